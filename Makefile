@@ -1,0 +1,24 @@
+# What a person does with this checkout. Every target sets up what it needs by itself (scripts/setup).
+.DEFAULT_GOAL := help
+.PHONY: help demo test build check clean
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo:  ## set up, then five collectives over three links and a small training job, every byte checked
+	@scripts/setup
+	@.venv/bin/braid demo
+
+test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
+	@scripts/setup --check
+	@scripts/test
+
+build:  ## build into build/release and install into .venv
+	@scripts/setup
+
+check:  ## format, lint, types, layers
+	@scripts/setup --check
+	@scripts/check
+
+clean:  ## remove everything that was built
+	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache

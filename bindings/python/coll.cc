@@ -1,0 +1,191 @@
+// The collectives over Python buffers. Each function borrows its buffers (which checks them one by
+// one), checks them against each other, releases the GIL, and calls coll/. Shapes are
+// python/braid's business: here a buffer is a run of elements.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <fmt/ranges.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "buffer.h"
+#include "coll/all_gather/all_gather.h"
+#include "coll/all_reduce/all_reduce.h"
+#include "coll/all_to_all/all_to_all.h"
+#include "coll/broadcast/broadcast.h"
+#include "coll/reduce_scatter/reduce_scatter.h"
+#include "comm.h"
+#include "errors.h"
+
+namespace nb = nanobind;
+
+namespace braid::python {
+
+namespace {
+
+/// Runs a collective without the GIL; other Python threads go on meanwhile.
+template <typename Call>
+void run(Call&& call) {
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = call();
+  }
+  raise_if_failed(status);
+}
+
+/// `out` must have the type of `send` and `count` elements.
+void check_out(const char* function, const Buffer& out, const Buffer& send, uint64_t count) {
+  if (out.type_name() != send.type_name())
+    raise_if_failed(invalid_argument("{}: argument out: asked for {} like send, found {}", function,
+                                     send.type_name(), out.type_name()));
+  if (out.count() != count)
+    raise_if_failed(
+        invalid_argument("{}: argument out: asked for {} elements of {} (send has {}), found {}",
+                         function, count, send.type_name(), send.count(), out.count()));
+}
+
+/// A send buffer that is cut into one block per rank must divide.
+void check_blocks(const char* function, const Buffer& send, int size) {
+  if (send.count() % static_cast<uint64_t>(size) != 0)
+    raise_if_failed(invalid_argument(
+        "{}: argument send: asked for a multiple of {} elements (one block per rank), found {}",
+        function, size, send.count()));
+}
+
+Dtype reducible(const char* function, const Buffer& buffer) {
+  if (!buffer.dtype())
+    raise_if_failed(invalid_argument(
+        "{}: asked to reduce elements of type {}; braid reduces int8 to uint64, float16, "
+        "bfloat16, float32, float64, float8_e4m3fn and float8_e5m2",
+        function, buffer.type_name()));
+  return *buffer.dtype();
+}
+
+RedOp op_of(const char* function, const std::string& op) {
+  const Result<RedOp> parsed = parse_redop(op);
+  raise_if_failed(parsed.status().with_context(function));
+  return parsed.value();
+}
+
+void all_gather(PyComm& self, nb::handle send_object, nb::handle out_object) {
+  const char* const name = "all_gather";
+  const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
+  const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
+  comm::Comm& comm = self.get();
+  check_out(name, out, send, send.count() * static_cast<uint64_t>(comm.size()));
+  run([&] {
+    return coll::all_gather(comm, send.data(), out.data(), send.wire_count(), send.wire_dtype());
+  });
+}
+
+void all_reduce(PyComm& self, nb::handle send_object, nb::handle out_object,
+                const std::string& op_name) {
+  const char* const name = "all_reduce";
+  const bool is_in_place = send_object.is(out_object);
+  const Buffer send =
+      Buffer::borrow(send_object, {name, "buf"}, is_in_place ? Access::kWrite : Access::kRead);
+  const Buffer out = is_in_place ? send : Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
+  const Dtype dtype = reducible(name, send);
+  const RedOp op = op_of(name, op_name);
+  check_out(name, out, send, send.count());
+  run([&] {
+    return coll::all_reduce(self.get(), send.data(), out.data(), send.count(), dtype, op);
+  });
+}
+
+void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
+                    const std::string& op_name) {
+  const char* const name = "reduce_scatter";
+  const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
+  const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
+  const Dtype dtype = reducible(name, send);
+  const RedOp op = op_of(name, op_name);
+  comm::Comm& comm = self.get();
+  check_blocks(name, send, comm.size());
+  const uint64_t count = send.count() / static_cast<uint64_t>(comm.size());
+  check_out(name, out, send, count);
+  run([&] { return coll::reduce_scatter(comm, send.data(), out.data(), count, dtype, op); });
+}
+
+void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object) {
+  const char* const name = "all_to_all";
+  const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
+  const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
+  comm::Comm& comm = self.get();
+  check_blocks(name, send, comm.size());
+  check_out(name, out, send, send.count());
+  const uint64_t count = send.wire_count() / static_cast<uint64_t>(comm.size());
+  run([&] { return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype()); });
+}
+
+/// Checks one list of counts against its buffer and turns elements of the object into elements of
+/// the wire.
+std::vector<uint64_t> wire_counts(const Argument& argument, const std::vector<uint64_t>& counts,
+                                  const Buffer& buffer, int size) {
+  if (counts.size() != static_cast<size_t>(size))
+    raise_if_failed(
+        invalid_argument("{}: argument {}: asked for {} counts (one per rank), found {}",
+                         argument.function, argument.name, size, counts.size()));
+  uint64_t left = buffer.count();  // counted down, so that huge counts cannot wrap a sum
+  bool is_exact = true;
+  for (const uint64_t count : counts) {
+    is_exact = is_exact && count <= left;
+    left -= is_exact ? count : 0;
+  }
+  if (!is_exact || left != 0)
+    raise_if_failed(invalid_argument(
+        "{}: argument {}: asked for counts that sum to the buffer's {} elements, found [{}]",
+        argument.function, argument.name, buffer.count(), fmt::join(counts, ", ")));
+  std::vector<uint64_t> wire(counts);
+  for (uint64_t& count : wire) count *= buffer.wire_per_item();
+  return wire;
+}
+
+void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64_t>& send_counts,
+                  nb::handle out_object, const std::vector<uint64_t>& recv_counts) {
+  const char* const name = "all_to_all";
+  const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
+  const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
+  comm::Comm& comm = self.get();
+  check_out(name, out, send, out.count());
+  const std::vector<uint64_t> sent =
+      wire_counts({name, "send_counts"}, send_counts, send, comm.size());
+  const std::vector<uint64_t> received =
+      wire_counts({name, "recv_counts"}, recv_counts, out, comm.size());
+  run([&] {
+    return coll::all_to_all_v(comm, send.data(), sent, out.data(), received, send.wire_dtype());
+  });
+}
+
+void broadcast(PyComm& self, nb::handle object, int root) {
+  const Buffer buf = Buffer::borrow(object, {"broadcast", "buf"}, Access::kWrite);
+  run([&] {
+    return coll::broadcast(self.get(), buf.data(), buf.wire_count(), buf.wire_dtype(), root);
+  });
+}
+
+void barrier(PyComm& self) {
+  run([&] { return coll::barrier(self.get()); });
+}
+
+}  // namespace
+
+void register_collectives(nb::module_& module) {
+  // none(): so that None is refused by Buffer::borrow, in the same words as every other object that
+  // is no array.
+  const auto send = nb::arg("send").none();
+  const auto out = nb::arg("out").none();
+  module.def("all_gather", &all_gather, nb::arg("comm"), send, out);
+  module.def("all_reduce", &all_reduce, nb::arg("comm"), send, out, nb::arg("op"));
+  module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"));
+  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out);
+  module.def("all_to_all_v", &all_to_all_v, nb::arg("comm"), send, nb::arg("send_counts"), out,
+             nb::arg("recv_counts"));
+  module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"));
+  module.def("barrier", &barrier, nb::arg("comm"));
+}
+
+}  // namespace braid::python

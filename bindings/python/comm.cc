@@ -1,0 +1,179 @@
+#include "comm.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "coll/tune/tune.h"
+#include "errors.h"
+#include "fabric/hash.h"
+#include "group/group.h"
+#include "plan/plan.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace braid::python {
+
+namespace {
+
+Config config_of(const nb::dict& options) {
+  std::vector<std::string> warnings;
+  Config config = value_or_raise(Config::from_environment(&warnings));
+  for (const std::string& warning : warnings) log::warn("base", "{}", warning);
+  for (const auto& [name, value] : options)
+    raise_if_failed(config.set(nb::cast<std::string>(name), nb::cast<std::string>(value)));
+  return config;
+}
+
+/// The callback runs inside ensure_tuned, without the GIL. What it raises is printed, not passed
+/// on: half a tuning on one rank would leave the others waiting.
+coll::TuneProgress progress_of(const nb::object& callback) {
+  if (callback.is_none()) return nullptr;
+  return [callback](double done, const std::string& what) {
+    const nb::gil_scoped_acquire gil;
+    try {
+      callback(done, what);
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("braid.init(progress=...)");
+    }
+  };
+}
+
+/// Runs Python's signal handlers while a call waits. When one raises (Ctrl-C), the exception stays
+/// set in this thread and the call ends; raise_if_failed() then passes that exception on. Costs two
+/// clock reads between looks.
+Status look_for_signals() {
+  constexpr int64_t kEveryNs = 20'000'000;
+  thread_local int64_t next_ns = 0;
+  if (now_ns() < next_ns) return {};
+  next_ns = now_ns() + kEveryNs;
+  const nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() == 0) return {};
+  return unavailable("interrupted by a signal");
+}
+
+plan::Request request_of(comm::Comm& comm, const std::string& op, uint64_t bytes) {
+  return {.op = value_or_raise(plan::parse_op(op)), .bytes = bytes, .num_ranks = comm.size()};
+}
+
+nb::dict link_dict(const fabric::Link& link) {
+  nb::dict d;
+  d["name"] = link.name;
+  d["kind"] = fabric::link_kind_name(link.kind);
+  d["rate_gbps"] = link.rate_gbps;
+  d["latency_ns"] = link.latency_ns;
+  d["source"] = fabric::source_name(link.source);
+  d["can_multicast"] = link.can_multicast;
+  return d;
+}
+
+nb::list links_of(PyComm& self) {
+  nb::list list;
+  for (const fabric::Link& link : self.get().links()) list.append(link_dict(link));
+  return list;
+}
+
+nb::dict use_dict(const std::string& link, uint32_t share, const comm::LinkUse& use) {
+  nb::dict d;
+  d["name"] = link;
+  d["share"] = static_cast<double>(share) / plan::kWhole;
+  d["sent_bytes"] = use.sent_bytes;
+  d["received_bytes"] = use.received_bytes;
+  d["finish_ns"] = use.finish_ns;
+  d["resent_pieces"] = use.resent_pieces;
+  return d;
+}
+
+nb::dict last_call_of(PyComm& self) {
+  const comm::CallReport& report = self.get().last_call();
+  nb::dict d;
+  d["op"] = plan::op_name(report.plan.request.op);
+  d["bytes"] = report.plan.request.bytes;
+  d["epoch"] = report.epoch;
+  d["duration_ns"] = report.duration_ns;
+  nb::list links;
+  for (size_t i = 0; i < report.links.size(); ++i)
+    links.append(use_dict(self.get().links()[i].name,
+                          i < report.plan.shares.size() ? report.plan.shares[i] : 0,
+                          report.links[i]));
+  d["links"] = links;
+  return d;
+}
+
+// What may wait for a call that another thread is in, must not hold the GIL: that call asks for it
+// to look for signals.
+template <typename Answer>
+auto unlocked(Answer answer) {
+  const nb::gil_scoped_release released;
+  return answer();
+}
+
+void force_shares(PyComm& self, const std::vector<uint32_t>& shares) {
+  raise_if_failed(unlocked([&] { return self.get().force_shares(shares); }));
+}
+
+}  // namespace
+
+PyComm::PyComm(const nb::dict& options, const nb::object& progress) {
+  const Config config = config_of(options);
+  const group::Identity identity = value_or_raise(group::identity_from_environment(config));
+  const coll::TuneProgress callback = progress_of(progress);
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    Result<std::unique_ptr<comm::Comm>> made = comm::Comm::create(identity, config);
+    status = made.status();
+    if (status.ok()) {
+      comm_ = std::move(made).value();
+      status = coll::ensure_tuned(*comm_, callback);
+    }
+  }
+  raise_if_failed(status);
+  comm_->set_interrupt(&look_for_signals);
+}
+
+void PyComm::close(bool say_farewell) {
+  Status status;
+  {
+    const nb::gil_scoped_release released;
+    status = comm_->close(say_farewell);
+  }
+  raise_if_failed(status);
+}
+
+void register_comm(nb::module_& module) {
+  nb::class_<PyComm>(module, "Comm")
+      .def(nb::init<const nb::dict&, const nb::object&>(), "options"_a, "progress"_a.none())
+      .def_prop_ro("rank", [](PyComm& self) { return self.get().rank(); })
+      .def_prop_ro("size", [](PyComm& self) { return self.get().size(); })
+      .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
+      .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
+      .def("close", &PyComm::close, "say_farewell"_a = true)
+      .def("links", &links_of)
+      .def("fabric_hash", [](PyComm& self) { return fabric::fabric_hash(self.get().fabric()); })
+      .def("health_json",
+           [](PyComm& self) { return unlocked([&] { return self.get().health_json(); }); })
+      .def("balance_log",
+           [](PyComm& self) { return unlocked([&] { return self.get().balance_log(); }); })
+      .def("explain_words",
+           [](PyComm& self, const std::string& op, uint64_t bytes) {
+             const plan::Request request = request_of(self.get(), op, bytes);
+             return value_or_raise(unlocked([&] { return self.get().explain_words(request); }));
+           })
+      .def("explain_json",
+           [](PyComm& self, const std::string& op, uint64_t bytes) {
+             const plan::Request request = request_of(self.get(), op, bytes);
+             return value_or_raise(unlocked([&] { return self.get().explain_json(request); }));
+           })
+      .def("last_call", &last_call_of)
+      .def("force_shares", &force_shares, "shares"_a);
+}
+
+}  // namespace braid::python

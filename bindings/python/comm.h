@@ -1,0 +1,32 @@
+// PyComm: a comm::Comm as Python holds it, and the registration functions of this module, one per
+// concept.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "comm/comm.h"
+
+namespace braid::python {
+
+class PyComm {
+ public:
+  /// Joins the group that the environment describes. `options` are BRAID_ names and values that win
+  /// over the environment's; `progress(done, what)` is called on rank 0 while the links are
+  /// measured, or is None.
+  PyComm(const nanobind::dict& options, const nanobind::object& progress);
+
+  comm::Comm& get() { return *comm_; }
+  void close(bool say_farewell = true);
+
+ private:
+  std::unique_ptr<comm::Comm> comm_;
+};
+
+void register_comm(nanobind::module_& module);         // comm.cc: the class, its life and its facts
+void register_collectives(nanobind::module_& module);  // coll.cc: functions over a comm
+void register_options(
+    nanobind::module_& module);  // options.cc: the option registry and build facts
+
+}  // namespace braid::python

@@ -1,0 +1,11 @@
+// The module braid._braid: what python/braid wraps. Users import braid, never this.
+#include <nanobind/nanobind.h>
+
+#include "comm.h"
+
+NB_MODULE(_braid, module) {
+  module.doc() = "braid's C++ core; use the package braid, which wraps it";
+  braid::python::register_options(module);
+  braid::python::register_comm(module);
+  braid::python::register_collectives(module);
+}

@@ -1,0 +1,43 @@
+// The option registry as Python sees it, and facts about this build.
+#include <nanobind/stl/string.h>
+
+#include "base/config.h"
+#include "coll/reduce/reduce.h"
+#include "comm.h"
+
+namespace nb = nanobind;
+
+namespace braid::python {
+
+namespace {
+
+const char* type_text(OptionType type) {
+  switch (type) {
+    case OptionType::kString: return "text";
+    case OptionType::kBool: return "bool";
+    case OptionType::kInteger: return "integer";
+    case OptionType::kBytes: return "bytes";
+    case OptionType::kDuration: return "duration";
+    case OptionType::kRate: return "rate";
+  }
+  return "unknown";
+}
+
+nb::list options() {
+  nb::list list;
+  for (const Option& option : all_options())
+    list.append(
+        nb::make_tuple(option.name, type_text(option.type), option.default_value, option.help));
+  return list;
+}
+
+}  // namespace
+
+void register_options(nb::module_& module) {
+  module.attr("__version__") = BRAID_VERSION;
+  module.attr("build_type") = BRAID_BUILD_TYPE;
+  module.def("options", &options);
+  module.def("reduce_isa", [] { return coll::reduce_isa(); });
+}
+
+}  // namespace braid::python

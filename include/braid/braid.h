@@ -1,0 +1,117 @@
+/* braid: collectives over every link of the machine at once. The C interface.
+ *
+ * Every function returns BRAID_OK or a code; braid_last_error() then has the message of this
+ * thread's last failure. A braid_comm may be used by one thread at a time: a second one gets
+ * BRAID_INVALID_ARGUMENT and changes nothing. All calls are collective: every rank makes the same
+ * calls in the same order with the same counts, dtype, op and root; a disagreement is detected and
+ * returned on all ranks as BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a
+ * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`.
+ */
+#ifndef BRAID_BRAID_H_
+#define BRAID_BRAID_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BRAID_API __attribute__((visibility("default")))
+
+/* C may pass any int as an enum; C++ may look at it, in order to refuse it, only if the enum is an
+ * int there too. */
+#ifdef __cplusplus
+#define BRAID_AS_INT : int
+#else
+#define BRAID_AS_INT
+#endif
+
+typedef enum BRAID_AS_INT {
+  BRAID_OK = 0,
+  BRAID_INVALID_ARGUMENT = 1,
+  BRAID_UNSUPPORTED = 2,
+  BRAID_UNAVAILABLE = 3,
+  BRAID_EXHAUSTED = 4,
+  BRAID_DRIVER = 5,
+  BRAID_TIMEOUT = 6,
+  BRAID_PEER_LOST = 7,
+  BRAID_INTERNAL = 8
+} braid_code;
+
+/* The numbers are NCCL's (ncclDataType_t), int16 and uint16 are braid's own. */
+typedef enum BRAID_AS_INT {
+  BRAID_INT8 = 0,
+  BRAID_UINT8 = 1,
+  BRAID_INT32 = 2,
+  BRAID_UINT32 = 3,
+  BRAID_INT64 = 4,
+  BRAID_UINT64 = 5,
+  BRAID_FLOAT16 = 6,
+  BRAID_FLOAT32 = 7,
+  BRAID_FLOAT64 = 8,
+  BRAID_BFLOAT16 = 9,
+  BRAID_FLOAT8_E4M3 = 10,
+  BRAID_FLOAT8_E5M2 = 11,
+  BRAID_INT16 = 64,
+  BRAID_UINT16 = 65
+} braid_dtype;
+
+typedef enum BRAID_AS_INT {
+  BRAID_SUM = 0,
+  BRAID_PROD = 1,
+  BRAID_MAX = 2,
+  BRAID_MIN = 3,
+  BRAID_AVG = 4
+} braid_op;
+
+typedef struct braid_comm braid_comm;
+
+/* Joins the group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT describe and sets up
+ * the links. */
+BRAID_API braid_code braid_init(braid_comm** comm);
+/* Leaves. NULL is fine. Collective in spirit: ranks that still call on the comm get
+ * BRAID_PEER_LOST. */
+BRAID_API braid_code braid_close(braid_comm* comm);
+
+BRAID_API int braid_rank(const braid_comm* comm);
+BRAID_API int braid_size(const braid_comm* comm);
+
+/* recv [size * count] gets every rank's send [count], in rank order. In place: send == recv + rank
+ * * count. */
+BRAID_API braid_code braid_all_gather(braid_comm*, const void* send, void* recv, size_t count,
+                                      braid_dtype);
+/* recv [count] gets the reduction of every rank's send [count]. In place: send == recv. */
+BRAID_API braid_code braid_all_reduce(braid_comm*, const void* send, void* recv, size_t count,
+                                      braid_dtype, braid_op);
+/* recv [count] gets block `rank` of the reduction of send [size * count]. In place: recv == send +
+ * rank * count. */
+BRAID_API braid_code braid_reduce_scatter(braid_comm*, const void* send, void* recv, size_t count,
+                                          braid_dtype, braid_op);
+/* Block j of send [size * count] goes to rank j; block i of recv comes from rank i. In place: send
+ * == recv. */
+BRAID_API braid_code braid_all_to_all(braid_comm*, const void* send, void* recv, size_t count,
+                                      braid_dtype);
+/* The same with a count per peer; blocks lie one after the other, without gaps. */
+BRAID_API braid_code braid_all_to_all_v(braid_comm*, const void* send, const size_t* send_counts,
+                                        void* recv, const size_t* recv_counts, braid_dtype);
+/* buf [count] of every rank gets root's. */
+BRAID_API braid_code braid_broadcast(braid_comm*, void* buf, size_t count, braid_dtype, int root);
+BRAID_API braid_code braid_barrier(braid_comm*);
+
+/* JSON texts, valid until the next call of the same function on this comm. bytes as nccl-tests
+ * counts them. */
+BRAID_API const char* braid_health(braid_comm*);
+BRAID_API const char* braid_explain(braid_comm*, const char* op, uint64_t bytes);
+
+/* "peer_lost" for a code; the message of this thread's last failed call, "" before any. Never NULL.
+ */
+BRAID_API const char* braid_code_name(braid_code);
+BRAID_API const char* braid_last_error(void);
+/* "0.1.0" */
+BRAID_API const char* braid_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* BRAID_BRAID_H_ */

@@ -1,0 +1,64 @@
+"""Shapes of what users hand in, and new arrays of the same library. No numerics.
+
+Torch is never imported here: its tensors are recognised by what they can do.
+"""
+
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from braid.errors import InvalidArgument
+
+Array: TypeAlias = Any
+"""Anything with the buffer protocol or DLPack."""
+
+
+def _plain(array: Array, argument: str) -> Array:
+    """Torch tensors and NumPy arrays as they are, a NumPy view of all else that has a buffer or
+    DLPack.
+    """
+    if isinstance(array, np.ndarray) or hasattr(array, "new_empty"):
+        return array
+    if isinstance(array, np.generic):
+        return np.asarray(array)
+    try:
+        return np.asarray(memoryview(array))
+    except TypeError:
+        if hasattr(array, "__dlpack__"):
+            return np.from_dlpack(array)
+        kind = type(array).__name__
+        raise InvalidArgument(
+            f"argument {argument}: asked for an array (buffer protocol or DLPack), found {kind}"
+        ) from None
+
+
+def shape_of(array: Array, argument: str) -> tuple[int, ...]:
+    """The shape; () counts as (1,), so that every array has a first axis."""
+    shape = tuple(int(n) for n in _plain(array, argument).shape)
+    return shape or (1,)
+
+
+def row_elements(shape: tuple[int, ...]) -> int:
+    """Elements in one step along the first axis."""
+    return prod(shape[1:])
+
+
+def empty_rows(like: Array, rows: int, argument: str) -> Array:
+    """An uninitialised array [rows, *like.shape[1:]] of `like`'s element type.
+
+    Torch tensors give torch tensors on the same device; all else gives NumPy arrays.
+    """
+    shape = (rows, *shape_of(like, argument)[1:])
+    if hasattr(like, "new_empty"):
+        return like.new_empty(shape)
+    return np.empty(shape, dtype=_plain(like, argument).dtype)
+
+
+def split_rows(rows: int, parts: int, what: str) -> int:
+    """rows / parts, which must divide."""
+    if rows % parts:
+        raise InvalidArgument(
+            f"{what}: argument send: asked for a first axis that {parts} ranks divide, found {rows}"
+        )
+    return rows // parts

@@ -1,0 +1,202 @@
+"""`braid bench` on one rank: settings, the loop over cases, and the record.
+
+Every rank runs the same code; rank 0 alone prints and writes. What is measured is in cases.py,
+who is measured in contestants.py, how in measure.py.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic_ns
+
+import braid
+from braid.cli import facts, measure
+from braid.cli.cases import Buffers, Case, busbw_factor
+from braid.cli.contestants import Braid, Contestant, Gloo
+from braid.cli.progress import Reporter
+from braid.record import SCHEMA, Baseline, Record, Result
+
+AGAINST = ("best-link", "fixed-shares", "gloo", "none")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line asked for."""
+
+    ops: list[str]
+    sizes: list[int]
+    dtype: str
+    redop: str
+    against: str
+    effort: measure.Effort
+    time_budget_s: float
+    options: dict[str, str]
+    """braid.init's options: links, pace, timeout, tune."""
+    json_path: Path | None
+    svg_path: Path | None
+
+
+class Bench:
+    """One run."""
+
+    def __init__(self, settings: Settings, comm: braid.Comm, reporter: Reporter) -> None:
+        self._settings = settings
+        self._comm = comm
+        self._reporter = reporter
+        self._braid = Braid(comm)
+        self._gloo = Gloo(comm) if settings.against == "gloo" else None
+        self._cases = [
+            Case.of(op, size, settings.dtype, settings.redop, comm)
+            for op in settings.ops
+            for size in settings.sizes
+        ]
+        self._end_ns = monotonic_ns() + settings.time_budget_s * 1e9
+
+    def run(self) -> list[Result]:
+        """Measures every case."""
+        self._reporter.start(len(self._cases))
+        results = []
+        for i, case in enumerate(self._cases):
+            budget_ns = max(self._end_ns - monotonic_ns(), 0) / (len(self._cases) - i)
+            results.append(self._measure(case, budget_ns))
+            self._reporter.case_done()
+        if self._gloo:
+            self._gloo.close()
+        return results
+
+    def _measure(self, case: Case, budget_ns: float) -> Result:
+        start_ns = monotonic_ns()
+        self._reporter.say(case, "making data")
+        buffers = Buffers(case)
+        self._braid.prepare(buffers)
+        self._reporter.say(case, "checking every byte")
+        wrong, call_ns = self._check(self._braid, buffers)
+        rival, rival_wrong, rival_ns = self._find_rival(case, buffers)
+        racers: list[Contestant] = [self._braid, *([rival] if rival else [])]
+        calls = measure.calls_for(min(call_ns, rival_ns) if rival else call_ns)
+        left_ns = budget_ns - (monotonic_ns() - start_ns)
+        wanted = measure.samples_for(
+            left_ns, calls * (call_ns + rival_ns), self._settings.effort.samples
+        )
+        calls, samples = measure.agree(self._comm, calls, wanted)
+        for racer in racers:
+            measure.sample(self._comm, racer, self._settings.effort.warm_up_calls)
+        self._reporter.expect(samples)
+        times, links = measure.race(
+            self._comm, racers, samples, calls, lambda what: self._reporter.step(case, what)
+        )
+        baseline = Baseline(rival.name, times[1], rival_wrong) if rival else None
+        algbw = case.bytes / times[0].median_us / 1e3
+        return Result(
+            op=case.op,
+            bytes=case.bytes,
+            dtype=str(case.dtype),
+            redop=case.redop if "reduce" in case.op else "",
+            calls_per_sample=calls,
+            warm_up_calls=self._settings.effort.warm_up_calls,
+            times=times[0],
+            algbw_gbps=round(algbw, 4),
+            busbw_gbps=round(algbw * busbw_factor(case.op, case.ranks), 4),
+            checked_bytes=buffers.out.nbytes * case.ranks * self._settings.effort.checks,
+            wrong_bytes=wrong,
+            links=links.uses(),
+            baseline=baseline,
+            ratio=round(baseline.times.median_us / times[0].median_us, 4) if baseline else None,
+        )
+
+    def _check(self, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:
+        """Wrong bytes over all checked calls, and the time of the last one in ns."""
+        wrong, call_ns = 0, 0.0
+        for _ in range(self._settings.effort.checks):
+            found, call_ns = measure.check(self._comm, contestant, buffers)
+            wrong += found
+        return wrong, call_ns
+
+    def _find_rival(self, case: Case, buffers: Buffers) -> tuple[Contestant | None, int, float]:
+        """The baseline for this case, its wrong bytes, and its time in ns."""
+        against = self._settings.against
+        if self._gloo:
+            self._gloo.prepare(buffers)
+            return self._gloo, *self._check(self._gloo, buffers)
+        if against == "best-link" and self._comm.links:  # one rank alone has none
+            return self._best_link(case, buffers)
+        if against == "fixed-shares":
+            return self._fixed_shares(case, buffers)
+        return None, 0, 0.0
+
+    def _best_link(self, case: Case, buffers: Buffers) -> tuple[Contestant, int, float]:
+        """Checks and times each link alone, and keeps the fastest."""
+        links = self._comm.links
+        found: list[tuple[float, int, Braid]] = []
+        for i, link in enumerate(links):
+            self._reporter.say(case, f"checking {link.name} alone")
+            alone = Braid(
+                self._comm, f"{link.name} alone", [float(k == i) for k in range(len(links))]
+            )
+            alone.prepare(buffers)
+            wrong, call_ns = measure.check(self._comm, alone, buffers)
+            found.append((call_ns, wrong, alone))
+        call_ns, _, best = min(found, key=lambda row: row[0])
+        return best, sum(wrong for _, wrong, _ in found), call_ns
+
+    def _fixed_shares(self, case: Case, buffers: Buffers) -> tuple[Contestant, int, float]:
+        """Braid held to the shares it plans now: what running balancing costs, or brings."""
+        plan = self._comm.explain(case.op, case.bytes).json
+        shares = [link["fraction"] for link in plan["links"]]
+        fixed = Braid(self._comm, "fixed shares", shares)
+        fixed.prepare(buffers)
+        return fixed, *self._check(fixed, buffers)
+
+
+def make_record(settings: Settings, comm: braid.Comm, results: list[Result]) -> Record:
+    """Everything about this run."""
+    links = facts.fabric(comm)
+    commit, dirty = facts.commit()
+    chosen = {f"BRAID_{name.upper()}": value for name, value in settings.options.items()}
+    options = facts.options(chosen)
+    return Record(
+        schema=SCHEMA,
+        command=facts.command(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        dirty=dirty,
+        ranks=comm.size,
+        paced=bool(options.get("BRAID_PACE")) or any(link.source == "paced" for link in links),
+        fabric_hash=comm.fabric_hash,
+        fabric=links,
+        options=options,
+        host=facts.host(),
+        versions=facts.versions(),
+        results=results,
+        balance_log=comm.balance_log(),
+    )
+
+
+def _publish(settings: Settings, record: Record) -> None:
+    from braid.cli import plot, table
+
+    out = table.console()
+    table.show(record, out)
+    if settings.json_path:
+        record.save(settings.json_path)
+        out.print(f"record  {settings.json_path}")
+    if settings.svg_path:
+        plot.save(record, settings.svg_path)
+        out.print(f"plot    {settings.svg_path}")
+
+
+def run_rank(settings: Settings) -> int:
+    """The whole benchmark on this rank.
+
+    Returns the exit code: 1 when one byte was wrong anywhere.
+    """
+    with Reporter.for_this_rank() as reporter:
+        comm = braid.init(progress=reporter.tuning, **settings.options)
+        with comm:
+            results = Bench(settings, comm, reporter).run()
+            record = make_record(settings, comm, results) if comm.rank == 0 else None
+            comm.barrier()
+    if record is not None:
+        _publish(settings, record)
+    wrong = sum(r.wrong_bytes + (r.baseline.wrong_bytes if r.baseline else 0) for r in results)
+    return 1 if wrong else 0

@@ -1,0 +1,140 @@
+"""What is measured: each operation with its buffers, its data and the result that it must have.
+
+Data is position dependent, so that a wrong offset shows, and made of small integers, so that
+every order of summation gives the same bits and `wrong` can mean bytes. The pattern's period is a
+prime number of elements, which no cell, slot or block size divides.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import braid
+
+OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
+REDOPS = ("sum", "prod", "min", "max", "avg")
+DTYPES = (
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "float16",
+    "float32",
+    "float64",
+)
+_BLOCK_OPS = ("all_gather", "reduce_scatter", "all_to_all")  # bytes are the sum over ranks
+_PERIOD = 1048573
+_STALE = 0xA5  # what receive buffers hold before a checked call
+
+Array = NDArray[Any]
+
+
+def busbw_factor(op: str, ranks: int) -> float:
+    """busbw / algbw, as nccl-tests defines it: what a link must carry, whatever the algorithm."""
+    if op == "broadcast" or ranks == 1:
+        return 1.0
+    return (2.0 if op == "all_reduce" else 1.0) * (ranks - 1) / ranks
+
+
+def pattern(rank: int, count: int, dtype: np.dtype[Any], redop: str = "sum") -> Array:
+    """Rank's data: integers from -4 to 3, or 1 and 2 for products."""
+    index = np.arange(_PERIOD, dtype=np.uint64) * np.uint64(2654435761) + np.uint64(rank * 7919)
+    digits = ((index >> np.uint64(13)) & np.uint64(7)).astype(np.int8)
+    period = (digits & 1) + 1 if redop == "prod" else digits - 4
+    return np.resize(period.astype(dtype), count)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation at one size on this rank."""
+
+    op: str
+    count: int
+    """Elements of one block for all_gather, reduce_scatter and all_to_all; of the buffer for the
+    others.
+    """
+    dtype: np.dtype[Any]
+    redop: str
+    rank: int
+    ranks: int
+
+    @classmethod
+    def of(cls, op: str, nbytes: int, dtype: str, redop: str, comm: braid.Comm) -> "Case":
+        """The case whose size comes nearest to `nbytes` from below, with at least one element."""
+        kind = np.dtype(dtype)
+        parts = comm.size if op in _BLOCK_OPS else 1
+        return cls(op, max(1, nbytes // (kind.itemsize * parts)), kind, redop, comm.rank, comm.size)
+
+    @property
+    def bytes(self) -> int:
+        """The size as nccl-tests counts it."""
+        parts = self.ranks if self.op in _BLOCK_OPS else 1
+        return self.count * self.dtype.itemsize * parts
+
+    @property
+    def root(self) -> int:
+        """Broadcast's root: the last rank, so that rank 0, which reports, is one that receives."""
+        return self.ranks - 1
+
+    def data(self, rank: int) -> Array:
+        """What `rank` sends."""
+        parts = self.ranks if self.op in ("reduce_scatter", "all_to_all") else 1
+        return pattern(rank, self.count * parts, self.dtype, self.redop)
+
+    def expected(self) -> Array:
+        """What this rank must have afterwards."""
+        block = slice(self.rank * self.count, (self.rank + 1) * self.count)
+        if self.op == "broadcast":
+            return self.data(self.root)
+        if self.op == "all_gather":
+            return np.concatenate([self.data(r) for r in range(self.ranks)])
+        if self.op == "all_to_all":
+            return np.concatenate([self.data(r)[block] for r in range(self.ranks)])
+        whole = slice(None) if self.op == "all_reduce" else block
+        return _reduce([self.data(r)[whole] for r in range(self.ranks)], self.redop)
+
+
+def _reduce(operands: list[Array], redop: str) -> Array:
+    """The numbers contract on data whose sums are exact: order does not matter here."""
+    if redop in ("min", "max"):
+        return np.asarray((np.minimum if redop == "min" else np.maximum).reduce(operands))
+    combine = np.multiply if redop == "prod" else np.add
+    total = operands[0].copy()
+    for operand in operands[1:]:
+        combine(total, operand, out=total)
+    return _divide(total, len(operands)) if redop == "avg" else total
+
+
+def _divide(total: Array, ranks: int) -> Array:
+    """One division; integers truncate toward zero."""
+    if total.dtype.kind == "f":
+        wide = np.dtype(np.float64 if total.dtype.itemsize == 8 else np.float32)
+        return np.asarray(np.divide(total, ranks, dtype=wide).astype(total.dtype))
+    quotient = np.abs(total.astype(object)) // ranks * np.sign(total.astype(object))
+    return np.asarray(quotient.astype(total.dtype))
+
+
+class Buffers:
+    """The memory of one case: made once, used by every contestant."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.send = case.data(case.rank)
+        self.expected = case.expected()
+        self.out = np.empty_like(self.expected)
+
+    def soil(self) -> None:
+        """Fills the receive buffer with bytes of no result; broadcast's root gets the data."""
+        self.out.view(np.uint8)[:] = _STALE
+        if self.case.op == "broadcast" and self.case.rank == self.case.root:
+            self.out[:] = self.send
+
+    def wrong_bytes(self) -> int:
+        """Bytes of the receive buffer that are not what they must be."""
+        return int(np.count_nonzero(self.out.view(np.uint8) != self.expected.view(np.uint8)))

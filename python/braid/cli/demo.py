@@ -1,0 +1,40 @@
+"""`braid demo`: the whole story on a machine without GPUs, in about a minute.
+
+Three links at rates 4:2:1, paced so that any machine can carry them; five operations of 64 MiB
+over all links against the fastest link alone; then a real training whose gradients travel the
+same way.
+"""
+
+import sys
+from pathlib import Path
+
+from braid.cli.launch import launch
+
+PACE = "shm=200MB/s,staged=100MB/s,rdma=50MB/s"
+LINKS = "shm,staged,rdma"
+TRAINING = Path("examples/01_train_digits.py")
+
+
+def bench_command(out: Path, size: str, budget_s: float) -> list[str]:
+    """The benchmark's command line, as a user would type it behind `braid`."""
+    return [
+        *("bench", "--ops", "all", "--sizes", size, "--links", LINKS, "--pace", PACE),
+        *("--against", "best-link", "--iters", "20", "--time-budget", f"{budget_s:g}"),
+        *("--json", str(out / "demo.json"), "--svg", str(out / "demo.svg")),
+    ]
+
+
+def _train(ranks: int, script: Path) -> int:
+    if not script.exists():
+        print(f"training skipped: {script} is not here; run from braid's checkout for it")
+        return 0
+    print(f"\n{script}: handwritten digits, data-parallel over {ranks} ranks", flush=True)
+    return launch([sys.executable, str(script)], ranks)
+
+
+def run(out: Path, ranks: int, size: str, budget_s: float) -> int:
+    """The exit code of the first part that failed."""
+    print(f"{ranks} ranks, links paced on purpose: {PACE}", flush=True)
+    arguments = bench_command(out, size, budget_s)
+    code = launch([sys.executable, "-m", "braid.cli", *arguments], ranks)
+    return code or _train(ranks, TRAINING)

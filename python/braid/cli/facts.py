@@ -1,0 +1,80 @@
+"""Facts about the machine and the code, for records."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import braid
+from braid import _braid
+from braid.record import FabricLink, Host, Versions
+
+_OUR_HEADER = Path("include/braid/braid.h")
+_SECRET = "BRAID_JOB_TOKEN"  # noqa: S105 - the name of a secret, not one
+
+
+def host() -> Host:
+    """This machine."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    return Host(_cpu_model(), cores, round(memory, 1), platform.release())
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def versions() -> Versions:
+    """What is running. torch's version is read without importing it."""
+    try:
+        torch: str | None = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch = None
+    python = platform.python_version()
+    return Versions(
+        braid.__version__, python, np.__version__, torch, _braid.build_type, _braid.reduce_isa()
+    )
+
+
+def _git(*arguments: str) -> str:
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    done = subprocess.run([git, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def commit() -> tuple[str, bool]:
+    """The commit of braid's checkout that holds the working directory, and whether files differ
+    from it.
+    """
+    top = _git("rev-parse", "--show-toplevel")
+    if not top or not (Path(top) / _OUR_HEADER).exists():
+        return "unknown", False
+    return _git("rev-parse", "HEAD") or "unknown", bool(
+        _git("status", "--porcelain", "--untracked-files=no")
+    )
+
+
+def command() -> str:
+    """The command line, with the program's own path shortened."""
+    return " ".join(["braid", *sys.argv[1:]])
+
+
+def fabric(comm: braid.Comm) -> list[FabricLink]:
+    """The links of this comm."""
+    return [FabricLink(x.name, x.kind, x.rate_gbps, x.latency_ns, x.source) for x in comm.links]
+
+
+def options(chosen: dict[str, str]) -> dict[str, str]:
+    """BRAID_ variables of the environment and the command's own, without the secret."""
+    known = {name for name, *_ in _braid.options()} - {_SECRET}
+    return {name: value for name, value in os.environ.items() if name in known} | chosen

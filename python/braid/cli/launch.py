@@ -1,0 +1,173 @@
+"""Starts ranks on this machine and ends them together.
+
+The launcher is not part of the job: ranks find each other through the environment that it gives
+them. Its rules:
+  - the first rank that fails decides the exit code; the others get `grace_s` to notice and leave
+    by themselves, then
+    SIGTERM, then, after KILL_AFTER_S more, SIGKILL;
+  - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts;
+  - every rank is the leader of a process group of its own, so that a Ctrl-C reaches it once,
+    through us;
+  - when the launcher itself is killed the kernel sends SIGTERM to the ranks.
+"""
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+KILL_AFTER_S = 2.0
+_POLL_S = 0.02
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def command_for(target: Sequence[str], *, module: bool) -> list[str]:
+    """`script.py args` and `-m module args` run with this Python; anything else is a program."""
+    if module:
+        return [sys.executable, "-m", *target]
+    if target[0].endswith(".py"):
+        return [sys.executable, *target]
+    return list(target)
+
+
+def _rank_environment(rank: int, ranks: int, job: Mapping[str, str]) -> dict[str, str]:
+    environment = {**os.environ, **job}
+    environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    environment |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    if ranks > 1:  # as torchrun does: ranks would otherwise start a thread per core each
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    return environment
+
+
+def _job_environment() -> dict[str, str]:
+    token = os.environ.get("BRAID_JOB_TOKEN") or secrets.token_hex(16)
+    return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BRAID_JOB_TOKEN": token}
+
+
+_libc = ctypes.CDLL(None)  # loaded before any fork
+
+
+def _die_with_launcher() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Job:
+    """The processes of one launch."""
+
+    def __init__(self, command: Sequence[str], ranks: int, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self._end_at: float | None = None  # when patience with the remaining ranks ends
+        self._was_terminated = False
+        self._processes: list[subprocess.Popen[bytes]] = []
+        job = _job_environment()
+        try:
+            for rank in range(ranks):
+                self._processes.append(self._start(command, _rank_environment(rank, ranks, job)))
+        except BaseException:
+            self._signal_all(signal.SIGKILL)
+            raise
+
+    @staticmethod
+    def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            process_group=0,
+            preexec_fn=_die_with_launcher,
+        )
+
+    def _running(self) -> list[subprocess.Popen[bytes]]:
+        return [process for process in self._processes if process.poll() is None]
+
+    def _signal_all(self, number: int) -> None:
+        for process in self._running():
+            process.send_signal(number)
+
+    def interrupt(self, number: int) -> None:
+        """Passes a signal on and starts the clock."""
+        self._signal_all(number)
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        if self._end_at is None:
+            self._end_at = time.monotonic() + self._grace_s
+
+    def _enforce(self) -> None:
+        if self._end_at is None or time.monotonic() < self._end_at:
+            return
+        self._signal_all(signal.SIGKILL if self._was_terminated else signal.SIGTERM)
+        self._was_terminated = True
+        self._end_at = time.monotonic() + KILL_AFTER_S
+
+    def wait(self) -> int:
+        """The exit code of the first rank that failed, 0 when none did.
+
+        A signal counts as 128 + its number.
+        """
+        first_failure = 0
+        running = dict(enumerate(self._processes))
+        while running:
+            ended = {rank: code for rank, p in running.items() if (code := p.poll()) is not None}
+            for rank, code in ended.items():
+                del running[rank]
+                if code != 0 and first_failure == 0:
+                    first_failure = code if code > 0 else 128 - code
+                    _report(rank, code, len(running))
+                    self._start_clock()
+            self._enforce()
+            if not ended:
+                time.sleep(_POLL_S)
+        return first_failure
+
+
+def _report(rank: int, code: int, others: int) -> None:
+    how = f"exited with code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+    more = f"; ending the other {others}" if others else ""
+    print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _forwarding(job: Job) -> Iterator[list[int]]:
+    """While inside, signals to the launcher go to the ranks.
+
+    Yields the list of those that came.
+    """
+    seen: list[int] = []
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        job.interrupt(number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def launch(command: Sequence[str], ranks: int, *, grace_s: float = 5.0) -> int:
+    """Runs `command` as `ranks` processes and returns the exit code of the whole.
+
+    OSError when it cannot start.
+    """
+    job = Job(command, ranks, grace_s)
+    with _forwarding(job) as seen:
+        code = job.wait()
+    return 128 + seen[0] if seen else code

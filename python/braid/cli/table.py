@@ -1,0 +1,65 @@
+"""A record as a table for people."""
+
+from rich.console import Console
+from rich.table import Table
+
+from braid.cli.sizes import format_size
+from braid.record import Record, Result
+
+_PLAIN_WIDTH = 170  # of lines when the output is no terminal, so that no column is cut
+
+
+def console() -> Console:
+    """Standard output; wide when it is a file or a pipe."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+
+
+def _links_text(result: Result) -> list[str]:
+    return [
+        f"{use.share:.1%} {use.rate_gbps:.3g} GB/s" if use.share > 0 else "-"
+        for use in result.links
+    ]
+
+
+def _row(result: Result) -> list[str]:
+    base = result.baseline
+    return [
+        result.op,
+        format_size(result.bytes),
+        f"{result.times.median_us:,.1f}",
+        f"{result.algbw_gbps:.3g}",
+        f"{result.busbw_gbps:.3g}",
+        *_links_text(result),
+        f"{base.name} {base.times.median_us:,.1f}" if base else "-",
+        f"{result.ratio:.2f}x" if result.ratio is not None else "-",
+        str(result.wrong_bytes + (base.wrong_bytes if base else 0)),
+    ]
+
+
+def title(record: Record) -> str:
+    """What the table shows, in one line; says "paced" when links were slowed down."""
+    first = record.results[0]
+    paced = "links PACED, rates are the experiment's; " if record.paced else ""
+    what = "medians of the slowest rank; bandwidths in GB/s"
+    return f"{record.ranks} ranks, {first.dtype}; {paced}{what}"
+
+
+def show(record: Record, out: Console) -> None:
+    """Prints the table."""
+    table = Table(title=title(record), title_justify="left")
+    table.add_column("op")
+    for name in (
+        "bytes",
+        "time us",
+        "algbw",
+        "busbw",
+        *(link.name for link in record.fabric),
+        "baseline us",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("gain", justify="right", style="bold")
+    table.add_column("wrong", justify="right")
+    for result in record.results:
+        table.add_row(*_row(result), style="red" if result.wrong_bytes else None)
+    out.print(table)

@@ -1,0 +1,319 @@
+"""The communicator as users see it: shapes in, shapes out; the bytes are moved by braid._braid.
+
+Buffers are anything with the buffer protocol (NumPy arrays, bytearray, memoryview, array.array)
+or DLPack (torch CPU tensors), contiguous in C order. Results are of the same library as the
+input: torch in, torch out; all else gives NumPy arrays. The GIL is released while a call runs.
+"""
+
+import json
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+import numpy as np
+
+from braid import _braid, arrays
+from braid.arrays import Array
+from braid.errors import InvalidArgument
+from braid.progress import Progress, choose
+
+T = TypeVar("T")
+
+_WHOLE = 65536  # plan::kWhole: shares are fixed point
+
+
+@dataclass(frozen=True)
+class Link:
+    """A physical channel that all ranks have."""
+
+    name: str
+    kind: str
+    rate_gbps: float
+    """GB/s = 1e9 bytes per second, per rank and direction; 0 when not known."""
+    latency_ns: int
+    source: str
+    """Where the rate comes from: assumed, specified, measured or paced."""
+    can_multicast: bool
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A plan: str() is for people, .json for programs."""
+
+    text: str
+    json: dict[str, Any]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Comm:
+    """A group of ranks and the links between them. Made by braid.init().
+
+    Every method from all_gather to barrier is collective: all ranks make the same calls in the
+    same order with the same shapes, dtypes and options. A disagreement raises InvalidArgument on
+    every rank, and nothing is written. One thread at a time; a second one gets InvalidArgument.
+    All raise PeerLost and Timeout.
+    """
+
+    def __init__(self, core: _braid.Comm) -> None:
+        self._core = core
+
+    @property
+    def rank(self) -> int:
+        """This process's number, from 0 to size - 1."""
+        return self._core.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._core.size
+
+    @property
+    def local_rank(self) -> int:
+        """This process's number on its machine."""
+        return self._core.local_rank
+
+    @property
+    def links(self) -> list[Link]:
+        """What the bytes can travel over, in order of preference."""
+        return [Link(**facts) for facts in self._core.links()]
+
+    @property
+    def fabric_hash(self) -> str:
+        """Equal for equal fabrics; the key of the tuning cache."""
+        return self._core.fabric_hash()
+
+    def all_gather(self, send: Array, out: Array = None) -> Array:
+        """Every rank's `send`, one after the other along the first axis, on every rank.
+
+        send [a, ...], result [size * a, ...]; a scalar counts as [1]. `out` may have any shape
+        with as many elements; `send` may be this rank's part of `out`.
+        """
+        if out is None:
+            rows = arrays.shape_of(send, "send")[0]
+            out = arrays.empty_rows(send, self.size * rows, "send")
+        _braid.all_gather(self._core, send, out)
+        return out
+
+    def all_reduce(self, buf: T, op: str = "sum", out: T | None = None) -> T:
+        """The reduction of every rank's `buf`, in `buf` itself unless `out` is given. Returns
+        where it is.
+
+        op: sum, prod, min, max, avg. Floats are summed in fp32 (fp64 for fp64) in rank order and
+        rounded once: every rank has the same bits, whatever the links and shares.
+        """
+        target = buf if out is None else out
+        _braid.all_reduce(self._core, buf, target, op)
+        return target
+
+    def reduce_scatter(self, send: Array, op: str = "sum", out: Array = None) -> Array:
+        """Block `rank` of the reduction of every rank's `send`.
+
+        send [size * a, ...], result [a, ...]. Numbers as all_reduce. `out` may be this rank's
+        block of `send`.
+        """
+        if out is None:
+            rows = arrays.split_rows(arrays.shape_of(send, "send")[0], self.size, "reduce_scatter")
+            out = arrays.empty_rows(send, rows, "send")
+        _braid.reduce_scatter(self._core, send, out, op)
+        return out
+
+    def all_to_all(
+        self,
+        send: Array,
+        out: Array = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+    ) -> Array:
+        """Block j of `send` goes to rank j; block i of the result came from rank i.
+
+        Even: send [size * a, ...], result [size * a, ...].
+        Uneven: send_counts[j] rows (steps along the first axis) go to rank j, recv_counts[i] rows
+        come from rank i; send [sum(send_counts), ...], result [sum(recv_counts), ...]. Without
+        recv_counts the ranks tell each other theirs first, which costs one small all_to_all.
+        """
+        if send_counts is not None:
+            return self._all_to_all_uneven(send, out, send_counts, recv_counts)
+        if recv_counts is not None:
+            raise InvalidArgument("all_to_all: recv_counts is given, send_counts is not")
+        rows = arrays.shape_of(send, "send")[0]
+        arrays.split_rows(rows, self.size, "all_to_all")
+        if out is None:
+            out = arrays.empty_rows(send, rows, "send")
+        _braid.all_to_all(self._core, send, out)
+        return out
+
+    def _all_to_all_uneven(
+        self, send: Array, out: Array, send_counts: Sequence[int], recv_counts: Sequence[int] | None
+    ) -> Array:
+        shape = arrays.shape_of(send, "send")
+        sent = self._counts("send_counts", send_counts)
+        if sum(sent) != shape[0]:
+            raise InvalidArgument(
+                f"all_to_all: argument send_counts: asked for counts that sum to {shape[0]}, the"
+                " rows of send,"
+                f" found {sent}"
+            )
+        if recv_counts is None:
+            recv_counts = self.all_to_all(np.array(sent, dtype=np.int64)).tolist()
+        received = self._counts("recv_counts", recv_counts)
+        if out is None:
+            out = arrays.empty_rows(send, sum(received), "send")
+        row = arrays.row_elements(shape)
+        _braid.all_to_all_v(
+            self._core, send, [n * row for n in sent], out, [n * row for n in received]
+        )
+        return out
+
+    def _counts(self, name: str, counts: Sequence[int]) -> list[int]:
+        try:
+            plain = [operator.index(n) for n in counts]
+        except TypeError:
+            raise InvalidArgument(
+                f"all_to_all: argument {name}: asked for whole numbers, found {counts!r}"
+            ) from None
+        if len(plain) != self.size or min(plain) < 0:
+            raise InvalidArgument(
+                f"all_to_all: argument {name}: asked for {self.size} counts of 0 or more,"
+                f" found {plain}"
+            )
+        return plain
+
+    def broadcast(self, buf: T, root: int = 0) -> T:
+        """Root's `buf` in every rank's `buf`, which is returned.
+
+        Same shape and dtype everywhere.
+        """
+        _braid.broadcast(self._core, buf, root)
+        return buf
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        _braid.barrier(self._core)
+
+    def health(self) -> dict[str, Any]:
+        """{"ok", "rank", "links": [{"name", "state", "down_count", "resent_pieces", "why"}],
+        "events"}. Any thread.
+        """
+        return dict(json.loads(self._core.health_json()))
+
+    def explain(self, op: str, nbytes: int) -> Explanation:
+        """The plan that the next call of `op` would use.
+
+        nbytes as nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks
+        for the others.
+        """
+        if nbytes < 0:
+            raise InvalidArgument(f"explain: argument nbytes: asked for 0 or more, found {nbytes}")
+        words = self._core.explain_words(op, nbytes)
+        return Explanation(words, json.loads(self._core.explain_json(op, nbytes)))
+
+    def last_call(self) -> dict[str, Any]:
+        """What this rank's last collective did: op, bytes, epoch, duration_ns and, per link,
+        share, bytes and times.
+        """
+        return self._core.last_call()
+
+    def balance_log(self) -> list[str]:
+        """What the balancer did, newest last."""
+        return self._core.balance_log()
+
+    def close(self) -> None:
+        """Leaves the group. Closing twice is fine; collectives and explain() then raise
+        InvalidArgument.
+        """
+        if not self._core.closed:
+            self._core.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._core.closed:  # peers of a rank that failed are told at once
+            self._core.close(say_farewell=kind is None)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._core.closed else f"rank {self.rank} of {self.size}"
+        return f"<braid.Comm {state}>"
+
+    def _force_shares(self, shares: Sequence[float] | None) -> None:
+        """For tests and benchmarks: cut every message by these shares, one per link, or None to
+        plan again.
+
+        Every rank must force the same. Shares are scaled to sum to 1.
+        """
+        self._core.force_shares([] if shares is None else _fixed_point(shares))
+
+
+def _fixed_point(shares: Sequence[float]) -> list[int]:
+    """Shares in parts of 65536; what rounding leaves goes to the largest."""
+    total = float(sum(shares))
+    if total <= 0 or min(shares) < 0:
+        raise InvalidArgument(
+            f"_force_shares: asked for shares of 0 or more, not all 0, found {shares}"
+        )
+    parts = [int(_WHOLE * share / total) for share in shares]
+    parts[parts.index(max(parts))] += _WHOLE - sum(parts)
+    return parts
+
+
+def _text(value: object) -> str:
+    """An option as its BRAID_ variable would spell it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={item}" for key, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _tune_text(tune: bool | str) -> str:
+    return {True: "auto", False: "off"}[tune] if isinstance(tune, bool) else tune
+
+
+def init(
+    *,
+    timeout: float | str | None = None,
+    links: str | Sequence[str] | None = None,
+    tune: bool | str | None = None,
+    progress: Progress | bool | Literal["auto"] = "auto",
+    **options: object,
+) -> Comm:
+    """Joins the group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
+    Collective.
+
+    torchrun, Slurm and `braid run` set these variables; without them the group is this process
+    alone.
+
+    timeout   deadline of every wait: seconds, or text such as "250ms"
+    links     what to use: "auto", or names such as ["shm", "staged", "rdma"]
+    tune      measure the links at start unless a cached result fits: True or "auto", False or
+              "off", "force"
+    progress  "auto" (a bar when standard error is a terminal), a bool, or a function of (done,
+              what)
+    options   any other BRAID_ variable, in lower case without the prefix: pace="shm=400MB/s",
+              cell="64KiB"
+
+    What is given here wins over the environment. Raises InvalidArgument (a wrong environment or
+    option), Unavailable (no store, no common link), Timeout (names the missing ranks).
+    """
+    chosen: dict[str, object] = {
+        name: value for name, value in options.items() if value is not None
+    }
+    if timeout is not None:
+        chosen["timeout"] = timeout if isinstance(timeout, str) else f"{timeout:.9f}s"
+    if links is not None:
+        chosen["links"] = links
+    if tune is not None:
+        chosen["tune"] = _tune_text(tune)
+    texts = {f"BRAID_{name.upper()}": _text(value) for name, value in chosen.items()}
+    return Comm(_braid.Comm(texts, choose(progress)))

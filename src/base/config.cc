@@ -1,0 +1,195 @@
+#include "base/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "base/units.h"
+
+namespace braid {
+
+namespace {
+
+// Sorted by name; a test holds the order. Values of string options appear in no message of this
+// file, which is what keeps BRAID_JOB_TOKEN out of every log: do not give it another type.
+constexpr Option kOptions[] = {
+    {"BRAID_BALANCE", OptionType::kBool, "on",
+     "Move shares between links while running, by measured finish times."},
+    {"BRAID_BALANCE_WINDOW", OptionType::kInteger, "10",
+     "Calls that the balancer looks at before it moves a share."},
+    {"BRAID_BIND", OptionType::kString, "",
+     "Address on which rank 0's store listens (empty: MASTER_ADDR)."},
+    {"BRAID_CACHE_DIR", OptionType::kString, "",
+     "Folder of the tuning cache; empty means $XDG_CACHE_HOME/braid or ~/.cache/braid."},
+    {"BRAID_CELL", OptionType::kBytes, "0",
+     "Size of the cells that a block is cut into; 0 lets the plan choose."},
+    {"BRAID_DEPTH", OptionType::kInteger, "16",
+     "Slots per lane, which bounds the pieces in flight to one peer."},
+    {"BRAID_HOST_ID", OptionType::kString, "",
+     "Name of this host instead of the real one, so that ranks of one machine can pretend to be on "
+     "several."},
+    {"BRAID_JOB_TOKEN", OptionType::kString, "",
+     "Secret shared by the ranks of one job; proved by HMAC, never sent and never printed."},
+    {"BRAID_LINKS", OptionType::kString, "auto",
+     "Links to use: auto, or a comma list of shm, staged, rdma, rdma:PROVIDER:ADDRESS."},
+    {"BRAID_LOG", OptionType::kString, "warn",
+     "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
+    {"BRAID_PACE", OptionType::kString, "",
+     "Slow links down on purpose: link=rate[@latency],... such as "
+     "shm=400MB/s,staged=200MB/s@50us."},
+    {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
+     "Local addresses for rdma links, a comma list; one lane each."},
+    {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
+     "libfabric provider of rdma links, such as tcp, shm, efa or verbs."},
+    {"BRAID_SLOT", OptionType::kBytes, "64KiB",
+     "Size of one slot of a lane; a piece never exceeds it."},
+    {"BRAID_STALL", OptionType::kDuration, "250ms",
+     "How long a lane may make no progress before its pieces go over another lane."},
+    {"BRAID_STORE_PORT", OptionType::kInteger, "0", "Port of rank 0's store; 0 means MASTER_PORT."},
+    {"BRAID_TIMEOUT", OptionType::kDuration, "30s",
+     "Deadline of every call; a peer that is late by then is an error."},
+    {"BRAID_TUNE", OptionType::kString, "auto",
+     "Tuning at start: auto (measure unless cached), off or force."},
+    {"BRAID_TUNE_TIME", OptionType::kDuration, "8s", "Time that tuning may take at start."},
+    {"BRAID_WAIT", OptionType::kString, "auto",
+     "How a rank waits for a peer: auto, spin, yield or sleep."},
+};
+
+const Option* find_option(std::string_view name) {
+  const auto it = std::lower_bound(
+      std::begin(kOptions), std::end(kOptions), name,
+      [](const Option& option, std::string_view wanted) { return option.name < wanted; });
+  return it != std::end(kOptions) && it->name == name ? it : nullptr;
+}
+
+const Option& nearest_option(std::string_view name) {
+  return *std::min_element(std::begin(kOptions), std::end(kOptions),
+                           [name](const Option& a, const Option& b) {
+                             return edit_distance(a.name, name) < edit_distance(b.name, name);
+                           });
+}
+
+Result<bool> parse_bool(std::string_view text) {
+  if (text == "on" || text == "1" || text == "true" || text == "yes") return true;
+  if (text == "off" || text == "0" || text == "false" || text == "no") return false;
+  return invalid_argument("'{}' is not a switch; write on or off", printable(text));
+}
+
+Result<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  if (read.ec == std::errc() && read.ptr == end && value >= 0) return value;
+  return invalid_argument("'{}' is not a whole number from 0 up", printable(text));
+}
+
+Status check_value(OptionType type, std::string_view value) {
+  switch (type) {
+    case OptionType::kString: return {};
+    case OptionType::kBool: return parse_bool(value).status();
+    case OptionType::kInteger: return parse_integer(value).status();
+    case OptionType::kBytes: return parse_bytes(value).status();
+    case OptionType::kDuration: return parse_duration_ns(value).status();
+    case OptionType::kRate: return parse_rate_gbps(value).status();
+  }
+  return internal_error("option type {} is outside the enum", static_cast<int>(type));
+}
+
+std::string unknown_name(std::string_view name) {
+  return fmt::format("{} is no option of braid; the nearest name is {}", printable(name),
+                     nearest_option(name).name);
+}
+
+std::map<std::string, std::string> environment() {
+  std::map<std::string, std::string> pairs;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != std::string_view::npos)
+      pairs.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return pairs;
+}
+
+const Option& typed_option(std::string_view name, OptionType type) {
+  const Option* option = find_option(name);
+  BRAID_CHECK(option != nullptr, "option {} is not in the registry", name);
+  BRAID_CHECK(option->type == type, "option {} has type {}, read as type {}", name,
+              static_cast<int>(option->type), static_cast<int>(type));
+  return *option;
+}
+
+}  // namespace
+
+std::span<const Option> all_options() { return kOptions; }
+
+Config::Config() = default;
+
+Result<Config> Config::from_environment(std::vector<std::string>* warnings) {
+  return from_pairs(environment(), warnings);
+}
+
+Result<Config> Config::from_pairs(const std::map<std::string, std::string>& pairs,
+                                  std::vector<std::string>* warnings) {
+  Config config;
+  for (const auto& [name, value] : pairs) {
+    if (!name.starts_with("BRAID_")) continue;
+    if (find_option(name))
+      BRAID_RETURN_IF_ERROR(config.set(name, value));
+    else if (warnings)
+      warnings->push_back(unknown_name(name));
+  }
+  return config;
+}
+
+Status Config::set(std::string_view name, std::string_view value) {
+  const Option* option = find_option(name);
+  if (!option) return invalid_argument("{}", unknown_name(name));
+  BRAID_RETURN_IF_ERROR(check_value(option->type, value).with_context(name));
+  values_.insert_or_assign(std::string(name), std::string(value));
+  return {};
+}
+
+bool Config::is_set(std::string_view name) const { return values_.find(name) != values_.end(); }
+
+const std::string& Config::text_of(const Option& option) const {
+  // Defaults live for ever as strings, so that text() can hand out a reference either way.
+  static const auto* const defaults = [] {
+    auto* made = new std::map<std::string, std::string, std::less<>>;
+    for (const Option& each : kOptions) made->emplace(each.name, each.default_value);
+    return made;
+  }();
+  const auto it = values_.find(std::string_view(option.name));
+  return it != values_.end() ? it->second : defaults->find(std::string_view(option.name))->second;
+}
+
+// set() has parsed every value and a test every default, so the reads below cannot fail.
+const std::string& Config::text(std::string_view name) const {
+  return text_of(typed_option(name, OptionType::kString));
+}
+
+bool Config::flag(std::string_view name) const {
+  return parse_bool(text_of(typed_option(name, OptionType::kBool))).value();
+}
+
+int64_t Config::integer(std::string_view name) const {
+  return parse_integer(text_of(typed_option(name, OptionType::kInteger))).value();
+}
+
+uint64_t Config::bytes(std::string_view name) const {
+  return parse_bytes(text_of(typed_option(name, OptionType::kBytes))).value();
+}
+
+int64_t Config::duration_ns(std::string_view name) const {
+  return parse_duration_ns(text_of(typed_option(name, OptionType::kDuration))).value();
+}
+
+double Config::rate_gbps(std::string_view name) const {
+  return parse_rate_gbps(text_of(typed_option(name, OptionType::kRate))).value();
+}
+
+}  // namespace braid

@@ -1,0 +1,113 @@
+// Call: one collective on this rank, from its entry to its last byte. It runs in the caller's
+// thread and is the only thing that touches the lanes meanwhile.
+//
+//   begin    epoch + 1; the plan (shares that hold for this epoch); an entry piece to every peer;
+//   ranges to the
+//            links' queues by the plan's cuts
+//   loop     lanes progress, the outbox puts, arrivals are taken; when nothing moved: look for a
+//   broken group, a
+//            passed deadline, a stalled link; then wait
+//   done     every peer's entry is in, every expected cell is in its place (or reduced), the outbox
+//   is empty, and
+//            lanes that can lose pieces have acknowledged theirs
+//
+// Why it is right:
+//   - Nothing is written to the receive buffer before every peer's entry has come and agrees with
+//   ours, so a
+//     mismatch leaves memory untouched on every rank; all ranks see all entries, so all ranks see
+//     the mismatch.
+//   - A cell is used once: a bitmap per source drops the second copy that a failed link may deliver
+//   late.
+//   - A piece of an older epoch is dropped, a piece of a later one (a peer is one call ahead) stays
+//   in its lane.
+//   - A peer cannot be two calls ahead: it needs our entry of the next call to finish that.
+// Why it cannot hang: every loop pass ends in progress, or in a bounded wait after which the group
+// and the deadline
+//   are looked at. The deadline restarts with progress, of which a call has a bounded amount.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "coll/host/inbox.h"
+#include "coll/host/moves.h"
+#include "coll/host/outbox.h"
+#include "coll/host/reducer.h"
+#include "coll/host/stall_watch.h"
+#include "coll/host/waiter.h"
+#include "comm/state.h"
+
+namespace braid::coll {
+
+/// Checks the comm, runs the moves on it, and files the report. The one way from coll/<op> to the
+/// lanes.
+Status run(comm::Comm& comm, const Moves& moves);
+
+class Call {
+ public:
+  Call(comm::Comm::State& state, const Moves& moves);
+  Status execute();
+
+ private:
+  // Setting up.
+  std::vector<std::byte> make_entry();
+  void send_entries();
+  void queue_moves();
+  void queue_block(transport::PeerSet peers, const SendRange& range);
+  void queue_root_block();
+
+  // Receiving.
+  bool receive();
+  bool receive_from(int link, int source);
+  /// False: leave the piece in its lane for now.
+  bool handle(const transport::Arrival& arrival, int link, int source);
+  void on_entry(const transport::Arrival& arrival, int source);
+  void on_data(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
+  void on_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
+  void forward(const Tag& tag, int link);
+  void share_reduced(uint64_t cell, int link);
+  bool is_new(std::vector<bool>& seen, uint64_t cell, int source, const Block& block,
+              std::span<const std::byte> payload);
+  void used(int link, size_t bytes);
+
+  // Agreement.
+  void all_entries_in();
+  Status check_agreement() const;
+  void local_copies();
+
+  // Waiting.
+  bool done() const;
+  void watch();
+  void stop(Status status);
+  std::string missing() const;
+  void finish_report();
+
+  comm::Comm::State& state_;
+  const Moves& moves_;
+  const uint64_t epoch_;
+  const int64_t start_ns_;
+  plan::Plan plan_;
+  uint32_t cell_bytes_;
+  std::vector<std::byte> entry_bytes_;
+  Outbox outbox_;
+  Inbox inbox_;
+  Waiter waiter_;
+  StallWatch stall_watch_;
+  std::optional<Reducer> reducer_;
+
+  std::vector<std::optional<Entry>> entries_;
+  int entries_missing_;
+  bool agreed_ = false;      // all entries are in and match
+  bool discarding_ = false;  // they are in and do not: drain, then answer mismatch_
+  Status mismatch_;
+  std::vector<std::vector<bool>> data_seen_;     // by place
+  std::vector<std::vector<bool>> operand_seen_;  // by source
+  uint64_t cells_missing_ = 0;
+  int64_t last_progress_ns_;
+  Status status_;  // not ok: the call is over
+};
+
+}  // namespace braid::coll

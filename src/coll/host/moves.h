@@ -1,0 +1,57 @@
+// Moves: one collective, said in terms that are the same for all five. A rank sends parts (block p
+// to rank p only), or its own block to everyone, or both; it receives data at places and operands
+// for one reduced block.
+//
+//                   parts           mine              places              reduced
+//   all_gather      -               send              block r of recv     -
+//   all_to_all      block p         -                 block r of recv     -
+//   reduce_scatter  block p, summed -                 -                   recv
+//   all_reduce      block p, summed block me, reduced block r of recv     block me of recv
+//   broadcast       -               buf (root only)   buf (the others)    -
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/dtype.h"
+#include "coll/wire.h"
+
+namespace braid::coll {
+
+struct ConstBlock {
+  const std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+struct Block {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+};
+
+struct Moves {
+  Signature signature;
+  std::vector<uint64_t> send_counts;  // all_to_all_v only
+  std::vector<uint64_t> recv_counts;
+  uint64_t bytes = 0;  // the request's size, as plan::Request counts it
+
+  std::vector<ConstBlock> parts;  // one per rank, or empty
+  bool parts_are_operands = false;
+  ConstBlock mine;               // for everyone, at once
+  bool reduced_for_all = false;  // `reduced`, cell by cell as it is ready, goes to everyone
+
+  std::vector<Block> places;  // one per source rank, or empty; broadcast: places[root] alone
+  Block reduced;
+};
+
+/// The cell grid of a block.
+constexpr uint64_t num_cells(uint64_t block_bytes, uint32_t cell_bytes) {
+  return (block_bytes + cell_bytes - 1) / cell_bytes;
+}
+constexpr uint64_t cell_begin(uint64_t cell, uint32_t cell_bytes) { return cell * cell_bytes; }
+constexpr uint64_t cell_length(uint64_t cell, uint64_t block_bytes, uint32_t cell_bytes) {
+  const uint64_t begin = cell_begin(cell, cell_bytes);
+  return block_bytes - begin < cell_bytes ? block_bytes - begin : cell_bytes;
+}
+
+}  // namespace braid::coll

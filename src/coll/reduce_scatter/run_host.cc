@@ -1,0 +1,35 @@
+#include "coll/arguments.h"
+#include "coll/host/call.h"
+#include "coll/reduce_scatter/reduce_scatter.h"
+#include "coll/reduce_scatter/steps.h"
+
+namespace braid::coll {
+
+Status reduce_scatter(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype,
+                      RedOp op) {
+  const int n = comm.size();
+  BRAID_RETURN_IF_ERROR(check_redop(op).with_context("reduce_scatter"));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t total,
+                         buffer_bytes(count, static_cast<uint64_t>(n), dtype));
+  const uint64_t block = total / static_cast<uint64_t>(n);
+  BRAID_RETURN_IF_ERROR(check_buffer({"send", send, total}).with_context("reduce_scatter"));
+  BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, block}).with_context("reduce_scatter"));
+  const std::byte* own = bytes_at(send, reduce_scatter_steps::block_offset(comm.rank(), block));
+  if (recv != own)
+    BRAID_RETURN_IF_ERROR(check_disjoint({"send", send, total}, {"recv", recv, block})
+                              .with_context("reduce_scatter"));
+
+  Moves moves;
+  moves.signature.op = plan::Op::kReduceScatter;
+  moves.signature.dtype = dtype;
+  moves.signature.redop = op;
+  moves.signature.count = count;
+  moves.bytes = total;
+  moves.parts_are_operands = true;
+  for (int r = 0; r < n; ++r)
+    moves.parts.push_back({bytes_at(send, reduce_scatter_steps::block_offset(r, block)), block});
+  moves.reduced = {bytes_at(recv, 0), block};
+  return run(comm, moves);
+}
+
+}  // namespace braid::coll

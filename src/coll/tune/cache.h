@@ -1,0 +1,23 @@
+// The tuning cache: one JSON file per fabric, so that a machine is measured once.
+//
+// Rank 0 alone reads and writes it; the text goes to the other ranks, which parse the same bytes. A
+// file that cannot be read, or says something else than this fabric, is a warning and a new
+// measurement, never an error.
+#pragma once
+
+#include <string>
+
+#include "base/config.h"
+#include "base/status.h"
+
+namespace braid::coll {
+
+/// Where the tuning of this fabric lies: BRAID_CACHE_DIR, else $XDG_CACHE_HOME/braid, else
+/// ~/.cache/braid.
+std::string tuning_path(const Config& config, const std::string& fabric_hash);
+/// The file's text; unavailable when there is none or it cannot be read (at most 1 MiB is).
+Result<std::string> read_tuning(const std::string& path);
+/// Writes beside and renames, so that a reader never sees half a file; makes the folder.
+Status write_tuning(const std::string& path, const std::string& text);
+
+}  // namespace braid::coll

@@ -1,0 +1,73 @@
+#include "coll/tune/tune.h"
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "coll/tune/cache.h"
+#include "coll/tune/tuner.h"
+#include "comm/state.h"
+#include "fabric/hash.h"
+
+namespace braid::coll {
+
+namespace {
+
+// Counts changes of the schedules: shares that were tuned for another way to broadcast are not
+// worth keeping.
+constexpr int kScheduleRevision = 2;
+
+// The tuning text that rank 0 found for this fabric; empty when there is none that holds.
+std::string cached_text(comm::Comm& comm, const std::string& hash) {
+  if (comm.rank() != 0 || comm.config().text("BRAID_TUNE") == "force") return {};
+  const std::string path = tuning_path(comm.config(), hash);
+  Result<std::string> text = read_tuning(path);
+  if (!text.ok()) return {};
+  const auto table = plan::TuningTable::parse(text.value(), hash);
+  if (table.ok()) return std::move(text).value();
+  log::warn("coll", "tuning cache {} is ignored and made anew: {}", path,
+            table.status().to_string());
+  return {};
+}
+
+void install(comm::Comm& comm, plan::TuningTable table, std::vector<std::string> lines) {
+  comm::Comm::State& state = comm.state();
+  const std::lock_guard lock(state.mutex);
+  state.table = std::move(table);
+  state.plans_changed();
+  for (std::string& line : lines) state.note_event(std::move(line));
+}
+
+Status measure_and_save(comm::Comm& comm, const std::string& hash, const TuneProgress& progress) {
+  Tuner tuner(comm, hash, comm.config().duration_ns("BRAID_TUNE_TIME"), progress);
+  auto table = tuner.run();
+  BRAID_RETURN_IF_ERROR(comm.force_shares({}));
+  BRAID_RETURN_IF_ERROR(table.status());
+  if (comm.rank() == 0) {
+    const Status saved = write_tuning(tuning_path(comm.config(), hash), table.value().to_json());
+    if (!saved.ok())
+      log::warn("coll", "{}; this fabric will be measured again next time", saved.message());
+  }
+  install(comm, std::move(table).value(), tuner.log());
+  return {};
+}
+
+}  // namespace
+
+Status ensure_tuned(comm::Comm& comm, const TuneProgress& progress) {
+  const std::string& mode = comm.config().text("BRAID_TUNE");
+  if (mode != "auto" && mode != "off" && mode != "force")
+    return invalid_argument("BRAID_TUNE is '{}', expected auto, off or force", mode);
+  if (mode == "off" || comm.links().size() < 2) return {};
+  const std::string hash =
+      fmt::format("{}-{}", fabric::fabric_hash(comm.fabric()), kScheduleRevision);
+  BRAID_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      comm.state().group->exchange("tuning", cached_text(comm, hash),
+                                   Deadline::after_ns(comm.config().duration_ns("BRAID_TIMEOUT"))));
+  if (texts.front().empty()) return measure_and_save(comm, hash, progress);
+  BRAID_ASSIGN_OR_RETURN(plan::TuningTable table, plan::TuningTable::parse(texts.front(), hash));
+  install(comm, std::move(table), {"tuning read from the cache"});
+  return {};
+}
+
+}  // namespace braid::coll

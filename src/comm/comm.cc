@@ -1,0 +1,174 @@
+#include "comm/comm.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "comm/connect.h"
+#include "comm/keeper.h"
+#include "comm/link_spec.h"
+#include "comm/state.h"
+#include "sys/host/api.h"
+
+namespace braid::comm {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Status check_size(int size) {
+  if (size <= transport::kMaxRanks) return {};
+  return unsupported("{} ranks: a comm has at most {}", size, transport::kMaxRanks);
+}
+
+}  // namespace
+
+Comm::Comm(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, const Config& config) {
+  BRAID_RETURN_IF_ERROR(check_size(identity.size));
+  const Deadline deadline = Deadline::after_ns(config.duration_ns("BRAID_TIMEOUT"));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<group::Group> group,
+                         group::Group::join(identity, config, deadline));
+  return create(std::move(group), config);
+}
+
+Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
+                                           const Config& config) {
+  BRAID_RETURN_IF_ERROR(check_size(group->size()));
+  const Deadline deadline = Deadline::after_ns(config.duration_ns("BRAID_TIMEOUT"));
+  auto state = std::make_unique<State>();
+  state->identity.rank = group->rank();
+  state->identity.size = group->size();
+  state->identity.local_rank = group->local_rank();
+  state->config = config;
+  state->process_id = sys::process_id();
+  state->group = std::move(group);
+  if (!log::configure(config.text("BRAID_LOG")))
+    log::warn("comm", "BRAID_LOG '{}' is not understood; expected level or level,folder:level",
+              config.text("BRAID_LOG"));
+  log::set_rank(state->rank());
+  BRAID_RETURN_IF_ERROR(
+      link_specs(config, true).status());  // a wrong word is wrong for one rank too
+  if (state->size() > 1) {
+    BRAID_RETURN_IF_ERROR(discover_fabric(*state, deadline));
+    BRAID_RETURN_IF_ERROR(connect_links(*state, deadline));
+    BRAID_RETURN_IF_ERROR(state->group->barrier("links", deadline));
+    state->balance.configure(config.flag("BRAID_BALANCE"),
+                             static_cast<int>(config.integer("BRAID_BALANCE_WINDOW")),
+                             state->link_facts, state->size());
+    state->keeper = std::make_unique<Keeper>(*state);
+  }
+  return std::unique_ptr<Comm>(new Comm(std::move(state)));
+}
+
+Comm::~Comm() {
+  (void)close();
+  if (state_->is_forked())
+    (void)state_.release();  // a fork has no keeper to join and must not touch the lanes
+}
+
+// Peers may still wait for our last acknowledgements: the keeper goes on sending them until
+// everyone is here, or for a moment when somebody never comes.
+Status Comm::close(bool say_farewell) {
+  if (state_->is_forked()) return {};  // the parent's: its threads and peers are not ours
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->is_closed.exchange(true)) return {};
+  }
+  if (!state_->group) return {};
+  constexpr int64_t kFarewellNs = 2'000'000'000;
+  const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
+  if (say_farewell && is_healthy && state_->size() > 1) {
+    const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
+    if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
+  }
+  state_->keeper.reset();
+  std::vector<LinkState> links;
+  {
+    const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at them
+    links.swap(state_->links);
+  }
+  links.clear();  // the lanes use the doorbell
+  state_->doorbell.reset();
+  state_->group->leave();
+  return {};
+}
+
+void Comm::set_interrupt(std::function<Status()> interrupt) {
+  state_->interrupt = std::move(interrupt);
+}
+
+bool Comm::is_closed() const { return state_->is_closed; }
+int Comm::rank() const { return state_->rank(); }
+int Comm::size() const { return state_->size(); }
+int Comm::local_rank() const { return state_->identity.local_rank; }
+const Config& Comm::config() const { return state_->config; }
+const fabric::Fabric& Comm::fabric() const { return state_->fabric; }
+std::span<const fabric::Link> Comm::links() const { return state_->link_facts; }
+const CallReport& Comm::last_call() const { return state_->report; }
+
+plan::Plan Comm::plan_for(const plan::Request& request) const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->plan_now(request);
+}
+
+Status Comm::force_shares(const plan::Shares& shares) {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->is_closed) return closed();
+  uint64_t sum = 0;
+  for (uint32_t share : shares) sum += share;
+  if (!shares.empty() && (shares.size() != state_->link_facts.size() || sum != plan::kWhole))
+    return invalid_argument("force_shares: {} shares that sum to {}; expected {} that sum to {}",
+                            shares.size(), sum, state_->link_facts.size(), plan::kWhole);
+  state_->forced = shares;
+  state_->balance.freeze(!shares.empty());
+  return {};
+}
+
+std::string Comm::health_json() const {
+  const std::lock_guard lock(state_->health_mutex);
+  Json json;
+  json["ok"] = state_->group == nullptr || !state_->group->broken();
+  json["rank"] = rank();
+  json["size"] = size();
+  json["why"] = state_->group ? state_->group->fate().to_string() : "ok";
+  json["links"] = Json::array();
+  for (const LinkState& link : state_->links)
+    json["links"].push_back({{"name", link.facts.name},
+                             {"state", link.is_suspect ? "down" : "up"},
+                             {"paced", link.lane->caps().is_paced},
+                             {"down_count", link.down_count},
+                             {"resent_pieces", link.resent_pieces},
+                             {"why", link.why}});
+  json["events"] = state_->events;
+  return dump(json);
+}
+
+Status Comm::closed() const { return invalid_argument("comm of rank {} is closed", rank()); }
+
+Result<std::string> Comm::explain_words(const plan::Request& request) const {
+  if (state_->is_closed) return closed();
+  if (state_->link_facts.empty()) return std::string("one rank: nothing is sent\n");
+  return plan::to_words(plan_for(request), state_->link_facts);
+}
+
+Result<std::string> Comm::explain_json(const plan::Request& request) const {
+  if (state_->is_closed) return closed();
+  if (state_->link_facts.empty())
+    return dump(Json{
+        {"op", plan::op_name(request.op)}, {"bytes", request.bytes}, {"links", Json::array()}});
+  return plan::to_json(plan_for(request), state_->link_facts);
+}
+
+std::vector<std::string> Comm::balance_log() const {
+  const std::lock_guard lock(state_->health_mutex);
+  return state_->events;
+}
+
+}  // namespace braid::comm

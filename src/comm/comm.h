@@ -1,0 +1,102 @@
+// Comm: what one collective call needs, in one place: the group, the fabric's links with a lane on
+// each, the plans, the epoch counter and the health of it all. It moves no bytes itself; coll/
+// does, through the lanes.
+//
+// Threads: one thread at a time. CallGuard turns a second one into invalid_argument instead of
+// corruption. health_json() and broken state may be read by any thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "fabric/types.h"
+#include "group/group.h"
+#include "plan/plan.h"
+#include "transport/lane.h"
+
+namespace braid::comm {
+
+/// What one link did in one call, as this rank saw it.
+struct LinkUse {
+  uint64_t sent_bytes = 0;      // payload accepted by the lane, a multicast counted once
+  uint64_t received_bytes = 0;  // payload that arrived and was used
+  int64_t finish_ns = 0;  // from the call's start to this link's last arrival or ack; 0 when unused
+  uint32_t resent_pieces = 0;  // pieces that had to be put again on another lane
+};
+
+struct CallReport {
+  uint64_t epoch = 0;
+  plan::Plan plan;
+  int64_t duration_ns = 0;
+  std::vector<LinkUse> links;
+};
+
+class Comm {
+ public:
+  /// Joins the group, discovers the links that all ranks have (BRAID_LINKS), connects a lane on
+  /// each, reads the tuning cache. Collective. Errors as Group::join, plus unavailable when the
+  /// ranks share no link.
+  static Result<std::unique_ptr<Comm>> create(const group::Identity& identity,
+                                              const Config& config);
+  /// The same on a group that was joined already.
+  static Result<std::unique_ptr<Comm>> create(std::unique_ptr<group::Group> group,
+                                              const Config& config);
+  ~Comm();
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  const Config& config() const;
+  const fabric::Fabric& fabric() const;
+  std::span<const fabric::Link> links() const;
+
+  /// Leaves the group and frees the lanes; later calls answer invalid_argument "comm is closed".
+  /// Waits up to 2 s for the others to close too, so that late acknowledgements still reach them;
+  /// `say_farewell` false leaves at once, which is right when this rank has failed: peers that wait
+  /// for it are told now.
+  Status close(bool say_farewell = true);
+  bool is_closed() const;
+
+  /// The plan that the next call of this shape would use.
+  plan::Plan plan_for(const plan::Request& request) const;
+  /// Uses these shares for every call until cleared with an empty vector; one entry per link, sum
+  /// plan::kWhole. For tests, benchmarks and tuning: every rank must force the same.
+  Status force_shares(const plan::Shares& shares);
+
+  /// Asked about every millisecond while a call waits, in the caller's thread: a Status that is not
+  /// ok ends the call with it, as a failure of this rank. Python looks for Ctrl-C here. Set between
+  /// calls.
+  void set_interrupt(std::function<Status()> interrupt);
+
+  /// JSON: {"ok":..., "rank":..., "links":[{"name","state","down_count","resent_pieces","why"}],
+  /// "events":[...]}.
+  std::string health_json() const;
+  /// The plan in words, and as JSON.
+  Result<std::string> explain_words(const plan::Request& request) const;
+  Result<std::string> explain_json(const plan::Request& request) const;
+  /// What the last collective of this comm did.
+  const CallReport& last_call() const;
+  /// What the balancers did, newest last: "epoch 812: all_gather 2^26: moved 1.2 % from staged to
+  /// shm (9.8 ms vs 8.1 ms)".
+  std::vector<std::string> balance_log() const;
+
+  class State;  // for coll/ only: comm/state.h
+  State& state() { return *state_; }
+
+ private:
+  explicit Comm(std::unique_ptr<State> state);
+  Status closed() const;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace braid::comm

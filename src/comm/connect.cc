@@ -1,0 +1,120 @@
+#include "comm/connect.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "comm/link_spec.h"
+#include "fabric/discover.h"
+#include "fabric/json.h"
+#include "fabric/merge.h"
+#include "sys/host/api.h"
+#include "transport/connect.h"
+
+namespace braid::comm {
+
+namespace {
+
+fabric::Link facts_of(const LinkSpec& spec) {
+  if (spec.is_paced)
+    return fabric::paced_link(spec.kind, spec.name, spec.pace.rate_gbps, spec.pace.latency_ns);
+  return fabric::assumed_link(spec.kind, spec.name);
+}
+
+Result<std::unique_ptr<transport::Lane>> open_lane(Comm::State& state, const LinkSpec& spec,
+                                                   Deadline deadline) {
+  const auto slot_bytes = static_cast<uint32_t>(state.config.bytes("BRAID_SLOT"));
+  const auto depth = static_cast<uint32_t>(state.config.integer("BRAID_DEPTH"));
+  if (spec.kind == fabric::LinkKind::kRdma)
+    return transport::connect_rdma(
+        *state.group, {spec.name, spec.provider, spec.address, slot_bytes, depth}, deadline);
+  const transport::HostLaneOptions options{slot_bytes, depth, state.config.text("BRAID_HOST_ID")};
+  return spec.kind == fabric::LinkKind::kShm
+             ? transport::connect_shm(*state.group, *state.doorbell, options, deadline)
+             : transport::connect_staged(*state.group, *state.doorbell, options, deadline);
+}
+
+Status check_lane_options(const Config& config) {
+  const uint64_t slot = config.bytes("BRAID_SLOT");
+  const int64_t depth = config.integer("BRAID_DEPTH");
+  if (slot < 4_KiB || slot > 16_MiB)
+    return invalid_argument("BRAID_SLOT is {}, expected 4 KiB to 16 MiB", format_bytes(slot));
+  if (slot % 64 != 0)
+    return invalid_argument("BRAID_SLOT is {} bytes, expected a multiple of 64", slot);
+  const std::string& wait = config.text("BRAID_WAIT");
+  if (wait != "auto" && wait != "spin" && wait != "yield" && wait != "sleep")
+    return invalid_argument("BRAID_WAIT is '{}', expected auto, spin, yield or sleep", wait);
+  if (depth < 2 || depth > kMaxDepthPieces)
+    return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
+  return {};
+}
+
+// All ranks must have been started with the same wishes, or they would open different links and
+// wait for each other.
+Status check_same_wishes(Comm::State& state, Deadline deadline) {
+  const Config& c = state.config;
+  const std::string wish = fmt::format(
+      "BRAID_LINKS={} BRAID_PACE={} BRAID_SLOT={} BRAID_DEPTH={} BRAID_CELL={} "
+      "BRAID_RDMA_PROVIDER={} BRAID_TUNE={} BRAID_TUNE_TIME={}",
+      c.text("BRAID_LINKS"), c.text("BRAID_PACE"), c.bytes("BRAID_SLOT"), c.integer("BRAID_DEPTH"),
+      c.bytes("BRAID_CELL"), c.text("BRAID_RDMA_PROVIDER"), c.text("BRAID_TUNE"),
+      format_ns(c.duration_ns("BRAID_TUNE_TIME")));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> wishes,
+                         state.group->exchange("options", wish, deadline));
+  for (size_t r = 0; r < wishes.size(); ++r)
+    if (wishes[r] != wish)
+      return invalid_argument("options differ: rank {} has {}; rank {} has {}", state.rank(), wish,
+                              r, wishes[r]);
+  return {};
+}
+
+}  // namespace
+
+Status discover_fabric(Comm::State& state, Deadline deadline) {
+  const fabric::Discovery here = fabric::discover_here(state.config.text("BRAID_HOST_ID"));
+  for (const std::string& gap : here.gaps) log::debug("comm", "discovery: {}", gap);
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                         state.group->exchange("nodes", fabric::to_json(here.node), deadline));
+  std::vector<fabric::Node> nodes;
+  for (size_t r = 0; r < texts.size(); ++r) {
+    auto node = fabric::parse_node(texts[r]);
+    if (!node.ok()) return node.status().with_context(fmt::format("facts of rank {}", r));
+    nodes.push_back(std::move(node).value());
+  }
+  state.fabric = fabric::merge(nodes);
+  const auto ranks_here = std::count_if(nodes.begin(), nodes.end(), [&](const fabric::Node& node) {
+    return node.host_id == here.node.host_id;
+  });
+  state.is_oversubscribed = ranks_here > sys::usable_cores();
+  return {};
+}
+
+Status connect_links(Comm::State& state, Deadline deadline) {
+  BRAID_RETURN_IF_ERROR(check_lane_options(state.config));
+  BRAID_RETURN_IF_ERROR(check_same_wishes(state, deadline));
+  BRAID_ASSIGN_OR_RETURN(const LinkSpecs specs,
+                         link_specs(state.config, fabric::is_one_host(state.fabric)));
+  BRAID_ASSIGN_OR_RETURN(state.doorbell, transport::Doorbell::connect(*state.group, deadline));
+  for (const LinkSpec& spec : specs.links) {
+    auto lane = open_lane(state, spec, deadline);
+    if (!lane.ok()) {
+      const Status why = lane.status().with_context(fmt::format("link {}", spec.name));
+      if (specs.are_named || lane.status().code() == Code::kTimeout || state.group->broken())
+        return why;
+      log::info("comm", "{}", why.to_string());
+      continue;
+    }
+    LinkState link;
+    link.facts = facts_of(spec);
+    link.lane = std::move(lane).value();
+    if (spec.is_paced) link.lane = transport::paced(std::move(link.lane), spec.pace, state.size());
+    state.link_facts.push_back(link.facts);
+    state.links.push_back(std::move(link));
+  }
+  state.fabric.links = state.link_facts;
+  if (state.links.empty())
+    return unavailable("the {} ranks share no link that can be opened", state.size());
+  return {};
+}
+
+}  // namespace braid::comm

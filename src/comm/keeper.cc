@@ -1,0 +1,41 @@
+#include "comm/keeper.h"
+
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "comm/state.h"
+
+namespace braid::comm {
+
+Keeper::Keeper(Comm::State& state) : state_(state), thread_([this] { loop(); }) {}
+
+Keeper::~Keeper() {
+  {
+    const std::lock_guard lock(mutex_);
+    must_stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Keeper::loop() {
+  log::set_rank(state_.rank());
+  int64_t sleep_ns = 1_ms;
+  std::unique_lock lock(mutex_);
+  while (!must_stop_) {
+    wake_.wait_for(lock, std::chrono::nanoseconds(sleep_ns));
+    if (must_stop_) return;
+    const std::unique_lock lanes(state_.mutex, std::try_to_lock);
+    if (!lanes.owns_lock()) {
+      sleep_ns = 1_ms;
+      continue;
+    }
+    const bool is_recent = now_ns() - state_.last_call_end_ns < 100_ms;
+    const bool moved = state_.idle_progress();
+    sleep_ns = is_recent || moved ? 1_ms : 20_ms;
+  }
+}
+
+}  // namespace braid::comm

@@ -1,0 +1,118 @@
+// State: the inside of a Comm, for coll/ and the balancer. Everything here is under `mutex`, which
+// a call holds from its first look at the lanes to its last; the keeper thread takes it only
+// between calls.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/balance.h"
+#include "comm/comm.h"
+#include "comm/keeper.h"
+#include "comm/share_book.h"
+#include "plan/table.h"
+#include "transport/host/doorbell.h"
+
+namespace braid::comm {
+
+/// Arrivals that a call looks at are tracked in one 64-bit mask per (link, source).
+inline constexpr int64_t kMaxDepthPieces = 64;
+
+/// The tag of a probe: epoch 0, before every call. Receivers release it unread.
+inline constexpr transport::PieceTag kProbeTag{};
+
+/// One link as this rank sees it now.
+struct LinkState {
+  fabric::Link facts;
+  std::unique_ptr<transport::Lane> lane;
+  bool is_suspect =
+      false;  // stalled or failed here: not used for new pieces until it is clean again
+  int64_t suspect_since_ns = 0;
+  transport::PeerSet probed;  // while suspect: peers that were sent a probe, see absolve_links()
+  uint32_t down_count = 0;
+  uint64_t resent_pieces = 0;
+  std::string why;  // of the last trouble
+};
+
+class Comm::State {
+ public:
+  group::Identity identity;
+  Config config;
+  std::unique_ptr<group::Group> group;
+  std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
+  fabric::Fabric fabric;
+  std::vector<fabric::Link> link_facts;
+  std::vector<LinkState> links;
+  plan::TuningTable table;
+  mutable std::map<std::pair<plan::Op, uint64_t>, plan::Plan>
+      plan_cache;  // by (op, bytes), from facts and table alone
+
+  std::mutex mutex;
+  uint64_t epoch = 0;  // of the last call begun
+  Status fatal;        // set once; every later call answers it
+  std::atomic<bool> is_closed{false};
+  std::atomic<bool> in_call{false};
+
+  ShareBook book;
+  std::function<Status()> interrupt;  // may be empty
+  plan::Shares forced;                // empty: not forced
+  RunTimeBalance balance;             // rank 0
+  CallReport report;                  // of the last call
+  plan::Plan previous_plan;           // of the call whose reports the next entries bring
+  bool report_is_fresh = false;
+  std::mutex
+      health_mutex;  // events and the links' `why`: health_json() must answer while a call waits
+  std::vector<std::string> events;  // health and balance lines, newest last, bounded
+  bool is_oversubscribed =
+      false;  // more ranks than cores on this host: waiting must give the core away
+
+  /// True in a child that was forked off after the comm was made: it must leave everything alone.
+  bool is_forked() const;
+  int rank() const { return identity.rank; }
+  int size() const { return identity.size; }
+  /// The plan for this request with the shares that hold now (forced, decided, or planned).
+  plan::Plan plan_now(const plan::Request& request) const;
+  /// The facts underneath the plans changed (tuning): forgets what was decided and cached on top of
+  /// them.
+  void plans_changed();
+  /// Bit i set: link i is usable from here.
+  uint64_t local_up_mask() const;
+  /// Marks a link as not usable and remembers why; a link already marked keeps its first reason.
+  void suspect(int link, const std::string& why);
+  /// Tries links that are suspect, and clears the mark of those that proved themselves; never
+  /// waits.
+  void absolve_links();
+  void note_event(std::string line);
+  /// Releases pieces of finished calls and lets lossy lanes send their acks; true when anything
+  /// moved.
+  bool idle_progress();
+
+  std::unique_ptr<Keeper> keeper;  // drives the lanes between calls
+  int64_t last_call_end_ns = 0;
+  int process_id = 0;  // of the process that made it
+};
+
+/// Held for the length of a public call. A second thread, a closed comm or an earlier fatal failure
+/// gives a Status.
+class CallGuard {
+ public:
+  explicit CallGuard(Comm& comm);
+  ~CallGuard();
+  CallGuard(const CallGuard&) = delete;
+  CallGuard& operator=(const CallGuard&) = delete;
+  const Status& status() const { return status_; }
+  Comm::State& state() { return state_; }
+
+ private:
+  Comm::State& state_;
+  Status status_;
+  bool owns_ = false;
+  std::unique_lock<std::mutex> lock_;
+};
+
+}  // namespace braid::comm

@@ -1,0 +1,79 @@
+// Group: who we are. A group is `size` ranks that found each other, proved that they belong to one
+// job, and hold a control connection for as long as they live. It carries small blobs and bad news,
+// never tensor bytes.
+//
+// Rank 0 serves a store; every rank (rank 0 too) keeps one authenticated TCP connection to it, and
+// a monitor thread of its own that listens on it. The kernel closes the connection of a killed
+// process at once, so a death is known in milliseconds; a stopped process keeps its connection, and
+// only deadlines find it.
+//
+// Threads: exchange() and barrier() by one thread at a time; broken(), fate() and report() by any.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/status.h"
+
+namespace braid::group {
+
+/// What a process must know to join. Filled from the environment, or by tests and `braid run`.
+struct Identity {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  std::string store_address = "127.0.0.1";  // where rank 0 listens
+  uint16_t store_port = 0;  // first candidate port; 0 with size 1 means no store at all
+  std::string job_token;    // secret that all ranks of a job share; never sent
+  std::string job_id;       // public name of the job's run; a store refuses ranks of another one
+};
+
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (torchrun), else SLURM_PROCID,
+/// SLURM_NTASKS, SLURM_LOCALID, and BRAID_JOB_TOKEN. With none of them set: one rank alone. A
+/// half-set or malformed environment is invalid_argument that names the variable, its text and what
+/// was expected.
+Result<Identity> identity_from_environment(const Config& config);
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  /// Meets the other ranks at the store. unavailable (no store within the deadline; the message
+  /// says what was tried), invalid_argument (rank or size disagree, token refused, rank taken
+  /// twice), timeout (names who is missing).
+  static Result<std::unique_ptr<Group>> join(const Identity& identity, const Config& config,
+                                             Deadline deadline);
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual int local_rank() const = 0;
+
+  /// All-gathers one blob per rank, in rank order. `topic` must be equal on all ranks and is
+  /// checked. At most 1 MiB.
+  virtual Result<std::vector<std::string>> exchange(std::string_view topic, std::string_view blob,
+                                                    Deadline deadline) = 0;
+  virtual Status barrier(std::string_view topic, Deadline deadline) = 0;
+
+  /// True once any rank died, left early or reported a failure. One relaxed load: cheap enough for
+  /// wait loops.
+  virtual bool broken() const noexcept = 0;
+  /// ok while healthy; afterwards the first bad news, naming the rank it came from.
+  virtual Status fate() const = 0;
+  /// Tells every rank that this one failed for `why`; their fate() becomes that. Idempotent, never
+  /// blocks long.
+  virtual void report(const Status& why) = 0;
+  /// True once `rank` said goodbye. That alone breaks nothing: what it sent before is still good.
+  /// But nothing more will come from it, so a loop that waits for more from it must give up. One
+  /// relaxed load.
+  virtual bool has_left(int /*rank*/) const noexcept { return false; }
+  /// Orderly goodbye: after it, closing the connection is not a death. Called by the destructor
+  /// too.
+  virtual void leave() = 0;
+};
+
+}  // namespace braid::group

@@ -1,0 +1,147 @@
+#include "group/identity.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace braid::group {
+
+namespace {
+
+// What one launcher calls the numbers.
+struct Names {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+};
+constexpr Names kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK"};
+constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
+
+// Slurm gives no port. Steps of one job number up from 0; eight ports are one job's candidates, and
+// the block ends below the kernel's ephemeral ports (32768).
+constexpr int kSlurmFirstPort = 20'000, kSlurmBlocks = 1'500, kPortsPerBlock = 8;
+
+Result<int> parse_int(const char* name, const std::string& text, int least, int most) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || at != end || value < least || value > most)
+    return invalid_argument("{}='{}': expected an integer from {} to {}", name, text, least, most);
+  return value;
+}
+
+Result<int> require_int(const Environment& env, const char* name, const char* because, int least,
+                        int most) {
+  const auto text = env(name);
+  if (!text)
+    return invalid_argument("{} is not set although {} is: expected an integer from {} to {}", name,
+                            because, least, most);
+  return parse_int(name, *text, least, most);
+}
+
+Status read_numbers(const Environment& env, const Names& names, Identity& identity) {
+  BRAID_ASSIGN_OR_RETURN(identity.size, require_int(env, names.size, names.rank, 1, INT32_MAX));
+  BRAID_ASSIGN_OR_RETURN(identity.rank, require_int(env, names.rank, names.size, 0, INT32_MAX));
+  if (identity.rank >= identity.size)
+    return invalid_argument("{}={} with {}={}: expected 0 to {}", names.rank, identity.rank,
+                            names.size, identity.size, identity.size - 1);
+  if (!env(names.local_rank)) {
+    identity.local_rank =
+        identity.rank;  // right on one host, and nothing but device choice hangs on it
+    return {};
+  }
+  BRAID_ASSIGN_OR_RETURN(identity.local_rank,
+                         require_int(env, names.local_rank, names.rank, 0, identity.size - 1));
+  return {};
+}
+
+bool is_true(const std::optional<std::string>& text) {
+  return text && (*text == "True" || *text == "true" || *text == "1");
+}
+
+// BRAID_STORE_PORT, else near MASTER_PORT. Under torchrun's agent store MASTER_PORT itself is
+// torchrun's.
+Status read_port(const Environment& env, const Config& config, std::optional<int> fallback,
+                 Identity& identity) {
+  if (const int64_t own = config.integer("BRAID_STORE_PORT"); own != 0) {
+    if (own < 1 || own > UINT16_MAX)
+      return invalid_argument("BRAID_STORE_PORT={}: expected 1 to 65535", own);
+    identity.store_port = static_cast<uint16_t>(own);
+    return {};
+  }
+  const bool is_taken = is_true(env("TORCHELASTIC_USE_AGENT_STORE"));
+  int port = fallback.value_or(0);
+  if (env("MASTER_PORT") || !fallback) {
+    BRAID_ASSIGN_OR_RETURN(port, require_int(env, "MASTER_PORT", "a group of several ranks", 1,
+                                             is_taken ? UINT16_MAX - 1 : UINT16_MAX));
+    port += is_taken ? 1 : 0;
+  }
+  identity.store_port = static_cast<uint16_t>(port);
+  return {};
+}
+
+Result<Identity> from_torchrun(const Environment& env, const Config& config) {
+  Identity identity;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, kTorchrun, identity));
+  if (identity.size == 1) return identity;
+  const auto address = env("MASTER_ADDR");
+  if (!address || address->empty())
+    return invalid_argument(
+        "MASTER_ADDR is not set although WORLD_SIZE={}: expected the address of rank 0",
+        identity.size);
+  identity.store_address = *address;
+  BRAID_RETURN_IF_ERROR(read_port(env, config, std::nullopt, identity));
+  // A restarted run must not meet the ranks of the one before it.
+  if (const auto run = env("TORCHELASTIC_RUN_ID"))
+    identity.job_id = fmt::format("{}.{}", *run, env("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  return identity;
+}
+
+Result<Identity> from_slurm(const Environment& env, const Config& config) {
+  Identity identity;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, kSlurm, identity));
+  if (identity.size == 1) return identity;
+  auto address = env("MASTER_ADDR");
+  if (!address) address = env("SLURM_LAUNCH_NODE_IPADDR");
+  if (!address || address->empty())
+    return invalid_argument(
+        "neither MASTER_ADDR nor SLURM_LAUNCH_NODE_IPADDR is set although SLURM_NTASKS={}: "
+        "expected the address of rank 0",
+        identity.size);
+  identity.store_address = *address;
+  std::optional<int> port;
+  if (const auto job = env("SLURM_JOB_ID")) {
+    BRAID_ASSIGN_OR_RETURN(const int number, parse_int("SLURM_JOB_ID", *job, 0, INT32_MAX));
+    port = kSlurmFirstPort + kPortsPerBlock * (number % kSlurmBlocks);
+    identity.job_id = fmt::format("slurm {}.{}", number, env("SLURM_STEP_ID").value_or("0"));
+  }
+  BRAID_RETURN_IF_ERROR(read_port(env, config, port, identity));
+  return identity;
+}
+
+// A rank and a size make a launcher's environment, and one without the other is a mistake; only
+// LOCAL_RANK, or Slurm's task count in a shell that is no task, say nothing.
+Result<Identity> numbers_from(const Environment& env, const Config& config) {
+  if (env("RANK") || env("WORLD_SIZE")) return from_torchrun(env, config);
+  if (env("SLURM_PROCID")) return from_slurm(env, config);
+  return Identity{};
+}
+
+}  // namespace
+
+Result<Identity> identity_from(const Environment& environment, const Config& config) {
+  BRAID_ASSIGN_OR_RETURN(Identity identity, numbers_from(environment, config));
+  identity.job_token = config.text("BRAID_JOB_TOKEN");
+  return identity;
+}
+
+Result<Identity> identity_from_environment(const Config& config) {
+  return identity_from(
+      [](const char* name) {
+        // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
+        const char* value = std::getenv(name);
+        return value ? std::optional<std::string>(value) : std::nullopt;
+      },
+      config);
+}
+
+}  // namespace braid::group

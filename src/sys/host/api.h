@@ -1,0 +1,29 @@
+// Who and where this process is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace braid::sys {
+
+/// Equal for processes that can share memory through /proc and loopback: a hash of the kernel's
+/// boot id, the pid namespace and the network namespace, as 16 hex digits. `override_id`
+/// (BRAID_HOST_ID), when not empty, is returned as it is: for tests that act as several hosts on
+/// one.
+std::string host_id(std::string_view override_id);
+/// What this machine calls itself; for messages only.
+std::string host_name();
+/// Cores that this process may run on (its affinity mask), at least 1. Not what the machine has.
+int usable_cores();
+int process_id();
+/// Random bytes from the kernel, fit for nonces and secrets.
+Status random_bytes(std::span<std::byte> bytes);
+/// The user's home directory: $HOME, else the password database; empty when neither knows.
+std::string home_directory();
+
+}  // namespace braid::sys

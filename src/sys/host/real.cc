@@ -1,0 +1,93 @@
+#include <pwd.h>
+#include <sched.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <vector>
+
+#include "sys/error_text.h"
+#include "sys/host/api.h"
+
+namespace braid::sys {
+
+namespace {
+
+std::string boot_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  return id;
+}
+
+// Namespaces are told apart by device and inode of their handle. One that cannot be read counts as
+// 0, which is still equal for all processes of a machine without /proc.
+std::string namespace_id(const char* path) {
+  struct stat found{};
+  if (::stat(path, &found) != 0) return "0";
+  return fmt::format("{}:{}", found.st_dev, found.st_ino);
+}
+
+// FNV-1a, 64 bits: not a secret, only short and evenly spread.
+uint64_t hash(std::string_view text) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return h;
+}
+
+}  // namespace
+
+std::string host_id(std::string_view override_id) {
+  if (!override_id.empty()) return std::string(override_id);
+  const std::string facts =
+      boot_id() + '|' + namespace_id("/proc/self/ns/pid") + '|' + namespace_id("/proc/self/ns/net");
+  return fmt::format("{:016x}", hash(facts));
+}
+
+std::string host_name() {
+  char name[256] = "";
+  if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
+  return name;
+}
+
+int usable_cores() {
+  // A fixed cpu_set_t holds 1024 cores; larger machines answer EINVAL until the mask is large
+  // enough.
+  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
+    std::vector<unsigned long> mask(CPU_ALLOC_SIZE(cpus) / sizeof(unsigned long));
+    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
+    const size_t bytes = mask.size() * sizeof(unsigned long);
+    if (::sched_getaffinity(0, bytes, set) == 0)
+      return CPU_COUNT_S(bytes, set) > 0 ? CPU_COUNT_S(bytes, set) : 1;
+    if (errno != EINVAL) break;
+  }
+  return 1;
+}
+
+int process_id() { return ::getpid(); }
+
+Status random_bytes(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return driver_error("getrandom of {} bytes: {}", bytes.size(), error_text(errno));
+    bytes = bytes.subspan(static_cast<size_t>(got));
+  }
+  return {};
+}
+
+std::string home_directory() {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') return home;
+  std::vector<char> buffer(16384);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr)
+    return "";
+  return found->pw_dir;
+}
+
+}  // namespace braid::sys

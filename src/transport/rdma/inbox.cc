@@ -1,0 +1,57 @@
+#include "transport/rdma/inbox.h"
+
+#include "base/check.h"
+
+namespace braid::transport::rdma {
+
+Status Inbox::lay(sys::FabricEndpoint& endpoint) {
+  BRAID_ASSIGN_OR_RETURN(Pages ring, Pages::map(shape_.bytes()));
+  BRAID_ASSIGN_OR_RETURN(
+      region_, endpoint.register_memory(ring.data(), ring.bytes(), sys::Access::kRemoteTarget,
+                                        sys::random_key()));
+  rings_.push_back(std::move(ring));
+  return {};
+}
+
+Status Inbox::renew(sys::FabricEndpoint& endpoint) {
+  const sys::FabricRegion* old = region_;
+  BRAID_RETURN_IF_ERROR(lay(endpoint));
+  endpoint.unregister(old);
+  ++life_;
+  for (uint64_t s = arrived_; s < released_ + shape_.depth; ++s) seen(s).is_here = false;
+  return {};
+}
+
+Inbox::Verdict Inbox::on_piece(const Immediate& immediate) {
+  if (immediate.life != life_) return Verdict::kStale;
+  const uint64_t sequence = nearest(arrived_, immediate.sequence);
+  if (sequence < arrived_ || sequence >= released_ + shape_.depth || seen(sequence).is_here)
+    return Verdict::kStale;
+  const std::byte* slot = rings_.back().data() + sequence % shape_.depth * shape_.stride();
+  SlotHeader header;
+  std::memcpy(&header, slot + kHeaderOffset, sizeof header);
+  const bool is_right = is_sealed(header) && header.life == life_ && header.sequence == sequence &&
+                        header.bytes <= shape_.slot_bytes &&
+                        header.sender == static_cast<uint32_t>(source_);
+  if (!is_right) return Verdict::kBad;
+  const std::span payload(slot + kPayloadOffset, header.bytes);
+  if (header.payload_sum != 0 && header.payload_sum != checksum(payload.data(), payload.size()))
+    return Verdict::kBad;
+  seen(sequence) = {true, header.tag, payload};
+  while (arrived_ < released_ + shape_.depth && seen(arrived_).is_here) ++arrived_;
+  return Verdict::kNew;
+}
+
+Arrival Inbox::at(uint32_t i) const {
+  BRAID_CHECK(i < available(), "piece {} of {} from rank {}", i, available(), source_);
+  const Seen& piece = here_[(released_ + i) % shape_.depth];
+  return {piece.tag, piece.payload};
+}
+
+void Inbox::release(uint32_t count) {
+  BRAID_CHECK(count <= available(), "release of {} of {} pieces from rank {}", count, available(),
+              source_);
+  for (uint32_t i = 0; i < count; ++i) seen(released_++).is_here = false;
+}
+
+}  // namespace braid::transport::rdma

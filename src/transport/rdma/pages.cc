@@ -1,0 +1,23 @@
+#include "transport/rdma/pages.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace braid::transport::rdma {
+
+Result<Pages> Pages::map(size_t bytes) {
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED)
+    return exhausted("mmap of {} bytes for a ring: {}", bytes, std::strerror(errno));
+  madvise(data, bytes,
+          MADV_DONTFORK);  // a forked child must not take copies of pages that a NIC writes
+  return Pages(static_cast<std::byte*>(data), bytes);
+}
+
+Pages::~Pages() {
+  if (data_ != nullptr) munmap(data_, bytes_);
+}
+
+}  // namespace braid::transport::rdma

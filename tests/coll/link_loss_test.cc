@@ -1,0 +1,173 @@
+// A link that is cut, dies or slows down while collectives run: no error, no wrong byte, the share
+// moves and returns.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "coll/all_gather/all_gather.h"
+#include "coll/all_reduce/all_reduce.h"
+#include "coll/broadcast/broadcast.h"
+#include "coll/ranks.h"
+#include "comm/state.h"
+#include "transport/paced.h"
+
+namespace braid {
+namespace {
+
+using test::run_comms;
+using transport::LinkSwitch;
+using transport::PacedLane;
+
+constexpr uint64_t kCount = 400'000;  // 1.6 MB of float32
+
+const test::Options kThreeLinks = {{"BRAID_LINKS", "shm,staged,rdma"},
+                                   {"BRAID_PACE", "shm=160MB/s,staged=80MB/s,rdma=40MB/s"},
+                                   {"BRAID_STALL", "60ms"},
+                                   {"BRAID_BALANCE_WINDOW", "3"}};
+
+PacedLane& lane_of(comm::Comm& comm, size_t link) {
+  return dynamic_cast<PacedLane&>(*comm.state().links[link].lane);
+}
+
+// One all_reduce with data of this call; EXPECTs every element.
+void checked_call(comm::Comm& comm, int call) {
+  std::vector<float> buf(kCount);
+  const auto value = [&](int rank, uint64_t i) {
+    return static_cast<float>(
+        (i * 31 + static_cast<uint64_t>(call) * 7 + static_cast<uint64_t>(rank)) % 1021);
+  };
+  for (uint64_t i = 0; i < kCount; ++i) buf[i] = value(comm.rank(), i);
+  const Status status =
+      coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+  ASSERT_TRUE(status.ok()) << "call " << call << ": " << status.to_string();
+  for (uint64_t i = 0; i < kCount; ++i) {
+    float sum = 0;
+    for (int r = 0; r < comm.size(); ++r) sum += value(r, i);
+    ASSERT_EQ(buf[i], sum) << "call " << call << " index " << i;
+  }
+}
+
+uint32_t share_now(comm::Comm& comm, size_t link) {
+  return comm.plan_for({plan::Op::kAllReduce, kCount * 4, comm.size()}).shares[link];
+}
+
+void cut_and_return(size_t link, int size) {
+  run_comms(size, kThreeLinks, [&](comm::Comm& comm) {
+    for (int call = 0; call < 6; ++call) checked_call(comm, call);
+    const uint32_t before = share_now(comm, link);
+    EXPECT_GT(before, 0U);
+    lane_of(comm, link).set_link(LinkSwitch::kCut);
+    for (int call = 6; call < 16; ++call) checked_call(comm, call);
+    EXPECT_EQ(share_now(comm, link), 0U) << "rank " << comm.rank();
+    EXPECT_NE(comm.health_json().find("\"down\""), std::string::npos);
+    ASSERT_TRUE(coll::barrier(comm).ok());
+    lane_of(comm, link).set_link(LinkSwitch::kOn);
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(300));  // the keeper lets the old pieces go
+    for (int call = 16; call < 30; ++call) checked_call(comm, call);
+    EXPECT_GT(share_now(comm, link), 0U) << "rank " << comm.rank();
+    EXPECT_EQ(comm.health_json().find("\"down\""), std::string::npos) << comm.health_json();
+  });
+}
+
+TEST(LinkLoss, FirstLinkCutAndReturned) { cut_and_return(0, 2); }
+TEST(LinkLoss, StagedLinkCutAndReturned) { cut_and_return(1, 3); }
+TEST(LinkLoss, RdmaLinkCutAndReturned) { cut_and_return(2, 2); }
+
+TEST(LinkLoss, CutInTheMiddleOfACall) {
+  run_comms(4, kThreeLinks, [&](comm::Comm& comm) {
+    for (int call = 0; call < 4; ++call) {
+      std::thread cutter;
+      if (call == 2)
+        cutter = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::microseconds(500 + 400 * comm.rank()));
+          lane_of(comm, 1).set_link(LinkSwitch::kCut);
+        });
+      checked_call(comm, call);
+      if (cutter.joinable()) cutter.join();
+    }
+    for (int call = 4; call < 8; ++call) checked_call(comm, call);
+    EXPECT_EQ(share_now(comm, 1), 0U);
+  });
+}
+
+TEST(LinkLoss, DeadLaneIsLeftAtOnce) {
+  run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
+    checked_call(comm, 0);
+    lane_of(comm, 0).set_link(LinkSwitch::kDead);
+    for (int call = 1; call < 8; ++call) checked_call(comm, call);
+    EXPECT_EQ(share_now(comm, 0), 0U);
+  });
+}
+
+TEST(LinkLoss, LastLinkGivesTimeoutOrUnavailable) {
+  test::Options options = kThreeLinks;
+  options["BRAID_LINKS"] = "shm,staged";
+  options["BRAID_PACE"] = "shm=160MB/s,staged=80MB/s";
+  options["BRAID_TIMEOUT"] = "1s";
+  run_comms(2, options, [&](comm::Comm& comm) {
+    checked_call(comm, 0);
+    for (size_t link = 0; link < 2; ++link) lane_of(comm, link).set_link(LinkSwitch::kCut);
+    std::vector<float> buf(kCount, 1.0F);
+    const int64_t start_ns = now_ns();
+    const Status status =
+        coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+    EXPECT_TRUE(status.code() == Code::kTimeout || status.code() == Code::kUnavailable)
+        << status.to_string();
+    EXPECT_LT(now_ns() - start_ns, 5_s);
+    EXPECT_FALSE(coll::barrier(comm).ok()) << "a failed comm stays failed";
+  });
+}
+
+// A link that takes one cell at a time serves its peers in turn. Once it served the first peer
+// alone until that one's slots were full, and the last one heard nothing for so long that the link
+// was taken for dead.
+TEST(LinkLoss, SlowLinkServesAllPeers) {
+  test::Options options = kThreeLinks;
+  options["BRAID_PACE"] = "shm=800MB/s,staged=400MB/s,rdma=20MB/s";
+  run_comms(4, options, [&](comm::Comm& comm) {
+    ASSERT_TRUE(comm.force_shares({0, 0, plan::kWhole}).ok());
+    checked_call(comm, 0);
+    EXPECT_EQ(comm.state().links[2].down_count, 0U) << comm.health_json();
+  });
+}
+
+// 160 : 80 : 40 becomes 160 : 80 : 20: the third link's share follows.
+TEST(RunTimeBalance, FollowsARateChange) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "skipped: under the thread sanitizer the processor is slower than the links";
+#endif
+  run_comms(2, kThreeLinks, [&](comm::Comm& comm) {
+    for (int call = 0; call < 12; ++call) checked_call(comm, call);
+    const uint32_t before = share_now(comm, 2);
+    ASSERT_TRUE(coll::barrier(comm).ok());
+    lane_of(comm, 2).set_pace({0.02, 0});
+    for (int call = 12; call < 42; ++call) checked_call(comm, call);
+    const uint32_t after = share_now(comm, 2);
+    EXPECT_LT(after, before * 3 / 4) << "before " << before << " after " << after << "\n"
+                                     << comm.health_json();
+  });
+}
+
+// Shares of one call are the same on all ranks: each rank sends what it used, call by call.
+TEST(RunTimeBalance, AllRanksUseTheSameShares) {
+  run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
+    for (int call = 0; call < 30; ++call) {
+      if (call == 10) lane_of(comm, 1).set_pace({0.02, 0});
+      checked_call(comm, call);
+      const plan::Shares mine = comm.last_call().plan.shares;
+      std::vector<uint32_t> all(mine.size() * 3);
+      ASSERT_TRUE(
+          coll::all_gather(comm, mine.data(), all.data(), mine.size(), Dtype::kUint32).ok());
+      for (size_t i = 0; i < all.size(); ++i)
+        ASSERT_EQ(all[i], mine[i % mine.size()]) << "call " << call;
+    }
+  });
+}
+
+}  // namespace
+}  // namespace braid

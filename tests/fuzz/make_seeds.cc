@@ -1,0 +1,114 @@
+// Writes seeds for the binary and JSON targets: one file per kind of message, as the encoders write
+// it today.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "coll/wire.h"
+#include "fabric/json.h"
+#include "group/wire.h"
+#include "plan/table.h"
+
+namespace {
+
+using namespace braid;  // NOLINT: a test program
+
+std::filesystem::path corpus;
+
+void write(const char* target, const char* name, std::string_view bytes) {
+  std::filesystem::create_directories(corpus / target);
+  std::ofstream(corpus / target / name, std::ios::binary)
+      .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+void group_seeds() {
+  const std::string hello = encode(group::Hello{.job_id = "job", .rank = 1, .size = 4});
+  write("group_wire", "challenge", encode(group::Challenge{}));
+  write("group_wire", "hello", hello);
+  write("group_wire", "welcome", encode(group::Welcome{}) + group::encode_ready());
+  write("group_wire", "refusal",
+        encode(group::Refusal{.kind = group::RefusalKind::kOtherJob, .text = "another job"}));
+  write("group_wire", "joined", encode(group::FrameType::kJoined, group::RankNote{2}));
+  write("group_wire", "blob",
+        encode(group::Blob{.sequence = 7, .rank = 1, .topic = "lanes", .bytes = "abc"}));
+  write("group_wire", "news",
+        encode(group::News{.code = Code::kPeerLost, .rank = 3, .text = "rank 3 left"}));
+  write("group_wire", "hello_body", std::string_view(hello).substr(group::kFrameHeadBytes));
+}
+
+fabric::Fabric small_fabric() {
+  fabric::Node node{.name = "node0", .host_id = "a"};
+  node.cpus = {{0, 8, uint64_t{1} << 34}};
+  node.gpus = {{.index = 0, .name = "gpu", .pci_address = "0000:01:00.0", .numa_node = 0}};
+  node.nics = {
+      {.name = "eth0", .rate_gbps = 1.25, .is_up = true, .provider = "tcp", .address = "10.0.0.1"}};
+  node.gpu_paths = {{0, 0, fabric::PathKind::kSelf, 0}};
+  node.gpu_nic_paths = {{0, 0, fabric::PathKind::kPix, 1}};
+  const fabric::Link shm{.name = "shm", .rate_gbps = 4, .latency_ns = 1000};
+  const fabric::Link staged{.name = "staged",
+                            .kind = fabric::LinkKind::kStaged,
+                            .rate_gbps = 2,
+                            .latency_ns = 5000,
+                            .can_multicast = true};
+  return {{node}, {shm, staged}, {0, 0}};
+}
+
+void json_seeds() {
+  const fabric::Fabric facts = small_fabric();
+  write("fabric_json", "fabric", fabric::to_json(facts));
+  write("fabric_json", "node", fabric::to_json(facts.nodes[0]));
+  plan::TuningTable table("fuzz", {"shm", "staged"});
+  write("tuning_table", "empty", table.to_json());
+  table.put({.op = plan::Op::kAllReduce,
+             .num_ranks = 4,
+             .bytes = 1 << 20,
+             .shares = {40000, plan::kWhole - 40000},
+             .cell_bytes = 65536,
+             .measured_ns = 1e6,
+             .best_link = 0,
+             .best_single_ns = 2e6});
+  table.rates().add(plan::Op::kAllReduce, 4, 0, {.bytes = 1 << 19, .ns = 5e5});
+  table.rates().add(plan::Op::kAllReduce, 4, 1, {.bytes = 1 << 18, .ns = 4e5});
+  write("tuning_table", "two_links", table.to_json());
+}
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void coll_seeds() {
+  coll::Entry entry;
+  entry.signature = {.op = plan::Op::kAllReduce, .dtype = Dtype::kFloat32, .count = 100};
+  write("coll_wire", "entry", text_of(coll::encode_entry(entry)));
+  entry.report_epoch = 6;
+  entry.report = {{1000, 2000}, {3000, 4000}};
+  entry.updates = {{.from_epoch = 8, .has_shares = true, .size_class = 20, .shares = {65000, 536}}};
+  write("coll_wire", "entry_with_update", text_of(coll::encode_entry(entry)));
+  entry.signature.op = plan::Op::kAllToAll;
+  entry.signature.is_uneven = true;
+  entry.send_counts = {1, 2, 3, 4};
+  entry.recv_counts = {4, 3, 2, 1};
+  write("coll_wire", "entry_uneven", text_of(coll::encode_entry(entry)));
+  const auto tag =
+      coll::encode_tag({.epoch = 9, .kind = coll::PieceKind::kData, .block = 2, .cell = 77});
+  write("coll_wire", "tag", {reinterpret_cast<const char*>(tag.words.data()), sizeof(tag.words)});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: make_seeds tests/fuzz/corpus\n");
+    return 2;
+  }
+  corpus = argv[1];
+  group_seeds();
+  json_seeds();
+  coll_seeds();
+  write("link_spec", "auto", "auto\n127.0.0.1\n\n");
+  write("link_spec", "named",
+        "shm,staged,rdma\n10.0.0.1,10.0.1.1\nshm=400MB/s,rdma=100MB/s@50us\n");
+  write("link_spec", "provider", "rdma:tcp:127.0.0.1,rdma:shm\n\nrdma=0.1\n");
+}

@@ -1,0 +1,115 @@
+"""Ranks for tests: a function runs in n forked processes, each with the environment of a rank.
+
+Everything that makes a comm runs in a child, never in pytest's own process, so that no test
+leaves threads or an environment behind for the next fork. A child's exception comes back as text.
+"""
+
+import multiprocessing as mp
+import os
+import secrets
+import traceback
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+
+import braid
+from braid.cli.launch import free_port
+
+_fork = mp.get_context("fork")
+_ENVIRONMENT = {"BRAID_TUNE": "off", "BRAID_TIMEOUT": "20s", "BRAID_LOG": "error"}
+
+
+class RankError(AssertionError):
+    """A rank raised; the message has its traceback."""
+
+
+def _rank_main(
+    rank: int, environment: Mapping[str, str], pipe: Connection, function: Callable[[], Any]
+) -> None:
+    os.environ |= {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    try:
+        pipe.send((True, function()))
+    except BaseException:  # the parent raises it
+        pipe.send((False, traceback.format_exc()))
+
+
+class Ranks:
+    """Starts ranks; `options` are further environment variables."""
+
+    def start(
+        self, size: int, function: Callable[[], Any], options: Mapping[str, str] | None = None
+    ) -> list[tuple[Any, Connection]]:
+        """The processes and the pipes on which their results come."""
+        job = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        environment = {
+            **_ENVIRONMENT,
+            **job,
+            "BRAID_JOB_TOKEN": secrets.token_hex(8),
+            **(options or {}),
+        }
+        started = []
+        for rank in range(size):
+            ours, theirs = _fork.Pipe(duplex=False)
+            process = _fork.Process(target=_rank_main, args=(rank, environment, theirs, function))
+            process.start()
+            theirs.close()
+            started.append((process, ours))
+        return started
+
+    def collect(self, started: list[tuple[Any, Connection]], timeout_s: float = 60) -> list[Any]:
+        """Every rank's result; None for one that died without a word. Raises RankError."""
+        results = [self._result(pipe, timeout_s) for _, pipe in started]
+        for process, _ in started:
+            process.join(timeout_s)
+            assert process.exitcode is not None, "a rank does not end"
+        failures = [f"rank {r}:\n{text}" for r, (ok, text) in enumerate(results) if not ok]
+        if failures:
+            raise RankError("\n".join(failures))
+        return [value for _, value in results]
+
+    @staticmethod
+    def _result(pipe: Connection, timeout_s: float) -> tuple[bool, Any]:
+        if not pipe.poll(timeout_s):
+            return False, f"no result within {timeout_s} s"
+        try:
+            return pipe.recv()
+        except EOFError:
+            return True, None
+
+    def __call__(
+        self,
+        size: int,
+        function: Callable[[braid.Comm], Any],
+        options: Mapping[str, str] | None = None,
+    ) -> list[Any]:
+        """function(comm) on every rank; its results in rank order."""
+
+        def body() -> Any:
+            with braid.init(progress=False) as comm:
+                return function(comm)
+
+        return self.collect(self.start(size, body, options))
+
+
+@pytest.fixture
+def ranks() -> Ranks:
+    """Runs a function on n ranks: ranks(4, lambda comm: comm.rank) == [0, 1, 2, 3]."""
+    return Ranks()
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Tests start without a rank's environment, and write their tuning cache elsewhere."""
+    for name in list(os.environ):
+        if name.startswith("BRAID_") or name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "SLURM_PROCID",
+        ):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("BRAID_CACHE_DIR", str(tmp_path_factory.getbasetemp()))

@@ -1,0 +1,246 @@
+"""`braid bench`: the data it makes, what it calls wrong, its numbers, its record."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid import record
+from braid.cli import cases, measure, plot, sizes, table
+from braid.cli.bench import Bench, Settings
+from braid.cli.contestants import Braid
+from braid.cli.progress import Lines, Reporter
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def case(op, rank, ranks, dtype="int32", redop="sum", count=1000):
+    return cases.Case(op, count, np.dtype(dtype), redop, rank, ranks)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_patterns_differ_by_place_and_rank(dtype):
+    mine = cases.pattern(0, 4096, np.dtype(dtype))
+    assert mine.dtype == np.dtype(dtype)
+    assert len(np.unique(mine)) == 8
+    for shift in (1, 7, 64, 1024):
+        assert (mine[shift:] != mine[:-shift]).mean() > 0.5
+    assert (mine != cases.pattern(1, 4096, np.dtype(dtype))).mean() > 0.5
+
+
+def test_expected_results_in_small():
+    data = [case("all_to_all", r, 3).data(r) for r in range(3)]
+    expected = case("all_to_all", 1, 3).expected()
+    assert (expected == np.concatenate([d[1000:2000] for d in data])).all()
+    total = sum(case("all_reduce", r, 3).data(r) for r in range(3))
+    assert (case("all_reduce", 2, 3).expected() == total).all()
+    whole = sum(case("reduce_scatter", r, 3).data(r) for r in range(3))
+    assert (case("reduce_scatter", 2, 3).expected() == whole[2000:]).all()
+    assert (case("broadcast", 0, 3).expected() == case("broadcast", 2, 3).data(2)).all()
+    gathered = case("all_gather", 0, 3).expected()
+    assert (gathered[1000:2000] == case("all_gather", 1, 3).data(1)).all()
+    averaged = case("all_reduce", 0, 4, redop="avg").expected()
+    exact = sum(case("all_reduce", r, 4).data(r) for r in range(4)) / 4
+    assert (averaged == np.trunc(exact)).all()
+
+
+def test_wrong_bytes_are_counted():
+    buffers = cases.Buffers(case("all_gather", 0, 2))
+    buffers.out[:] = buffers.expected
+    assert buffers.wrong_bytes() == 0
+    buffers.out.view(np.uint8)[[3, 500, 7999]] ^= 1
+    assert buffers.wrong_bytes() == 3
+    buffers.soil()
+    assert buffers.wrong_bytes() > 7000
+
+
+def test_bus_bandwidth_is_nccl_tests():
+    assert cases.busbw_factor("all_reduce", 4) == 1.5
+    assert [cases.busbw_factor(op, 4) for op in ("all_gather", "reduce_scatter", "all_to_all")] == [
+        0.75
+    ] * 3
+    assert cases.busbw_factor("broadcast", 4) == 1.0
+    assert cases.busbw_factor("all_reduce", 1) == 1.0
+
+
+def test_sizes():
+    assert sizes.parse_sizes("1KiB:64KiB:x4,3,1.5M") == [3, 1024, 4096, 16384, 65536, 3 << 19]
+    assert [sizes.format_size(n) for n in (12, 1536, 64 << 20)] == ["12 B", "1.5 KiB", "64 MiB"]
+    for text in ("", "-1", "4Q", "1:2", "1:2:x1", "0:8:x2", "8:4:x2", "4Kb b"):
+        with pytest.raises(ValueError, match="is no"):
+            sizes.parse_sizes(text)
+
+
+def test_effort():
+    assert measure.calls_for(64e6) == 1
+    assert measure.calls_for(10_000) == 200
+    assert measure.samples_for(1e9, 1e8, 20) == 10
+    assert measure.samples_for(0, 1e8, 20) == 5
+    assert measure.samples_for(0, 1e8, 2) == 2
+    found = measure.summarise(np.arange(101.0))
+    assert (found.median_us, found.p5_us, found.p95_us) == (50, 5, 95)
+    assert len(found.samples_us) == 101
+
+
+def settings(**changes):
+    """Small and quick."""
+    base = Settings(
+        ops=list(cases.OPS),
+        sizes=[1 << 16],
+        dtype="float32",
+        redop="sum",
+        against="best-link",
+        effort=measure.Effort(samples=3, warm_up_calls=1, checks=1),
+        time_budget_s=5,
+        options={},
+        json_path=None,
+        svg_path=None,
+    )
+    return replace(base, **changes)
+
+
+@pytest.mark.parametrize("against", ["best-link", "fixed-shares", "none"])
+def test_bench_finds_nothing_wrong(ranks, against):
+    def body(comm):
+        return Bench(settings(against=against), comm, Reporter()).run()
+
+    for results in ranks(2, body):
+        assert [result.op for result in results] == list(cases.OPS)
+        for result in results:
+            assert result.wrong_bytes == 0
+            assert result.checked_bytes > 0
+            assert len(result.times.samples_us) == 3
+            assert (result.baseline is None) == (against == "none")
+            assert sum(use.share for use in result.links) == pytest.approx(1)
+            if result.baseline:
+                assert result.baseline.wrong_bytes == 0
+                assert result.ratio == pytest.approx(
+                    result.baseline.times.median_us / result.times.median_us, rel=1e-3
+                )
+
+
+def test_bench_sees_one_wrong_byte(ranks, monkeypatch):
+    honest = Braid.run
+
+    def corrupting(self):
+        honest(self)
+        if self._comm.rank == 1 and self._buffers.case.op == "all_to_all" and self.shares is None:
+            self._buffers.out.view(np.uint8)[77] ^= 0x10
+
+    monkeypatch.setattr(Braid, "run", corrupting)
+
+    def body(comm):
+        return [result.wrong_bytes for result in Bench(settings(), comm, Reporter()).run()]
+
+    assert ranks(2, body) == [[0, 0, 0, 1, 0]] * 2  # every rank knows
+
+
+@pytest.fixture(scope="module")
+def bench_files(tmp_path_factory):
+    """One run of the command: its output, record and plot."""
+    folder = tmp_path_factory.mktemp("bench")
+    arguments = ["bench", "-n", "2", "--ops", "all_gather,all_reduce", "--sizes", "4KiB:64KiB:x16"]
+    arguments += ["--links", "shm,staged", "--pace", "shm=400MB/s,staged=200MB/s", "--iters", "3"]
+    arguments += ["--tune", "off", "--json", str(folder / "r.json"), "--svg", str(folder / "r.svg")]
+    done = subprocess.run(
+        [sys.executable, "-m", "braid.cli", *arguments],
+        capture_output=True, text=True, timeout=100, check=False, cwd=REPOSITORY,
+    )  # fmt: skip
+    return done, folder
+
+
+def test_command_writes_everything(bench_files):
+    done, folder = bench_files
+    assert done.returncode == 0, done.stderr
+    assert "PACED" in done.stdout
+    for word in ("all_gather", "all_reduce", "64 KiB", "busbw", "gain", "wrong", "shm", "staged"):
+        assert word in done.stdout
+    assert (folder / "r.svg").read_text().lstrip().startswith("<?xml")
+
+
+def test_record_holds_what_it_must(bench_files):
+    _, folder = bench_files
+    made = record.load(folder / "r.json")
+    assert made.ranks == 2
+    assert made.paced
+    assert made.command.startswith("braid bench -n 2")
+    assert [(r.op, r.bytes) for r in made.results] == [
+        (op, size) for op in ("all_gather", "all_reduce") for size in (4096, 65536)
+    ]
+    assert made.options["BRAID_PACE"] == "shm=400MB/s,staged=200MB/s"
+    assert "BRAID_JOB_TOKEN" not in made.options
+    assert made.fabric_hash
+    assert [link.source for link in made.fabric] == ["paced", "paced"]
+    assert made.host.cores > 0
+    assert made.host.cpu
+    for result in made.results:
+        assert len(result.times.samples_us) == 3
+        assert result.baseline is not None
+        assert result.baseline.name.endswith(" alone")
+        assert result.algbw_gbps == pytest.approx(
+            result.bytes / result.times.median_us / 1e3, rel=0.02
+        )
+
+
+def test_record_round_trip_and_errors(bench_files, tmp_path):
+    _, folder = bench_files
+    made = record.load(folder / "r.json")
+    made.save(tmp_path / "again.json")
+    assert record.load(tmp_path / "again.json") == made
+    document = json.loads((folder / "r.json").read_text())
+    for change, words in (
+        ({"ranks": "2"}, "record.ranks: asked for int"),
+        ({"schema": "other/1"}, "record.schema"),
+        ({"surprise": 1}, "no other fields, found .*surprise"),
+        ({"results": [{}]}, r"record.results\[0\]: asked for the fields"),
+        ({"host": None}, "record.host: asked for an object"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            record.from_json({**document, **change})
+    del document["date"]
+    with pytest.raises(ValueError, match="asked for the fields date"):
+        record.from_json(document)
+
+
+def test_published_schema_is_current():
+    published = json.loads((REPOSITORY / "docs/record.schema.json").read_text())
+    assert published == record.json_schema(), (
+        "run: python -m braid.record > docs/record.schema.json"
+    )
+
+
+def test_every_committed_record_fits():
+    for path in sorted((REPOSITORY / "records").glob("**/*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] in ("braid.two_hosts/1", "braid.tuning/1"):  # their own scripts' form
+            assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
+        else:
+            record.load(path)
+
+
+def test_table_and_plot_of_any_record(bench_files, tmp_path, capsys):
+    _, folder = bench_files
+    made = record.load(folder / "r.json")
+    bare = replace(made, paced=False, results=[replace(made.results[0], baseline=None, ratio=None)])
+    assert "PACED" in table.title(made)
+    assert "PACED" not in table.title(bare)
+    table.show(bare, table.console())
+    assert "all_gather" in capsys.readouterr().out
+    plot.save(bare, tmp_path / "bare.svg")
+    assert "paced" not in (tmp_path / "bare.svg").read_text()
+
+
+def test_plain_progress(capsys):
+    lines = Lines()
+    for step in range(101):
+        lines.tuning(step / 100, "shm")
+    lines.start(2)
+    lines.expect(7)
+    lines.case_done()
+    said = capsys.readouterr().err.splitlines()
+    assert 4 <= len(said) <= 7
+    assert said[-1] == "case 1 of 2: 7 samples"

@@ -1,0 +1,37 @@
+"""The examples run, and say what they promise."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def launch(ranks, name):
+    """Runs an example under `braid run`."""
+    command = [sys.executable, "-m", "braid.cli", "run", "-n", str(ranks), str(EXAMPLES / name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_hello():
+    said = launch(3, "02_hello.py")
+    assert "3 ranks are here: [0, 1, 2], their sum is 3" in said
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None, reason="skipped: needs scikit-learn"
+)
+def test_training_does_not_depend_on_shares():
+    said = launch(4, "01_train_digits.py")
+    assert "losses equal to the last bit: yes" in said
+    assert "as good as one process: yes" in said
+    last = re.findall(r"^(.*?) +loss .* = ([0-9a-f]{8})", said, re.MULTILINE)
+    assert len(last) == 4
+    assert len({bits for name, bits in last if name != "one process, no braid"}) == 1
+    assert all(float(percent) > 90 for percent in re.findall(r"accuracy ([\d.]+)%", said))

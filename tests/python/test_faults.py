@@ -1,0 +1,160 @@
+"""Mistakes between ranks, lost ranks, wrong environments: a typed exception on every rank, never
+a hang.
+"""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import braid
+from braid.cli.launch import free_port
+
+
+def test_disagreement_is_told_to_all(ranks):
+    def body(comm):
+        mine = comm.rank
+        for call in (
+            lambda: comm.all_gather(np.ones(4 + mine), out=np.full(2 * (4 + mine), 7.0)),
+            lambda: comm.all_reduce(np.ones(4, ["f4", "i4"][mine])),
+            lambda: comm.all_reduce(np.ones(4), ["sum", "max"][mine]),
+            lambda: comm.broadcast(np.ones(4), mine),
+            lambda: comm.barrier() if mine else comm.all_gather(np.ones(4)),
+        ):
+            with pytest.raises(braid.InvalidArgument):
+                call()
+        return comm.all_reduce(np.ones(2)).tolist()  # the comm still works
+
+    assert ranks(2, body) == [[2, 2], [2, 2]]
+
+
+def test_disagreement_leaves_memory_alone(ranks):
+    def body(comm):
+        out = np.full(10, 7.0)
+        with pytest.raises(braid.InvalidArgument):
+            comm.all_gather(np.ones(5 - comm.rank), out[: 2 * (5 - comm.rank)])
+        return (out == 7.0).all()
+
+    assert ranks(2, body) == [True, True]
+
+
+def test_closed_comm(ranks):
+    def body(comm):
+        comm.barrier()
+        comm.close()
+        comm.close()
+        assert repr(comm) == "<braid.Comm closed>"
+        with pytest.raises(braid.InvalidArgument, match="closed"):
+            comm.all_reduce(np.ones(2))
+        with pytest.raises(braid.InvalidArgument, match="closed"):
+            comm.barrier()
+
+    ranks(2, body)
+
+
+def test_two_threads_in_one_comm(ranks):
+    def body(comm):
+        refused = []
+
+        def second():
+            time.sleep(0.3)
+            try:
+                comm.all_reduce(np.ones(2))
+            except braid.InvalidArgument as error:
+                refused.append(str(error))
+
+        if comm.rank == 0:
+            thread = threading.Thread(target=second)
+            thread.start()  # runs while this thread waits: the GIL is released
+        else:
+            time.sleep(1.0)
+        comm.barrier()
+        if comm.rank == 0:
+            thread.join()
+            assert len(refused) == 1, "the second thread was not refused"
+            assert "thread" in refused[0]
+        return comm.all_reduce(np.ones(2)).tolist()
+
+    assert ranks(2, body) == [[2, 2], [2, 2]]
+
+
+def test_killed_rank(ranks):
+    def body():
+        comm = braid.init(progress=False)
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        start = time.monotonic()
+
+        def until_it_fails():
+            for _ in range(1000):
+                comm.all_reduce(np.ones(100_000))
+
+        with pytest.raises(braid.PeerLost, match="rank 1"):
+            until_it_fails()
+        return time.monotonic() - start
+
+    waits = ranks.collect(ranks.start(3, body))
+    assert waits[1] is None
+    assert max(waits[0], waits[2]) < 10
+
+
+def test_stopped_rank(ranks):
+    def body():
+        comm = braid.init(progress=False, timeout=1.5)
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(6)  # a stopped process would look the same, and could not be collected
+            return None
+        with pytest.raises((braid.Timeout, braid.PeerLost)) as caught:
+            comm.all_reduce(np.ones(1000))
+        assert isinstance(caught.value, braid.Error)
+        return str(caught.value)
+
+    texts = ranks.collect(ranks.start(2, body))
+    assert "rank 1" in texts[0]
+
+
+def test_missing_rank():
+    environment = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in {**environment, "MASTER_PORT": str(free_port())}.items():
+            patch.setenv(name, text)
+        with pytest.raises((braid.Unavailable, braid.Timeout), match=r"127\.0\.0\.1"):
+            braid.init(timeout="700ms", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"RANK": "0"}, "WORLD_SIZE"),
+        ({"RANK": "two", "WORLD_SIZE": "4"}, "two"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "RANK"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "::1", "MASTER_PORT": "x"}, "MASTER_PORT"),
+        ({"BRAID_TIMEOUT": "soon"}, "BRAID_TIMEOUT"),
+    ],
+)
+def test_wrong_environment(monkeypatch, environment, words):
+    for name, text in environment.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(braid.InvalidArgument, match=words):
+        braid.init(progress=False)
+
+
+def test_wrong_options():
+    with pytest.raises(braid.InvalidArgument, match="BRAID_PACE"):
+        braid.init(pcae="shm=1GB/s", progress=False)
+    with pytest.raises(braid.InvalidArgument, match="progress"):
+        braid.init(progress=7)
+
+
+def test_exceptions_are_what_python_expects():
+    assert issubclass(braid.InvalidArgument, ValueError)
+    assert issubclass(braid.Timeout, TimeoutError)
+    assert issubclass(braid.PeerLost, ConnectionError)
+    names = ("InvalidArgument", "Unsupported", "Unavailable", "Exhausted")
+    names += ("DriverError", "Timeout", "PeerLost", "InternalError")
+    assert all(issubclass(getattr(braid, name), braid.Error) for name in names)

@@ -1,0 +1,156 @@
+// Both ends of lanes under test: opens a lane of any kind on every rank (ranks are threads), puts
+// and receives with deadlines, and makes payloads of which every byte depends on source, number and
+// position.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/thread_group.h"
+#include "transport/connect.h"
+#include "transport/lane.h"
+#include "transport/paced.h"
+
+namespace braid::test {
+
+enum class LaneKind { kShm, kStaged, kPacedShm, kPacedStaged, kRdmaTcp, kRdmaShm };
+
+inline const char* lane_kind_name(LaneKind kind) {
+  switch (kind) {
+    case LaneKind::kShm: return "shm";
+    case LaneKind::kStaged: return "staged";
+    case LaneKind::kPacedShm: return "paced_shm";
+    case LaneKind::kPacedStaged: return "paced_staged";
+    case LaneKind::kRdmaTcp: return "rdma_tcp";
+    case LaneKind::kRdmaShm: return "rdma_shm";
+  }
+  return "unknown";
+}
+inline bool is_rdma(LaneKind kind) {
+  return kind == LaneKind::kRdmaTcp || kind == LaneKind::kRdmaShm;
+}
+inline bool is_paced(LaneKind kind) {
+  return kind == LaneKind::kPacedShm || kind == LaneKind::kPacedStaged;
+}
+
+inline constexpr uint32_t kTestDepth = 5;  // odd, so that wraps fall on every slot
+inline constexpr uint32_t kTestSlotBytes = 4096;
+
+inline Deadline test_deadline() { return Deadline::after_ns(30'000'000'000); }
+
+inline Result<std::unique_ptr<transport::Lane>> open_lane(LaneKind kind, group::Group& group,
+                                                          transport::Doorbell& doorbell) {
+  const transport::HostLaneOptions host{.slot_bytes = kTestSlotBytes, .depth_pieces = kTestDepth};
+  transport::RdmaLaneOptions rdma;
+  rdma.slot_bytes = kTestSlotBytes;
+  rdma.depth_pieces = kTestDepth;
+  rdma.provider = kind == LaneKind::kRdmaShm ? "shm" : "tcp";
+  if (is_rdma(kind)) return connect_rdma(group, rdma, test_deadline());
+  const bool is_staged = kind == LaneKind::kStaged || kind == LaneKind::kPacedStaged;
+  auto lane = (is_staged ? transport::connect_staged : transport::connect_shm)(
+      group, doorbell, host, test_deadline());
+  if (!lane.ok() || !is_paced(kind)) return lane;
+  // Fast enough that the clocks refuse nothing within a window, slow enough that every due time is
+  // really computed.
+  return transport::paced(std::move(*lane), {.rate_gbps = 4, .latency_ns = 20'000}, group.size());
+}
+
+/// Progresses until `done()`; false when that takes too long.
+inline bool progress_until(transport::Lane& lane, const std::function<bool()>& done) {
+  const Deadline deadline = test_deadline();
+  while (!done()) {
+    if (deadline.passed()) return false;
+    if (!lane.progress()) std::this_thread::yield();
+  }
+  return true;
+}
+
+/// Meets the others while keeping the lane moving, as every wait above a lane does: a lane may tell
+/// its acks only in progress(), so a rank that stopped calling it would leave its peers waiting.
+inline void meet(transport::Lane& lane, group::Group& group, const std::string& topic) {
+  auto met = std::async(std::launch::async, [&] { return group.barrier(topic, test_deadline()); });
+  const auto is_over = [&] {
+    return met.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  };
+  EXPECT_TRUE(progress_until(lane, is_over)) << topic;
+  EXPECT_TRUE(met.get().ok()) << topic;
+}
+
+/// Runs `body(lane, group)` on every rank; lanes close only when all are done.
+inline void run_lane_ranks(LaneKind kind, int size,
+                           const std::function<void(transport::Lane&, group::Group&)>& body) {
+  run_thread_ranks(size, [&](group::Group& group) {
+    auto doorbell = transport::Doorbell::connect(group, test_deadline());
+    ASSERT_TRUE(doorbell.ok()) << doorbell.status().to_string();
+    auto lane = open_lane(kind, group, **doorbell);
+    ASSERT_TRUE(lane.ok()) << lane.status().to_string();
+    body(**lane, group);
+    meet(**lane, group, "close");
+  });
+}
+
+inline std::byte piece_byte(int src, uint64_t number, size_t position) {
+  const uint64_t mixed =
+      (static_cast<uint64_t>(src) * 0x9e3779b97f4a7c15 + number + 1) * 0xbf58476d1ce4e5b9 +
+      position * 0x94d049bb133111eb;
+  return static_cast<std::byte>(mixed >> 56);
+}
+inline std::vector<std::byte> make_piece(int src, uint64_t number, size_t bytes) {
+  std::vector<std::byte> piece(bytes);
+  for (size_t i = 0; i < bytes; ++i) piece[i] = piece_byte(src, number, i);
+  return piece;
+}
+inline transport::PieceTag make_tag(int src, uint64_t number, size_t bytes) {
+  return {{static_cast<uint64_t>(src), number, bytes, ~number}};
+}
+
+/// Whether `arrival` is piece `number` of `src`, whole.
+inline ::testing::AssertionResult is_piece(const transport::Arrival& arrival, int src,
+                                           uint64_t number, size_t bytes) {
+  if (arrival.tag != make_tag(src, number, bytes))
+    return ::testing::AssertionFailure()
+           << "tag says source " << arrival.tag.words[0] << " number " << arrival.tag.words[1]
+           << " bytes " << arrival.tag.words[2] << ", expected " << src << " " << number << " "
+           << bytes;
+  if (arrival.payload.size() != bytes)
+    return ::testing::AssertionFailure()
+           << "payload has " << arrival.payload.size() << " bytes, expected " << bytes;
+  const std::vector<std::byte> expected = make_piece(src, number, bytes);
+  for (size_t i = 0; i < bytes; ++i)
+    if (arrival.payload[i] != expected[i])
+      return ::testing::AssertionFailure() << "piece " << number << " of rank " << src << ": byte "
+                                           << i << " of " << bytes << " is wrong";
+  return ::testing::AssertionSuccess();
+}
+
+inline transport::PutResult put_once(transport::Lane& lane, int self, transport::PeerSet peers,
+                                     uint64_t number, size_t bytes) {
+  const std::vector<std::byte> piece = make_piece(self, number, bytes);
+  return lane.try_put(peers, make_tag(self, number, bytes),
+                      piece);  // `piece` dies here: the lane must have copied it
+}
+
+/// Puts one piece, progressing while there is no room.
+inline bool put(transport::Lane& lane, int self, transport::PeerSet peers, uint64_t number,
+                size_t bytes) {
+  return progress_until(lane, [&] {
+    return put_once(lane, self, peers, number, bytes) == transport::PutResult::kAccepted;
+  });
+}
+
+/// Receives the oldest piece of `src`, checks and releases it.
+inline void receive(transport::Lane& lane, int src, uint64_t number, size_t bytes) {
+  ASSERT_TRUE(progress_until(lane, [&] { return lane.available(src) > 0; }))
+      << "no piece " << number;
+  EXPECT_TRUE(is_piece(lane.at(src, 0), src, number, bytes));
+  lane.release(src, 1);
+}
+
+}  // namespace braid::test
