@@ -123,6 +123,25 @@ TEST(LinkLoss, LastLinkGivesTimeoutOrUnavailable) {
   });
 }
 
+// A killed rank takes its links with it. A lane that noticed before the group's monitor once made
+// this "no link is left", on every rank, where the cause was a death.
+TEST(LinkLoss, LinksOfADeadRankAreNotTheCause) {
+  run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
+    checked_call(comm, 0);
+    if (comm.rank() == 2) return;
+    for (size_t link = 0; link < 3; ++link) lane_of(comm, link).set_link(LinkSwitch::kDead);
+    std::thread monitor([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      comm.state().group->report(peer_lost("rank 2 is gone"));
+    });
+    std::vector<float> buf(kCount, 1.0F);
+    const Status status =
+        coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+    EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
+    monitor.join();
+  });
+}
+
 // A link that takes one cell at a time serves its peers in turn. Once it served the first peer
 // alone until that one's slots were full, and the last one heard nothing for so long that the link
 // was taken for dead.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -470,6 +471,24 @@ void Call::finish_report() {
   state_.previous_plan = plan_;
 }
 
+namespace {
+
+// A killed process takes its links with it, and a lane may notice before the group's monitor does.
+// To say "no link is left" then would hide the cause, and our report of it would become every other
+// rank's fate. The kernel closes a dead process's control connection within milliseconds, so a
+// group that is still whole after this long has lost links, not a rank.
+Status cause_of(Status status, const group::Group* group) {
+  constexpr int64_t kNewsOfADeathNs = 500_ms;
+  constexpr int64_t kLookEveryNs = 1_ms;
+  if (status.code() != Code::kUnavailable || group == nullptr) return status;
+  const Deadline deadline = Deadline::after_ns(kNewsOfADeathNs);
+  while (!group->broken() && !deadline.passed())
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kLookEveryNs));
+  return group->broken() ? group->fate() : status;
+}
+
+}  // namespace
+
 Status run(comm::Comm& comm, const Moves& moves) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
@@ -477,6 +496,7 @@ Status run(comm::Comm& comm, const Moves& moves) {
   Status status = call.execute();
   if (status.ok() || status.code() == Code::kInvalidArgument)
     return status;  // the comm stays usable
+  status = cause_of(std::move(status), guard.state().group.get());
   guard.state().fatal = status;
   if (guard.state().group) guard.state().group->report(status);
   return status;

@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 
-#include "transport/rdma/processes.h"
+#include "support/processes.h"
 #include "transport/rdma/rdma_ranks.h"
 
 namespace braid::transport::rdma {
@@ -16,11 +16,7 @@ using test::FileGroup;
 // ---- the child's side
 // ------------------------------------------------------------------------------------------
 
-struct Child {
-  std::string scenario = std::getenv("BRAID_TEST_SCENARIO");
-  std::string directory = std::getenv("BRAID_TEST_DIRECTORY");
-  int rank = std::atoi(std::getenv("BRAID_TEST_RANK"));
-};
+using Child = test::SpawnedRank;
 
 std::unique_ptr<RdmaLane> connect_child(FileGroup& group, const std::string& name,
                                         const std::string& provider, const std::string& address,
@@ -193,7 +189,8 @@ class RdmaProcesses : public testing::Test {
       GTEST_SKIP() << library.status().message();
   }
   void start(const std::string& scenario) {
-    for (int r = 0; r < 2; ++r) pids_.push_back(test::spawn_rank(scenario, scratch_.path(), r));
+    for (int r = 0; r < 2; ++r)
+      pids_.push_back(test::spawn_rank("*RdmaChild*", scenario, scratch_.path(), r));
   }
   int join(int rank, int64_t timeout_ns = 60_s) {
     return test::join_rank(pids_[rank], Deadline::after_ns(timeout_ns));

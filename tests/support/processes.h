@@ -2,6 +2,7 @@
 // meet through files, so that ranks in different network namespaces can meet too.
 #pragma once
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -90,9 +91,12 @@ class ScratchDirectory {
   std::string path_;
 };
 
-/// Runs this program again as rank `rank` of `scenario`; the child finds these words in its
-/// environment.
-inline pid_t spawn_rank(const std::string& scenario, const std::string& directory, int rank) {
+/// Runs this program again as rank `rank` of `scenario`: the one test that `filter` names, which
+/// finds these words in its environment. A new program, not a mere fork: a child that was forked
+/// from a program with other threads may wait for ever for a lock that one of them held.
+inline pid_t spawn_rank(const std::string& filter, const std::string& scenario,
+                        const std::string& directory, int rank) {
+  const std::string filter_flag = "--gtest_filter=" + filter;
   const pid_t pid = fork();
   if (pid != 0) return pid;
   unsetenv("GTEST_TOTAL_SHARDS");  // the scenario is one test, and may lie in another part
@@ -100,10 +104,17 @@ inline pid_t spawn_rank(const std::string& scenario, const std::string& director
   setenv("BRAID_TEST_SCENARIO", scenario.c_str(), 1);
   setenv("BRAID_TEST_DIRECTORY", directory.c_str(), 1);
   setenv("BRAID_TEST_RANK", std::to_string(rank).c_str(), 1);
-  execl("/proc/self/exe", "rank", "--gtest_filter=*RdmaChild*", "--gtest_also_run_disabled_tests",
+  execl("/proc/self/exe", "rank", filter_flag.c_str(), "--gtest_also_run_disabled_tests",
         "--gtest_brief=1", nullptr);
   _exit(126);
 }
+
+/// What a spawned rank was told.
+struct SpawnedRank {
+  std::string scenario = std::getenv("BRAID_TEST_SCENARIO");
+  std::string directory = std::getenv("BRAID_TEST_DIRECTORY");
+  int rank = std::atoi(std::getenv("BRAID_TEST_RANK"));
+};
 
 /// The exit status, 128 + signal, or -1 when the deadline passed (and the child was killed).
 inline int join_rank(pid_t pid, Deadline deadline) {
