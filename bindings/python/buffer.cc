@@ -99,26 +99,33 @@ nb::object ask(nb::handle object, const Argument& argument, Call&& call) {
 }
 
 constexpr int kDlpackCpu = 1;
+constexpr int kDlpackCuda = 2;
 
 /// Refuses memory that the CPU cannot read before the object is asked for it, which would fail less
 /// clearly.
-void check_device(nb::handle object, const Argument& argument) {
-  if (!nb::hasattr(object, "__dlpack_device__")) return;
+/// The CUDA device that the object's memory is on, -1 for the host; other devices are refused.
+int cuda_device_of(nb::handle object, const Argument& argument) {
+  if (!nb::hasattr(object, "__dlpack_device__")) return -1;
   const nb::object answer =
       ask(object, argument, [&] { return object.attr("__dlpack_device__")(); });
   const auto device = nb::cast<nb::tuple>(answer);
   const int kind = nb::cast<int>(nb::int_(device[0]));
-  if (kind == kDlpackCpu) return;
+  const int number = nb::cast<int>(nb::int_(device[1]));
+  if (kind == kDlpackCpu) return -1;
+  if (kind == kDlpackCuda) return number;
   raise_if_failed(unsupported(
-      "{}: argument {}: asked for host memory, found a {} on device {} (DLPack device type {}); "
-      "this build moves host memory only",
-      argument.function, argument.name, type_of(object), nb::cast<int>(nb::int_(device[1])), kind));
+      "{}: argument {}: asked for host or CUDA memory, found a {} on device {} (DLPack device "
+      "type {})",
+      argument.function, argument.name, type_of(object), number, kind));
+  return -1;
 }
 
-/// The object's DLPack capsule; older libraries do not know max_version.
-nb::object capsule_of(nb::handle object, const Argument& argument) {
+/// The object's DLPack capsule; older libraries do not know max_version. Stream -1 asks a GPU's
+/// library not to order its own streams after another: the call's stream is the caller's business.
+nb::object capsule_of(nb::handle object, const Argument& argument, bool on_gpu) {
   return ask(object, argument, [&]() -> nb::object {
     const nb::object method = object.attr("__dlpack__");
+    if (on_gpu) return method(nb::arg("stream") = -1);
     try {
       return method(nb::arg("max_version") = nb::make_tuple(1, 1));
     } catch (nb::python_error& error) {
@@ -213,8 +220,8 @@ Buffer Buffer::from_extension_type(nb::handle object, const Argument& argument, 
 }
 
 Buffer Buffer::from_dlpack(nb::handle object, const Argument& argument, Access access) {
-  check_device(object, argument);
-  const nb::object capsule = capsule_of(object, argument);
+  const int gpu = cuda_device_of(object, argument);
+  const nb::object capsule = capsule_of(object, argument, gpu >= 0);
   if (access == Access::kWrite && !is_writable(capsule))
     refuse(argument, "asked for writable memory, found a read-only {}", type_of(object));
   auto array = std::make_shared<nb::ndarray<nb::ro>>();
@@ -226,6 +233,7 @@ Buffer Buffer::from_dlpack(nb::handle object, const Argument& argument, Access a
            type_of(object));
   Buffer buffer;
   buffer.data_ = const_cast<void*>(static_cast<const void*>(array->data()));
+  buffer.gpu_ = gpu;
   buffer.bytes_ = array->nbytes();
   buffer.set_type(name_of_dlpack(array->dtype()), array->itemsize());
   buffer.owner_ = std::move(array);

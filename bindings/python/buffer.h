@@ -4,7 +4,8 @@
 //   seen through
 //      .view() as unsigned integers, with the name of their dtype kept;
 //   3. DLPack: torch CPU tensors and all other array libraries.
-// A buffer is contiguous in C order and in host memory, or there is no Buffer but an exception that
+//   GPU tensors come through DLPack too; on_gpu() tells them apart.
+// A buffer is contiguous in C order, or there is no Buffer but an exception that
 // says what was asked and what was found. Nothing is written to before every argument of a call has
 // passed.
 //
@@ -38,6 +39,10 @@ class Buffer {
   /// the host's).
   static Buffer borrow(nanobind::handle object, const Argument& argument, Access access);
 
+  /// True when data() is the address of a CUDA device's memory.
+  bool on_gpu() const { return gpu_ >= 0; }
+  /// The CUDA device, -1 for host memory.
+  int gpu() const { return gpu_; }
   void* data() const { return data_; }
   uint64_t bytes() const { return bytes_; }
   /// "float32", "bool", "complex64": as the object's own library calls it.
@@ -61,6 +66,7 @@ class Buffer {
 
   std::shared_ptr<void> owner_;  // Py_buffer or DLPack capsule: released with the Buffer
   void* data_ = nullptr;
+  int gpu_ = -1;
   uint64_t bytes_ = 0;
   uint64_t item_bytes_ = 0;
   std::string type_name_;

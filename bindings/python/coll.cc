@@ -15,6 +15,8 @@
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/all_to_all/all_to_all.h"
 #include "coll/broadcast/broadcast.h"
+#include "coll/device/collectives.h"
+#include "coll/device/entry.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
 #include "comm.h"
 #include "errors.h"
@@ -34,6 +36,28 @@ void run(Call&& call) {
     status = call();
   }
   raise_if_failed(status);
+}
+
+/// Runs the collective on the GPU that the buffers are on, or on the host when they are there.
+/// `stream` is a CUDA stream's handle; the GPU's work is enqueued on it and not waited for.
+template <typename OnGpu, typename OnHost>
+void run(PyComm& self, const char* function, const Buffer& send, const Buffer& out,
+         OnGpu&& on_gpu, OnHost&& on_host) {
+  if (send.gpu() != out.gpu())
+    raise_if_failed(invalid_argument(
+        "{}: asked for both buffers in one memory, found GPU {} and GPU {} (-1 is the host)",
+        function, send.gpu(), out.gpu()));
+  if (!send.on_gpu()) return run(on_host);
+  run([&] {
+    return coll::device::on_device(self.get(), send.gpu(), on_gpu).with_context(function);
+  });
+}
+
+sys::Stream stream_of(uint64_t handle) {
+  return {reinterpret_cast<void*>(handle)};  // NOLINT(performance-no-int-to-ptr)
+}
+sys::DevicePtr address_of(const Buffer& buffer) {
+  return reinterpret_cast<sys::DevicePtr>(buffer.data());
 }
 
 /// `out` must have the type of `send` and `count` elements.
@@ -70,19 +94,26 @@ RedOp op_of(const char* function, const std::string& op) {
   return parsed.value();
 }
 
-void all_gather(PyComm& self, nb::handle send_object, nb::handle out_object) {
+void all_gather(PyComm& self, nb::handle send_object, nb::handle out_object, uint64_t stream) {
   const char* const name = "all_gather";
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
   comm::Comm& comm = self.get();
   check_out(name, out, send, send.count() * static_cast<uint64_t>(comm.size()));
-  run([&] {
-    return coll::all_gather(comm, send.data(), out.data(), send.wire_count(), send.wire_dtype());
-  });
+  run(
+      self, name, send, out,
+      [&](comm::Device& device) {
+        return coll::device::all_gather(device, address_of(send), address_of(out),
+                                        send.wire_count(), send.wire_dtype(), stream_of(stream));
+      },
+      [&] {
+        return coll::all_gather(comm, send.data(), out.data(), send.wire_count(),
+                                send.wire_dtype());
+      });
 }
 
 void all_reduce(PyComm& self, nb::handle send_object, nb::handle out_object,
-                const std::string& op_name) {
+                const std::string& op_name, uint64_t stream) {
   const char* const name = "all_reduce";
   const bool is_in_place = send_object.is(out_object);
   const Buffer send =
@@ -91,13 +122,19 @@ void all_reduce(PyComm& self, nb::handle send_object, nb::handle out_object,
   const Dtype dtype = reducible(name, send);
   const RedOp op = op_of(name, op_name);
   check_out(name, out, send, send.count());
-  run([&] {
-    return coll::all_reduce(self.get(), send.data(), out.data(), send.count(), dtype, op);
-  });
+  run(
+      self, name, send, out,
+      [&](comm::Device& device) {
+        return coll::device::all_reduce(device, address_of(send), address_of(out), send.count(),
+                                        dtype, op, stream_of(stream));
+      },
+      [&] {
+        return coll::all_reduce(self.get(), send.data(), out.data(), send.count(), dtype, op);
+      });
 }
 
 void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
-                    const std::string& op_name) {
+                    const std::string& op_name, uint64_t stream) {
   const char* const name = "reduce_scatter";
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
@@ -107,10 +144,16 @@ void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
   check_blocks(name, send, comm.size());
   const uint64_t count = send.count() / static_cast<uint64_t>(comm.size());
   check_out(name, out, send, count);
-  run([&] { return coll::reduce_scatter(comm, send.data(), out.data(), count, dtype, op); });
+  run(
+      self, name, send, out,
+      [&](comm::Device& device) {
+        return coll::device::reduce_scatter(device, address_of(send), address_of(out), count,
+                                            dtype, op, stream_of(stream));
+      },
+      [&] { return coll::reduce_scatter(comm, send.data(), out.data(), count, dtype, op); });
 }
 
-void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object) {
+void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uint64_t stream) {
   const char* const name = "all_to_all";
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
@@ -118,7 +161,13 @@ void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object) {
   check_blocks(name, send, comm.size());
   check_out(name, out, send, send.count());
   const uint64_t count = send.wire_count() / static_cast<uint64_t>(comm.size());
-  run([&] { return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype()); });
+  run(
+      self, name, send, out,
+      [&](comm::Device& device) {
+        return coll::device::all_to_all(device, address_of(send), address_of(out), count,
+                                        send.wire_dtype(), stream_of(stream));
+      },
+      [&] { return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype()); });
 }
 
 /// Checks one list of counts against its buffer and turns elements of the object into elements of
@@ -150,6 +199,8 @@ void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
   comm::Comm& comm = self.get();
+  if (send.on_gpu() || out.on_gpu())
+    raise_if_failed(unsupported("{}: counts per rank are for host memory; found GPU memory", name));
   check_out(name, out, send, out.count());
   const std::vector<uint64_t> sent =
       wire_counts({name, "send_counts"}, send_counts, send, comm.size());
@@ -160,15 +211,52 @@ void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64
   });
 }
 
-void broadcast(PyComm& self, nb::handle object, int root) {
+void broadcast(PyComm& self, nb::handle object, int root, uint64_t stream) {
   const Buffer buf = Buffer::borrow(object, {"broadcast", "buf"}, Access::kWrite);
-  run([&] {
-    return coll::broadcast(self.get(), buf.data(), buf.wire_count(), buf.wire_dtype(), root);
-  });
+  run(
+      self, "broadcast", buf, buf,
+      [&](comm::Device& device) {
+        return coll::device::broadcast(device, address_of(buf), buf.wire_count(), buf.wire_dtype(),
+                                       root, stream_of(stream));
+      },
+      [&] {
+        return coll::broadcast(self.get(), buf.data(), buf.wire_count(), buf.wire_dtype(), root);
+      });
 }
 
 void barrier(PyComm& self) {
   run([&] { return coll::barrier(self.get()); });
+}
+
+/// Shares a GPU buffer with all ranks, so that results land in it directly.
+void register_memory(PyComm& self, nb::handle object) {
+  const Buffer buf = Buffer::borrow(object, {"register", "buf"}, Access::kWrite);
+  if (!buf.on_gpu()) raise_if_failed(invalid_argument("register: asked for GPU memory"));
+  run([&] {
+    return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
+      return device.register_memory(address_of(buf), buf.bytes());
+    });
+  });
+}
+
+void unregister_memory(PyComm& self, nb::handle object) {
+  const Buffer buf = Buffer::borrow(object, {"unregister", "buf"}, Access::kWrite);
+  run([&] {
+    return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
+      return device.unregister_memory(address_of(buf));
+    });
+  });
+}
+
+void force_host_share(PyComm& self, int gpu, const std::string& op, double share) {
+  const Result<plan::Op> parsed = plan::parse_op(op);
+  raise_if_failed(parsed.status());
+  run([&] {
+    return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
+      device.set_host_share(parsed.value(), share);
+      return Status();
+    });
+  });
 }
 
 }  // namespace
@@ -178,14 +266,20 @@ void register_collectives(nb::module_& module) {
   // is no array.
   const auto send = nb::arg("send").none();
   const auto out = nb::arg("out").none();
-  module.def("all_gather", &all_gather, nb::arg("comm"), send, out);
-  module.def("all_reduce", &all_reduce, nb::arg("comm"), send, out, nb::arg("op"));
-  module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"));
-  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out);
+  const auto stream = nb::arg("stream") = 0;
+  module.def("all_gather", &all_gather, nb::arg("comm"), send, out, stream);
+  module.def("all_reduce", &all_reduce, nb::arg("comm"), send, out, nb::arg("op"), stream);
+  module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"), stream);
+  module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream);
   module.def("all_to_all_v", &all_to_all_v, nb::arg("comm"), send, nb::arg("send_counts"), out,
              nb::arg("recv_counts"));
-  module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"));
+  module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"),
+             stream);
   module.def("barrier", &barrier, nb::arg("comm"));
+  module.def("register_memory", &register_memory, nb::arg("comm"), nb::arg("buf").none());
+  module.def("unregister_memory", &unregister_memory, nb::arg("comm"), nb::arg("buf").none());
+  module.def("force_host_share", &force_host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"),
+             nb::arg("share"));
 }
 
 }  // namespace braid::python

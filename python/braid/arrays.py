@@ -3,6 +3,7 @@
 Torch is never imported here: its tensors are recognised by what they can do.
 """
 
+import sys
 from math import prod
 from typing import Any, TypeAlias
 
@@ -62,3 +63,19 @@ def split_rows(rows: int, parts: int, what: str) -> int:
             f"{what}: argument send: asked for a first axis that {parts} ranks divide, found {rows}"
         )
     return rows // parts
+
+
+def stream_of(array: Array, stream: Any) -> int:
+    """The handle of the CUDA stream that a call on `array` is enqueued on; 0 for host memory.
+
+    `stream` is a handle, an object with .cuda_stream (torch) or .ptr (CuPy), or None: then the
+    current stream of the array's library where we know how to ask (torch), else the default one.
+    """
+    if stream is None:
+        if not getattr(array, "is_cuda", False):
+            return 0
+        return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
+    for name in ("cuda_stream", "ptr"):
+        if hasattr(stream, name):
+            return int(getattr(stream, name))
+    return int(stream)

@@ -1,7 +1,7 @@
 """The communicator as users see it: shapes in, shapes out; the bytes are moved by braid._braid.
 
 Buffers are anything with the buffer protocol (NumPy arrays, bytearray, memoryview, array.array)
-or DLPack (torch CPU tensors), contiguous in C order. Results are of the same library as the
+or DLPack (torch tensors on CPU or GPU), contiguous in C order. Results are of the same library as the
 input: torch in, torch out; all else gives NumPy arrays. The GIL is released while a call runs.
 """
 
@@ -10,7 +10,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from braid.errors import InvalidArgument
 from braid.progress import Progress, choose
 
 T = TypeVar("T")
+Stream: TypeAlias = Any
+"""A CUDA stream: a handle, torch.cuda.Stream, cupy.cuda.Stream, or None for the current one."""
 
 _WHOLE = 65536  # plan::kWhole: shares are fixed point
 
@@ -56,6 +58,9 @@ class Comm:
     same order with the same shapes, dtypes and options. A disagreement raises InvalidArgument on
     every rank, and nothing is written. One thread at a time; a second one gets InvalidArgument.
     All raise PeerLost and Timeout.
+
+    On GPU tensors (DLPack) a call enqueues its work on `stream` and returns; a failure that shows
+    later is raised by the next call. One GPU per rank and comm.
     """
 
     def __init__(self, core: _braid.Comm) -> None:
@@ -86,7 +91,7 @@ class Comm:
         """Equal for equal fabrics; the key of the tuning cache."""
         return self._core.fabric_hash()
 
-    def all_gather(self, send: Array, out: Array = None) -> Array:
+    def all_gather(self, send: Array, out: Array = None, *, stream: Stream = None) -> Array:
         """Every rank's `send`, one after the other along the first axis, on every rank.
 
         send [a, ...], result [size * a, ...]; a scalar counts as [1]. `out` may have any shape
@@ -95,10 +100,12 @@ class Comm:
         if out is None:
             rows = arrays.shape_of(send, "send")[0]
             out = arrays.empty_rows(send, self.size * rows, "send")
-        _braid.all_gather(self._core, send, out)
+        _braid.all_gather(self._core, send, out, arrays.stream_of(send, stream))
         return out
 
-    def all_reduce(self, buf: T, op: str = "sum", out: T | None = None) -> T:
+    def all_reduce(
+        self, buf: T, op: str = "sum", out: T | None = None, *, stream: Stream = None
+    ) -> T:
         """The reduction of every rank's `buf`, in `buf` itself unless `out` is given. Returns
         where it is.
 
@@ -106,10 +113,12 @@ class Comm:
         rounded once: every rank has the same bits, whatever the links and shares.
         """
         target = buf if out is None else out
-        _braid.all_reduce(self._core, buf, target, op)
+        _braid.all_reduce(self._core, buf, target, op, arrays.stream_of(buf, stream))
         return target
 
-    def reduce_scatter(self, send: Array, op: str = "sum", out: Array = None) -> Array:
+    def reduce_scatter(
+        self, send: Array, op: str = "sum", out: Array = None, *, stream: Stream = None
+    ) -> Array:
         """Block `rank` of the reduction of every rank's `send`.
 
         send [size * a, ...], result [a, ...]. Numbers as all_reduce. `out` may be this rank's
@@ -118,7 +127,7 @@ class Comm:
         if out is None:
             rows = arrays.split_rows(arrays.shape_of(send, "send")[0], self.size, "reduce_scatter")
             out = arrays.empty_rows(send, rows, "send")
-        _braid.reduce_scatter(self._core, send, out, op)
+        _braid.reduce_scatter(self._core, send, out, op, arrays.stream_of(send, stream))
         return out
 
     def all_to_all(
@@ -127,6 +136,8 @@ class Comm:
         out: Array = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        *,
+        stream: Stream = None,
     ) -> Array:
         """Block j of `send` goes to rank j; block i of the result came from rank i.
 
@@ -143,7 +154,7 @@ class Comm:
         arrays.split_rows(rows, self.size, "all_to_all")
         if out is None:
             out = arrays.empty_rows(send, rows, "send")
-        _braid.all_to_all(self._core, send, out)
+        _braid.all_to_all(self._core, send, out, arrays.stream_of(send, stream))
         return out
 
     def _all_to_all_uneven(
@@ -182,17 +193,29 @@ class Comm:
             )
         return plain
 
-    def broadcast(self, buf: T, root: int = 0) -> T:
+    def broadcast(self, buf: T, root: int = 0, *, stream: Stream = None) -> T:
         """Root's `buf` in every rank's `buf`, which is returned.
 
         Same shape and dtype everywhere.
         """
-        _braid.broadcast(self._core, buf, root)
+        _braid.broadcast(self._core, buf, root, arrays.stream_of(buf, stream))
         return buf
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
         _braid.barrier(self._core)
+
+    def register(self, buf: T) -> T:
+        """Shares a GPU buffer with all ranks: results of later calls that lie in it, at the same
+        offset on every rank, are written there directly instead of through scratch. Collective;
+        sizes must be equal. Keep `buf` alive until unregister() or close(). Returns it.
+        """
+        _braid.register_memory(self._core, buf)
+        return buf
+
+    def unregister(self, buf: Array) -> None:
+        """Takes register() back. Collective; waits for the comm's GPU work."""
+        _braid.unregister_memory(self._core, buf)
 
     def health(self) -> dict[str, Any]:
         """{"ok", "rank", "links": [{"name", "state", "down_count", "resent_pieces", "why"}],

@@ -29,6 +29,12 @@ constexpr Option kOptions[] = {
      "Size of the cells that a block is cut into; 0 lets the plan choose."},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
+    {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
+     "Device memory per comm in which unregistered results and operands of sums land."},
+    {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
+     "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
+    {"BRAID_GPU_SLOTS", OptionType::kInteger, "4",
+     "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
     {"BRAID_HOST_ID", OptionType::kString, "",
      "Name of this host instead of the real one, so that ranks of one machine can pretend to be on "
      "several."},

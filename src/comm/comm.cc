@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "comm/connect.h"
+#include "comm/device/device.h"
 #include "comm/keeper.h"
 #include "comm/link_spec.h"
 #include "comm/state.h"
@@ -82,12 +83,15 @@ Status Comm::close(bool say_farewell) {
     if (state_->is_closed.exchange(true)) return {};
   }
   if (!state_->group) return {};
+  // Our windows on the peers' device memory close before the farewell, their memory goes after it.
+  if (state_->device) state_->device->detach();
   constexpr int64_t kFarewellNs = 2'000'000'000;
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
   if (say_farewell && is_healthy && state_->size() > 1) {
     const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
     if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
   }
+  state_->device.reset();
   state_->keeper.reset();
   std::vector<LinkState> links;
   {

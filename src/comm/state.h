@@ -20,6 +20,8 @@
 
 namespace braid::comm {
 
+class Device;  // comm/device/device.h
+
 /// Arrivals that a call looks at are tracked in one 64-bit mask per (link, source).
 inline constexpr int64_t kMaxDepthPieces = 64;
 
@@ -92,6 +94,7 @@ class Comm::State {
   /// moved.
   bool idle_progress();
 
+  std::shared_ptr<Device> device;  // from the first call with device memory on
   std::unique_ptr<Keeper> keeper;  // drives the lanes between calls
   int64_t last_call_end_ns = 0;
   int process_id = 0;  // of the process that made it

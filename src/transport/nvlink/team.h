@@ -9,7 +9,14 @@ namespace braid::nvlink {
 /// GPUs of one node that one comm can span.
 inline constexpr int kMostRanks = 16;
 
-enum class Wait : uint32_t { kNone = 0, kBarrier = 1, kSlotFree = 2, kSlotFull = 3, kPacket = 4 };
+enum class Wait : uint32_t {
+  kNone = 0,
+  kBarrier = 1,
+  kSlotFree = 2,
+  kSlotFull = 3,
+  kPacket = 4,
+  kAgreement = 5,  // not a wait: a peer meant another call
+};
 
 /// Why a kernel gave up: one per GPU, in host memory that the GPU can write. The first block to fail
 /// takes `code` from 0 to 1, fills in the rest, and stores 2, after which the host may read it.

@@ -1,0 +1,52 @@
+// all_gather on the device: blocks by copy engines over NVLink, their ends through the host ring.
+#include "coll/device/call.h"
+#include "coll/device/collectives.h"
+#include "coll/device/rounds.h"
+
+namespace braid::coll::device {
+
+Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                  Dtype dtype, sys::Stream stream) {
+  const int n = device.size();
+  const uint64_t block = count * dtype_bytes(dtype);
+  const sys::DevicePtr own = recv + static_cast<uint64_t>(device.rank()) * block;
+  Call call(device, stream);
+  BRAID_RETURN_IF_ERROR(call.begin());
+  if (n == 1) {
+    BRAID_RETURN_IF_ERROR(device.copy(stream, own, send, block));
+    return call.end();
+  }
+  const uint64_t host = host_part(device, plan::Op::kAllGather, block, send, recv);
+  const uint64_t nvlink = block - host;
+  Exchange e;
+  BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
+  e.signature = signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing);
+  e.most_bytes = nvlink;
+  e.place_bytes = static_cast<uint64_t>(device.rank()) * block;
+  Addresses host_places{};
+  for (int r = 0; r < n; ++r) {
+    const auto i = static_cast<size_t>(r);
+    e.out[i] = send;
+    e.bytes[i] = nvlink;
+    host_places[i] = recv + static_cast<uint64_t>(r) * block + nvlink;
+  }
+  const auto started = [&]() -> Status {
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
+    BRAID_RETURN_IF_ERROR(device.copy(copies, own, send, block));
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
+    return device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, host));
+  };
+  const auto finish = [&](sys::Stream side, const Piece& piece) -> Status {
+    for (int step = 1; step < n; ++step) {
+      const int source = (device.rank() + n - step) % n;
+      BRAID_RETURN_IF_ERROR(device.copy(
+          side, recv + static_cast<uint64_t>(source) * block + piece.begin,
+          piece.scratch[static_cast<size_t>(source)], piece.length));
+    }
+    return {};
+  };
+  BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));
+  return call.end();
+}
+
+}  // namespace braid::coll::device

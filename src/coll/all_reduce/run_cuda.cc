@@ -1,0 +1,160 @@
+// all_reduce on the device, in segments of what the scratch holds. In a segment every rank owns one
+// slice, cut into a few pieces:
+//
+//   caller's stream  barrier | operands 0, operands 1, ...             | results 0, results 1, ... | barrier
+//   side stream              |   (all operands 0 here) sum 0, (all operands 1 here) sum 1, ...
+//
+// so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
+// exposed. Results go straight into peers' registered memory; otherwise into their scratch, from
+// where they are copied out at the segment's end.
+#include <algorithm>
+
+#include "coll/device/call.h"
+#include "coll/device/collectives.h"
+#include "coll/device/rounds.h"
+#include "coll/device/sums.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+constexpr int kSegmentChannel = 0;
+constexpr int kSumsChannel = 1;
+constexpr uint64_t kUnit = 256;  // slices and pieces hold whole elements and begin aligned
+constexpr uint64_t kSmallPiece = 8 << 20;  // a copy below it pays more for its start than it hides
+constexpr uint64_t kPieces = 2;
+
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+/// The scratch: operands of my slice, one slot per source, in its first part; others' results of a
+/// segment, laid out as the segment is, in its second.
+class AllReduce {
+ public:
+  AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op,
+            comm::Landing landing, uint64_t signature)
+      : device_(device),
+        stream_(stream),
+        sums_(device.side(comm::Device::kSums)),
+        dtype_(dtype),
+        op_(op),
+        landing_(landing),
+        signature_(signature),
+        n_(static_cast<uint64_t>(device.size())) {}
+
+  uint64_t segment_bytes() const { return device_.scratch_bytes() / 2 / (n_ * kUnit) * n_ * kUnit; }
+
+  /// All-reduces send[begin, begin + bytes) into recv.
+  Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
+    begin_ = begin;
+    bytes_ = bytes;
+    send_ = send + begin;
+    recv_ = recv + begin;
+    slice_ = round_up((bytes + n_ - 1) / n_, kUnit);
+    piece_ = slice_ <= kSmallPiece ? slice_ : round_up((slice_ + kPieces - 1) / kPieces, kUnit);
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
+    std::array<sys::Event, kPieces> summed;
+    const uint64_t num_pieces = (slice_ + piece_ - 1) / piece_;
+    for (uint64_t p = 0; p < num_pieces; ++p) {
+      BRAID_RETURN_IF_ERROR(push_operands(p * piece_));
+      BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
+      BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kSumsChannel, signature_));
+      BRAID_RETURN_IF_ERROR(sum_piece(p * piece_));
+      BRAID_ASSIGN_OR_RETURN(summed[p], device_.mark(sums_));
+    }
+    for (uint64_t p = 0; p < num_pieces; ++p) {
+      BRAID_RETURN_IF_ERROR(device_.wait(stream_, summed[p]));
+      BRAID_RETURN_IF_ERROR(push_results(p * piece_));
+    }
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
+    return landing_.window != nullptr ? Status() : copy_out();
+  }
+
+ private:
+  struct Span {
+    uint64_t begin;  // in the segment
+    uint64_t bytes;
+  };
+  /// Bytes [at, at + piece) of rank's slice, as far as the segment reaches.
+  Span span_of(int rank, uint64_t at) const {
+    const uint64_t slice_begin = static_cast<uint64_t>(rank) * slice_;
+    const uint64_t begin = std::min(slice_begin + at, bytes_);
+    const uint64_t end = std::min({slice_begin + at + piece_, slice_begin + slice_, bytes_});
+    return {begin, end > begin ? end - begin : 0};
+  }
+  /// Where `source`'s operands of `owner`'s slice land at the owner.
+  sys::DevicePtr operand(int owner, int source, uint64_t at) const {
+    return device_.scratch().at(owner) + static_cast<uint64_t>(source) * slice_ + at;
+  }
+  sys::DevicePtr results(int rank) const {
+    return landing_.window != nullptr ? landing_.at(rank) + begin_
+                                      : device_.scratch().at(rank) + device_.scratch_bytes() / 2;
+  }
+
+  Status push_operands(uint64_t at) {
+    for (int step = 1; step < device_.size(); ++step) {
+      const int peer = (device_.rank() + step) % device_.size();
+      const Span span = span_of(peer, at);
+      BRAID_RETURN_IF_ERROR(device_.copy(stream_, operand(peer, device_.rank(), at),
+                                         send_ + span.begin, span.bytes));
+    }
+    return {};
+  }
+  Status sum_piece(uint64_t at) {
+    const Span span = span_of(device_.rank(), at);
+    Addresses operands{};
+    for (int r = 0; r < device_.size(); ++r)
+      operands[static_cast<size_t>(r)] = operand(device_.rank(), r, at);
+    operands[static_cast<size_t>(device_.rank())] = send_ + span.begin;
+    return sum(device_, sums_,
+               one_destination(operands, device_.size(), recv_ + span.begin,
+                               span.bytes / dtype_bytes(dtype_)),
+               dtype_, op_);
+  }
+  Status push_results(uint64_t at) {
+    const Span span = span_of(device_.rank(), at);
+    for (int step = 1; step < device_.size(); ++step) {
+      const int peer = (device_.rank() + step) % device_.size();
+      BRAID_RETURN_IF_ERROR(device_.copy(stream_, results(peer) + span.begin, recv_ + span.begin,
+                                         span.bytes));
+    }
+    return {};
+  }
+  // Everything but our own slice, which is in place already.
+  Status copy_out() {
+    const uint64_t own = std::min(static_cast<uint64_t>(device_.rank()) * slice_, bytes_);
+    const uint64_t behind = std::min(own + slice_, bytes_);
+    const sys::DevicePtr from = results(device_.rank());
+    BRAID_RETURN_IF_ERROR(device_.copy(stream_, recv_, from, own));
+    return device_.copy(stream_, recv_ + behind, from + behind, bytes_ - behind);
+  }
+
+  comm::Device& device_;
+  const sys::Stream stream_;
+  const sys::Stream sums_;
+  const Dtype dtype_;
+  const RedOp op_;
+  const comm::Landing landing_;
+  const uint64_t signature_;
+  const uint64_t n_;
+  sys::DevicePtr send_ = 0, recv_ = 0;  // of the segment
+  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0, piece_ = 0;
+};
+
+}  // namespace
+
+Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                  Dtype dtype, RedOp op, sys::Stream stream) {
+  const uint64_t bytes = count * dtype_bytes(dtype);
+  Call call(device, stream);
+  BRAID_RETURN_IF_ERROR(call.begin());
+  BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
+  AllReduce run(device, stream, dtype, op, landing,
+                signature_of({plan::Op::kAllReduce, dtype, op, count}, landing));
+  for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += run.segment_bytes())
+    BRAID_RETURN_IF_ERROR(
+        run.run_segment(send, recv, begin, std::min(run.segment_bytes(), bytes - begin)));
+  return call.end();
+}
+
+}  // namespace braid::coll::device

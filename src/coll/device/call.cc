@@ -1,0 +1,91 @@
+#include "coll/device/call.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+constexpr uint64_t kHostFromBytes = 4 << 20;  // a block below it ends before the ring has filled
+constexpr int kHostLanes = 4;
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+std::byte* as_pointer(sys::DevicePtr address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+void add_flow(pcie::Flows& flows, const pcie::Flow& flow) {
+  flows.flow[flows.num_flows++] = flow;
+}
+
+}  // namespace
+
+uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing) {
+  uint64_t hash = mix(1, static_cast<uint64_t>(meaning.op));
+  hash = mix(hash, static_cast<uint64_t>(meaning.dtype));
+  hash = mix(hash, static_cast<uint64_t>(meaning.redop));
+  hash = mix(hash, meaning.count);
+  hash = mix(hash, static_cast<uint64_t>(meaning.root));
+  hash = mix(hash, meaning.is_in_place ? 1 : 0);
+  hash = mix(hash, landing.window != nullptr ? 1 : 0);
+  return mix(hash, landing.offset_bytes);
+}
+
+Result<sys::Stream> Call::fork(comm::Device::Side side) {
+  const sys::Stream stream = device_.side(side);
+  BRAID_RETURN_IF_ERROR(device_.after(stream, stream_));
+  is_forked_[side] = true;
+  return stream;
+}
+
+Status Call::end() {
+  for (size_t i = 0; i < is_forked_.size(); ++i)
+    if (is_forked_[i])
+      BRAID_RETURN_IF_ERROR(
+          device_.after(stream_, device_.side(static_cast<comm::Device::Side>(i))));
+  return device_.end(stream_);
+}
+
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
+                   sys::DevicePtr send, sys::DevicePtr recv) {
+  if (block_bytes < kHostFromBytes || (send | recv | block_bytes) % 16 != 0) return 0;
+  const double share = device.host_share(op);
+  return static_cast<uint64_t>(static_cast<double>(block_bytes) * share) / 16 * 16;
+}
+
+pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
+                            const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
+                            uint64_t bytes) {
+  pcie::Flows flows{};
+  flows.num_lanes = kHostLanes;
+  if (bytes == 0) return flows;
+  const int everyone = device.size();
+  if (source != 0)
+    add_flow(flows, {device.rank(), everyone, as_pointer(source), nullptr, bytes});
+  for (int step = 1; step < device.size(); ++step) {
+    const int peer = (device.rank() + step) % device.size();
+    const sys::DevicePtr to = destinations[static_cast<size_t>(peer)];
+    if (to != 0) add_flow(flows, {peer, everyone, nullptr, as_pointer(to), bytes});
+  }
+  return flows;
+}
+
+pcie::Flows each_to_each(const comm::Device& device,
+                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& sources,
+                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
+                         uint64_t bytes) {
+  pcie::Flows flows{};
+  flows.num_lanes = kHostLanes;
+  if (bytes == 0) return flows;
+  for (int step = 1; step < device.size(); ++step) {
+    const int peer = (device.rank() + step) % device.size();
+    const auto index = static_cast<size_t>(peer);
+    add_flow(flows, {device.rank(), peer, as_pointer(sources[index]), nullptr, bytes});
+    add_flow(flows, {peer, device.rank(), nullptr, as_pointer(destinations[index]), bytes});
+  }
+  return flows;
+}
+
+}  // namespace braid::coll::device

@@ -1,0 +1,57 @@
+// What all five collectives on the device have in common: checks, the signature that tells calls
+// apart, and the share that goes over the host link.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/device/device.h"
+#include "plan/plan.h"
+
+namespace braid::coll::device {
+
+/// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones.
+struct Meaning {
+  plan::Op op;
+  Dtype dtype;
+  RedOp redop = RedOp::kSum;
+  uint64_t count = 0;
+  int root = 0;
+  bool is_in_place = false;
+};
+uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
+
+/// Begins a call on construction-by-begin(), ends it with end(); joins the side streams that were
+/// used.
+class Call {
+ public:
+  Call(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
+  Status begin() { return device_.begin(stream_); }
+  /// A side stream that starts after what the caller's stream holds now; joined at the end.
+  Result<sys::Stream> fork(comm::Device::Side side);
+  Status end();
+
+ private:
+  comm::Device& device_;
+  sys::Stream stream_;
+  std::array<bool, comm::Device::kNumSides> is_forked_{};
+};
+
+/// Bytes at the end of every block that go over the host link: a multiple of 16, 0 when the message
+/// is too small to gain or an address is not aligned.
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
+                   sys::DevicePtr send, sys::DevicePtr recv);
+
+/// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
+/// destinations[r].
+pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
+                            const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
+                            uint64_t bytes);
+/// Flows in which every rank sends `bytes` at sources[r] to rank r.
+pcie::Flows each_to_each(const comm::Device& device,
+                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& sources,
+                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
+                         uint64_t bytes);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,32 @@
+// The five collectives on device memory. Contracts are those of the host calls (coll/<op>/<op>.h):
+// same shapes, same numbers, same bits. What differs:
+//
+// Returns  ok = enqueued on `stream`, nothing more: the result is there when the stream is. A failure
+//          that shows later (a lost peer, a deadline, ranks that called different things) comes back
+//          from the next call and from Device::status().
+// Buffers  any alignment. In memory that was registered, at the same offset on all ranks, results
+//          are written in place by the peers; elsewhere they go through scratch.
+// Graphs   may be captured; a replay counts its own epochs.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                  Dtype dtype, sys::Stream stream);
+Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                  Dtype dtype, RedOp op, sys::Stream stream);
+Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
+                      uint64_t count, Dtype dtype, RedOp op, sys::Stream stream);
+Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                  Dtype dtype, sys::Stream stream);
+Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype dtype, int root,
+                 sys::Stream stream);
+Status barrier(comm::Device& device, sys::Stream stream);
+
+}  // namespace braid::coll::device

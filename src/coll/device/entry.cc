@@ -1,0 +1,42 @@
+#include "coll/device/entry.h"
+
+#include "comm/state.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
+  if (!state.device) {
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
+                           comm::Device::create(state, sys::real_cuda(), ordinal));
+    state.device = std::move(made);
+  }
+  if (state.device->ordinal() != ordinal)
+    return invalid_argument("gpu {}: this comm uses gpu {}; one comm has one GPU per rank", ordinal,
+                            state.device->ordinal());
+  return state.device.get();
+}
+
+}  // namespace
+
+Status on_device(comm::Comm& comm, int ordinal,
+                 const std::function<Status(comm::Device&)>& call) {
+  comm::CallGuard guard(comm);
+  BRAID_RETURN_IF_ERROR(guard.status());
+  BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
+  Status status = call(*device);
+  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
+  guard.state().fatal = status;
+  guard.state().group->report(status);
+  return status;
+}
+
+Result<int> device_of(sys::DevicePtr address) {
+  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, sys::real_cuda().pointer_facts(address));
+  if (facts.kind != sys::MemoryKind::kDevice)
+    return invalid_argument("memory at {:#x} is not a GPU's", address);
+  return facts.device;
+}
+
+}  // namespace braid::coll::device

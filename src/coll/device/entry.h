@@ -1,0 +1,22 @@
+// The way into a call with device memory: one call at a time on the comm, and the comm's Device,
+// which is made at the first such call.
+#pragma once
+
+#include <functional>
+
+#include "base/status.h"
+#include "comm/comm.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+/// Runs `call` with the comm's Device for GPU `ordinal`. The first time this is collective and takes
+/// up to seconds. Errors: those of CallGuard and Device::create; invalid_argument when the comm uses
+/// another GPU already.
+Status on_device(comm::Comm& comm, int ordinal,
+                 const std::function<Status(comm::Device&)>& call);
+
+/// The GPU whose memory `address` is; invalid_argument when it is not device memory.
+Result<int> device_of(sys::DevicePtr address);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,42 @@
+#include "coll/device/sums.h"
+
+#include <algorithm>
+
+#include "coll/reduce/reduce_names.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+void* as_pointer(sys::DevicePtr address) {
+  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): the device's address
+}
+
+}  // namespace
+
+ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>& addresses,
+                           int num_srcs, sys::DevicePtr dst, uint64_t count_elements) {
+  ReduceArgs args{};
+  for (int r = 0; r < num_srcs; ++r)
+    args.srcs[r] = as_pointer(addresses[static_cast<size_t>(r)]);
+  args.dsts[0] = as_pointer(dst);
+  args.count_elements = count_elements;
+  args.num_srcs = num_srcs;
+  args.num_dsts = 1;
+  return args;
+}
+
+Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, Dtype dtype,
+           RedOp op) {
+  if (args.count_elements == 0) return {};
+  constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
+  constexpr uint64_t kMostBlocks = 16;            // of 132: the rest is the user's
+  const uint64_t bytes = args.count_elements * dtype_bytes(dtype);
+  const auto blocks = static_cast<uint32_t>(
+      std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kMostBlocks));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, device.kernel(reduce_fatbin(dtype), reduce_kernel_name(dtype, op)));
+  return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, 0}, stream, args);
+}
+
+}  // namespace braid::coll::device

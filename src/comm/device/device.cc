@@ -1,0 +1,274 @@
+#include "comm/device/device.h"
+
+#include <sys/mman.h>
+
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "comm/device/trouble.h"
+#include "sys/cuda/launch.h"
+#include "transport/nvlink/fatbins.h"
+#include "transport/pcie/fatbins.h"
+
+namespace braid::comm {
+
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr int kRingThreads = 512;
+
+template <typename T>
+T* as_device(sys::DevicePtr address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): the device's address
+}
+
+}  // namespace
+
+// ---- making ----
+
+Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal) {
+  const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
+  std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
+  Status own = device->prepare();
+  BRAID_ASSIGN_OR_RETURN(
+      device->arena_,
+      nvlink::share_window(*state.group, cuda,
+                           {"gpu arena", ordinal, device->arena_memory_,
+                            kScratchAt + device->scratch_bytes_, std::move(own)},
+                           deadline));
+  for (int r = 0; r < state.size(); ++r)
+    device->board_.cells[r] = as_device<nvlink::BoardCell>(device->arena_.at(r));
+  BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
+  device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
+  return device;
+}
+
+Status Device::prepare() {
+  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH");
+  if (state_.size() > nvlink::kMostRanks)
+    return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
+                       nvlink::kMostRanks);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
+  BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
+  BRAID_RETURN_IF_ERROR(make_page());
+  BRAID_RETURN_IF_ERROR(make_arena());
+  for (sys::Stream& stream : sides_) {
+    BRAID_ASSIGN_OR_RETURN(stream, cuda_.create_stream(sys::StreamPriority::kHigh));
+  }
+  for (sys::Event& event : events_) {
+    BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
+  }
+  BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  return {};
+}
+
+Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name) {
+  const auto known = kernels_.find(name);
+  if (known != kernels_.end()) return known->second;
+  if (fatbin.empty()) return unavailable("this build of braid has no GPU kernels (no nvcc found)");
+  sys::Module& module = modules_[fatbin.data()];
+  if (module.handle == nullptr) {
+    BRAID_ASSIGN_OR_RETURN(module, cuda_.load_module(fatbin));
+  }
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel found, cuda_.kernel(module, name));
+  return kernels_[name] = found;
+}
+
+Status Device::make_page() {
+  void* memory =
+      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return exhausted("gpu trouble page: {} bytes", kPageBytes);
+  page_ = new (memory) Page{};
+  BRAID_ASSIGN_OR_RETURN(page_on_device_, cuda_.register_host(memory, kPageBytes));
+  pinned_.push_back(memory);
+  team_.rank = state_.rank();
+  team_.size = state_.size();
+  team_.timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
+  team_.trouble = as_device<nvlink::Trouble>(page_on_device_ + offsetof(Page, trouble));
+  team_.must_abort = as_device<uint32_t>(page_on_device_ + offsetof(Page, must_abort));
+  return {};
+}
+
+Status Device::make_arena() {
+  static_assert(nvlink::kBoardBytes <= kScratchAt);
+  const uint64_t numbers_bytes = sizeof(uint64_t) * nvlink::kNumChannels;
+  const uint64_t local_bytes = numbers_bytes + sizeof(pcie::RingProgress);
+  BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(kScratchAt + scratch_bytes_));
+  BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(local_bytes));
+  board_.numbers = as_device<uint64_t>(local_memory_);
+  ring_.progress = as_device<pcie::RingProgress>(local_memory_ + numbers_bytes);
+  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, local_bytes, {}));
+  return cuda_.synchronize({});  // before any peer learns of it
+}
+
+Status Device::make_ring(Deadline deadline) {
+  ring_.slot_bytes = static_cast<uint32_t>(state_.config.bytes("BRAID_GPU_SLOT")) & ~127U;
+  ring_.num_slots = static_cast<uint32_t>(state_.config.integer("BRAID_GPU_SLOTS"));
+  transport::SegmentRequest request;
+  request.topic = "gpu host ring";
+  request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
+  request.shape = fmt::format("{}x{}", ring_.num_slots, ring_.slot_bytes);
+  request.host_id = state_.config.text("BRAID_HOST_ID");
+  BRAID_ASSIGN_OR_RETURN(segments_,
+                         transport::share_segments(*state_.group, request, deadline));
+  Status own;
+  for (int r = 0; r < state_.size() && own.ok(); ++r) {
+    const auto pinned = cuda_.register_host(segments_->of(r), request.bytes);
+    own = pinned.status();
+    if (!own.ok()) break;
+    pinned_.push_back(segments_->of(r));
+    ring_.segment[r] = as_device<std::byte>(pinned.value());
+  }
+  // All ranks or none: whoever could not pin says so before anyone uses the ring.
+  BRAID_ASSIGN_OR_RETURN(const auto verdicts,
+                         state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
+  for (size_t r = 0; r < verdicts.size(); ++r)
+    if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
+  return {};
+}
+
+void Device::detach() {
+  must_stop_ = true;
+  if (watch_.joinable()) watch_.join();
+  if (state_.group->broken() || !status().ok())
+    std::atomic_ref(page_->must_abort).store(1);  // no kernel of ours waits any longer
+  (void)cuda_.use_device(ordinal_);
+  for (const sys::Stream stream : sides_)
+    if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
+  if (has_last_call_) (void)cuda_.synchronize(last_stream_);
+  registered_.clear();
+  arena_ = {};
+}
+
+Device::~Device() {
+  if (page_ != nullptr) detach();
+  for (const sys::Stream stream : sides_)
+    if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
+  for (const sys::Event event : events_)
+    if (event.handle != nullptr) (void)cuda_.destroy_event(event);
+  if (last_call_.handle != nullptr) (void)cuda_.destroy_event(last_call_);
+  for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
+  if (page_ != nullptr) munmap(page_, kPageBytes);
+  if (local_memory_ != 0) (void)cuda_.free(local_memory_);
+  if (arena_memory_ != 0) (void)cuda_.free(arena_memory_);
+  for (const auto& [fatbin, module] : modules_)
+    if (module.handle != nullptr) (void)cuda_.unload_module(module);
+}
+
+// ---- registered memory ----
+
+Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
+  const Deadline deadline = Deadline::after_ns(team_.timeout_ns);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  const auto facts = cuda_.pointer_facts(memory);
+  Status refusal = facts.status();
+  if (refusal.ok() && registered_.contains(memory))
+    refusal = invalid_argument("memory at {:#x} is registered already", memory);
+  BRAID_ASSIGN_OR_RETURN(
+      nvlink::Window window,
+      nvlink::share_window(*state_.group, cuda_,
+                           {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
+                           deadline));
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window)};
+  return {};
+}
+
+Status Device::unregister_memory(sys::DevicePtr memory) {
+  const auto found = registered_.find(memory);
+  if (found == registered_.end())
+    return invalid_argument("memory at {:#x} is not registered", memory);
+  if (has_last_call_) BRAID_RETURN_IF_ERROR(cuda_.synchronize(last_stream_));
+  registered_.erase(found);
+  return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
+}
+
+Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) const {
+  auto next = registered_.upper_bound(memory);
+  if (next == registered_.begin()) return Landing{};
+  const auto& [base, entry] = *--next;
+  if (memory + bytes > base + entry.bytes) return Landing{};
+  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
+  if (facts.buffer_id != entry.buffer_id)
+    return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
+  return Landing{&entry.window, memory - base};
+}
+
+// ---- one call ----
+
+Status Device::begin(sys::Stream user) {
+  BRAID_RETURN_IF_ERROR(status());
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  if (!has_last_call_ || last_stream_ == user) return {};
+  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
+  if (capture != sys::CaptureState::kNone) return {};
+  return cuda_.wait_event(user, last_call_);
+}
+
+Status Device::end(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
+  if (capture != sys::CaptureState::kNone) return {};
+  last_stream_ = user;
+  has_last_call_ = true;
+  return cuda_.record(last_call_, user);
+}
+
+Result<sys::Event> Device::mark(sys::Stream stream) {
+  const sys::Event event = events_[next_event_++ % events_.size()];
+  BRAID_RETURN_IF_ERROR(cuda_.record(event, stream));
+  return event;
+}
+
+Status Device::after(sys::Stream to, sys::Stream from) {
+  BRAID_ASSIGN_OR_RETURN(const sys::Event point, mark(from));
+  return wait(to, point);
+}
+
+Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
+  return sys::launch(cuda_, barrier_kernel_, {1, 32, 0}, stream, team_, board_,
+                     static_cast<int32_t>(channel), signature);
+}
+
+Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
+  if (flows.num_flows == 0) return {};
+  const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
+  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring_, flows);
+}
+
+Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
+  return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
+}
+
+// ---- trouble ----
+
+Status Device::status() const {
+  const std::lock_guard lock(trouble_mutex_);
+  return trouble_;
+}
+
+Status Device::look_for_trouble() {
+  const auto code = std::atomic_ref(page_->trouble.code).load(std::memory_order_acquire);
+  if (code == 2) return in_words(page_->trouble);
+  if (state_.group->broken()) return state_.group->fate();
+  return {};
+}
+
+// A page of host memory and a flag, a thousand times a second: far below a percent of a core.
+void Device::watch() {
+  constexpr auto kLookEvery = std::chrono::milliseconds(1);
+  for (; !must_stop_; std::this_thread::sleep_for(kLookEvery)) {
+    Status found = look_for_trouble();
+    if (found.ok()) continue;
+    std::atomic_ref(page_->must_abort).store(1);
+    log::error("comm", "gpu {}: {}", ordinal_, found.message());
+    state_.group->report(found);
+    const std::lock_guard lock(trouble_mutex_);
+    trouble_ = std::move(found);
+    return;
+  }
+}
+
+}  // namespace braid::comm

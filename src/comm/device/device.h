@@ -1,0 +1,168 @@
+// Device: what the collectives of one GPU need. Made once per comm, at its first call with device
+// memory; every rank of the comm makes its own, and all ranks of the node reach each other's.
+//
+//   arena     device memory that all peers can write: barrier board, packet area, scratch
+//   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
+//   registered  users' own memory, where peers may write results in place
+//   streams   three of our own beside the caller's, joined to it by events
+//   trouble   one page of host memory: a kernel's note on why it gave up, and our word that ends
+//             every wait
+//
+// Work is only enqueued here. What fails later is found by the watch, a thread that reads the page
+// and the group's fate: it tells the other ranks, and the next call answers with it.
+//
+// Calls on one comm are ordered among each other, whatever streams they are given: a call on
+// another stream waits for the one before. Inside a graph capture that is the caller's business, as
+// it is with NCCL.
+//
+// Threads: one at a time, as Comm. status() by any.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/status.h"
+#include "comm/state.h"
+#include "sys/cuda/api.h"
+#include "transport/host/segments.h"
+#include "transport/nvlink/barrier.h"
+#include "transport/nvlink/team.h"
+#include "transport/nvlink/window.h"
+#include "transport/pcie/host_ring.h"
+
+namespace braid::comm {
+
+/// Where peers' bytes may land: `offset_bytes` into a window that every rank has.
+struct Landing {
+  const nvlink::Window* window = nullptr;  // null: not registered
+  uint64_t offset_bytes = 0;
+  sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
+};
+
+class Device {
+ public:
+  /// Collective; `ordinal` is this process's GPU for the comm. Errors: unavailable (no driver, no
+  /// kernels in this build, GPUs that cannot reach each other, ranks on several hosts), exhausted,
+  /// driver; every rank gets the same verdict.
+  static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  int rank() const { return team_.rank; }
+  int size() const { return team_.size; }
+  int ordinal() const { return ordinal_; }
+  sys::Cuda& cuda() { return cuda_; }
+  const nvlink::Team& team() const { return team_; }
+
+  /// Waits for the comm's work and closes the windows on the peers' memory; nothing may be enqueued
+  /// afterwards. Before our own memory goes (the destructor) every rank must have done this.
+  void detach();
+
+  /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
+  /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
+  /// all ranks, use it in place.
+  Status register_memory(sys::DevicePtr memory, uint64_t bytes);
+  /// Collective. Waits until no work of this comm uses it.
+  Status unregister_memory(sys::DevicePtr memory);
+  /// The registration that holds the whole span, or none. invalid_argument when the memory was freed
+  /// since, and its address given to somebody else.
+  Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes) const;
+  /// This rank's scratch and the peers', of scratch_bytes() each.
+  Landing scratch() const { return {&arena_, kScratchAt}; }
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+
+  // ---- one call ----
+
+  /// Orders a call after the one before. The Status of earlier trouble, if any.
+  Status begin(sys::Stream user);
+  Status end(sys::Stream user);
+
+  /// Streams of ours that a call may use between fork() and join().
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kNumSides };
+  sys::Stream side(Side side) const { return sides_[side]; }
+  /// A point in a stream, good until 64 later ones were taken.
+  Result<sys::Event> mark(sys::Stream stream);
+  Status wait(sys::Stream stream, sys::Event point) { return cuda_.wait_event(stream, point); }
+  /// Work enqueued on `to` from now on starts after what is on `from` now.
+  Status after(sys::Stream to, sys::Stream from);
+  /// All ranks meet on their streams. `signature` tells calls apart; a peer with another one is
+  /// trouble.
+  Status barrier(sys::Stream stream, int channel, uint64_t signature);
+  Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
+  /// Part of a block that the host link carries, 0 to 1.
+  double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
+  void set_host_share(plan::Op op, double share) { host_share_[static_cast<size_t>(op)] = share; }
+  Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
+  /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture.
+  /// unavailable when this build has no kernels.
+  Result<sys::Kernel> kernel(std::span<const std::byte> fatbin, const char* name);
+
+  /// ok, or the first trouble of this comm's GPU work.
+  Status status() const;
+
+ private:
+  static constexpr uint64_t kScratchAt = 1 << 20;  // behind the board, aligned for every access
+
+  struct Registered {
+    uint64_t bytes = 0;
+    uint64_t buffer_id = 0;
+    nvlink::Window window;
+  };
+  /// What the GPU and the host tell each other, in one pinned page.
+  struct Page {
+    nvlink::Trouble trouble;
+    uint32_t must_abort;
+  };
+
+  Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
+      : state_(state), cuda_(cuda), ordinal_(ordinal) {}
+  Status prepare();  // what needs no peer
+  Status make_page();
+  Status make_arena();
+  Status make_ring(Deadline deadline);
+  void watch();
+  Status look_for_trouble();
+
+  Comm::State& state_;
+  sys::Cuda& cuda_;
+  const int ordinal_;
+  nvlink::Team team_{};
+  nvlink::Board board_{};
+  pcie::HostRing ring_{};
+  uint64_t scratch_bytes_ = 0;
+  sys::DevicePtr arena_memory_ = 0;
+  sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
+  nvlink::Window arena_;
+  std::optional<transport::Segments> segments_;
+  std::vector<void*> pinned_;  // host memory to unregister
+  Page* page_ = nullptr;
+  sys::DevicePtr page_on_device_ = 0;
+  std::map<sys::DevicePtr, Registered> registered_;
+  std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
+  std::map<std::string, sys::Kernel, std::less<>> kernels_;
+  sys::Kernel barrier_kernel_{}, ring_kernel_{};
+  std::array<sys::Stream, kNumSides> sides_{};
+  std::array<sys::Event, 64> events_{};
+  size_t next_event_ = 0;
+  sys::Event last_call_{};
+  sys::Stream last_stream_{};
+  bool has_last_call_ = false;
+  std::array<double, plan::kNumOps> host_share_{};
+
+  mutable std::mutex trouble_mutex_;
+  Status trouble_;
+  std::atomic<bool> must_stop_{false};
+  std::thread watch_;  // last: it uses all of the above
+};
+
+}  // namespace braid::comm

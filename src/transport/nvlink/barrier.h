@@ -1,0 +1,36 @@
+// Barrier: all GPUs of a comm meet on their streams, and find out whether they mean the same call.
+//
+// Every rank has a board in its device memory that all peers can write: one flag and one word per
+// (channel, source). A barrier is one small kernel per rank. It takes the next number of its
+// channel from a counter in its own device memory (so a captured graph counts on as it is replayed;
+// the host bakes nothing in), writes its signature and then, with release order, the number to
+// every peer's board, and waits until every peer's number has arrived on its own. What a rank's
+// stream did before the barrier (copy engines included) is then visible to what any rank's stream
+// does after it.
+//
+// Why it cannot tear: a peer's next number can come only after it has seen ours, and we write ours
+// for the next barrier only after we have read this one's signatures. Why it cannot hang: team.cuh.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/nvlink/team.h"
+
+namespace braid::nvlink {
+
+inline constexpr int kNumChannels = 8;  // barriers that may be under way at once on one comm
+
+struct BoardCell {
+  uint64_t number;
+  uint64_t signature;
+  uint64_t gap[14];  // 128 bytes a cell: peers never write to one line
+};
+
+struct Board {
+  BoardCell* cells[kMostRanks];  // [rank]: its cells [channel][source], as this device addresses them
+  uint64_t* numbers;             // [channel]: of the last barrier, in this device's memory
+};
+
+inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * kNumChannels * kMostRanks;
+
+}  // namespace braid::nvlink

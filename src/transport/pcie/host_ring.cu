@@ -1,0 +1,140 @@
+#include "transport/nvlink/team.cuh"
+#include "transport/pcie/host_ring.h"
+
+namespace braid::pcie {
+
+using nvlink::Expected;
+using nvlink::Team;
+using nvlink::Wait;
+
+namespace {
+
+/// One ring as one block sees it.
+struct RingView {
+  RingCounters* counters;
+  std::byte* slots;
+  uint32_t slot_bytes;
+  uint32_t num_slots;
+
+  __device__ RingView(const HostRing& ring, int sender, int key, int lane)
+      : slot_bytes(ring.slot_bytes), num_slots(ring.num_slots) {
+    std::byte* segment = ring.segment[sender];
+    counters = &reinterpret_cast<RingHead*>(segment)->counters[key][lane];
+    const uint64_t index = static_cast<uint64_t>(key) * kMostLanes + lane;
+    slots = segment + sizeof(RingHead) + index * num_slots * slot_bytes;
+  }
+  __device__ std::byte* slot(uint64_t number) const {
+    return slots + number % num_slots * slot_bytes;
+  }
+};
+
+template <typename Unit>
+__device__ Unit load_fresh(const Unit* from) {  // host memory changes under us: no cached copy
+  if constexpr (sizeof(Unit) == 16) {
+    return __ldcv(from);
+  } else {
+    return *const_cast<const volatile Unit*>(from);
+  }
+}
+
+/// The block's threads copy whole units, four loads in flight each.
+template <typename Unit>
+__device__ void copy_units(Unit* to, const Unit* from, uint64_t count) {
+  uint64_t i = threadIdx.x;
+  const uint64_t step = blockDim.x;
+  for (; i + 3 * step < count; i += 4 * step) {
+    const Unit a = load_fresh(from + i);
+    const Unit b = load_fresh(from + i + step);
+    const Unit c = load_fresh(from + i + 2 * step);
+    const Unit d = load_fresh(from + i + 3 * step);
+    to[i] = a;
+    to[i + step] = b;
+    to[i + 2 * step] = c;
+    to[i + 3 * step] = d;
+  }
+  for (; i < count; i += step) to[i] = load_fresh(from + i);
+}
+
+/// Any alignment; 16 bytes at a time where both sides allow it.
+__device__ void copy_bytes(std::byte* to, const std::byte* from, uint64_t bytes) {
+  const uint64_t bits = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
+  uint64_t done = 0;
+  if (bits % 16 == 0) {
+    copy_units(reinterpret_cast<int4*>(to), reinterpret_cast<const int4*>(from), bytes / 16);
+    done = bytes / 16 * 16;
+  } else if (bits % 4 == 0) {
+    copy_units(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(from), bytes / 4);
+    done = bytes / 4 * 4;
+  }
+  copy_units(reinterpret_cast<uint8_t*>(to + done), reinterpret_cast<const uint8_t*>(from + done),
+             bytes - done);
+}
+
+/// True when every thread of the block says so. A barrier of the block.
+__device__ bool all_agree(bool ok) { return __syncthreads_and(ok ? 1 : 0) != 0; }
+
+__device__ bool is_reader(const Team& team, int key, int rank) {
+  return rank != team.rank && (key == rank || key == team.size);
+}
+
+__device__ void send(const Team& team, const HostRing& ring, const Flow& flow, int lane,
+                     int num_lanes) {
+  const RingView view(ring, flow.sender, flow.key, lane);
+  uint64_t* progress = &ring.progress->sent[flow.key][lane];
+  uint64_t number = *progress;
+  const uint64_t end = lane_begin(flow.bytes, lane + 1, num_lanes);
+  const auto reader = static_cast<int>(threadIdx.x);
+  for (uint64_t at = lane_begin(flow.bytes, lane, num_lanes); at < end; ++number) {
+    const uint64_t length = min(static_cast<uint64_t>(view.slot_bytes), end - at);
+    bool ok = true;
+    if (reader < team.size && is_reader(team, flow.key, reader) && number >= view.num_slots)
+      ok = wait_for(team, &view.counters->free[reader].value,
+                    {Wait::kSlotFree, reader, number - view.num_slots + 1});
+    if (!all_agree(ok)) return;
+    copy_bytes(view.slot(number), flow.source + at, length);
+    __threadfence_system();
+    __syncthreads();
+    if (threadIdx.x == 0) nvlink::store_release(&view.counters->full.value, number + 1);
+    at += length;
+  }
+  if (threadIdx.x == 0) *progress = number;
+}
+
+__device__ void receive(const Team& team, const HostRing& ring, const Flow& flow, int lane,
+                        int num_lanes) {
+  const RingView view(ring, flow.sender, flow.key, lane);
+  uint64_t* progress = &ring.progress->received[flow.sender][flow.key][lane];
+  uint64_t number = *progress;
+  const uint64_t end = lane_begin(flow.bytes, lane + 1, num_lanes);
+  for (uint64_t at = lane_begin(flow.bytes, lane, num_lanes); at < end; ++number) {
+    const uint64_t length = min(static_cast<uint64_t>(view.slot_bytes), end - at);
+    bool ok = true;
+    if (threadIdx.x == 0)
+      ok = wait_for(team, &view.counters->full.value,
+                    {Wait::kSlotFull, flow.sender, number + 1});
+    if (!all_agree(ok)) return;
+    copy_bytes(flow.destination + at, view.slot(number), length);
+    __syncthreads();
+    if (threadIdx.x == 0)
+      nvlink::store_release(&view.counters->free[team.rank].value, number + 1);
+    at += length;
+  }
+  if (threadIdx.x == 0) *progress = number;
+}
+
+}  // namespace
+
+/// num_flows * num_lanes blocks: block b moves lane b % num_lanes of flow b / num_lanes. All blocks
+/// of all ranks must be able to run at once.
+extern "C" __global__ void __launch_bounds__(512)
+    braid_host_ring(Team team, HostRing ring, Flows flows) {
+  if (!all_agree(threadIdx.x != 0 || !has_failed(team))) return;
+  const Flow& flow = flows.flow[blockIdx.x / flows.num_lanes];
+  const auto lane = static_cast<int>(blockIdx.x) % flows.num_lanes;
+  if (flow.source != nullptr)
+    send(team, ring, flow, lane, flows.num_lanes);
+  else
+    receive(team, ring, flow, lane, flows.num_lanes);
+}
+
+}  // namespace braid::pcie
