@@ -120,7 +120,7 @@ def main() -> int:
     if num_fatbins == 0:
         print(f"sass: skipped: no kernels in {build}")
         return SKIPPED
-    print("\n".join(found) if found else f"sass: every kernel is as its rules say ({num_fatbins} files)")
+    print("\n".join(found) if found else f"sass: {num_fatbins} kernel files follow their rules")
     return 1 if found else 0
 
 

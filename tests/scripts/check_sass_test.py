@@ -1,4 +1,4 @@
-"""check_sass finds what it exists for: missing instructions, forbidden ones, rules without a kernel."""
+"""check_sass finds what it exists for: missing and forbidden instructions, rules for nothing."""
 
 import sys
 from pathlib import Path
