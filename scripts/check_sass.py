@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""Proves that the compiled kernels are made of the instructions they were written for.
+
+Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
+
+    kernels: has PATTERN; no PATTERN; ...
+
+Both are regular expressions: the first must match a kernel's whole name, the others are searched
+in its machine code, for each architecture in `build/release/kernels/X/y.fatbin`. A rule that
+matches no kernel is an error. Exits 77 when there is nothing to read or to read it with.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = 77
+
+
+@dataclass(frozen=True)
+class Rule:
+    kernels: str
+    must_have: bool
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Code:
+    architecture: str
+    kernel: str
+    text: str
+
+
+def parse_rules(text: str) -> list[Rule]:
+    rules = []
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        kernels, colon, wants = line.partition(": ")
+        for want in wants.split("; "):
+            verb, _, pattern = want.strip().partition(" ")
+            if not colon or verb not in ("has", "no") or not pattern:
+                raise ValueError(f"'{line}' is not `kernels: has PATTERN; no PATTERN`")
+            rules.append(Rule(kernels, verb == "has", pattern))
+    return rules
+
+
+def parse_codes(dump: str) -> list[Code]:
+    """The kernels in what `cuobjdump -sass` prints."""
+    codes, architecture = [], "?"
+    for section in re.split(r"(?m)^(?=arch = |\s+Function : )", dump):
+        first, _, rest = section.partition("\n")
+        if first.startswith("arch = "):
+            architecture = first.removeprefix("arch = ").strip()
+        elif "Function : " in first:
+            codes.append(Code(architecture, first.split(" : ")[1].strip(), rest))
+    return codes
+
+
+def complaints(rules: list[Rule], codes: list[Code]) -> Iterator[str]:
+    if not codes:
+        yield "no kernel found"
+    for rule in rules:
+        chosen = [code for code in codes if re.fullmatch(rule.kernels, code.kernel)]
+        if not chosen:
+            yield f"no kernel is named {rule.kernels}"
+        for code in chosen:
+            if bool(re.search(rule.pattern, code.text)) != rule.must_have:
+                found = "lacks" if rule.must_have else "has"
+                yield f"{code.kernel} on {code.architecture} {found} {rule.pattern}"
+
+
+def cuda_tools() -> str | None:
+    """A PATH on which cuobjdump finds nvdisasm; None without them."""
+    folders = [str(p) for p in ROOT.glob(".venv/lib/python3*/site-packages/nvidia/cu13/bin")]
+    path = os.pathsep.join([*folders, os.environ.get("PATH", ""), "/usr/local/cuda/bin"])
+    if shutil.which("cuobjdump", path=path) and shutil.which("nvdisasm", path=path):
+        return path
+    return None
+
+
+def disassemble(fatbin: Path, path: str) -> str:
+    tool = shutil.which("cuobjdump", path=path) or "cuobjdump"
+    environment = {**os.environ, "PATH": path}
+    command = [tool, "-sass", str(fatbin)]
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def check(build: Path, path: str) -> tuple[int, list[str]]:
+    """How many fatbins were read, and what is wrong with them."""
+    found: list[str] = []
+    fatbins = sorted((build / "kernels").rglob("*.fatbin"))
+    for fatbin in fatbins:
+        name = fatbin.relative_to(build / "kernels").with_suffix(".sass")
+        rules = ROOT / "src" / name
+        if not rules.exists():
+            found.append(f"src/{name} is missing")
+            continue
+        codes = parse_codes(disassemble(fatbin, path))
+        wrong = complaints(parse_rules(rules.read_text()), codes)
+        found += [f"src/{name}: {line}" for line in wrong]
+    return len(fatbins), found
+
+
+def main() -> int:
+    build = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build/release"
+    path = cuda_tools()
+    if path is None:
+        print("sass: skipped: needs cuobjdump and nvdisasm; run scripts/setup --check")
+        return SKIPPED
+    num_fatbins, found = check(build, path)
+    if num_fatbins == 0:
+        print(f"sass: skipped: no kernels in {build}")
+        return SKIPPED
+    print("\n".join(found) if found else f"sass: {num_fatbins} kernel files follow their rules")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

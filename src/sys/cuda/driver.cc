@@ -1,0 +1,25 @@
+#include "sys/cuda/driver.h"
+
+#include <dlfcn.h>
+
+namespace braid::sys::cuda_driver {
+
+namespace {
+constexpr char kName[] = "libcuda.so.1";
+}
+
+Library::Library() : library_(::dlopen(kName, RTLD_NOW | RTLD_LOCAL)) {
+  if (library_ != nullptr) return;
+  const char* why = ::dlerror();  // NOLINT(concurrency-mt-unsafe): glibc keeps the text per thread
+  what_is_wrong_ = why != nullptr ? why : std::string("cannot open ") + kName;
+}
+
+void* Library::find(const char* name) {
+  if (library_ == nullptr) return nullptr;
+  void* found = ::dlsym(library_, name);
+  if (found == nullptr && what_is_wrong_.empty())
+    what_is_wrong_ = std::string(kName) + " is too old: it lacks " + name;
+  return found;
+}
+
+}  // namespace braid::sys::cuda_driver

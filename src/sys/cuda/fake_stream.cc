@@ -1,0 +1,167 @@
+#include <atomic>
+
+#include "base/clock.h"
+#include "sys/cuda/fake_state.h"
+
+namespace braid::sys {
+
+namespace {
+
+void* handle_of(uint64_t id) { return reinterpret_cast<void*>(id); }
+
+std::atomic_ref<uint32_t> word_at(DevicePtr address) {
+  return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(address));
+}
+
+}  // namespace
+
+Result<Stream> FakeCuda::create_stream(StreamPriority) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_in_context("create_stream"));
+  return Stream{*streams_.insert(handle_of(++last_id_)).first};
+}
+
+Status FakeCuda::destroy_stream(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("destroy_stream"));
+  if (streams_.erase(stream.handle) == 1) return {};
+  return driver_error("fake cuda: destroy_stream: no stream {}", stream.handle);
+}
+
+Result<bool> FakeCuda::is_done(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("is_done", stream));
+  return true;
+}
+
+Status FakeCuda::synchronize(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  return begin_on_stream("synchronize", stream);
+}
+
+Result<CaptureState> FakeCuda::capture_state(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("capture_state", stream));
+  return CaptureState::kNone;
+}
+
+Result<Event> FakeCuda::create_event(EventTiming timing) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_in_context("create_event"));
+  const Event event{handle_of(++last_id_)};
+  events_[event.handle].has_timing = timing == EventTiming::kOn;
+  return event;
+}
+
+Status FakeCuda::destroy_event(Event event) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("destroy_event"));
+  if (events_.erase(event.handle) == 1) return {};
+  return driver_error("fake cuda: destroy_event: no event {}", event.handle);
+}
+
+FakeCuda::EventState* FakeCuda::find(Event event) {
+  const auto found = events_.find(event.handle);
+  return found == events_.end() ? nullptr : &found->second;
+}
+
+Status FakeCuda::record(Event event, Stream stream) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("record", stream));
+  EventState* state = find(event);
+  if (state == nullptr) return driver_error("fake cuda: record: no event {}", event.handle);
+  state->recorded_ns = now_ns();
+  return {};
+}
+
+Status FakeCuda::wait_event(Stream stream, Event event) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("wait_event", stream));
+  if (find(event) != nullptr) return {};
+  return driver_error("fake cuda: wait_event: no event {}", event.handle);
+}
+
+Result<bool> FakeCuda::is_done(Event event) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("is_done"));
+  if (find(event) != nullptr) return true;
+  return driver_error("fake cuda: is_done: no event {}", event.handle);
+}
+
+Result<int64_t> FakeCuda::elapsed_ns(Event begin_event, Event end_event) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("elapsed_ns"));
+  const EventState* from = find(begin_event);
+  const EventState* to = find(end_event);
+  const auto can_time = [](const EventState* e) {
+    return e != nullptr && e->has_timing && e->recorded_ns != 0;
+  };
+  if (!can_time(from) || !can_time(to))
+    return driver_error("fake cuda: elapsed_ns: an event has no time");
+  return to->recorded_ns - from->recorded_ns;
+}
+
+Status FakeCuda::write_value32(Stream stream, DevicePtr address, uint32_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    BRAID_RETURN_IF_ERROR(begin_on_stream("write_value32", stream));
+    BRAID_RETURN_IF_ERROR(check_range("write_value32", address, sizeof value));
+  }
+  word_at(address).store(value, std::memory_order_release);  // pairs with wait_value32()
+  return {};
+}
+
+Status FakeCuda::wait_value32(Stream stream, DevicePtr address, uint32_t value) {
+  {
+    const std::lock_guard lock(mutex_);
+    BRAID_RETURN_IF_ERROR(begin_on_stream("wait_value32", stream));
+    BRAID_RETURN_IF_ERROR(check_range("wait_value32", address, sizeof value));
+  }
+  const int64_t until_ns = now_ns() + wait_limit_ns_;
+  for (;;) {
+    const uint32_t seen = word_at(address).load(std::memory_order_acquire);  // write_value32()
+    if (static_cast<int32_t>(seen - value) >= 0) return {};
+    if (now_ns() >= until_ns)
+      return timeout("fake cuda: wait_value32: {} at {:#x}, wanted {}", seen, address, value);
+    std::this_thread::yield();
+  }
+}
+
+Result<Module> FakeCuda::load_module(std::span<const std::byte>) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_in_context("load_module"));
+  return Module{*modules_.insert(handle_of(++last_id_)).first};
+}
+
+Status FakeCuda::unload_module(Module module) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("unload_module"));
+  if (modules_.erase(module.handle) == 1) return {};
+  return driver_error("fake cuda: unload_module: no module {}", module.handle);
+}
+
+Result<Kernel> FakeCuda::kernel(Module module, const char* name) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("kernel"));
+  const auto found = kernels_.find(name);
+  if (modules_.contains(module.handle) && found != kernels_.end()) return Kernel{&found->second};
+  return driver_error("fake cuda: kernel: {}: CUDA_ERROR_NOT_FOUND (500)", name);
+}
+
+Status FakeCuda::allow_shared_bytes(Kernel, uint32_t) {
+  const std::lock_guard lock(mutex_);
+  return begin("allow_shared_bytes");
+}
+
+Status FakeCuda::launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,
+                               std::span<void*> arguments) {
+  HostKernel run;
+  {
+    const std::lock_guard lock(mutex_);
+    BRAID_RETURN_IF_ERROR(begin_on_stream("launch_kernel", stream));
+    run = *static_cast<HostKernel*>(kernel.handle);
+  }
+  return run(shape, arguments);
+}
+
+}  // namespace braid::sys

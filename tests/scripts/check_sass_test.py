@@ -1,0 +1,64 @@
+"""check_sass finds what it exists for: missing and forbidden instructions, rules for nothing."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from check_sass import Code, complaints, parse_codes, parse_rules  # noqa: E402
+
+DUMP = """
+Fatbin elf code:
+================
+arch = sm_80
+code version = [1,7]
+
+\tcode for sm_80
+\t\tFunction : copy_wide
+\t.headerflags    @"EF_CUDA_SM80"
+        /*0010*/                   LDG.E.128 R8, [R4.64] ;
+\t\tFunction : copy_slow
+        /*0010*/                   LDL R8, [R1] ;
+
+Fatbin elf code:
+================
+arch = sm_90a
+
+\t\tFunction : copy_wide
+        /*0010*/                   LDG.E R8, [R4.64] ;
+"""
+
+
+def found(rules: str) -> list[str]:
+    return list(complaints(parse_rules(rules), parse_codes(DUMP)))
+
+
+def test_finds_every_kernel_of_every_architecture() -> None:
+    names = [(c.architecture, c.kernel) for c in parse_codes(DUMP)]
+    assert names == [("sm_80", "copy_wide"), ("sm_80", "copy_slow"), ("sm_90a", "copy_wide")]
+
+
+def test_each_architecture_must_have_it() -> None:
+    assert found(r"copy_wide: has LDG\.E\.128") == [r"copy_wide on sm_90a lacks LDG\.E\.128"]
+
+
+def test_no_kernel_may_have_it() -> None:
+    assert found(r"copy_.*: no \bLDL\b") == [r"copy_slow on sm_80 has \bLDL\b"]
+
+
+def test_a_rule_for_nothing_is_an_error() -> None:
+    assert found("copy: has LDG") == ["no kernel is named copy"]
+    assert list(complaints([], [])) == ["no kernel found"]
+
+
+@pytest.mark.parametrize("line", ["copy has LDG", "copy: LDG", "copy: has "])
+def test_refuses_what_is_no_rule(line: str) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        parse_rules(line)
+
+
+def test_code_is_plain_data() -> None:
+    assert parse_codes("arch = sm_80\n\t\tFunction : f\nX\n") == [Code("sm_80", "f", "X\n")]
