@@ -1,0 +1,55 @@
+#include "coll/reduce/reduce_names.h"
+
+namespace braid::coll {
+
+namespace {
+
+struct Row {
+  Dtype dtype;
+  const char* reduce[5];  // in the order of RedOp
+  const char* packets[5];
+};
+
+#define BRAID_NAMES(family, dtype)                                      \
+  {"braid_" family "_" dtype "_sum", "braid_" family "_" dtype "_prod", \
+   "braid_" family "_" dtype "_max", "braid_" family "_" dtype "_min",  \
+   "braid_" family "_" dtype "_avg"}
+#define BRAID_ROW(dtype, name) \
+  {Dtype::dtype, BRAID_NAMES("reduce", name), BRAID_NAMES("packets", name)}
+
+constexpr Row kRows[] = {
+    BRAID_ROW(kInt8, "int8"),
+    BRAID_ROW(kUint8, "uint8"),
+    BRAID_ROW(kInt16, "int16"),
+    BRAID_ROW(kUint16, "uint16"),
+    BRAID_ROW(kInt32, "int32"),
+    BRAID_ROW(kUint32, "uint32"),
+    BRAID_ROW(kInt64, "int64"),
+    BRAID_ROW(kUint64, "uint64"),
+    BRAID_ROW(kFloat16, "float16"),
+    BRAID_ROW(kBfloat16, "bfloat16"),
+    BRAID_ROW(kFloat32, "float32"),
+    BRAID_ROW(kFloat64, "float64"),
+    BRAID_ROW(kFloat8E4m3, "float8_e4m3fn"),
+    BRAID_ROW(kFloat8E5m2, "float8_e5m2"),
+};
+
+const Row* find(Dtype dtype) noexcept {
+  for (const Row& row : kRows)
+    if (row.dtype == dtype) return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
+  const Row* row = find(dtype);
+  return row && is_valid(op) ? row->reduce[static_cast<int>(op)] : nullptr;
+}
+
+const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
+  const Row* row = find(dtype);
+  return row && is_valid(op) ? row->packets[static_cast<int>(op)] : nullptr;
+}
+
+}  // namespace braid::coll

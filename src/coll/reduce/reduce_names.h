@@ -1,0 +1,14 @@
+// Which entry of the device code reduces what.
+#pragma once
+
+#include "base/dtype.h"
+
+namespace braid::coll {
+
+/// "braid_reduce_<dtype>_<op>", the entry that takes ReduceArgs; nullptr outside the enums.
+const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
+
+/// "braid_packets_<dtype>_<op>", the entry that takes PacketReduceArgs; nullptr outside the enums.
+const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
+
+}  // namespace braid::coll
