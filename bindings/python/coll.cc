@@ -41,8 +41,8 @@ void run(Call&& call) {
 /// Runs the collective on the GPU that the buffers are on, or on the host when they are there.
 /// `stream` is a CUDA stream's handle; the GPU's work is enqueued on it and not waited for.
 template <typename OnGpu, typename OnHost>
-void run(PyComm& self, const char* function, const Buffer& send, const Buffer& out,
-         OnGpu&& on_gpu, OnHost&& on_host) {
+void run(PyComm& self, const char* function, const Buffer& send, const Buffer& out, OnGpu&& on_gpu,
+         OnHost&& on_host) {
   if (send.gpu() != out.gpu())
     raise_if_failed(invalid_argument(
         "{}: asked for both buffers in one memory, found GPU {} and GPU {} (-1 is the host)",
@@ -147,8 +147,8 @@ void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
   run(
       self, name, send, out,
       [&](comm::Device& device) {
-        return coll::device::reduce_scatter(device, address_of(send), address_of(out), count,
-                                            dtype, op, stream_of(stream));
+        return coll::device::reduce_scatter(device, address_of(send), address_of(out), count, dtype,
+                                            op, stream_of(stream));
       },
       [&] { return coll::reduce_scatter(comm, send.data(), out.data(), count, dtype, op); });
 }

@@ -275,6 +275,10 @@ class Comm:
         """
         self._core.force_shares([] if shares is None else _fixed_point(shares))
 
+    def _force_host_share(self, gpu: int, op: str, share: float) -> None:
+        """For tests and benchmarks: the part of a GPU message that the host link carries."""
+        _braid.force_host_share(self._core, gpu, op, share)
+
 
 def _fixed_point(shares: Sequence[float]) -> list[int]:
     """Shares in parts of 65536; what rounding leaves goes to the largest."""

@@ -39,9 +39,9 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const auto finish = [&](sys::Stream side, const Piece& piece) -> Status {
     for (int step = 1; step < n; ++step) {
       const int source = (device.rank() + n - step) % n;
-      BRAID_RETURN_IF_ERROR(device.copy(
-          side, recv + static_cast<uint64_t>(source) * block + piece.begin,
-          piece.scratch[static_cast<size_t>(source)], piece.length));
+      BRAID_RETURN_IF_ERROR(device.copy(side,
+                                        recv + static_cast<uint64_t>(source) * block + piece.begin,
+                                        piece.scratch[static_cast<size_t>(source)], piece.length));
     }
     return {};
   };

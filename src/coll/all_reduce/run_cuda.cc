@@ -1,8 +1,9 @@
 // all_reduce on the device, in segments of what the scratch holds. In a segment every rank owns one
 // slice, cut into a few pieces:
 //
-//   caller's stream  barrier | operands 0, operands 1, ...             | results 0, results 1, ... | barrier
-//   side stream              |   (all operands 0 here) sum 0, (all operands 1 here) sum 1, ...
+//   caller's stream  barrier | operands 0, operands 1, ...             | results 0, results 1, ...
+//   | barrier side stream              |   (all operands 0 here) sum 0, (all operands 1 here) sum
+//   1, ...
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
 // exposed. Results go straight into peers' registered memory; otherwise into their scratch, from
@@ -30,8 +31,8 @@ uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / u
 /// segment, laid out as the segment is, in its second.
 class AllReduce {
  public:
-  AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op,
-            comm::Landing landing, uint64_t signature)
+  AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op, comm::Landing landing,
+            uint64_t signature)
       : device_(device),
         stream_(stream),
         sums_(device.side(comm::Device::kSums)),
@@ -95,8 +96,8 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = span_of(peer, at);
-      BRAID_RETURN_IF_ERROR(device_.copy(stream_, operand(peer, device_.rank(), at),
-                                         send_ + span.begin, span.bytes));
+      BRAID_RETURN_IF_ERROR(
+          device_.copy(stream_, operand(peer, device_.rank(), at), send_ + span.begin, span.bytes));
     }
     return {};
   }
@@ -115,8 +116,8 @@ class AllReduce {
     const Span span = span_of(device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      BRAID_RETURN_IF_ERROR(device_.copy(stream_, results(peer) + span.begin, recv_ + span.begin,
-                                         span.bytes));
+      BRAID_RETURN_IF_ERROR(
+          device_.copy(stream_, results(peer) + span.begin, recv_ + span.begin, span.bytes));
     }
     return {};
   }

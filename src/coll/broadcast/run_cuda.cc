@@ -65,11 +65,10 @@ class Broadcast {
   }
   Status pass_on(uint64_t step) {
     if (step == 0) return {};
-    const auto own = static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) %
-                                           device_.size());
+    const auto own =
+        static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
-      BRAID_RETURN_IF_ERROR(
-          push(other((own + i) % others_), place(device_.rank()), step - 1, own));
+      BRAID_RETURN_IF_ERROR(push(other((own + i) % others_), place(device_.rank()), step - 1, own));
     return {};
   }
 

@@ -16,9 +16,7 @@ std::byte* as_pointer(sys::DevicePtr address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-void add_flow(pcie::Flows& flows, const pcie::Flow& flow) {
-  flows.flow[flows.num_flows++] = flow;
-}
+void add_flow(pcie::Flows& flows, const pcie::Flow& flow) { flows.flow[flows.num_flows++] = flow; }
 
 }  // namespace
 
@@ -62,8 +60,7 @@ pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
   flows.num_lanes = kHostLanes;
   if (bytes == 0) return flows;
   const int everyone = device.size();
-  if (source != 0)
-    add_flow(flows, {device.rank(), everyone, as_pointer(source), nullptr, bytes});
+  if (source != 0) add_flow(flows, {device.rank(), everyone, as_pointer(source), nullptr, bytes});
   for (int step = 1; step < device.size(); ++step) {
     const int peer = (device.rank() + step) % device.size();
     const sys::DevicePtr to = destinations[static_cast<size_t>(peer)];

@@ -20,8 +20,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
 
 }  // namespace
 
-Status on_device(comm::Comm& comm, int ordinal,
-                 const std::function<Status(comm::Device&)>& call) {
+Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));

@@ -10,11 +10,10 @@
 
 namespace braid::coll::device {
 
-/// Runs `call` with the comm's Device for GPU `ordinal`. The first time this is collective and takes
-/// up to seconds. Errors: those of CallGuard and Device::create; invalid_argument when the comm uses
-/// another GPU already.
-Status on_device(comm::Comm& comm, int ordinal,
-                 const std::function<Status(comm::Device&)>& call);
+/// Runs `call` with the comm's Device for GPU `ordinal`. The first time this is collective and
+/// takes up to seconds. Errors: those of CallGuard and Device::create; invalid_argument when the
+/// comm uses another GPU already.
+Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call);
 
 /// The GPU whose memory `address` is; invalid_argument when it is not device memory.
 Result<int> device_of(sys::DevicePtr address);

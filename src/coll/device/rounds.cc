@@ -24,10 +24,9 @@ Status push_round(comm::Device& device, sys::Stream stream, const Exchange& e, u
     const int peer = (device.rank() + step) % device.size();
     const auto index = static_cast<size_t>(peer);
     const uint64_t length = std::min(piece, left_of(e.bytes[index], begin));
-    const sys::DevicePtr to =
-        e.landing.window != nullptr
-            ? e.landing.at(peer) + e.place_bytes + begin
-            : slot(device, device.scratch().at(peer), round, device.rank());
+    const sys::DevicePtr to = e.landing.window != nullptr
+                                  ? e.landing.at(peer) + e.place_bytes + begin
+                                  : slot(device, device.scratch().at(peer), round, device.rank());
     BRAID_RETURN_IF_ERROR(device.copy(stream, to, e.out[index] + begin, length));
   }
   return {};
@@ -64,8 +63,7 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& e,
       BRAID_RETURN_IF_ERROR(device.after(side, stream));
       BRAID_RETURN_IF_ERROR(finish(side, landed_piece(device, e, round - 1, piece)));
     }
-    if (round < num_rounds)
-      BRAID_RETURN_IF_ERROR(push_round(device, stream, e, round, piece));
+    if (round < num_rounds) BRAID_RETURN_IF_ERROR(push_round(device, stream, e, round, piece));
   }
   return in_place || num_rounds == 0 ? Status() : device.after(stream, side);
 }

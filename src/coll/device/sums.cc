@@ -5,12 +5,34 @@
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"
 
+namespace braid::kernels {
+
+std::span<const std::byte> reduce_whole_fatbin();
+std::span<const std::byte> reduce_floats_fatbin();
+std::span<const std::byte> reduce_rest_fatbin();
+
+}  // namespace braid::kernels
+
 namespace braid::coll::device {
 
 namespace {
 
+/// Where the entries of a dtype are: reduce_*.cu.
+std::span<const std::byte> reduce_fatbin(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+    case Dtype::kFloat32: return kernels::reduce_floats_fatbin();
+    case Dtype::kFloat64:
+    case Dtype::kFloat8E4m3:
+    case Dtype::kFloat8E5m2: return kernels::reduce_rest_fatbin();
+    default: return kernels::reduce_whole_fatbin();
+  }
+}
+
 void* as_pointer(sys::DevicePtr address) {
-  return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): the device's address
+  return reinterpret_cast<void*>(
+      address);  // NOLINT(performance-no-int-to-ptr): the device's address
 }
 
 }  // namespace
@@ -18,8 +40,7 @@ void* as_pointer(sys::DevicePtr address) {
 ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>& addresses,
                            int num_srcs, sys::DevicePtr dst, uint64_t count_elements) {
   ReduceArgs args{};
-  for (int r = 0; r < num_srcs; ++r)
-    args.srcs[r] = as_pointer(addresses[static_cast<size_t>(r)]);
+  for (int r = 0; r < num_srcs; ++r) args.srcs[r] = as_pointer(addresses[static_cast<size_t>(r)]);
   args.dsts[0] = as_pointer(dst);
   args.count_elements = count_elements;
   args.num_srcs = num_srcs;
@@ -33,9 +54,10 @@ Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, Dty
   constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
   constexpr uint64_t kMostBlocks = 16;            // of 132: the rest is the user's
   const uint64_t bytes = args.count_elements * dtype_bytes(dtype);
-  const auto blocks = static_cast<uint32_t>(
-      std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kMostBlocks));
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, device.kernel(reduce_fatbin(dtype), reduce_kernel_name(dtype, op)));
+  const auto blocks =
+      static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kMostBlocks));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
+                         device.kernel(reduce_fatbin(dtype), reduce_kernel_name(dtype, op)));
   return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, 0}, stream, args);
 }
 

@@ -74,8 +74,8 @@ class Device {
   Status register_memory(sys::DevicePtr memory, uint64_t bytes);
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
-  /// The registration that holds the whole span, or none. invalid_argument when the memory was freed
-  /// since, and its address given to somebody else.
+  /// The registration that holds the whole span, or none. invalid_argument when the memory was
+  /// freed since, and its address given to somebody else.
   Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes) const;
   /// This rank's scratch and the peers', of scratch_bytes() each.
   Landing scratch() const { return {&arena_, kScratchAt}; }

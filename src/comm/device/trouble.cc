@@ -5,17 +5,12 @@ namespace {
 
 const char* what_was_awaited(nvlink::Wait wait) {
   switch (wait) {
-    case nvlink::Wait::kBarrier:
-      return "barrier";
-    case nvlink::Wait::kSlotFree:
-      return "free slot of the host ring";
-    case nvlink::Wait::kSlotFull:
-      return "full slot of the host ring";
-    case nvlink::Wait::kPacket:
-      return "packet";
+    case nvlink::Wait::kBarrier: return "barrier";
+    case nvlink::Wait::kSlotFree: return "free slot of the host ring";
+    case nvlink::Wait::kSlotFull: return "full slot of the host ring";
+    case nvlink::Wait::kPacket: return "packet";
     case nvlink::Wait::kAgreement:
-    case nvlink::Wait::kNone:
-      break;
+    case nvlink::Wait::kNone: break;
   }
   return "nothing";
 }

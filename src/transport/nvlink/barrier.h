@@ -27,8 +27,9 @@ struct BoardCell {
 };
 
 struct Board {
-  BoardCell* cells[kMostRanks];  // [rank]: its cells [channel][source], as this device addresses them
-  uint64_t* numbers;             // [channel]: of the last barrier, in this device's memory
+  BoardCell*
+      cells[kMostRanks];  // [rank]: its cells [channel][source], as this device addresses them
+  uint64_t* numbers;      // [channel]: of the last barrier, in this device's memory
 };
 
 inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * kNumChannels * kMostRanks;

@@ -18,9 +18,9 @@ enum class Wait : uint32_t {
   kAgreement = 5,  // not a wait: a peer meant another call
 };
 
-/// Why a kernel gave up: one per GPU, in host memory that the GPU can write. The first block to fail
-/// takes `code` from 0 to 1, fills in the rest, and stores 2, after which the host may read it.
-/// Later failures change nothing.
+/// Why a kernel gave up: one per GPU, in host memory that the GPU can write. The first block to
+/// fail takes `code` from 0 to 1, fills in the rest, and stores 2, after which the host may read
+/// it. Later failures change nothing.
 struct Trouble {
   uint32_t code;
   Wait wait;

@@ -1,5 +1,5 @@
-// Window: one span of device memory per rank, all of the same size, each mapped by every rank of the
-// node. A rank's offset means the same place in every rank's span.
+// Window: one span of device memory per rank, all of the same size, each mapped by every rank of
+// the node. A rank's offset means the same place in every rank's span.
 //
 // Memory of cudaMalloc and cuMemAlloc travels between processes as a CUDA IPC handle of the whole
 // allocation; ranks that are threads of one process use each other's addresses. The mapping keeps a

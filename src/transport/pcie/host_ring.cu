@@ -110,13 +110,11 @@ __device__ void receive(const Team& team, const HostRing& ring, const Flow& flow
     const uint64_t length = min(static_cast<uint64_t>(view.slot_bytes), end - at);
     bool ok = true;
     if (threadIdx.x == 0)
-      ok = wait_for(team, &view.counters->full.value,
-                    {Wait::kSlotFull, flow.sender, number + 1});
+      ok = wait_for(team, &view.counters->full.value, {Wait::kSlotFull, flow.sender, number + 1});
     if (!all_agree(ok)) return;
     copy_bytes(flow.destination + at, view.slot(number), length);
     __syncthreads();
-    if (threadIdx.x == 0)
-      nvlink::store_release(&view.counters->free[team.rank].value, number + 1);
+    if (threadIdx.x == 0) nvlink::store_release(&view.counters->free[team.rank].value, number + 1);
     at += length;
   }
   if (threadIdx.x == 0) *progress = number;

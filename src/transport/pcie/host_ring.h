@@ -13,9 +13,9 @@
 // Reader   waits for full > s with acquire order, copies the slot out, then free = s + 1.
 //
 // Numbers go on from call to call in device memory and are never reset, so a graph can be replayed.
-// Both sides of a ring count alike because both derive the number of slots from the same byte count.
-// Nothing tears: a slot is written only after all its readers have let go of it, and read only after
-// it was written. Nothing hangs: nvlink/team.cuh.
+// Both sides of a ring count alike because both derive the number of slots from the same byte
+// count. Nothing tears: a slot is written only after all its readers have let go of it, and read
+// only after it was written. Nothing hangs: nvlink/team.cuh.
 #pragma once
 
 #include <cstddef>

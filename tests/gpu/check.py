@@ -1,0 +1,163 @@
+"""One rank of the GPU conformance run: every collective on GPU tensors against the CPU twin, byte
+for byte.
+
+    braid run -n 4 tests/gpu/check.py [--quick]
+
+Needs torch. Ranks share a GPU when there are fewer GPUs than ranks. Rank 0 prints one line per
+group of cases; the exit code is 1 when one byte differs.
+"""
+
+import argparse
+import os
+import sys
+import time
+
+import torch
+
+import braid
+
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+WHOLE = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+NARROW = [torch.float8_e4m3fn, torch.float8_e5m2]
+
+
+class Check:
+    def __init__(self, comm: braid.Comm, gpu: torch.device) -> None:
+        self.comm = comm
+        self.gpu = gpu
+        self.wrong = 0
+        self.done = 0
+        self.seed = 0
+
+    def random(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """Position- and rank-dependent bytes; every bit pattern of integers, plain floats."""
+        self.seed += 1
+        generator = torch.Generator().manual_seed(1000 * self.seed + self.comm.rank)
+        if dtype in WHOLE:
+            raw = torch.randint(0, 256, (count * dtype.itemsize,), dtype=torch.uint8, generator=generator)
+            return raw.view(dtype)
+        return torch.randn(count, generator=generator, dtype=torch.float32).to(dtype)
+
+    def same(self, what: str, got: torch.Tensor, want: torch.Tensor) -> None:
+        self.done += 1
+        a = got.cpu().contiguous().view(torch.uint8)
+        b = want.contiguous().view(torch.uint8)
+        if a.shape == b.shape and torch.equal(a, b):
+            return
+        self.wrong += 1
+        if self.wrong <= 5:
+            bad = (a != b).nonzero().flatten() if a.shape == b.shape else []
+            first = int(bad[0]) if len(bad) else -1
+            print(f"rank {self.comm.rank}: WRONG {what}: {len(bad)} of {b.numel()} bytes, first at {first}", flush=True)
+
+    def on_gpu(self, host: torch.Tensor, shift: int = 0) -> torch.Tensor:
+        """A copy on the GPU that begins `shift` elements into its allocation."""
+        whole = torch.empty(host.numel() + shift, dtype=host.dtype, device=self.gpu)
+        part = whole[shift:]
+        part.copy_(host)
+        return part
+
+    def all_ops(self, count: int, dtype: torch.dtype, op: str, shift: int) -> None:
+        comm, n = self.comm, self.comm.size
+        what = f"{count} x {dtype} {op} shift {shift}"
+        one = self.random(count, dtype)
+        many = self.random(count * n, dtype)
+        if dtype in FLOATS or dtype in WHOLE or dtype in NARROW:
+            want = comm.all_reduce(one.clone(), op)
+            self.same("all_reduce in place " + what, comm.all_reduce(self.on_gpu(one, shift), op), want)
+            out = torch.empty(count, dtype=dtype, device=self.gpu)
+            self.same("all_reduce " + what, comm.all_reduce(self.on_gpu(one, shift), op, out=out), want)
+            want = comm.reduce_scatter(many, op)
+            self.same("reduce_scatter " + what, comm.reduce_scatter(self.on_gpu(many, shift), op), want)
+        self.same("all_gather " + what, comm.all_gather(self.on_gpu(one, shift)), comm.all_gather(one))
+        self.same("all_to_all " + what, comm.all_to_all(self.on_gpu(many, shift)), comm.all_to_all(many))
+        buf = self.on_gpu(many, shift)
+        self.same("all_to_all in place " + what, comm.all_to_all(buf, out=buf), comm.all_to_all(many))
+        root = count % n
+        self.same("broadcast " + what, comm.broadcast(self.on_gpu(one, shift), root), comm.broadcast(one.clone(), root))
+        out = torch.empty(count * n, dtype=dtype, device=self.gpu)
+        mine = out[comm.rank * count : (comm.rank + 1) * count]
+        mine.copy_(one)
+        self.same("all_gather in place " + what, comm.all_gather(mine, out=out), comm.all_gather(one))
+
+    def registered(self, count: int, dtype: torch.dtype) -> None:
+        comm, n = self.comm, self.comm.size
+        one, many = self.random(count, dtype), self.random(count * n, dtype)
+        out = comm.register(torch.empty(count * n, dtype=dtype, device=self.gpu))
+        for share in (0.0, 0.3, 1.0):
+            for op in ("all_gather", "all_to_all"):
+                comm._force_host_share(self.gpu.index, op, share)
+            what = f"registered, host share {share}, {count} x {dtype}"
+            out.fill_(1)
+            self.same("all_gather " + what, comm.all_gather(self.on_gpu(one), out=out), comm.all_gather(one))
+            out.fill_(1)
+            self.same("all_to_all " + what, comm.all_to_all(self.on_gpu(many), out=out), comm.all_to_all(many))
+        part = out[:count]
+        self.same("all_reduce registered", comm.all_reduce(self.on_gpu(one), out=part), comm.all_reduce(one.clone()))
+        part.copy_(one)
+        self.same("all_reduce registered in place", comm.all_reduce(part), comm.all_reduce(one.clone()))
+        part.copy_(one)
+        self.same("broadcast registered", comm.broadcast(part, n - 1), comm.broadcast(one.clone(), n - 1))
+        comm.unregister(out)
+
+    def graph(self, count: int) -> None:
+        """Capture once, replay with new data each time."""
+        comm = self.comm
+        buf = torch.zeros(count, device=self.gpu)
+        comm.all_reduce(buf)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_reduce(buf)
+        for _ in range(5):
+            one = self.random(count, torch.float32)
+            buf.copy_(one)
+            graph.replay()
+            self.same(f"graph all_reduce {count}", buf, comm.all_reduce(one.clone()))
+
+    def streams(self) -> None:
+        """Calls on two streams of one comm are ordered among each other."""
+        one = self.random(300_000, torch.float32)
+        want = self.comm.all_reduce(one.clone())
+        tensors = [self.on_gpu(one) for _ in range(6)]
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()
+        for i, tensor in enumerate(tensors):
+            self.comm.all_reduce(tensor, stream=side if i % 2 else None)
+        torch.cuda.synchronize()
+        for tensor in tensors:
+            self.same("two streams", tensor, want)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    torch.cuda.set_device(gpu)
+    with braid.init(tune=False, progress=False) as comm:
+        check = Check(comm, gpu)
+
+        def group(name, body):
+            begin = time.monotonic()
+            body()
+            if comm.rank == 0:
+                print(f"{name}: {check.done} cases, {check.wrong} wrong, {time.monotonic() - begin:.1f} s", flush=True)
+
+        sizes = [0, 1, 3, 1000, 4097, 70_001] if quick else [0, 1, 3, 17, 1000, 4097, 70_001, 1_000_003]
+        for dtype in FLOATS + WHOLE + NARROW:
+            for op in ("sum",) if quick else ("sum", "avg", "min", "max", "prod"):
+                group(f"{dtype} {op}", lambda: [check.all_ops(s, dtype, op, shift) for s in sizes for shift in (0, 1)])
+        for count in (5_000_000,) if quick else (5_000_000, 40_000_000):
+            group(f"large {count}", lambda: check.all_ops(count, torch.bfloat16, "sum", 0))
+            group(f"registered {count}", lambda: check.registered(count, torch.float32))
+        group("streams", check.streams)
+        for count in (1000, 3_000_000):
+            group(f"graph {count}", lambda: check.graph(count))
+        if comm.rank == 0:
+            print(f"gpu check: {comm.size} ranks: {check.done} cases, {check.wrong} wrong", flush=True)
+        return 1 if check.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
