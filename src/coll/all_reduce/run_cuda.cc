@@ -50,7 +50,7 @@ class AllReduce {
     bytes_ = bytes;
     send_ = send + begin;
     recv_ = recv + begin;
-    slice_ = round_up((bytes + n_ - 1) / n_, kUnit);
+    slice_ = std::max(round_up((bytes + n_ - 1) / n_, kUnit), kUnit);
     piece_ = slice_ <= kSmallPiece ? slice_ : round_up((slice_ + kPieces - 1) / kPieces, kUnit);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
