@@ -23,11 +23,12 @@ extern "C" __global__ void __launch_bounds__(32)
   if (peer < team.size && peer != team.rank) {
     BoardCell* theirs = cell_of(board, peer, channel, team.rank);
     __threadfence_system();
-    theirs->signature = signature;
+    theirs->signature[number % 2] = signature;
     store_release(&theirs->number, number);
     const BoardCell* ours = cell_of(board, team.rank, channel, peer);
     if (wait_for(team, &ours->number, {Wait::kBarrier, peer, number})) {
-      const uint64_t theirs_meant = *static_cast<const volatile uint64_t*>(&ours->signature);
+      const uint64_t theirs_meant =
+          *static_cast<const volatile uint64_t*>(&ours->signature[number % 2]);
       if (theirs_meant != signature)
         give_up(team, {Wait::kAgreement, peer, signature}, theirs_meant, false);
     }

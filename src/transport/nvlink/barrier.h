@@ -8,8 +8,10 @@
 // stream did before the barrier (copy engines included) is then visible to what any rank's stream
 // does after it.
 //
-// Why it cannot tear: a peer's next number can come only after it has seen ours, and we write ours
-// for the next barrier only after we have read this one's signatures. Why it cannot hang: team.cuh.
+// Why it cannot tear: a peer that has seen our number goes on, and may write its next number and
+// signature before we have read this one's; so signatures have two places by turns. The one after
+// the next it cannot write: for that it must see our next number, which we write after reading.
+// Why it cannot hang: team.cuh.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +24,8 @@ inline constexpr int kNumChannels = 8;  // barriers that may be under way at onc
 
 struct BoardCell {
   uint64_t number;
-  uint64_t signature;
-  uint64_t gap[14];  // 128 bytes a cell: peers never write to one line
+  uint64_t signature[2];  // of even and of odd numbers
+  uint64_t gap[13];       // 128 bytes a cell: peers never write to one line
 };
 
 struct Board {
