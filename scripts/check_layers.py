@@ -30,6 +30,7 @@ CONTAINED: dict[str, str] = {
     r"nlohmann/json\.hpp": r".*\.cc",
     r"nanobind/": r"bindings/python/.*",
     r"rdma/|infiniband/|hwloc|numa": r"src/(sys|transport/rdma)/.*",
+    r"cuda": r".*\.cuh?",  # host code speaks to the driver through sys/cuda/api.h
     r"openssl/": r"src/(sys|group)/.*",
     r"iostream|regex|filesystem": r".*\.cc",
 }

@@ -132,10 +132,11 @@ Status FakeCuda::unmap(DevicePtr at, uint64_t bytes) {
   const auto found = mappings_.find(at);
   if (found == mappings_.end() || found->second.bytes != bytes)
     return driver_error("fake cuda: unmap: {} bytes at {:#x} are not mapped", bytes, at);
-  mappings_.erase(found);
   // The addresses stay reserved, and touching them must fail.
-  ::mmap(pointer_to(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
-         -1, 0);
+  if (::mmap(pointer_to(at), bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
+    return driver_error("fake cuda: unmap: {}", error_text(errno));
+  mappings_.erase(found);
   return {};
 }
 

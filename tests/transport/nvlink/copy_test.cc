@@ -8,10 +8,13 @@
 
 #include "sys/cuda/launch.h"
 #include "sys/cuda/owned.h"
+#include "transport/lane.h"
 #include "transport/nvlink/words.cuh"
 
 namespace braid::transport::nvlink {
 namespace {
+
+static_assert(kMaxFlags == kMaxRanks);
 
 constexpr size_t kRoom = 1 << 12;
 constexpr auto kUntouched = std::byte{0xee};
