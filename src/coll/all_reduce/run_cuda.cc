@@ -23,7 +23,7 @@ constexpr int kSegmentChannel = 0;
 constexpr int kSumsChannel = 1;
 constexpr uint64_t kUnit = 256;  // slices and pieces hold whole elements and begin aligned
 constexpr uint64_t kSmallPiece = 8 << 20;  // a copy below it pays more for its start than it hides
-constexpr uint64_t kPieces = 2;
+constexpr uint64_t kMostPieces = 4;
 
 uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -51,10 +51,11 @@ class AllReduce {
     send_ = send + begin;
     recv_ = recv + begin;
     slice_ = std::max(round_up((bytes + n_ - 1) / n_, kUnit), kUnit);
-    piece_ = slice_ <= kSmallPiece ? slice_ : round_up((slice_ + kPieces - 1) / kPieces, kUnit);
+    const uint64_t pieces = std::clamp<uint64_t>(slice_ / kSmallPiece, 1, kMostPieces);
+    piece_ = round_up((slice_ + pieces - 1) / pieces, kUnit);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
-    std::array<sys::Event, kPieces> summed;
+    std::array<sys::Event, kMostPieces> summed;
     const uint64_t num_pieces = (slice_ + piece_ - 1) / piece_;
     for (uint64_t p = 0; p < num_pieces; ++p) {
       BRAID_RETURN_IF_ERROR(push_operands(p * piece_));

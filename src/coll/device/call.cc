@@ -5,7 +5,6 @@ namespace braid::coll::device {
 namespace {
 
 constexpr uint64_t kHostFromBytes = 4 << 20;  // a block below it ends before the ring has filled
-constexpr int kHostLanes = 4;
 
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15;
@@ -57,7 +56,7 @@ pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
                             const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
                             uint64_t bytes) {
   pcie::Flows flows{};
-  flows.num_lanes = kHostLanes;
+  flows.num_lanes = device.host_lanes();
   if (bytes == 0) return flows;
   const int everyone = device.size();
   if (source != 0) add_flow(flows, {device.rank(), everyone, as_pointer(source), nullptr, bytes});
@@ -74,7 +73,7 @@ pcie::Flows each_to_each(const comm::Device& device,
                          const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
                          uint64_t bytes) {
   pcie::Flows flows{};
-  flows.num_lanes = kHostLanes;
+  flows.num_lanes = device.host_lanes();
   if (bytes == 0) return flows;
   for (int step = 1; step < device.size(); ++step) {
     const int peer = (device.rank() + step) % device.size();

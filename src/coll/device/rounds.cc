@@ -6,66 +6,102 @@ namespace braid::coll::device {
 
 namespace {
 
-constexpr int kRoundsChannel = 0;
+constexpr int kStartChannel = 0;
+constexpr int kLandedChannel = 1;
 constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin aligned
-
-/// Where rank r's piece of round k lands in a scratch that begins at `base`.
-sys::DevicePtr slot(const comm::Device& device, sys::DevicePtr base, uint64_t round, int source) {
-  const uint64_t half = round % 2 * (device.scratch_bytes() / 2);
-  return base + half + static_cast<uint64_t>(source) * piece_bytes(device);
-}
+constexpr uint64_t kLeastPiece = 8 << 20;
+constexpr uint64_t kMostPiece = 32 << 20;
+constexpr uint64_t kMostSlots = 16;  // marks of a call are at most two per slot
 
 uint64_t left_of(uint64_t bytes, uint64_t begin) { return bytes > begin ? bytes - begin : 0; }
 
-Status push_round(comm::Device& device, sys::Stream stream, const Exchange& e, uint64_t round,
-                  uint64_t piece) {
-  const uint64_t begin = round * piece;
-  for (int step = 1; step < device.size(); ++step) {
-    const int peer = (device.rank() + step) % device.size();
-    const auto index = static_cast<size_t>(peer);
-    const uint64_t length = std::min(piece, left_of(e.bytes[index], begin));
-    const sys::DevicePtr to = e.landing.window != nullptr
-                                  ? e.landing.at(peer) + e.place_bytes + begin
-                                  : slot(device, device.scratch().at(peer), round, device.rank());
-    BRAID_RETURN_IF_ERROR(device.copy(stream, to, e.out[index] + begin, length));
-  }
-  return {};
-}
+/// One exchange under way.
+class Rounds {
+ public:
+  Rounds(comm::Device& device, sys::Stream stream, const Exchange& exchange)
+      : device_(device),
+        stream_(stream),
+        side_(device.side(comm::Device::kSums)),
+        e_(exchange),
+        in_place_(exchange.landing.window != nullptr),
+        piece_(in_place_ ? std::max<uint64_t>(e_.most_bytes, 1)
+                         : piece_bytes(device, e_.most_bytes)),
+        num_rounds_((e_.most_bytes + piece_ - 1) / piece_),
+        num_slots_(std::min(device.scratch_bytes() / (piece_ * device.size()), kMostSlots)) {}
 
-Piece landed_piece(const comm::Device& device, const Exchange& e, uint64_t round, uint64_t piece) {
-  Piece landed{round * piece, std::min(piece, left_of(e.most_bytes, round * piece)), {}};
-  for (int r = 0; r < device.size(); ++r)
-    landed.scratch[static_cast<size_t>(r)] =
-        slot(device, device.scratch().at(device.rank()), round, r);
-  return landed;
-}
+  Status run_in_place() {
+    for (uint64_t round = 0; round < num_rounds_; ++round) BRAID_RETURN_IF_ERROR(push(round));
+    return device_.barrier(stream_, kStartChannel, e_.signature);
+  }
+
+  Status run_through_scratch(const std::function<Status(sys::Stream, const Piece&)>& finish) {
+    BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
+    for (uint64_t round = 0; round < num_rounds_; ++round) {
+      if (round >= num_slots_)
+        BRAID_RETURN_IF_ERROR(device_.wait(stream_, landed_[(round + 1) % num_slots_]));
+      BRAID_RETURN_IF_ERROR(push(round));
+      BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
+      BRAID_RETURN_IF_ERROR(device_.barrier(side_, kLandedChannel, e_.signature));
+      BRAID_ASSIGN_OR_RETURN(landed_[round % num_slots_], device_.mark(side_));
+      BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round)));
+    }
+    return device_.after(stream_, side_);
+  }
+
+ private:
+  /// Where `source`'s piece of a round lands in a scratch that begins at `base`.
+  sys::DevicePtr slot(sys::DevicePtr base, uint64_t round, int source) const {
+    const auto n = static_cast<uint64_t>(device_.size());
+    return base + (round % num_slots_ * n + static_cast<uint64_t>(source)) * piece_;
+  }
+
+  Status push(uint64_t round) {
+    const uint64_t begin = round * piece_;
+    for (int step = 1; step < device_.size(); ++step) {
+      const int peer = (device_.rank() + step) % device_.size();
+      const auto index = static_cast<size_t>(peer);
+      const uint64_t length = std::min(piece_, left_of(e_.bytes[index], begin));
+      const sys::DevicePtr to = in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
+                                          : slot(device_.scratch().at(peer), round, device_.rank());
+      BRAID_RETURN_IF_ERROR(device_.copy(stream_, to, e_.out[index] + begin, length));
+    }
+    return {};
+  }
+
+  Piece landed_piece(uint64_t round) const {
+    Piece landed{round * piece_, std::min(piece_, left_of(e_.most_bytes, round * piece_)), {}};
+    for (int r = 0; r < device_.size(); ++r)
+      landed.scratch[static_cast<size_t>(r)] = slot(device_.scratch().at(device_.rank()), round, r);
+    return landed;
+  }
+
+  comm::Device& device_;
+  const sys::Stream stream_;
+  const sys::Stream side_;
+  const Exchange& e_;
+  const bool in_place_;
+  const uint64_t piece_;
+  const uint64_t num_rounds_;
+  const uint64_t num_slots_;
+  std::array<sys::Event, kMostSlots> landed_{};  // [round % num_slots_]: after its barrier
+};
 
 }  // namespace
 
-uint64_t piece_bytes(const comm::Device& device) {
-  return device.scratch_bytes() / 2 / static_cast<uint64_t>(device.size()) / kPieceUnit *
-         kPieceUnit;
+uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes) {
+  const uint64_t most = device.scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
+  const uint64_t wanted = std::clamp(block_bytes / 8, kLeastPiece, kMostPiece);
+  return std::min(wanted, most) / kPieceUnit * kPieceUnit;
 }
 
-Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& e,
+Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exchange,
                   const std::function<Status()>& started,
                   const std::function<Status(sys::Stream, const Piece&)>& finish) {
-  const bool in_place = e.landing.window != nullptr;
-  const uint64_t piece = in_place ? std::max<uint64_t>(e.most_bytes, 1) : piece_bytes(device);
-  const uint64_t num_rounds = (e.most_bytes + piece - 1) / piece;
-  const sys::Stream side = device.side(comm::Device::kSums);
-  for (uint64_t round = 0; round <= num_rounds; ++round) {
-    // The side stream holds finish(round - 2) and what came before.
-    if (!in_place && round >= 2) BRAID_RETURN_IF_ERROR(device.after(stream, side));
-    BRAID_RETURN_IF_ERROR(device.barrier(stream, kRoundsChannel, e.signature));
-    if (round == 0) BRAID_RETURN_IF_ERROR(started());
-    if (!in_place && round >= 1) {
-      BRAID_RETURN_IF_ERROR(device.after(side, stream));
-      BRAID_RETURN_IF_ERROR(finish(side, landed_piece(device, e, round - 1, piece)));
-    }
-    if (round < num_rounds) BRAID_RETURN_IF_ERROR(push_round(device, stream, e, round, piece));
-  }
-  return in_place || num_rounds == 0 ? Status() : device.after(stream, side);
+  Rounds rounds(device, stream, exchange);
+  BRAID_RETURN_IF_ERROR(device.barrier(stream, kStartChannel, exchange.signature));
+  BRAID_RETURN_IF_ERROR(started());
+  return exchange.landing.window != nullptr ? rounds.run_in_place()
+                                            : rounds.run_through_scratch(finish);
 }
 
 }  // namespace braid::coll::device

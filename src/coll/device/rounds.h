@@ -2,15 +2,16 @@
 //
 // A stream's copies go to peers in turn, rotated by rank, so that no two ranks push to one peer at
 // a time. Where peers' results may be written in place (registered memory) there is one round.
-// Elsewhere blocks land in the receiver's scratch, a piece a round, in two halves by turns:
+// Elsewhere blocks land in the receiver's scratch, a piece a round:
 //
-//   caller's stream   barrier 0   push 0   barrier 1   push 1   barrier 2   push 2 ...   barrier K
-//   side stream                                finish 0             finish 1                finish
-//   K-1
+//   caller's stream   barrier   push 0   push 1        push 2         ...
+//   side stream                 (0 out)  barrier 0, finish 0   (1 out) barrier 1, finish 1   ...
 //
-// Barrier k says: everyone's pushes of round k-1 have landed, and everyone has finished round k-2,
-// whose half of the scratch the pushes of round k are going to fill. finish() takes a landed piece
-// out of the scratch: copies it to where it belongs, or sums it.
+// The copy engines never wait for a finish() while there is scratch left: it is a ring of slots.
+// Barrier k on the side stream says that everyone's pushes of round k have landed, and that
+// everyone has finished round k - 1; so a push that uses a slot again waits for the barrier one
+// round after the slot's last use. finish() takes a landed piece out of the scratch: copies it to
+// where it belongs, or sums it.
 #pragma once
 
 #include <array>
@@ -49,7 +50,8 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
                   const std::function<Status()>& started,
                   const std::function<Status(sys::Stream, const Piece&)>& finish);
 
-/// How many bytes of each block one round moves through the scratch.
-uint64_t piece_bytes(const comm::Device& device);
+/// How many bytes of each block one round moves through the scratch: small enough that the last
+/// finish() is short, large enough for the copy engines, of which every copy costs 5 us.
+uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes);
 
 }  // namespace braid::coll::device

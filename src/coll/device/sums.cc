@@ -52,10 +52,9 @@ Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, Dty
            RedOp op) {
   if (args.count_elements == 0) return {};
   constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
-  constexpr uint64_t kMostBlocks = 16;            // of 132: the rest is the user's
   const uint64_t bytes = args.count_elements * dtype_bytes(dtype);
   const auto blocks =
-      static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kMostBlocks));
+      static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, device.sum_blocks()));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
                          device.kernel(reduce_fatbin(dtype), reduce_kernel_name(dtype, op)));
   return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, 0}, stream, args);

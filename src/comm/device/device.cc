@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/clock.h"
@@ -26,13 +27,6 @@ T* as_device(sys::DevicePtr address) {
 
 }  // namespace
 
-// Where no measurement says better: the host ring's rate beside NVLink's, for two GPUs and for more
-// (records of the probes: 33 and 48 of 385 GB/s).
-double default_host_share(plan::Op op, int size) {
-  if (op != plan::Op::kAllGather && op != plan::Op::kAllToAll) return 0;
-  return size == 2 ? 33.0 / (385 + 33) : 44.0 / (385 + 44);
-}
-
 // ---- making ----
 
 Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal) {
@@ -53,8 +47,12 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
 
 Status Device::prepare() {
   scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH");
-  for (const plan::Op op : plan::kAllOps)
-    set_host_share(op, default_host_share(op, state_.size()));
+  host_lanes_ = static_cast<int>(state_.config.integer("BRAID_GPU_LANES"));
+  if (host_lanes_ < 1 || host_lanes_ > pcie::kMostLanes)
+    return invalid_argument("BRAID_GPU_LANES: asked for 1 to {}, found {}", pcie::kMostLanes,
+                            host_lanes_);
+  sum_blocks_ =
+      static_cast<uint64_t>(std::max<int64_t>(1, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
   if (state_.size() > nvlink::kMostRanks)
     return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
                        nvlink::kMostRanks);

@@ -102,6 +102,9 @@ class Device {
   /// Part of a block that the host link carries, 0 to 1.
   double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
   void set_host_share(plan::Op op, double share) { host_share_[static_cast<size_t>(op)] = share; }
+  /// Blocks that one flow over the host link is moved by, and that a sum may use.
+  int host_lanes() const { return host_lanes_; }
+  uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
   /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture.
   /// unavailable when this build has no kernels.
@@ -158,6 +161,8 @@ class Device {
   sys::Stream last_stream_{};
   bool has_last_call_ = false;
   std::array<double, plan::kNumOps> host_share_{};
+  int host_lanes_ = 0;
+  uint64_t sum_blocks_ = 0;
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;
