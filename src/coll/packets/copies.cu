@@ -87,18 +87,20 @@ __device__ bool await_packet(const Call& call, const Packet* at, int from, Words
 /// Every rank but the root sends a greeting to all; the root's data is its greeting. The first
 /// block does it, a thread for each peer.
 __device__ void greet(const Call& call, uint64_t slot) {
-  const int peer = static_cast<int>(threadIdx.x);
-  if (blockIdx.x != 0 || peer >= call.size() || peer == call.rank()) return;
-  if (call.rank() != call.args.root)
-    send_packet(call, call.half_of(peer) + slot + call.rank(), {0, 0});
+  if (blockIdx.x != 0 || call.rank() == call.args.root) return;
+  for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
+    if (peer != call.rank()) send_packet(call, call.half_of(peer) + slot + call.rank(), {0, 0});
+  }
 }
 
 __device__ void await_greetings(const Call& call, uint64_t slot) {
-  const int peer = static_cast<int>(threadIdx.x);
-  if (blockIdx.x != 0 || peer >= call.size() || peer == call.rank()) return;
-  Words nothing;
-  if (peer != call.args.root)
-    await_packet(call, call.half_of(call.rank()) + slot + peer, peer, &nothing);
+  if (blockIdx.x != 0) return;
+  const Packet* greetings = call.half_of(call.rank()) + slot;
+  for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
+    Words nothing;
+    if (peer == call.rank() || peer == call.args.root) continue;
+    if (!await_packet(call, greetings + peer, peer, &nothing)) return;
+  }
 }
 
 __device__ void send_message(const Call& call, uint64_t slot) {
