@@ -15,7 +15,7 @@ struct Row {
    "braid_" family "_" dtype "_max", "braid_" family "_" dtype "_min",  \
    "braid_" family "_" dtype "_avg"}
 #define BRAID_ROW(dtype, name) \
-  {Dtype::dtype, BRAID_NAMES("reduce", name), BRAID_NAMES("packets", name)}
+  {Dtype::dtype, BRAID_NAMES("reduce", name), BRAID_NAMES("packets_reduce", name)}
 
 constexpr Row kRows[] = {
     BRAID_ROW(kInt8, "int8"),

@@ -8,7 +8,8 @@ namespace braid::coll {
 /// "braid_reduce_<dtype>_<op>", the entry that takes ReduceArgs; nullptr outside the enums.
 const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
 
-/// "braid_packets_<dtype>_<op>", the entry that takes PacketReduceArgs; nullptr outside the enums.
+/// "braid_packets_reduce_<dtype>_<op>", the entry that takes PacketArgs (packets.h); nullptr
+/// outside the enums.
 const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
 
 }  // namespace braid::coll

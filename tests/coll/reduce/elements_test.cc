@@ -161,7 +161,7 @@ TEST_P(Elements, HaveAKernelOfTheirName) {
   const auto [dtype, op] = GetParam();
   const std::string suffix = std::string(dtype_name(dtype)) + "_" + redop_name(op);
   EXPECT_EQ(reduce_kernel_name(dtype, op), "braid_reduce_" + suffix);
-  EXPECT_EQ(packet_reduce_kernel_name(dtype, op), "braid_packets_" + suffix);
+  EXPECT_EQ(packet_reduce_kernel_name(dtype, op), "braid_packets_reduce_" + suffix);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Elements,

@@ -1,0 +1,53 @@
+// Launch shapes and area sizes of the packet kernels. The kernels themselves need a GPU:
+// tests/device/packets_check.cu.
+#include <gtest/gtest.h>
+
+#include "coll/packets/packets.h"
+
+namespace braid::coll {
+namespace {
+
+constexpr PacketOp kOps[] = {PacketOp::kAllReduce, PacketOp::kAllGather, PacketOp::kReduceScatter,
+                             PacketOp::kAllToAll, PacketOp::kBroadcast};
+constexpr uint64_t kSizes[] = {0, 1, 8, 1000, 8192, 65'536, 200'001, 1 << 20};
+
+bool counts_blocks(PacketOp op) { return op != PacketOp::kAllReduce && op != PacketOp::kBroadcast; }
+
+TEST(PacketsShape, EveryCallFitsTheAreaOfItsBytes) {
+  for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
+    for (const uint64_t most : kSizes)
+      for (const uint64_t bytes : kSizes)
+        for (const PacketOp op : kOps) {
+          if (bytes * (counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1) > most) continue;
+          EXPECT_LE(packet_call_bytes(op, bytes, ranks), packet_area_bytes(most, ranks))
+              << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";
+        }
+}
+
+TEST(PacketsShape, BlocksGrowWithTheMessage) {
+  for (const PacketOp op : kOps) {
+    EXPECT_EQ(packets_shape(op, 0, 8).num_blocks, 1U);
+    EXPECT_EQ(packets_shape(op, 1024, 8).num_blocks, 1U);
+    EXPECT_EQ(packets_shape(op, 4 << 20, 8).num_blocks, kMostPacketBlocks);
+    EXPECT_EQ(packets_shape(op, 4 << 20, 8).num_threads, kPacketThreads);
+  }
+}
+
+TEST(PacketsShape, LargeAllReducesTakeTwoShots) {
+  const auto path = [](uint64_t bytes, int ranks) {
+    return packets_shape(PacketOp::kAllReduce, bytes, ranks).path;
+  };
+  EXPECT_EQ(path(8 << 10, 8), PacketPath::kOneShot);
+  EXPECT_EQ(path(1 << 20, 8), PacketPath::kTwoShot);
+  EXPECT_EQ(path(1 << 20, 2), PacketPath::kOneShot);  // as many bytes, one trip less
+  EXPECT_EQ(packets_shape(PacketOp::kReduceScatter, 1, 8).path, PacketPath::kReduceScatter);
+  EXPECT_EQ(packets_shape(PacketOp::kBroadcast, 1, 8).path, PacketPath::kCopy);
+}
+
+TEST(PacketsShape, HalvesLieOnTheGridOfPackets) {
+  for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
+    for (const uint64_t most : kSizes) EXPECT_EQ(packet_area_bytes(most, ranks) % 32, 0U);
+}
+
+}  // namespace
+}  // namespace braid::coll
