@@ -50,7 +50,7 @@ endif()
 
 # Compiles src/<path> to <build>/kernels/<path without .cu>.fatbin, where scripts/check_sass looks for it.
 function(braid_compile_fatbin path fatbin)
-  set(flags -fatbin -std=c++20 -O3 -Werror all-warnings --expt-relaxed-constexpr -I${CMAKE_SOURCE_DIR}/src)
+  set(flags -fatbin -std=c++20 -O3 -Werror all-warnings --expt-relaxed-constexpr -Xfatbin=-compress-all -I${CMAKE_SOURCE_DIR}/src)
   foreach(architecture ${braid_cuda_architectures})
     list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()

@@ -31,6 +31,8 @@ constexpr Option kOptions[] = {
      "Slots per lane, which bounds the pieces in flight to one peer."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "4",
      "Thread blocks that move one GPU's message over the PCIe link, 1 to 8."},
+    {"BRAID_GPU_PACKETS", OptionType::kBytes, "1MiB",
+     "Largest GPU message (all ranks' blocks together) that goes by low-latency packets."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",

@@ -2,6 +2,7 @@
 // everything goes through scratch, where a piece is taken out only after ours of that round left.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
+#include "coll/device/packets.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -14,6 +15,10 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
+  if (n > 1 && !in_place && fits_packets(device, PacketOp::kAllToAll, block)) {
+    BRAID_RETURN_IF_ERROR(run_packets(device, stream, {PacketOp::kAllToAll, send, recv, block}));
+    return call.end();
+  }
   Exchange e;
   if (!in_place) {
     BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));

@@ -10,6 +10,7 @@
 
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
+#include "coll/device/packets.h"
 
 namespace braid::coll::device {
 
@@ -90,6 +91,11 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() == 1) return call.end();
+  if (fits_packets(device, PacketOp::kBroadcast, bytes)) {
+    BRAID_RETURN_IF_ERROR(run_packets(
+        device, stream, {PacketOp::kBroadcast, buf, buf, bytes, Dtype::kUint8, RedOp::kSum, root}));
+    return call.end();
+  }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(buf, bytes));
   Broadcast run(device, stream, root, landing,
                 signature_of({plan::Op::kBroadcast, dtype, RedOp::kSum, count, root}, landing));

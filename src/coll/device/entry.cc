@@ -1,5 +1,6 @@
 #include "coll/device/entry.h"
 
+#include "coll/device/packets.h"
 #include "comm/state.h"
 
 namespace braid::coll::device {
@@ -9,7 +10,8 @@ namespace {
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
-                           comm::Device::create(state, sys::real_cuda(), ordinal));
+                           comm::Device::create(state, sys::real_cuda(), ordinal,
+                                                packet_area_for(state.config, state.size())));
     state.device = std::move(made);
   }
   if (state.device->ordinal() != ordinal)

@@ -27,7 +27,8 @@
 // Nothing hangs: a block sends all that it can before it waits, and waits only for the block of its
 //   own number on other ranks, so that blocks need not be resident together. Every wait looks at
 //   the clock and at the host's word. A wait that ends without its packet notes it in Trouble and
-//   in PacketState, the thread skips its remaining work, and later calls of this rank do nothing.
+//   in Team::has_failed, the thread skips its remaining work, and later calls of this rank do
+//   nothing.
 //   The fast path reads no host memory: that costs a microsecond, a fifth of the whole call.
 #pragma once
 
@@ -73,10 +74,6 @@ __device__ __forceinline__ Call begin_call(const PacketArgs& args) {
   return {args, epoch, static_cast<uint32_t>(epoch), epoch % 2 * (args.packets.capacity_bytes / 2)};
 }
 
-__device__ __forceinline__ bool is_broken(const PacketArgs& args) {
-  return *const_cast<volatile uint32_t*>(&args.packets.state->has_failed) != 0;
-}
-
 /// All threads of every block come here. The last block closes the call: by then every block has
 /// read the epoch. No fence: nothing but the counter passes between blocks, and a fence would wait
 /// for the peers to have taken all packets.
@@ -111,7 +108,6 @@ static __device__ __noinline__ bool may_go_on(const PacketArgs& args, uint32_t f
   const bool noted = nvlink::load_host_word(&team.trouble->code) != 0;
   if (!aborted && !noted && nvlink::device_ns() - start_ns < team.timeout_ns) return true;
   nvlink::give_up(team, {nvlink::Wait::kPacket, peer, flag}, seen, aborted);
-  *const_cast<volatile uint32_t*>(&args.packets.state->has_failed) = 1;
   return false;
 }
 

@@ -31,7 +31,7 @@ inline constexpr uint32_t kMostPacketBlocks = 32;
 struct PacketState {
   uint64_t epoch;        // of the last call that ended; 0 before the first
   uint32_t blocks_done;  // of the call that runs; 0 between calls
-  uint32_t has_failed;   // not 0: a wait ended without its packet, and later calls do nothing
+  uint32_t unused;       // room for Team::has_failed
 };
 static_assert(sizeof(PacketState) == 16);
 

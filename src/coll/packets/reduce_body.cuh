@@ -128,7 +128,7 @@ __device__ __forceinline__ void receive_sums(const Call& call, const Slices& sli
 
 template <typename R>
 __device__ __forceinline__ void reduce_packets(const PacketArgs& args) {
-  if (is_broken(args)) return;
+  if (nvlink::has_failed(args.team)) return;
   const Call call = begin_call(args);
   const Slices slices(call);
   send_operands(call, slices);

@@ -29,14 +29,16 @@ T* as_device(sys::DevicePtr address) {
 
 // ---- making ----
 
-Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal) {
+Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal,
+                                               uint64_t packet_bytes) {
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
+  device->packet_bytes_ = packet_bytes;
   Status own = device->prepare();
   BRAID_ASSIGN_OR_RETURN(device->arena_,
                          nvlink::share_window(*state.group, cuda,
                                               {"gpu arena", ordinal, device->arena_memory_,
-                                               kScratchAt + device->scratch_bytes_, std::move(own)},
+                                               device->arena_bytes(), std::move(own)},
                                               deadline));
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = as_device<nvlink::BoardCell>(device->arena_.at(r));
@@ -46,7 +48,11 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
 }
 
 Status Device::prepare() {
-  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH");
+  constexpr uint64_t kScratchUnit = 1 << 20;
+  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH") / kScratchUnit * kScratchUnit;
+  if (scratch_bytes_ < 16 * kScratchUnit)
+    return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
+                            state_.config.bytes("BRAID_GPU_SCRATCH"));
   host_lanes_ = static_cast<int>(state_.config.integer("BRAID_GPU_LANES"));
   if (host_lanes_ < 1 || host_lanes_ > pcie::kMostLanes)
     return invalid_argument("BRAID_GPU_LANES: asked for 1 to {}, found {}", pcie::kMostLanes,
@@ -98,16 +104,23 @@ Status Device::make_page() {
   return {};
 }
 
+// The GPU's own memory: the packets' counters, the word that says a wait has failed, the numbers of
+// barriers, the ring's progress.
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
-  const uint64_t numbers_bytes = sizeof(uint64_t) * nvlink::kNumChannels;
-  const uint64_t local_bytes = numbers_bytes + sizeof(pcie::RingProgress);
-  BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(kScratchAt + scratch_bytes_));
-  BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(local_bytes));
-  board_.numbers = as_device<uint64_t>(local_memory_);
-  ring_.progress = as_device<pcie::RingProgress>(local_memory_ + numbers_bytes);
+  constexpr uint64_t kFailedAt = 64;
+  constexpr uint64_t kNumbersAt = 128;
+  constexpr uint64_t kProgressAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
+  constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
+  BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
+  BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
+  team_.has_failed = as_device<uint32_t>(local_memory_ + kFailedAt);
+  board_.numbers = as_device<uint64_t>(local_memory_ + kNumbersAt);
+  ring_.progress = as_device<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, local_bytes, {}));
+  BRAID_RETURN_IF_ERROR(
+      cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0, packet_bytes_, {}));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }
 

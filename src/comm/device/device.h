@@ -1,7 +1,7 @@
 // Device: what the collectives of one GPU need. Made once per comm, at its first call with device
 // memory; every rank of the comm makes its own, and all ranks of the node reach each other's.
 //
-//   arena     device memory that all peers can write: barrier board, packet area, scratch
+//   arena     device memory that all peers can write: barrier board, scratch, packet area
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   registered  users' own memory, where peers may write results in place
 //   streams   three of our own beside the caller's, joined to it by events
@@ -50,10 +50,12 @@ struct Landing {
 
 class Device {
  public:
-  /// Collective; `ordinal` is this process's GPU for the comm. Errors: unavailable (no driver, no
-  /// kernels in this build, GPUs that cannot reach each other, ranks on several hosts), exhausted,
-  /// driver; every rank gets the same verdict.
-  static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal);
+  /// Collective; `ordinal` is this process's GPU for the comm, `packet_bytes` the size of the
+  /// packet area, the same on all ranks. Errors: unavailable (no driver, no kernels in this build,
+  /// GPUs that cannot reach each other, ranks on several hosts), exhausted, driver; every rank gets
+  /// the same verdict.
+  static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal,
+                                                uint64_t packet_bytes);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -80,6 +82,13 @@ class Device {
   /// This rank's scratch and the peers', of scratch_bytes() each.
   Landing scratch() const { return {&arena_, kScratchAt}; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
+  /// The packet area of `rank`, of packet_bytes() bytes, all zero before the first call.
+  sys::DevicePtr packets_at(int rank) const {
+    return arena_.at(rank) + kScratchAt + scratch_bytes_;
+  }
+  uint64_t packet_bytes() const { return packet_bytes_; }
+  /// 64 zeroed bytes of this GPU's own memory for the packets' counters.
+  sys::DevicePtr packet_state() const { return local_memory_; }
 
   // ---- one call ----
 
@@ -129,6 +138,7 @@ class Device {
 
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
+  uint64_t arena_bytes() const { return kScratchAt + scratch_bytes_ + packet_bytes_; }
   Status prepare();  // what needs no peer
   Status make_page();
   Status make_arena();
@@ -143,6 +153,7 @@ class Device {
   nvlink::Board board_{};
   pcie::HostRing ring_{};
   uint64_t scratch_bytes_ = 0;
+  uint64_t packet_bytes_ = 0;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;

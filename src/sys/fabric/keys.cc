@@ -6,6 +6,8 @@
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 
 #include "base/check.h"
 #include "sys/fabric/api.h"
@@ -38,12 +40,22 @@ std::string shm_file_of(std::string_view name) {
   return file;
 }
 
+// A process that was killed and whose parent has not asked for it yet still answers kill(pid, 0).
+bool is_gone(pid_t pid) {
+  if (kill(pid, 0) != 0) return errno == ESRCH;
+  std::string line;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
+  const size_t name_end = line.rfind(')');  // "pid (name) state ...", and a name may hold anything
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
+  return line[name_end + 2] == 'Z' || line[name_end + 2] == 'X';
+}
+
 }  // namespace
 
 void remove_dead_shm_file(std::string_view name) {
   const std::string file = shm_file_of(name);
   const pid_t pid = static_cast<pid_t>(std::strtol(file.c_str(), nullptr, 10));
-  if (pid <= 0 || kill(pid, 0) == 0 || errno != ESRCH) return;
+  if (pid <= 0 || !is_gone(pid)) return;
   unlink(("/dev/shm/" + file).c_str());
 }
 

@@ -41,10 +41,10 @@ __device__ __forceinline__ int64_t device_ns() {
   return ns;
 }
 
-/// True once any kernel of this GPU gave up or the host ended all waits: nothing that follows can
-/// be trusted. Reads host memory, a microsecond: once per block and call, not per chunk.
+/// True once a kernel of this comm gave up on this GPU: nothing that follows can be trusted. A word
+/// of device memory, not the host's, which takes a microsecond to read.
 __device__ __forceinline__ bool has_failed(const Team& team) {
-  return load_host_word(&team.trouble->code) != 0 || load_host_word(team.must_abort) != 0;
+  return *const_cast<const volatile uint32_t*>(team.has_failed) != 0;
 }
 
 struct Expected {
@@ -55,6 +55,7 @@ struct Expected {
 
 static __device__ __noinline__ void give_up(const Team& team, const Expected& expected,
                                             uint64_t seen, bool aborted) {
+  *const_cast<volatile uint32_t*>(team.has_failed) = 1;
   if (atomicCAS_system(&team.trouble->code, 0U, 1U) != 0U) return;
   Trouble& note = *team.trouble;
   note.wait = expected.wait;

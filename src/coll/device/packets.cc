@@ -1,0 +1,76 @@
+#include "coll/device/packets.h"
+
+#include "coll/reduce/reduce_names.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::kernels {
+
+std::span<const std::byte> copies_fatbin();
+std::span<const std::byte> packets_reduce_floats_fatbin();
+std::span<const std::byte> packets_reduce_whole_fatbin();
+
+}  // namespace braid::kernels
+
+namespace braid::coll::device {
+
+namespace {
+
+std::byte* as_pointer(sys::DevicePtr address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+bool is_whole(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+    case Dtype::kFloat8E4m3:
+    case Dtype::kFloat8E5m2: return false;
+    default: return true;
+  }
+}
+
+Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
+  switch (call.op) {
+    case PacketOp::kAllGather:
+      return device.kernel(kernels::copies_fatbin(), "braid_packets_all_gather");
+    case PacketOp::kAllToAll:
+      return device.kernel(kernels::copies_fatbin(), "braid_packets_all_to_all");
+    case PacketOp::kBroadcast:
+      return device.kernel(kernels::copies_fatbin(), "braid_packets_broadcast");
+    case PacketOp::kAllReduce:
+    case PacketOp::kReduceScatter: break;
+  }
+  return device.kernel(is_whole(call.dtype) ? kernels::packets_reduce_whole_fatbin()
+                                            : kernels::packets_reduce_floats_fatbin(),
+                       packet_reduce_kernel_name(call.dtype, call.redop));
+}
+
+}  // namespace
+
+uint64_t packet_area_for(const Config& config, int num_ranks) {
+  return packet_area_bytes(config.bytes("BRAID_GPU_PACKETS"), num_ranks) / 256 * 256 + 256;
+}
+
+bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  return packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
+}
+
+Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+  const PacketShape shape = packets_shape(call.op, call.bytes, device.size());
+  PacketArgs args{};
+  args.team = device.team();
+  for (int r = 0; r < device.size(); ++r) args.packets.area[r] = as_pointer(device.packets_at(r));
+  args.packets.state = reinterpret_cast<PacketState*>(as_pointer(device.packet_state()));
+  args.packets.capacity_bytes = device.packet_bytes();
+  args.send = as_pointer(call.send);
+  args.recv = as_pointer(call.recv);
+  args.bytes = call.bytes;
+  args.path = shape.path;
+  args.root = call.root;
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, kernel_of(device, call));
+  return sys::launch(device.cuda(), kernel, {shape.num_blocks, shape.num_threads, 0}, stream, args);
+}
+
+}  // namespace braid::coll::device

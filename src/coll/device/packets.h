@@ -1,0 +1,32 @@
+// Small messages on the device: one kernel per call, by packets (coll/packets/packets.cuh).
+#pragma once
+
+#include <optional>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "coll/packets/packets.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+struct PacketCall {
+  PacketOp op;
+  sys::DevicePtr send;
+  sys::DevicePtr recv;
+  uint64_t bytes;  // as PacketArgs counts
+  Dtype dtype = Dtype::kUint8;
+  RedOp redop = RedOp::kSum;
+  int root = 0;
+};
+
+/// The size of the packet area for a comm of `num_ranks`.
+uint64_t packet_area_for(const Config& config, int num_ranks);
+
+/// Whether a call is small enough for packets; alike on all ranks.
+bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes);
+
+/// Enqueues it.
+Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call);
+
+}  // namespace braid::coll::device
