@@ -1,6 +1,7 @@
 #include "coll/device/entry.h"
 
 #include "coll/device/packets.h"
+#include "coll/device/tune.h"
 #include "comm/state.h"
 
 namespace braid::coll::device {
@@ -9,9 +10,12 @@ namespace {
 
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
+    const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 packet_area_for(state.config, state.size())));
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
+      BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
     state.device = std::move(made);
   }
   if (state.device->ordinal() != ordinal)

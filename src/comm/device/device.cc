@@ -53,9 +53,11 @@ Status Device::prepare() {
   if (scratch_bytes_ < 16 * kScratchUnit)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
                             state_.config.bytes("BRAID_GPU_SCRATCH"));
+  constexpr int kRingBlocks = 16;  // of 132 multiprocessors, whatever the number of peers
   host_lanes_ = static_cast<int>(state_.config.integer("BRAID_GPU_LANES"));
+  if (host_lanes_ == 0) host_lanes_ = std::clamp(kRingBlocks / state_.size(), 1, pcie::kMostLanes);
   if (host_lanes_ < 1 || host_lanes_ > pcie::kMostLanes)
-    return invalid_argument("BRAID_GPU_LANES: asked for 1 to {}, found {}", pcie::kMostLanes,
+    return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
                             host_lanes_);
   sum_blocks_ =
       static_cast<uint64_t>(std::max<int64_t>(1, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
@@ -157,7 +159,7 @@ void Device::detach() {
   (void)cuda_.use_device(ordinal_);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
-  if (has_last_call_) (void)cuda_.synchronize(last_stream_);
+  (void)finish_last_call();
   registered_.clear();
   arena_ = {};
 }
@@ -199,7 +201,7 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   const auto found = registered_.find(memory);
   if (found == registered_.end())
     return invalid_argument("memory at {:#x} is not registered", memory);
-  if (has_last_call_) BRAID_RETURN_IF_ERROR(cuda_.synchronize(last_stream_));
+  BRAID_RETURN_IF_ERROR(finish_last_call());
   registered_.erase(found);
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
 }
@@ -220,7 +222,7 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) cons
 Status Device::begin(sys::Stream user) {
   BRAID_RETURN_IF_ERROR(status());
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  if (!has_last_call_ || last_stream_ == user) return {};
+  if (!has_last_call_) return {};
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   if (capture != sys::CaptureState::kNone) return {};
   return cuda_.wait_event(user, last_call_);
@@ -229,9 +231,15 @@ Status Device::begin(sys::Stream user) {
 Status Device::end(sys::Stream user) {
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   if (capture != sys::CaptureState::kNone) return {};
-  last_stream_ = user;
   has_last_call_ = true;
   return cuda_.record(last_call_, user);
+}
+
+// Through the event: the stream of the last call was the user's, who may have destroyed it since.
+Status Device::finish_last_call() {
+  if (!has_last_call_) return {};
+  BRAID_RETURN_IF_ERROR(cuda_.wait_event(sides_[kCopies], last_call_));
+  return cuda_.synchronize(sides_[kCopies]);
 }
 
 Result<sys::Event> Device::mark(sys::Stream stream) {

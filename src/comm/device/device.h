@@ -143,6 +143,7 @@ class Device {
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);
+  Status finish_last_call();
   void watch();
   Status look_for_trouble();
 
@@ -169,7 +170,6 @@ class Device {
   std::array<sys::Event, 64> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
-  sys::Stream last_stream_{};
   bool has_last_call_ = false;
   std::array<double, plan::kNumOps> host_share_{};
   int host_lanes_ = 0;

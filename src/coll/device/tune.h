@@ -1,0 +1,15 @@
+// Stage 1 on GPUs: how much of a message the host link should carry beside NVLink, measured once per
+// comm for the operations that can use it.
+#pragma once
+
+#include "base/status.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+/// Collective, at the making of a Device, within about half a second; takes device memory for as
+/// long. Runs each operation with a few shares, in turn, and keeps the one whose slowest rank was
+/// fastest; a gain of less than 2 % over NVLink alone keeps NVLink alone.
+Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline);
+
+}  // namespace braid::coll::device
