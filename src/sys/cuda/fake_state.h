@@ -10,7 +10,7 @@ namespace braid::sys {
 
 struct FakeCuda::Block {
   struct Free {
-    void operator()(std::byte* bytes) const { std::free(bytes); }
+    void operator()(std::byte* block) const { std::free(block); }
   };
   std::unique_ptr<std::byte, Free> memory;
   uint64_t bytes = 0;
