@@ -13,6 +13,8 @@ from braid.errors import InvalidArgument
 
 Array: TypeAlias = Any
 """Anything with the buffer protocol or DLPack."""
+Stream: TypeAlias = Any
+"""A CUDA stream: a handle, torch.cuda.Stream, cupy.cuda.Stream, or None for the current one."""
 
 
 def _plain(array: Array, argument: str) -> Array:
@@ -65,7 +67,7 @@ def split_rows(rows: int, parts: int, what: str) -> int:
     return rows // parts
 
 
-def stream_of(array: Array, stream: Any) -> int:
+def stream_of(array: Array, stream: Stream) -> int:
     """The handle of the CUDA stream that a call on `array` is enqueued on; 0 for host memory.
 
     `stream` is a handle, an object with .cuda_stream (torch) or .ptr (CuPy), or None: then the

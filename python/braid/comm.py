@@ -1,8 +1,9 @@
 """The communicator as users see it: shapes in, shapes out; the bytes are moved by braid._braid.
 
 Buffers are anything with the buffer protocol (NumPy arrays, bytearray, memoryview, array.array)
-or DLPack (torch tensors on CPU or GPU), contiguous in C order. Results are of the same library as the
-input: torch in, torch out; all else gives NumPy arrays. The GIL is released while a call runs.
+or DLPack (torch tensors on CPU or GPU), contiguous in C order. Results are of the same library as
+the input: torch in, torch out; all else gives NumPy arrays. The GIL is released while a call
+runs.
 """
 
 import json
@@ -10,18 +11,16 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
 from braid import _braid, arrays
-from braid.arrays import Array
+from braid.arrays import Array, Stream
 from braid.errors import InvalidArgument
 from braid.progress import Progress, choose
 
 T = TypeVar("T")
-Stream: TypeAlias = Any
-"""A CUDA stream: a handle, torch.cuda.Stream, cupy.cuda.Stream, or None for the current one."""
 
 _WHOLE = 65536  # plan::kWhole: shares are fixed point
 

@@ -66,7 +66,9 @@ class Case:
             return self.data(0, count)
         if self.op == "all_to_all":
             part = count // n
-            return torch.cat([self.data(r, count)[rank * part : (rank + 1) * part] for r in range(n)])
+            return torch.cat(
+                [self.data(r, count)[rank * part : (rank + 1) * part] for r in range(n)]
+            )
         total = torch.zeros(count, dtype=torch.float32, device=self.gpu)
         for r in range(n):
             total += self.data(r, count).float()
@@ -172,7 +174,10 @@ def main() -> int:
         dist.destroy_process_group()
         if comm.rank == 0 and args.json:
             with open(args.json, "w") as file:
-                json.dump({"gpu": torch.cuda.get_device_name(), "ranks": comm.size, "results": results}, file)
+                json.dump(
+                    {"gpu": torch.cuda.get_device_name(), "ranks": comm.size, "results": results},
+                    file,
+                )
     return 0
 
 
@@ -214,7 +219,9 @@ def measure(comm: braid.Comm, args: argparse.Namespace, op: str, size: int) -> l
     for name, samples in times.items():
         median = statistics.median(samples)
         busbw = size / median / 1e3 * busbw_factor(op, comm.size)
-        rows.append({"op": op, "bytes": size, "who": name, "samples_us": samples, "wrong": wrong[name]})
+        rows.append(
+            {"op": op, "bytes": size, "who": name, "samples_us": samples, "wrong": wrong[name]}
+        )
         if comm.rank == 0:
             print(
                 f"{op:15s} {size >> 10:8d} KiB  {name:12s} {median:9.1f} us  busbw {busbw:7.1f}"
