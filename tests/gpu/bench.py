@@ -13,6 +13,8 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ import torch
 import torch.distributed as dist
 
 import braid
+from braid.cli import facts
 from braid.cli.launch import free_port
 
 OPS = ["all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast"]
@@ -159,10 +162,12 @@ def main() -> int:
     parser.add_argument("--unregistered", action="store_true")
     parser.add_argument("--graph", action="store_true")
     parser.add_argument("--json")
+    parser.add_argument("--commit", default=facts.commit()[0], help="for a tree without git")
+    parser.add_argument("--tune", action="store_true", help="measure the host link's share first")
     args = parser.parse_args()
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     results = []
-    with braid.init(tune=False, progress=False) as comm:
+    with braid.init(tune="force" if args.tune else False, progress=False) as comm:
         port = np.array([free_port() if comm.rank == 0 else 0], dtype=np.int32)
         comm.broadcast(port)
         dist.init_process_group(
@@ -173,12 +178,27 @@ def main() -> int:
                 results += measure(comm, args, op, size)
         dist.destroy_process_group()
         if comm.rank == 0 and args.json:
-            with open(args.json, "w") as file:
-                json.dump(
-                    {"gpu": torch.cuda.get_device_name(), "ranks": comm.size, "results": results},
-                    file,
-                )
+            Path(args.json).write_text(json.dumps(record(comm, args, results), indent=1) + "\n")
     return 0
+
+
+def record(
+    comm: braid.Comm, args: argparse.Namespace, results: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What was run, on what, and every sample."""
+    return {
+        "schema": "braid.gpu/1",
+        "command": " ".join(["braid run -n", str(comm.size), *sys.argv]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": args.commit,
+        "gpu": torch.cuda.get_device_name(),
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+        "options": {k: v for k, v in os.environ.items() if k.startswith(("BRAID_GPU", "NCCL"))},
+        "ranks": comm.size,
+        "results": results,
+    }
 
 
 def measure(comm: braid.Comm, args: argparse.Namespace, op: str, size: int) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ class Check:
             bad = (a != b).nonzero().flatten() if a.shape == b.shape else []
             first = int(bad[0]) if len(bad) else -1
             print(
-                f"rank {self.comm.rank}: WRONG {what}: {len(bad)} of {b.numel()} bytes, first {first}",
+                f"rank {self.comm.rank}: WRONG {what}: {len(bad)}/{b.numel()} bytes from {first}",
                 flush=True,
             )
 
