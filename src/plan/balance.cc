@@ -53,8 +53,9 @@ std::optional<Decision> Balancer::observe(const Shares& used, std::span<const Li
   for (const LinkSample& sample : samples) call_bytes += static_cast<double>(sample.bytes);
   if (call_bytes == 0) return std::nullopt;
   add_samples(samples, call_bytes);
-  if (++calls_ < options_.window_calls) return std::nullopt;
+  if (++calls_ < window_calls()) return std::nullopt;
   std::optional<Decision> decision = close_window();
+  ++windows_;
   start_window();
   return decision;
 }
@@ -66,6 +67,11 @@ void Balancer::add_samples(std::span<const LinkSample> samples, double call_byte
     links_[i].cost_samples.push_back(static_cast<double>(samples[i].finish_ns) / call_bytes);
     links_[i].weight_samples.push_back(static_cast<double>(samples[i].bytes) / call_bytes);
   }
+}
+
+int Balancer::window_calls() const {
+  return is_opening() ? std::min(options_.opening_calls, options_.window_calls)
+                      : options_.window_calls;
 }
 
 void Balancer::start_window() {
@@ -94,7 +100,7 @@ Balancer::Extremes Balancer::measure() {
     // Calls too small to reach a link say nothing about it: half a window of samples, or the link
     // sits this one out.
     link.is_measured = !link.cost_samples.empty() &&
-                       2 * link.cost_samples.size() >= static_cast<size_t>(options_.window_calls);
+                       2 * link.cost_samples.size() >= static_cast<size_t>(window_calls());
     if (!link.is_measured) continue;
     link.cost = median(link.cost_samples);
     link.weight = median(link.weight_samples);
@@ -137,7 +143,7 @@ std::optional<Decision> Balancer::level(const Extremes& now) {
     return std::nullopt;
   }
   const bool agrees = has_agreement(now);
-  if (!agrees && now.imbalance < options_.large_imbalance) return std::nullopt;
+  if (!agrees && !is_opening() && now.imbalance < options_.large_imbalance) return std::nullopt;
   agreeing_windows_ = 0;
   return shift(now.slowest, now.fastest, move_size(now));
 }

@@ -19,6 +19,10 @@
 //   one moves at once
 //                (which link is fastest may change: with several level ones that is chance, and any
 //                of them will do)
+//   opening      the first windows after the start are short, and a small imbalance moves share at
+//   once: shares come from
+//                the measurements of smaller messages, and most of what they lack is seen in a few
+//                calls
 //   floor        a link that would fall under min_share gets 0 instead: a sliver costs more than it
 //   carries. It is
 //                probed again later with min_share, ever more seldom
@@ -44,6 +48,8 @@ namespace braid::plan {
 
 struct BalanceOptions {
   int window_calls = 10;    // FlexLink's window
+  int opening_windows = 0;  // how many windows at the start are of opening_calls
+  int opening_calls = 3;
   double dead_band = 0.03;  // a median of 10 calls with 5 % scatter is uncertain by 2 %
   double eager_dead_band = 0.02;
   double large_imbalance = 0.20;  // acts without waiting for a second window
@@ -108,6 +114,8 @@ class Balancer {
   };
 
   void start_window();
+  bool is_opening() const { return windows_ < options_.opening_windows; }
+  int window_calls() const;
   void add_samples(std::span<const LinkSample> samples, double call_bytes);
   std::optional<Decision> close_window();
   Extremes measure();
@@ -129,6 +137,7 @@ class Balancer {
   BalanceOptions options_;
   bool is_frozen_ = false;
   int calls_ = 0;
+  int windows_ = 0;  // closed since the start
   std::vector<double> call_bytes_;
   double median_call_bytes_ = 0;
   int agreeing_windows_ = 0;  // how many windows running named the same slowest link

@@ -132,6 +132,18 @@ TEST(Balancer, ASmallImbalanceNeedsTwoWindows) {
   EXPECT_EQ(loop.log.size(), 1u);
 }
 
+// Shares solved from small messages start some percent off: once that stood for twenty calls.
+TEST(Balancer, OpensWithShortWindows) {
+  BalanceOptions options;
+  options.opening_windows = 4;
+  Loop loop(SimulatedLinks({{"shm", 0.2}, {"staged", 0.1}, {"rdma", 0.05}}, kMessage, 0, 1),
+            to_shares(std::vector<double>{0.53, 0.30, 0.17}), options);
+  ASSERT_GT(loop.waste(), 0.1);
+  for (int call = 0; call < options.opening_windows * options.opening_calls; ++call) loop.call();
+  EXPECT_LT(loop.waste(), 0.03);
+  EXPECT_FALSE(loop.log.empty());
+}
+
 TEST(Balancer, InsideTheDeadBandNothingMoves) {
   Loop loop = rails(0);
   loop.links.links[0].rate_gbps = 780 * kMbit;  // the main link 2.5 % late
