@@ -90,7 +90,7 @@ class Rounds {
 
 uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes) {
   const uint64_t most = device.scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
-  const uint64_t wanted = std::clamp(block_bytes / 8, kLeastPiece, kMostPiece);
+  const uint64_t wanted = std::clamp(block_bytes / 4, kLeastPiece, kMostPiece);
   return std::min(wanted, most) / kPieceUnit * kPieceUnit;
 }
 

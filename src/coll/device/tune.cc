@@ -24,9 +24,8 @@ class Tuner {
 
   Status prepare() {
     sys::Cuda& cuda = device_.cuda();
-    const uint64_t whole = kBlockBytes * static_cast<uint64_t>(device_.size());
-    BRAID_ASSIGN_OR_RETURN(send_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(whole)));
-    BRAID_ASSIGN_OR_RETURN(recv_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(whole)));
+    BRAID_ASSIGN_OR_RETURN(send_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
+    BRAID_ASSIGN_OR_RETURN(recv_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
     BRAID_ASSIGN_OR_RETURN(stream_, sys::own<sys::OwnedStream>(
                                         cuda, cuda.create_stream(sys::StreamPriority::kNormal)));
     for (auto& event : events_) {
@@ -35,6 +34,10 @@ class Tuner {
     }
     return {};
   }
+
+  /// Collective. Results land in place, as in the calls for which a percent counts.
+  Status open() { return device_.register_memory(recv_.get(), bytes_of_all()); }
+  Status close() { return device_.unregister_memory(recv_.get()); }
 
   Status tune(plan::Op op) {
     std::vector<std::vector<double>> times_us(std::size(kShares));
@@ -59,6 +62,7 @@ class Tuner {
   }
 
  private:
+  uint64_t bytes_of_all() const { return kBlockBytes * static_cast<uint64_t>(device_.size()); }
   static double median(std::vector<double> values) {
     std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
                      values.end());
@@ -116,8 +120,10 @@ Status tune_host_shares(comm::Device& device, group::Group& group, Deadline dead
                 device.ordinal(), verdict);
       return {};
     }
+  BRAID_RETURN_IF_ERROR(tuner.open());
   BRAID_RETURN_IF_ERROR(tuner.tune(plan::Op::kAllGather));
-  return tuner.tune(plan::Op::kAllToAll);
+  BRAID_RETURN_IF_ERROR(tuner.tune(plan::Op::kAllToAll));
+  return tuner.close();
 }
 
 }  // namespace braid::coll::device

@@ -1,5 +1,5 @@
-// Stage 1 on GPUs: how much of a message the host link should carry beside NVLink, measured once per
-// comm for the operations that can use it.
+// Stage 1 on GPUs: how much of a message the host link should carry beside NVLink, measured once
+// per comm for the operations that can use it.
 #pragma once
 
 #include "base/status.h"

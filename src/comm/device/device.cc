@@ -17,7 +17,7 @@ namespace braid::comm {
 
 namespace {
 
-constexpr size_t kPageBytes = 4096;
+constexpr size_t kHostPageBytes = 4096;
 constexpr int kRingThreads = 512;
 
 template <typename T>
@@ -48,9 +48,8 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
 }
 
 Status Device::prepare() {
-  constexpr uint64_t kScratchUnit = 1 << 20;
-  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH") / kScratchUnit * kScratchUnit;
-  if (scratch_bytes_ < 16 * kScratchUnit)
+  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH") / kPageBytes * kPageBytes;
+  if (scratch_bytes_ < 8 * kPageBytes)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
                             state_.config.bytes("BRAID_GPU_SCRATCH"));
   constexpr int kRingBlocks = 16;  // of 132 multiprocessors, whatever the number of peers
@@ -93,10 +92,10 @@ Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char
 
 Status Device::make_page() {
   void* memory =
-      mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return exhausted("gpu trouble page: {} bytes", kPageBytes);
+      mmap(nullptr, kHostPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return exhausted("gpu trouble page: {} bytes", kHostPageBytes);
   page_ = new (memory) Page{};
-  BRAID_ASSIGN_OR_RETURN(page_on_device_, cuda_.register_host(memory, kPageBytes));
+  BRAID_ASSIGN_OR_RETURN(page_on_device_, cuda_.register_host(memory, kHostPageBytes));
   pinned_.push_back(memory);
   team_.rank = state_.rank();
   team_.size = state_.size();
@@ -172,7 +171,7 @@ Device::~Device() {
     if (event.handle != nullptr) (void)cuda_.destroy_event(event);
   if (last_call_.handle != nullptr) (void)cuda_.destroy_event(last_call_);
   for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
-  if (page_ != nullptr) munmap(page_, kPageBytes);
+  if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);
   if (arena_memory_ != 0) (void)cuda_.free(arena_memory_);
   for (const auto& [fatbin, module] : modules_)
