@@ -84,9 +84,9 @@ Status Comm::close(bool say_farewell) {
   }
   if (!state_->group) return {};
   // Our windows on the peers' device memory close before the farewell, their memory goes after it.
-  if (state_->device) state_->device->detach();
-  constexpr int64_t kFarewellNs = 2'000'000'000;
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
+  if (state_->device) state_->device->detach(say_farewell && is_healthy);
+  constexpr int64_t kFarewellNs = 2'000'000'000;
   if (say_farewell && is_healthy && state_->size() > 1) {
     const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
     if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());

@@ -81,7 +81,6 @@ Status Device::prepare() {
 Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name) {
   const auto known = kernels_.find(name);
   if (known != kernels_.end()) return known->second;
-  if (fatbin.empty()) return unavailable("this build of braid has no GPU kernels (no nvcc found)");
   sys::Module& module = modules_[fatbin.data()];
   if (module.handle == nullptr) {
     BRAID_ASSIGN_OR_RETURN(module, cuda_.load_module(fatbin));
@@ -150,10 +149,10 @@ Status Device::make_ring(Deadline deadline) {
   return {};
 }
 
-void Device::detach() {
+void Device::detach(bool in_peace) {
   must_stop_ = true;
   if (watch_.joinable()) watch_.join();
-  if (state_.group->broken() || !status().ok())
+  if (!in_peace || state_.group->broken() || !status().ok())
     std::atomic_ref(page_->must_abort).store(1);  // no kernel of ours waits any longer
   (void)cuda_.use_device(ordinal_);
   for (const sys::Stream stream : sides_)
@@ -164,7 +163,7 @@ void Device::detach() {
 }
 
 Device::~Device() {
-  if (page_ != nullptr) detach();
+  if (page_ != nullptr) detach(false);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)

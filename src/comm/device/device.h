@@ -66,9 +66,10 @@ class Device {
   sys::Cuda& cuda() { return cuda_; }
   const nvlink::Team& team() const { return team_; }
 
-  /// Waits for the comm's work and closes the windows on the peers' memory; nothing may be enqueued
-  /// afterwards. Before our own memory goes (the destructor) every rank must have done this.
-  void detach();
+  /// Waits for the comm's work, or ends it when the ranks do not part in peace, and closes the
+  /// windows on the peers' memory; nothing may be enqueued afterwards. Before our own memory goes
+  /// (the destructor) every rank must have done this.
+  void detach(bool in_peace);
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
   /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
