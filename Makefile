@@ -1,9 +1,9 @@
 # What a person does with this checkout. Every target sets up what it needs by itself (scripts/setup).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build check clean
+.PHONY: help demo test gpu-test build check clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## set up, then five collectives over three links and a small training job, every byte checked
 	@scripts/setup
@@ -12,6 +12,9 @@ demo:  ## set up, then five collectives over three links and a small training jo
 test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 	@scripts/setup --check
 	@scripts/test
+
+gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
+	@scripts/gpu_test
 
 build:  ## build into build/release and install into .venv
 	@scripts/setup
