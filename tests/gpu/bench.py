@@ -203,9 +203,9 @@ def record(
 
 def measure(comm: braid.Comm, args: argparse.Namespace, op: str, size: int) -> list[dict[str, Any]]:
     case = Case(comm, op, size, not args.unregistered)
-    shares = [float(s) for s in args.shares.split(",")] if args.shares else [None]
-    if op not in ("all_gather", "all_to_all"):
-        shares = [None]
+    shares: list[float | None] = [None]
+    if args.shares:
+        shares = [float(s) for s in args.shares.split(",")]
     gpu = torch.cuda.current_device()
     runs: dict[str, Callable[[], None]] = {"nccl": case.with_nccl}
 

@@ -115,7 +115,7 @@ class Check:
         one, many = self.random(count, dtype), self.random(count * n, dtype)
         out = comm.register(torch.empty(count * n, dtype=dtype, device=self.gpu))
         for share in (0.0, 0.3, 1.0):
-            for op in ("all_gather", "all_to_all"):
+            for op in ("all_gather", "all_to_all", "reduce_scatter", "all_reduce", "broadcast"):
                 comm._force_host_share(self.gpu.index, op, share)
             what = f"registered, host share {share}, {count} x {dtype}"
             out.fill_(1)
@@ -130,20 +130,29 @@ class Check:
                 comm.all_to_all(self.on_gpu(many), out=out),
                 comm.all_to_all(many),
             )
-        part = out[:count]
-        self.same(
-            "all_reduce registered",
-            comm.all_reduce(self.on_gpu(one), out=part),
-            comm.all_reduce(one.clone()),
-        )
-        part.copy_(one)
-        self.same(
-            "all_reduce registered in place", comm.all_reduce(part), comm.all_reduce(one.clone())
-        )
-        part.copy_(one)
-        self.same(
-            "broadcast registered", comm.broadcast(part, n - 1), comm.broadcast(one.clone(), n - 1)
-        )
+            part = out[:count]
+            self.same(
+                "all_reduce registered",
+                comm.all_reduce(self.on_gpu(one), out=part),
+                comm.all_reduce(one.clone()),
+            )
+            part.copy_(one)
+            self.same(
+                "all_reduce registered in place",
+                comm.all_reduce(part),
+                comm.all_reduce(one.clone()),
+            )
+            part.copy_(one)
+            self.same(
+                "broadcast registered",
+                comm.broadcast(part, n - 1),
+                comm.broadcast(one.clone(), n - 1),
+            )
+            self.same(
+                "reduce_scatter " + what,
+                comm.reduce_scatter(self.on_gpu(many)),
+                comm.reduce_scatter(many),
+            )
         comm.unregister(out)
 
     def graph(self, count: int) -> None:

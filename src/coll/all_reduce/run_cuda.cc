@@ -6,8 +6,9 @@
 //   1, ...
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
-// exposed. Results go straight into peers' registered memory; otherwise into their scratch, from
-// where they are copied out at the segment's end.
+// exposed. The end of a segment goes over the host link, on a stream of its own. Results go
+// straight into peers' registered memory; otherwise into their scratch, from where they are copied
+// out at the segment's end.
 #include <algorithm>
 
 #include "coll/device/call.h"
@@ -45,17 +46,22 @@ class AllReduce {
 
   uint64_t segment_bytes() const { return device_.scratch_bytes() / 2 / (n_ * kUnit) * n_ * kUnit; }
 
-  /// All-reduces send[begin, begin + bytes) into recv.
+  /// All-reduces send[begin, begin + bytes) into recv: the end of it over the host link, all else
+  /// over NVLink.
   Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
+    const uint64_t host =
+        host_part(device_, plan::Op::kAllReduce, bytes, send + begin, recv + begin) / (kUnit * n_) *
+        (kUnit * n_);
     begin_ = begin;
-    bytes_ = bytes;
+    bytes_ = bytes - host;
     send_ = send + begin;
     recv_ = recv + begin;
-    slice_ = std::max(round_up((bytes + n_ - 1) / n_, kUnit), kUnit);
+    slice_ = std::max(round_up((bytes_ + n_ - 1) / n_, kUnit), kUnit);
     const uint64_t pieces = std::clamp<uint64_t>(slice_ / kSmallPiece, 1, kMostPieces);
     piece_ = round_up((slice_ + pieces - 1) / pieces, kUnit);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
+    if (host > 0) BRAID_RETURN_IF_ERROR(run_host_part(host));
     std::array<sys::Event, kMostPieces> summed;
     const uint64_t num_pieces = (slice_ + piece_ - 1) / piece_;
     for (uint64_t p = 0; p < num_pieces; ++p) {
@@ -69,6 +75,7 @@ class AllReduce {
       BRAID_RETURN_IF_ERROR(device_.wait(stream_, summed[p]));
       BRAID_RETURN_IF_ERROR(push_results(p * piece_));
     }
+    if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     return landing_.window != nullptr ? Status() : copy_out();
   }
@@ -92,6 +99,29 @@ class AllReduce {
   sys::DevicePtr results(int rank) const {
     return landing_.window != nullptr ? landing_.at(rank) + begin_
                                       : device_.scratch().at(rank) + device_.scratch_bytes() / 2;
+  }
+
+  // The same in small: operands to their owners' scratch, behind NVLink's, the sum, results to
+  // everyone. The ring's own counters order its steps among the ranks.
+  Status run_host_part(uint64_t host) {
+    const sys::Stream ring = device_.side(comm::Device::kHost);
+    const uint64_t slice = host / n_;
+    const auto me = static_cast<size_t>(device_.rank());
+    Addresses sources{}, operands{}, results{};
+    for (size_t r = 0; r < n_; ++r) {
+      sources[r] = send_ + bytes_ + r * slice;
+      operands[r] = operand(device_.rank(), device_.size(), 0) + r * slice;
+      results[r] = recv_ + bytes_ + r * slice;
+    }
+    BRAID_RETURN_IF_ERROR(device_.after(ring, stream_));
+    BRAID_RETURN_IF_ERROR(
+        device_.send_over_host(ring, each_to_each(device_, sources, operands, slice)));
+    operands[me] = sources[me];
+    BRAID_RETURN_IF_ERROR(
+        sum(device_, ring,
+            one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
+            dtype_, op_));
+    return device_.send_over_host(ring, all_to_everyone(device_, results[me], results, slice));
   }
 
   Status push_operands(uint64_t at) {

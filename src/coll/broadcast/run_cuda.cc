@@ -11,6 +11,7 @@
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/packets.h"
+#include "coll/device/rounds.h"
 
 namespace braid::coll::device {
 
@@ -33,17 +34,21 @@ class Broadcast {
         others_(static_cast<uint64_t>(device.size() - 1)) {}
 
   Status run_segment(sys::DevicePtr buf, uint64_t begin, uint64_t bytes) {
+    const uint64_t host = host_part(device_, plan::Op::kBroadcast, bytes, buf + begin, buf + begin);
     buf_ = buf + begin;
     begin_ = begin;
-    bytes_ = bytes;
+    bytes_ = bytes - host;
+    bytes = bytes_;
     const uint64_t stages =
         others_ <= 1 ? 1 : std::clamp<uint64_t>(bytes / (others_ * kSmallSlice), 1, kMostStages);
     slice_ = ((bytes + stages * others_ - 1) / (stages * others_) + kUnit - 1) / kUnit * kUnit;
     const uint64_t num_steps = stages + (others_ > 1 ? 1 : 0);
     for (uint64_t step = 0; step < num_steps; ++step) {
       BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
+      if (step == 0 && host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
       BRAID_RETURN_IF_ERROR(device_.rank() == root_ ? scatter(step) : pass_on(step));
     }
+    if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
     if (landing_.window != nullptr || device_.rank() == root_) return {};
     return device_.copy(stream_, buf_, place(device_.rank()), bytes_);
@@ -59,6 +64,16 @@ class Broadcast {
   Status push(int peer, sys::DevicePtr from, uint64_t stage, uint64_t index) {
     const uint64_t at = std::min((stage * others_ + index) * slice_, bytes_);
     return device_.copy(stream_, place(peer) + at, from + at, std::min(slice_, bytes_ - at));
+  }
+  // The segment's end: the root writes it to its ring once, all others read it there.
+  Status send_host_part(uint64_t host) {
+    const sys::Stream ring = device_.side(comm::Device::kHost);
+    const sys::DevicePtr end = buf_ + bytes_;
+    Addresses destinations{};
+    if (device_.rank() != root_) destinations[static_cast<size_t>(root_)] = end;
+    BRAID_RETURN_IF_ERROR(device_.after(ring, stream_));
+    return device_.send_over_host(
+        ring, all_to_everyone(device_, device_.rank() == root_ ? end : 0, destinations, host));
   }
   Status scatter(uint64_t stage) {
     for (uint64_t i = 0; i < others_; ++i) BRAID_RETURN_IF_ERROR(push(other(i), buf_, stage, i));

@@ -1,5 +1,7 @@
 #include "coll/device/call.h"
 
+#include <algorithm>
+
 namespace braid::coll::device {
 
 namespace {
@@ -48,8 +50,12 @@ Status Call::end() {
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
                    sys::DevicePtr send, sys::DevicePtr recv) {
   if (block_bytes < kHostFromBytes || (send | recv | block_bytes) % 16 != 0) return 0;
-  const double share = device.host_share(op);
-  return static_cast<uint64_t>(static_cast<double>(block_bytes) * share) / 16 * 16;
+  constexpr uint64_t kUnit = 256;  // whole elements, aligned for every access
+  const auto wanted =
+      static_cast<uint64_t>(static_cast<double>(block_bytes) * device.host_share(op));
+  // Operands of sums wait in a quarter of the scratch.
+  const uint64_t most = device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
+  return std::min(wanted, most) / kUnit * kUnit;
 }
 
 pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,

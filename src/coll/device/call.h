@@ -38,8 +38,8 @@ class Call {
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };
 
-/// Bytes at the end of every block that go over the host link: a multiple of 16, 0 when the message
-/// is too small to gain or an address is not aligned.
+/// Bytes at the end of every block that go over the host link: a multiple of 256, 0 when the
+/// message is too small to gain or an address is not aligned.
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
                    sys::DevicePtr send, sys::DevicePtr recv);
 

@@ -25,9 +25,12 @@ class Rounds {
         e_(exchange),
         in_place_(exchange.landing.window != nullptr),
         piece_(in_place_ ? std::max<uint64_t>(e_.most_bytes, 1)
-                         : piece_bytes(device, e_.most_bytes)),
+                         : piece_bytes(device, e_.most_bytes,
+                                       device.scratch_bytes() - e_.reserved_bytes)),
         num_rounds_((e_.most_bytes + piece_ - 1) / piece_),
-        num_slots_(std::min(device.scratch_bytes() / (piece_ * device.size()), kMostSlots)) {}
+        num_slots_(std::min((device.scratch_bytes() - e_.reserved_bytes) /
+                                (piece_ * static_cast<uint64_t>(device.size())),
+                            kMostSlots)) {}
 
   Status run_in_place() {
     for (uint64_t round = 0; round < num_rounds_; ++round) BRAID_RETURN_IF_ERROR(push(round));
@@ -88,8 +91,8 @@ class Rounds {
 
 }  // namespace
 
-uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes) {
-  const uint64_t most = device.scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
+uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t scratch_bytes) {
+  const uint64_t most = scratch_bytes / (2 * static_cast<uint64_t>(device.size()));
   const uint64_t wanted = std::clamp(block_bytes / 4, kLeastPiece, kMostPiece);
   return std::min(wanted, most) / kPieceUnit * kPieceUnit;
 }

@@ -32,6 +32,7 @@ struct Exchange {
   uint64_t most_bytes = 0;   // the largest block of any rank: all ranks count rounds alike
   comm::Landing landing;     // registered: where every peer's result begins; else scratch is used
   uint64_t place_bytes = 0;  // registered: our block's place in every peer's result
+  uint64_t reserved_bytes = 0;  // at the end of the scratch, that the rounds leave alone
   uint64_t signature = 0;
 };
 
@@ -52,6 +53,6 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
 
 /// How many bytes of each block one round moves through the scratch: small enough that the last
 /// finish() is short, large enough for the copy engines, of which every copy costs 5 us.
-uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes);
+uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t scratch_bytes);
 
 }  // namespace braid::coll::device

@@ -70,24 +70,37 @@ class Tuner {
   }
 
   Result<double> time_call(plan::Op op) {
-    constexpr uint64_t kCount = kBlockBytes;
     sys::Cuda& cuda = device_.cuda();
     const sys::Stream stream = stream_.get();
     // Ranks meet before the clock starts: otherwise the first to come measures its own waiting.
     BRAID_RETURN_IF_ERROR(barrier(device_, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
-    if (op == plan::Op::kAllGather) {
-      BRAID_RETURN_IF_ERROR(
-          all_gather(device_, send_.get(), recv_.get(), kCount, Dtype::kUint8, stream));
-    } else {
-      BRAID_RETURN_IF_ERROR(
-          all_to_all(device_, send_.get(), recv_.get(), kCount, Dtype::kUint8, stream));
-    }
+    BRAID_RETURN_IF_ERROR(run(op, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
     BRAID_RETURN_IF_ERROR(cuda.synchronize(stream));
     BRAID_ASSIGN_OR_RETURN(const int64_t took_ns,
                            cuda.elapsed_ns(events_[0].get(), events_[1].get()));
     return static_cast<double>(took_ns) / 1e3;
+  }
+
+  Status run(plan::Op op, sys::Stream stream) {
+    constexpr uint64_t kFloats = kBlockBytes / sizeof(float);
+    const uint64_t all_floats = kFloats * static_cast<uint64_t>(device_.size());
+    switch (op) {
+      case plan::Op::kAllGather:
+        return all_gather(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+      case plan::Op::kAllReduce:
+        return all_reduce(device_, send_.get(), recv_.get(), all_floats, Dtype::kFloat32,
+                          RedOp::kSum, stream);
+      case plan::Op::kReduceScatter:
+        return reduce_scatter(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32,
+                              RedOp::kSum, stream);
+      case plan::Op::kAllToAll:
+        return all_to_all(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+      case plan::Op::kBroadcast:
+        return broadcast(device_, recv_.get(), all_floats, Dtype::kFloat32, 0, stream);
+    }
+    return internal_error("op {} is unknown", static_cast<int>(op));
   }
 
   Result<double> slowest(double own_us) {
@@ -121,8 +134,7 @@ Status tune_host_shares(comm::Device& device, group::Group& group, Deadline dead
       return {};
     }
   BRAID_RETURN_IF_ERROR(tuner.open());
-  BRAID_RETURN_IF_ERROR(tuner.tune(plan::Op::kAllGather));
-  BRAID_RETURN_IF_ERROR(tuner.tune(plan::Op::kAllToAll));
+  for (const plan::Op op : plan::kAllOps) BRAID_RETURN_IF_ERROR(tuner.tune(op));
   return tuner.close();
 }
 

@@ -21,20 +21,37 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
         run_packets(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
+  const uint64_t host = n > 1 ? host_part(device, plan::Op::kReduceScatter, block, send, recv) : 0;
+  const uint64_t nvlink = block - host;
   Exchange e;
   e.signature = signature_of({plan::Op::kReduceScatter, dtype, op, count}, {});
-  e.most_bytes = block;
+  e.most_bytes = nvlink;
+  e.reserved_bytes = static_cast<uint64_t>(n) * host;
+  const sys::DevicePtr reserved =
+      device.scratch().at(device.rank()) + device.scratch_bytes() - e.reserved_bytes;
+  Addresses host_sources{}, host_operands{};
   for (int r = 0; r < n; ++r) {
-    e.out[static_cast<size_t>(r)] = send + static_cast<uint64_t>(r) * block;
-    e.bytes[static_cast<size_t>(r)] = block;
+    const auto i = static_cast<size_t>(r);
+    e.out[i] = send + static_cast<uint64_t>(r) * block;
+    e.bytes[i] = nvlink;
+    host_sources[i] = e.out[i] + nvlink;
+    host_operands[i] = reserved + static_cast<uint64_t>(r) * host;
   }
-  const auto finish = [&](sys::Stream side, const Piece& piece) {
-    Addresses operands = piece.scratch;
-    operands[me] = e.out[me] + piece.begin;
-    return sum(device, side,
-               one_destination(operands, n, recv + piece.begin, piece.length / element), dtype, op);
+  const auto sum_at = [&](sys::Stream side, Addresses operands, uint64_t begin, uint64_t length) {
+    operands[me] = e.out[me] + begin;
+    return sum(device, side, one_destination(operands, n, recv + begin, length / element), dtype,
+               op);
   };
-  const auto started = [] { return Status(); };
+  const auto finish = [&](sys::Stream side, const Piece& piece) {
+    return sum_at(side, piece.scratch, piece.begin, piece.length);
+  };
+  const auto started = [&]() -> Status {
+    if (host == 0) return {};
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
+    BRAID_RETURN_IF_ERROR(
+        device.send_over_host(ring, each_to_each(device, host_sources, host_operands, host)));
+    return sum_at(ring, host_operands, nvlink, host);
+  };
   BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));
   return call.end();
 }
