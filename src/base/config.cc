@@ -29,9 +29,12 @@ constexpr Option kOptions[] = {
      "Size of the cells that a block is cut into; 0 lets the plan choose."},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
+    {"BRAID_GPU_DIRECT", OptionType::kBytes, "16MiB",
+     "Largest GPU message (all ranks' blocks together) that goes by one kernel's stores instead of "
+     "copy engines; 0 for none."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "4",
      "Thread blocks that move one GPU's message over the PCIe link, 1 to 8."},
-    {"BRAID_GPU_PACKETS", OptionType::kBytes, "1MiB",
+    {"BRAID_GPU_PACKETS", OptionType::kBytes, "512KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},

@@ -12,7 +12,7 @@
 
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -151,9 +151,9 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const uint64_t bytes = count * dtype_bytes(dtype);
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (device.size() > 1 && fits_packets(device, PacketOp::kAllReduce, bytes)) {
+  if (device.size() > 1 && fits_one_kernel(device, PacketOp::kAllReduce, bytes)) {
     BRAID_RETURN_IF_ERROR(
-        run_packets(device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}));
+        run_one_kernel(device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}));
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));

@@ -2,7 +2,7 @@
 // adds them in rank order, its own where they are.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -16,9 +16,9 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const auto me = static_cast<size_t>(device.rank());
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && fits_packets(device, PacketOp::kReduceScatter, block)) {
+  if (n > 1 && fits_one_kernel(device, PacketOp::kReduceScatter, block)) {
     BRAID_RETURN_IF_ERROR(
-        run_packets(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
+        run_one_kernel(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
   Exchange e;
