@@ -29,9 +29,12 @@ constexpr Option kOptions[] = {
      "Size of the cells that a block is cut into; 0 lets the plan choose."},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
+    {"BRAID_GPU_DIRECT", OptionType::kBytes, "16MiB",
+     "Largest GPU message (all ranks' blocks together) that goes by one kernel's stores instead of "
+     "copy engines; 0 for none."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
-    {"BRAID_GPU_PACKETS", OptionType::kBytes, "1MiB",
+    {"BRAID_GPU_PACKETS", OptionType::kBytes, "512KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},
@@ -39,8 +42,10 @@ constexpr Option kOptions[] = {
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
     {"BRAID_GPU_SLOTS", OptionType::kInteger, "4",
      "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
-    {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "16",
-     "Thread blocks that a GPU's sums may use; the other multiprocessors are left to the user."},
+    {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",
+     "Thread blocks that a GPU's sums beside the copy engines may use; 0: 64 for short calls, 16 "
+     "or "
+     "32 for those that last, so that the other multiprocessors are left to the user."},
     {"BRAID_HOST_ID", OptionType::kString, "",
      "Name of this host instead of the real one, so that ranks of one machine can pretend to be on "
      "several."},

@@ -1,7 +1,7 @@
 // all_gather on the device: blocks by copy engines over NVLink, their ends through the host ring.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -17,8 +17,9 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     BRAID_RETURN_IF_ERROR(device.copy(stream, own, send, block));
     return call.end();
   }
-  if (fits_packets(device, PacketOp::kAllGather, block)) {
-    BRAID_RETURN_IF_ERROR(run_packets(device, stream, {PacketOp::kAllGather, send, recv, block}));
+  if (fits_one_kernel(device, PacketOp::kAllGather, block)) {
+    BRAID_RETURN_IF_ERROR(
+        run_one_kernel(device, stream, {PacketOp::kAllGather, send, recv, block}));
     return call.end();
   }
   const uint64_t host = host_part(device, plan::Op::kAllGather, block, send, recv);

@@ -13,7 +13,7 @@
 
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -26,6 +26,7 @@ constexpr int kSumsChannel = 1;
 constexpr uint64_t kUnit = 256;  // slices and pieces hold whole elements and begin aligned
 constexpr uint64_t kSmallPiece = 8 << 20;  // a copy below it pays more for its start than it hides
 constexpr uint64_t kMostPieces = 4;
+constexpr uint64_t kLastingBlocks = 16;  // a sum has twice as long as one of reduce_scatter
 
 uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -54,6 +55,7 @@ class AllReduce {
         (kUnit * n_);
     begin_ = begin;
     bytes_ = bytes - host;
+    most_blocks_ = sum_blocks(device_, bytes, kLastingBlocks);
     send_ = send + begin;
     recv_ = recv + begin;
     slice_ = std::max(round_up((bytes_ + n_ - 1) / n_, kUnit), kUnit);
@@ -120,7 +122,7 @@ class AllReduce {
     BRAID_RETURN_IF_ERROR(
         sum(device_, ring,
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
-            dtype_, op_));
+            {dtype_, op_, most_blocks_}));
     return device_.send_over_host(ring, all_to_everyone(device_, results[me], results, slice));
   }
 
@@ -142,7 +144,7 @@ class AllReduce {
     return sum(device_, sums_,
                one_destination(operands, device_.size(), recv_ + span.begin,
                                span.bytes / dtype_bytes(dtype_)),
-               dtype_, op_);
+               {dtype_, op_, most_blocks_});
   }
   Status push_results(uint64_t at) {
     const Span span = span_of(device_.rank(), at);
@@ -171,7 +173,7 @@ class AllReduce {
   const uint64_t signature_;
   const uint64_t n_;
   sys::DevicePtr send_ = 0, recv_ = 0;  // of the segment
-  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0, piece_ = 0;
+  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0, piece_ = 0, most_blocks_ = 1;
 };
 
 }  // namespace
@@ -181,9 +183,9 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const uint64_t bytes = count * dtype_bytes(dtype);
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (device.size() > 1 && fits_packets(device, PacketOp::kAllReduce, bytes)) {
+  if (device.size() > 1 && fits_one_kernel(device, PacketOp::kAllReduce, bytes)) {
     BRAID_RETURN_IF_ERROR(
-        run_packets(device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}));
+        run_one_kernel(device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}));
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));

@@ -2,7 +2,7 @@
 // everything goes through scratch, where a piece is taken out only after ours of that round left.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -15,8 +15,8 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && !in_place && fits_packets(device, PacketOp::kAllToAll, block)) {
-    BRAID_RETURN_IF_ERROR(run_packets(device, stream, {PacketOp::kAllToAll, send, recv, block}));
+  if (n > 1 && !in_place && fits_one_kernel(device, PacketOp::kAllToAll, block)) {
+    BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {PacketOp::kAllToAll, send, recv, block}));
     return call.end();
   }
   Exchange e;

@@ -10,7 +10,7 @@
 
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -106,8 +106,8 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() == 1) return call.end();
-  if (fits_packets(device, PacketOp::kBroadcast, bytes)) {
-    BRAID_RETURN_IF_ERROR(run_packets(
+  if (fits_one_kernel(device, PacketOp::kBroadcast, bytes)) {
+    BRAID_RETURN_IF_ERROR(run_one_kernel(
         device, stream, {PacketOp::kBroadcast, buf, buf, bytes, Dtype::kUint8, RedOp::kSum, root}));
     return call.end();
   }

@@ -1,5 +1,8 @@
 #include "coll/device/entry.h"
 
+#include <algorithm>
+
+#include "coll/device/direct.h"
 #include "coll/device/packets.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
@@ -8,12 +11,18 @@ namespace braid::coll::device {
 
 namespace {
 
+comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
+  const uint64_t direct_bytes = direct_area_for(config, num_ranks);
+  return {packet_area_for(config, num_ranks), direct_bytes,
+          std::min(direct_bytes, kDirectFlagBytes)};
+}
+
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
     const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
-                                                packet_area_for(state.config, state.size())));
+                                                area_sizes(state.config, state.size())));
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
     state.device = std::move(made);

@@ -19,18 +19,6 @@ std::byte* as_pointer(sys::DevicePtr address) {
   return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
-bool is_whole(Dtype dtype) {
-  switch (dtype) {
-    case Dtype::kFloat16:
-    case Dtype::kBfloat16:
-    case Dtype::kFloat32:
-    case Dtype::kFloat64:
-    case Dtype::kFloat8E4m3:
-    case Dtype::kFloat8E5m2: return false;
-    default: return true;
-  }
-}
-
 Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -49,12 +37,30 @@ Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
 
 }  // namespace
 
+bool is_whole(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+    case Dtype::kFloat32:
+    case Dtype::kFloat64:
+    case Dtype::kFloat8E4m3:
+    case Dtype::kFloat8E5m2: return false;
+    default: return true;
+  }
+}
+
+uint64_t message_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+  return is_one_buffer ? bytes : bytes * static_cast<uint64_t>(device.size());
+}
+
 uint64_t packet_area_for(const Config& config, int num_ranks) {
   return packet_area_bytes(config.bytes("BRAID_GPU_PACKETS"), num_ranks) / 256 * 256 + 256;
 }
 
 bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
+  return message_bytes(device, op, bytes) <= device.packet_limit() &&
+         packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
 }
 
 Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call) {

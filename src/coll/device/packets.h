@@ -23,6 +23,12 @@ struct PacketCall {
 /// The size of the packet area for a comm of `num_ranks`.
 uint64_t packet_area_for(const Config& config, int num_ranks);
 
+/// A call's larger buffer: all ranks' blocks.
+uint64_t message_bytes(const comm::Device& device, PacketOp op, uint64_t bytes);
+
+/// Where a sum's entries are: the integers' or the floats' fatbin.
+bool is_whole(Dtype dtype);
+
 /// Whether a call is small enough for packets; alike on all ranks.
 bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes);
 

@@ -48,15 +48,22 @@ ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>&
   return args;
 }
 
-Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, Dtype dtype,
-           RedOp op) {
+uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting) {
+  constexpr uint64_t kShortBytes = 128 << 20;
+  constexpr uint64_t kShortBlocks = 64;
+  if (device.sum_blocks() != 0) return device.sum_blocks();
+  return bytes < kShortBytes ? kShortBlocks : lasting;
+}
+
+Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {
   if (args.count_elements == 0) return {};
   constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
-  const uint64_t bytes = args.count_elements * dtype_bytes(dtype);
+  const uint64_t bytes = args.count_elements * dtype_bytes(kind.dtype);
   const auto blocks =
-      static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, device.sum_blocks()));
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
-                         device.kernel(reduce_fatbin(dtype), reduce_kernel_name(dtype, op)));
+      static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kind.most_blocks));
+  BRAID_ASSIGN_OR_RETURN(
+      const sys::Kernel kernel,
+      device.kernel(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op)));
   return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, 0}, stream, args);
 }
 

@@ -8,8 +8,18 @@
 
 namespace braid::coll::device {
 
-/// Enqueues dst = reduction of `srcs` (one per rank, in rank order) over `bytes` bytes each.
-Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, Dtype dtype, RedOp op);
+struct SumKind {
+  Dtype dtype;
+  RedOp op;
+  uint64_t most_blocks;
+};
+
+/// Blocks for the sums of a call of `bytes` per rank: many while it is short; few when it lasts,
+/// `lasting`, which are enough to keep up with the copy engines.
+uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting);
+
+/// Enqueues dst = reduction of `srcs` (one per rank, in rank order).
+Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind);
 
 /// For `srcs` at `addresses` and one destination.
 ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>& addresses,

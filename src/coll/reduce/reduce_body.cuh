@@ -94,6 +94,16 @@ __device__ uint64_t elements_before_vectors(const ReduceArgs& args) {
   return differences != 0 || head > args.count_elements ? args.count_elements : head;
 }
 
+/// The threads that work on one reduction, and which of them this is.
+struct Workers {
+  uint64_t index;
+  uint64_t count;
+};
+
+__device__ __forceinline__ Workers all_threads() {
+  return {uint64_t{blockIdx.x} * blockDim.x + threadIdx.x, uint64_t{gridDim.x} * blockDim.x};
+}
+
 /// A thread's kVectors vectors, `stride_bytes` apart, of which the first `present` are there.
 template <typename R, int kSources, int kVectors>
 struct Batch {
@@ -154,10 +164,10 @@ struct Batch {
 };
 
 template <typename R, int kSources, int kVectors>
-__device__ __forceinline__ void reduce_vectors(const ReduceArgs& args, uint64_t head,
-                                               uint64_t num_vectors) {
-  const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
-  uint64_t v = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+__device__ __forceinline__ void reduce_vectors(const ReduceArgs& args, const Workers& workers,
+                                               uint64_t head, uint64_t num_vectors) {
+  const uint64_t stride = workers.count;
+  uint64_t v = workers.index;
 #pragma unroll 1
   for (; v < num_vectors; v += stride * kVectors) {
     const uint64_t left = (num_vectors - v + stride - 1) / stride;
@@ -176,20 +186,18 @@ __device__ __forceinline__ void reduce_vectors(const ReduceArgs& args, uint64_t 
 
 /// kVectors per source with two sources; half as many with more, because registers hold four then.
 template <typename R, int kVectors>
-__device__ __forceinline__ void reduce_arrays(const ReduceArgs& args) {
+__device__ __forceinline__ void reduce_arrays(const ReduceArgs& args, const Workers& workers) {
   constexpr uint64_t kElements = kElementsIn<R, kVectorWords>;
   const uint64_t head = elements_before_vectors<R>(args);
   const uint64_t num_vectors = (args.count_elements - head) / kElements;
   if (kVectors > 1 && args.num_srcs <= 2) {
-    reduce_vectors<R, 2, kVectors>(args, head, num_vectors);
+    reduce_vectors<R, 2, kVectors>(args, workers, head, num_vectors);
   } else {
-    reduce_vectors<R, 4, (kVectors + 1) / 2>(args, head, num_vectors);
+    reduce_vectors<R, 4, (kVectors + 1) / 2>(args, workers, head, num_vectors);
   }
   const uint64_t in_vectors = num_vectors * kElements;
-  const uint64_t stride = uint64_t{gridDim.x} * blockDim.x;
-  uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
 #pragma unroll 1
-  for (; i < args.count_elements - in_vectors; i += stride)
+  for (uint64_t i = workers.index; i < args.count_elements - in_vectors; i += workers.count)
     reduce_element<R>(args, i < head ? i : i + in_vectors);
 }
 
@@ -200,7 +208,7 @@ __device__ __forceinline__ void reduce_arrays(const ReduceArgs& args) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)               \
       braid_reduce_##dtype##_##op(const __grid_constant__ braid::coll::ReduceArgs args) { \
     using namespace braid::coll::device;                                                  \
-    reduce_arrays<Reduction<Format, Op::kOp>, kVectors>(args);                            \
+    reduce_arrays<Reduction<Format, Op::kOp>, kVectors>(args, all_threads());             \
   }
 #define BRAID_REDUCE_KERNELS(dtype, Format, kVectors)       \
   BRAID_REDUCE_KERNEL(dtype, sum, Format, kSum, kVectors)   \

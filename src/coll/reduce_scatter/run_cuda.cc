@@ -2,7 +2,7 @@
 // adds them in rank order, its own where they are.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/packets.h"
+#include "coll/device/direct.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -16,9 +16,9 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const auto me = static_cast<size_t>(device.rank());
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && fits_packets(device, PacketOp::kReduceScatter, block)) {
+  if (n > 1 && fits_one_kernel(device, PacketOp::kReduceScatter, block)) {
     BRAID_RETURN_IF_ERROR(
-        run_packets(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
+        run_one_kernel(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
   const uint64_t host = n > 1 ? host_part(device, plan::Op::kReduceScatter, block, send, recv) : 0;
@@ -37,10 +37,11 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
     host_sources[i] = e.out[i] + nvlink;
     host_operands[i] = reserved + static_cast<uint64_t>(r) * host;
   }
+  constexpr uint64_t kLastingBlocks = 32;
   const auto sum_at = [&](sys::Stream side, Addresses operands, uint64_t begin, uint64_t length) {
     operands[me] = e.out[me] + begin;
-    return sum(device, side, one_destination(operands, n, recv + begin, length / element), dtype,
-               op);
+    return sum(device, side, one_destination(operands, n, recv + begin, length / element),
+               {dtype, op, sum_blocks(device, block, kLastingBlocks)});
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return sum_at(side, piece.scratch, piece.begin, piece.length);

@@ -30,10 +30,10 @@ T* as_device(sys::DevicePtr address) {
 // ---- making ----
 
 Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal,
-                                               uint64_t packet_bytes) {
+                                               const AreaSizes& areas) {
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
-  device->packet_bytes_ = packet_bytes;
+  device->areas_ = areas;
   Status own = device->prepare();
   BRAID_ASSIGN_OR_RETURN(device->arena_,
                          nvlink::share_window(*state.group, cuda,
@@ -58,8 +58,10 @@ Status Device::prepare() {
   if (host_lanes_ < 1 || host_lanes_ > pcie::kMostLanes)
     return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
                             host_lanes_);
+  packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
+  direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
   sum_blocks_ =
-      static_cast<uint64_t>(std::max<int64_t>(1, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
+      static_cast<uint64_t>(std::max<int64_t>(0, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
   if (state_.size() > nvlink::kMostRanks)
     return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
                        nvlink::kMostRanks);
@@ -104,8 +106,8 @@ Status Device::make_page() {
   return {};
 }
 
-// The GPU's own memory: the packets' counters, the word that says a wait has failed, the numbers of
-// barriers, the ring's progress.
+// The GPU's own memory: the counters of packets and of direct calls, the word that says a wait has
+// failed, the numbers of barriers, the ring's progress.
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
@@ -118,8 +120,8 @@ Status Device::make_arena() {
   board_.numbers = as_device<uint64_t>(local_memory_ + kNumbersAt);
   ring_.progress = as_device<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
-  BRAID_RETURN_IF_ERROR(
-      cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0, packet_bytes_, {}));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
+                                   areas_.packet_bytes + areas_.direct_flag_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }

@@ -1,7 +1,8 @@
 // Device: what the collectives of one GPU need. Made once per comm, at its first call with device
 // memory; every rank of the comm makes its own, and all ranks of the node reach each other's.
 //
-//   arena     device memory that all peers can write: barrier board, scratch, packet area
+//   arena     device memory that all peers can write: barrier board, scratch, areas of
+//             packets and of direct kernels
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   registered  users' own memory, where peers may write results in place
 //   streams   three of our own beside the caller's, joined to it by events
@@ -48,14 +49,21 @@ struct Landing {
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
+/// Of the areas that the kernels of packets and of direct calls write into, and how much of the
+/// latter is flags, which begin as zeros. The same on all ranks.
+struct AreaSizes {
+  uint64_t packet_bytes = 0;
+  uint64_t direct_bytes = 0;
+  uint64_t direct_flag_bytes = 0;
+};
+
 class Device {
  public:
-  /// Collective; `ordinal` is this process's GPU for the comm, `packet_bytes` the size of the
-  /// packet area, the same on all ranks. Errors: unavailable (no driver, no kernels in this build,
-  /// GPUs that cannot reach each other, ranks on several hosts), exhausted, driver; every rank gets
-  /// the same verdict.
+  /// Collective; `ordinal` is this process's GPU for the comm. Errors: unavailable (no driver, no
+  /// kernels in this build, GPUs that cannot reach each other, ranks on several hosts), exhausted,
+  /// driver; every rank gets the same verdict.
   static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal,
-                                                uint64_t packet_bytes);
+                                                const AreaSizes& areas);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -87,9 +95,19 @@ class Device {
   sys::DevicePtr packets_at(int rank) const {
     return arena_.at(rank) + kScratchAt + scratch_bytes_;
   }
-  uint64_t packet_bytes() const { return packet_bytes_; }
-  /// 64 zeroed bytes of this GPU's own memory for the packets' counters.
+  uint64_t packet_bytes() const { return areas_.packet_bytes; }
+  /// 32 zeroed bytes of this GPU's own memory for the packets' counters.
   sys::DevicePtr packet_state() const { return local_memory_; }
+  /// The largest message, as all ranks' blocks, that may go by packets.
+  uint64_t packet_limit() const { return packet_limit_; }
+  /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
+  /// first call.
+  sys::DevicePtr direct_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
+  uint64_t direct_bytes() const { return areas_.direct_bytes; }
+  /// 32 zeroed bytes of this GPU's own memory for their counters.
+  sys::DevicePtr direct_state() const { return local_memory_ + 32; }
+  /// The largest message, as all ranks' blocks, that may go by them.
+  uint64_t direct_limit() const { return direct_limit_; }
 
   // ---- one call ----
 
@@ -112,7 +130,7 @@ class Device {
   /// Part of a block that the host link carries, 0 to 1.
   double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
   void set_host_share(plan::Op op, double share) { host_share_[static_cast<size_t>(op)] = share; }
-  /// Blocks that one flow over the host link is moved by, and that a sum may use.
+  /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
@@ -143,7 +161,8 @@ class Device {
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
   uint64_t arena_bytes() const {
-    return (kScratchAt + scratch_bytes_ + packet_bytes_ + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.direct_bytes;
+    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer
   Status make_page();
@@ -160,7 +179,8 @@ class Device {
   nvlink::Board board_{};
   pcie::HostRing ring_{};
   uint64_t scratch_bytes_ = 0;
-  uint64_t packet_bytes_ = 0;
+  AreaSizes areas_;
+  uint64_t packet_limit_ = 0, direct_limit_ = 0;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;

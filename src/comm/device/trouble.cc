@@ -9,6 +9,7 @@ const char* what_was_awaited(nvlink::Wait wait) {
     case nvlink::Wait::kSlotFree: return "free slot of the host ring";
     case nvlink::Wait::kSlotFull: return "full slot of the host ring";
     case nvlink::Wait::kPacket: return "packet";
+    case nvlink::Wait::kChunk: return "chunk";
     case nvlink::Wait::kAgreement:
     case nvlink::Wait::kNone: break;
   }

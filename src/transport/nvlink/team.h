@@ -16,6 +16,7 @@ enum class Wait : uint32_t {
   kSlotFull = 3,
   kPacket = 4,
   kAgreement = 5,  // not a wait: a peer meant another call
+  kChunk = 6,
 };
 
 /// Why a kernel gave up: one per GPU, in host memory that the GPU can write. The first block to

@@ -1,0 +1,74 @@
+#include "coll/device/direct.h"
+
+#include "coll/reduce/reduce_names.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::kernels {
+
+std::span<const std::byte> direct_copies_fatbin();
+std::span<const std::byte> direct_floats_fatbin();
+std::span<const std::byte> direct_whole_fatbin();
+
+}  // namespace braid::kernels
+
+namespace braid::coll::device {
+
+namespace {
+
+std::byte* as_pointer(sys::DevicePtr address) {
+  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
+Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
+  switch (call.op) {
+    case PacketOp::kAllGather:
+      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_all_gather");
+    case PacketOp::kAllToAll:
+      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_all_to_all");
+    case PacketOp::kBroadcast:
+      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_broadcast");
+    case PacketOp::kAllReduce:
+    case PacketOp::kReduceScatter: break;
+  }
+  return device.kernel(
+      is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
+      direct_reduce_kernel_name(call.dtype, call.redop));
+}
+
+}  // namespace
+
+uint64_t direct_area_for(const Config& config, int num_ranks) {
+  const uint64_t most = config.bytes("BRAID_GPU_DIRECT");
+  return most == 0 || num_ranks < 2 ? 0 : direct_area_bytes(most, num_ranks);
+}
+
+bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  return device.direct_bytes() != 0 && message_bytes(device, op, bytes) <= device.direct_limit();
+}
+
+bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  return fits_packets(device, op, bytes) || fits_direct(device, op, bytes);
+}
+
+Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+  return fits_packets(device, call.op, call.bytes) ? run_packets(device, stream, call)
+                                                   : run_direct(device, stream, call);
+}
+
+Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+  DirectArgs args{};
+  args.team = device.team();
+  for (int r = 0; r < device.size(); ++r) args.direct.area[r] = as_pointer(device.direct_at(r));
+  args.direct.state = reinterpret_cast<DirectState*>(as_pointer(device.direct_state()));
+  args.direct.half_bytes = direct_half_bytes(device.direct_bytes());
+  args.send = as_pointer(call.send);
+  args.recv = as_pointer(call.recv);
+  args.bytes = call.bytes;
+  args.root = call.root;
+  args.shape = direct_shape(call.op, call.bytes, device.size());
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, kernel_of(device, call));
+  return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, 0}, stream,
+                     args);
+}
+
+}  // namespace braid::coll::device

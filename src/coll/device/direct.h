@@ -1,0 +1,27 @@
+// Messages of middle size on the device: one kernel per call, by stores into the peers' memory
+// (coll/direct/direct.cuh).
+#pragma once
+
+#include "base/config.h"
+#include "base/status.h"
+#include "coll/device/packets.h"
+#include "coll/direct/direct.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+/// The size of the area for a comm of `num_ranks`; 0 when the option turns direct kernels off.
+uint64_t direct_area_for(const Config& config, int num_ranks);
+
+/// Whether a call may go this way; alike on all ranks.
+bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes);
+
+/// Whether a call goes by one kernel, of packets or direct; alike on all ranks.
+bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
+/// Enqueues it.
+Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);
+
+/// Enqueues it. The call is told as to packets.
+Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
+
+}  // namespace braid::coll::device

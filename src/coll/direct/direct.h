@@ -1,0 +1,80 @@
+// Messages of middle size by plain stores into the peers' memory: what the kernels are told, how
+// their memory is laid out and how many blocks to launch. The protocol, and why it is right, is
+// told in direct.cuh.
+//
+// Entries, all with DirectArgs: braid_direct_all_gather, braid_direct_all_to_all,
+// braid_direct_broadcast, and per dtype and op direct_reduce_kernel_name() (reduce_names.h), which
+// is all-reduce and reduce-scatter. The calls are those that packets know (packets/packets.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "coll/packets/packets.h"
+#include "transport/nvlink/team.h"
+
+namespace braid::coll {
+
+/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's.
+inline constexpr uint32_t kDirectThreads = 512;
+inline constexpr uint32_t kMostDirectBlocks = 32;
+
+/// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
+/// chunk of that source has arrived. Behind them lie two halves of data, used by even and by odd
+/// epochs; a half is slots [region][source].
+inline constexpr uint64_t kMostDirectChunks = 512;
+inline constexpr uint64_t kDirectRegions = 2;
+inline constexpr uint64_t kDirectFlagBytes =
+    sizeof(uint64_t) * kDirectRegions * nvlink::kMostRanks * kMostDirectChunks;
+
+/// A rank's own record of its calls, in its own device memory; all zero before the first.
+struct DirectState {
+  uint64_t epoch;        // of the last call that ended
+  uint32_t blocks_done;  // of the call that runs; 0 between calls
+  uint32_t unused;
+};
+static_assert(sizeof(DirectState) == 16);
+
+/// How a call is cut. Depends on op, bytes and ranks alone, so that all ranks cut alike.
+struct DirectShape {
+  PacketPath path;
+  uint32_t push_blocks;  // send operands or blocks
+  uint32_t turn_blocks;  // sum, or pass on, what has arrived
+  uint32_t copy_blocks;  // copy out what needs no sum
+  uint64_t slot_bytes;   // from one rank to another, in one region; a multiple of 16
+  uint64_t chunk_bytes;  // of a slot, the last one shorter; a multiple of 16
+  uint64_t num_chunks;   // of a slot; 1 at least, so that every peer hears of every call
+
+  uint32_t num_blocks() const { return push_blocks + turn_blocks + copy_blocks; }
+};
+
+/// Where chunks go.
+struct DirectArea {
+  std::byte* area[nvlink::kMostRanks];  // of every rank, as this GPU addresses it; 256-byte aligned
+  DirectState* state;                   // of this rank
+  uint64_t half_bytes;                  // direct_half_bytes(); the same on all ranks
+};
+
+/// As PacketArgs: bytes, arrays, in place and the order of calls mean what they mean there.
+struct DirectArgs {
+  nvlink::Team team;
+  DirectArea direct;
+  const void* send;
+  void* recv;
+  uint64_t bytes;
+  int32_t root;
+  DirectShape shape;
+};
+
+/// For 2 ranks or more.
+DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+
+/// What a call needs of a rank's area; and an area for every call whose larger buffer, as all
+/// ranks' blocks, has at most max_bytes.
+uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+uint64_t direct_area_bytes(uint64_t max_bytes, int num_ranks) noexcept;
+
+/// One half of the data of an area.
+uint64_t direct_half_bytes(uint64_t area_bytes) noexcept;
+
+}  // namespace braid::coll

@@ -1,0 +1,10 @@
+// All-reduce and reduce-scatter of floats by direct kernels: as many loads in flight as the reduce
+// kernels have.
+#include "coll/direct/direct_reduce.cuh"
+
+BRAID_DIRECT_REDUCE_KERNELS(float16, Fp16, 3)
+BRAID_DIRECT_REDUCE_KERNELS(bfloat16, Bf16, 3)
+BRAID_DIRECT_REDUCE_KERNELS(float32, Fp32, 4)
+BRAID_DIRECT_REDUCE_KERNELS(float64, Fp64, 1)
+BRAID_DIRECT_REDUCE_KERNELS(float8_e4m3fn, E4m3, 1)
+BRAID_DIRECT_REDUCE_KERNELS(float8_e5m2, E5m2, 1)

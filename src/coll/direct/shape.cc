@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "coll/direct/direct.h"
+
+namespace braid::coll {
+
+namespace {
+
+// Estimates, to be replaced by measured crossings. A chunk of 64 KiB is eight vectors a thread, all
+// in flight at once; its flag costs a fence of a trip over NVLink, a microsecond or two. Smaller
+// messages get smaller chunks, so that all blocks have some and receivers begin early.
+constexpr uint64_t kMostChunkBytes = 64 << 10;
+constexpr uint64_t kLeastChunkBytes = 16 << 10;
+constexpr uint64_t kChunksPerBlock = 2;
+
+constexpr uint32_t kHalfOfBlocks = kMostDirectBlocks / 2;
+constexpr uint32_t kStageBlocks = 12;  // of push and turn in three stages; both fill NVLink
+constexpr uint32_t kLastStageBlocks = kMostDirectBlocks - 2 * kStageBlocks;
+
+constexpr uint64_t kUnit = 16;
+constexpr uint64_t kHalfUnit = 256;
+
+uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+uint64_t rounded_up(uint64_t value, uint64_t unit) { return divided_up(value, unit) * unit; }
+
+/// Two ranks send as much in one shot as in two. With more, two shots send less.
+PacketPath path_of(PacketOp op, uint64_t ranks) {
+  switch (op) {
+    case PacketOp::kReduceScatter: return PacketPath::kReduceScatter;
+    case PacketOp::kAllReduce: return ranks == 2 ? PacketPath::kOneShot : PacketPath::kTwoShot;
+    case PacketOp::kBroadcast: return PacketPath::kTwoShot;
+    case PacketOp::kAllGather:
+    case PacketOp::kAllToAll: break;
+  }
+  return PacketPath::kCopy;
+}
+
+/// Two shots cut the message into a slice per owner; a broadcast's root owns none.
+uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
+  if (op == PacketOp::kBroadcast) return rounded_up(divided_up(bytes, ranks - 1), kUnit);
+  if (path_of(op, ranks) == PacketPath::kTwoShot)
+    return rounded_up(divided_up(bytes, ranks), kUnit);
+  return rounded_up(bytes, kUnit);
+}
+
+uint64_t chunk_bytes(uint64_t slot, uint64_t pushed_bytes) {
+  const uint64_t wanted =
+      std::clamp(rounded_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit),
+                 kLeastChunkBytes, kMostChunkBytes);
+  return std::max(wanted, rounded_up(divided_up(slot, kMostDirectChunks), kUnit));
+}
+
+uint32_t blocks_for(uint64_t units, uint32_t most) {
+  return static_cast<uint32_t>(std::min<uint64_t>(units, most));
+}
+
+}  // namespace
+
+DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  DirectShape shape{};
+  shape.path = path_of(op, ranks);
+  shape.slot_bytes = slot_bytes(op, bytes, ranks);
+  // All-gather and one shot read a chunk once for all peers.
+  const bool is_for_all = op == PacketOp::kAllGather || shape.path == PacketPath::kOneShot;
+  const uint64_t parts = is_for_all ? 1 : ranks - 1;
+  shape.chunk_bytes = chunk_bytes(shape.slot_bytes, shape.slot_bytes * parts);
+  shape.num_chunks = std::max<uint64_t>(divided_up(shape.slot_bytes, shape.chunk_bytes), 1);
+  const bool has_stages = shape.path == PacketPath::kTwoShot;
+  const uint32_t most = has_stages ? kStageBlocks : kHalfOfBlocks;
+  const uint64_t arrivals = shape.num_chunks * (ranks - 1);
+  shape.push_blocks = blocks_for(shape.num_chunks * parts, most);
+  if (shape.path != PacketPath::kCopy) shape.turn_blocks = blocks_for(shape.num_chunks, most);
+  if (shape.path == PacketPath::kCopy) shape.copy_blocks = blocks_for(arrivals, most);
+  if (has_stages) shape.copy_blocks = blocks_for(arrivals, kLastStageBlocks);
+  return shape;
+}
+
+uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  const uint64_t regions = path_of(op, ranks) == PacketPath::kTwoShot ? 2 : 1;
+  const uint64_t half = regions * ranks * slot_bytes(op, bytes, ranks);
+  return kDirectFlagBytes + 2 * rounded_up(half, kHalfUnit);
+}
+
+uint64_t direct_area_bytes(uint64_t max_bytes, int num_ranks) noexcept {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  return std::max({direct_call_bytes(PacketOp::kAllReduce, max_bytes, num_ranks),
+                   direct_call_bytes(PacketOp::kBroadcast, max_bytes, num_ranks),
+                   direct_call_bytes(PacketOp::kAllGather, max_bytes / ranks, num_ranks)});
+}
+
+uint64_t direct_half_bytes(uint64_t area_bytes) noexcept {
+  if (area_bytes < kDirectFlagBytes) return 0;
+  return (area_bytes - kDirectFlagBytes) / 2 / kHalfUnit * kHalfUnit;
+}
+
+}  // namespace braid::coll

@@ -1,0 +1,83 @@
+// Launch shapes and area sizes of the direct kernels. The kernels themselves need a GPU:
+// tests/gpu/check.py.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "coll/direct/direct.h"
+
+namespace braid::coll {
+namespace {
+
+constexpr PacketOp kOps[] = {PacketOp::kAllReduce, PacketOp::kAllGather, PacketOp::kReduceScatter,
+                             PacketOp::kAllToAll, PacketOp::kBroadcast};
+constexpr uint64_t kSizes[] = {0, 1, 17, 1000, 65'536, 200'001, 1 << 20, 16 << 20, 300'000'007};
+
+bool counts_blocks(PacketOp op) { return op != PacketOp::kAllReduce && op != PacketOp::kBroadcast; }
+
+void for_all(const std::function<void(PacketOp, uint64_t, int)>& check) {
+  for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
+    for (const uint64_t bytes : kSizes)
+      for (const PacketOp op : kOps) check(op, bytes, ranks);
+}
+
+TEST(DirectShape, EveryCallFitsTheAreaOfItsBytes) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const uint64_t message = bytes * (counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1);
+    for (const uint64_t most : kSizes) {
+      if (message > most) continue;
+      EXPECT_LE(direct_call_bytes(op, bytes, ranks), direct_area_bytes(most, ranks))
+          << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";
+    }
+  });
+}
+
+TEST(DirectShape, SlotsOfAHalfFitIntoIt) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const DirectShape shape = direct_shape(op, bytes, ranks);
+    const uint64_t regions = shape.path == PacketPath::kTwoShot ? 2 : 1;
+    EXPECT_LE(regions * static_cast<uint64_t>(ranks) * shape.slot_bytes,
+              direct_half_bytes(direct_call_bytes(op, bytes, ranks)));
+    EXPECT_EQ(direct_half_bytes(direct_area_bytes(bytes, ranks)) % 256, 0U);
+  });
+}
+
+TEST(DirectShape, ChunksCoverTheSlotAndHaveFlags) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const DirectShape shape = direct_shape(op, bytes, ranks);
+    EXPECT_EQ(shape.slot_bytes % 16, 0U);
+    EXPECT_EQ(shape.chunk_bytes % 16, 0U);
+    EXPECT_GE(shape.num_chunks, 1U);
+    EXPECT_LE(shape.num_chunks, kMostDirectChunks);
+    EXPECT_GE(shape.num_chunks * shape.chunk_bytes, shape.slot_bytes);
+    EXPECT_LT((shape.num_chunks - 1) * shape.chunk_bytes, std::max<uint64_t>(shape.slot_bytes, 1));
+  });
+}
+
+TEST(DirectShape, SlicesCoverTheMessage) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const DirectShape shape = direct_shape(op, bytes, ranks);
+    const int owners = op == PacketOp::kBroadcast           ? ranks - 1
+                       : shape.path == PacketPath::kTwoShot ? ranks
+                                                            : 1;
+    EXPECT_GE(static_cast<uint64_t>(owners) * shape.slot_bytes, bytes);
+  });
+}
+
+TEST(DirectShape, EveryKindOfWorkHasABlock) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const DirectShape shape = direct_shape(op, bytes, ranks);
+    EXPECT_GE(shape.push_blocks, 1U);
+    EXPECT_EQ(shape.turn_blocks > 0, shape.path != PacketPath::kCopy);
+    EXPECT_EQ(shape.copy_blocks > 0,
+              shape.path == PacketPath::kCopy || shape.path == PacketPath::kTwoShot);
+    EXPECT_LE(shape.num_blocks(), kMostDirectBlocks);
+  });
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).num_blocks(), kMostDirectBlocks);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 8).num_blocks(), kMostDirectBlocks);
+  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 1, 2).num_blocks(), 2U);
+}
+
+}  // namespace
+}  // namespace braid::coll
