@@ -35,7 +35,9 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "512KiB",
-     "Largest GPU message (all ranks' blocks together) that goes by low-latency packets."},
+     "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
+     "it "
+     "for all_reduce, twice as much for broadcast."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",

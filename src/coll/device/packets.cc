@@ -55,11 +55,16 @@ uint64_t message_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) 
 }
 
 uint64_t packet_area_for(const Config& config, int num_ranks) {
-  return packet_area_bytes(config.bytes("BRAID_GPU_PACKETS"), num_ranks) / 256 * 256 + 256;
+  return packet_area_bytes(2 * config.bytes("BRAID_GPU_PACKETS"), num_ranks) / 256 * 256 + 256;
 }
 
+// The limit is on what arrives at a rank, as twice the bytes of an all-gather among two. An
+// all-reduce receives its whole message; a broadcast too, but sends nothing meanwhile.
 bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return message_bytes(device, op, bytes) <= device.packet_limit() &&
+  uint64_t weighed = message_bytes(device, op, bytes);
+  if (op == PacketOp::kAllReduce) weighed *= 2;
+  if (op == PacketOp::kBroadcast) weighed /= 2;
+  return weighed <= device.packet_limit() &&
          packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
 }
 

@@ -17,7 +17,7 @@ namespace braid::coll {
 
 /// Of a block, always; and at most so many blocks: the other multiprocessors are the user's.
 inline constexpr uint32_t kDirectThreads = 512;
-inline constexpr uint32_t kMostDirectBlocks = 32;
+inline constexpr uint32_t kMostDirectBlocks = 64;
 
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
 /// chunk of that source has arrived. Behind them lie two halves of data, used by even and by odd
