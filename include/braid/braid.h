@@ -5,7 +5,8 @@
  * BRAID_INVALID_ARGUMENT and changes nothing. All calls are collective: every rank makes the same
  * calls in the same order with the same counts, dtype, op and root; a disagreement is detected and
  * returned on all ranks as BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a
- * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`.
+ * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`. Buffers are host memory:
+ * GPU memory goes through the Python package so far.
  */
 #ifndef BRAID_BRAID_H_
 #define BRAID_BRAID_H_
