@@ -45,9 +45,8 @@ Status Call::end() {
   return device_.end(stream_);
 }
 
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
-                   sys::DevicePtr send, sys::DevicePtr recv) {
-  if (block_bytes < kHostFromBytes || (send | recv | block_bytes) % 16 != 0) return 0;
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  if (block_bytes < kHostFromBytes || block_bytes % 16 != 0) return 0;
   const double share = device.host_share(op);
   return static_cast<uint64_t>(static_cast<double>(block_bytes) * share) / 16 * 16;
 }

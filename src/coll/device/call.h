@@ -39,9 +39,9 @@ class Call {
 };
 
 /// Bytes at the end of every block that go over the host link: a multiple of 16, 0 when the message
-/// is too small to gain or an address is not aligned.
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
-                   sys::DevicePtr send, sys::DevicePtr recv);
+/// is too small to gain. Depends on nothing that ranks may have differently, such as addresses: all
+/// cut their blocks at one place.
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);
 
 /// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
 /// destinations[r].

@@ -253,6 +253,7 @@ INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
                          testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
                                          Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
                                          Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
+                                         Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
                                          Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
                                          Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1,
                                               8}));
