@@ -42,6 +42,7 @@ Status Call::end() {
     if (is_forked_[i])
       BRAID_RETURN_IF_ERROR(
           device_.after(stream_, device_.side(static_cast<comm::Device::Side>(i))));
+  is_open_ = false;
   return device_.end(stream_);
 }
 

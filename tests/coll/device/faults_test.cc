@@ -155,5 +155,52 @@ TEST_F(DeviceCallFaults, ADriverFailureReachesEveryRank) {
     }
 }
 
+/// Remembers on which streams an event was recorded or a kernel launched, in order.
+class WatchedCuda final : public sys::FakeCuda {
+ public:
+  using FakeCuda::FakeCuda;
+  Status record(sys::Event event, sys::Stream stream) override {
+    Status status = FakeCuda::record(event, stream);
+    if (status.ok()) note(stream, "record");
+    return status;
+  }
+  Status launch_kernel(sys::Kernel kernel, const sys::LaunchShape& shape, sys::Stream stream,
+                       std::span<void*> arguments) override {
+    Status status = FakeCuda::launch_kernel(kernel, shape, stream, arguments);
+    if (status.ok()) note(stream, "launch");
+    return status;
+  }
+  std::string last_on(sys::Stream stream) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = last_.find(stream.handle);
+    return found == last_.end() ? "" : found->second;
+  }
+
+ private:
+  void note(sys::Stream stream, const char* what) {
+    const std::lock_guard lock(mutex_);
+    last_[stream.handle] = what;
+  }
+  mutable std::mutex mutex_;
+  std::map<void*, std::string> last_;
+};
+
+// What a failed call has enqueued on the caller's stream uses memory that close() frees: close()
+// must know where it ends.
+TEST_F(DeviceCallFaults, AFailedCallIsWaitedForToo) {
+  WatchedCuda cuda(1);
+  run(1, cuda, {}, [&](GpuRank& rank, Buffers& buffers) {
+    const sys::OwnedStream stream =
+        sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)).value();
+    cuda.fail("record", 0, driver_error("broke"));  // behind the first barrier
+    const Status failed = on_device(rank.comm, 0, [&](comm::Device& d) {
+      return all_reduce(d, buffers.send.get(), buffers.recv.get(), kCount, Dtype::kFloat32,
+                        RedOp::kSum, stream.get());
+    });
+    EXPECT_EQ(failed.code(), Code::kDriver) << failed.to_string();
+    EXPECT_EQ(cuda.last_on(stream.get()), "record");
+  });
+}
+
 }  // namespace
 }  // namespace braid::coll::device
