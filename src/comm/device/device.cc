@@ -208,7 +208,7 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) cons
   auto next = registered_.upper_bound(memory);
   if (next == registered_.begin()) return Landing{};
   const auto& [base, entry] = *--next;
-  if (memory + bytes > base + entry.bytes) return Landing{};
+  if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);

@@ -130,6 +130,18 @@ TEST_P(DeviceRanks, RegisteredMemoryIsFoundWhereItLies) {
   });
 }
 
+// An empty buffer right behind registered memory belongs to nobody, whoever has the address.
+TEST_P(DeviceRanks, EmptyBufferBehindRegisteredMemory) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    const sys::DeviceMemory memory =
+        sys::own<sys::DeviceMemory>(*cuda_, cuda_->alloc(4096)).value();
+    expect_ok(rank.device.register_memory(memory.get(), 4096));
+    const auto landing = rank.device.find_landing(memory.get() + 4096, 0);
+    expect_ok(landing.status());
+    expect_ok(rank.device.unregister_memory(memory.get()));
+  });
+}
+
 TEST_P(DeviceRanks, FreedMemoryIsRefused) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     const sys::DevicePtr base = cuda_->alloc(4096).value();
