@@ -199,6 +199,7 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   const auto found = registered_.find(memory);
   if (found == registered_.end())
     return invalid_argument("memory at {:#x} is not registered", memory);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
   BRAID_RETURN_IF_ERROR(finish_last_call());
   registered_.erase(found);
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));

@@ -155,6 +155,17 @@ TEST_P(DeviceRanks, FreedMemoryIsRefused) {
   });
 }
 
+// Whoever calls may call from another thread the next time, where no context is current.
+TEST_P(DeviceRanks, UnregistersFromAnotherThread) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    GuardedMemory memory(*cuda_, 4096);
+    expect_ok(rank.device.register_memory(memory.get(), 4096));
+    expect_ok(rank.device.begin({}));
+    expect_ok(rank.device.end({}));
+    std::thread([&] { expect_ok(rank.device.unregister_memory(memory.get())); }).join();
+  });
+}
+
 TEST_P(DeviceRanks, RegisteringFailsOnAllOrNone) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     GuardedMemory memory(*cuda_, 4096);
