@@ -146,6 +146,7 @@ class Device {
     return (kScratchAt + scratch_bytes_ + packet_bytes_ + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer
+  Status check_slots();
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);

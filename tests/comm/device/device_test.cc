@@ -304,5 +304,49 @@ INSTANTIATE_TEST_SUITE_P(Making, DeviceFaults,
                                          Fault{"create_stream", 50}, Fault{"create_event", 3}),
                          [](const auto& chosen) { return chosen.param.method; });
 
+// ---- options ----
+
+/// Every rank's verdict on making a Device with options of its own.
+std::vector<Status> make_with(const std::vector<test::Options>& options_of_rank) {
+  const auto size = static_cast<int>(options_of_rank.size());
+  const auto cuda = make_cuda(size);
+  std::vector<Status> verdicts(options_of_rank.size());
+  test::run_gpu_comms(size, {}, [&](Comm& comm, std::barrier<>& all) {
+    const auto index = static_cast<size_t>(comm.rank());
+    comm.state().config = test::make_config(test::gpu_options(options_of_rank[index]));
+    auto made = Device::create(comm.state(), *cuda, comm.rank(), kPacketBytes);
+    verdicts[index] = made.status();
+    all.arrive_and_wait();
+    if (made.ok()) made.value()->detach(true);
+    all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+  return verdicts;
+}
+
+using Choices = std::vector<std::pair<std::string, std::string>>;
+
+TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
+  for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "15MiB"},
+                                           {"BRAID_GPU_LANES", "9"},
+                                           {"BRAID_GPU_SLOT", "64"},
+                                           {"BRAID_GPU_SLOT", "8GiB"},
+                                           {"BRAID_GPU_SLOTS", "0"},
+                                           {"BRAID_GPU_SLOTS", "99999"}})
+    for (const Status& verdict : make_with({{{name, value}}, {{name, value}}})) {
+      EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
+      EXPECT_NE(verdict.message().find(name), std::string::npos) << verdict.to_string();
+    }
+}
+
+TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
+  for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "18MiB"},
+                                           {"BRAID_GPU_LANES", "3"},
+                                           {"BRAID_GPU_SLOT", "32KiB"},
+                                           {"BRAID_GPU_SLOTS", "3"}})
+    for (const Status& verdict : make_with({{}, {{name, value}}}))
+      EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
+}
+
 }  // namespace
 }  // namespace braid::comm
