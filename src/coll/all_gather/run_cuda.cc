@@ -22,7 +22,7 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         run_one_kernel(device, stream, {PacketOp::kAllGather, send, recv, block}));
     return call.end();
   }
-  const uint64_t host = host_part(device, plan::Op::kAllGather, block, send, recv);
+  const uint64_t host = host_part(device, plan::Op::kAllGather, block);
   const uint64_t nvlink = block - host;
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));

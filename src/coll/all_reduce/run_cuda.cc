@@ -51,8 +51,7 @@ class AllReduce {
   /// over NVLink.
   Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
     const uint64_t host =
-        host_part(device_, plan::Op::kAllReduce, bytes, send + begin, recv + begin) / (kUnit * n_) *
-        (kUnit * n_);
+        host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * (kUnit * n_);
     begin_ = begin;
     bytes_ = bytes - host;
     most_blocks_ = sum_blocks(device_, bytes, kLastingBlocks);

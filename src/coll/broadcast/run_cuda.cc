@@ -34,7 +34,7 @@ class Broadcast {
         others_(static_cast<uint64_t>(device.size() - 1)) {}
 
   Status run_segment(sys::DevicePtr buf, uint64_t begin, uint64_t bytes) {
-    const uint64_t host = host_part(device_, plan::Op::kBroadcast, bytes, buf + begin, buf + begin);
+    const uint64_t host = host_part(device_, plan::Op::kBroadcast, bytes);
     buf_ = buf + begin;
     begin_ = begin;
     bytes_ = bytes - host;

@@ -44,12 +44,12 @@ Status Call::end() {
     if (is_forked_[i])
       BRAID_RETURN_IF_ERROR(
           device_.after(stream_, device_.side(static_cast<comm::Device::Side>(i))));
+  is_open_ = false;
   return device_.end(stream_);
 }
 
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
-                   sys::DevicePtr send, sys::DevicePtr recv) {
-  if (block_bytes < kHostFromBytes || (send | recv | block_bytes) % 16 != 0) return 0;
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  if (block_bytes < kHostFromBytes || block_bytes % 16 != 0) return 0;
   constexpr uint64_t kUnit = 256;  // whole elements, aligned for every access
   const auto wanted =
       static_cast<uint64_t>(static_cast<double>(block_bytes) * device.host_share(op));

@@ -22,12 +22,22 @@ struct Meaning {
 };
 uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
 
-/// Begins a call on construction-by-begin(), ends it with end(); joins the side streams that were
-/// used.
+/// Begins a call with begin(), ends it with end(); joins the side streams that were used. A call
+/// that fails in between still leaves its mark on the stream: what it has enqueued uses the comm's
+/// memory, and the comm waits for it before that goes.
 class Call {
  public:
   Call(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
-  Status begin() { return device_.begin(stream_); }
+  ~Call() {
+    if (is_open_) (void)device_.end(stream_);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  Status begin() {
+    BRAID_RETURN_IF_ERROR(device_.begin(stream_));
+    is_open_ = true;
+    return {};
+  }
   /// A side stream that starts after what the caller's stream holds now; joined at the end.
   Result<sys::Stream> fork(comm::Device::Side side);
   Status end();
@@ -35,13 +45,14 @@ class Call {
  private:
   comm::Device& device_;
   sys::Stream stream_;
+  bool is_open_ = false;
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };
 
 /// Bytes at the end of every block that go over the host link: a multiple of 256, 0 when the
-/// message is too small to gain or an address is not aligned.
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes,
-                   sys::DevicePtr send, sys::DevicePtr recv);
+/// message is too small to gain. Depends on nothing that ranks may have differently, such as
+/// addresses: all cut their blocks at one place.
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);
 
 /// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
 /// destinations[r].

@@ -21,7 +21,7 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
         run_one_kernel(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
-  const uint64_t host = n > 1 ? host_part(device, plan::Op::kReduceScatter, block, send, recv) : 0;
+  const uint64_t host = n > 1 ? host_part(device, plan::Op::kReduceScatter, block) : 0;
   const uint64_t nvlink = block - host;
   Exchange e;
   e.signature = signature_of({plan::Op::kReduceScatter, dtype, op, count}, {});

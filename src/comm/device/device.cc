@@ -60,6 +60,7 @@ Status Device::prepare() {
                             host_lanes_);
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
   direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
+  BRAID_RETURN_IF_ERROR(check_slots());
   sum_blocks_ =
       static_cast<uint64_t>(std::max<int64_t>(0, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
   if (state_.size() > nvlink::kMostRanks)
@@ -77,6 +78,22 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  return {};
+}
+
+// A ring without slots, or with empty ones, would never end.
+Status Device::check_slots() {
+  constexpr uint64_t kLeastBytes = 128, kMostBytes = 16 << 20;
+  constexpr int64_t kMostSlots = 1024;
+  const uint64_t slot_bytes = state_.config.bytes("BRAID_GPU_SLOT");
+  if (slot_bytes < kLeastBytes || slot_bytes > kMostBytes)
+    return invalid_argument("BRAID_GPU_SLOT: asked for {} to {} bytes, found {}", kLeastBytes,
+                            kMostBytes, slot_bytes);
+  const int64_t num_slots = state_.config.integer("BRAID_GPU_SLOTS");
+  if (num_slots < 1 || num_slots > kMostSlots)
+    return invalid_argument("BRAID_GPU_SLOTS: asked for 1 to {}, found {}", kMostSlots, num_slots);
+  ring_.slot_bytes = static_cast<uint32_t>(slot_bytes) & ~127U;
+  ring_.num_slots = static_cast<uint32_t>(num_slots);
   return {};
 }
 
@@ -127,12 +144,11 @@ Status Device::make_arena() {
 }
 
 Status Device::make_ring(Deadline deadline) {
-  ring_.slot_bytes = static_cast<uint32_t>(state_.config.bytes("BRAID_GPU_SLOT")) & ~127U;
-  ring_.num_slots = static_cast<uint32_t>(state_.config.integer("BRAID_GPU_SLOTS"));
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape = fmt::format("{}x{}", ring_.num_slots, ring_.slot_bytes);
+  request.shape = fmt::format("{}x{},lanes:{},packets:{},direct:{}", ring_.num_slots,
+                              ring_.slot_bytes, host_lanes_, packet_limit_, direct_limit_);
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -201,6 +217,7 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   const auto found = registered_.find(memory);
   if (found == registered_.end())
     return invalid_argument("memory at {:#x} is not registered", memory);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
   BRAID_RETURN_IF_ERROR(finish_last_call());
   registered_.erase(found);
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
@@ -210,7 +227,7 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) cons
   auto next = registered_.upper_bound(memory);
   if (next == registered_.begin()) return Landing{};
   const auto& [base, entry] = *--next;
-  if (memory + bytes > base + entry.bytes) return Landing{};
+  if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);

@@ -165,6 +165,7 @@ class Device {
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer
+  Status check_slots();
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);

@@ -1,0 +1,262 @@
+// The five collectives on the memory of fake GPUs: every byte of every result, and every guard
+// around it. What is judged is the host's part: which copies, sums, barriers and flows it enqueues.
+#include "coll/device/collectives.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/units.h"
+#include "coll/device/entry.h"
+#include "coll/device/fake_sums.h"
+#include "support/gpu_ranks.h"
+#include "support/tensors.h"
+
+namespace braid::coll::device {
+namespace {
+
+using test::GpuRank;
+using test::GuardedMemory;
+
+struct Case {
+  int size;
+  Dtype dtype;
+  RedOp redop;
+  uint64_t count;  // of a block; an all-reduce or broadcast has size * count
+  double host_share = 0;
+  uint64_t offset_bytes = 0;  // of every buffer from an aligned address
+  int odd_rank = -1;          // only this rank's are off by that; -1: all
+};
+
+void PrintTo(const Case& c, std::ostream* os) {
+  *os << c.size << " ranks, " << c.count << " " << dtype_name(c.dtype) << " " << redop_name(c.redop)
+      << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank;
+}
+
+/// Bytes without a period; every rank and call reads them from a place of its own.
+const std::byte* pattern(int rank, uint64_t call) {
+  static const std::vector<uint64_t> words = [] {
+    std::vector<uint64_t> made((26_MiB) / sizeof(uint64_t));
+    for (uint64_t i = 0; i < made.size(); ++i) made[i] = test::mixed(1, 0, i);
+    return made;
+  }();
+  return reinterpret_cast<const std::byte*>(words.data()) +
+         8 * (static_cast<uint64_t>(rank) * 8209 + call % 64 * 127);
+}
+
+std::vector<std::byte> reduced(const Case& c, uint64_t call) {
+  const uint64_t count = c.count * static_cast<uint64_t>(c.size);
+  std::vector<std::byte> sum(count * dtype_bytes(c.dtype));
+  std::vector<const void*> operands;
+  for (int r = 0; r < c.size; ++r) operands.push_back(pattern(r, call));
+  if (count > 0) reduce(operands, sum.data(), count, c.dtype, c.redop);
+  return sum;
+}
+
+/// The calls of one rank, each checked.
+class Caller {
+ public:
+  static constexpr uint64_t kSumCall = 63;  // sums have one input, so that one result does for all
+
+  Caller(GpuRank& rank, const Case& c, const std::vector<std::byte>& sums)
+      : rank_(rank),
+        c_(c),
+        sums_(sums),
+        block_(c.count * dtype_bytes(c.dtype)),
+        all_(block_ * static_cast<uint64_t>(c.size)),
+        send_(rank.cuda, all_, offset()),
+        recv_(rank.cuda, all_, offset()) {
+    for (auto& stream : streams_)
+      stream = sys::own<sys::OwnedStream>(rank.cuda,
+                                          rank.cuda.create_stream(sys::StreamPriority::kNormal))
+                   .value();
+  }
+
+  /// The host link carries a part of the first two alone.
+  void all_ops(bool in_place) {
+    all_gather(in_place);
+    all_to_all(in_place);
+    if (c_.host_share > 0) return;
+    all_reduce(in_place);
+    reduce_scatter(in_place);
+    for (int root = 0; root < c_.size && !in_place; ++root) broadcast(root);
+  }
+
+  void register_recv() {
+    if (all_ == 0) return;
+    const Status status = rank_.device.register_memory(recv_.get(), all_);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+  void unregister_recv() {
+    if (all_ == 0) return;
+    const Status status = rank_.device.unregister_memory(recv_.get());
+    EXPECT_TRUE(status.ok()) << status.to_string();
+  }
+
+ private:
+  uint64_t offset() const {
+    return c_.odd_rank < 0 || c_.odd_rank == rank_.rank() ? c_.offset_bytes : 0;
+  }
+  uint64_t at(int rank) const { return static_cast<uint64_t>(rank) * block_; }
+  int me() const { return rank_.rank(); }
+
+  using Function = std::function<Status(comm::Device&, sys::DevicePtr send, sys::Stream)>;
+
+  /// `input` of `bytes` lies in `send_`, or in place at recv_ + place.
+  void run(const char* name, bool in_place, uint64_t place, const std::byte* input, uint64_t bytes,
+           const Function& function) {
+    name_ = std::string(name) + (in_place ? " in place" : "");
+    if (all_ > 0) std::memset(recv_.data(), 0xee, all_);
+    std::byte* from = in_place ? recv_.data() + place : send_.data();
+    if (bytes > 0) std::memcpy(from, input, bytes);
+    rank_.all.arrive_and_wait();
+    const sys::Stream stream = streams_[num_calls_++ % streams_.size()].get();
+    const Status status = on_device(rank_.comm, me(), [&](comm::Device& device) {
+      return function(device, reinterpret_cast<sys::DevicePtr>(from), stream);
+    });
+    EXPECT_TRUE(status.ok()) << name_ << ": " << status.to_string();
+    rank_.all.arrive_and_wait();
+    const bool is_input_intact = in_place || bytes == 0 || std::memcmp(from, input, bytes) == 0;
+    EXPECT_TRUE(is_input_intact) << name_ << " wrote its input";
+    EXPECT_TRUE(send_.is_guarded() && recv_.is_guarded()) << name_;
+  }
+
+  void expect(uint64_t place, const std::byte* want, uint64_t bytes) {
+    const std::byte* got = recv_.data() + place;
+    if (bytes == 0 || std::memcmp(got, want, bytes) == 0) return;
+    uint64_t i = 0;
+    while (got[i] == want[i]) ++i;
+    ADD_FAILURE() << name_ << ": rank " << me() << ": byte " << place + i << " of " << all_
+                  << " is wrong";
+  }
+
+  void all_gather(bool in_place) {
+    const uint64_t call = num_calls_;
+    run("all_gather", in_place, at(me()), pattern(me(), call), block_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          return device::all_gather(device, send, recv_.get(), c_.count, c_.dtype, stream);
+        });
+    for (int r = 0; r < c_.size; ++r) expect(at(r), pattern(r, call), block_);
+  }
+  void all_to_all(bool in_place) {
+    const uint64_t call = num_calls_;
+    run("all_to_all", in_place, 0, pattern(me(), call), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          return device::all_to_all(device, send, recv_.get(), c_.count, c_.dtype, stream);
+        });
+    for (int r = 0; r < c_.size; ++r) expect(at(r), pattern(r, call) + at(me()), block_);
+  }
+  // Sums have the same input in every call: what is left of the last one must not pass for this
+  // one's.
+  void spoil_scratch() {
+    std::memset(reinterpret_cast<void*>(rank_.device.scratch().at(me())), 0x5c,
+                rank_.device.scratch_bytes());
+  }
+
+  void all_reduce(bool in_place) {
+    spoil_scratch();
+    run("all_reduce", in_place, 0, pattern(me(), kSumCall), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          return device::all_reduce(device, send, recv_.get(),
+                                    c_.count * static_cast<uint64_t>(c_.size), c_.dtype, c_.redop,
+                                    stream);
+        });
+    expect(0, sums_.data(), all_);
+  }
+  void reduce_scatter(bool in_place) {
+    spoil_scratch();
+    const uint64_t place = in_place ? at(me()) : 0;
+    run("reduce_scatter", in_place, 0, pattern(me(), kSumCall), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          return device::reduce_scatter(device, send, recv_.get() + place, c_.count, c_.dtype,
+                                        c_.redop, stream);
+        });
+    expect(place, sums_.data() + at(me()), block_);
+  }
+  void broadcast(int root) {
+    const uint64_t call = num_calls_;
+    run("broadcast", true, 0, pattern(me(), call), all_,
+        [&](comm::Device& device, sys::DevicePtr buf, sys::Stream stream) {
+          return device::broadcast(device, buf, c_.count * static_cast<uint64_t>(c_.size), c_.dtype,
+                                   root, stream);
+        });
+    expect(0, pattern(root, call), all_);
+  }
+
+  GpuRank& rank_;
+  const Case& c_;
+  const std::vector<std::byte>& sums_;
+  const uint64_t block_, all_;
+  GuardedMemory send_, recv_;
+  std::array<sys::OwnedStream, 2> streams_;
+  uint64_t num_calls_ = 0;
+  std::string name_;
+};
+
+class DeviceCollectives : public testing::TestWithParam<Case> {};
+
+TEST_P(DeviceCollectives, EveryByteIsRight) {
+  const Case& c = GetParam();
+  sys::FakeCuda cuda(c.size);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  const std::vector<std::byte> sums =
+      c.host_share > 0 ? std::vector<std::byte>() : reduced(c, Caller::kSumCall);
+  test::run_gpus(c.size, cuda, {}, [&](GpuRank& rank) {
+    for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllToAll})
+      rank.device.set_host_share(op, c.host_share);
+    Caller caller(rank, c, sums);
+    caller.all_ops(false);
+    caller.all_ops(true);
+    caller.register_recv();
+    caller.all_ops(false);
+    caller.all_ops(true);
+    caller.unregister_recv();
+    const Status status =
+        on_device(rank.comm, rank.rank(), [](comm::Device& d) { return barrier(d, {}); });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    rank.all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// 16 MiB of scratch: rounds are of 4 MiB with 2 ranks, 2.67 with 3 and 2 with 4, segments of an
+// all-reduce have 8 MiB, of a broadcast 16.
+constexpr uint64_t kMega = 1 << 20;
+
+INSTANTIATE_TEST_SUITE_P(Small, DeviceCollectives,
+                         testing::Values(Case{1, Dtype::kFloat32, RedOp::kSum, 1000},
+                                         Case{1, Dtype::kInt8, RedOp::kAvg, 0},
+                                         Case{2, Dtype::kInt32, RedOp::kSum, 0},
+                                         Case{4, Dtype::kBfloat16, RedOp::kSum, 0},
+                                         Case{2, Dtype::kFloat8E4m3, RedOp::kSum, 1},
+                                         Case{3, Dtype::kFloat64, RedOp::kProd, 1},
+                                         Case{4, Dtype::kUint8, RedOp::kMax, 1},
+                                         Case{3, Dtype::kInt16, RedOp::kMin, 127},
+                                         Case{3, Dtype::kBfloat16, RedOp::kSum, 128},
+                                         Case{3, Dtype::kFloat16, RedOp::kAvg, 129},
+                                         Case{4, Dtype::kUint64, RedOp::kSum, 10'007},
+                                         Case{2, Dtype::kFloat32, RedOp::kSum, 4099, 0, 4},
+                                         Case{3, Dtype::kFloat64, RedOp::kSum, 4099, 0, 3},
+                                         Case{4, Dtype::kFloat32, RedOp::kAvg, 4099, 0, 1, 2}));
+INSTANTIATE_TEST_SUITE_P(Rounds, DeviceCollectives,
+                         testing::Values(Case{1, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8},
+                                         Case{2, Dtype::kFloat64, RedOp::kSum, kMega / 2},
+                                         Case{2, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8 + 3, 0,
+                                              1},
+                                         Case{3, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 5},
+                                         Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1}));
+INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
+                         testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
+                                         Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
+                                         Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
+                                         Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
+                                         Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
+                                         Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1,
+                                              8}));
+
+}  // namespace
+}  // namespace braid::coll::device

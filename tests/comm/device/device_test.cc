@@ -1,0 +1,352 @@
+// The Device of every rank on one FakeCuda: making and unmaking, barriers, the host ring,
+// registered memory, and what becomes of failures.
+#include "comm/device/device.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <numeric>
+
+#include "support/gpu_ranks.h"
+
+namespace braid::comm {
+namespace {
+
+using test::GpuRank;
+using test::GuardedMemory;
+using test::run_gpus;
+
+constexpr uint64_t kPacketBytes = 256;
+
+std::unique_ptr<sys::FakeCuda> make_cuda(int size) {
+  auto cuda = std::make_unique<sys::FakeCuda>(size);
+  test::define_team_kernels(*cuda);
+  return cuda;
+}
+
+void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.to_string(); }
+
+/// The trouble that the watch finds, which looks every millisecond.
+Status await_trouble(const Device& device) {
+  const Deadline deadline = Deadline::after_ns(10'000'000'000);
+  while (device.status().ok() && !deadline.passed()) std::this_thread::yield();
+  return device.status();
+}
+
+class DeviceRanks : public testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+  void TearDown() override { EXPECT_EQ(cuda_->alive(), sys::FakeCudaCounts{}); }
+  std::unique_ptr<sys::FakeCuda> cuda_ = make_cuda(GetParam());
+};
+
+TEST_P(DeviceRanks, BarrierShowsWhatPeersWroteBefore) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    const sys::OwnedStream stream =
+        sys::own<sys::OwnedStream>(*cuda_, cuda_->create_stream(sys::StreamPriority::kNormal))
+            .value();
+    for (int round = 0; round < 20; ++round) {
+      const auto value = [&](int r) { return static_cast<uint8_t>(16 * round + r + 1); };
+      for (int peer = 0; peer < rank.size(); ++peer)
+        expect_ok(cuda_->fill(device.scratch().at(peer) + static_cast<uint64_t>(rank.rank()),
+                              value(rank.rank()), 1, stream.get()));
+      expect_ok(device.barrier(stream.get(), 3, 77));
+      for (int peer = 0; peer < rank.size(); ++peer) {
+        std::byte got{};
+        expect_ok(cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
+                              device.scratch().at(rank.rank()) + static_cast<uint64_t>(peer), 1,
+                              stream.get()));
+        EXPECT_EQ(static_cast<uint8_t>(got), value(peer));
+      }
+      expect_ok(device.barrier(stream.get(), 5, 78));
+    }
+    expect_ok(device.status());
+  });
+}
+
+// More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
+TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
+  const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "2"}};
+  run_gpus(size(), *cuda_, options, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    for (const uint64_t bytes : {1ul, 15ul, 100ul, 4096ul, 300'001ul}) {
+      GuardedMemory source(*cuda_, bytes, 3);
+      const auto byte_of = [&](int r, uint64_t i) {
+        return static_cast<std::byte>(i * 7 + i / 251 + 31 * static_cast<uint64_t>(r) + bytes);
+      };
+      for (uint64_t i = 0; i < bytes; ++i) source.data()[i] = byte_of(rank.rank(), i);
+      std::vector<std::unique_ptr<GuardedMemory>> places;
+      for (int r = 0; r < size(); ++r)
+        places.push_back(std::make_unique<GuardedMemory>(*cuda_, bytes, 1));
+      const auto pointer = [](sys::DevicePtr p) { return reinterpret_cast<std::byte*>(p); };
+      pcie::Flows flows{};
+      flows.num_lanes = device.host_lanes();
+      for (const int key : {size(), rank.rank()}) {
+        const bool is_for_all = key == size();
+        flows.num_flows = 0;
+        if (is_for_all && size() > 1)
+          flows.flow[flows.num_flows++] = {rank.rank(), key, pointer(source.get()), nullptr, bytes};
+        for (int r = 0; r < size(); ++r) {
+          if (r == rank.rank()) continue;
+          if (!is_for_all)
+            flows.flow[flows.num_flows++] = {rank.rank(), r, pointer(source.get()), nullptr, bytes};
+          flows.flow[flows.num_flows++] = {r, key, nullptr,
+                                           pointer(places[static_cast<size_t>(r)]->get()), bytes};
+        }
+        expect_ok(device.send_over_host(device.side(Device::kHost), flows));
+        for (int r = 0; r < size(); ++r) {
+          GuardedMemory& place = *places[static_cast<size_t>(r)];
+          EXPECT_TRUE(place.is_guarded());
+          if (r == rank.rank()) continue;
+          uint64_t wrong = 0;
+          for (uint64_t i = 0; i < bytes; ++i) wrong += place.data()[i] != byte_of(r, i);
+          EXPECT_EQ(wrong, 0u) << bytes << " bytes of rank " << r << " key " << key;
+          std::memset(place.data(), 0, bytes);
+        }
+      }
+    }
+    expect_ok(device.status());
+  });
+}
+
+TEST_P(DeviceRanks, RegisteredMemoryIsFoundWhereItLies) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    GuardedMemory memory(*cuda_, 10'000, 16);
+    const sys::DevicePtr base = memory.get();
+    EXPECT_EQ(device.find_landing(base, 10'000).value().window, nullptr);
+    expect_ok(device.register_memory(base, 10'000));
+    const Landing landing = device.find_landing(base + 100, 9'900).value();
+    ASSERT_NE(landing.window, nullptr);
+    EXPECT_EQ(landing.at(rank.rank()), base + 100);
+    EXPECT_EQ(device.find_landing(base + 100, 9'901).value().window, nullptr);
+    EXPECT_EQ(device.find_landing(base - 1, 2).value().window, nullptr);
+    EXPECT_EQ(device.register_memory(base, 10'000).code(), Code::kInvalidArgument);
+    expect_ok(device.unregister_memory(base));
+    EXPECT_EQ(device.find_landing(base, 1).value().window, nullptr);
+    EXPECT_EQ(device.unregister_memory(base).code(), Code::kInvalidArgument);
+  });
+}
+
+// An empty buffer right behind registered memory belongs to nobody, whoever has the address.
+TEST_P(DeviceRanks, EmptyBufferBehindRegisteredMemory) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    const sys::DeviceMemory memory =
+        sys::own<sys::DeviceMemory>(*cuda_, cuda_->alloc(4096)).value();
+    expect_ok(rank.device.register_memory(memory.get(), 4096));
+    const auto landing = rank.device.find_landing(memory.get() + 4096, 0);
+    expect_ok(landing.status());
+    expect_ok(rank.device.unregister_memory(memory.get()));
+  });
+}
+
+TEST_P(DeviceRanks, FreedMemoryIsRefused) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    const sys::DevicePtr base = cuda_->alloc(4096).value();
+    expect_ok(rank.device.register_memory(base, 4096));
+    expect_ok(cuda_->free(base));
+    const sys::DevicePtr next = cuda_->alloc(4096).value();  // perhaps at the same address
+    EXPECT_EQ(rank.device.find_landing(base, 100).status().code(), Code::kInvalidArgument);
+    expect_ok(rank.device.unregister_memory(base));
+    EXPECT_EQ(rank.device.find_landing(next, 100).value().window, nullptr);
+    expect_ok(cuda_->free(next));
+  });
+}
+
+// Whoever calls may call from another thread the next time, where no context is current.
+TEST_P(DeviceRanks, UnregistersFromAnotherThread) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    GuardedMemory memory(*cuda_, 4096);
+    expect_ok(rank.device.register_memory(memory.get(), 4096));
+    expect_ok(rank.device.begin({}));
+    expect_ok(rank.device.end({}));
+    std::thread([&] { expect_ok(rank.device.unregister_memory(memory.get())); }).join();
+  });
+}
+
+TEST_P(DeviceRanks, RegisteringFailsOnAllOrNone) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    GuardedMemory memory(*cuda_, 4096);
+    const uint64_t bytes = rank.rank() == size() - 1 && size() > 1 ? 4000 : 4096;
+    const Status differ = rank.device.register_memory(memory.get(), bytes);
+    EXPECT_EQ(differ.code(), size() > 1 ? Code::kInvalidArgument : Code::kOk);
+    if (size() == 1) expect_ok(rank.device.unregister_memory(memory.get()));
+    const bool is_mine = rank.rank() == 0;
+    std::byte on_stack[64];
+    const Status foreign = rank.device.register_memory(
+        is_mine ? reinterpret_cast<sys::DevicePtr>(on_stack) : memory.get(), 64);
+    EXPECT_EQ(foreign.code(), Code::kUnsupported) << foreign.to_string();
+    expect_ok(rank.device.register_memory(memory.get(), 4096));  // the group is still in step
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, DeviceRanks, testing::Values(1, 2, 3, 4));
+
+TEST(DeviceTrouble, DifferentSignaturesAreTroubleEverywhere) {
+  const auto cuda = make_cuda(3);
+  std::atomic<int> num_told{0};
+  run_gpus(3, *cuda, {}, [&](GpuRank& rank) {
+    expect_ok(rank.device.barrier({}, 0, 5));
+    expect_ok(rank.device.barrier({}, 0, rank.rank() == 1 ? 6 : 5));
+    const Status trouble = await_trouble(rank.device);
+    num_told += trouble.code() == Code::kInvalidArgument;
+    EXPECT_FALSE(trouble.ok());
+    EXPECT_NE(trouble.message().find("different collectives"), std::string::npos)
+        << trouble.to_string();
+    EXPECT_FALSE(rank.device.begin({}).ok());
+  });
+  EXPECT_GE(num_told, 1);
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
+TEST(DeviceTrouble, ARankThatNeverComesIsNamed) {
+  constexpr int kAbsent = 1;
+  const auto cuda = make_cuda(3);
+  run_gpus(3, *cuda, {{"BRAID_TIMEOUT", "1s"}}, [&](GpuRank& rank) {
+    expect_ok(rank.device.barrier({}, 0, 5));
+    const int64_t start_ns = now_ns();
+    if (rank.rank() != kAbsent) {
+      expect_ok(rank.device.barrier({}, 0, 6));
+      EXPECT_LT(now_ns() - start_ns, 6'000'000'000);
+    }
+    const Status trouble = await_trouble(rank.device);
+    EXPECT_EQ(trouble.code(), Code::kTimeout) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("waited for rank 1: barrier: expected 2, seen 1"),
+              std::string::npos)
+        << trouble.to_string();
+  });
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
+TEST(DeviceTrouble, ASilentSenderOfTheHostRingIsNamed) {
+  const auto cuda = make_cuda(2);
+  run_gpus(2, *cuda, {{"BRAID_TIMEOUT", "1s"}}, [&](GpuRank& rank) {
+    GuardedMemory memory(*cuda, 1000);
+    pcie::Flows flows{};
+    flows.num_lanes = 1;
+    flows.num_flows = 1;
+    flows.flow[0] = {1, 0, nullptr, memory.data(), 1000};
+    if (rank.rank() == 0) expect_ok(rank.device.send_over_host({}, flows));
+    const Status trouble = await_trouble(rank.device);
+    EXPECT_NE(trouble.message().find("waited for rank 1: full slot"), std::string::npos)
+        << trouble.to_string();
+  });
+}
+
+// What one rank reports ends the waits of all others, long before their deadline.
+TEST(DeviceTrouble, AReportEndsTheWaits) {
+  const auto cuda = make_cuda(2);
+  run_gpus(2, *cuda, {}, [&](GpuRank& rank) {
+    const int64_t start_ns = now_ns();
+    if (rank.rank() == 0)
+      rank.comm.state().group->report(driver_error("the GPU fell off the bus"));
+    else
+      expect_ok(rank.device.barrier({}, 0, 1));
+    EXPECT_NE(await_trouble(rank.device).message().find("fell off"), std::string::npos);
+    EXPECT_LT(now_ns() - start_ns, 10'000'000'000);
+  });
+}
+
+struct Fault {
+  const char* method;
+  uint64_t most;  // tried: every call up to here
+};
+
+void PrintTo(const Fault& fault, std::ostream* os) { *os << fault.method; }
+
+/// Call n of a method fails while the Devices are made, for every n until none is left.
+class DeviceFaults : public testing::TestWithParam<Fault> {};
+
+TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
+  constexpr int kSize = 3;
+  const auto cuda = make_cuda(kSize);
+  std::vector<std::string> verdicts(kSize);
+  std::atomic<uint64_t> num_failed{0};
+  test::run_gpu_comms(kSize, {}, [&](Comm& comm, std::barrier<>& all) {
+    for (uint64_t n = 0; n <= GetParam().most; ++n) {
+      if (comm.rank() == 0) cuda->fail(GetParam().method, n, driver_error("call {} broke", n));
+      all.arrive_and_wait();
+      auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0});
+      verdicts[static_cast<size_t>(comm.rank())] = made.status().to_string();
+      all.arrive_and_wait();
+      if (comm.rank() == 0) {
+        EXPECT_EQ(verdicts[1], verdicts[0]);
+        EXPECT_EQ(verdicts[2], verdicts[0]);
+        if (verdicts[0] != "ok") {
+          EXPECT_NE(verdicts[0].find(fmt::format("call {} broke", n)), std::string::npos)
+              << verdicts[0];
+          EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+          ++num_failed;
+        }
+      }
+      const bool is_last = verdicts[0] == "ok";
+      all.arrive_and_wait();  // nobody has a Device any longer, or everybody detaches
+      if (made.ok()) made.value()->detach(true);
+      all.arrive_and_wait();
+      if (made.ok()) made.value().reset();
+      if (is_last) break;
+    }
+    EXPECT_FALSE(comm.state().group->broken());
+  });
+  EXPECT_GE(num_failed, static_cast<uint64_t>(kSize));
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
+INSTANTIATE_TEST_SUITE_P(Making, DeviceFaults,
+                         testing::Values(Fault{"use_device", 2}, Fault{"load_module", 2},
+                                         Fault{"kernel", 5}, Fault{"alloc", 50},
+                                         Fault{"register_host", 50}, Fault{"fill", 8},
+                                         Fault{"synchronize", 2}, Fault{"pointer_facts", 2},
+                                         Fault{"address_range", 2}, Fault{"export_ipc", 50},
+                                         Fault{"enable_peer_access", 50},
+                                         Fault{"create_stream", 50}, Fault{"create_event", 3}),
+                         [](const auto& chosen) { return chosen.param.method; });
+
+// ---- options ----
+
+/// Every rank's verdict on making a Device with options of its own.
+std::vector<Status> make_with(const std::vector<test::Options>& options_of_rank) {
+  const auto size = static_cast<int>(options_of_rank.size());
+  const auto cuda = make_cuda(size);
+  std::vector<Status> verdicts(options_of_rank.size());
+  test::run_gpu_comms(size, {}, [&](Comm& comm, std::barrier<>& all) {
+    const auto index = static_cast<size_t>(comm.rank());
+    comm.state().config = test::make_config(test::gpu_options(options_of_rank[index]));
+    auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0});
+    verdicts[index] = made.status();
+    all.arrive_and_wait();
+    if (made.ok()) made.value()->detach(true);
+    all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+  return verdicts;
+}
+
+using Choices = std::vector<std::pair<std::string, std::string>>;
+
+TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
+  for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "15MiB"},
+                                           {"BRAID_GPU_LANES", "9"},
+                                           {"BRAID_GPU_SLOT", "64"},
+                                           {"BRAID_GPU_SLOT", "8GiB"},
+                                           {"BRAID_GPU_SLOTS", "0"},
+                                           {"BRAID_GPU_SLOTS", "99999"}})
+    for (const Status& verdict : make_with({{{name, value}}, {{name, value}}})) {
+      EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
+      EXPECT_NE(verdict.message().find(name), std::string::npos) << verdict.to_string();
+    }
+}
+
+TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
+  for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "18MiB"},
+                                           {"BRAID_GPU_LANES", "3"},
+                                           {"BRAID_GPU_SLOT", "32KiB"},
+                                           {"BRAID_GPU_SLOTS", "3"}})
+    for (const Status& verdict : make_with({{}, {{name, value}}}))
+      EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
+}
+
+}  // namespace
+}  // namespace braid::comm
