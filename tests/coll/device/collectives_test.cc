@@ -78,7 +78,6 @@ class Caller {
   void all_ops(bool in_place) {
     all_gather(in_place);
     all_to_all(in_place);
-    if (c_.host_share > 0) return;
     all_reduce(in_place);
     reduce_scatter(in_place);
     for (int root = 0; root < c_.size && !in_place; ++root) broadcast(root);
@@ -202,11 +201,9 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   sys::FakeCuda cuda(c.size);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
-  const std::vector<std::byte> sums =
-      c.host_share > 0 ? std::vector<std::byte>() : reduced(c, Caller::kSumCall);
+  const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
   test::run_gpus(c.size, cuda, {}, [&](GpuRank& rank) {
-    for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllToAll})
-      rank.device.set_host_share(op, c.host_share);
+    for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
     Caller caller(rank, c, sums);
     caller.all_ops(false);
     caller.all_ops(true);
