@@ -6,6 +6,7 @@
 #include "coll/device/packets.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
+#include "sys/cuda/owned.h"
 
 namespace braid::coll::device {
 
@@ -20,6 +21,8 @@ comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
     const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
+    // Not ok without a driver: create() then says so, to all ranks.
+    const auto scope = sys::CurrentDevice::use(sys::real_cuda(), ordinal);
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
@@ -39,6 +42,7 @@ Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm:
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(device->cuda(), ordinal));
   Status status = call(*device);
   if (status.ok() || status.code() == Code::kInvalidArgument) return status;
   guard.state().fatal = status;

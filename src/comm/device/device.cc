@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "comm/device/trouble.h"
 #include "sys/cuda/launch.h"
+#include "sys/cuda/owned.h"
 #include "transport/nvlink/fatbins.h"
 #include "transport/pcie/fatbins.h"
 
@@ -172,7 +173,7 @@ void Device::detach(bool in_peace) {
   if (watch_.joinable()) watch_.join();
   if (!in_peace || state_.group->broken() || !status().ok())
     std::atomic_ref(page_->must_abort).store(1);  // no kernel of ours waits any longer
-  (void)cuda_.use_device(ordinal_);
+  const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
   (void)finish_last_call();
@@ -181,6 +182,8 @@ void Device::detach(bool in_peace) {
 }
 
 Device::~Device() {
+  const auto scope =
+      sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);

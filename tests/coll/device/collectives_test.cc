@@ -224,6 +224,21 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
 // all-reduce have 8 MiB, of a broadcast 16.
 constexpr uint64_t kMega = 1 << 20;
 
+// A call once left its own GPU current, and the caller's next allocation went there.
+TEST(DeviceCalls, LeaveTheCallersDeviceAsItWas) {
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
+    const int other = 1 - rank.rank();
+    ASSERT_TRUE(cuda.use_device(other).ok());
+    const Status status =
+        on_device(rank.comm, rank.rank(), [](comm::Device& d) { return barrier(d, {}); });
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(cuda.current_device().value(), other);
+    rank.all.arrive_and_wait();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Small, DeviceCollectives,
                          testing::Values(Case{1, Dtype::kFloat32, RedOp::kSum, 1000},
                                          Case{1, Dtype::kInt8, RedOp::kAvg, 0},
