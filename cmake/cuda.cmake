@@ -8,7 +8,7 @@
 set(BRAID_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (when nvcc is found), ON, OFF")
 set_property(CACHE BRAID_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-set(braid_cuda_architectures 80 90a 100a)
+set(BRAID_CUDA_ARCHITECTURES "80;90a;100a" CACHE STRING "Architectures that kernels are compiled for")
 set(braid_oldest_nvcc 12.8)  # the first that knows sm_100a
 
 # Sets `result` to why there can be no kernels; empty when there can.
@@ -51,7 +51,7 @@ endif()
 # Compiles src/<path> to <build>/kernels/<path without .cu>.fatbin, where scripts/check_sass looks for it.
 function(braid_compile_fatbin path fatbin)
   set(flags -fatbin -std=c++20 -O3 -Werror all-warnings --expt-relaxed-constexpr -Xfatbin=-compress-all -I${CMAKE_SOURCE_DIR}/src)
-  foreach(architecture ${braid_cuda_architectures})
+  foreach(architecture ${BRAID_CUDA_ARCHITECTURES})
     list(APPEND flags -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
