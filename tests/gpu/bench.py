@@ -191,6 +191,7 @@ def record(
         "command": " ".join(["braid run -n", str(comm.size), *sys.argv]),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": args.commit,
+        "dirty": args.commit == facts.commit()[0] and facts.commit()[1],
         "gpu": torch.cuda.get_device_name(),
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
