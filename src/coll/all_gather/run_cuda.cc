@@ -27,13 +27,12 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
   e.signature = signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing);
-  e.most_bytes = nvlink;
+  e.bytes = nvlink;
   e.place_bytes = static_cast<uint64_t>(device.rank()) * block;
   Addresses host_places{};
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
     e.out[i] = send;
-    e.bytes[i] = nvlink;
     host_places[i] = recv + static_cast<uint64_t>(r) * block + nvlink;
   }
   const auto started = [&]() -> Status {
@@ -42,14 +41,8 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
     return device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, host));
   };
-  const auto finish = [&](sys::Stream side, const Piece& piece) -> Status {
-    for (int step = 1; step < n; ++step) {
-      const int source = (device.rank() + n - step) % n;
-      BRAID_RETURN_IF_ERROR(device.copy(side,
-                                        recv + static_cast<uint64_t>(source) * block + piece.begin,
-                                        piece.scratch[static_cast<size_t>(source)], piece.length));
-    }
-    return {};
+  const auto finish = [&](sys::Stream side, const Piece& piece) {
+    return take_out(device, side, piece, recv, block);
   };
   BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));
   return call.end();

@@ -1,9 +1,8 @@
 // all_reduce on the device, in segments of what the scratch holds. In a segment every rank owns one
 // slice, cut into a few pieces:
 //
-//   caller's stream  barrier | operands 0, operands 1, ...             | results 0, results 1, ...
-//   | barrier side stream              |   (all operands 0 here) sum 0, (all operands 1 here) sum
-//   1, ...
+//   caller's stream  barrier, operands 0, operands 1, ...    results 0, results 1, ... barrier
+//   side stream               barrier, sum 0     barrier, sum 1 ...
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
 // exposed. The end of a segment goes over the host link, on a stream of its own. Results go

@@ -27,13 +27,12 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const uint64_t nvlink = block - host;
   e.signature =
       signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count, 0, in_place}, e.landing);
-  e.most_bytes = n > 1 ? nvlink : 0;
+  e.bytes = n > 1 ? nvlink : 0;
   e.place_bytes = offset_of(device.rank());
   Addresses host_sources{}, host_places{};
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
     e.out[i] = send + offset_of(r);
-    e.bytes[i] = nvlink;
     host_sources[i] = send + offset_of(r) + nvlink;
     host_places[i] = recv + offset_of(r) + nvlink;
   }
@@ -44,13 +43,8 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
     return device.send_over_host(ring, each_to_each(device, host_sources, host_places, host));
   };
-  const auto finish = [&](sys::Stream side, const Piece& piece) -> Status {
-    for (int step = 1; step < n; ++step) {
-      const int source = (device.rank() + n - step) % n;
-      BRAID_RETURN_IF_ERROR(device.copy(side, recv + offset_of(source) + piece.begin,
-                                        piece.scratch[static_cast<size_t>(source)], piece.length));
-    }
-    return {};
+  const auto finish = [&](sys::Stream side, const Piece& piece) {
+    return take_out(device, side, piece, recv, block);
   };
   BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));
   return call.end();

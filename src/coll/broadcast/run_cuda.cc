@@ -8,6 +8,7 @@
 // not registered everything lands in scratch, a segment at a time, and is copied out at its end.
 #include <algorithm>
 
+#include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -102,6 +103,7 @@ class Broadcast {
 
 Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype dtype, int root,
                  sys::Stream stream) {
+  BRAID_RETURN_IF_ERROR(check_root(root, device.size()));
   const uint64_t bytes = count * dtype_bytes(dtype);
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());

@@ -13,10 +13,6 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
-std::byte* as_pointer(sys::DevicePtr address) {
-  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
 void add_flow(pcie::Flows& flows, const pcie::Flow& flow) { flows.flow[flows.num_flows++] = flow; }
 
 }  // namespace
@@ -65,11 +61,12 @@ pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
   flows.num_lanes = device.host_lanes();
   if (bytes == 0) return flows;
   const int everyone = device.size();
-  if (source != 0) add_flow(flows, {device.rank(), everyone, as_pointer(source), nullptr, bytes});
+  if (source != 0)
+    add_flow(flows, {device.rank(), everyone, sys::pointer_to<std::byte>(source), nullptr, bytes});
   for (int step = 1; step < device.size(); ++step) {
     const int peer = (device.rank() + step) % device.size();
     const sys::DevicePtr to = destinations[static_cast<size_t>(peer)];
-    if (to != 0) add_flow(flows, {peer, everyone, nullptr, as_pointer(to), bytes});
+    if (to != 0) add_flow(flows, {peer, everyone, nullptr, sys::pointer_to<std::byte>(to), bytes});
   }
   return flows;
 }
@@ -84,8 +81,10 @@ pcie::Flows each_to_each(const comm::Device& device,
   for (int step = 1; step < device.size(); ++step) {
     const int peer = (device.rank() + step) % device.size();
     const auto index = static_cast<size_t>(peer);
-    add_flow(flows, {device.rank(), peer, as_pointer(sources[index]), nullptr, bytes});
-    add_flow(flows, {peer, device.rank(), nullptr, as_pointer(destinations[index]), bytes});
+    add_flow(flows,
+             {device.rank(), peer, sys::pointer_to<std::byte>(sources[index]), nullptr, bytes});
+    add_flow(flows, {peer, device.rank(), nullptr, sys::pointer_to<std::byte>(destinations[index]),
+                     bytes});
   }
   return flows;
 }

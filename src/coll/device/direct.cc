@@ -15,10 +15,6 @@ namespace braid::coll::device {
 
 namespace {
 
-std::byte* as_pointer(sys::DevicePtr address) {
-  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
 Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -58,11 +54,12 @@ Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {
   DirectArgs args{};
   args.team = device.team();
-  for (int r = 0; r < device.size(); ++r) args.direct.area[r] = as_pointer(device.direct_at(r));
-  args.direct.state = reinterpret_cast<DirectState*>(as_pointer(device.direct_state()));
+  for (int r = 0; r < device.size(); ++r)
+    args.direct.area[r] = sys::pointer_to<std::byte>(device.direct_at(r));
+  args.direct.state = sys::pointer_to<DirectState>(device.direct_state());
   args.direct.half_bytes = direct_half_bytes(device.direct_bytes());
-  args.send = as_pointer(call.send);
-  args.recv = as_pointer(call.recv);
+  args.send = sys::pointer_to<std::byte>(call.send);
+  args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;
   args.root = call.root;
   args.shape = direct_shape(call.op, call.bytes, device.size());

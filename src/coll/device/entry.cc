@@ -50,11 +50,4 @@ Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm:
   return status;
 }
 
-Result<int> device_of(sys::DevicePtr address) {
-  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, sys::real_cuda().pointer_facts(address));
-  if (facts.kind != sys::MemoryKind::kDevice)
-    return invalid_argument("memory at {:#x} is not a GPU's", address);
-  return facts.device;
-}
-
 }  // namespace braid::coll::device

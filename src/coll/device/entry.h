@@ -15,7 +15,4 @@ namespace braid::coll::device {
 /// comm uses another GPU already.
 Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call);
 
-/// The GPU whose memory `address` is; invalid_argument when it is not device memory.
-Result<int> device_of(sys::DevicePtr address);
-
 }  // namespace braid::coll::device

@@ -15,10 +15,6 @@ namespace braid::coll::device {
 
 namespace {
 
-std::byte* as_pointer(sys::DevicePtr address) {
-  return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr)
-}
-
 Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -72,11 +68,12 @@ Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& c
   const PacketShape shape = packets_shape(call.op, call.bytes, device.size());
   PacketArgs args{};
   args.team = device.team();
-  for (int r = 0; r < device.size(); ++r) args.packets.area[r] = as_pointer(device.packets_at(r));
-  args.packets.state = reinterpret_cast<PacketState*>(as_pointer(device.packet_state()));
+  for (int r = 0; r < device.size(); ++r)
+    args.packets.area[r] = sys::pointer_to<std::byte>(device.packets_at(r));
+  args.packets.state = sys::pointer_to<PacketState>(device.packet_state());
   args.packets.capacity_bytes = device.packet_bytes();
-  args.send = as_pointer(call.send);
-  args.recv = as_pointer(call.recv);
+  args.send = sys::pointer_to<std::byte>(call.send);
+  args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;
   args.path = shape.path;
   args.root = call.root;

@@ -1,8 +1,6 @@
 // Small messages on the device: one kernel per call, by packets (coll/packets/packets.cuh).
 #pragma once
 
-#include <optional>
-
 #include "base/dtype.h"
 #include "base/status.h"
 #include "coll/packets/packets.h"

@@ -24,10 +24,10 @@ class Rounds {
         side_(device.side(comm::Device::kSums)),
         e_(exchange),
         in_place_(exchange.landing.window != nullptr),
-        piece_(in_place_ ? std::max<uint64_t>(e_.most_bytes, 1)
-                         : piece_bytes(device, e_.most_bytes,
-                                       device.scratch_bytes() - e_.reserved_bytes)),
-        num_rounds_((e_.most_bytes + piece_ - 1) / piece_),
+        piece_(in_place_
+                   ? std::max<uint64_t>(e_.bytes, 1)
+                   : piece_bytes(device, e_.bytes, device.scratch_bytes() - e_.reserved_bytes)),
+        num_rounds_((e_.bytes + piece_ - 1) / piece_),
         num_slots_(std::min((device.scratch_bytes() - e_.reserved_bytes) /
                                 (piece_ * static_cast<uint64_t>(device.size())),
                             kMostSlots)) {}
@@ -63,7 +63,7 @@ class Rounds {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto index = static_cast<size_t>(peer);
-      const uint64_t length = std::min(piece_, left_of(e_.bytes[index], begin));
+      const uint64_t length = std::min(piece_, left_of(e_.bytes, begin));
       const sys::DevicePtr to = in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
                                           : slot(device_.scratch().at(peer), round, device_.rank());
       BRAID_RETURN_IF_ERROR(device_.copy(stream_, to, e_.out[index] + begin, length));
@@ -72,7 +72,7 @@ class Rounds {
   }
 
   Piece landed_piece(uint64_t round) const {
-    Piece landed{round * piece_, std::min(piece_, left_of(e_.most_bytes, round * piece_)), {}};
+    Piece landed{round * piece_, std::min(piece_, left_of(e_.bytes, round * piece_)), {}};
     for (int r = 0; r < device_.size(); ++r)
       landed.scratch[static_cast<size_t>(r)] = slot(device_.scratch().at(device_.rank()), round, r);
     return landed;
@@ -95,6 +95,18 @@ uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t 
   const uint64_t most = scratch_bytes / (2 * static_cast<uint64_t>(device.size()));
   const uint64_t wanted = std::clamp(block_bytes / 4, kLeastPiece, kMostPiece);
   return std::min(wanted, most) / kPieceUnit * kPieceUnit;
+}
+
+Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys::DevicePtr recv,
+                uint64_t block_bytes) {
+  const int n = device.size();
+  for (int step = 1; step < n; ++step) {
+    const int source = (device.rank() + n - step) % n;
+    const sys::DevicePtr place = recv + static_cast<uint64_t>(source) * block_bytes;
+    BRAID_RETURN_IF_ERROR(device.copy(side, place + piece.begin,
+                                      piece.scratch[static_cast<size_t>(source)], piece.length));
+  }
+  return {};
 }
 
 Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exchange,

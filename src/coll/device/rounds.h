@@ -26,10 +26,8 @@ namespace braid::coll::device {
 using Addresses = std::array<sys::DevicePtr, nvlink::kMostRanks>;
 
 struct Exchange {
-  Addresses out{};  // [peer]: the block for it
-  std::array<uint64_t, nvlink::kMostRanks>
-      bytes{};               // [peer]: how much of the block goes over NVLink
-  uint64_t most_bytes = 0;   // the largest block of any rank: all ranks count rounds alike
+  Addresses out{};           // [peer]: the block for it
+  uint64_t bytes = 0;        // of every block, alike on all ranks, as far as it goes over NVLink
   comm::Landing landing;     // registered: where every peer's result begins; else scratch is used
   uint64_t place_bytes = 0;  // registered: our block's place in every peer's result
   uint64_t reserved_bytes = 0;  // at the end of the scratch, that the rounds leave alone
@@ -43,6 +41,11 @@ struct Piece {
   uint64_t length;
   Addresses scratch;
 };
+
+/// A finish() for blocks that belong in `recv` one after the other: copies every peer's piece
+/// there.
+Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys::DevicePtr recv,
+                uint64_t block_bytes);
 
 /// Enqueues the exchange between `stream`'s past and its future. `started` is called once, after
 /// the first barrier, when every rank's buffers are known to be ready; `finish` per landed piece

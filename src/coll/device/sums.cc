@@ -30,18 +30,14 @@ std::span<const std::byte> reduce_fatbin(Dtype dtype) {
   }
 }
 
-void* as_pointer(sys::DevicePtr address) {
-  return reinterpret_cast<void*>(
-      address);  // NOLINT(performance-no-int-to-ptr): the device's address
-}
-
 }  // namespace
 
 ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>& addresses,
                            int num_srcs, sys::DevicePtr dst, uint64_t count_elements) {
   ReduceArgs args{};
-  for (int r = 0; r < num_srcs; ++r) args.srcs[r] = as_pointer(addresses[static_cast<size_t>(r)]);
-  args.dsts[0] = as_pointer(dst);
+  for (int r = 0; r < num_srcs; ++r)
+    args.srcs[r] = sys::pointer_to<void>(addresses[static_cast<size_t>(r)]);
+  args.dsts[0] = sys::pointer_to<void>(dst);
   args.count_elements = count_elements;
   args.num_srcs = num_srcs;
   args.num_dsts = 1;

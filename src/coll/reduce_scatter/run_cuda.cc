@@ -25,7 +25,7 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const uint64_t nvlink = block - host;
   Exchange e;
   e.signature = signature_of({plan::Op::kReduceScatter, dtype, op, count}, {});
-  e.most_bytes = nvlink;
+  e.bytes = nvlink;
   e.reserved_bytes = static_cast<uint64_t>(n) * host;
   const sys::DevicePtr reserved =
       device.scratch().at(device.rank()) + device.scratch_bytes() - e.reserved_bytes;
@@ -33,7 +33,6 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
     e.out[i] = send + static_cast<uint64_t>(r) * block;
-    e.bytes[i] = nvlink;
     host_sources[i] = e.out[i] + nvlink;
     host_operands[i] = reserved + static_cast<uint64_t>(r) * host;
   }

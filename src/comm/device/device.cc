@@ -21,11 +21,6 @@ namespace {
 constexpr size_t kHostPageBytes = 4096;
 constexpr int kRingThreads = 512;
 
-template <typename T>
-T* as_device(sys::DevicePtr address) {
-  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr): the device's address
-}
-
 }  // namespace
 
 // ---- making ----
@@ -42,7 +37,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
                                                device->arena_bytes(), std::move(own)},
                                               deadline));
   for (int r = 0; r < state.size(); ++r)
-    device->board_.cells[r] = as_device<nvlink::BoardCell>(device->arena_.at(r));
+    device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
   BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
   device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
   return device;
@@ -119,8 +114,8 @@ Status Device::make_page() {
   team_.rank = state_.rank();
   team_.size = state_.size();
   team_.timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
-  team_.trouble = as_device<nvlink::Trouble>(page_on_device_ + offsetof(Page, trouble));
-  team_.must_abort = as_device<uint32_t>(page_on_device_ + offsetof(Page, must_abort));
+  team_.trouble = sys::pointer_to<nvlink::Trouble>(page_on_device_ + offsetof(Page, trouble));
+  team_.must_abort = sys::pointer_to<uint32_t>(page_on_device_ + offsetof(Page, must_abort));
   return {};
 }
 
@@ -134,9 +129,9 @@ Status Device::make_arena() {
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
   BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
-  team_.has_failed = as_device<uint32_t>(local_memory_ + kFailedAt);
-  board_.numbers = as_device<uint64_t>(local_memory_ + kNumbersAt);
-  ring_.progress = as_device<pcie::RingProgress>(local_memory_ + kProgressAt);
+  team_.has_failed = sys::pointer_to<uint32_t>(local_memory_ + kFailedAt);
+  board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
+  ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
                                    areas_.packet_bytes + areas_.direct_flag_bytes, {}));
@@ -158,7 +153,7 @@ Status Device::make_ring(Deadline deadline) {
     own = pinned.status();
     if (!own.ok()) break;
     pinned_.push_back(segments_->of(r));
-    ring_.segment[r] = as_device<std::byte>(pinned.value());
+    ring_.segment[r] = sys::pointer_to<std::byte>(pinned.value());
   }
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
   BRAID_ASSIGN_OR_RETURN(const auto verdicts,

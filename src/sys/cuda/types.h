@@ -13,6 +13,12 @@ namespace braid::sys {
 /// An address in device memory, or of host memory as the device sees it.
 using DevicePtr = uint64_t;
 
+/// The address as kernels' arguments hold it. The host never follows it.
+template <typename T>
+T* pointer_to(DevicePtr address) {
+  return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
+}
+
 struct Context {
   void* handle = nullptr;  // null: none
   friend bool operator==(Context, Context) = default;

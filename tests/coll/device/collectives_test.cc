@@ -239,6 +239,21 @@ TEST(DeviceCalls, LeaveTheCallersDeviceAsItWas) {
   });
 }
 
+// Only the host's broadcast looked at its root: on a GPU a wrong one was a wait in vain.
+TEST(DeviceCalls, RefuseARootThatIsNone) {
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
+    for (const int root : {-1, 2}) {
+      const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+        return broadcast(d, 0, 0, Dtype::kFloat32, root, {});
+      });
+      EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
+    }
+    rank.all.arrive_and_wait();
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Small, DeviceCollectives,
                          testing::Values(Case{1, Dtype::kFloat32, RedOp::kSum, 1000},
                                          Case{1, Dtype::kInt8, RedOp::kAvg, 0},
