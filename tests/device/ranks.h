@@ -67,8 +67,7 @@ class Ranks {
   coll::PacketArgs args_of(int r) const {
     coll::PacketArgs args{};
     const Rank& rank = ranks_[static_cast<size_t>(r)];
-    args.team = {r, size(), timeout_ns, rank.trouble, rank.must_abort,
-                 &rank.state->unused};
+    args.team = {r, size(), timeout_ns, rank.trouble, rank.must_abort, &rank.state->unused};
     for (size_t k = 0; k < ranks_.size(); ++k) args.packets.area[k] = ranks_[k].area;
     args.packets.state = rank.state;
     args.packets.capacity_bytes = capacity_bytes_;

@@ -139,7 +139,7 @@ __device__ void broadcast(const Call& call) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kPacketThreads, 2)     \
       braid_packets_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
     using namespace braid::coll::device;                                           \
-    if (braid::nvlink::has_failed(args.team)) return;                                                   \
+    if (braid::nvlink::has_failed(args.team)) return;                              \
     const Call call = begin_call(args);                                            \
     name(call);                                                                    \
     end_call(call);                                                                \
