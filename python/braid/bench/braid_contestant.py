@@ -10,7 +10,7 @@ from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.pattern import Data
 
-_HOST_FROM_BYTES = 16 << 20  # smaller messages use NVLink alone: there is nothing to hold
+LINKS_FROM_BYTES = 16 << 20  # smaller messages use NVLink alone: there is nothing to hold
 
 
 def plain_shelf(device: torch.device) -> Shelf:
@@ -58,7 +58,7 @@ class Braid(Contestant):
 
     def why_not(self, case: GpuCase) -> str:
         """Links can be told apart from some size on."""
-        if self._host_share is not None and case.bytes < _HOST_FROM_BYTES:
+        if self._host_share is not None and case.bytes < LINKS_FROM_BYTES:
             return "links are measured alone from 16 MiB on"
         return ""
 

@@ -50,7 +50,7 @@ class GpuResult:
     """eager or graph."""
     calls_per_sample: int
     host_share: float | None
-    """Of a block: what braid gave to the host link. None: this build does not say."""
+    """Of a block: what tuning gave to the host link. None: too small for it, or not known."""
     runs: list[Run]
     absent: dict[str, str]
     """Who did not take part, and why."""
@@ -95,6 +95,10 @@ class GpuRecord:
     """BRAID_, NCCL_ and TORCH_SYMM_MEM variables in force."""
     results: list[GpuResult]
     repeats: list[Repeats] = field(default_factory=list)
+    blocks: dict[str, int] = field(default_factory=dict)
+    """Most thread blocks on a GPU at once, by operation: as many SMs are busy at the most. Of the
+    largest case, as torch's profiler saw it.
+    """
     stopped: str = ""
     """Why the run ended before its last case; "" when it did not."""
 

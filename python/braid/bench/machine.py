@@ -39,6 +39,7 @@ def make_record(
     settings: dict[str, str],
     results: list[GpuResult],
     repeats: list[Repeats],
+    blocks: dict[str, int],
     stopped: str,
 ) -> GpuRecord:
     """Everything about this run. `commit` is for a tree without git."""
@@ -62,5 +63,6 @@ def make_record(
         options=variables(),
         results=results,
         repeats=repeats,
+        blocks=blocks,
         stopped=stopped,
     )

@@ -6,6 +6,8 @@ from functools import partial
 import torch
 
 import braid
+from braid.bench.blocks import of_calls
+from braid.bench.braid_contestant import LINKS_FROM_BYTES
 from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.crew import Crew
@@ -93,8 +95,30 @@ class Match:
         ]
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
-            self._comm._host_share(torch.cuda.current_device(), case.op), runs, absent,
+            self._host_share(case), runs, absent,
         )  # fmt: skip
+
+    def blocks(self, op: str, nbytes: int) -> int | None:
+        """Thread blocks of braid's calls, as torch's profiler sees them."""
+        case = GpuCase.of(op, nbytes, self._request.dtype, self._crew.size)
+        ours = self._choose(case, Task(op, nbytes, "eager", frozenset()))[0][0]
+        count: int | None = None
+
+        def profile() -> None:
+            nonlocal count
+            ours.prepare(case, self._data, self._crew.rank)
+            ours.run()
+            torch.cuda.synchronize()
+            count = of_calls(ours.run)
+
+        why = self._attempt(f"{_name(case)}, counting thread blocks", profile)
+        ours.let_go()
+        return None if why else count
+
+    def _host_share(self, case: GpuCase) -> float | None:
+        if case.bytes < LINKS_FROM_BYTES:
+            return None
+        return self._comm._host_share(torch.cuda.current_device(), case.op)
 
     def _race(
         self,

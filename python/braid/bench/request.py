@@ -33,6 +33,9 @@ class Request:
     """Of every step: opening a library, checking a case, one sample."""
     repeats: int = 0
     """Calls of a float sum with random shares whose bits are compared."""
+    blocks_of: tuple[str, ...] = ()
+    """Operations whose thread blocks a profiler counts, at blocks_bytes."""
+    blocks_bytes: int = 0
     options: dict[str, str] = field(default_factory=dict)
     """braid.init's options."""
     json_path: Path | None = None

@@ -4,7 +4,9 @@ Every rank runs the same code; rank 0 alone prints and writes. The record is wri
 case, so that whatever ends the run keeps what was measured.
 """
 
+import gc
 import os
+from collections.abc import Callable
 from time import monotonic
 
 import torch
@@ -33,7 +35,10 @@ class Session:
         self._request, self._reporter, self._stop = request, reporter, stop
         self.results: list[GpuResult] = []
         self.repeats: list[Repeats] = []
+        self.blocks: dict[str, int] = {}
         self.stopped = ""
+        self.record: GpuRecord | None = None
+        """On rank 0, at the end."""
 
     def run(self, device: torch.device) -> None:
         """Measures everything that was asked for."""
@@ -65,6 +70,11 @@ class Session:
             with deadlines.step("comparing repeated sums", request.step_timeout_s):
                 self.repeats.append(same_bits(comm, crew, device, request.repeats))
         self._save(comm, roster)
+        if request.blocks_of and not self.stopped:
+            words = "counting thread blocks with torch's profiler"
+            with deadlines.step(words, request.step_timeout_s, exit_code=0):  # all else is done
+                self._count_blocks(match)
+            self._save(comm, roster)
         roster.close()
         with deadlines.step("leaving", OPEN_S):
             for each in (held, comm):
@@ -72,6 +82,12 @@ class Session:
                     each.close()
         deadlines.close()
         self._show(comm.rank, roster)
+
+    def _count_blocks(self, match: Match) -> None:
+        for op in self._request.blocks_of:
+            count = match.blocks(op, self._request.blocks_bytes)
+            if count is not None:
+                self.blocks[op] = count
 
     @staticmethod
     def _warm_up(comm: braid.Comm, device: torch.device) -> None:
@@ -109,6 +125,7 @@ class Session:
             roster.settings,
             self.results,
             self.repeats,
+            self.blocks,
             self.stopped,
         )
 
@@ -116,7 +133,7 @@ class Session:
         if rank != 0:
             return
         out = console()
-        made = self._record(roster)
+        self.record = made = self._record(roster)
         if not self._request.quiet:
             gpu_table.show(made)
         if self._request.json_path:
@@ -130,12 +147,18 @@ class Session:
             out.print(f"stopped: {self.stopped}")
 
 
-def run_rank(request: Request) -> int:
-    """The whole benchmark on this rank. 1 when one byte was wrong anywhere."""
+def run_rank(request: Request, report: Callable[[GpuRecord], None] | None = None) -> int:
+    """The whole benchmark on this rank; rank 0 hands its record to `report`. 1 when one byte was
+    wrong anywhere.
+    """
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    gc.collect()
+    gc.freeze()  # every capture of a graph collects
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         session = Session(request, reporter, stop)
         session.run(device)
+    if report and session.record:
+        report(session.record)
     different = sum(repeat.different for repeat in session.repeats)
     return 1 if wrong_bytes(session.results) or different else 0
