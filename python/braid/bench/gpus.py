@@ -8,6 +8,8 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+MOST = 8
+"""GPUs of one node that a comm takes."""
 _DEVICES = Path("/dev")
 
 
