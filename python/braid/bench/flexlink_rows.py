@@ -180,7 +180,19 @@ def _small(record: GpuRecord) -> Iterator[Row]:
             continue
         part = 1 / least[0]
         reached = f"{part:.2f}x at the most ({least[1]})"
-        yield Row(work, record.ranks, required, reached, part <= suite.SMALL_AIM)
+        missing = _missing_others(found)
+        if missing:
+            reached += f"; without {missing}"
+        verdict = None if missing else part <= suite.SMALL_AIM
+        yield Row(work, record.ranks, required, reached, verdict)
+
+
+def _missing_others(results: Iterable[GpuResult | None]) -> str:
+    """Whose best is not in every case, in words."""
+    families = [{run.family for run in result.runs} for result in results if result]
+    there = set.intersection(*families)
+    names = {"nccl-best": "NCCL's other settings", "symm": "torch's symmetric memory"}
+    return " and ".join(words for family, words in names.items() if family not in there)
 
 
 def _never_worse(record: GpuRecord) -> Row:
