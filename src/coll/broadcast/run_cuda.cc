@@ -1,17 +1,24 @@
 // broadcast on the device. Among two ranks the root pushes. Among more it would have to send every
-// byte to every rank; instead the buffer is cut into stages, the root scatters a stage over the
-// others, and while it scatters the next, each passes its slice on:
+// byte to every rank; instead the buffer is cut into stages, a stage into a slice for each of the
+// others, and every one of them passes its slices on to the rest:
 //
-//   step t   root: slice j of stage t to rank j        others: own slice of stage t-1 to the others
+//   root     push streams   slice j of stage 0 to rank j, of stage 1, ...
+//            side stream                            tell 0          tell 1 ...
+//   others   side stream                            hear 0          hear 1 ...
+//            push streams                            slice of stage 0 to the rest, of stage 1 ...
 //
-// so that nobody sends a byte more than once. A barrier separates the steps. Where the buffer is
-// not registered everything lands in scratch, a segment at a time, and is copied out at its end.
+// so that nobody sends a byte more than once. The root tells (half a barrier) and goes on; nobody
+// waits for the slowest at every stage. Passing a stage on takes a rank (others - 1) / others of
+// the time that the root had for it: stages shrink by that factor, and only the last, small one's
+// is exposed. Where the buffer is not registered everything lands in scratch, a segment at a time,
+// and is copied out at its end.
 #include <algorithm>
 
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -19,9 +26,12 @@ namespace braid::coll::device {
 namespace {
 
 constexpr int kStepsChannel = 0;
+constexpr int kStagesChannel = 2;  // sees half barriers only
 constexpr uint64_t kUnit = 256;
-constexpr uint64_t kMostStages = 8;
-constexpr uint64_t kSmallSlice = 8 << 20;  // a copy below it pays more for its start than it hides
+constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its start than it hides
+
+uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return divided_up(bytes, unit) * unit; }
 
 class Broadcast {
  public:
@@ -29,6 +39,7 @@ class Broadcast {
             uint64_t signature)
       : device_(device),
         stream_(stream),
+        pushes_(device, stream),
         root_(root),
         landing_(landing),
         signature_(signature),
@@ -39,16 +50,11 @@ class Broadcast {
     buf_ = buf + begin;
     begin_ = begin;
     bytes_ = bytes - host;
-    bytes = bytes_;
-    const uint64_t stages =
-        others_ <= 1 ? 1 : std::clamp<uint64_t>(bytes / (others_ * kSmallSlice), 1, kMostStages);
-    slice_ = ((bytes + stages * others_ - 1) / (stages * others_) + kUnit - 1) / kUnit * kUnit;
-    const uint64_t num_steps = stages + (others_ > 1 ? 1 : 0);
-    for (uint64_t step = 0; step < num_steps; ++step) {
-      BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
-      if (step == 0 && host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
-      BRAID_RETURN_IF_ERROR(device_.rank() == root_ ? scatter(step) : pass_on(step));
-    }
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
+    if (host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(others_ > 1 ? run_stages() : push_whole());
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
     if (landing_.window != nullptr || device_.rank() == root_) return {};
@@ -62,9 +68,13 @@ class Broadcast {
   sys::DevicePtr place(int rank) const {
     return landing_.window != nullptr ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
   }
-  Status push(int peer, sys::DevicePtr from, uint64_t stage, uint64_t index) {
-    const uint64_t at = std::min((stage * others_ + index) * slice_, bytes_);
-    return device_.copy(stream_, place(peer) + at, from + at, std::min(slice_, bytes_ - at));
+  /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
+  Status push(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
+    const uint64_t at = std::min(stage + index * slice, bytes_);
+    return pushes_.copy(peer, place(peer) + at, from + at, std::min(slice, bytes_ - at));
+  }
+  Status push_whole() {
+    return device_.rank() == root_ ? push(other(0), buf_, 0, bytes_, 0) : Status();
   }
   // The segment's end: the root writes it to its ring once, all others read it there.
   Status send_host_part(uint64_t host) {
@@ -76,27 +86,49 @@ class Broadcast {
     return device_.send_over_host(
         ring, all_to_everyone(device_, device_.rank() == root_ ? end : 0, destinations, host));
   }
-  Status scatter(uint64_t stage) {
-    for (uint64_t i = 0; i < others_; ++i) BRAID_RETURN_IF_ERROR(push(other(i), buf_, stage, i));
+  Status run_stages() {
+    const sys::Stream side = device_.side(comm::Device::kSums);
+    BRAID_RETURN_IF_ERROR(device_.after(side, stream_));
+    uint64_t slice = 0;
+    for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
+      const uint64_t left = divided_up(bytes_ - stage, others_);
+      slice = round_up(std::min(std::max(left / others_, kSmallSlice), left), kUnit);
+      if (device_.rank() == root_) {
+        BRAID_RETURN_IF_ERROR(scatter(stage, slice));
+        BRAID_RETURN_IF_ERROR(pushes_.join(side));
+        BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
+      } else {
+        BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
+        BRAID_RETURN_IF_ERROR(pass_on(side, stage, slice));
+      }
+    }
+    return device_.after(stream_, side);
+  }
+  Status scatter(uint64_t stage, uint64_t slice) {
+    for (uint64_t i = 0; i < others_; ++i)
+      BRAID_RETURN_IF_ERROR(push(other(i), buf_, stage, slice, i));
     return {};
   }
-  Status pass_on(uint64_t step) {
-    if (step == 0) return {};
+  Status pass_on(sys::Stream side, uint64_t stage, uint64_t slice) {
+    BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.mark(side));
+    BRAID_RETURN_IF_ERROR(pushes_.wait(landed));
     const auto own =
         static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
-      BRAID_RETURN_IF_ERROR(push(other((own + i) % others_), place(device_.rank()), step - 1, own));
+      BRAID_RETURN_IF_ERROR(
+          push(other((own + i) % others_), place(device_.rank()), stage, slice, own));
     return {};
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
+  Pushes pushes_;
   const int root_;
   const comm::Landing landing_;
   const uint64_t signature_;
   const uint64_t others_;
   sys::DevicePtr buf_ = 0;
-  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0;
+  uint64_t begin_ = 0, bytes_ = 0;
 };
 
 }  // namespace

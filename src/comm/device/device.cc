@@ -63,12 +63,19 @@ Status Device::prepare() {
     return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
                        nvlink::kMostRanks);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
+  most_shared_bytes_ = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
   BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(make_page());
   BRAID_RETURN_IF_ERROR(make_arena());
   for (sys::Stream& stream : sides_) {
     BRAID_ASSIGN_OR_RETURN(stream, cuda_.create_stream(sys::StreamPriority::kHigh));
+  }
+  for (int r = 0; r < state_.size() && state_.size() > 2; ++r) {
+    if (r == state_.rank()) continue;
+    BRAID_ASSIGN_OR_RETURN(push_streams_[static_cast<size_t>(r)],
+                           cuda_.create_stream(sys::StreamPriority::kHigh));
   }
   for (sys::Event& event : events_) {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
@@ -93,7 +100,8 @@ Status Device::check_slots() {
   return {};
 }
 
-Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name) {
+Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name,
+                                   uint32_t shared_bytes) {
   const auto known = kernels_.find(name);
   if (known != kernels_.end()) return known->second;
   sys::Module& module = modules_[fatbin.data()];
@@ -101,6 +109,7 @@ Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char
     BRAID_ASSIGN_OR_RETURN(module, cuda_.load_module(fatbin));
   }
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel found, cuda_.kernel(module, name));
+  if (shared_bytes > 0) BRAID_RETURN_IF_ERROR(cuda_.allow_shared_bytes(found, shared_bytes));
   return kernels_[name] = found;
 }
 
@@ -171,6 +180,8 @@ void Device::detach(bool in_peace) {
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
+  for (const sys::Stream stream : push_streams_)
+    if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
   (void)finish_last_call();
   registered_.clear();
   arena_ = {};
@@ -181,6 +192,8 @@ Device::~Device() {
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
   for (const sys::Stream stream : sides_)
+    if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
+  for (const sys::Stream stream : push_streams_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
     if (event.handle != nullptr) (void)cuda_.destroy_event(event);
@@ -269,8 +282,19 @@ Status Device::after(sys::Stream to, sys::Stream from) {
 }
 
 Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
+  const uint32_t everyone = (1U << size()) - 1;
+  return meet(stream, channel, {signature, everyone, everyone});
+}
+
+Status Device::step(sys::Stream stream, int channel, int teller) {
+  const uint32_t everyone = (1U << size()) - 1;
+  return rank() == teller ? meet(stream, channel, {0, everyone, 0})
+                          : meet(stream, channel, {0, 0, 1U << teller});
+}
+
+Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting) {
   return sys::launch(cuda_, barrier_kernel_, {1, 32, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), signature);
+                     static_cast<int32_t>(channel), meeting);
 }
 
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
