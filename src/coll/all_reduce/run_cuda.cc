@@ -2,7 +2,7 @@
 // slice, cut into a few pieces:
 //
 //   caller's stream  barrier                                                             barrier
-//   push streams     operands 0, operands 1, ...            results 0, results 1, ...
+//   push stream      operands 0, operands 1, ...            results 0, results 1, ...
 //   side stream                  barrier, sum 0     barrier, sum 1 ...
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
@@ -138,10 +138,9 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = span_of(peer, at);
-      BRAID_RETURN_IF_ERROR(
-          pushes_.copy(peer, operand(peer, device_.rank(), at), send_ + span.begin, span.bytes));
+      pushes_.add(operand(peer, device_.rank(), at), send_ + span.begin, span.bytes);
     }
-    return {};
+    return pushes_.send();
   }
   Status sum_piece(uint64_t at) {
     const Span span = span_of(device_.rank(), at);
@@ -158,10 +157,9 @@ class AllReduce {
     const Span span = span_of(device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      BRAID_RETURN_IF_ERROR(
-          pushes_.copy(peer, results(peer) + span.begin, recv_ + span.begin, span.bytes));
+      pushes_.add(results(peer) + span.begin, recv_ + span.begin, span.bytes);
     }
-    return {};
+    return pushes_.send();
   }
   // Everything but our own slice, which is in place already.
   Status copy_out() {

@@ -2,10 +2,10 @@
 // byte to every rank; instead the buffer is cut into stages, a stage into a slice for each of the
 // others, and every one of them passes its slices on to the rest:
 //
-//   root     push streams   slice j of stage 0 to rank j, of stage 1, ...
+//   root     push stream    slice j of stage 0 to rank j, of stage 1, ...
 //            side stream                            tell 0          tell 1 ...
 //   others   side stream                            hear 0          hear 1 ...
-//            push streams                            slice of stage 0 to the rest, of stage 1 ...
+//            push stream                             slice of stage 0 to the rest, of stage 1 ...
 //
 // so that nobody sends a byte more than once. The root tells (half a barrier) and goes on; nobody
 // waits for the slowest at every stage. Passing a stage on takes a rank (others - 1) / others of
@@ -69,12 +69,13 @@ class Broadcast {
     return landing_.window != nullptr ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
   }
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
-  Status push(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
+  void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
     const uint64_t at = std::min(stage + index * slice, bytes_);
-    return pushes_.copy(peer, place(peer) + at, from + at, std::min(slice, bytes_ - at));
+    pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
   }
   Status push_whole() {
-    return device_.rank() == root_ ? push(other(0), buf_, 0, bytes_, 0) : Status();
+    if (device_.rank() == root_) add(other(0), buf_, 0, bytes_, 0);
+    return pushes_.send();
   }
   // The segment's end: the root writes it to its ring once, all others read it there.
   Status send_host_part(uint64_t host) {
@@ -105,9 +106,8 @@ class Broadcast {
     return device_.after(stream_, side);
   }
   Status scatter(uint64_t stage, uint64_t slice) {
-    for (uint64_t i = 0; i < others_; ++i)
-      BRAID_RETURN_IF_ERROR(push(other(i), buf_, stage, slice, i));
-    return {};
+    for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);
+    return pushes_.send();
   }
   Status pass_on(sys::Stream side, uint64_t stage, uint64_t slice) {
     BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.mark(side));
@@ -115,9 +115,8 @@ class Broadcast {
     const auto own =
         static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
-      BRAID_RETURN_IF_ERROR(
-          push(other((own + i) % others_), place(device_.rank()), stage, slice, own));
-    return {};
+      add(other((own + i) % others_), place(device_.rank()), stage, slice, own);
+    return pushes_.send();
   }
 
   comm::Device& device_;

@@ -13,7 +13,7 @@ constexpr int kLandedChannel = 1;
 constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin aligned
 constexpr uint64_t kLeastPiece = 8 << 20;
 constexpr uint64_t kMostPiece = 32 << 20;
-constexpr uint64_t kMostSlots = 8;  // a round takes a mark per rank and two: 8 rounds, 144 marks
+constexpr uint64_t kMostSlots = 8;  // a round's marks are three: 24
 
 uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -71,9 +71,9 @@ class Rounds {
       const auto index = static_cast<size_t>(peer);
       const sys::DevicePtr to = in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
                                           : slot(device_.scratch().at(peer), round, device_.rank());
-      BRAID_RETURN_IF_ERROR(pushes_.copy(peer, to, e_.out[index] + begin, length));
+      pushes_.add(to, e_.out[index] + begin, length);
     }
-    return {};
+    return pushes_.send();
   }
 
   Piece landed_piece(uint64_t round, uint64_t begin, uint64_t length) const {

@@ -69,13 +69,10 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(make_page());
   BRAID_RETURN_IF_ERROR(make_arena());
-  for (sys::Stream& stream : sides_) {
-    BRAID_ASSIGN_OR_RETURN(stream, cuda_.create_stream(sys::StreamPriority::kHigh));
-  }
-  for (int r = 0; r < state_.size() && state_.size() > 2; ++r) {
-    if (r == state_.rank()) continue;
-    BRAID_ASSIGN_OR_RETURN(push_streams_[static_cast<size_t>(r)],
-                           cuda_.create_stream(sys::StreamPriority::kHigh));
+  for (int side = 0; side < kNumSides; ++side) {
+    const auto priority =
+        side == kPushes ? sys::StreamPriority::kNormal : sys::StreamPriority::kHigh;
+    BRAID_ASSIGN_OR_RETURN(sides_[static_cast<size_t>(side)], cuda_.create_stream(priority));
   }
   for (sys::Event& event : events_) {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
@@ -180,8 +177,6 @@ void Device::detach(bool in_peace) {
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
-  for (const sys::Stream stream : push_streams_)
-    if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
   (void)finish_last_call();
   registered_.clear();
   arena_ = {};
@@ -192,8 +187,6 @@ Device::~Device() {
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
   for (const sys::Stream stream : sides_)
-    if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
-  for (const sys::Stream stream : push_streams_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
     if (event.handle != nullptr) (void)cuda_.destroy_event(event);
@@ -306,6 +299,14 @@ Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
 
 Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
   return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
+}
+
+Status Device::copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+  std::array<sys::DeviceCopy, nvlink::kMostRanks> some;
+  size_t num_copies = 0;
+  for (const sys::DeviceCopy& copy : copies)
+    if (copy.bytes > 0 && copy.to != copy.from) some[num_copies++] = copy;
+  return num_copies == 0 ? Status() : cuda_.copy_batch({some.data(), num_copies}, stream);
 }
 
 // ---- trouble ----

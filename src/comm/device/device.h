@@ -5,7 +5,7 @@
 //             packets and of direct kernels
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   registered  users' own memory, where peers may write results in place
-//   streams   three of our own beside the caller's, joined to it by events
+//   streams   four of our own beside the caller's, joined to it by events
 //   trouble   one page of host memory: a kernel's note on why it gave up, and our word that ends
 //             every wait
 //
@@ -106,7 +106,7 @@ class Device {
   uint64_t direct_bytes() const { return areas_.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_memory_ + 32; }
-  /// The largest message, as all ranks' blocks, that may go by them.
+  /// The largest all-gather, as all ranks' blocks, that may go by them (direct_most_bytes()).
   uint64_t direct_limit() const { return direct_limit_; }
 
   // ---- one call ----
@@ -116,10 +116,8 @@ class Device {
   Status end(sys::Stream user);
 
   /// Streams of ours that a call may use between fork() and join().
-  enum Side { kCopies = 0, kSums = 1, kHost = 2, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
-  /// One more for what is pushed to each peer, when there are several: coll/device/pushes.h.
-  sys::Stream push_stream(int peer) const { return push_streams_[static_cast<size_t>(peer)]; }
   /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);
   Status wait(sys::Stream stream, sys::Event point) { return cuda_.wait_event(stream, point); }
@@ -139,6 +137,8 @@ class Device {
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
+  /// Copies in no order among each other, 16 at most.
+  Status copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
   /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture. It
   /// may be launched with `shared_bytes` of dynamic shared memory, the same at every use.
   /// unavailable when this build has no kernels.
@@ -204,7 +204,6 @@ class Device {
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, ring_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
-  std::array<sys::Stream, nvlink::kMostRanks> push_streams_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
