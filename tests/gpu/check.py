@@ -210,11 +210,11 @@ def main() -> int:
                 group(f"{dtype} {op}", check.all_sizes, sizes, dtype, op)
         for dtype in (torch.bfloat16, torch.float32, torch.int8):
             group(f"middle {dtype}", check.all_sizes, [262_144, 1_000_000, 1_000_003], dtype, "sum")
-        for count in (5_000_000,) if quick else (5_000_000, 40_000_000):
+        for count in (5_000_000, 25_000_003) if quick else (5_000_000, 40_000_000):
             group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
             group(f"registered {count}", check.registered, count, torch.float32)
         group("streams", check.streams)
-        for count in (1000, 500_000, 3_000_000, 8_000_000):
+        for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
         if comm.rank == 0:
             print(

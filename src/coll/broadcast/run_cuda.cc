@@ -26,8 +26,10 @@ namespace braid::coll::device {
 namespace {
 
 constexpr int kStepsChannel = 0;
+constexpr int kLandedChannel = 1;
 constexpr int kStagesChannel = 2;  // sees half barriers only
 constexpr uint64_t kUnit = 256;
+constexpr uint64_t kPiece = 32 << 20;
 constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its start than it hides
 
 uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
@@ -53,29 +55,25 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
     if (host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
-    BRAID_RETURN_IF_ERROR(others_ > 1 ? run_stages() : push_whole());
+    BRAID_RETURN_IF_ERROR(run_stages());
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
-    if (landing_.window != nullptr || device_.rank() == root_) return {};
-    return device_.copy(stream_, buf_, place(device_.rank()), bytes_);
+    BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kCopies)));
+    return is_registered() ? device_.barrier(stream_, kStepsChannel, signature_) : Status();
   }
 
  private:
+  bool is_registered() const { return landing_.window != nullptr; }
   int other(uint64_t index) const {  // ranks but the root, beginning behind it
     return (root_ + 1 + static_cast<int>(index)) % device_.size();
   }
   sys::DevicePtr place(int rank) const {
-    return landing_.window != nullptr ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
+    return is_registered() ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
   }
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
   void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
     const uint64_t at = std::min(stage + index * slice, bytes_);
     pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
-  }
-  Status push_whole() {
-    if (device_.rank() == root_) add(other(0), buf_, 0, bytes_, 0);
-    return pushes_.send();
   }
   // The segment's end: the root writes it to its ring once, all others read it there.
   Status send_host_part(uint64_t host) {
@@ -90,20 +88,34 @@ class Broadcast {
   Status run_stages() {
     const sys::Stream side = device_.side(comm::Device::kSums);
     BRAID_RETURN_IF_ERROR(device_.after(side, stream_));
+    BRAID_RETURN_IF_ERROR(device_.after(device_.side(comm::Device::kCopies), stream_));
     uint64_t slice = 0;
     for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
-      const uint64_t left = divided_up(bytes_ - stage, others_);
-      slice = round_up(std::min(std::max(left / others_, kSmallSlice), left), kUnit);
-      if (device_.rank() == root_) {
-        BRAID_RETURN_IF_ERROR(scatter(stage, slice));
-        BRAID_RETURN_IF_ERROR(pushes_.join(side));
-        BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
-      } else {
-        BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
-        BRAID_RETURN_IF_ERROR(pass_on(side, stage, slice));
-      }
+      slice = slice_bytes(bytes_ - stage);
+      if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(scatter(stage, slice));
+      if (others_ > 1) BRAID_RETURN_IF_ERROR(relay(side, stage, slice));
+      if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(stage, slice * others_));
     }
     return device_.after(stream_, side);
+  }
+  /// Of the next stage. Two ranks have nothing to pass on, and take pieces only to copy them out.
+  uint64_t slice_bytes(uint64_t left) const {
+    if (others_ == 1) return is_registered() ? left : next_piece_bytes(left, kPiece);
+    const uint64_t most = divided_up(left, others_);
+    return round_up(std::min(std::max(most / others_, kSmallSlice), most), kUnit);
+  }
+  Status relay(sys::Stream side, uint64_t stage, uint64_t slice) {
+    if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(pushes_.join(side));
+    BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
+    return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);
+  }
+  Status copy_out(uint64_t stage, uint64_t bytes) {
+    const sys::Stream copies = device_.side(comm::Device::kCopies);
+    BRAID_RETURN_IF_ERROR(pushes_.join(copies));
+    BRAID_RETURN_IF_ERROR(device_.barrier(copies, kLandedChannel, signature_));
+    if (device_.rank() == root_) return {};
+    return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
+                        std::min(bytes, bytes_ - stage));
   }
   Status scatter(uint64_t stage, uint64_t slice) {
     for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);
