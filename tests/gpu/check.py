@@ -187,7 +187,9 @@ class Check:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--tiny", action="store_true", help="for compute-sanitizer: small shapes")
+    args = parser.parse_args()
+    quick = args.quick
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(gpu)
     with braid.init(tune=False, progress=False) as comm:
@@ -202,6 +204,11 @@ def main() -> int:
                     f"{name}: {check.done} cases, {check.wrong} wrong, {took_s:.1f} s", flush=True
                 )
 
+        if args.tiny:
+            for dtype in (torch.bfloat16, torch.float32, torch.int8):
+                group(f"tiny {dtype}", check.all_sizes, [0, 1, 1000, 30_001], dtype, "sum")
+            group("tiny registered", check.registered, 200_000, torch.float32)
+            return 1 if check.wrong else 0
         sizes = [0, 1, 3, 1000, 4097, 70_001]
         if not quick:
             sizes += [17, 1_000_003]
