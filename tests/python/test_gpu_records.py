@@ -156,6 +156,14 @@ def test_rows_of_an_empty_record_measure_nothing():
     assert all(row.reached.startswith("not measured: ") for row in found)
 
 
+def test_a_host_link_that_was_not_alone_is_no_measurement():
+    large = result("all_gather", LARGE, braid=100, braid_nvlink=110, braid_host=120)
+    found = {row.work: row for row in rows(record([large]))}
+    of_sum = found["all_gather 256 MiB: of the sum of both links, each alone in the same run"]
+    assert of_sum.is_reached is None
+    assert found["all_gather 256 MiB: host link added to NVLink alone"].reached == "+10.0%"
+
+
 def test_a_best_that_was_not_there_is_no_best():
     small = [
         result("all_gather", n, "graph", braid=5, nccl=10, symm_copies=9) for n in flexlink.SMALL

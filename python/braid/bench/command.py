@@ -120,9 +120,6 @@ def start(ranks: int, more: Sequence[str]) -> int:
 
 
 def _be_rank(asked: Asked) -> int:
-    from braid.bench.no_multicast import forbid_multicast
-
-    forbid_multicast()  # before torch comes in
     from braid.bench.session import run_rank
 
     if not asked.suite:

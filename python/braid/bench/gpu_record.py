@@ -49,7 +49,8 @@ class GpuResult:
     """eager or graph."""
     calls_per_sample: int
     host_share: float | None
-    """Of a block: what tuning gave to the host link. None: too small for it, or not known."""
+    """Of a block: what tuning gave to the host link. None: not known, or one kernel may have moved
+    it over NVLink alone."""
     runs: list[Run]
     absent: dict[str, str]
     """Who did not take part, and why."""
