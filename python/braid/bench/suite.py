@@ -8,7 +8,8 @@ from rich.table import Table
 
 from braid.bench import flexlink, gpu_record, gpu_table
 from braid.bench.command import Asked, Refused, start
-from braid.bench.flexlink_rows import Row, rows
+from braid.bench.figure import Row
+from braid.bench.flexlink_rows import rows
 from braid.bench.gpu_record import GpuRecord
 from braid.bench.request import Request, parse_groups
 from braid.bench.verdict import wrong_bytes
