@@ -22,19 +22,13 @@ def plain_shelf(device: torch.device) -> Shelf:
     return Shelf(make)
 
 
-def registered_shelf(comms: list[braid.Comm], device: torch.device) -> Shelf:
-    """The same, shared with all ranks of these comms."""
+def registered_shelf(comm: braid.Comm, device: torch.device) -> Shelf:
+    """The same, shared with all ranks of a comm."""
 
     def make(nbytes: int) -> tuple[torch.Tensor, Callable[[], None]]:
         buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        for comm in comms:
-            comm.register(buffer)
-
-        def release() -> None:
-            for comm in comms:
-                comm.unregister(buffer)
-
-        return buffer, release
+        comm.register(buffer)
+        return buffer, lambda: comm.unregister(buffer)
 
     return Shelf(make)
 

@@ -122,7 +122,10 @@ class Session:
         if comm.rank != 0:
             return
         out = console()
-        for name, value in variables().items():
+        in_force = variables()
+        if not any(name.startswith("BRAID_") for name in in_force):
+            out.print("in force: no BRAID_ variable")
+        for name, value in in_force.items():
             out.print(f"in force: {name}={value}", soft_wrap=True)
         for name, why in roster.missing.items():
             out.print(f"without {name}: {why}", soft_wrap=True, markup=False)

@@ -41,7 +41,7 @@ def request_of(asked: Asked) -> Request:
         blocks_bytes=flexlink.LARGE,
         options={"links": "shm", **asked.options},
         json_path=asked.json_path,
-        svg_path=asked.svg_path,
+        svg_path=None if asked.quiet else asked.svg_path,
         commit=asked.commit,
         quiet=asked.quiet,
     )
