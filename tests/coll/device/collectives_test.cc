@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
@@ -250,6 +251,29 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
       });
       EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     }
+    rank.all.arrive_and_wait();
+  });
+}
+
+// 9 MB in pieces of 4 MiB at 0.3 GB/s take 30 ms; two calls in a row twice as much.
+TEST(DeviceCalls, AreHeldToTheLinkCap) {
+  constexpr uint64_t kBytes = 9'000'000;
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {{"BRAID_LINK_CAP", "nvlink:0.3"}}, [&](GpuRank& rank) {
+    GuardedMemory send(cuda, kBytes), recv(cuda, 2 * kBytes);
+    std::memcpy(send.data(), pattern(rank.rank(), 0), kBytes);
+    const int64_t start_ns = now_ns();
+    for (int call = 0; call < 2; ++call) {
+      const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+        return all_gather(d, send.get(), recv.get(), kBytes, Dtype::kUint8, {});
+      });
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_GE(now_ns() - start_ns, 60'000'000);
+    for (int r = 0; r < 2; ++r)
+      EXPECT_EQ(std::memcmp(recv.data() + static_cast<uint64_t>(r) * kBytes, pattern(r, 0), kBytes),
+                0);
     rank.all.arrive_and_wait();
   });
 }
