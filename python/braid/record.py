@@ -165,6 +165,7 @@ def from_json(document: Json) -> Record:
 
 
 def build(kind: Kind, value: Json, where: str) -> Json:
+    """A value of `kind` out of parsed JSON. ValueError names the place that does not fit."""
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
         return None if value is None else build(_not_none(kind), value, where)
@@ -240,15 +241,29 @@ def _object_schema(kind: Kind) -> dict[str, Any]:
     }
 
 
-def json_schema() -> dict[str, Any]:
-    """The format as JSON Schema (2020-12)."""
-    parts = (Host, Versions, FabricLink, LinkUse, Samples, Baseline, Result)
+def parts_of(kind: Kind) -> list[Kind]:
+    """The classes that a class's fields are made of, each once."""
+    found: list[Kind] = []
+    for hint in get_type_hints(kind).values():
+        for part in (hint, *get_args(hint)):
+            if is_dataclass(part) and part not in found:
+                found += [part, *(deeper for deeper in parts_of(part) if deeper not in found)]
+    return found
+
+
+def schema_of(kind: Kind, name: str) -> dict[str, Any]:
+    """A format as JSON Schema (2020-12)."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"braid record, {SCHEMA}",
-        **_object_schema(Record),
-        "$defs": {part.__name__: _object_schema(part) for part in parts},
+        "title": f"braid record, {name}",
+        **_object_schema(kind),
+        "$defs": {part.__name__: _object_schema(part) for part in parts_of(kind)},
     }
+
+
+def json_schema() -> dict[str, Any]:
+    """This format."""
+    return schema_of(Record, SCHEMA)
 
 
 def main() -> None:
