@@ -39,6 +39,13 @@ class Event:
         return (later.at_s - self.at_s) * 1e3
 
 
+def explain(_comm, _op, _nbytes, on):
+    """Every message goes by copy engines, a tenth of it over the host link."""
+    assert on == "gpu"
+    plan = {"path": "copy engines", "links": [{"name": "pcie", "share": 0.1}]}
+    return braid.Explanation("", plan)
+
+
 class Graph:
     """Remembers nothing: a replay only takes time."""
 
@@ -67,6 +74,7 @@ def stand_in():
     session.torch.device = lambda *_: cpu
     braid.Comm._force_host_share = lambda *_: None
     braid.Comm._host_share = lambda *_: 0.1
+    braid.Comm.explain = explain
     braid.Comm.register = lambda _comm, buf: buf
     braid.Comm.unregister = lambda *_: None
 

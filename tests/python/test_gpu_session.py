@@ -41,6 +41,7 @@ def test_a_run_measures_whoever_is_there(tmp_path):
         assert {run.who for run in result.runs} == {"braid", "nccl", "braid unregistered"}
         assert all(len(run.samples_us) == 3 and run.wrong == 0 for run in result.runs)
         assert "braid host" in result.absent
+        assert (result.path, result.host_share) == ("copy engines", 0.1)
     assert (tmp_path / "r.svg").exists()
     assert "in force: BRAID_TUNE=off" in done.stdout
     assert "BRAID_JOB_TOKEN" not in done.stdout

@@ -7,6 +7,7 @@ import torch
 
 import braid
 from braid.bench.blocks import of_calls
+from braid.bench.braid_contestant import plan_of
 from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
@@ -23,8 +24,6 @@ from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
 
 _PILOT_CALLS = 2
-# One kernel moves smaller messages, over NVLink alone: four times BRAID_GPU_DIRECT at the most.
-_NVLINK_ALONE_BYTES = 128 << 20
 
 
 class Match:
@@ -101,9 +100,10 @@ class Match:
             make_run(c.name, c.family, row, case.busbw_gbps, wrong[c.name])
             for c, row in zip(racers, times, strict=True)
         ]
+        plan = plan_of(self._comm, case)
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
-            self._host_share(case), runs, absent,
+            plan.path, plan.host_share, runs, absent,
         )  # fmt: skip
 
     def blocks(self, op: str, nbytes: int) -> int | None:
@@ -125,11 +125,6 @@ class Match:
         why = self._attempt(f"{_name(case)}, counting thread blocks", profile)
         ours.let_go()
         return None if why else count
-
-    def _host_share(self, case: GpuCase) -> float | None:
-        if case.total_bytes <= _NVLINK_ALONE_BYTES:
-            return None
-        return self._comm._host_share(torch.cuda.current_device(), case.op)
 
     def _race(
         self,
