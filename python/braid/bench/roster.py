@@ -68,7 +68,7 @@ class Roster:
         name = "nccl 32 ctas"
         group = self._attempt(name, lambda: nccl.group_with(timeout_s, **nccl.min_ctas()))
         if group:
-            self.settings[name] = "a communicator with config.min_ctas 32, as NCCL_MIN_CTAS=32"
+            self.settings[name] = "a communicator with config.min_ctas and max_ctas 32"
             self._add(nccl.Nccl(name, "nccl-best", group, self._send, self._plain))
         windowed = {
             "nccl symmetric": self._attempt("nccl symmetric", lambda: nccl.group_with(timeout_s)),
@@ -90,7 +90,17 @@ class Roster:
                 "a communicator whose buffers come from ncclMemAlloc and are symmetric windows"
                 f" (register_mem_pool(symm=True)){policy}"
             )
-            self._add(nccl.Nccl(name, "nccl-best", group, windows.send, windows.out, zero=zero))
+            self._add(
+                nccl.Nccl(
+                    name,
+                    "nccl-best",
+                    group,
+                    windows.send,
+                    windows.out,
+                    zero=zero,
+                    symmetric=not zero,
+                )
+            )
 
     def _add(self, contestant: Contestant) -> None:
         self.contestants.append(contestant)
