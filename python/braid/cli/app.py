@@ -12,15 +12,15 @@ from typing import Annotated, NoReturn
 import typer
 
 import braid
-from braid.cli import sizes
+from braid.cli import sizes, topo
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(topo.app, name="topo")
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]

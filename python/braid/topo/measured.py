@@ -1,0 +1,94 @@
+"""Rates of links out of a bench record.
+
+Two forms exist: braid.bench/1, which names the links of a run and says of each whether its rate was
+measured, and braid.gpu/1, which has times of collectives on GPUs. Of the latter only what went over
+one known kind of link counts: NCCL's all-gather inside a node runs over NVLink alone.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from braid.topo.errors import BadTopology
+from braid.typed_json import Json
+
+MeasuredKind = Literal["nvlink", "pcie", "nic"]
+_KIND_OF_LINK: dict[str, MeasuredKind] = {"nvlink": "nvlink", "pcie": "pcie", "rdma": "nic"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rate, per device and direction."""
+
+    kind: MeasuredKind
+    gbps: float
+    how: str
+    device: str | None = None
+    """The NIC it belongs to; None: every link of this kind."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a record says about links."""
+
+    gpu: str
+    """The GPU's name, "" when the record has none."""
+    rates: list[Measured]
+
+
+def load(path: Path) -> Measurement:
+    """Reads a record. BadTopology, in one line, when it is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadTopology(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadTopology(f"{path}: no JSON: {error}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    try:
+        if schema == "braid.bench/1":
+            return _of_bench(document)
+        if schema == "braid.gpu/1":
+            return _of_gpus(document)
+    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise BadTopology(f"{path}: {error!s:.200}") from error
+    raise BadTopology(f"{path}: a record is of braid.bench/1 or braid.gpu/1, not {schema!r:.40}")
+
+
+def _of_bench(document: Json) -> Measurement:
+    """Paced links are an experiment's, not the machine's: left out."""
+    from braid import record
+
+    run = record.from_json(document)
+    found = []
+    for link in run.fabric:
+        kind = _KIND_OF_LINK.get(link.kind)
+        if kind is not None and link.source == "measured":
+            device = link.name.rpartition(":")[2] if kind == "nic" and ":" in link.name else None
+            found.append(Measured(kind, link.rate_gbps, f"braid bench, {run.date[:10]}", device))
+    return Measurement("", found)
+
+
+def _of_gpus(document: Json) -> Measurement:
+    """The fastest all-gather of NCCL: its bus bandwidth is what each GPU's NVLinks carried."""
+    ranks = int(document["ranks"])
+    found = []
+    for result in document["results"]:
+        if result["op"] == "all_gather" and result["who"] == "nccl" and not result["wrong"]:
+            time_us = median(_numbers(result["samples_us"]))
+            gbps = int(result["bytes"]) * (ranks - 1) / time_us / 1e3
+            size = f"{int(result['bytes']) >> 20} MiB"
+            how = f"NCCL all_gather {size}, {ranks} GPUs, {str(document['date'])[:10]}"
+            found.append(Measured("nvlink", round(gbps, 1), how))
+    best = max(found, key=lambda one: one.gbps, default=None)
+    return Measurement(str(document.get("gpu", "")), [best] if best else [])
+
+
+def _numbers(values: Sequence[Json]) -> list[float]:
+    numbers = [float(value) for value in values]
+    if not numbers or min(numbers) <= 0:
+        raise ValueError("samples_us: asked for times above 0")
+    return numbers
