@@ -212,7 +212,7 @@ def main() -> None:
     """The entry point: braid's own errors become one line and exit code 1 or 2."""
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
-        app()
+        app(prog_name="braid")
     except braid.InvalidArgument as error:
         print(f"{who}: {error}", file=sys.stderr)
         sys.exit(2)

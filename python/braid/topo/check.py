@@ -4,7 +4,8 @@ What is drawn and computed later relies on it: names are unique, every reference
 the PCIe tree is a tree, numbers are in reach. So no later code asks again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 
 from braid.topo.errors import BadTopology
 from braid.topo.facts import CPU, SWITCH, Machine
@@ -16,6 +17,7 @@ _MAX_PCI = 16384
 _MAX_LINKS = 1024
 _MAX_GBIT = 1e6
 _MAX_DEPTH = 64
+_MAX_TEXT = 1000
 
 
 def _unique(what: str, names: Iterable[str]) -> set[str]:
@@ -37,6 +39,29 @@ def _at_most(what: str, count: int, limit: int) -> None:
 def _in_reach(what: str, value: float | None, limit: float = _MAX_GBIT) -> None:
     if value is not None and not 0 <= value <= limit:
         raise BadTopology(f"{what}: {value:g} is out of reach (0 to {limit:g})")
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every string in a fact."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        yield from (text for pair in value.items() for text in pair)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _texts(item)
+    elif is_dataclass(value):
+        for part in fields(value):
+            yield from _texts(getattr(value, part.name))
+
+
+def _check_texts(machine: Machine) -> None:
+    """Terminals obey some characters: none of them gets through."""
+    own = (machine.source, machine.name, machine.cpu, machine.numa, machine.pci)
+    for part in (*own, machine.gpus, machine.nics, machine.peers):
+        for text in _texts(part):
+            if not text.isprintable() or len(text) > _MAX_TEXT:
+                raise BadTopology(f"'{text:.40}' is too long, or no text for people")
 
 
 def _check_numa(machine: Machine) -> None:
@@ -98,6 +123,7 @@ def _check_links(machine: Machine, names: set[str]) -> None:
 
 def checked(machine: Machine) -> Machine:
     """The machine itself; BadTopology names the first thing that does not fit."""
+    _check_texts(machine)
     _check_numa(machine)
     names = _check_devices(machine, _check_tree(machine))
     _check_links(machine, names)

@@ -36,10 +36,6 @@ def parse(text: str) -> Element:
         raise BadTopology(f"the XML is cut off or damaged: {error}") from error
     except DefusedXmlException as error:
         raise BadTopology("the XML defines entities, which no topology needs") from error
-    except BadTopology:
-        raise
-    except (ValueError, LookupError) as error:  # an encoding that the text does not have
-        raise BadTopology(f"the XML is damaged: {error}") from error
 
 
 def _copied(element: Any, depth: int) -> Element:  # noqa: ANN401 - defusedxml has no types

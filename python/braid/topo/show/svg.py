@@ -16,6 +16,7 @@ from braid.topo.show.layout import GAP, PAD, Box, Chip, Layout, layout
 
 _BAR = 26
 _DROP = 46  # from the GPUs to the bar
+_TITLE_LETTER = 7.4
 _STYLE = """
 text{font:11px system-ui,sans-serif;fill:#1d2733}.h{font-weight:600;font-size:13px}
 .s{font-size:9.5px;fill:#5b6875}.m{text-anchor:middle}
@@ -54,14 +55,15 @@ class _Picture:
         below = list(self._gpu_links())
         has_links = bool(below)
         height = self.plan.bottom + (_DROP + _BAR if has_links else 0) + 2 * PAD + 14
-        width = self.plan.width
+        title = words.heading(self.machine)
+        width = max(self.plan.width, len(title) * _TITLE_LETTER + 2 * PAD)
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}"'
-            f' width="{width:g}" role="img" aria-label="{clean(words.heading(self.machine))}">'
+            f' width="{width:g}" role="img" aria-label="{clean(title)}">'
         )
         yield f"<style>{_STYLE}</style>"
         yield f'<rect class="bg" width="{width:g}" height="{height:g}" rx="6"/>'
-        yield f'<text class="h" x="{PAD}" y="21">{clean(words.heading(self.machine))}</text>'
+        yield f'<text class="h" x="{PAD}" y="21">{clean(title)}</text>'
         yield from self._between_sockets()
         for node in self.plan.nodes:
             yield from self._node(node)
