@@ -11,8 +11,8 @@ from braid.topo.errors import BadTopology
 from braid.topo.facts import CPU, SWITCH, Machine
 from braid.topo.numbers import spans
 
-MAX_DEVICES = 1024
-"""Of a kind. Larger than any machine; a matrix of this many still prints."""
+MAX_DEVICES = 256
+"""Of a kind. More than any machine has, so that no file can keep us busy for long."""
 _MAX_PCI = 16384
 _MAX_LINKS = 1024
 _MAX_GBIT = 1e6
@@ -107,10 +107,11 @@ def _check_devices(machine: Machine, addresses: set[str]) -> set[str]:
 
 
 def _check_links(machine: Machine, names: set[str]) -> None:
+    gpus = {gpu.name for gpu in machine.gpus}
     for link in machine.gpu_links:
         what = f"link {link.a} to {link.b}"
-        if link.a not in names or link.b not in names | {SWITCH, CPU} or link.a == link.b:
-            raise BadTopology(f"{what}: no two devices of this machine")
+        if link.a not in gpus or link.b not in gpus | {SWITCH, CPU} or link.a == link.b:
+            raise BadTopology(f"{what}: not from a GPU to another one, the switches or the CPU")
         _in_reach(f"{what}, links", link.count, _MAX_LINKS)
         _in_reach(f"{what}, links that are down", link.inactive, _MAX_LINKS)
         _in_reach(f"{what}, GB/s", link.gbps_each)

@@ -6,7 +6,7 @@ A View is built once and answers from dictionaries; the facts stay plain lists.
 from collections.abc import Iterator
 from functools import cached_property
 
-from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PathKind, PciDevice
+from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, PathKind, PciDevice
 
 
 class View:
@@ -19,6 +19,11 @@ class View:
     def pci(self) -> dict[str, PciDevice]:
         """Devices by address."""
         return {device.address: device for device in self.machine.pci}
+
+    @cached_property
+    def gpus(self) -> dict[str, Gpu]:
+        """GPUs by name."""
+        return {gpu.name: gpu for gpu in self.machine.gpus}
 
     @cached_property
     def _paths(self) -> dict[frozenset[str], PathKind]:
@@ -63,9 +68,3 @@ class View:
         while address is not None and (device := self.pci.get(address)) is not None:
             yield device
             address = device.parent
-
-    def nics_by_distance(self, gpu: Gpu) -> list[Nic]:
-        """NICs, the nearest of this GPU first."""
-        from braid.topo.words import distance
-
-        return sorted(self.machine.nics, key=lambda nic: distance(self.path(gpu.name, nic.name)))

@@ -39,7 +39,7 @@ def _nccl_word(view: View, a: str, b: str) -> str:
     if a == b:
         return "LOC"
     path = view.path(a, b)
-    gpus = {gpu.name: gpu for gpu in view.machine.gpus}
+    gpus = view.gpus
     if a in gpus and b in gpus:
         return _between_gpus(view, a, b) or _over_pcie(path)
     if (a in gpus) != (b in gpus) and distance(path) > _BELOW_CPU:

@@ -98,7 +98,8 @@ def changed(path, value):
         (changed(["pci", 0, "link", "gts"], float("nan")), "a finite number"),
         (changed(["pci", 0, "link", "gts"], 10**400), "asked for float"),
         (changed(["gpu_links", 0, "count"], 10**9), "out of reach"),
-        (changed(["gpu_links", 0, "b"], "GPU9"), "no two devices"),
+        (changed(["gpu_links", 0, "b"], "GPU9"), "not from a GPU"),
+        (changed(["gpu_links", 0, "b"], "mlx5_0"), "not from a GPU"),
         (changed(["gpu_links", 0, "kind"], "rope"), "asked for one of nvlink, xgmi, c2c"),
         (changed(["paths", 0, "b"], "GPU0"), "no two devices"),
         (changed(["nics", 0, "gbit"], 1e300), "out of reach"),
@@ -113,7 +114,7 @@ def test_refused(text, said):
 
 
 def test_too_many_devices():
-    gpus = [{"name": f"GPU{i}"} for i in range(1025)]
+    gpus = [{"name": f"GPU{i}"} for i in range(257)]
     text = json.dumps({"schema": "braid.topo/1", "source": {"format": "live"}, "gpus": gpus})
-    with pytest.raises(BadTopology, match="1025 GPUs are more than the 1024"):
+    with pytest.raises(BadTopology, match="257 GPUs are more than the 256"):
         read(text)

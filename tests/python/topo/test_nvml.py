@@ -134,6 +134,31 @@ def test_links_down_and_direct(eight):
     assert "nvlink-down" in {verdict.code for verdict in verdicts(machine)}
 
 
+def test_links_that_a_model_never_has(eight):
+    """An H800 has eight links up, and ten that were switched off in the factory."""
+    root, addresses = eight
+    library = FakeNvml(addresses, [[SWITCH] * 8 + [None] * 10] * 8, "NVIDIA H800")
+    machine = live.read(root, library)
+    assert next(r for r in rates(machine) if r.kind == "nvlink").theoretical_gbps == 200
+    assert "nvlink-down" not in {verdict.code for verdict in verdicts(machine)}
+
+
+def test_the_library_has_what_is_asked():
+    """Every call and constant by its name in nvidia-ml-py."""
+    pynvml = pytest.importorskip("pynvml")
+    asked = {name for name in dir(FakeNvml) if name.startswith("nvml")}
+    asked |= {"nvmlDeviceGetMigMode", "nvmlDeviceGetFieldValues", "nvmlDeviceGetNumaNodeId"}
+    asked |= {"nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"}
+    assert asked <= set(dir(pynvml))
+    assert pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH == nvml._REMOTE_IS_SWITCH
+    assert pynvml.NVML_NVLINK_MAX_LINKS <= nvml._MOST_LINKS
+    assert max(nvml._LEVELS) == pynvml.NVML_TOPOLOGY_SYSTEM
+    assert (pynvml.NVML_FI_DEV_C2C_LINK_COUNT, pynvml.NVML_FI_DEV_C2C_LINK_GET_MAX_BW) == (
+        nvml._C2C_COUNT,
+        nvml._C2C_MBPS,
+    )
+
+
 def test_refused_peers(eight):
     root, addresses = eight
     library = FakeNvml(addresses[:2], name="NVIDIA GeForce RTX 4090")

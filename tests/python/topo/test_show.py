@@ -97,5 +97,4 @@ def test_matrix_legends(fixture_path):
 
 def test_rates_of_a_mesh(fixture_path):
     lines = tables.rate_lines(document(load(fixture_path("mi300x_x8.txt"))).derived.links)
-    assert lines[2].split()[:9] == ["GPU0-7", "xGMI,", "7", "links", "to", "7", "peers,", "64", "each"]
-    assert " 448  " in lines[2]
+    assert lines[2].startswith("GPU0-7   xGMI, 7 links to 7 peers, 64 each   448     896")

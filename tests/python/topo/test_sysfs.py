@@ -4,7 +4,7 @@ import pytest
 
 from braid.topo.facts import PcieLink
 from braid.topo.look import View
-from braid.topo.read import load
+from braid.topo.read import live, load, nvml
 from braid.topo.read.live import read_tree
 from braid.topo.read.sysfs_pci import _redirects
 
@@ -90,6 +90,18 @@ def test_empty_and_odd_trees(fake_sys):
     machine = read_tree(fake_sys.root)
     assert not machine.pci
     assert machine.source.gaps
+
+
+def test_hwloc_where_sysfs_is_hidden(fake_sys, fixture_path, tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "lstopo-no-graphics"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\n[ "$*" = "--of xml" ] && exec cat {fixture_path("laptop.xml")}')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    machine = live.read(fake_sys.root, nvml.find_library())
+    assert machine.cpu.model.startswith("12th Gen")
+    program.write_text("#!/bin/sh\nexit 1")
+    assert live.read(fake_sys.root).pci == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ cannot be read.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from braid.topo.errors import BadTopology
 from braid.topo.facts import (
@@ -105,16 +105,8 @@ def _walk(found: _Found, element: Element, place: _Place) -> None:
     children = sorted(element, key=lambda child: child.get("type") != "NUMANode")
     for child in children:
         _walk(found, child, place)
-        if child.get("type") == "NUMANode":
-            place = _at_node(place, whole(child.get("os_index")))
-
-
-def _at_node(place: _Place, numa: int | None) -> _Place:
-    return _Place(place.socket, numa if place.numa is None else place.numa, *_rest(place))
-
-
-def _rest(place: _Place) -> tuple[str | None, str | None, int]:
-    return place.host_bridge, place.parent, place.depth
+        if child.get("type") == "NUMANode" and place.numa is None:
+            place = replace(place, numa=whole(child.get("os_index")))
 
 
 def _package(found: _Found, element: Element, _: _Place) -> _Place:
@@ -136,12 +128,12 @@ def _bridge(found: _Found, element: Element, place: _Place) -> _Place:
     if element.get("bridge_type").startswith("0-"):  # the host's own
         name = "pci" + element.get("bridge_pci").partition(":[")[0]
         first = element.get("bridge_pci").partition("[")[2][:2]
-        return _Place(place.socket, place.numa, f"{name}:{first}")
+        return replace(place, host_bridge=f"{name}:{first}")
     kinds: tuple[PciKind, ...] = ("root_port", "switch", "port")
     kind = kinds[0] if place.depth == 0 else kinds[1 if place.depth % 2 else 2]
     device = _pci(element, kind, place)
     found.pci.append(device)
-    return _Place(place.socket, place.numa, place.host_bridge, device.address, place.depth + 1)
+    return replace(place, parent=device.address, depth=place.depth + 1)
 
 
 def _device(found: _Found, element: Element, place: _Place) -> _Place:
@@ -149,7 +141,7 @@ def _device(found: _Found, element: Element, place: _Place) -> _Place:
     code, vendor = (f"0x{match[1]}", f"0x{match[2]}") if match else ("", "")
     device = _pci(element, kind_of(code, vendor), place)
     found.pci.append(device)
-    return _Place(place.socket, place.numa, place.host_bridge, device.address, place.depth)
+    return replace(place, parent=device.address)
 
 
 def _pci(element: Element, kind: PciKind, place: _Place) -> PciDevice:

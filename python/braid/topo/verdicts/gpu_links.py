@@ -10,11 +10,11 @@ from braid.topo.verdicts.verdict import Verdict, names
 
 
 def links_down(view: View) -> Iterator[Verdict]:
-    """Links that the GPU has and that do not work."""
+    """Links that the GPU has and that do not work. Export models have links that never will."""
     for gpu in view.machine.gpus:
         down = max((link.inactive for link in view.links_of(gpu.name)), default=0)
-        up = view.num_links(gpu.name)
-        if down:
+        up, spec = view.num_links(gpu.name), links_of(gpu)
+        if down and (spec is None or up < spec.links):
             yield Verdict(
                 "nvlink-down",
                 "warning",
