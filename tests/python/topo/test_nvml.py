@@ -198,6 +198,13 @@ def test_no_gpu_and_no_driver_is_no_gap(server):
     assert live.read(server.root, FakeNvml([], has_driver=False)).source.gaps == []
 
 
+def test_amd_links_are_a_gap(fake_sys):
+    fake_sys.pci("pci0000:00", "0000:01:00.0", code="0x120000", vendor="0x1002")
+    machine = live.read(fake_sys.root, FakeNvml([], has_driver=False))
+    assert len(machine.gpus) == 1
+    assert "rocm-smi --showtopo" in machine.source.gaps[0]
+
+
 def test_no_package(eight, monkeypatch):
     monkeypatch.setattr(nvml, "find_library", lambda: None)
     assert live.read(eight[0]).source.gaps == ["nvml: nvidia-ml-py is not installed"]

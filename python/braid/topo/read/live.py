@@ -10,6 +10,7 @@ from braid.topo.check import checked
 from braid.topo.errors import BadTopology
 from braid.topo.facts import Gpu, Machine
 from braid.topo.paths import with_paths
+from braid.topo.pci_class import AMD, NVIDIA
 from braid.topo.read import hwloc, nvml, sysfs
 from braid.topo.read.tree import Tree
 
@@ -35,8 +36,16 @@ def read(root: Path = Path("/"), library: nvml.Library | None = None) -> Machine
         name=machine.name or platform.node(),
     )
     seen = _ask_nvml(machine, library or nvml.find_library())
+    if any(gpu.pci and _vendor(machine, gpu.pci) == AMD for gpu in machine.gpus):
+        machine.source.gaps.append(
+            "amd: links between GPUs are not read live; save them with rocm-smi --showtopo"
+        )
     machine = with_paths(_joined(machine, seen) if seen else machine)
     return checked(_with_driver_paths(machine, seen) if seen else machine)
+
+
+def _vendor(machine: Machine, address: str) -> str:
+    return next((device.vendor for device in machine.pci if device.address == address), "")
 
 
 def _from_hwloc() -> Machine | None:
@@ -54,14 +63,15 @@ def _from_hwloc() -> Machine | None:
 
 def _ask_nvml(machine: Machine, library: nvml.Library | None) -> nvml.Seen | None:
     """What the driver says; a gap is only worth a word where there is an NVIDIA GPU."""
-    has_gpu = any(device.vendor == "0x10de" and device.kind == "gpu" for device in machine.pci)
+    has_gpu = any(device.vendor == NVIDIA and device.kind == "gpu" for device in machine.pci)
     if library is None:
         if has_gpu:
             machine.source.gaps.append("nvml: nvidia-ml-py is not installed")
         return None
     try:
         with nvml.opened(library) as opened:
-            return nvml.Reader(opened).read()
+            seen = nvml.Reader(opened).read()
+            return seen if seen.gpus else None
     except library.NVMLError as error:
         if has_gpu:
             machine.source.gaps.append(f"nvml: {error}")

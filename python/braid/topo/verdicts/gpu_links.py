@@ -30,7 +30,7 @@ def links_missing(view: View) -> Iterator[Verdict]:
         spec, found = model_known(gpu.model), view.num_links(gpu.name)
         expected = spec.links if spec and spec.name.startswith("NVLink") else 0
         if 0 < found < expected and not _is_bridged(view, gpu):
-            text = f"{gpu.name}: {found} NVLinks, a {gpu.model} has {expected}"
+            text = f"{gpu.name}: {found} NVLinks; {gpu.model} has {expected}"
             yield Verdict(
                 "nvlink-missing", "warning", text, [gpu.name], "look for links that are down"
             )
