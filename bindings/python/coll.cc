@@ -259,6 +259,19 @@ void force_host_share(PyComm& self, int gpu, const std::string& op, double share
   });
 }
 
+double host_share(PyComm& self, int gpu, const std::string& op) {
+  const Result<plan::Op> parsed = plan::parse_op(op);
+  raise_if_failed(parsed.status());
+  double share = 0;
+  run([&] {
+    return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
+      share = device.host_share(parsed.value());
+      return Status();
+    });
+  });
+  return share;
+}
+
 }  // namespace
 
 void register_collectives(nb::module_& module) {
@@ -280,6 +293,7 @@ void register_collectives(nb::module_& module) {
   module.def("unregister_memory", &unregister_memory, nb::arg("comm"), nb::arg("buf").none());
   module.def("force_host_share", &force_host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"),
              nb::arg("share"));
+  module.def("host_share", &host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"));
 }
 
 }  // namespace braid::python

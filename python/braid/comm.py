@@ -278,6 +278,11 @@ class Comm:
         """For tests and benchmarks: the part of a GPU message that the host link carries."""
         _braid.force_host_share(self._core, gpu, op, share)
 
+    def _host_share(self, gpu: int, op: str) -> float | None:
+        """For benchmarks: that part as it is now. None when this build does not say."""
+        ask = getattr(_braid, "host_share", None)
+        return None if ask is None else float(ask(self._core, gpu, op))
+
 
 def _fixed_point(shares: Sequence[float]) -> list[int]:
     """Shares in parts of 65536; what rounding leaves goes to the largest."""

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from braid import typed_json
-from braid.typed_json import Json, object_schema
+from braid.typed_json import Json, build, object_schema
 
 SCHEMA = "braid.bench/1"
 
@@ -155,7 +154,7 @@ def from_json(document: Json) -> Record:
 
     ValueError names the place that does not fit.
     """
-    record = typed_json.from_json(Record, document, "record")
+    record = build(Record, document, "record")
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
     return record  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Dataclasses as JSON and back, checked, with a published schema.
 
-A format is a tree of frozen dataclasses. from_json() builds it from a parsed document and names the
+A format is a tree of frozen dataclasses. build() makes it from a parsed document and names the
 place that does not fit; object_schema() describes it. Both read the same annotations, so what is
 published and what is accepted cannot differ. Fields without a default are required, unknown
 fields are refused. Known annotations: str, int, float, bool, Literal, list, dict, `X | None`,
@@ -21,18 +21,18 @@ Kind: TypeAlias = Any  # a type as written in an annotation
 _LARGEST = 1 << 63  # of integers that a float field takes: JSON has none, floats have
 
 
-def from_json(kind: Kind, value: Json, where: str) -> Json:
+def build(kind: Kind, value: Json, where: str) -> Json:
     """`value` as a `kind`. ValueError names the place, starting with `where`, that does not fit."""
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else from_json(_not_none(kind), value, where)
+        return None if value is None else build(_not_none(kind), value, where)
     if origin is list:
         _expect(isinstance(value, list), "a list", value, where)
-        return [from_json(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
     if origin is dict:
         _expect(isinstance(value, dict), "an object", value, where)
         return {
-            key: from_json(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()
+            key: build(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()
         }
     if origin is Literal:
         words = get_args(kind)
@@ -51,7 +51,7 @@ def _build_object(kind: Kind, value: Json, where: str) -> Json:
     _expect(value.keys() <= known, "no other fields", sorted(value.keys() - known), where)
     hints = _hints(kind)
     return kind(
-        **{name: from_json(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+        **{name: build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     )
 
 

@@ -43,7 +43,7 @@ class Case:
         self.comm, self.op, self.nbytes = comm, op, nbytes
         n = comm.size
         self.gpu = torch.device("cuda", torch.cuda.current_device())
-        count = nbytes // 2
+        count = nbytes // 2 // n * n  # whole blocks of an all_to_all
         send_count = count * n if op == "reduce_scatter" else count
         out_count = count * n if op == "all_gather" else count
         self.send = self.data(comm.rank, send_count)

@@ -23,7 +23,7 @@ from braid.topo.measured import Measured
 from braid.topo.rates import Rate, rates
 from braid.topo.roles import roles
 from braid.topo.verdicts import Verdict, verdicts
-from braid.typed_json import Json, from_json, object_schema
+from braid.typed_json import Json, build, object_schema
 
 SCHEMA = "braid.topo/1"
 
@@ -74,7 +74,7 @@ def read(text: str) -> Machine:
         raise BadTopology(f"the JSON is of {parsed['schema']!r:.40}, braid reads {SCHEMA}")
     ours = {f.name: parsed[f.name] for f in fields(Machine) if f.name in parsed}
     try:
-        machine: Machine = from_json(Machine, ours, "machine")
+        machine: Machine = build(Machine, ours, "machine")
     except ValueError as error:
         raise BadTopology(str(error)) from error
     return checked(machine)

@@ -1,8 +1,8 @@
 """Rates of links out of a bench record.
 
-Two forms exist: braid.bench/1, which names the links of a run and says of each whether its rate was
-measured, and braid.gpu/1, which has times of collectives on GPUs. Of the latter only what went over
-one known kind of link counts: NCCL's all-gather inside a node runs over NVLink alone.
+braid.bench/1 names the links of a run and says of each whether its rate was measured. Records of
+GPUs (braid.gpu/1 and /2) have times of collectives; of those only what went over one known kind of
+link counts: NCCL's all-gather inside a machine runs over NVLink alone.
 """
 
 import json
@@ -52,10 +52,14 @@ def load(path: Path) -> Measurement:
         if schema == "braid.bench/1":
             return _of_bench(document)
         if schema == "braid.gpu/1":
+            return _of_gpus_first(document)
+        if schema == "braid.gpu/2":
             return _of_gpus(document)
     except (ValueError, KeyError, TypeError, ArithmeticError) as error:
         raise BadTopology(f"{path}: {error!s:.200}") from error
-    raise BadTopology(f"{path}: a record is of braid.bench/1 or braid.gpu/1, not {schema!r:.40}")
+    raise BadTopology(
+        f"{path}: a record is of braid.bench/1, braid.gpu/1 or /2, not {schema!r:.40}"
+    )
 
 
 def _of_bench(document: Json) -> Measurement:
@@ -74,17 +78,39 @@ def _of_bench(document: Json) -> Measurement:
 
 def _of_gpus(document: Json) -> Measurement:
     """The fastest all-gather of NCCL: its bus bandwidth is what each GPU's NVLinks carried."""
+    from braid.bench import gpu_record
+
+    run = gpu_record.from_json(document)
+    found = [
+        _gathered(one.busbw_gbps, result.bytes, run.ranks, run.date)
+        for result in run.results
+        if result.op == "all_gather"
+        for one in result.runs
+        if one.family in ("nccl", "nccl-best") and not one.wrong
+    ]
+    return Measurement(run.gpu, _best(found))
+
+
+def _gathered(gbps: float, nbytes: int, ranks: int, date: str) -> Measured:
+    how = f"NCCL all_gather {nbytes >> 20} MiB, {ranks} GPUs, {date[:10]}"
+    return Measured("nvlink", round(gbps, 1), how)
+
+
+def _best(found: list[Measured]) -> list[Measured]:
+    return [max(found, key=lambda one: one.gbps)] if found else []
+
+
+def _of_gpus_first(document: Json) -> Measurement:
+    """The same of the first form, which has times only; bytes are one rank's own."""
     ranks = int(document["ranks"])
     found = []
     for result in document["results"]:
         if result["op"] == "all_gather" and result["who"] == "nccl" and not result["wrong"]:
             time_us = median(_numbers(result["samples_us"]))
-            gbps = int(result["bytes"]) * (ranks - 1) / time_us / 1e3
-            size = f"{int(result['bytes']) >> 20} MiB"
-            how = f"NCCL all_gather {size}, {ranks} GPUs, {str(document['date'])[:10]}"
-            found.append(Measured("nvlink", round(gbps, 1), how))
-    best = max(found, key=lambda one: one.gbps, default=None)
-    return Measurement(str(document.get("gpu", "")), [best] if best else [])
+            nbytes = int(result["bytes"])
+            gbps = nbytes * (ranks - 1) / time_us / 1e3
+            found.append(_gathered(gbps, nbytes, ranks, str(document["date"])))
+    return Measurement(str(document.get("gpu", "")), _best(found))
 
 
 def _numbers(values: Sequence[Json]) -> list[float]:

@@ -63,12 +63,16 @@ Status Device::prepare() {
     return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
                        nvlink::kMostRanks);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
+  most_shared_bytes_ = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
   BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(make_page());
   BRAID_RETURN_IF_ERROR(make_arena());
-  for (sys::Stream& stream : sides_) {
-    BRAID_ASSIGN_OR_RETURN(stream, cuda_.create_stream(sys::StreamPriority::kHigh));
+  for (int side = 0; side < kNumSides; ++side) {
+    const auto priority =
+        side == kPushes ? sys::StreamPriority::kNormal : sys::StreamPriority::kHigh;
+    BRAID_ASSIGN_OR_RETURN(sides_[static_cast<size_t>(side)], cuda_.create_stream(priority));
   }
   for (sys::Event& event : events_) {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
@@ -93,7 +97,8 @@ Status Device::check_slots() {
   return {};
 }
 
-Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name) {
+Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char* name,
+                                   uint32_t shared_bytes) {
   const auto known = kernels_.find(name);
   if (known != kernels_.end()) return known->second;
   sys::Module& module = modules_[fatbin.data()];
@@ -101,6 +106,7 @@ Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char
     BRAID_ASSIGN_OR_RETURN(module, cuda_.load_module(fatbin));
   }
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel found, cuda_.kernel(module, name));
+  if (shared_bytes > 0) BRAID_RETURN_IF_ERROR(cuda_.allow_shared_bytes(found, shared_bytes));
   return kernels_[name] = found;
 }
 
@@ -269,8 +275,19 @@ Status Device::after(sys::Stream to, sys::Stream from) {
 }
 
 Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
+  const uint32_t everyone = (1U << size()) - 1;
+  return meet(stream, channel, {signature, everyone, everyone});
+}
+
+Status Device::step(sys::Stream stream, int channel, int teller) {
+  const uint32_t everyone = (1U << size()) - 1;
+  return rank() == teller ? meet(stream, channel, {0, everyone, 0})
+                          : meet(stream, channel, {0, 0, 1U << teller});
+}
+
+Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting) {
   return sys::launch(cuda_, barrier_kernel_, {1, 32, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), signature);
+                     static_cast<int32_t>(channel), meeting);
 }
 
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
@@ -282,6 +299,14 @@ Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
 
 Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
   return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
+}
+
+Status Device::copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+  std::array<sys::DeviceCopy, nvlink::kMostRanks> some;
+  size_t num_copies = 0;
+  for (const sys::DeviceCopy& copy : copies)
+    if (copy.bytes > 0 && copy.to != copy.from) some[num_copies++] = copy;
+  return num_copies == 0 ? Status() : cuda_.copy_batch({some.data(), num_copies}, stream);
 }
 
 // ---- trouble ----

@@ -119,6 +119,26 @@ def test_measured_by_nccl(fixture_path):
     )
 
 
+def test_measured_by_nccl_in_the_newer_form(tmp_path):
+    run = {"who": "nccl", "family": "nccl", "samples_us": [1.0], "median_us": 1.0, "p5_us": 1.0}
+    run |= {"p95_us": 1.0, "busbw_gbps": 361.4, "wrong": 0}
+    result = {"op": "all_gather", "bytes": 256 << 20, "total_bytes": 2 << 30, "dtype": "bfloat16"}
+    result |= {"mode": "eager", "calls_per_sample": 1, "host_share": None, "absent": {}}
+    wrong = {**run, "busbw_gbps": 900.0, "wrong": 1}
+    ours = {**run, "who": "braid", "family": "braid", "busbw_gbps": 400.0}
+    words = dict.fromkeys(("command", "commit", "driver", "cuda", "torch", "nccl", "braid"), "")
+    host = {"cpu": "", "cores": 1, "memory_gib": 1.0, "kernel": ""}
+    record = {"schema": "braid.gpu/2", "date": "2026-11-21T00:00:00", "dirty": False, **words}
+    record |= {"gpu": "NVIDIA H200", "host": host, "ranks": 8, "sizes": "", "settings": {}}
+    record |= {"options": {}, "results": [{**result, "runs": [run, wrong, ours]}]}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    found = load(path)
+    assert found.gpu == "NVIDIA H200"
+    assert [(one.kind, one.gbps) for one in found.rates] == [("nvlink", 361.4)]
+    assert found.rates[0].how == "NCCL all_gather 256 MiB, 8 GPUs, 2026-11-21"
+
+
 def test_measured_by_bench(tmp_path):
     """Paced links are no machine's; a NIC's rate is its own."""
     record = json.loads((REPOSITORY / "records/paced_421.json").read_text())
