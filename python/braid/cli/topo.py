@@ -17,7 +17,6 @@ from braid.errors import InvalidArgument
 if TYPE_CHECKING:  # loaded when the command runs: other commands start without them
     from braid.topo.document import Document
     from braid.topo.facts import Machine
-    from braid.topo.measured import Measured
     from braid.topo.words import Vocabulary
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -58,11 +57,12 @@ def topo(
     if ctx.invoked_subcommand is not None:
         return
     from braid.topo.document import document, to_json
+    from braid.topo.measured import rates_for
 
     views = _views(show)
     vocabulary = _vocabulary(words)
     machine = _machine(from_path, gpu)
-    whole = document(machine, _measured(record, machine))
+    whole = document(machine, rates_for(machine, record) if record else [])
     if svg is not None:
         from braid.topo.show.svg import draw
 
@@ -126,27 +126,6 @@ def _machine(path: Path | None, gpu: str) -> "Machine":
 
         machine = live.read()
     return read.with_model(machine, gpu) if gpu else machine
-
-
-def _measured(path: Path | None, machine: "Machine") -> "Sequence[Measured]":
-    """The record's rates; a record of other GPUs is refused."""
-    if path is None:
-        return []
-    from braid.topo.measured import load
-
-    measurement = load(path)
-    models = {gpu.model for gpu in machine.gpus} - {""}
-    if measurement.gpu and models and not any(_same(measurement.gpu, model) for model in models):
-        raise InvalidArgument(
-            f"{path}: a record of {measurement.gpu}, the machine has {' / '.join(sorted(models))}"
-        )
-    return measurement.rates
-
-
-def _same(a: str, b: str) -> bool:
-    """ "h200" and "NVIDIA H200" are one model."""
-    a, b = a.lower().removeprefix("nvidia "), b.lower().removeprefix("nvidia ")
-    return a.startswith(b) or b.startswith(a)
 
 
 def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> str:

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Literal
 
 from braid.topo.errors import BadTopology
+from braid.topo.facts import Machine
 from braid.typed_json import Json
 
 MeasuredKind = Literal["nvlink", "pcie", "nic"]
@@ -37,6 +38,24 @@ class Measurement:
     gpu: str
     """The GPU's name, "" when the record has none."""
     rates: list[Measured]
+
+
+def rates_for(machine: Machine, path: Path) -> list[Measured]:
+    """A record's rates; a record of other GPUs than the machine's is refused."""
+    measurement = load(path)
+    models = {gpu.model for gpu in machine.gpus}
+    known = models - {""}
+    if measurement.gpu and (not models or known) and not _any_same(measurement.gpu, known):
+        found = " / ".join(sorted(known)) or "no GPU"
+        raise BadTopology(f"{path}: a record of {measurement.gpu}, the machine has {found}")
+    return measurement.rates
+
+
+def _any_same(model: str, others: set[str]) -> bool:
+    """ "h200" and "NVIDIA H200" are one model."""
+    one = model.lower().removeprefix("nvidia ")
+    two = [other.lower().removeprefix("nvidia ") for other in others]
+    return any(one.startswith(other) or other.startswith(one) for other in two)
 
 
 def load(path: Path) -> Measurement:

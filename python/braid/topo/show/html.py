@@ -1,12 +1,13 @@
 """One page with every view of a machine: no scripts, nothing from the network."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from braid.topo.document import SCHEMA, Document
 from braid.topo.show import matrix, tables, tree, words
-from braid.topo.show.svg import clean, draw
+from braid.topo.show.markup import clean
+from braid.topo.show.svg import draw
 
-_STYLE = """
+STYLE = """
 :root{color-scheme:light dark;--ink:#1d2733;--soft:#5b6875;--page:#fff;--line:#d5dce2;--bad:#c62828}
 @media(prefers-color-scheme:dark){:root{--ink:#e3e8ed;--soft:#9fabb6;--page:#12181f;--line:#33404c;
 --bad:#ff8a80}}
@@ -33,17 +34,18 @@ def _lines(whole: Document) -> Iterator[str]:
     title = clean(words.heading(whole.machine))
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
-    yield f"<style>{_STYLE}</style></head><body><main><h1>{title}</h1>"
-    yield f'<div class="wide">{draw(whole)}</div>'
-    yield from _verdicts(whole)
-    yield from _rates(whole)
-    yield from _block("Matrix", matrix.lines(whole.machine))
-    yield from _block("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
-    yield from _block("Tree", tree.lines(whole.machine))
-    yield f"</main><footer>{_origin(whole)}</footer></body></html>"
+    yield f"<style>{STYLE}</style></head><body><main><h1>{title}</h1>"
+    yield f'<div class="wide">{draw(whole, with_title=False)}</div>'
+    yield from verdict_list(whole)
+    yield from rate_table(whole)
+    yield from block("Matrix", matrix.lines(whole.machine))
+    yield from block("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
+    yield from block("Tree", tree.lines(whole.machine))
+    yield f"</main><footer>{origin(whole)}</footer></body></html>"
 
 
-def _verdicts(whole: Document) -> Iterator[str]:
+def verdict_list(whole: Document) -> Iterator[str]:
+    """Warnings and notes."""
     if not whole.derived.verdicts:
         return
     yield "<h2>Warnings and notes</h2><ul>"
@@ -56,32 +58,36 @@ def _verdicts(whole: Document) -> Iterator[str]:
     yield "</ul>"
 
 
-def _rates(whole: Document) -> Iterator[str]:
+def rate_table(whole: Document) -> Iterator[str]:
+    """What each link carries."""
     links = whole.derived.links
     if not links:
         return
     yield "<h2>Rates</h2><p>GB/s, NCCL and measured are one direction; duplex is both together.</p>"
-    yield '<div class="wide"><table><thead>' + _row(tables.HEAD, "th") + "</thead><tbody>"
+    yield '<div class="wide"><table><thead>' + table_row(tables.HEAD, "th") + "</thead><tbody>"
     for row in tables.rows(links):
-        yield _row(tables.cells(row), "td")
+        yield table_row(tables.cells(row), "td")
     yield "</tbody></table></div>"
     for how in tables.sources(links):
         yield f'<p class="fix">measured: {clean(how)}</p>'
 
 
-def _row(cells: Sequence[str], tag: str) -> str:
-    opening = [f'<{tag} class="n">' if i in _NUMBERS else f"<{tag}>" for i in range(len(cells))]
+def table_row(cells: Sequence[str], tag: str, numbers: Container[int] = _NUMBERS) -> str:
+    """A row; columns in `numbers` are set flush right."""
+    opening = [f'<{tag} class="n">' if i in numbers else f"<{tag}>" for i in range(len(cells))]
     marked = (f"{a}{clean(b)}</{tag}>" for a, b in zip(opening, cells, strict=True))
     return f"<tr>{''.join(marked)}</tr>"
 
 
-def _block(title: str, lines: Sequence[str]) -> Iterator[str]:
+def block(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """Text in columns; nothing where there is none."""
     if lines:
         text = "\n".join(clean(line) for line in lines)
         yield f'<h2>{title}</h2><div class="wide"><pre>{text}</pre></div>'
 
 
-def _origin(whole: Document) -> str:
+def origin(whole: Document) -> str:
+    """Where the facts are from, in one line."""
     source = whole.machine.source
     tools = ", ".join(f"{name} {version}" for name, version in source.tools.items() if version)
     return clean(f"{SCHEMA}, read from {source.format}{'; ' + tools if tools else ''}")

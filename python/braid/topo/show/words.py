@@ -24,7 +24,8 @@ def heading(machine: Machine) -> str:
     parts.append(gpus(machine))
     if machine.nics:
         parts.append(f"{len(machine.nics)} NIC{'s' if len(machine.nics) > 1 else ''}")
-    return ", ".join(parts) + f"  (from {machine.source.format})"
+    source = machine.source.format
+    return ", ".join(parts) + f"  ({source if source == 'live' else f'from {source}'})"
 
 
 def gpus(machine: Machine) -> str:
