@@ -4,7 +4,9 @@ Exit codes: 0 fine; 1 the machines differ (diff), or there are warnings (--check
 arguments or a file that is no topology.
 """
 
+import io
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -37,7 +39,8 @@ def topo(
         typer.Option(
             "--from",
             help="Read a saved machine: nvidia-smi topo -m text, NCCL or hwloc XML,"
-            " rocm-smi --showtopo text, braid topo --json, or a folder with a copy of /sys.",
+            " rocm-smi --showtopo text, braid topo --json, a folder with a copy of /sys; - is"
+            " standard input.",
         ),
     ] = None,
     record: Annotated[
@@ -71,6 +74,8 @@ def topo(
         from braid.topo.show.html import page
 
         _write(html, page(whole))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that has no lines to draw trees with
+        sys.stdout.reconfigure(errors="replace")
     print(to_json(whole) if as_json else _text(whole, views, vocabulary))
     if check and any(verdict.level == "warning" for verdict in whole.derived.verdicts):
         raise typer.Exit(1)

@@ -132,6 +132,7 @@ def test_bad_files(topo, tmp_path, content):
     ("arguments", "said"),
     [
         (("--from", "/nowhere"), "/nowhere: No such file"),
+        (("--from", "/dev/zero"), "/dev/zero: more than 64 MiB"),
         (("--from", "/etc"), "the folder has no sys/ in it"),
         (("--show", "everything"), "'everything' is no view; braid has matrix, tree"),
         (("--words", "amd"), "asked for nvidia or nccl, found 'amd'"),
@@ -145,6 +146,25 @@ def test_bad_arguments(topo, arguments, said):
     assert code == 2
     assert said in err
     assert "Traceback" not in err
+
+
+def test_standard_input(fixture_path):
+    with fixture_path("h100_x8.txt").open() as file:
+        done = subprocess.run(
+            [*BRAID, "topo", "--from", "-"], stdin=file, capture_output=True, check=False
+        )
+    assert done.returncode == 0
+    assert b"NV18" in done.stdout
+
+
+def test_poor_terminals(fixture_path):
+    """One without the characters that a tree is drawn with, and one that stops to listen."""
+    done = braid("topo", "--from", fixture_path("h100_x8.xml"), PYTHONIOENCODING="ascii")
+    assert done.returncode == 0
+    assert "NVSwitch" in done.stdout
+    command = f"{sys.executable} -m braid.cli topo --from {fixture_path('p5_x8.xml')} | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
 
 
 def test_bad_file_in_a_process(tmp_path):

@@ -50,6 +50,22 @@ def test_data_sheets(model, gbps):
     assert spec.gbps_each * spec.links == gbps
 
 
+def test_same_as_the_tables_of_plan():
+    """Two tools, one set of data sheets."""
+    shipped = pytest.importorskip("braid.plan.shipped")
+    rows = shipped.table("links")
+    for name, row in rows.items():
+        if name.startswith("pcie"):
+            payload = row["payload"] / row["frame"]
+            gbps = row["gt_per_s"] * payload * row["lanes"] / 8
+            assert tables.pcie_gbps(row["gt_per_s"], row["lanes"]) == pytest.approx(gbps)
+        for gpu in row["gpu"].split(", "):
+            if spec := tables.model_known(gpu):
+                assert spec.gbps_each == row["lane_gbps"] * row["lanes"], name
+                assert spec.links == row["links"], name
+                assert spec.nccl_gbps_each == row.get("nccl_link_gbps"), name
+
+
 def test_unknown_models():
     assert tables.model_known("NVIDIA L20") is None
     assert tables.spec_for(Gpu("GPU0"), "xgmi") is None

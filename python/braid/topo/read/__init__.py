@@ -1,6 +1,7 @@
 """Readers: each turns one kind of source into facts. load() finds out which a file is."""
 
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,8 @@ _KNOWN = (
 
 
 def load(path: Path) -> Machine:
-    """The machine in a saved file, or in a folder that holds a machine's /sys.
+    """The machine in a saved file, in a folder that holds a machine's /sys, or ("-") on standard
+    input.
 
     BadTopology, with the path and in one line, when it cannot be read.
     """
@@ -26,13 +28,22 @@ def load(path: Path) -> Machine:
             from braid.topo.read import live
 
             return live.read_tree(path)
-        if path.stat().st_size > _MAX_BYTES:
+        data = _bytes_of(path)
+        if len(data) > _MAX_BYTES:
             raise BadTopology(f"more than {_MAX_BYTES >> 20} MiB, which is no topology")
-        return read_text(path.read_bytes().decode("utf-8", errors="replace"))
+        return read_text(data.decode("utf-8", errors="replace"))
     except OSError as error:
         raise BadTopology(f"{path}: {error.strerror or error}") from error
     except BadTopology as error:
         raise BadTopology(f"{path}: {error}") from error
+
+
+def _bytes_of(path: Path) -> bytes:
+    """No more than one byte above the limit: what is named may have no end (/dev/zero)."""
+    if str(path) == "-":
+        return sys.stdin.buffer.read(_MAX_BYTES + 1)
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES + 1)
 
 
 def read_text(text: str) -> Machine:
