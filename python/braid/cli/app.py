@@ -21,7 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(topo.app, name="topo")
-app.command(epilog=report.EPILOG)(report.report)
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
@@ -246,6 +245,9 @@ def options() -> None:
 
     for name, kind, default, text in _braid.options():
         print(f"{name}  {kind}, default {default or 'empty'}\n    {text}")
+
+
+app.command(epilog=report.EPILOG)(report.report)
 
 
 @app.callback(invoke_without_command=True)
