@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from braid.typed_json import Json, build, object_schema
+from braid.typed_json import Json, Kind, build, format_schema
 
 SCHEMA = "braid.bench/1"
 
@@ -160,15 +160,14 @@ def from_json(document: Json) -> Record:
     return record  # type: ignore[no-any-return]
 
 
+def schema_of(kind: Kind, name: str) -> dict[str, Any]:
+    """The format of a kind of record."""
+    return format_schema(kind, f"braid record, {name}")
+
+
 def json_schema() -> dict[str, Any]:
-    """The format as JSON Schema (2020-12)."""
-    parts = (Host, Versions, FabricLink, LinkUse, Samples, Baseline, Result)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"braid record, {SCHEMA}",
-        **object_schema(Record),
-        "$defs": {part.__name__: object_schema(part) for part in parts},
-    }
+    """This format."""
+    return schema_of(Record, SCHEMA)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Dataclasses as JSON and back, checked, with a published schema.
 
 A format is a tree of frozen dataclasses. build() makes it from a parsed document and names the
-place that does not fit; object_schema() describes it. Both read the same annotations, so what is
+place that does not fit; format_schema() describes it. Both read the same annotations, so what is
 published and what is accepted cannot differ. Fields without a default are required, unknown
 fields are refused. Known annotations: str, int, float, bool, Literal, list, dict, `X | None`,
 dataclasses.
@@ -85,15 +85,14 @@ def _required(f: "Field[Any]") -> bool:
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
-def schema_of(kind: Kind) -> dict[str, Any]:
-    """One annotation as JSON Schema."""
+def _schema_of(kind: Kind) -> dict[str, Any]:
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return {"anyOf": [schema_of(_not_none(kind)), {"type": "null"}]}
+        return {"anyOf": [_schema_of(_not_none(kind)), {"type": "null"}]}
     if origin is list:
-        return {"type": "array", "items": schema_of(get_args(kind)[0])}
+        return {"type": "array", "items": _schema_of(get_args(kind)[0])}
     if origin is dict:
-        return {"type": "object", "additionalProperties": schema_of(get_args(kind)[1])}
+        return {"type": "object", "additionalProperties": _schema_of(get_args(kind)[1])}
     if origin is Literal:
         return {"enum": list(get_args(kind))}
     if is_dataclass(kind):
@@ -107,7 +106,27 @@ def object_schema(kind: Kind) -> dict[str, Any]:
     return {
         "type": "object",
         "description": inspect.cleandoc(kind.__doc__ or ""),
-        "properties": {f.name: schema_of(hints[f.name]) for f in fields(kind)},
+        "properties": {f.name: _schema_of(hints[f.name]) for f in fields(kind)},
         "required": [f.name for f in fields(kind) if _required(f)],
         "additionalProperties": False,
+    }
+
+
+def parts_of(kind: Kind) -> list[Kind]:
+    """The classes that a class's fields are made of, each once."""
+    found: list[Kind] = []
+    for hint in _hints(kind).values():
+        for part in (hint, *get_args(hint)):
+            if is_dataclass(part) and part not in found:
+                found += [part, *(deeper for deeper in parts_of(part) if deeper not in found)]
+    return found
+
+
+def format_schema(kind: Kind, title: str) -> dict[str, Any]:
+    """A format as JSON Schema (2020-12)."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": title,
+        **object_schema(kind),
+        "$defs": {part.__name__: object_schema(part) for part in parts_of(kind)},
     }

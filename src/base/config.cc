@@ -55,6 +55,9 @@ constexpr Option kOptions[] = {
      "Secret shared by the ranks of one job; proved by HMAC, never sent and never printed."},
     {"BRAID_LINKS", OptionType::kString, "auto",
      "Links to use: auto, or a comma list of shm, staged, rdma, rdma:PROVIDER:ADDRESS."},
+    {"BRAID_LINK_CAP", OptionType::kString, "",
+     "Holds a link between GPUs to a rate in each direction, for experiments: nvlink:147 (GB/s). "
+     "Messages that go by packets are not held."},
     {"BRAID_LOG", OptionType::kString, "warn",
      "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
     {"BRAID_PACE", OptionType::kString, "",

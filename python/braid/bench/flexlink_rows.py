@@ -10,6 +10,9 @@ from braid.cli.cases import OPS
 from braid.cli.sizes import format_size
 
 NOT_MEASURED = "not measured"
+# A PCIe link has an eighth of NVLink's rate. A "host link alone" that is nearly as fast as NVLink
+# was not alone.
+_LEAST_HOST_TIME = 2.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def _times(result: GpuResult | None) -> tuple[float, float, float] | None:
     if any(run is None or run.wrong for run in runs):
         return None
     both, nvlink, host = (run.median_us for run in runs if run)
-    return both, nvlink, host
+    return (both, nvlink, host) if host > _LEAST_HOST_TIME * nvlink else None
 
 
 def _sums(record: GpuRecord) -> Iterator[Row]:
@@ -125,14 +128,15 @@ def _sums(record: GpuRecord) -> Iterator[Row]:
             record.ranks,
             f">= {aim:.0%}",
             part,
-            f"{part:.1%}" if part else "no links alone",
+            f"{part:.1%}" if part else "links were not measured alone",
             bool(part and part >= aim),
         )
 
 
 def _added(record: GpuRecord) -> Row:
-    times = _times(find(record, "all_gather", suite.LARGE, "eager"))
-    gain = times[1] / times[0] - 1 if times else None
+    result = find(record, "all_gather", suite.LARGE, "eager")
+    both, alone = (result.run_of(who) if result else None for who in ("braid", "braid nvlink"))
+    gain = alone.median_us / both.median_us - 1 if both and alone else None
     aim = suite.ADDED_AIMS.get(record.ranks)
     return _row(
         "all_gather 256 MiB: host link added to NVLink alone",
@@ -180,7 +184,19 @@ def _small(record: GpuRecord) -> Iterator[Row]:
             continue
         part = 1 / least[0]
         reached = f"{part:.2f}x at the most ({least[1]})"
-        yield Row(work, record.ranks, required, reached, part <= suite.SMALL_AIM)
+        missing = _missing_others(found)
+        if missing:
+            reached += f"; without {missing}"
+        verdict = None if missing else part <= suite.SMALL_AIM
+        yield Row(work, record.ranks, required, reached, verdict)
+
+
+def _missing_others(results: Iterable[GpuResult | None]) -> str:
+    """Whose best is not in every case, in words."""
+    families = [{run.family for run in result.runs} for result in results if result]
+    there = set.intersection(*families)
+    names = {"nccl-best": "NCCL's other settings", "symm": "torch's symmetric memory"}
+    return " and ".join(words for family, words in names.items() if family not in there)
 
 
 def _never_worse(record: GpuRecord) -> Row:

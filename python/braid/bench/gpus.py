@@ -8,6 +8,10 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid.bench.no_multicast import forbid_multicast
+
+MOST = 8
+"""GPUs of one node that a comm takes."""
 _DEVICES = Path("/dev")
 
 
@@ -25,6 +29,7 @@ def find(devices: Path = _DEVICES) -> Gpus:
         return Gpus(0, "this machine has no NVIDIA GPU")
     if importlib.util.find_spec("torch") is None:
         return Gpus(0, "torch, which holds the tensors, is not installed here")
+    forbid_multicast()
     import torch
 
     with warnings.catch_warnings():

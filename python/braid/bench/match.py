@@ -7,7 +7,6 @@ import torch
 
 import braid
 from braid.bench.blocks import of_calls
-from braid.bench.braid_contestant import LINKS_FROM_BYTES
 from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.crew import Crew
@@ -24,6 +23,8 @@ from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
 
 _PILOT_CALLS = 2
+# One kernel moves smaller messages, over NVLink alone: four times BRAID_GPU_DIRECT at the most.
+_NVLINK_ALONE_BYTES = 128 << 20
 
 
 class Match:
@@ -73,9 +74,9 @@ class Match:
             why = self._check(contestant, case, wrong) or self._pilot(contestant, case, pilots)
             if why:
                 absent[contestant.name] = why
+        if "braid" not in pilots:
+            raise RuntimeError(f"{_name(case)}: braid cannot run it: {absent['braid']}")
         racers = [c for c in chosen if c.name in pilots]
-        if not racers:
-            return None
         calls = self._crew.agree(calls_for(min(pilots[c.name] for c in racers)))[0]
         for contestant in list(racers):
             self._reporter.say(case, f"warming up {contestant.name}")
@@ -116,7 +117,7 @@ class Match:
         return None if why else count
 
     def _host_share(self, case: GpuCase) -> float | None:
-        if case.bytes < LINKS_FROM_BYTES:
+        if case.total_bytes <= _NVLINK_ALONE_BYTES:
             return None
         return self._comm._host_share(torch.cuda.current_device(), case.op)
 

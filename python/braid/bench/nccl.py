@@ -85,13 +85,20 @@ class Windows:
             pool = torch.cuda.MemPool(backends[0].mem_allocator)
             with torch.cuda.use_mem_pool(pool):
                 buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            for backend in backends:
-                backend.register_mem_pool(pool, symm=True)
+            registered: list[Any] = []
 
             def release() -> None:
                 torch.cuda.synchronize()
+                while registered:
+                    registered.pop().deregister_mem_pool(pool)
+
+            try:
                 for backend in backends:
-                    backend.deregister_mem_pool(pool)
+                    backend.register_mem_pool(pool, symm=True)
+                    registered.append(backend)
+            except RuntimeError:
+                release()
+                raise
 
             return buffer, release
 

@@ -19,13 +19,15 @@ OPEN_S = 90.0
 
 
 class Roster:
-    """The contestants of a run, most important first, and who is missing."""
+    """The contestants of a run, most important first, and who is missing. `alone`: comms that are
+    held to a share of the host link.
+    """
 
     def __init__(
         self,
         crew: Crew,
         comm: braid.Comm,
-        held: braid.Comm | None,
+        alone: dict[str, tuple[braid.Comm, float]],
         device: torch.device,
         deadlines: Deadlines,
     ) -> None:
@@ -35,14 +37,13 @@ class Roster:
         self._crew, self._device, self._deadlines = crew, device, deadlines
         self._send = plain_shelf(device)
         self._plain = plain_shelf(device)
-        comms = [comm, held] if held else [comm]
-        self._registered = registered_shelf(comms, device)
+        self._registered = registered_shelf([comm, *(c for c, _ in alone.values())], device)
         self._windows: nccl.Windows | None = None
         self._add(Braid("braid", "braid", comm, self._send, self._registered))
         self._unregistered = Braid(
             "braid unregistered", "unregistered", comm, self._send, self._plain
         )
-        self._held = held
+        self._alone = alone
 
     def open(self, groups: set[str], timeout_s: float) -> None:
         """Adds who is asked for. Collective."""
@@ -52,9 +53,8 @@ class Roster:
             return
         if "nccl" in groups:
             self._add(nccl.Nccl("nccl", "nccl", None, self._send, self._plain))
-        if "links" in groups and self._held:
-            for name, share in (("braid nvlink", 0.0), ("braid host", 1.0)):
-                self._add(Braid(name, "links", self._held, self._send, self._registered, share))
+        for name, (comm, share) in self._alone.items():
+            self._add(Braid(name, "links", comm, self._send, self._registered, share))
         if "unregistered" in groups:
             self._add(self._unregistered)
         if "nccl-best" in groups:

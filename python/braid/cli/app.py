@@ -202,19 +202,24 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the record and the plot.")] = Path(
         "build/demo"
     ),
-    ranks: Ranks = 4,
-    size: Annotated[str, typer.Option(help="Bytes of each operation.")] = "64MiB",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes: 4, or one for every GPU.")
+    ] = 0,
+    size: Annotated[str, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = "",
     time_budget: Annotated[float, typer.Option(help="Seconds for measuring, roughly.")] = 35.0,
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; cpu.")] = "auto",
 ) -> None:
-    """Five operations over three paced links against the best one, then a training.
+    """On GPUs: five operations against the CPU's bytes, then NCCL's times. Between CPUs: five
+    operations over three paced links against the best one, then a training.
 
     About a minute.
     """
     from braid.cli import demo as story
 
-    _check_ranks(ranks)
-    _sizes(size)
-    raise typer.Exit(story.run(out, ranks, size, time_budget))
+    _check_ranks(ranks or 4)
+    if size:
+        _sizes(size)
+    raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
 
 @app.command()

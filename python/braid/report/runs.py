@@ -8,12 +8,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 from braid.errors import InvalidArgument
 from braid.typed_json import Json
-
-_OWN_PART = ("all_gather", "reduce_scatter")  # of GPU records: bytes are one rank's own
 
 
 @dataclass(frozen=True)
@@ -70,15 +67,15 @@ def load(path: Path) -> Run:
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"{path}: no JSON: {error!s:.100}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
-    read = {"braid.bench/1": _bench, "braid.gpu/1": _first_gpu, "braid.gpu/2": _gpu}.get(
-        str(schema)
-    )
+    read = {"braid.bench/1": _bench, "braid.gpu/1": _gpu, "braid.gpu/2": _gpu}.get(str(schema))
     if read is None:
         known = "braid.bench/1, braid.gpu/1 and /2"
         raise InvalidArgument(f"{path}: {schema!r:.40} cannot be drawn; a report takes {known}")
     try:
         return read(path.name, document)
-    except (ValueError, KeyError, TypeError, ArithmeticError, AttributeError) as error:
+    except KeyError as error:
+        raise InvalidArgument(f"{path}: the record has no field {error}") from error
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise InvalidArgument(f"{path}: {error!s:.200}") from error
 
 
@@ -130,9 +127,9 @@ def _bench(name: str, document: Json) -> Run:
 
 
 def _gpu(name: str, document: Json) -> Run:
-    from braid.bench import gpu_record
+    from braid.bench import old_gpu_record
 
-    run = gpu_record.from_json(document)
+    run = old_gpu_record.read(document)
     rows = [
         (
             result.op,
@@ -155,22 +152,3 @@ def _gpu(name: str, document: Json) -> Run:
 
 def _mode(mode: str) -> str:
     return "graph" if mode == "graph" else ""
-
-
-def _first_gpu(name: str, document: Json) -> Run:
-    """braid.gpu/1: times only, and whether calls were captured is in the command."""
-    from braid.cli.cases import busbw_factor
-
-    ranks, gpu = int(document["ranks"]), str(document["gpu"])
-    mode = "graph" if "--graph" in str(document["command"]) else ""
-    rows = []
-    for result in document["results"]:
-        us = median(float(sample) for sample in result["samples_us"])
-        if result["wrong"] or us <= 0:
-            continue
-        op = str(result["op"])
-        total = int(result["bytes"]) * (ranks if op in _OWN_PART else 1)
-        gbps = total / us / 1e3 * busbw_factor(op, ranks)
-        rows.append((op, str(result["who"]), mode, Point(total, gbps, us)))
-    facts = _facts(document, "cuda", "nccl", "torch")
-    return Run(name, f"{ranks} x {gpu}", gpu, _curves(rows), [], facts)

@@ -23,7 +23,7 @@ from braid.topo.measured import Measured
 from braid.topo.rates import Rate, rates
 from braid.topo.roles import roles
 from braid.topo.verdicts import Verdict, verdicts
-from braid.typed_json import Json, build, object_schema
+from braid.typed_json import Json, build, object_schema, parts_of
 
 SCHEMA = "braid.topo/1"
 
@@ -80,23 +80,6 @@ def read(text: str) -> Machine:
     return checked(machine)
 
 
-_PARTS = (
-    facts.Source,
-    facts.Cpu,
-    facts.Numa,
-    facts.PcieLink,
-    facts.PciDevice,
-    facts.Gpu,
-    facts.GpuLink,
-    facts.Nic,
-    facts.Path,
-    facts.PeerAccess,
-    Matrix,
-    Rate,
-    Verdict,
-)
-
-
 def json_schema() -> dict[str, Any]:
     """The format as JSON Schema (2020-12)."""
     machine, derived = object_schema(Machine), object_schema(Derived)
@@ -110,7 +93,9 @@ def json_schema() -> dict[str, Any]:
             **derived["properties"],
         },
         "required": ["schema", *machine["required"]],
-        "$defs": {part.__name__: object_schema(part) for part in _PARTS},
+        "$defs": {
+            part.__name__: object_schema(part) for part in [*parts_of(Machine), *parts_of(Derived)]
+        },
     }
 
 

@@ -6,10 +6,8 @@ link counts: NCCL's all-gather inside a machine runs over NVLink alone.
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Literal
 
 from braid.topo.errors import BadTopology
@@ -70,11 +68,11 @@ def load(path: Path) -> Measurement:
     try:
         if schema == "braid.bench/1":
             return _of_bench(document)
-        if schema == "braid.gpu/1":
-            return _of_gpus_first(document)
-        if schema == "braid.gpu/2":
+        if schema in ("braid.gpu/1", "braid.gpu/2"):
             return _of_gpus(document)
-    except (ValueError, KeyError, TypeError, ArithmeticError) as error:
+    except KeyError as error:
+        raise BadTopology(f"{path}: the record has no field {error}") from error
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise BadTopology(f"{path}: {error!s:.200}") from error
     raise BadTopology(
         f"{path}: a record is of braid.bench/1, braid.gpu/1 or /2, not {schema!r:.40}"
@@ -97,11 +95,15 @@ def _of_bench(document: Json) -> Measurement:
 
 def _of_gpus(document: Json) -> Measurement:
     """The fastest all-gather of NCCL: its bus bandwidth is what each GPU's NVLinks carried."""
-    from braid.bench import gpu_record
+    from braid.bench import old_gpu_record
 
-    run = gpu_record.from_json(document)
+    run = old_gpu_record.read(document)
     found = [
-        _gathered(one.busbw_gbps, result.bytes, run.ranks, run.date)
+        Measured(
+            "nvlink",
+            round(one.busbw_gbps, 1),
+            f"NCCL all_gather {result.bytes >> 20} MiB, {run.ranks} GPUs, {run.date[:10]}",
+        )
         for result in run.results
         if result.op == "all_gather"
         for one in result.runs
@@ -110,30 +112,5 @@ def _of_gpus(document: Json) -> Measurement:
     return Measurement(run.gpu, _best(found))
 
 
-def _gathered(gbps: float, nbytes: int, ranks: int, date: str) -> Measured:
-    how = f"NCCL all_gather {nbytes >> 20} MiB, {ranks} GPUs, {date[:10]}"
-    return Measured("nvlink", round(gbps, 1), how)
-
-
 def _best(found: list[Measured]) -> list[Measured]:
     return [max(found, key=lambda one: one.gbps)] if found else []
-
-
-def _of_gpus_first(document: Json) -> Measurement:
-    """The same of the first form, which has times only; bytes are one rank's own."""
-    ranks = int(document["ranks"])
-    found = []
-    for result in document["results"]:
-        if result["op"] == "all_gather" and result["who"] == "nccl" and not result["wrong"]:
-            time_us = median(_numbers(result["samples_us"]))
-            nbytes = int(result["bytes"])
-            gbps = nbytes * (ranks - 1) / time_us / 1e3
-            found.append(_gathered(gbps, nbytes, ranks, str(document["date"])))
-    return Measurement(str(document.get("gpu", "")), _best(found))
-
-
-def _numbers(values: Sequence[Json]) -> list[float]:
-    numbers = [float(value) for value in values]
-    if not numbers or min(numbers) <= 0:
-        raise ValueError("samples_us: asked for times above 0")
-    return numbers

@@ -137,8 +137,10 @@ class Device {
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
-  /// Copies in no order among each other, 16 at most.
-  Status copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  /// Copies into peers' memory, 16 at most, in no order among each other.
+  Status push(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  /// GB/s that pushes are held to (BRAID_LINK_CAP); 0: as fast as they go.
+  double link_cap_gbps() const { return link_cap_gbps_; }
   /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture. It
   /// may be launched with `shared_bytes` of dynamic shared memory, the same at every use.
   /// unavailable when this build has no kernels.
@@ -179,6 +181,9 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status finish_last_call();
+  Status read_link_cap();
+  Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  Status hold(sys::Stream stream, uint64_t bytes);
   Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
   Status look_for_trouble();
@@ -212,6 +217,8 @@ class Device {
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;
+  double link_cap_gbps_ = 0;
+  sys::Kernel hold_kernel_{};
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;

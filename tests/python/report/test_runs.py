@@ -38,7 +38,7 @@ def test_gpu_times_become_bandwidths():
     point = next(p for p in curve(run, "all_gather", "nccl").points if p.nbytes == 512 << 20)
     assert point.gbps == pytest.approx(258, rel=0.01)
     reduced = next(p for p in curve(run, "all_reduce", "nccl").points if p.nbytes == 256 << 20)
-    assert reduced.gbps == pytest.approx((256 << 20) / reduced.time_us / 1e3)
+    assert reduced.gbps == pytest.approx((256 << 20) / reduced.time_us / 1e3, rel=1e-4)
 
 
 def test_captured_calls_are_lines_of_their_own():
@@ -80,7 +80,7 @@ def test_newer_gpu_records(tmp_path):
         ("[" * 99999, "no JSON"),
         ("[]", "None cannot be drawn"),
         ('{"schema": "braid.tuning/1"}', "'braid.tuning/1' cannot be drawn"),
-        ('{"schema": "braid.gpu/1"}', "'ranks'"),
+        ('{"schema": "braid.gpu/1"}', "the record has no field 'command'"),
         ('{"schema": "braid.gpu/2"}', "record: asked for the fields"),
         ('{"schema": "braid.bench/1", "results": 7}', "record: asked for the fields"),
         (json.dumps(newer(options=7)), "record.options: asked for an object"),
