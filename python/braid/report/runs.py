@@ -147,7 +147,9 @@ def _gpu(name: str, document: Json) -> Run:
         if r.host_share is not None
     ]
     facts = _facts(document, "driver", "cuda", "nccl", "torch", "braid", "stopped")
-    return Run(name, f"{run.ranks} x {run.gpu}", run.gpu, _curves(rows), shares, facts)
+    cap = run.options.get("BRAID_LINK_CAP")
+    title = f"{run.ranks} x {run.gpu}" + (f", links held to {cap}" if cap else "")
+    return Run(name, title, run.gpu, _curves(rows), shares, facts)
 
 
 def _mode(mode: str) -> str:

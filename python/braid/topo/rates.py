@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PcieLink
+from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink
 from braid.topo.look import View
 from braid.topo.measured import Measured
 from braid.topo.tables import pcie_gbps, pcie_generation, spec_for
@@ -88,20 +88,27 @@ def link_gbps(link: PcieLink) -> float | None:
     return pcie_gbps(link.gts, link.width) or link.gbps or None
 
 
+def _awake(device: PciDevice) -> PcieLink:
+    """A device's link as it is under load: idle GPUs slow theirs down. Lanes are trained once."""
+    link = device.link
+    return replace(link, gts=max(link.gts, link.max_gts)) if device.kind == "gpu" else link
+
+
 def _pcie(view: View, end: Gpu | Nic) -> Iterator[Rate]:
     """The narrowest link between a device and the CPU, as NCCL reckons."""
     found = []
     for device in view.chain(end.pci):
-        gbps = link_gbps(device.link)
         # Some switches, those of virtual machines above all, call any uplink 2.5 GT/s.
-        is_fiction = device.address != end.pci and 0 < device.link.gts <= 2.5
-        if gbps is not None and not is_fiction:
-            found.append((gbps, device))
+        is_fiction = device.kind == "switch" and 0 < device.link.gts <= 2.5
+        # A port tells the link below it, which is the next device's own.
+        if not is_fiction and device.kind not in ("port", "root_port"):
+            link = _awake(device)
+            if (gbps := link_gbps(link)) is not None:
+                found.append((gbps, link_words(link), device.address))
     if found:
-        gbps, device = min(found, key=lambda pair: pair[0])
-        where = "" if device.address == end.pci else ", at a bridge above"
-        name = link_words(device.link) + where
-        yield _rated(Rate(end.name, CPU, "pcie", name, "specified"), gbps)
+        gbps, words, address = min(found, key=lambda one: one[0])
+        where = "" if address == end.pci else ", at a bridge above"
+        yield _rated(Rate(end.name, CPU, "pcie", words + where, "specified"), gbps)
 
 
 def _nic(nic: Nic) -> Iterator[Rate]:

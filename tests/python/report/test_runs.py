@@ -73,6 +73,13 @@ def test_newer_gpu_records(tmp_path):
     assert run.facts["options"] == "NCCL_ALGO=Ring"
 
 
+def test_held_links_are_said(tmp_path):
+    """An experiment's rates must not look like the machine's."""
+    path = tmp_path / "held.json"
+    path.write_text(json.dumps(newer(options={"BRAID_LINK_CAP": "nvlink=200GB/s"})))
+    assert load(path).title == "8 x NVIDIA H200, links held to nvlink=200GB/s"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

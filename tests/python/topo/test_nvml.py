@@ -120,6 +120,8 @@ def test_switched(eight):
     assert view.path("GPU0", "GPU1") == "NODE"
     assert next(r for r in rates(machine) if r.kind == "nvlink").theoretical_gbps == 450
     assert len(machine.peers) == 28
+    pcie = next(r for r in rates(machine) if r.kind == "pcie")
+    assert (pcie.name, pcie.theoretical_gbps) == ("PCIe 5 x8", 31.508)  # idle now: generation 1
     codes = {verdict.code for verdict in verdicts(machine)}
     assert {"pcie-width", "pcie-speed"} <= codes
     assert "no-p2p" not in codes

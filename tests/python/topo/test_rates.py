@@ -107,6 +107,14 @@ def test_narrowest_link_counts():
     assert chained((32.0, 16), (2.5, 1)) == ("PCIe 5 x16", 63.015)  # a switch's fiction
 
 
+def test_ports_are_not_counted():
+    """A port tells the link below it, an idle GPU's too."""
+    port = PciDevice("port", "port", link=PcieLink(8.0, 16, 32.0, 16))
+    gpu = PciDevice("gpu", "gpu", "port", link=PcieLink(8.0, 16, 32.0, 16))
+    (rate,) = rates(Machine(Source("live"), pci=[port, gpu], gpus=[Gpu("GPU0", pci="gpu")]))
+    assert (rate.name, rate.theoretical_gbps) == ("PCIe 5 x16", 63.015)
+
+
 def test_directions():
     machine = Machine(Source("live"), gpus=[Gpu("GPU0", "h200"), Gpu("GPU1", "h200")])
     linked = Machine(
