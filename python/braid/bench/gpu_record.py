@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from braid.record import Host, build, schema_of
+from braid.record import Host, schema_of
+from braid.typed_json import build
 
 SCHEMA = "braid.gpu/2"
 
