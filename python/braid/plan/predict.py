@@ -1,0 +1,201 @@
+"""How long one collective takes: from measurements where there are some, else from the links.
+
+In this order, and the answer says which it was:
+1. a curve of the same operation and number of ranks whose points reach the size;
+2. a curve of another number of ranks, carried over by the bus factor (not on a mesh, where a
+   smaller group has fewer links);
+3. the links: steps * latency + bytes on the wire / what a library reaches of the rate.
+Asking for an algorithm skips the curves: they do not say which one the library took.
+"""
+
+from dataclasses import dataclass
+
+from braid.plan.basis import Basis, Quantity
+from braid.plan.curve import Curve
+from braid.plan.formulas import collectives, rates
+from braid.plan.hardware import Path
+from braid.plan.network import Network
+from braid.plan.wrong import PlanError, above_zero, at_least
+
+
+@dataclass(frozen=True)
+class Request:
+    """The question."""
+
+    op: str
+    nbytes: float
+    ranks: int
+    """On one node."""
+    nodes: int = 1
+
+    def check(self) -> None:
+        """PlanError for numbers that no machine has."""
+        if self.op not in collectives.OPS:
+            raise PlanError(f"'{self.op}' is no operation; braid has {', '.join(collectives.OPS)}")
+        above_zero("bytes", self.nbytes)
+        at_least("ranks", self.ranks, 1)
+        at_least("nodes", self.nodes, 1)
+
+    @property
+    def all_ranks(self) -> int:
+        """Of all nodes."""
+        return self.ranks * self.nodes
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer."""
+
+    request: Request
+    algorithm: str
+    """ "measured" when the library chose."""
+    time_us: Quantity
+    least_us: Quantity
+    """The bytes on the wire at the full specified rate, which nothing beats."""
+    most_us: Quantity | None = None
+    """Of several nodes: inside and outside one after the other."""
+
+    @property
+    def algbw_gbps(self) -> float:
+        """Bytes by time."""
+        if not self.time_us.value:
+            return 0.0
+        return collectives.algbw_gbps(self.request.nbytes, self.time_us.value)
+
+    @property
+    def busbw_gbps(self) -> float:
+        """Bytes by time, times the bus factor."""
+        return self.algbw_gbps * collectives.bus_factor(self.request.op, self.request.all_ranks)
+
+
+@dataclass(frozen=True)
+class _Protocol:
+    """One of NCCL's ways to hand data on: what a call costs, a step, and of the rate what is data.
+
+    Source: NCCL's own planner, graph/tuning.cc of 2026-06; LL sends 8 bytes of data in 16, LL128
+    120 in 128.
+    """
+
+    base_us: float
+    step_us: float
+    data: float
+
+
+_PROTOCOLS = (
+    _Protocol(6.6, 0.6, 8 / 16),
+    _Protocol(14.0, 1.9, 120 / 128),
+    _Protocol(8.4, 3.4, 1.0),
+)
+_MULTICAST = (_Protocol(8.4, 25.0 / 2, 1.0),)  # 25 us for its two steps
+
+
+def predict(
+    request: Request, path: Path, network: Network | None = None, algorithm: str = "auto"
+) -> Prediction:
+    """The time of one call. PlanError when the machine cannot do what is asked."""
+    request.check()
+    _check_algorithm(request, path, algorithm)
+    if request.all_ranks == 1:
+        nothing = Quantity(0.0, "us", Basis.EXACT, "one rank has nobody to talk to")
+        return Prediction(request, "none", nothing, nothing)
+    if request.nodes > 1:
+        return _over_nodes(request, path, network)
+    if algorithm == "auto":
+        measured = from_curves(request, path)
+        if measured:
+            return Prediction(request, "measured", measured, _least(request, path, "ring"))
+    chosen = "direct" if algorithm == "auto" and path.shape == "mesh" else algorithm
+    return _from_links(request, path, "ring" if chosen == "auto" else chosen)
+
+
+def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
+    if algorithm not in ("auto", *collectives.ALGORITHMS):
+        known = ", ".join(("auto", *collectives.ALGORITHMS))
+        raise PlanError(f"'{algorithm}' is no algorithm; braid has {known}")
+    if algorithm == "nvls" and request.op != "all_reduce":
+        raise PlanError(f"nvls adds in the switch, which helps all_reduce only, not {request.op}")
+    if algorithm == "nvls" and not path.can_multicast:
+        raise PlanError(f"nvls needs NVSwitch of generation 3 or later; {path.origin} has none")
+    if request.nodes > 1 and algorithm not in ("auto", "ring"):
+        raise PlanError("over several nodes only --algorithm ring (hierarchical) is planned")
+
+
+def from_curves(request: Request, path: Path) -> Quantity | None:
+    """From a curve of the same ranks, else of other ranks; None when none reaches the size."""
+    fitting = [c for c in path.curves if c.op == request.op and c.covers(request.nbytes)]
+    for curve in fitting:
+        if curve.ranks == request.ranks:
+            return _read(curve, request.nbytes)
+    others = [c for c in fitting if c.ranks > 1] if path.shape != "mesh" else []
+    if not others or request.ranks == 1:
+        return None
+    curve = min(others, key=lambda c: abs(c.ranks - request.ranks))
+    factor = collectives.bus_factor(request.op, request.ranks)
+    us = curve.time_us(request.nbytes) * factor / collectives.bus_factor(request.op, curve.ranks)
+    origin = f"{curve.origin}; {curve.ranks} ranks, carried over by the bus factor"
+    return Quantity(us, "us", Basis.ASSUMED, origin)
+
+
+def _read(curve: Curve, nbytes: float) -> Quantity:
+    first, last = curve.points[0][0], curve.points[-1][0]
+    if curve.is_point(nbytes):
+        basis, how = Basis.MEASURED, "measured at this size"
+    elif first < nbytes < last:
+        basis, how = Basis.MEASURED, "between measured sizes"
+    else:
+        basis, how = Basis.ASSUMED, "beyond the measured sizes"
+    return Quantity(curve.time_us(nbytes), "us", basis, f"{how}; {curve.origin}")
+
+
+def _least(request: Request, path: Path, algorithm: str) -> Quantity:
+    rate = path.specified(request.ranks)
+    wire = collectives.wire_bytes(request.op, algorithm, request.ranks, request.nbytes)
+    if not rate.value:
+        return Quantity(0.0, "us", Basis.ASSUMED, "the link's rate is not known")
+    return Quantity(rates.seconds(wire, rate.value) * 1e6, "us", rate.basis, rate.origin)
+
+
+def _from_links(request: Request, path: Path, algorithm: str) -> Prediction:
+    rate = path.achievable(request.ranks)
+    if not rate.value:
+        raise PlanError(f"{path.origin}: no rate is known and {request.op} was not measured")
+    wire = collectives.wire_bytes(request.op, algorithm, request.ranks, request.nbytes)
+    steps = collectives.steps(request.op, algorithm, request.ranks)
+    ways = _MULTICAST if algorithm == "nvls" else _PROTOCOLS
+    us = min(
+        way.base_us + steps * way.step_us + rates.seconds(wire, rate.value * way.data) * 1e6
+        for way in ways
+    )
+    origin = f"{algorithm}, {steps} steps; rate: {rate.origin}"
+    time = Quantity(us, "us", Basis.ASSUMED, origin)
+    return Prediction(request, algorithm, time, _least(request, path, algorithm))
+
+
+def _over_nodes(request: Request, path: Path, network: Network | None) -> Prediction:
+    """F18: every GPU exchanges its part with its like on the other nodes, over its own part of
+    the NICs; inside and outside overlap at best, and follow each other at worst.
+    """
+    if network is None:
+        raise PlanError("several nodes need the NICs' rate: --network, or --nic-gbit and --nic-per")
+    if not path.rate_gbps:
+        raise PlanError(f"{path.origin}: no rate is known")
+    inside = collectives.inside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
+    outside = collectives.outside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
+    inside_us = rates.seconds(inside, path.specified(request.ranks).value) * 1e6
+    if request.ranks == 1:
+        inside_us = 0.0
+    nic = network.per_gpu(request.ranks)
+    outside_us = rates.seconds(outside, nic.value) * 1e6
+    least = max(inside_us, outside_us)
+    origin = f"hierarchical; {nic.origin}"
+    likely = Quantity(
+        least / rates.ACHIEVABLE, "us", Basis.ASSUMED, f"{origin}; {rates.ACHIEVABLE:.0%} of rates"
+    )
+    most = (inside_us + outside_us) / rates.ACHIEVABLE
+    return Prediction(
+        request,
+        "hierarchical",
+        likely,
+        Quantity(least, "us", nic.basis, origin),
+        Quantity(most, "us", Basis.ASSUMED, f"{origin}; nothing overlapped"),
+    )
