@@ -129,8 +129,8 @@ def _path(hardware: str, name: str, link: str, nvls: bool) -> Path:
         name=name,
         shape=row["shape"],
         rate_gbps=link_gbps(link),
-        pair_gbps=_pair_gbps(link),
-        library_gbps=row.get("nccl_link_gbps", 0) * row.get("links", 0),
+        pair_gbps=pair_gbps(link),
+        library_gbps=library_gbps(link),
         can_multicast=nvls and row["shape"] == "switched",
         origin=f"{row['title']} ({shipped.source(row['source'])})",
         curves=tuple(
@@ -149,10 +149,24 @@ def link_gbps(link: str) -> float:
     return rates.links_gbps(row["lane_gbps"], row["lanes"], row["links"])
 
 
-def _pair_gbps(link: str) -> float:
+def one_link_gbps(link: str) -> float:
+    """One direction of one of a GPU's links."""
+    row = shipped.table("links")[link]
+    return rates.links_gbps(row["lane_gbps"], row["lanes"], 1)
+
+
+def pair_gbps(link: str) -> float:
+    """One direction between two GPUs that no other GPU helps."""
     row = shipped.table("links")[link]
     parts = row["links"] if row["shape"] == "mesh" else 1
     return link_gbps(link) / parts
+
+
+def library_gbps(link: str) -> float:
+    """What NCCL's planner expects of a GPU's links; 0 where it says nothing."""
+    row = shipped.table("links")[link]
+    expected: float = row.get("nccl_link_gbps", 0) * row.get("links", 0)
+    return expected
 
 
 def _curve(row: dict[str, Any]) -> Curve:

@@ -27,6 +27,11 @@ class Network:
         gbps = self.gbps if self.per == "gpu" else self.gbps / gpus
         return Quantity(gbps, "GB/s", self.basis, f"NIC {self.origin}: {gbps:.4g} GB/s per GPU")
 
+    def per_node(self, gpus: int) -> Quantity:
+        """All NICs of a node, which a flat ring crosses together."""
+        gbps = self.gbps * gpus if self.per == "gpu" else self.gbps
+        return Quantity(gbps, "GB/s", self.basis, f"NIC {self.origin}: {gbps:.4g} GB/s per node")
+
 
 def names() -> list[str]:
     """The networks we know by name."""
@@ -39,8 +44,24 @@ def find(name: str) -> Network:
     if name.lower() not in table:
         raise unknown("network", name, table)
     row = table[name.lower()]
-    gbps = rates.node_gbps(row["nics"], row["gbit"])
-    return Network(gbps, "node", Basis.SPECIFIED, f"{row['title']}, {row['nics']} x {row['gbit']}")
+    return Network(
+        node_gbps(name.lower()),
+        "node",
+        Basis.SPECIFIED,
+        f"{row['title']}, {row['nics']} x {row['gbit']}",
+    )
+
+
+def node_gbps(name: str) -> float:
+    """All NICs of a node in this network, one direction."""
+    row = shipped.table("networks")[name]
+    return rates.node_gbps(row["nics"], row["gbit"])
+
+
+def infiniband_gbit(generation: str, lanes: int) -> float:
+    """An InfiniBand port, one direction. Ports usually have four lanes."""
+    lane: float = shipped.table("infiniband")[generation]["lane_gbit"]
+    return lane * lanes
 
 
 def given(nic_gbit: float, per: str) -> Network:

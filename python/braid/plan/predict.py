@@ -70,7 +70,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class _Protocol:
-    """One of NCCL's ways to hand data on: what a call costs, a step, and of the rate what is data.
+    """One of NCCL's ways to hand data on: what a call costs, a step inside a node and between
+    nodes, and of the rate what is data.
 
     Source: NCCL's own planner, graph/tuning.cc of 2026-06; LL sends 8 bytes of data in 16, LL128
     120 in 128.
@@ -78,15 +79,16 @@ class _Protocol:
 
     base_us: float
     step_us: float
+    net_step_us: float
     data: float
 
 
 _PROTOCOLS = (
-    _Protocol(6.6, 0.6, 8 / 16),
-    _Protocol(14.0, 1.9, 120 / 128),
-    _Protocol(8.4, 3.4, 1.0),
+    _Protocol(6.6, 0.6, 2.7, 8 / 16),
+    _Protocol(14.0, 1.9, 4.0, 120 / 128),
+    _Protocol(8.4, 3.4, 14.0, 1.0),
 )
-_MULTICAST = (_Protocol(8.4, 25.0 / 2, 1.0),)  # 25 us for its two steps
+_MULTICAST = (_Protocol(8.4, 25.0 / 2, 14.0, 1.0),)  # 25 us for its two steps
 
 
 def predict(
@@ -104,8 +106,10 @@ def predict(
         measured = from_curves(request, path)
         if measured:
             return Prediction(request, "measured", measured, _least(request, path, "ring"))
-    chosen = "direct" if algorithm == "auto" and path.shape == "mesh" else algorithm
-    return _from_links(request, path, "ring" if chosen == "auto" else chosen)
+    if algorithm == "auto":
+        is_direct = path.shape == "mesh" or request.op in ("all_to_all", "send")
+        algorithm = "direct" if is_direct else "ring"
+    return _from_links(request, path, algorithm)
 
 
 def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
@@ -166,7 +170,7 @@ def _from_links(request: Request, path: Path, algorithm: str) -> Prediction:
         way.base_us + steps * way.step_us + rates.seconds(wire, rate.value * way.data) * 1e6
         for way in ways
     )
-    origin = f"{algorithm}, {steps} steps; rate: {rate.origin}"
+    origin = f"{algorithm}, {steps} step{'s' * (steps != 1)}; rate: {rate.origin}"
     time = Quantity(us, "us", Basis.ASSUMED, origin)
     return Prediction(request, algorithm, time, _least(request, path, algorithm))
 
@@ -186,16 +190,26 @@ def _over_nodes(request: Request, path: Path, network: Network | None) -> Predic
         inside_us = 0.0
     nic = network.per_gpu(request.ranks)
     outside_us = rates.seconds(outside, nic.value) * 1e6
-    least = max(inside_us, outside_us)
     origin = f"hierarchical; {nic.origin}"
-    likely = Quantity(
-        least / rates.ACHIEVABLE, "us", Basis.ASSUMED, f"{origin}; {rates.ACHIEVABLE:.0%} of rates"
-    )
-    most = (inside_us + outside_us) / rates.ACHIEVABLE
+    usual = f"{origin}; {rates.ACHIEVABLE:.0%} of rates"
+    least, most = max(inside_us, outside_us), inside_us + outside_us
     return Prediction(
         request,
         "hierarchical",
-        likely,
+        Quantity(_with_latency(request, least), "us", Basis.ASSUMED, usual),
         Quantity(least, "us", nic.basis, origin),
-        Quantity(most, "us", Basis.ASSUMED, f"{origin}; nothing overlapped"),
+        Quantity(_with_latency(request, most), "us", Basis.ASSUMED, f"{usual}; no overlap"),
+    )
+
+
+def _with_latency(request: Request, wire_us: float) -> float:
+    """The best protocol's time for bytes that take `wire_us` at the specified rates."""
+    inside = collectives.steps(request.op, "ring", request.ranks)
+    outside = collectives.steps(request.op, "ring", request.nodes)
+    return min(
+        way.base_us
+        + inside * way.step_us
+        + outside * way.net_step_us
+        + wire_us / (rates.ACHIEVABLE * way.data)
+        for way in _PROTOCOLS
     )

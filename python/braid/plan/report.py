@@ -4,7 +4,7 @@ Names are stable: programs read them from --json. Labels are for people and may 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.plan.basis import Basis, Quantity, weakest
@@ -65,6 +65,10 @@ class Report:
         """Appends a number computed from others: it is as good as the weakest of them."""
         basis = weakest(part.basis for part in parts)
         return self.add(name, label, Quantity(value, unit, basis, origin))
+
+    def first(self, count: int) -> "Report":
+        """The same answer with fewer rows."""
+        return replace(self, rows=self.rows[:count])
 
     def value(self, name: str) -> float:
         """A number by its name. KeyError when there is none."""

@@ -2,11 +2,12 @@
 
 import json
 import sys
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from braid.cli.sizes import format_size
 from braid.cli.table import console
 from braid.plan.basis import Basis, Quantity
 from braid.plan.report import Report
@@ -22,8 +23,7 @@ _STYLES = {
 def show(report: Report, as_json: bool) -> None:
     """Prints an answer. With --json, standard output is JSON and nothing else."""
     if as_json:
-        json.dump(report.document(), sys.stdout, indent=1, allow_nan=False)
-        sys.stdout.write("\n")
+        show_document(report.document())
         return
     out = console()
     out.print(report.title, style="bold")
@@ -34,6 +34,12 @@ def show(report: Report, as_json: bool) -> None:
     _remarks(report, out)
 
 
+def show_document(document: dict[str, Any]) -> None:
+    """Prints JSON."""
+    json.dump(document, sys.stdout, indent=1, allow_nan=False)
+    sys.stdout.write("\n")
+
+
 def _lines(report: Report) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("what")
@@ -42,12 +48,8 @@ def _lines(report: Report) -> Table:
     table.add_column("from", style="dim")
     for line in report.lines:
         each = line.quantity
-        table.add_row(
-            line.label,
-            amount(each),
-            f"[{_STYLES[each.basis]}]{each.basis}[/]" if _STYLES[each.basis] else str(each.basis),
-            each.origin,
-        )
+        basis = Text(each.basis.value, style=_STYLES[each.basis])
+        table.add_row(line.label, amount(each), basis, each.origin)
     return table
 
 
@@ -92,12 +94,14 @@ def amount(quantity: Quantity) -> str:
         return _bytes(value)
     if unit == "part":
         return f"{value:+.2%}" if value < 0 else f"{value:.1%}"
-    if not unit and value == int(value):
+    if not unit and abs(value) < 1e18 and value == int(value):
         return f"{int(value):,}"
     return f"{value:,.4g} {unit}".rstrip()
 
 
 def _time(us: float) -> str:
+    if us == 0:
+        return "0 s"
     if us < 1e3:
         return f"{us:.4g} us"
     if us < 1e4 * 1e3:
@@ -106,10 +110,11 @@ def _time(us: float) -> str:
 
 
 def _bytes(nbytes: float) -> str:
-    """In powers of 1024 where that is a short number, else in powers of 1000."""
-    if nbytes == int(nbytes) and int(nbytes) % 1024 == 0:
-        return format_size(int(nbytes))
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """In powers of 1024 where that is exact and short (1.5 GiB), else in powers of 1000."""
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= scale and f"{nbytes / scale:.4g}" == f"{nbytes / scale:.9g}":
+            return f"{nbytes / scale:.4g} {unit}"
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if nbytes >= scale:
             return f"{nbytes / scale:.4g} {unit}"
     return f"{nbytes:.4g} B"

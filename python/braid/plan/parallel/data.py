@@ -39,10 +39,10 @@ class Machines:
         """All GPUs."""
         return self.gpus * self.nodes
 
-    def slowest(self) -> Quantity:
-        """The specified rate that limits one GPU: its NIC's part when there are several nodes."""
+    def border(self) -> Quantity:
+        """The specified rate that a flat ring over all ranks has: what leaves a node, or a GPU."""
         if self.nodes > 1 and self.network:
-            return self.network.per_gpu(self.gpus)
+            return self.network.per_node(self.gpus)
         return self.path.specified(self.gpus)
 
     def time(self, op: str, nbytes: float) -> Prediction:
@@ -104,7 +104,7 @@ def ddp(
     above_zero("parameters", work.parameters)
     above_zero("--bucket", bucket_bytes)
     above_zero("--gradient-bytes", gradient_bytes)
-    ranks, rate = machines.ranks, machines.slowest()
+    ranks, rate = machines.ranks, machines.border()
     answer = Report(
         "ddp",
         f"DDP, {work.parameters / 1e9:.4g} B parameters on {machines.words()}",
@@ -197,14 +197,14 @@ def zero(machines: Machines, work: Work, element_bytes: float = 2) -> Report:
         f"ZeRO, {work.parameters / 1e9:.4g} B parameters on {machines.words()}",
         {**_inputs(machines, work), "element_bytes": element_bytes},
     )
-    rate, compute = machines.slowest(), work.seconds(machines.hardware, machines.ranks)
+    rate, compute = machines.border(), work.seconds(machines.hardware, machines.ranks)
     if compute:
         answer.add("compute_s", "computation per step", compute)
     weights = training.weight_bytes(work.parameters, element_bytes)
     for stage in training.ZERO_MULTIPLES:
         answer.rows.append(_stage(machines, stage, work.parameters, element_bytes, rate, compute))
     answer.exact("weights_bytes", "weights", weights, "B")
-    answer.add("rate_gbps", "specified rate of one GPU", rate)
+    answer.add("rate_gbps", "specified rate of a flat ring", rate)
     answer.notes.append("volumes are for many ranks; for n of them multiply by (n-1)/n")
     return answer
 

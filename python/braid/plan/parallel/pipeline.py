@@ -1,7 +1,7 @@
 """Pipeline parallelism: activations from stage to stage, and the bubble."""
 
 from braid.plan.basis import Basis, Quantity
-from braid.plan.formulas import messages, overlap
+from braid.plan.formulas import messages, overlap, rates
 from braid.plan.models import Model
 from braid.plan.parallel.data import Machines, Work
 from braid.plan.predict import Request, predict
@@ -62,6 +62,6 @@ def _send(machines: Machines, nbytes: float) -> Quantity:
     """Between nodes when there are several, else over the node's path."""
     if machines.nodes > 1 and machines.network:
         nic = machines.network.per_gpu(machines.gpus)
-        us = nbytes / (nic.value * 0.8) / 1e3
-        return Quantity(us, "us", Basis.ASSUMED, f"80% of {nic.origin}")
+        us = nbytes / (rates.achievable_gbps(nic.value)) / 1e3
+        return Quantity(us, "us", Basis.ASSUMED, f"{rates.ACHIEVABLE:.0%} of {nic.origin}")
     return predict(Request("send", nbytes, 2), machines.path).time_us

@@ -156,7 +156,7 @@ def _add_prefill(
         is_base = base is not None and path.name == base.path
         step_s = compute.value + total.value
         why = "what the computation was taken from" if is_base else "computation + communication"
-        answer.derived(
+        predicted = answer.derived(
             f"{name}.prefill_s",
             f"{path.name}: prefill of {tokens} tokens",
             step_s,
@@ -174,14 +174,16 @@ def _add_prefill(
         )
         measured = next((s for s in steps if s.path == path.name and not is_base), None)
         if measured and measured.tokens == tokens:
-            _compare(answer, name, path, step_s, measured)
+            _compare(answer, path, predicted, measured)
 
 
-def _compare(answer: Report, name: str, path: Path, step_s: float, measured: MeasuredStep) -> None:
+def _compare(answer: Report, path: Path, predicted: Quantity, measured: MeasuredStep) -> None:
+    name = path.name.replace("-", "_")
     found = Quantity(measured.time_s, "s", Basis.MEASURED, measured.origin)
     answer.add(f"{name}.measured_prefill_s", f"{path.name}: prefill as measured", found)
-    error = step_s / measured.time_s - 1
-    answer.derived(f"{name}.error", f"{path.name}: prediction's error", error, "part", [found])
+    error = predicted.value / found.value - 1
+    parts = [predicted, found]
+    answer.derived(f"{name}.error", f"{path.name}: prediction's error", error, "part", parts)
 
 
 def _compute(
