@@ -8,7 +8,7 @@ from braid.plan.hardware import Path
 from braid.plan.network import Network
 from braid.plan.predict import Prediction, Request, predict
 from braid.plan.report import Report, Row
-from braid.plan.wrong import above_zero
+from braid.plan.wrong import above_zero, at_least
 
 
 def report(
@@ -77,6 +77,7 @@ def _row(asked: str, found: Prediction) -> Row:
 def buckets(total_bytes: float, sizes: Sequence[int], ranks: int, path: Path) -> Report:
     """F21: the same bytes in all-reduces of different sizes."""
     above_zero("--total", total_bytes)
+    at_least("--ranks", ranks, 2)
     answer = Report(
         "buckets",
         f"all_reduce of {total_bytes:,.0f} B in buckets, {ranks} ranks, {path.name}",

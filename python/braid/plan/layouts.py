@@ -15,7 +15,7 @@ from braid.plan.parallel import tensor
 from braid.plan.predict import Request, predict
 from braid.plan.ranking import Ranking, strip
 from braid.plan.report import Report, Row
-from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.plan.wrong import PlanError, a_part, above_zero, at_least
 
 _BACKWARD = 2 / 3
 """Of a step's computation, what runs while gradients leave."""
@@ -48,7 +48,7 @@ class Job:
             at_least(name, value, 1)
         for name, value in (("--seq", self.sequence), ("--batch", self.batch)):
             above_zero(name, value)
-        above_zero("--mfu", self.mfu)
+        a_part("--mfu", self.mfu)
         if self.gpus > self.hardware.gpus_per_node:
             most = self.hardware.gpus_per_node
             raise PlanError(f"--gpus {self.gpus}: {self.hardware.name} has {most} per node")

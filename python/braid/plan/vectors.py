@@ -36,6 +36,10 @@ class Vector:
     unit: str
     tolerance: float
 
+    def words(self) -> str:
+        """The arguments: "ranks 8, busbw 480"."""
+        return ", ".join(f"{name} {_short(value)}" for name, value in self.given.items())
+
     def found(self) -> float:
         """What braid computes."""
         place, name = self.call.split(".")
@@ -49,6 +53,10 @@ class Vector:
     def holds(self) -> bool:
         """Whether braid agrees within the tolerance."""
         return abs(self.error()) <= self.tolerance + 1e-12
+
+
+def _short(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.12g}"
 
 
 def load() -> Iterator[Vector]:

@@ -6,7 +6,7 @@ from braid.plan.hardware import Hardware
 from braid.plan.models import Model
 from braid.plan.parallel.data import Work
 from braid.plan.report import Report
-from braid.plan.wrong import above_zero, at_least
+from braid.plan.wrong import a_part, above_zero, at_least
 
 
 def mfu(work: Work, gpus: int, step_s: float, hardware: Hardware) -> Report:
@@ -15,6 +15,7 @@ def mfu(work: Work, gpus: int, step_s: float, hardware: Hardware) -> Report:
     above_zero("parameters", work.parameters)
     above_zero("--seq", work.sequence)
     above_zero("--batch", work.batch)
+    a_part("--mfu", work.mfu)
     peak = hardware.peak()
     answer = Report(
         "mfu",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from math import isfinite
 
 from braid.errors import InvalidArgument
 
@@ -27,11 +28,17 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
 
 def at_least(what: str, value: float, least: float) -> None:
     """Refuses numbers that no machine has."""
-    if not value >= least:  # NaN, too
+    if not (isfinite(value) and value >= least):
         raise PlanError(f"{what}: asked for {value:g}, at least {least:g} is needed")
 
 
 def above_zero(what: str, value: float) -> None:
-    """Refuses zero, negative numbers and NaN."""
-    if not value > 0:
+    """Refuses zero, negative numbers and what is no number."""
+    if not (isfinite(value) and value > 0):
         raise PlanError(f"{what}: asked for {value:g}, it must be above 0")
+
+
+def a_part(what: str, value: float) -> None:
+    """Refuses what is not above 0 and at most 1."""
+    if not 0 < value <= 1:
+        raise PlanError(f"{what}: asked for {value:g}, it must be above 0 and at most 1")

@@ -1,4 +1,4 @@
-"""`braid plan tp`, and the KV cache."""
+"""`braid plan tp`."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from braid.cli.plan import options
 from braid.cli.plan.show import show
 from braid.plan import models
 from braid.plan.parallel import tensor
-from braid.plan.wrong import PlanError
+from braid.plan.wrong import above_zero, at_least
 
 
 def register(app: typer.Typer) -> None:
@@ -67,10 +67,10 @@ def _steps(
     question: tensor.Question, step_ms: float, step_tokens: int, step_path: str
 ) -> list[tensor.MeasuredStep]:
     """The user's measured pass, else what was published of this case."""
-    if step_ms < 0:
-        raise PlanError(f"--step-ms: asked for {step_ms:g}, it must be above 0")
     if not step_ms:
         return tensor.published_steps(question)
+    above_zero("--step-ms", step_ms)
+    at_least("--step-tokens", step_tokens, 0)
     path = question.hardware.path(step_path).name
     tokens = step_tokens or question.tokens
     return [tensor.MeasuredStep(path, tokens, step_ms / 1e3, "as given")]

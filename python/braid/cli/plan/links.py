@@ -9,6 +9,7 @@ from braid.cli.plan import options
 from braid.cli.plan.show import show
 from braid.plan import catalogue, collective, models, transfer, work
 from braid.plan.formulas import training
+from braid.plan.hardware import Hardware
 from braid.plan.predict import Request
 from braid.plan.wrong import PlanError
 
@@ -84,12 +85,16 @@ def one_collective(
     machine = options.machine(hw, record, who)
     request = Request(op, options.parse_bytes(size, "size"), ranks, nodes)
     request.check()
-    if ranks > machine.gpus_per_node:
-        raise PlanError(f"--ranks {ranks}: {machine.name} has {machine.gpus_per_node} per node")
+    _check_ranks(ranks, machine)
     way = machine.path(path)
     algorithms = collective.algorithms_for(request, way) if algorithm == "all" else [algorithm]
     nics = options.nics(network, nic_gbit, nic_per, nodes)
     show(collective.report(request, way, nics, algorithms), as_json)
+
+
+def _check_ranks(ranks: int, machine: Hardware) -> None:
+    if ranks > machine.gpus_per_node:
+        raise PlanError(f"--ranks {ranks}: {machine.name} has {machine.gpus_per_node} per node")
 
 
 def buckets(
@@ -113,6 +118,7 @@ def buckets(
     except ValueError as error:
         raise PlanError(f"--sizes: {error}") from None
     machine = options.machine(hw, record, who)
+    _check_ranks(ranks, machine)
     nbytes = options.parse_bytes(total, "--total")
     show(collective.buckets(nbytes, wanted, ranks, machine.path(path)), as_json)
 

@@ -9,7 +9,7 @@ from braid.plan.models import Model
 from braid.plan.network import Network
 from braid.plan.predict import Prediction, Request, predict
 from braid.plan.report import Report, Row
-from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.plan.wrong import PlanError, a_part, above_zero, at_least
 
 DDP_BUCKET_BYTES = 25 << 20
 """torch's default."""
@@ -77,14 +77,17 @@ class Work:
 
     def seconds(self, hardware: Hardware, ranks: int) -> Quantity | None:
         """F10; None when nothing was said about the work."""
-        at_least("--compute-ms", self.compute_s, 0)
+        for option, value in (
+            ("--compute-ms", self.compute_s),
+            ("--seq", self.sequence),
+            ("--batch", self.batch),
+        ):
+            at_least(option, value, 0)
         if self.compute_s:
             return Quantity(self.compute_s, "s", Basis.MEASURED, "as given")
         if not self.sequence or not self.batch:
             return None
-        above_zero("--seq", self.sequence)
-        above_zero("--batch", self.batch)
-        above_zero("--mfu", self.mfu)
+        a_part("--mfu", self.mfu)
         peak = hardware.peak()
         value = training.compute_s(self.tflop_per_gpu(ranks), peak.value, self.mfu)
         return Quantity(
@@ -104,6 +107,7 @@ def ddp(
     above_zero("parameters", work.parameters)
     above_zero("--bucket", bucket_bytes)
     above_zero("--gradient-bytes", gradient_bytes)
+    at_least("--layers", layers, 1)
     ranks, rate = machines.ranks, machines.border()
     answer = Report(
         "ddp",
@@ -239,6 +243,7 @@ def _stage(
 def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2) -> Report:
     """Fully sharded: per layer two all-gathers of bf16 weights and one reduce-scatter."""
     machines.check()
+    above_zero("--gradient-bytes", gradient_bytes)
     answer = Report(
         "fsdp",
         f"FSDP, {model.name} on {machines.words()}",
