@@ -90,5 +90,5 @@ def test_refused(change, message):
 def test_broken_files(text, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(PlanError, match="record.json"):
+    with pytest.raises(PlanError, match=r"record\.json"):
         records.load(path)

@@ -11,7 +11,7 @@ from braid.cli.plan.show import show
 from braid.cli.table import console
 from braid.plan import chart, layouts, models, ranking, timeline
 from braid.plan.report import Report
-from braid.plan.wrong import PlanError
+from braid.plan.wrong import PlanError, at_least
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Draw it here, too.")]
 
@@ -49,6 +49,7 @@ def what_if(
     Example: braid plan what-if --by layout --model llama3-70b --hw h200-nvlink4 --nodes 4
     --network ib-ndr-8x400 --batch 256
     """
+    at_least("--top", top, 1)
     shape = models.find(model)
     names = [name.strip() for name in hw.split(",") if name.strip()]
     if by == "hardware":

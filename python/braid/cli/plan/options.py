@@ -70,7 +70,7 @@ def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 
     found = _from_file(Path(name), who) if name.endswith(".json") else hardware.find(name)
     for file in files or []:
         document = records.load(file)
-        found = found.with_curves(_curves(document, who, file))
+        found = found.with_curves(curves(document, who, file))
     if peak_tflops:
         found = found.with_peak(peak_tflops)
     return found
@@ -80,10 +80,11 @@ def _from_file(path: Path, who: str) -> Hardware:
     document = records.load(path)
     if document["schema"] == topology.SCHEMA:
         return topology.machine(document, str(path))
-    return records.machine(document, _curves(document, who, path), str(path))
+    return records.machine(document, curves(document, who, path), str(path))
 
 
-def _curves(document: Json, who: str, path: Path) -> list[Curve]:
+def curves(document: Json, who: str, path: Path) -> list[Curve]:
+    """A record's times of `who`. PlanError when it has none."""
     found = records.curves(document, who, str(path))
     if not found:
         whose = ", ".join(records.contestants(document))

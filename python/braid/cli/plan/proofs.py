@@ -49,7 +49,7 @@ def validate(
     curves = [
         curve
         for file in files
-        for curve in records.curves(records.load(file), who, str(file))
+        for curve in options.curves(records.load(file), who, file)
         if curve.op in ops.split(",")
     ]
     answer = trial.left_out(curves, first, who)

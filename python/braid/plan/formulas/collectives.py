@@ -35,15 +35,17 @@ def time_us(op: str, ranks: int, nbytes: float, busbw: float) -> float:
 def wire_bytes(op: str, algorithm: str, ranks: int, nbytes: float) -> float:
     """Bytes that cross one GPU's link in its busier direction.
 
-    In a double binary tree a rank sends its sum up and the result down. In NVLS (F17) it sends the
-    buffer to the switch, which adds, and receives the result; its own part goes both ways.
+    In a double binary tree a rank sends half of the buffer up in one tree, and in the other, where
+    it has two children (one or none in a small group), another half up and two down. In NVLS (F17)
+    it sends the buffer to the switch, which adds, and receives the result; its own part goes both
+    ways.
     """
     if ranks == 1:
         return 0.0
     if op == "all_reduce" and algorithm == "nvls":
         return nbytes * (ranks + 1) / ranks
     if op == "all_reduce" and algorithm == "tree":
-        return 2.0 * nbytes
+        return nbytes * min(2.0, ranks / 2)
     return nbytes * bus_factor(op, ranks)
 
 
