@@ -13,6 +13,16 @@ from pathlib import Path
 from braid.plan import chart, models, ranking, vectors
 
 ROOT = Path(__file__).resolve().parent.parent
+MACHINES = (
+    "a100-nvlink3",
+    "h800-nvlink4",
+    "h100-nvlink4",
+    "h200-nvlink4",
+    "b200-nvlink5",
+    "mi300x-xgmi",
+    "mi355x-xgmi",
+    "gaudi3",
+)
 HEAD = """\
 # Published figures, and what braid computes
 
@@ -65,7 +75,7 @@ def row(figure: vectors.Vector) -> str:
 
 def pages() -> dict[Path, str]:
     """Every file that is written, and what must be in it."""
-    pick = ranking.by_hardware(models.find("llama3-70b"), 8, 4096, [], 0.5)
+    pick = ranking.by_hardware(models.find("llama3-70b"), 8, 4096, MACHINES, 0.5)
     title = "Llama-3 70B, one pass of 4096 tokens on 8 GPUs (TP 8)"
     return {
         ROOT / "docs/plan_vectors.md": HEAD + "".join(map(row, vectors.load())) + ELSEWHERE,

@@ -47,6 +47,15 @@ class Curve:
         """Whether exactly this size was measured."""
         return any(size == nbytes for size, _ in self.points)
 
+    def gap(self, nbytes: float) -> float:
+        """How far apart the points around a size are; 1 at a point, 0 beyond the ends."""
+        if self.is_point(nbytes):
+            return 1.0
+        i = bisect_left(self.points, nbytes, key=lambda point: point[0])
+        if i in (0, len(self.points)):
+            return 0.0
+        return self.points[i][0] / self.points[i - 1][0]
+
     def time_us(self, nbytes: float) -> float:
         """The time at any size."""
         first, last = self.points[0], self.points[-1]

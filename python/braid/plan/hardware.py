@@ -63,7 +63,7 @@ class Hardware:
     peak_tflops: float
     """Dense bf16; 0 when not known."""
     memory_gb: float
-    peak_origin: str = ""
+    peak_origin: str
 
     def path(self, name: str) -> Path:
         """By name; the first one for "auto"."""
@@ -78,8 +78,7 @@ class Hardware:
         """Peak of one GPU. PlanError when it is not known."""
         if not self.peak_tflops:
             raise PlanError(f"{self.name}: its peak is not known; give --peak-tflops")
-        origin = self.peak_origin or shipped.source("vendor")
-        return Quantity(self.peak_tflops, "TFLOP/s", Basis.SPECIFIED, origin)
+        return Quantity(self.peak_tflops, "TFLOP/s", Basis.SPECIFIED, self.peak_origin)
 
     def with_peak(self, tflops: float) -> "Hardware":
         """The same node with another peak."""
@@ -113,6 +112,7 @@ def find(name: str) -> Hardware:
         ),
         peak_tflops=row["peak_tflops"],
         memory_gb=row["memory_gb"],
+        peak_origin=shipped.source(row["source"]),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from braid.plan.basis import Basis, Quantity, weakest
 from braid.plan.formulas import messages, overlap, training
 from braid.plan.hardware import Hardware
-from braid.plan.models import Model
+from braid.plan.model import Model
 from braid.plan.network import Network
 from braid.plan.parallel import tensor
 from braid.plan.predict import Request, predict

@@ -17,6 +17,9 @@ from braid.plan.hardware import Path
 from braid.plan.network import Network
 from braid.plan.wrong import PlanError, above_zero, at_least
 
+_CLOSE = 16
+"""Points further apart than this do not measure what is between them."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -141,11 +144,13 @@ def from_curves(request: Request, path: Path) -> Quantity | None:
 
 
 def _read(curve: Curve, nbytes: float) -> Quantity:
-    first, last = curve.points[0][0], curve.points[-1][0]
-    if curve.is_point(nbytes):
+    gap = curve.gap(nbytes)
+    if gap == 1:
         basis, how = Basis.MEASURED, "measured at this size"
-    elif first < nbytes < last:
+    elif 1 < gap <= _CLOSE:
         basis, how = Basis.MEASURED, "between measured sizes"
+    elif gap:
+        basis, how = Basis.ASSUMED, f"between measured sizes {gap:.0f} times apart"
     else:
         basis, how = Basis.ASSUMED, "beyond the measured sizes"
     return Quantity(curve.time_us(nbytes), "us", basis, f"{how}; {curve.origin}")

@@ -7,7 +7,7 @@ from braid.plan import hardware
 from braid.plan.basis import Quantity
 from braid.plan.chart import Strip, stacked
 from braid.plan.hardware import Hardware
-from braid.plan.models import Model
+from braid.plan.model import Model
 from braid.plan.parallel import tensor
 from braid.plan.report import Report, Row
 from braid.plan.wrong import PlanError, a_part, at_least

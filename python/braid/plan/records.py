@@ -99,4 +99,4 @@ def machine(document: Json, measured: list[Curve], origin: str) -> Hardware:
         return replace(known.with_curves(measured), name=origin)
     ranks = max(curve.ranks for curve in measured)
     path = Path("measured", "host", 0.0, 0.0, 0.0, False, origin, Basis.MEASURED, tuple(measured))
-    return Hardware(origin, f"{ranks} ranks of {origin}", ranks, (path,), 0.0, 0.0)
+    return Hardware(origin, f"{ranks} ranks of {origin}", ranks, (path,), 0.0, 0.0, "")

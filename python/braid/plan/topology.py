@@ -48,6 +48,7 @@ def machine(document: Json, origin: str) -> Hardware:
         paths=tuple(paths),
         peak_tflops=known.peak_tflops if known else 0.0,
         memory_gb=known.memory_gb if known else 0.0,
+        peak_origin=known.peak_origin if known else "",
     )
 
 

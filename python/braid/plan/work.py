@@ -3,8 +3,8 @@
 from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import training
 from braid.plan.hardware import Hardware
-from braid.plan.models import Model
-from braid.plan.parallel.data import Work
+from braid.plan.model import Model
+from braid.plan.parallel.machines import Work
 from braid.plan.report import Report
 from braid.plan.wrong import a_part, above_zero, at_least
 

@@ -19,7 +19,7 @@ def test_every_machine_is_whole(name):
         assert 0 < path.achievable(8).value < full.value
 
 
-@pytest.mark.parametrize("table", ["links", "networks", "infiniband", "models"])
+@pytest.mark.parametrize("table", ["hardware", "links", "networks", "infiniband", "models"])
 def test_every_row_has_a_source_with_a_date(table):
     for row in shipped.table(table).values():
         found = shipped.table("sources")[row["source"]]

@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from braid.plan import models, shipped
+from braid.plan import config, models, shipped
 from braid.plan.wrong import PlanError
 
 LLAMA = shipped.table("models")["llama3-70b"]["config"]
 
 
-def write(tmp_path, config):
+def write(tmp_path, content):
     path = tmp_path / "config.json"
-    path.write_text(json.dumps(config) if isinstance(config, dict) else config)
+    path.write_text(json.dumps(content) if isinstance(content, dict) else content)
     return path
 
 
@@ -57,7 +57,7 @@ def test_a_decoder_inside_a_model_that_sees(tmp_path):
     assert models.find(str(path)).hidden == 8192
 
 
-@pytest.mark.parametrize("field", models._NEEDED)
+@pytest.mark.parametrize("field", config.NEEDED)
 def test_missing_field(field, tmp_path):
     path = write(tmp_path, {k: v for k, v in LLAMA.items() if k != field})
     with pytest.raises(PlanError, match=f"config.json has no {field}"):
@@ -78,10 +78,10 @@ def test_a_file_that_is_no_config(text, tmp_path):
 
 
 def test_latent_attention_with_a_missing_dimension(tmp_path):
-    config = dict(shipped.table("models")["deepseek-v3"]["config"])
-    del config["qk_rope_head_dim"]
+    shapes = dict(shipped.table("models")["deepseek-v3"]["config"])
+    del shapes["qk_rope_head_dim"]
     with pytest.raises(PlanError, match="qk_rope_head_dim"):
-        models.find(str(write(tmp_path, config)))
+        models.find(str(write(tmp_path, shapes)))
 
 
 def test_unknown_name_brings_the_nearest():

@@ -7,8 +7,8 @@ import typer
 from braid.cli.plan import options
 from braid.cli.plan.show import show
 from braid.plan import hardware, models, work
-from braid.plan.parallel import data, expert, pipeline
-from braid.plan.parallel.data import Machines, Work
+from braid.plan.parallel import data, expert, pipeline, sharded
+from braid.plan.parallel.machines import Machines, Work
 from braid.plan.wrong import PlanError
 
 Params = Annotated[str, typer.Option("--params", help="Parameters, such as 2B; or give --model.")]
@@ -108,7 +108,7 @@ def zero(
         machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
     )
     job = Work(parameters(params, model), seq, batch, recompute, mfu, compute_ms / 1e3)
-    show(data.zero(where, job, element_bytes), as_json)
+    show(sharded.zero(where, job, element_bytes), as_json)
 
 
 def fsdp(
@@ -142,7 +142,7 @@ def fsdp(
     )
     shape = models.find(model)
     job = Work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
-    show(data.fsdp(where, shape, job, gradient_bytes), as_json)
+    show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)
 
 
 def pp(

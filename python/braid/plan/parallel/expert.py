@@ -4,8 +4,8 @@ Routing counts as even. Real routers are not, and the fullest rank decides: time
 """
 
 from braid.plan.formulas import messages
-from braid.plan.models import Experts, Model
-from braid.plan.parallel.data import Machines
+from braid.plan.model import Experts, Model
+from braid.plan.parallel.machines import Machines
 from braid.plan.report import Report
 from braid.plan.wrong import PlanError, at_least
 

@@ -2,8 +2,8 @@
 
 from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import messages, overlap, rates
-from braid.plan.models import Model
-from braid.plan.parallel.data import Machines, Work
+from braid.plan.model import Model
+from braid.plan.parallel.machines import Machines, Work
 from braid.plan.predict import Request, predict
 from braid.plan.report import Report
 from braid.plan.wrong import PlanError, at_least

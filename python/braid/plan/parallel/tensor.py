@@ -11,7 +11,7 @@ from braid.plan import shipped
 from braid.plan.basis import Basis, Quantity, weakest
 from braid.plan.formulas import collectives, messages, training
 from braid.plan.hardware import Hardware, Path
-from braid.plan.models import Model
+from braid.plan.model import Model
 from braid.plan.network import Network
 from braid.plan.predict import Prediction, Request, predict
 from braid.plan.report import Report

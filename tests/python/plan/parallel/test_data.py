@@ -4,7 +4,9 @@ import pytest
 
 from braid.plan import hardware, models, network
 from braid.plan.basis import Basis
-from braid.plan.parallel.data import Machines, Work, ddp, fsdp, zero
+from braid.plan.parallel.data import ddp
+from braid.plan.parallel.machines import Machines, Work
+from braid.plan.parallel.sharded import fsdp, zero
 from braid.plan.wrong import PlanError
 
 

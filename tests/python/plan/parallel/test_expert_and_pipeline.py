@@ -4,7 +4,7 @@ import pytest
 
 from braid.plan import hardware, models, network
 from braid.plan.parallel import expert, pipeline
-from braid.plan.parallel.data import Machines, Work
+from braid.plan.parallel.machines import Machines, Work
 from braid.plan.wrong import PlanError
 
 NODE = hardware.find("h200-nvlink4")
