@@ -80,7 +80,7 @@ def as_svg(strips: Sequence[Strip], title: str) -> str:
     height = _TOP_PX + _ROW_PX * len(strips) + 10
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
-        f' role="img" font-family="sans-serif" font-size="12" fill="#5b6673">',
+        f' role="img" font-family="sans-serif" font-size="12" fill="#6e7781">',
         f"<title>{escape(title)}</title>",
         f'<text x="8" y="18" font-size="14" font-weight="bold">{escape(title)}</text>',
         *_legend(_kinds(strips)),

@@ -15,7 +15,7 @@ from braid.plan.parallel import tensor
 from braid.plan.predict import Request, predict
 from braid.plan.ranking import Ranking, strip
 from braid.plan.report import Report, Row
-from braid.plan.wrong import PlanError, a_part, above_zero, at_least
+from braid.plan.wrong import PlanError, a_count, a_part, above_zero
 
 _BACKWARD = 2 / 3
 """Of a step's computation, what runs while gradients leave."""
@@ -44,8 +44,8 @@ class Job:
 
     def check(self) -> None:
         """PlanError for what no machine can do."""
-        for name, value in (("--gpus", self.gpus), ("--nodes", self.nodes)):
-            at_least(name, value, 1)
+        a_count("--gpus", self.gpus)
+        a_count("--nodes", self.nodes, most=4096)
         for name, value in (("--seq", self.sequence), ("--batch", self.batch)):
             above_zero(name, value)
         a_part("--mfu", self.mfu)

@@ -15,7 +15,7 @@ from braid.plan.curve import Curve
 from braid.plan.formulas import collectives, rates
 from braid.plan.hardware import Path
 from braid.plan.network import Network
-from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.plan.wrong import PlanError, a_count, above_zero
 
 _CLOSE = 16
 """Points further apart than this do not measure what is between them."""
@@ -36,8 +36,8 @@ class Request:
         if self.op not in collectives.OPS:
             raise PlanError(f"'{self.op}' is no operation; braid has {', '.join(collectives.OPS)}")
         above_zero("bytes", self.nbytes)
-        at_least("ranks", self.ranks, 1)
-        at_least("nodes", self.nodes, 1)
+        a_count("ranks", self.ranks)
+        a_count("nodes", self.nodes)
 
     @property
     def all_ranks(self) -> int:

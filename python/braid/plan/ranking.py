@@ -10,7 +10,7 @@ from braid.plan.hardware import Hardware
 from braid.plan.model import Model
 from braid.plan.parallel import tensor
 from braid.plan.report import Report, Row
-from braid.plan.wrong import PlanError, a_part, at_least
+from braid.plan.wrong import PlanError, a_count, a_part
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Ranking:
 
 def by_hardware(model: Model, ranks: int, tokens: int, names: Sequence[str], mfu: float) -> Ranking:
     """One tensor-parallel pass on every machine that has enough GPUs in a node."""
-    at_least("--tp", ranks, 1)
+    a_count("--tp", ranks)
     a_part("--mfu", mfu)
     nodes = [hardware.find(name) for name in names or hardware.names()]
     fitting = [node for node in nodes if node.gpus_per_node >= ranks]

@@ -4,7 +4,7 @@ from braid.plan.basis import Basis, Quantity
 from braid.plan.chart import Span, Strip
 from braid.plan.formulas import overlap
 from braid.plan.report import Report
-from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.plan.wrong import PlanError, a_count, above_zero, at_least
 
 
 def strips(mode: str, compute_s: float, communication_s: float, layers: int) -> list[Strip]:
@@ -34,7 +34,7 @@ def report(mode: str, compute_s: float, communication_s: float, layers: int) -> 
         raise PlanError(f"--mode: '{mode}' is no overlap; braid has {', '.join(overlap.MODES)}")
     above_zero("--compute-ms", compute_s)
     at_least("--comm-ms", communication_s, 0)
-    at_least("--layers", layers, 1)
+    a_count("--layers", layers, most=1000)
     answer = Report(
         "timeline",
         f"one step, overlap {mode}",

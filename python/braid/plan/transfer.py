@@ -6,7 +6,7 @@ from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import rates
 from braid.plan.hardware import Path
 from braid.plan.report import Report
-from braid.plan.wrong import above_zero, at_least
+from braid.plan.wrong import a_count, above_zero
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Pipe:
 def over_nics(gbit: float, count: int) -> Pipe:
     """Several NICs, or lanes, of one rate."""
     above_zero("--gbit", gbit)
-    at_least("--count", count, 1)
+    a_count("--count", count)
     total = rates.node_gbps(count, gbit)
     name = f"{count} x {gbit:g} Gbit/s"
     return Pipe(Quantity(total, "GB/s", Basis.SPECIFIED, f"{name}, as given"), name)

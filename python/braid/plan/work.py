@@ -6,16 +6,15 @@ from braid.plan.hardware import Hardware
 from braid.plan.model import Model
 from braid.plan.parallel.machines import Work
 from braid.plan.report import Report
-from braid.plan.wrong import a_part, above_zero, at_least
+from braid.plan.wrong import a_count, above_zero
 
 
 def mfu(work: Work, gpus: int, step_s: float, hardware: Hardware) -> Report:
     """F9 to F11: the work of a step, and what part of the peak it reached."""
-    at_least("--gpus", gpus, 1)
-    above_zero("parameters", work.parameters)
+    a_count("--gpus", gpus)
+    work.check()
     above_zero("--seq", work.sequence)
     above_zero("--batch", work.batch)
-    a_part("--mfu", work.mfu)
     peak = hardware.peak()
     answer = Report(
         "mfu",

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from math import isfinite
 
 from braid.errors import InvalidArgument
+
+_LARGEST = 1e24
+"""Above every number of bytes, parameters or operations; products of such stay finite."""
 
 
 class PlanError(InvalidArgument):
@@ -28,14 +30,27 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
 
 def at_least(what: str, value: float, least: float) -> None:
     """Refuses numbers that no machine has."""
-    if not (isfinite(value) and value >= least):
+    if not value >= least:  # NaN, too
         raise PlanError(f"{what}: asked for {value:g}, at least {least:g} is needed")
+    _within(what, value)
+
+
+def a_count(what: str, value: int, most: int = 100_000) -> None:
+    """Refuses counts below 1, and those that no cluster or model comes near to."""
+    if not 1 <= value <= most:
+        raise PlanError(f"{what}: asked for {value:g}, it must be from 1 to {most:,}")
 
 
 def above_zero(what: str, value: float) -> None:
     """Refuses zero, negative numbers and what is no number."""
-    if not (isfinite(value) and value > 0):
+    if not value > 1 / _LARGEST:
         raise PlanError(f"{what}: asked for {value:g}, it must be above 0")
+    _within(what, value)
+
+
+def _within(what: str, value: float) -> None:
+    if value > _LARGEST:
+        raise PlanError(f"{what}: asked for {value:g}, no machine has more than {_LARGEST:g}")
 
 
 def a_part(what: str, value: float) -> None:

@@ -5,7 +5,7 @@ from braid.plan.formulas import rates, training
 from braid.plan.parallel.machines import Machines, Work
 from braid.plan.parallel.step import beside, inputs, least
 from braid.plan.report import Report
-from braid.plan.wrong import above_zero, at_least
+from braid.plan.wrong import a_count, above_zero
 
 DDP_BUCKET_BYTES = 25 << 20
 """torch's default."""
@@ -20,10 +20,10 @@ def ddp(
 ) -> Report:
     """One all-reduce of all gradients per step, in buckets, beside the backward pass."""
     machines.check()
-    above_zero("parameters", work.parameters)
+    work.check()
     above_zero("--bucket", bucket_bytes)
     above_zero("--gradient-bytes", gradient_bytes)
-    at_least("--layers", layers, 1)
+    a_count("--layers", layers)
     ranks, rate = machines.ranks, machines.border()
     answer = Report(
         "ddp",

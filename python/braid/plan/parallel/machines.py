@@ -7,7 +7,7 @@ from braid.plan.formulas import training
 from braid.plan.hardware import Hardware, Path
 from braid.plan.network import Network
 from braid.plan.predict import Prediction, Request, predict
-from braid.plan.wrong import PlanError, a_part, at_least
+from braid.plan.wrong import PlanError, a_count, a_part, above_zero, at_least
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Machines:
 
     def check(self) -> None:
         """PlanError for what no machine can do."""
-        at_least("--gpus", self.gpus, 1)
-        at_least("--nodes", self.nodes, 1)
+        a_count("--gpus", self.gpus)
+        a_count("--nodes", self.nodes)
         most = self.hardware.gpus_per_node
         if self.gpus > most:
             raise PlanError(f"--gpus {self.gpus}: {self.hardware.name} has {most} per node")
@@ -70,19 +70,23 @@ class Work:
         )
         return training.tflop_per_gpu(self.parameters, self.sequence, self.batch, ranks, passes)
 
-    def seconds(self, hardware: Hardware, ranks: int) -> Quantity | None:
-        """F10; None when nothing was said about the work."""
+    def check(self) -> None:
+        """PlanError for what no model can be."""
+        above_zero("parameters", self.parameters)
+        a_part("--mfu", self.mfu)
         for option, value in (
             ("--compute-ms", self.compute_s),
             ("--seq", self.sequence),
             ("--batch", self.batch),
         ):
             at_least(option, value, 0)
+
+    def seconds(self, hardware: Hardware, ranks: int) -> Quantity | None:
+        """F10; None when nothing was said about the work."""
         if self.compute_s:
             return Quantity(self.compute_s, "s", Basis.MEASURED, "as given")
         if not self.sequence or not self.batch:
             return None
-        a_part("--mfu", self.mfu)
         peak = hardware.peak()
         value = training.compute_s(self.tflop_per_gpu(ranks), peak.value, self.mfu)
         return Quantity(

@@ -6,7 +6,7 @@ from braid.plan.model import Model
 from braid.plan.parallel.machines import Machines, Work
 from braid.plan.predict import Request, predict
 from braid.plan.report import Report
-from braid.plan.wrong import PlanError, at_least
+from braid.plan.wrong import PlanError, a_count, at_least
 
 
 def report(
@@ -17,8 +17,9 @@ def report(
     `tokens` are those of one microbatch. With several nodes the borders between them count.
     """
     machines.check()
-    at_least("--stages", stages, 1)
-    at_least("--microbatches", microbatches, 1)
+    work.check()
+    a_count("--stages", stages)
+    a_count("--microbatches", microbatches)
     at_least("--tokens", tokens, 1)
     if stages > model.layers:
         raise PlanError(f"--stages {stages}: {model.name} has {model.layers} layers")

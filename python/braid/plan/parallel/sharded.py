@@ -12,7 +12,7 @@ from braid.plan.wrong import above_zero
 def zero(machines: Machines, work: Work, element_bytes: float = 2) -> Report:
     """Volumes of the ZeRO stages side by side. Stage 0 is DDP."""
     machines.check()
-    above_zero("parameters", work.parameters)
+    work.check()
     above_zero("--element-bytes", element_bytes)
     answer = Report(
         "zero",
@@ -61,6 +61,7 @@ def _stage(
 def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2) -> Report:
     """Fully sharded: per layer two all-gathers of bf16 weights and one reduce-scatter."""
     machines.check()
+    work.check()
     above_zero("--gradient-bytes", gradient_bytes)
     answer = Report(
         "fsdp",

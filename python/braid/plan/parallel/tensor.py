@@ -15,7 +15,7 @@ from braid.plan.model import Model
 from braid.plan.network import Network
 from braid.plan.predict import Prediction, Request, predict
 from braid.plan.report import Report
-from braid.plan.wrong import PlanError, a_part, at_least
+from braid.plan.wrong import PlanError, a_count, a_part, at_least
 
 PER_LAYER = 2
 """All-reduces: after attention, after the MLP."""
@@ -47,9 +47,9 @@ class Question:
 
     def check(self) -> None:
         """PlanError for what no machine can do."""
-        at_least("--tp", self.ranks, 1)
+        a_count("--tp", self.ranks)
         at_least("--tokens", self.tokens, 1)
-        at_least("--nodes", self.nodes, 1)
+        a_count("--nodes", self.nodes)
         a_part("--mfu", self.mfu)
         if self.ranks % self.nodes:
             raise PlanError(f"--tp {self.ranks} does not divide over {self.nodes} nodes")

@@ -157,6 +157,8 @@ BAD = [
     "memory",
     "memory --params 0",
     "transfer --params 80B",
+    "transfer --params 1e308 --gbit 200",
+    "transfer --params 80B --gbit 1e-300",
     "transfer --params 80B --gbit -1",
     "transfer --gbit 200",
     "transfer --size 0 --gbit 200",
