@@ -89,6 +89,8 @@ def _publish(
     answer: Report, strips: Sequence[chart.Strip], svg: Path | None, as_json: bool
 ) -> None:
     if svg:
+        if svg.suffix != ".svg":  # a record given by mistake would be gone
+            raise PlanError(f"--svg {svg}: the name must end in .svg")
         try:
             svg.write_text(chart.as_svg(strips, answer.title), encoding="utf-8")
         except OSError as error:

@@ -183,6 +183,7 @@ BAD = [
     f"{LAYOUT} --nodes 2",
     f"{LAYOUT} --gpus 0",
     f"{LAYOUT} --svg /nowhere/a.svg",
+    f"{LAYOUT} --svg records/steady.json",
     f"{LAYOUT} --top 0",
     "timeline --compute-ms 0",
     "timeline --compute-ms 1 --mode some",
