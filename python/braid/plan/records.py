@@ -1,12 +1,13 @@
-"""Saved measurements as curves: records of `braid bench` and of the GPU benchmark.
+"""Saved measurements as curves: records of `braid bench` on CPUs and on GPUs.
 
-Three forms are read: braid.bench/1 (docs/record.schema.json), braid.gpu/1 (tests/gpu/bench.py) and
-braid.topo/1 (topology.py). Of a record with a baseline, `who` chooses whose times are meant.
+Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json) and its
+older form braid.gpu/1. A record has times of several contestants; `who` chooses one. Calls in a
+CUDA graph and eager ones are curves of their own: what they cost besides the bytes differs.
 """
 
 import json
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
@@ -18,7 +19,10 @@ from braid.plan.shipped import Json
 from braid.plan.wrong import PlanError
 
 _PER_RANK = ("all_gather", "reduce_scatter")  # braid.gpu/1 counts one rank's part of these
-Points = dict[tuple[str, int], dict[int, float]]  # (operation, ranks): bytes: microseconds
+Row = tuple[str, str, str, int, float]
+"""Operation, mode, who, bytes as nccl-tests counts them, microseconds."""
+Points = dict[tuple[str, int, str], dict[int, float]]
+"""(operation, ranks, mode): bytes: microseconds."""
 
 
 def load(path: pathlib.Path) -> Json:
@@ -36,15 +40,17 @@ def load(path: pathlib.Path) -> Json:
 
 def curves(document: Json, who: str, origin: str) -> list[Curve]:
     """Every operation of a record. PlanError when the record has nothing of `who`."""
-    readers = {"braid.bench/1": _bench_points, "braid.gpu/1": _gpu_points}
     schema = document["schema"]
-    if schema not in readers:
-        raise PlanError(f"{origin}: schema {schema}; braid reads {', '.join(readers)}")
+    if schema not in _READERS:
+        raise PlanError(f"{origin}: schema {schema}; braid reads {', '.join(_READERS)}")
     try:
-        points = readers[schema](document, who)
+        points: Points = {}
+        for op, mode, name, nbytes, us in _READERS[schema](document):
+            if name == who:
+                points.setdefault((op, document["ranks"], mode), {})[nbytes] = us
         return [
-            Curve.of(op, ranks, times.items(), "measured", origin)
-            for (op, ranks), times in points.items()
+            Curve.of(op, ranks, times.items(), "measured", f"{origin}{mode and f', {mode}'}")
+            for (op, ranks, mode), times in points.items()
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"{origin}: not a whole record: {error}") from error
@@ -52,44 +58,32 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
 
 def contestants(document: Json) -> list[str]:
     """Whose times a record has."""
-    found = {row["who"] for row in document["results"] if "who" in row}
-    if document["schema"] == "braid.bench/1":
-        found = {"braid"} | {
-            row["baseline"]["name"] for row in document["results"] if row["baseline"]
-        }
-    return sorted(found)
+    return sorted({name for _, _, name, _, _ in _READERS[document["schema"]](document)})
 
 
-def _gpu_points(document: Json, who: str) -> Points:
-    ranks = document["ranks"]
-    rows = (row for row in document["results"] if row["who"] == who)
-    return _gather(
-        (row["op"], ranks, row["bytes"] * _parts(row["op"], ranks), median(row["samples_us"]))
-        for row in rows
-    )
-
-
-def _parts(op: str, ranks: int) -> int:
-    return ranks if op in _PER_RANK else 1
-
-
-def _bench_points(document: Json, who: str) -> Points:
-    ranks = document["ranks"]
-    rows = []
+def _gpu_rows(document: Json) -> Iterator[Row]:
     for row in document["results"]:
-        times = row["times"] if who == "braid" else None
-        if row["baseline"] and row["baseline"]["name"] == who:
-            times = row["baseline"]["times"]
-        if times:
-            rows.append((row["op"], ranks, row["bytes"], times["median_us"]))
-    return _gather(rows)
+        for run in row["runs"]:
+            if not run["wrong"]:
+                yield row["op"], row["mode"], run["who"], row["total_bytes"], run["median_us"]
 
 
-def _gather(rows: Iterable[tuple[str, int, int, float]]) -> Points:
-    points: Points = {}
-    for op, ranks, nbytes, us in rows:
-        points.setdefault((op, ranks), {})[nbytes] = us
-    return points
+def _old_gpu_rows(document: Json) -> Iterator[Row]:
+    mode = "graph" if "--graph" in document.get("command", "") else "eager"
+    for row in document["results"]:
+        nbytes = row["bytes"] * (document["ranks"] if row["op"] in _PER_RANK else 1)
+        yield row["op"], mode, row["who"], nbytes, median(row["samples_us"])
+
+
+def _bench_rows(document: Json) -> Iterator[Row]:
+    for row in document["results"]:
+        yield row["op"], "", "braid", row["bytes"], row["times"]["median_us"]
+        if row["baseline"]:
+            name, times = row["baseline"]["name"], row["baseline"]["times"]
+            yield row["op"], "", name, row["bytes"], times["median_us"]
+
+
+_READERS = {"braid.bench/1": _bench_rows, "braid.gpu/2": _gpu_rows, "braid.gpu/1": _old_gpu_rows}
 
 
 def machine(document: Json, measured: list[Curve], origin: str) -> Hardware:

@@ -29,6 +29,25 @@ def test_a_rank_s_part_becomes_the_sum_over_ranks():
     assert found["all_reduce"].points == ((1024, 5.0),)
 
 
+def test_today_s_gpu_record():
+    run = {"median_us": 7.0, "wrong": 0}
+    row = {"op": "all_gather", "bytes": 1024, "total_bytes": 4096}
+    document = {
+        "schema": "braid.gpu/2",
+        "gpu": "NVIDIA H200",
+        "ranks": 4,
+        "results": [
+            {**row, "mode": "eager", "runs": [{**run, "who": "nccl"}, {**run, "who": "braid"}]},
+            {**row, "mode": "eager", "runs": [{"who": "broken", "median_us": 1.0, "wrong": 3}]},
+            {**row, "mode": "graph", "runs": [{**run, "who": "nccl", "median_us": 3.0}]},
+        ],
+    }
+    assert records.contestants(document) == ["braid", "nccl"]
+    eager, graph = records.curves(document, "nccl", "test")
+    assert (eager.points, eager.origin) == (((4096, 7.0),), "test, eager")
+    assert (graph.points, graph.origin) == (((4096, 3.0),), "test, graph")
+
+
 def test_who():
     assert records.contestants(GPU) == ["braid", "nccl"]
     assert [curve.op for curve in records.curves(GPU, "braid", "test")] == ["all_gather"]
