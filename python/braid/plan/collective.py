@@ -35,7 +35,7 @@ def report(
     for algorithm in algorithms:
         found = predict(request, path, network, algorithm)
         answer.rows.append(_row(algorithm, found))
-    if request.op == "all_reduce" and path.can_multicast and request.ranks > 1:
+    if request.op == "all_reduce" and path.nvls_part and request.ranks > 1:
         saving = collectives.nvls_saving(request.ranks)
         answer.notes.append(
             f"where NVSwitch adds (NVLS), bus bandwidth may pass the links' rate:"
@@ -51,7 +51,7 @@ def algorithms_for(request: Request, path: Path) -> list[str]:
     if request.op in ("all_to_all", "send"):
         return ["auto", "direct"]
     found = ["auto", "ring", "tree", "direct"]
-    return [*found, "nvls"] if path.can_multicast and request.op == "all_reduce" else found
+    return [*found, "nvls"] if path.nvls_part and request.op == "all_reduce" else found
 
 
 def _row(asked: str, found: Prediction) -> Row:

@@ -30,7 +30,8 @@ class Path:
     """One GPU to one other."""
     library_gbps: float
     """What NCCL's own planner expects of it; 0 when it does not say."""
-    can_multicast: bool
+    nvls_part: float
+    """Of library_gbps, what NCCL expects when NVSwitch adds; 0 where it cannot, or must not."""
     origin: str
     basis: Basis = Basis.SPECIFIED
     curves: tuple[Curve, ...] = ()
@@ -42,10 +43,12 @@ class Path:
             return Quantity(gbps, "GB/s", self.basis, f"{self.origin}; {ranks - 1} links in use")
         return Quantity(self.rate_gbps, "GB/s", self.basis, self.origin)
 
-    def achievable(self, ranks: int) -> Quantity:
+    def achievable(self, ranks: int, algorithm: str = "ring") -> Quantity:
         """What a library will reach of it for large messages."""
         if self.library_gbps:
-            return Quantity(self.library_gbps, "GB/s", Basis.ASSUMED, "what NCCL plans with")
+            part = self.nvls_part if algorithm == "nvls" else 1.0
+            gbps = self.library_gbps * part
+            return Quantity(gbps, "GB/s", Basis.ASSUMED, "what NCCL plans with")
         part = rates.HOST_STAGED if self.shape == "host" else rates.ACHIEVABLE
         gbps = rates.achievable_gbps(self.specified(ranks).value, part)
         return Quantity(gbps, "GB/s", Basis.ASSUMED, f"{part:.0%} of {self.origin}")
@@ -106,10 +109,7 @@ def find(name: str) -> Hardware:
         name=name.lower(),
         title=row["title"],
         gpus_per_node=row["gpus_per_node"],
-        paths=tuple(
-            _path(name.lower(), path, link, row.get("nvls", False))
-            for path, link in row["paths"].items()
-        ),
+        paths=tuple(_path(name.lower(), path, link) for path, link in row["paths"].items()),
         peak_tflops=row["peak_tflops"],
         memory_gb=row["memory_gb"],
         peak_origin=shipped.source(row["source"]),
@@ -123,7 +123,7 @@ def of_gpu(model: str) -> Hardware | None:
     return find(name) if name else None
 
 
-def _path(hardware: str, name: str, link: str, nvls: bool) -> Path:
+def _path(hardware: str, name: str, link: str) -> Path:
     row = shipped.table("links")[link]
     return Path(
         name=name,
@@ -131,7 +131,7 @@ def _path(hardware: str, name: str, link: str, nvls: bool) -> Path:
         rate_gbps=link_gbps(link),
         pair_gbps=pair_gbps(link),
         library_gbps=library_gbps(link),
-        can_multicast=nvls and row["shape"] == "switched",
+        nvls_part=row.get("nccl_nvls_part", 0.0),
         origin=f"{row['title']} ({shipped.source(row['source'])})",
         curves=tuple(
             _curve(measured)

@@ -121,7 +121,7 @@ def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
         raise PlanError(f"'{algorithm}' is no algorithm; braid has {known}")
     if algorithm == "nvls" and request.op != "all_reduce":
         raise PlanError(f"nvls adds in the switch, which helps all_reduce only, not {request.op}")
-    if algorithm == "nvls" and not path.can_multicast:
+    if algorithm == "nvls" and not path.nvls_part:
         raise PlanError(f"nvls needs NVSwitch of generation 3 or later; {path.origin} has none")
     if request.nodes > 1 and algorithm not in ("auto", "ring"):
         raise PlanError("over several nodes only --algorithm ring (hierarchical) is planned")
@@ -165,7 +165,7 @@ def _least(request: Request, path: Path, algorithm: str) -> Quantity:
 
 
 def _from_links(request: Request, path: Path, algorithm: str) -> Prediction:
-    rate = path.achievable(request.ranks)
+    rate = path.achievable(request.ranks, algorithm)
     if not rate.value:
         raise PlanError(f"{path.origin}: no rate is known and {request.op} was not measured")
     wire = collectives.wire_bytes(request.op, algorithm, request.ranks, request.nbytes)

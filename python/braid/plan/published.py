@@ -44,6 +44,14 @@ def duplex_part(part: float) -> float:
     return rates.part_of(part * 2, 1)
 
 
+def predicted_busbw_gbps(
+    hardware_name: str, op: str, ranks: int, nbytes: float, algorithm: str
+) -> float:
+    """Bus bandwidth as the links alone predict it."""
+    path = hardware.find(hardware_name).paths[0]
+    return predict(Request(op, nbytes, ranks), path, algorithm=algorithm).busbw_gbps
+
+
 def outside_s(op: str, gpus: int, nodes: int, nbytes: float, nic_gbps: float) -> float:
     """F18: the NIC's share of the time."""
     return rates.seconds(collectives.outside_bytes(op, gpus, nodes, nbytes), nic_gbps)

@@ -92,5 +92,5 @@ def machine(document: Json, measured: list[Curve], origin: str) -> Hardware:
     if known:
         return replace(known.with_curves(measured), name=origin)
     ranks = max(curve.ranks for curve in measured)
-    path = Path("measured", "host", 0.0, 0.0, 0.0, False, origin, Basis.MEASURED, tuple(measured))
+    path = Path("measured", "host", 0.0, 0.0, 0.0, 0.0, origin, Basis.MEASURED, tuple(measured))
     return Hardware(origin, f"{ranks} ranks of {origin}", ranks, (path,), 0.0, 0.0, "")

@@ -69,7 +69,7 @@ def _path(kind: str, rows: Sequence[Json], origin: str) -> Path:
         library_gbps=min(float(row.get("nccl_gbps") or 0) for row in rows)
         if shape == "switched"
         else 0.0,
-        can_multicast=False,
+        nvls_part=0.0,
         origin=f"{kind} of {origin}",
         basis=weakest(map(_basis, rows)),
     )

@@ -62,7 +62,10 @@ def test_examples_of_the_help_run(name, example, braid, tmp_path):
 
 def test_the_published_case_in_json(braid):
     _, out, _ = braid(f"{TP} --json")
-    found = {row["name"]: row for row in json.loads(out)["results"]}
+    document = json.loads(out)
+    keys = "schema command title inputs results rows notes warnings"
+    assert list(document) == keys.split()
+    found = {row["name"]: row for row in document["results"]}
     assert found["nvlink.communication_s"]["value"] == pytest.approx(0.09648)
     assert found["host_staged.communication_s"]["value"] == pytest.approx(1.81904)
     assert found["host_staged.prefill_s"]["value"] == pytest.approx(2.7201, rel=1e-4)
