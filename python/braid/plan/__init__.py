@@ -5,7 +5,9 @@ nothing needs the compiled module. The command line is braid.cli.plan.
 
     formulas/     the arithmetic, F1 to F21
     data/         links, machines, networks, models, published measurements: JSON with sources
-    curve, predict, network, hardware, records, topology, models      from facts to times
+    hardware, network, models, records, topology    what there is, from tables and from files
+    curve, protocols, predict                       from that to times
     parallel/     DDP, ZeRO, FSDP, TP, PP, EP: volumes and times
-    ranking, timeline, vectors, glossary                              comparisons, proofs, words
+    ranking, layouts, timeline, chart               comparisons and pictures
+    vectors, published, trial, glossary             proofs and words
 """

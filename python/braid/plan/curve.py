@@ -25,6 +25,8 @@ class Curve:
     """Bytes as nccl-tests counts them, and microseconds."""
     path: str
     origin: str
+    is_multicast: bool = False
+    """The switch added (NVLS)."""
 
     @classmethod
     def of(

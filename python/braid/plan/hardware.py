@@ -175,4 +175,5 @@ def _curve(row: dict[str, Any]) -> Curve:
         (nbytes, value if row["unit"] == "us" else collectives.time_us(op, ranks, nbytes, value))
         for nbytes, value in row["points"]
     ]
-    return Curve.of(op, ranks, points, row["path"], shipped.source(row["source"]))
+    curve = Curve.of(op, ranks, points, row["path"], shipped.source(row["source"]))
+    return replace(curve, is_multicast=row.get("nvls", False))

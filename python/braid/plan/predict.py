@@ -2,14 +2,15 @@
 
 In this order, and the answer says which it was:
 1. a curve of the same operation and number of ranks whose points reach the size;
-2. a curve of another number of ranks, carried over by the bus factor (not on a mesh, where a
-   smaller group has fewer links);
+2. a curve of another number of ranks, carried over by the bytes on the wire (not on a mesh, where
+   a smaller group has fewer links);
 3. the links: steps * latency + bytes on the wire / what a library reaches of the rate.
 Asking for an algorithm skips the curves: they do not say which one the library took.
 """
 
 from dataclasses import dataclass
 
+from braid.plan import protocols
 from braid.plan.basis import Basis, Quantity
 from braid.plan.curve import Curve
 from braid.plan.formulas import collectives, rates
@@ -71,29 +72,6 @@ class Prediction:
         return self.algbw_gbps * collectives.bus_factor(self.request.op, self.request.all_ranks)
 
 
-@dataclass(frozen=True)
-class _Protocol:
-    """One of NCCL's ways to hand data on: what a call costs, a step inside a node and between
-    nodes, and of the rate what is data.
-
-    Source: NCCL's own planner, graph/tuning.cc of 2026-06; LL sends 8 bytes of data in 16, LL128
-    120 in 128.
-    """
-
-    base_us: float
-    step_us: float
-    net_step_us: float
-    data: float
-
-
-_PROTOCOLS = (
-    _Protocol(6.6, 0.6, 2.7, 8 / 16),
-    _Protocol(14.0, 1.9, 4.0, 120 / 128),
-    _Protocol(8.4, 3.4, 14.0, 1.0),
-)
-_MULTICAST = (_Protocol(8.4, 25.0 / 2, 14.0, 1.0),)  # 25 us for its two steps
-
-
 def predict(
     request: Request, path: Path, network: Network | None = None, algorithm: str = "auto"
 ) -> Prediction:
@@ -108,8 +86,7 @@ def predict(
     if algorithm == "auto":
         measured = from_curves(request, path)
         if measured:
-            return Prediction(request, "measured", measured, _least(request, path, "ring"))
-    if algorithm == "auto":
+            return Prediction(request, "measured", measured, _least_of_any(request, path))
         is_direct = path.shape == "mesh" or request.op in ("all_to_all", "send")
         algorithm = "direct" if is_direct else "ring"
     return _from_links(request, path, algorithm)
@@ -137,10 +114,20 @@ def from_curves(request: Request, path: Path) -> Quantity | None:
     if not others or request.ranks == 1:
         return None
     curve = min(others, key=lambda c: abs(c.ranks - request.ranks))
-    factor = collectives.bus_factor(request.op, request.ranks)
-    us = curve.time_us(request.nbytes) * factor / collectives.bus_factor(request.op, curve.ranks)
-    origin = f"{curve.origin}; {curve.ranks} ranks, carried over by the bus factor"
+    us = curve.time_us(request.nbytes) * carry_factor(curve, request.ranks)
+    origin = f"{curve.origin}; {curve.ranks} ranks, carried over by the bytes on the wire"
     return Quantity(us, "us", Basis.ASSUMED, origin)
+
+
+def carry_factor(curve: Curve, ranks: int) -> float:
+    """What another number of ranks makes of a curve's times."""
+    return _fewest_bytes(curve, ranks) / _fewest_bytes(curve, curve.ranks)
+
+
+def _fewest_bytes(curve: Curve, ranks: int) -> float:
+    """On the wire per byte; where the switch adds, a ring still moves less between two."""
+    ways = ["ring", "nvls"] if curve.is_multicast else ["ring"]
+    return min(collectives.wire_bytes(curve.op, way, ranks, 1.0) for way in ways)
 
 
 def _read(curve: Curve, nbytes: float) -> Quantity:
@@ -164,17 +151,22 @@ def _least(request: Request, path: Path, algorithm: str) -> Quantity:
     return Quantity(rates.seconds(wire, rate.value) * 1e6, "us", rate.basis, rate.origin)
 
 
+def _least_of_any(request: Request, path: Path) -> Quantity:
+    """A measured call does not say how it was done: the way with the fewest bytes counts."""
+    ways = ["ring"]
+    if request.op == "all_reduce" and path.nvls_part:
+        ways.append("nvls")
+    return min((_least(request, path, way) for way in ways), key=lambda least: least.value)
+
+
 def _from_links(request: Request, path: Path, algorithm: str) -> Prediction:
     rate = path.achievable(request.ranks, algorithm)
     if not rate.value:
         raise PlanError(f"{path.origin}: no rate is known and {request.op} was not measured")
     wire = collectives.wire_bytes(request.op, algorithm, request.ranks, request.nbytes)
     steps = collectives.steps(request.op, algorithm, request.ranks)
-    ways = _MULTICAST if algorithm == "nvls" else _PROTOCOLS
-    us = min(
-        way.base_us + steps * way.step_us + rates.seconds(wire, rate.value * way.data) * 1e6
-        for way in ways
-    )
+    wire_us = rates.seconds(wire, rate.value) * 1e6
+    us = protocols.call_us(wire_us, steps, is_multicast=algorithm == "nvls")
     origin = f"{algorithm}, {steps} step{'s' * (steps != 1)}; rate: {rate.origin}"
     time = Quantity(us, "us", Basis.ASSUMED, origin)
     return Prediction(request, algorithm, time, _least(request, path, algorithm))
@@ -190,9 +182,9 @@ def _over_nodes(request: Request, path: Path, network: Network | None) -> Predic
         raise PlanError(f"{path.origin}: no rate is known")
     inside = collectives.inside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
     outside = collectives.outside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
-    inside_us = rates.seconds(inside, path.specified(request.ranks).value) * 1e6
-    if request.ranks == 1:
-        inside_us = 0.0
+    inside_us = 0.0
+    if request.ranks > 1:
+        inside_us = rates.seconds(inside, path.specified(request.ranks).value) * 1e6
     nic = network.per_gpu(request.ranks)
     outside_us = rates.seconds(outside, nic.value) * 1e6
     origin = f"hierarchical; {nic.origin}"
@@ -208,13 +200,7 @@ def _over_nodes(request: Request, path: Path, network: Network | None) -> Predic
 
 
 def _with_latency(request: Request, wire_us: float) -> float:
-    """The best protocol's time for bytes that take `wire_us` at the specified rates."""
+    """The time for bytes that take `wire_us` at the specified rates."""
     inside = collectives.steps(request.op, "ring", request.ranks)
     outside = collectives.steps(request.op, "ring", request.nodes)
-    return min(
-        way.base_us
-        + inside * way.step_us
-        + outside * way.net_step_us
-        + wire_us / (rates.ACHIEVABLE * way.data)
-        for way in _PROTOCOLS
-    )
+    return protocols.call_us(wire_us / rates.ACHIEVABLE, inside, outside)

@@ -7,7 +7,7 @@ from braid.plan import hardware, models, network
 from braid.plan.curve import Curve, Line, fit
 from braid.plan.formulas import collectives, messages, rates, training
 from braid.plan.parallel import tensor
-from braid.plan.predict import Request, predict
+from braid.plan.predict import Request, carry_factor, predict
 
 
 def gbit_of_weights(parameters: float, bytes_per_parameter: float) -> float:
@@ -121,9 +121,17 @@ def curve_us(hardware_name: str, op: str, ranks: int, nbytes: float) -> float:
 
 
 def carried_us(hardware_name: str, op: str, ranks: int, wanted: int, nbytes: float) -> float:
-    """A time from it, carried over to another number of ranks by the bus factor."""
-    factor = collectives.bus_factor(op, wanted) / collectives.bus_factor(op, ranks)
-    return curve_us(hardware_name, op, ranks, nbytes) * factor
+    """A time from it, carried over to another number of ranks."""
+    found = curve(hardware_name, op, ranks)
+    return found.time_us(nbytes) * carry_factor(found, wanted)
+
+
+def carried_busbw_gbps(
+    hardware_name: str, op: str, ranks: int, wanted: int, nbytes: float
+) -> float:
+    """The same as bus bandwidth."""
+    us = carried_us(hardware_name, op, ranks, wanted, nbytes)
+    return collectives.busbw_gbps(op, wanted, nbytes, us)
 
 
 def buckets_us(total_bytes: float, bucket_bytes: float) -> float:

@@ -5,11 +5,12 @@ import pytest
 from braid.plan import hardware, network
 from braid.plan.basis import Basis
 from braid.plan.formulas import collectives
-from braid.plan.predict import Request, predict
+from braid.plan.predict import Request, carry_factor, predict
 from braid.plan.wrong import PlanError
 
 MIB = 1 << 20
 A100 = hardware.find("a100-nvlink3").paths[0]
+H200 = hardware.find("h200-nvlink4").paths[0]
 H100 = hardware.find("h100-nvlink4").paths[0]
 MI300 = hardware.find("mi300x-xgmi").paths[0]
 
@@ -31,6 +32,15 @@ def test_other_ranks_are_carried_over_and_say_so():
     assert found.value == pytest.approx(16240 * 1.5 / 1.75)
 
 
+def test_where_the_switch_adds_its_bytes_carry_over():
+    """H200, 4 GiB, 4 to 7 GPUs: published bus bandwidths against the curve of 8."""
+    eight = next(c for c in H200.curves if (c.op, c.ranks) == ("all_reduce", 8))
+    for ranks, busbw in ((4, 363.3), (5, 414.2), (6, 435.6), (7, 460.0)):
+        us = eight.time_us(4096 * MIB) * carry_factor(eight, ranks)
+        found = collectives.busbw_gbps("all_reduce", ranks, 4096 * MIB, us)
+        assert found == pytest.approx(busbw, rel=0.025)
+
+
 def test_beyond_the_measured_sizes_is_assumed():
     found = predict(Request("all_reduce", 32 * 1024 * MIB, 8), A100).time_us
     assert found.basis is Basis.ASSUMED
@@ -46,11 +56,14 @@ def test_without_measurements_the_links_decide():
     assert found.time_us.value > found.least_us.value
 
 
+@pytest.mark.parametrize("name", hardware.names())
 @pytest.mark.parametrize("op", collectives.OPS)
-@pytest.mark.parametrize("nbytes", [1, 1024, MIB, 1024 * MIB])
-def test_nothing_is_faster_than_the_specified_rate(op, nbytes):
-    found = predict(Request(op, nbytes, 8), H100)
-    assert found.time_us.value >= found.least_us.value
+@pytest.mark.parametrize("nbytes", [1, MIB, 1024 * MIB, 16384 * MIB])
+def test_nothing_is_faster_than_the_specified_rate(name, op, nbytes):
+    node = hardware.find(name)
+    for ranks in range(2, node.gpus_per_node + 1):
+        found = predict(Request(op, nbytes, ranks), node.paths[0])
+        assert found.time_us.value >= found.least_us.value, found
 
 
 def test_more_bytes_take_longer():
@@ -97,6 +110,12 @@ def test_inside_and_outside_overlap_at_best():
     assert found.most_us is not None
     assert found.least_us.value < found.time_us.value < found.most_us.value
     assert found.least_us.value < 22050 < found.most_us.value  # measured
+
+
+@pytest.mark.parametrize("path", [H100, MI300])
+def test_one_gpu_per_node_uses_its_nic_alone(path):
+    found = predict(Request("all_reduce", 1024 * MIB, 1, 4), path, network.given(400, "gpu"))
+    assert found.least_us.value == pytest.approx(1.5 * 1024 * MIB / 50e3)
 
 
 def test_one_rank_talks_to_nobody():
