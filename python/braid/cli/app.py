@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import braid
-from braid.cli import report, sizes, topo
+from braid.cli import plan, report, sizes, topo
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(topo.app, name="topo")
+app.add_typer(plan.app, name="plan")
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
