@@ -25,6 +25,9 @@ class Alone(Crew):
     def slowest(self, times):
         return list(times)
 
+    def every(self, number):
+        return [number] * self.size
+
     def least(self, number):
         return number
 
