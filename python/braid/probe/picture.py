@@ -13,6 +13,7 @@ from braid.probe.table import by_number
 Axes: TypeAlias = Any  # matplotlib has no types
 _BAR, _INK = "#1b6ca8", "#12355b"
 _BAR_INCHES = 0.26
+_ACROSS = 3  # heat maps beside each other
 
 
 def save(record: ProbeRecord, path: Path) -> None:
@@ -26,11 +27,13 @@ def save(record: ProbeRecord, path: Path) -> None:
     shown = [one for one in record.series if one.times]
     groups = list(dict.fromkeys(one.group for one in shown))
     if record.kind == "p2p":
-        figure, grid = plt.subplots(
-            1, len(groups), figsize=(4 * len(groups), 4), layout="constrained", squeeze=False
-        )
-        for axes, group in zip(grid.flat, groups, strict=True):
+        wide, high = min(len(groups), _ACROSS), -(-len(groups) // _ACROSS)
+        size = (3.6 * wide, 3.6 * high)
+        figure, grid = plt.subplots(high, wide, figsize=size, layout="constrained", squeeze=False)
+        for axes, group in zip(grid.flat, groups, strict=False):
             _heat(axes, group, [one for one in shown if one.group == group])
+        for axes in grid.flat[len(groups) :]:
+            axes.set_axis_off()
     else:
         size = (9, 1.2 + _BAR_INCHES * len(shown))
         figure, axes = plt.subplots(figsize=size, layout="constrained")

@@ -31,20 +31,29 @@ def _matrices(record: ProbeRecord, out: Console) -> None:
     groups = list(dict.fromkeys(one.group for one in record.series))
     for group in groups:
         own = [one for one in record.series if one.group == group]
-        out.print(matrix(group, own), no_wrap=True)
+        out.print(title(group, own))
+        out.print(matrix(own))
     out.print("from a row to a column", style="dim")
     if any(one.verdict in ("slow", "fast") for one in record.series):
         out.print(LEGEND, style="dim")
 
 
-def matrix(group: str, series: Sequence[Series]) -> Table:
+def title(group: str, series: Sequence[Series]) -> str:
+    """What a matrix holds."""
+    what = "us" if _is_latency(series) else "GB/s"
+    return f"{group}, {format_size(series[0].bytes)}, {what}"
+
+
+def _is_latency(series: Sequence[Series]) -> bool:
+    return all(one.gbps is None and one.times for one in series)
+
+
+def matrix(series: Sequence[Series]) -> Table:
     """From a row to a column."""
-    is_latency = all(one.gbps is None for one in series)
+    is_latency = _is_latency(series)
     names = sorted({name for one in series for name in (one.start, one.end)}, key=by_number)
     cells = {(one.start, one.end): one for one in series}
-    size = format_size(series[0].bytes)
-    what = "us" if is_latency else "GB/s"
-    table = Table(title=f"{group}, {size}, {what}", title_justify="left")
+    table = Table()
     table.add_column("")
     for name in names:
         table.add_column(name, justify="right", no_wrap=True)
