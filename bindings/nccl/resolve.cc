@@ -4,10 +4,10 @@
 // starts, and nearly none of them uses NCCL.
 #include <atomic>
 #include <cstdint>
-#include <iterator>
 
 #include "base/config.h"
 #include "base/log.h"
+#include "bindings/nccl/hooks.h"
 #include "bindings/nccl/library.h"
 #include "bindings/nccl/names.h"
 
@@ -27,32 +27,42 @@ int without_library() { return kSystemError; }
 int without_function() { return kInvalidUsage; }
 const char* text_without_library() { return "braid: the real NCCL library was not found"; }
 
+// GetLastError and GetErrorString answer texts.
 template <typename Function>
 void* address_of(Function* function) {
   return reinterpret_cast<void*>(function);
 }
 
 struct Opened {
-  Config config;
+  Settings settings;
   Result<Library> library = unavailable("not opened");
 };
 
+// A program that wants NCCL gets it, whatever is wrong with our own variables.
+Config config_or_defaults(Settings& settings) {
+  const Result<Config> config = Config::from_environment();
+  const Result<Settings> wanted =
+      config.ok() ? settings_from(config.value()) : Result<Settings>(config.status());
+  if (wanted.ok())
+    settings = wanted.value();
+  else
+    log::error("nccl", "everything is left to NCCL: {}", wanted.status().message());
+  settings.is_on = settings.is_on && wanted.ok();
+  return config.ok() ? config.value() : Config();
+}
+
 Opened open_library() {
   Opened opened;
-  std::vector<std::string> warnings;
-  Result<Config> config = Config::from_environment(&warnings);
-  for (const std::string& warning : warnings) log::warn("nccl", "{}", warning);
-  if (config.ok())
-    opened.config = std::move(config).value();
-  else
-    log::error("nccl", "{}; all defaults are used", config.status().message());
-  if (!log::configure(opened.config.text("BRAID_LOG")))
-    log::warn("nccl", "BRAID_LOG '{}' is not understood", opened.config.text("BRAID_LOG"));
-  opened.library = Library::open(opened.config.text("BRAID_NCCL_REAL"));
-  if (opened.library.ok())
-    log::info("nccl", "the real library is {}", opened.library->path());
-  else
+  const Config config = config_or_defaults(opened.settings);
+  if (!log::configure(config.text("BRAID_LOG")))
+    log::warn("nccl", "BRAID_LOG '{}' is not understood", config.text("BRAID_LOG"));
+  opened.library = Library::open(config.text("BRAID_NCCL_REAL"));
+  if (!opened.library.ok()) {
     log::error("nccl", "{}", opened.library.status().message());
+    return opened;
+  }
+  log::info("nccl", "the real library is {}", opened.library->path());
+  if (opened.settings.is_on) start_hooks(opened.library.value(), opened.settings);
   return opened;
 }
 
@@ -68,9 +78,11 @@ void* stand_in(Name name, bool has_library) {
 }
 
 void* target_of(Name name) {
+  const Settings& settings = opened().settings;
   const Result<Library>& library = opened().library;
   void* real = library.ok() ? library.value().find(symbol_of(name)) : nullptr;
-  if (real != nullptr) return real;
+  void* hook = settings.is_on ? hook_of(name, settings) : nullptr;
+  if (real != nullptr) return hook != nullptr ? hook : real;
   if (library.ok())
     log::warn("nccl", "{}: the library {} has no such function", symbol_of(name),
               library.value().path());
