@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -10,12 +11,16 @@
 #include "base/log.h"
 #include "bindings/nccl/shim.h"
 
+#define BRAID_NCCL_API __attribute__((visibility("default")))
+
 extern "C" {
 extern const int braid_nccl_is_shim;
 /// How many calls of each braid::nccl::Op were taken over and handed on; returns how many there
 /// are.
-__attribute__((visibility("default"))) size_t braid_nccl_counts(uint64_t* taken,
-                                                                uint64_t* handed_on, size_t room);
+BRAID_NCCL_API size_t braid_nccl_counts(uint64_t* taken, uint64_t* handed_on, size_t room);
+/// Whether communicators made from now on may be taken over. For measuring both in one process;
+/// ranks that call it differently have communicators of NCCL's.
+BRAID_NCCL_API void braid_nccl_take_over(int is_on);
 }
 
 namespace braid::nccl {
@@ -23,6 +28,7 @@ namespace braid::nccl {
 namespace {
 
 Shim* the_shim = nullptr;  // never destroyed, as the real library
+std::atomic<bool> signs_for_more{true};
 
 Result<const braid_nccl_core*> open_core_beside_us() {
   Dl_info us{};
@@ -188,6 +194,7 @@ NcclResult Recv(void* recv, size_t count, int dtype, int peer, NcclComm comm, Cu
 void start_hooks(const Library& library, const Settings& settings) {
   real = load_real(library);
   the_shim = new Shim(real, settings, opened_core);
+  the_shim->sign_for_more(signs_for_more);
   pthread_atfork(nullptr, nullptr, [] { the_shim->disown(); });
 }
 
@@ -213,4 +220,9 @@ size_t braid_nccl_counts(uint64_t* taken, uint64_t* handed_on, size_t room) {
     handed_on[i] = the_shim != nullptr ? the_shim->counts().handed_on[i].load() : 0;
   }
   return kNumOps;
+}
+
+void braid_nccl_take_over(int is_on) {
+  braid::nccl::signs_for_more = is_on != 0;
+  if (braid::nccl::the_shim != nullptr) braid::nccl::the_shim->sign_for_more(is_on != 0);
 }

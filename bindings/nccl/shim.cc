@@ -71,8 +71,8 @@ Shim::Group& Shim::this_group() {
 
 // A communicator whose size is not known yet (0) signs: it is looked at again when it is.
 std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks) {
-  const bool is_possible =
-      settings_.is_on && !is_disowned_ && num_ranks != 1 && num_ranks <= BRAID_NCCL_MOST_RANKS;
+  const bool is_possible = settings_.is_on && signs_ && !is_disowned_ && num_ranks != 1 &&
+                           num_ranks <= BRAID_NCCL_MOST_RANKS;
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
   if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr);
   Why why;

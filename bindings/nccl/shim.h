@@ -53,6 +53,8 @@ class Shim {
   NcclResult group_simulate_end(void* simulation);
 
   const Counts& counts() const { return counts_; }
+  /// Off: communicators made from now on are left to NCCL.
+  void sign_for_more(bool is_on) { signs_ = is_on; }
   /// In a forked child everything is handed on: neither library's threads are there.
   void disown() { is_disowned_ = true; }
 
@@ -85,6 +87,7 @@ class Shim {
   const OpenCore open_core_;
   Comms comms_;
   Counts counts_;
+  std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
 };
 

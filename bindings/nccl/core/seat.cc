@@ -104,9 +104,11 @@ class LiveSeats {
 
  private:
   void leave() {
+    if (sys::process_id() != owner_) return;  // a fork has none of the threads
     const std::lock_guard lock(mutex_);
     for (Seat* seat : seats_) seat->leave();
   }
+  const int owner_ = sys::process_id();
   std::mutex mutex_;
   std::set<Seat*> seats_;
 };

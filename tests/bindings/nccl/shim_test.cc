@@ -446,6 +446,17 @@ TEST_F(ShimTest, AForkedChildHandsEverythingOn) {
   EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 1", "real destroy"));
 }
 
+TEST_F(ShimTest, CommunicatorsCanBeMadeWithoutUs) {
+  shim_.sign_for_more(false);
+  const NcclComm theirs = make(1, "k");
+  shim_.sign_for_more(true);
+  const NcclComm ours = make(2, "l");
+  log();
+  submit(call_on(theirs, 8));
+  submit(call_on(ours, 8));
+  EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 1", "open l", "run all_reduce 8"));
+}
+
 TEST_F(ShimTest, CallsAreCounted) {
   const NcclComm comm = make(1, "k");
   submit(call_on(comm, 8));
