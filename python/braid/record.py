@@ -158,23 +158,24 @@ def from_json(document: Json) -> Record:
 
     ValueError names the place that does not fit.
     """
-    record = _build(Record, document, "record")
+    record = build(Record, document, "record")
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
     return record  # type: ignore[no-any-return]
 
 
-def _build(kind: Kind, value: Json, where: str) -> Json:
+def build(kind: Kind, value: Json, where: str) -> Json:
+    """A value of `kind` out of parsed JSON. ValueError names the place that does not fit."""
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else _build(_not_none(kind), value, where)
+        return None if value is None else build(_not_none(kind), value, where)
     if origin is list:
         _expect(isinstance(value, list), "a list", value, where)
-        return [_build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
     if origin is dict:
         _expect(isinstance(value, dict), "an object", value, where)
         return {
-            key: _build(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()
+            key: build(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()
         }
     if is_dataclass(kind):
         return _build_object(kind, value, where)
@@ -189,7 +190,7 @@ def _build_object(kind: Kind, value: Json, where: str) -> Json:
     _expect(value.keys() <= known, "no other fields", sorted(value.keys() - known), where)
     hints = get_type_hints(kind)
     return kind(
-        **{name: _build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
+        **{name: build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
     )
 
 
@@ -240,15 +241,29 @@ def _object_schema(kind: Kind) -> dict[str, Any]:
     }
 
 
-def json_schema() -> dict[str, Any]:
-    """The format as JSON Schema (2020-12)."""
-    parts = (Host, Versions, FabricLink, LinkUse, Samples, Baseline, Result)
+def parts_of(kind: Kind) -> list[Kind]:
+    """The classes that a class's fields are made of, each once."""
+    found: list[Kind] = []
+    for hint in get_type_hints(kind).values():
+        for part in (hint, *get_args(hint)):
+            if is_dataclass(part) and part not in found:
+                found += [part, *(deeper for deeper in parts_of(part) if deeper not in found)]
+    return found
+
+
+def schema_of(kind: Kind, name: str) -> dict[str, Any]:
+    """A format as JSON Schema (2020-12)."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"braid record, {SCHEMA}",
-        **_object_schema(Record),
-        "$defs": {part.__name__: _object_schema(part) for part in parts},
+        "title": f"braid record, {name}",
+        **_object_schema(kind),
+        "$defs": {part.__name__: _object_schema(part) for part in parts_of(kind)},
     }
+
+
+def json_schema() -> dict[str, Any]:
+    """This format."""
+    return schema_of(Record, SCHEMA)
 
 
 def main() -> None:

@@ -29,9 +29,9 @@ constexpr Option kOptions[] = {
      "Size of the cells that a block is cut into; 0 lets the plan choose."},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
-    {"BRAID_GPU_DIRECT", OptionType::kBytes, "16MiB",
-     "Largest GPU message (all ranks' blocks together) that goes by one kernel's stores instead of "
-     "copy engines; 0 for none."},
+    {"BRAID_GPU_DIRECT", OptionType::kBytes, "32MiB",
+     "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
+     "of copy engines, and up to four times as much of the others; 0 for none."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "512KiB",
@@ -55,6 +55,9 @@ constexpr Option kOptions[] = {
      "Secret shared by the ranks of one job; proved by HMAC, never sent and never printed."},
     {"BRAID_LINKS", OptionType::kString, "auto",
      "Links to use: auto, or a comma list of shm, staged, rdma, rdma:PROVIDER:ADDRESS."},
+    {"BRAID_LINK_CAP", OptionType::kString, "",
+     "Holds a link between GPUs to a rate in each direction, for experiments: nvlink:147 (GB/s). "
+     "Messages that go by packets are not held."},
     {"BRAID_LOG", OptionType::kString, "warn",
      "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
     {"BRAID_NCCL", OptionType::kBool, "on",

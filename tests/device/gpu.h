@@ -60,11 +60,18 @@ class Kernels {
 };
 
 template <typename Args>
-void launch(cudaKernel_t kernel, uint32_t blocks, uint32_t threads, Args args,
-            cudaStream_t stream) {
+void launch(cudaKernel_t kernel, uint32_t blocks, uint32_t threads, Args args, cudaStream_t stream,
+            uint32_t shared_bytes = 0) {
   void* params[] = {&args};
   CHECK_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(threads),
-                              params, 0, stream));
+                              params, shared_bytes, stream));
+}
+
+/// Dynamic shared memory over 48 KiB must be allowed.
+inline void allow_shared_bytes(cudaKernel_t kernel, uint32_t bytes) {
+  CHECK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                  cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
 }
 
 /// splitmix64: another number for every (seed, index).

@@ -117,8 +117,23 @@ Bytes wanted(const Arrays& arrays, Dtype dtype, RedOp op, const Case& c) {
   return out;
 }
 
+/// Blocks and their dynamic shared memory: none, and rings (coll/reduce/ring_body.cuh) that go
+/// round several times.
+struct Shape {
+  uint32_t blocks;
+  int ring_width;
+};
+constexpr Shape kShapes[] = {{5, 0}, {1, 1}, {2, 2}, {1, 4}};
+constexpr uint32_t kMostSharedBytes = 227 << 10;  // of one block on sm_90
+
+uint32_t shared_bytes(const Shape& shape, int num_srcs) {
+  const uint32_t bytes = coll::ring_bytes(shape.ring_width, num_srcs, coll::kReduceThreads);
+  return bytes <= kMostSharedBytes ? bytes : 0;
+}
+
 /// Sources are moved to their offsets on the device; the bytes before and behind stay as they are.
-bool is_right(Arrays& arrays, cudaKernel_t kernel, Dtype dtype, RedOp op, const Case& c) {
+bool is_right(Arrays& arrays, cudaKernel_t kernel, Dtype dtype, RedOp op, const Case& c,
+              const Shape& shape) {
   const uint64_t used_bytes = c.count * dtype_bytes(dtype);
   const Bytes want = wanted(arrays, dtype, op, c);
   coll::ReduceArgs args{};
@@ -140,7 +155,8 @@ bool is_right(Arrays& arrays, cudaKernel_t kernel, Dtype dtype, RedOp op, const 
     args.dsts[0] = const_cast<void*>(args.srcs[1]);
     CHECK_CUDA(cudaMemset(static_cast<uint8_t*>(args.dsts[0]) + used_bytes, kUntouched, 64));
   }
-  launch(kernel, 5, coll::kReduceThreads, args, nullptr);
+  launch(kernel, shape.blocks, coll::kReduceThreads, args, nullptr,
+         shared_bytes(shape, c.num_srcs));
   CHECK_CUDA(cudaDeviceSynchronize());
   for (int d = 0; d < c.num_dsts; ++d) {
     Bytes got(want.size());
@@ -160,23 +176,26 @@ void check_kernels(const Kernels& kernels, Dtype dtype) {
   for (const RedOp op : kAllRedOps) {
     const cudaKernel_t kernel = kernels.find(coll::reduce_kernel_name(dtype, op));
     int wrong = 0;
-    for (const Case& c : kCases) {
-      const bool right = is_right(arrays, kernel, dtype, op, c);
+    allow_shared_bytes(kernel, kMostSharedBytes);
+    for (size_t k = 0; k < std::size(kCases) * std::size(kShapes); ++k) {
+      const Case& c = kCases[k / std::size(kShapes)];
+      const Shape& shape = kShapes[k % std::size(kShapes)];
+      const bool right = is_right(arrays, kernel, dtype, op, c, shape);
       ++(right ? passed : failed);
       if (right) continue;
       ++wrong;
-      std::printf("  %lu elements of %d sources to %d, offset %lu, skew %lu%s\n",
-                  static_cast<unsigned long>(c.count), c.num_srcs, c.num_dsts,
+      std::printf("  %lu elements of %d sources to %d, ring %d, offset %lu, skew %lu%s\n",
+                  static_cast<unsigned long>(c.count), c.num_srcs, c.num_dsts, shape.ring_width,
                   static_cast<unsigned long>(c.offset_bytes),
                   static_cast<unsigned long>(c.skew_bytes), c.is_in_place ? ", in place" : "");
     }
     std::printf("%s %s, %zu cases\n", wrong == 0 ? "ok  " : "FAIL",
-                coll::reduce_kernel_name(dtype, op), std::size(kCases));
+                coll::reduce_kernel_name(dtype, op), std::size(kCases) * std::size(kShapes));
     std::fflush(stdout);
   }
 }
 
-void print_speed(const Kernels& kernels, const char* name, int num_srcs, uint32_t blocks) {
+void print_speed(const Kernels& kernels, const char* name, int num_srcs, const Shape& shape) {
   constexpr uint64_t kBytes = uint64_t{64} << 20;
   constexpr int kCalls = 20;
   const cudaKernel_t kernel = kernels.find(name);
@@ -194,14 +213,18 @@ void print_speed(const Kernels& kernels, const char* name, int num_srcs, uint32_
   cudaEvent_t begin, end;
   CHECK_CUDA(cudaEventCreate(&begin));
   CHECK_CUDA(cudaEventCreate(&end));
-  launch(kernel, blocks, coll::kReduceThreads, args, nullptr);
+  const uint32_t shared = shared_bytes(shape, num_srcs);
+  allow_shared_bytes(kernel, kMostSharedBytes);
+  launch(kernel, shape.blocks, coll::kReduceThreads, args, nullptr, shared);
   CHECK_CUDA(cudaEventRecord(begin));
-  for (int k = 0; k < kCalls; ++k) launch(kernel, blocks, coll::kReduceThreads, args, nullptr);
+  for (int k = 0; k < kCalls; ++k)
+    launch(kernel, shape.blocks, coll::kReduceThreads, args, nullptr, shared);
   CHECK_CUDA(cudaEventRecord(end));
   CHECK_CUDA(cudaDeviceSynchronize());
   float ms = 0;
   CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
-  std::printf("%s, %d sources of 64 MiB, %u blocks: reads %.0f GB/s\n", name, num_srcs, blocks,
+  std::printf("%s, %d sources of 64 MiB, %u blocks, ring %d: reads %.0f GB/s\n", name, num_srcs,
+              shape.blocks, shared == 0 ? 0 : shape.ring_width,
               1e-6 * static_cast<double>(kBytes) * num_srcs * kCalls / ms);
   for (void* p : memory) CHECK_CUDA(cudaFree(p));
   CHECK_CUDA(cudaEventDestroy(begin));
@@ -217,7 +240,9 @@ int main(int argc, char** argv) {
   for (const braid::Dtype dtype : braid::kAllDtypes) check_kernels(kernels, dtype);
   for (const char* name : {"braid_reduce_bfloat16_sum", "braid_reduce_float16_avg"})
     for (const uint32_t blocks : {8, 16, 32, 132})
-      for (const int num_srcs : {2, 4, 8}) print_speed(kernels, name, num_srcs, blocks);
+      for (const int num_srcs : {2, 4, 8})
+        for (const int ring_width : {0, 1, 2, 4})
+          print_speed(kernels, name, num_srcs, {blocks, ring_width});
   std::printf("reduce: %d passed, %d failed\n", passed, failed);
   return failed == 0 ? 0 : 1;
 }

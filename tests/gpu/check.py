@@ -136,6 +136,16 @@ class Check:
                 comm.all_reduce(self.on_gpu(one), out=part),
                 comm.all_reduce(one.clone()),
             )
+            self.same(
+                "all_gather from a skewed address " + what,
+                comm.all_gather(self.on_gpu(one, 1), out=out),
+                comm.all_gather(one),
+            )
+            self.same(
+                "all_to_all to a skewed address " + what,
+                comm.all_to_all(self.on_gpu(many), out=self.on_gpu(many, 3)),
+                comm.all_to_all(many),
+            )
             part.copy_(one)
             self.same(
                 "all_reduce registered in place",
@@ -187,7 +197,9 @@ class Check:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--tiny", action="store_true", help="for compute-sanitizer: small shapes")
+    args = parser.parse_args()
+    quick = args.quick
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(gpu)
     with braid.init(tune=False, progress=False) as comm:
@@ -202,6 +214,11 @@ def main() -> int:
                     f"{name}: {check.done} cases, {check.wrong} wrong, {took_s:.1f} s", flush=True
                 )
 
+        if args.tiny:
+            for dtype in (torch.bfloat16, torch.float32, torch.int8):
+                group(f"tiny {dtype}", check.all_sizes, [0, 1, 1000, 30_001], dtype, "sum")
+            group("tiny registered", check.registered, 200_000, torch.float32)
+            return 1 if check.wrong else 0
         sizes = [0, 1, 3, 1000, 4097, 70_001]
         if not quick:
             sizes += [17, 1_000_003]
@@ -210,11 +227,11 @@ def main() -> int:
                 group(f"{dtype} {op}", check.all_sizes, sizes, dtype, op)
         for dtype in (torch.bfloat16, torch.float32, torch.int8):
             group(f"middle {dtype}", check.all_sizes, [262_144, 1_000_000, 1_000_003], dtype, "sum")
-        for count in (5_000_000,) if quick else (5_000_000, 40_000_000):
+        for count in (5_000_000, 25_000_003) if quick else (5_000_000, 40_000_000):
             group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
             group(f"registered {count}", check.registered, count, torch.float32)
         group("streams", check.streams)
-        for count in (1000, 500_000, 3_000_000, 8_000_000):
+        for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
         if comm.rank == 0:
             print(

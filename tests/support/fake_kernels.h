@@ -90,7 +90,7 @@ class FakeWait {
 
 /// barrier.cu. Thread p of the kernel is pass p of a loop.
 inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
-                         uint64_t signature) {
+                         const nvlink::Meeting& meeting) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank, size = team.facts().size;
   const uint64_t number = board.numbers[channel] + 1;
@@ -100,9 +100,12 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
   std::vector<std::pair<int, FakeWait>> waits;
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
+    const bool tells = (meeting.tells >> peer & 1U) != 0;
+    const bool hears = (meeting.hears >> peer & 1U) != 0;
     nvlink::BoardCell* theirs = cell_of(peer, rank);
-    theirs->signature[number % 2] = signature;
-    std::atomic_ref(theirs->number).store(number, std::memory_order_release);
+    if (tells && hears) theirs->signature[number % 2] = meeting.signature;
+    if (tells) std::atomic_ref(theirs->number).store(number, std::memory_order_release);
+    if (!hears) continue;
     waits.emplace_back(
         peer, FakeWait(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0));
   }
@@ -111,8 +114,9 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
       const FakeWait::Outcome outcome = entry.second.look(team);
       if (outcome != FakeWait::Outcome::kArrived) return outcome == FakeWait::Outcome::kGaveUp;
       const uint64_t meant = cell_of(rank, entry.first)->signature[number % 2];
-      if (meant != signature)
-        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, signature, meant, false);
+      const bool tells = (meeting.tells >> entry.first & 1U) != 0;
+      if (tells && meant != meeting.signature)
+        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, meeting.signature, meant, false);
       return true;
     });
     std::this_thread::yield();
@@ -221,11 +225,22 @@ inline void fake_host_ring(const FakeTeam& team, const pcie::HostRing& ring,
   }
 }
 
-/// braid_barrier and braid_host_ring.
+/// hold.cu.
+inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
+  if (cost_ns == 0) *free_ns = std::max(*free_ns, static_cast<uint64_t>(now_ns()));
+  *free_ns += cost_ns;
+  while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
+}
+
+/// braid_barrier, braid_hold and braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
-                 argument<int32_t>(args, 2), argument<uint64_t>(args, 3));
+                 argument<int32_t>(args, 2), argument<nvlink::Meeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_hold(argument<uint64_t*>(args, 0), argument<uint64_t>(args, 1));
     return Status();
   });
   cuda.define_kernel("braid_host_ring", [](const sys::LaunchShape& shape, std::span<void*> args) {

@@ -66,13 +66,26 @@ def bench(
     ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
     sizes_text: Annotated[
         str, typer.Option("--sizes", help="64MiB, or a range 1KiB:64MiB:x4.")
-    ] = "64MiB",
-    ranks: Ranks = 4,
+    ] = "",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes: 4, or one for every GPU.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
+    suite: Annotated[str, typer.Option(help="GPUs: flexlink, every figure of the paper.")] = "",
+    baselines: Annotated[
+        str, typer.Option(help="GPUs: a list of nccl, nccl-best, symm; all, none.")
+    ] = "all",
+    variants: Annotated[
+        str, typer.Option(help="GPUs, braid too: a list of unregistered, links; all, none.")
+    ] = "none",
+    mode: Annotated[
+        str, typer.Option(help="GPUs: eager, graph, both; auto: graph up to 4 MiB.")
+    ] = "auto",
     links: Annotated[str, typer.Option(help="Links to use: auto, or shm,staged,rdma.")] = "",
     pace: Annotated[
         str, typer.Option(help="Slow links down: shm=400MB/s,staged=200MB/s@50us.")
     ] = "",
-    dtype: Annotated[str, typer.Option(help="Element type, as NumPy names it.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32, or on GPUs bfloat16, if not said.")] = "",
     redop: Annotated[
         str, typer.Option("--op", help="Reduction: sum, prod, min, max, avg.")
     ] = "sum",
@@ -80,33 +93,69 @@ def bench(
     warmup: Annotated[int, typer.Option(help="Calls before the first sample.")] = 2,
     against: Annotated[
         str, typer.Option(help="Baseline in the same run: best-link, fixed-shares, gloo, none.")
-    ] = "best-link",
+    ] = "",
     check: Annotated[int, typer.Option(help="Checked calls per case, before timing.")] = 1,
-    time_budget: Annotated[float, typer.Option(help="Seconds for all cases, roughly.")] = 60.0,
+    time_budget: Annotated[float, typer.Option(help="Seconds for all cases; 0: 60 or more.")] = 0.0,
     timeout: Annotated[str, typer.Option(help="Deadline of every wait, such as 30s.")] = "",
     tune: Annotated[str, typer.Option(help="Measure the links at start: auto, off, force.")] = "",
     json_path: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
     svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
+    commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,
 ) -> None:
     """Check every byte of the collectives, then time them against a baseline in the same run.
 
     Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm).
     """
+    from braid.bench.command import Asked, Refused, gpus_to_use
+    from braid.bench.command import run as run_on_gpus
     from braid.cli.bench import Settings, run_rank
     from braid.cli.measure import Effort
 
-    _check_ranks(ranks)
     _check_counts(iters=iters, check=check, warmup=warmup)
-    _check_against(against)
     chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
+    asked = Asked(
+        device=device,
+        suite=suite,
+        ops=_words(ops, "ops"),
+        sizes=_sizes(sizes_text) if sizes_text else [],
+        ranks=ranks,
+        dtype=dtype,
+        redop=redop,
+        mode=mode,
+        baselines=baselines,
+        variants=variants,
+        samples=iters,
+        time_budget_s=time_budget,
+        options={name: text for name, text in chosen.items() if text},
+        json_path=json_path,
+        svg_path=svg_path,
+        commit=commit,
+        quiet=quiet,
+        host_only=[
+            name
+            for name, text in (("--links", links), ("--pace", pace), ("--against", against))
+            if text
+        ],
+    )
+    try:
+        count = gpus_to_use(asked)
+        if count:
+            raise typer.Exit(run_on_gpus(asked, count))
+    except Refused as refused:
+        fail(f"bench: {refused}")
+    ranks = ranks or 4
+    against = against or "best-link"
+    _check_ranks(ranks)
+    _check_against(against)
     settings = Settings(
         ops=_words(ops, "ops"),
-        sizes=_sizes(sizes_text),
-        dtype=_words(dtype, "dtype")[0],
+        sizes=_sizes(sizes_text or "64MiB"),
+        dtype=_words(dtype or "float32", "dtype")[0],
         redop=_words(redop, "op")[0],
         against=against,
         effort=Effort(samples=iters, warm_up_calls=warmup, checks=check),
-        time_budget_s=time_budget,
+        time_budget_s=time_budget or 60.0,
         options={name: text for name, text in chosen.items() if text},
         json_path=json_path,
         svg_path=svg_path,
@@ -153,19 +202,24 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the record and the plot.")] = Path(
         "build/demo"
     ),
-    ranks: Ranks = 4,
-    size: Annotated[str, typer.Option(help="Bytes of each operation.")] = "64MiB",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes: 4, or one for every GPU.")
+    ] = 0,
+    size: Annotated[str, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = "",
     time_budget: Annotated[float, typer.Option(help="Seconds for measuring, roughly.")] = 35.0,
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; cpu.")] = "auto",
 ) -> None:
-    """Five operations over three paced links against the best one, then a training.
+    """On GPUs: five operations against the CPU's bytes, then NCCL's times. Between CPUs: five
+    operations over three paced links against the best one, then a training.
 
     About a minute.
     """
     from braid.cli import demo as story
 
-    _check_ranks(ranks)
-    _sizes(size)
-    raise typer.Exit(story.run(out, ranks, size, time_budget))
+    _check_ranks(ranks or 4)
+    if size:
+        _sizes(size)
+    raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
 
 @app.command()

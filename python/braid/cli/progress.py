@@ -5,13 +5,24 @@ elsewhere.
 import os
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from braid.cli.cases import Case
 from braid.cli.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
+
+
+class Case(Protocol):
+    """What is being measured, between CPUs or on GPUs."""
+
+    @property
+    def op(self) -> str:
+        """The operation."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
 
 
 def _name(case: Case) -> str:

@@ -40,7 +40,7 @@ def format_size(size: int) -> str:
     """ "64 MiB", "1.5 KiB", "12 B"."""
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= scale:
-            return f"{size / scale:.3g} {unit}" if size % scale else f"{size // scale} {unit}"
+            return f"{size / scale:.4g} {unit}" if size % scale else f"{size // scale} {unit}"
     return f"{size} B"
 
 

@@ -1,18 +1,21 @@
 // all_reduce on the device, in segments of what the scratch holds. In a segment every rank owns one
 // slice, cut into a few pieces:
 //
-//   caller's stream  barrier, operands 0, operands 1, ...    results 0, results 1, ... barrier
-//   side stream               barrier, sum 0     barrier, sum 1 ...
+//   caller's stream  barrier                                                             barrier
+//   push stream      operands 0, operands 1, ...            results 0, results 1, ...
+//   side stream                  barrier, sum 0     barrier, sum 1 ...
+//   copies' stream                                               barrier, out 0   barrier, out 1
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
 // exposed. The end of a segment goes over the host link, on a stream of its own. Results go
-// straight into peers' registered memory; otherwise into their scratch, from where they are copied
-// out at the segment's end.
+// straight into peers' registered memory; otherwise into their scratch, from where each piece is
+// copied out when everyone's has landed.
 #include <algorithm>
 
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -22,8 +25,10 @@ namespace {
 
 constexpr int kSegmentChannel = 0;
 constexpr int kSumsChannel = 1;
+constexpr int kResultsChannel = 3;
 constexpr uint64_t kUnit = 256;  // slices and pieces hold whole elements and begin aligned
-constexpr uint64_t kSmallPiece = 8 << 20;  // a copy below it pays more for its start than it hides
+constexpr uint64_t kSmallPiece = 4 << 20;   // a copy below it pays more for its start than it hides
+constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hides behind the first
 constexpr uint64_t kMostPieces = 4;
 constexpr uint64_t kLastingBlocks = 16;  // a sum has twice as long as one of reduce_scatter
 
@@ -37,7 +42,9 @@ class AllReduce {
             uint64_t signature)
       : device_(device),
         stream_(stream),
+        pushes_(device, stream),
         sums_(device.side(comm::Device::kSums)),
+        copies_(device.side(comm::Device::kCopies)),
         dtype_(dtype),
         op_(op),
         landing_(landing),
@@ -57,30 +64,38 @@ class AllReduce {
     send_ = send + begin;
     recv_ = recv + begin;
     slice_ = std::max(round_up((bytes_ + n_ - 1) / n_, kUnit), kUnit);
-    const uint64_t pieces = std::clamp<uint64_t>(slice_ / kSmallPiece, 1, kMostPieces);
+    const uint64_t pieces = num_pieces_of(slice_);
     piece_ = round_up((slice_ + pieces - 1) / pieces, kUnit);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(run_host_part(host));
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
     std::array<sys::Event, kMostPieces> summed;
     const uint64_t num_pieces = (slice_ + piece_ - 1) / piece_;
     for (uint64_t p = 0; p < num_pieces; ++p) {
       BRAID_RETURN_IF_ERROR(push_operands(p * piece_));
-      BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
+      BRAID_RETURN_IF_ERROR(pushes_.join(sums_));
       BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kSumsChannel, signature_));
       BRAID_RETURN_IF_ERROR(sum_piece(p * piece_));
       BRAID_ASSIGN_OR_RETURN(summed[p], device_.mark(sums_));
     }
     for (uint64_t p = 0; p < num_pieces; ++p) {
-      BRAID_RETURN_IF_ERROR(device_.wait(stream_, summed[p]));
+      BRAID_RETURN_IF_ERROR(pushes_.wait(summed[p]));
       BRAID_RETURN_IF_ERROR(push_results(p * piece_));
+      if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(p * piece_));
     }
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
-    return landing_.window != nullptr ? Status() : copy_out();
+    if (is_registered()) return device_.barrier(stream_, kSegmentChannel, signature_);
+    return device_.after(stream_, copies_);
   }
 
  private:
+  bool is_registered() const { return landing_.window != nullptr; }
+  static uint64_t num_pieces_of(uint64_t slice_bytes) {
+    if (slice_bytes < 2 * kSmallPiece) return 1;
+    return std::clamp<uint64_t>(slice_bytes / kLargePiece, 2, kMostPieces);
+  }
   struct Span {
     uint64_t begin;  // in the segment
     uint64_t bytes;
@@ -97,8 +112,8 @@ class AllReduce {
     return device_.scratch().at(owner) + static_cast<uint64_t>(source) * slice_ + at;
   }
   sys::DevicePtr results(int rank) const {
-    return landing_.window != nullptr ? landing_.at(rank) + begin_
-                                      : device_.scratch().at(rank) + device_.scratch_bytes() / 2;
+    return is_registered() ? landing_.at(rank) + begin_
+                           : device_.scratch().at(rank) + device_.scratch_bytes() / 2;
   }
 
   // The same in small: operands to their owners' scratch, behind NVLink's, the sum, results to
@@ -128,10 +143,9 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = span_of(peer, at);
-      BRAID_RETURN_IF_ERROR(
-          device_.copy(stream_, operand(peer, device_.rank(), at), send_ + span.begin, span.bytes));
+      pushes_.add(operand(peer, device_.rank(), at), send_ + span.begin, span.bytes);
     }
-    return {};
+    return pushes_.send();
   }
   Status sum_piece(uint64_t at) {
     const Span span = span_of(device_.rank(), at);
@@ -148,23 +162,26 @@ class AllReduce {
     const Span span = span_of(device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      BRAID_RETURN_IF_ERROR(
-          device_.copy(stream_, results(peer) + span.begin, recv_ + span.begin, span.bytes));
+      pushes_.add(results(peer) + span.begin, recv_ + span.begin, span.bytes);
+    }
+    return pushes_.send();
+  }
+  /// The others' results of a piece; our own are in place already.
+  Status copy_out(uint64_t at) {
+    BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
+    BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
+    for (int step = 1; step < device_.size(); ++step) {
+      const Span span = span_of((device_.rank() + step) % device_.size(), at);
+      BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + span.begin,
+                                         results(device_.rank()) + span.begin, span.bytes));
     }
     return {};
-  }
-  // Everything but our own slice, which is in place already.
-  Status copy_out() {
-    const uint64_t own = std::min(static_cast<uint64_t>(device_.rank()) * slice_, bytes_);
-    const uint64_t behind = std::min(own + slice_, bytes_);
-    const sys::DevicePtr from = results(device_.rank());
-    BRAID_RETURN_IF_ERROR(device_.copy(stream_, recv_, from, own));
-    return device_.copy(stream_, recv_ + behind, from + behind, bytes_ - behind);
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
-  const sys::Stream sums_;
+  Pushes pushes_;
+  const sys::Stream sums_, copies_;
   const Dtype dtype_;
   const RedOp op_;
   const comm::Landing landing_;

@@ -1,17 +1,24 @@
 // broadcast on the device. Among two ranks the root pushes. Among more it would have to send every
-// byte to every rank; instead the buffer is cut into stages, the root scatters a stage over the
-// others, and while it scatters the next, each passes its slice on:
+// byte to every rank; instead the buffer is cut into stages, a stage into a slice for each of the
+// others, and every one of them passes its slices on to the rest:
 //
-//   step t   root: slice j of stage t to rank j        others: own slice of stage t-1 to the others
+//   root     push stream    slice j of stage 0 to rank j, of stage 1, ...
+//            side stream                            tell 0          tell 1 ...
+//   others   side stream                            hear 0          hear 1 ...
+//            push stream                             slice of stage 0 to the rest, of stage 1 ...
 //
-// so that nobody sends a byte more than once. A barrier separates the steps. Where the buffer is
-// not registered everything lands in scratch, a segment at a time, and is copied out at its end.
+// so that nobody sends a byte more than once. The root tells (half a barrier) and goes on; nobody
+// waits for the slowest at every stage. Passing a stage on takes a rank (others - 1) / others of
+// the time that the root had for it: stages shrink by that factor, and only the last, small one's
+// is exposed. Where the buffer is not registered everything lands in scratch, a segment at a time,
+// and is copied out at its end.
 #include <algorithm>
 
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {
@@ -19,9 +26,14 @@ namespace braid::coll::device {
 namespace {
 
 constexpr int kStepsChannel = 0;
+constexpr int kLandedChannel = 1;
+constexpr int kStagesChannel = 2;  // sees half barriers only
 constexpr uint64_t kUnit = 256;
-constexpr uint64_t kMostStages = 8;
-constexpr uint64_t kSmallSlice = 8 << 20;  // a copy below it pays more for its start than it hides
+constexpr uint64_t kPiece = 32 << 20;
+constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its start than it hides
+
+uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return divided_up(bytes, unit) * unit; }
 
 class Broadcast {
  public:
@@ -29,6 +41,7 @@ class Broadcast {
             uint64_t signature)
       : device_(device),
         stream_(stream),
+        pushes_(device, stream),
         root_(root),
         landing_(landing),
         signature_(signature),
@@ -39,32 +52,28 @@ class Broadcast {
     buf_ = buf + begin;
     begin_ = begin;
     bytes_ = bytes - host;
-    bytes = bytes_;
-    const uint64_t stages =
-        others_ <= 1 ? 1 : std::clamp<uint64_t>(bytes / (others_ * kSmallSlice), 1, kMostStages);
-    slice_ = ((bytes + stages * others_ - 1) / (stages * others_) + kUnit - 1) / kUnit * kUnit;
-    const uint64_t num_steps = stages + (others_ > 1 ? 1 : 0);
-    for (uint64_t step = 0; step < num_steps; ++step) {
-      BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
-      if (step == 0 && host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
-      BRAID_RETURN_IF_ERROR(device_.rank() == root_ ? scatter(step) : pass_on(step));
-    }
-    if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
-    if (landing_.window != nullptr || device_.rank() == root_) return {};
-    return device_.copy(stream_, buf_, place(device_.rank()), bytes_);
+    if (host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(run_stages());
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
+    BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kCopies)));
+    return is_registered() ? device_.barrier(stream_, kStepsChannel, signature_) : Status();
   }
 
  private:
+  bool is_registered() const { return landing_.window != nullptr; }
   int other(uint64_t index) const {  // ranks but the root, beginning behind it
     return (root_ + 1 + static_cast<int>(index)) % device_.size();
   }
   sys::DevicePtr place(int rank) const {
-    return landing_.window != nullptr ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
+    return is_registered() ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
   }
-  Status push(int peer, sys::DevicePtr from, uint64_t stage, uint64_t index) {
-    const uint64_t at = std::min((stage * others_ + index) * slice_, bytes_);
-    return device_.copy(stream_, place(peer) + at, from + at, std::min(slice_, bytes_ - at));
+  /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
+  void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
+    const uint64_t at = std::min(stage + index * slice, bytes_);
+    pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
   }
   // The segment's end: the root writes it to its ring once, all others read it there.
   Status send_host_part(uint64_t host) {
@@ -76,27 +85,61 @@ class Broadcast {
     return device_.send_over_host(
         ring, all_to_everyone(device_, device_.rank() == root_ ? end : 0, destinations, host));
   }
-  Status scatter(uint64_t stage) {
-    for (uint64_t i = 0; i < others_; ++i) BRAID_RETURN_IF_ERROR(push(other(i), buf_, stage, i));
-    return {};
+  Status run_stages() {
+    const sys::Stream side = device_.side(comm::Device::kSums);
+    BRAID_RETURN_IF_ERROR(device_.after(side, stream_));
+    BRAID_RETURN_IF_ERROR(device_.after(device_.side(comm::Device::kCopies), stream_));
+    uint64_t slice = 0;
+    for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
+      slice = slice_bytes(bytes_ - stage);
+      if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(scatter(stage, slice));
+      if (others_ > 1) BRAID_RETURN_IF_ERROR(relay(side, stage, slice));
+      if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(stage, slice * others_));
+    }
+    return device_.after(stream_, side);
   }
-  Status pass_on(uint64_t step) {
-    if (step == 0) return {};
+  /// Of the next stage. Two ranks have nothing to pass on, and take pieces only to copy them out.
+  uint64_t slice_bytes(uint64_t left) const {
+    if (others_ == 1) return is_registered() ? left : next_piece_bytes(left, kPiece);
+    const uint64_t most = divided_up(left, others_);
+    return round_up(std::min(std::max(most / others_, kSmallSlice), most), kUnit);
+  }
+  Status relay(sys::Stream side, uint64_t stage, uint64_t slice) {
+    if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(pushes_.join(side));
+    BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
+    return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);
+  }
+  Status copy_out(uint64_t stage, uint64_t bytes) {
+    const sys::Stream copies = device_.side(comm::Device::kCopies);
+    BRAID_RETURN_IF_ERROR(pushes_.join(copies));
+    BRAID_RETURN_IF_ERROR(device_.barrier(copies, kLandedChannel, signature_));
+    if (device_.rank() == root_) return {};
+    return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
+                        std::min(bytes, bytes_ - stage));
+  }
+  Status scatter(uint64_t stage, uint64_t slice) {
+    for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);
+    return pushes_.send();
+  }
+  Status pass_on(sys::Stream side, uint64_t stage, uint64_t slice) {
+    BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.mark(side));
+    BRAID_RETURN_IF_ERROR(pushes_.wait(landed));
     const auto own =
         static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
-      BRAID_RETURN_IF_ERROR(push(other((own + i) % others_), place(device_.rank()), step - 1, own));
-    return {};
+      add(other((own + i) % others_), place(device_.rank()), stage, slice, own);
+    return pushes_.send();
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
+  Pushes pushes_;
   const int root_;
   const comm::Landing landing_;
   const uint64_t signature_;
   const uint64_t others_;
   sys::DevicePtr buf_ = 0;
-  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0;
+  uint64_t begin_ = 0, bytes_ = 0;
 };
 
 }  // namespace

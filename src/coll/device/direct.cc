@@ -39,7 +39,10 @@ uint64_t direct_area_for(const Config& config, int num_ranks) {
 }
 
 bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return device.direct_bytes() != 0 && message_bytes(device, op, bytes) <= device.direct_limit();
+  if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
+  return device.direct_bytes() != 0 &&
+         message_bytes(device, op, bytes) <=
+             direct_most_bytes(op, device.direct_limit(), device.size());
 }
 
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {

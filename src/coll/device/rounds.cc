@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "coll/device/pushes.h"
+
 namespace braid::coll::device {
 
 namespace {
@@ -11,9 +13,9 @@ constexpr int kLandedChannel = 1;
 constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin aligned
 constexpr uint64_t kLeastPiece = 8 << 20;
 constexpr uint64_t kMostPiece = 32 << 20;
-constexpr uint64_t kMostSlots = 16;  // marks of a call are at most two per slot
+constexpr uint64_t kMostSlots = 8;  // a round's marks are three: 24
 
-uint64_t left_of(uint64_t bytes, uint64_t begin) { return bytes > begin ? bytes - begin : 0; }
+uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /// One exchange under way.
 class Rounds {
@@ -21,32 +23,37 @@ class Rounds {
   Rounds(comm::Device& device, sys::Stream stream, const Exchange& exchange)
       : device_(device),
         stream_(stream),
+        pushes_(device, stream),
         side_(device.side(comm::Device::kSums)),
         e_(exchange),
         in_place_(exchange.landing.window != nullptr),
         piece_(in_place_
                    ? std::max<uint64_t>(e_.bytes, 1)
                    : piece_bytes(device, e_.bytes, device.scratch_bytes() - e_.reserved_bytes)),
-        num_rounds_((e_.bytes + piece_ - 1) / piece_),
         num_slots_(std::min((device.scratch_bytes() - e_.reserved_bytes) /
                                 (piece_ * static_cast<uint64_t>(device.size())),
                             kMostSlots)) {}
 
   Status run_in_place() {
-    for (uint64_t round = 0; round < num_rounds_; ++round) BRAID_RETURN_IF_ERROR(push(round));
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(push(0, 0, e_.bytes));
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
     return device_.barrier(stream_, kStartChannel, e_.signature);
   }
 
   Status run_through_scratch(const std::function<Status(sys::Stream, const Piece&)>& finish) {
     BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
-    for (uint64_t round = 0; round < num_rounds_; ++round) {
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    uint64_t length = 0;
+    for (uint64_t round = 0, begin = 0; begin < e_.bytes; ++round, begin += length) {
+      length = next_piece_bytes(e_.bytes - begin, piece_);
       if (round >= num_slots_)
-        BRAID_RETURN_IF_ERROR(device_.wait(stream_, landed_[(round + 1) % num_slots_]));
-      BRAID_RETURN_IF_ERROR(push(round));
-      BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
+        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % num_slots_]));
+      BRAID_RETURN_IF_ERROR(push(round, begin, length));
+      BRAID_RETURN_IF_ERROR(pushes_.join(side_));
       BRAID_RETURN_IF_ERROR(device_.barrier(side_, kLandedChannel, e_.signature));
       BRAID_ASSIGN_OR_RETURN(landed_[round % num_slots_], device_.mark(side_));
-      BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round)));
+      BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
     return device_.after(stream_, side_);
   }
@@ -58,21 +65,19 @@ class Rounds {
     return base + (round % num_slots_ * n + static_cast<uint64_t>(source)) * piece_;
   }
 
-  Status push(uint64_t round) {
-    const uint64_t begin = round * piece_;
+  Status push(uint64_t round, uint64_t begin, uint64_t length) {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto index = static_cast<size_t>(peer);
-      const uint64_t length = std::min(piece_, left_of(e_.bytes, begin));
       const sys::DevicePtr to = in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
                                           : slot(device_.scratch().at(peer), round, device_.rank());
-      BRAID_RETURN_IF_ERROR(device_.copy(stream_, to, e_.out[index] + begin, length));
+      pushes_.add(to, e_.out[index] + begin, length);
     }
-    return {};
+    return pushes_.send();
   }
 
-  Piece landed_piece(uint64_t round) const {
-    Piece landed{round * piece_, std::min(piece_, left_of(e_.bytes, round * piece_)), {}};
+  Piece landed_piece(uint64_t round, uint64_t begin, uint64_t length) const {
+    Piece landed{begin, length, begin + length == e_.bytes, {}};
     for (int r = 0; r < device_.size(); ++r)
       landed.scratch[static_cast<size_t>(r)] = slot(device_.scratch().at(device_.rank()), round, r);
     return landed;
@@ -80,11 +85,11 @@ class Rounds {
 
   comm::Device& device_;
   const sys::Stream stream_;
+  Pushes pushes_;
   const sys::Stream side_;
   const Exchange& e_;
   const bool in_place_;
   const uint64_t piece_;
-  const uint64_t num_rounds_;
   const uint64_t num_slots_;
   std::array<sys::Event, kMostSlots> landed_{};  // [round % num_slots_]: after its barrier
 };
@@ -95,6 +100,11 @@ uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t 
   const uint64_t most = scratch_bytes / (2 * static_cast<uint64_t>(device.size()));
   const uint64_t wanted = std::clamp(block_bytes / 4, kLeastPiece, kMostPiece);
   return std::min(wanted, most) / kPieceUnit * kPieceUnit;
+}
+
+uint64_t next_piece_bytes(uint64_t left, uint64_t piece_bytes) {
+  if (left > piece_bytes) return piece_bytes;
+  return left < 2 * kLeastPiece ? left : round_up(left / 2, kPieceUnit);
 }
 
 Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys::DevicePtr recv,

@@ -1,17 +1,18 @@
-// Rounds: every rank sends a block to every other over NVLink, by copy engines.
+// Rounds: every rank sends a block to every other over NVLink, by copy engines (pushes.h).
 //
-// A stream's copies go to peers in turn, rotated by rank, so that no two ranks push to one peer at
-// a time. Where peers' results may be written in place (registered memory) there is one round.
-// Elsewhere blocks land in the receiver's scratch, a piece a round:
+// Where peers' results may be written in place (registered memory) there is one round. Elsewhere
+// blocks land in the receiver's scratch, a piece a round:
 //
-//   caller's stream   barrier   push 0   push 1        push 2         ...
-//   side stream                 (0 out)  barrier 0, finish 0   (1 out) barrier 1, finish 1   ...
+//   caller's stream   barrier
+//   push stream       push 0   push 1        push 2         ...
+//   side stream       (0 out)  barrier 0, finish 0   (1 out) barrier 1, finish 1   ...
 //
 // The copy engines never wait for a finish() while there is scratch left: it is a ring of slots.
 // Barrier k on the side stream says that everyone's pushes of round k have landed, and that
 // everyone has finished round k - 1; so a push that uses a slot again waits for the barrier one
 // round after the slot's last use. finish() takes a landed piece out of the scratch: copies it to
-// where it belongs, or sums it.
+// where it belongs, or sums it. The last pieces get smaller and smaller, because the last finish()
+// has no push to hide behind.
 #pragma once
 
 #include <array>
@@ -39,6 +40,7 @@ struct Exchange {
 struct Piece {
   uint64_t begin;
   uint64_t length;
+  bool is_last;
   Addresses scratch;
 };
 
@@ -54,8 +56,10 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
                   const std::function<Status()>& started,
                   const std::function<Status(sys::Stream, const Piece&)>& finish);
 
-/// How many bytes of each block one round moves through the scratch: small enough that the last
-/// finish() is short, large enough for the copy engines, of which every copy costs 5 us.
+/// How many bytes of each block one round moves through the scratch at most.
 uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t scratch_bytes);
+
+/// And how many when `left` are left: half of them once they are one piece, until that is small.
+uint64_t next_piece_bytes(uint64_t left, uint64_t piece_bytes);
 
 }  // namespace braid::coll::device

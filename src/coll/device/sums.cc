@@ -30,6 +30,15 @@ std::span<const std::byte> reduce_fatbin(Dtype dtype) {
   }
 }
 
+// The widest ring that a block can have: up to 4 vectors a stage, beyond which nothing was gained.
+uint32_t sum_shared_bytes(const comm::Device& device, int num_srcs) {
+  constexpr int kWidest = 4;
+  for (int width = kWidest; width > 0; --width)
+    if (ring_bytes(width, num_srcs, kReduceThreads) <= device.most_shared_bytes())
+      return ring_bytes(width, num_srcs, kReduceThreads);
+  return 0;
+}
+
 }  // namespace
 
 ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>& addresses,
@@ -51,16 +60,22 @@ uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting
   return bytes < kShortBytes ? kShortBlocks : lasting;
 }
 
+uint64_t last_sum_blocks(const comm::Device& device) {
+  constexpr uint64_t kLastBlocks = 128;
+  return device.sum_blocks() != 0 ? device.sum_blocks() : kLastBlocks;
+}
+
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {
   if (args.count_elements == 0) return {};
   constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
   const uint64_t bytes = args.count_elements * dtype_bytes(kind.dtype);
   const auto blocks =
       static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kind.most_blocks));
-  BRAID_ASSIGN_OR_RETURN(
-      const sys::Kernel kernel,
-      device.kernel(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op)));
-  return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, 0}, stream, args);
+  const uint32_t shared_bytes = sum_shared_bytes(device, args.num_srcs);
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
+                         device.kernel(reduce_fatbin(kind.dtype),
+                                       reduce_kernel_name(kind.dtype, kind.op), shared_bytes));
+  return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, shared_bytes}, stream, args);
 }
 
 }  // namespace braid::coll::device

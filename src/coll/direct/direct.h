@@ -69,10 +69,13 @@ struct DirectArgs {
 /// For 2 ranks or more.
 DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
 
-/// What a call needs of a rank's area; and an area for every call whose larger buffer, as all
-/// ranks' blocks, has at most max_bytes.
+/// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
+/// than copy engines, where an all-gather's is `limit_bytes`.
+uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept;
+
+/// What a call needs of a rank's area; and an area for every call up to direct_most_bytes().
 uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
-uint64_t direct_area_bytes(uint64_t max_bytes, int num_ranks) noexcept;
+uint64_t direct_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept;
 
 /// One half of the data of an area.
 uint64_t direct_half_bytes(uint64_t area_bytes) noexcept;

@@ -84,11 +84,30 @@ uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept 
   return kDirectFlagBytes + 2 * rounded_up(half, kHalfUnit);
 }
 
-uint64_t direct_area_bytes(uint64_t max_bytes, int num_ranks) noexcept {
-  const auto ranks = static_cast<uint64_t>(num_ranks);
-  return std::max({direct_call_bytes(PacketOp::kAllReduce, max_bytes, num_ranks),
-                   direct_call_bytes(PacketOp::kBroadcast, max_bytes, num_ranks),
-                   direct_call_bytes(PacketOp::kAllGather, max_bytes / ranks, num_ranks)});
+// Where copy engines take over, by op (2 and 4 H200, records/gpu_direct_*.json): they have nothing
+// to begin twice in an all-gather, and need two passes through memory for what is summed. From
+// three ranks on the one-buffer operations take two steps, and their copies are short.
+uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept {
+  switch (op) {
+    case PacketOp::kReduceScatter: return 4 * limit_bytes;
+    case PacketOp::kAllToAll: return 2 * limit_bytes;
+    case PacketOp::kAllReduce:
+    case PacketOp::kBroadcast: return num_ranks > 2 ? 2 * limit_bytes : limit_bytes;
+    case PacketOp::kAllGather: break;
+  }
+  return limit_bytes;
+}
+
+uint64_t direct_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept {
+  uint64_t most = 0;
+  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllReduce, PacketOp::kReduceScatter,
+                            PacketOp::kAllToAll, PacketOp::kBroadcast}) {
+    const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+    const uint64_t message = direct_most_bytes(op, limit_bytes, num_ranks);
+    const uint64_t bytes = is_one_buffer ? message : message / static_cast<uint64_t>(num_ranks);
+    most = std::max(most, direct_call_bytes(op, bytes, num_ranks));
+  }
+  return most;
 }
 
 uint64_t direct_half_bytes(uint64_t area_bytes) noexcept {

@@ -11,6 +11,14 @@ inline constexpr int kMostReduceArrays = 16;
 /// The block size that the kernels are built for; any number of blocks is right.
 inline constexpr int kReduceThreads = 512;
 
+/// Bytes of dynamic shared memory for a ring (ring_body.cuh) of `width` vectors of 16 bytes for
+/// every source, stage and thread of a block. Kernels take what they are launched with: none, or
+/// less than one such width, and they sum through registers.
+inline constexpr int kRingStages = 3;
+constexpr uint32_t ring_bytes(int width, int num_srcs, int num_threads) {
+  return static_cast<uint32_t>(kRingStages * width * num_srcs * num_threads * 16);
+}
+
 /// dsts[d][i] = op over r of srcs[r][i], for i in [0, count_elements) and every d; the bits are
 /// those of reduce() (reduce.h). One source is copied.
 /// Arrays   num_srcs and num_dsts of them, 1 to 16 each, in this GPU's memory or a peer's; a

@@ -184,6 +184,15 @@ __device__ __forceinline__ void reduce_vectors(const ReduceArgs& args, const Wor
   }
 }
 
+/// What lies before and behind the vectors, which begin after `head` elements.
+template <typename R>
+__device__ __forceinline__ void reduce_ends(const ReduceArgs& args, const Workers& workers,
+                                            uint64_t head, uint64_t in_vectors) {
+#pragma unroll 1
+  for (uint64_t i = workers.index; i < args.count_elements - in_vectors; i += workers.count)
+    reduce_element<R>(args, i < head ? i : i + in_vectors);
+}
+
 /// kVectors per source with two sources; half as many with more, because registers hold four then.
 template <typename R, int kVectors>
 __device__ __forceinline__ void reduce_arrays(const ReduceArgs& args, const Workers& workers) {
@@ -195,24 +204,7 @@ __device__ __forceinline__ void reduce_arrays(const ReduceArgs& args, const Work
   } else {
     reduce_vectors<R, 4, (kVectors + 1) / 2>(args, workers, head, num_vectors);
   }
-  const uint64_t in_vectors = num_vectors * kElements;
-#pragma unroll 1
-  for (uint64_t i = workers.index; i < args.count_elements - in_vectors; i += workers.count)
-    reduce_element<R>(args, i < head ? i : i + in_vectors);
+  reduce_ends<R>(args, workers, head, num_vectors * kElements);
 }
 
 }  // namespace braid::coll::device
-
-/// One entry: braid_reduce_<dtype>_<op>, as reduce_names.cc lists them.
-#define BRAID_REDUCE_KERNEL(dtype, op, Format, kOp, kVectors)                             \
-  extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)               \
-      braid_reduce_##dtype##_##op(const __grid_constant__ braid::coll::ReduceArgs args) { \
-    using namespace braid::coll::device;                                                  \
-    reduce_arrays<Reduction<Format, Op::kOp>, kVectors>(args, all_threads());             \
-  }
-#define BRAID_REDUCE_KERNELS(dtype, Format, kVectors)       \
-  BRAID_REDUCE_KERNEL(dtype, sum, Format, kSum, kVectors)   \
-  BRAID_REDUCE_KERNEL(dtype, prod, Format, kProd, kVectors) \
-  BRAID_REDUCE_KERNEL(dtype, max, Format, kMax, kVectors)   \
-  BRAID_REDUCE_KERNEL(dtype, min, Format, kMin, kVectors)   \
-  BRAID_REDUCE_KERNEL(dtype, avg, Format, kAvg, kVectors)

@@ -1,5 +1,5 @@
 // Reduce kernels of the floats that training sums: eight loads in flight a thread.
-#include "coll/reduce/reduce_body.cuh"
+#include "coll/reduce/ring_body.cuh"
 
 BRAID_REDUCE_KERNELS(float16, Fp16, 4)
 BRAID_REDUCE_KERNELS(bfloat16, Bf16, 4)

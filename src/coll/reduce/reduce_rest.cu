@@ -1,5 +1,5 @@
 // Reduce kernels of fp64 and fp8: fewer loads in flight, for smaller code.
-#include "coll/reduce/reduce_body.cuh"
+#include "coll/reduce/ring_body.cuh"
 
 BRAID_REDUCE_KERNELS(float64, Fp64, 1)
 BRAID_REDUCE_KERNELS(float8_e4m3fn, E4m3, 1)

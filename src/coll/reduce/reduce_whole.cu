@@ -1,5 +1,5 @@
 // Reduce kernels of the integers: four loads in flight a thread.
-#include "coll/reduce/reduce_body.cuh"
+#include "coll/reduce/ring_body.cuh"
 
 BRAID_REDUCE_KERNELS(int8, Whole<int8_t>, 1)
 BRAID_REDUCE_KERNELS(uint8, Whole<uint8_t>, 1)

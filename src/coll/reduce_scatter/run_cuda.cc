@@ -37,20 +37,23 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
     host_operands[i] = reserved + static_cast<uint64_t>(r) * host;
   }
   constexpr uint64_t kLastingBlocks = 32;
-  const auto sum_at = [&](sys::Stream side, Addresses operands, uint64_t begin, uint64_t length) {
+  const auto sum_at = [&](sys::Stream side, Addresses operands, uint64_t begin, uint64_t length,
+                          uint64_t most_blocks) {
     operands[me] = e.out[me] + begin;
     return sum(device, side, one_destination(operands, n, recv + begin, length / element),
-               {dtype, op, sum_blocks(device, block, kLastingBlocks)});
+               {dtype, op, most_blocks});
   };
+  const uint64_t most_blocks = sum_blocks(device, block, kLastingBlocks);
   const auto finish = [&](sys::Stream side, const Piece& piece) {
-    return sum_at(side, piece.scratch, piece.begin, piece.length);
+    return sum_at(side, piece.scratch, piece.begin, piece.length,
+                  piece.is_last ? last_sum_blocks(device) : most_blocks);
   };
   const auto started = [&]() -> Status {
     if (host == 0) return {};
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
     BRAID_RETURN_IF_ERROR(
         device.send_over_host(ring, each_to_each(device, host_sources, host_operands, host)));
-    return sum_at(ring, host_operands, nvlink, host);
+    return sum_at(ring, host_operands, nvlink, host, most_blocks);
   };
   BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));
   return call.end();

@@ -5,7 +5,7 @@
 //             packets and of direct kernels
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   registered  users' own memory, where peers may write results in place
-//   streams   three of our own beside the caller's, joined to it by events
+//   streams   four of our own beside the caller's, joined to it by events
 //   trouble   one page of host memory: a kernel's note on why it gave up, and our word that ends
 //             every wait
 //
@@ -106,7 +106,7 @@ class Device {
   uint64_t direct_bytes() const { return areas_.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_memory_ + 32; }
-  /// The largest message, as all ranks' blocks, that may go by them.
+  /// The largest all-gather, as all ranks' blocks, that may go by them (direct_most_bytes()).
   uint64_t direct_limit() const { return direct_limit_; }
 
   // ---- one call ----
@@ -116,9 +116,9 @@ class Device {
   Status end(sys::Stream user);
 
   /// Streams of ours that a call may use between fork() and join().
-  enum Side { kCopies = 0, kSums = 1, kHost = 2, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
-  /// A point in a stream, good until 64 later ones were taken.
+  /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);
   Status wait(sys::Stream stream, sys::Event point) { return cuda_.wait_event(stream, point); }
   /// Work enqueued on `to` from now on starts after what is on `from` now.
@@ -126,6 +126,9 @@ class Device {
   /// All ranks meet on their streams. `signature` tells calls apart; a peer with another one is
   /// trouble.
   Status barrier(sys::Stream stream, int channel, uint64_t signature);
+  /// Half a barrier, on a channel that sees no whole ones: `teller` passes at once, the others when
+  /// it has come as far as they. All ranks take the same steps in the same order.
+  Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
   /// Part of a block that the host link carries, 0 to 1.
   double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
@@ -134,9 +137,17 @@ class Device {
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
-  /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture.
+  /// Copies into peers' memory, 16 at most, in no order among each other.
+  Status push(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  /// GB/s that pushes are held to (BRAID_LINK_CAP); 0: as fast as they go.
+  double link_cap_gbps() const { return link_cap_gbps_; }
+  /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture. It
+  /// may be launched with `shared_bytes` of dynamic shared memory, the same at every use.
   /// unavailable when this build has no kernels.
-  Result<sys::Kernel> kernel(std::span<const std::byte> fatbin, const char* name);
+  Result<sys::Kernel> kernel(std::span<const std::byte> fatbin, const char* name,
+                             uint32_t shared_bytes = 0);
+  /// What one block may have, static and dynamic.
+  uint32_t most_shared_bytes() const { return most_shared_bytes_; }
 
   /// ok, or the first trouble of this comm's GPU work.
   Status status() const;
@@ -170,6 +181,10 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status finish_last_call();
+  Status read_link_cap();
+  Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  Status hold(sys::Stream stream, uint64_t bytes);
+  Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
   Status look_for_trouble();
 
@@ -194,13 +209,16 @@ class Device {
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, ring_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
-  std::array<sys::Event, 64> events_{};
+  std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
   std::array<double, plan::kNumOps> host_share_{};
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
+  uint32_t most_shared_bytes_ = 0;
+  double link_cap_gbps_ = 0;
+  sys::Kernel hold_kernel_{};
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;

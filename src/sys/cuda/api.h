@@ -65,6 +65,10 @@ class Cuda {
   virtual Status copy(DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream) = 0;
   /// The same where both ends are device memory: the driver need not ask what they are.
   virtual Status copy_on_device(DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream) = 0;
+  /// Several of these, in no order among each other, each after what the stream holds. In one go
+  /// where the driver can (CUDA 13, a stream that is no legacy one and is not captured), which
+  /// saves what lies between two copies of a stream.
+  virtual Status copy_batch(std::span<const DeviceCopy> copies, Stream stream) = 0;
   virtual Status fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) = 0;
 
   // --- memory in two halves, bytes and addresses, so that other processes can map the bytes ---

@@ -22,4 +22,8 @@ void* Library::find(const char* name) {
   return found;
 }
 
+void* Library::find_newer(const char* name) const {
+  return library_ == nullptr ? nullptr : ::dlsym(library_, name);
+}
+
 }  // namespace braid::sys::cuda_driver

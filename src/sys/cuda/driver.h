@@ -26,6 +26,12 @@ struct MemAccessDesc {  // CUmemAccessDesc
   MemLocation location;
   int flags;
 };
+struct MemcpyAttributes {  // CUmemcpyAttributes
+  int source_access_order;
+  MemLocation source_hint, destination_hint;
+  unsigned flags;
+};
+static_assert(sizeof(MemcpyAttributes) == 24);
 struct IpcMemHandle {  // CUipcMemHandle, passed by value
   char reserved[64];
 };
@@ -35,6 +41,8 @@ class Library {
  public:
   Library();
   void* find(const char* name);
+  /// Null where the driver is too old for it, which is no error.
+  void* find_newer(const char* name) const;
   /// Empty when the library is open and has every function that was looked for.
   const std::string& what_is_wrong() const { return what_is_wrong_; }
 
@@ -47,6 +55,9 @@ template <typename... Args>
 struct Call {
   Call(Library& library, const char* symbol)
       : name(symbol), function(reinterpret_cast<int (*)(Args...)>(library.find(symbol))) {}
+  enum class Since { kNewer };  // than the oldest driver that braid runs with
+  Call(const Library& library, const char* symbol, Since)
+      : name(symbol), function(reinterpret_cast<int (*)(Args...)>(library.find_newer(symbol))) {}
   int operator()(Args... args) const { return function(args...); }
 
   const char* name;
@@ -91,6 +102,9 @@ struct Driver {
   Call<Ptr*, void*, unsigned> host_pointer{library, "cuMemHostGetDevicePointer_v2"};
   Call<Ptr, Ptr, Bytes, Handle> memcpy_any{library, "cuMemcpyAsync"};
   Call<Ptr, Ptr, Bytes, Handle> memcpy_device{library, "cuMemcpyDtoDAsync_v2"};
+  // CUDA 13; the plain symbol has one parameter more.
+  Call<Ptr*, Ptr*, Bytes*, Bytes, MemcpyAttributes*, Bytes*, Bytes, Handle> memcpy_batch{
+      library, "cuMemcpyBatchAsync_v2", decltype(memcpy_batch)::Since::kNewer};
   Call<Ptr, unsigned char, Bytes, Handle> memset_bytes{library, "cuMemsetD8Async"};
 
   Call<Bytes*, const MemAllocationProp*, int> granularity{library, "cuMemGetAllocationGranularity"};

@@ -124,6 +124,12 @@ Status FakeCuda::copy_on_device(DevicePtr to, DevicePtr from, uint64_t bytes, St
   return move("copy_on_device", to, from, bytes, stream);
 }
 
+Status FakeCuda::copy_batch(std::span<const DeviceCopy> copies, Stream stream) {
+  for (const DeviceCopy& copy : copies)
+    BRAID_RETURN_IF_ERROR(copy_on_device(copy.to, copy.from, copy.bytes, stream));
+  return {};
+}
+
 Status FakeCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) {
   {
     const std::lock_guard lock(mutex_);

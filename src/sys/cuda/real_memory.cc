@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/units.h"
@@ -18,6 +19,8 @@ constexpr int kGranularityRecommended = 1;  // CU_MEM_ALLOC_GRANULARITY_RECOMMEN
 constexpr unsigned kIpcLazyPeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
 constexpr unsigned kRegisterPortable = 1;   // CU_MEMHOSTREGISTER_PORTABLE
 constexpr unsigned kRegisterDeviceMap = 2;  // CU_MEMHOSTREGISTER_DEVICEMAP
+constexpr uintptr_t kStreamLegacy = 1;      // CU_STREAM_LEGACY; null means the same
+constexpr size_t kMostBatched = 64;
 
 enum PointerAttribute {  // CUpointer_attribute
   kMemoryType = 2,
@@ -106,6 +109,29 @@ Status RealCuda::copy(DevicePtr to, DevicePtr from, uint64_t bytes, Stream strea
 Status RealCuda::copy_on_device(DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream) {
   return call(driver_.memcpy_device, about("{} bytes from {:#x} to {:#x}", bytes, from, to), to,
               from, bytes, stream.handle);
+}
+
+Status RealCuda::copy_batch(std::span<const DeviceCopy> copies, Stream stream) {
+  const bool is_legacy = reinterpret_cast<uintptr_t>(stream.handle) <= kStreamLegacy;
+  BRAID_ASSIGN_OR_RETURN(const CaptureState capture, capture_state(stream));
+  if (driver_.memcpy_batch.function == nullptr || is_legacy || capture != CaptureState::kNone ||
+      copies.size() < 2 || copies.size() > kMostBatched) {
+    for (const DeviceCopy& copy : copies)
+      BRAID_RETURN_IF_ERROR(copy_on_device(copy.to, copy.from, copy.bytes, stream));
+    return {};
+  }
+  std::array<Driver::Ptr, kMostBatched> to{}, from{};
+  std::array<Driver::Bytes, kMostBatched> bytes{};
+  for (size_t i = 0; i < copies.size(); ++i) {
+    to[i] = copies[i].to;
+    from[i] = copies[i].from;
+    bytes[i] = copies[i].bytes;
+  }
+  constexpr int kInStreamOrder = 1;  // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
+  MemcpyAttributes attributes{kInStreamOrder, {}, {}, 0};
+  Driver::Bytes first = 0;
+  return call(driver_.memcpy_batch, about("{} copies", copies.size()), to.data(), from.data(),
+              bytes.data(), copies.size(), &attributes, &first, 1, stream.handle);
 }
 
 Status RealCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream) {

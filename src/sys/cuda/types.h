@@ -62,6 +62,11 @@ struct DeviceFacts {
   bool is_rdma_capable = false;        // NICs may reach its memory (GPUDirect RDMA)
 };
 
+struct DeviceCopy {
+  DevicePtr to = 0, from = 0;
+  uint64_t bytes = 0;
+};
+
 enum class MemoryKind { kForeign, kHost, kDevice, kManaged };
 
 /// What CUDA knows about an address; kForeign when it knows nothing, e.g. for plain host memory.

@@ -12,7 +12,7 @@ __device__ BoardCell* cell_of(const Board& board, int rank, int channel, int sou
 
 /// One block of one warp. Thread p deals with peer p.
 extern "C" __global__ void __launch_bounds__(32)
-    braid_barrier(Team team, Board board, int32_t channel, uint64_t signature) {
+    braid_barrier(Team team, Board board, int32_t channel, Meeting meeting) {
   __shared__ int ok;
   const auto peer = static_cast<int>(threadIdx.x);
   if (peer == 0) ok = has_failed(team) ? 0 : 1;
@@ -21,16 +21,20 @@ extern "C" __global__ void __launch_bounds__(32)
   const uint64_t number = board.numbers[channel] + 1;
   __syncwarp();
   if (peer < team.size && peer != team.rank) {
-    BoardCell* theirs = cell_of(board, peer, channel, team.rank);
-    __threadfence_system();
-    theirs->signature[number % 2] = signature;
-    store_release(&theirs->number, number);
+    const bool tells = (meeting.tells >> peer & 1U) != 0;
+    const bool hears = (meeting.hears >> peer & 1U) != 0;
+    if (tells) {
+      BoardCell* theirs = cell_of(board, peer, channel, team.rank);
+      __threadfence_system();
+      if (hears) theirs->signature[number % 2] = meeting.signature;
+      store_release(&theirs->number, number);
+    }
     const BoardCell* ours = cell_of(board, team.rank, channel, peer);
-    if (wait_for(team, &ours->number, {Wait::kBarrier, peer, number})) {
+    if (hears && wait_for(team, &ours->number, {Wait::kBarrier, peer, number}) && tells) {
       const uint64_t theirs_meant =
           *static_cast<const volatile uint64_t*>(&ours->signature[number % 2]);
-      if (theirs_meant != signature)
-        give_up(team, {Wait::kAgreement, peer, signature}, theirs_meant, false);
+      if (theirs_meant != meeting.signature)
+        give_up(team, {Wait::kAgreement, peer, meeting.signature}, theirs_meant, false);
     }
   }
   __syncwarp();

@@ -12,6 +12,12 @@
 // signature before we have read this one's; so signatures have two places by turns. The one after
 // the next it cannot write: for that it must see our next number, which we write after reading.
 // Why it cannot hang: team.cuh.
+//
+// Half a barrier (a Meeting whose masks differ) tells without hearing, or hears without telling: a
+// rank that has sent tells those that go on with what they got. Numbers count on as for a whole
+// one, and every rank of the comm takes every step, so they stay alike. A teller may be many steps
+// ahead; a flag only grows. Signatures would be overtaken then: such steps leave them alone, and
+// have channels of their own.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +32,14 @@ struct BoardCell {
   uint64_t number;
   uint64_t signature[2];  // of even and of odd numbers
   uint64_t gap[13];       // 128 bytes a cell: peers never write to one line
+};
+
+/// Whom this rank tells that it has come, and whom it waits for: one bit per rank, its own ignored.
+/// Signatures are compared with those that do both.
+struct Meeting {
+  uint64_t signature;
+  uint32_t tells;
+  uint32_t hears;
 };
 
 struct Board {

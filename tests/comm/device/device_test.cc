@@ -66,6 +66,23 @@ TEST_P(DeviceRanks, BarrierShowsWhatPeersWroteBefore) {
   });
 }
 
+// Rank 0 writes into everyone's scratch and tells, many times, without ever hearing from them.
+TEST_P(DeviceRanks, StepShowsWhatTheTellerWroteBefore) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    for (uint64_t step = 0; step < 50; ++step) {
+      for (int peer = 0; rank.rank() == 0 && peer < rank.size(); ++peer)
+        expect_ok(cuda_->fill(device.scratch().at(peer) + step, 7, 1, {}));
+      expect_ok(device.step({}, 2, 0));
+      std::byte got{};
+      expect_ok(cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
+                            device.scratch().at(rank.rank()) + step, 1, {}));
+      EXPECT_EQ(static_cast<int>(got), 7);
+    }
+    expect_ok(device.status());
+  });
+}
+
 // More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
 TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
   const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "2"}};
@@ -332,7 +349,11 @@ TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_SLOT", "64"},
                                            {"BRAID_GPU_SLOT", "8GiB"},
                                            {"BRAID_GPU_SLOTS", "0"},
-                                           {"BRAID_GPU_SLOTS", "99999"}})
+                                           {"BRAID_GPU_SLOTS", "99999"},
+                                           {"BRAID_LINK_CAP", "147"},
+                                           {"BRAID_LINK_CAP", "pcie:20"},
+                                           {"BRAID_LINK_CAP", "nvlink:0"},
+                                           {"BRAID_LINK_CAP", "nvlink:fast"}})
     for (const Status& verdict : make_with({{{name, value}}, {{name, value}}})) {
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
       EXPECT_NE(verdict.message().find(name), std::string::npos) << verdict.to_string();
@@ -343,7 +364,8 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
   for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "18MiB"},
                                            {"BRAID_GPU_LANES", "3"},
                                            {"BRAID_GPU_SLOT", "32KiB"},
-                                           {"BRAID_GPU_SLOTS", "3"}})
+                                           {"BRAID_GPU_SLOTS", "3"},
+                                           {"BRAID_LINK_CAP", "nvlink:147"}})
     for (const Status& verdict : make_with({{}, {{name, value}}}))
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
 }

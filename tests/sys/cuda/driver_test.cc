@@ -72,6 +72,11 @@ TEST(CudaDriver, MemoryIsDeclaredAsInTheHeader) {
   EXPECT_DECLARED(host_pointer, cuMemHostGetDevicePointer);
   EXPECT_DECLARED(memcpy_any, cuMemcpyAsync);
   EXPECT_DECLARED(memcpy_device, cuMemcpyDtoDAsync);
+#if CUDA_VERSION >= 13000  // another prototype before
+  EXPECT_DECLARED(memcpy_batch, cuMemcpyBatchAsync);
+  static_assert(sizeof(CUmemcpyAttributes) == sizeof(MemcpyAttributes));
+  static_assert(offsetof(CUmemcpyAttributes, flags) == offsetof(MemcpyAttributes, flags));
+#endif
   EXPECT_DECLARED(memset_bytes, cuMemsetD8Async);
   EXPECT_DECLARED(granularity, cuMemGetAllocationGranularity);
   EXPECT_DECLARED(create, cuMemCreate);

@@ -110,6 +110,26 @@ TEST_P(CudaSuite, CopiesAndFills) {
   EXPECT_EQ(out, expected);
 }
 
+// On a stream of our own and on the legacy one, which takes no batches.
+TEST_P(CudaSuite, CopiesSeveralAtOnce) {
+  const DeviceMemory a = memory_of(4096), b = memory_of(4096);
+  put(a.get(), counted(4096));
+  for (const Stream where : {stream(), Stream{}}) {
+    ASSERT_TRUE(cuda().fill(b.get(), 0xee, 4096, where).ok());
+    const std::vector<DeviceCopy> copies = {
+        {b.get(), a.get() + 1000, 500}, {b.get() + 600, a.get(), 1}, {b.get() + 700, a.get(), 33}};
+    ASSERT_TRUE(cuda().copy_batch(copies, where).ok());
+    ASSERT_TRUE(cuda().synchronize(where).ok());
+    const Bytes in = counted(4096), out = get(b.get(), 4096);
+    Bytes expected(4096, 0xee);
+    std::copy_n(in.begin() + 1000, 500, expected.begin());
+    expected[600] = in[0];
+    std::copy_n(in.begin(), 33, expected.begin() + 700);
+    EXPECT_EQ(out, expected);
+  }
+  EXPECT_TRUE(cuda().copy_batch({}, stream()).ok());
+}
+
 TEST_P(CudaSuite, KnowsWhatAnAddressIs) {
   const DeviceMemory a = memory_of(1000), b = memory_of(1000);
   const PointerFacts facts = cuda().pointer_facts(a.get() + 999).value();

@@ -1,0 +1,98 @@
+"""braid as a contestant: as it plans, on unregistered results, and held to one link."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import braid
+from braid.bench.case import GpuCase
+from braid.bench.contestant import Contestant, Shelf
+from braid.bench.pattern import Data
+
+LINKS_FROM_BYTES = 16 << 20  # smaller messages use NVLink alone: there is nothing to hold
+
+
+def plain_shelf(device: torch.device) -> Shelf:
+    """Memory of torch's allocator."""
+
+    def make(nbytes: int) -> tuple[torch.Tensor, Callable[[], None]]:
+        return torch.empty(nbytes, dtype=torch.uint8, device=device), lambda: None
+
+    return Shelf(make)
+
+
+def registered_shelf(comms: list[braid.Comm], device: torch.device) -> Shelf:
+    """The same, shared with all ranks of these comms."""
+
+    def make(nbytes: int) -> tuple[torch.Tensor, Callable[[], None]]:
+        buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        for comm in comms:
+            comm.register(buffer)
+
+        def release() -> None:
+            for comm in comms:
+                comm.unregister(buffer)
+
+        return buffer, release
+
+    return Shelf(make)
+
+
+class Braid(Contestant):
+    """braid on one comm; `host_share` holds its GPU messages to that part over the host link."""
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        comm: braid.Comm,
+        send: Shelf,
+        out: Shelf,
+        host_share: float | None = None,
+    ) -> None:
+        self.name, self.group = name, group
+        self._comm, self._send_shelf, self._out_shelf = comm, send, out
+        self._host_share = host_share
+        self._call: Any = None
+
+    def why_not(self, case: GpuCase) -> str:
+        """Links can be told apart from some size on."""
+        if self._host_share is not None and case.bytes < LINKS_FROM_BYTES:
+            return "links are measured alone from 16 MiB on"
+        return ""
+
+    def shelves(self, case: GpuCase) -> dict[Shelf, int]:
+        """The memory it uses."""
+        sent, got = case.send_count * case.itemsize, case.out_count * case.itemsize
+        return {self._send_shelf: sent, self._out_shelf: got}
+
+    def prepare(self, case: GpuCase, data: Data, rank: int) -> None:
+        """Takes buffers, fills what is sent, makes the call."""
+        self.send = self._send_shelf.take(case.send_count * case.itemsize, data.dtype)
+        self.out = self._out_shelf.take(case.out_count * case.itemsize, data.dtype)
+        data.fill(self.send, rank)
+        comm, send, out = self._comm, self.send, self.out
+        calls = {
+            "all_gather": lambda: comm.all_gather(send, out),
+            "all_reduce": lambda: comm.all_reduce(send, out=out),
+            "reduce_scatter": lambda: comm.reduce_scatter(send, out=out),
+            "all_to_all": lambda: comm.all_to_all(send, out),
+            "broadcast": lambda: comm.broadcast(out, case.root),
+        }
+        self._call = calls[case.op]
+        self._op = case.op
+
+    def enter(self) -> None:
+        """Holds the comm to this contestant's share."""
+        if self._host_share is not None:
+            self._comm._force_host_share(torch.cuda.current_device(), self._op, self._host_share)
+
+    def run(self) -> None:
+        """Enqueues one call."""
+        self._call()
+
+    def let_go(self) -> None:
+        """Forgets its buffers."""
+        super().let_go()
+        self._call = None

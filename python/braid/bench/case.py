@@ -1,0 +1,128 @@
+"""What is measured on GPUs: an operation, a size, a type, and whether a graph holds the calls.
+
+Sizes are those of the rank's own part, as torch's calls take it: what a rank sends (all_gather),
+its result (reduce_scatter), its buffer (the others). nccl-tests prints size x ranks for the first
+two; `total_bytes` is that number, and bandwidths are made from it.
+"""
+
+from dataclasses import dataclass
+
+from braid.cli.cases import OPS, busbw_factor
+
+DTYPES = {
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+MODES = ("eager", "graph")
+CONVENTION = (
+    "bytes per rank: what it sends (all_gather), its result (reduce_scatter), its buffer (others)"
+)
+_ALIGNMENT = 16  # of blocks: what every library's fast path takes
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """One operation at one size on `ranks` GPUs."""
+
+    op: str
+    count: int
+    """Elements of the rank's own part."""
+    dtype: str
+    ranks: int
+    mode: str = "eager"
+
+    @classmethod
+    def of(cls, op: str, nbytes: int, dtype: str, ranks: int, mode: str = "eager") -> "GpuCase":
+        """The case whose size comes nearest to `nbytes` from below, made of whole aligned
+        blocks; one block at the least.
+        """
+        if op not in OPS or mode not in MODES:
+            raise ValueError(f"no such case: {op}, {mode}")
+        unit = _ALIGNMENT // DTYPES[dtype] * (ranks if op == "all_to_all" else 1)
+        return cls(op, max(nbytes // DTYPES[dtype] // unit, 1) * unit, dtype, ranks, mode)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return DTYPES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        """The size."""
+        return self.count * self.itemsize
+
+    @property
+    def total_bytes(self) -> int:
+        """The size as nccl-tests counts it."""
+        return self.bytes * (self.ranks if self.op in ("all_gather", "reduce_scatter") else 1)
+
+    @property
+    def send_count(self) -> int:
+        """Elements that a rank hands in; 0 for broadcast, which has one buffer."""
+        if self.op == "broadcast":
+            return 0
+        return self.count * (self.ranks if self.op == "reduce_scatter" else 1)
+
+    @property
+    def out_count(self) -> int:
+        """Elements that a rank gets."""
+        return self.count * (self.ranks if self.op == "all_gather" else 1)
+
+    @property
+    def root(self) -> int:
+        """Broadcast's root: the last rank, so that rank 0, which reports, is one that receives."""
+        return self.ranks - 1
+
+    def busbw_gbps(self, time_us: float) -> float:
+        """Bus bandwidth as nccl-tests defines it."""
+        return self.total_bytes / time_us / 1e3 * busbw_factor(self.op, self.ranks)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a result: `count` elements from `start` on, which are those of a source (a
+    rank's data, or the sum over ranks) from `source_start` on.
+    """
+
+    start: int
+    count: int
+    source: int
+    source_start: int
+
+
+SUM = -1  # the source that is the sum over ranks
+
+
+def expected(case: GpuCase, rank: int) -> list[Segment]:
+    """What `rank` must have afterwards."""
+    n, whole = case.ranks, case.count
+    if case.op == "all_gather":
+        return [Segment(r * whole, whole, r, 0) for r in range(n)]
+    if case.op == "broadcast":
+        return [Segment(0, whole, case.root, 0)]
+    if case.op == "all_to_all":
+        part = whole // n
+        return [Segment(r * part, part, r, rank * part) for r in range(n)]
+    if case.op == "reduce_scatter":
+        return [Segment(0, whole, SUM, rank * whole)]
+    return [Segment(0, whole, SUM, 0)]
+
+
+def pieces(segment: Segment, period: int) -> list[tuple[int, int, int]]:
+    """(start, source place within the period, count) of the parts of a segment that do not cross
+    a period's end.
+    """
+    found = []
+    done = 0
+    while done < segment.count:
+        place = (segment.source_start + done) % period
+        count = min(period - place, segment.count - done)
+        found.append((segment.start + done, place, count))
+        done += count
+    return found

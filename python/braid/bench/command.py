@@ -1,0 +1,133 @@
+"""`braid bench` on GPUs as the command line asks for it: settings checked, ranks started."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid.bench import gpus
+from braid.bench.case import DTYPES
+from braid.bench.request import DEFAULT_SIZES, MODES, Request, parse_groups, tasks_for
+from braid.cli.cases import OPS
+from braid.cli.launch import launch
+
+_GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
+_BUDGET_S = 90.0
+
+
+class Refused(Exception):  # noqa: N818 - it is the user's to change
+    """What was asked cannot be done here; says which option, and why."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that matter on GPUs, as they were written."""
+
+    device: str
+    suite: str
+    ops: list[str]
+    sizes: list[int]
+    ranks: int
+    dtype: str
+    redop: str
+    mode: str
+    baselines: str
+    variants: str
+    samples: int
+    time_budget_s: float
+    options: dict[str, str]
+    json_path: Path | None
+    svg_path: Path | None
+    commit: str
+    quiet: bool
+    host_only: list[str]
+    """Options given that only make sense between CPUs."""
+
+
+def gpus_to_use(asked: Asked) -> int:
+    """How many GPUs this machine has for `asked`; 0: it is for the CPU twin. Refused says why
+    GPUs that were asked for cannot be used.
+    """
+    if asked.device not in ("auto", "gpu", "cpu"):
+        raise Refused(f"--device: '{asked.device}' is no device; write auto, gpu or cpu")
+    must = asked.device == "gpu" or bool(asked.suite)
+    if asked.device == "cpu" or (asked.host_only and not must):
+        if asked.suite:
+            raise Refused("--suite: the suites are for GPUs; leave --device cpu out")
+        return 0
+    found = gpus.find()
+    if found.count >= 2:
+        if asked.host_only and must:
+            raise Refused(f"{asked.host_only[0]}: this is for links between CPUs")
+        return found.count
+    if must:
+        why = found.why_none or "this machine has one GPU, and a collective needs two"
+        raise Refused(f"GPUs were asked for, but {why}")
+    return 0
+
+
+def request_of(asked: Asked) -> Request:
+    """What the ranks of one launch measure. Refused names the option that is wrong."""
+    if asked.mode not in MODES:
+        raise Refused(f"--mode: '{asked.mode}' is no mode; braid has {', '.join(MODES)}")
+    if asked.redop != "sum":
+        raise Refused("--op: baselines on GPUs add; leave --op out, or use --device cpu")
+    dtype = asked.dtype or "bfloat16"
+    if dtype not in DTYPES:
+        raise Refused(f"--dtype: '{dtype}' is none of {', '.join(DTYPES)}")
+    try:
+        groups = parse_groups(asked.baselines, asked.variants)
+    except ValueError as error:
+        raise Refused(str(error)) from None
+    tasks = tasks_for(asked.ops or OPS, asked.sizes or DEFAULT_SIZES, asked.mode, groups)
+    return Request(
+        tasks=tasks,
+        dtype=dtype,
+        samples=asked.samples,
+        time_budget_s=asked.time_budget_s or _BUDGET_S,
+        options={"links": "shm", **asked.options},
+        json_path=asked.json_path,
+        svg_path=asked.svg_path,
+        commit=asked.commit,
+        quiet=asked.quiet,
+    )
+
+
+def run(asked: Asked, count: int) -> int:
+    """Starts one process per GPU, or is one of them. The exit code of the whole."""
+    if "RANK" in os.environ:
+        return _be_rank(asked)
+    if asked.ranks > gpus.MOST:
+        raise Refused(f"--ranks: asked for {asked.ranks}, GPUs of one node are {gpus.MOST}")
+    if not 2 <= (asked.ranks or count) <= count:
+        raise Refused(
+            f"--ranks: asked for {asked.ranks}, this machine has {count} GPUs; one process"
+            " drives one GPU, and a collective needs two"
+        )
+    if asked.suite:
+        from braid.bench import suite
+
+        return suite.run(asked, count)
+    request_of(asked)  # wrong arguments are found before anything starts
+    return start(asked.ranks or min(count, gpus.MOST), [])
+
+
+def start(ranks: int, more: Sequence[str]) -> int:
+    """The same command on `ranks` ranks, with some options written anew."""
+    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:], *more]
+    return launch(command, ranks, grace_s=_GRACE_S)
+
+
+def _be_rank(asked: Asked) -> int:
+    from braid.bench.session import run_rank
+
+    if not asked.suite:
+        return run_rank(request_of(asked))
+    from braid.bench import suite
+    from braid.bench.flexlink_rows import rows
+
+    return run_rank(
+        suite.request_of(asked),
+        None if asked.quiet else lambda record: suite.show(rows(record)),
+    )

@@ -1,0 +1,239 @@
+"""The figures of the suite `flexlink` as records show them: required, reached, reached or not."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from braid.bench import flexlink as suite
+from braid.bench.gpu_record import GpuRecord, GpuResult
+from braid.bench.verdict import judge
+from braid.cli.cases import OPS
+from braid.cli.sizes import format_size
+
+NOT_MEASURED = "not measured"
+# A PCIe link has an eighth of NVLink's rate. A "host link alone" that is nearly as fast as NVLink
+# was not alone.
+_LEAST_HOST_TIME = 2.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure on one number of GPUs."""
+
+    work: str
+    ranks: int
+    required: str
+    reached: str
+    is_reached: bool | None
+    """None: not measured; `reached` says why."""
+
+
+def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None:
+    """The case whose size is the asked one, up to the rounding to whole blocks."""
+    for result in record.results:
+        if (result.op, result.mode) == (op, mode) and 0 <= nbytes - result.bytes < 0.02 * nbytes:
+            return result
+    return None
+
+
+def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:
+    """All figures of one rank count. `capped`: the run with NVLink held to H800's rate."""
+    return [
+        *_large(record),
+        _best(record),
+        *_sums(record),
+        _added(record),
+        *_capped(record.ranks, capped),
+        _middle(record),
+        *_small(record),
+        _never_worse(record),
+        _drop_in(record),
+        *_blocks(record),
+        _repeats(record),
+    ]
+
+
+def _row(
+    work: str, ranks: int, required: str, value: float | None, text: str, is_reached: bool
+) -> Row:
+    if value is None:
+        return Row(work, ranks, required, f"{NOT_MEASURED}: {text}", None)
+    return Row(work, ranks, required, text, is_reached)
+
+
+def _large(record: GpuRecord) -> Iterator[Row]:
+    for op in OPS:
+        aim = suite.LARGE_AIMS[op].get(record.ranks)
+        result = find(record, op, suite.LARGE, "eager")
+        ratio = judge(result).to_nccl if result else None
+        yield _row(
+            f"{op} 256 MiB against NCCL's default",
+            record.ranks,
+            f">= {aim:.2f}x" if aim else "no figure",
+            ratio,
+            f"{ratio:.2f}x" if ratio else "no NCCL, or no such case",
+            bool(ratio and ratio >= (aim or 0)),
+        )
+
+
+Value = tuple[float, str]
+
+
+def _least(
+    results: Iterable[GpuResult], value_of: Callable[[GpuResult], float | None]
+) -> Value | None:
+    """The smallest value, and which case it is."""
+    found = [
+        (value, f"{result.op} {format_size(result.bytes)} {result.mode}")
+        for result in results
+        if (value := value_of(result)) is not None
+    ]
+    return min(found, default=None)
+
+
+def _least_row(
+    work: str, record: GpuRecord, required: str, least: Value | None, aim: float, *, strict: bool
+) -> Row:
+    if least is None:
+        return Row(work, record.ranks, required, f"{NOT_MEASURED}: nobody to compare with", None)
+    value, case = least
+    is_reached = value > aim if strict else value >= aim
+    return Row(work, record.ranks, required, f"{value:.2f}x at the least ({case})", is_reached)
+
+
+def _best(record: GpuRecord) -> Row:
+    there = [r for r in record.results if any(run.family == "nccl-best" for run in r.runs)]
+    least = _least(there, lambda r: judge(r).to_nccl_best)
+    work = "every case against NCCL at its best"
+    return _least_row(work, record, "> 1.00x", least, suite.BEST_AIM, strict=True)
+
+
+def _times(result: GpuResult | None) -> tuple[float, float, float] | None:
+    """Medians over both links, NVLink alone, the host link alone."""
+    if result is None:
+        return None
+    runs = [result.run_of(who) for who in ("braid", "braid nvlink", "braid host")]
+    if any(run is None or run.wrong for run in runs):
+        return None
+    both, nvlink, host = (run.median_us for run in runs if run)
+    return (both, nvlink, host) if host > _LEAST_HOST_TIME * nvlink else None
+
+
+def _sums(record: GpuRecord) -> Iterator[Row]:
+    for op in OPS:
+        times = _times(find(record, op, suite.LARGE, "eager"))
+        aim = suite.SUM_AIMS[op]
+        part = (1 / times[0]) / (1 / times[1] + 1 / times[2]) if times else None
+        yield _row(
+            f"{op} 256 MiB: of the sum of both links, each alone in the same run",
+            record.ranks,
+            f">= {aim:.0%}",
+            part,
+            f"{part:.1%}" if part else "links were not measured alone",
+            bool(part and part >= aim),
+        )
+
+
+def _added(record: GpuRecord) -> Row:
+    result = find(record, "all_gather", suite.LARGE, "eager")
+    both, alone = (result.run_of(who) if result else None for who in ("braid", "braid nvlink"))
+    gain = alone.median_us / both.median_us - 1 if both and alone else None
+    aim = suite.ADDED_AIMS.get(record.ranks)
+    return _row(
+        "all_gather 256 MiB: host link added to NVLink alone",
+        record.ranks,
+        f">= {aim:+.0%}" if aim else "no figure",
+        gain,
+        f"{gain:+.1%}" if gain is not None else "no links alone",
+        gain is not None and gain >= (aim or 0),
+    )
+
+
+def _capped(ranks: int, capped: GpuRecord | None) -> Iterator[Row]:
+    for op in suite.CAPPED_OPS:
+        aim = suite.CAPPED_AIMS[op].get(ranks)
+        result = find(capped, op, suite.LARGE, "eager") if capped else None
+        both = result.run_of("braid") if result else None
+        alone = result.run_of("braid nvlink") if result else None
+        gain = alone.median_us / both.median_us - 1 if both and alone else None
+        yield _row(
+            f"{op} 256 MiB, NVLink HELD to H800's 147 GB/s: gain over it alone",
+            ranks,
+            f">= {aim:+.0%}" if aim else "no figure",
+            gain,
+            f"{gain:+.1%}" if gain is not None else "no run with BRAID_LINK_CAP",
+            gain is not None and gain >= (aim or 0),
+        )
+
+
+def _middle(record: GpuRecord) -> Row:
+    found = [find(record, op, size, "eager") for op in OPS for size in suite.MIDDLE]
+    least = _least((r for r in found if r), lambda r: judge(r).to_nccl)
+    work = "16 MiB and 64 MiB, every operation, against NCCL's default"
+    return _least_row(work, record, ">= 1.10x", least, suite.MIDDLE_AIM, strict=False)
+
+
+def _small(record: GpuRecord) -> Iterator[Row]:
+    for op in suite.SMALL_OPS:
+        found = [find(record, op, size, "graph") for size in suite.SMALL]
+        least = _least((r for r in found if r), lambda r: judge(r).to_others)
+        work = f"{op} 1 KiB to 4 MiB in a graph: time by that of the best of NCCL and torch"
+        required = f"<= {suite.SMALL_AIM:.2f}x at every size"
+        if least is None:
+            reached = f"{NOT_MEASURED}: nobody to compare with"
+            yield Row(work, record.ranks, required, reached, None)
+            continue
+        part = 1 / least[0]
+        reached = f"{part:.2f}x at the most ({least[1]})"
+        missing = _missing_others(found)
+        if missing:
+            reached += f"; without {missing}"
+        verdict = None if missing else part <= suite.SMALL_AIM
+        yield Row(work, record.ranks, required, reached, verdict)
+
+
+def _missing_others(results: Iterable[GpuResult | None]) -> str:
+    """Whose best is not in every case, in words."""
+    families = [{run.family for run in result.runs} for result in results if result]
+    there = set.intersection(*families)
+    names = {"nccl-best": "NCCL's other settings", "symm": "torch's symmetric memory"}
+    return " and ".join(words for family, words in names.items() if family not in there)
+
+
+def _never_worse(record: GpuRecord) -> Row:
+    least = _least(record.results, lambda r: judge(r).to_nccl)
+    work = f"never worse: all {len(record.results)} cases, against NCCL's default"
+    return _least_row(work, record, ">= 0.98x", least, suite.NEVER_WORSE, strict=False)
+
+
+def _drop_in(record: GpuRecord) -> Row:
+    return Row(
+        "1 KiB to 4 MiB against MSCCL++'s NCCL drop-in",
+        record.ranks,
+        "<= 0.90x all_reduce, 0.80x others",
+        f"{NOT_MEASURED}: MSCCL++ is built and run outside this program",
+        None,
+    )
+
+
+def _blocks(record: GpuRecord) -> Iterator[Row]:
+    for op in suite.SMS_OPS:
+        count = record.blocks.get(op)
+        yield _row(
+            f"{op} 256 MiB: SMs used",
+            record.ranks,
+            f"<= {suite.SMS_AIM}",
+            count,
+            "torch's profiler saw no kernels" if count is None else f"{count} blocks at the most",
+            count is not None and count <= suite.SMS_AIM,
+        )
+
+
+def _repeats(record: GpuRecord) -> Row:
+    calls = sum(repeat.calls for repeat in record.repeats)
+    different = sum(repeat.different for repeat in record.repeats)
+    work = "bits of a float sum, random shares in every call"
+    required = f"{suite.REPEATS} calls identical"
+    if not calls:
+        return Row(work, record.ranks, required, f"{NOT_MEASURED}: the run ended before", None)
+    reached = f"{different} of {calls} calls differ" if different else f"{calls} calls identical"
+    return Row(work, record.ranks, required, reached, not different and calls >= suite.REPEATS)

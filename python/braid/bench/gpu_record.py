@@ -1,0 +1,145 @@
+"""Records of GPU runs: the form braid.gpu/2.
+
+As braid.record, whose checks are used: the classes are the format. Units are in the names.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from braid.record import Host, build, schema_of
+
+SCHEMA = "braid.gpu/2"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One contestant in one case."""
+
+    who: str
+    family: str
+    """braid, nccl (torch's defaults), nccl-best (other settings) or symm (torch's symmetric
+    memory)."""
+    samples_us: list[float]
+    """The slowest rank's mean time of a call, one for every sample."""
+    median_us: float
+    p5_us: float
+    p95_us: float
+    busbw_gbps: float
+    wrong: int
+    """Bytes of all ranks that differed, in a checked call before timing."""
+
+
+@dataclass(frozen=True)
+class GpuResult:
+    """One operation at one size."""
+
+    op: str
+    bytes: int
+    """Of the rank's own part: see GpuRecord.sizes."""
+    total_bytes: int
+    """As nccl-tests counts."""
+    dtype: str
+    mode: str
+    """eager or graph."""
+    calls_per_sample: int
+    host_share: float | None
+    """Of a block: what tuning gave to the host link. None: not known, or one kernel may have moved
+    it over NVLink alone."""
+    runs: list[Run]
+    absent: dict[str, str]
+    """Who did not take part, and why."""
+
+    def run_of(self, who: str) -> Run | None:
+        """A contestant's run."""
+        return next((run for run in self.runs if run.who == who), None)
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Calls of one sum whose bits were compared with the first one's."""
+
+    what: str
+    calls: int
+    different: int
+
+
+@dataclass(frozen=True)
+class GpuRecord:
+    """One run on the GPUs of one machine."""
+
+    schema: str
+    command: str
+    date: str
+    """UTC, ISO 8601."""
+    commit: str
+    dirty: bool
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    nccl: str
+    braid: str
+    host: Host
+    ranks: int
+    sizes: str
+    """What `bytes` means."""
+    settings: dict[str, str]
+    """How NCCL's other settings were made: contestant and words."""
+    options: dict[str, str]
+    """BRAID_, NCCL_ and TORCH_SYMM_MEM variables in force."""
+    results: list[GpuResult]
+    repeats: list[Repeats] = field(default_factory=list)
+    blocks: dict[str, int] = field(default_factory=dict)
+    """Most thread blocks on a GPU at once, by operation: as many SMs are busy at the most. Of the
+    largest case, as torch's profiler saw it.
+    """
+    stopped: str = ""
+    """Why the run ended before its last case; "" when it did not."""
+
+    def save(self, path: Path) -> None:
+        """Writes JSON; a reader never sees half of it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(path.suffix + ".part")
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+
+
+def from_json(document: Any) -> GpuRecord:  # noqa: ANN401 - what json.loads gives
+    """Checks a parsed document. ValueError names the place that does not fit."""
+    record: GpuRecord = build(GpuRecord, document, "record")
+    if record.schema != SCHEMA:
+        raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+    return record
+
+
+def load(path: Path) -> GpuRecord:
+    """Reads and checks a record."""
+    return from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def make_run(
+    who: str, family: str, samples_us: list[float], busbw_at: Callable[[float], float], wrong: int
+) -> Run:
+    """A run with its statistics; busbw_at makes GB/s of a time."""
+    p5, middle, p95 = (float(x) for x in np.percentile(samples_us, [5, 50, 95]))
+    rounded = [round(x, 3) for x in samples_us]
+    return Run(
+        who, family, rounded, round(middle, 3), round(p5, 3), round(p95, 3),
+        round(busbw_at(middle), 3), wrong,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Prints the schema; docs/gpu_record.schema.json is this output."""
+    json.dump(schema_of(GpuRecord, SCHEMA), sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

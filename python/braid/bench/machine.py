@@ -1,0 +1,68 @@
+"""The record of a run: its results and the machine they are of."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+import braid
+from braid.bench.case import CONVENTION
+from braid.bench.gpu_record import SCHEMA, GpuRecord, GpuResult, Repeats
+from braid.cli import facts
+
+_PREFIXES = ("BRAID_", "NCCL_", "TORCH_SYMM_MEM", "CUDA_VISIBLE", "CUDA_DEVICE_MAX")
+_SECRETS = ("BRAID_JOB_TOKEN",)
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def variables() -> dict[str, str]:
+    """The environment's variables that change what is measured."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_PREFIXES) and name not in _SECRETS
+    }
+
+
+def _driver() -> str:
+    try:
+        words = _DRIVER.read_text(encoding="utf-8").split()
+    except OSError:
+        return "unknown"
+    return next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+
+
+def make_record(
+    ranks: int,
+    commit: str,
+    settings: dict[str, str],
+    results: list[GpuResult],
+    repeats: list[Repeats],
+    blocks: dict[str, int],
+    stopped: str,
+) -> GpuRecord:
+    """Everything about this run. `commit` is for a tree without git."""
+    found, dirty = facts.commit()
+    return GpuRecord(
+        schema=SCHEMA,
+        command=facts.command(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit or found,
+        dirty=dirty and not commit,
+        gpu=torch.cuda.get_device_name(),
+        driver=_driver(),
+        cuda=str(torch.version.cuda),
+        torch=torch.__version__,
+        nccl=".".join(map(str, torch.cuda.nccl.version())),
+        braid=braid.__version__,
+        host=facts.host(),
+        ranks=ranks,
+        sizes=CONVENTION,
+        settings=settings,
+        options=variables(),
+        results=results,
+        repeats=repeats,
+        blocks=blocks,
+        stopped=stopped,
+    )

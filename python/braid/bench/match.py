@@ -1,0 +1,229 @@
+"""One case on this rank: who fits, who is right, how fast everybody is."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+import braid
+from braid.bench.blocks import of_calls
+from braid.bench.case import GpuCase
+from braid.bench.contestant import Contestant, Shelf
+from braid.bench.crew import Crew
+from braid.bench.deadline import Deadlines
+from braid.bench.fit import fitting, merged
+from braid.bench.gpu_record import GpuResult, make_run
+from braid.bench.interrupt import Interrupt
+from braid.bench.pattern import Data
+from braid.bench.race import calls_for, race, samples_for
+from braid.bench.request import Request, Task
+from braid.bench.roster import Roster
+from braid.bench.timer import REPLAYS, Eager, Graphed, Timer
+from braid.cli.progress import Reporter
+from braid.cli.sizes import format_size
+
+_PILOT_CALLS = 2
+# One kernel moves smaller messages, over NVLink alone: four times BRAID_GPU_DIRECT at the most.
+_NVLINK_ALONE_BYTES = 128 << 20
+
+
+class Match:
+    """Plays the cases of a run one after the other."""
+
+    def __init__(
+        self,
+        request: Request,
+        comm: braid.Comm,
+        crew: Crew,
+        roster: Roster,
+        data: Data,
+        deadlines: Deadlines,
+        reporter: Reporter,
+        stop: Interrupt,
+    ) -> None:
+        self._request, self._comm, self._crew, self._roster = request, comm, crew, roster
+        self._data, self._deadlines, self._reporter = data, deadlines, reporter
+        self._stop = stop
+        self._eager: Timer = Eager(crew)
+        self._graphed: Timer = Graphed(crew)
+        self._held: dict[Shelf, None] = {}  # every buffer seen so far, in the same order everywhere
+
+    def play(self, task: Task, budget_s: float) -> GpuResult | None:
+        """The result, or None when the run was interrupted before the first sample."""
+        case = GpuCase.of(task.op, task.bytes, self._request.dtype, self._crew.size, task.mode)
+        timer = self._graphed if case.mode == "graph" else self._eager
+        chosen, absent = self._choose(case, task)
+        result = self._measure(case, timer, chosen, absent, budget_s)
+        timer.forget()  # graphs know addresses
+        for contestant in chosen:
+            contestant.let_go()
+        return result
+
+    def _measure(
+        self,
+        case: GpuCase,
+        timer: Timer,
+        chosen: list[Contestant],
+        absent: dict[str, str],
+        budget_s: float,
+    ) -> GpuResult | None:
+        wrong: dict[str, int] = {}
+        pilots: dict[str, float] = {}
+        for contestant in chosen:
+            self._reporter.say(case, f"checking {contestant.name}")
+            why = self._check(contestant, case, wrong) or self._pilot(contestant, case, pilots)
+            if why:
+                absent[contestant.name] = why
+        if "braid" not in pilots:
+            raise RuntimeError(f"{_name(case)}: braid cannot run it: {absent['braid']}")
+        racers = [c for c in chosen if c.name in pilots]
+        calls = self._crew.agree(calls_for(min(pilots[c.name] for c in racers)))[0]
+        for contestant in list(racers):
+            self._reporter.say(case, f"warming up {contestant.name}")
+            why = self._attempt(
+                f"{_name(case)}, warming up {contestant.name}",
+                partial(timer.make_ready, contestant, calls),
+            )
+            if why:
+                absent[contestant.name] = why
+                racers.remove(contestant)
+        times = self._race(case, timer, racers, calls, budget_s, pilots)
+        if not times or not times[0]:
+            return None
+        runs = [
+            make_run(c.name, c.family, row, case.busbw_gbps, wrong[c.name])
+            for c, row in zip(racers, times, strict=True)
+        ]
+        return GpuResult(
+            case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
+            self._host_share(case), runs, absent,
+        )  # fmt: skip
+
+    def blocks(self, op: str, nbytes: int) -> int | None:
+        """Thread blocks of braid's calls, as torch's profiler sees them."""
+        case = GpuCase.of(op, nbytes, self._request.dtype, self._crew.size)
+        ours = self._choose(case, Task(op, nbytes, "eager", frozenset()))[0][0]
+        count: int | None = None
+
+        def profile() -> None:
+            nonlocal count
+            ours.prepare(case, self._data, self._crew.rank)
+            ours.run()
+            torch.cuda.synchronize()
+            count = of_calls(ours.run)
+
+        why = self._attempt(f"{_name(case)}, counting thread blocks", profile)
+        ours.let_go()
+        return None if why else count
+
+    def _host_share(self, case: GpuCase) -> float | None:
+        if case.total_bytes <= _NVLINK_ALONE_BYTES:
+            return None
+        return self._comm._host_share(torch.cuda.current_device(), case.op)
+
+    def _race(
+        self,
+        case: GpuCase,
+        timer: Timer,
+        racers: list[Contestant],
+        calls: int,
+        budget_s: float,
+        pilots: dict[str, float],
+    ) -> list[list[float]]:
+        factor = REPLAYS * calls + calls if case.mode == "graph" else calls + 1
+        round_s = sum(pilots[c.name] for c in racers) * factor / 1e6
+        samples = self._crew.agree(samples_for(budget_s, round_s, self._request.samples))[0]
+        self._reporter.expect(samples)
+
+        def sample(contestant: Contestant, case: GpuCase, calls: int) -> float:
+            words = f"{_name(case)}, timing {contestant.name}"
+            with self._deadlines.step(words, self._request.step_timeout_s):
+                return timer.sample_us(contestant, case, calls)
+
+        return race(
+            self._crew, racers, sample, case, calls, samples, self._stop.asked,
+            lambda i: self._reporter.step(case, f"sample {i} of {samples}"),
+        )  # fmt: skip
+
+    def _check(self, contestant: Contestant, case: GpuCase, wrong: dict[str, int]) -> str:
+        """One call on a soiled result, every byte of it compared. Why it failed, or ""."""
+        crew, data = self._crew, self._data
+
+        def call() -> None:
+            contestant.soil(case, data, crew.rank)
+            contestant.enter()
+            contestant.run()
+            torch.cuda.synchronize()
+
+        words = f"{_name(case)}, {contestant.name}"
+        why = self._attempt(
+            f"{words}: buffers", partial(contestant.prepare, case, data, crew.rank)
+        ) or self._attempt(f"{words}: a first call", call)
+        if not why:
+            with self._deadlines.step(f"{words}: comparing", self._request.step_timeout_s):
+                wrong[contestant.name] = crew.total(data.wrong_bytes(case, contestant.result()))
+        return why
+
+    def _pilot(self, contestant: Contestant, case: GpuCase, pilots: dict[str, float]) -> str:
+        """A first look at its time."""
+        with self._deadlines.step(
+            f"{_name(case)}, a first look at {contestant.name}", self._request.step_timeout_s
+        ):
+            took_us = self._eager.sample_us(contestant, case, _PILOT_CALLS)
+            pilots[contestant.name] = self._crew.slowest([took_us])[0]
+        return ""
+
+    def _attempt(self, words: str, do: Callable[[], None]) -> str:
+        """Does it; the first rank's reason when it failed anywhere. Collective."""
+        said = ""
+        with self._deadlines.step(words, self._request.step_timeout_s):
+            try:
+                do()
+            except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+                if isinstance(error, braid.Error):
+                    raise
+                said = f"{type(error).__name__}: {error}"
+            return self._crew.first_words(said)
+
+    def _choose(self, case: GpuCase, task: Task) -> tuple[list[Contestant], dict[str, str]]:
+        """Who takes part, and why others do not. Makes room for them."""
+        absent: dict[str, str] = {}
+        able: list[Contestant] = []
+        for contestant in self._roster.contestants:
+            if contestant.group not in {"braid", *task.groups} or not contestant.is_for(case.op):
+                continue
+            why = contestant.why_not(case)
+            if why:
+                absent[contestant.name] = why
+            else:
+                able.append(contestant)
+        needs = [c.shelves(case) for c in able]
+        self._held |= dict.fromkeys(merged(needs))
+        usable = self._crew.least(_free_bytes() + sum(shelf.capacity for shelf in self._held))
+        count = fitting(needs, usable)
+        for contestant in able[count:]:
+            absent[contestant.name] = "its buffers do not fit in the GPU's memory beside the others"
+        if not count:
+            raise braid.Exhausted(f"{case.op} of {case.bytes} bytes does not fit on this GPU")
+        self._make_room(merged(needs[:count]), usable)
+        return able[:count], absent
+
+    def _make_room(self, needs: dict[Shelf, int], usable: int) -> None:
+        """Drops buffers that must grow, and idle ones when memory is scarce."""
+        is_scarce = sum(max(needs.get(s, 0), s.capacity) for s in self._held) > usable // 2
+        torch.cuda.synchronize()
+        self._crew.barrier()
+        for shelf in self._held:
+            if shelf.capacity < needs.get(shelf, 0) or (is_scarce and shelf not in needs):
+                shelf.drop()
+        torch.cuda.empty_cache()
+
+
+def _name(case: GpuCase) -> str:
+    return f"{case.op} {format_size(case.bytes)}"
+
+
+def _free_bytes() -> int:
+    """Of this GPU, with what torch's allocator keeps."""
+    free, _ = torch.cuda.mem_get_info()
+    return int(free) + int(torch.cuda.memory_reserved()) - int(torch.cuda.memory_allocated())

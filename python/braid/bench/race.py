@@ -1,0 +1,52 @@
+"""How often a case is timed, and in which order: contestants in turn, sample by sample."""
+
+from collections.abc import Callable, Sequence
+
+from braid.bench.case import GpuCase
+from braid.bench.contestant import Contestant
+from braid.bench.crew import Crew
+
+_BURST_US = 2000.0  # a sample lasts about so long, so that the ranks' skew does not count
+_LEAST_CALLS = 3
+_MOST_CALLS = 20  # in place, sums grow with every call: more would leave the range of a float
+_LEAST_SAMPLES = 3
+
+Sample = Callable[[Contestant, GpuCase, int], float]
+
+
+def calls_for(call_us: float) -> int:
+    """Calls per sample for calls of this length."""
+    return int(min(max(_BURST_US / max(call_us, 1e-3), _LEAST_CALLS), _MOST_CALLS))
+
+
+def samples_for(left_s: float, round_s: float, wanted: int) -> int:
+    """As many rounds as the time left pays for, at least a few."""
+    affordable = int(left_s / max(round_s, 1e-9))
+    return min(max(affordable, _LEAST_SAMPLES), wanted)
+
+
+def race(
+    crew: Crew,
+    contestants: Sequence[Contestant],
+    sample: Sample,
+    case: GpuCase,
+    calls: int,
+    samples: int,
+    must_stop: Callable[[], bool],
+    tick: Callable[[int], None],
+) -> list[list[float]]:
+    """The slowest rank's times of every contestant, in us. The first round warms up and does not
+    count; each round starts with another contestant. Rank 0's must_stop ends it early.
+    """
+    times: list[list[float]] = [[] for _ in contestants]
+    for i in range(samples + 1):
+        for k in range(len(contestants)):
+            who = (i + k) % len(contestants)
+            took_us = sample(contestants[who], case, calls)
+            if i:
+                times[who].append(took_us)
+        if crew.agree(int(must_stop()))[0]:
+            break
+        if i:
+            tick(i)
+    return [crew.slowest(row) if row else [] for row in times]

@@ -1,0 +1,87 @@
+"""What a GPU run was asked for, and the cases that follow from it. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from braid.bench.contestant import BASELINES, VARIANTS
+
+MODES = ("auto", "eager", "graph", "both")
+_GRAPH_UP_TO = 4 << 20  # auto: from here on the host's part of a call does not count
+DEFAULT_SIZES = (1 << 20, 16 << 20, 64 << 20, 256 << 20)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One case to measure, and who takes part beside braid."""
+
+    op: str
+    bytes: int
+    mode: str
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run on the GPUs of this machine."""
+
+    tasks: tuple[Task, ...]
+    dtype: str = "bfloat16"
+    samples: int = 15
+    time_budget_s: float = 90.0
+    step_timeout_s: float = 60.0
+    """Of every step: opening a library, checking a case, one sample."""
+    repeats: int = 0
+    """Calls of a float sum with random shares whose bits are compared."""
+    blocks_of: tuple[str, ...] = ()
+    """Operations whose thread blocks a profiler counts, at blocks_bytes."""
+    blocks_bytes: int = 0
+    options: dict[str, str] = field(default_factory=dict)
+    """braid.init's options."""
+    json_path: Path | None = None
+    svg_path: Path | None = None
+    commit: str = ""
+    """Of a tree without git."""
+    quiet: bool = False
+    """No table at the end: somebody else reads the record."""
+
+    @property
+    def groups(self) -> set[str]:
+        """Everybody who takes part somewhere."""
+        return set().union(*(task.groups for task in self.tasks))
+
+
+def modes_for(nbytes: int, mode: str) -> tuple[str, ...]:
+    """How a size is measured."""
+    if mode == "both":
+        return ("eager", "graph")
+    if mode == "auto":
+        return ("graph",) if nbytes <= _GRAPH_UP_TO else ("eager",)
+    return (mode,)
+
+
+def tasks_for(
+    ops: Iterable[str], sizes: Iterable[int], mode: str, groups: Iterable[str]
+) -> tuple[Task, ...]:
+    """Every operation at every size."""
+    chosen = frozenset(groups)
+    return tuple(
+        Task(op, size, how, chosen) for op in ops for size in sizes for how in modes_for(size, mode)
+    )
+
+
+def parse_groups(baselines: str, variants: str) -> frozenset[str]:
+    """Comma lists, "all" and "none". ValueError names the word that is not known."""
+    return frozenset(_words(baselines, BASELINES, "baseline")) | frozenset(
+        _words(variants, VARIANTS, "variant")
+    )
+
+
+def _words(text: str, allowed: tuple[str, ...], what: str) -> list[str]:
+    if text in ("none", ""):
+        return []
+    words = list(allowed) if text == "all" else [word.strip() for word in text.split(",")]
+    for word in words:
+        if word not in allowed:
+            raise ValueError(f"'{word}' is no {what}; braid has {', '.join(allowed)}, all, none")
+    return words

@@ -1,0 +1,233 @@
+"""Records of the GPU benchmark, what they say, and the figures that come of them."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from gpu_fakes import record, repeats, result
+
+from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu_record
+from braid.bench.flexlink_rows import rows
+from braid.bench.suite import beside, rank_counts, show
+from braid.bench.verdict import judge, wrong_bytes
+from braid.cli.cases import OPS
+from braid.record import schema_of
+
+REPOSITORY = Path(__file__).parents[2]
+LARGE = flexlink.LARGE
+
+
+def test_round_trip_and_errors(tmp_path):
+    made = record([result("all_gather", 1024, braid=2.0, nccl=4.0)], repeats=[repeats()])
+    made.save(tmp_path / "deep" / "r.json")
+    assert gpu_record.load(tmp_path / "deep" / "r.json") == made
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["r.json"]
+    document = json.loads((tmp_path / "deep" / "r.json").read_text())
+    for change, words in (
+        ({"ranks": "2"}, "record.ranks: asked for int"),
+        ({"schema": "braid.gpu/1"}, "record.schema: asked for braid.gpu/2"),
+        ({"surprise": 1}, "no other fields"),
+        ({"results": [{}]}, r"record.results\[0\]: asked for the fields"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            gpu_record.from_json({**document, **change})
+
+
+def test_published_schema_is_current():
+    published = json.loads((REPOSITORY / "docs/gpu_record.schema.json").read_text())
+    assert published == schema_of(gpu_record.GpuRecord, gpu_record.SCHEMA), (
+        "run: python -m braid.bench.gpu_record > docs/gpu_record.schema.json"
+    )
+    assert {"Run", "GpuResult", "Host", "Repeats"} == published["$defs"].keys()
+
+
+def test_statistics_keep_every_sample():
+    run = gpu_record.make_run("x", "nccl", [float(i) for i in range(101)], lambda us: 100 / us, 3)
+    assert (run.median_us, run.p5_us, run.p95_us, run.busbw_gbps) == (50, 5, 95, 2)
+    assert len(run.samples_us) == 101
+    assert run.wrong == 3
+
+
+def test_the_old_form_is_read_as_todays():
+    document = {
+        "schema": "braid.gpu/1", "command": "braid run -n 2 bench.py --graph", "date": "2026",
+        "commit": "abc", "dirty": False, "gpu": "NVIDIA H200", "cuda": "13.0", "torch": "2.11.0",
+        "nccl": "2.28.9", "options": {}, "ranks": 2,
+        "results": [
+            {"op": "all_gather", "bytes": 64, "who": "nccl", "samples_us": [3, 1, 2], "wrong": 0},
+            {"op": "all_gather", "bytes": 64, "who": "braid", "samples_us": [1], "wrong": 0},
+        ],
+    }  # fmt: skip
+    (result,) = old_gpu_record.read(document).results
+    assert (result.op, result.bytes, result.total_bytes, result.mode) == (
+        "all_gather",
+        64,
+        128,
+        "graph",
+    )
+    assert judge(result).to_nccl == 2
+    today = record([result])
+    assert old_gpu_record.read(json.loads(json.dumps(asdict(today)))) == today
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "records").glob("gpu_*.json")))
+def test_every_committed_gpu_record_is_read(path):
+    made = old_gpu_record.read(json.loads(path.read_text()))
+    assert all(judge(result).to_nccl for result in made.results)
+    assert wrong_bytes(made.results) == 0
+
+
+def test_ratios_to_default_best_and_all():
+    both = judge(result("all_reduce", 8, braid=10, nccl=20, nccl_symmetric=15, symm_one_shot=12))
+    assert (both.to_nccl, both.to_nccl_best, both.nccl_best) == (2, 1.5, "nccl symmetric")
+    assert (both.to_others, both.fastest_other) == (1.2, "symm one shot")
+    slower = judge(result("all_reduce", 8, braid=10, nccl=20, nccl_symmetric=25))
+    assert (slower.to_nccl_best, slower.nccl_best) == (2, "nccl")  # the default counts too
+    lonely = judge(result("all_reduce", 8, braid=10))
+    assert (lonely.to_nccl, lonely.to_nccl_best, lonely.fastest_other) == (None, None, "")
+    wrong = judge(result("all_reduce", 8, wrong=5, braid=10, nccl=20))
+    assert wrong.to_nccl is None  # the time of a wrong result is no time
+
+
+def test_wrong_results_of_others_are_no_baseline():
+    made = result("all_reduce", 8, braid=10, nccl=20, nccl_symmetric=5)
+    runs = [replace(r, wrong=1) if r.who == "nccl symmetric" else r for r in made.runs]
+    assert judge(replace(made, runs=runs)).to_nccl_best == 2
+    assert wrong_bytes([replace(made, runs=runs)]) == 1
+
+
+def good_record(ranks=4):
+    """Every figure reached."""
+    large = [
+        result(op, LARGE, host_share=0.1, braid=100, nccl=200, nccl_32_ctas=190,
+               braid_nvlink=112, braid_host=1000)
+        for op in OPS
+    ]  # fmt: skip
+    middle = [result(op, n, braid=10, nccl=12) for op in OPS for n in flexlink.MIDDLE]
+    small = [
+        result(op, n, "graph", braid=5, nccl=10, nccl_symmetric=9, symm_two_shot=8)
+        for op in flexlink.SMALL_OPS
+        for n in flexlink.SMALL
+    ]
+    return record([*large, *middle, *small], ranks, [repeats()], blocks={"all_gather": 16})
+
+
+def test_every_row_of_a_good_record_is_reached():
+    held = [result(op, LARGE, braid=100, braid_nvlink=130) for op in flexlink.CAPPED_OPS]
+    found = rows(good_record(), record(held))
+    by_verdict = {
+        verdict: [r for r in found if r.is_reached is verdict] for verdict in (True, False)
+    }
+    assert not by_verdict[False]
+    assert len(by_verdict[True]) == 5 + 1 + 5 + 1 + 2 + 1 + 3 + 1 + 1 + 1
+    missing = [row for row in found if row.is_reached is None]
+    assert len(missing) == 2  # the drop-in, and all_reduce's blocks
+
+
+def test_rows_say_what_was_not_reached():
+    made = good_record(2)
+    results = [r for r in made.results if (r.op, r.mode) != ("broadcast", "eager")]
+    results.append(
+        result("broadcast", LARGE, braid=100, nccl=110, braid_nvlink=100, braid_host=900)
+    )
+    results.append(result("broadcast", 16 << 20, braid=10, nccl=9))
+    found = {
+        row.work: row for row in rows(replace(made, results=results, repeats=[repeats(1000, 2)]))
+    }
+    assert not found["broadcast 256 MiB against NCCL's default"].is_reached
+    assert found["broadcast 256 MiB against NCCL's default"].reached == "1.10x"
+    middle = found["16 MiB and 64 MiB, every operation, against NCCL's default"]
+    assert (middle.is_reached, middle.reached) == (
+        False,
+        "0.90x at the least (broadcast 16 MiB eager)",
+    )
+    worst = next(row for work, row in found.items() if work.startswith("never worse"))
+    assert not worst.is_reached
+    bits = found["bits of a float sum, random shares in every call"]
+    assert (bits.is_reached, bits.reached) == (False, "2 of 1000 calls differ")
+    of_sum = found["broadcast 256 MiB: of the sum of both links, each alone in the same run"]
+    assert (of_sum.is_reached, of_sum.reached) == (False, "90.0%")
+
+
+def test_rows_of_an_empty_record_measure_nothing():
+    found = rows(record([]))
+    assert all(row.is_reached is None for row in found)
+    assert all(row.reached.startswith("not measured: ") for row in found)
+
+
+def test_a_host_link_that_was_not_alone_is_no_measurement():
+    large = result("all_gather", LARGE, braid=100, braid_nvlink=110, braid_host=120)
+    found = {row.work: row for row in rows(record([large]))}
+    of_sum = found["all_gather 256 MiB: of the sum of both links, each alone in the same run"]
+    assert of_sum.is_reached is None
+    assert found["all_gather 256 MiB: host link added to NVLink alone"].reached == "+10.0%"
+
+
+def test_a_best_that_was_not_there_is_no_best():
+    small = [
+        result("all_gather", n, "graph", braid=5, nccl=10, symm_copies=9) for n in flexlink.SMALL
+    ]
+    row = next(row for row in rows(record(small)) if row.work.startswith("all_gather 1 KiB"))
+    assert row.is_reached is None
+    assert row.reached.endswith("; without NCCL's other settings")
+
+
+def test_a_rank_count_without_figures_only_reports():
+    found = rows(good_record(6))
+    assert found[0].required == "no figure"
+    assert found[0].reached == "2.00x"
+
+
+def test_figures_cover_the_issue_for_every_rank_count():
+    assert set(flexlink.LARGE_AIMS) == set(OPS)
+    for aims in (
+        *flexlink.LARGE_AIMS.values(),
+        flexlink.ADDED_AIMS,
+        *flexlink.CAPPED_AIMS.values(),
+    ):
+        assert set(aims) == set(flexlink.RANK_COUNTS)
+    tasks = flexlink.tasks(frozenset({"nccl", "nccl-best", "symm"}))
+    keys = [(task.op, task.bytes, task.mode) for task in tasks]
+    assert len(keys) == len(set(keys))
+    assert {op for op, *_ in keys} == set(OPS)
+    small = [task for task in tasks if task.op in flexlink.SMALL_OPS and task.mode == "graph"]
+    assert len(small) == 3 * 13
+    assert all("symm" in task.groups for task in small)
+    assert all(not task.groups for task in flexlink.tasks(frozenset()) if task.mode == "graph")
+
+
+def test_paths_and_rank_counts_of_the_suite():
+    assert beside(Path("records/f.json"), 4) == Path("records/f_4.json")
+    assert beside(Path("f.json"), 2, "_held") == Path("f_2_held.json")
+    assert rank_counts(0, 4) == [2, 4]
+    assert rank_counts(0, 8) == [2, 4, 8]
+    assert rank_counts(3, 4) == [3]
+
+
+def test_tables_and_plot(tmp_path, capsys):
+    made = replace(good_record(), options={"BRAID_LINK_CAP": "nvlink:147"})
+    absent = replace(made.results[0], absent={"symm copies": "it is not there"})
+    made = replace(made, results=[absent, *made.results[1:]])
+    gpu_table.show(made)
+    show(rows(made))
+    said = capsys.readouterr().out
+    for words in (
+        "HELD to nvlink:147", "4 x NVIDIA H200", "2.00x", "32 ctas", "two shot", "10.0%",
+        "without symm copies: it is not there", "1000 calls, 0 with other bits", "reached",
+    ):  # fmt: skip
+        assert words in said
+    curves.save(made, tmp_path / "deep" / "r.svg")
+    drawn = (tmp_path / "deep" / "r.svg").read_text()
+    assert drawn.lstrip().startswith("<?xml")
+    curves.save(record([result("all_gather", 8, braid=1.0)]), tmp_path / "one.svg")
+
+
+def test_busiest_moment_of_a_trace():
+    def kernel(begin, length, grid):
+        return {"cat": "kernel", "ts": begin, "dur": length, "args": {"grid": grid}}
+
+    other = {"cat": "cpu_op", "ts": 0, "dur": 9}
+    events = [kernel(0, 10, [8, 1, 1]), other, kernel(5, 10, [4, 2, 1]), kernel(10, 1, [8, 1, 1])]
+    assert blocks.busiest(events) == 16
+    assert blocks.busiest([other]) is None

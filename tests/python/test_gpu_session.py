@@ -1,0 +1,101 @@
+"""A whole run of the GPU benchmark, with CPU tensors and Gloo in place of GPUs and NCCL."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from braid.bench import gpu_record  # noqa: E402
+from braid.bench.case import GpuCase  # noqa: E402
+from braid.bench.deadline import EXIT_CODE  # noqa: E402
+from braid.bench.pattern import Data  # noqa: E402
+from braid.cli.cases import OPS  # noqa: E402
+
+STAND_IN = Path(__file__).with_name("gpu_stand_in.py")
+
+
+def run(record, how=""):
+    return subprocess.run(
+        [sys.executable, "-m", "braid.cli", "run", "-n", "2", str(STAND_IN), str(record), how],
+        capture_output=True, text=True, check=False, timeout=100,
+        env={**os.environ, "BRAID_TUNE": "off"},
+    )  # fmt: skip
+
+
+def test_a_run_measures_whoever_is_there(tmp_path):
+    done = run(tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    made = gpu_record.load(tmp_path / "r.json")
+    assert [(r.op, r.bytes) for r in made.results] == [
+        (op, n) for op in OPS for n in (992, 1 << 18)
+    ]
+    for result in made.results:
+        assert {run.who for run in result.runs} == {"braid", "nccl", "braid unregistered"}
+        assert all(len(run.samples_us) == 3 and run.wrong == 0 for run in result.runs)
+        assert "braid host" in result.absent
+    assert (tmp_path / "r.svg").exists()
+    assert "in force: BRAID_TUNE=off" in done.stdout
+    assert "BRAID_JOB_TOKEN" not in done.stdout
+    for name in ("nccl 32 ctas", "nccl symmetric", "nccl zero-cta", "symm copies"):
+        assert f"without {name}: " in done.stdout
+    assert not made.stopped
+
+
+def test_a_wrong_byte_of_anybody_is_seen_everywhere(tmp_path):
+    done = run(tmp_path / "r.json", "lie")
+    assert done.returncode == 1
+    for result in gpu_record.load(tmp_path / "r.json").results:
+        wrong = {run.who: run.wrong for run in result.runs}
+        assert wrong == {"braid": 0, "nccl": 1, "braid unregistered": 0}
+    assert "WRONG 1" in done.stdout
+
+
+def test_a_rank_that_hangs_ends_the_run(tmp_path):
+    begin_s = time.monotonic()
+    done = run(tmp_path / "r.json", "slow")
+    assert done.returncode == EXIT_CODE
+    assert "giving up" in done.stderr
+    assert time.monotonic() - begin_s < 60
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    done = run(tmp_path / "r.json", "interrupt")
+    made = gpu_record.load(tmp_path / "r.json")
+    assert made.stopped.startswith("interrupted in case ")
+    assert made.results[0].bytes == 992
+    assert done.returncode == 130
+    assert "stopped: interrupted" in done.stdout
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int8", "uint8"])
+def test_data_is_checked_byte_by_byte(dtype):
+    data = Data(dtype, 1, 3, torch.device("cpu"))
+    case = GpuCase.of("all_gather", 6_000_000, dtype, 3)
+    out = torch.empty(case.out_count, dtype=data.dtype)
+    for rank in range(3):
+        data.fill(out[rank * case.count : (rank + 1) * case.count], rank)
+    assert data.wrong_bytes(case, out) == 0
+    out.view(torch.uint8)[[7, 70_000, -1]] ^= 1
+    assert data.wrong_bytes(case, out) == 3
+    data.soil(out)
+    assert data.wrong_bytes(case, out) > 0.9 * out.numel()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])
+def test_sums_are_exact_in_every_order(dtype):
+    ranks = 8
+    case = GpuCase.of("reduce_scatter", 100_000, dtype, ranks)
+    data = Data(dtype, 5, ranks, torch.device("cpu"))
+    total = torch.zeros(case.send_count, dtype=data.dtype)
+    for rank in reversed(range(ranks)):
+        operand = torch.empty_like(total)
+        data.fill(operand, rank)
+        total += operand
+    mine = total[5 * case.count : 6 * case.count]
+    assert data.wrong_bytes(case, mine) == 0
+    assert data.wrong_bytes(case, total[: case.count]) > 0
