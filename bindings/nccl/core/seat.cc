@@ -27,7 +27,7 @@ constexpr int64_t kJoinTime = 60_s;  // all ranks are here already: they take mi
 bool must_agree(std::string_view option) {
   if (option == "BRAID_NCCL_REAL") return false;
   return option.starts_with("BRAID_NCCL") || option.starts_with("BRAID_GPU") ||
-         option == "BRAID_TUNE";
+         option == "BRAID_TUNE" || option == "BRAID_LINK_CAP";
 }
 
 uint64_t fingerprint_of_settings() {

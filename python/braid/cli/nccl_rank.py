@@ -7,7 +7,6 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
 
 from braid.cli.nccl import counts
 
@@ -15,7 +14,10 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 _SIZES = {"4 KiB": 1 << 10, "64 MiB": 16 << 20}  # float32s
 
 
-def _cases(torch: Any, dist: Any, count: int) -> dict[str, Callable[[], bool]]:
+def _cases(count: int) -> dict[str, Callable[[], bool]]:
+    import torch
+    import torch.distributed as dist
+
     n, me = dist.get_world_size(), dist.get_rank()
     block = count // n
     positions = torch.arange(count, device="cuda") % 1000
@@ -62,7 +64,7 @@ def main() -> int:
     loaded = ctypes.CDLL("libnccl.so.2")
     failed = False
     for size, count in _SIZES.items():
-        for index, (name, case) in enumerate(_cases(torch, dist, count).items()):
+        for index, (name, case) in enumerate(_cases(count).items()):
             before = counts(loaded)
             wrong = torch.tensor([0 if case() else 1], device="cuda")
             taken, handed_on = (

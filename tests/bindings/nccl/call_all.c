@@ -14,7 +14,7 @@
 
 #include "arguments.h"
 
-#define NAME(name) \
+#define NAME(name)            \
   extern Function nccl##name; \
   extern Function pnccl##name;
 #include "bindings/nccl/names.inc"
@@ -52,7 +52,8 @@ static int check(const char* name, Function* function) {
     const long want = answer_of(name, call, 2, 3, 4, 5, 6, block, 7, 8.5, 9.25);
     const long got = function(call, 2, 3, 4, 5, 6, block, 7, 8.5, 9.25);
     if (got == want) continue;
-    fprintf(stderr, "call_all: nccl%s, call %ld: asked for %ld, found %ld\n", name, call, want, got);
+    fprintf(stderr, "call_all: nccl%s, call %ld: asked for %ld, found %ld\n", name, call, want,
+            got);
     return 1;
   }
   return 0;
