@@ -60,12 +60,6 @@ Result<std::string> fresh_token() {
   return token;
 }
 
-Status check_machine() {
-  BRAID_RETURN_IF_ERROR(sys::real_cuda().ready());
-  if (kernels::barrier_fatbin().empty()) return unavailable("this build of braid has no kernels");
-  return {};
-}
-
 // Calls are late for as long as users like; only device memory moves.
 Result<Config> config_for_calls() {
   std::vector<std::string> warnings;
@@ -148,8 +142,13 @@ Status enqueue(comm::Device& device, const braid_nccl_call& call) {
 
 }  // namespace
 
+Status check_machine() {
+  BRAID_RETURN_IF_ERROR(sys::real_cuda().ready());
+  if (kernels::barrier_fatbin().empty()) return unavailable("this build of braid has no kernels");
+  return {};
+}
+
 Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key) {
-  BRAID_RETURN_IF_ERROR(check_machine());
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));

@@ -20,9 +20,13 @@
 
 namespace braid::nccl {
 
+/// ok when this process may take communicators over; unavailable without a driver or kernels for
+/// it.
+Status check_machine();
+
 class Seat {
  public:
-  /// Signs the roll of the communicator called `key`. unavailable without a GPU or kernels for it.
+  /// Signs the roll of the communicator called `key`.
   static Result<std::unique_ptr<Seat>> sign(const std::string& key);
   ~Seat();
   Seat(const Seat&) = delete;

@@ -43,6 +43,7 @@ int guarded(braid_nccl_why why, Body&& body) noexcept {
 braid_nccl_seat* sign(const void* key, size_t key_bytes, braid_nccl_why why) {
   braid_nccl_seat* made = nullptr;
   (void)guarded(why, [&]() -> Status {
+    BRAID_RETURN_IF_ERROR(braid::nccl::check_machine());
     BRAID_ASSIGN_OR_RETURN(auto seat, Seat::sign({static_cast<const char*>(key), key_bytes}));
     made = new braid_nccl_seat{std::move(seat)};
     return {};
