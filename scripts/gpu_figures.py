@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from braid.bench import curves, flexlink, old_gpu_record
-from braid.bench.flexlink_rows import NOT_MEASURED, find, rows
+from braid.bench.figure import NOT_MEASURED, find
+from braid.bench.flexlink_rows import rows
 from braid.bench.gpu_record import GpuRecord
 from braid.bench.verdict import judge
 from braid.cli.cases import OPS

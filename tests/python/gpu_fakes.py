@@ -66,7 +66,7 @@ def result(op, nbytes, mode="eager", host_share=None, wrong=0, **times):
                 bad,
             )
         )
-    return GpuResult(op, nbytes, nbytes, "bfloat16", mode, 5, host_share, runs, {})
+    return GpuResult(op, nbytes, nbytes, "bfloat16", mode, 5, "packets", host_share, runs, {})
 
 
 def record(results, ranks=4, repeats=(), **changes):

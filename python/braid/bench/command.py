@@ -8,6 +8,7 @@ from pathlib import Path
 
 from braid.bench import gpus
 from braid.bench.case import DTYPES
+from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import DEFAULT_SIZES, MODES, Request, parse_groups, tasks_for
 from braid.cli.cases import OPS
 from braid.cli.launch import launch
@@ -120,6 +121,7 @@ def start(ranks: int, more: Sequence[str]) -> int:
 
 
 def _be_rank(asked: Asked) -> int:
+    forbid_multicast()
     from braid.bench.session import run_rank
 
     if not asked.suite:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from braid.record import Host, build, schema_of
+from braid.record import Host, schema_of
+from braid.typed_json import build
 
 SCHEMA = "braid.gpu/2"
 
@@ -48,9 +49,10 @@ class GpuResult:
     mode: str
     """eager or graph."""
     calls_per_sample: int
+    path: str
+    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known."""
     host_share: float | None
-    """Of a block: what tuning gave to the host link. None: not known, or one kernel may have moved
-    it over NVLink alone."""
+    """The part of it that braid sent over the host link; None: not known."""
     runs: list[Run]
     absent: dict[str, str]
     """Who did not take part, and why."""

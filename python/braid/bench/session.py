@@ -40,6 +40,7 @@ class Session:
         self.repeats: list[Repeats] = []
         self.blocks: dict[str, int] = {}
         self.stopped = ""
+        self._skipped: dict[str, str] = {}
         self.record: GpuRecord | None = None
         """On rank 0, at the end."""
 
@@ -57,6 +58,7 @@ class Session:
         self._say_who(comm, roster)
         data = Data(request.dtype, comm.rank, comm.size, device)
         match = Match(request, comm, crew, roster, data, deadlines, self._reporter, self._stop)
+        self._skipped = match.skipped
         self._reporter.start(len(request.tasks))
         end_s = monotonic() + request.time_budget_s
         for i, task in enumerate(request.tasks):
@@ -120,7 +122,10 @@ class Session:
         if comm.rank != 0:
             return
         out = console()
-        for name, value in variables().items():
+        in_force = variables()
+        if not any(name.startswith("BRAID_") for name in in_force):
+            out.print("in force: no BRAID_ variable")
+        for name, value in in_force.items():
             out.print(f"in force: {name}={value}", soft_wrap=True)
         for name, why in roster.missing.items():
             out.print(f"without {name}: {why}", soft_wrap=True, markup=False)
@@ -147,6 +152,8 @@ class Session:
         self.record = made = self._record(roster)
         if not self._request.quiet:
             gpu_table.show(made)
+        for words, why in self._skipped.items():
+            out.print(f"without {words}: {why}", soft_wrap=True)
         if self._request.json_path:
             out.print(f"record  {self._request.json_path}")
         if self._request.svg_path and self.results:

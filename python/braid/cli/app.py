@@ -12,15 +12,16 @@ from typing import Annotated, NoReturn
 import typer
 
 import braid
-from braid.cli import sizes
+from braid.cli import plan, report, sizes, topo
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(topo.app, name="topo")
+app.add_typer(plan.app, name="plan")
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
@@ -271,6 +272,9 @@ def nccl_check() -> None:
     raise typer.Exit(nccl.check())
 
 
+app.command(epilog=report.EPILOG)(report.report)
+
+
 @app.callback(invoke_without_command=True)
 def top(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -285,7 +289,7 @@ def main() -> None:
     """The entry point: braid's own errors become one line and exit code 1 or 2."""
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
-        app()
+        app(prog_name="braid")
     except braid.InvalidArgument as error:
         print(f"{who}: {error}", file=sys.stderr)
         sys.exit(2)

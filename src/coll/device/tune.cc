@@ -12,17 +12,18 @@ namespace braid::coll::device {
 
 namespace {
 
-constexpr uint64_t kBlockBytes = 64 << 20;
-constexpr double kShares[] = {0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12};
+// The first pass; the second looks around the best of it.
+constexpr double kShares[] = {0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.25};
+constexpr double kSteps[] = {-0.02, -0.01, 0.01, 0.02};
 // In a row: one alone would also measure how fast the host enqueues it.
 constexpr int kCalls = 3;
-constexpr int kRounds = 5;  // of which the first warms up
+constexpr int kRounds = 4;  // of which the first warms up
 constexpr double kLeastGain = 0.02;
 
 class Tuner {
  public:
-  Tuner(comm::Device& device, group::Group& group, Deadline deadline)
-      : device_(device), group_(group), deadline_(deadline) {}
+  Tuner(comm::Device& device, group::Group& group, Deadline deadline, uint64_t block_bytes)
+      : device_(device), group_(group), deadline_(deadline), block_bytes_(block_bytes) {}
 
   Status prepare() {
     sys::Cuda& cuda = device_.cuda();
@@ -42,33 +43,52 @@ class Tuner {
   Status close() { return device_.unregister_memory(recv_.get()); }
 
   Status tune(plan::Op op) {
-    std::vector<std::vector<double>> times_us(std::size(kShares));
-    for (int round = 0; round < kRounds; ++round)
-      for (size_t i = 0; i < std::size(kShares); ++i) {
-        device_.set_host_share(op, kShares[i]);
-        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op));
-        BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
-        if (round > 0) times_us[i].push_back(slowest_us);
-      }
-    size_t best = 0;
-    for (size_t i = 1; i < times_us.size(); ++i)
-      if (median(times_us[i]) < median(times_us[best])) best = i;
-    const double alone_us = median(times_us[0]);
-    const bool is_worth_it = median(times_us[best]) < alone_us * (1 - kLeastGain);
-    device_.set_host_share(op, is_worth_it ? kShares[best] : 0);
+    std::vector<Tried> coarse;
+    for (const double share : kShares) coarse.push_back({share, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, coarse));
+    const double about = best_of(coarse).share;
+    std::vector<Tried> fine = {{0, {}}};
+    if (about > 0) fine.push_back({about, {}});
+    for (const double step : kSteps)
+      if (about > 0 && about + step > 0) fine.push_back({about + step, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, fine));
+    const Tried& best = best_of(fine);
+    const double alone_us = fine.front().median_us();
+    const bool is_worth_it = best.median_us() < alone_us * (1 - kLeastGain);
+    device_.set_host_share(op, is_worth_it ? best.share : 0);
     log::info("coll",
               "gpu {}: {}: {:.1f} us over NVLink alone, {:.1f} us with {} % over the host link",
-              device_.ordinal(), plan::op_name(op), alone_us, median(times_us[best]),
-              100 * kShares[best]);
+              device_.ordinal(), plan::op_name(op), alone_us, best.median_us(), 100 * best.share);
     return {};
   }
 
  private:
-  uint64_t bytes_of_all() const { return kBlockBytes * static_cast<uint64_t>(device_.size()); }
-  static double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
+  uint64_t bytes_of_all() const { return block_bytes_ * static_cast<uint64_t>(device_.size()); }
+  struct Tried {
+    double share;
+    std::vector<double> times_us;  // of the slowest rank
+    double median_us() const {
+      std::vector<double> sorted = times_us;
+      const auto middle = sorted.begin() + static_cast<long>(sorted.size() / 2);
+      std::nth_element(sorted.begin(), middle, sorted.end());
+      return *middle;
+    }
+  };
+  static const Tried& best_of(const std::vector<Tried>& tried) {
+    return *std::min_element(tried.begin(), tried.end(), [](const Tried& a, const Tried& b) {
+      return a.median_us() < b.median_us();
+    });
+  }
+
+  Status time_all(plan::Op op, std::vector<Tried>& tried) {
+    for (int round = 0; round < kRounds; ++round)
+      for (Tried& one : tried) {
+        device_.set_host_share(op, one.share);
+        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op));
+        BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
+        if (round > 0) one.times_us.push_back(slowest_us);
+      }
+    return {};
   }
 
   Result<double> time_calls(plan::Op op) {
@@ -86,19 +106,19 @@ class Tuner {
   }
 
   Status run(plan::Op op, sys::Stream stream) {
-    constexpr uint64_t kFloats = kBlockBytes / sizeof(float);
-    const uint64_t all_floats = kFloats * static_cast<uint64_t>(device_.size());
+    const uint64_t floats = block_bytes_ / sizeof(float);
+    const uint64_t all_floats = floats * static_cast<uint64_t>(device_.size());
     switch (op) {
       case plan::Op::kAllGather:
-        return all_gather(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+        return all_gather(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kAllReduce:
         return all_reduce(device_, send_.get(), recv_.get(), all_floats, Dtype::kFloat32,
                           RedOp::kSum, stream);
       case plan::Op::kReduceScatter:
-        return reduce_scatter(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32,
+        return reduce_scatter(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32,
                               RedOp::kSum, stream);
       case plan::Op::kAllToAll:
-        return all_to_all(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+        return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kBroadcast:
         return broadcast(device_, recv_.get(), all_floats, Dtype::kFloat32, 0, stream);
     }
@@ -117,6 +137,7 @@ class Tuner {
   comm::Device& device_;
   group::Group& group_;
   const Deadline deadline_;
+  const uint64_t block_bytes_;
   sys::DeviceMemory send_, recv_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
@@ -124,8 +145,9 @@ class Tuner {
 
 }  // namespace
 
-Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline) {
-  Tuner tuner(device, group, deadline);
+Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
+                        uint64_t block_bytes) {
+  Tuner tuner(device, group, deadline, block_bytes);
   Status ready = tuner.prepare();
   BRAID_ASSIGN_OR_RETURN(const auto verdicts,
                          group.exchange("gpu tuning memory", ready.to_string(), deadline));

@@ -8,8 +8,6 @@ namespace braid::sys {
 
 namespace {
 
-void* handle_of(uint64_t id) { return reinterpret_cast<void*>(id); }
-
 std::atomic_ref<uint32_t> word_at(DevicePtr address) {
   return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(address));
 }
