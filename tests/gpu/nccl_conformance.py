@@ -325,6 +325,25 @@ class Check:
             dist.destroy_process_group(mine)
             dist.destroy_process_group(whole)
 
+    def abort(self) -> None:
+        """A call that nobody else comes to is given up when its communicator is aborted."""
+        group = dist.new_group(list(range(self.size)))
+        self.reductions(1 << 20, torch.float32, "sum", 0, group=group)
+        torch.cuda.synchronize()
+        dist.barrier()
+        if self.rank == 0:
+            for count in (4, 1 << 20, 32 << 20):
+                dist.all_reduce(torch.zeros(count, device=self.gpu), group=group, async_op=True)
+            time.sleep(1)
+        else:
+            time.sleep(3)
+        began = time.monotonic()
+        dist.distributed_c10d._abort_process_group(group)
+        torch.cuda.synchronize()
+        took = torch.tensor([time.monotonic() - began < 20])
+        self.same("abort in time", took, torch.ones_like(took))
+        self.reductions(1 << 20, torch.float32, "sum", 0)  # the others go on
+
     # ---- running ----
 
     def section(self, name: str, body: Callable[[], None], *, all_ours: bool = False) -> None:
@@ -362,6 +381,7 @@ def sections(check: Check) -> dict[str, tuple[Callable[[], None], bool]]:
         "groups": (check.groups, False),
         "handed_on": (check.handed_on, False),
         "communicators": (check.communicators, False),
+        "abort": (check.abort, False),
     }
 
 
