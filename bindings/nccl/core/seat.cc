@@ -1,7 +1,9 @@
 #include "bindings/nccl/core/seat.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <set>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -271,8 +273,18 @@ void Seat::close(bool is_in_peace) {
   }
   roll_.seal();
   if (comm_ == nullptr || comm_->is_closed()) return;
+  if (!is_in_peace) free_caller();
   const sys::RelaxedCapture relaxed(sys::real_cuda());
   (void)comm_->close(is_in_peace);
+}
+
+// A thread may be inside a call of this comm because the stream is full of work that waits for a
+// lost rank. close() would wait for that thread; a failure of the group ends the waits.
+void Seat::free_caller() {
+  const Deadline patience = Deadline::after_ns(100_ms);
+  while (comm_->state().in_call && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (comm_->state().in_call) group_->report(unavailable("aborted while a call was under way"));
 }
 
 void Seat::leave() {

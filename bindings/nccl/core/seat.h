@@ -49,6 +49,7 @@ class Seat {
   Status set_up(int rank, int num_ranks, int device);
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
+  void free_caller();
 
   const Config config_;
   Roll roll_;
