@@ -76,7 +76,8 @@ Result<Config> config_for_calls() {
 // ---- the end of the process ----
 
 /// Programs seldom destroy their communicators. Without a goodbye the other ranks would take the
-/// end of this process for a death, and say so.
+/// end of this process for a death, and say so; and a roll that was never sealed would keep its
+/// name.
 class LiveSeats {
  public:
   static LiveSeats& all() {
@@ -153,7 +154,9 @@ Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key) {
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
   roll.sign({process, fingerprint_of_settings()});
-  return std::unique_ptr<Seat>(new Seat(std::move(config), std::move(roll)));
+  std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
+  LiveSeats::all().add(seat.get());
+  return seat;
 }
 
 Seat::~Seat() {
@@ -199,7 +202,6 @@ Status Seat::set_up(int rank, int num_ranks, int device) {
     group_ = group;
     is_setting_up_ = true;
   }
-  LiveSeats::all().add(this);
   if (is_aborted_) return unavailable("aborted");
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   return coll::device::on_device(*comm_, device, [](comm::Device&) { return Status(); });
@@ -275,6 +277,7 @@ void Seat::close(bool is_in_peace) {
 
 void Seat::leave() {
   const std::lock_guard lock(mutex_);
+  roll_.seal();
   if (group_) group_->leave();
 }
 
