@@ -109,8 +109,9 @@ Status Device::check_slots() {
     return invalid_argument("BRAID_GPU_SLOT: asked for {} to {} bytes, found {}", kLeastBytes,
                             kMostBytes, slot_bytes);
   const int64_t num_slots = state_.config.integer("BRAID_GPU_SLOTS");
-  if (num_slots < 1 || num_slots > kMostSlots)
-    return invalid_argument("BRAID_GPU_SLOTS: asked for 1 to {}, found {}", kMostSlots, num_slots);
+  if (num_slots < pcie::kLeastSlots || num_slots > kMostSlots)
+    return invalid_argument("BRAID_GPU_SLOTS: asked for {} to {}, found {}", pcie::kLeastSlots,
+                            kMostSlots, num_slots);
   ring_.slot_bytes = static_cast<uint32_t>(slot_bytes) & ~127U;
   ring_.num_slots = static_cast<uint32_t>(num_slots);
   return {};
@@ -333,7 +334,8 @@ Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies)
 
 // Piece by piece to each in turn, so that all of them see the rate all the time.
 Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
-  constexpr uint64_t kHeldBytes = 4 << 20;
+  // Far more than a copy and its hold cost to begin, which is 25 us together.
+  constexpr uint64_t kHeldBytes = 16 << 20;
   BRAID_RETURN_IF_ERROR(hold(stream, 0));
   bool is_done = false;
   for (uint64_t at = 0; !is_done; at += kHeldBytes) {
