@@ -42,7 +42,7 @@ constexpr Option kOptions[] = {
      "Device memory per comm in which unregistered results and operands of sums land."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
-    {"BRAID_GPU_SLOTS", OptionType::kInteger, "6",
+    {"BRAID_GPU_SLOTS", OptionType::kInteger, "4",
      "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
     {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",
      "Thread blocks that a GPU's sums beside the copy engines may use; 0: 64 for short calls, 16 "

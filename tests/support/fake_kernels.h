@@ -149,16 +149,15 @@ class FakeRingBlock {
   /// Moves what can be moved now. False: this block has ended.
   bool step() {
     for (;;) {
+      if (at_ >= end_) {
+        *progress_ = number_;
+        return false;
+      }
       while (!waits_.empty()) {
         const FakeWait::Outcome outcome = waits_.back().look(team_);
         if (outcome == FakeWait::Outcome::kPending) return true;
         if (outcome == FakeWait::Outcome::kGaveUp) return false;
         waits_.pop_back();
-      }
-      if (has_moved_) release_slot();
-      if (at_ >= end_) {
-        *progress_ = number_;
-        return false;
       }
       move_slot();
       expect();
@@ -192,16 +191,10 @@ class FakeRingBlock {
       std::memcpy(slot, flow_.source + at_, length);
     else
       std::memcpy(flow_.destination + at_, slot, length);
-    ++number_;
-    at_ += length;
-    has_moved_ = true;
-  }
-
-  // The slot before number_, once the next one may be used.
-  void release_slot() {
     uint64_t& done =
         is_sender() ? counters_->full.value : counters_->free[team_.facts().rank].value;
-    std::atomic_ref(done).store(number_, std::memory_order_release);  // FakeWait::look()
+    std::atomic_ref(done).store(++number_, std::memory_order_release);  // FakeWait::look()
+    at_ += length;
   }
 
   const FakeTeam& team_;
@@ -215,7 +208,6 @@ class FakeRingBlock {
   pcie::RingCounters* counters_;
   std::byte* slots_;
   std::vector<FakeWait> waits_;
-  bool has_moved_ = false;
 };
 
 inline void fake_host_ring(const FakeTeam& team, const pcie::HostRing& ring,

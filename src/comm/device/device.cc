@@ -109,9 +109,8 @@ Status Device::check_slots() {
     return invalid_argument("BRAID_GPU_SLOT: asked for {} to {} bytes, found {}", kLeastBytes,
                             kMostBytes, slot_bytes);
   const int64_t num_slots = state_.config.integer("BRAID_GPU_SLOTS");
-  if (num_slots < pcie::kLeastSlots || num_slots > kMostSlots)
-    return invalid_argument("BRAID_GPU_SLOTS: asked for {} to {}, found {}", pcie::kLeastSlots,
-                            kMostSlots, num_slots);
+  if (num_slots < 1 || num_slots > kMostSlots)
+    return invalid_argument("BRAID_GPU_SLOTS: asked for 1 to {}, found {}", kMostSlots, num_slots);
   ring_.slot_bytes = static_cast<uint32_t>(slot_bytes) & ~127U;
   ring_.num_slots = static_cast<uint32_t>(num_slots);
   return {};

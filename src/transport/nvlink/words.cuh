@@ -40,7 +40,6 @@ inline __device__ Word spliced(Word a, Word b, uint32_t skew) {
 
 /// How the source is read. Another one is for memory that changes under us (pcie/host_ring.cu).
 struct PlainLoads {
-  static constexpr uint32_t kInFlight = 4;
   static __device__ Word load(const Word* from) { return *from; }
   static __device__ std::byte load(const std::byte* from) { return *from; }
 };
@@ -62,15 +61,18 @@ struct Skewed {
   }
 };
 
-// kInFlight loads are on their way before the first store: one would wait for memory every time.
-template <uint32_t kInFlight, typename Source>
+// Four loads are on their way before the first store: one would wait for memory every time.
+template <typename Source>
 __device__ void copy_words(Team team, Word* to, const Source& source, uint64_t num_words) {
   const uint64_t stride = team.num_threads;
   uint64_t i = team.thread;
-  for (; i + (kInFlight - 1) * stride < num_words; i += kInFlight * stride) {
-    Word words[kInFlight];
-    for (uint32_t k = 0; k < kInFlight; ++k) words[k] = source.load(i + k * stride);
-    for (uint32_t k = 0; k < kInFlight; ++k) to[i + k * stride] = words[k];
+  for (; i + 3 * stride < num_words; i += 4 * stride) {
+    const Word a = source.load(i), b = source.load(i + stride);
+    const Word c = source.load(i + 2 * stride), d = source.load(i + 3 * stride);
+    to[i] = a;
+    to[i + stride] = b;
+    to[i + 2 * stride] = c;
+    to[i + 3 * stride] = d;
   }
   for (; i < num_words; i += stride) to[i] = source.load(i);
 }
@@ -96,9 +98,9 @@ __device__ void copy_by_team(Team team, std::byte* to_bytes, const std::byte* fr
   const auto skew = static_cast<uint32_t>(reinterpret_cast<uint64_t>(from) % 16);
   const auto* from_word = reinterpret_cast<const Word*>(from - skew);
   if (skew == 0)
-    copy_words<Loads::kInFlight>(team, to, Aligned<Loads>{from_word}, num_words);
+    copy_words(team, to, Aligned<Loads>{from_word}, num_words);
   else
-    copy_words<Loads::kInFlight>(team, to, Skewed<Loads>{from_word, skew}, num_words);
+    copy_words(team, to, Skewed<Loads>{from_word, skew}, num_words);
 }
 
 }  // namespace braid::transport::nvlink

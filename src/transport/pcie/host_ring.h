@@ -11,10 +11,6 @@
 // Sender   for its slot number s (counted from the comm's first): waits until every reader's `free`
 //          says s - num_slots + 1, writes the slot, then full = s + 1 with release order.
 // Reader   waits for full > s with acquire order, copies the slot out, then free = s + 1.
-// Both     wait for slot s + 1 before they let go of slot s (host_ring.cu), if there is one more to
-//          come. So a ring has three slots: a sender that holds full = s + 1 back waits for
-//          free = s + 2 - num_slots, and the reader that would write that must not in turn be
-//          waiting for full = s + 1. It wrote it when it had seen full = s + 3 - num_slots.
 //
 // Numbers go on from call to call in device memory and are never reset, so a graph can be replayed.
 // Both sides of a ring count alike because both derive the number of slots from the same byte
@@ -30,7 +26,6 @@
 namespace braid::pcie {
 
 inline constexpr int kMostLanes = 8;
-inline constexpr int kLeastSlots = 3;
 inline constexpr int kMostKeys = nvlink::kMostRanks + 1;
 inline constexpr int kMostFlows = 2 * nvlink::kMostRanks;
 

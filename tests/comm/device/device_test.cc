@@ -85,7 +85,7 @@ TEST_P(DeviceRanks, StepShowsWhatTheTellerWroteBefore) {
 
 // More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
 TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
-  const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "3"}};
+  const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "2"}};
   run_gpus(size(), *cuda_, options, [&](GpuRank& rank) {
     Device& device = rank.device;
     for (const uint64_t bytes : {1ul, 15ul, 100ul, 4096ul, 300'001ul}) {
@@ -348,7 +348,7 @@ TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_LANES", "9"},
                                            {"BRAID_GPU_SLOT", "64"},
                                            {"BRAID_GPU_SLOT", "8GiB"},
-                                           {"BRAID_GPU_SLOTS", "2"},
+                                           {"BRAID_GPU_SLOTS", "0"},
                                            {"BRAID_GPU_SLOTS", "99999"},
                                            {"BRAID_LINK_CAP", "147"},
                                            {"BRAID_LINK_CAP", "pcie:20"},
@@ -364,7 +364,7 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
   for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "18MiB"},
                                            {"BRAID_GPU_LANES", "3"},
                                            {"BRAID_GPU_SLOT", "32KiB"},
-                                           {"BRAID_GPU_SLOTS", "5"},
+                                           {"BRAID_GPU_SLOTS", "3"},
                                            {"BRAID_LINK_CAP", "nvlink:147"}})
     for (const Status& verdict : make_with({{}, {{name, value}}}))
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
