@@ -49,13 +49,14 @@ class GpuResult:
     mode: str
     """eager or graph."""
     calls_per_sample: int
-    path: str
-    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known."""
     host_share: float | None
     """The part of it that braid sent over the host link; None: not known."""
     runs: list[Run]
     absent: dict[str, str]
     """Who did not take part, and why."""
+    path: str = ""
+    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known, as
+    in records from before it was kept."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""

@@ -49,7 +49,7 @@ def _results(document: Any) -> list[GpuResult]:  # noqa: ANN401
         result = cases.setdefault(
             case,
             GpuResult(
-                case.op, case.bytes, case.total_bytes, case.dtype, mode, calls, "", None, [], {}
+                case.op, case.bytes, case.total_bytes, case.dtype, mode, calls, None, [], {}
             ),
         )  # fmt: skip
         family = "nccl" if row["who"] == "nccl" else "braid"

@@ -17,13 +17,14 @@ from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
 from braid.bench.gpu_record import GpuRecord, GpuResult, Repeats
 from braid.bench.interrupt import Interrupt
-from braid.bench.machine import make_record, variables
+from braid.bench.machine import make_record
 from braid.bench.match import Match
 from braid.bench.pattern import Data
 from braid.bench.repeats import same_bits
 from braid.bench.request import Request
 from braid.bench.roster import OPEN_S, Roster
 from braid.bench.verdict import wrong_bytes
+from braid.cli import facts
 from braid.cli.launch import free_port
 from braid.cli.progress import Reporter
 from braid.cli.table import console
@@ -122,7 +123,7 @@ class Session:
         if comm.rank != 0:
             return
         out = console()
-        in_force = variables()
+        in_force = facts.variables()
         if not any(name.startswith("BRAID_") for name in in_force):
             out.print("in force: no BRAID_ variable")
         for name, value in in_force.items():

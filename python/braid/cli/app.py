@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import braid
-from braid.cli import plan, report, sizes, topo
+from braid.cli import compare, plan, probe_calls, probe_lanes, report, sizes, topo
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
@@ -22,6 +22,13 @@ app = typer.Typer(
 )
 app.add_typer(topo.app, name="topo")
 app.add_typer(plan.app, name="plan")
+bench_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app.add_typer(bench_app, name="bench")
+probe_lanes.register(bench_app)
+probe_calls.register(bench_app)
+bench_app.command(
+    epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
+)(compare.compare)
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
@@ -62,8 +69,13 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@bench_app.callback(
+    invoke_without_command=True,
+    epilog="Example: braid bench --ops all_reduce --sizes 1KiB:64MiB:x4 --json new.json."
+    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction.",
+)
 def bench(
+    ctx: typer.Context,
     ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
     sizes_text: Annotated[
         str, typer.Option("--sizes", help="64MiB, or a range 1KiB:64MiB:x4.")
@@ -106,8 +118,11 @@ def bench(
 ) -> None:
     """Check every byte of the collectives, then time them against a baseline in the same run.
 
-    Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm).
+    Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm). The
+    commands below measure what lies beneath: pairs, host links, sequences of calls.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from braid.bench.command import Asked, Refused, gpus_to_use
     from braid.bench.command import run as run_on_gpus
     from braid.cli.bench import Settings, run_rank

@@ -11,8 +11,8 @@ import typer
 from braid.errors import InvalidArgument
 
 EPILOG = (
-    "Example: braid report --from topo.json --out report.html records/gpu_large_2.json."
-    " Bandwidths are GB/s = 1e9 bytes per second in one direction."
+    "Example: braid report --from topo.json --model llama3-70b --out report.html"
+    " records/gpu_large_2.json. Bandwidths are GB/s = 1e9 bytes per second in one direction."
 )
 
 
@@ -24,8 +24,18 @@ def report(
     from_path: Annotated[
         Path | None, typer.Option("--from", help="A saved machine, as braid topo reads them.")
     ] = None,
+    model: Annotated[
+        str, typer.Option(help="Plan one pass of this model: llama3-70b, or a config.json.")
+    ] = "",
+    tokens: Annotated[int, typer.Option(help="Tokens of that pass.")] = 4096,
+    tp: Annotated[int, typer.Option(help="GPUs that share every layer; 0: all.")] = 0,
+    mfu: Annotated[float, typer.Option(help="Part of the peak that it reaches, 0 to 1.")] = 0.5,
+    peak_tflops: Annotated[
+        float, typer.Option(help="Peak of one GPU, dense TFLOP/s; 0: by its name.")
+    ] = 0.0,
 ) -> None:
-    """Write one page: the machine, its warnings, bandwidth curves, shares, provenance."""
+    """Write one page: the machine, its warnings, bandwidth curves, shares, a plan, provenance."""
+    from braid.report import plan
     from braid.report.page import page
     from braid.report.runs import load
     from braid.topo.document import document
@@ -40,7 +50,9 @@ def report(
 
         machine = live.read()
     measured = [rate for path in records or [] for rate in rates_for(machine, path)]
-    _write(out, page(document(machine, measured), runs))
+    whole = document(machine, measured)
+    asked = plan.Asked(model, tokens, tp, mfu, peak_tflops)
+    _write(out, page(whole, runs, plan.plans(asked, whole, records or []) if model else ()))
     print(f"braid: wrote {out}")
 
 

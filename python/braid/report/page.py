@@ -1,8 +1,12 @@
-"""The page: picture of the machine, warnings, curves, shares, rates, and where all comes from."""
+"""The page: picture of the machine, warnings, curves, shares, a plan, rates, and where all comes
+from.
+"""
 
 from collections.abc import Iterator, Sequence
 
+from braid.report import plan
 from braid.report.figures import Group, colours, figures, groups
+from braid.report.plan import Plan
 from braid.report.runs import Run
 from braid.topo.document import Document
 from braid.topo.show import html, matrix, tree, words
@@ -27,24 +31,28 @@ overflow-wrap:anywhere}
 """
 
 
-def page(whole: Document, runs: Sequence[Run]) -> str:
+def page(whole: Document, runs: Sequence[Run], plans: Sequence[Plan] = ()) -> str:
     """The page."""
-    return "\n".join(_lines(whole, groups(runs))) + "\n"
+    return "\n".join(_lines(whole, groups(runs), plans)) + "\n"
 
 
-def _lines(whole: Document, found: Sequence[Group]) -> Iterator[str]:
+def _lines(whole: Document, found: Sequence[Group], plans: Sequence[Plan]) -> Iterator[str]:
     title = clean(words.heading(whole.machine))
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
     yield '<link rel="icon" href="data:,">'  # browsers ask for one otherwise
     yield f"<style>{html.STYLE}{_STYLE}{colours()}</style></head><body><main><h1>{title}</h1>"
-    yield _navigation(found)
+    yield _navigation(found, bool(plans))
     yield f'<section id="machine"><div class="wide">{draw(whole, with_title=False)}</div>'
     yield from html.verdict_list(whole)
     yield "</section>"
     for i, group in enumerate(found):
         yield f'<section id="run{i}"><h2>{clean(group.title)}</h2>'
         yield from figures(group, whole)
+        yield "</section>"
+    if plans:
+        yield '<section id="plan">'
+        yield from plan.section(plans)
         yield "</section>"
     yield '<section id="links">'
     yield from html.rate_table(whole)
@@ -56,8 +64,9 @@ def _lines(whole: Document, found: Sequence[Group]) -> Iterator[str]:
     yield f"</main><footer>{html.origin(whole)}</footer></body></html>"
 
 
-def _navigation(found: Sequence[Group]) -> str:
+def _navigation(found: Sequence[Group], has_plan: bool) -> str:
     links = [("machine", "machine"), *((f"run{i}", g.title) for i, g in enumerate(found))]
+    links += [("plan", "plan")] if has_plan else []
     links += [("links", "links"), ("provenance", "provenance")]
     return "<nav>" + "".join(f'<a href="#{to}">{clean(text)}</a>' for to, text in links) + "</nav>"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from braid.report.page import page
+from braid.report.plan import Asked, plans
 from braid.report.runs import load
 from braid.topo.document import document
 from braid.topo.read import load as load_machine
@@ -49,7 +50,8 @@ def report():
     """A report with everything on it."""
     whole = document(load_machine(FIXTURES / "version_1.json"))
     names = ("gpu_large_2", "gpu_small_2", "paced_421")
-    return page(whole, [load(REPOSITORY / f"records/{name}.json") for name in names])
+    records = [REPOSITORY / f"records/{name}.json" for name in names]
+    return page(whole, [load(path) for path in records], plans(Asked("qwen3-235b-a22b"), whole, []))
 
 
 def chromium(tmp_path, *arguments):

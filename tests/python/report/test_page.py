@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from braid.cli import app
+from braid.errors import InvalidArgument
 from braid.report.page import page
+from braid.report.plan import Asked, plans
 from braid.report.runs import load
 from braid.topo.document import document
 from braid.topo.read import load as load_machine
@@ -58,6 +60,28 @@ def test_machine_alone():
     assert "Provenance" not in text
 
 
+def test_plan_for_a_model():
+    """From each library's measured all-reduces; beside what the links are specified to carry."""
+    whole = document(load_machine(FIXTURES / "version_1.json"))
+    found = plans(Asked("llama3-70b"), whole, [RECORDS / "gpu_large_2.json"])
+    assert [each.title.split("'")[0] for each in found] == ["with braid", "with nccl"]
+    ours, theirs = (each.answer.value("nvlink.communication_s") for each in found)
+    assert ours < theirs == pytest.approx(0.0394, rel=0.01)
+    assert found[0].answer.value("nvlink.part_of_rate") == pytest.approx(0.684, rel=0.01)
+    text = page(whole, [], found)
+    assert 'id="plan"' in text
+    assert "160 x 218.0 us" in text
+
+
+def test_plan_from_the_links_alone():
+    whole = document(load_machine(FIXTURES / "h100_x8.xml"))
+    (only,) = plans(Asked("llama3-8b", ranks=4, peak_tflops=989.0), whole, [])
+    assert only.title == "from the links"
+    assert only.answer.inputs["tp"] == 4
+    with pytest.raises(InvalidArgument, match="peak is not known"):
+        plans(Asked("llama3-8b"), whole, [])
+
+
 def run(monkeypatch, *arguments):
     """`braid report` in this process: the exit code."""
     monkeypatch.setattr(sys, "argv", ["braid", "report", *map(str, arguments)])
@@ -69,7 +93,9 @@ def run(monkeypatch, *arguments):
 def test_command(monkeypatch, tmp_path, capsys):
     out = tmp_path / "deep" / "report.html"
     machine = ("--from", FIXTURES / "version_1.json")
-    assert run(monkeypatch, RECORDS / "gpu_large_2.json", *machine, "--out", out) == 0
+    model = ("--model", "llama3-70b")
+    assert run(monkeypatch, RECORDS / "gpu_large_2.json", *machine, *model, "--out", out) == 0
+    assert "llama3-70b, TP 2" in out.read_text()
     assert "62%" in out.read_text()  # measured by specified, in the table of rates
     assert str(out) in capsys.readouterr().out
 
@@ -87,6 +113,8 @@ def test_command(monkeypatch, tmp_path, capsys):
             "the machine has no GPU",
         ),
         (("--from", "/nowhere"), "No such file"),
+        (("--from", FIXTURES / "version_1.json", "--model", "llama9"), "mean llama3-8b?"),
+        (("--from", FIXTURES / "laptop.xml", "--model", "llama3-8b"), "without GPUs"),
         (("--from", FIXTURES / "laptop.xml", "--out", "/proc/x/report.html"), "/proc/x"),
     ],
 )
