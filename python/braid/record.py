@@ -74,6 +74,10 @@ class Samples:
     median_us: float
     p5_us: float
     p95_us: float
+    p99_us: float | None = None
+    """None in records from before it was kept."""
+    by_rank_us: list[float] = field(default_factory=list)
+    """Median of every rank's own times, in rank order: who holds the others up."""
 
 
 @dataclass(frozen=True)

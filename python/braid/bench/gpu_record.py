@@ -5,7 +5,7 @@ As braid.record, whose checks are used: the classes are the format. Units are in
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,9 @@ class Run:
     busbw_gbps: float
     wrong: int
     """Bytes of all ranks that differed, in a checked call before timing."""
+    p99_us: float | None = None
+    by_rank_us: list[float] = field(default_factory=list)
+    """Median of every rank's own times, in rank order: who holds the others up."""
 
 
 @dataclass(frozen=True)
@@ -127,15 +130,19 @@ def load(path: Path) -> GpuRecord:
 
 
 def make_run(
-    who: str, family: str, samples_us: list[float], busbw_at: Callable[[float], float], wrong: int
+    who: str,
+    family: str,
+    samples_us: list[float],
+    busbw_at: Callable[[float], float],
+    wrong: int,
+    by_rank_us: Sequence[float] = (),
 ) -> Run:
     """A run with its statistics; busbw_at makes GB/s of a time."""
-    p5, middle, p95 = (float(x) for x in np.percentile(samples_us, [5, 50, 95]))
-    rounded = [round(x, 3) for x in samples_us]
+    p5, middle, p95, p99 = (round(float(x), 3) for x in np.percentile(samples_us, [5, 50, 95, 99]))
+    rounded, of_ranks = ([round(x, 3) for x in row] for row in (samples_us, by_rank_us))
     return Run(
-        who, family, rounded, round(middle, 3), round(p5, 3), round(p95, 3),
-        round(busbw_at(middle), 3), wrong,
-    )  # fmt: skip
+        who, family, rounded, middle, p5, p95, round(busbw_at(middle), 3), wrong, p99, of_ranks
+    )
 
 
 def main() -> None:

@@ -6,6 +6,8 @@ from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.verdict import judge
 from braid.cli.sizes import format_size
 from braid.cli.table import console
+from braid.probe.outliers import stragglers
+from braid.probe.wire import may_be_nvls, wire_gbps
 
 _COLUMNS = (
     "bytes",
@@ -15,6 +17,8 @@ _COLUMNS = (
     "busbw",
     "host",
     "nccl us",
+    "busbw",
+    "wire",
     "gain",
     "nccl's best us",
 )
@@ -34,7 +38,16 @@ def _share(result: GpuResult) -> str:
     return "-" if result.host_share is None else f"{result.host_share:.1%}"
 
 
-def _row(result: GpuResult) -> list[str]:
+def _wire(result: GpuResult, run: Run | None, record: GpuRecord) -> str:
+    """What NCCL's links carried; where NVSwitch may have added, the least that they can have."""
+    if run is None:
+        return "-"
+    nvls = may_be_nvls(result.op, record.ranks, run.who, record.options)
+    gbps = wire_gbps(result.op, record.ranks, run.busbw_gbps, nvls=nvls)
+    return f">={gbps:.1f}" if gbps < run.busbw_gbps else f"{gbps:.1f}"
+
+
+def _row(result: GpuResult, record: GpuRecord) -> list[str]:
     verdict = judge(result)
     ours, nccl = result.run_of("braid"), result.run_of("nccl")
     best = result.run_of(verdict.nccl_best)
@@ -53,6 +66,8 @@ def _row(result: GpuResult) -> list[str]:
         f"{ours.busbw_gbps:.1f}" if ours else "-",
         _share(result),
         _time(nccl),
+        f"{nccl.busbw_gbps:.1f}" if nccl else "-",
+        _wire(result, nccl, record),
         ratio_text(verdict.to_nccl),
         f"{_time(best)} {verdict.nccl_best.removeprefix('nccl').strip() or 'default'}",
         ratio_text(verdict.to_nccl_best),
@@ -82,9 +97,17 @@ def show(record: GpuRecord) -> None:
     for name in (*_COLUMNS, *_REST):
         table.add_column(name, justify="right", no_wrap=True)
     for result in record.results:
-        table.add_row(*_row(result), style="red" if any(r.wrong for r in result.runs) else None)
+        table.add_row(
+            *_row(result, record), style="red" if any(r.wrong for r in result.runs) else None
+        )
     out.print(table)
     _show_everybody(record)
+    for result in record.results:
+        for run in result.runs:
+            names = {f"rank {i}": us for i, us in enumerate(run.by_rank_us)}
+            for late in stragglers(names):
+                words = f"{result.op} {format_size(result.bytes)} {run.who}: {late} is late"
+                out.print(f"{words}, {names[late]:,.1f} us", soft_wrap=True)
     for repeat in record.repeats:
         out.print(f"{repeat.what}: {repeat.calls} calls, {repeat.different} with other bits")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 
 import torch
 
@@ -97,9 +98,12 @@ class Match:
         if not times or not times[0]:
             return None
         runs = [
-            make_run(c.name, c.family, row, case.busbw_gbps, wrong[c.name])
+            make_run(
+                c.name, c.family, self._crew.slowest(row), case.busbw_gbps, wrong[c.name],
+                self._crew.every(median(row)),
+            )
             for c, row in zip(racers, times, strict=True)
-        ]
+        ]  # fmt: skip
         plan = plan_of(self._comm, case)
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,

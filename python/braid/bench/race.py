@@ -37,8 +37,8 @@ def race(
     must_stop: Callable[[], bool],
     tick: Callable[[int], None],
 ) -> list[list[float]]:
-    """The slowest rank's times of every contestant, in us. The first round warms up and does not
-    count; each round starts with another contestant. Rank 0's must_stop ends it early.
+    """This rank's times of every contestant, in us. The first round warms up and does not count;
+    each round starts with another contestant. Rank 0's must_stop ends it early.
     """
     times: list[list[float]] = [[] for _ in contestants]
     for i in range(samples + 1):
@@ -51,4 +51,4 @@ def race(
             break
         if i:
             tick(i)
-    return [crew.slowest(row) if row else [] for row in times]
+    return times

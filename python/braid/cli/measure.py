@@ -5,7 +5,7 @@ that depends on a clock is rank 0's and is broadcast. A sample is `calls` calls 
 at the clock, after a barrier; its time is the slowest rank's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 from typing import Any
@@ -78,11 +78,19 @@ def slowest(comm: braid.Comm, times: Sequence[float]) -> NDArray[np.float64]:
     return comm.all_reduce(np.array(times, dtype=np.float64), "max")
 
 
-def summarise(samples_us: NDArray[np.float64]) -> Samples:
-    """Median and the 5th and 95th percentiles, every sample kept."""
-    p5, median, p95 = np.percentile(samples_us, [5, 50, 95])
-    rounded = [round(float(sample), 3) for sample in samples_us]
-    return Samples(rounded, round(float(median), 3), round(float(p5), 3), round(float(p95), 3))
+def summarise(samples_us: NDArray[np.float64], by_rank_us: Sequence[float] = ()) -> Samples:
+    """Median and percentiles, every sample kept."""
+
+    def rounded(values: Iterable[float]) -> list[float]:
+        return [round(float(value), 3) for value in values]
+
+    p5, median, p95, p99 = rounded(np.percentile(samples_us, [5, 50, 95, 99]))
+    return Samples(rounded(samples_us), median, p5, p95, p99, rounded(by_rank_us))
+
+
+def by_rank(comm: braid.Comm, times: Sequence[float]) -> NDArray[np.float64]:
+    """Every rank's median."""
+    return np.asarray(comm.all_gather(np.array([np.median(times)], dtype=np.float64)))
 
 
 def check(comm: braid.Comm, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:
@@ -143,4 +151,4 @@ def race(
             if who == 0:
                 totals.add(comm.last_call())
         tick(f"sample {i + 1} of {samples}")
-    return [summarise(slowest(comm, row)) for row in times], totals
+    return [summarise(slowest(comm, row), list(by_rank(comm, row))) for row in times], totals

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid.cli import probe_options as options
-from braid.cli.cases import DTYPES, OPS
 
 if TYPE_CHECKING:
     from braid.probe.call_kinds import Team
@@ -41,6 +40,7 @@ def latency(
 
     Both are warmed up, every size on its own. Between CPUs 64 MiB if not said.
     """
+    from braid.cli.cases import OPS
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
@@ -76,6 +76,7 @@ def overlap(
 
     1: all of it; below 0: they slow each other down by more than they share.
     """
+    from braid.cli.cases import OPS
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
@@ -108,6 +109,7 @@ def replay(
 
     A line of TRACE: {"op": "all_reduce", "bytes": 67108864, "dtype": "float32", "count": 160}.
     """
+    from braid.cli.cases import DTYPES
     from braid.probe import call_kinds
     from braid.probe import trace as traces
 
@@ -123,6 +125,8 @@ def replay(
 
 
 def _dtype(text: str, gpu_count: int) -> str:
+    from braid.cli.cases import DTYPES
+
     if gpu_count:
         return options.words(text or "bfloat16", _GPU_DTYPES, "--dtype", "dtype")[0]
     return options.words(text or "float32", DTYPES, "--dtype", "dtype")[0]

@@ -111,15 +111,14 @@ def host(
     from braid.probe.publish import Run, measure
 
     output = options.output(samples, budget, json_path, svg_path, quiet)
-    chosen = options.sizes_of(
-        windows or ("64KiB,1MiB,16MiB,256MiB" if options.gpus(device, 1) else "64KiB,1MiB,16MiB"),
-        "--windows",
-    )
     found = options.gpus(device, 1)
+    default = "64KiB,1MiB,16MiB" + (",256MiB" if found else "")
+    chosen = options.sizes_of(windows or default, "--windows")
+    name = _gpu_name(found)  # before this process has a CUDA context
     number = options.count(ranks, found or 2, 1, found or 16)
     ways = _ways(found, number)
     run = Run(
-        "host", _gpu_name(found) if found else "", lane_kinds.host(ways, chosen), output,
+        "host", name, lane_kinds.host(ways, chosen), output,
         {"windows": ",".join(map(str, chosen))},
     )  # fmt: skip
     raise typer.Exit(measure(run))

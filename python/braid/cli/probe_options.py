@@ -3,13 +3,15 @@
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from braid.cli import sizes
 from braid.errors import InvalidArgument
-from braid.probe.publish import Output
+
+if TYPE_CHECKING:
+    from braid.probe.publish import Output
 
 Device = Annotated[str, typer.Option(help="auto: GPUs if there are enough; gpu, cpu.")]
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes or GPUs; 0: as many as fit.")]
@@ -33,8 +35,10 @@ def fail(words: str) -> InvalidArgument:
 
 def output(
     samples: int, budget_s: float, json_path: Path | None, svg_path: Path | None, quiet: bool
-) -> Output:
+) -> "Output":
     """Checked."""
+    from braid.probe.publish import Output
+
     if not 1 <= samples <= 100_000:
         raise fail(f"--samples: asked for {samples}, it must be from 1 to 100,000")
     if not 0 < budget_s <= 1e6:

@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from braid.cli.sizes import format_size
+from braid.probe.outliers import stragglers
 from braid.record import Record, Result
 
 _PLAIN_WIDTH = 170  # of lines when the output is no terminal, so that no column is cut
@@ -28,6 +29,7 @@ def _row(result: Result) -> list[str]:
         result.op,
         format_size(result.bytes),
         f"{result.times.median_us:,.1f}",
+        "-" if result.times.p99_us is None else f"{result.times.p99_us:,.1f}",
         f"{result.algbw_gbps:.3g}",
         f"{result.busbw_gbps:.3g}",
         *_links_text(result),
@@ -52,6 +54,7 @@ def show(record: Record, out: Console) -> None:
     for name in (
         "bytes",
         "time us",
+        "p99 us",
         "algbw",
         "busbw",
         *(link.name for link in record.fabric),
@@ -63,3 +66,8 @@ def show(record: Record, out: Console) -> None:
     for result in record.results:
         table.add_row(*_row(result), style="red" if result.wrong_bytes else None)
     out.print(table)
+    for result in record.results:
+        names = {f"rank {i}": us for i, us in enumerate(result.times.by_rank_us)}
+        for late in stragglers(names):
+            words = f"{result.op} {format_size(result.bytes)}: {late} is late"
+            out.print(f"{words}, {names[late]:,.1f} us", soft_wrap=True)

@@ -1,6 +1,7 @@
 """Players on GPUs: braid on registered results, and NCCL as torch sets it up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -10,6 +11,7 @@ from braid.bench.braid_contestant import Braid, plain_shelf, registered_shelf
 from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
+from braid.bench.fit import merged
 from braid.bench.pattern import Data
 from braid.probe.player import Call, Player
 
@@ -26,13 +28,15 @@ class GpuPlayer(Player):
         self._data: dict[str, Data] = {}
 
     def prepare(self, calls: Sequence[Call]) -> dict[Call, int]:
-        """The largest comes first: memory that others have views of does not grow."""
+        """Memory is as large as any call needs before there is a view of it."""
         crew, wrong = self._crew, {}
-        for call in sorted(dict.fromkeys(calls), key=lambda call: -call.bytes * crew.size):
-            part = call.bytes // (crew.size if call.op in _PER_RANK else 1)
-            case = GpuCase.of(call.op, part, call.dtype, crew.size)
-            data = self._data_of(call.dtype)
-            contestant = self._ready[call] = self._make()
+        cases = {call: self._case(call) for call in calls}
+        self._ready = {call: self._make() for call in cases}
+        needs = [self._ready[call].shelves(case) for call, case in cases.items()]
+        for shelf, nbytes in merged(needs).items():
+            shelf.take(nbytes, torch.uint8)
+        for call, case in cases.items():
+            data, contestant = self._data_of(call.dtype), self._ready[call]
             contestant.prepare(case, data, crew.rank)
             contestant.soil(case, data, crew.rank)
             contestant.enter()
@@ -40,6 +44,10 @@ class GpuPlayer(Player):
             torch.cuda.synchronize()
             wrong[call] = crew.total(data.wrong_bytes(case, contestant.result()))
         return wrong
+
+    def _case(self, call: Call) -> GpuCase:
+        part = call.bytes // (self._crew.size if call.op in _PER_RANK else 1)
+        return GpuCase.of(call.op, part, call.dtype, self._crew.size)
 
     def _data_of(self, dtype: str) -> Data:
         if dtype not in self._data:
@@ -55,9 +63,15 @@ class GpuPlayer(Player):
         """Until the GPU is done."""
         torch.cuda.synchronize()
 
+    def close(self) -> None:
+        """Forgets views of memory."""
+        for contestant in self._ready.values():
+            contestant.let_go()
 
-def players(comm: braid.Comm, crew: Crew, against: str, timeout_s: float) -> list[Player]:
-    """braid, and the baseline that was asked for."""
+
+@contextmanager
+def players(comm: braid.Comm, crew: Crew, against: str, timeout_s: float) -> Iterator[list[Player]]:
+    """braid, and the baseline that was asked for; their memory goes when they do. Collective."""
     device = torch.device("cuda", torch.cuda.current_device())
     send, plain, ours = (
         plain_shelf(device), plain_shelf(device), registered_shelf(comm, device),
@@ -66,4 +80,10 @@ def players(comm: braid.Comm, crew: Crew, against: str, timeout_s: float) -> lis
     if against == "nccl":
         nccl.join(crew, timeout_s)
         found.append(GpuPlayer("nccl", lambda: nccl.Nccl("nccl", "nccl", None, send, plain), crew))
-    return list(found)
+    yield list(found)
+    torch.cuda.synchronize()
+    crew.barrier()
+    for player in found:
+        player.close()
+    ours.drop()
+    nccl.leave()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import braid
 from braid.bench.crew import CommCrew
+from braid.bench.deadline import Deadlines
 from braid.cli import facts
 from braid.probe.call_kinds import Team
 from braid.probe.job import Job
@@ -15,6 +16,7 @@ from braid.probe.publish import Figures, Output, Run, measure
 from braid.probe.worker import GpuWorker, HostWorker, Worker
 
 _TIMEOUT_S = 60.0
+_ROOM_S = 180.0  # for opening libraries and checking, beside the time for measuring
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,12 @@ def run_rank(asked: Asked) -> int:
 
         forbid_multicast()
         _choose_gpu()
-    with braid.init(progress=False, **asked.options) as comm:
+    deadlines = Deadlines(int(os.environ.get("RANK", "0")))
+    seconds = _ROOM_S + 2 * asked.output.budget_s
+    with (
+        deadlines.step(f"bench {asked.kind}", seconds),
+        braid.init(progress=False, **asked.options) as comm,
+    ):
         crew = CommCrew(comm)
         with _players(asked, comm, crew) as (device, players, worker):
             team = Team(crew, facts.variables())
@@ -73,16 +80,9 @@ def _players(
         return
     import torch
 
-    from braid.bench import nccl
     from braid.probe import gpu_player
 
     comm.all_reduce(torch.ones(1024, device="cuda"))  # makes the GPU's part of the comm
     torch.cuda.synchronize()
-    yield (
-        torch.cuda.get_device_name(),
-        gpu_player.players(comm, crew, asked.against, _TIMEOUT_S),
-        GpuWorker(),
-    )
-    torch.cuda.synchronize()
-    crew.barrier()
-    nccl.leave()
+    with gpu_player.players(comm, crew, asked.against, _TIMEOUT_S) as players:
+        yield torch.cuda.get_device_name(), players, GpuWorker()

@@ -204,15 +204,17 @@ def test_needs_no_compiled_module(fixture_path):
 
 
 def test_offline_time(saved):
-    """From file to every view in less than 0.3 s; best of three, as others use this machine too."""
+    """From file to every view in less than 0.3 s of this process, best of three: others use this
+    machine too.
+    """
 
     def once():
-        began = time.perf_counter()
+        began = time.process_time()
         whole = document(load(saved))
         to_json(whole)
         for lines in (matrix.lines(whole.machine), tree.lines(whole.machine)):
             assert lines is not None
         tables.rate_lines(whole.derived.links)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     assert min(once() for _ in range(3)) < 0.3

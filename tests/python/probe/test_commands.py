@@ -1,0 +1,184 @@
+"""The kinds of `braid bench` as a user meets them: help, records, bad input, Ctrl-C."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.main import get_command
+
+from braid.bench import gpus
+from braid.cli import main
+from braid.cli.app import bench_app
+from braid.probe import pairs
+from braid.probe.record import from_json
+
+KINDS = list(get_command(bench_app).commands)
+
+
+@pytest.fixture
+def bench(monkeypatch, capsys, tmp_path):
+    """Runs a command line in this process; exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["braid", "bench", *shlex.split(line)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr()
+        return stop.value.code or 0, said.out, said.err
+
+    return run
+
+
+def load(path):
+    return from_json(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_help(bench, kind):
+    code, out, _ = bench(f"{kind} --help")
+    text = " ".join(out.split())
+    assert code == 0
+    assert f"Example: braid bench {kind}" in text
+    assert "--json" in text
+    assert "GB/s" in text or "us" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "cases"),
+    [
+        ("p2p --size 64KiB --links shm", 5),
+        ("host --windows 4KiB,64KiB", 18),
+        ("interference --size 64KiB", 4),
+        ("engine --pages 4KiB --total 1MiB", 2),
+    ],
+)
+def test_kinds_over_lanes(bench, tmp_path, line, cases):
+    code, out, err = bench(f"{line} --device cpu --samples 3 --json r.json --svg r.svg")
+    assert code == 0
+    assert f"{cases} cases, 0 wrong bytes" in out
+    assert "case 1 of" in err
+    record = load(tmp_path / "r.json")
+    assert record.kind == line.split()[0]
+    assert len(record.series) == cases
+    assert all(one.times.p50_us <= one.times.p99_us for one in record.series)
+    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
+    assert bench("compare r.json r.json")[0] == 0
+    assert bench("compare r.json r.json --json")[1].startswith("{")
+
+
+def test_kinds_that_make_calls(tmp_path):
+    """On real ranks, every byte checked."""
+    (tmp_path / "t.jsonl").write_text(
+        '{"op": "all_reduce", "bytes": 4096, "count": 3}\n'
+        '{"op": "all_to_all", "bytes": 4096, "dtype": "int32"}\n'
+    )
+    for line, cases in (
+        ("latency --total 64KiB --messages 4", 2),
+        ("overlap --size 64KiB --op all_gather", 3),
+        ("replay t.jsonl", 3),
+    ):
+        command = [sys.executable, "-m", "braid.cli", "bench", *line.split()]
+        command += ["--device", "cpu", "-n", "2", "--samples", "3", "--json", "r.json"]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert f"{cases} cases, 0 wrong bytes" in done.stdout
+        record = load(tmp_path / "r.json")
+        assert record.ranks == 2
+        assert all(one.by_rank_us.keys() == {"rank 0", "rank 1"} for one in record.series)
+
+
+def test_a_hang_is_shown_and_fails(bench, monkeypatch, tmp_path):
+    """A pair that hangs costs its time-out; the others are measured."""
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(3))
+    monkeypatch.setattr("braid.cli.probe_lanes._gpu_name", lambda count: f"{count} x fake")
+    monkeypatch.setattr(pairs, "gpu_pair", hangs_with_2)
+    code, out, _ = bench("p2p --pair-timeout 0.5 --samples 3 --json r.json")
+    assert code == 1
+    assert "hang" in out
+    record = load(tmp_path / "r.json")
+    assert record.device == "3 x fake"
+    assert [one.verdict for one in record.series].count("hang") == 4
+    assert sum(one.verdict == "ok" for one in record.series) == 5
+
+
+def hangs_with_2(a, b, settings, budget_s):
+    from probe_fakes import FakeLane
+
+    if b == 2:
+        time.sleep(60)
+    return pairs.measure(FakeLane(f"gpu{a}>gpu{b}"), FakeLane(f"gpu{b}>gpu{a}"), settings, budget_s)
+
+
+def test_compare_fails_with_1(bench, tmp_path):
+    assert bench("engine --device cpu --pages 4KiB --total 64KiB --samples 3 --json a.json")[0] == 0
+    document = json.loads((tmp_path / "a.json").read_text())
+    document["series"][0]["times"]["p50_us"] *= 2
+    document["device"] = "another"
+    (tmp_path / "b.json").write_text(json.dumps(document))
+    code, out, _ = bench("compare a.json b.json --tolerance 10%")
+    assert code == 1
+    assert "FAILED: 1 slower" in out
+    assert "not the same machine or run: device" in out
+    code, out, _ = bench("compare b.json a.json --json")
+    assert code == 0
+    assert json.loads(out)["rows"][0]["finding"] == "faster"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("p2p --size big", "'big' is no size"),
+        ("p2p --size 0", "at least 1 B"),
+        ("p2p --links warp", "'warp' is no link"),
+        ("p2p --device tpu", "is no device"),
+        ("p2p --device gpu", "GPUs were asked for"),
+        ("p2p --pair-timeout 0", "--pair-timeout"),
+        ("p2p --ranks 1", "from 2 to"),
+        ("host --windows 8:4:x2", "is no range"),
+        ("host --samples 0", "--samples"),
+        ("host --svg x.bmp", "no .svg"),
+        ("host --time-budget nan", "--time-budget"),
+        ("interference --links shm", "two lanes"),
+        ("engine --pages ,", "is no size"),
+        ("latency --messages 1", "--messages"),
+        ("latency --op scatter", "'scatter'"),
+        ("latency --dtype float7", "'float7'"),
+        ("overlap --against mpi", "'mpi' is no baseline"),
+        ("overlap --ranks 65", "from 2 to 64"),
+        ("replay nowhere.jsonl", "No such file"),
+        ("compare nowhere.json x.json", "No such file"),
+        ("compare nowhere.json x.json --tolerance much", "--tolerance"),
+    ],
+)
+def test_bad_input_is_one_line(bench, line, said):
+    code, out, err = bench(line)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert out == ""
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path):
+    command = [sys.executable, "-m", "braid.cli", "bench", "host", "--device", "cpu"]
+    command += ["--windows", "64KiB,64MiB", "--samples", "30"]
+    record = tmp_path / "r.json"
+    with subprocess.Popen(
+        [*command, "--json", str(record)], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    ) as running:
+        for line in running.stderr:
+            if line.startswith("case 2 of"):
+                break
+        running.send_signal(signal.SIGINT)
+        running.stderr.read()
+        assert running.wait(20) == 130
+    kept = load(record)
+    assert kept.stopped.startswith("interrupted in case")
+    assert 1 <= len(kept.series) < 18

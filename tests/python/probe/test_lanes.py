@@ -1,0 +1,180 @@
+"""Lanes, fake and real: what is timed together, beside others, in pieces, in children."""
+
+import os
+import time
+
+import pytest
+from probe_fakes import FakeLane
+
+from braid.cli.progress import Reporter
+from braid.probe import child, lane_kinds, pairs, twin
+from braid.probe.effort import Effort
+from braid.probe.job import Runner, lanes_together
+from braid.probe.lane import Busy, together_us
+from braid.probe.memory_lane import MemoryLane
+
+SETTINGS = pairs.Settings(1 << 16, 3, 20.0)
+
+
+def run(jobs, samples=3, stop=lambda: False):
+    """All series of some jobs."""
+    saved = []
+    runner = Runner(Effort(samples, 5.0, 1, stop), Reporter())
+    runner.run(jobs, lambda: saved.append(len(runner.series)))
+    runner.saved = saved
+    return runner
+
+
+def test_the_slowest_lane_counts():
+    lanes = [FakeLane("a", 10.0), FakeLane("b", 40.0)]
+    (one,) = run([lanes_together("both", "ab", lanes, 1000)]).series
+    assert one.times.p50_us == 40
+    assert one.gbps == 2 * 1000 / 40 / 1e3
+    assert one.by_rank_us == {"a": 10.0, "b": 40.0}
+
+
+def test_wrong_bytes_are_a_verdict():
+    (one,) = run([lanes_together("one way", "a", [FakeLane("a", wrong=3)], 8)]).series
+    assert (one.verdict, one.wrong_bytes) == ("wrong data", 3)
+
+
+def test_others_are_asked_for_more_until_they_last():
+    other = FakeLane("other", over_below=30)
+    assert Busy([other]).sample_us(FakeLane("a", 5.0), 4) == 5
+    assert other.started == [8, 16, 32]
+    with pytest.raises(RuntimeError, match="however much"):
+        Busy([FakeLane("never", over_below=1 << 40)]).sample_us(FakeLane("a"), 1)
+
+
+def test_a_lane_that_cannot_be_kept_busy_is_a_line():
+    lanes = [FakeLane("a"), FakeLane("b", over_below=1 << 60)]
+    series = run(lane_kinds.interference(lanes, 64)).series
+    assert series[0].verdict == "unsupported"
+    assert "however much" in series[0].note
+    assert lane_kinds.kept(series) == {"b beside a": 1.0}
+
+
+def test_interference_has_every_pair_and_all_others():
+    lanes = [FakeLane(name) for name in "abc"]
+    series = run(lane_kinds.interference(lanes, 64)).series
+    assert len(series) == 2 * (3 * 2 + 3)
+    assert "a beside all others" in lane_kinds.kept(series)
+
+
+def test_host_has_each_gpu_and_all_at_once():
+    ways = [
+        lane_kinds.Ways(f"gpu{i}", FakeLane("d"), FakeLane("h")) for i in range(2)
+    ]  # fmt: skip
+    series = run(lane_kinds.host(ways, [1 << 10, 1 << 20])).series
+    assert len(series) == 2 * (2 * 3 + 3)
+    assert series[0].group == "d2h 1 KiB"
+    assert [one.case for one in series if one.group == "all both 1 MiB"] == ["2 at once"]
+
+
+def test_engine_says_what_pages_cost():
+    lane = MemoryLane("d2h thread0")
+    runner = run(lane_kinds.engine([lane], [1 << 12], 1 << 18))
+    assert [one.group for one in runner.series] == ["one piece", "pages of 4 KiB"]
+    assert len(lane_kinds.page_cost(runner.series)) == 1
+    assert not any(one.wrong_bytes for one in runner.series)
+
+
+@pytest.mark.parametrize(("nbytes", "slots"), [(1, 1), (4096, 1), (1000, 33)])
+def test_memory_is_really_copied(nbytes, slots):
+    lane = MemoryLane("a", seed=3)
+    lane.resize(nbytes, slots)
+    assert lane.wrong_bytes() == 0
+    lane._target[slots // 2, 0] ^= 1
+    assert (lane._target != lane._source[lane._order]).sum() == 1
+    assert together_us([lane, MemoryLane("b")], 3)[0] > 0
+
+
+def test_stopping_keeps_what_was_measured():
+    stops = iter([False, False, False, True, True])
+    jobs = [lanes_together("one way", name, [FakeLane(name)], 8) for name in "ab"]
+    runner = run(jobs, samples=3, stop=lambda: next(stops))
+    assert [one.case for one in runner.series] == ["a"]
+    assert runner.stopped == "interrupted in case 1 of 2"
+    assert runner.saved == [1]
+
+
+def test_nothing_is_said_of_a_case_without_samples():
+    jobs = [lanes_together("one way", "a", [FakeLane("a")], 8)]
+    assert run(jobs, stop=lambda: True).series == []
+
+
+# --- pairs in children ---------------------------------------------------------------------------
+
+
+def fine(a, b, settings, budget_s):
+    there, back = FakeLane(f"gpu{a}>gpu{b}"), FakeLane(f"gpu{b}>gpu{a}", 20.0)
+    return pairs.measure(there, back, settings, budget_s)
+
+
+def hang(_a, _b, _settings, _budget_s):
+    time.sleep(60)
+
+
+def crash(_a, _b, _settings, _budget_s):
+    os._exit(9)
+
+
+def fail(_a, _b, _settings, _budget_s):
+    raise RuntimeError("peer access\nis broken")
+
+
+def test_every_pair_both_directions():
+    series = run(pairs.jobs(3, SETTINGS, fine)).series
+    assert len(series) == 3 * 5
+    one_way = {(one.start, one.end): one.gbps for one in series if one.group == "one way"}
+    assert len(one_way) == 6
+    assert one_way["gpu0", "gpu1"] == 2 * one_way["gpu1", "gpu0"]
+    assert all(one.gbps is None for one in series if one.group == "latency")
+
+
+@pytest.mark.parametrize(
+    ("probe", "verdict", "said"),
+    [
+        (hang, "hang", "within 0.3 s"),
+        (crash, "failed", "code 9"),
+        (fail, "failed", "RuntimeError: peer access is broken"),
+    ],
+)
+def test_a_pair_that_does_not_come_back(probe, verdict, said):
+    began = time.monotonic()
+    series = run(pairs.jobs(2, pairs.Settings(64, 3, 0.3), probe)).series
+    assert [(one.start, one.end) for one in series] == [("gpu0", "gpu1"), ("gpu1", "gpu0")]
+    assert {one.verdict for one in series} == {verdict}
+    assert said in series[0].note
+    assert time.monotonic() - began < 20
+
+
+def test_the_child_is_another_process():
+    assert child.run(os.getpid, (), 20.0).value != os.getpid()
+
+
+# --- braid's links -------------------------------------------------------------------------------
+
+
+def test_a_pair_over_a_link():
+    series = twin.pair_over("shm", 0, 1, SETTINGS, 1.0)
+    assert [one.group for one in series] == [
+        "shm one way", "shm one way", "shm both ways", "shm latency", "shm latency",
+    ]  # fmt: skip
+    assert not any(one.wrong_bytes for one in series)
+    assert series[0].start == "rank0"
+    assert "RANK" not in os.environ
+
+
+def test_links_beside_each_other():
+    with twin.lanes([twin.Way("shm", 0), twin.Way("staged", 0)], (0, 1)) as lanes:
+        series = run(lane_kinds.interference(lanes, 1 << 16)).series
+    assert len(series) == 4
+    assert len(lane_kinds.kept(series)) == 2
+
+
+def test_a_link_copies_one_buffer():
+    with twin.lanes([twin.Way("shm", 1)], (0, 1)) as (lane,):
+        assert (lane.start_name, lane.end_name) == ("rank1", "rank0")
+        with pytest.raises(ValueError, match="one buffer"):
+            lane.resize(8, 2)
