@@ -5,9 +5,8 @@
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo:  ## set up, then five collectives over three links and a small training job, every byte checked
-	@scripts/setup
-	@.venv/bin/braid demo
+demo:  ## set up, then five collectives, every byte checked: on GPUs beside NCCL, or between CPUs over three links
+	@scripts/demo
 
 test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 	@scripts/setup --check

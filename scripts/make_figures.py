@@ -1,4 +1,5 @@
-"""Writes the table of figures in README.md from the records; --check says whether it is current.
+"""Writes the tables of figures in README.md from the records, and the plots of GPU records; --check
+says whether the tables are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
@@ -7,23 +8,17 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+import gpu_figures
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "records"
 README = ROOT / "README.md"
 BEGIN = "<!-- figures: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of figures -->"
-
-# Against NCCL on two GPUs, 256 MiB.
-GPU_AIMS = {
-    "all_gather": 1.6,
-    "all_reduce": 1.32,
-    "reduce_scatter": 1.5,
-    "all_to_all": 1.4,
-    "broadcast": 1.15,
-}
+GPU_BEGIN = "<!-- gpu figures: written by scripts/make_figures.py from records/ -->"
+GPU_END = "<!-- end of gpu figures -->"
 
 Row = tuple[str, str, str, str]  # work, must reach, measured, record
 
@@ -116,52 +111,6 @@ def steady() -> Iterator[Row]:
         )
 
 
-def gpu_ratios(name: str) -> dict[tuple[str, int], float]:
-    """NCCL's median time by braid's, by operation and bytes."""
-    medians: dict[tuple[str, int], dict[str, float]] = {}
-    for result in load(name)["results"]:
-        case = medians.setdefault((result["op"], result["bytes"]), {})
-        case[result["who"]] = median(result["samples_us"])
-    return {case: times["nccl"] / times["braid"] for case, times in medians.items()}
-
-
-def gpu(ranks: int) -> Iterator[Row]:
-    """Collectives on GPUs against NCCL in the same run."""
-    large, small = f"gpu_large_{ranks}.json", f"gpu_small_{ranks}.json"
-    record = load(large)
-    where = f"{ranks} x {record['gpu'].removeprefix('NVIDIA ')}, against NCCL {record['nccl']}"
-    ratios = gpu_ratios(large)
-    for op, aim in GPU_AIMS.items():
-        ratio = ratios[op, 256 << 20]
-        yield f"{op} 256 MiB, bf16, {where}", f">= {aim:.2f}x", f"{ratio:.2f}x", large
-    least = {
-        size: min(r for (_, b), r in ratios.items() if b == size) for size in (16 << 20, 64 << 20)
-    }
-    yield (
-        f"the slowest of the five at 16 and at 64 MiB, {where}",
-        ">= 1.10x",
-        f"{least[16 << 20]:.2f}x, {least[64 << 20]:.2f}x",
-        large,
-    )
-    graph = gpu_ratios(small)
-    for op in ("all_reduce", "all_gather", "reduce_scatter"):
-        least_small = min(r for (o, b), r in graph.items() if o == op and b <= 4 << 20)
-        at_8k = graph[op, 8 << 10]
-        yield (
-            f"{op} 1 KiB to 4 MiB in a CUDA graph, {where}",
-            ">= 1.25x at every size",
-            f"{least_small:.2f}x at the least, {at_8k:.2f}x at 8 KiB",
-            small,
-        )
-    worst = min((r, case) for case, r in [*ratios.items(), *graph.items()])
-    yield (
-        f"the worst of all {len(ratios) + len(graph)} cases, 1 KiB to 1 GiB, {where}",
-        ">= 0.98x",
-        f"{worst[0]:.2f}x ({worst[1][0]}, {worst[1][1] >> 20} MiB)",
-        large,
-    )
-
-
 def rows() -> list[Row]:
     """Every figure."""
     return [
@@ -172,7 +121,7 @@ def rows() -> list[Row]:
         *gloo(4),
         tuning(),
         *steady(),
-        *gpu(2),
+        *gpu_figures.figure_rows(),
     ]
 
 
@@ -182,28 +131,35 @@ def table() -> str:
     lines = [
         f"On {host['cores']} cores of {host['cpu']} (a virtual machine), medians of the slowest"
         " rank, baseline and braid in turn in one run. *Paced* links are held to a rate on"
-        " purpose. GPUs are two of one virtual machine, NVLink multicast off.",
+        " purpose. GPUs are those of one virtual machine, NVLink multicast off.",
         "",
         "| work | aim | measured | record |",
         "|---|---|---|---|",
     ]
     for work, aim, measured, name in rows():
-        lines.append(f"| {work} | {aim} | {measured} | [{name}](records/{name}) |")
+        links = ", ".join(f"[{part}](records/{part})" for part in name.split(", "))
+        lines.append(f"| {work} | {aim} | {measured} | {links} |")
     return "\n".join(lines)
+
+
+def between(text: str, begin: str, end: str, new: str) -> str:
+    """The text with what stands between two marks written anew."""
+    head, rest = text.split(begin)
+    return f"{head}{begin}\n{new}\n{end}{rest.split(end)[1]}"
 
 
 def main() -> int:
     """Writes, or with --check compares."""
     text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    wanted = f"{head}{BEGIN}\n{table()}\n{END}{tail}"
+    wanted = between(text, BEGIN, END, table())
+    wanted = between(wanted, GPU_BEGIN, GPU_END, gpu_figures.first_screen())
     if "--check" in sys.argv:
         if wanted != text:
             print("README.md: the figures are not those of records/; run scripts/make_figures.py")
             return 1
         return 0
     README.write_text(wanted, encoding="utf-8")
+    gpu_figures.draw()
     return 0
 
 

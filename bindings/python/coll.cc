@@ -17,6 +17,7 @@
 #include "coll/broadcast/broadcast.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
+#include "coll/device/explain.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
 #include "comm.h"
 #include "errors.h"
@@ -265,11 +266,20 @@ double host_share(PyComm& self, int gpu, const std::string& op) {
   double share = 0;
   run([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-      share = device.host_share(parsed.value());
+      share = device.host_share(parsed.value()).long_share;
       return Status();
     });
   });
   return share;
+}
+
+nb::tuple explain_gpu(PyComm& self, const std::string& op, uint64_t bytes) {
+  const Result<plan::Op> parsed = plan::parse_op(op);
+  raise_if_failed(parsed.status());
+  const auto explained = coll::device::explain(self.get(), parsed.value(), bytes);
+  raise_if_failed(explained.status());
+  return nb::make_tuple(coll::device::to_words(explained.value()),
+                        coll::device::to_json(explained.value()));
 }
 
 }  // namespace
@@ -293,6 +303,7 @@ void register_collectives(nb::module_& module) {
   module.def("unregister_memory", &unregister_memory, nb::arg("comm"), nb::arg("buf").none());
   module.def("force_host_share", &force_host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"),
              nb::arg("share"));
+  module.def("explain_gpu", &explain_gpu, nb::arg("comm"), nb::arg("op"), nb::arg("nbytes"));
   module.def("host_share", &host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"));
 }
 

@@ -6,8 +6,9 @@ with braid.init() as comm:                 # run with: braid run -n 4 script.py
     comm.all_reduce(x)                     # in place: 0 + 1 + 2 + 3
 """
 
-from braid._braid import __version__
-from braid.comm import Comm, Explanation, Link, init
+import importlib
+from typing import TYPE_CHECKING
+
 from braid.errors import (
     DriverError,
     Error,
@@ -19,6 +20,10 @@ from braid.errors import (
     Unavailable,
     Unsupported,
 )
+
+if TYPE_CHECKING:
+    from braid._braid import __version__
+    from braid.comm import Comm, Explanation, Link, init
 
 __all__ = [
     "Comm",
@@ -36,3 +41,21 @@ __all__ = [
     "__version__",
     "init",
 ]
+
+# Tools that only look and compute (braid plan, braid topo) need no compiled module and no NumPy:
+# what needs them is loaded when it is first asked for.
+_LOADED_LATE = {
+    "Comm": "braid.comm",
+    "Explanation": "braid.comm",
+    "Link": "braid.comm",
+    "__version__": "braid._braid",
+    "init": "braid.comm",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LOADED_LATE:
+        raise AttributeError(f"module 'braid' has no attribute '{name}'")
+    value: object = getattr(importlib.import_module(_LOADED_LATE[name]), name)
+    globals()[name] = value
+    return value

@@ -218,18 +218,25 @@ class Comm:
 
     def health(self) -> dict[str, Any]:
         """{"ok", "rank", "links": [{"name", "state", "down_count", "resent_pieces", "why"}],
-        "events"}. Any thread.
+        "events"}, and once a call on GPU memory was made "gpu": {"ordinal", "ok", "why"}. Any
+        thread.
         """
         return dict(json.loads(self._core.health_json()))
 
-    def explain(self, op: str, nbytes: int) -> Explanation:
-        """The plan that the next call of `op` would use.
+    def explain(self, op: str, nbytes: int, on: Literal["cpu", "gpu"] = "cpu") -> Explanation:
+        """The plan that the next call of `op` would use, on host memory or on this rank's GPU (once
+        a call on GPU memory was made).
 
         nbytes as nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks
         for the others.
         """
+        if on not in ("cpu", "gpu"):
+            raise InvalidArgument(f"explain: argument on: asked for 'cpu' or 'gpu', found {on!r}")
         if nbytes < 0:
             raise InvalidArgument(f"explain: argument nbytes: asked for 0 or more, found {nbytes}")
+        if on == "gpu":
+            words, plan = _braid.explain_gpu(self._core, op, nbytes)
+            return Explanation(words, json.loads(plan))
         words = self._core.explain_words(op, nbytes)
         return Explanation(words, json.loads(self._core.explain_json(op, nbytes)))
 
@@ -279,7 +286,7 @@ class Comm:
         _braid.force_host_share(self._core, gpu, op, share)
 
     def _host_share(self, gpu: int, op: str) -> float | None:
-        """For benchmarks: that part as it is now. None when this build does not say."""
+        """For benchmarks: that part as it is now, of a long message. None when this build does not say."""
         ask = getattr(_braid, "host_share", None)
         return None if ask is None else float(ask(self._core, gpu, op))
 

@@ -7,19 +7,15 @@ checks against them, so the three cannot differ. Units are in the names: _us mic
 1e9 bytes per second.
 """
 
-import inspect
 import json
 import sys
-import types
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, Union, get_args, get_origin, get_type_hints
+from typing import Any
+
+from braid.typed_json import Json, Kind, build, format_schema
 
 SCHEMA = "braid.bench/1"
-
-Json: TypeAlias = Any  # what json.loads gives
-Kind: TypeAlias = Any  # a type as written in an annotation
 
 
 @dataclass(frozen=True)
@@ -164,91 +160,14 @@ def from_json(document: Json) -> Record:
     return record  # type: ignore[no-any-return]
 
 
-def build(kind: Kind, value: Json, where: str) -> Json:
-    origin: Kind = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return None if value is None else build(_not_none(kind), value, where)
-    if origin is list:
-        _expect(isinstance(value, list), "a list", value, where)
-        return [build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
-    if origin is dict:
-        _expect(isinstance(value, dict), "an object", value, where)
-        return {
-            key: build(get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()
-        }
-    if is_dataclass(kind):
-        return _build_object(kind, value, where)
-    return _build_plain(kind, value, where)
-
-
-def _build_object(kind: Kind, value: Json, where: str) -> Json:
-    _expect(isinstance(value, Mapping), "an object", value, where)
-    known = {f.name for f in fields(kind)}
-    missing = {f.name for f in fields(kind) if _required(f)} - value.keys()
-    _expect(not missing, "the fields " + ", ".join(sorted(missing)), sorted(value), where)
-    _expect(value.keys() <= known, "no other fields", sorted(value.keys() - known), where)
-    hints = get_type_hints(kind)
-    return kind(
-        **{name: build(hints[name], item, f"{where}.{name}") for name, item in value.items()}
-    )
-
-
-def _build_plain(kind: type, value: Json, where: str) -> Json:
-    if kind is float and type(value) is int:
-        return float(value)
-    _expect(type(value) is kind, kind.__name__, value, where)
-    return value
-
-
-def _expect(is_right: bool, wanted: str, found: object, where: str) -> None:
-    if not is_right:
-        raise ValueError(f"{where}: asked for {wanted}, found {found!r:.80}")
-
-
-def _not_none(kind: Kind) -> Kind:
-    return next(option for option in get_args(kind) if option is not type(None))
-
-
-def _required(f: "Field[Any]") -> bool:
-    return f.default is MISSING and f.default_factory is MISSING
-
-
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
-
-
-def _schema_of(kind: Kind) -> dict[str, Any]:
-    origin: Kind = get_origin(kind)
-    if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema_of(_not_none(kind)), {"type": "null"}]}
-    if origin is list:
-        return {"type": "array", "items": _schema_of(get_args(kind)[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": _schema_of(get_args(kind)[1])}
-    if is_dataclass(kind):
-        return {"$ref": f"#/$defs/{kind.__name__}"}  # type: ignore[union-attr]
-    return {"type": _JSON_TYPES[kind]}
-
-
-def _object_schema(kind: Kind) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    return {
-        "type": "object",
-        "description": inspect.cleandoc(kind.__doc__ or ""),
-        "properties": {f.name: _schema_of(hints[f.name]) for f in fields(kind)},
-        "required": [f.name for f in fields(kind) if _required(f)],
-        "additionalProperties": False,
-    }
+def schema_of(kind: Kind, name: str) -> dict[str, Any]:
+    """The format of a kind of record."""
+    return format_schema(kind, f"braid record, {name}")
 
 
 def json_schema() -> dict[str, Any]:
-    """The format as JSON Schema (2020-12)."""
-    parts = (Host, Versions, FabricLink, LinkUse, Samples, Baseline, Result)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"braid record, {SCHEMA}",
-        **_object_schema(Record),
-        "$defs": {part.__name__: _object_schema(part) for part in parts},
-    }
+    """This format."""
+    return schema_of(Record, SCHEMA)
 
 
 def main() -> None:

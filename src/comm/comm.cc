@@ -91,13 +91,15 @@ Status Comm::close(bool say_farewell) {
     const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
     if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
   }
-  state_->device.reset();
-  state_->keeper.reset();
+  std::shared_ptr<Device> device;
   std::vector<LinkState> links;
   {
     const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at them
+    device.swap(state_->device);
     links.swap(state_->links);
   }
+  device.reset();
+  state_->keeper.reset();
   links.clear();  // the lanes use the doorbell
   state_->doorbell.reset();
   state_->group->leave();
@@ -151,6 +153,12 @@ std::string Comm::health_json() const {
                              {"resent_pieces", link.resent_pieces},
                              {"why", link.why}});
   json["events"] = state_->events;
+  if (state_->device != nullptr) {
+    const Status trouble = state_->device->status();
+    json["gpu"] = {{"ordinal", state_->device->ordinal()},
+                   {"ok", trouble.ok()},
+                   {"why", trouble.to_string()}};
+  }
   return dump(json);
 }
 

@@ -136,6 +136,16 @@ class Check:
                 comm.all_reduce(self.on_gpu(one), out=part),
                 comm.all_reduce(one.clone()),
             )
+            self.same(
+                "all_gather from a skewed address " + what,
+                comm.all_gather(self.on_gpu(one, 1), out=out),
+                comm.all_gather(one),
+            )
+            self.same(
+                "all_to_all to a skewed address " + what,
+                comm.all_to_all(self.on_gpu(many), out=self.on_gpu(many, 3)),
+                comm.all_to_all(many),
+            )
             part.copy_(one)
             self.same(
                 "all_reduce registered in place",

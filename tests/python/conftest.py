@@ -81,7 +81,7 @@ class Ranks:
     def __call__(
         self,
         size: int,
-        function: Callable[[braid.Comm], Any],
+        function: Callable[["braid.Comm"], Any],  # quoted: tools' tests need no compiled module
         options: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """function(comm) on every rank; its results in rank order."""

@@ -5,6 +5,7 @@
 Nothing that is timed here means anything; the walk through a run does.
 """
 
+import contextlib
 import itertools
 import os
 import signal
@@ -38,10 +39,30 @@ class Event:
         return (later.at_s - self.at_s) * 1e3
 
 
+def explain(_comm, _op, _nbytes, on):
+    """Every message goes by copy engines, a tenth of it over the host link."""
+    assert on == "gpu"
+    plan = {"path": "copy engines", "links": [{"name": "pcie", "share": 0.1}]}
+    return braid.Explanation("", plan)
+
+
+class Graph:
+    """Remembers nothing: a replay only takes time."""
+
+    def replay(self):
+        time.sleep(1e-5)
+
+
+@contextlib.contextmanager
+def capture(_graph, **_options):
+    """Runs what is inside."""
+    yield
+
+
 def stand_in():
     """The parts of torch.cuda that a run uses."""
     cuda = torch.cuda
-    cuda.Event = Event
+    cuda.Event, cuda.CUDAGraph, cuda.graph = Event, Graph, capture
     cuda.synchronize = cuda.empty_cache = cuda.set_device = lambda *_: None
     cuda.mem_get_info = lambda *_: (8 << 30, 8 << 30)
     cuda.memory_reserved = cuda.memory_allocated = cuda.current_device = lambda *_: 0
@@ -53,6 +74,7 @@ def stand_in():
     session.torch.device = lambda *_: cpu
     braid.Comm._force_host_share = lambda *_: None
     braid.Comm._host_share = lambda *_: 0.1
+    braid.Comm.explain = explain
     braid.Comm.register = lambda _comm, buf: buf
     braid.Comm.unregister = lambda *_: None
 
@@ -88,7 +110,11 @@ def main():
     deadline._LOOK_EVERY_S = 0.05
     groups = {"nccl", "nccl-best", "symm", "links", "unregistered"}
     request = Request(
-        tasks=tasks_for(OPS, (1000, 1 << 18), "eager", groups),
+        tasks=(
+            *tasks_for(OPS, (1000, 1 << 18), "eager", groups),
+            *tasks_for(OPS[:1], (4096,), "graph", groups),
+            *tasks_for(OPS[:1], (1 << 40,), "eager", groups),
+        ),
         samples=3,
         time_budget_s=3,
         step_timeout_s=3 if how == "slow" else 30,

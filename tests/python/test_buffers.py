@@ -152,6 +152,8 @@ def test_refuses_words(alone):
         alone.explain("no_op", 5)
     with pytest.raises(braid.InvalidArgument, match="found -1"):
         alone.explain("all_gather", -1)
+    with pytest.raises(braid.InvalidArgument, match="no call on GPU memory was made"):
+        alone.explain("all_gather", 5, on="gpu")
     with pytest.raises(braid.InvalidArgument, match="_force_shares"):
         alone._force_shares([0.0] * len(alone.links))
 

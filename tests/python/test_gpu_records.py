@@ -1,17 +1,18 @@
 """Records of the GPU benchmark, what they say, and the figures that come of them."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from gpu_fakes import record, repeats, result
 
-from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table
+from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu_record
 from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
 from braid.cli.cases import OPS
+from braid.record import schema_of
 
 REPOSITORY = Path(__file__).parents[2]
 LARGE = flexlink.LARGE
@@ -33,6 +34,14 @@ def test_round_trip_and_errors(tmp_path):
             gpu_record.from_json({**document, **change})
 
 
+def test_published_schema_is_current():
+    published = json.loads((REPOSITORY / "docs/gpu_record.schema.json").read_text())
+    assert published == schema_of(gpu_record.GpuRecord, gpu_record.SCHEMA), (
+        "run: python -m braid.bench.gpu_record > docs/gpu_record.schema.json"
+    )
+    assert {"Run", "GpuResult", "Host", "Repeats"} == published["$defs"].keys()
+
+
 def test_statistics_keep_every_sample():
     run = gpu_record.make_run("x", "nccl", [float(i) for i in range(101)], lambda us: 100 / us, 3)
     assert (run.median_us, run.p5_us, run.p95_us, run.busbw_gbps) == (50, 5, 95, 2)
@@ -40,26 +49,33 @@ def test_statistics_keep_every_sample():
     assert run.wrong == 3
 
 
-def test_medians_of_both_forms():
-    old = {
-        "schema": "braid.gpu/1",
-        "command": "braid run -n 2 bench.py --graph",
+def test_the_old_form_is_read_as_todays():
+    document = {
+        "schema": "braid.gpu/1", "command": "braid run -n 2 bench.py --graph", "date": "2026",
+        "commit": "abc", "dirty": False, "gpu": "NVIDIA H200", "cuda": "13.0", "torch": "2.11.0",
+        "nccl": "2.28.9", "options": {}, "ranks": 2,
         "results": [
-            {"op": "all_gather", "bytes": 8, "who": "nccl", "samples_us": [3, 1, 2], "wrong": 0},
-            {"op": "all_gather", "bytes": 8, "who": "braid", "samples_us": [1], "wrong": 0},
+            {"op": "all_gather", "bytes": 64, "who": "nccl", "samples_us": [3, 1, 2], "wrong": 0},
+            {"op": "all_gather", "bytes": 64, "who": "braid", "samples_us": [1], "wrong": 0},
         ],
-    }
-    assert gpu_record.medians(old) == {("all_gather", 8, "graph"): {"nccl": 2, "braid": 1}}
-    made = record([result("all_gather", 8, braid=2.0, nccl=4.0, wrong=1)])
-    document = json.loads(json.dumps(made, default=lambda o: o.__dict__))
-    assert gpu_record.medians(document) == {("all_gather", 8, "eager"): {"nccl": 4}}
+    }  # fmt: skip
+    (result,) = old_gpu_record.read(document).results
+    assert (result.op, result.bytes, result.total_bytes, result.mode) == (
+        "all_gather",
+        64,
+        128,
+        "graph",
+    )
+    assert judge(result).to_nccl == 2
+    today = record([result])
+    assert old_gpu_record.read(json.loads(json.dumps(asdict(today)))) == today
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "records").glob("gpu*.json")))
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "records").glob("gpu_*.json")))
 def test_every_committed_gpu_record_is_read(path):
-    document = json.loads(path.read_text())
-    cases = gpu_record.medians(document)
-    assert all({"braid", "nccl"} <= times.keys() for times in cases.values())
+    made = old_gpu_record.read(json.loads(path.read_text()))
+    assert all(judge(result).to_nccl for result in made.results)
+    assert wrong_bytes(made.results) == 0
 
 
 def test_ratios_to_default_best_and_all():
@@ -138,6 +154,23 @@ def test_rows_of_an_empty_record_measure_nothing():
     found = rows(record([]))
     assert all(row.is_reached is None for row in found)
     assert all(row.reached.startswith("not measured: ") for row in found)
+
+
+def test_a_host_link_that_was_not_alone_is_no_measurement():
+    large = result("all_gather", LARGE, braid=100, braid_nvlink=110, braid_host=120)
+    found = {row.work: row for row in rows(record([large]))}
+    of_sum = found["all_gather 256 MiB: of the sum of both links, each alone in the same run"]
+    assert of_sum.is_reached is None
+    assert found["all_gather 256 MiB: host link added to NVLink alone"].reached == "+10.0%"
+
+
+def test_a_best_that_was_not_there_is_no_best():
+    small = [
+        result("all_gather", n, "graph", braid=5, nccl=10, symm_copies=9) for n in flexlink.SMALL
+    ]
+    row = next(row for row in rows(record(small)) if row.work.startswith("all_gather 1 KiB"))
+    assert row.is_reached is None
+    assert row.reached.endswith("; without NCCL's other settings")
 
 
 def test_a_rank_count_without_figures_only_reports():

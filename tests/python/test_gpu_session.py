@@ -31,13 +31,17 @@ def test_a_run_measures_whoever_is_there(tmp_path):
     done = run(tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
     made = gpu_record.load(tmp_path / "r.json")
-    assert [(r.op, r.bytes) for r in made.results] == [
-        (op, n) for op in OPS for n in (992, 1 << 18)
+    wanted = [(op, n, "eager") for op in OPS for n in (992, 1 << 18)]
+    assert [(r.op, r.bytes, r.mode) for r in made.results] == [
+        *wanted,
+        ("all_gather", 4096, "graph"),
     ]
+    assert "without all_gather 1024 GiB eager: its buffers do not fit" in done.stdout
     for result in made.results:
         assert {run.who for run in result.runs} == {"braid", "nccl", "braid unregistered"}
         assert all(len(run.samples_us) == 3 and run.wrong == 0 for run in result.runs)
         assert "braid host" in result.absent
+        assert (result.path, result.host_share) == ("copy engines", 0.1)
     assert (tmp_path / "r.svg").exists()
     assert "in force: BRAID_TUNE=off" in done.stdout
     assert "BRAID_JOB_TOKEN" not in done.stdout

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from braid.cli import main
+
 BRAID = [sys.executable, "-m", "braid.cli"]
 
 
@@ -140,12 +142,21 @@ def _is_alive(pid):
         (["demo", "--size", "big"], "'big' is no size"),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments, words):
-    done = braid_run(*arguments)
-    assert done.returncode == 2
-    assert words in done.stderr
+def test_wrong_arguments_are_one_line(monkeypatch, capfd, arguments, words):
+    monkeypatch.setattr(sys, "argv", ["braid", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    said = capfd.readouterr()
+    assert words in said.err
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+
+
+def test_a_process_says_the_same():
+    done = braid_run("run", "-n", "0", "x.py")
+    assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
 
 
 def test_braid_errors_are_one_line():

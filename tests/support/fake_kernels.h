@@ -225,11 +225,22 @@ inline void fake_host_ring(const FakeTeam& team, const pcie::HostRing& ring,
   }
 }
 
-/// braid_barrier and braid_host_ring.
+/// hold.cu.
+inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
+  if (cost_ns == 0) *free_ns = std::max(*free_ns, static_cast<uint64_t>(now_ns()));
+  *free_ns += cost_ns;
+  while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
+}
+
+/// braid_barrier, braid_hold and braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
                  argument<int32_t>(args, 2), argument<nvlink::Meeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_hold(argument<uint64_t*>(args, 0), argument<uint64_t>(args, 1));
     return Status();
   });
   cuda.define_kernel("braid_host_ring", [](const sys::LaunchShape& shape, std::span<void*> args) {

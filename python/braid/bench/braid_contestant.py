@@ -1,6 +1,7 @@
 """braid as a contestant: as it plans, on unregistered results, and held to one link."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +11,23 @@ from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.pattern import Data
 
+_SHARE_ERROR = 0.005
 LINKS_FROM_BYTES = 16 << 20  # smaller messages use NVLink alone: there is nothing to hold
+
+
+@dataclass(frozen=True)
+class GpuPlan:
+    """How a comm would move a case."""
+
+    path: str
+    host_share: float
+
+
+def plan_of(comm: braid.Comm, case: GpuCase) -> GpuPlan:
+    """By explain()."""
+    plan = comm.explain(case.op, case.total_bytes, on="gpu").json
+    share = next(link["share"] for link in plan["links"] if link["name"] == "pcie")
+    return GpuPlan(str(plan["path"]), float(share))
 
 
 def plain_shelf(device: torch.device) -> Shelf:
@@ -22,19 +39,13 @@ def plain_shelf(device: torch.device) -> Shelf:
     return Shelf(make)
 
 
-def registered_shelf(comms: list[braid.Comm], device: torch.device) -> Shelf:
-    """The same, shared with all ranks of these comms."""
+def registered_shelf(comm: braid.Comm, device: torch.device) -> Shelf:
+    """The same, shared with all ranks of a comm."""
 
     def make(nbytes: int) -> tuple[torch.Tensor, Callable[[], None]]:
         buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        for comm in comms:
-            comm.register(buffer)
-
-        def release() -> None:
-            for comm in comms:
-                comm.unregister(buffer)
-
-        return buffer, release
+        comm.register(buffer)
+        return buffer, lambda: comm.unregister(buffer)
 
     return Shelf(make)
 
@@ -68,7 +79,11 @@ class Braid(Contestant):
         return {self._send_shelf: sent, self._out_shelf: got}
 
     def prepare(self, case: GpuCase, data: Data, rank: int) -> None:
-        """Takes buffers, fills what is sent, makes the call."""
+        """Takes buffers, fills what is sent, makes the call. RuntimeError when the case cannot be
+        held to the link.
+        """
+        self._op = case.op
+        self._check_share(case)
         self.send = self._send_shelf.take(case.send_count * case.itemsize, data.dtype)
         self.out = self._out_shelf.take(case.out_count * case.itemsize, data.dtype)
         data.fill(self.send, rank)
@@ -81,7 +96,16 @@ class Braid(Contestant):
             "broadcast": lambda: comm.broadcast(out, case.root),
         }
         self._call = calls[case.op]
-        self._op = case.op
+
+    def _check_share(self, case: GpuCase) -> None:
+        if self._host_share is None:
+            return
+        self.enter()
+        share = plan_of(self._comm, case).host_share
+        if abs(share - self._host_share) > _SHARE_ERROR:
+            raise RuntimeError(
+                f"asked for {self._host_share:.0%} over the host link, the plan has {share:.1%}"
+            )
 
     def enter(self) -> None:
         """Holds the comm to this contestant's share."""

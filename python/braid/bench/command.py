@@ -8,11 +8,11 @@ from pathlib import Path
 
 from braid.bench import gpus
 from braid.bench.case import DTYPES
+from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import DEFAULT_SIZES, MODES, Request, parse_groups, tasks_for
 from braid.cli.cases import OPS
 from braid.cli.launch import launch
 
-_MOST_RANKS = 8
 _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
 _BUDGET_S = 90.0
 
@@ -99,8 +99,8 @@ def run(asked: Asked, count: int) -> int:
     """Starts one process per GPU, or is one of them. The exit code of the whole."""
     if "RANK" in os.environ:
         return _be_rank(asked)
-    if asked.ranks > _MOST_RANKS:
-        raise Refused(f"--ranks: asked for {asked.ranks}, GPUs of one node are {_MOST_RANKS}")
+    if asked.ranks > gpus.MOST:
+        raise Refused(f"--ranks: asked for {asked.ranks}, GPUs of one node are {gpus.MOST}")
     if not 2 <= (asked.ranks or count) <= count:
         raise Refused(
             f"--ranks: asked for {asked.ranks}, this machine has {count} GPUs; one process"
@@ -111,7 +111,7 @@ def run(asked: Asked, count: int) -> int:
 
         return suite.run(asked, count)
     request_of(asked)  # wrong arguments are found before anything starts
-    return start(asked.ranks or min(count, _MOST_RANKS), [])
+    return start(asked.ranks or min(count, gpus.MOST), [])
 
 
 def start(ranks: int, more: Sequence[str]) -> int:
@@ -121,9 +121,7 @@ def start(ranks: int, more: Sequence[str]) -> int:
 
 
 def _be_rank(asked: Asked) -> int:
-    from braid.bench.no_multicast import forbid_multicast
-
-    forbid_multicast()  # before torch comes in
+    forbid_multicast()
     from braid.bench.session import run_rank
 
     if not asked.suite:

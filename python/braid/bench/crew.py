@@ -36,6 +36,10 @@ class Crew(ABC):
         """Element by element, the largest over ranks."""
 
     @abstractmethod
+    def every(self, number: float) -> list[float]:
+        """Each rank's, in rank order."""
+
+    @abstractmethod
     def least(self, number: int) -> int:
         """The smallest over ranks."""
 
@@ -69,6 +73,10 @@ class CommCrew(Crew):
         """Element by element, the largest over ranks."""
         values = self._comm.all_reduce(np.array(times, dtype=np.float64), "max")
         return [float(value) for value in values]
+
+    def every(self, number: float) -> list[float]:
+        """Each rank's, in rank order."""
+        return [float(x) for x in self._comm.all_gather(np.array([number], dtype=np.float64))]
 
     def least(self, number: int) -> int:
         """The smallest over ranks."""

@@ -19,7 +19,7 @@ _NAMES = {
     "nccl-best": "NCCL's other settings, best",
     "symm": "torch symmetric memory, best",
 }
-_HOST_COLOUR = "#e08e1b"
+_TICK_BITS = 4  # a tick at every 16-fold size
 
 
 def _points(results: list[GpuResult], family: str) -> list[tuple[int, float]]:
@@ -37,7 +37,8 @@ def _points(results: list[GpuResult], family: str) -> list[tuple[int, float]]:
 
 def _size_axis(axes: Axes, sizes: list[int]) -> None:
     axes.set_xscale("log", base=2)
-    ticks = sizes[:: max(1, len(sizes) // 5)]
+    first = sizes[0].bit_length() - 1
+    ticks = [1 << k for k in range(first, sizes[-1].bit_length(), _TICK_BITS)]
     axes.set_xticks(ticks, [format_size(size) for size in ticks], fontsize=8)
     axes.minorticks_off()
     axes.spines[["top", "right"]].set_visible(False)
@@ -65,9 +66,9 @@ def _draw_shares(axes: Axes, by_op: dict[str, list[GpuResult]]) -> bool:
         if points:
             drawn = True
             axes.plot(*zip(*points, strict=True), marker="o", ms=3, lw=1.3, label=op)
-    axes.set_title("% over PCIe and host memory; the rest over NVLink", loc="left", fontsize=10)
-    axes.set_ylim(bottom=0)
     if drawn:
+        axes.set_title("% over PCIe, the rest over NVLink", loc="left", fontsize=10)
+        axes.set_ylim(bottom=0)
         _size_axis(axes, sorted({r.bytes for results in by_op.values() for r in results}))
         axes.legend(frameon=False, fontsize=8)
     return drawn
@@ -77,9 +78,11 @@ def title(record: GpuRecord) -> str:
     """The machine and what was compared."""
     cap = record.options.get("BRAID_LINK_CAP")
     held = f", links held to {cap}" if cap else ""
+    graphed = [result.bytes for result in record.results if result.mode == "graph"]
+    how = f"; in CUDA graphs up to {format_size(max(graphed))}" if graphed else ""
     return (
         f"Bus bandwidth, GB/s, by bytes per rank: {record.ranks} x"
-        f" {record.gpu.removeprefix('NVIDIA ')}, NCCL {record.nccl}{held}"
+        f" {record.gpu.removeprefix('NVIDIA ')}, NCCL {record.nccl}{held}{how}"
     )
 
 

@@ -1,35 +1,14 @@
 """The figures of the suite `flexlink` as records show them: required, reached, reached or not."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from braid.bench import flexlink as suite
+from braid.bench.figure import NOT_MEASURED, Row, find, row
+from braid.bench.flexlink_links import added, held, sums
 from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.bench.verdict import judge
 from braid.cli.cases import OPS
 from braid.cli.sizes import format_size
-
-NOT_MEASURED = "not measured"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure on one number of GPUs."""
-
-    work: str
-    ranks: int
-    required: str
-    reached: str
-    is_reached: bool | None
-    """None: not measured; `reached` says why."""
-
-
-def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None:
-    """The case whose size is the asked one, up to the rounding to whole blocks."""
-    for result in record.results:
-        if (result.op, result.mode) == (op, mode) and 0 <= nbytes - result.bytes < 0.02 * nbytes:
-            return result
-    return None
 
 
 def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:
@@ -37,9 +16,9 @@ def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:
     return [
         *_large(record),
         _best(record),
-        *_sums(record),
-        _added(record),
-        *_capped(record.ranks, capped),
+        *sums(record),
+        added(record),
+        *held(record.ranks, capped),
         _middle(record),
         *_small(record),
         _never_worse(record),
@@ -49,20 +28,12 @@ def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:
     ]
 
 
-def _row(
-    work: str, ranks: int, required: str, value: float | None, text: str, is_reached: bool
-) -> Row:
-    if value is None:
-        return Row(work, ranks, required, f"{NOT_MEASURED}: {text}", None)
-    return Row(work, ranks, required, text, is_reached)
-
-
 def _large(record: GpuRecord) -> Iterator[Row]:
     for op in OPS:
         aim = suite.LARGE_AIMS[op].get(record.ranks)
         result = find(record, op, suite.LARGE, "eager")
         ratio = judge(result).to_nccl if result else None
-        yield _row(
+        yield row(
             f"{op} 256 MiB against NCCL's default",
             record.ranks,
             f">= {aim:.2f}x" if aim else "no figure",
@@ -104,63 +75,6 @@ def _best(record: GpuRecord) -> Row:
     return _least_row(work, record, "> 1.00x", least, suite.BEST_AIM, strict=True)
 
 
-def _times(result: GpuResult | None) -> tuple[float, float, float] | None:
-    """Medians over both links, NVLink alone, the host link alone."""
-    if result is None:
-        return None
-    runs = [result.run_of(who) for who in ("braid", "braid nvlink", "braid host")]
-    if any(run is None or run.wrong for run in runs):
-        return None
-    both, nvlink, host = (run.median_us for run in runs if run)
-    return both, nvlink, host
-
-
-def _sums(record: GpuRecord) -> Iterator[Row]:
-    for op in OPS:
-        times = _times(find(record, op, suite.LARGE, "eager"))
-        aim = suite.SUM_AIMS[op]
-        part = (1 / times[0]) / (1 / times[1] + 1 / times[2]) if times else None
-        yield _row(
-            f"{op} 256 MiB: of the sum of both links, each alone in the same run",
-            record.ranks,
-            f">= {aim:.0%}",
-            part,
-            f"{part:.1%}" if part else "no links alone",
-            bool(part and part >= aim),
-        )
-
-
-def _added(record: GpuRecord) -> Row:
-    times = _times(find(record, "all_gather", suite.LARGE, "eager"))
-    gain = times[1] / times[0] - 1 if times else None
-    aim = suite.ADDED_AIMS.get(record.ranks)
-    return _row(
-        "all_gather 256 MiB: host link added to NVLink alone",
-        record.ranks,
-        f">= {aim:+.0%}" if aim else "no figure",
-        gain,
-        f"{gain:+.1%}" if gain is not None else "no links alone",
-        gain is not None and gain >= (aim or 0),
-    )
-
-
-def _capped(ranks: int, capped: GpuRecord | None) -> Iterator[Row]:
-    for op in suite.CAPPED_OPS:
-        aim = suite.CAPPED_AIMS[op].get(ranks)
-        result = find(capped, op, suite.LARGE, "eager") if capped else None
-        both = result.run_of("braid") if result else None
-        alone = result.run_of("braid nvlink") if result else None
-        gain = alone.median_us / both.median_us - 1 if both and alone else None
-        yield _row(
-            f"{op} 256 MiB, NVLink HELD to H800's 147 GB/s: gain over it alone",
-            ranks,
-            f">= {aim:+.0%}" if aim else "no figure",
-            gain,
-            f"{gain:+.1%}" if gain is not None else "no run with BRAID_LINK_CAP",
-            gain is not None and gain >= (aim or 0),
-        )
-
-
 def _middle(record: GpuRecord) -> Row:
     found = [find(record, op, size, "eager") for op in OPS for size in suite.MIDDLE]
     least = _least((r for r in found if r), lambda r: judge(r).to_nccl)
@@ -180,7 +94,19 @@ def _small(record: GpuRecord) -> Iterator[Row]:
             continue
         part = 1 / least[0]
         reached = f"{part:.2f}x at the most ({least[1]})"
-        yield Row(work, record.ranks, required, reached, part <= suite.SMALL_AIM)
+        missing = _missing_others(found)
+        if missing:
+            reached += f"; without {missing}"
+        verdict = None if missing else part <= suite.SMALL_AIM
+        yield Row(work, record.ranks, required, reached, verdict)
+
+
+def _missing_others(results: Iterable[GpuResult | None]) -> str:
+    """Whose best is not in every case, in words."""
+    families = [{run.family for run in result.runs} for result in results if result]
+    there = set.intersection(*families)
+    names = {"nccl-best": "NCCL's other settings", "symm": "torch's symmetric memory"}
+    return " and ".join(words for family, words in names.items() if family not in there)
 
 
 def _never_worse(record: GpuRecord) -> Row:
@@ -202,7 +128,7 @@ def _drop_in(record: GpuRecord) -> Row:
 def _blocks(record: GpuRecord) -> Iterator[Row]:
     for op in suite.SMS_OPS:
         count = record.blocks.get(op)
-        yield _row(
+        yield row(
             f"{op} 256 MiB: SMs used",
             record.ranks,
             f"<= {suite.SMS_AIM}",

@@ -1,21 +1,21 @@
-"""Records of GPU runs: the form braid.gpu/2, and what is read of braid.gpu/1.
+"""Records of GPU runs: the form braid.gpu/2.
 
 As braid.record, whose checks are used: the classes are the format. Units are in the names.
 """
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
-from braid.record import Host, build
+from braid.record import Host, schema_of
+from braid.typed_json import build
 
 SCHEMA = "braid.gpu/2"
-OLD_SCHEMA = "braid.gpu/1"
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,13 @@ class GpuResult:
     """eager or graph."""
     calls_per_sample: int
     host_share: float | None
-    """Of a block: what tuning gave to the host link. None: too small for it, or not known."""
+    """The part of it that braid sent over the host link; None: not known."""
     runs: list[Run]
     absent: dict[str, str]
     """Who did not take part, and why."""
+    path: str = ""
+    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known, as
+    in records from before it was kept."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""
@@ -123,37 +126,23 @@ def load(path: Path) -> GpuRecord:
     return from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
-def make_run(who: str, family: str, samples_us: list[float], busbw_at: Any, wrong: int) -> Run:  # noqa: ANN401
+def make_run(
+    who: str, family: str, samples_us: list[float], busbw_at: Callable[[float], float], wrong: int
+) -> Run:
     """A run with its statistics; busbw_at makes GB/s of a time."""
     p5, middle, p95 = (float(x) for x in np.percentile(samples_us, [5, 50, 95]))
     rounded = [round(x, 3) for x in samples_us]
     return Run(
         who, family, rounded, round(middle, 3), round(p5, 3), round(p95, 3),
-        round(float(busbw_at(middle)), 3), wrong,
+        round(busbw_at(middle), 3), wrong,
     )  # fmt: skip
 
 
-Key = tuple[str, int, str]
-"""op, bytes, mode."""
+def main() -> None:
+    """Prints the schema; docs/gpu_record.schema.json is this output."""
+    json.dump(schema_of(GpuRecord, SCHEMA), sys.stdout, indent=1)
+    sys.stdout.write("\n")
 
 
-def medians(document: Any) -> dict[Key, dict[str, float]]:  # noqa: ANN401
-    """Median times by case and contestant, of records of both forms. The old form does not say
-    which calls were captured; its command does.
-    """
-    found: dict[Key, dict[str, float]] = {}
-    if document["schema"] == OLD_SCHEMA:
-        mode = "graph" if "--graph" in document["command"] else "eager"
-        for row in document["results"]:
-            case = found.setdefault((row["op"], row["bytes"], mode), {})
-            case[row["who"]] = median(row["samples_us"])
-        return found
-    for result in from_json(document).results:
-        key = (result.op, result.bytes, result.mode)
-        found[key] = {run.who: run.median_us for run in _right(result.runs)}
-    return found
-
-
-def _right(runs: Iterable[Run]) -> list[Run]:
-    """Runs without a wrong byte: others have no time worth a word."""
-    return [run for run in runs if not run.wrong]
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,17 @@ from braid.bench.verdict import judge
 from braid.cli.sizes import format_size
 from braid.cli.table import console
 
-_COLUMNS = ("bytes", "calls", "braid us", "busbw", "host", "nccl us", "gain", "nccl's best us")
+_COLUMNS = (
+    "bytes",
+    "calls",
+    "path",
+    "braid us",
+    "busbw",
+    "host",
+    "nccl us",
+    "gain",
+    "nccl's best us",
+)
 _REST = ("gain", "symm us", "gain", "wrong")
 
 
@@ -38,6 +48,7 @@ def _row(result: GpuResult) -> list[str]:
         result.op,
         format_size(result.bytes),
         result.mode,
+        result.path or "-",
         _time(ours),
         f"{ours.busbw_gbps:.1f}" if ours else "-",
         _share(result),

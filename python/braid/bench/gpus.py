@@ -8,7 +8,12 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid.bench.no_multicast import forbid_multicast
+
+MOST = 8
+"""GPUs of one node that a comm takes."""
 _DEVICES = Path("/dev")
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,14 @@ class Gpus:
     why_none: str = ""
 
 
-def find(devices: Path = _DEVICES) -> Gpus:
+def find(devices: Path = _DEVICES, driver: Path = _DRIVER) -> Gpus:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves."""
-    if not any(path.name[6:].isdigit() for path in devices.glob("nvidia*")):
+    has_nodes = any(path.name[6:].isdigit() for path in devices.glob("nvidia*"))
+    if not has_nodes and not driver.exists():
         return Gpus(0, "this machine has no NVIDIA GPU")
     if importlib.util.find_spec("torch") is None:
         return Gpus(0, "torch, which holds the tensors, is not installed here")
+    forbid_multicast()
     import torch
 
     with warnings.catch_warnings():

@@ -1,6 +1,5 @@
 """The record of a run: its results and the machine they are of."""
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,21 +10,11 @@ from braid.bench.case import CONVENTION
 from braid.bench.gpu_record import SCHEMA, GpuRecord, GpuResult, Repeats
 from braid.cli import facts
 
-_PREFIXES = ("BRAID_", "NCCL_", "TORCH_SYMM_MEM", "CUDA_VISIBLE", "CUDA_DEVICE_MAX")
-_SECRETS = ("BRAID_JOB_TOKEN",)
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def variables() -> dict[str, str]:
-    """The environment's variables that change what is measured."""
-    return {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(_PREFIXES) and name not in _SECRETS
-    }
-
-
-def _driver() -> str:
+def driver() -> str:
+    """NVIDIA's, by its version."""
     try:
         words = _DRIVER.read_text(encoding="utf-8").split()
     except OSError:
@@ -51,7 +40,7 @@ def make_record(
         commit=commit or found,
         dirty=dirty and not commit,
         gpu=torch.cuda.get_device_name(),
-        driver=_driver(),
+        driver=driver(),
         cuda=str(torch.version.cuda),
         torch=torch.__version__,
         nccl=".".join(map(str, torch.cuda.nccl.version())),
@@ -60,7 +49,7 @@ def make_record(
         ranks=ranks,
         sizes=CONVENTION,
         settings=settings,
-        options=variables(),
+        options=facts.variables(),
         results=results,
         repeats=repeats,
         blocks=blocks,

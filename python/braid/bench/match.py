@@ -7,18 +7,18 @@ import torch
 
 import braid
 from braid.bench.blocks import of_calls
-from braid.bench.braid_contestant import LINKS_FROM_BYTES
+from braid.bench.braid_contestant import plan_of
 from braid.bench.case import GpuCase
-from braid.bench.contestant import Contestant, Shelf
+from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 from braid.bench.deadline import Deadlines
-from braid.bench.fit import fitting, merged
 from braid.bench.gpu_record import GpuResult, make_run
 from braid.bench.interrupt import Interrupt
 from braid.bench.pattern import Data
 from braid.bench.race import calls_for, race, samples_for
 from braid.bench.request import Request, Task
 from braid.bench.roster import Roster
+from braid.bench.seats import Seats
 from braid.bench.timer import REPLAYS, Eager, Graphed, Timer
 from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
@@ -43,15 +43,22 @@ class Match:
         self._request, self._comm, self._crew, self._roster = request, comm, crew, roster
         self._data, self._deadlines, self._reporter = data, deadlines, reporter
         self._stop = stop
+        self.skipped: dict[str, str] = {}
+        """Cases that did not take place, and why."""
         self._eager: Timer = Eager(crew)
         self._graphed: Timer = Graphed(crew)
-        self._held: dict[Shelf, None] = {}  # every buffer seen so far, in the same order everywhere
+        self._seats = Seats(crew, roster.contestants)
 
     def play(self, task: Task, budget_s: float) -> GpuResult | None:
-        """The result, or None when the run was interrupted before the first sample."""
+        """The result, or None when the case did not fit or was interrupted before a sample."""
         case = GpuCase.of(task.op, task.bytes, self._request.dtype, self._crew.size, task.mode)
         timer = self._graphed if case.mode == "graph" else self._eager
-        chosen, absent = self._choose(case, task)
+        chosen, absent = self._seats.choose(case, task.groups)
+        if not chosen:
+            self.skipped[f"{_name(case)} {case.mode}"] = (
+                "its buffers do not fit in the GPU's memory"
+            )
+            return None
         result = self._measure(case, timer, chosen, absent, budget_s)
         timer.forget()  # graphs know addresses
         for contestant in chosen:
@@ -73,9 +80,9 @@ class Match:
             why = self._check(contestant, case, wrong) or self._pilot(contestant, case, pilots)
             if why:
                 absent[contestant.name] = why
+        if "braid" not in pilots:
+            raise RuntimeError(f"{_name(case)}: braid cannot run it: {absent['braid']}")
         racers = [c for c in chosen if c.name in pilots]
-        if not racers:
-            return None
         calls = self._crew.agree(calls_for(min(pilots[c.name] for c in racers)))[0]
         for contestant in list(racers):
             self._reporter.say(case, f"warming up {contestant.name}")
@@ -93,15 +100,19 @@ class Match:
             make_run(c.name, c.family, row, case.busbw_gbps, wrong[c.name])
             for c, row in zip(racers, times, strict=True)
         ]
+        plan = plan_of(self._comm, case)
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
-            self._host_share(case), runs, absent,
+            plan.host_share, runs, absent, plan.path,
         )  # fmt: skip
 
     def blocks(self, op: str, nbytes: int) -> int | None:
         """Thread blocks of braid's calls, as torch's profiler sees them."""
         case = GpuCase.of(op, nbytes, self._request.dtype, self._crew.size)
-        ours = self._choose(case, Task(op, nbytes, "eager", frozenset()))[0][0]
+        chosen, _ = self._seats.choose(case, frozenset())
+        if not chosen:
+            return None
+        ours = chosen[0]
         count: int | None = None
 
         def profile() -> None:
@@ -114,11 +125,6 @@ class Match:
         why = self._attempt(f"{_name(case)}, counting thread blocks", profile)
         ours.let_go()
         return None if why else count
-
-    def _host_share(self, case: GpuCase) -> float | None:
-        if case.bytes < LINKS_FROM_BYTES:
-            return None
-        return self._comm._host_share(torch.cuda.current_device(), case.op)
 
     def _race(
         self,
@@ -184,45 +190,6 @@ class Match:
                 said = f"{type(error).__name__}: {error}"
             return self._crew.first_words(said)
 
-    def _choose(self, case: GpuCase, task: Task) -> tuple[list[Contestant], dict[str, str]]:
-        """Who takes part, and why others do not. Makes room for them."""
-        absent: dict[str, str] = {}
-        able: list[Contestant] = []
-        for contestant in self._roster.contestants:
-            if contestant.group not in {"braid", *task.groups} or not contestant.is_for(case.op):
-                continue
-            why = contestant.why_not(case)
-            if why:
-                absent[contestant.name] = why
-            else:
-                able.append(contestant)
-        needs = [c.shelves(case) for c in able]
-        self._held |= dict.fromkeys(merged(needs))
-        usable = self._crew.least(_free_bytes() + sum(shelf.capacity for shelf in self._held))
-        count = fitting(needs, usable)
-        for contestant in able[count:]:
-            absent[contestant.name] = "its buffers do not fit in the GPU's memory beside the others"
-        if not count:
-            raise braid.Exhausted(f"{case.op} of {case.bytes} bytes does not fit on this GPU")
-        self._make_room(merged(needs[:count]), usable)
-        return able[:count], absent
-
-    def _make_room(self, needs: dict[Shelf, int], usable: int) -> None:
-        """Drops buffers that must grow, and idle ones when memory is scarce."""
-        is_scarce = sum(max(needs.get(s, 0), s.capacity) for s in self._held) > usable // 2
-        torch.cuda.synchronize()
-        self._crew.barrier()
-        for shelf in self._held:
-            if shelf.capacity < needs.get(shelf, 0) or (is_scarce and shelf not in needs):
-                shelf.drop()
-        torch.cuda.empty_cache()
-
 
 def _name(case: GpuCase) -> str:
     return f"{case.op} {format_size(case.bytes)}"
-
-
-def _free_bytes() -> int:
-    """Of this GPU, with what torch's allocator keeps."""
-    free, _ = torch.cuda.mem_get_info()
-    return int(free) + int(torch.cuda.memory_reserved()) - int(torch.cuda.memory_allocated())

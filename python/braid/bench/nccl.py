@@ -19,6 +19,7 @@ from braid.cli.launch import free_port
 
 _MIN_CTAS = 32
 _COPY_ENGINE_OPS = ("all_gather", "all_to_all")
+_SYMMETRIC_OPS = ("all_gather", "all_reduce", "reduce_scatter")
 
 
 def join(crew: Crew, timeout_s: float) -> None:
@@ -63,8 +64,8 @@ def zero_cta() -> dict[str, int]:
 
 
 def min_ctas() -> dict[str, int]:
-    """What NCCL_MIN_CTAS=32 sets."""
-    return {"min_ctas": _MIN_CTAS}
+    """What NCCL_MIN_CTAS=32 sets; NCCL 2.28 refuses a least without a most in a config."""
+    return {"min_ctas": _MIN_CTAS, "max_ctas": _MIN_CTAS}
 
 
 def _connect(group: object) -> None:
@@ -85,13 +86,20 @@ class Windows:
             pool = torch.cuda.MemPool(backends[0].mem_allocator)
             with torch.cuda.use_mem_pool(pool):
                 buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            for backend in backends:
-                backend.register_mem_pool(pool, symm=True)
+            registered: list[Any] = []
 
             def release() -> None:
                 torch.cuda.synchronize()
+                while registered:
+                    registered.pop().deregister_mem_pool(pool)
+
+            try:
                 for backend in backends:
-                    backend.deregister_mem_pool(pool)
+                    backend.register_mem_pool(pool, symm=True)
+                    registered.append(backend)
+            except RuntimeError:
+                release()
+                raise
 
             return buffer, release
 
@@ -117,15 +125,21 @@ class Nccl(Contestant):
         out: Shelf,
         *,
         zero: bool = False,
+        symmetric: bool = False,
     ) -> None:
         self.name, self.group = name, baseline
-        self._comm, self._zero = group, zero
+        self._comm, self._zero, self._symmetric = group, zero, symmetric
         self._send_shelf, self._out_shelf = send, out
         self._call: Any = None
 
     def is_for(self, op: str) -> bool:
-        """NCCL's copy engines take what needs no arithmetic."""
-        return not self._zero or op in _COPY_ENGINE_OPS
+        """NCCL's copy engines take what needs no arithmetic; its symmetric kernels the other three.
+        What else is given such memory goes as without it, and a broadcast of 4 MiB never ended
+        (NCCL 2.28.9 on 2 H200).
+        """
+        if self._zero:
+            return op in _COPY_ENGINE_OPS
+        return not self._symmetric or op in _SYMMETRIC_OPS
 
     def shelves(self, case: GpuCase) -> dict[Shelf, int]:
         """The memory it uses."""

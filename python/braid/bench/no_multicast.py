@@ -6,5 +6,5 @@ NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 def forbid_multicast() -> None:
-    """For this process and those that it starts. Called before torch is imported."""
+    """For this process and those that it starts. Called before torch comes in."""
     os.environ[NO_MULTICAST] = "1"

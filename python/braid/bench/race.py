@@ -7,7 +7,8 @@ from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 
 _BURST_US = 2000.0  # a sample lasts about so long, so that the ranks' skew does not count
-_LEAST_CALLS = 3
+_LEAST_CALLS = 5
+_LONG_US, _FEW_CALLS = 5000.0, 3
 _MOST_CALLS = 20  # in place, sums grow with every call: more would leave the range of a float
 _LEAST_SAMPLES = 3
 
@@ -16,7 +17,8 @@ Sample = Callable[[Contestant, GpuCase, int], float]
 
 def calls_for(call_us: float) -> int:
     """Calls per sample for calls of this length."""
-    return int(min(max(_BURST_US / max(call_us, 1e-3), _LEAST_CALLS), _MOST_CALLS))
+    least = _FEW_CALLS if call_us > _LONG_US else _LEAST_CALLS
+    return int(min(max(_BURST_US / max(call_us, 1e-3), least), _MOST_CALLS))
 
 
 def samples_for(left_s: float, round_s: float, wanted: int) -> int:

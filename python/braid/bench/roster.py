@@ -8,7 +8,7 @@ import torch
 import braid
 from braid.bench import nccl, symmetric
 from braid.bench.braid_contestant import Braid, plain_shelf, registered_shelf
-from braid.bench.contestant import Contestant
+from braid.bench.contestant import BASELINES, Contestant
 from braid.bench.crew import Crew
 from braid.bench.deadline import Deadlines
 
@@ -19,13 +19,15 @@ OPEN_S = 90.0
 
 
 class Roster:
-    """The contestants of a run, most important first, and who is missing."""
+    """The contestants of a run, most important first, and who is missing. `alone`: comms that are
+    held to a share of the host link.
+    """
 
     def __init__(
         self,
         crew: Crew,
         comm: braid.Comm,
-        held: braid.Comm | None,
+        alone: dict[str, tuple[braid.Comm, float]],
         device: torch.device,
         deadlines: Deadlines,
     ) -> None:
@@ -35,31 +37,29 @@ class Roster:
         self._crew, self._device, self._deadlines = crew, device, deadlines
         self._send = plain_shelf(device)
         self._plain = plain_shelf(device)
-        comms = [comm, held] if held else [comm]
-        self._registered = registered_shelf(comms, device)
+        self._registered = [registered_shelf(comm, device)]
         self._windows: nccl.Windows | None = None
-        self._add(Braid("braid", "braid", comm, self._send, self._registered))
+        self._add(Braid("braid", "braid", comm, self._send, self._registered[0]))
         self._unregistered = Braid(
             "braid unregistered", "unregistered", comm, self._send, self._plain
         )
-        self._held = held
+        self._alone = alone
 
     def open(self, groups: set[str], timeout_s: float) -> None:
         """Adds who is asked for. Collective."""
-        if groups & {"nccl", "nccl-best", "symm"} and not self._works(
+        has_nccl = bool(groups & set(BASELINES)) and self._works(
             "nccl", lambda: nccl.join(self._crew, timeout_s)
-        ):
-            return
-        if "nccl" in groups:
+        )
+        if has_nccl and "nccl" in groups:
             self._add(nccl.Nccl("nccl", "nccl", None, self._send, self._plain))
-        if "links" in groups and self._held:
-            for name, share in (("braid nvlink", 0.0), ("braid host", 1.0)):
-                self._add(Braid(name, "links", self._held, self._send, self._registered, share))
+        for name, (comm, share) in self._alone.items():
+            self._registered.append(registered_shelf(comm, self._device))
+            self._add(Braid(name, "links", comm, self._send, self._registered[-1], share))
         if "unregistered" in groups:
             self._add(self._unregistered)
-        if "nccl-best" in groups:
+        if has_nccl and "nccl-best" in groups:
             self._open_nccl_best(timeout_s)
-        if "symm" in groups:
+        if has_nccl and "symm" in groups:  # it needs torch's process group
             memory = self._attempt("symm", lambda: symmetric.symmetric_shelf(self._device))
             if memory:
                 self.contestants += symmetric.all_kinds(memory, self._send, self._plain)
@@ -68,7 +68,7 @@ class Roster:
         name = "nccl 32 ctas"
         group = self._attempt(name, lambda: nccl.group_with(timeout_s, **nccl.min_ctas()))
         if group:
-            self.settings[name] = "a communicator with config.min_ctas 32, as NCCL_MIN_CTAS=32"
+            self.settings[name] = "a communicator with config.min_ctas and max_ctas 32"
             self._add(nccl.Nccl(name, "nccl-best", group, self._send, self._plain))
         windowed = {
             "nccl symmetric": self._attempt("nccl symmetric", lambda: nccl.group_with(timeout_s)),
@@ -90,7 +90,17 @@ class Roster:
                 "a communicator whose buffers come from ncclMemAlloc and are symmetric windows"
                 f" (register_mem_pool(symm=True)){policy}"
             )
-            self._add(nccl.Nccl(name, "nccl-best", group, windows.send, windows.out, zero=zero))
+            self._add(
+                nccl.Nccl(
+                    name,
+                    "nccl-best",
+                    group,
+                    windows.send,
+                    windows.out,
+                    zero=zero,
+                    symmetric=not zero,
+                )
+            )
 
     def _add(self, contestant: Contestant) -> None:
         self.contestants.append(contestant)
@@ -123,5 +133,6 @@ class Roster:
             self._crew.barrier()
             if self._windows:
                 self._windows.drop()
-            self._registered.drop()
+            for shelf in self._registered:
+                shelf.drop()
             nccl.leave()

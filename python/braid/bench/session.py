@@ -17,15 +17,19 @@ from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
 from braid.bench.gpu_record import GpuRecord, GpuResult, Repeats
 from braid.bench.interrupt import Interrupt
-from braid.bench.machine import make_record, variables
+from braid.bench.machine import make_record
 from braid.bench.match import Match
 from braid.bench.pattern import Data
 from braid.bench.repeats import same_bits
 from braid.bench.request import Request
 from braid.bench.roster import OPEN_S, Roster
 from braid.bench.verdict import wrong_bytes
+from braid.cli import facts
+from braid.cli.launch import free_port
 from braid.cli.progress import Reporter
 from braid.cli.table import console
+
+_MOST_SCRATCH_BYTES = 16 << 30
 
 
 class Session:
@@ -37,6 +41,7 @@ class Session:
         self.repeats: list[Repeats] = []
         self.blocks: dict[str, int] = {}
         self.stopped = ""
+        self._skipped: dict[str, str] = {}
         self.record: GpuRecord | None = None
         """On rank 0, at the end."""
 
@@ -48,12 +53,13 @@ class Session:
             comm = braid.init(progress=self._reporter.tuning, **request.options)
             crew = CommCrew(comm)
             self._warm_up(comm, device)
-            held = self._held_comm(comm, crew, device) if request.groups & {"links"} else None
-        roster = Roster(crew, comm, held, device, deadlines)
+            alone = self._comms_alone(comm, crew, device) if "links" in request.groups else {}
+        roster = Roster(crew, comm, alone, device, deadlines)
         roster.open(request.groups, request.step_timeout_s)
         self._say_who(comm, roster)
         data = Data(request.dtype, comm.rank, comm.size, device)
         match = Match(request, comm, crew, roster, data, deadlines, self._reporter, self._stop)
+        self._skipped = match.skipped
         self._reporter.start(len(request.tasks))
         end_s = monotonic() + request.time_budget_s
         for i, task in enumerate(request.tasks):
@@ -77,9 +83,9 @@ class Session:
             self._save(comm, roster)
         roster.close()
         with deadlines.step("leaving", OPEN_S):
-            for each in (held, comm):
-                if each:
-                    each.close()
+            for each, _ in alone.values():
+                each.close()
+            comm.close()
         deadlines.close()
         self._show(comm.rank, roster)
 
@@ -95,21 +101,32 @@ class Session:
         comm.all_reduce(torch.ones(1024, device=device))
         torch.cuda.synchronize()
 
-    def _held_comm(self, comm: braid.Comm, crew: CommCrew, device: torch.device) -> braid.Comm:
-        """A second comm, whose shares are forced; the first one keeps what it tuned."""
-        from braid.cli.launch import free_port
-
-        port = crew.agree(free_port() if comm.rank == 0 else 0)[0]
-        options = {**self._request.options, "store_port": str(port), "tune": "off"}
-        held = braid.init(progress=False, **options)
-        self._warm_up(held, device)
-        return held
+    def _comms_alone(
+        self, comm: braid.Comm, crew: CommCrew, device: torch.device
+    ) -> dict[str, tuple[braid.Comm, float]]:
+        """Comms whose share of the host link is forced; the first comm keeps what it tuned. The
+        host link's has room for whole messages, and no kernel that takes another way.
+        """
+        largest = max(task.bytes for task in self._request.tasks if "links" in task.groups)
+        scratch = min(4 * crew.size * largest, _MOST_SCRATCH_BYTES)
+        room = {"gpu_scratch": str(scratch), "gpu_direct": "0"}
+        made = {}
+        for name, share, more in (("braid nvlink", 0.0, {}), ("braid host", 1.0, room)):
+            port = crew.agree(free_port() if comm.rank == 0 else 0)[0]
+            options = {**self._request.options, "store_port": str(port), "tune": "off", **more}
+            held = braid.init(progress=False, **options)
+            self._warm_up(held, device)
+            made[name] = held, share
+        return made
 
     def _say_who(self, comm: braid.Comm, roster: Roster) -> None:
         if comm.rank != 0:
             return
         out = console()
-        for name, value in variables().items():
+        in_force = facts.variables()
+        if not any(name.startswith("BRAID_") for name in in_force):
+            out.print("in force: no BRAID_ variable")
+        for name, value in in_force.items():
             out.print(f"in force: {name}={value}", soft_wrap=True)
         for name, why in roster.missing.items():
             out.print(f"without {name}: {why}", soft_wrap=True, markup=False)
@@ -136,6 +153,8 @@ class Session:
         self.record = made = self._record(roster)
         if not self._request.quiet:
             gpu_table.show(made)
+        for words, why in self._skipped.items():
+            out.print(f"without {words}: {why}", soft_wrap=True)
         if self._request.json_path:
             out.print(f"record  {self._request.json_path}")
         if self._request.svg_path and self.results:

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from braid.bench import flexlink, gpu_record, gpu_table
 from braid.bench.command import Asked, Refused, start
-from braid.bench.flexlink_rows import Row, rows
+from braid.bench.figure import Row
+from braid.bench.flexlink_rows import rows
 from braid.bench.gpu_record import GpuRecord
 from braid.bench.request import Request, parse_groups
 from braid.bench.verdict import wrong_bytes
@@ -40,7 +41,7 @@ def request_of(asked: Asked) -> Request:
         blocks_bytes=flexlink.LARGE,
         options={"links": "shm", **asked.options},
         json_path=asked.json_path,
-        svg_path=asked.svg_path,
+        svg_path=None if asked.quiet else asked.svg_path,
         commit=asked.commit,
         quiet=asked.quiet,
     )

@@ -12,15 +12,23 @@ from typing import Annotated, NoReturn
 import typer
 
 import braid
-from braid.cli import sizes
+from braid.cli import compare, plan, probe_calls, probe_lanes, report, sizes, topo
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(topo.app, name="topo")
+app.add_typer(plan.app, name="plan")
+bench_app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+app.add_typer(bench_app, name="bench")
+probe_lanes.register(bench_app)
+probe_calls.register(bench_app)
+bench_app.command(
+    epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
+)(compare.compare)
 _MAX_RANKS = 64
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
@@ -61,8 +69,13 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@bench_app.callback(
+    invoke_without_command=True,
+    epilog="Example: braid bench --ops all_reduce --sizes 1KiB:64MiB:x4 --json new.json."
+    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction.",
+)
 def bench(
+    ctx: typer.Context,
     ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
     sizes_text: Annotated[
         str, typer.Option("--sizes", help="64MiB, or a range 1KiB:64MiB:x4.")
@@ -105,8 +118,11 @@ def bench(
 ) -> None:
     """Check every byte of the collectives, then time them against a baseline in the same run.
 
-    Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm).
+    Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm). The
+    commands below measure what lies beneath: pairs, host links, sequences of calls.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from braid.bench.command import Asked, Refused, gpus_to_use
     from braid.bench.command import run as run_on_gpus
     from braid.cli.bench import Settings, run_rank
@@ -202,19 +218,24 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the record and the plot.")] = Path(
         "build/demo"
     ),
-    ranks: Ranks = 4,
-    size: Annotated[str, typer.Option(help="Bytes of each operation.")] = "64MiB",
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", help="Processes: 4, or one for every GPU.")
+    ] = 0,
+    size: Annotated[str, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = "",
     time_budget: Annotated[float, typer.Option(help="Seconds for measuring, roughly.")] = 35.0,
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; cpu.")] = "auto",
 ) -> None:
-    """Five operations over three paced links against the best one, then a training.
+    """On GPUs: five operations against the CPU's bytes, then NCCL's times. Between CPUs: five
+    operations over three paced links against the best one, then a training.
 
     About a minute.
     """
     from braid.cli import demo as story
 
-    _check_ranks(ranks)
-    _sizes(size)
-    raise typer.Exit(story.run(out, ranks, size, time_budget))
+    _check_ranks(ranks or 4)
+    if size:
+        _sizes(size)
+    raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
 
 @app.command()
@@ -247,6 +268,28 @@ def options() -> None:
         print(f"{name}  {kind}, default {default or 'empty'}\n    {text}")
 
 
+@app.command()
+def nccl_env() -> None:
+    """Print the line that puts braid in NCCL's place: env $(braid nccl-env) torchrun train.py."""
+    from braid.cli import nccl
+
+    path = nccl.library()
+    if path is None:
+        fail(f"nccl-env: {nccl.FILE} is not beside the package")
+    print(f"LD_PRELOAD={nccl.preload(path)}")
+
+
+@app.command()
+def nccl_check() -> None:
+    """Say what the drop-in for NCCL finds here, and try it on the GPUs: half a minute."""
+    from braid.cli import nccl
+
+    raise typer.Exit(nccl.check())
+
+
+app.command(epilog=report.EPILOG)(report.report)
+
+
 @app.callback(invoke_without_command=True)
 def top(
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
@@ -261,7 +304,7 @@ def main() -> None:
     """The entry point: braid's own errors become one line and exit code 1 or 2."""
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
-        app()
+        app(prog_name="braid")
     except braid.InvalidArgument as error:
         print(f"{who}: {error}", file=sys.stderr)
         sys.exit(2)

@@ -65,7 +65,7 @@ class Case:
     ranks: int
 
     @classmethod
-    def of(cls, op: str, nbytes: int, dtype: str, redop: str, comm: braid.Comm) -> "Case":
+    def of(cls, op: str, nbytes: int, dtype: str, redop: str, comm: "braid.Comm") -> "Case":
         """The case whose size comes nearest to `nbytes` from below, with at least one element."""
         kind = np.dtype(dtype)
         parts = comm.size if op in _BLOCK_OPS else 1

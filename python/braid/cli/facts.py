@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 import braid
-from braid import _braid
 from braid.record import FabricLink, Host, Versions
 
 _OUR_HEADER = Path("include/braid/braid.h")
 _SECRET = "BRAID_JOB_TOKEN"  # noqa: S105 - the name of a secret, not one
+_PREFIXES = ("BRAID_", "NCCL_", "TORCH_SYMM_MEM", "CUDA_VISIBLE", "CUDA_DEVICE_MAX")
 
 
 def host() -> Host:
@@ -34,6 +34,8 @@ def _cpu_model() -> str:
 
 def versions() -> Versions:
     """What is running. torch's version is read without importing it."""
+    from braid import _braid
+
     try:
         torch: str | None = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -76,5 +78,16 @@ def fabric(comm: braid.Comm) -> list[FabricLink]:
 
 def options(chosen: dict[str, str]) -> dict[str, str]:
     """BRAID_ variables of the environment and the command's own, without the secret."""
+    from braid import _braid
+
     known = {name for name, *_ in _braid.options()} - {_SECRET}
     return {name: value for name, value in os.environ.items() if name in known} | chosen
+
+
+def variables() -> dict[str, str]:
+    """The environment's variables that change what is measured on GPUs."""
+    return {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_PREFIXES) and name != _SECRET
+    }

@@ -79,6 +79,7 @@ class Lines(Reporter):
         self._tuned = 0.0
         self._cases = 0
         self._done = 0
+        self._what = ""
 
     def tuning(self, done: float, what: str) -> None:
         """A line per quarter."""
@@ -90,10 +91,14 @@ class Lines(Reporter):
         """Remembers how many."""
         self._cases = cases
 
+    def say(self, case: Case, what: str) -> None:  # noqa: ARG002 - a line per case is enough
+        """Remembers which case it is."""
+        self._what = f"{_name(case)}: "
+
     def expect(self, samples: int) -> None:
         """Says that timing starts."""
         print(
-            f"case {self._done + 1} of {self._cases}: {samples} samples",
+            f"case {self._done + 1} of {self._cases}: {self._what}{samples} samples",
             file=sys.stderr,
             flush=True,
         )

@@ -39,6 +39,7 @@ uint64_t direct_area_for(const Config& config, int num_ranks) {
 }
 
 bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
   return device.direct_bytes() != 0 &&
          message_bytes(device, op, bytes) <=
              direct_most_bytes(op, device.direct_limit(), device.size());

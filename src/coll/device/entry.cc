@@ -1,6 +1,7 @@
 #include "coll/device/entry.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "coll/device/direct.h"
 #include "coll/device/packets.h"
@@ -28,6 +29,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
                                                 area_sizes(state.config, state.size())));
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
+    const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);
   }
   if (state.device->ordinal() != ordinal)

@@ -7,7 +7,7 @@ namespace braid::coll::device {
 Status Pushes::begin() { return device_.size() == 2 ? Status() : device_.after(ours(), stream_); }
 
 Status Pushes::send() {
-  return device_.copy_all(ours(), {batch_.data(), std::exchange(num_copies_, 0)});
+  return device_.push(ours(), {batch_.data(), std::exchange(num_copies_, 0)});
 }
 
 Status Pushes::join(sys::Stream stream) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "coll/device/collectives.h"
 #include "sys/cuda/owned.h"
 
@@ -12,17 +13,18 @@ namespace braid::coll::device {
 
 namespace {
 
-constexpr uint64_t kBlockBytes = 64 << 20;
-constexpr double kShares[] = {0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.1, 0.12};
+// The first pass; the second looks around the best of it.
+constexpr double kShares[] = {0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.25};
+constexpr double kSteps[] = {-0.02, -0.01, 0.01, 0.02};
 // In a row: one alone would also measure how fast the host enqueues it.
 constexpr int kCalls = 3;
-constexpr int kRounds = 5;  // of which the first warms up
+constexpr int kRounds = 4;  // of which the first warms up
 constexpr double kLeastGain = 0.02;
 
 class Tuner {
  public:
-  Tuner(comm::Device& device, group::Group& group, Deadline deadline)
-      : device_(device), group_(group), deadline_(deadline) {}
+  Tuner(comm::Device& device, group::Group& group, Deadline deadline, uint64_t block_bytes)
+      : device_(device), group_(group), deadline_(deadline), block_bytes_(block_bytes) {}
 
   Status prepare() {
     sys::Cuda& cuda = device_.cuda();
@@ -42,42 +44,77 @@ class Tuner {
   Status close() { return device_.unregister_memory(recv_.get()); }
 
   Status tune(plan::Op op) {
-    std::vector<std::vector<double>> times_us(std::size(kShares));
-    for (int round = 0; round < kRounds; ++round)
-      for (size_t i = 0; i < std::size(kShares); ++i) {
-        device_.set_host_share(op, kShares[i]);
-        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op));
-        BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
-        if (round > 0) times_us[i].push_back(slowest_us);
-      }
-    size_t best = 0;
-    for (size_t i = 1; i < times_us.size(); ++i)
-      if (median(times_us[i]) < median(times_us[best])) best = i;
-    const double alone_us = median(times_us[0]);
-    const bool is_worth_it = median(times_us[best]) < alone_us * (1 - kLeastGain);
-    device_.set_host_share(op, is_worth_it ? kShares[best] : 0);
-    log::info("coll",
-              "gpu {}: {}: {:.1f} us over NVLink alone, {:.1f} us with {} % over the host link",
-              device_.ordinal(), plan::op_name(op), alone_us, median(times_us[best]),
-              100 * kShares[best]);
+    BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, block_bytes_ / 4));
+    BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, block_bytes_));
+    device_.set_host_share(op, {seen_bytes(op, block_bytes_ / 4), seen_bytes(op, block_bytes_),
+                                short_share, long_share});
     return {};
   }
 
  private:
-  uint64_t bytes_of_all() const { return kBlockBytes * static_cast<uint64_t>(device_.size()); }
-  static double median(std::vector<double> values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2),
-                     values.end());
-    return values[values.size() / 2];
+  uint64_t bytes_of_all() const { return block_bytes_ * static_cast<uint64_t>(device_.size()); }
+  struct Tried {
+    double share;
+    std::vector<double> times_us;  // of the slowest rank
+    double median_us() const {
+      std::vector<double> sorted = times_us;
+      const auto middle = sorted.begin() + static_cast<long>(sorted.size() / 2);
+      std::nth_element(sorted.begin(), middle, sorted.end());
+      return *middle;
+    }
+  };
+  static const Tried& best_of(const std::vector<Tried>& tried) {
+    return *std::min_element(tried.begin(), tried.end(), [](const Tried& a, const Tried& b) {
+      return a.median_us() < b.median_us();
+    });
   }
 
-  Result<double> time_calls(plan::Op op) {
+  static bool is_one_buffer(plan::Op op) {
+    return op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
+  }
+  /// What host_part() is asked about: a block, or the buffer, which is two of them.
+  static uint64_t seen_bytes(plan::Op op, uint64_t block_bytes) {
+    return is_one_buffer(op) ? 2 * block_bytes : block_bytes;
+  }
+
+  Result<double> best_share(plan::Op op, uint64_t block_bytes) {
+    std::vector<Tried> coarse;
+    for (const double share : kShares) coarse.push_back({share, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, coarse));
+    const double about = best_of(coarse).share;
+    std::vector<Tried> fine = {{0, {}}};
+    if (about > 0) fine.push_back({about, {}});
+    for (const double step : kSteps)
+      if (about > 0 && about + step > 0) fine.push_back({about + step, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, fine));
+    const Tried& best = best_of(fine);
+    const double alone_us = fine.front().median_us();
+    log::info("coll",
+              "gpu {}: {} of {}: {:.1f} us over NVLink alone, {:.1f} us with {} % over the host "
+              "link",
+              device_.ordinal(), plan::op_name(op), format_bytes(seen_bytes(op, block_bytes)),
+              alone_us, best.median_us(), 100 * best.share);
+    return best.median_us() < alone_us * (1 - kLeastGain) ? best.share : 0;
+  }
+
+  Status time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried) {
+    for (int round = 0; round < kRounds; ++round)
+      for (Tried& one : tried) {
+        device_.set_host_share(op, one.share);
+        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
+        BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
+        if (round > 0) one.times_us.push_back(slowest_us);
+      }
+    return {};
+  }
+
+  Result<double> time_calls(plan::Op op, uint64_t block_bytes) {
     sys::Cuda& cuda = device_.cuda();
     const sys::Stream stream = stream_.get();
     // Ranks meet before the clock starts: otherwise the first to come measures its own waiting.
     BRAID_RETURN_IF_ERROR(barrier(device_, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
-    for (int call = 0; call < kCalls; ++call) BRAID_RETURN_IF_ERROR(run(op, stream));
+    for (int call = 0; call < kCalls; ++call) BRAID_RETURN_IF_ERROR(run(op, block_bytes, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
     BRAID_RETURN_IF_ERROR(cuda.synchronize(stream));
     BRAID_ASSIGN_OR_RETURN(const int64_t took_ns,
@@ -85,22 +122,22 @@ class Tuner {
     return static_cast<double>(took_ns) / 1e3 / kCalls;
   }
 
-  Status run(plan::Op op, sys::Stream stream) {
-    constexpr uint64_t kFloats = kBlockBytes / sizeof(float);
-    const uint64_t all_floats = kFloats * static_cast<uint64_t>(device_.size());
+  Status run(plan::Op op, uint64_t block_bytes, sys::Stream stream) {
+    const uint64_t floats = block_bytes / sizeof(float);
+    const uint64_t buffer_floats = 2 * floats;
     switch (op) {
       case plan::Op::kAllGather:
-        return all_gather(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+        return all_gather(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kAllReduce:
-        return all_reduce(device_, send_.get(), recv_.get(), all_floats, Dtype::kFloat32,
+        return all_reduce(device_, send_.get(), recv_.get(), buffer_floats, Dtype::kFloat32,
                           RedOp::kSum, stream);
       case plan::Op::kReduceScatter:
-        return reduce_scatter(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32,
+        return reduce_scatter(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32,
                               RedOp::kSum, stream);
       case plan::Op::kAllToAll:
-        return all_to_all(device_, send_.get(), recv_.get(), kFloats, Dtype::kFloat32, stream);
+        return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kBroadcast:
-        return broadcast(device_, recv_.get(), all_floats, Dtype::kFloat32, 0, stream);
+        return broadcast(device_, recv_.get(), buffer_floats, Dtype::kFloat32, 0, stream);
     }
     return internal_error("op {} is unknown", static_cast<int>(op));
   }
@@ -117,6 +154,7 @@ class Tuner {
   comm::Device& device_;
   group::Group& group_;
   const Deadline deadline_;
+  const uint64_t block_bytes_;
   sys::DeviceMemory send_, recv_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
@@ -124,8 +162,9 @@ class Tuner {
 
 }  // namespace
 
-Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline) {
-  Tuner tuner(device, group, deadline);
+Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
+                        uint64_t block_bytes) {
+  Tuner tuner(device, group, deadline, block_bytes);
   Status ready = tuner.prepare();
   BRAID_ASSIGN_OR_RETURN(const auto verdicts,
                          group.exchange("gpu tuning memory", ready.to_string(), deadline));

@@ -81,7 +81,7 @@ uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept 
   return kDirectFlagBytes + 2 * round_up(half, kHalfUnit);
 }
 
-// Where copy engines take over, by op (2 and 4 H200, records/gpu_direct_*.json): they have nothing
+// Where copy engines take over, by op (2 and 4 H200, docs/decisions/0005): they have nothing
 // to begin twice in an all-gather, and need two passes through memory for what is summed. From
 // three ranks on the one-buffer operations take two steps, and their copies are short.
 uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept {

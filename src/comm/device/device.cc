@@ -20,6 +20,7 @@ namespace {
 
 constexpr size_t kHostPageBytes = 4096;
 constexpr int kRingThreads = 512;
+constexpr uint64_t kHoldAt = 72;  // in the GPU's own memory
 
 }  // namespace
 
@@ -67,6 +68,7 @@ Status Device::prepare() {
   most_shared_bytes_ = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
   BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
+  BRAID_RETURN_IF_ERROR(read_link_cap());
   BRAID_RETURN_IF_ERROR(make_page());
   BRAID_RETURN_IF_ERROR(make_arena());
   for (int side = 0; side < kNumSides; ++side) {
@@ -78,6 +80,23 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  return {};
+}
+
+Status Device::read_link_cap() {
+  constexpr std::string_view kPrefix = "nvlink:";
+  const std::string text = state_.config.text("BRAID_LINK_CAP");
+  if (text.empty()) return {};
+  if (!text.starts_with(kPrefix))
+    return invalid_argument("BRAID_LINK_CAP: asked for nvlink:RATE, found '{}'", text);
+  const Result<double> rate = parse_rate_gbps(text.substr(kPrefix.size()));
+  if (!rate.ok()) return invalid_argument("BRAID_LINK_CAP: {}", rate.status().message());
+  link_cap_gbps_ = rate.value();
+  if (link_cap_gbps_ <= 0)
+    return invalid_argument("BRAID_LINK_CAP: asked for a rate above 0, found '{}'", text);
+  if (state_.rank() == 0)
+    log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP={}", link_cap_gbps_, text);
+  BRAID_ASSIGN_OR_RETURN(hold_kernel_, kernel(kernels::hold_fatbin(), "braid_hold"));
   return {};
 }
 
@@ -130,6 +149,7 @@ Status Device::make_page() {
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
+  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t));
   constexpr uint64_t kNumbersAt = 128;
   constexpr uint64_t kProgressAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
@@ -149,8 +169,9 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape = fmt::format("{}x{},lanes:{},packets:{},direct:{}", ring_.num_slots,
-                              ring_.slot_bytes, host_lanes_, packet_limit_, direct_limit_);
+  request.shape =
+      fmt::format("{}x{},lanes:{},packets:{},direct:{},cap:{}", ring_.num_slots, ring_.slot_bytes,
+                  host_lanes_, packet_limit_, direct_limit_, link_cap_gbps_);
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -301,12 +322,37 @@ Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, 
   return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
 }
 
-Status Device::copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+  if (link_cap_gbps_ > 0) return push_held(stream, copies);
   std::array<sys::DeviceCopy, nvlink::kMostRanks> some;
   size_t num_copies = 0;
   for (const sys::DeviceCopy& copy : copies)
     if (copy.bytes > 0 && copy.to != copy.from) some[num_copies++] = copy;
   return num_copies == 0 ? Status() : cuda_.copy_batch({some.data(), num_copies}, stream);
+}
+
+// Piece by piece to each in turn, so that all of them see the rate all the time.
+Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+  // Far more than a copy and its hold cost to begin, which is 25 us together.
+  constexpr uint64_t kHeldBytes = 16 << 20;
+  BRAID_RETURN_IF_ERROR(hold(stream, 0));
+  bool is_done = false;
+  for (uint64_t at = 0; !is_done; at += kHeldBytes) {
+    is_done = true;
+    for (const sys::DeviceCopy& whole : copies) {
+      if (whole.bytes <= at) continue;
+      const uint64_t bytes = std::min(kHeldBytes, whole.bytes - at);
+      BRAID_RETURN_IF_ERROR(copy(stream, whole.to + at, whole.from + at, bytes));
+      BRAID_RETURN_IF_ERROR(hold(stream, bytes));
+      is_done = is_done && whole.bytes <= at + kHeldBytes;
+    }
+  }
+  return {};
+}
+
+Status Device::hold(sys::Stream stream, uint64_t bytes) {
+  const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / link_cap_gbps_);
+  return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream, local_memory_ + kHoldAt, cost_ns);
 }
 
 // ---- trouble ----

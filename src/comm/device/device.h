@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/device/host_share.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
@@ -130,15 +131,21 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
-  /// Part of a block that the host link carries, 0 to 1.
-  double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
-  void set_host_share(plan::Op op, double share) { host_share_[static_cast<size_t>(op)] = share; }
+  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that the host link
+  /// carries.
+  const HostShare& host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
+  void set_host_share(plan::Op op, const HostShare& share) {
+    host_share_[static_cast<size_t>(op)] = share;
+  }
+  void set_host_share(plan::Op op, double of_all) { set_host_share(op, {0, 0, of_all, of_all}); }
   /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
-  /// Copies in no order among each other, 16 at most.
-  Status copy_all(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  /// Copies into peers' memory, 16 at most, in no order among each other.
+  Status push(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  /// GB/s that pushes are held to (BRAID_LINK_CAP); 0: as fast as they go.
+  double link_cap_gbps() const { return link_cap_gbps_; }
   /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture. It
   /// may be launched with `shared_bytes` of dynamic shared memory, the same at every use.
   /// unavailable when this build has no kernels.
@@ -179,6 +186,9 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status finish_last_call();
+  Status read_link_cap();
+  Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
+  Status hold(sys::Stream stream, uint64_t bytes);
   Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
   Status look_for_trouble();
@@ -208,10 +218,12 @@ class Device {
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
-  std::array<double, plan::kNumOps> host_share_{};
+  std::array<HostShare, plan::kNumOps> host_share_{};
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;
+  double link_cap_gbps_ = 0;
+  sys::Kernel hold_kernel_{};
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;

@@ -7,5 +7,6 @@
 namespace braid::kernels {
 
 std::span<const std::byte> barrier_fatbin();
+std::span<const std::byte> hold_fatbin();
 
 }  // namespace braid::kernels

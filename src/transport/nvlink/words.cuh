@@ -38,17 +38,27 @@ inline __device__ Word spliced(Word a, Word b, uint32_t skew) {
   return {funnel(first, second, shift_bits), funnel(second, third, shift_bits)};
 }
 
+/// How the source is read. Another one is for memory that changes under us (pcie/host_ring.cu).
+struct PlainLoads {
+  static __device__ Word load(const Word* from) { return *from; }
+  static __device__ std::byte load(const std::byte* from) { return *from; }
+};
+
+template <typename Loads>
 struct Aligned {  // source and destination are equally far from a multiple of 16
   const Word* from;
-  __device__ Word load(uint64_t i) const { return from[i]; }
+  __device__ Word load(uint64_t i) const { return Loads::load(from + i); }
 };
 
 // Reads whole aligned words around the wanted bytes. Each of them holds at least one wanted byte,
 // so none can be outside the source's pages, though up to 15 bytes beside the source are read.
+template <typename Loads>
 struct Skewed {
   const Word* from;  // rounded down to 16 bytes
   uint32_t skew;
-  __device__ Word load(uint64_t i) const { return spliced(from[i], from[i + 1], skew); }
+  __device__ Word load(uint64_t i) const {
+    return spliced(Loads::load(from + i), Loads::load(from + i + 1), skew);
+  }
 };
 
 // Four loads are on their way before the first store: one would wait for memory every time.
@@ -67,28 +77,30 @@ __device__ void copy_words(Team team, Word* to, const Source& source, uint64_t n
   for (; i < num_words; i += stride) to[i] = source.load(i);
 }
 
-inline __device__ void copy_bytes(Team team, std::byte* to, const std::byte* from, uint64_t bytes) {
-  for (uint64_t i = team.thread; i < bytes; i += team.num_threads) to[i] = from[i];
+template <typename Loads>
+__device__ void copy_bytes(Team team, std::byte* to, const std::byte* from, uint64_t bytes) {
+  for (uint64_t i = team.thread; i < bytes; i += team.num_threads) to[i] = Loads::load(from + i);
 }
 
 // Bytes up to the destination's first multiple of 16, whole words, and the bytes left over.
-inline __device__ void copy_by_team(Team team, std::byte* to_bytes, const std::byte* from_bytes,
-                                    uint64_t bytes) {
+template <typename Loads = PlainLoads>
+__device__ void copy_by_team(Team team, std::byte* to_bytes, const std::byte* from_bytes,
+                             uint64_t bytes) {
   const uint64_t to_boundary = (16 - reinterpret_cast<uint64_t>(to_bytes) % 16) % 16;
   const uint64_t head_bytes = to_boundary < bytes ? to_boundary : bytes;
   const uint64_t num_words = (bytes - head_bytes) / 16;
   const uint64_t done_bytes = head_bytes + 16 * num_words;
-  copy_bytes(team, to_bytes, from_bytes, head_bytes);
-  copy_bytes(team, to_bytes + done_bytes, from_bytes + done_bytes, bytes - done_bytes);
+  copy_bytes<Loads>(team, to_bytes, from_bytes, head_bytes);
+  copy_bytes<Loads>(team, to_bytes + done_bytes, from_bytes + done_bytes, bytes - done_bytes);
 
   auto* to = reinterpret_cast<Word*>(to_bytes + head_bytes);
   const std::byte* from = from_bytes + head_bytes;
   const auto skew = static_cast<uint32_t>(reinterpret_cast<uint64_t>(from) % 16);
   const auto* from_word = reinterpret_cast<const Word*>(from - skew);
   if (skew == 0)
-    copy_words(team, to, Aligned{from_word}, num_words);
+    copy_words(team, to, Aligned<Loads>{from_word}, num_words);
   else
-    copy_words(team, to, Skewed{from_word, skew}, num_words);
+    copy_words(team, to, Skewed<Loads>{from_word, skew}, num_words);
 }
 
 }  // namespace braid::transport::nvlink

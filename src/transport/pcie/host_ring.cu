@@ -1,4 +1,5 @@
 #include "transport/nvlink/team.cuh"
+#include "transport/nvlink/words.cuh"
 #include "transport/pcie/host_ring.h"
 
 namespace braid::pcie {
@@ -6,6 +7,7 @@ namespace braid::pcie {
 using nvlink::Expected;
 using nvlink::Team;
 using nvlink::Wait;
+using transport::nvlink::Word;
 
 namespace {
 
@@ -28,46 +30,19 @@ struct RingView {
   }
 };
 
-template <typename Unit>
-__device__ Unit load_fresh(const Unit* from) {  // host memory changes under us: no cached copy
-  if constexpr (sizeof(Unit) == 16) {
-    return __ldcv(from);
-  } else {
-    return *const_cast<const volatile Unit*>(from);
+/// Host memory changes under us: no cached copy.
+struct FreshLoads {
+  static __device__ Word load(const Word* from) {
+    return __builtin_bit_cast(Word, __ldcv(reinterpret_cast<const int4*>(from)));
   }
-}
-
-/// The block's threads copy whole units, four loads in flight each.
-template <typename Unit>
-__device__ void copy_units(Unit* to, const Unit* from, uint64_t count) {
-  uint64_t i = threadIdx.x;
-  const uint64_t step = blockDim.x;
-  for (; i + 3 * step < count; i += 4 * step) {
-    const Unit a = load_fresh(from + i);
-    const Unit b = load_fresh(from + i + step);
-    const Unit c = load_fresh(from + i + 2 * step);
-    const Unit d = load_fresh(from + i + 3 * step);
-    to[i] = a;
-    to[i + step] = b;
-    to[i + 2 * step] = c;
-    to[i + 3 * step] = d;
+  static __device__ std::byte load(const std::byte* from) {
+    return *const_cast<const volatile std::byte*>(from);
   }
-  for (; i < count; i += step) to[i] = load_fresh(from + i);
-}
+};
 
-/// Any alignment; 16 bytes at a time where both sides allow it.
+/// By the block's threads, any alignment.
 __device__ void copy_bytes(std::byte* to, const std::byte* from, uint64_t bytes) {
-  const uint64_t bits = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
-  uint64_t done = 0;
-  if (bits % 16 == 0) {
-    copy_units(reinterpret_cast<int4*>(to), reinterpret_cast<const int4*>(from), bytes / 16);
-    done = bytes / 16 * 16;
-  } else if (bits % 4 == 0) {
-    copy_units(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(from), bytes / 4);
-    done = bytes / 4 * 4;
-  }
-  copy_units(reinterpret_cast<uint8_t*>(to + done), reinterpret_cast<const uint8_t*>(from + done),
-             bytes - done);
+  transport::nvlink::copy_by_team<FreshLoads>({threadIdx.x, blockDim.x}, to, from, bytes);
 }
 
 /// True when every thread of the block says so. A barrier of the block.

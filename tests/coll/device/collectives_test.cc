@@ -8,8 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "coll/device/entry.h"
+#include "coll/device/explain.h"
 #include "coll/device/fake_sums.h"
 #include "support/gpu_ranks.h"
 #include "support/tensors.h"
@@ -250,6 +252,47 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
       });
       EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     }
+    rank.all.arrive_and_wait();
+  });
+}
+
+TEST(DeviceCalls, AreExplained) {
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  const test::Options options = {{"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_LINK_CAP", "nvlink:147"}};
+  test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
+    rank.device.set_host_share(plan::Op::kAllGather, 0.25);
+    const auto large = explain(rank.comm, plan::Op::kAllGather, 128_MiB);
+    ASSERT_TRUE(large.ok()) << large.status().to_string();
+    EXPECT_EQ(large.value().path, Path::kCopyEngines);
+    EXPECT_DOUBLE_EQ(large.value().host_share, 2. / 64);  // an eighth of 16 MiB of scratch: 2 MiB
+    EXPECT_NE(to_words(large.value()).find("held to 147 GB/s"), std::string::npos);
+    EXPECT_NE(to_json(large.value()).find(R"("path":"copy engines")"), std::string::npos);
+    EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().host_share > 0);
+    EXPECT_NE(rank.comm.health_json().find(R"("gpu":{"ordinal":)"), std::string::npos);
+    rank.all.arrive_and_wait();
+  });
+}
+
+// 9 MB in pieces of 4 MiB at 0.3 GB/s take 30 ms; two calls in a row twice as much.
+TEST(DeviceCalls, AreHeldToTheLinkCap) {
+  constexpr uint64_t kBytes = 9'000'000;
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {{"BRAID_LINK_CAP", "nvlink:0.3"}}, [&](GpuRank& rank) {
+    GuardedMemory send(cuda, kBytes), recv(cuda, 2 * kBytes);
+    std::memcpy(send.data(), pattern(rank.rank(), 0), kBytes);
+    const int64_t start_ns = now_ns();
+    for (int call = 0; call < 2; ++call) {
+      const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+        return all_gather(d, send.get(), recv.get(), kBytes, Dtype::kUint8, {});
+      });
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    }
+    EXPECT_GE(now_ns() - start_ns, 60'000'000);
+    for (int r = 0; r < 2; ++r)
+      EXPECT_EQ(std::memcmp(recv.data() + static_cast<uint64_t>(r) * kBytes, pattern(r, 0), kBytes),
+                0);
     rank.all.arrive_and_wait();
   });
 }

@@ -349,7 +349,11 @@ TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_SLOT", "64"},
                                            {"BRAID_GPU_SLOT", "8GiB"},
                                            {"BRAID_GPU_SLOTS", "0"},
-                                           {"BRAID_GPU_SLOTS", "99999"}})
+                                           {"BRAID_GPU_SLOTS", "99999"},
+                                           {"BRAID_LINK_CAP", "147"},
+                                           {"BRAID_LINK_CAP", "pcie:20"},
+                                           {"BRAID_LINK_CAP", "nvlink:0"},
+                                           {"BRAID_LINK_CAP", "nvlink:fast"}})
     for (const Status& verdict : make_with({{{name, value}}, {{name, value}}})) {
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
       EXPECT_NE(verdict.message().find(name), std::string::npos) << verdict.to_string();
@@ -360,7 +364,8 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
   for (const auto& [name, value] : Choices{{"BRAID_GPU_SCRATCH", "18MiB"},
                                            {"BRAID_GPU_LANES", "3"},
                                            {"BRAID_GPU_SLOT", "32KiB"},
-                                           {"BRAID_GPU_SLOTS", "3"}})
+                                           {"BRAID_GPU_SLOTS", "3"},
+                                           {"BRAID_LINK_CAP", "nvlink:147"}})
     for (const Status& verdict : make_with({{}, {{name, value}}}))
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
 }

@@ -1,0 +1,84 @@
+"""`braid bench compare`: two records, and whether the newer one is as good."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from braid.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from braid.probe.compare import Row
+
+
+def parse_tolerance(text: str) -> float:
+    """ "5%" or "0.05"."""
+    try:
+        part = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        part = -1.0
+    if not 0 <= part < 1:
+        raise InvalidArgument(
+            f"bench compare: --tolerance: '{text}' is none; write 5% or 0.05, below 100%"
+        )
+    return part
+
+
+def compare(
+    old: Annotated[Path, typer.Argument(help="A record of any braid bench command.")],
+    new: Annotated[Path, typer.Argument(help="A later one of the same command.")],
+    tolerance: Annotated[
+        str, typer.Option(help="How much longer a median may take: 5% or 0.05.")
+    ] = "5%",
+    allow_gone: Annotated[
+        bool, typer.Option("--allow-gone", help="Cases that NEW lacks are no failure.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON, braid.compare/1, and nothing else.")
+    ] = False,
+) -> None:
+    """Say what became slower, faster or wrong between two records. Times in us, medians.
+
+    Exit code 0: nothing is slower than the tolerance allows, wrong or gone; 1: something is.
+    """
+    from braid.cli.table import console
+    from braid.probe import compare as comparison
+
+    allowed = parse_tolerance(tolerance)
+    before, now = comparison.load(old), comparison.load(new)
+    found = list(comparison.rows(before, now, allowed))
+    if allow_gone:
+        found = [row for row in found if row.finding != "gone"]
+    document = comparison.document(before, now, allowed, found)
+    if as_json:
+        print(json.dumps(document, indent=1))
+    else:
+        out = console()
+        out.print(_table(found))
+        for line in document["differences"]:
+            out.print(f"not the same machine or run: {line}", style="yellow", soft_wrap=True)
+        counts = {word: sum(row.finding == word for row in found) for word in _ORDER}
+        said = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+        out.print(f"{'passed' if document['passed'] else 'FAILED'}: {said}, tolerance {tolerance}")
+    raise typer.Exit(0 if document["passed"] else 1)
+
+
+_ORDER = ("wrong", "gone", "slower", "faster", "same", "new")
+_STYLES = {"wrong": "red", "gone": "red", "slower": "red", "faster": "green", "new": "cyan"}
+
+
+def _table(found: "Sequence[Row]") -> Table:
+    table = Table()
+    table.add_column("case", overflow="fold")
+    for name in ("old us", "new us", "change"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in found:
+        times = ["-" if us is None else f"{us:,.1f}" for us in (row.old_us, row.new_us)]
+        change = "-" if row.change is None else f"{row.change:+.1%}"
+        word = row.finding + (", within the samples' spread" if row.is_noisy else "")
+        table.add_row(row.case, *times, change, word, style=_STYLES.get(row.finding, ""))
+    return table

@@ -1,0 +1,100 @@
+"""`braid plan what-if` and `timeline`: tables with a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from braid.cli.plan import options
+from braid.cli.plan.show import show
+from braid.cli.table import console
+from braid.plan import chart, layouts, models, ranking, timeline
+from braid.plan.report import Report
+from braid.plan.wrong import PlanError, at_least
+
+Svg = Annotated[Path | None, typer.Option("--svg", help="Draw it here, too.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command("what-if")(what_if)
+    app.command("timeline")(step)
+
+
+def what_if(
+    model: options.ModelName,
+    by: Annotated[str, typer.Option(help="hardware, or layout.")] = "hardware",
+    hw: Annotated[str, typer.Option("--hw", help="Comma list of names; all if empty.")] = "",
+    ranks: Annotated[int, typer.Option("--tp", help="GPUs of a pass (by hardware).")] = 8,
+    tokens: Annotated[int, typer.Option(help="Tokens of a pass (by hardware).")] = 4096,
+    gpus: Annotated[int, typer.Option(help="GPUs per node (by layout).")] = 8,
+    nodes: options.Nodes = 1,
+    network: options.NetworkName = "",
+    nic_gbit: options.NicGbit = 0.0,
+    nic_per: options.NicPer = "",
+    seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence (by layout).")] = 4096,
+    batch: Annotated[int, typer.Option("--batch", help="Sequences of a step (by layout).")] = 64,
+    mfu: options.Mfu = 0.5,
+    top: Annotated[int, typer.Option(help="Rows to show.")] = 12,
+    svg: Svg = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Rank hardware for a tensor-parallel pass, or layouts (TP x PP x DP) for a training step.
+
+    Times in ms, memory in bytes per GPU; every number says what it rests on.
+
+    Example: braid plan what-if --model llama3-70b --tp 8 --tokens 4096 --svg hardware.svg
+
+    Example: braid plan what-if --by layout --model llama3-70b --hw h200-nvlink4 --nodes 4
+    --network ib-ndr-8x400 --batch 256
+    """
+    at_least("--top", top, 1)
+    shape = models.find(model)
+    names = [name.strip() for name in hw.split(",") if name.strip()]
+    if by == "hardware":
+        found = ranking.by_hardware(shape, ranks, tokens, names, mfu)
+        found = ranking.Ranking(found.report.first(top), found.strips[:top])
+    elif by == "layout":
+        if len(names) != 1:
+            raise PlanError("--by layout: give one machine with --hw")
+        nics = options.nics(network, nic_gbit, nic_per, nodes)
+        machine = options.machine(names[0], None, "nccl")
+        job = layouts.Job(shape, machine, gpus, nodes, nics, seq, batch, mfu)
+        found = layouts.by_layout(job, top)
+    else:
+        raise PlanError(f"--by: '{by}' is no ranking; braid has hardware, layout")
+    _publish(found.report, found.strips, svg, as_json)
+
+
+def step(
+    compute_ms: Annotated[float, typer.Option(help="Computation of the step in ms.")],
+    comm_ms: Annotated[float, typer.Option(help="Communication of the step in ms.")] = 0.0,
+    mode: Annotated[str, typer.Option(help="serial, per-layer or perfect.")] = "per-layer",
+    layers: Annotated[int, typer.Option(help="Layers, for per-layer.")] = 8,
+    svg: Svg = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """One step as a picture: who works when, who waits.
+
+    Times in ms.
+
+    Example: braid plan timeline --compute-ms 420 --comm-ms 640 --mode per-layer
+    """
+    answer = timeline.report(mode, compute_ms / 1e3, comm_ms / 1e3, layers)
+    _publish(answer, timeline.strips(mode, compute_ms / 1e3, comm_ms / 1e3, layers), svg, as_json)
+
+
+def _publish(
+    answer: Report, strips: Sequence[chart.Strip], svg: Path | None, as_json: bool
+) -> None:
+    if svg:
+        if svg.suffix != ".svg":  # a record given by mistake would be gone
+            raise PlanError(f"--svg {svg}: the name must end in .svg")
+        try:
+            svg.write_text(chart.as_svg(strips, answer.title), encoding="utf-8")
+        except OSError as error:
+            raise PlanError(f"--svg {svg}: {error.strerror}") from error
+    show(answer, as_json)
+    if not as_json:
+        console().print(chart.as_text(strips), markup=False, no_wrap=True)

@@ -1,0 +1,110 @@
+"""Options that the kinds of `braid bench` share, and what they mean."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from braid.cli import sizes
+from braid.errors import InvalidArgument
+from braid.probe.publish import Output
+
+Device = Annotated[str, typer.Option(help="auto: GPUs if there are enough; gpu, cpu.")]
+Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes or GPUs; 0: as many as fit.")]
+Samples = Annotated[int, typer.Option(help="Samples per case, at most.")]
+Budget = Annotated[float, typer.Option("--time-budget", help="Seconds for all cases together.")]
+JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
+SvgPath = Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No table.")]
+Links = Annotated[str, typer.Option(help="CPUs: links to use, a list of shm, staged, rdma.")]
+Dtype = Annotated[str, typer.Option(help="float32, or on GPUs bfloat16, if not said.")]
+Against = Annotated[str, typer.Option(help="Beside braid: nccl on GPUs, gloo on CPUs, or none.")]
+
+LINKS = ("shm", "staged", "rdma")
+_MOST_RANKS = 64
+
+
+def fail(words: str) -> InvalidArgument:
+    """One line, exit code 2."""
+    return InvalidArgument(f"bench {words}")
+
+
+def output(
+    samples: int, budget_s: float, json_path: Path | None, svg_path: Path | None, quiet: bool
+) -> Output:
+    """Checked."""
+    if not 1 <= samples <= 100_000:
+        raise fail(f"--samples: asked for {samples}, it must be from 1 to 100,000")
+    if not 0 < budget_s <= 1e6:
+        raise fail(f"--time-budget: asked for {budget_s:g} s, it must be above 0 s")
+    if svg_path and svg_path.suffix not in (".svg", ".png", ".pdf"):
+        raise fail(f"--svg: '{svg_path.name}' is no .svg, .png or .pdf")
+    return Output(samples, budget_s, json_path, svg_path, quiet)
+
+
+def size(text: str, option: str) -> int:
+    """Bytes, at least 1."""
+    return sizes_of(text, option)[0]
+
+
+def sizes_of(text: str, option: str) -> list[int]:
+    """A list or a range of sizes."""
+    try:
+        found = sizes.parse_sizes(text)
+    except ValueError as error:
+        raise fail(f"{option}: {error}") from None
+    if found[0] < 1:
+        raise fail(f"{option}: asked for {found[0]} B, at least 1 B is needed")
+    return found
+
+
+def words(text: str, allowed: tuple[str, ...], option: str, what: str) -> list[str]:
+    """A comma list."""
+    try:
+        return sizes.parse_words(text, allowed, what)
+    except ValueError as error:
+        raise fail(f"{option}: {error}") from None
+
+
+def gpus(device: str, least: int) -> int:
+    """GPUs to use; 0: CPUs. InvalidArgument when GPUs that were asked for are not there."""
+    from braid.bench import gpus as machine
+
+    if device not in ("auto", "gpu", "cpu"):
+        raise fail(f"--device: '{device}' is no device; write auto, gpu or cpu")
+    if device == "cpu":
+        return 0
+    found = machine.find()
+    if found.count >= least:
+        return found.count
+    if device == "gpu":
+        why = found.why_none or f"this machine has {found.count}, and {least} are needed"
+        raise fail(f"--device: GPUs were asked for, but {why}")
+    return 0
+
+
+def count(ranks: int, default: int, least: int, most: int) -> int:
+    """How many ranks or GPUs."""
+    asked = ranks or default
+    if not least <= asked <= most:
+        raise fail(f"--ranks: asked for {ranks}, it must be from {least} to {most}")
+    return asked
+
+
+def inside_launch() -> bool:
+    """Whether this process is a rank."""
+    return "RANK" in os.environ or "SLURM_PROCID" in os.environ
+
+
+def start(ranks: int) -> int:
+    """The same command on so many ranks."""
+    from braid.cli.launch import launch
+
+    return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=30.0)
+
+
+def ranks_for(device_count: int, ranks: int) -> int:
+    """Ranks of a kind that makes calls."""
+    return count(ranks, device_count or 4, 2, device_count or _MOST_RANKS)

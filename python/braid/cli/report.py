@@ -1,0 +1,64 @@
+"""`braid report`: one page about a machine and what was measured on it.
+
+Exit codes: 0 fine, 2 wrong arguments, or a file that cannot be read.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from braid.errors import InvalidArgument
+
+EPILOG = (
+    "Example: braid report --from topo.json --model llama3-70b --out report.html"
+    " records/gpu_large_2.json. Bandwidths are GB/s = 1e9 bytes per second in one direction."
+)
+
+
+def report(
+    records: Annotated[
+        list[Path] | None, typer.Argument(help="Records of braid bench, on CPUs or GPUs.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the page goes.")] = Path("report.html"),
+    from_path: Annotated[
+        Path | None, typer.Option("--from", help="A saved machine, as braid topo reads them.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Plan one pass of this model: llama3-70b, or a config.json.")
+    ] = "",
+    tokens: Annotated[int, typer.Option(help="Tokens of that pass.")] = 4096,
+    tp: Annotated[int, typer.Option(help="GPUs that share every layer; 0: all.")] = 0,
+    mfu: Annotated[float, typer.Option(help="Part of the peak that it reaches, 0 to 1.")] = 0.5,
+    peak_tflops: Annotated[
+        float, typer.Option(help="Peak of one GPU, dense TFLOP/s; 0: by its name.")
+    ] = 0.0,
+) -> None:
+    """Write one page: the machine, its warnings, bandwidth curves, shares, a plan, provenance."""
+    from braid.report import plan
+    from braid.report.page import page
+    from braid.report.runs import load
+    from braid.topo.document import document
+    from braid.topo.measured import rates_for
+    from braid.topo.read import load as load_machine
+
+    runs = [load(path) for path in records or []]
+    if from_path is not None:
+        machine = load_machine(from_path)
+    else:
+        from braid.topo.read import live
+
+        machine = live.read()
+    measured = [rate for path in records or [] for rate in rates_for(machine, path)]
+    whole = document(machine, measured)
+    asked = plan.Asked(model, tokens, tp, mfu, peak_tflops)
+    _write(out, page(whole, runs, plan.plans(asked, whole, records or []) if model else ()))
+    print(f"braid: wrote {out}")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"report: {path}: {error.strerror}") from error

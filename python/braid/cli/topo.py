@@ -1,0 +1,154 @@
+"""`braid topo`: what is in this machine, or in one that was saved, and how it is joined.
+
+Exit codes: 0 fine; 1 the machines differ (diff), or there are warnings (--check); 2 wrong
+arguments or a file that is no topology.
+"""
+
+import io
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from braid.errors import InvalidArgument
+
+if TYPE_CHECKING:  # loaded when the command runs: other commands start without them
+    from braid.topo.document import Document
+    from braid.topo.facts import Machine
+    from braid.topo.words import Vocabulary
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+
+_VIEWS = ("matrix", "tree", "rates", "verdicts")
+_EPILOG = (
+    "Example: nvidia-smi topo -m > n7.txt, then anywhere: braid topo --from n7.txt --gpu h100."
+    " Rates are GB/s = 1e9 bytes per second in one direction; duplex is both directions together;"
+    " Gbit/s is eight times GB/s. Exit code 0 fine, 1 warnings with --check, 2 bad input."
+)
+
+
+@app.callback(invoke_without_command=True, epilog=_EPILOG)
+def topo(
+    ctx: typer.Context,
+    from_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Read a saved machine: nvidia-smi topo -m text, NCCL or hwloc XML,"
+            " rocm-smi --showtopo text, braid topo --json, a folder with a copy of /sys; - is"
+            " standard input.",
+        ),
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="A bench record: measured GB/s beside the specified.")
+    ] = None,
+    gpu: Annotated[
+        str, typer.Option(help="The GPUs' model, where the source does not tell: h100, mi300x.")
+    ] = "",
+    words: Annotated[str, typer.Option(help="The matrix's words: nvidia or nccl.")] = "nvidia",
+    show: Annotated[str, typer.Option(help="Comma list of matrix,tree,rates,verdicts.")] = "all",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, braid.topo/1.")] = False,
+    svg: Annotated[Path | None, typer.Option(help="Draw the machine here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write one page with all views here.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 when there are warnings.")] = False,
+) -> None:
+    """Show GPUs, NVLinks, PCIe, NUMA nodes and NICs, what each link carries, and what is wrong."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from braid.topo.document import document, to_json
+    from braid.topo.measured import rates_for
+
+    views = _views(show)
+    vocabulary = _vocabulary(words)
+    machine = _machine(from_path, gpu)
+    whole = document(machine, rates_for(machine, record) if record else [])
+    if svg is not None:
+        from braid.topo.show.svg import draw
+
+        _write(svg, draw(whole))
+    if html is not None:
+        from braid.topo.show.html import page
+
+        _write(html, page(whole))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that has no lines to draw trees with
+        sys.stdout.reconfigure(errors="replace")
+    print(to_json(whole) if as_json else _text(whole, views, vocabulary))
+    if check and any(verdict.level == "warning" for verdict in whole.derived.verdicts):
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example: braid topo diff node7.json node8.json. Exit code 1 when they differ.")
+def diff(
+    a: Annotated[Path, typer.Argument(help="A saved machine, in any form that --from takes.")],
+    b: Annotated[Path, typer.Argument(help="Another one.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Say what differs between two saved machines."""
+    from braid.topo.diff import diff as compare
+    from braid.topo.read import load
+    from braid.topo.show.columns import align
+
+    found = compare(load(a), load(b))
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+    elif found:
+        rows = [["", str(a), str(b)], *([x.what, x.a or "-", x.b or "-"] for x in found)]
+        print("\n".join(align(rows)))
+    else:
+        print("no difference")
+    raise typer.Exit(1 if found else 0)
+
+
+def _views(text: str) -> list[str]:
+    views = list(_VIEWS) if text == "all" else [word.strip() for word in text.split(",")]
+    for view in views:
+        if view not in _VIEWS:
+            raise InvalidArgument(
+                f"topo: --show: '{view}' is no view; braid has {', '.join(_VIEWS)}"
+            )
+    return views
+
+
+def _vocabulary(text: str) -> "Vocabulary":
+    if text == "nvidia":
+        return "nvidia"
+    if text == "nccl":
+        return "nccl"
+    raise InvalidArgument(f"topo: --words: asked for nvidia or nccl, found '{text}'")
+
+
+def _machine(path: Path | None, gpu: str) -> "Machine":
+    from braid.topo import read
+
+    if path is not None:
+        machine = read.load(path)
+    else:
+        from braid.topo.read import live
+
+        machine = live.read()
+    return read.with_model(machine, gpu) if gpu else machine
+
+
+def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> str:
+    from braid.topo.show import matrix, tables, tree
+
+    parts = {
+        "matrix": lambda: matrix.lines(whole.machine, vocabulary),
+        "tree": lambda: tree.lines(whole.machine),
+        "rates": lambda: tables.rate_lines(whole.derived.links),
+        "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts),
+    }
+    blocks = [parts[view]() for view in views]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgument(f"topo: {path}: {error.strerror}") from error

@@ -1,0 +1,55 @@
+"""The words of docs/glossary.md, which ships with the package."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from braid.plan import shipped
+from braid.plan.wrong import PlanError, nearest
+
+_ROW = re.compile(r"\| (?P<word>[^|]+) \| (?P<meaning>.+) \|$")
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_QUALIFIER = re.compile(r" \(.*\)$")
+
+
+@dataclass(frozen=True)
+class Term:
+    """One row."""
+
+    word: str
+    meaning: str
+    section: str
+
+    @property
+    def names(self) -> list[str]:
+        """How it may be asked for: with and without what stands in brackets."""
+        plain = _QUALIFIER.sub("", self.word)
+        return [self.word.lower(), *(name.strip().lower() for name in plain.split(","))]
+
+
+@cache
+def terms() -> tuple[Term, ...]:
+    """All of them, in the page's order."""
+    return tuple(_parse(shipped.text("glossary.md")))
+
+
+def _parse(text: str) -> Iterator[Term]:
+    section = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        found = _ROW.match(line)
+        if found and found["word"].strip() not in ("word", "---"):
+            yield Term(found["word"].strip(), _LINK.sub(r"\1", found["meaning"]), section)
+
+
+def find(word: str) -> list[Term]:
+    """Every meaning of a word. PlanError with the nearest one else."""
+    wanted = word.strip().lower()
+    found = [term for term in terms() if wanted in term.names]
+    if found:
+        return found
+    near = nearest(wanted, {name for term in terms() for name in term.names})
+    hint = f"; did you mean {near}?" if near else ""
+    raise PlanError(f"'{word}' is not in the glossary{hint} (braid plan explain lists all words)")

@@ -1,0 +1,102 @@
+"""Data parallelism with shards: the ZeRO stages, and FSDP as it is called layer by layer."""
+
+from braid.plan.basis import Basis, Quantity
+from braid.plan.formulas import collectives, overlap, training
+from braid.plan.model import Model
+from braid.plan.parallel.machines import Machines, Work
+from braid.plan.parallel.step import beside, inputs, least
+from braid.plan.report import Report, Row
+from braid.plan.wrong import above_zero
+
+
+def zero(machines: Machines, work: Work, element_bytes: float = 2) -> Report:
+    """Volumes of the ZeRO stages side by side. Stage 0 is DDP."""
+    machines.check()
+    work.check()
+    above_zero("--element-bytes", element_bytes)
+    answer = Report(
+        "zero",
+        f"ZeRO, {work.parameters / 1e9:.4g} B parameters on {machines.words()}",
+        {**inputs(machines, work), "element_bytes": element_bytes},
+    )
+    rate, compute = machines.border(), work.seconds(machines.hardware, machines.ranks)
+    if compute:
+        answer.add("compute_s", "computation per step", compute)
+    weights = training.weight_bytes(work.parameters, element_bytes)
+    for stage in training.ZERO_MULTIPLES:
+        answer.rows.append(_stage(machines, stage, work.parameters, element_bytes, rate, compute))
+    answer.exact("weights_bytes", "weights", weights, "B")
+    answer.add("rate_gbps", "specified rate of a flat ring", rate)
+    answer.notes.append("volumes are for many ranks; for n of them multiply by (n-1)/n")
+    return answer
+
+
+def _stage(
+    machines: Machines,
+    stage: int,
+    parameters: float,
+    element_bytes: float,
+    rate: Quantity,
+    compute: Quantity | None,
+) -> Row:
+    volume = training.zero_bytes(stage, parameters, element_bytes)
+    cells = {"volume": Quantity(volume, "B", Basis.EXACT, "multiple of the weights")}
+    if rate.value:
+        least = training.zero_s(stage, parameters, element_bytes, rate.value)
+        cells["at specified rate"] = Quantity(least, "s", rate.basis, rate.origin)
+    gathers = training.ZERO_MULTIPLES[stage] - 1
+    weights = training.weight_bytes(parameters, element_bytes)
+    gather = machines.time("all_gather", weights).time_us
+    scatter = machines.time("reduce_scatter", weights).time_us
+    total = (gathers * gather.value + scatter.value) / 1e6
+    likely = Quantity(total, "s", Basis.ASSUMED, gather.origin)
+    cells["likely"] = likely
+    if compute:
+        exposed = overlap.exposed_s("perfect", compute.value, total)
+        cells["exposed"] = Quantity(exposed, "s", Basis.ASSUMED, "perfect overlap")
+    note = "DDP" if stage == 0 else ""
+    return Row(f"ZeRO-{stage}", cells, note)
+
+
+def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2) -> Report:
+    """Fully sharded: per layer two all-gathers of bf16 weights and one reduce-scatter."""
+    machines.check()
+    work.check()
+    above_zero("--gradient-bytes", gradient_bytes)
+    answer = Report(
+        "fsdp",
+        f"FSDP, {model.name} on {machines.words()}",
+        {**inputs(machines, work), "model": model.name, "gradient_bytes": gradient_bytes},
+    )
+    layer = model.layer_parameters * 2
+    answer.exact("layer_bytes", "one layer's weights, bf16", layer, "B", "all-gather's size")
+    answer.exact("shard_bytes", "one rank's part of it", layer / machines.ranks, "B")
+    step = 2 * 2 * model.parameters + gradient_bytes * model.parameters
+    answer.exact("step_bytes", "one step: 2 all-gathers, 1 reduce-scatter", step, "B")
+    factor = collectives.bus_factor("all_gather", machines.ranks)
+    answer.exact("wire_bytes", "on the wire per GPU and direction", step * factor, "B")
+    calls = [
+        ("all_gather", model.parameters * 2.0, 2),
+        ("reduce_scatter", model.parameters * gradient_bytes, 1),
+    ]
+    least(answer, machines, calls)
+    gather = answer.add(
+        "layer_all_gather_us", "one layer: all-gather", machines.time("all_gather", layer).time_us
+    )
+    scatter = answer.add(
+        "layer_reduce_scatter_us",
+        "one layer: reduce-scatter",
+        machines.time("reduce_scatter", model.layer_parameters * gradient_bytes).time_us,
+    )
+    parts = model.parameters / model.layer_parameters
+    total = (2 * gather.value + scatter.value) * parts / 1e6
+    communication = answer.derived(
+        "communication_s",
+        f"communication of a step, {parts:.4g} layers' worth",
+        total,
+        "s",
+        [gather, scatter],
+        "embeddings and dense layers count by their size",
+    )
+    beside(answer, machines, work, communication, step * factor, model.layers)
+    return answer

@@ -1,0 +1,96 @@
+"""Saved measurements as curves: records of `braid bench` on CPUs and on GPUs.
+
+Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json) and its
+older form braid.gpu/1. A record has times of several contestants; `who` chooses one. Calls in a
+CUDA graph and eager ones are curves of their own: what they cost besides the bytes differs.
+"""
+
+import json
+import pathlib
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+
+from braid.plan import hardware
+from braid.plan.basis import Basis
+from braid.plan.curve import Curve
+from braid.plan.hardware import Hardware, Path
+from braid.plan.shipped import Json
+from braid.plan.wrong import PlanError
+
+_PER_RANK = ("all_gather", "reduce_scatter")  # braid.gpu/1 counts one rank's part of these
+Row = tuple[str, str, str, int, float]
+"""Operation, mode, who, bytes as nccl-tests counts them, microseconds."""
+Points = dict[tuple[str, int, str], dict[int, float]]
+"""(operation, ranks, mode): bytes: microseconds."""
+
+
+def load(path: pathlib.Path) -> Json:
+    """A JSON file with a schema. PlanError else."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanError(f"{path}: not JSON: {error}") from error
+    if not isinstance(document, dict) or "schema" not in document:
+        raise PlanError(f"{path}: no record: it has no schema")
+    return document
+
+
+def curves(document: Json, who: str, origin: str) -> list[Curve]:
+    """Every operation of a record. PlanError when the record has nothing of `who`."""
+    schema = document["schema"]
+    if schema not in _READERS:
+        raise PlanError(f"{origin}: schema {schema}; braid reads {', '.join(_READERS)}")
+    try:
+        points: Points = {}
+        for op, mode, name, nbytes, us in _READERS[schema](document):
+            if name == who:
+                points.setdefault((op, document["ranks"], mode), {})[nbytes] = us
+        return [
+            Curve.of(op, ranks, times.items(), "measured", f"{origin}{mode and f', {mode}'}")
+            for (op, ranks, mode), times in points.items()
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"{origin}: not a whole record: {error}") from error
+
+
+def contestants(document: Json) -> list[str]:
+    """Whose times a record has."""
+    return sorted({name for _, _, name, _, _ in _READERS[document["schema"]](document)})
+
+
+def _gpu_rows(document: Json) -> Iterator[Row]:
+    for row in document["results"]:
+        for run in row["runs"]:
+            if not run["wrong"]:
+                yield row["op"], row["mode"], run["who"], row["total_bytes"], run["median_us"]
+
+
+def _old_gpu_rows(document: Json) -> Iterator[Row]:
+    mode = "graph" if "--graph" in document.get("command", "") else "eager"
+    for row in document["results"]:
+        nbytes = row["bytes"] * (document["ranks"] if row["op"] in _PER_RANK else 1)
+        yield row["op"], mode, row["who"], nbytes, median(row["samples_us"])
+
+
+def _bench_rows(document: Json) -> Iterator[Row]:
+    for row in document["results"]:
+        yield row["op"], "", "braid", row["bytes"], row["times"]["median_us"]
+        if row["baseline"]:
+            name, times = row["baseline"]["name"], row["baseline"]["times"]
+            yield row["op"], "", name, row["bytes"], times["median_us"]
+
+
+_READERS = {"braid.bench/1": _bench_rows, "braid.gpu/2": _gpu_rows, "braid.gpu/1": _old_gpu_rows}
+
+
+def machine(document: Json, measured: list[Curve], origin: str) -> Hardware:
+    """The node that a record was made on: what was measured, and our table's row for its GPU."""
+    known = hardware.of_gpu(str(document.get("gpu", "")))
+    if known:
+        return replace(known.with_curves(measured), name=origin)
+    ranks = max(curve.ranks for curve in measured)
+    path = Path("measured", "host", 0.0, 0.0, 0.0, 0.0, origin, Basis.MEASURED, tuple(measured))
+    return Hardware(origin, f"{ranks} ranks of {origin}", ranks, (path,), 0.0, 0.0, "")

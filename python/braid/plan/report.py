@@ -1,0 +1,110 @@
+"""What a question to `braid plan` answers: numbers with names, and what follows from them.
+
+Names are stable: programs read them from --json. Labels are for people and may change.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from braid.plan.basis import Basis, Quantity, weakest
+
+SCHEMA = "braid.plan/1"
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """One number."""
+
+    name: str
+    label: str
+    quantity: Quantity
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a ranking or a table: its name, and numbers by column."""
+
+    name: str
+    cells: dict[str, Quantity]
+    note: str = ""
+
+
+@dataclass
+class Report:
+    """The answer to one command."""
+
+    command: str
+    title: str
+    inputs: dict[str, Value]
+    lines: list[Line] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def add(self, name: str, label: str, quantity: Quantity) -> Quantity:
+        """Appends a number and gives it back."""
+        self.lines.append(Line(name, label, quantity))
+        return quantity
+
+    def exact(self, name: str, label: str, value: float, unit: str, origin: str = "") -> Quantity:
+        """Appends a number that follows from the question alone."""
+        return self.add(name, label, Quantity(value, unit, Basis.EXACT, origin))
+
+    def derived(
+        self,
+        name: str,
+        label: str,
+        value: float,
+        unit: str,
+        parts: Iterable[Quantity],
+        origin: str = "",
+    ) -> Quantity:
+        """Appends a number computed from others: it is as good as the weakest of them."""
+        basis = weakest(part.basis for part in parts)
+        return self.add(name, label, Quantity(value, unit, basis, origin))
+
+    def first(self, count: int) -> "Report":
+        """The same answer with fewer rows."""
+        return replace(self, rows=self.rows[:count])
+
+    def value(self, name: str) -> float:
+        """A number by its name. KeyError when there is none."""
+        for line in self.lines:
+            if line.name == name:
+                return line.quantity.value
+        raise KeyError(name)
+
+    def document(self) -> dict[str, Any]:
+        """The answer for programs."""
+        return {
+            "schema": SCHEMA,
+            "command": self.command,
+            "title": self.title,
+            "inputs": self.inputs,
+            "results": [
+                {"name": line.name, "label": line.label, **_cell(line.quantity)}
+                for line in self.lines
+            ],
+            "rows": [
+                {
+                    "name": row.name,
+                    "note": row.note,
+                    "cells": {name: _cell(each) for name, each in row.cells.items()},
+                }
+                for row in self.rows
+            ],
+            "notes": self.notes,
+            "warnings": self.warnings,
+        }
+
+
+def _cell(quantity: Quantity) -> dict[str, Value]:
+    return {
+        "value": quantity.value,
+        "unit": quantity.unit,
+        "basis": quantity.basis.value,
+        "origin": quantity.origin,
+    }

@@ -1,0 +1,85 @@
+"""A saved topology as a machine.
+
+Of a braid.topo/1 document these fields are read, and no others, so that the format can grow:
+
+    gpus[]    name, model
+    links[]   a: a GPU's name; b: "NVSwitch" behind a switch, else the peer's name;
+              kind: "nvlink", "xgmi" or "pcie"; theoretical_gbps: one direction, all links of the
+              row together; optional: measured_gbps, nccl_gbps, basis ("specified" or "assumed")
+
+What a source does not tell (nvidia-smi's matrix has no PCIe rates) comes from our own tables.
+"""
+
+from collections.abc import Sequence
+
+from braid.plan import hardware
+from braid.plan.basis import Basis, weakest
+from braid.plan.hardware import Hardware, Path
+from braid.plan.shipped import Json
+from braid.plan.wrong import PlanError
+
+SCHEMA = "braid.topo/1"
+_SWITCH = "NVSwitch"
+_PATHS = {"nvlink": "nvlink", "xgmi": "xgmi", "pcie": "host-staged"}
+
+
+def machine(document: Json, origin: str) -> Hardware:
+    """The node of a topology. PlanError when it has no GPU, or a field is not what it must be."""
+    try:
+        models = {str(gpu["name"]): str(gpu["model"]) for gpu in document["gpus"]}
+        rows = [row for row in document["links"] if row["a"] in models and row["kind"] in _PATHS]
+        rows = [row for row in rows if _rate(row) > 0]
+        kinds = [kind for kind in _PATHS if any(row["kind"] == kind for row in rows)]
+        paths = [
+            _path(kind, [row for row in rows if row["kind"] == kind], origin) for kind in kinds
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise PlanError(f"{origin}: not a whole topology: {error!r}") from error
+    model = next(iter(models.values()), "")
+    known = hardware.of_gpu(model)
+    if not paths and known:
+        paths = [path for path in known.paths if path.shape == "host"]
+    if not paths:
+        raise PlanError(f"{origin}: a topology without GPUs, or without rates of their links")
+    return Hardware(
+        name=origin,
+        title=f"{len(models)} x {model}",
+        gpus_per_node=len(models),
+        paths=tuple(paths),
+        peak_tflops=known.peak_tflops if known else 0.0,
+        memory_gb=known.memory_gb if known else 0.0,
+        peak_origin=known.peak_origin if known else "",
+    )
+
+
+def _path(kind: str, rows: Sequence[Json], origin: str) -> Path:
+    """The slowest GPU decides: a collective waits for it."""
+    rows_of: dict[str, list[Json]] = {}
+    for row in rows:
+        rows_of.setdefault(row["a"], []).append(row)
+    rate = min(sum(map(_rate, own)) for own in rows_of.values())
+    shape = "host" if kind == "pcie" else "mesh"
+    if kind == "nvlink" and all(row["b"] == _SWITCH for row in rows):
+        shape = "switched"
+    return Path(
+        name=_PATHS[kind],
+        shape=shape,
+        rate_gbps=rate,
+        pair_gbps=min(map(_rate, rows)),
+        library_gbps=min(float(row.get("nccl_gbps") or 0) for row in rows)
+        if shape == "switched"
+        else 0.0,
+        nvls_part=0.0,
+        origin=f"{kind} of {origin}",
+        basis=weakest(map(_basis, rows)),
+    )
+
+
+def _rate(row: Json) -> float:
+    return float(row.get("measured_gbps") or row["theoretical_gbps"] or 0)
+
+
+def _basis(row: Json) -> Basis:
+    if row.get("measured_gbps"):
+        return Basis.MEASURED
+    return Basis.ASSUMED if row.get("basis") == "assumed" else Basis.SPECIFIED

@@ -1,0 +1,114 @@
+"""From jobs to a record, a table and a picture. Rank 0 alone prints and writes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from braid.bench.interrupt import Interrupt
+from braid.cli import facts
+from braid.cli.progress import Reporter
+from braid.probe.effort import Effort
+from braid.probe.job import Job, Runner
+from braid.probe.record import SCHEMA, ProbeRecord, Series
+
+Figures = Callable[[Sequence[Series]], dict[str, float]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What the command line asked for."""
+
+    samples: int
+    budget_s: float
+    json_path: Path | None = None
+    svg_path: Path | None = None
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of one kind."""
+
+    kind: str
+    device: str
+    """GPUs by name; "" between CPUs."""
+    jobs: Sequence[Job]
+    output: Output
+    settings: dict[str, str] = field(default_factory=dict)
+    ranks: int = 0
+    rank: int = 0
+    figures: Figures = lambda _: {}
+    judge: Callable[[Sequence[Series]], list[Series]] = list
+
+
+def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
+    """Does the jobs and publishes. `agree` makes all ranks stop alike. The exit code: 1 when a
+    byte was wrong or a case did not come back, 130 after Ctrl-C; what was measured is kept.
+    """
+    with Interrupt() as stop, Reporter.for_this_rank() as reporter:
+        output = run.output
+        effort = Effort(output.samples, output.budget_s, 1, lambda: agree(stop.came))
+        runner = Runner(effort, reporter)
+
+        def save() -> None:
+            if run.rank == 0 and output.json_path:
+                _record(run, runner).save(output.json_path)
+
+        runner.run(run.jobs, save)
+    record = _record(run, runner)
+    if run.rank == 0:
+        _show(record, output)
+    if record.is_bad:
+        return 1
+    return 130 if runner.stopped else 0
+
+
+def _record(run: Run, runner: Runner) -> ProbeRecord:
+    found, dirty = facts.commit()
+    series = run.judge(runner.series)
+    return ProbeRecord(
+        schema=SCHEMA,
+        kind=run.kind,
+        command=facts.command(),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=found,
+        dirty=dirty,
+        device=run.device,
+        ranks=run.ranks,
+        host=facts.host(),
+        versions=_versions(),
+        settings=run.settings,
+        options=facts.variables(),
+        series=series,
+        figures=run.figures(series),
+        stopped=runner.stopped,
+    )
+
+
+def _versions() -> dict[str, str]:
+    import importlib.metadata as packages
+    import platform
+
+    found = {"python": platform.python_version()}
+    for name in ("linkbraid", "numpy", "torch"):
+        try:
+            found[name] = packages.version(name)
+        except packages.PackageNotFoundError:
+            continue
+    return found
+
+
+def _show(record: ProbeRecord, output: Output) -> None:
+    from braid.cli.table import console
+    from braid.probe import picture, table
+
+    out = console()
+    if not output.quiet:
+        table.show(record, out)
+    if output.json_path:
+        record.save(output.json_path)
+        out.print(f"record  {output.json_path}")
+    if output.svg_path and record.series:
+        picture.save(record, output.svg_path)
+        out.print(f"plot    {output.svg_path}")

@@ -1,0 +1,132 @@
+"""Records of `braid bench KIND`: the form braid.probe/1.
+
+As braid.record: the classes are the format, docs/probe_record.schema.json is made from them. Units
+are in the names: _us microseconds, _gbps 1e9 bytes per second in one direction.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from braid.record import Host, schema_of
+from braid.typed_json import Json, build
+
+SCHEMA = "braid.probe/1"
+
+Verdict = Literal["ok", "slow", "fast", "wrong data", "hang", "unsupported", "failed"]
+BAD: tuple[Verdict, ...] = ("wrong data", "hang", "failed")
+"""What makes a run fail."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of one copy or call: each sample is the slowest lane's or rank's."""
+
+    samples_us: list[float]
+    p5_us: float
+    p50_us: float
+    p95_us: float
+    p99_us: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """One case: everything that was measured in the same way."""
+
+    group: str
+    """Cases of one group are comparable: "one way", "both ways", "latency", "h2d"."""
+    case: str
+    """Which one: "gpu0>gpu1", "nvlink gpu0>gpu1 while all others". With the group, its key."""
+    bytes: int
+    """What one copy or call moves, of one lane."""
+    times: Times | None
+    gbps: float | None
+    """All bytes of the case (every lane's) by the median time."""
+    wire_gbps: float | None = None
+    """What the links carried at the least, for collectives: see docs/bench.md."""
+    verdict: Verdict = "ok"
+    wrong_bytes: int = 0
+    note: str = ""
+    start: str = ""
+    """For matrices: where the bytes are from."""
+    end: str = ""
+    by_rank_us: dict[str, float] = field(default_factory=dict)
+    """Median of every rank, or lane: who holds the others up."""
+
+
+@dataclass(frozen=True)
+class ProbeRecord:
+    """One run of one kind."""
+
+    schema: str
+    kind: str
+    command: str
+    date: str
+    """UTC, ISO 8601."""
+    commit: str
+    dirty: bool
+    device: str
+    """GPUs by name; "" between CPUs."""
+    ranks: int
+    """Processes that called; 0 where nobody did."""
+    host: Host
+    versions: dict[str, str]
+    settings: dict[str, str]
+    options: dict[str, str]
+    """BRAID_, NCCL_ and CUDA_ variables in force."""
+    series: list[Series]
+    figures: dict[str, float] = field(default_factory=dict)
+    """What follows from the series: ratios and parts, by name."""
+    stopped: str = ""
+    """Why the run ended before its last case; "" when it did not."""
+
+    def save(self, path: Path) -> None:
+        """Writes JSON; a reader never sees half of it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(path.suffix + ".part")
+        part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        part.replace(path)
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether a byte was wrong, or a case did not come back."""
+        return any(one.verdict in BAD or one.wrong_bytes for one in self.series)
+
+
+def from_json(document: Json) -> ProbeRecord:
+    """Checks a parsed document. ValueError names the place that does not fit."""
+    record: ProbeRecord = build(ProbeRecord, document, "record")
+    if record.schema != SCHEMA:
+        raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+    return record
+
+
+def times_of(samples_us: Sequence[float]) -> Times:
+    """With percentiles; at least one sample is needed."""
+    ordered = sorted(samples_us)
+
+    def at(percent: float) -> float:
+        place = percent / 100 * (len(ordered) - 1)
+        below = int(place)
+        above = min(below + 1, len(ordered) - 1)
+        return round(ordered[below] + (ordered[above] - ordered[below]) * (place - below), 3)
+
+    return Times([round(x, 3) for x in samples_us], at(5), at(50), at(95), at(99))
+
+
+def gbps_of(nbytes: float, us: float) -> float:
+    """Bandwidth, four digits after the point."""
+    return round(nbytes / max(us, 1e-6) / 1e3, 4)
+
+
+def main() -> None:
+    """Prints the schema; docs/probe_record.schema.json is this output."""
+    json.dump(schema_of(ProbeRecord, SCHEMA), sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""One rank of the kinds that make calls: a comm, players, and what all ranks decide together."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import braid
+from braid.bench.crew import CommCrew
+from braid.cli import facts
+from braid.probe.call_kinds import Team
+from braid.probe.job import Job
+from braid.probe.player import Player
+from braid.probe.publish import Figures, Output, Run, measure
+from braid.probe.worker import GpuWorker, HostWorker, Worker
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a rank is to measure."""
+
+    kind: str
+    on_gpus: bool
+    against: str
+    output: Output
+    make_jobs: Callable[[Team, Sequence[Player], Worker], list[Job]]
+    figures: Figures
+    settings: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)
+    """braid.init's."""
+
+
+def run_rank(asked: Asked) -> int:
+    """The whole run on this rank. The exit code."""
+    if asked.on_gpus:
+        from braid.bench.no_multicast import forbid_multicast
+
+        forbid_multicast()
+        _choose_gpu()
+    with braid.init(progress=False, **asked.options) as comm:
+        crew = CommCrew(comm)
+        with _players(asked, comm, crew) as (device, players, worker):
+            team = Team(crew, facts.variables())
+            run = Run(
+                kind=asked.kind,
+                device=device,
+                jobs=asked.make_jobs(team, players, worker),
+                output=asked.output,
+                settings=asked.settings,
+                ranks=comm.size,
+                rank=comm.rank,
+                figures=asked.figures,
+            )
+            return measure(run, lambda came: bool(crew.agree(int(came))[0]))
+
+
+def _choose_gpu() -> None:
+    import torch
+
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+
+
+@contextmanager
+def _players(
+    asked: Asked, comm: braid.Comm, crew: CommCrew
+) -> Iterator[tuple[str, list[Player], Worker]]:
+    if not asked.on_gpus:
+        from braid.probe import host_player
+
+        yield "", host_player.players(comm, asked.against), HostWorker()
+        return
+    import torch
+
+    from braid.bench import nccl
+    from braid.probe import gpu_player
+
+    comm.all_reduce(torch.ones(1024, device="cuda"))  # makes the GPU's part of the comm
+    torch.cuda.synchronize()
+    yield (
+        torch.cuda.get_device_name(),
+        gpu_player.players(comm, crew, asked.against, _TIMEOUT_S),
+        GpuWorker(),
+    )
+    torch.cuda.synchronize()
+    crew.barrier()
+    nccl.leave()

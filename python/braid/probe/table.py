@@ -1,0 +1,112 @@
+"""A record of a kind as tables for people: matrices where cases have two ends, else a row each."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from braid.cli.sizes import format_size
+from braid.probe.outliers import stragglers
+from braid.probe.record import ProbeRecord, Series
+
+_STYLES = {"ok": "", "slow": "yellow", "fast": "cyan", "unsupported": "dim"}
+_MARKS = {"slow": "-", "fast": "+", "wrong data": "!", "hang": "hang", "failed": "!"}
+LEGEND = "- slower, + faster than 3 % from the median of its matrix; ! wrong data or failed"
+
+
+def show(record: ProbeRecord, out: Console) -> None:
+    """Prints everything."""
+    where = record.device or record.host.cpu
+    ranks = f", {record.ranks} ranks" if record.ranks else ""
+    out.print(f"{record.kind} on {where}{ranks}; GB/s = 1e9 bytes/s, medians", style="bold")
+    if record.kind == "p2p":
+        _matrices(record, out)
+    else:
+        out.print(_rows(record.series))
+    for line in remarks(record):
+        out.print(line, soft_wrap=True)
+
+
+def _matrices(record: ProbeRecord, out: Console) -> None:
+    groups = list(dict.fromkeys(one.group for one in record.series))
+    for group in groups:
+        own = [one for one in record.series if one.group == group]
+        out.print(matrix(group, own), no_wrap=True)
+    out.print("from a row to a column", style="dim")
+    if any(one.verdict in ("slow", "fast") for one in record.series):
+        out.print(LEGEND, style="dim")
+
+
+def matrix(group: str, series: Sequence[Series]) -> Table:
+    """From a row to a column."""
+    is_latency = all(one.gbps is None for one in series)
+    names = sorted({name for one in series for name in (one.start, one.end)}, key=by_number)
+    cells = {(one.start, one.end): one for one in series}
+    size = format_size(series[0].bytes)
+    what = "us" if is_latency else "GB/s"
+    table = Table(title=f"{group}, {size}, {what}", title_justify="left")
+    table.add_column("")
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True)
+    for a in names:
+        table.add_row(a, *(_cell(cells.get((a, b)), is_latency) for b in names))
+    return table
+
+
+def by_number(name: str) -> tuple[str, int]:
+    """gpu2 before gpu10."""
+    word = name.rstrip("0123456789")
+    return word, int(name[len(word) :] or 0)
+
+
+def _cell(one: Series | None, is_latency: bool) -> str:
+    if one is None:
+        return ""
+    mark = _MARKS.get(one.verdict, "")
+    if one.times is None:
+        return mark or one.verdict
+    number = one.times.p50_us if is_latency else one.gbps or 0.0
+    return f"{number:.4g}{mark}"
+
+
+def _rows(series: Sequence[Series]) -> Table:
+    table = Table()
+    table.add_column("what")
+    table.add_column("case")
+    has_wire = any(one.wire_gbps is not None for one in series)
+    numbers = ["bytes", "p50 us", "p95 us", "p99 us", "GB/s", *(["wire"] if has_wire else [])]
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("")
+    for one in series:
+        wire = [_rate(one.wire_gbps)] if has_wire else []
+        verdict = "" if one.verdict == "ok" else one.verdict
+        times = (one.times.p50_us, one.times.p95_us, one.times.p99_us) if one.times else ()
+        shown = [f"{us:,.1f}" for us in times] or ["-"] * 3
+        table.add_row(
+            one.group, one.case, format_size(one.bytes) if one.bytes else "-",
+            *shown, _rate(one.gbps), *wire, verdict, style=_STYLES.get(one.verdict, "red"),
+        )  # fmt: skip
+    return table
+
+
+def _rate(gbps: float | None) -> str:
+    return "-" if gbps is None else f"{gbps:.4g}"
+
+
+def remarks(record: ProbeRecord) -> Iterator[str]:
+    """What follows, who holds the others up, what went wrong."""
+    for name, value in record.figures.items():
+        yield f"{name}: {value:.4g}"
+    for one in record.series:
+        for name in stragglers(one.by_rank_us):
+            yield f"{one.group} {one.case}: {name} is late, {one.by_rank_us[name]:,.1f} us"
+    yield from dict.fromkeys(_note(one) for one in record.series if one.note)
+    wrong = sum(one.wrong_bytes for one in record.series)
+    yield f"{len(record.series)} cases, {wrong} wrong bytes"
+    if record.stopped:
+        yield f"stopped: {record.stopped}"
+
+
+def _note(one: Series) -> str:
+    return f"{one.group} {one.case}: {one.verdict if one.verdict != 'ok' else 'note'}: {one.note}"

@@ -1,0 +1,196 @@
+"""What was measured, as figures: curves or bars, shares, and every number in a table.
+
+Classes in the markup are those of page.py's style and of colours().
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from braid.cli.sizes import format_size
+from braid.report import chart
+from braid.report.runs import Curve, Run, Share
+from braid.topo.document import Document
+from braid.topo.show import html
+from braid.topo.show.markup import clean
+from braid.topo.tables import model_known
+
+_COLOURS = ("#12609c", "#c46a00", "#3b7d4f", "#8250a8", "#b3343a", "#66707a")
+_DARK = ("#6db1ea", "#f2a65a", "#7fc795", "#c39ae0", "#f08a8f", "#a9b4bf")
+_FIRST = ("braid", "nccl", "gloo")  # colours stay theirs from page to page
+
+Styles = dict[tuple[str, str], str]
+"""Contestant and mode -> CSS classes."""
+
+
+def colours() -> str:
+    """Rules for both themes."""
+
+    def rules(palette: Sequence[str]) -> str:
+        parts = (
+            f".curve.c{i}{{stroke:{c}}}.dot.c{i}{{fill:{c}}}.share .c{i}{{background:{c}}}"
+            for i, c in enumerate(palette)
+        )
+        return "".join(parts)
+
+    dark = (
+        f"@media screen and (prefers-color-scheme:dark){{{rules(_DARK)}.share span{{color:#111}}}}"
+    )
+    return rules(_COLOURS) + dark
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one title, drawn in the same charts."""
+
+    title: str
+    runs: list[Run]
+
+    @property
+    def curves(self) -> list[Curve]:
+        """Of all runs; one contestant's of several records are separate lines."""
+        return [curve for run in self.runs for curve in run.curves]
+
+    @property
+    def shares(self) -> list[Share]:
+        """Of all runs."""
+        return [share for run in self.runs for share in run.shares]
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """Runs by title, in order."""
+    found: dict[str, Group] = {}
+    for run in runs:
+        found.setdefault(run.title, Group(run.title, [])).runs.append(run)
+    return list(found.values())
+
+
+def figures(group: Group, whole: Document) -> Iterator[str]:
+    """All figures of a group."""
+    styles = _styles(group.curves)
+    yield _key(styles)
+    if any(len(curve.points) > 1 for curve in group.curves):
+        yield from _charts(group, styles, _theory(group, whole))
+    else:
+        yield from _bars(group, styles)
+    yield from _share_bars(group.shares)
+    yield from _numbers(group)
+
+
+def _styles(curves: Sequence[Curve]) -> Styles:
+    """A colour for each contestant, dashes for captured calls."""
+    who = list(dict.fromkeys(curve.who for curve in curves))
+    who.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
+    found = {(c.who, c.mode): who.index(c.who) for c in curves}
+    return {
+        key: f"c{place % len(_COLOURS)}{' graph' if key[1] else ''}"
+        for key, place in sorted(found.items(), key=lambda item: (item[1], item[0][1]))
+    }
+
+
+def _label(who: str, mode: str) -> str:
+    return f"{who}, in a graph" if mode else who
+
+
+def _key(styles: Styles) -> str:
+    items = (
+        f'<li><svg viewBox="0 0 32 12" aria-hidden="true"><path class="curve {style}" d="M0 6H32"/>'
+        f"</svg>{clean(_label(*key))}</li>"
+        for key, style in styles.items()
+    )
+    return f'<ul class="key">{"".join(items)}</ul>'
+
+
+def _charts(group: Group, styles: Styles, levels: Sequence[chart.Level]) -> Iterator[str]:
+    yield '<div class="charts">'
+    for op in dict.fromkeys(curve.op for curve in group.curves):
+        own = [curve for curve in group.curves if curve.op == op]
+        yield _figure(op, "bus bandwidth, GB/s", own, styles, levels, is_time=False)
+        yield _figure(op, "time, us", own, styles, [], is_time=True)
+    yield "</div>"
+
+
+def _bars(group: Group, styles: Styles) -> Iterator[str]:
+    """One size has no curve: a bar for each contestant."""
+    points = [(curve, point) for curve in group.curves for point in curve.points]
+    most = max((point.gbps for _, point in points), default=1.0)
+    yield '<h3>Bus bandwidth, GB/s</h3><div class="wide"><table>'
+    for curve, point in sorted(points, key=lambda pair: (pair[0].op, pair[0].who)):
+        style = styles[curve.who, curve.mode]
+        bar = f'<span class="{style}" style="width:{point.gbps / most:.1%}">{point.gbps:.3g}</span>'
+        yield (
+            f"<tr><td>{clean(curve.op)}</td><td>{format_size(point.nbytes)}</td>"
+            f"<td>{clean(_label(curve.who, curve.mode))}</td>"
+            f'<td style="width:100%"><div class="share">{bar}</div></td></tr>'
+        )
+    yield "</table></div>"
+
+
+def _theory(group: Group, whole: Document) -> list[chart.Level]:
+    """What the GPUs' links carry: of this machine where it has them, else by the model's name."""
+    gpu = group.runs[0].gpu
+    if not gpu:
+        return []
+    own = [x for x in whole.derived.links if x.a == "GPU0" and x.kind in ("nvlink", "xgmi")]
+    if own and all(x.theoretical_gbps for x in own):
+        total = sum(x.theoretical_gbps or 0 for x in own)
+        return [chart.Level(f"{own[0].name}, {own[0].basis}: {total:g}", total)]
+    spec = model_known(gpu)
+    if spec is None:
+        return []
+    total = spec.gbps_each * spec.links
+    return [chart.Level(f"{spec.name}, specified: {total:g}", total)]
+
+
+def _figure(
+    op: str,
+    what: str,
+    curves: Sequence[Curve],
+    styles: Styles,
+    levels: Sequence[chart.Level],
+    is_time: bool,
+) -> str:
+    lines = [
+        chart.Line(
+            _label(curve.who, curve.mode),
+            styles[curve.who, curve.mode],
+            [(p.nbytes, p.time_us if is_time else p.gbps) for p in curve.points],
+        )
+        for curve in curves
+    ]
+    title = f"{op.replace('_', '-')}: {what}"
+    picture = chart.draw(title, lines, levels, log=is_time)
+    return f"<figure><figcaption>{clean(title)}</figcaption>{picture}</figure>"
+
+
+def _share_bars(shares: Sequence[Share]) -> Iterator[str]:
+    if not shares:
+        return
+    links = list(dict.fromkeys(link for share in shares for link in share.parts))
+    yield "<h3>Share of each message by link</h3>"
+    yield '<div class="wide"><table>'
+    for share in shares:
+        spans = "".join(
+            f'<span class="c{links.index(link) % len(_COLOURS)}" style="width:{part:.1%}"'
+            f' title="{clean(link)} {part:.1%}">{clean(link)} {part:.0%}</span>'
+            for link, part in share.parts.items()
+            if part > 0
+        )
+        yield (
+            f"<tr><td>{clean(share.op)}</td><td>{format_size(share.nbytes)}</td>"
+            f'<td style="width:100%"><div class="share">{spans}</div></td></tr>'
+        )
+    yield "</table></div>"
+
+
+def _numbers(group: Group) -> Iterator[str]:
+    """Every point as a number, for those who cannot or will not look at curves."""
+    yield "<details><summary>Numbers</summary>"
+    yield '<div class="wide"><table><thead>'
+    yield html.table_row(["operation", "who", "bytes", "time us", "GB/s"], "th", range(2, 5))
+    yield "</thead><tbody>"
+    for curve in sorted(group.curves, key=lambda curve: curve.op):
+        for point in curve.points:
+            numbers = [format_size(point.nbytes), f"{point.time_us:,.1f}", f"{point.gbps:.4g}"]
+            cells = [curve.op, _label(curve.who, curve.mode), *numbers]
+            yield html.table_row(cells, "td", range(2, 5))
+    yield "</tbody></table></div></details>"

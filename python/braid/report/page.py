@@ -1,0 +1,92 @@
+"""The page: picture of the machine, warnings, curves, shares, a plan, rates, and where all comes
+from.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from braid.report import plan
+from braid.report.figures import Group, colours, figures, groups
+from braid.report.plan import Plan
+from braid.report.runs import Run
+from braid.topo.document import Document
+from braid.topo.show import html, matrix, tree, words
+from braid.topo.show.markup import clean
+from braid.topo.show.svg import draw
+
+_STYLE = """
+nav{font-size:.9rem}nav a{color:inherit;margin-right:1rem}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(22rem,100%),1fr));gap:1rem}
+figure{margin:0;break-inside:avoid}figcaption{font-weight:600;font-size:.9rem}
+svg.chart{min-width:0;width:100%}.chart text{font:10px system-ui,sans-serif;fill:var(--soft)}
+.end{text-anchor:end}.mid{text-anchor:middle}.grid{stroke:var(--line)}
+.level{stroke:var(--soft);stroke-dasharray:2 3}
+.curve{fill:none;stroke-width:2}.graph{stroke-dasharray:5 3}.dot{stroke:none}
+.key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;list-style:none;font-size:.85rem}
+.key svg{width:1.6rem;height:.7rem;min-width:0;vertical-align:middle;margin-right:.3rem}
+.share{display:flex;height:1.1rem;font-size:.75rem;line-height:1.1rem;min-width:12rem}
+.share span{overflow:hidden;white-space:nowrap;padding-left:.25rem;color:#fff}
+.share span,.dot{print-color-adjust:exact;-webkit-print-color-adjust:exact}
+summary{cursor:pointer;font-weight:600;margin-top:1.2rem}td.w{white-space:normal;min-width:16rem;
+overflow-wrap:anywhere}
+"""
+
+
+def page(whole: Document, runs: Sequence[Run], plans: Sequence[Plan] = ()) -> str:
+    """The page."""
+    return "\n".join(_lines(whole, groups(runs), plans)) + "\n"
+
+
+def _lines(whole: Document, found: Sequence[Group], plans: Sequence[Plan]) -> Iterator[str]:
+    title = clean(words.heading(whole.machine))
+    yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+    yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    yield '<link rel="icon" href="data:,">'  # browsers ask for one otherwise
+    yield f"<style>{html.STYLE}{_STYLE}{colours()}</style></head><body><main><h1>{title}</h1>"
+    yield _navigation(found, bool(plans))
+    yield f'<section id="machine"><div class="wide">{draw(whole, with_title=False)}</div>'
+    yield from html.verdict_list(whole)
+    yield "</section>"
+    for i, group in enumerate(found):
+        yield f'<section id="run{i}"><h2>{clean(group.title)}</h2>'
+        yield from figures(group, whole)
+        yield "</section>"
+    if plans:
+        yield '<section id="plan">'
+        yield from plan.section(plans)
+        yield "</section>"
+    yield '<section id="links">'
+    yield from html.rate_table(whole)
+    yield from _folded("Matrix", matrix.lines(whole.machine))
+    yield from _folded("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
+    yield from _folded("Tree", tree.lines(whole.machine))
+    yield "</section>"
+    yield from _provenance(found)
+    yield f"</main><footer>{html.origin(whole)}</footer></body></html>"
+
+
+def _navigation(found: Sequence[Group], has_plan: bool) -> str:
+    links = [("machine", "machine"), *((f"run{i}", g.title) for i, g in enumerate(found))]
+    links += [("plan", "plan")] if has_plan else []
+    links += [("links", "links"), ("provenance", "provenance")]
+    return "<nav>" + "".join(f'<a href="#{to}">{clean(text)}</a>' for to, text in links) + "</nav>"
+
+
+def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        text = "\n".join(clean(line) for line in lines)
+        yield f"<details><summary>{title}</summary>"
+        yield f'<div class="wide"><pre>{text}</pre></div></details>'
+
+
+def _provenance(found: Sequence[Group]) -> Iterator[str]:
+    runs = [run for group in found for run in group.runs]
+    if not runs:
+        return
+    yield '<section id="provenance"><h2>Provenance</h2>'
+    yield "<p>Medians of the slowest rank. Bus bandwidth and bytes as nccl-tests defines them.</p>"
+    for run in runs:
+        yield f'<div class="wide"><table><caption>{clean(run.path)}</caption>'
+        for name, text in run.facts.items():
+            yield f'<tr><th>{clean(name)}</th><td class="w">{clean(text)}</td></tr>'
+        yield "</table></div>"
+    yield "</section>"

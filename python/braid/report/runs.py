@@ -1,0 +1,156 @@
+"""Records of every form as what a report shows: curves, shares, and where they are from.
+
+Bandwidths are bus bandwidths, GB/s, and bytes are as nccl-tests counts them, whatever the record's
+own convention; results with a wrong byte are left out.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from braid.errors import InvalidArgument
+from braid.typed_json import Json
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size."""
+
+    nbytes: int
+    gbps: float
+    time_us: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One contestant in one operation."""
+
+    op: str
+    who: str
+    mode: str = ""
+    """ "graph" when the calls were captured."""
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Who carried what part of one message."""
+
+    op: str
+    nbytes: int
+    parts: dict[str, float]
+    """Link -> 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One record."""
+
+    path: str
+    title: str
+    """ "2 x NVIDIA H200", "4 ranks on AMD EPYC"; runs of one title are shown together."""
+    gpu: str
+    curves: list[Curve]
+    shares: list[Share]
+    facts: dict[str, str]
+    """Where it comes from: command, date, commit, versions."""
+    paced: bool = False
+
+
+def load(path: Path) -> Run:
+    """Reads a record. InvalidArgument, in one line, when it is none that can be drawn."""
+    try:
+        document: Json = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{path}: no JSON: {error!s:.100}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    read = {"braid.bench/1": _bench, "braid.gpu/1": _gpu, "braid.gpu/2": _gpu}.get(str(schema))
+    if read is None:
+        known = "braid.bench/1, braid.gpu/1 and /2"
+        raise InvalidArgument(f"{path}: {schema!r:.40} cannot be drawn; a report takes {known}")
+    try:
+        return read(path.name, document)
+    except KeyError as error:
+        raise InvalidArgument(f"{path}: the record has no field {error}") from error
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise InvalidArgument(f"{path}: {error!s:.200}") from error
+
+
+def _facts(document: Json, *names: str) -> dict[str, str]:
+    """Fields that say how a run was made, as text."""
+    facts = {name: str(document[name]) for name in ("command", "date", "commit")}
+    if document["dirty"]:
+        facts["commit"] += ", with changes"
+    facts.update({name: str(document[name]) for name in names if document.get(name)})
+    if document.get("options"):
+        facts["options"] = ", ".join(f"{k}={v}" for k, v in document["options"].items())
+    return facts
+
+
+def _curves(rows: Iterable[tuple[str, str, str, Point]]) -> list[Curve]:
+    """Rows (operation, who, mode, point) as curves, each in order of size."""
+    found: dict[tuple[str, str, str], Curve] = {}
+    for op, who, mode, point in rows:
+        found.setdefault((op, who, mode), Curve(op, who, mode)).points.append(point)
+    for curve in found.values():
+        curve.points.sort(key=lambda point: point.nbytes)
+    return list(found.values())
+
+
+def _bench(name: str, document: Json) -> Run:
+    from braid import record
+
+    run = record.from_json(document)
+    rows = []
+    for result in run.results:
+        if result.wrong_bytes:
+            continue
+        us = result.times.median_us
+        rows.append((result.op, "braid", "", Point(result.bytes, result.busbw_gbps, us)))
+        if (base := result.baseline) and not base.wrong_bytes and base.times.median_us > 0:
+            other_us = base.times.median_us
+            gbps = result.busbw_gbps * us / other_us
+            rows.append((result.op, base.name, "", Point(result.bytes, gbps, other_us)))
+    facts = _facts(document) | {
+        "host": f"{run.host.cpu}, {run.host.cores} cores, {run.host.memory_gib:g} GiB",
+        "kernel": run.host.kernel,
+        "braid": f"{run.versions.braid}, {run.versions.build_type}",
+        "fabric": run.fabric_hash,
+    }
+    shares = [Share(r.op, r.bytes, {use.name: use.share for use in r.links}) for r in run.results]
+    several = [share for share in shares if len(share.parts) > 1]
+    title = f"{run.ranks} ranks on {run.host.cpu}" + (", links paced" if run.paced else "")
+    return Run(name, title, "", _curves(rows), several, facts, run.paced)
+
+
+def _gpu(name: str, document: Json) -> Run:
+    from braid.bench import old_gpu_record
+
+    run = old_gpu_record.read(document)
+    rows = [
+        (
+            result.op,
+            one.who,
+            _mode(result.mode),
+            Point(result.total_bytes, one.busbw_gbps, one.median_us),
+        )
+        for result in run.results
+        for one in result.runs
+        if not one.wrong
+    ]
+    shares = [
+        Share(r.op, r.total_bytes, {"nvlink": 1 - r.host_share, "host": r.host_share})
+        for r in run.results
+        if r.host_share is not None
+    ]
+    facts = _facts(document, "driver", "cuda", "nccl", "torch", "braid", "stopped")
+    cap = run.options.get("BRAID_LINK_CAP")
+    title = f"{run.ranks} x {run.gpu}" + (f", links held to {cap}" if cap else "")
+    return Run(name, title, run.gpu, _curves(rows), shares, facts)
+
+
+def _mode(mode: str) -> str:
+    return "graph" if mode == "graph" else ""

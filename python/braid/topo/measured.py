@@ -1,0 +1,116 @@
+"""Rates of links out of a bench record.
+
+braid.bench/1 names the links of a run and says of each whether its rate was measured. Records of
+GPUs (braid.gpu/1 and /2) have times of collectives; of those only what went over one known kind of
+link counts: NCCL's all-gather inside a machine runs over NVLink alone.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from braid.topo.errors import BadTopology
+from braid.topo.facts import Machine
+from braid.typed_json import Json
+
+MeasuredKind = Literal["nvlink", "pcie", "nic"]
+_KIND_OF_LINK: dict[str, MeasuredKind] = {"nvlink": "nvlink", "pcie": "pcie", "rdma": "nic"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One rate, per device and direction."""
+
+    kind: MeasuredKind
+    gbps: float
+    how: str
+    device: str | None = None
+    """The NIC it belongs to; None: every link of this kind."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a record says about links."""
+
+    gpu: str
+    """The GPU's name, "" when the record has none."""
+    rates: list[Measured]
+
+
+def rates_for(machine: Machine, path: Path) -> list[Measured]:
+    """A record's rates; a record of other GPUs than the machine's is refused."""
+    measurement = load(path)
+    models = {gpu.model for gpu in machine.gpus}
+    known = models - {""}
+    if measurement.gpu and (not models or known) and not _any_same(measurement.gpu, known):
+        found = " / ".join(sorted(known)) or "no GPU"
+        raise BadTopology(f"{path}: a record of {measurement.gpu}, the machine has {found}")
+    return measurement.rates
+
+
+def _any_same(model: str, others: set[str]) -> bool:
+    """ "h200" and "NVIDIA H200" are one model."""
+    one = model.lower().removeprefix("nvidia ")
+    two = [other.lower().removeprefix("nvidia ") for other in others]
+    return any(one.startswith(other) or other.startswith(one) for other in two)
+
+
+def load(path: Path) -> Measurement:
+    """Reads a record. BadTopology, in one line, when it is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise BadTopology(f"{path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadTopology(f"{path}: no JSON: {error}") from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    try:
+        if schema == "braid.bench/1":
+            return _of_bench(document)
+        if schema in ("braid.gpu/1", "braid.gpu/2"):
+            return _of_gpus(document)
+    except KeyError as error:
+        raise BadTopology(f"{path}: the record has no field {error}") from error
+    except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
+        raise BadTopology(f"{path}: {error!s:.200}") from error
+    raise BadTopology(
+        f"{path}: a record is of braid.bench/1, braid.gpu/1 or /2, not {schema!r:.40}"
+    )
+
+
+def _of_bench(document: Json) -> Measurement:
+    """Paced links are an experiment's, not the machine's: left out."""
+    from braid import record
+
+    run = record.from_json(document)
+    found = []
+    for link in run.fabric:
+        kind = _KIND_OF_LINK.get(link.kind)
+        if kind is not None and link.source == "measured":
+            device = link.name.rpartition(":")[2] if kind == "nic" and ":" in link.name else None
+            found.append(Measured(kind, link.rate_gbps, f"braid bench, {run.date[:10]}", device))
+    return Measurement("", found)
+
+
+def _of_gpus(document: Json) -> Measurement:
+    """The fastest all-gather of NCCL: its bus bandwidth is what each GPU's NVLinks carried."""
+    from braid.bench import old_gpu_record
+
+    run = old_gpu_record.read(document)
+    found = [
+        Measured(
+            "nvlink",
+            round(one.busbw_gbps, 1),
+            f"NCCL all_gather {result.bytes >> 20} MiB, {run.ranks} GPUs, {run.date[:10]}",
+        )
+        for result in run.results
+        if result.op == "all_gather"
+        for one in result.runs
+        if one.family in ("nccl", "nccl-best") and not one.wrong
+    ]
+    return Measurement(run.gpu, _best(found))
+
+
+def _best(found: list[Measured]) -> list[Measured]:
+    return [max(found, key=lambda one: one.gbps)] if found else []

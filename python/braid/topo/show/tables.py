@@ -1,0 +1,121 @@
+"""Rates and verdicts as text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braid.topo.facts import SWITCH
+from braid.topo.rates import Rate
+from braid.topo.show.columns import align
+from braid.topo.verdicts import Verdict, names
+
+HEAD = ["devices", "link", "GB/s", "duplex", "Gbit/s", "NCCL", "measured", "of spec", "from"]
+_NUMBERS = frozenset(range(2, 8))
+_ORDER = ("nvlink", "xgmi", "c2c", "pcie", "nic", "socket")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Links of one kind that several devices have alike."""
+
+    devices: list[str]
+    words: str
+    gbps: float | None
+    nccl_gbps: float | None
+    measured_gbps: float | None
+    basis: str
+
+    @property
+    def part(self) -> float | None:
+        """Measured by specified."""
+        return self.measured_gbps / self.gbps if self.measured_gbps and self.gbps else None
+
+
+def rows(links: Sequence[Rate]) -> list[Row]:
+    """Links of a device to its peers together, then equal devices together."""
+    bundles: dict[tuple[str, str], list[Rate]] = {}
+    for link in links:
+        bundles.setdefault((link.a, link.kind), []).append(link)
+    found: dict[tuple[object, ...], Row] = {}
+    for (device, _), own in sorted(bundles.items(), key=lambda item: _ORDER.index(item[0][1])):
+        row = _row(device, own)
+        key = (own[0].kind, row.words, row.gbps, row.basis)
+        if key in found:
+            found[key].devices.append(device)
+        else:
+            found[key] = row
+    return list(found.values())
+
+
+def _row(device: str, own: Sequence[Rate]) -> Row:
+    first = own[0]
+    return Row(
+        [device],
+        _words(own),
+        _sum([rate.theoretical_gbps for rate in own]),
+        _sum([rate.nccl_gbps for rate in own]),
+        first.measured_gbps if len(own) == 1 else None,
+        first.basis,
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known), 3) if len(known) == len(values) else None
+
+
+def _words(own: Sequence[Rate]) -> str:
+    first, count = own[0], sum(rate.count for rate in own)
+    if first.kind == "nic":
+        return f"{first.name}, {first.count} ports" if first.count > 1 else first.name
+    if first.kind in ("pcie", "socket"):
+        return first.name
+    links = f"{first.name}, {count} link{'s' if count > 1 else ''}"
+    if first.b == SWITCH or first.kind == "c2c":
+        return f"{links} to {'its CPU' if first.kind == 'c2c' else SWITCH}"
+    if len(own) == 1:
+        return f"{links} to {first.b}" if first.b == SWITCH else f"{links} to one peer"
+    each = {rate.theoretical_gbps for rate in own}
+    alone = f", {_number(first.theoretical_gbps)} each" if len(each) == 1 else ""
+    return f"{links} to {len(own)} peers{alone}"
+
+
+def cells(row: Row) -> list[str]:
+    """One row in words, as HEAD names them."""
+    doubled = [None if row.gbps is None else row.gbps * factor for factor in (2, 8)]
+    return [
+        names(row.devices),
+        row.words,
+        *map(_number, (row.gbps, *doubled, row.nccl_gbps, row.measured_gbps)),
+        f"{row.part:.0%}" if row.part is not None else "-",
+        row.basis,
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}".removesuffix(".0")
+
+
+def sources(links: Sequence[Rate]) -> list[str]:
+    """Where measured numbers are from."""
+    return list(dict.fromkeys(rate.measured_how for rate in links if rate.measured_how))
+
+
+def rate_lines(links: Sequence[Rate]) -> list[str]:
+    """The table of rates, and where measured numbers are from."""
+    if not links:
+        return []
+    title = (
+        "Rate of each device's links. GB/s, NCCL, measured: one direction; duplex: both together"
+    )
+    table = align([HEAD, *(cells(row) for row in rows(links))], _NUMBERS)
+    return [title, *table, *(f"measured: {how}" for how in sources(links))]
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """One line each, and what to do about it below."""
+    found = []
+    for verdict in verdicts:
+        found.append(f"{verdict.level}: {verdict.text}  [{verdict.code}]")
+        if verdict.fix:
+            found.append(f"    {verdict.fix}")
+    return found

@@ -1,0 +1,135 @@
+"""Links between GPUs: missing, down, uneven, or point to point."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from braid.topo.facts import SWITCH, Gpu
+from braid.topo.look import View
+from braid.topo.tables import links_of, model_known
+from braid.topo.verdicts.verdict import Verdict, names
+
+
+def links_down(view: View) -> Iterator[Verdict]:
+    """Links that the GPU has and that do not work. Export models have links that never will."""
+    for gpu in view.machine.gpus:
+        down = max((link.inactive for link in view.links_of(gpu.name)), default=0)
+        up, spec = view.num_links(gpu.name), links_of(gpu)
+        if down and (spec is None or up < spec.links):
+            yield Verdict(
+                "nvlink-down",
+                "warning",
+                f"{gpu.name}: {down} of {up + down} NVLinks are down",
+                [gpu.name],
+                "reset the GPU; if it stays so: nvidia-smi nvlink -e, and the fabric manager",
+            )
+
+
+def links_missing(view: View) -> Iterator[Verdict]:
+    """Fewer links than a GPU of this model has, where the machine has any."""
+    for gpu in view.machine.gpus:
+        spec, found = model_known(gpu.model), view.num_links(gpu.name)
+        expected = spec.links if spec and spec.name.startswith("NVLink") else 0
+        if 0 < found < expected and not _is_bridged(view, gpu):
+            text = f"{gpu.name}: {found} NVLinks; {gpu.model} has {expected}"
+            yield Verdict(
+                "nvlink-missing", "warning", text, [gpu.name], "look for links that are down"
+            )
+
+
+def _is_bridged(view: View, gpu: Gpu) -> bool:
+    """PCIe cards with a bridge between two of them have as many links as the bridge."""
+    return all(link.b != SWITCH for link in view.links_of(gpu.name))
+
+
+def links_uneven(view: View) -> Iterator[Verdict]:
+    """GPUs with fewer links than the others."""
+    counts = {gpu.name: view.num_links(gpu.name) for gpu in view.machine.gpus}
+    if len(set(counts.values())) <= 1:
+        return
+    usual = Counter(counts.values()).most_common(1)[0][0]
+    usual = usual or max(counts.values())
+    odd = [name for name, count in counts.items() if count != usual]
+    text = ", ".join(f"{name} has {counts[name]}" for name in odd[:4])
+    more = f" and {len(odd) - 4} more differ" if len(odd) > 4 else ""
+    yield Verdict(
+        "nvlink-uneven",
+        "warning",
+        f"uneven NVLinks: {text}{more}, the others have {usual};"
+        " a collective goes at the slowest's rate",
+        odd,
+        "compare nvidia-smi nvlink -s of these GPUs",
+    )
+
+
+def mesh_partial(view: View) -> Iterator[Verdict]:
+    """Some pairs have NVLink and some have not."""
+    gpus = [gpu.name for gpu in view.machine.gpus]
+    pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
+    bare = [pair for pair in pairs if not view.links_between(*pair)]
+    if not bare or len(bare) == len(pairs):
+        return
+    a, b = bare[0]
+    yield Verdict(
+        "nvlink-partial",
+        "warning",
+        f"{len(bare)} of {len(pairs)} GPU pairs have no NVLink ({a} to {b}"
+        f"{' and others' if len(bare) > 1 else ''}): a group across them runs at the PCIe rate",
+        sorted({name for pair in bare for name in pair}, key=gpus.index),
+        "keep tensor-parallel groups inside an NVLink island",
+    )
+
+
+def small_groups(view: View) -> Iterator[Verdict]:
+    """On point-to-point meshes a small group uses only the links between its own members."""
+    gpus = view.machine.gpus
+    if len(gpus) < 3 or any(view.switch_links(gpu.name) for gpu in gpus):
+        return
+    if any(not view.links_between(gpus[0].name, gpu.name) for gpu in gpus[1:]):
+        return
+    spec = links_of(gpus[0])
+    pair = view.links_between(gpus[0].name, gpus[1].name)
+    own = view.num_links(gpus[0].name)
+    rate = f": {pair * spec.gbps_each:g} of {own * spec.gbps_each:g} GB/s" if spec else ""
+    yield Verdict(
+        "small-groups",
+        "note",
+        f"links are point to point: two GPUs use {pair} of {own} links{rate}",
+        [],
+        "use all GPUs of the machine in one group, or one GPU",
+    )
+
+
+def model_unknown(view: View) -> Iterator[Verdict]:
+    """Rates of links rest on the model's name, which some sources do not tell."""
+    blind = [g.name for g in view.machine.gpus if not links_of(g) and view.num_links(g.name)]
+    if blind:
+        kind = view.links_of(blind[0])[0].kind
+        taken = "25 GB/s a link is assumed, as NVLink 2 to 4 have" if kind == "nvlink" else ""
+        yield Verdict(
+            "model-unknown",
+            "note",
+            f"{names(blind)}: the source does not tell the model; {taken or 'rates are left out'}",
+            blind,
+            "name it: --gpu h100",
+        )
+
+
+def cut_up(view: View) -> Iterator[Verdict]:
+    """MIG instances have no peer access."""
+    cut = [gpu.name for gpu in view.machine.gpus if gpu.mig]
+    if cut:
+        text = f"{names(cut)}: cut into MIG instances, which can use neither NVLink nor peer access"
+        yield Verdict(
+            "mig", "warning", text, cut, "nvidia-smi -mig 0, where collectives are to run"
+        )
+
+
+QUESTIONS = (
+    links_down,
+    links_missing,
+    links_uneven,
+    mesh_partial,
+    cut_up,
+    small_groups,
+    model_unknown,
+)

@@ -1,0 +1,107 @@
+#include "coll/device/explain.h"
+
+#include <fmt/format.h>
+
+#include "base/units.h"
+#include "coll/device/call.h"
+#include "coll/device/direct.h"
+#include "coll/device/packets.h"
+#include "comm/device/device.h"
+#include "comm/state.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+PacketOp packet_op(plan::Op op) {
+  switch (op) {
+    case plan::Op::kAllGather: return PacketOp::kAllGather;
+    case plan::Op::kAllReduce: return PacketOp::kAllReduce;
+    case plan::Op::kReduceScatter: return PacketOp::kReduceScatter;
+    case plan::Op::kAllToAll: return PacketOp::kAllToAll;
+    case plan::Op::kBroadcast: break;
+  }
+  return PacketOp::kBroadcast;
+}
+
+Path path_of(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  if (device.size() == 1) return Path::kNone;
+  if (fits_packets(device, packet_op(op), block_bytes)) return Path::kPackets;
+  return fits_direct(device, packet_op(op), block_bytes) ? Path::kDirect : Path::kCopyEngines;
+}
+
+const char* name_of(Path path) {
+  switch (path) {
+    case Path::kNone: return "none";
+    case Path::kPackets: return "packets";
+    case Path::kDirect: return "direct";
+    case Path::kCopyEngines: break;
+  }
+  return "copy engines";
+}
+
+const char* meaning_of(Path path) {
+  switch (path) {
+    case Path::kNone: return "one rank: nothing is sent";
+    case Path::kPackets: return "one kernel, 8 bytes and a number in every 16, without a barrier";
+    case Path::kDirect: return "one kernel whose blocks store into the peers' memory";
+    case Path::kCopyEngines: break;
+  }
+  return "copy engines between barriers on the stream";
+}
+
+constexpr const char* kNoRdma = "there is no rdma lane for GPU memory yet";
+
+}  // namespace
+
+Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
+  comm::CallGuard guard(comm);
+  BRAID_RETURN_IF_ERROR(guard.status());
+  if (!guard.state().device)
+    return invalid_argument("explain: no call on GPU memory was made on this comm yet");
+  const comm::Device& device = *guard.state().device;
+  const bool is_one_buffer = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
+  const uint64_t block =
+      is_one_buffer ? bytes : bytes / static_cast<uint64_t>(std::max(device.size(), 1));
+  Explanation e{op,
+                bytes,
+                device.size(),
+                device.ordinal(),
+                path_of(device, op, block),
+                0,
+                device.link_cap_gbps(),
+                device.scratch_bytes()};
+  if (e.path == Path::kCopyEngines && block > 0)
+    e.host_share = static_cast<double>(host_part(device, op, block)) / static_cast<double>(block);
+  return e;
+}
+
+std::string to_words(const Explanation& e) {
+  std::string words =
+      fmt::format("{} of {} on {} GPUs: {} ({})\n", plan::op_name(e.op), format_bytes(e.bytes),
+                  e.num_ranks, name_of(e.path), meaning_of(e.path));
+  if (e.path == Path::kNone) return words;
+  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * (1 - e.host_share),
+                       e.link_cap_gbps > 0
+                           ? fmt::format(", held to {} GB/s by BRAID_LINK_CAP", e.link_cap_gbps)
+                           : "");
+  words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
+  words += fmt::format("  rdma   off: {}\n", kNoRdma);
+  if (e.path == Path::kCopyEngines)
+    words += fmt::format(
+        "  registered results are written in place, others go through {} of "
+        "scratch\n",
+        format_bytes(e.scratch_bytes));
+  return words;
+}
+
+std::string to_json(const Explanation& e) {
+  return fmt::format(R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
+                     R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
+                     R"({{"name":"pcie","state":"up","share":{}}},)"
+                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}]}})",
+                     plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
+                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma);
+}
+
+}  // namespace braid::coll::device

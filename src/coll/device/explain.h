@@ -1,0 +1,34 @@
+// What the next call on GPU memory would do, for people and for programs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "comm/comm.h"
+#include "plan/plan.h"
+
+namespace braid::coll::device {
+
+enum class Path { kNone, kPackets, kDirect, kCopyEngines };
+
+struct Explanation {
+  plan::Op op;
+  uint64_t bytes;  // as plan::Request counts: the buffer, or all ranks' blocks
+  int num_ranks;
+  int gpu;
+  Path path;
+  double host_share;       // of a message by copy engines
+  double link_cap_gbps;    // 0: not held
+  uint64_t scratch_bytes;  // where unregistered results land
+};
+
+/// For the comm's GPU. invalid_argument before the first call on GPU memory, which chooses it.
+/// Threads: as the comm's calls.
+Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes);
+
+/// One short paragraph; and an object with path, links [{name, share, state, why}], gpu, ranks.
+std::string to_words(const Explanation& explanation);
+std::string to_json(const Explanation& explanation);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,45 @@
+// Stage 1 on GPUs, on fake ones: what it chooses is the same on all ranks, and within reason; how
+// well it chooses only a GPU tells.
+#include "coll/device/tune.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <vector>
+
+#include "base/units.h"
+#include "coll/device/fake_sums.h"
+#include "support/gpu_ranks.h"
+
+namespace braid::coll::device {
+namespace {
+
+using test::GpuRank;
+
+TEST(DeviceTuning, AllRanksChooseTheSameShares) {
+  constexpr int kSize = 2;
+  sys::FakeCuda cuda(kSize);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  std::mutex mutex;
+  std::vector<std::vector<double>> chosen;
+  test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
+    const Status status =
+        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 4_MiB);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    std::vector<double> shares;
+    for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op).long_share);
+    const std::lock_guard lock(mutex);
+    chosen.push_back(shares);
+  });
+  ASSERT_EQ(chosen.size(), static_cast<size_t>(kSize));
+  EXPECT_EQ(chosen[0], chosen[1]);
+  for (const double share : chosen[0]) {
+    EXPECT_GE(share, 0);
+    EXPECT_LE(share, 0.27);
+  }
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+}  // namespace
+}  // namespace braid::coll::device

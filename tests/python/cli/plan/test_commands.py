@@ -1,0 +1,240 @@
+"""`braid plan` as a user meets it: help, JSON, pictures, one line and exit code 2 for bad input."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from braid.cli import main
+from braid.cli.plan import app
+
+ROOT = Path(__file__).parents[4]
+COMMANDS = get_command(app).commands
+TP = "tp --model llama3-70b --tp 4 --tokens 4096 --hw a100-nvlink3"
+LAYOUT = "what-if --by layout --model llama3-8b --hw h200-nvlink4 --batch 64"
+EXAMPLES = [
+    (name, example)
+    for name, command in COMMANDS.items()
+    for example in re.findall(r"Example: braid plan (.+?)(?:\n\n|$)", command.help, re.DOTALL)
+]
+
+
+@pytest.fixture
+def braid(monkeypatch, capsys):
+    """Runs a command line; gives exit code, output and errors."""
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["braid", "plan", *shlex.split(line)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        output = capsys.readouterr()
+        return stop.value.code or 0, output.out, output.err
+
+    monkeypatch.chdir(ROOT)
+    return run
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_and_json(name, braid):
+    code, out, _ = braid(f"{name} --help")
+    assert code == 0
+    assert f"Example: braid plan {name}" in " ".join(out.split())
+    assert "--json" in out
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_examples_of_the_help_run(name, example, braid, tmp_path):
+    line = " ".join(example.split()).replace("hardware.svg", str(tmp_path / "hardware.svg"))
+    assert line.startswith(name)
+    code, out, err = braid(line)
+    assert (code, err) == (0, "")
+    assert out
+    code, out, _ = braid(f"{line} --json")
+    document = json.loads(out)
+    assert code == 0
+    assert document["schema"].startswith("braid.plan")
+
+
+def test_the_published_case_in_json(braid):
+    _, out, _ = braid(f"{TP} --json")
+    document = json.loads(out)
+    keys = "schema command title inputs results rows notes warnings"
+    assert list(document) == keys.split()
+    found = {row["name"]: row for row in document["results"]}
+    assert found["nvlink.communication_s"]["value"] == pytest.approx(0.09648)
+    assert found["host_staged.communication_s"]["value"] == pytest.approx(1.81904)
+    assert found["host_staged.prefill_s"]["value"] == pytest.approx(2.7201, rel=1e-4)
+    assert set(found["nvlink.communication_s"]) == {
+        "name",
+        "label",
+        "value",
+        "unit",
+        "basis",
+        "origin",
+    }
+    assert found["nvlink.communication_s"]["basis"] == "measured"
+
+
+def test_the_published_case_for_people(braid):
+    _, out, _ = braid(TP)
+    for text in ("96.48 ms", "1819.04 ms", "2720.14 ms", "2740.17 ms", "-0.73%", "measured"):
+        assert text in out
+
+
+def test_a_measured_step_of_one_s_own(braid):
+    step = "--step-ms 878.57 --step-tokens 4379 --step-path nvlink"
+    _, given, _ = braid(f"{TP} {step} --json")
+    found = {row["name"]: row["value"] for row in json.loads(given)["results"]}
+    assert found["host_staged.prefill_s"] == pytest.approx(2.7201, rel=1e-4)
+
+
+def test_a_record_comes_before_the_tables(braid):
+    line = "collective all_reduce 256MiB -n 2 --hw h200-nvlink4 --algorithm auto --json"
+    _, without, _ = braid(line)
+    _, measured, _ = braid(f"{line} --record records/gpu_large_2.json")
+    assert json.loads(without)["rows"][0]["cells"]["likely"]["basis"] == "assumed"
+    cell = json.loads(measured)["rows"][0]["cells"]["likely"]
+    assert cell["basis"] == "measured"
+    assert "records/gpu_large_2.json" in cell["origin"]
+
+
+def test_svg_is_written(braid, tmp_path):
+    path = tmp_path / "step.svg"
+    code, _, _ = braid(f"timeline --compute-ms 420 --comm-ms 640 --svg {path}")
+    assert code == 0
+    assert path.read_text().startswith("<svg ")
+
+
+def test_a_figure_that_is_missed_ends_in_code_1(braid):
+    records = "records/gpu_small_2.json records/gpu_large_2.json"
+    assert braid(f"validate {records}")[0] == 0
+    assert braid(f"validate {records} --who braid")[0] == 1
+
+
+BAD = [
+    "tp --model llama-70b --tp 4 --tokens 4096 --hw a100-nvlink3",
+    "tp --model llama3-70b --tp 0 --tokens 4096 --hw a100-nvlink3",
+    "tp --model llama3-70b --tp 4 --tokens -1 --hw a100-nvlink3",
+    "tp --model llama3-70b --tp 4 --tokens 4096 --hw a100",
+    "tp --model llama3-70b --tp 4 --tokens 4096 --hw missing.json",
+    "tp --model llama3-70b --tp 4 --tokens 4096 --hw README.json",
+    "tp --model /nowhere/config.json --tp 4 --tokens 4096 --hw a100-nvlink3",
+    f"{TP} --path ethernet",
+    f"{TP} --mfu 0",
+    f"{TP} --mfu nan",
+    f"{TP} --peak-tflops -3",
+    f"{TP} --step-ms -3",
+    f"{TP} --step-ms 3",
+    f"{TP} --algorithm rings",
+    f"{TP} --record records/steady.json --who nccl",
+    "tp --model llama3-70b --tp 16 --nodes 2 --tokens 1 --hw a100-nvlink3",
+    "tp --model llama3-70b --tp 16 --nodes 2 --tokens 1 --hw a100-nvlink3 --nic-gbit 200",
+    "tp --model llama3-70b --tp 16 --tokens 1 --hw a100-nvlink3",
+    "tp --model llama3-70b --tp 2 --tokens 1 --hw records/gloo_2.json --who braid",
+    "ddp --gpus 8 --hw a100-nvlink3",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --model llama3-8b",
+    "ddp --gpus 8 --hw a100-nvlink3 --params two",
+    "ddp --gpus 8 --hw a100-nvlink3 --params -2B",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 1e999",
+    "ddp --gpus 8 --hw a100-nvlink3 --params nan",
+    "ddp --gpus 0 --hw a100-nvlink3 --params 2B",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --bucket 0",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --bucket 25Mb/s",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --layers 0",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --gradient-bytes nan",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --nodes -1",
+    "ddp --gpus 8 --hw a100-nvlink3 --params 2B --compute-ms inf",
+    "zero --gpus 8 --hw a100-nvlink3 --params 2B --element-bytes 0",
+    "fsdp --model gpt4 --gpus 8 --hw a100-nvlink3",
+    "fsdp --model llama3-8b --gpus 8 --hw a100-nvlink3 --gradient-bytes -1",
+    "pp --model llama3-8b --stages 0 --microbatches 1 --tokens 1 --hw a100-nvlink3",
+    "ep --model llama3-8b --tokens 1 --hw a100-nvlink3",
+    "mfu --hw a100-nvlink3 --gpus 0 --seq 1 --batch 1 --params 1B",
+    "mfu --hw a100-nvlink3 --gpus 8 --seq 0 --batch 1 --params 1B",
+    "mfu --hw a100-nvlink3 --gpus 8 --seq 1 --batch 1 --params 1B --step-ms -1",
+    "memory",
+    "memory --params 0",
+    "transfer --params 80B",
+    "transfer --params 1e308 --gbit 200",
+    "transfer --params 80B --gbit 1e-300",
+    "transfer --params 80B --gbit -1",
+    "transfer --gbit 200",
+    "transfer --size 0 --gbit 200",
+    "transfer --size 4XB --gbit 200",
+    "collective all_sum 1MiB -n 8 --hw a100-nvlink3",
+    "collective all_reduce 0 -n 8 --hw a100-nvlink3",
+    "collective -n 8 --hw a100-nvlink3 -- all_reduce -5",
+    "collective all_reduce 1MiB -n 0 --hw a100-nvlink3",
+    "collective all_reduce 1MiB -n 9 --hw a100-nvlink3",
+    "collective all_reduce 1MiB -n 8 --nodes 2 --hw a100-nvlink3",
+    "collective all_reduce 1MiB -n 8 --nodes 2 --hw a100-nvlink3 --network myrinet",
+    "collective all_gather 1MiB -n 8 --hw h100-nvlink4 --algorithm nvls",
+    "buckets --total 8GB -n 1 --hw a100-nvlink3",
+    "buckets --total 8GB -n 8 --hw a100-nvlink3 --sizes 0",
+    "buckets --total 0 -n 8 --hw a100-nvlink3",
+    "hw nothing",
+    "models nothing",
+    "what-if --model llama3-8b --by colour",
+    "what-if --model llama3-8b --tp 0",
+    "what-if --model llama3-8b --mfu 7",
+    "what-if --model llama3-8b --by layout",
+    f"{LAYOUT} --nodes 2",
+    f"{LAYOUT} --gpus 0",
+    f"{LAYOUT} --svg /nowhere/a.svg",
+    f"{LAYOUT} --svg records/steady.json",
+    f"{LAYOUT} --top 0",
+    "timeline --compute-ms 0",
+    "timeline --compute-ms 1 --mode some",
+    "explain busbq",
+    "check F99",
+    "validate missing.json",
+    "validate pyproject.toml",
+    "validate records/tuning.json",
+    "validate records/gpu_small_2.json --first 3",
+    "validate records/gpu_small_2.json --who nobody",
+]
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_line_and_code_2(line, braid):
+    code, out, err = braid(line)
+    assert (code, out) == (2, "")
+    assert err.startswith("braid: ")
+    assert err.count("\n") == 1, err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("line", ["tp", "tp --tp four", "nothing", "tp --colour red"])
+def test_usage_errors_end_in_code_2(line, braid):
+    assert braid(line)[0] == 2
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "vocab_size"])
+def test_a_config_with_a_missing_field(field, braid, tmp_path):
+    config = {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+        "vocab_size": 1000,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({k: v for k, v in config.items() if k != field}))
+    code, _, err = braid(f"models {path}")
+    assert code == 2
+    assert f"config.json has no {field}" in err
+
+
+def test_needs_no_compiled_module():
+    program = (
+        "import sys; sys.modules['braid._braid'] = None; sys.modules['numpy'] = None;"
+        "sys.argv = ['braid', 'plan', 'explain', 'busbw']; from braid.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "busbw" in done.stdout

@@ -1,0 +1,79 @@
+"""Curves: points exactly, lines in log-log between, the large ones' slope beyond."""
+
+import math
+
+import pytest
+
+from braid.plan.curve import Curve, fit, leave_out, median_error, worst_error
+
+
+def curve(*points):
+    return Curve.of("all_reduce", 8, points, "nvlink", "test")
+
+
+def test_points_come_back():
+    measured = curve((1 << 20, 10.0), (1 << 10, 5.0), (1 << 22, 33.0))
+    assert [measured.time_us(size) for size in (1 << 10, 1 << 20, 1 << 22)] == [5.0, 10.0, 33.0]
+
+
+def test_half_way_in_log_log_is_the_geometric_mean():
+    measured = curve((1 << 10, 4.0), (1 << 20, 9.0))
+    assert measured.time_us(1 << 15) == pytest.approx(6.0)
+
+
+def test_never_falls_between_rising_points():
+    measured = curve((1 << 10, 4.0), (1 << 15, 4.1), (1 << 20, 90.0), (1 << 30, 9e4))
+    times = [measured.time_us(2**i) for i in range(10, 31)]
+    assert times == sorted(times)
+
+
+def test_beyond_the_end_the_slope_of_the_large_ones_goes_on():
+    line = curve(*((size << 20, 7 + 2.0 * size) for size in (64, 128, 256, 512)))
+    assert line.time_us(1 << 30) == pytest.approx(7 + 2 * 1024)
+    assert line.slope_us_per_byte() == pytest.approx(2 / (1 << 20))
+
+
+def test_small_points_do_not_bend_the_slope():
+    with_latency = curve((1 << 10, 50.0), (1 << 29, 1000.0), (1 << 30, 2000.0))
+    assert with_latency.time_us(1 << 31) == pytest.approx(4000.0)
+
+
+def test_below_the_start_latency_stays():
+    assert curve((1 << 10, 4.0), (1 << 20, 9.0)).time_us(1) == 4.0
+
+
+def test_one_point_stands_for_its_neighbours_in_proportion():
+    one = curve((1 << 20, 100.0))
+    assert one.covers(1 << 21)
+    assert not one.covers((1 << 21) + 1)
+    assert not one.covers((1 << 19) - 1)
+    assert one.time_us(1 << 21) == pytest.approx(200.0)
+    assert one.time_us(1 << 19) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("points", [[], [(0, 1.0)], [(1, 0.0)], [(-4, 2.0)]])
+def test_refused(points):
+    with pytest.raises(ValueError, match="test: all_reduce on 8 ranks"):
+        curve(*points)
+
+
+def test_fit_finds_a_line_again():
+    found = fit([(i, 3 + 0.5 * i) for i in (1, 10, 100)], weight=lambda us: 1 / us)
+    assert (found.alpha_us, found.us_per_byte) == (pytest.approx(3), pytest.approx(0.5))
+    assert found.worst_error == pytest.approx(0, abs=1e-12)
+
+
+def test_leave_out_keeps_the_ends_and_every_second():
+    measured = curve(*((2**i, float(i + 1)) for i in range(7)))
+    assert [each.nbytes for each in leave_out(measured)] == [2, 8, 32]
+    assert [each.nbytes for each in leave_out(measured, first=2)] == [4, 16]
+
+
+def test_what_is_left_out_is_not_looked_at():
+    straight = [(2**i, 2.0**i) for i in range(5)]
+    bent = [*straight[:3], (8, 80.0), straight[4]]
+    omissions = leave_out(curve(*bent))
+    assert [each.predicted_us for each in omissions] == [pytest.approx(2), pytest.approx(8)]
+    assert worst_error(omissions) == pytest.approx(0.9)
+    assert median_error(omissions) == pytest.approx(0.45)
+    assert math.copysign(1, omissions[1].error) == -1

@@ -1,0 +1,144 @@
+"""Which source a prediction takes, and what it must not claim."""
+
+import pytest
+
+from braid.plan import hardware, network
+from braid.plan.basis import Basis
+from braid.plan.formulas import collectives
+from braid.plan.predict import Request, carry_factor, predict
+from braid.plan.wrong import PlanError
+
+MIB = 1 << 20
+A100 = hardware.find("a100-nvlink3").paths[0]
+H200 = hardware.find("h200-nvlink4").paths[0]
+H100 = hardware.find("h100-nvlink4").paths[0]
+MI300 = hardware.find("mi300x-xgmi").paths[0]
+
+
+def test_a_measured_size_is_given_back():
+    found = predict(Request("all_reduce", 64 * MIB, 8), A100)
+    assert (found.time_us.value, found.time_us.basis) == (684.6, Basis.MEASURED)
+    assert found.busbw_gbps == pytest.approx(171.54, rel=0.0013)
+
+
+def test_the_nearest_rank_count_comes_first():
+    assert predict(Request("all_reduce", 64 * MIB, 4), A100).time_us.value == 603
+
+
+def test_other_ranks_are_carried_over_and_say_so():
+    found = predict(Request("all_reduce", 2 * 1024 * MIB, 4), A100).time_us
+    assert found.basis is Basis.ASSUMED
+    assert "8 ranks" in found.origin
+    assert found.value == pytest.approx(16240 * 1.5 / 1.75)
+
+
+def test_where_the_switch_adds_its_bytes_carry_over():
+    """H200, 4 GiB, 4 to 7 GPUs: published bus bandwidths against the curve of 8."""
+    eight = next(c for c in H200.curves if (c.op, c.ranks) == ("all_reduce", 8))
+    for ranks, busbw in ((4, 363.3), (5, 414.2), (6, 435.6), (7, 460.0)):
+        us = eight.time_us(4096 * MIB) * carry_factor(eight, ranks)
+        found = collectives.busbw_gbps("all_reduce", ranks, 4096 * MIB, us)
+        assert found == pytest.approx(busbw, rel=0.025)
+
+
+def test_beyond_the_measured_sizes_is_assumed():
+    found = predict(Request("all_reduce", 32 * 1024 * MIB, 8), A100).time_us
+    assert found.basis is Basis.ASSUMED
+    slope = collectives.bus_factor("all_reduce", 8) / 235.3 / 1e3
+    assert found.value == pytest.approx(127997 + 16 * 1024 * MIB * slope, rel=0.005)
+
+
+def test_without_measurements_the_links_decide():
+    found = predict(Request("all_gather", 64 * MIB, 8), H100)
+    assert found.time_us.basis is Basis.ASSUMED
+    assert found.least_us.basis is Basis.SPECIFIED
+    assert found.least_us.value == pytest.approx(64 * MIB * 7 / 8 / 450e3)
+    assert found.time_us.value > found.least_us.value
+
+
+@pytest.mark.parametrize("name", hardware.names())
+@pytest.mark.parametrize("op", collectives.OPS)
+@pytest.mark.parametrize("nbytes", [1, MIB, 1024 * MIB, 16384 * MIB])
+def test_nothing_is_faster_than_the_specified_rate(name, op, nbytes):
+    node = hardware.find(name)
+    for ranks in range(2, node.gpus_per_node + 1):
+        found = predict(Request(op, nbytes, ranks), node.paths[0])
+        assert found.time_us.value >= found.least_us.value, found
+
+
+def test_more_bytes_take_longer():
+    times = [predict(Request("all_gather", 2**i, 8), H100).time_us.value for i in range(10, 35)]
+    assert times == sorted(times)
+
+
+def test_a_small_group_on_a_mesh_has_few_links():
+    two = predict(Request("all_gather", 1024 * MIB, 2), MI300)
+    eight = predict(Request("all_gather", 1024 * MIB, 8), MI300)
+    assert eight.busbw_gbps / two.busbw_gbps == pytest.approx(7, rel=0.05)
+
+
+def test_the_switch_adds_for_all_reduce_only():
+    ring = predict(Request("all_reduce", 1024 * MIB, 8), H100, algorithm="ring")
+    nvls = predict(Request("all_reduce", 1024 * MIB, 8), H100, algorithm="nvls")
+    assert ring.least_us.value / nvls.least_us.value == pytest.approx(1.556, rel=0.001)
+    with pytest.raises(PlanError, match="helps all_reduce only"):
+        predict(Request("all_gather", MIB, 8), H100, algorithm="nvls")
+    with pytest.raises(PlanError, match="NVSwitch of generation 3"):
+        predict(Request("all_reduce", MIB, 8), A100, algorithm="nvls")
+
+
+def test_small_messages_like_few_steps():
+    request = Request("all_reduce", 1024, 8)
+    times = [
+        predict(request, H100, algorithm=each).time_us.value for each in ("direct", "tree", "ring")
+    ]
+    assert times == sorted(times)
+
+
+def test_nodes_need_a_network_with_a_scope():
+    request = Request("all_reduce", 8e9, 8, 4)
+    with pytest.raises(PlanError, match="--nic-per"):
+        predict(request, H100)
+    per_gpu = predict(request, H100, network.given(200, "gpu"))
+    per_node = predict(request, H100, network.given(200, "node"))
+    assert per_gpu.least_us.value == pytest.approx(0.06e6)
+    assert per_node.least_us.value == pytest.approx(0.48e6)
+
+
+def test_inside_and_outside_overlap_at_best():
+    found = predict(Request("all_reduce", 4096 * MIB, 8, 4), H100, network.given(400, "gpu"))
+    assert found.most_us is not None
+    assert found.least_us.value < found.time_us.value < found.most_us.value
+    assert found.least_us.value < 22050 < found.most_us.value  # measured
+
+
+@pytest.mark.parametrize("path", [H100, MI300])
+def test_one_gpu_per_node_uses_its_nic_alone(path):
+    found = predict(Request("all_reduce", 1024 * MIB, 1, 4), path, network.given(400, "gpu"))
+    assert found.least_us.value == pytest.approx(1.5 * 1024 * MIB / 50e3)
+
+
+def test_one_rank_talks_to_nobody():
+    found = predict(Request("all_reduce", MIB, 1), H100)
+    assert (found.time_us.value, found.busbw_gbps) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (Request("all_sum", MIB, 8), "'all_sum' is no operation"),
+        (Request("all_reduce", 0, 8), "bytes: asked for 0"),
+        (Request("all_reduce", -1, 8), "bytes: asked for -1"),
+        (Request("all_reduce", float("nan"), 8), "bytes"),
+        (Request("all_reduce", MIB, 0), "ranks: asked for 0"),
+        (Request("all_reduce", MIB, 8, 0), "nodes: asked for 0"),
+    ],
+)
+def test_refused(request_, message):
+    with pytest.raises(PlanError, match=message):
+        predict(request_, H100)
+
+
+def test_unknown_algorithm():
+    with pytest.raises(PlanError, match="'rings' is no algorithm"):
+        predict(Request("all_reduce", MIB, 8), H100, algorithm="rings")

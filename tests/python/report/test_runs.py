@@ -1,0 +1,108 @@
+"""Records as curves and shares: every form, one convention."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from braid.errors import InvalidArgument
+from braid.report.runs import load
+
+RECORDS = Path(__file__).parents[3] / "records"
+
+
+def curve(run, op, who, mode=""):
+    return next(c for c in run.curves if (c.op, c.who, c.mode) == (op, who, mode))
+
+
+def test_bench():
+    run = load(RECORDS / "paced_421.json")
+    assert run.paced
+    assert run.title.endswith("links paced")
+    (ours,) = curve(run, "all_gather", "braid").points
+    (other,) = curve(run, "all_gather", "shm alone").points
+    assert ours.nbytes == 64 << 20
+    assert ours.gbps / other.gbps == pytest.approx(1.72, abs=0.01)
+    assert sum(run.shares[0].parts.values()) == pytest.approx(1)
+    assert {"command", "date", "commit", "host", "options"} - {"options"} <= run.facts.keys()
+
+
+def test_one_link_has_no_shares():
+    assert load(RECORDS / "gloo_2.json").shares == []
+
+
+def test_gpu_times_become_bandwidths():
+    """2 x H200, NCCL: 256 MiB from each rank in about 1.04 ms is 258 GB/s."""
+    run = load(RECORDS / "gpu_large_2.json")
+    assert (run.title, run.gpu) == ("2 x NVIDIA H200", "NVIDIA H200")
+    point = next(p for p in curve(run, "all_gather", "nccl").points if p.nbytes == 512 << 20)
+    assert point.gbps == pytest.approx(258, rel=0.01)
+    reduced = next(p for p in curve(run, "all_reduce", "nccl").points if p.nbytes == 256 << 20)
+    assert reduced.gbps == pytest.approx((256 << 20) / reduced.time_us / 1e3, rel=1e-4)
+
+
+def test_captured_calls_are_lines_of_their_own():
+    run = load(RECORDS / "gpu_small_2.json")
+    assert {c.mode for c in run.curves} == {"graph"}
+
+
+def newer(**changes):
+    """A record of the form braid.gpu/2 with one result."""
+    run = {"who": "braid", "family": "braid", "samples_us": [2.0], "median_us": 2.0, "p5_us": 2.0}
+    run |= {"p95_us": 2.0, "busbw_gbps": 380.0, "wrong": 0}
+    result = {"op": "all_gather", "bytes": 1 << 20, "total_bytes": 8 << 20, "dtype": "bfloat16"}
+    result |= {"mode": "eager", "calls_per_sample": 1, "host_share": 0.1, "absent": {}}
+    result["runs"] = [run, {**run, "who": "nccl", "family": "nccl", "wrong": 3}]
+    words = dict.fromkeys(("command", "commit", "driver", "cuda", "torch", "nccl", "braid"), "x")
+    host = {"cpu": "", "cores": 1, "memory_gib": 1.0, "kernel": ""}
+    return {
+        "schema": "braid.gpu/2", "date": "2026-11-21", "dirty": True, **words, "gpu": "NVIDIA H200",
+        "host": host, "ranks": 8, "sizes": "", "settings": {}, "options": {"NCCL_ALGO": "Ring"},
+        "results": [result], **changes,
+    }  # fmt: skip
+
+
+def test_newer_gpu_records(tmp_path):
+    path = tmp_path / "new.json"
+    path.write_text(json.dumps(newer()))
+    run = load(path)
+    assert [c.who for c in run.curves] == ["braid"]  # the other one had wrong bytes
+    assert run.curves[0].points[0].nbytes == 8 << 20
+    assert run.shares[0].parts == {"nvlink": 0.9, "host": 0.1}
+    assert run.facts["commit"] == "x, with changes"
+    assert run.facts["options"] == "NCCL_ALGO=Ring"
+
+
+def test_held_links_are_said(tmp_path):
+    """An experiment's rates must not look like the machine's."""
+    path = tmp_path / "held.json"
+    path.write_text(json.dumps(newer(options={"BRAID_LINK_CAP": "nvlink=200GB/s"})))
+    assert load(path).title == "8 x NVIDIA H200, links held to nvlink=200GB/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no JSON"),
+        ("[" * 99999, "no JSON"),
+        ("[]", "None cannot be drawn"),
+        ('{"schema": "braid.tuning/1"}', "'braid.tuning/1' cannot be drawn"),
+        ('{"schema": "braid.gpu/1"}', "the record has no field 'command'"),
+        ('{"schema": "braid.gpu/2"}', "record: asked for the fields"),
+        ('{"schema": "braid.bench/1", "results": 7}', "record: asked for the fields"),
+        (json.dumps(newer(options=7)), "record.options: asked for an object"),
+    ],
+)
+def test_refused(tmp_path, text, said):
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(InvalidArgument) as caught:
+        load(path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_no_file():
+    with pytest.raises(InvalidArgument, match="No such file"):
+        load(Path("/nowhere/x.json"))

@@ -1,0 +1,151 @@
+"""Warnings: each on a machine that deserves it, and none on one that is well."""
+
+from dataclasses import replace
+
+import pytest
+
+from braid.topo.facts import Gpu, GpuLink, Machine, Nic, Path, PeerAccess, Source
+from braid.topo.look import View
+from braid.topo.read import load, with_model
+from braid.topo.read.live import read_tree
+from braid.topo.roles import roles
+from braid.topo.verdicts import names, verdicts
+
+
+def codes(machine):
+    return {verdict.code: verdict for verdict in verdicts(machine)}
+
+
+def test_well(box, fixture_path):
+    assert codes(read_tree(box().root)).keys() == set()
+    assert codes(load(fixture_path("h100_x8.xml"))).keys() == set()
+    assert codes(load(fixture_path("p5en_x8.xml"))).keys() == set()
+
+
+def test_narrow_link(box):
+    """The second GPU sits in a slot with 8 lanes of generation 4."""
+    said = codes(read_tree(box(gpu_link=(4, 8)).root))
+    assert said["pcie-width"].text == "GPU1: PCIe x8 of x16"
+    assert said["pcie-width"].level == "warning"
+    assert said["pcie-speed"].level == "note"  # it may be idle
+
+
+def test_access_control(box):
+    said = codes(read_tree(box(control=0x1D).root))["acs"]
+    assert said.devices == ["0000:15:01.0", "0000:85:01.0"]
+    assert "and 1 more" in said.text
+
+
+def test_broken(fixture_path):
+    said = codes(load(fixture_path("broken_x4.txt")))
+    assert {"nvlink-missing", "nvlink-uneven", "nvlink-partial", "peer-path"} <= said.keys()
+    assert said["nvlink-missing"].devices == ["GPU2"]
+    assert "GPU2 has 10, GPU3 has 0, the others have 12" in said["nvlink-uneven"].text
+
+
+def test_frontend(fixture_path):
+    said = codes(load(fixture_path("h200_vm_x8.xml")))
+    assert "eth0, 10 Gbit/s" in said["frontend"].text
+
+
+def test_frontend_among_backend(fixture_path):
+    said = codes(load(fixture_path("h800_x8.txt")))["frontend-rdma"]
+    assert said.devices == ["mlx5_bond_0"]
+    assert said.fix == "NCCL_IB_HCA=^mlx5_bond_0"
+
+
+def test_far_nics(fixture_path):
+    said = codes(load(fixture_path("l20_x8.txt")))["nic-far"]
+    assert said.devices == ["GPU2", "GPU3", "GPU6", "GPU7"]
+    assert "NODE" in said.text
+
+
+def test_small_groups(fixture_path):
+    said = codes(load(fixture_path("mi300x_x8.txt")))
+    assert "64 of 448 GB/s" in said["small-groups"].text
+
+
+def test_cut_up(fixture_path):
+    assert codes(load(fixture_path("a100_mig_x2.txt")))["mig"].devices == ["GPU0"]
+
+
+def test_model_unknown(fixture_path):
+    machine = load(fixture_path("h100_x8.txt"))
+    assert "model-unknown" in codes(machine)
+    assert "model-unknown" not in codes(with_model(machine, "h100"))
+
+
+def test_no_gpu(server):
+    assert codes(read_tree(server.root)).keys() == {"no-gpu"}
+
+
+def pair(**parts):
+    gpus = [Gpu("GPU0"), Gpu("GPU1")]
+    return Machine(Source("live"), gpus=gpus, paths=[Path("GPU0", "GPU1", "PHB")], **parts)
+
+
+def test_peers():
+    assert codes(pair()).keys() == set()
+    refused = pair(peers=[PeerAccess("GPU0", "GPU1", "ok", "chipset")])
+    assert "chipset" in codes(refused)["no-p2p"].text
+    assert codes(replace(pair(), paths=[]))["peer-path"].devices == ["GPU0", "GPU1"]
+
+
+def test_iommu_and_gaps():
+    assert "iommu" in codes(pair(iommu=True))
+    assert codes(replace(pair(), source=Source("live", gaps=["x"])))["gap"].level == "note"
+
+
+def test_links_down():
+    down = pair(gpu_links=[GpuLink("GPU0", "GPU1", "nvlink", 17, inactive=1)])
+    assert "1 of 18 NVLinks are down" in codes(down)["nvlink-down"].text
+
+
+def test_down_nic():
+    nics = [Nic("mlx5_0", "infiniband", gbit=400, is_up=False)]
+    machine = replace(pair(nics=nics), paths=[*pair().paths, Path("GPU0", "mlx5_0", "PIX")])
+    assert "nic-down" in codes(machine)
+
+
+def test_roles():
+    """A DGX: one NIC by each GPU, a storage NIC, a front-end NIC that can RDMA too, management."""
+    nics = [
+        Nic("mlx5_0", "infiniband", gbit=400),
+        Nic("mlx5_1", "infiniband", gbit=400),
+        Nic("mlx5_2", "roce", gbit=200),
+        Nic("mlx5_3", "roce", gbit=200, has_default_route=True),
+        Nic("eno1", "ethernet", gbit=1),
+        Nic("ens9", "ethernet", gbit=25),
+    ]
+    paths = [Path("GPU0", "mlx5_0", "PIX"), Path("GPU1", "mlx5_1", "PXB")]
+    paths += [Path("GPU0", nic.name, "NODE") for nic in nics[2:]]
+    found = roles(View(replace(pair(nics=nics), paths=paths)))
+    assert list(found.values()) == [
+        "backend",
+        "backend",
+        "storage",
+        "frontend",
+        "out-of-band",
+        "frontend",
+    ]
+
+
+def test_speed_decides_where_nobody_is_near():
+    nics = [Nic("rdmap0", gbit=100), Nic("rdmap1", gbit=100), Nic("rdmap2", gbit=25)]
+    found = roles(View(pair(nics=nics)))
+    assert list(found.values()) == ["backend", "backend", "storage"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "text"),
+    [
+        ([], ""),
+        (["GPU0"], "GPU0"),
+        (["GPU0", "GPU1"], "GPU0, GPU1"),
+        (["GPU0", "GPU1", "GPU2", "GPU5", "mlx5_0"], "GPU0-2, GPU5, mlx5_0"),
+        ([f"a{i}" for i in range(0, 20, 2)], "a0, a2, a4, ... (10 devices)"),
+        (["CPU", "x9999999999999999999"], "CPU, x9999999999999999999"),
+    ],
+)
+def test_names(devices, text):
+    assert names(devices) == text
