@@ -87,7 +87,8 @@ class Processes {
   static int child(const Identity& identity, const std::function<int(Group&)>& body,
                    int64_t join_ns) {
     auto group = Group::join(identity, Config(), Deadline::after_ns(join_ns));
-    if (!group.ok() || !(*group)->barrier("all here", soon()).ok()) return kNoGroup;
+    if (!group.ok()) return kNoGroup;
+    if (!(*group)->barrier("all here", Deadline::after_ns(join_ns)).ok()) return kNoGroup;
     meet_at(identity.size);
     return body(**group);
   }
