@@ -79,7 +79,11 @@ def first_screen() -> str:
         for run in result.runs
     )
     multicast = " NVLink multicast off," if last.options.get("NCCL_NVLS_ENABLE") == "0" else ""
-    links = ", ".join(f"[{name}](records/{name})" for ranks in counts for name in names_of(ranks))
+    links = ", ".join(
+        f"[{name}](records/{name}) of commit {_load(name).commit[:7]}"
+        for ranks in counts
+        for name in names_of(ranks)
+    )
     best = (
         " In brackets against the fastest of NCCL's settings and torch's symmetric memory."
         if has_others

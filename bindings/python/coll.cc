@@ -266,7 +266,7 @@ double host_share(PyComm& self, int gpu, const std::string& op) {
   double share = 0;
   run([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-      share = device.host_share(parsed.value());
+      share = device.host_share(parsed.value()).long_share;
       return Status();
     });
   });

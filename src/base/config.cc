@@ -60,6 +60,23 @@ constexpr Option kOptions[] = {
      "Messages that go by packets are not held."},
     {"BRAID_LOG", OptionType::kString, "warn",
      "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
+    {"BRAID_NCCL", OptionType::kBool, "on",
+     "Under NCCL's name (libbraid-nccl.so): take calls over; off hands everything to NCCL."},
+    {"BRAID_NCCL_GROUPED", OptionType::kBool, "off",
+     "Promise: when a rank groups ncclSend and ncclRecv of one size to and from every rank, blocks "
+     "one behind the other, all ranks do, so that the group is an all-to-all."},
+    {"BRAID_NCCL_LEAST", OptionType::kBytes, "0",
+     "Smallest message (all ranks' blocks together) that is taken over from NCCL."},
+    {"BRAID_NCCL_MOST", OptionType::kBytes, "0",
+     "Largest message that is taken over from NCCL; 0 for no limit."},
+    {"BRAID_NCCL_OPS", OptionType::kString, "all",
+     "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
+     "reduce_scatter, broadcast, all_to_all."},
+    {"BRAID_NCCL_REAL", OptionType::kString, "",
+     "Absolute path of the real libnccl.so.2; empty looks for it."},
+    {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",
+     "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: its users may let a rank "
+     "be late for as long as it takes to write a checkpoint."},
     {"BRAID_PACE", OptionType::kString, "",
      "Slow links down on purpose: link=rate[@latency],... such as "
      "shm=400MB/s,staged=200MB/s@50us."},

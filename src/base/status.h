@@ -99,10 +99,10 @@ Status internal_error(fmt::format_string<Args...> f, Args&&... args) {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value)
-      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit by design
-  Result(Status status)
-      : state_(std::in_place_index<1>, std::move(status)) {}  // NOLINT: implicit by design
+  // Implicit by design, so that functions return either. NOLINTBEGIN(google-explicit-constructor)
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Status status) : state_(std::in_place_index<1>, std::move(status)) {}
+  // NOLINTEND(google-explicit-constructor)
 
   bool ok() const noexcept { return state_.index() == 0; }
   Status status() const { return ok() ? Status() : std::get<1>(state_); }

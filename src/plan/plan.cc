@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "base/rounding.h"
 #include "base/text.h"
 
 namespace braid::plan {
@@ -23,8 +24,6 @@ constexpr uint64_t kCellsPerBlock = 64;
 constexpr uint64_t kMinCellBytes = 4 << 10;
 // One cache line: cells never share one, and no element of any dtype straddles two cells.
 constexpr uint64_t kCellAlign = 64;
-
-uint64_t round_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
 // num_cells * share / kWhole as whole part and remainder, without 128-bit arithmetic: q * 2^16 + r
 // times a share of at most 2^16 stays in 64 bits when the two terms are kept apart.

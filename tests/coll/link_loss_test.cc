@@ -22,7 +22,7 @@ using test::run_comms;
 using transport::LinkSwitch;
 using transport::PacedLane;
 
-constexpr uint64_t kCount = 400'000;  // 1.6 MB of float32
+constexpr uint64_t kElements = 400'000;  // 1.6 MB of float32
 
 const test::Options kThreeLinks = {{"BRAID_LINKS", "shm,staged,rdma"},
                                    {"BRAID_PACE", "shm=160MB/s,staged=80MB/s,rdma=40MB/s"},
@@ -35,16 +35,16 @@ PacedLane& lane_of(comm::Comm& comm, size_t link) {
 
 // One all_reduce with data of this call; EXPECTs every element.
 void checked_call(comm::Comm& comm, int call) {
-  std::vector<float> buf(kCount);
+  std::vector<float> buf(kElements);
   const auto value = [&](int rank, uint64_t i) {
     return static_cast<float>(
         (i * 31 + static_cast<uint64_t>(call) * 7 + static_cast<uint64_t>(rank)) % 1021);
   };
-  for (uint64_t i = 0; i < kCount; ++i) buf[i] = value(comm.rank(), i);
+  for (uint64_t i = 0; i < kElements; ++i) buf[i] = value(comm.rank(), i);
   const Status status =
-      coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+      coll::all_reduce(comm, buf.data(), buf.data(), kElements, Dtype::kFloat32, RedOp::kSum);
   ASSERT_TRUE(status.ok()) << "call " << call << ": " << status.to_string();
-  for (uint64_t i = 0; i < kCount; ++i) {
+  for (uint64_t i = 0; i < kElements; ++i) {
     float sum = 0;
     for (int r = 0; r < comm.size(); ++r) sum += value(r, i);
     ASSERT_EQ(buf[i], sum) << "call " << call << " index " << i;
@@ -52,7 +52,7 @@ void checked_call(comm::Comm& comm, int call) {
 }
 
 uint32_t share_now(comm::Comm& comm, size_t link) {
-  return comm.plan_for({plan::Op::kAllReduce, kCount * 4, comm.size()}).shares[link];
+  return comm.plan_for({plan::Op::kAllReduce, kElements * 4, comm.size()}).shares[link];
 }
 
 void cut_and_return(size_t link, int size) {
@@ -112,10 +112,10 @@ TEST(LinkLoss, LastLinkGivesTimeoutOrUnavailable) {
   run_comms(2, options, [&](comm::Comm& comm) {
     checked_call(comm, 0);
     for (size_t link = 0; link < 2; ++link) lane_of(comm, link).set_link(LinkSwitch::kCut);
-    std::vector<float> buf(kCount, 1.0F);
+    std::vector<float> buf(kElements, 1.0F);
     const int64_t start_ns = now_ns();
     const Status status =
-        coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+        coll::all_reduce(comm, buf.data(), buf.data(), kElements, Dtype::kFloat32, RedOp::kSum);
     EXPECT_TRUE(status.code() == Code::kTimeout || status.code() == Code::kUnavailable)
         << status.to_string();
     EXPECT_LT(now_ns() - start_ns, 5_s);
@@ -134,9 +134,9 @@ TEST(LinkLoss, LinksOfADeadRankAreNotTheCause) {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
       comm.state().group->report(peer_lost("rank 2 is gone"));
     });
-    std::vector<float> buf(kCount, 1.0F);
+    std::vector<float> buf(kElements, 1.0F);
     const Status status =
-        coll::all_reduce(comm, buf.data(), buf.data(), kCount, Dtype::kFloat32, RedOp::kSum);
+        coll::all_reduce(comm, buf.data(), buf.data(), kElements, Dtype::kFloat32, RedOp::kSum);
     EXPECT_EQ(status.code(), Code::kPeerLost) << status.to_string();
     monitor.join();
   });

@@ -8,7 +8,7 @@
 namespace braid::fabric {
 namespace {
 
-Fabric sample() {
+Fabric sample_gpus() {
   braid::testing::FakeMachine machine;
   Fabric fabric = merge(std::vector<Node>(8, machine.node()));
   fabric.links = gpu_links(fabric);
@@ -16,23 +16,23 @@ Fabric sample() {
 }
 
 TEST(FabricHash, IsSixteenHexDigitsAndStable) {
-  const std::string hash = fabric_hash(sample());
+  const std::string hash = fabric_hash(sample_gpus());
   EXPECT_EQ(hash.size(), 16u);
   EXPECT_EQ(hash.find_first_not_of("0123456789abcdef"), std::string::npos);
-  EXPECT_EQ(hash, fabric_hash(sample()));
+  EXPECT_EQ(hash, fabric_hash(sample_gpus()));
   // A published function: a cache written by an older build must be found again.
   EXPECT_EQ(fabric_hash(Fabric{}), "eb6fcc53b2b6ae40") << fingerprint(Fabric{});
 }
 
 template <typename Change>
 std::string hash_after(Change change) {
-  Fabric fabric = sample();
+  Fabric fabric = sample_gpus();
   change(fabric);
   return fabric_hash(fabric);
 }
 
 TEST(FabricHash, ChangesWithWhatATuningDependsOn) {
-  const std::string hash = fabric_hash(sample());
+  const std::string hash = fabric_hash(sample_gpus());
   EXPECT_NE(hash, hash_after([](Fabric& f) { f.node_of_rank.pop_back(); }));
   EXPECT_NE(hash, hash_after([](Fabric& f) { f.nodes[0].cpus[0].num_cores = 2; }));
   EXPECT_NE(hash, hash_after([](Fabric& f) { f.nodes[0].gpus[3].num_nvlinks = 8; }));
@@ -46,7 +46,7 @@ TEST(FabricHash, ChangesWithWhatATuningDependsOn) {
 }
 
 TEST(FabricHash, IgnoresNamesAddressesAndMemory) {
-  const std::string hash = fabric_hash(sample());
+  const std::string hash = fabric_hash(sample_gpus());
   EXPECT_EQ(hash,
             hash_after([](Fabric& f) { f.nodes[0].name = f.nodes[0].host_id = "elsewhere"; }));
   EXPECT_EQ(hash, hash_after([](Fabric& f) { f.nodes[0].cpus[0].memory_bytes += 4096; }));

@@ -45,14 +45,15 @@ void meet_at(int target) {
 
 class Processes {
  public:
-  // Each child joins as a rank of one job and ends with what `body` returns.
-  Processes(int size, const std::function<int(Group&)>& body) {
+  // Each child joins as a rank of one job, or gives up after `join_ns`, and ends with what `body`
+  // returns.
+  Processes(int size, const std::function<int(Group&)>& body, int64_t join_ns = 20_s) {
     const Identity job = draw_job(size);
     void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     arrivals = new (shared) std::atomic<int>(0);
     for (int rank = 0; rank < size; ++rank) {
       const pid_t pid = ::fork();
-      if (pid == 0) ::_exit(child(as_rank(job, rank), body));
+      if (pid == 0) ::_exit(child(as_rank(job, rank), body, join_ns));
       pids_.push_back(pid);
     }
   }
@@ -63,6 +64,12 @@ class Processes {
       ::waitpid(pid, nullptr, 0);
     }
     ::munmap(arrivals, 4096);
+  }
+  // Until every child is in the group.
+  void await_all() const {
+    const Deadline deadline = soon();
+    while (*arrivals < static_cast<int>(pids_.size()) && !deadline.passed()) ::usleep(500);
+    EXPECT_GE(*arrivals, static_cast<int>(pids_.size()));
   }
   void kill(int rank, int signal) const { ::kill(pids_[static_cast<size_t>(rank)], signal); }
   // The exit code, or -signal.
@@ -77,9 +84,11 @@ class Processes {
  private:
   // Nobody starts to die before all are in the group, which a barrier of the group itself cannot
   // promise: rank 0 may be through it while the store in rank 0 still has to tell the others.
-  static int child(const Identity& identity, const std::function<int(Group&)>& body) {
-    auto group = Group::join(identity, Config(), soon());
-    if (!group.ok() || !(*group)->barrier("all here", soon()).ok()) return kNoGroup;
+  static int child(const Identity& identity, const std::function<int(Group&)>& body,
+                   int64_t join_ns) {
+    auto group = Group::join(identity, Config(), Deadline::after_ns(join_ns));
+    if (!group.ok()) return kNoGroup;
+    if (!(*group)->barrier("all here", Deadline::after_ns(join_ns)).ok()) return kNoGroup;
     meet_at(identity.size);
     return body(**group);
   }
@@ -183,15 +192,28 @@ TEST(Death, AForkedChildMayDestroyItsCopy) {
   for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank), kOk) << "rank " << rank;
 }
 
+int exchange_until_lost(Group& group) {
+  while (true) {
+    const Status status = group.exchange("busy", std::string(10'000, 'x'), soon()).status();
+    if (!status.ok()) return status.code() == Code::kPeerLost ? kOk : kWrongCode;
+  }
+}
+
 TEST(Death, KilledFromOutsideAtAnyMoment) {
   for (int round = 0; round < 10; ++round) {
-    Processes ranks(3, [](Group& group) {
-      while (true) {
-        const Status status = group.exchange("busy", std::string(10'000, 'x'), soon()).status();
-        if (!status.ok()) return status.code() == Code::kPeerLost ? kOk : kWrongCode;
-      }
-    });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 + 7 * round));
+    Processes ranks(3, exchange_until_lost);
+    ranks.await_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1 + 7 * round));
+    ranks.kill(1, SIGKILL);
+    EXPECT_EQ(ranks.wait(1), -SIGKILL);
+    for (const int rank : {0, 2}) EXPECT_EQ(ranks.wait(rank), kOk) << "rank " << rank;
+  }
+}
+
+TEST(Death, KilledFromOutsideAroundTheJoin) {
+  for (int round = 0; round < 5; ++round) {
+    Processes ranks(3, exchange_until_lost, 2_s);
+    std::this_thread::sleep_for(std::chrono::milliseconds(7 * round));
     ranks.kill(1, SIGKILL);
     EXPECT_EQ(ranks.wait(1), -SIGKILL);
     for (const int rank : {0, 2}) {

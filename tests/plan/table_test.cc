@@ -20,7 +20,7 @@ TuningEntry entry_of(Op op, int num_ranks, uint64_t bytes, Shares shares) {
   return entry;
 }
 
-TuningTable sample() {
+TuningTable sample_table() {
   TuningTable table("abc123", {"shm", "staged"});
   table.put(entry_of(Op::kAllGather, 4, 64 << 20, {50000, 15536}));
   table.put(entry_of(Op::kAllGather, 4, 1 << 20, {60000, 5536}));
@@ -41,14 +41,14 @@ std::string refusal(std::string_view text, std::string_view hash = "abc123") {
 
 // The sample's text with one piece replaced.
 std::string with(const std::string& from, const std::string& to) {
-  std::string text = sample().to_json();
+  std::string text = sample_table().to_json();
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from << " is not in " << text;
   return text.replace(at, from.size(), to);
 }
 
 TEST(TuningTable, FindsTheClassOfAnEntry) {
-  const TuningTable table = sample();
+  const TuningTable table = sample_table();
   ASSERT_NE(table.find(Op::kAllGather, 4, 26), nullptr);
   EXPECT_EQ(table.find(Op::kAllGather, 4, 26)->shares, (Shares{50000, 15536}));
   EXPECT_EQ(table.find(Op::kAllGather, 4, 25), nullptr);
@@ -58,7 +58,7 @@ TEST(TuningTable, FindsTheClassOfAnEntry) {
 }
 
 TEST(TuningTable, NearestPrefersTheLargerOfTwo) {
-  const TuningTable table = sample();  // all_gather on 4 ranks: classes 20 and 26
+  const TuningTable table = sample_table();  // all_gather on 4 ranks: classes 20 and 26
   EXPECT_EQ(table.nearest(Op::kAllGather, 4, 0)->bytes, uint64_t{1} << 20);
   EXPECT_EQ(table.nearest(Op::kAllGather, 4, 22)->bytes, uint64_t{1} << 20);
   EXPECT_EQ(table.nearest(Op::kAllGather, 4, 23)->bytes, uint64_t{64} << 20);
@@ -67,7 +67,7 @@ TEST(TuningTable, NearestPrefersTheLargerOfTwo) {
 }
 
 TEST(TuningTable, PutReplacesTheSameClass) {
-  TuningTable table = sample();
+  TuningTable table = sample_table();
   table.put(entry_of(Op::kAllGather, 4, (64 << 20) - 5, {1, kWhole - 1}));
   EXPECT_EQ(table.num_entries(), 3u);
   EXPECT_EQ(table.find(Op::kAllGather, 4, 26)->shares[0], 1u);
@@ -80,7 +80,7 @@ TEST(TuningTableDeathTest, SharesMustFit) {
 }
 
 TEST(TuningTableJson, RoundTripsExactly) {
-  const TuningTable table = sample();
+  const TuningTable table = sample_table();
   const std::string text = table.to_json();
   const Result<TuningTable> read = TuningTable::parse(text, "abc123");
   ASSERT_TRUE(read.ok()) << read.status().message();
@@ -108,8 +108,9 @@ TEST(TuningTableJson, RefusesAnotherVersionOrFabric) {
   EXPECT_NE(
       refusal(with("\"version\": 1", "\"version\": 2")).find("version is 2, this build reads 1"),
       std::string::npos);
-  EXPECT_NE(refusal(sample().to_json(), "def").find("is of fabric 'abc123', this one is 'def'"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(sample_table().to_json(), "def").find("is of fabric 'abc123', this one is 'def'"),
+      std::string::npos);
 }
 
 TEST(TuningTableJson, NamesThePlaceOfABadValue) {
@@ -148,7 +149,7 @@ TEST(TuningTableJson, DeepNestingCostsNothing) {
 }
 
 TEST(TuningTableJson, DamagedTextNeverCrashes) {
-  const std::string good = sample().to_json();
+  const std::string good = sample_table().to_json();
   std::mt19937_64 rng(5);
   for (int round = 0; round < 1000; ++round) {
     std::string text = good;

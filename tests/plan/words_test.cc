@@ -19,25 +19,25 @@ std::vector<fabric::Link> two_links() {
   return links;
 }
 
-Plan sample() {
+Plan sample_plan() {
   return {{Op::kAllGather, 64 << 20, 4}, {49152, 16384}, 65536, 1.5e6, "they finish together"};
 }
 
 TEST(Words, SayEveryLinkItsPartAndTheReason) {
-  const std::string words = to_words(sample(), two_links());
+  const std::string words = to_words(sample_plan(), two_links());
   for (const char* part : {"all_gather", "4 ranks", "shm", "75.0 %", "rdma:tcp:lo", "25.0 %",
                            "paced", "shares x16:0", "because they finish together"})
     EXPECT_NE(words.find(part), std::string::npos) << part << " is not in:\n" << words;
 }
 
 TEST(Words, SayWhenThereIsNoPrediction) {
-  Plan plan = sample();
+  Plan plan = sample_plan();
   plan.predicted_ns = 0;
   EXPECT_NE(to_words(plan, two_links()).find("no prediction"), std::string::npos);
 }
 
 TEST(Json, HasStableFields) {
-  const auto json = nlohmann::json::parse(to_json(sample(), two_links()));
+  const auto json = nlohmann::json::parse(to_json(sample_plan(), two_links()));
   EXPECT_EQ(json["op"], "all_gather");
   EXPECT_EQ(json["bytes"], 64 << 20);
   EXPECT_EQ(json["size_class"], 26);
@@ -53,11 +53,11 @@ TEST(Json, HasStableFields) {
 TEST(Json, NamesThatAreNotTextDoNotThrow) {
   std::vector<fabric::Link> links = two_links();
   links[0].name = "\xff\xfe\"";
-  EXPECT_TRUE(nlohmann::json::accept(to_json(sample(), links)));
+  EXPECT_TRUE(nlohmann::json::accept(to_json(sample_plan(), links)));
 }
 
 TEST(WordsDeathTest, SharesMustFitTheLinks) {
-  EXPECT_DEATH(to_words(sample(), std::vector<fabric::Link>(3)), "2 shares for 3 links");
+  EXPECT_DEATH(to_words(sample_plan(), std::vector<fabric::Link>(3)), "2 shares for 3 links");
 }
 
 }  // namespace

@@ -43,8 +43,6 @@ inline bool is_paced(LaneKind kind) {
 inline constexpr uint32_t kTestDepth = 5;  // odd, so that wraps fall on every slot
 inline constexpr uint32_t kTestSlotBytes = 4096;
 
-inline Deadline test_deadline() { return Deadline::after_ns(30'000'000'000); }
-
 inline Result<std::unique_ptr<transport::Lane>> open_lane(LaneKind kind, group::Group& group,
                                                           transport::Doorbell& doorbell) {
   const transport::HostLaneOptions host{.slot_bytes = kTestSlotBytes, .depth_pieces = kTestDepth};

@@ -22,6 +22,8 @@
 
 namespace braid::test {
 
+inline Deadline test_deadline() { return Deadline::after_ns(30'000'000'000); }
+
 /// What the ranks share: one round per exchange, numbered alike on all ranks.
 class ThreadHub {
  public:

@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-std::byte pattern(uint64_t i) { return static_cast<std::byte>(i * 131 + (i >> 12)); }
+std::byte byte_of(uint64_t i) { return static_cast<std::byte>(i * 131 + (i >> 12)); }
 
 // Runs `body` in a forked process and returns its exit code, or -signal.
 template <typename Body>
@@ -47,8 +47,8 @@ TEST_P(SegmentSizes, IsZeroedAndSeenByAPeer) {
   ASSERT_TRUE(peer.ok()) << peer.status().to_string();
   EXPECT_EQ(peer->fd(), -1);
   EXPECT_NE(peer->data(), made->data());
-  for (uint64_t i = 0; i < bytes; ++i) made->data()[i] = pattern(i);
-  for (uint64_t i = 0; i < bytes; ++i) ASSERT_EQ(peer->data()[i], pattern(i)) << i;
+  for (uint64_t i = 0; i < bytes; ++i) made->data()[i] = byte_of(i);
+  for (uint64_t i = 0; i < bytes; ++i) ASSERT_EQ(peer->data()[i], byte_of(i)) << i;
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, SegmentSizes,

@@ -268,6 +268,25 @@ def options() -> None:
         print(f"{name}  {kind}, default {default or 'empty'}\n    {text}")
 
 
+@app.command()
+def nccl_env() -> None:
+    """Print the line that puts braid in NCCL's place: env $(braid nccl-env) torchrun train.py."""
+    from braid.cli import nccl
+
+    path = nccl.library()
+    if path is None:
+        fail(f"nccl-env: {nccl.FILE} is not beside the package")
+    print(f"LD_PRELOAD={nccl.preload(path)}")
+
+
+@app.command()
+def nccl_check() -> None:
+    """Say what the drop-in for NCCL finds here, and try it on the GPUs: half a minute."""
+    from braid.cli import nccl
+
+    raise typer.Exit(nccl.check())
+
+
 app.command(epilog=report.EPILOG)(report.report)
 
 

@@ -12,6 +12,7 @@
 // copied out when everyone's has landed.
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -26,13 +27,10 @@ namespace {
 constexpr int kSegmentChannel = 0;
 constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;
-constexpr uint64_t kUnit = 256;  // slices and pieces hold whole elements and begin aligned
 constexpr uint64_t kSmallPiece = 4 << 20;   // a copy below it pays more for its start than it hides
 constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hides behind the first
 constexpr uint64_t kMostPieces = 4;
 constexpr uint64_t kLastingBlocks = 16;  // a sum has twice as long as one of reduce_scatter
-
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /// The scratch: operands of my slice, one slot per source, in its first part; others' results of a
 /// segment, laid out as the segment is, in its second.

@@ -14,6 +14,7 @@
 // and is copied out at its end.
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
@@ -26,14 +27,10 @@ namespace braid::coll::device {
 namespace {
 
 constexpr int kStepsChannel = 0;
-constexpr int kLandedChannel = 1;
+constexpr int kPieceLandedChannel = 1;
 constexpr int kStagesChannel = 2;  // sees half barriers only
-constexpr uint64_t kUnit = 256;
 constexpr uint64_t kPiece = 32 << 20;
 constexpr uint64_t kSmallSlice = 4 << 20;  // a copy below it pays more for its start than it hides
-
-uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return divided_up(bytes, unit) * unit; }
 
 class Broadcast {
  public:
@@ -112,7 +109,7 @@ class Broadcast {
   Status copy_out(uint64_t stage, uint64_t bytes) {
     const sys::Stream copies = device_.side(comm::Device::kCopies);
     BRAID_RETURN_IF_ERROR(pushes_.join(copies));
-    BRAID_RETURN_IF_ERROR(device_.barrier(copies, kLandedChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.barrier(copies, kPieceLandedChannel, signature_));
     if (device_.rank() == root_) return {};
     return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
                         std::min(bytes, bytes_ - stage));

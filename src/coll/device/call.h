@@ -49,7 +49,10 @@ class Call {
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };
 
-/// Bytes at the end of every block that go over the host link: a multiple of 256, 0 when the
+/// Parts of a buffer begin and end at multiples of it: whole elements, aligned for every access.
+inline constexpr uint64_t kUnit = 256;
+
+/// Bytes at the end of every block that go over the host link: a multiple of kUnit, 0 when the
 /// message is too small to gain. Depends on nothing that ranks may have differently, such as
 /// addresses: all cut their blocks at one place.
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);

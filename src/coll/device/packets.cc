@@ -15,7 +15,7 @@ namespace braid::coll::device {
 
 namespace {
 
-Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
       return device.kernel(kernels::copies_fatbin(), "braid_packets_all_gather");
@@ -77,7 +77,7 @@ Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& c
   args.bytes = call.bytes;
   args.path = shape.path;
   args.root = call.root;
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, kernel_of(device, call));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, packet_kernel(device, call));
   return sys::launch(device.cuda(), kernel, {shape.num_blocks, shape.num_threads, 0}, stream, args);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "coll/device/pushes.h"
 
 namespace braid::coll::device {
@@ -14,8 +15,6 @@ constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin a
 constexpr uint64_t kLeastPiece = 8 << 20;
 constexpr uint64_t kMostPiece = 32 << 20;
 constexpr uint64_t kMostSlots = 8;  // a round's marks are three: 24
-
-uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 /// One exchange under way.
 class Rounds {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "coll/device/collectives.h"
 #include "sys/cuda/owned.h"
 
@@ -43,22 +44,10 @@ class Tuner {
   Status close() { return device_.unregister_memory(recv_.get()); }
 
   Status tune(plan::Op op) {
-    std::vector<Tried> coarse;
-    for (const double share : kShares) coarse.push_back({share, {}});
-    BRAID_RETURN_IF_ERROR(time_all(op, coarse));
-    const double about = best_of(coarse).share;
-    std::vector<Tried> fine = {{0, {}}};
-    if (about > 0) fine.push_back({about, {}});
-    for (const double step : kSteps)
-      if (about > 0 && about + step > 0) fine.push_back({about + step, {}});
-    BRAID_RETURN_IF_ERROR(time_all(op, fine));
-    const Tried& best = best_of(fine);
-    const double alone_us = fine.front().median_us();
-    const bool is_worth_it = best.median_us() < alone_us * (1 - kLeastGain);
-    device_.set_host_share(op, is_worth_it ? best.share : 0);
-    log::info("coll",
-              "gpu {}: {}: {:.1f} us over NVLink alone, {:.1f} us with {} % over the host link",
-              device_.ordinal(), plan::op_name(op), alone_us, best.median_us(), 100 * best.share);
+    BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, block_bytes_ / 4));
+    BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, block_bytes_));
+    device_.set_host_share(op, {seen_bytes(op, block_bytes_ / 4), seen_bytes(op, block_bytes_),
+                                short_share, long_share});
     return {};
   }
 
@@ -80,24 +69,52 @@ class Tuner {
     });
   }
 
-  Status time_all(plan::Op op, std::vector<Tried>& tried) {
+  static bool is_one_buffer(plan::Op op) {
+    return op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
+  }
+  /// What host_part() is asked about: a block, or the buffer, which is two of them.
+  static uint64_t seen_bytes(plan::Op op, uint64_t block_bytes) {
+    return is_one_buffer(op) ? 2 * block_bytes : block_bytes;
+  }
+
+  Result<double> best_share(plan::Op op, uint64_t block_bytes) {
+    std::vector<Tried> coarse;
+    for (const double share : kShares) coarse.push_back({share, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, coarse));
+    const double about = best_of(coarse).share;
+    std::vector<Tried> fine = {{0, {}}};
+    if (about > 0) fine.push_back({about, {}});
+    for (const double step : kSteps)
+      if (about > 0 && about + step > 0) fine.push_back({about + step, {}});
+    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, fine));
+    const Tried& best = best_of(fine);
+    const double alone_us = fine.front().median_us();
+    log::info("coll",
+              "gpu {}: {} of {}: {:.1f} us over NVLink alone, {:.1f} us with {} % over the host "
+              "link",
+              device_.ordinal(), plan::op_name(op), format_bytes(seen_bytes(op, block_bytes)),
+              alone_us, best.median_us(), 100 * best.share);
+    return best.median_us() < alone_us * (1 - kLeastGain) ? best.share : 0;
+  }
+
+  Status time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried) {
     for (int round = 0; round < kRounds; ++round)
       for (Tried& one : tried) {
         device_.set_host_share(op, one.share);
-        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op));
+        BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
         BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
         if (round > 0) one.times_us.push_back(slowest_us);
       }
     return {};
   }
 
-  Result<double> time_calls(plan::Op op) {
+  Result<double> time_calls(plan::Op op, uint64_t block_bytes) {
     sys::Cuda& cuda = device_.cuda();
     const sys::Stream stream = stream_.get();
     // Ranks meet before the clock starts: otherwise the first to come measures its own waiting.
     BRAID_RETURN_IF_ERROR(barrier(device_, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
-    for (int call = 0; call < kCalls; ++call) BRAID_RETURN_IF_ERROR(run(op, stream));
+    for (int call = 0; call < kCalls; ++call) BRAID_RETURN_IF_ERROR(run(op, block_bytes, stream));
     BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
     BRAID_RETURN_IF_ERROR(cuda.synchronize(stream));
     BRAID_ASSIGN_OR_RETURN(const int64_t took_ns,
@@ -105,14 +122,14 @@ class Tuner {
     return static_cast<double>(took_ns) / 1e3 / kCalls;
   }
 
-  Status run(plan::Op op, sys::Stream stream) {
-    const uint64_t floats = block_bytes_ / sizeof(float);
-    const uint64_t all_floats = floats * static_cast<uint64_t>(device_.size());
+  Status run(plan::Op op, uint64_t block_bytes, sys::Stream stream) {
+    const uint64_t floats = block_bytes / sizeof(float);
+    const uint64_t buffer_floats = 2 * floats;
     switch (op) {
       case plan::Op::kAllGather:
         return all_gather(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kAllReduce:
-        return all_reduce(device_, send_.get(), recv_.get(), all_floats, Dtype::kFloat32,
+        return all_reduce(device_, send_.get(), recv_.get(), buffer_floats, Dtype::kFloat32,
                           RedOp::kSum, stream);
       case plan::Op::kReduceScatter:
         return reduce_scatter(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32,
@@ -120,7 +137,7 @@ class Tuner {
       case plan::Op::kAllToAll:
         return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kBroadcast:
-        return broadcast(device_, recv_.get(), all_floats, Dtype::kFloat32, 0, stream);
+        return broadcast(device_, recv_.get(), buffer_floats, Dtype::kFloat32, 0, stream);
     }
     return internal_error("op {} is unknown", static_cast<int>(op));
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "coll/direct/direct.h"
 
 namespace braid::coll {
@@ -21,9 +22,6 @@ constexpr uint32_t kLastStageBlocks = kMostDirectBlocks - 2 * kStageBlocks;
 constexpr uint64_t kUnit = 16;
 constexpr uint64_t kHalfUnit = 256;
 
-uint64_t divided_up(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
-uint64_t rounded_up(uint64_t value, uint64_t unit) { return divided_up(value, unit) * unit; }
-
 /// Two ranks send as much in one shot as in two. With more, two shots send less.
 PacketPath path_of(PacketOp op, uint64_t ranks) {
   switch (op) {
@@ -38,17 +36,16 @@ PacketPath path_of(PacketOp op, uint64_t ranks) {
 
 /// Two shots cut the message into a slice per owner; a broadcast's root owns none.
 uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
-  if (op == PacketOp::kBroadcast) return rounded_up(divided_up(bytes, ranks - 1), kUnit);
-  if (path_of(op, ranks) == PacketPath::kTwoShot)
-    return rounded_up(divided_up(bytes, ranks), kUnit);
-  return rounded_up(bytes, kUnit);
+  if (op == PacketOp::kBroadcast) return round_up(divided_up(bytes, ranks - 1), kUnit);
+  if (path_of(op, ranks) == PacketPath::kTwoShot) return round_up(divided_up(bytes, ranks), kUnit);
+  return round_up(bytes, kUnit);
 }
 
 uint64_t chunk_bytes(uint64_t slot, uint64_t pushed_bytes) {
   const uint64_t wanted =
-      std::clamp(rounded_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit),
+      std::clamp(round_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit),
                  kLeastChunkBytes, kMostChunkBytes);
-  return std::max(wanted, rounded_up(divided_up(slot, kMostDirectChunks), kUnit));
+  return std::max(wanted, round_up(divided_up(slot, kMostDirectChunks), kUnit));
 }
 
 uint32_t blocks_for(uint64_t units, uint32_t most) {
@@ -81,7 +78,7 @@ uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept 
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const uint64_t regions = path_of(op, ranks) == PacketPath::kTwoShot ? 2 : 1;
   const uint64_t half = regions * ranks * slot_bytes(op, bytes, ranks);
-  return kDirectFlagBytes + 2 * rounded_up(half, kHalfUnit);
+  return kDirectFlagBytes + 2 * round_up(half, kHalfUnit);
 }
 
 // Where copy engines take over, by op (2 and 4 H200, docs/decisions/0005): they have nothing

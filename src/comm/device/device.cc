@@ -333,7 +333,8 @@ Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies)
 
 // Piece by piece to each in turn, so that all of them see the rate all the time.
 Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
-  constexpr uint64_t kHeldBytes = 4 << 20;
+  // Far more than a copy and its hold cost to begin, which is 25 us together.
+  constexpr uint64_t kHeldBytes = 16 << 20;
   BRAID_RETURN_IF_ERROR(hold(stream, 0));
   bool is_done = false;
   for (uint64_t at = 0; !is_done; at += kHeldBytes) {

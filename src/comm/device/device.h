@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/device/host_share.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
@@ -130,9 +131,13 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
-  /// Part of a block that the host link carries, 0 to 1.
-  double host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
-  void set_host_share(plan::Op op, double share) { host_share_[static_cast<size_t>(op)] = share; }
+  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that the host link
+  /// carries.
+  const HostShare& host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
+  void set_host_share(plan::Op op, const HostShare& share) {
+    host_share_[static_cast<size_t>(op)] = share;
+  }
+  void set_host_share(plan::Op op, double of_all) { set_host_share(op, {0, 0, of_all, of_all}); }
   /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
@@ -213,7 +218,7 @@ class Device {
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
-  std::array<double, plan::kNumOps> host_share_{};
+  std::array<HostShare, plan::kNumOps> host_share_{};
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;

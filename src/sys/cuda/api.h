@@ -111,6 +111,8 @@ class Cuda {
   /// Blocks without a deadline: for tests and for the end of a process.
   virtual Status synchronize(Stream stream) = 0;
   virtual Result<CaptureState> capture_state(Stream stream) = 0;
+  /// Sets the calling thread's mode; the one that held before.
+  virtual Result<CaptureMode> exchange_capture_mode(CaptureMode mode) = 0;
 
   virtual Result<Event> create_event(EventTiming timing) = 0;
   virtual Status destroy_event(Event event) = 0;

@@ -129,6 +129,7 @@ struct Driver {
   Call<Handle> stream_query{library, "cuStreamQuery"};
   Call<Handle> stream_synchronize{library, "cuStreamSynchronize"};
   Call<Handle, int*> stream_capturing{library, "cuStreamIsCapturing"};
+  Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
   Call<Handle, Ptr, uint32_t, unsigned> stream_write{library, "cuStreamWriteValue32_v2"};
   Call<Handle, Ptr, uint32_t, unsigned> stream_wait{library, "cuStreamWaitValue32_v2"};

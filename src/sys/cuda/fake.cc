@@ -10,7 +10,6 @@ namespace braid::sys {
 
 namespace {
 
-void* handle_of(uint64_t id) { return reinterpret_cast<void*>(id); }
 // A context's handle is its device plus 1, so that none is null.
 Context context_of(int device) { return {handle_of(static_cast<uint64_t>(device) + 1)}; }
 

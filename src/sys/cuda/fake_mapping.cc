@@ -11,9 +11,6 @@ namespace {
 
 constexpr uint64_t kGranularityBytes = 2 << 20;  // as on H100
 
-DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(memory); }
-void* pointer_to(DevicePtr address) { return reinterpret_cast<void*>(address); }
-
 }  // namespace
 
 Result<uint64_t> FakeCuda::allocation_granularity(int device) {
@@ -105,7 +102,7 @@ Status FakeCuda::free_addresses(DevicePtr base, uint64_t bytes) {
   if (mapping != mappings_.end() && mapping->first - base < bytes)
     return driver_error("fake cuda: free_addresses: {:#x} is still mapped", mapping->first);
   reservations_.erase(found);
-  ::munmap(pointer_to(base), bytes);
+  ::munmap(pointer_to<void>(base), bytes);
   return {};
 }
 
@@ -119,7 +116,7 @@ Status FakeCuda::map(DevicePtr at, uint64_t bytes, Allocation allocation) {
   if (reserved == reservations_.end() || reserved->first + reserved->second - at < bytes)
     return driver_error("fake cuda: map: {} bytes at {:#x} are not reserved", bytes, at);
   if (mapping_at(at) != nullptr) return driver_error("fake cuda: map: {:#x} is mapped", at);
-  if (::mmap(pointer_to(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
+  if (::mmap(pointer_to<void>(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
              physical->second->memory.get(), 0) == MAP_FAILED)
     return exhausted("fake cuda: map: {}", error_text(errno));
   mappings_[at] = {physical->second, bytes, ++last_id_, false};
@@ -133,7 +130,7 @@ Status FakeCuda::unmap(DevicePtr at, uint64_t bytes) {
   if (found == mappings_.end() || found->second.bytes != bytes)
     return driver_error("fake cuda: unmap: {} bytes at {:#x} are not mapped", bytes, at);
   // The addresses stay reserved, and touching them must fail.
-  if (::mmap(pointer_to(at), bytes, PROT_NONE,
+  if (::mmap(pointer_to<void>(at), bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED)
     return driver_error("fake cuda: unmap: {}", error_text(errno));
   mappings_.erase(found);
@@ -147,7 +144,7 @@ Status FakeCuda::allow_access(DevicePtr at, uint64_t bytes, int device) {
   const auto found = mappings_.find(at);
   if (found == mappings_.end() || found->second.bytes != bytes)
     return driver_error("fake cuda: allow_access: {} bytes at {:#x} are not mapped", bytes, at);
-  if (::mprotect(pointer_to(at), bytes, PROT_READ | PROT_WRITE) != 0)
+  if (::mprotect(pointer_to<void>(at), bytes, PROT_READ | PROT_WRITE) != 0)
     return driver_error("fake cuda: allow_access: {}", error_text(errno));
   found->second.is_accessible = true;
   return {};

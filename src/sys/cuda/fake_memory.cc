@@ -8,9 +8,6 @@ namespace {
 
 constexpr uint64_t kAlignmentBytes = 256;
 
-DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(memory); }
-void* pointer_to(DevicePtr address) { return reinterpret_cast<void*>(address); }
-
 struct NamedBlock {  // what an IpcHandle holds
   DevicePtr base;
   uint64_t buffer_id;
@@ -112,7 +109,7 @@ Status FakeCuda::move(const char* name, DevicePtr to, DevicePtr from, uint64_t b
     BRAID_RETURN_IF_ERROR(check_range(name, to, bytes));
     BRAID_RETURN_IF_ERROR(check_range(name, from, bytes));
   }
-  if (bytes > 0) std::memmove(pointer_to(to), pointer_to(from), bytes);
+  if (bytes > 0) std::memmove(pointer_to<void>(to), pointer_to<void>(from), bytes);
   return {};
 }
 
@@ -136,7 +133,7 @@ Status FakeCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream
     BRAID_RETURN_IF_ERROR(begin_on_stream("fill", stream));
     BRAID_RETURN_IF_ERROR(check_range("fill", to, bytes));
   }
-  if (bytes > 0) std::memset(pointer_to(to), value, bytes);
+  if (bytes > 0) std::memset(pointer_to<void>(to), value, bytes);
   return {};
 }
 

@@ -36,6 +36,10 @@ struct FakeCuda::EventState {
   int64_t recorded_ns = 0;  // 0: never
 };
 
+/// Device addresses are host addresses, and handles are numbers.
+inline DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(memory); }
+inline void* handle_of(uint64_t id) { return pointer_to<void>(id); }
+
 /// The entry of a map from base addresses whose range holds `address`; end() when none does.
 template <typename Map, typename BytesOf>
 auto entry_holding(Map& map, DevicePtr address, BytesOf bytes_of) {

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <utility>
 
 #include "base/clock.h"
 #include "sys/cuda/fake_state.h"
@@ -6,8 +7,6 @@
 namespace braid::sys {
 
 namespace {
-
-void* handle_of(uint64_t id) { return reinterpret_cast<void*>(id); }
 
 std::atomic_ref<uint32_t> word_at(DevicePtr address) {
   return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(address));
@@ -43,6 +42,13 @@ Result<CaptureState> FakeCuda::capture_state(Stream stream) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin_on_stream("capture_state", stream));
   return CaptureState::kNone;
+}
+
+Result<CaptureMode> FakeCuda::exchange_capture_mode(CaptureMode mode) {
+  thread_local CaptureMode held = CaptureMode::kGlobal;
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("exchange_capture_mode"));
+  return std::exchange(held, mode);
 }
 
 Result<Event> FakeCuda::create_event(EventTiming timing) {

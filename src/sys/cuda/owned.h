@@ -56,6 +56,22 @@ Result<Owner> own(Cuda& cuda, Result<Object> made) {
   return Owner(cuda, *made);
 }
 
+/// While it lives the calling thread may do everything, even if streams are being captured.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(Cuda& cuda) : cuda_(cuda) {
+    const auto held = cuda.exchange_capture_mode(CaptureMode::kRelaxed);
+    held_ = held.ok() ? held.value() : CaptureMode::kRelaxed;
+  }
+  ~RelaxedCapture() { (void)cuda_.exchange_capture_mode(held_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  Cuda& cuda_;
+  CaptureMode held_;
+};
+
 /// Addresses for an allocation, with access for some devices. The bytes stay while they are mapped,
 /// so the allocation may be released at once.
 class MappedMemory {

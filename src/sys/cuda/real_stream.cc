@@ -52,6 +52,12 @@ Result<CaptureState> RealCuda::capture_state(Stream stream) {
   return static_cast<CaptureState>(state);
 }
 
+Result<CaptureMode> RealCuda::exchange_capture_mode(CaptureMode mode) {
+  auto value = static_cast<int>(mode);
+  BRAID_RETURN_IF_ERROR(call(driver_.capture_mode, about("mode {}", value), &value));
+  return static_cast<CaptureMode>(value);
+}
+
 Result<Event> RealCuda::create_event(EventTiming timing) {
   Event event;
   BRAID_RETURN_IF_ERROR(call(driver_.event_create, about("a new event"), &event.handle,

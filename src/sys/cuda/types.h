@@ -99,6 +99,9 @@ struct IpcHandle {
 enum class StreamPriority { kNormal, kHigh };
 enum class EventTiming { kOff, kOn };
 enum class CaptureState { kNone, kActive, kInvalidated };
+/// What a thread may not do while streams are captured, by it or (kGlobal) by any thread: calls
+/// that are no work for a stream, such as alloc(). kRelaxed: everything may be done.
+enum class CaptureMode { kGlobal, kThreadLocal, kRelaxed };
 
 struct LaunchShape {
   uint32_t num_blocks = 1;

@@ -3,10 +3,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "base/check.h"
@@ -40,14 +42,20 @@ std::string shm_file_of(std::string_view name) {
   return file;
 }
 
-// A process that was killed and whose parent has not asked for it yet still answers kill(pid, 0).
+// A process that was killed still answers kill(pid, 0) while the kernel takes it apart, which is
+// when its peers hear of it, and after that until its parent has asked for it.
 bool is_gone(pid_t pid) {
   if (kill(pid, 0) != 0) return errno == ESRCH;
   std::string line;
   std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
-  const size_t name_end = line.rfind(')');  // "pid (name) state ...", and a name may hold anything
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return false;
-  return line[name_end + 2] == 'Z' || line[name_end + 2] == 'X';
+  // "pid (name) state ppid pgrp session tty tpgid flags ...", and a name may hold anything.
+  std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
+  char state = ' ';
+  int64_t skipped = 0;
+  uint64_t flags = 0;
+  fields >> state >> skipped >> skipped >> skipped >> skipped >> skipped >> flags;
+  constexpr uint64_t kExiting = 4;  // PF_EXITING of Linux's sched.h
+  return fields && (state == 'Z' || state == 'X' || (flags & kExiting) != 0);
 }
 
 }  // namespace

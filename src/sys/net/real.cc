@@ -28,7 +28,7 @@ bool is_unreachable(int error) {
          error == ETIMEDOUT || error == ECONNRESET || error == EADDRNOTAVAIL;
 }
 
-bool is_gone(int error) { return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT; }
+bool has_gone(int error) { return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT; }
 
 void set_no_delay(int fd) {
   const int on = 1;
@@ -128,7 +128,7 @@ Result<size_t> send_some(int fd, std::span<const std::byte> bytes) {
   const ssize_t sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (sent >= 0) return static_cast<size_t>(sent);
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return size_t{0};
-  return net_error(is_gone(errno) ? Code::kPeerLost : Code::kDriver, "send", errno);
+  return net_error(has_gone(errno) ? Code::kPeerLost : Code::kDriver, "send", errno);
 }
 
 Result<size_t> recv_some(int fd, std::span<std::byte> bytes) {
@@ -137,7 +137,7 @@ Result<size_t> recv_some(int fd, std::span<std::byte> bytes) {
   if (got > 0) return static_cast<size_t>(got);
   if (got == 0) return peer_lost("the other side closed the connection");
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return size_t{0};
-  return net_error(is_gone(errno) ? Code::kPeerLost : Code::kDriver, "recv", errno);
+  return net_error(has_gone(errno) ? Code::kPeerLost : Code::kDriver, "recv", errno);
 }
 
 Status send_all(int fd, std::span<const std::byte> bytes, Deadline deadline) {

@@ -9,14 +9,14 @@
 namespace braid::transport {
 namespace {
 
-HostLayout layout_of(const HostLaneOptions& options, int num_ranks) {
+HostLayout shm_layout(const HostLaneOptions& options, int num_ranks) {
   return {.num_ranks = num_ranks,
           .ring = {options.depth_pieces},
           .rooms = {options.depth_pieces, options.slot_bytes},
           .num_areas = static_cast<uint32_t>(num_ranks)};
 }
 
-LaneCaps caps_of(const HostLaneOptions& options) {
+LaneCaps shm_caps(const HostLaneOptions& options) {
   LaneCaps caps;
   caps.max_piece_bytes = options.slot_bytes;
   caps.depth_pieces = options.depth_pieces;
@@ -27,8 +27,8 @@ LaneCaps caps_of(const HostLaneOptions& options) {
 class ShmLane final : public HostLane {
  public:
   ShmLane(const HostLaneOptions& options, Doorbell& doorbell, Segments segments, int rank)
-      : HostLane("shm", caps_of(options), doorbell, std::move(segments), rank) {
-    const HostLayout layout = layout_of(options, size());
+      : HostLane("shm", shm_caps(options), doorbell, std::move(segments), rank) {
+    const HostLayout layout = shm_layout(options, size());
     open_rings(layout, [this, &layout](int src, int dst) {
       return Rooms{layout.rooms,
                    this->segments().of(dst) + layout.rooms_offset(static_cast<uint32_t>(src))};
@@ -61,9 +61,9 @@ Result<std::unique_ptr<Lane>> connect_shm(group::Group& group, Doorbell& doorbel
                                           const HostLaneOptions& options, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(
       Segments segments,
-      share_segments(group,
-                     segment_request("lane shm", options, layout_of(options, group.size()).bytes()),
-                     deadline));
+      share_segments(
+          group, segment_request("lane shm", options, shm_layout(options, group.size()).bytes()),
+          deadline));
   return std::unique_ptr<Lane>(
       std::make_unique<ShmLane>(options, doorbell, std::move(segments), group.rank()));
 }

@@ -15,7 +15,7 @@
 namespace braid::transport {
 namespace {
 
-HostLayout layout_of(const HostLaneOptions& options, int num_ranks) {
+HostLayout staged_layout(const HostLaneOptions& options, int num_ranks) {
   const auto num_peers = static_cast<uint32_t>(num_ranks > 1 ? num_ranks - 1 : 1);
   return {.num_ranks = num_ranks,
           .ring = {options.depth_pieces},
@@ -23,7 +23,7 @@ HostLayout layout_of(const HostLaneOptions& options, int num_ranks) {
           .num_areas = 1};
 }
 
-LaneCaps caps_of(const HostLaneOptions& options) {
+LaneCaps staged_caps(const HostLaneOptions& options) {
   LaneCaps caps;
   caps.max_piece_bytes = options.slot_bytes;
   caps.depth_pieces = options.depth_pieces;
@@ -35,8 +35,8 @@ LaneCaps caps_of(const HostLaneOptions& options) {
 class StagedLane final : public HostLane {
  public:
   StagedLane(const HostLaneOptions& options, Doorbell& doorbell, Segments segments, int rank)
-      : HostLane("staged", caps_of(options), doorbell, std::move(segments), rank) {
-    const HostLayout layout = layout_of(options, size());
+      : HostLane("staged", staged_caps(options), doorbell, std::move(segments), rank) {
+    const HostLayout layout = staged_layout(options, size());
     open_rings(layout, [this, &layout](int src, int) {
       return Rooms{layout.rooms, this->segments().of(src) + layout.rooms_offset(0)};
     });
@@ -82,7 +82,8 @@ Result<std::unique_ptr<Lane>> connect_staged(group::Group& group, Doorbell& door
   BRAID_ASSIGN_OR_RETURN(
       Segments segments,
       share_segments(
-          group, segment_request("lane staged", options, layout_of(options, group.size()).bytes()),
+          group,
+          segment_request("lane staged", options, staged_layout(options, group.size()).bytes()),
           deadline));
   return std::unique_ptr<Lane>(
       std::make_unique<StagedLane>(options, doorbell, std::move(segments), group.rank()));

@@ -28,7 +28,7 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
         tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 4_MiB);
     EXPECT_TRUE(status.ok()) << status.to_string();
     std::vector<double> shares;
-    for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op));
+    for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op).long_share);
     const std::lock_guard lock(mutex);
     chosen.push_back(shares);
   });

@@ -6,26 +6,24 @@
 #include <functional>
 
 #include "coll/direct/direct.h"
+#include "support/packet_ops.h"
 
 namespace braid::coll {
 namespace {
 
-constexpr PacketOp kOps[] = {PacketOp::kAllReduce, PacketOp::kAllGather, PacketOp::kReduceScatter,
-                             PacketOp::kAllToAll, PacketOp::kBroadcast};
-constexpr uint64_t kSizes[] = {0, 1, 17, 1000, 65'536, 200'001, 1 << 20, 16 << 20, 300'000'007};
-
-bool counts_blocks(PacketOp op) { return op != PacketOp::kAllReduce && op != PacketOp::kBroadcast; }
+constexpr uint64_t kDirectSizes[] = {0,       1,       17,       1000,       65'536,
+                                     200'001, 1 << 20, 16 << 20, 300'000'007};
 
 void for_all(const std::function<void(PacketOp, uint64_t, int)>& check) {
   for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
-    for (const uint64_t bytes : kSizes)
-      for (const PacketOp op : kOps) check(op, bytes, ranks);
+    for (const uint64_t bytes : kDirectSizes)
+      for (const PacketOp op : test::kPacketOps) check(op, bytes, ranks);
 }
 
 TEST(DirectShape, EveryCallFitsTheAreaOfItsBytes) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
-    const uint64_t message = bytes * (counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1);
-    for (const uint64_t most : kSizes) {
+    const uint64_t message = bytes * (test::counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1);
+    for (const uint64_t most : kDirectSizes) {
       if (message > direct_most_bytes(op, most, ranks)) continue;
       EXPECT_LE(direct_call_bytes(op, bytes, ranks), direct_area_bytes(most, ranks))
           << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";

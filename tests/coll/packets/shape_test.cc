@@ -3,29 +3,26 @@
 #include <gtest/gtest.h>
 
 #include "coll/packets/packets.h"
+#include "support/packet_ops.h"
 
 namespace braid::coll {
 namespace {
 
-constexpr PacketOp kOps[] = {PacketOp::kAllReduce, PacketOp::kAllGather, PacketOp::kReduceScatter,
-                             PacketOp::kAllToAll, PacketOp::kBroadcast};
-constexpr uint64_t kSizes[] = {0, 1, 8, 1000, 8192, 65'536, 200'001, 1 << 20};
-
-bool counts_blocks(PacketOp op) { return op != PacketOp::kAllReduce && op != PacketOp::kBroadcast; }
+constexpr uint64_t kPacketSizes[] = {0, 1, 8, 1000, 8192, 65'536, 200'001, 1 << 20};
 
 TEST(PacketsShape, EveryCallFitsTheAreaOfItsBytes) {
   for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
-    for (const uint64_t most : kSizes)
-      for (const uint64_t bytes : kSizes)
-        for (const PacketOp op : kOps) {
-          if (bytes * (counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1) > most) continue;
+    for (const uint64_t most : kPacketSizes)
+      for (const uint64_t bytes : kPacketSizes)
+        for (const PacketOp op : test::kPacketOps) {
+          if (bytes * (test::counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1) > most) continue;
           EXPECT_LE(packet_call_bytes(op, bytes, ranks), packet_area_bytes(most, ranks))
               << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";
         }
 }
 
 TEST(PacketsShape, BlocksGrowWithTheMessage) {
-  for (const PacketOp op : kOps) {
+  for (const PacketOp op : test::kPacketOps) {
     EXPECT_EQ(packets_shape(op, 0, 8).num_blocks, 1U);
     EXPECT_EQ(packets_shape(op, 1024, 8).num_blocks, 1U);
     EXPECT_EQ(packets_shape(op, 4 << 20, 8).num_blocks, kMostPacketBlocks);
@@ -46,7 +43,7 @@ TEST(PacketsShape, LargeAllReducesTakeTwoShots) {
 
 TEST(PacketsShape, HalvesLieOnTheGridOfPackets) {
   for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
-    for (const uint64_t most : kSizes) EXPECT_EQ(packet_area_bytes(most, ranks) % 32, 0U);
+    for (const uint64_t most : kPacketSizes) EXPECT_EQ(packet_area_bytes(most, ranks) % 32, 0U);
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ TEST(CudaDriver, StreamsAreDeclaredAsInTheHeader) {
   EXPECT_DECLARED(stream_query, cuStreamQuery);
   EXPECT_DECLARED(stream_synchronize, cuStreamSynchronize);
   EXPECT_DECLARED(stream_capturing, cuStreamIsCapturing);
+  EXPECT_DECLARED(capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_DECLARED(stream_wait_event, cuStreamWaitEvent);
   EXPECT_DECLARED(stream_write, cuStreamWriteValue32);
   EXPECT_DECLARED(stream_wait, cuStreamWaitValue32);

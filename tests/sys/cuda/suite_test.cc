@@ -195,6 +195,18 @@ TEST_P(CudaSuite, EventsFollowTheirStream) {
   EXPECT_EQ(cuda().capture_state(stream()).value(), CaptureState::kNone);
 }
 
+TEST_P(CudaSuite, CaptureModesAreOfTheThread) {
+  EXPECT_EQ(cuda().exchange_capture_mode(CaptureMode::kRelaxed).value(), CaptureMode::kGlobal);
+  std::thread([this] {
+    EXPECT_EQ(cuda().exchange_capture_mode(CaptureMode::kGlobal).value(), CaptureMode::kGlobal);
+  }).join();
+  {
+    const RelaxedCapture scope(cuda());
+    EXPECT_EQ(cuda().exchange_capture_mode(CaptureMode::kRelaxed).value(), CaptureMode::kRelaxed);
+  }
+  EXPECT_EQ(cuda().exchange_capture_mode(CaptureMode::kGlobal).value(), CaptureMode::kRelaxed);
+}
+
 TEST_P(CudaSuite, WordsHoldStreams) {
   const DeviceMemory word = memory_of(4);
   const auto other = own<OwnedStream>(cuda(), cuda().create_stream(StreamPriority::kNormal));

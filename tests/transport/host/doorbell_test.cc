@@ -14,14 +14,12 @@ namespace {
 
 constexpr int64_t kLongNs = 9'000'000;  // a sleep that nobody ends lasts 10 ms
 
-Deadline soon() { return Deadline::after_ns(20'000'000'000); }
-
 void run_bells(int size, const std::function<void(Doorbell&, group::Group&)>& body) {
   test::run_thread_ranks(size, [&](group::Group& group) {
-    auto doorbell = Doorbell::connect(group, soon());
+    auto doorbell = Doorbell::connect(group, test::test_deadline());
     ASSERT_TRUE(doorbell.ok()) << doorbell.status().to_string();
     body(**doorbell, group);
-    ASSERT_TRUE(group.barrier("close", soon()).ok());
+    ASSERT_TRUE(group.barrier("close", test::test_deadline()).ok());
   });
 }
 
@@ -89,10 +87,11 @@ TEST(DoorbellTest, TwoRanksWakeEachOther) {
 
 TEST(DoorbellTest, RanksOfOtherHostsHaveNoBell) {
   test::run_thread_ranks(2, [](group::Group& group) {
-    auto doorbell = Doorbell::connect(group, soon(), group.rank() == 0 ? "left" : "right");
+    auto doorbell =
+        Doorbell::connect(group, test::test_deadline(), group.rank() == 0 ? "left" : "right");
     ASSERT_TRUE(doorbell.ok()) << doorbell.status().to_string();
     (*doorbell)->ring(1 - group.rank());
-    ASSERT_TRUE(group.barrier("close", soon()).ok());
+    ASSERT_TRUE(group.barrier("close", test::test_deadline()).ok());
   });
 }
 

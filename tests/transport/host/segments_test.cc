@@ -13,8 +13,6 @@
 namespace braid::transport {
 namespace {
 
-Deadline soon() { return Deadline::after_ns(20'000'000'000); }
-
 SegmentRequest request(size_t bytes = 1000) {
   SegmentRequest made;
   made.topic = "test memory";
@@ -28,7 +26,7 @@ std::vector<Status> share_on(int size, const std::function<SegmentRequest(int ra
   std::vector<Status> outcomes(static_cast<size_t>(size));
   test::run_thread_ranks(size, [&](group::Group& group) {
     outcomes[static_cast<size_t>(group.rank())] =
-        share_segments(group, request_of(group.rank()), soon()).status();
+        share_segments(group, request_of(group.rank()), test::test_deadline()).status();
   });
   return outcomes;
 }
@@ -43,17 +41,17 @@ void expect_all(const std::vector<Status>& outcomes, Code code, const std::strin
 
 TEST(SegmentsTest, EveryRankSeesEveryOthersBytes) {
   test::run_thread_ranks(3, [](group::Group& group) {
-    auto segments = share_segments(group, request(), soon());
+    auto segments = share_segments(group, request(), test::test_deadline());
     ASSERT_TRUE(segments.ok()) << segments.status().to_string();
     const auto own = static_cast<size_t>(group.rank());
     EXPECT_EQ(segments->of(group.rank())[0], std::byte{0}) << "fresh memory is zero";
-    ASSERT_TRUE(group.barrier("looked", soon()).ok());
+    ASSERT_TRUE(group.barrier("looked", test::test_deadline()).ok());
     for (int rank = 0; rank < 3; ++rank)
       segments->of(rank)[100 * own] = static_cast<std::byte>(10 + own);
-    ASSERT_TRUE(group.barrier("written", soon()).ok());
+    ASSERT_TRUE(group.barrier("written", test::test_deadline()).ok());
     for (size_t writer = 0; writer < 3; ++writer)
       EXPECT_EQ(segments->of(group.rank())[100 * writer], static_cast<std::byte>(10 + writer));
-    ASSERT_TRUE(group.barrier("read", soon()).ok());
+    ASSERT_TRUE(group.barrier("read", test::test_deadline()).ok());
   });
 }
 
@@ -111,7 +109,7 @@ TEST(SegmentsTest, WithoutNeedForOneHostTheOthersAreNull) {
     SegmentRequest made = request();
     made.needs_one_host = false;
     made.host_id = group.rank() < 2 ? "left" : "right";
-    auto segments = share_segments(group, made, soon());
+    auto segments = share_segments(group, made, test::test_deadline());
     ASSERT_TRUE(segments.ok()) << segments.status().to_string();
     for (int rank = 0; rank < 4; ++rank)
       EXPECT_EQ(segments->of(rank) != nullptr, rank / 2 == group.rank() / 2) << rank;
@@ -171,7 +169,7 @@ TEST(SegmentsTest, UnreadableOffersAreRefusedOnAll) {
       GarblingGroup garbling(group, blob);
       const bool lies = group.rank() == 1;
       outcomes[static_cast<size_t>(group.rank())] =
-          share_segments(lies ? garbling : group, request(), soon()).status();
+          share_segments(lies ? garbling : group, request(), test::test_deadline()).status();
     });
     expect_all(outcomes, Code::kInternal, "test memory: rank 1");
   }
@@ -194,9 +192,9 @@ class ConnectTest : public ::testing::TestWithParam<Connect> {
       int size, const std::function<HostLaneOptions(int rank)>& options_of) {
     std::vector<Status> outcomes(static_cast<size_t>(size));
     test::run_thread_ranks(size, [&](group::Group& group) {
-      auto doorbell = Doorbell::connect(group, soon());
+      auto doorbell = Doorbell::connect(group, test::test_deadline());
       ASSERT_TRUE(doorbell.ok());
-      auto lane = GetParam()(group, **doorbell, options_of(group.rank()), soon());
+      auto lane = GetParam()(group, **doorbell, options_of(group.rank()), test::test_deadline());
       outcomes[static_cast<size_t>(group.rank())] = lane.status();
     });
     return outcomes;

@@ -1,0 +1,103 @@
+#include "bindings/nccl/calls.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/text.h"
+
+namespace braid::nccl {
+
+namespace {
+
+constexpr const char* kOpNames[] = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv"};
+static_assert(std::size(kOpNames) == kNumOps);
+
+constexpr uint64_t kDtypeBytes[kNumDtypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+
+Status choose_ops(std::string_view text, Settings& settings) {
+  settings.ops.fill(text == "all");
+  if (text == "all" || text == "none") return {};
+  for (const std::string_view word : split(text, ',')) {
+    const auto* const end = kOpNames + BRAID_NCCL_NUM_OPS;
+    const auto* const found = std::find(kOpNames, end, word);
+    if (found == end)
+      return invalid_argument(
+          "BRAID_NCCL_OPS: '{}' is not all, none or one of all_reduce, "
+          "all_gather, reduce_scatter, broadcast, all_to_all",
+          printable(word));
+    settings.ops[static_cast<size_t>(found - kOpNames)] = true;
+  }
+  return {};
+}
+
+/// All ranks' blocks together; nothing when that is no number of bytes.
+std::optional<uint64_t> message_bytes(const Call& call, int num_ranks) {
+  constexpr uint64_t kMostBytes = uint64_t{1} << 48;
+  const bool is_one_buffer = call.op == Op::kAllReduce || call.op == Op::kBroadcast;
+  const uint64_t blocks = is_one_buffer ? 1 : static_cast<uint64_t>(num_ranks);
+  if (call.count > kMostBytes) return std::nullopt;
+  const uint64_t bytes = call.count * kDtypeBytes[call.dtype] * blocks;
+  return bytes <= kMostBytes ? std::optional(bytes) : std::nullopt;
+}
+
+bool has_good_numbers(const Call& call, int num_ranks) {
+  if (call.dtype < 0 || call.dtype >= kNumDtypes) return false;
+  if (call.redop < 0 || call.redop >= kNumRedops) return false;
+  return call.root >= 0 && call.root < num_ranks;
+}
+
+}  // namespace
+
+const char* op_name(Op op) { return kOpNames[static_cast<size_t>(op)]; }
+
+Result<Settings> settings_from(const Config& config) {
+  Settings settings;
+  settings.is_on = config.flag("BRAID_NCCL");
+  BRAID_RETURN_IF_ERROR(choose_ops(config.text("BRAID_NCCL_OPS"), settings));
+  settings.least_bytes = config.bytes("BRAID_NCCL_LEAST");
+  const uint64_t most = config.bytes("BRAID_NCCL_MOST");
+  settings.most_bytes = most == 0 ? UINT64_MAX : most;
+  settings.is_grouped_exchange = config.flag("BRAID_NCCL_GROUPED");
+  return settings;
+}
+
+bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
+  const auto op = static_cast<size_t>(call.op);
+  if (op >= settings.ops.size() || !settings.ops[op]) return false;
+  if (num_ranks < 2 || num_ranks > BRAID_NCCL_MOST_RANKS) return false;
+  if (call.count == 0 || !has_good_numbers(call, num_ranks)) return false;
+  const std::optional<uint64_t> bytes = message_bytes(call, num_ranks);
+  return bytes && *bytes >= settings.least_bytes && *bytes <= settings.most_bytes;
+}
+
+std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks) {
+  const auto n = static_cast<size_t>(num_ranks);
+  if (calls.size() != 2 * n) return std::nullopt;
+  std::vector<const Call*> sends(n), recvs(n);
+  for (const Call& call : calls) {
+    if (!has_good_numbers(call, num_ranks)) return std::nullopt;
+    if (call.count != calls[0].count || call.dtype != calls[0].dtype ||
+        call.stream != calls[0].stream)
+      return std::nullopt;
+    (call.op == Op::kSend ? sends : recvs)[static_cast<size_t>(call.root)] = &call;
+  }
+  if (calls[0].count >= size_t{1} << 48) return std::nullopt;  // no addresses are that far apart
+  const size_t block = calls[0].count * kDtypeBytes[calls[0].dtype];
+  for (size_t r = 0; r < n; ++r) {
+    if (sends[r] == nullptr || recvs[r] == nullptr) return std::nullopt;
+    if (static_cast<const char*>(sends[r]->send) !=
+        static_cast<const char*>(sends[0]->send) + r * block)
+      return std::nullopt;
+    if (static_cast<char*>(recvs[r]->recv) != static_cast<char*>(recvs[0]->recv) + r * block)
+      return std::nullopt;
+  }
+  Call whole = calls[0];
+  whole.op = Op::kAllToAll;
+  whole.root = 0;
+  whole.send = sends[0]->send;
+  whole.recv = recvs[0]->recv;
+  return whole;
+}
+
+}  // namespace braid::nccl

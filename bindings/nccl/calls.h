@@ -1,0 +1,51 @@
+// A call of NCCL as a value, and which calls are taken over: pure functions of what NCCL requires
+// to be equal on all ranks. docs/decisions/0006-nccl-drop-in.md says why nothing else may be looked
+// at.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "bindings/nccl/abi.h"
+#include "bindings/nccl/core.h"
+
+namespace braid::nccl {
+
+/// The first five are those of braid_nccl_op.
+enum class Op : int { kAllReduce, kAllGather, kReduceScatter, kBroadcast, kAllToAll, kSend, kRecv };
+inline constexpr size_t kNumOps = 7;
+const char* op_name(Op op);
+
+struct Call {
+  Op op = Op::kAllReduce;
+  const void* send = nullptr;
+  void* recv = nullptr;
+  size_t count = 0;
+  int dtype = 0;
+  int redop = 0;
+  int root = 0;  // the peer of kSend and kRecv
+  NcclComm comm = nullptr;
+  CudaStream stream = nullptr;
+};
+
+/// What the user wants taken over. Equal on all ranks of a communicator that is: the core compares.
+struct Settings {
+  bool is_on = true;
+  std::array<bool, BRAID_NCCL_NUM_OPS> ops{true, true, true, true, true};
+  uint64_t least_bytes = 0;
+  uint64_t most_bytes = UINT64_MAX;
+  bool is_grouped_exchange = false;  // BRAID_NCCL_GROUPED
+};
+Result<Settings> settings_from(const Config& config);
+
+/// Whether a collective call among `num_ranks` is taken over.
+bool is_wanted(const Settings& settings, const Call& call, int num_ranks);
+
+/// The all-to-all that these calls of one group on one communicator are, on this rank: one kSend to
+/// and one kRecv from every rank, of one size, on one stream, blocks one behind the other.
+std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks);
+
+}  // namespace braid::nccl

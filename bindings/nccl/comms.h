@@ -1,0 +1,76 @@
+// What we know about the real communicators: a table beside them, by their address.
+//
+// Threads: any. An entry is used by the threads of its communicator, which NCCL lets in one at a
+// time, but for abort, get_async_error and get_last_error.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+
+#include "bindings/nccl/abi.h"
+#include "bindings/nccl/core.h"
+
+namespace braid::nccl {
+
+class Entry {
+ public:
+  enum class State { kUndecided, kTaken, kHandedOn };
+
+  /// `key` is equal on all ranks of the communicator, and no other one has it. Without a seat it is
+  /// handed on, and only its children may be taken over.
+  Entry(const braid_nccl_core* core, std::string key, braid_nccl_seat* seat)
+      : core_(core),
+        key_(std::move(key)),
+        seat_(seat),
+        state_(seat == nullptr ? State::kHandedOn : State::kUndecided) {}
+  ~Entry() {
+    if (seat_ != nullptr) core_->release(seat_);
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  const braid_nccl_core& core() const { return *core_; }
+  const std::string& key() const { return key_; }
+  braid_nccl_seat* seat() const { return seat_; }
+  State state() const { return state_.load(std::memory_order_acquire); }
+  void decide(State state) { state_.store(state, std::memory_order_release); }
+  int num_ranks() const { return num_ranks_; }
+  void set_num_ranks(int num_ranks) { num_ranks_ = num_ranks; }
+
+  /// The key of the next child; every rank makes the same children in the same order.
+  std::string next_child(const char* kind, const std::string& which);
+
+  /// The first error of a call that was taken over; its text stays where it is.
+  void fail(const char* text);
+  const char* error() const { return has_failed_.load() ? error_.c_str() : nullptr; }
+
+ private:
+  const braid_nccl_core* const core_;
+  const std::string key_;
+  braid_nccl_seat* const seat_;
+  std::atomic<State> state_;
+  int num_ranks_ = 0;  // 0: not known yet
+  int num_children_ = 0;
+  std::mutex error_mutex_;
+  std::string error_;
+  std::atomic<bool> has_failed_{false};
+};
+
+class Comms {
+ public:
+  /// Null for a communicator that we did not see being made.
+  std::shared_ptr<Entry> find(NcclComm comm) const;
+  /// Replaces what lay at the address: a communicator that was freed where we could not see it.
+  void put(NcclComm comm, std::shared_ptr<Entry> entry);
+  std::shared_ptr<Entry> take(NcclComm comm);
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<NcclComm, std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace braid::nccl

@@ -1,0 +1,80 @@
+/* What libbraid-nccl.so asks of libbraid-nccl-core.so, which it opens when a communicator may be
+ * taken over. C types only: the two are linked to different C++ runtimes. Tests bring a table of
+ * their own.
+ *
+ * Functions return 0 or a braid_code (braid/braid.h) and then put words into `why`, ended by a
+ * zero. A seat is one rank's part of one communicator. Threads: one at a time per seat; status()
+ * and close() also by any other.
+ */
+#ifndef BRAID_BINDINGS_NCCL_CORE_H_
+#define BRAID_BINDINGS_NCCL_CORE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define BRAID_NCCL_CORE_VERSION 1u
+#define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
+
+typedef enum {
+  BRAID_NCCL_ALL_REDUCE,
+  BRAID_NCCL_ALL_GATHER,
+  BRAID_NCCL_REDUCE_SCATTER,
+  BRAID_NCCL_BROADCAST,
+  BRAID_NCCL_ALL_TO_ALL,
+  BRAID_NCCL_NUM_OPS
+} braid_nccl_op;
+
+typedef struct {
+  int op;
+  int dtype; /* braid_dtype, also NCCL's */
+  int redop; /* braid_op, also NCCL's */
+  int root;
+  uint64_t count; /* as the NCCL function of the same name counts */
+  const void* send;
+  void* recv;
+  void* stream; /* CUstream */
+} braid_nccl_call;
+
+typedef struct {
+  char* text;
+  size_t bytes;
+} braid_nccl_why;
+
+typedef struct braid_nccl_seat braid_nccl_seat;
+
+typedef struct {
+  uint32_t version;
+
+  /* Signs the roll of the communicator that `key` names. Before NCCL's init. NULL: not to be taken
+   * over, `why` tells. */
+  braid_nccl_seat* (*sign)(const void* key, size_t key_bytes, braid_nccl_why why);
+  /* NCCL's init has succeeded on this rank: all that ever sign have signed. */
+  void (*seal)(braid_nccl_seat*);
+  /* Collective: sets the communicator up, or agrees with all ranks not to. 1 when it is taken over,
+   * 0 when not. */
+  int (*open)(braid_nccl_seat*, int rank, int num_ranks, int device, braid_nccl_why why);
+  /* Enqueues a call on its stream. */
+  int (*run)(braid_nccl_seat*, const braid_nccl_call*, braid_nccl_why why);
+  /* Work enqueued from now on any of the streams starts after what is on all of them now. */
+  int (*join)(braid_nccl_seat*, void* const* streams, size_t num_streams, braid_nccl_why why);
+  int (*is_capturing)(void* stream);
+  /* Trouble that showed after a call was enqueued. */
+  int (*status)(braid_nccl_seat*, braid_nccl_why why);
+  /* Ends the work of this rank's part: waits for it and for the other ranks (in peace), or makes it
+   * give up now, also an open() that another thread is in. Later calls fail. Twice is fine. */
+  void (*close)(braid_nccl_seat*, int is_in_peace);
+  /* The last use of a seat. Closes what is open. */
+  void (*release)(braid_nccl_seat*);
+} braid_nccl_core;
+
+/* What libbraid-nccl-core.so exports, as braid_nccl_core_table. */
+typedef const braid_nccl_core* braid_nccl_core_function(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* BRAID_BINDINGS_NCCL_CORE_H_ */

@@ -1,0 +1,76 @@
+// A roll: where the ranks of one NCCL communicator learn whether all of them are on this host under
+// braid, and where they decide together to take it over or to leave it to NCCL.
+//
+// A page of shared memory, of the user alone, under a name that follows from the communicator's
+// key. All zero is its beginning, so nobody has to make it ready for others. In it:
+//
+//   seats      who signed, before NCCL's init; complete when init has succeeded somewhere
+//   arrivals   ranks at their first call; the last one to come or the first to give up decides
+//   port       rank 0's store, written when all have arrived, behind its token
+//   votes      one per rank once it has set itself up, or failed to
+//
+// arrivals and votes count ranks, and one bit says that it has come to nothing. The count can no
+// longer become full when the bit is set, nor the bit be set when the count is full, by
+// compare-and-swap: so the outcome is one for all ranks, whenever each of them looks.
+//
+// Waits end when `is_aborted` says so, which is asked every few milliseconds.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "bindings/nccl/core.h"
+#include "sys/shm/api.h"
+
+namespace braid::nccl {
+
+/// What a rank says about itself when it signs.
+struct Signature {
+  uint64_t process = 0;   // no two processes of the host have the same
+  uint64_t settings = 0;  // a fingerprint of everything that ranks must have alike
+};
+
+/// Where rank 0's store is.
+struct Rendezvous {
+  uint16_t port = 0;
+  std::string token;  // 64 hex digits
+};
+
+class Roll {
+ public:
+  /// unavailable when others could read or write the page, exhausted, driver.
+  static Result<Roll> open(const std::string& key);
+  Roll(Roll&&) noexcept = default;
+  Roll& operator=(Roll&&) = delete;
+  ~Roll() = default;
+
+  void sign(const Signature& signature);
+  /// Takes the name away: everyone who ever signs has the page open.
+  void seal();
+  /// ok when all of `num_ranks` signed and fit together; unsupported, and why, is the same on all.
+  Status check(int num_ranks) const;
+
+  /// ok when all have arrived; else unavailable, for everyone.
+  Status arrive(int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
+  void publish(const Rendezvous& rendezvous);
+  Result<Rendezvous> find_rendezvous(Deadline deadline, const std::function<bool()>& is_aborted);
+  /// ok when all have voted yes; unavailable for everyone when one has voted no.
+  Status vote(bool yes, int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
+
+  /// For the name of a job; nobody learns the key from it.
+  const std::string& name() const { return name_; }
+
+ private:
+  struct Page;
+  Roll(std::string name, sys::Segment segment);
+  Page& page() const;
+
+  std::string name_;
+  sys::Segment segment_;
+};
+
+}  // namespace braid::nccl

@@ -1,0 +1,296 @@
+#include "bindings/nccl/core/seat.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <set>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "bindings/nccl/core/shared_group.h"
+#include "coll/device/collectives.h"
+#include "coll/device/entry.h"
+#include "comm/state.h"
+#include "sys/cuda/owned.h"
+#include "sys/host/api.h"
+#include "sys/net/api.h"
+#include "transport/nvlink/fatbins.h"
+
+namespace braid::nccl {
+
+namespace {
+
+constexpr int64_t kJoinTime = 60_s;  // all ranks are here already: they take milliseconds
+
+// ---- what ranks must have alike ----
+
+/// Everything that decides what is taken over and how a call goes; not where caches and logs are.
+bool must_agree(std::string_view option) {
+  if (option == "BRAID_NCCL_REAL") return false;
+  return option.starts_with("BRAID_NCCL") || option.starts_with("BRAID_GPU") ||
+         option == "BRAID_TUNE" || option == "BRAID_LINK_CAP";
+}
+
+uint64_t fingerprint_of_settings() {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const Option& option : all_options()) {
+    if (!must_agree(option.name)) continue;
+    const char* value = std::getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
+    for (const char* c = value ? value : option.default_value; *c != '\0'; ++c)
+      hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
+    hash = (hash ^ 0xff) * 0x100000001b3;  // between two values
+  }
+  return hash;
+}
+
+/// Random, for processes of different containers may have one number.
+Result<uint64_t> number_of_process() {
+  static const Result<uint64_t> number = []() -> Result<uint64_t> {
+    uint64_t value = 0;
+    BRAID_RETURN_IF_ERROR(sys::random_bytes(std::as_writable_bytes(std::span(&value, 1))));
+    return value;
+  }();
+  return number;
+}
+
+Result<std::string> fresh_token() {
+  std::array<std::byte, 32> bytes{};
+  BRAID_RETURN_IF_ERROR(sys::random_bytes(bytes));
+  std::string token;
+  for (const std::byte byte : bytes) token += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return token;
+}
+
+// Calls are late for as long as users like; only device memory moves.
+Result<Config> config_for_calls() {
+  std::vector<std::string> warnings;
+  BRAID_ASSIGN_OR_RETURN(Config config, Config::from_environment(&warnings));
+  for (const std::string& warning : warnings) log::debug("nccl", "{}", warning);
+  const int64_t timeout_ns = config.duration_ns("BRAID_NCCL_TIMEOUT");
+  BRAID_RETURN_IF_ERROR(config.set("BRAID_TIMEOUT", fmt::format("{}ns", timeout_ns)));
+  BRAID_RETURN_IF_ERROR(config.set("BRAID_BIND", "127.0.0.1"));
+  BRAID_RETURN_IF_ERROR(config.set("BRAID_LINKS", "shm"));
+  BRAID_RETURN_IF_ERROR(config.set("BRAID_BALANCE", "off"));
+  return config;
+}
+
+// ---- the end of the process ----
+
+/// Programs seldom destroy their communicators. Without a goodbye the other ranks would take the
+/// end of this process for a death, and say so; and a roll that was never sealed would keep its
+/// name.
+class LiveSeats {
+ public:
+  static LiveSeats& all() {
+    static LiveSeats* const the = [] {
+      auto* made = new LiveSeats;
+      std::atexit([] { all().leave(); });
+      return made;
+    }();
+    return *the;
+  }
+  void add(Seat* seat) {
+    const std::lock_guard lock(mutex_);
+    seats_.insert(seat);
+  }
+  void remove(Seat* seat) {
+    const std::lock_guard lock(mutex_);
+    seats_.erase(seat);
+  }
+
+ private:
+  void leave() {
+    if (sys::process_id() != owner_) return;  // a fork has none of the threads
+    const std::lock_guard lock(mutex_);
+    for (Seat* seat : seats_) seat->leave();
+  }
+  const int owner_ = sys::process_id();
+  std::mutex mutex_;
+  std::set<Seat*> seats_;
+};
+
+// ---- calls ----
+
+sys::DevicePtr address_of(const void* pointer) { return reinterpret_cast<sys::DevicePtr>(pointer); }
+
+Status broadcast(comm::Device& device, const braid_nccl_call& call, Dtype dtype,
+                 sys::Stream stream) {
+  const sys::DevicePtr buf = address_of(call.recv);
+  if (device.rank() == call.root)  // nothing to do in place
+    BRAID_RETURN_IF_ERROR(
+        device.copy(stream, buf, address_of(call.send), call.count * dtype_bytes(dtype)));
+  return coll::device::broadcast(device, buf, call.count, dtype, call.root, stream);
+}
+
+Status enqueue(comm::Device& device, const braid_nccl_call& call) {
+  const auto dtype = static_cast<Dtype>(call.dtype);
+  const auto redop = static_cast<RedOp>(call.redop);
+  const sys::DevicePtr send = address_of(call.send), recv = address_of(call.recv);
+  const sys::Stream stream{call.stream};
+  switch (static_cast<braid_nccl_op>(call.op)) {
+    case BRAID_NCCL_ALL_REDUCE:
+      return coll::device::all_reduce(device, send, recv, call.count, dtype, redop, stream);
+    case BRAID_NCCL_ALL_GATHER:
+      return coll::device::all_gather(device, send, recv, call.count, dtype, stream);
+    case BRAID_NCCL_REDUCE_SCATTER:
+      return coll::device::reduce_scatter(device, send, recv, call.count, dtype, redop, stream);
+    case BRAID_NCCL_BROADCAST: return broadcast(device, call, dtype, stream);
+    case BRAID_NCCL_ALL_TO_ALL:
+      return coll::device::all_to_all(device, send, recv, call.count, dtype, stream);
+    case BRAID_NCCL_NUM_OPS: break;
+  }
+  return internal_error("nccl call {} is unknown", call.op);
+}
+
+}  // namespace
+
+Status check_machine() {
+  BRAID_RETURN_IF_ERROR(sys::real_cuda().ready());
+  if (kernels::barrier_fatbin().empty()) return unavailable("this build of braid has no kernels");
+  return {};
+}
+
+Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key) {
+  BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
+  BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
+  BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
+  roll.sign({process, fingerprint_of_settings()});
+  std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
+  LiveSeats::all().add(seat.get());
+  return seat;
+}
+
+Seat::~Seat() {
+  close(false);
+  LiveSeats::all().remove(this);
+}
+
+// ---- opening ----
+
+Status Seat::open(int rank, int num_ranks, int device) {
+  const std::lock_guard opening(opening_);
+  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_TIMEOUT"));
+  const auto is_aborted = [this] { return is_aborted_.load(); };
+  roll_.seal();
+  BRAID_RETURN_IF_ERROR(roll_.check(num_ranks));
+  BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, deadline, is_aborted));
+  const Status own = set_up(rank, num_ranks, device);
+  const Status verdict = roll_.vote(own.ok(), num_ranks, deadline, is_aborted);
+  const std::lock_guard lock(mutex_);
+  is_setting_up_ = false;
+  is_open_ = verdict.ok();
+  if (verdict.ok()) return {};
+  if (comm_) (void)comm_->close(false);
+  if (group_) group_->leave();
+  return own.ok() ? verdict : own;
+}
+
+Status Seat::set_up(int rank, int num_ranks, int device) {
+  if (rank < 0) return internal_error("NCCL does not say which rank this is");
+  device_ = device;
+  BRAID_ASSIGN_OR_RETURN(const Rendezvous rendezvous, meet(rank));
+  group::Identity identity;
+  identity.rank = identity.local_rank = rank;
+  identity.size = num_ranks;
+  identity.store_port = rendezvous.port;
+  identity.job_token = rendezvous.token;
+  identity.job_id = roll_.name();
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
+                         group::Group::join(identity, config_, Deadline::after_ns(kJoinTime)));
+  {
+    const std::lock_guard lock(mutex_);
+    group_ = group;
+    is_setting_up_ = true;
+  }
+  if (is_aborted_) return unavailable("aborted");
+  BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
+  return coll::device::on_device(*comm_, device, [](comm::Device&) { return Status(); });
+}
+
+// A port that was free a moment ago: join() goes on to the next few when somebody was faster.
+Result<Rendezvous> Seat::serve() {
+  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve("127.0.0.1", 0));
+  BRAID_ASSIGN_OR_RETURN(const sys::Fd probe, sys::listen_on(hosts.front(), 1));
+  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(probe.get()));
+  BRAID_ASSIGN_OR_RETURN(std::string token, fresh_token());
+  return Rendezvous{at.port(), std::move(token)};
+}
+
+Result<Rendezvous> Seat::meet(int rank) {
+  if (rank != 0)
+    return roll_.find_rendezvous(Deadline::after_ns(kJoinTime),
+                                 [this] { return is_aborted_.load(); });
+  BRAID_ASSIGN_OR_RETURN(Rendezvous rendezvous, serve());
+  roll_.publish(rendezvous);
+  return rendezvous;
+}
+
+// ---- using ----
+
+Status Seat::run(const braid_nccl_call& call) {
+  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  return coll::device::on_device(*comm_, device_,
+                                 [&](comm::Device& device) { return enqueue(device, call); });
+}
+
+// All wait for the first one, which has waited for all.
+Status Seat::join(std::span<void* const> streams) {
+  sys::Cuda& cuda = sys::real_cuda();
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda, device_));
+  BRAID_ASSIGN_OR_RETURN(
+      const auto point, sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOff)));
+  const sys::Stream first{streams[0]};
+  for (void* const stream : streams.subspan(1)) {
+    BRAID_RETURN_IF_ERROR(cuda.record(point.get(), {stream}));
+    BRAID_RETURN_IF_ERROR(cuda.wait_event(first, point.get()));
+  }
+  BRAID_RETURN_IF_ERROR(cuda.record(point.get(), first));
+  for (void* const stream : streams.subspan(1))
+    BRAID_RETURN_IF_ERROR(cuda.wait_event({stream}, point.get()));
+  return {};
+}
+
+Status Seat::status() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || !is_open_) return {};  // close() has it: nothing to watch any more
+  if (group_->broken()) return group_->fate();
+  return comm_->state().device->status();
+}
+
+void Seat::close(bool is_in_peace) {
+  if (!is_in_peace) {
+    is_aborted_ = true;
+    const std::lock_guard lock(mutex_);
+    // Whoever is in open() waits for other ranks, without a look at us: this ends it.
+    if (is_setting_up_) group_->report(unavailable("aborted while it was set up"));
+  }
+  const std::lock_guard opening(opening_);
+  {
+    const std::lock_guard lock(mutex_);
+    is_open_ = false;
+  }
+  roll_.seal();
+  if (comm_ == nullptr || comm_->is_closed()) return;
+  if (!is_in_peace) free_caller();
+  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  (void)comm_->close(is_in_peace);
+}
+
+// A thread may be inside a call of this comm because the stream is full of work that waits for a
+// lost rank. close() would wait for that thread; a failure of the group ends the waits.
+void Seat::free_caller() {
+  const Deadline patience = Deadline::after_ns(100_ms);
+  while (comm_->state().in_call && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (comm_->state().in_call) group_->report(unavailable("aborted while a call was under way"));
+}
+
+void Seat::leave() {
+  const std::lock_guard lock(mutex_);
+  roll_.seal();
+  if (group_) group_->leave();
+}
+
+}  // namespace braid::nccl

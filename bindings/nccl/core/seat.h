@@ -1,0 +1,67 @@
+// A seat: one rank's part of one NCCL communicator that may be taken over. Its comm and Device are
+// made at the first call (open()), together with all ranks or not at all.
+//
+// Threads: open(), run() and join() by one at a time; status() and close() by any, also while
+// another one is in open().
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "base/config.h"
+#include "base/status.h"
+#include "bindings/nccl/core.h"
+#include "bindings/nccl/core/roll.h"
+#include "comm/comm.h"
+#include "group/group.h"
+
+namespace braid::nccl {
+
+/// ok when this process may take communicators over; unavailable without a driver or kernels for
+/// it.
+Status check_machine();
+
+class Seat {
+ public:
+  /// Signs the roll of the communicator called `key`.
+  static Result<std::unique_ptr<Seat>> sign(const std::string& key);
+  ~Seat();
+  Seat(const Seat&) = delete;
+  Seat& operator=(const Seat&) = delete;
+
+  void seal() { roll_.seal(); }
+  /// ok when all ranks take the communicator over; else no rank does.
+  Status open(int rank, int num_ranks, int device);
+  Status run(const braid_nccl_call& call);
+  Status join(std::span<void* const> streams);
+  Status status();
+  /// In peace: when all work is done, and the other ranks are told. Else now: waits of this rank
+  /// end.
+  void close(bool is_in_peace);
+  /// A goodbye to the other ranks, at the end of the process.
+  void leave();
+
+ private:
+  Seat(Config config, Roll roll) : config_(std::move(config)), roll_(std::move(roll)) {}
+  Status set_up(int rank, int num_ranks, int device);
+  Result<Rendezvous> serve();
+  Result<Rendezvous> meet(int rank);
+  void free_caller();
+
+  const Config config_;
+  Roll roll_;
+  int device_ = -1;
+  std::atomic<bool> is_aborted_{false};
+  std::mutex opening_;  // held by open() from its first wait to its end
+  std::unique_ptr<comm::Comm> comm_;
+
+  std::mutex mutex_;  // guards what follows: status() and close() look at it from other threads
+  std::shared_ptr<group::Group> group_;
+  bool is_setting_up_ = false;  // from the group on
+  bool is_open_ = false;
+};
+
+}  // namespace braid::nccl

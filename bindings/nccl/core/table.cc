@@ -1,0 +1,98 @@
+// The table that libbraid-nccl-core.so gives to libbraid-nccl.so: C in, Seat calls, codes out. No
+// exception leaves this file.
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "bindings/nccl/core/seat.h"
+#include "sys/cuda/api.h"
+
+struct braid_nccl_seat {
+  std::unique_ptr<braid::nccl::Seat> seat;
+};
+
+namespace {
+
+using braid::Code;
+using braid::Status;
+using braid::nccl::Seat;
+
+void tell(braid_nccl_why why, const std::string& text) {
+  if (why.bytes == 0) return;
+  const size_t kept = std::min(text.size(), why.bytes - 1);
+  std::memcpy(why.text, text.data(), kept);
+  why.text[kept] = '\0';
+}
+
+/// Runs `body`, which returns a Status.
+template <typename Body>
+int guarded(braid_nccl_why why, Body&& body) noexcept {
+  try {
+    const Status status = body();
+    if (!status.ok()) tell(why, status.message());
+    return static_cast<int>(status.code());
+  } catch (const std::exception& e) {
+    tell(why, e.what());
+  } catch (...) {
+    tell(why, "an exception without a name");
+  }
+  return static_cast<int>(Code::kInternal);
+}
+
+braid_nccl_seat* sign(const void* key, size_t key_bytes, braid_nccl_why why) {
+  braid_nccl_seat* made = nullptr;
+  (void)guarded(why, [&]() -> Status {
+    BRAID_RETURN_IF_ERROR(braid::nccl::check_machine());
+    BRAID_ASSIGN_OR_RETURN(auto seat, Seat::sign({static_cast<const char*>(key), key_bytes}));
+    made = new braid_nccl_seat{std::move(seat)};
+    return {};
+  });
+  return made;
+}
+
+void seal(braid_nccl_seat* seat) { seat->seat->seal(); }
+
+int open(braid_nccl_seat* seat, int rank, int num_ranks, int device, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->open(rank, num_ranks, device); }) == 0 ? 1 : 0;
+}
+
+int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->run(*call); });
+}
+
+int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->join({streams, num_streams}); });
+}
+
+// One that cannot be asked is not begun with.
+int is_capturing(void* stream) {
+  const auto state = braid::sys::real_cuda().capture_state({stream});
+  return state.ok() && state.value() == braid::sys::CaptureState::kNone ? 0 : 1;
+}
+
+int status(braid_nccl_seat* seat, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->status(); });
+}
+
+void close(braid_nccl_seat* seat, int is_in_peace) {
+  (void)guarded({}, [&] {
+    seat->seat->close(is_in_peace != 0);
+    return Status();
+  });
+}
+
+void release(braid_nccl_seat* seat) {
+  (void)guarded({}, [&] {
+    delete seat;
+    return Status();
+  });
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const braid_nccl_core* braid_nccl_core_table() {
+  static const braid_nccl_core table{
+      BRAID_NCCL_CORE_VERSION, sign, seal, open, run, join, is_capturing, status, close, release};
+  return &table;
+}

@@ -1,0 +1,94 @@
+// What stands between a program and NCCL: it watches communicators being made, decides call by
+// call, and keeps the calls of a group that it takes over until the group's end. How all ranks
+// decide alike: docs/decisions/0006-nccl-drop-in.md.
+//
+// Threads: as NCCL, a group belongs to a thread; everything may be called by any.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/nccl/calls.h"
+#include "bindings/nccl/comms.h"
+#include "bindings/nccl/core.h"
+#include "bindings/nccl/real.h"
+
+namespace braid::nccl {
+
+/// How many calls of each Op went where.
+struct Counts {
+  std::array<std::atomic<uint64_t>, kNumOps> taken{}, handed_on{};
+};
+
+class Shim {
+ public:
+  /// The core, once it is needed; null when it cannot be opened.
+  using OpenCore = std::function<const braid_nccl_core*()>;
+
+  Shim(const Real& real, Settings settings, OpenCore open_core)
+      : real_(real), settings_(settings), open_core_(std::move(open_core)) {}
+
+  // Communicators. `make` is the real call.
+  NcclResult create(const std::string& key, int num_ranks, NcclComm* comm,
+                    const std::function<NcclResult()>& make);
+  NcclResult split(NcclComm parent, int color, int key, NcclComm* child, void* config);
+  NcclResult shrink(NcclComm parent, int* excluded, int num_excluded, NcclComm* child, void* config,
+                    int flags);
+  NcclResult finalize(NcclComm comm);
+  NcclResult destroy(NcclComm comm);
+  NcclResult abort(NcclComm comm);
+  NcclResult revoke(NcclComm comm, int flags);
+  NcclResult get_async_error(NcclComm comm, NcclResult* error);
+  const char* get_last_error(NcclComm comm);
+
+  // Calls. `call` may also be of kSend or kRecv.
+  NcclResult submit(const Call& call);
+  NcclResult group_start();
+  NcclResult group_end();
+  NcclResult group_simulate_end(void* simulation);
+
+  const Counts& counts() const { return counts_; }
+  /// Off: communicators made from now on are left to NCCL.
+  void sign_for_more(bool is_on) { signs_ = is_on; }
+  /// In a forked child everything is handed on: neither library's threads are there.
+  void disown() { is_disowned_ = true; }
+
+ private:
+  std::shared_ptr<Entry> sign(const std::string& key, int num_ranks);
+  void adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made);
+  void settle(Entry& entry, NcclComm comm);
+  void open(Entry& entry, NcclComm comm);
+  bool may_take(Entry& entry, const Call& call);
+  NcclResult run(Entry& entry, const Call& call);
+  NcclResult hand_on(const Call& call);
+  NcclResult forward(const Call& call);
+
+  // The end of a group.
+  struct Kept {
+    std::shared_ptr<Entry> entry;
+    Call call;
+  };
+  struct Group;
+  static Group& this_group();
+  NcclResult end_outermost(Group& group);
+  void settle_all(std::vector<Kept>& kept);
+  void find_exchanges(std::vector<Kept>& kept);
+  NcclResult hand_on_rest(std::vector<Kept>& kept);
+  NcclResult run_all(const std::vector<Kept>& kept);
+  NcclResult join_streams(const std::vector<Kept>& kept);
+
+  const Real real_;
+  const Settings settings_;
+  const OpenCore open_core_;
+  Comms comms_;
+  Counts counts_;
+  std::atomic<bool> signs_{true};
+  std::atomic<bool> is_disowned_{false};
+};
+
+}  // namespace braid::nccl

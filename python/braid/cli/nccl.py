@@ -1,0 +1,105 @@
+"""The drop-in for NCCL from the command line: the line that puts it in place, and a self-test."""
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import braid
+from braid.cli.launch import launch
+
+FILE = "libbraid-nccl.so"
+_MOST_RANKS = 8
+# What the real library says about itself, asked through the drop-in in a process of its own.
+_ASK_VERSION = """
+import ctypes
+{imports}
+library = ctypes.CDLL("libnccl.so.2")
+version = ctypes.c_int()
+code = library.ncclGetVersion(ctypes.byref(version))
+print(version.value if code == 0 else f"error {{code}}")
+"""
+
+
+def library() -> Path | None:
+    """The drop-in beside the package, where an installation and scripts/gpu_test put it."""
+    path = Path(braid.__file__).parent / FILE
+    return path if path.is_file() else None
+
+
+def preload(path: Path) -> str:
+    """LD_PRELOAD with the drop-in in front of what is there."""
+    others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each]
+    return ":".join([str(path), *(each for each in others if not each.endswith(FILE))])
+
+
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def real_version(path: Path) -> str:
+    """The version that programs will see, or why there is none."""
+    code = _ASK_VERSION.format(imports="import torch" if has_torch() else "")
+    asked = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "LD_PRELOAD": preload(path), "BRAID_LOG": "warn"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = asked.stdout.strip()
+    if answer.isdigit():
+        number = int(answer)
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+    return asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else "no answer"
+
+
+def _facts(path: Path) -> Iterator[str]:
+    yield f"drop-in         {path}"
+    core = path.with_name("libbraid-nccl-core.so")
+    yield f"core            {core if core.is_file() else 'MISSING: everything goes to NCCL'}"
+    yield f"the real NCCL   {real_version(path)}"
+    switch = os.environ.get("BRAID_NCCL", "on")
+    yield f"BRAID_NCCL      {switch}"
+
+
+def num_gpus() -> int:
+    """GPUs that torch can use; 0 without torch or without a driver."""
+    if not has_torch():
+        return 0
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def check() -> int:
+    """Says what is in place and tries it; the exit code of the whole."""
+    path = library()
+    if path is None:
+        print(f"braid: {FILE} is not beside the package: this installation was built without it")
+        return 2
+    began = time.monotonic()
+    for line in _facts(path):
+        print(line)
+    ranks = min(num_gpus(), _MOST_RANKS)
+    if ranks < 2:
+        why = "there is no torch" if not has_torch() else f"torch sees {ranks} GPUs, two are needed"
+        print(f"self-test       skipped: {why}; what a GPU is not needed for is in place")
+        return 0
+    os.environ["LD_PRELOAD"] = preload(path)
+    code = launch([sys.executable, "-m", "braid.cli.nccl_rank"], ranks)
+    verdict = "passed" if code == 0 else f"FAILED with code {code}"
+    print(f"self-test       {verdict} on {ranks} GPUs in {time.monotonic() - began:.0f} s")
+    return code
+
+
+def counts(loaded: ctypes.CDLL) -> tuple[list[int], list[int]]:
+    """Calls of each operation (see nccl_rank.OPS) that were taken over, and that NCCL did."""
+    room = 7
+    taken, handed_on = (ctypes.c_uint64 * room)(), (ctypes.c_uint64 * room)()
+    loaded.braid_nccl_counts(taken, handed_on, ctypes.c_size_t(room))
+    return list(taken), list(handed_on)

@@ -1,0 +1,65 @@
+/* A libbraid-nccl-core.so that takes everything over and writes it down. */
+#include <stdio.h>
+
+#include "bindings/nccl/core.h"
+
+static braid_nccl_seat* sign(const void* key, size_t key_bytes, braid_nccl_why why) {
+  (void)key;
+  (void)why;
+  printf("core sign, key of %zu bytes\n", key_bytes);
+  return (braid_nccl_seat*)&printf;
+}
+static void seal(braid_nccl_seat* seat) {
+  (void)seat;
+  printf("core seal\n");
+}
+static int open_seat(braid_nccl_seat* seat, int rank, int num_ranks, int device,
+                     braid_nccl_why why) {
+  (void)seat;
+  (void)why;
+  printf("core open %d of %d on gpu %d\n", rank, num_ranks, device);
+  return 1;
+}
+static int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
+  (void)seat;
+  (void)why;
+  printf("core run op %d, %zu of type %d, root %d\n", call->op, (size_t)call->count, call->dtype,
+         call->root);
+  return 0;
+}
+static int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams,
+                braid_nccl_why why) {
+  (void)seat;
+  (void)streams;
+  (void)num_streams;
+  (void)why;
+  return 0;
+}
+static int is_capturing(void* stream) {
+  (void)stream;
+  return 0;
+}
+static int status(braid_nccl_seat* seat, braid_nccl_why why) {
+  (void)seat;
+  (void)why;
+  return 0;
+}
+static void close_seat(braid_nccl_seat* seat, int is_in_peace) {
+  (void)seat;
+  printf("core close %d\n", is_in_peace);
+}
+static void release(braid_nccl_seat* seat) { (void)seat; }
+
+const braid_nccl_core* braid_nccl_core_table(void) {
+  static const braid_nccl_core table = {BRAID_NCCL_CORE_VERSION,
+                                        sign,
+                                        seal,
+                                        open_seat,
+                                        run,
+                                        join,
+                                        is_capturing,
+                                        status,
+                                        close_seat,
+                                        release};
+  return &table;
+}

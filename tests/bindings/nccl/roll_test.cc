@@ -1,0 +1,178 @@
+// Rolls between threads, which see the same page as processes do, and between processes.
+#include "bindings/nccl/core/roll.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+
+namespace braid::nccl {
+namespace {
+
+std::string fresh_key() {
+  static std::random_device device;
+  return "test " + std::to_string(getpid()) + " " + std::to_string(device());
+}
+
+Roll opened(const std::string& key) {
+  auto roll = Roll::open(key);
+  EXPECT_TRUE(roll.ok()) << roll.status().to_string();
+  return std::move(roll).value();
+}
+
+const auto never = [] { return false; };
+Deadline soon() { return Deadline::after_ns(100_ms); }
+Deadline far() { return Deadline::after_ns(20_s); }
+
+TEST(Roll, IsCompleteWhenAllHaveSigned) {
+  const std::string key = fresh_key();
+  Roll a = opened(key), b = opened(key);
+  a.sign({1, 7});
+  EXPECT_EQ(a.check(2).code(), Code::kUnsupported);
+  b.sign({2, 7});
+  EXPECT_TRUE(a.check(2).ok());
+  EXPECT_TRUE(b.check(2).ok());
+  EXPECT_FALSE(a.check(3).ok()) << "a rank of another host never signs here";
+  a.seal();
+  EXPECT_TRUE(b.check(2).ok()) << "the page outlives its name";
+  Roll late = opened(key);
+  EXPECT_FALSE(late.check(2).ok());
+  late.seal();
+}
+
+TEST(Roll, NeedsOneGpuPerProcessAndEqualSettings) {
+  const std::string key = fresh_key(), other_key = fresh_key();
+  Roll a = opened(key);
+  a.sign({1, 7});
+  a.sign({1, 7});
+  EXPECT_FALSE(a.check(2).ok());
+  Roll b = opened(other_key);
+  b.sign({1, 7});
+  b.sign({2, 8});
+  EXPECT_FALSE(b.check(2).ok());
+  a.seal();
+  b.seal();
+}
+
+TEST(Roll, MoreRanksThanSeatsAreNeverComplete) {
+  Roll roll = opened(fresh_key());
+  roll.seal();
+  for (uint64_t i = 0; i < BRAID_NCCL_MOST_RANKS + 3; ++i) roll.sign({i, 7});
+  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS + 3).ok());
+  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS).ok());
+}
+
+TEST(Roll, OnlyTheUserMayReadIt) {
+  const std::string key = fresh_key();
+  Roll roll = opened(key);
+  const int fd = shm_open(roll.name().c_str(), O_RDWR, 0);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(fchmod(fd, 0644), 0);
+  close(fd);
+  EXPECT_EQ(Roll::open(key).status().code(), Code::kUnavailable);
+  roll.seal();
+}
+
+/// Runs `body` for every rank on a thread of its own and returns whether each was ok.
+std::vector<bool> on_ranks(int num_ranks, const std::string& key,
+                           const std::function<Status(Roll&, int)>& body) {
+  std::vector<std::thread> threads;
+  std::vector<Roll> rolls;
+  std::vector<int> oks(static_cast<size_t>(num_ranks));
+  for (int r = 0; r < num_ranks; ++r) rolls.push_back(opened(key));
+  rolls.front().seal();
+  for (int r = 0; r < num_ranks; ++r)
+    threads.emplace_back([&, r] {
+      oks[static_cast<size_t>(r)] = body(rolls[static_cast<size_t>(r)], r).ok() ? 1 : 0;
+    });
+  for (std::thread& thread : threads) thread.join();
+  return {oks.begin(), oks.end()};
+}
+
+TEST(Roll, RanksArriveWhenTheyLike) {
+  const auto ok = on_ranks(4, fresh_key(), [](Roll& roll, int rank) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank));
+    return roll.arrive(4, far(), never);
+  });
+  EXPECT_EQ(ok, std::vector<bool>(4, true));
+}
+
+TEST(Roll, WhoGivesUpGivesUpForAll) {
+  const auto ok = on_ranks(3, fresh_key(), [](Roll& roll, int rank) {
+    return roll.arrive(4, rank == 1 ? soon() : far(), never);
+  });
+  EXPECT_EQ(ok, std::vector<bool>(3, false));
+}
+
+TEST(Roll, AnAbortEndsTheWait) {
+  const std::string key = fresh_key();
+  Roll keeper = opened(key);
+  std::atomic<bool> aborted{false};
+  std::thread aborter([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    aborted = true;
+  });
+  EXPECT_FALSE(keeper.arrive(2, far(), [&] { return aborted.load(); }).ok());
+  aborter.join();
+  Roll late = opened(key);
+  EXPECT_FALSE(late.arrive(2, far(), never).ok()) << "one verdict, whenever it is asked for";
+  keeper.seal();
+}
+
+TEST(Roll, OneNoIsEveryonesNo) {
+  for (int refuser = 0; refuser < 4; ++refuser) {
+    const auto ok = on_ranks(4, fresh_key(), [&](Roll& roll, int rank) {
+      return roll.vote(rank != refuser, 4, far(), never);
+    });
+    EXPECT_EQ(ok, std::vector<bool>(4, false));
+  }
+  const auto ok =
+      on_ranks(4, fresh_key(), [](Roll& roll, int) { return roll.vote(true, 4, far(), never); });
+  EXPECT_EQ(ok, std::vector<bool>(4, true));
+}
+
+// Deadlines that pass at the very moment of the last arrival: both outcomes are right, mixed ones
+// never.
+TEST(Roll, NoOutcomeIsMixed) {
+  for (int round = 0; round < 200; ++round) {
+    const auto ok = on_ranks(3, fresh_key(), [&](Roll& roll, int rank) {
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::microseconds(1000 + round * 3));
+      return roll.arrive(3, Deadline::after_ns(1'300'000), never);
+    });
+    EXPECT_TRUE(ok == std::vector<bool>(3, true) || ok == std::vector<bool>(3, false));
+  }
+}
+
+TEST(Roll, ProcessesMeet) {
+  const std::string key = fresh_key();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  const auto play = [&](int rank) -> bool {
+    auto roll = Roll::open(key);
+    if (!roll.ok()) return false;
+    roll->sign({static_cast<uint64_t>(getpid()), 7});
+    if (!roll->arrive(2, far(), never).ok() || !roll->check(2).ok()) return false;
+    if (rank == 0) roll->publish({4711, std::string(64, 'x')});
+    const auto found = roll->find_rendezvous(far(), never);
+    return found.ok() && found.value().port == 4711 &&
+           found.value().token == std::string(64, 'x') && roll->vote(true, 2, far(), never).ok();
+  };
+  if (child == 0) _exit(play(1) ? 0 : 1);
+  EXPECT_TRUE(play(0));
+  int code = -1;
+  ASSERT_EQ(waitpid(child, &code, 0), child);
+  EXPECT_EQ(code, 0);
+  opened(key).seal();
+}
+
+}  // namespace
+}  // namespace braid::nccl

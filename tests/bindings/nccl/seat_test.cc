@@ -1,0 +1,111 @@
+// Seats of several processes on a machine without a GPU: they meet, join a group and make a comm,
+// and then agree that it comes to nothing. What a GPU does with them is
+// tests/gpu/nccl_conformance.py.
+#include "bindings/nccl/core/seat.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+
+namespace braid::nccl {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string fresh_key() {
+  static int number = 0;
+  return "seat test " + std::to_string(getpid()) + " " + std::to_string(number++);
+}
+
+/// Whether `body(rank)` was true in a process for every rank.
+bool true_in_processes(int num_ranks, const std::function<bool(int)>& body) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      log::configure("off");
+      _exit(body(rank) ? 0 : 1);
+    }
+    children.push_back(child);
+  }
+  bool all = true;
+  for (const pid_t child : children) {
+    int code = -1;
+    all = waitpid(child, &code, 0) == child && code == 0 && all;
+  }
+  return all;
+}
+
+/// Signs, waits until all must have signed as NCCL's init does, and opens.
+Status sign_and_open(const std::string& key, int rank, int num_ranks) {
+  auto seat = Seat::sign(key);
+  if (!seat.ok()) return seat.status();
+  std::this_thread::sleep_for(500ms);
+  return (*seat)->open(rank, num_ranks, 0);
+}
+
+TEST(Seat, RanksWithoutAGpuMeetAndAgreeOnNcclIn) {
+  if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
+  const std::string key = fresh_key();
+  EXPECT_TRUE(true_in_processes(3, [&](int rank) {
+    const int64_t began_ns = now_ns();
+    const Status status = sign_and_open(key, rank, 3);
+    // Past the meeting and the comm, up to the GPU.
+    const bool is_expected = status.code() == Code::kUnavailable &&
+                             (status.message().find("libcuda") != std::string::npos ||
+                              status.message().find("kernel") != std::string::npos ||
+                              status.message().find("driver") != std::string::npos);
+    if (!is_expected) std::fprintf(stderr, "rank %d: %s\n", rank, status.to_string().c_str());
+    return is_expected && now_ns() - began_ns < 20_s;
+  }));
+}
+
+TEST(Seat, AnIncompleteRollIsLeftWithoutWaiting) {
+  const std::string key = fresh_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    const int64_t began_ns = now_ns();
+    const Status status = sign_and_open(key, rank, 3);
+    return status.code() == Code::kUnsupported && now_ns() - began_ns < 5_s;
+  }));
+}
+
+TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
+  const std::string key = fresh_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    std::this_thread::sleep_for(500ms);
+    if (rank == 1) return true;  // never comes to a call
+    std::thread aborter([&] {
+      std::this_thread::sleep_for(300ms);
+      (*seat)->close(false);
+    });
+    const int64_t began_ns = now_ns();
+    const Status status = (*seat)->open(rank, 2, 0);
+    aborter.join();
+    return status.code() == Code::kUnavailable && now_ns() - began_ns < 5_s;
+  }));
+}
+
+TEST(Seat, ClosingWhatWasNeverOpenedIsFine) {
+  auto seat = Seat::sign(fresh_key());
+  ASSERT_TRUE(seat.ok()) << seat.status().to_string();
+  EXPECT_TRUE((*seat)->status().ok());
+  (*seat)->close(true);
+  (*seat)->close(false);
+  (*seat)->leave();
+}
+
+}  // namespace
+}  // namespace braid::nccl
