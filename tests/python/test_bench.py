@@ -15,6 +15,7 @@ from braid.cli import cases, measure, plot, sizes, table
 from braid.cli.bench import Bench, Settings
 from braid.cli.contestants import Braid
 from braid.cli.progress import Lines, Reporter
+from braid.probe import record as probe_record
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -219,6 +220,8 @@ def test_every_committed_record_fits():
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["schema"].startswith("braid.gpu/"):
             old_gpu_record.read(document)
+        elif document["schema"] == "braid.probe/1":
+            probe_record.from_json(document)
         # These are their own scripts' form.
         elif document["schema"] in ("braid.two_hosts/1", "braid.tuning/1"):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
