@@ -141,6 +141,8 @@ class Record:
     versions: Versions
     results: list[Result]
     balance_log: list[str] = field(default_factory=list)
+    stopped: str = ""
+    """Why the run ended before its last case; "" when it did not."""
 
     def save(self, path: Path) -> None:
         """Writes JSON, readable by people too."""

@@ -1,6 +1,7 @@
 """`braid bench`: the data it makes, what it calls wrong, its numbers, its record."""
 
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -251,3 +252,24 @@ def test_plain_progress(capsys):
     said = capsys.readouterr().err.splitlines()
     assert 4 <= len(said) <= 7
     assert said[-1] == "case 1 of 2: 7 samples"
+
+
+def test_ctrl_c_keeps_the_cases_before(tmp_path):
+    """The case at hand ends; the record says where."""
+    path = tmp_path / "r.json"
+    command = [sys.executable, "-m", "braid.cli", "bench", "--device", "cpu", "-n", "2"]
+    command += ["-b", "1K", "-e", "64K", "-f", "4", "-d", "int32", "-o", "max", "-w", "1"]
+    command += ["--links", "shm", "--tune", "off", "--against", "none", "--json", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+        for line in running.stderr:
+            if line.startswith("case 2 of 20"):
+                break
+        running.send_signal(signal.SIGINT)
+        running.stderr.read()
+        assert running.wait(30) == 128 + signal.SIGINT
+    kept = record.load(path)
+    assert kept.stopped.startswith("interrupted in case")
+    assert 1 < len(kept.results) < 20
+    times = kept.results[0].times
+    assert times.median_us <= times.p99_us
+    assert len(times.by_rank_us) == 2

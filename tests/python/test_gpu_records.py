@@ -223,6 +223,22 @@ def test_tables_and_plot(tmp_path, capsys):
     curves.save(record([result("all_gather", 8, braid=1.0)]), tmp_path / "one.svg")
 
 
+def test_the_wire_beside_bus_bandwidth(capsys):
+    """NCCL may have added in the switch, for all that we know; unless it was told not to."""
+    results = [result("all_reduce", 1 << 20, braid=1.0, nccl=2.0)]  # 500 GB/s as times are told
+    gpu_table.show(record(results, ranks=8))
+    assert ">=321.4" in capsys.readouterr().out
+    gpu_table.show(record(results, ranks=8, options={"NCCL_NVLS_ENABLE": "0"}))
+    assert ">=" not in capsys.readouterr().out
+
+
+def test_late_ranks_are_named(capsys):
+    made = record([result("all_reduce", 1 << 20, braid=1.0)])
+    late = replace(made.results[0].runs[0], by_rank_us=[1.0, 1.0, 1.5])
+    gpu_table.show(replace(made, results=[replace(made.results[0], runs=[late])]))
+    assert "rank 2 is late, 1.5 us" in capsys.readouterr().out
+
+
 def test_busiest_moment_of_a_trace():
     def kernel(begin, length, grid):
         return {"cat": "kernel", "ts": begin, "dur": length, "args": {"grid": grid}}

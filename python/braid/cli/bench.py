@@ -4,12 +4,14 @@ Every rank runs the same code; rank 0 alone prints and writes. What is measured 
 who is measured in contestants.py, how in measure.py.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
 
 import braid
+from braid.bench.interrupt import Interrupt
 from braid.cli import facts, measure
 from braid.cli.cases import Buffers, Case, busbw_factor
 from braid.cli.contestants import Braid, Contestant, Gloo
@@ -39,7 +41,15 @@ class Settings:
 class Bench:
     """One run."""
 
-    def __init__(self, settings: Settings, comm: braid.Comm, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        comm: braid.Comm,
+        reporter: Reporter,
+        asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.stopped = ""
+        self._asked = asked
         self._settings = settings
         self._comm = comm
         self._reporter = reporter
@@ -53,13 +63,16 @@ class Bench:
         self._end_ns = monotonic_ns() + settings.time_budget_s * 1e9
 
     def run(self) -> list[Result]:
-        """Measures every case."""
+        """Measures every case, or until rank 0 is asked to stop."""
         self._reporter.start(len(self._cases))
         results = []
         for i, case in enumerate(self._cases):
             budget_ns = max(self._end_ns - monotonic_ns(), 0) / (len(self._cases) - i)
             results.append(self._measure(case, budget_ns))
             self._reporter.case_done()
+            if measure.agree(self._comm, int(self._asked()))[0]:
+                self.stopped = f"interrupted in case {i + 1} of {len(self._cases)}"
+                break
         if self._gloo:
             self._gloo.close()
         return results
@@ -148,7 +161,9 @@ class Bench:
         return fixed, *self._check(fixed, buffers)
 
 
-def make_record(settings: Settings, comm: braid.Comm, results: list[Result]) -> Record:
+def make_record(
+    settings: Settings, comm: braid.Comm, results: list[Result], stopped: str = ""
+) -> Record:
     """Everything about this run."""
     links = facts.fabric(comm)
     commit, dirty = facts.commit()
@@ -169,6 +184,7 @@ def make_record(settings: Settings, comm: braid.Comm, results: list[Result]) -> 
         versions=facts.versions(),
         results=results,
         balance_log=comm.balance_log(),
+        stopped=stopped,
     )
 
 
@@ -183,18 +199,23 @@ def _publish(settings: Settings, record: Record) -> None:
     if settings.svg_path:
         plot.save(record, settings.svg_path)
         out.print(f"plot    {settings.svg_path}")
+    if record.stopped:
+        out.print(f"stopped: {record.stopped}")
 
 
 def run_rank(settings: Settings) -> int:
     """The whole benchmark on this rank.
 
-    Returns the exit code: 1 when one byte was wrong anywhere.
+    Returns the exit code: 1 when one byte was wrong anywhere. After Ctrl-C the case at hand ends,
+    and the record has what was measured.
     """
-    with Reporter.for_this_rank() as reporter:
+    with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         comm = braid.init(progress=reporter.tuning, **settings.options)
         with comm:
-            results = Bench(settings, comm, reporter).run()
-            record = make_record(settings, comm, results) if comm.rank == 0 else None
+            bench = Bench(settings, comm, reporter, stop.asked)
+            results = bench.run()
+            made = make_record(settings, comm, results, bench.stopped)
+            record = made if comm.rank == 0 else None
             comm.barrier()
     if record is not None:
         _publish(settings, record)

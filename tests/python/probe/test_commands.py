@@ -12,12 +12,11 @@ import pytest
 from typer.main import get_command
 
 from braid.bench import gpus
-from braid.cli import main
-from braid.cli.app import bench_app
+from braid.cli import collectives, main
 from braid.probe import pairs
 from braid.probe.record import from_json
 
-KINDS = list(get_command(bench_app).commands)
+KINDS = list(get_command(collectives.app).commands)
 
 
 @pytest.fixture

@@ -1,0 +1,47 @@
+"""What commands check before they start, and how they refuse: one line, exit code 2."""
+
+import os
+import sys
+from typing import NoReturn
+
+import typer
+
+from braid.cli import sizes
+
+_MAX_RANKS = 64
+
+
+def fail(message: str) -> NoReturn:
+    """One line on standard error, exit code 2."""
+    print(f"braid: {message}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def check_ranks(ranks: int) -> None:
+    """As many as one machine takes."""
+    if not 1 <= ranks <= _MAX_RANKS:
+        fail(f"--ranks: asked for {ranks}, braid takes 1 to {_MAX_RANKS}")
+
+
+def inside_launch() -> bool:
+    """Whether this process is a rank."""
+    return "RANK" in os.environ or "SLURM_PROCID" in os.environ
+
+
+def words(text: str, option: str) -> list[str]:
+    """A comma list of operations, types or reductions."""
+    from braid.cli.cases import DTYPES, OPS, REDOPS
+
+    allowed = {"ops": OPS, "dtype": DTYPES, "op": REDOPS}[option]
+    try:
+        return sizes.parse_words(text, allowed, option)
+    except ValueError as error:
+        fail(f"bench: --{option}: {error}")
+
+
+def sizes_of(text: str) -> list[int]:
+    """A list or a range of sizes."""
+    try:
+        return sizes.parse_sizes(text)
+    except ValueError as error:
+        fail(f"bench: --sizes: {error}")

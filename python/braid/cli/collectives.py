@@ -1,0 +1,168 @@
+"""`braid bench` itself: collectives, on GPUs where there are two, else between CPUs."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from braid.cli import compare, probe_calls, probe_lanes
+from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli.launch import launch
+
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+probe_lanes.register(app)
+probe_calls.register(app)
+app.command(
+    epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
+)(compare.compare)
+_GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
+
+
+@app.callback(
+    invoke_without_command=True,
+    epilog="Example: braid bench --ops all_reduce --sizes 1KiB:64MiB:x4 --json new.json."
+    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction.",
+)
+def bench(
+    ctx: typer.Context,
+    ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
+    sizes_text: Annotated[
+        str, typer.Option("--sizes", help="64MiB, or a range 1KiB:64MiB:x4.")
+    ] = "",
+    begin: Annotated[str, typer.Option("-b", help="As nccl-tests: the smallest size.")] = "",
+    end: Annotated[str, typer.Option("-e", help="As nccl-tests: the largest size.")] = "",
+    factor: Annotated[int, typer.Option("-f", help="As nccl-tests: from size to size.")] = 2,
+    ranks: Annotated[
+        int, typer.Option("--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
+    suite: Annotated[str, typer.Option(help="GPUs: flexlink, every figure of the paper.")] = "",
+    baselines: Annotated[
+        str, typer.Option(help="GPUs: a list of nccl, nccl-best, symm; all, none.")
+    ] = "all",
+    variants: Annotated[
+        str, typer.Option(help="GPUs, braid too: a list of unregistered, links; all, none.")
+    ] = "none",
+    mode: Annotated[
+        str, typer.Option(help="GPUs: eager, graph, both; auto: graph up to 4 MiB.")
+    ] = "auto",
+    links: Annotated[str, typer.Option(help="Links to use: auto, or shm,staged,rdma.")] = "",
+    pace: Annotated[
+        str, typer.Option(help="Slow links down: shm=400MB/s,staged=200MB/s@50us.")
+    ] = "",
+    dtype: Annotated[
+        str, typer.Option("--dtype", "-d", help="float32, or on GPUs bfloat16, if not said.")
+    ] = "",
+    redop: Annotated[
+        str, typer.Option("--op", "-o", help="Reduction: sum, prod, min, max, avg.")
+    ] = "sum",
+    iters: Annotated[int, typer.Option(help="Samples per case, at most.")] = 20,
+    warmup: Annotated[
+        int, typer.Option("--warmup", "-w", help="Calls before the first sample.")
+    ] = 2,
+    against: Annotated[
+        str, typer.Option(help="Baseline in the same run: best-link, fixed-shares, gloo, none.")
+    ] = "",
+    check: Annotated[
+        int, typer.Option("--check", "-c", help="Checked calls per case, before timing.")
+    ] = 1,
+    time_budget: Annotated[float, typer.Option(help="Seconds for all cases; 0: 60 or more.")] = 0.0,
+    timeout: Annotated[str, typer.Option(help="Deadline of every wait, such as 30s.")] = "",
+    tune: Annotated[str, typer.Option(help="Measure the links at start: auto, off, force.")] = "",
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
+    commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,
+) -> None:
+    """Check every byte of the collectives, then time them against a baseline in the same run.
+
+    Starts ranks itself, or uses those of an enclosing launch (braid run, torchrun, Slurm). The
+    commands below measure what lies beneath: pairs, host links, sequences of calls.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from braid.bench.command import Asked, Refused, gpus_to_use
+    from braid.bench.command import run as run_on_gpus
+    from braid.cli.bench import Settings, run_rank
+    from braid.cli.measure import Effort
+
+    _check_counts(iters=iters, check=check, warmup=warmup)
+    if sizes_text and (begin or end):
+        fail("bench: --sizes and -b, -e say the same; write one of them")
+    sizes_text = sizes_text or _range_text(begin, end, factor)
+    chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
+    asked = Asked(
+        device=device,
+        suite=suite,
+        ops=words(ops, "ops"),
+        sizes=sizes_of(sizes_text) if sizes_text else [],
+        ranks=ranks,
+        dtype=dtype,
+        redop=redop,
+        mode=mode,
+        baselines=baselines,
+        variants=variants,
+        samples=iters,
+        time_budget_s=time_budget,
+        options={name: text for name, text in chosen.items() if text},
+        json_path=json_path,
+        svg_path=svg_path,
+        commit=commit,
+        quiet=quiet,
+        host_only=[
+            name
+            for name, text in (("--links", links), ("--pace", pace), ("--against", against))
+            if text
+        ],
+    )
+    try:
+        count = gpus_to_use(asked)
+        if count:
+            raise typer.Exit(run_on_gpus(asked, count))
+    except Refused as refused:
+        fail(f"bench: {refused}")
+    ranks = ranks or 4
+    against = against or "best-link"
+    check_ranks(ranks)
+    _check_against(against)
+    settings = Settings(
+        ops=words(ops, "ops"),
+        sizes=sizes_of(sizes_text or "64MiB"),
+        dtype=words(dtype or "float32", "dtype")[0],
+        redop=words(redop, "op")[0],
+        against=against,
+        effort=Effort(samples=iters, warm_up_calls=warmup, checks=check),
+        time_budget_s=time_budget or 60.0,
+        options={name: text for name, text in chosen.items() if text},
+        json_path=json_path,
+        svg_path=svg_path,
+    )
+    if inside_launch():
+        raise typer.Exit(run_rank(settings))
+    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
+    raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
+
+
+def _range_text(begin: str, end: str, factor: int) -> str:
+    """nccl-tests' -b -e -f as our ranges are written."""
+    if not begin and not end:
+        return ""
+    begin = begin or "32MiB"  # nccl-tests' own
+    return f"{begin}:{end or begin}:x{factor}"
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            fail(f"bench: --{name}: asked for {count}, at least 1 is needed")
+
+
+def _check_against(against: str) -> None:
+    from braid.cli.bench import AGAINST
+
+    if against not in AGAINST:
+        fail(f"bench: --against: '{against}' is no baseline; braid has {', '.join(AGAINST)}")
+    if against == "gloo" and importlib.util.find_spec("torch") is None:
+        fail("bench: --against gloo needs torch, which is not installed here")
