@@ -2,12 +2,14 @@
 
 braid.bench/1 names the links of a run and says of each whether its rate was measured. Records of
 GPUs (braid.gpu/1 and /2) have times of collectives; of those only what went over one known kind of
-link counts: NCCL's all-gather inside a machine runs over NVLink alone.
+link counts: NCCL's all-gather inside a machine runs over NVLink alone. braid.probe/1 has copies
+between GPUs (p2p) and to and from the host (host).
 """
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from braid.topo.errors import BadTopology
@@ -70,12 +72,15 @@ def load(path: Path) -> Measurement:
             return _of_bench(document)
         if schema in ("braid.gpu/1", "braid.gpu/2"):
             return _of_gpus(document)
+        if schema == "braid.probe/1":
+            return _of_probe(document)
     except KeyError as error:
         raise BadTopology(f"{path}: the record has no field {error}") from error
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
         raise BadTopology(f"{path}: {error!s:.200}") from error
     raise BadTopology(
-        f"{path}: a record is of braid.bench/1, braid.gpu/1 or /2, not {schema!r:.40}"
+        f"{path}: a record is of braid.bench/1, braid.probe/1, braid.gpu/1 or /2,"
+        f" not {schema!r:.40}"
     )
 
 
@@ -110,6 +115,28 @@ def _of_gpus(document: Json) -> Measurement:
         if one.family in ("nccl", "nccl-best") and not one.wrong
     ]
     return Measurement(run.gpu, _best(found))
+
+
+def _of_probe(document: Json) -> Measurement:
+    """The median pair of GPUs, one way; the fastest way to or from the host of one GPU alone.
+    Between CPUs it is no link of the machine's that was measured.
+    """
+    from braid.probe.record import from_json
+
+    run = from_json(document)
+    day = run.date[:10]
+    if not run.device:
+        return Measurement("", [])
+    good = [one for one in run.series if one.gbps and not one.wrong_bytes and not one.note]
+    pairs = [one.gbps for one in good if one.group == "one way" and one.gbps]
+    alone = [one.gbps for one in good if one.group.startswith(("d2h ", "h2d ")) and one.gbps]
+    found = []
+    if run.kind == "p2p" and pairs:
+        words = f"braid bench p2p, median of {len(pairs)} pairs, {day}"
+        found.append(Measured("nvlink", round(median(pairs), 1), words))
+    if run.kind == "host" and alone:
+        found.append(Measured("pcie", round(max(alone), 1), f"braid bench host, {day}"))
+    return Measurement(run.device.partition(" x ")[2], found)
 
 
 def _best(found: list[Measured]) -> list[Measured]:

@@ -163,6 +163,35 @@ def test_measured_by_nccl_in_the_newer_form(tmp_path):
     assert found.rates[0].how == "NCCL all_gather 256 MiB, 8 GPUs, 2026-11-21"
 
 
+@pytest.mark.parametrize(
+    ("kind", "cases", "rates"),
+    [
+        ("p2p", [("one way", 390.0), ("one way", 396.0), ("both ways", 780.0)],
+         [("nvlink", 393.0)]),
+        ("host", [("d2h 1 MiB", 50.0), ("h2d 16 MiB", 55.4), ("all h2d 16 MiB", 99.0)],
+         [("pcie", 55.4)]),
+        ("interference", [("alone", 1.0)], []),
+    ],
+)  # fmt: skip
+def test_measured_by_probes(tmp_path, kind, cases, rates):
+    times = {"samples_us": [1.0], "p5_us": 1.0, "p50_us": 1.0, "p95_us": 1.0, "p99_us": 1.0}
+    series = [
+        {"group": group, "case": str(i), "bytes": 1, "times": times, "gbps": gbps}
+        for i, (group, gbps) in enumerate(cases)
+    ]
+    record = {"schema": "braid.probe/1", "kind": kind, "command": "", "date": "2026-11-21T00:00:00"}
+    record |= {"commit": "", "dirty": False, "device": "2 x NVIDIA H200", "ranks": 0}
+    record |= {"host": {"cpu": "", "cores": 1, "memory_gib": 1.0, "kernel": ""}, "versions": {}}
+    record |= {"settings": {}, "options": {}, "series": series}
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    found = load(path)
+    assert found.gpu == "NVIDIA H200"
+    assert [(one.kind, one.gbps) for one in found.rates] == rates
+    path.write_text(json.dumps({**record, "device": ""}))
+    assert load(path).rates == []
+
+
 def test_measured_by_bench(tmp_path):
     """Paced links are no machine's; a NIC's rate is its own."""
     record = json.loads((REPOSITORY / "records/paced_421.json").read_text())
