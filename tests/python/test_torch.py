@@ -52,7 +52,8 @@ def test_narrow_types(ranks):
     def body(comm):
         import torch
 
-        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        exports_float8 = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)  # DLPack
+        for dtype in (torch.float8_e4m3fn, torch.float8_e5m2) if exports_float8 else ():
             values = torch.tensor([0.5, 1.0, 2.0, -4.0]).to(dtype)
             total = comm.all_reduce(values.clone())
             assert total.dtype == dtype
