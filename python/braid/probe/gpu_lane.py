@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from braid.probe.lane import Lane, Running, places
-from braid.probe.memory_lane import pattern
+from braid.probe.memory_lane import PERIOD, pattern
 
 _STALE = 0xA5
 _SLEEP_CYCLES = 1_000_000  # half a millisecond: time to enqueue some dozens of copies
@@ -41,22 +41,33 @@ class GpuLane(Lane):
         self._gpu, self._source_on, self._target_on = gpu, source, target
         self._stream = torch.cuda.Stream(device=gpu)
         self._seed = sum(map(ord, name))
+        self._shape = (0, 0)
 
     def resize(self, nbytes: int, slots: int = 1) -> None:
-        """Takes buffers of this size; those of the host are pinned."""
-        host = torch.from_numpy(np.asarray(pattern(nbytes * slots, self._seed)))
-        host = host.view(slots, nbytes)
-        self._source = self._buffer(host, self._source_on)
-        self._target = self._buffer(host, self._target_on)
-        self._source.copy_(host)
+        """Takes buffers of this size; those of the host are pinned. The pattern is repeated where
+        it is needed: a host makes gigabytes slowly.
+        """
+        if self._shape == (slots, nbytes):
+            return
+        self._shape = (slots, nbytes)
+        source = self._filled(self._source_on)
+        self._source = self._buffer(self._source_on)
+        self._source.copy_(source)
+        self._target = self._buffer(self._target_on)
         order = places(slots)
         self._pieces = [(self._target[i], self._source[k]) for i, k in enumerate(order)]
-        self._expected = host[order].to(self._target_on)
+        self._expected = self._filled(self._target_on)[order]
         torch.cuda.synchronize(self._gpu)
 
-    def _buffer(self, like: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def _filled(self, device: torch.device) -> torch.Tensor:
+        slots, nbytes = self._shape
+        total = slots * nbytes
+        period = torch.from_numpy(np.asarray(pattern(min(total, PERIOD), self._seed))).to(device)
+        return period.repeat(-(-total // min(total, PERIOD)))[:total].view(slots, nbytes)
+
+    def _buffer(self, device: torch.device) -> torch.Tensor:
         pinned = device.type == "cpu"
-        return torch.empty(like.shape, dtype=torch.uint8, device=device, pin_memory=pinned)
+        return torch.empty(self._shape, dtype=torch.uint8, device=device, pin_memory=pinned)
 
     def wrong_bytes(self) -> int:
         """Every piece once."""
@@ -82,6 +93,7 @@ class GpuLane(Lane):
     def close(self) -> None:
         """Gives memory back."""
         torch.cuda.synchronize(self._gpu)
+        self._shape = (0, 0)
         del self._pieces, self._source, self._target, self._expected
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from braid.probe.lane import Lane, Running, places
 
 _STALE = 0xA5
-_PERIOD = 1048573  # prime: no page or block divides it
+PERIOD = 1048573  # prime: no page or block divides it
 
 
 def pattern(nbytes: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """Bytes that depend on their place and on the lane."""
-    index = np.arange(min(nbytes, _PERIOD), dtype=np.uint64)
+    index = np.arange(min(nbytes, PERIOD), dtype=np.uint64)
     mixed = (index + np.uint64(seed * 7919 + 1)) * np.uint64(2654435761)
     return np.resize((mixed >> np.uint64(13)).astype(np.uint8), nbytes)
 

@@ -10,6 +10,7 @@ import pytest
 
 from braid.probe import lane_kinds, pairs
 from braid.probe.effort import Effort
+from braid.probe.memory_lane import PERIOD, pattern
 
 
 class Device:
@@ -38,6 +39,9 @@ class Tensor:
         self.array[...] = other.array
         if torch.lies and non_blocking:
             self.array.flat[0] ^= 1
+
+    def repeat(self, times):
+        return Tensor(np.tile(self.array, times), self.device)
 
     def fill_(self, value):
         self.array.fill(value)
@@ -127,6 +131,18 @@ def test_copies_go_where_they_should(gpu_lane):
     assert lane.start(6).took_us() == pytest.approx(500 / 6)
     assert torch.log == [("cuda", "cpu")] * 6
     lane.close()
+
+
+def test_the_pattern_goes_on_behind_its_period(gpu_lane):
+    lane = gpu_lane.peer(0, 1)
+    lane.resize(PERIOD + 5)
+    whole = pattern(PERIOD + 5, lane._seed)
+    assert (lane._source.array == whole).all()
+    source = lane._source
+    lane.resize(PERIOD + 5)
+    assert lane._source is source  # nothing to do
+    lane.resize(16)
+    assert lane.wrong_bytes() == 0
 
 
 @pytest.mark.parametrize("lies", [False, True])
