@@ -133,16 +133,16 @@ def test_every_pair_both_directions():
 
 
 @pytest.mark.parametrize(
-    ("probe", "verdict", "said"),
+    ("probe", "timeout_s", "verdict", "said"),
     [
-        (hang, "hang", "within 0.3 s"),
-        (crash, "failed", "code 9"),
-        (fail, "failed", "RuntimeError: peer access is broken"),
+        (hang, 0.3, "hang", "within 0.3 s"),
+        (crash, 20.0, "failed", "code 9"),
+        (fail, 20.0, "failed", "RuntimeError: peer access is broken"),
     ],
 )
-def test_a_pair_that_does_not_come_back(probe, verdict, said):
+def test_a_pair_that_does_not_come_back(probe, timeout_s, verdict, said):
     began = time.monotonic()
-    series = run(pairs.jobs(2, pairs.Settings(64, 3, 0.3), probe)).series
+    series = run(pairs.jobs(2, pairs.Settings(64, 3, timeout_s), probe)).series
     assert [(one.start, one.end) for one in series] == [("gpu0", "gpu1"), ("gpu1", "gpu0")]
     assert {one.verdict for one in series} == {verdict}
     assert said in series[0].note
