@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::string fresh_key() {
+std::string fresh_seat_key() {
   static int number = 0;
   return "seat test " + std::to_string(getpid()) + " " + std::to_string(number++);
 }
@@ -57,7 +57,7 @@ Status sign_and_open(const std::string& key, int rank, int num_ranks) {
 
 TEST(Seat, RanksWithoutAGpuMeetAndAgreeOnNcclIn) {
   if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
-  const std::string key = fresh_key();
+  const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(3, [&](int rank) {
     const int64_t began_ns = now_ns();
     const Status status = sign_and_open(key, rank, 3);
@@ -72,7 +72,7 @@ TEST(Seat, RanksWithoutAGpuMeetAndAgreeOnNcclIn) {
 }
 
 TEST(Seat, AnIncompleteRollIsLeftWithoutWaiting) {
-  const std::string key = fresh_key();
+  const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     const int64_t began_ns = now_ns();
     const Status status = sign_and_open(key, rank, 3);
@@ -81,7 +81,7 @@ TEST(Seat, AnIncompleteRollIsLeftWithoutWaiting) {
 }
 
 TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
-  const std::string key = fresh_key();
+  const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
@@ -99,7 +99,7 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
 }
 
 TEST(Seat, ClosingWhatWasNeverOpenedIsFine) {
-  auto seat = Seat::sign(fresh_key());
+  auto seat = Seat::sign(fresh_seat_key());
   ASSERT_TRUE(seat.ok()) << seat.status().to_string();
   EXPECT_TRUE((*seat)->status().ok());
   (*seat)->close(true);
