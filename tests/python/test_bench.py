@@ -17,6 +17,7 @@ from braid.cli.bench import Bench, Settings
 from braid.cli.contestants import Braid
 from braid.cli.progress import Lines, Reporter
 from braid.probe import record as probe_record
+from braid.topo import document as topo_document
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -223,6 +224,8 @@ def test_every_committed_record_fits():
             old_gpu_record.read(document)
         elif document["schema"] == "braid.probe/1":
             probe_record.from_json(document)
+        elif document["schema"] == "braid.topo/1":
+            topo_document.read(path.read_text(encoding="utf-8"))
         # These are their own scripts' form.
         elif document["schema"] in ("braid.two_hosts/1", "braid.tuning/1"):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()

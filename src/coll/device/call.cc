@@ -46,8 +46,8 @@ Status Call::end() {
 
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
   if (block_bytes < kHostFromBytes || block_bytes % 16 != 0) return 0;
-  const auto wanted =
-      static_cast<uint64_t>(static_cast<double>(block_bytes) * device.host_share(op).at(block_bytes));
+  const auto wanted = static_cast<uint64_t>(static_cast<double>(block_bytes) *
+                                            device.host_share(op).at(block_bytes));
   // Operands of sums wait in a quarter of the scratch.
   const uint64_t most = device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
   return std::min(wanted, most) / kUnit * kUnit;
