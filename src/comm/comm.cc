@@ -92,14 +92,17 @@ Status Comm::close(bool say_farewell) {
     if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
   }
   std::shared_ptr<Device> device;
-  std::vector<LinkState> links;
   {
-    const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at them
+    const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at it
     device.swap(state_->device);
-    links.swap(state_->links);
   }
   device.reset();
-  state_->keeper.reset();
+  state_->keeper.reset();  // its thread uses the links
+  std::vector<LinkState> links;
+  {
+    const std::lock_guard lock(state_->health_mutex);
+    links.swap(state_->links);
+  }
   links.clear();  // the lanes use the doorbell
   state_->doorbell.reset();
   state_->group->leave();
