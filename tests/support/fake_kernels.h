@@ -3,7 +3,8 @@
 // what the host makes of them: which kernels, in which order, with which arguments.
 //
 // A kernel of several blocks is one loop over all of them that never blocks in one. FakeCuda runs
-// work at once and in the order of its enqueuing: a missing wait between two streams does not show.
+// work at once and in the order of its enqueuing: a missing wait between two streams does not show,
+// but with OrderedCuda (ordered_cuda.h).
 //
 //   sys::FakeCuda cuda(4);
 //   test::define_team_kernels(cuda);

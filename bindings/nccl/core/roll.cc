@@ -136,6 +136,12 @@ Status Roll::check(int num_ranks) const {
   return {};
 }
 
+// Without this rank the count cannot become full.
+void Roll::decline() {
+  page().arrivals.fetch_or(kNothing);
+  wake_all(page().arrivals);
+}
+
 Status Roll::arrive(int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted) {
   count_in(page().arrivals);
   if (all_in(page().arrivals, static_cast<uint32_t>(num_ranks), deadline, is_aborted)) return {};

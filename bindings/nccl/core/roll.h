@@ -54,6 +54,8 @@ class Roll {
   /// ok when all of `num_ranks` signed and fit together; unsupported, and why, is the same on all.
   Status check(int num_ranks) const;
 
+  /// For a rank that will never arrive(): the others need not wait for it.
+  void decline();
   /// ok when all have arrived; else unavailable, for everyone.
   Status arrive(int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
   void publish(const Rendezvous& rendezvous);

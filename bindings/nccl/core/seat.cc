@@ -175,6 +175,7 @@ Status Seat::open(int rank, int num_ranks, int device) {
   const auto is_aborted = [this] { return is_aborted_.load(); };
   roll_.seal();
   BRAID_RETURN_IF_ERROR(roll_.check(num_ranks));
+  has_arrived_ = true;
   BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, deadline, is_aborted));
   const Status own = set_up(rank, num_ranks, device);
   const Status verdict = roll_.vote(own.ok(), num_ranks, deadline, is_aborted);
@@ -271,7 +272,7 @@ void Seat::close(bool is_in_peace) {
     const std::lock_guard lock(mutex_);
     is_open_ = false;
   }
-  roll_.seal();
+  give_up_roll();
   if (comm_ == nullptr || comm_->is_closed()) return;
   if (!is_in_peace) free_caller();
   const sys::RelaxedCapture relaxed(sys::real_cuda());
@@ -287,9 +288,18 @@ void Seat::free_caller() {
   if (comm_->state().in_call) group_->report(unavailable("aborted while a call was under way"));
 }
 
+// Others may come to a first call that this rank never comes to.
+void Seat::give_up_roll() {
+  if (sys::process_id() != process_id_) return;
+  roll_.seal();
+  if (!has_arrived_) roll_.decline();
+}
+
 void Seat::leave() {
   const std::lock_guard lock(mutex_);
-  roll_.seal();
+  // Who is in open() has arrived, or gives up with the process.
+  if (const std::unique_lock opening(opening_, std::try_to_lock); opening.owns_lock())
+    give_up_roll();
   if (group_) group_->leave();
 }
 

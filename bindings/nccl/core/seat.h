@@ -17,6 +17,7 @@
 #include "bindings/nccl/core/roll.h"
 #include "comm/comm.h"
 #include "group/group.h"
+#include "sys/host/api.h"
 
 namespace braid::nccl {
 
@@ -50,12 +51,15 @@ class Seat {
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
   void free_caller();
+  void give_up_roll();
 
   const Config config_;
+  const int process_id_ = sys::process_id();  // a fork's seat is not the fork's to give up
   Roll roll_;
   int device_ = -1;
   std::atomic<bool> is_aborted_{false};
-  std::mutex opening_;  // held by open() from its first wait to its end
+  std::mutex opening_;  // held by open() from its first wait to its end; guards the next
+  bool has_arrived_ = false;
   std::unique_ptr<comm::Comm> comm_;
 
   std::mutex mutex_;  // guards what follows: status() and close() look at it from other threads

@@ -4,6 +4,7 @@
 // the giving back is dropped: after a failed kernel it refuses everything.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -61,15 +62,17 @@ class RelaxedCapture {
  public:
   explicit RelaxedCapture(Cuda& cuda) : cuda_(cuda) {
     const auto held = cuda.exchange_capture_mode(CaptureMode::kRelaxed);
-    held_ = held.ok() ? held.value() : CaptureMode::kRelaxed;
+    if (held.ok()) held_ = held.value();
   }
-  ~RelaxedCapture() { (void)cuda_.exchange_capture_mode(held_); }
+  ~RelaxedCapture() {
+    if (held_) (void)cuda_.exchange_capture_mode(*held_);
+  }
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
  private:
   Cuda& cuda_;
-  CaptureMode held_;
+  std::optional<CaptureMode> held_;  // empty: nothing was changed
 };
 
 /// Addresses for an allocation, with access for some devices. The bytes stay while they are mapped,

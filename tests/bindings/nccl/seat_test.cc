@@ -55,17 +55,21 @@ Status sign_and_open(const std::string& key, int rank, int num_ranks) {
   return (*seat)->open(rank, num_ranks, 0);
 }
 
+/// Past the meeting and the comm, up to the GPU.
+bool came_to_the_gpu(const Status& status) {
+  const std::string& text = status.message();
+  return status.code() == Code::kUnavailable && (text.find("libcuda") != std::string::npos ||
+                                                 text.find("kernel") != std::string::npos ||
+                                                 text.find("driver") != std::string::npos);
+}
+
 TEST(Seat, RanksWithoutAGpuMeetAndAgreeOnNcclIn) {
   if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
   const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(3, [&](int rank) {
     const int64_t began_ns = now_ns();
     const Status status = sign_and_open(key, rank, 3);
-    // Past the meeting and the comm, up to the GPU.
-    const bool is_expected = status.code() == Code::kUnavailable &&
-                             (status.message().find("libcuda") != std::string::npos ||
-                              status.message().find("kernel") != std::string::npos ||
-                              status.message().find("driver") != std::string::npos);
+    const bool is_expected = came_to_the_gpu(status);
     if (!is_expected) std::fprintf(stderr, "rank %d: %s\n", rank, status.to_string().c_str());
     return is_expected && now_ns() - began_ns < 20_s;
   }));
@@ -86,7 +90,10 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
     std::this_thread::sleep_for(500ms);
-    if (rank == 1) return true;  // never comes to a call
+    if (rank == 1) {  // never comes to a call, and stays
+      std::this_thread::sleep_for(2s);
+      return true;
+    }
     std::thread aborter([&] {
       std::this_thread::sleep_for(300ms);
       (*seat)->close(false);
@@ -95,6 +102,49 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
     const Status status = (*seat)->open(rank, 2, 0);
     aborter.join();
     return status.code() == Code::kUnavailable && now_ns() - began_ns < 5_s;
+  }));
+}
+
+// NCCL makes the children of a split that does not block in the background: a rank may have nothing
+// to keep its seat by.
+TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
+  for (const bool at_exit : {false, true}) {
+    const std::string key = fresh_key();
+    EXPECT_TRUE(true_in_processes(3, [&](int rank) {
+      auto seat = Seat::sign(key);
+      if (!seat.ok()) return false;
+      std::this_thread::sleep_for(500ms);
+      if (rank == 1) {
+        if (at_exit)
+          (*seat)->leave();
+        else
+          seat->reset();
+        std::this_thread::sleep_for(1s);
+        return true;
+      }
+      if (rank == 2) std::this_thread::sleep_for(500ms);  // later than the one who gives up
+      const int64_t began_ns = now_ns();
+      const Status status = (*seat)->open(rank, 3, 0);
+      return status.code() == Code::kUnavailable && now_ns() - began_ns < 5_s;
+    }));
+  }
+}
+
+TEST(Seat, AForkDoesNotGiveItsParentsSeatUp) {
+  if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
+  const std::string key = fresh_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    const pid_t child = fork();
+    if (child == 0) {
+      (*seat)->close(false);
+      _exit(0);
+    }
+    int code = -1;
+    if (waitpid(child, &code, 0) != child || code != 0) return false;
+    std::this_thread::sleep_for(500ms);
+    return came_to_the_gpu((*seat)->open(rank, 2, 0));
   }));
 }
 

@@ -14,6 +14,7 @@
 #include "coll/device/explain.h"
 #include "coll/device/fake_sums.h"
 #include "support/gpu_ranks.h"
+#include "support/ordered_cuda.h"
 #include "support/tensors.h"
 
 namespace braid::coll::device {
@@ -62,8 +63,9 @@ class Caller {
  public:
   static constexpr uint64_t kSumCall = 63;  // sums have one input, so that one result does for all
 
-  Caller(GpuRank& rank, const Case& c, const std::vector<std::byte>& sums)
+  Caller(GpuRank& rank, test::OrderedCuda& cuda, const Case& c, const std::vector<std::byte>& sums)
       : rank_(rank),
+        cuda_(cuda),
         c_(c),
         sums_(sums),
         block_(c.count * dtype_bytes(c.dtype)),
@@ -109,6 +111,7 @@ class Caller {
   void run(const char* name, bool in_place, uint64_t place, const std::byte* input, uint64_t bytes,
            const Function& function) {
     name_ = std::string(name) + (in_place ? " in place" : "");
+    SCOPED_TRACE(name_);
     if (all_ > 0) std::memset(recv_.data(), 0xee, all_);
     std::byte* from = in_place ? recv_.data() + place : send_.data();
     if (bytes > 0) std::memcpy(from, input, bytes);
@@ -118,6 +121,7 @@ class Caller {
       return function(device, reinterpret_cast<sys::DevicePtr>(from), stream);
     });
     EXPECT_TRUE(status.ok()) << name_ << ": " << status.to_string();
+    cuda_.expect_joined(stream);
     rank_.all.arrive_and_wait();
     const bool is_input_intact = in_place || bytes == 0 || std::memcmp(from, input, bytes) == 0;
     EXPECT_TRUE(is_input_intact) << name_ << " wrote its input";
@@ -187,6 +191,7 @@ class Caller {
   }
 
   GpuRank& rank_;
+  test::OrderedCuda& cuda_;
   const Case& c_;
   const std::vector<std::byte>& sums_;
   const uint64_t block_, all_;
@@ -198,15 +203,16 @@ class Caller {
 
 class DeviceCollectives : public testing::TestWithParam<Case> {};
 
+// And no piece of work relies on an order that only FakeCuda keeps.
 TEST_P(DeviceCollectives, EveryByteIsRight) {
   const Case& c = GetParam();
-  sys::FakeCuda cuda(c.size);
+  test::OrderedCuda cuda(c.size);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
   test::run_gpus(c.size, cuda, {}, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
-    Caller caller(rank, c, sums);
+    Caller caller(rank, cuda, c, sums);
     caller.all_ops(false);
     caller.all_ops(true);
     caller.register_recv();
@@ -318,7 +324,10 @@ INSTANTIATE_TEST_SUITE_P(Rounds, DeviceCollectives,
                                          Case{2, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8 + 3, 0,
                                               1},
                                          Case{3, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 5},
-                                         Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1}));
+                                         Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1},
+                                         Case{5, Dtype::kInt32, RedOp::kSum, kMega + 7},
+                                         Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
+                                         Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9}));
 INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
                          testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
                                          Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},

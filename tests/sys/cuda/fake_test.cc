@@ -25,6 +25,13 @@ TEST_F(FakeCudaTest, FailsTheCallThatItWasTold) {
   EXPECT_TRUE(own<DeviceMemory>(cuda_, cuda_.alloc(1)).ok());
 }
 
+// It answered the loss of a mode that it had not changed with kRelaxed, for good.
+TEST_F(FakeCudaTest, AModeThatCouldNotBeRelaxedStaysAsItIs) {
+  cuda_.fail("exchange_capture_mode", 0, driver_error("no context"));
+  { const RelaxedCapture scope(cuda_); }
+  EXPECT_EQ(cuda_.exchange_capture_mode(CaptureMode::kGlobal).value(), CaptureMode::kGlobal);
+}
+
 TEST_F(FakeCudaTest, CountsWhatIsAlive) {
   int host = 0;
   const DevicePtr memory = cuda_.alloc(100).value();
