@@ -158,9 +158,8 @@ std::string Comm::health_json() const {
   json["events"] = state_->events;
   if (state_->device != nullptr) {
     const Status trouble = state_->device->status();
-    json["gpu"] = {{"ordinal", state_->device->ordinal()},
-                   {"ok", trouble.ok()},
-                   {"why", trouble.to_string()}};
+    json["gpu"] = {
+        {"ordinal", state_->device->ordinal()}, {"ok", trouble.ok()}, {"why", trouble.to_string()}};
   }
   return dump(json);
 }

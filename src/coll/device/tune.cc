@@ -1,7 +1,7 @@
 #include "coll/device/tune.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <vector>
 
 #include "base/log.h"
@@ -143,12 +143,17 @@ class Tuner {
   }
 
   Result<double> slowest(double own_us) {
-    BRAID_ASSIGN_OR_RETURN(const auto texts,
-                           group_.exchange("gpu tuning", fmt::format("{}", own_us), deadline_));
-    double most_us = 0;
-    for (const std::string& text : texts)
-      most_us = std::max(most_us, std::strtod(text.c_str(), nullptr));
-    return most_us;
+    BRAID_ASSIGN_OR_RETURN(
+        const auto texts,
+        group_.exchange("gpu tuning", fmt::format("{}", static_cast<int64_t>(own_us * 1e3)),
+                        deadline_));
+    int64_t most_ns = 0;  // whole numbers, which no rank's locale reads differently
+    for (const std::string& text : texts) {
+      int64_t ns = 0;
+      std::from_chars(text.data(), text.data() + text.size(), ns);
+      most_ns = std::max(most_ns, ns);
+    }
+    return static_cast<double>(most_ns) / 1e3;
   }
 
   comm::Device& device_;

@@ -58,9 +58,9 @@ Status sign_and_open(const std::string& key, int rank, int num_ranks) {
 /// Past the meeting and the comm, up to the GPU.
 bool came_to_the_gpu(const Status& status) {
   const std::string& text = status.message();
-  return status.code() == Code::kUnavailable && (text.find("libcuda") != std::string::npos ||
-                                                 text.find("kernel") != std::string::npos ||
-                                                 text.find("driver") != std::string::npos);
+  return status.code() == Code::kUnavailable &&
+         (text.find("libcuda") != std::string::npos || text.find("kernel") != std::string::npos ||
+          text.find("driver") != std::string::npos);
 }
 
 TEST(Seat, RanksWithoutAGpuMeetAndAgreeOnNcclIn) {

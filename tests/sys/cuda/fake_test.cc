@@ -28,7 +28,9 @@ TEST_F(FakeCudaTest, FailsTheCallThatItWasTold) {
 // It answered the loss of a mode that it had not changed with kRelaxed, for good.
 TEST_F(FakeCudaTest, AModeThatCouldNotBeRelaxedStaysAsItIs) {
   cuda_.fail("exchange_capture_mode", 0, driver_error("no context"));
-  { const RelaxedCapture scope(cuda_); }
+  {
+    const RelaxedCapture scope(cuda_);
+  }
   EXPECT_EQ(cuda_.exchange_capture_mode(CaptureMode::kGlobal).value(), CaptureMode::kGlobal);
 }
 
