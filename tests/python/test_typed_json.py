@@ -103,7 +103,7 @@ def test_integers_stand_for_floats_as_far_as_floats_reach():
         found = build(Wheel, {"spokes": 1, "inches": value}, "w").inches
         assert math.isclose(found, value, rel_tol=1e-15, abs_tol=0)
     for value in (1 << 63, -(1 << 63), 10**400):
-        with pytest.raises(ValueError, match="w.inches: asked for float"):
+        with pytest.raises(ValueError, match=r"w\.inches: asked for float"):
             build(Wheel, {"spokes": 1, "inches": value}, "w")
 
 

@@ -1,4 +1,4 @@
-"""Sizes, counts and lists of words as command lines spell them, and amounts as tables print them."""
+"""Sizes, counts and words as command lines spell them, and amounts as tables print them."""
 
 import random
 
@@ -37,7 +37,7 @@ def test_every_spelling_of_a_size(text, nbytes):
     "text", ["", " ", "k", "-4", "+4", "1e6", "4T", "4 Ki B", "1,5k", ".5k", "5.", "0x10", "٤٤k k"]
 )
 def test_no_sizes(text):
-    with pytest.raises(ValueError, match="is no size; write 4096, 64KiB or 1.5GiB"):
+    with pytest.raises(ValueError, match=r"is no size; write 4096, 64KiB or 1.5GiB"):
         sizes.parse_size(text)
 
 
@@ -138,7 +138,7 @@ def test_counts_of_parameters(text, count):
 
 @pytest.mark.parametrize("text", ["", "B", "eighty", "80BB", "80 GB", "8,5B"])
 def test_no_counts(text):
-    with pytest.raises(PlanError, match="--params: .* is no count; write 2e9, 80B or 1.5T"):
+    with pytest.raises(PlanError, match=r"--params: .* is no count; write 2e9, 80B or 1.5T"):
         parse_count(text, "--params")
 
 
@@ -162,7 +162,7 @@ def test_bytes_in_powers_of_1000_and_of_1024(text, nbytes):
 
 def test_no_bytes():
     for text in ("8TiB", "8 GBit", "-8GB", ""):
-        with pytest.raises(PlanError, match="--size: .*, or 8GB for powers of 1000"):
+        with pytest.raises(PlanError, match=r"--size: .*, or 8GB for powers of 1000"):
             parse_bytes(text, "--size")
 
 

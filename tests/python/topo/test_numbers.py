@@ -1,5 +1,6 @@
 """Numbers, addresses and lists of processors as tools print them, good and damaged."""
 
+import itertools
 import random
 
 import pytest
@@ -152,7 +153,7 @@ def test_a_mask_and_its_list_name_the_same_processors():
         runs = spans(cpulist_of_mask(",".join(words)))
         named = {cpu for first, last in runs for cpu in range(first, last + 1)}
         assert named == {i for i in range(160) if bits >> i & 1}
-        assert all(a[1] + 1 < b[0] for a, b in zip(runs, runs[1:], strict=False))
+        assert all(a[1] + 1 < b[0] for a, b in itertools.pairwise(runs))
 
 
 @pytest.mark.parametrize(
