@@ -16,7 +16,8 @@ class Bar:
     """One line on standard error, redrawn in place; nothing is left of it at the end."""
 
     def __call__(self, done: float, what: str) -> None:
-        filled = round(_WIDTH * min(max(done, 0.0), 1.0))
+        done = min(max(done, 0.0), 1.0)
+        filled = round(_WIDTH * done)
         bar = "#" * filled + "." * (_WIDTH - filled)
         end = "\r\x1b[K" if done >= 1.0 else ""
         sys.stderr.write(f"\r\x1b[Kbraid: tuning [{bar}] {done:4.0%} {what}{end}")

@@ -10,6 +10,7 @@ from braid.bench import gpu_record
 from braid.bench.case import CONVENTION, GpuCase
 from braid.bench.gpu_record import GpuRecord, GpuResult, make_run
 from braid.record import Host
+from braid.typed_json import build
 
 SCHEMA = "braid.gpu/1"
 
@@ -43,8 +44,13 @@ def _results(document: Any) -> list[GpuResult]:  # noqa: ANN401
     """Rows of one case are joined; all were bf16, and a run was all eager or all graph."""
     mode = "graph" if "--graph" in document["command"] else "eager"
     cases: dict[GpuCase, GpuResult] = {}
-    for row in document["results"]:
-        case = GpuCase.of(row["op"], row["bytes"], "bfloat16", document["ranks"], mode)
+    ranks = _count(document["ranks"], "record.ranks", 1 << 20)
+    for i, row in enumerate(document["results"]):
+        where = f"record.results[{i}]"
+        nbytes = _count(row["bytes"], f"{where}.bytes", 1 << 50)
+        samples = _samples(row["samples_us"], f"{where}.samples_us")
+        who, wrong = build(str, row["who"], f"{where}.who"), build(int, row["wrong"], where)
+        case = GpuCase.of(row["op"], nbytes, "bfloat16", ranks, mode)
         calls = 20 if case.bytes <= 4 << 20 else 5
         result = cases.setdefault(
             case,
@@ -52,8 +58,21 @@ def _results(document: Any) -> list[GpuResult]:  # noqa: ANN401
                 case.op, case.bytes, case.total_bytes, case.dtype, mode, calls, None, [], {}
             ),
         )  # fmt: skip
-        family = "nccl" if row["who"] == "nccl" else "braid"
-        result.runs.append(
-            make_run(row["who"], family, row["samples_us"], case.busbw_gbps, row["wrong"])
-        )
+        family = "nccl" if who == "nccl" else "braid"
+        result.runs.append(make_run(who, family, samples, case.busbw_gbps, wrong))
     return list(cases.values())
+
+
+def _count(value: Any, where: str, most: int) -> int:  # noqa: ANN401
+    count: int = build(int, value, where)
+    if not 1 <= count <= most:
+        raise ValueError(f"{where}: asked for 1 to {most}, found {count!r:.40}")
+    return count
+
+
+def _samples(value: Any, where: str) -> list[float]:  # noqa: ANN401
+    """Times, one at the least; nothing takes no time."""
+    found: list[float] = build(list[float], value, where)
+    if not found or min(found) <= 0:
+        raise ValueError(f"{where}: asked for times above 0, found {found!r:.40}")
+    return found

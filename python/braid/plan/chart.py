@@ -50,8 +50,8 @@ def stacked(label: str, parts: Sequence[tuple[str, float]]) -> Strip:
 def time_text(seconds: float) -> str:
     """Three digits and a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}" if seconds < 1000 else f"{seconds:.0f} s"
+        if seconds >= 0.9995 * scale:  # 999.6 us are a millisecond in three digits
+            return f"{seconds / scale:.3g} {unit}" if seconds < 999.5 else f"{seconds:.0f} s"
     return f"{seconds * 1e6:.3g} us"
 
 

@@ -16,6 +16,7 @@ _GPT2_NAMES = {
     "n_positions": "max_position_embeddings",
 }
 _UNGATED = ("gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "bloom", "falcon", "bert")
+_LARGEST = 1 << 32  # of any shape; products of such stay finite
 NEEDED = (
     "hidden_size",
     "num_hidden_layers",
@@ -28,6 +29,8 @@ NEEDED = (
 def from_config(config: Config, name: str, origin: str) -> Model:
     """A model from what its checkpoint's config.json says. PlanError names what is missing."""
     text = config.get("text_config")  # models that also see keep the decoder's shapes here
+    if text and not isinstance(text, Mapping):
+        raise PlanError(f"model {name}: text_config: asked for an object, found {text!r:.40}")
     shapes = {_GPT2_NAMES.get(k, k): v for k, v in (text or config).items()}
     if shapes.get("model_type") == "gpt2" and shapes.get("intermediate_size") is None:
         shapes["intermediate_size"] = 4 * _whole(shapes, "hidden_size", name)
@@ -60,9 +63,9 @@ def _whole(shapes: Config, field: str, name: str, default: int | None = None) ->
     if value is None and default is not None:
         return default
     least = 1 if default is None else 0
-    if type(value) is not int or value < least:
+    if type(value) is not int or not least <= value <= _LARGEST:
         raise PlanError(
-            f"model {name}: {field}: asked for a whole number from {least} up, found {value!r}"
+            f"model {name}: {field}: asked for a whole number from {least} up, found {value!r:.40}"
         )
     return value
 
@@ -85,6 +88,10 @@ def _experts(shapes: Config, name: str) -> Experts | None:
     )
     if field is None:
         return None
+    dense = _whole(shapes, "first_k_dense_replace", name, 0)
+    layers = _whole(shapes, "num_hidden_layers", name)
+    if dense > layers:
+        raise PlanError(f"model {name}: first_k_dense_replace: {dense} of {layers} layers")
     return Experts(
         count=_whole(shapes, field, name),
         per_token=_whole(shapes, "num_experts_per_tok", name),
@@ -92,5 +99,5 @@ def _experts(shapes: Config, name: str) -> Experts | None:
         intermediate=_whole(
             shapes, "moe_intermediate_size", name, _whole(shapes, "intermediate_size", name)
         ),
-        dense_layers=_whole(shapes, "first_k_dense_replace", name, 0),
+        dense_layers=dense,
     )

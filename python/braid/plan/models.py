@@ -33,8 +33,8 @@ def _from_file(path: Path) -> Model:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"model {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise PlanError(f"model {path}: not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"model {path}: not JSON: {error!s:.100}") from error
     if not isinstance(config, dict):
         raise PlanError(f"model {path}: a config.json holds an object")
     return from_config(config, str(path), f"config.json {path}")

@@ -19,6 +19,7 @@ from braid.plan.shipped import Json
 from braid.plan.wrong import PlanError
 
 _PER_RANK = ("all_gather", "reduce_scatter")  # braid.gpu/1 counts one rank's part of these
+_MOST_RANKS, _MOST_BYTES, _MOST_US = 100_000, 1 << 50, 1e15
 Row = tuple[str, str, str, int, float]
 """Operation, mode, who, bytes as nccl-tests counts them, microseconds."""
 Points = dict[tuple[str, int, str], dict[int, float]]
@@ -31,9 +32,9 @@ def load(path: pathlib.Path) -> Json:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise PlanError(f"{path}: not JSON: {error}") from error
-    if not isinstance(document, dict) or "schema" not in document:
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{path}: not JSON: {error!s:.100}") from error
+    if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
         raise PlanError(f"{path}: no record: it has no schema")
     return document
 
@@ -42,23 +43,38 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
     """Every operation of a record. PlanError when the record has nothing of `who`."""
     schema = document["schema"]
     if schema not in _READERS:
-        raise PlanError(f"{origin}: schema {schema}; braid reads {', '.join(_READERS)}")
+        raise PlanError(f"{origin}: schema {schema:.40}; braid reads {', '.join(_READERS)}")
     try:
         points: Points = {}
+        every = _number("ranks", document["ranks"], _MOST_RANKS)
         for op, mode, name, nbytes, us in _READERS[schema](document):
             if name == who:
-                points.setdefault((op, document["ranks"], mode), {})[nbytes] = us
+                _number("bytes", nbytes, _MOST_BYTES)
+                points.setdefault((op, every, mode), {})[nbytes] = _time_us(us)
         return [
             Curve.of(op, ranks, times.items(), "measured", f"{origin}{mode and f', {mode}'}")
             for (op, ranks, mode), times in points.items()
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError(f"{origin}: not a whole record: {error}") from error
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise PlanError(f"{origin}: not a whole record: {error!s:.200}") from error
+
+
+def _number(what: str, value: Json, most: int) -> int:
+    """A field as a count. ValueError when it is none that a machine has."""
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{what}: {value!r:.40}")
+    return value
+
+
+def _time_us(value: Json) -> float:
+    if type(value) not in (int, float) or not 0 < value <= _MOST_US:  # NaN, too
+        raise ValueError(f"us: {value!r:.40}")
+    return float(value)
 
 
 def contestants(document: Json) -> list[str]:
     """Whose times a record has."""
-    return sorted({name for _, _, name, _, _ in _READERS[document["schema"]](document)})
+    return sorted({str(name) for _, _, name, _, _ in _READERS[document["schema"]](document)})
 
 
 def _gpu_rows(document: Json) -> Iterator[Row]:
@@ -72,13 +88,16 @@ def _old_gpu_rows(document: Json) -> Iterator[Row]:
     mode = "graph" if "--graph" in document.get("command", "") else "eager"
     for row in document["results"]:
         nbytes = row["bytes"] * (document["ranks"] if row["op"] in _PER_RANK else 1)
+        if row.get("wrong"):
+            continue
         yield row["op"], mode, row["who"], nbytes, median(row["samples_us"])
 
 
 def _bench_rows(document: Json) -> Iterator[Row]:
     for row in document["results"]:
-        yield row["op"], "", "braid", row["bytes"], row["times"]["median_us"]
-        if row["baseline"]:
+        if not row.get("wrong_bytes"):
+            yield row["op"], "", "braid", row["bytes"], row["times"]["median_us"]
+        if row["baseline"] and not row["baseline"].get("wrong_bytes"):
             name, times = row["baseline"]["name"], row["baseline"]["times"]
             yield row["op"], "", name, row["bytes"], times["median_us"]
 

@@ -20,6 +20,7 @@ from braid.plan.wrong import PlanError
 
 SCHEMA = "braid.topo/1"
 _SWITCH = "NVSwitch"
+_MOST_GBPS = 1e9
 _PATHS = {"nvlink": "nvlink", "xgmi": "xgmi", "pcie": "host-staged"}
 
 
@@ -33,8 +34,8 @@ def machine(document: Json, origin: str) -> Hardware:
         paths = [
             _path(kind, [row for row in rows if row["kind"] == kind], origin) for kind in kinds
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise PlanError(f"{origin}: not a whole topology: {error!r}") from error
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise PlanError(f"{origin}: not a whole topology: {error!r:.200}") from error
     model = next(iter(models.values()), "")
     known = hardware.of_gpu(model)
     if not paths and known:
@@ -66,7 +67,7 @@ def _path(kind: str, rows: Sequence[Json], origin: str) -> Path:
         shape=shape,
         rate_gbps=rate,
         pair_gbps=min(map(_rate, rows)),
-        library_gbps=min(float(row.get("nccl_gbps") or 0) for row in rows)
+        library_gbps=min(_finite(row.get("nccl_gbps")) for row in rows)
         if shape == "switched"
         else 0.0,
         nvls_part=0.0,
@@ -76,7 +77,15 @@ def _path(kind: str, rows: Sequence[Json], origin: str) -> Path:
 
 
 def _rate(row: Json) -> float:
-    return float(row.get("measured_gbps") or row["theoretical_gbps"] or 0)
+    return _finite(row.get("measured_gbps") or row["theoretical_gbps"])
+
+
+def _finite(value: Json) -> float:
+    """A rate; none is 0."""
+    gbps = float(value or 0)
+    if not 0 <= gbps <= _MOST_GBPS:  # NaN, too
+        raise ValueError(f"a rate of {value!r:.40} GB/s")
+    return gbps
 
 
 def _basis(row: Json) -> Basis:

@@ -32,6 +32,8 @@ def at_least(what: str, value: float, least: float) -> None:
     """Refuses numbers that no machine has."""
     if not value >= least:  # NaN, too
         raise PlanError(f"{what}: asked for {value:g}, at least {least:g} is needed")
+    if 0 < value <= 1 / _LARGEST:  # what is divided by it would be infinite
+        raise PlanError(f"{what}: asked for {value:g}, no machine tells it from 0")
     _within(what, value)
 
 
@@ -55,5 +57,5 @@ def _within(what: str, value: float) -> None:
 
 def a_part(what: str, value: float) -> None:
     """Refuses what is not above 0 and at most 1."""
-    if not 0 < value <= 1:
+    if not 1 / _LARGEST < value <= 1:
         raise PlanError(f"{what}: asked for {value:g}, it must be above 0 and at most 1")

@@ -11,7 +11,7 @@ import re
 from braid.topo.errors import BadTopology
 
 _LARGEST = 1 << 50
-_NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d{1,15})?")
 _ADDRESS = re.compile(
     r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-9a-f])", re.IGNORECASE
 )

@@ -1,0 +1,185 @@
+"""`braid bench`, `run`, `demo`, `explain` with options that cannot be: one line, exit code 2."""
+
+import shlex
+import sys
+
+import pytest
+
+from braid.bench import gpus
+from braid.cli import app, bench, collectives, main, probe_calls, probe_options
+from braid.cli.compare import parse_tolerance
+
+
+@pytest.fixture
+def braid(monkeypatch, capsys, tmp_path):
+    """Runs a command line that must not start anything."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(0, "there is none"))
+    for module in (app, collectives):
+        monkeypatch.setattr(module, "launch", lambda *_a, **_k: pytest.fail("ranks were started"))
+
+    def run(line):
+        monkeypatch.setattr(sys, "argv", ["braid", *shlex.split(line)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        said = capsys.readouterr()
+        return stop.value.code or 0, said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("bench --ops scatter", "bench: --ops: 'scatter' is no ops; braid has all_gather"),
+        ("bench --ops all_gather,", "bench: --ops: '' is no ops"),
+        ("bench --sizes 4X", "bench: --sizes: '4X' is no size"),
+        ("bench --sizes 8:4:x2", "bench: --sizes: '8:4:x2' is no range"),
+        ("bench --sizes 1K -b 1K", "bench: --sizes and -b, -e say the same"),
+        ("bench --sizes 1K -e 1K", "bench: --sizes and -b, -e say the same"),
+        ("bench -b 4K -e 1K", "bench: --sizes: '4K:1K:x2' is no range"),
+        ("bench -b 4K -e 8K -f 1", "bench: --sizes: '4K:8K:x1' is no range"),
+        ("bench -e 1M", "bench: --sizes: '32MiB:1M:x2' is no range"),
+        ("bench -n 65", "--ranks: asked for 65, braid takes 1 to 64"),
+        ("bench -n -1", "--ranks: asked for -1, braid takes 1 to 64"),
+        ("bench --iters 0", "bench: --iters: asked for 0, at least 1 is needed"),
+        ("bench --warmup 0", "bench: --warmup: asked for 0"),
+        ("bench --check -3", "bench: --check: asked for -3"),
+        ("bench --dtype float7", "bench: --dtype: 'float7' is no dtype; braid has int8"),
+        ("bench --op xor", "bench: --op: 'xor' is no op; braid has sum, prod, min, max, avg"),
+        ("bench --against mpi", "bench: --against: 'mpi' is no baseline; braid has"),
+        ("bench --device tpu", "bench: --device: 'tpu' is no device"),
+        ("bench --device gpu", "bench: GPUs were asked for, but there is none"),
+        ("bench --suite flexlink", "bench: GPUs were asked for, but there is none"),
+        ("bench --suite flexlink --device cpu", "bench: --suite: the suites are for GPUs"),
+        ("run -n 0 x.py", "--ranks: asked for 0"),
+        ("run -n 65 x.py", "--ranks: asked for 65"),
+        ("run x.py", "run: there is no file x.py"),
+        ("demo -n 100", "--ranks: asked for 100"),
+        ("demo --size big", "--sizes: 'big' is no size"),
+        ("explain all_gather 4X", "--sizes: '4X' is no size"),
+        ("explain gather 4K", "--ops: 'gather' is no ops"),
+    ],
+)
+def test_refused_in_one_line(braid, line, said):
+    code, out, err = braid(line)
+    assert (code, out) == (2, "")
+    assert err.startswith("braid: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_library_of_the_drop_in(braid, monkeypatch):
+    monkeypatch.setattr("braid.cli.nccl.library", lambda: None)
+    code, out, err = braid("nccl-env")
+    assert (code, out) == (2, "")
+    assert err == "braid: nccl-env: libbraid-nccl.so is not beside the package\n"
+
+
+def test_the_line_of_the_drop_in(braid, monkeypatch, tmp_path):
+    monkeypatch.setattr("braid.cli.nccl.library", lambda: tmp_path / "libbraid-nccl.so")
+    monkeypatch.setenv("LD_PRELOAD", "/old/libbraid-nccl.so:/lib/other.so:")
+    code, out, _ = braid("nccl-env")
+    assert code == 0
+    assert out == f"LD_PRELOAD={tmp_path}/libbraid-nccl.so:/lib/other.so\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "factor", "text"),
+    [
+        ("", "", 2, ""),
+        ("8", "1M", 4, "8:1M:x4"),
+        ("8", "", 2, "8:8:x2"),
+        ("", "1G", 2, "32MiB:1G:x2"),
+    ],
+)
+def test_sizes_as_nccl_tests_writes_them(begin, end, factor, text):
+    assert collectives._range_text(begin, end, factor) == text
+
+
+def test_version_and_options(braid):
+    code, out, _ = braid("--version")
+    assert code == 0
+    assert out.split()[0] == "braid"
+    assert out.split()[1].count(".") == 2
+    code, out, _ = braid("options")
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines() if line.startswith("BRAID_")]
+    assert len(names) == len(set(names)) > 5
+    assert "BRAID_TIMEOUT" in names
+    described = [line for line in out.splitlines() if line.startswith("    ")]
+    assert len(described) >= len(names)
+
+
+def test_a_rank_s_errors_say_which_rank(braid, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    code, _, err = braid("bench p2p --size big")
+    assert code == 2
+    assert err.startswith("braid: rank 3: bench --size: 'big' is no size")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "default", "least", "most", "found"),
+    [(0, 4, 2, 8, 4), (8, 4, 2, 8, 8), (2, 4, 2, 8, 2), (9, 4, 2, 8, None), (0, 1, 2, 8, None)],
+)
+def test_how_many_ranks(ranks, default, least, most, found):
+    if found is None:
+        with pytest.raises(Exception, match=f"asked for {ranks}, it must be from 2 to 8"):
+            probe_options.count(ranks, default, least, most)
+    else:
+        assert probe_options.count(ranks, default, least, most) == found
+
+
+def test_ranks_of_kinds_that_make_calls():
+    assert probe_options.ranks_for(0, 0) == 4
+    assert probe_options.ranks_for(8, 0) == 8
+    assert probe_options.ranks_for(0, 64) == 64
+    with pytest.raises(Exception, match="from 2 to 8"):
+        probe_options.ranks_for(8, 9)
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "least", "found"),
+    [("auto", 4, 2, 4), ("auto", 1, 2, 0), ("cpu", 4, 1, 0), ("gpu", 2, 2, 2), ("auto", 0, 1, 0)],
+)
+def test_which_device(monkeypatch, device, there, least, found):
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(there))
+    assert probe_options.gpus(device, least) == found
+
+
+def test_too_few_gpus_are_counted(monkeypatch):
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(1))
+    with pytest.raises(Exception, match="this machine has 1, and 2 are needed"):
+        probe_options.gpus("gpu", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "found"),
+    [("", 2, "nccl"), ("", 0, "none"), ("none", 2, "none"), ("nccl", 2, "nccl"),
+     ("nccl", 0, None), ("gloo", 2, None), ("none", 0, "none")],
+)  # fmt: skip
+def test_baselines_of_a_device(text, count, found):
+    if found is None:
+        with pytest.raises(Exception, match=f"--against: '{text}' is no baseline here; write"):
+            probe_calls._baseline(text, count)
+    else:
+        assert probe_calls._baseline(text, count) == found
+
+
+def test_types_if_none_is_said():
+    assert (probe_calls._dtype("", 2), probe_calls._dtype("", 0)) == ("bfloat16", "float32")
+    assert probe_calls._dtype("uint16", 0) == "uint16"
+    with pytest.raises(Exception, match="'uint16'"):
+        probe_calls._dtype("uint16", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [("0", 0.0), ("0%", 0.0), (" 12.5 % ", 0.125), ("99.9%", 0.999), ("1e-3", 1e-3)],
+)
+def test_tolerances(text, part):
+    assert parse_tolerance(text) == pytest.approx(part)
+
+
+def test_baselines_that_bench_knows():
+    assert set(bench.AGAINST) == {"best-link", "fixed-shares", "gloo", "none"}

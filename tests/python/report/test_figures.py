@@ -1,0 +1,167 @@
+"""Figures of a report: who gets which colour, what theory is drawn, bars, shares, numbers."""
+
+import re
+
+import pytest
+
+from braid.report import chart
+from braid.report.figures import colours, figures, groups
+from braid.report.runs import Curve, Point, Run, Share
+from braid.topo.document import document
+from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, Source
+
+
+def machine(model="NVIDIA H200", count=18):
+    return document(
+        Machine(
+            Source("live"),
+            gpus=[Gpu("GPU0", model), Gpu("GPU1", model)],
+            gpu_links=[GpuLink(f"GPU{i}", SWITCH, "nvlink", count) for i in range(2)],
+        )
+    )
+
+
+def nothing():
+    return document(Machine(Source("sysfs")))
+
+
+def curve(who, *points, op="all_gather", mode=""):
+    """Points are (bytes, GB/s, us)."""
+    return Curve(op, who, mode, [Point(*point) for point in points])
+
+
+LINE = ((1024, 100.0, 2.0), (4096, 300.0, 3.0))
+
+
+def run(*curves, shares=(), title="2 x NVIDIA H200", gpu="NVIDIA H200"):
+    return Run("r.json", title, gpu, list(curves), list(shares), {})
+
+
+def text(*runs, whole=None):
+    (group,) = groups(runs)
+    return "\n".join(figures(group, whole or nothing()))
+
+
+def test_runs_of_one_title_are_one_group():
+    runs = [run(curve("a"), title="x"), run(curve("b"), title="y"), run(curve("c"), title="x")]
+    found = groups(runs)
+    assert [(group.title, [c.who for c in group.curves]) for group in found] == [
+        ("x", ["a", "c"]),
+        ("y", ["b"]),
+    ]
+
+
+def test_braid_and_its_rivals_keep_their_colours():
+    """Whatever order records have them in; others follow as they come."""
+    for order in (("nccl", "symm", "braid"), ("symm", "braid", "nccl")):
+        key = text(run(*(curve(who, *LINE) for who in order)))
+        found = re.findall(r'class="curve (c\d)" d="M0 6H32"/></svg>(\w+)<', key)
+        assert found == [("c0", "braid"), ("c1", "nccl"), ("c2", "symm")]
+
+
+def test_captured_calls_are_dashed_in_the_same_colour():
+    key = text(run(curve("nccl", *LINE), curve("nccl", *LINE, mode="graph")))
+    assert re.findall(r'class="(curve c0[^"]*)" d="M0 6H32"/></svg>([^<]*)<', key) == [
+        ("curve c0", "nccl"),
+        ("curve c0 graph", "nccl, in a graph"),
+    ]
+
+
+def test_more_contestants_than_colours():
+    names = [f"x{i}" for i in range(14)]
+    found = re.findall(r'curve c(\d+)" d="M0 6H32"', text(run(*(curve(n, *LINE) for n in names))))
+    assert [int(i) for i in found] == [i % 6 for i in range(14)]
+    rules = colours()
+    assert all(f".curve.c{i}{{" in rules for i in range(6))
+
+
+@pytest.mark.parametrize(
+    ("whole", "gpu", "level"),
+    [
+        (machine(), "NVIDIA H200", "NVLink 4, specified: 450"),
+        (machine(count=10), "NVIDIA H200", "NVLink 4, specified: 250"),
+        (nothing(), "NVIDIA H200", "NVLink 4, specified: 450"),
+        (nothing(), "NVIDIA A100-SXM4-80GB", "NVLink 3, specified: 300"),
+        (nothing(), "AMD Instinct MI300X", "xGMI, specified: 448"),
+        (nothing(), "NVIDIA L40S", None),
+        (machine(), "", None),
+    ],
+)
+def test_what_the_links_carry_in_theory(whole, gpu, level):
+    drawn = text(run(curve("braid", *LINE), gpu=gpu), whole=whole)
+    found = re.findall(r"<text [^>]*>([^<]*specified[^<]*)</text>", drawn)
+    assert found == ([level] if level else [])
+
+
+def test_a_chart_of_bandwidths_and_one_of_times_for_every_operation():
+    drawn = text(run(curve("braid", *LINE), curve("braid", *LINE, op="all_reduce")))
+    captions = re.findall(r"<figcaption>([^<]*)<", drawn)
+    assert captions == [
+        "all-gather: bus bandwidth, GB/s", "all-gather: time, us",
+        "all-reduce: bus bandwidth, GB/s", "all-reduce: time, us",
+    ]  # fmt: skip
+
+
+def test_one_size_is_bars_as_long_as_their_bandwidth():
+    drawn = text(run(curve("braid", (1 << 20, 40.0, 9.0)), curve("gloo", (1 << 20, 10.0, 36.0))))
+    assert "<svg viewBox" in drawn  # the key
+    assert 'class="chart"' not in drawn
+    widths = re.findall(r'class="(c\d)" style="width:([\d.]+)%">([^<]*)<', drawn)
+    assert widths == [("c0", "100.0", "40"), ("c1", "25.0", "10")]
+
+
+def test_shares_add_up_and_links_that_carry_nothing_are_left_out():
+    share = Share("all_gather", 64 << 20, {"shm": 0.7, "staged": 0.3, "rdma": 0.0})
+    drawn = text(run(curve("braid", *LINE), shares=[share]))
+    found = re.findall(r'style="width:([\d.]+)%" title="(\w+) ', drawn)
+    assert found == [("70.0", "shm"), ("30.0", "staged")]
+    assert "64 MiB" in drawn
+    assert "Share of each message" not in text(run(curve("braid", *LINE)))
+
+
+def test_every_point_is_a_number_too():
+    drawn = text(run(curve("braid", *LINE), curve("nccl", (1 << 30, 1234.5678, 98765.43))))
+    cells = [
+        re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr>.*?</tr>", drawn)
+    ]
+    assert [row for row in cells if row] == [
+        ["all_gather", "braid", "1 KiB", "2.0", "100"],
+        ["all_gather", "braid", "4 KiB", "3.0", "300"],
+        ["all_gather", "nccl", "1 GiB", "98,765.4", "1235"],
+    ]
+
+
+def test_names_from_a_record_cannot_break_the_page():
+    bad = "<script>&\"'"
+    share = Share(bad, 1, {bad: 0.5, "x": 0.5})
+    drawn = text(run(curve(bad, *LINE, op=bad), shares=[share]))
+    assert "<script" not in drawn
+    assert "&lt;script&gt;&amp;" in drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "short"), [(0.001234, "0.00123"), (9.876, "9.88"), (99.96, "100"), (1234.5, "1,234")]
+)
+def test_numbers_of_axes(value, short):
+    assert chart._short(value) == short
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [(1, "1 B"), (1000, "1000 B"), (1024, "1 KiB"), (1.5 * (1 << 20), "1.5 MiB"), (2**33, "8 GiB")],
+)
+def test_sizes_of_axes(nbytes, words):
+    assert chart._size(nbytes) == words
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 1 << 40), (1 << 10, 1 << 12), (3, 5), (100, 100)])
+@pytest.mark.parametrize("log", [False, True])
+def test_ticks_are_within_the_axes_and_not_too_many(first, last, log):
+    lines = [chart.Line("a", "c0", [(first, 0.5), (last, 460.0)])]
+    drawn = chart._Chart("t", lines, [], log)
+    assert len(drawn._sizes()) <= 7
+    assert all(drawn.first <= size <= drawn.last for size in drawn._sizes())
+    values = drawn._values()
+    assert 2 <= len(values) <= 11
+    assert all(drawn.low <= value <= drawn.high for value in values)
+    assert values == sorted(set(values))
