@@ -25,7 +25,7 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   std::vector<std::vector<double>> chosen;
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
     const Status status =
-        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 4_MiB);
+        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 256_KiB);
     EXPECT_TRUE(status.ok()) << status.to_string();
     std::vector<double> shares;
     for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op).long_share);
