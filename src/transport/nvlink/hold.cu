@@ -2,8 +2,9 @@
 //
 // `free_ns` is when the link has carried everything so far, on the device's clock; only the kernels
 // of one stream use it. A batch opens with cost 0: an idle link is free from now on, so that time
-// that nobody used is not made up for. After each copy the link is busy for what the copy would have
-// taken, and the stream waits for that. Why it cannot hang: the cost of a copy bounds every wait.
+// that nobody used is not made up for. After each copy the link is busy for what the copy would
+// have taken, and the stream waits for that. Why it cannot hang: the cost of a copy bounds every
+// wait.
 #include "transport/nvlink/team.cuh"
 
 extern "C" __global__ void braid_hold(uint64_t* free_ns, uint64_t cost_ns) {
