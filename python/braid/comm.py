@@ -9,7 +9,7 @@ runs.
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -37,6 +37,32 @@ class Link:
     source: str
     """Where the rate comes from: assumed, specified, measured or paced."""
     can_multicast: bool
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a rank is, for programs that do not take it from a launcher's environment.
+
+    Rank 0 listens at store_address on the first free port from store_port on (eight are tried). All
+    ranks of one group give the same store_address, store_port and job_id; the secret that they
+    share is the option job_token.
+    """
+
+    rank: int
+    size: int
+    local_rank: int = 0
+    store_address: str = "127.0.0.1"
+    store_port: int = 0
+    """1 to 65535; not used by a group of one rank."""
+    job_id: str = ""
+    """A public name; a store refuses ranks that say another one."""
+
+    def __post_init__(self) -> None:
+        numbers = {"rank": self.rank, "size": self.size, "local_rank": self.local_rank}
+        for name, value in {**numbers, "store_port": self.store_port}.items():
+            most = 65535 if name == "store_port" else 2**31 - 1
+            if not 0 <= operator.index(value) <= most:
+                raise InvalidArgument(f"identity: {name}: asked for 0 to {most}, found {value}")
 
 
 @dataclass(frozen=True)
@@ -250,6 +276,13 @@ class Comm:
         """What the balancer did, newest last."""
         return self._core.balance_log()
 
+    def abort(self, why: str) -> None:
+        """Gives the comm up: calls that run, here in another thread or on other ranks, raise
+        PeerLost with `why`, and so do later ones. Does not wait. Any thread; close() still frees
+        what the comm holds.
+        """
+        self._core.abort(why)
+
     def close(self) -> None:
         """Leaves the group. Closing twice is fine; collectives and explain() then raise
         InvalidArgument.
@@ -326,6 +359,7 @@ def init(
     links: str | Sequence[str] | None = None,
     tune: bool | str | None = None,
     progress: Progress | bool | Literal["auto"] = "auto",
+    identity: Identity | None = None,
     **options: object,
 ) -> Comm:
     """Joins the group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
@@ -340,6 +374,8 @@ def init(
               "off", "force"
     progress  "auto" (a bar when standard error is a terminal), a bool, or a function of (done,
               what)
+    identity  who this rank is, instead of what the environment says; a process may be in several
+              groups, each with an identity of its own
     options   any other BRAID_ variable, in lower case without the prefix: pace="shm=400MB/s",
               cell="64KiB"
 
@@ -356,4 +392,4 @@ def init(
     if tune is not None:
         chosen["tune"] = _tune_text(tune)
     texts = {f"BRAID_{name.upper()}": _text(value) for name, value in chosen.items()}
-    return Comm(_braid.Comm(texts, choose(progress)))
+    return Comm(_braid.Comm(texts, choose(progress), asdict(identity) if identity else None))
