@@ -1,0 +1,18 @@
+"""braid as a backend of torch.distributed.
+
+import braid.torch, torch
+torch.distributed.init_process_group("braid")    # started by torchrun or braid run
+
+CPU tensors go over host lanes, CUDA tensors over GPU lanes; docs/torch.md tells the rest. This
+package is the only part of braid that imports torch.
+"""
+
+import torch.distributed
+
+from braid.torch.group import BraidGroup, make_group
+
+__all__ = ["BraidGroup"]
+
+torch.distributed.Backend.register_backend(
+    "braid", make_group, extended_api=True, devices=["cpu", "cuda"]
+)

@@ -1,0 +1,358 @@
+"""Point-to-point messages between the ranks of one group, over sockets.
+
+braid's collectives need every rank; a message needs two. So messages have connections of their own:
+whoever sends to a rank for the first time connects to it, both prove that they know the group's
+secret, and from then on messages go one way, each a header (tag, bytes) and its bytes.
+
+Messages from one rank with one tag arrive in order. A reader thread per connection takes them off
+the wire whether somebody asked or not, straight into the receiver's memory if he did, so a sender
+never waits for the receiver's program, and two ranks that both send first cannot lock each other
+out. What nobody asked for yet is kept here.
+
+A rank that dies closes its connections: whoever waits for it learns that at once, or, when there
+never was a connection, from the group's comm or by the deadline.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from braid.errors import InvalidArgument, PeerLost, Timeout
+from braid.torch.host_calls import HostCalls
+from braid.torch.meeting import Meeting, free_port
+from braid.torch.work import HostWork, seconds_of
+
+_HELLO = struct.Struct("<8sI32s")  # magic, rank, nonce
+_HEADER = struct.Struct("<qQ")  # tag, bytes
+_MAGIC = b"braidp2p"
+_NONCE_BYTES = _PROOF_BYTES = 32
+_GREETING_S = 10.0
+_LOOK_S = 0.2  # how often a waiting receiver looks at the group's health
+
+
+def _proof(secret: str, role: bytes, hello: bytes, nonce: bytes) -> bytes:
+    return hmac.new(secret.encode(), role + hello + nonce, hashlib.sha256).digest()
+
+
+def _read(sock: socket.socket, target: Any) -> None:
+    """Fills `target`. ConnectionError at the end of the stream."""
+    view = memoryview(target)
+    while view.nbytes:
+        got = sock.recv_into(view)
+        if got == 0:
+            raise ConnectionError("the connection was closed")
+        view = view[got:]
+
+
+def _read_bytes(sock: socket.socket, count: int) -> bytes:
+    data = bytearray(count)
+    _read(sock, data)
+    return bytes(data)
+
+
+@dataclass(eq=False)
+class Request:
+    """Somebody waits for a message."""
+
+    source: int | None
+    """None: from any rank."""
+    tag: int
+    target: Any
+    """uint8 NumPy array of the length that he expects."""
+    work: HostWork
+
+    def matches(self, source: int, tag: int) -> bool:
+        return tag == self.tag and self.source in (None, source)
+
+
+class RecvWork(HostWork):
+    """A receive. `deliver` moves what arrived to the user's tensor, in the thread that waits."""
+
+    def __init__(self, post: "Post", name: str, deliver: Callable[[], None]) -> None:
+        super().__init__(name)
+        self._post = post
+        self._deliver: Callable[[], None] | None = deliver
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        limit_s = seconds_of(timeout) or self._post.timeout_s
+        end = time.monotonic() + limit_s
+        while not self._done.wait(_LOOK_S):
+            self._post.look(self)
+            if time.monotonic() > end:
+                self.finish(Timeout(f"{self._name}: nothing arrived within {limit_s} s"))
+        super().wait()
+        with self._lock:
+            deliver, self._deliver = self._deliver, None
+        if deliver is not None:
+            deliver()
+        return True
+
+    def _outcome(self, future: Any) -> list[torch.Tensor]:
+        self.wait()
+        return super()._outcome(future)
+
+
+class Mailbox:
+    """Messages that arrived and requests that wait, matched in order. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._arrived: deque[tuple[int, int, bytes | bytearray]] = deque()  # source, tag, bytes
+        self._wanted: list[Request] = []
+        self._lost: dict[int, BaseException] = {}
+
+    def ask(self, request: Request) -> None:
+        """The request gets its message now or later."""
+        with self._lock:
+            for i, (source, tag, data) in enumerate(self._arrived):
+                if request.matches(source, tag):
+                    del self._arrived[i]
+                    break
+            else:
+                if request.source in self._lost:
+                    return request.work.finish(self._lost[request.source])
+                self._wanted.append(request)
+                return None
+        return _fill(request, source, data)
+
+    def claim(self, source: int, tag: int) -> Request | None:
+        """Who gets the message that begins to arrive; he is not in the list any more."""
+        with self._lock:
+            for i, request in enumerate(self._wanted):
+                if request.matches(source, tag):
+                    return self._wanted.pop(i)
+        return None
+
+    def put(self, source: int, tag: int, data: bytes | bytearray) -> None:
+        """A message that is here as a whole."""
+        with self._lock:
+            found = next((r for r in self._wanted if r.matches(source, tag)), None)
+            if found is None:
+                self._arrived.append((source, tag, data))
+                return
+            self._wanted.remove(found)
+        _fill(found, source, data)
+
+    def lose(self, source: int | None, why: BaseException) -> None:
+        """Nothing more comes from `source`; None: from anybody."""
+        with self._lock:
+            if source is not None:
+                self._lost.setdefault(source, why)
+            ended = [r for r in self._wanted if source is None or r.source == source]
+            self._wanted = [r for r in self._wanted if r not in ended]
+        for request in ended:
+            request.work.finish(why)
+
+
+def _wrong_size(request: Request, source: int, found: int) -> InvalidArgument:
+    return InvalidArgument(
+        f"recv from rank {source} with tag {request.tag}: asked for {request.target.nbytes} bytes,"
+        f" found a message of {found}"
+    )
+
+
+def _fill(request: Request, source: int, data: bytes | bytearray) -> None:
+    if len(data) != request.target.nbytes:
+        return request.work.finish(_wrong_size(request, source, len(data)), source)
+    memoryview(request.target)[:] = data
+    return request.work.finish(None, source)
+
+
+class Post:
+    """This rank's connections of one group. Any thread."""
+
+    def __init__(self, meeting: Meeting, look: Callable[[], None]) -> None:
+        """`look` raises when the group has failed."""
+        self.timeout_s = meeting.timeout_s
+        self._meeting = meeting
+        self._look = look
+        self._mailbox = Mailbox()
+        self._lock = threading.Lock()
+        self._senders: dict[int, HostCalls] = {}
+        self._sockets: list[socket.socket] = []
+        self._outgoing: dict[int, socket.socket] = {}
+        self._is_open = False
+        self._ended: BaseException | None = None
+
+    # ---- what users do ----
+
+    def send(self, data: Any, target: int, tag: int, work: HostWork) -> HostWork:
+        """Sends what data() gives, bytes that do not change until the work is done."""
+        self._open()
+        if target == self._meeting.rank:
+            self._mailbox.put(target, tag, bytes(data()))
+            work.finish()
+            return work
+        with self._lock:
+            if target not in self._senders:
+                self._senders[target] = HostCalls(f"braid send to {target}")
+            sender = self._senders[target]
+        return sender.submit(work, lambda: self._transmit(data(), target, tag), is_async=True)
+
+    def receive(self, request: Request) -> None:
+        """Finishes the request's work when its message is in its target."""
+        self._open()
+        if self._ended is not None:
+            return request.work.finish(self._ended)
+        return self._mailbox.ask(request)
+
+    def look(self, work: HostWork) -> None:
+        """Ends a receive that waits in a group that has failed."""
+        try:
+            self._look()
+        except Exception as error:
+            work.finish(error)
+
+    def close(self, why: BaseException, *, is_orderly: bool) -> None:
+        """Ends every thread and connection; who waits gets `why`. What was submitted is sent first
+        when that is orderly.
+        """
+        for sender in list(self._senders.values()):
+            sender.finish(why) if is_orderly else sender.give_up(why)
+        with self._lock:
+            self._ended = self._ended or why
+            sockets = list(self._sockets)
+        for sock in sockets:
+            _shut(sock)
+        self._mailbox.lose(None, why)
+
+    # ---- sending ----
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+        self._look()
+
+    def _transmit(self, data: Any, target: int, tag: int) -> None:
+        view = memoryview(data)
+        try:
+            sock = self._outgoing.get(target) or self._connect(target)
+            sock.sendall(_HEADER.pack(tag, view.nbytes))
+            sock.sendall(view)
+        except (ConnectionError, socket.timeout) as error:
+            raise PeerLost(f"send to rank {target} of group {self._meeting.name}: {error}") from None
+
+    def _connect(self, target: int) -> socket.socket:
+        key = f"post/{target}"
+        where = self._meeting.get([key], "messages to be received by rank", self._check)[0]
+        address, port = where.rsplit(" ", 1)
+        sock = socket.create_connection((address, int(port)), timeout=_GREETING_S)
+        self._keep(sock)
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        hello = _HELLO.pack(_MAGIC, self._meeting.rank, nonce)
+        sock.sendall(hello)
+        theirs = _read_bytes(sock, _NONCE_BYTES)
+        secret = self._secret()
+        if not hmac.compare_digest(
+            _read_bytes(sock, _PROOF_BYTES), _proof(secret, b"receiver", hello, theirs)
+        ):
+            raise ConnectionError(f"who listens at {address}:{port} does not know the group's secret")
+        sock.sendall(_proof(secret, b"sender", hello, theirs))
+        sock.settimeout(None)
+        self._outgoing[target] = sock
+        return sock
+
+    def _secret(self) -> str:
+        return self._meeting.secret("post", self._check)
+
+    def _keep(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            if self._ended is not None:
+                sock.close()
+                raise self._ended
+            self._sockets.append(sock)
+
+    # ---- receiving ----
+
+    def _open(self) -> None:
+        """Listens, from the first message on that this rank sends or asks for."""
+        with self._lock:
+            if self._is_open or self._meeting.size == 1:
+                return
+            self._is_open = True
+        address = self._meeting.address_of(self._meeting.rank, self._check)
+        listener = socket.create_server((address, free_port(address)))
+        with self._lock:
+            self._sockets.append(listener)
+        threading.Thread(
+            target=self._accept, args=(listener,), name="braid recv", daemon=True
+        ).start()
+        self._meeting.set(f"post/{self._meeting.rank}", f"{address} {listener.getsockname()[1]}")
+
+    def _accept(self, listener: socket.socket) -> None:
+        while self._ended is None:
+            try:
+                sock, _ = listener.accept()
+                self._keep(sock)
+            except OSError:
+                return
+            threading.Thread(
+                target=self._serve, args=(sock,), name="braid recv", daemon=True
+            ).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            source = self._greet(sock)
+        except (OSError, ConnectionError, struct.error):
+            return _shut(sock)  # a stranger
+        try:
+            while True:
+                self._read_message(sock, source)
+        except OSError as error:
+            why = self._ended or PeerLost(
+                f"group {self._meeting.name}: rank {source} has left: {error}"
+            )
+            self._mailbox.lose(source, why)
+        return _shut(sock)
+
+    def _greet(self, sock: socket.socket) -> int:
+        sock.settimeout(_GREETING_S)
+        hello = _read_bytes(sock, _HELLO.size)
+        magic, source, _ = _HELLO.unpack(hello)
+        if magic != _MAGIC or source >= self._meeting.size:
+            raise ConnectionError("not a rank")
+        nonce, secret = secrets.token_bytes(_NONCE_BYTES), self._secret()
+        sock.sendall(nonce + _proof(secret, b"receiver", hello, nonce))
+        proof = _read_bytes(sock, _PROOF_BYTES)
+        if not hmac.compare_digest(proof, _proof(secret, b"sender", hello, nonce)):
+            raise ConnectionError("it does not know the group's secret")
+        sock.settimeout(None)
+        return int(source)
+
+    def _read_message(self, sock: socket.socket, source: int) -> None:
+        tag, count = _HEADER.unpack(_read_bytes(sock, _HEADER.size))
+        request = self._mailbox.claim(source, tag)
+        if request is None:
+            data = bytearray(count)
+            _read(sock, data)
+            return self._mailbox.put(source, tag, data)
+        try:
+            if count != request.target.nbytes:
+                _read(sock, bytearray(count))
+                return request.work.finish(_wrong_size(request, source, count), source)
+            _read(sock, request.target)
+        except OSError as error:
+            request.work.finish(PeerLost(f"recv from rank {source}: {error}"))
+            raise
+        return request.work.finish(None, source)
+
+
+def _shut(sock: socket.socket) -> None:
+    """Wakes whoever reads from it."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    sock.close()
