@@ -23,7 +23,7 @@ from braid.errors import (
 
 if TYPE_CHECKING:
     from braid._braid import __version__
-    from braid.comm import Comm, Explanation, Identity, Link, init
+    from braid.comm import Comm, Explanation, Identity, Link, init, join
 
 __all__ = [
     "Comm",
@@ -41,6 +41,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "init",
+    "join",
 ]
 
 # Tools that only look and compute (braid plan, braid topo) need no compiled module and no NumPy:
@@ -52,6 +53,7 @@ _LOADED_LATE = {
     "Link": "braid.comm",
     "__version__": "braid._braid",
     "init": "braid.comm",
+    "join": "braid.comm",
 }
 
 

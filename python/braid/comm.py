@@ -349,17 +349,12 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _tune_text(tune: bool | str) -> str:
-    return {True: "auto", False: "off"}[tune] if isinstance(tune, bool) else tune
-
-
 def init(
     *,
     timeout: float | str | None = None,
     links: str | Sequence[str] | None = None,
     tune: bool | str | None = None,
     progress: Progress | bool | Literal["auto"] = "auto",
-    identity: Identity | None = None,
     **options: object,
 ) -> Comm:
     """Joins the group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT describe.
@@ -374,22 +369,33 @@ def init(
               "off", "force"
     progress  "auto" (a bar when standard error is a terminal), a bool, or a function of (done,
               what)
-    identity  who this rank is, instead of what the environment says; a process may be in several
-              groups, each with an identity of its own
     options   any other BRAID_ variable, in lower case without the prefix: pace="shm=400MB/s",
               cell="64KiB"
 
     What is given here wins over the environment. Raises InvalidArgument (a wrong environment or
     option), Unavailable (no store, no common link), Timeout (names the missing ranks).
     """
-    chosen: dict[str, object] = {
-        name: value for name, value in options.items() if value is not None
-    }
-    if timeout is not None:
-        chosen["timeout"] = timeout if isinstance(timeout, str) else f"{timeout:.9f}s"
-    if links is not None:
-        chosen["links"] = links
-    if tune is not None:
-        chosen["tune"] = _tune_text(tune)
-    texts = {f"BRAID_{name.upper()}": _text(value) for name, value in chosen.items()}
-    return Comm(_braid.Comm(texts, choose(progress), asdict(identity) if identity else None))
+    chosen = {"timeout": timeout, "links": links, "tune": tune, **options}
+    return Comm(_braid.Comm(_texts(chosen), choose(progress)))
+
+
+def join(identity: Identity, *, progress: Progress | bool = False, **options: object) -> Comm:
+    """Joins the group that `identity` describes, whatever the environment says. Collective.
+
+    A process may be in several groups, each with an identity of its own. Options and errors are
+    those of init(); job_token is the secret that the ranks of this group share.
+    """
+    return Comm(_braid.Comm(_texts(options), choose(progress), asdict(identity)))
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options as BRAID_ variables; None means "as the environment says"."""
+    texts = {}
+    for name, value in options.items():
+        if name == "timeout" and isinstance(value, int | float):
+            value = f"{value:.9f}s"
+        elif name == "tune" and isinstance(value, bool):
+            value = "auto" if value else "off"
+        if value is not None:
+            texts[f"BRAID_{name.upper()}"] = _text(value)
+    return texts

@@ -51,8 +51,8 @@ def _combined_block(call: Call, how: Reduction, numbers: torch.Tensor) -> torch.
 
 
 def _combine_all(call: Call, how: Reduction, numbers: torch.Tensor) -> None:
-    padded = torch.zeros(-(-numbers.numel() // call.size) * call.size, dtype=numbers.dtype,
-                         device=numbers.device)  # fmt: skip
+    length = -(-numbers.numel() // call.size) * call.size
+    padded = torch.zeros(length, dtype=numbers.dtype, device=numbers.device)
     padded[: numbers.numel()] = numbers
     block = _combined_block(call, how, padded)
     whole = call.comm.all_gather(as_bytes(block)).view(numbers.dtype)
@@ -238,7 +238,7 @@ def all_to_all_counts(
 def all_to_all_rows(
     call: Call, out: torch.Tensor, tensor: torch.Tensor, received: list[int], counts: list[int]
 ) -> None:
-    """Uneven along the first axis: counts[j] rows go to rank j. An empty list means equal blocks."""
+    """Uneven along the first axis: counts[j] rows go to rank j. An empty list: equal blocks."""
     with written(out) as target:
         to_each = _elements("input", tensor, counts, call.size)
         from_each = _elements("output", out, received, call.size)

@@ -141,10 +141,10 @@ class Comms:
 
     def _make(self, kind: str) -> Comm:
         identity = self.meeting.identity(kind, self._check)
-        options = {"timeout": self.meeting.timeout_s, "progress": False, **self._options}
+        options = {"timeout": self.meeting.timeout_s, **self._options}
         if identity.size > 1:
             options["job_token"] = self.meeting.secret(kind, self._check)
-        return braid.init(identity=identity, **options)
+        return braid.join(identity, **options)
 
     # ---- health ----
 

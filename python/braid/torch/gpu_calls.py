@@ -113,4 +113,4 @@ def _error_of(body: Callable[[], None]) -> BaseException | None:
 def refuse_capture(what: str) -> None:
     """InvalidArgument when a CUDA graph is being captured."""
     if torch.cuda.is_current_stream_capturing():
-        raise InvalidArgument(f"{what} cannot be captured in a CUDA graph; do it before the capture")
+        raise InvalidArgument(f"{what} cannot be captured in a CUDA graph; make it before")

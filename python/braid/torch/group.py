@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, distributed_c10d
 
 from braid.errors import InvalidArgument, Unsupported
@@ -23,7 +24,6 @@ from braid.torch.reduction import Reduction, reduction_of
 from braid.torch.rows import check_dtype, row
 from braid.torch.work import SeveralWorks, seconds_of
 
-Tensor = torch.Tensor
 Tensors = Sequence[Tensor]
 
 _OTHERS_S = 30.0  # of monitored_barrier, when nobody says
@@ -74,7 +74,7 @@ class BraidGroup(ProcessGroup):
         timeout: timedelta | None = None,
     ) -> Any:
         check_dtype(name, tensors)
-        self._count_call(tensors[0].device)
+        self._count_call()
         limit = timeout if timeout is not None else getattr(options, "timeout", None)
         is_async = bool(getattr(options, "asyncOp", True))
         limit_s = seconds_of(limit)
@@ -87,7 +87,7 @@ class BraidGroup(ProcessGroup):
             self._together.append(work)
         return work
 
-    def _count_call(self, device: torch.device) -> None:
+    def _count_call(self) -> None:
         self._calls += 1
         if self._is_checked:
             return
@@ -96,8 +96,9 @@ class BraidGroup(ProcessGroup):
         others = [part for part in asked.split(",") if part and not part.endswith(":braid")]
         if others and self.rank() == 0:
             warnings.warn(
-                f"group {self._name} was asked for as '{asked}'; this torch cannot put a backend that"
-                f" is written in Python beside another one, so braid does {', '.join(others)} too",
+                f"group {self._name} was asked for as '{asked}'; this torch cannot put a backend"
+                " that is written in Python beside another one, so braid does"
+                f" {', '.join(others)} too",
                 stacklevel=4,
             )
 
@@ -120,7 +121,7 @@ class BraidGroup(ProcessGroup):
         def body(call: coll.Call) -> None:
             coll.all_reduce_coalesced(call, each, hows.__getitem__)
 
-        self._count_call(each[0].device)
+        self._count_call()
         is_async = bool(getattr(opts, "asyncOp", True))
         limit_s = seconds_of(getattr(opts, "timeout", None))
         return self._noted(

@@ -8,7 +8,9 @@ other's ranks, whoever else is in the job. It holds, per group:
   offer/<kind>  rank 0, when all cards are there: address and port for a comm of that kind
 
 A comm is made once every rank has shown its card, so a rank that is missing is known by number
-before anything listens. Ranks on one host use loopback, others the address that leads to MASTER_ADDR.
+before anything listens. Ranks on one host use loopback, others the address on the way to
+MASTER_ADDR.
+
 torch keeps a store when a group is destroyed and made anew; keys therefore begin with how many
 groups of that name this process has made, which is the same on all ranks.
 """
@@ -27,10 +29,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import PrefixStore
+from torch.distributed import DistError, PrefixStore
 
 from braid.comm import Identity
-from braid.errors import Timeout
+from braid.errors import PeerLost, Timeout
 
 _made: Counter[str] = Counter()  # groups by name, of this process
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
@@ -57,7 +59,7 @@ def _own_card() -> Card:
 
 
 def _own_address() -> str:
-    """The address of this host on the way to MASTER_ADDR; loopback when nobody said where that is."""
+    """This host's address on the way to MASTER_ADDR; loopback when nobody said where that is."""
     master = os.environ.get("MASTER_ADDR", "")
     try:
         for family, kind, _, _, target in socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM):
@@ -109,18 +111,30 @@ class Meeting:
         threads use it too.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        try:
+            late = self._wait(keys, limit_s, check)
+            if not late:
+                return [self._store.get(key).decode() for key in keys]
+        except DistError as error:
+            raise PeerLost(
+                f"group {self.name}, rank {self.rank}: the job's store has gone, on which"
+                f" {missing} {', '.join(keys)} was waited for: {error}"
+            ) from error
+        raise Timeout(
+            f"group {self.name}, rank {self.rank}: waited {limit_s} s for {missing}"
+            f" {', '.join(key.split('/')[-1] for key in late)}"
+        )
+
+    def _wait(self, keys: Sequence[str], limit_s: float, check: Callable[[], None]) -> list[str]:
+        """Those keys that are not there after `limit_s`."""
         end, pause_s = time.monotonic() + limit_s, _FIRST_PAUSE_S
         while not self._store.check(list(keys)):
             check()
             if time.monotonic() > end:
-                late = [key.split("/")[-1] for key in keys if not self._store.check([key])]
-                raise Timeout(
-                    f"group {self.name}, rank {self.rank}: waited {limit_s} s for"
-                    f" {missing} {', '.join(late)}"
-                )
+                return [key for key in keys if not self._store.check([key])]
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return [self._store.get(key).decode() for key in keys]
+        return []
 
     def cards(self, check: Callable[[], None]) -> list[Card]:
         """Every rank's card, in rank order."""

@@ -13,6 +13,7 @@ A rank that dies closes its connections: whoever waits for it learns that at onc
 never was a connection, from the group's comm or by the deadline.
 """
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -20,7 +21,6 @@ import socket
 import struct
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from braid.errors import InvalidArgument, PeerLost, Timeout
+from braid.errors import Error, InvalidArgument, PeerLost, Timeout
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting, free_port
 from braid.torch.work import HostWork, seconds_of
@@ -103,28 +103,30 @@ class RecvWork(HostWork):
         return super()._outcome(future)
 
 
+Message = tuple[int, int, bytes | bytearray]  # source, tag, bytes
+
+
 class Mailbox:
     """Messages that arrived and requests that wait, matched in order. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._arrived: deque[tuple[int, int, bytes | bytearray]] = deque()  # source, tag, bytes
+        self._arrived: list[Message] = []
         self._wanted: list[Request] = []
         self._lost: dict[int, BaseException] = {}
 
     def ask(self, request: Request) -> None:
         """The request gets its message now or later."""
         with self._lock:
-            for i, (source, tag, data) in enumerate(self._arrived):
-                if request.matches(source, tag):
-                    del self._arrived[i]
-                    break
+            found = next((m for m in self._arrived if request.matches(m[0], m[1])), None)
+            if found is not None:
+                self._arrived.remove(found)
+            elif request.source in self._lost:
+                return request.work.finish(self._lost[request.source])
             else:
-                if request.source in self._lost:
-                    return request.work.finish(self._lost[request.source])
                 self._wanted.append(request)
                 return None
-        return _fill(request, source, data)
+        return _fill(request, found[0], found[2])
 
     def claim(self, source: int, tag: int) -> Request | None:
         """Who gets the message that begins to arrive; he is not in the list any more."""
@@ -236,12 +238,15 @@ class Post:
 
     def _transmit(self, data: Any, target: int, tag: int) -> None:
         view = memoryview(data)
+        name = self._meeting.name
         try:
             sock = self._outgoing.get(target) or self._connect(target)
             sock.sendall(_HEADER.pack(tag, view.nbytes))
             sock.sendall(view)
-        except (ConnectionError, socket.timeout) as error:
-            raise PeerLost(f"send to rank {target} of group {self._meeting.name}: {error}") from None
+        except Error:
+            raise  # Timeout and PeerLost are OSErrors too
+        except OSError as error:
+            raise PeerLost(f"send to rank {target} of group {name}: {error}") from None
 
     def _connect(self, target: int) -> socket.socket:
         key = f"post/{target}"
@@ -257,7 +262,7 @@ class Post:
         if not hmac.compare_digest(
             _read_bytes(sock, _PROOF_BYTES), _proof(secret, b"receiver", hello, theirs)
         ):
-            raise ConnectionError(f"who listens at {address}:{port} does not know the group's secret")
+            raise ConnectionError(f"{address}:{port} does not know the group's secret")
         sock.sendall(_proof(secret, b"sender", hello, theirs))
         sock.settimeout(None)
         self._outgoing[target] = sock
@@ -351,8 +356,6 @@ class Post:
 
 def _shut(sock: socket.socket) -> None:
     """Wakes whoever reads from it."""
-    try:
+    with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
     sock.close()

@@ -71,8 +71,8 @@ class Reduction:
 
 
 def reduction_of(function: str, op: Any, dtype: torch.dtype) -> Reduction:
-    """What `op` (a ReduceOp) means for elements of `dtype`. Unsupported says what to do instead."""
-    whole = op if isinstance(op, ReduceOp) else ReduceOp(op)
+    """What `op` (a ReduceOp) means for elements of `dtype`. Unsupported says what to do."""
+    whole = ReduceOp(op) if isinstance(op, ReduceOp.RedOpType) else op
     kind, factor = whole.__getstate__()  # the only way from Python to PREMUL_SUM's factor
     name = str(kind.name)
     if dtype == torch.bool:
