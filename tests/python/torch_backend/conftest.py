@@ -17,6 +17,7 @@ collect_ignore_glob = [] if HAS_TORCH else ["test_[!i]*.py"]
 
 if HAS_TORCH:
     import torch
+    import torch._dynamo  # optimizers import it at their first step, else in every rank
     import torch.distributed as dist
 
     import braid.torch  # noqa: F401

@@ -14,6 +14,8 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+datasets = pytest.importorskip("sklearn.datasets", reason="skipped: needs scikit-learn")
+PIXELS, LABELS = (torch.tensor(a) for a in datasets.load_digits(return_X_y=True))
 STEPS = 12
 
 
@@ -37,9 +39,7 @@ def losses(model, batches) -> list[float]:
 
 def digits():
     """This rank's part of every batch of scikit-learn's digits."""
-    sklearn = pytest.importorskip("sklearn.datasets", reason="skipped: needs scikit-learn")
-    x, y = sklearn.load_digits(return_X_y=True)
-    pixels, labels = torch.tensor(x, dtype=torch.float32) / 16, torch.tensor(y)
+    pixels, labels = PIXELS.float() / 16, LABELS
     rank, n = dist.get_rank(), dist.get_world_size()
     for step in range(STEPS):
         rows = torch.arange(step * 120, (step + 1) * 120)[rank::n]
