@@ -43,7 +43,8 @@ class Comms:
         """How long a host call may take, where that is not the group's timeout."""
         self._options = dict(options)
         self._made: dict[str, Comm] = {}
-        self._making = threading.Lock()
+        # One lock each: a rank may begin with the one while another begins with the other.
+        self._making = {"cpu": threading.Lock(), "cuda": threading.Lock()}
         self._ended: BaseException | None = None
         self._host = HostCalls(f"braid {meeting.name}")
         self._gpu = GpuCalls()
@@ -132,11 +133,16 @@ class Comms:
         return int(found.item())
 
     def _comm(self, kind: str) -> Comm:
-        with self._making:
+        with self._making[kind]:
+            self._check()
             if kind not in self._made:
                 if kind == "cuda":
                     refuse_capture("the first call of a group on a GPU")
-                self._made[kind] = self._make(kind)
+                comm = self._make(kind)
+                if self._ended is not None:  # aborted meanwhile
+                    comm._core.close(say_farewell=False)
+                self._check()
+                self._made[kind] = comm
             return self._made[kind]
 
     def _make(self, kind: str) -> Comm:
@@ -174,7 +180,7 @@ class Comms:
         self.post.close(why, is_orderly=True)
         self._ended = why
         for kind in sorted(self._made):
-            self._made[kind].close()
+            self._made.pop(kind).close()
 
     def abort(self, reason: str) -> None:
         """Leaves now: calls that wait, here and on the other ranks, raise. Twice is fine."""
@@ -186,8 +192,8 @@ class Comms:
         self.post.close(self._ended, is_orderly=False)
         for comm in list(self._made.values()):
             comm.abort(reason)
-        for comm in list(self._made.values()):
-            comm._core.close(say_farewell=False)
+        while self._made:
+            self._made.popitem()[1]._core.close(say_farewell=False)
 
 
 def _maximum(comm: Comm, found: torch.Tensor) -> None:

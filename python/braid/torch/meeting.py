@@ -15,6 +15,7 @@ torch keeps a store when a group is destroyed and made anew; keys therefore begi
 groups of that name this process has made, which is the same on all ranks.
 """
 
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -36,6 +37,7 @@ from braid.errors import PeerLost, Timeout
 
 _made: Counter[str] = Counter()  # groups by name, of this process
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
 
 
@@ -59,15 +61,17 @@ def _own_card() -> Card:
 
 
 def _own_address() -> str:
-    """This host's address on the way to MASTER_ADDR; loopback when nobody said where that is."""
-    master = os.environ.get("MASTER_ADDR", "")
-    try:
-        for family, kind, _, _, target in socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM):
-            with socket.socket(family, kind) as probe:
-                probe.connect(target)  # sends nothing: it only chooses the interface
-                return str(probe.getsockname()[0])
-    except OSError:
-        pass
+    """This host's address on the way to MASTER_ADDR. Where that is loopback, as a host's own name
+    often is, the address on the way to everywhere; loopback when there is none.
+    """
+    for target in (os.environ.get("MASTER_ADDR", ""), _ELSEWHERE):
+        with contextlib.suppress(OSError):
+            for family, kind, _, _, there in socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM):
+                with socket.socket(family, kind) as probe:
+                    probe.connect(there)  # sends nothing: it only chooses the interface
+                    address = str(probe.getsockname()[0])
+                if not ipaddress.ip_address(address).is_loopback:
+                    return address
     return "127.0.0.1"
 
 

@@ -199,3 +199,47 @@ def test_the_job_token_of_the_environment_is_not_in_the_store(torch_ranks):
         assert meeting.secret("post", lambda: None) != mine_
 
     torch_ranks(2, body)
+
+
+def test_device_id_of_init_process_group(ranks, monkeypatch):
+    """torchrun's scripts often bind a GPU; torch then asks the backend whether it can be split."""
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+
+    def body():
+        dist.init_process_group("braid", device_id=torch.device("cuda", 0))
+        total = summed(None)
+        dist.destroy_process_group()
+        return total
+
+    assert ranks.collect(ranks.start(2, body)) == [1, 1]
+
+
+def test_hosts_meet_at_an_address_that_others_reach(monkeypatch):
+    from braid.torch import meeting
+
+    for master in ("localhost", "", "no.such.host.invalid"):
+        monkeypatch.setenv("MASTER_ADDR", master)
+        card = meeting._own_card()
+        assert meeting.free_port(card.address) > 0  # it is ours
+    monkeypatch.setattr(meeting, "_ELSEWHERE", "127.0.0.1")
+    assert meeting._own_card().address == "127.0.0.1"
+
+
+def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
+    from braid.torch import meeting
+
+    store = dist.HashStore()
+    cards = [meeting.Card("a", "10.0.0.1"), meeting.Card("b", "10.0.0.2")]
+    places = []
+    for rank in range(2):
+        monkeypatch.setattr(meeting, "_own_card", lambda r=rank: cards[r])
+        monkeypatch.setattr(meeting, "_made", meeting.Counter())
+        places.append(meeting.Meeting(store, "hosts", rank, 2, 1.0))
+    assert [places[0].address_of(rank, lambda: None) for rank in range(2)] == [
+        "10.0.0.1",
+        "10.0.0.2",
+    ]
+    cards[1] = meeting.Card("a", "10.0.0.1")
+    places[1].set("card/1", '{"host": "a", "address": "10.0.0.1"}')
+    assert places[1].address_of(0, lambda: None) == "127.0.0.1"
+    assert places[0].secret("cpu", lambda: None) == places[1].secret("cpu", lambda: None)
