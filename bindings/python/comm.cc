@@ -173,7 +173,8 @@ void register_comm(nb::module_& module) {
       .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
       .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
       .def("close", &PyComm::close, "say_farewell"_a = true)
-      .def("abort", [](PyComm& self, const std::string& why) { self.get().abort(why); }, "why"_a)
+      .def(
+          "abort", [](PyComm& self, const std::string& why) { self.get().abort(why); }, "why"_a)
       .def("links", &links_of)
       .def("fabric_hash", [](PyComm& self) { return fabric::fabric_hash(self.get().fabric()); })
       .def("health_json",
