@@ -164,7 +164,9 @@ def test_a_program_that_forgets_to_leave_ends(tmp_path):
 
 def test_a_program_that_ends_by_an_exception_takes_nobody_hostage(tmp_path):
     """Rank 1 fails with a call on its way that rank 0 never joins in the same order."""
-    (out, err, code), (_, err_1, code_1) = run(tmp_path, pending="dist.get_rank() == 1", raises=True)
+    (out, err, code), (_, err_1, code_1) = run(
+        tmp_path, pending="dist.get_rank() == 1", raises=True
+    )
     assert out.startswith("lost:"), out + err
     assert "rank 1" in out
     assert code == 0, err
