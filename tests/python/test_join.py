@@ -46,9 +46,9 @@ def test_one_process_in_two_groups(ranks):
 def test_an_identity_wins_over_the_environment(ranks):
     def body(comm):
         with braid.join(braid.Identity(0, 1)) as alone:
-            return alone.size, alone.all_reduce(np.ones(1)).tolist()
+            return comm.size, alone.size, alone.all_reduce(np.ones(1)).tolist()
 
-    assert ranks(2, body) == [(1, [1.0])] * 2
+    assert ranks(2, body) == [(2, 1, [1.0])] * 2
 
 
 def test_ranks_of_another_job_are_refused(ranks):

@@ -1,7 +1,7 @@
 """Ranks of a torch.distributed job for tests. Skipped where torch is not installed.
 
-The folder is not called torch: tests/python is on the path, where `import torch` would find it. Torch
-is imported once, here, before ranks are forked: the import takes longer than most tests.
+The folder is not called torch: tests/python is on the path, where `import torch` would find it.
+Torch is imported once, here, before ranks are forked: that takes longer than most tests.
 """
 
 import importlib.util

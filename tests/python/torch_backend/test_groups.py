@@ -3,6 +3,7 @@
 import os
 import time
 import warnings
+from datetime import timedelta
 
 import pytest
 import torch
@@ -124,7 +125,7 @@ def test_options_for_one_group(torch_ranks):
         total = summed(slow)
         (comm,) = slow._comms._made.values()
         assert [link.name for link in comm.links] == ["staged"]
-        with pytest.raises(braid.InvalidArgument, match="pg_options.*found str"):
+        with pytest.raises(braid.InvalidArgument, match=r"pg_options.*found str"):
             dist.new_group([dist.get_rank()], pg_options="fast", use_local_synchronization=True)
         return total
 
@@ -154,8 +155,6 @@ def test_what_torch_asks_about_a_group(torch_ranks):
 
 def test_monitored_barrier_names_who_is_missing(torch_ranks):
     def body():
-        from datetime import timedelta
-
         group = dist.group.WORLD
         group.monitored_barrier()
         if dist.get_rank() == 2:
@@ -178,8 +177,8 @@ def test_a_missing_rank_is_named(torch_ranks):
             time.sleep(2)
             return None
         dist.destroy_process_group()
-        dist.init_process_group("braid", store=dist.PrefixStore("half", store), rank=0, world_size=2,
-                                timeout=__import__("datetime").timedelta(seconds=1))  # fmt: skip
+        half, limit = dist.PrefixStore("half", store), timedelta(seconds=1)
+        dist.init_process_group("braid", store=half, rank=0, world_size=2, timeout=limit)
         with pytest.raises(braid.Timeout) as caught:
             summed(None)
         return str(caught.value)
@@ -201,6 +200,7 @@ def test_the_job_token_of_the_environment_is_not_in_the_store(torch_ranks):
     torch_ranks(2, body)
 
 
+@pytest.mark.skipif(torch.version.cuda is None, reason="skipped: needs a torch made for CUDA")
 def test_device_id_of_init_process_group(ranks, monkeypatch):
     """torchrun's scripts often bind a GPU; torch then asks the backend whether it can be split."""
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)

@@ -95,14 +95,12 @@ def test_a_wrong_size_is_told(torch_ranks):
             dist.send(torch.zeros(5), 1)
             dist.send(torch.ones(2), 1)
             return
-        with pytest.raises(
-            braid.InvalidArgument, match="asked for 12 bytes, found a message of 20"
-        ):
+        with pytest.raises(braid.InvalidArgument, match="for 12 bytes, found a message of 20"):
             dist.recv(torch.zeros(3), 0)
         got = torch.zeros(2)
         dist.recv(got, 0)
         assert got.tolist() == [1, 1]
-        with pytest.raises(braid.InvalidArgument, match="source.*found 4"):
+        with pytest.raises(braid.InvalidArgument, match=r"source.*found 4"):
             dist.group.WORLD.recv([got], 4)
 
     torch_ranks(2, body)

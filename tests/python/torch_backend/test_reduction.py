@@ -128,7 +128,7 @@ def test_what_cannot_be_reduced(op, dtype):
 
 def test_refused_before_anything_is_sent(torch_ranks):
     def body():
-        with pytest.raises(braid.Unsupported, match="all_reduce.*AVG"):
+        with pytest.raises(braid.Unsupported, match=r"all_reduce.*AVG"):
             dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG)
         with pytest.raises(braid.Unsupported, match="to_dense"):
             dist.all_reduce(torch.eye(3).to_sparse())
@@ -140,7 +140,7 @@ def test_refused_before_anything_is_sent(torch_ranks):
             dist.all_gather_into_tensor(torch.empty(5), torch.empty(3))
         with pytest.raises(braid.InvalidArgument, match="sum to the 4 rows"):
             dist.all_to_all_single(torch.empty(4), torch.empty(4), [2, 2], [1, 2])
-        with pytest.raises(braid.InvalidArgument, match="root.*found 5"):
+        with pytest.raises(braid.InvalidArgument, match=r"root.*found 5"):
             dist.group.WORLD.broadcast(torch.empty(1), 5)
         total = torch.ones(1)
         dist.all_reduce(total)  # the group still works
