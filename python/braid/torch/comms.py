@@ -31,6 +31,8 @@ from braid.torch.work import GpuWork, HostWork
 Body = Callable[[Call], None]
 Tensors = Sequence[torch.Tensor]
 
+_END_S = 5.0  # for a call to notice that its comm was aborted
+
 _living: "weakref.WeakSet[Comms]" = weakref.WeakSet()
 
 
@@ -192,6 +194,8 @@ class Comms:
         self.post.close(self._ended, is_orderly=False)
         for comm in list(self._made.values()):
             comm.abort(reason)
+        # A thread that is left in a call when Python ends takes the process down with it.
+        self._host.join(_END_S)
         while self._made:
             self._made.popitem()[1]._core.close(say_farewell=False)
 

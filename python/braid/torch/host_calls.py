@@ -118,3 +118,9 @@ class HostCalls:
             self._wake.notify_all()
         for work, _ in dropped:
             work.finish(why)
+
+    def join(self, limit_s: float) -> None:
+        """After give_up(): waits for the worker, which ends with the call that it is in."""
+        worker = self._worker
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(limit_s)

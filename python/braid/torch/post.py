@@ -38,6 +38,7 @@ _HEADER = struct.Struct("<qQ")  # tag, bytes
 _MAGIC = b"braidp2p"
 _NONCE_BYTES = _PROOF_BYTES = 32
 _GREETING_S = 10.0
+_END_S = 2.0  # for a thread to notice that its socket is shut
 _LOOK_S = 0.2  # how often a waiting receiver looks at the group's health
 
 
@@ -184,6 +185,7 @@ class Post:
         self._senders: dict[int, HostCalls] = {}
         self._sockets: list[socket.socket] = []
         self._outgoing: dict[int, socket.socket] = {}
+        self._threads: list[threading.Thread] = []  # that read
         self._is_open = False
         self._ended: BaseException | None = None
 
@@ -228,6 +230,11 @@ class Post:
         for sock in sockets:
             _shut(sock)
         self._mailbox.lose(None, why)
+        for sender in self._senders.values():
+            sender.join(_END_S)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_END_S)
 
     # ---- sending ----
 
@@ -291,10 +298,13 @@ class Post:
         listener = socket.create_server((address, free_port(address)))
         with self._lock:
             self._sockets.append(listener)
-        threading.Thread(
-            target=self._accept, args=(listener,), name="braid recv", daemon=True
-        ).start()
+        self._start(self._accept, listener)
         self._meeting.set(f"post/{self._meeting.rank}", f"{address} {listener.getsockname()[1]}")
+
+    def _start(self, target: Callable[[socket.socket], None], sock: socket.socket) -> None:
+        thread = threading.Thread(target=target, args=(sock,), name="braid recv", daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while self._ended is None:
@@ -303,9 +313,7 @@ class Post:
                 self._keep(sock)
             except OSError:
                 return
-            threading.Thread(
-                target=self._serve, args=(sock,), name="braid recv", daemon=True
-            ).start()
+            self._start(self._serve, sock)
 
     def _serve(self, sock: socket.socket) -> None:
         try:
