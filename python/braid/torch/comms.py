@@ -19,7 +19,7 @@ import torch
 
 import braid
 from braid.comm import Comm
-from braid.errors import Error, InvalidArgument, PeerLost
+from braid.errors import Error, InvalidArgument, PeerLost, Unsupported
 from braid.torch.collectives import Call
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
@@ -148,6 +148,11 @@ class Comms:
             return self._made[kind]
 
     def _make(self, kind: str) -> Comm:
+        if kind == "cuda" and self.meeting.size > 1 and not self.meeting.is_one_host(self._check):
+            raise Unsupported(
+                f"group {self.meeting.name}: asked for a call on GPUs of several hosts; braid joins"
+                " those of one: make a group per host, or one with backend='nccl'"
+            )
         identity = self.meeting.identity(kind, self._check)
         options = {"timeout": self.meeting.timeout_s, **self._options}
         if identity.size > 1:

@@ -148,11 +148,13 @@ class Meeting:
             self._cards = [Card(**json.loads(text)) for text in texts]
         return self._cards
 
+    def is_one_host(self, check: Callable[[], None]) -> bool:
+        """Whether all ranks reach each other over loopback."""
+        return len({card.host for card in self.cards(check)}) == 1
+
     def address_of(self, rank: int, check: Callable[[], None]) -> str:
         """Where the others reach `rank`."""
-        cards = self.cards(check)
-        is_one_host = len({card.host for card in cards}) == 1
-        return "127.0.0.1" if is_one_host else cards[rank].address
+        return "127.0.0.1" if self.is_one_host(check) else self.cards(check)[rank].address
 
     def secret(self, purpose: str, check: Callable[[], None]) -> str:
         """What all ranks of this group know and nobody else does, one for each purpose."""

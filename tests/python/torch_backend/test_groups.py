@@ -227,6 +227,7 @@ def test_hosts_meet_at_an_address_that_others_reach(monkeypatch):
 
 def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     from braid.torch import meeting
+    from braid.torch.comms import Comms
 
     store = dist.HashStore()
     cards = [meeting.Card("a", "10.0.0.1"), meeting.Card("b", "10.0.0.2")]
@@ -239,6 +240,9 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
         "10.0.0.1",
         "10.0.0.2",
     ]
+    comms = Comms(places[0], {})
+    with pytest.raises(braid.Unsupported, match="GPUs of several hosts"):
+        comms._make("cuda")
     cards[1] = meeting.Card("a", "10.0.0.1")
     places[1].set("card/1", '{"host": "a", "address": "10.0.0.1"}')
     assert places[1].address_of(0, lambda: None) == "127.0.0.1"
