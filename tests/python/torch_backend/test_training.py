@@ -190,3 +190,28 @@ def test_a_checkpoint_of_shards(torch_ranks, tmp_path):
             assert torch.equal(a.full_tensor(), b.full_tensor())
 
     torch_ranks(2, body)
+
+
+def test_a_pipeline_of_two_stages(torch_ranks):
+    """torch's own schedules, whose activations and gradients are messages."""
+
+    def body():
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        rank, n = dist.get_rank(), dist.get_world_size()
+        alone = network()
+        part = (alone[:2], alone[2:])[rank]
+        stage = PipelineStage(part, rank, n, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, 4, loss_fn=nn.functional.cross_entropy)
+        x = torch.randn(16, 64, generator=torch.Generator().manual_seed(3))
+        y = torch.arange(16) % 10
+        told = []
+        schedule.step(*([x] if rank == 0 else []), target=y if rank else None, losses=told)
+        other = network()
+        nn.functional.cross_entropy(other(x), y).backward()
+        wanted = list((other[:2], other[2:])[rank].parameters())
+        for p, want in zip(part.parameters(), wanted, strict=True):
+            assert torch.allclose(p.grad, want.grad, atol=1e-5)
+        return len(told)
+
+    assert torch_ranks(2, body) == [0, 4]
