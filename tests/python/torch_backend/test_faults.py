@@ -10,6 +10,8 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch_backend_data import mine
 
 import braid
@@ -62,6 +64,30 @@ def test_a_killed_rank_that_somebody_receives_from(torch_ranks):
 
     waits = torch_ranks.collect(torch_ranks.start(2, body, timeout_s=60))
     assert waits[0] < 10
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_rank_that_is_killed_while_training(torch_ranks, kind):
+    """C++ waits for the gradients; the error comes through it with braid's words."""
+
+    def body():
+        model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.Linear(200, 10))
+        model = DistributedDataParallel(model) if kind == "ddp" else fully_shard(model)
+        for step in range(1000):
+            if dist.get_rank() == 1 and step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            began = time.monotonic()
+            try:
+                model(torch.ones(4, 200)).sum().backward()
+            except (braid.Error, RuntimeError) as error:
+                assert "rank 1" in str(error)  # noqa: PT017
+                leave_the_others()
+                return time.monotonic() - began
+        return None
+
+    waits = torch_ranks.collect(torch_ranks.start(3, body, timeout_s=60))
+    assert waits[1] is None
+    assert max(waits[0], waits[2]) < 10
 
 
 def test_a_rank_that_stays_away_is_a_timeout(torch_ranks):
