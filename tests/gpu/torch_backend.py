@@ -65,21 +65,25 @@ class Check:
 
 def reductions(check: Check, count: int, dtype: torch.dtype) -> None:
     n, what = check.size, f"{count} x {dtype}"
-    ops = [dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT]
-    for op in ops:
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MIN, dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT):
+        is_product = op == dist.ReduceOp.PRODUCT
 
-        def all_reduce(group: Any, op: Any = op) -> list[torch.Tensor]:
-            tensor = check.mine(count, dtype)
+        def part(length: int, is_product: bool = is_product) -> torch.Tensor:
+            values = check.mine(length, torch.int64)  # products of 1 and 2 are exact in every type
+            return (values % 2 + 1 if is_product else values).to(dtype)
+
+        def all_reduce(group: Any, op: Any = op, part: Any = part) -> list[torch.Tensor]:
+            tensor = part(count)
             dist.all_reduce(tensor, op, group=group)
             return [tensor]
 
-        def reduce_scatter(group: Any, op: Any = op) -> list[torch.Tensor]:
+        def reduce_scatter(group: Any, op: Any = op, part: Any = part) -> list[torch.Tensor]:
             out = check.empty(count, dtype)
-            dist.reduce_scatter_tensor(out, check.mine(n * count, dtype), op, group=group)
+            dist.reduce_scatter_tensor(out, part(n * count), op, group=group)
             return [out]
 
-        def reduce(group: Any, op: Any = op) -> list[torch.Tensor]:
-            tensor = check.mine(count, dtype)
+        def reduce(group: Any, op: Any = op, part: Any = part) -> list[torch.Tensor]:
+            tensor = part(count)
             dist.reduce(tensor, n - 1, op, group=group)
             return [tensor] if check.rank == n - 1 else []
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, distributed_c10d
+from torch.distributed import ReduceOp, distributed_c10d
 
-from braid.errors import InvalidArgument, Unsupported
+from braid.errors import InvalidArgument
 from braid.torch import collectives as coll
+from braid.torch.answers import Answers
 from braid.torch.comms import Body, Comms
 from braid.torch.meeting import Meeting
 from braid.torch.messages import receive, send
@@ -45,7 +45,7 @@ def _root(options: Any) -> int:
     return int(options if isinstance(options, int) else getattr(options, "rootRank", 0))
 
 
-class BraidGroup(ProcessGroup):
+class BraidGroup(Answers):
     """Made by torch.distributed.init_process_group("braid") and new_group().
 
     Threads: any; but all ranks must make their calls of a group in one order. Errors are braid's
@@ -54,12 +54,9 @@ class BraidGroup(ProcessGroup):
     """
 
     def __init__(self, comms: Comms, store: Any) -> None:
-        super().__init__(comms.meeting.rank, comms.meeting.size)
+        super().__init__(comms.meeting.rank, comms.meeting.size, comms.meeting.name, store)
         self._comms = comms
-        self._store = store
-        self._name, self._desc = comms.meeting.name, ""
-        self._calls = self._barriers = 0
-        self._together: list[Any] | None = None  # works between _start_ and _end_coalescing
+        self._barriers = 0
         self._is_checked = False
 
     # ---- how a call is run ----
@@ -81,11 +78,6 @@ class BraidGroup(ProcessGroup):
         return self._noted(
             self._comms.run(name, tensors, outputs, body, is_async=is_async, limit_s=limit_s)
         )
-
-    def _noted(self, work: Any) -> Any:
-        if self._together is not None:
-            self._together.append(work)
-        return work
 
     def _count_call(self) -> None:
         self._calls += 1
@@ -292,74 +284,6 @@ class BraidGroup(ProcessGroup):
                 f"{name}: argument {argument}: asked for a rank of the group, 0 to"
                 f" {self.size() - 1}, found {rank}"
             )
-
-    # ---- what torch asks about a group and its backend, which are one object here ----
-
-    def getBackendName(self) -> str:  # noqa: N802
-        return "braid"
-
-    def name(self) -> str:
-        return "braid"
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._name
-
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
-        self._desc = desc
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._desc
-
-    def get_group_store(self) -> Any:
-        return self._store
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("cuda")]
-
-    def _get_backend(self, device: torch.device) -> "BraidGroup":
-        if torch.device(device).type not in ("cpu", "cuda"):
-            raise RuntimeError(f"No backend type associated with device type {device}")
-        return self
-
-    supports_splitting = False
-    supports_coalescing = True
-    supports_time_estimate = False
-    supports_shrinking = False
-
-    def supports_tensor_alloc(self, device: torch.device) -> bool:
-        del device
-        return False
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        del device
-        self._together = []
-
-    def _end_coalescing(self, device: torch.device) -> SeveralWorks:
-        del device
-        works, self._together = self._together or [], None
-        return SeveralWorks(works)
-
-    def _set_sequence_number_for_group(self) -> None:
-        self._calls = 0
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._calls
-
-    def split_group(self, *_args: Any, **_kwargs: Any) -> ProcessGroup:
-        raise Unsupported(
-            f"group {self._name}: asked to split, which braid cannot; call"
-            " torch.distributed.new_group(ranks), which only its members wait for"
-        )
-
-    def merge_remote_group(self, *_args: Any, **_kwargs: Any) -> ProcessGroup:
-        raise Unsupported(
-            f"group {self._name}: asked to merge with a remote group, which braid cannot; call"
-            " torch.distributed.init_process_group with all ranks"
-        )
 
     # ---- the end ----
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from braid.torch.gpu_calls import refuse_capture
-from braid.torch.post import Post, RecvWork, Request
+from braid.torch.mailbox import Request
+from braid.torch.post import Post, RecvWork
 from braid.torch.rows import as_bytes, device_of, put, row
 from braid.torch.work import HostWork
 
