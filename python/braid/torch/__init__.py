@@ -7,7 +7,12 @@ CPU tensors go over host lanes, CUDA tensors over GPU lanes; docs/torch.md tells
 package is the only part of braid that imports torch.
 """
 
-import torch.distributed
+try:
+    import torch.distributed
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError("braid.torch needs PyTorch: pip install torch") from missing
+if not torch.distributed.is_available():
+    raise ImportError("braid.torch needs a PyTorch that was built with torch.distributed")
 
 from braid.torch.group import BraidGroup, make_group
 

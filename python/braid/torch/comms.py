@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import default_pg_timeout
 
 import braid
 from braid.comm import Comm
@@ -154,10 +155,15 @@ class Comms:
                 " those of one: make a group per host, or one with backend='nccl'"
             )
         identity = self.meeting.identity(kind, self._check)
-        options = {"timeout": self.meeting.timeout_s, **self._options}
+        options = {"timeout": self._timeout(), **self._options}
         if identity.size > 1:
             options["job_token"] = self.meeting.secret(kind, self._check)
         return braid.join(identity, **options)
+
+    def _timeout(self) -> float | None:
+        """The group's deadline; BRAID_TIMEOUT's (None) where torch was given none."""
+        is_default = self.meeting.timeout_s == default_pg_timeout.total_seconds()
+        return None if is_default and "BRAID_TIMEOUT" in os.environ else self.meeting.timeout_s
 
     # ---- health ----
 

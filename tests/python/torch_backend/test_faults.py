@@ -106,6 +106,27 @@ def test_a_rank_that_stays_away_is_a_timeout(torch_ranks):
     assert 0.5 < waits[0] < 2.5
 
 
+@pytest.mark.parametrize("given_s", [None, 30])
+def test_braids_own_timeout_holds_where_torch_was_given_none(ranks, given_s):
+    def body():
+        more = {} if given_s is None else {"timeout": timedelta(seconds=given_s)}
+        dist.init_process_group("braid", **more)
+        dist.barrier()
+        if dist.get_rank() == 1:
+            time.sleep(2.5)
+        began = time.monotonic()
+        try:
+            dist.barrier()
+        except braid.Error:
+            leave_the_others()
+            return time.monotonic() - began
+        dist.destroy_process_group()
+        return None
+
+    waits = ranks.collect(ranks.start(2, body, {"BRAID_TIMEOUT": "1s"}))
+    assert waits[0] is None if given_s else 0.5 < waits[0] < 2.4
+
+
 def test_abort_ends_calls_that_wait_here_and_elsewhere(torch_ranks):
     def body():
         dist.barrier()

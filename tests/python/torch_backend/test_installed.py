@@ -24,3 +24,9 @@ def test_braid_alone_does_not_import_torch():
     code = "import sys, braid, braid.comm, braid.cli; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_what_is_missing_is_said():
+    code = "import sys; sys.modules['torch'] = None; import braid.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "braid.torch needs PyTorch: pip install torch" in done.stderr
