@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch import Tensor
+from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp, distributed_c10d
 
 from braid.errors import InvalidArgument
@@ -285,7 +286,13 @@ class BraidGroup(Answers):
                 f" {self.size() - 1}, found {rank}"
             )
 
-    # ---- the end ----
+    # ---- timeout, and the end ----
+
+    @property
+    def options(self) -> Any:
+        """As torch's own backends have them: what new_group() would be told."""
+        timeout = timedelta(seconds=self._comms.limit_s or self._comms.meeting.timeout_s)
+        return Backend.Options("braid", timeout)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """For calls on host memory from now on, and for comms that are not made yet."""

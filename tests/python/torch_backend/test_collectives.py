@@ -182,6 +182,27 @@ def test_many_tensors_in_one_call(torch_ranks):
     torch_ranks(2, body)
 
 
+def test_calls_in_a_batch_for_one_device(torch_ranks):
+    """The older form of coalescing, of which the batch gives one Work."""
+
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        swapped, last, got = torch.empty(n), mine(5), torch.empty(3)
+        with dist._coalescing_manager(None, torch.device("cpu"), async_ops=True) as batch:
+            dist.all_to_all_single(swapped, mine(n), async_op=True)
+            dist.broadcast(last, n - 1, async_op=True)
+            dist.isend(mine(3), (rank + 1) % n)
+            dist.irecv(got, (rank - 1) % n)
+        batch.wait()
+        assert len(batch.works) == 1
+        assert len(batch.works[0].result()) >= 3
+        same(swapped, torch.stack([t[rank] for t in all_ranks(n)]))
+        same(last, all_ranks(5)[n - 1])
+        same(got, all_ranks(3)[(rank - 1) % n])
+
+    torch_ranks(3, body)
+
+
 def test_gloo_agrees_on_rooted_and_coalesced_calls(torch_ranks):
     def body():
         rank, n = dist.get_rank(), dist.get_world_size()

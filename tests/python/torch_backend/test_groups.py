@@ -140,6 +140,12 @@ def test_what_torch_asks_about_a_group(torch_ranks):
         assert dist.distributed_c10d._resolve_process_group(named.group_name) is named
         backend = group._get_backend(torch.device("cpu"))
         assert (backend.name(), backend.supports_splitting) == ("braid", False)
+        assert (backend.options.backend, backend.options._timeout) == (
+            "braid",
+            timedelta(seconds=20),
+        )
+        group.set_timeout(timedelta(seconds=15))
+        assert backend.options._timeout == timedelta(seconds=15)
         with pytest.raises(RuntimeError, match="meta"):
             group._get_backend(torch.device("meta"))
         before = group._get_sequence_number_for_group()
