@@ -325,4 +325,7 @@ def make_group(options: Any, backend_options: Any) -> BraidGroup:
         options.group_size,
         options.timeout.total_seconds(),
     )
+    # As Gloo does, and for its sake: in "cpu:gloo,cuda:braid" torch drops the Gloo that it has just
+    # made when we return, and a rank that still connects to this one would fail.
+    meeting.gather(lambda: None)
     return BraidGroup(Comms(meeting, backend_options or {}), options.store)

@@ -7,7 +7,7 @@ other's ranks, whoever else is in the job. It holds, per group:
   secret        rank 0, likewise: random, or derived from BRAID_JOB_TOKEN, which never gets there
   offer/<kind>  rank 0, when all cards are there: address and port for a comm of that kind
 
-A comm is made once every rank has shown its card, so a rank that is missing is known by number
+A group is made once every rank has shown its card, so a rank that is missing is known by number
 before anything listens. Ranks on one host use loopback, others the address on the way to
 MASTER_ADDR.
 
@@ -94,6 +94,7 @@ class Meeting:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self._store = PrefixStore(f"braid/{_made[name]}", store)
         self._cards: list[Card] = []
+        self._shared = ""  # the secret in the store
         if size > 1:
             self._store.set(f"card/{rank}", json.dumps(asdict(_own_card())))
             if rank == 0:
@@ -148,6 +149,14 @@ class Meeting:
             self._cards = [Card(**json.loads(text)) for text in texts]
         return self._cards
 
+    def gather(self, check: Callable[[], None]) -> None:
+        """Waits until every rank has made the group, and reads what is asked for in threads: the
+        store may go with rank 0's process before the last of them does.
+        """
+        if self.size > 1:
+            self.cards(check)
+            self.secret("", check)
+
     def is_one_host(self, check: Callable[[], None]) -> bool:
         """Whether all ranks reach each other over loopback."""
         return len({card.host for card in self.cards(check)}) == 1
@@ -158,8 +167,9 @@ class Meeting:
 
     def secret(self, purpose: str, check: Callable[[], None]) -> str:
         """What all ranks of this group know and nobody else does, one for each purpose."""
-        shared = self.get(["secret"], "rank 0's", check)[0]
-        key = os.environ.get("BRAID_JOB_TOKEN", "") + shared
+        if not self._shared:
+            self._shared = self.get(["secret"], "rank 0's", check)[0]
+        key = os.environ.get("BRAID_JOB_TOKEN", "") + self._shared
         return hmac.new(key.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
     def identity(self, kind: str, check: Callable[[], None]) -> Identity:

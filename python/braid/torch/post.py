@@ -30,7 +30,7 @@ import torch
 from braid.errors import Error, PeerLost, Timeout
 from braid.torch.host_calls import HostCalls
 from braid.torch.mailbox import Mailbox, Request, wrong_size
-from braid.torch.meeting import Meeting, free_port
+from braid.torch.meeting import Meeting
 from braid.torch.work import HostWork, seconds_of
 
 _HELLO = struct.Struct("<8sI32s")  # magic, rank, nonce
@@ -196,7 +196,8 @@ class Post:
         return self._meeting.secret("post", self._check)
 
     def _keep(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # who has gone already is noticed when it is read
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             if self._ended is not None:
                 sock.close()
@@ -212,7 +213,8 @@ class Post:
                 return
             self._is_open = True
         address = self._meeting.address_of(self._meeting.rank, self._check)
-        listener = socket.create_server((address, free_port(address)))
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, 0), family=family)
         with self._lock:
             self._sockets.append(listener)
         self._start(self._accept, listener)

@@ -43,7 +43,8 @@ class TorchRanks:
             torch.set_num_threads(1)
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
             value = body()
-            dist.destroy_process_group()
+            if dist.is_initialized():
+                dist.destroy_process_group()
             return value
 
         return self._ranks.start(size, main, options)

@@ -10,7 +10,22 @@ from torch_backend_data import numbers, same
 import braid
 
 
-def test_a_ring_of_messages(torch_ranks):
+@pytest.fixture
+def ranks_until_all_are_done(torch_ranks):
+    """Rank 0's process has torch's store, in which ranks look each other up."""
+
+    def run(size, body):
+        def with_barrier():
+            value = body()
+            dist.barrier()
+            return value
+
+        return torch_ranks(size, with_barrier)
+
+    return run
+
+
+def test_a_ring_of_messages(ranks_until_all_are_done):
     def body():
         rank, n = dist.get_rank(), dist.get_world_size()
         right, left = (rank + 1) % n, (rank - 1) % n
@@ -22,10 +37,10 @@ def test_a_ring_of_messages(torch_ranks):
                 work.wait()
                 same(got, numbers(count, dtype, left))
 
-    torch_ranks(3, body)
+    ranks_until_all_are_done(3, body)
 
 
-def test_both_send_first(torch_ranks):
+def test_both_send_first(ranks_until_all_are_done):
     """Large messages both ways at once: nobody waits for the other's receive."""
 
     def body():
@@ -35,10 +50,10 @@ def test_both_send_first(torch_ranks):
         dist.recv(got, 1 - rank)
         same(got, numbers(3_000_000, torch.float32, 1 - rank))
 
-    torch_ranks(2, body)
+    ranks_until_all_are_done(2, body)
 
 
-def test_tags_and_orders(torch_ranks):
+def test_tags_and_orders(ranks_until_all_are_done):
     def body():
         got = [torch.empty(4) for _ in range(4)]
         if dist.get_rank() == 0:
@@ -54,10 +69,10 @@ def test_tags_and_orders(torch_ranks):
             same(tensor, numbers(4, torch.float32, 0, salt=salt))
         return works[0].source_rank()
 
-    assert torch_ranks(2, body) == [None, 0]
+    assert ranks_until_all_are_done(2, body) == [None, 0]
 
 
-def test_from_any_source(torch_ranks):
+def test_from_any_source(ranks_until_all_are_done):
     def body():
         rank, n = dist.get_rank(), dist.get_world_size()
         if rank != 0:
@@ -71,10 +86,10 @@ def test_from_any_source(torch_ranks):
             seen.append(source)
         return sorted(seen)
 
-    assert torch_ranks(4, body)[0] == [1, 2, 3]
+    assert ranks_until_all_are_done(4, body)[0] == [1, 2, 3]
 
 
-def test_batches_strides_and_oneself(torch_ranks):
+def test_batches_strides_and_oneself(ranks_until_all_are_done):
     def body():
         rank, n = dist.get_rank(), dist.get_world_size()
         outs = [torch.zeros(3, 2).t() for _ in range(n)]
@@ -86,10 +101,10 @@ def test_batches_strides_and_oneself(torch_ranks):
         for peer, out in enumerate(outs):
             same(out.contiguous(), numbers(6, torch.float32, peer).view(3, 2).t().contiguous())
 
-    torch_ranks(3, body)
+    ranks_until_all_are_done(3, body)
 
 
-def test_a_wrong_size_is_told(torch_ranks):
+def test_a_wrong_size_is_told(ranks_until_all_are_done):
     def body():
         if dist.get_rank() == 0:
             dist.send(torch.zeros(5), 1)
@@ -103,10 +118,10 @@ def test_a_wrong_size_is_told(torch_ranks):
         with pytest.raises(braid.InvalidArgument, match=r"source.*found 4"):
             dist.group.WORLD.recv([got], 4)
 
-    torch_ranks(2, body)
+    ranks_until_all_are_done(2, body)
 
 
-def test_messages_of_groups_do_not_mix(torch_ranks):
+def test_messages_of_groups_do_not_mix(ranks_until_all_are_done):
     def body():
         pair = dist.new_group([0, 1])
         if dist.get_rank() == 0:
@@ -120,7 +135,7 @@ def test_messages_of_groups_do_not_mix(torch_ranks):
         dist.recv(got, 0, group=pair)
         return first, got.item()
 
-    assert torch_ranks(2, body) == [None, (2, 1)]
+    assert ranks_until_all_are_done(2, body) == [None, (2, 1)]
 
 
 def test_a_receiver_learns_that_the_sender_left(torch_ranks):
