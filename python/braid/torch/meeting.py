@@ -4,7 +4,9 @@ A group's store is its own (torch prefixes it with the group's name), so groups 
 other's ranks, whoever else is in the job. It holds, per group:
 
   card/<rank>   each rank, when the group is made: which host it is on, and an address there
-  secret        rank 0, likewise: random, or derived from BRAID_JOB_TOKEN, which never gets there
+  secret        rank 0, likewise: random; what is proved depends on BRAID_JOB_TOKEN as well, which
+                never gets there
+  ready/<rank>  each rank, when it has read all that
   offer/<kind>  rank 0, when all cards are there: address and port for a comm of that kind
 
 A group is made once every rank has shown its card, so a rank that is missing is known by number
@@ -151,11 +153,17 @@ class Meeting:
 
     def gather(self, check: Callable[[], None]) -> None:
         """Waits until every rank has made the group, and reads what is asked for in threads: the
-        store may go with rank 0's process before the last of them does.
+        store may go with rank 0's process before the last of them does. For that reason rank 0 also
+        waits until the others have read.
         """
-        if self.size > 1:
-            self.cards(check)
-            self.secret("", check)
+        if self.size == 1:
+            return
+        self.cards(check)
+        self.secret("", check)
+        self.set(f"ready/{self.rank}", "yes")
+        if self.rank == 0:
+            keys = [f"ready/{rank}" for rank in range(self.size)]
+            self.get(keys, "ranks of the group to be made on:", check)
 
     def is_one_host(self, check: Callable[[], None]) -> bool:
         """Whether all ranks reach each other over loopback."""

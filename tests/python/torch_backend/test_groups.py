@@ -252,3 +252,27 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     places[1].set("card/1", '{"host": "a", "address": "10.0.0.1"}')
     assert places[1].address_of(0, lambda: None) == "127.0.0.1"
     assert places[0].secret("cpu", lambda: None) == places[1].secret("cpu", lambda: None)
+
+
+def test_a_rank_that_leaves_at_once_does_not_take_the_store_with_it(ranks):
+    """Rank 0's process has the store; it must not end while others still read in it."""
+    from braid.torch.meeting import Meeting
+
+    def body():
+        if dist.get_rank() == 1:
+            slow = Meeting.cards
+
+            def late(self, check):
+                time.sleep(0.5)
+                return slow(self, check)
+
+            Meeting.cards = late
+        dist.destroy_process_group()
+        dist.init_process_group("braid")
+        dist.destroy_process_group()
+
+    def main():
+        dist.init_process_group("gloo")
+        body()
+
+    ranks.collect(ranks.start(2, main))
