@@ -58,8 +58,8 @@ class GpuResult:
     absent: dict[str, str]
     """Who did not take part, and why."""
     path: str = ""
-    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known, as
-    in records from before it was kept."""
+    """How braid moved it: packets, lines, direct (one kernel's stores), copy engines; "" if not
+    known, as in records from before it was kept."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""

@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "coll/device/direct.h"
+#include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
@@ -15,7 +16,7 @@ namespace {
 
 comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
   const uint64_t direct_bytes = direct_area_for(config, num_ranks);
-  return {packet_area_for(config, num_ranks), direct_bytes,
+  return {packet_area_for(config, num_ranks), line_area_for(config, num_ranks), direct_bytes,
           std::min(direct_bytes, kDirectFlagBytes)};
 }
 

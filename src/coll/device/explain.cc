@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
+#include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
@@ -27,6 +28,7 @@ PacketOp packet_op(plan::Op op) {
 Path path_of(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
   if (device.size() == 1) return Path::kNone;
   if (fits_packets(device, packet_op(op), block_bytes)) return Path::kPackets;
+  if (fits_lines(device, packet_op(op), block_bytes)) return Path::kLines;
   return fits_direct(device, packet_op(op), block_bytes) ? Path::kDirect : Path::kCopyEngines;
 }
 
@@ -34,6 +36,7 @@ const char* name_of(Path path) {
   switch (path) {
     case Path::kNone: return "none";
     case Path::kPackets: return "packets";
+    case Path::kLines: return "lines";
     case Path::kDirect: return "direct";
     case Path::kCopyEngines: break;
   }
@@ -44,6 +47,7 @@ const char* meaning_of(Path path) {
   switch (path) {
     case Path::kNone: return "one rank: nothing is sent";
     case Path::kPackets: return "one kernel, 8 bytes and a number in every 16, without a barrier";
+    case Path::kLines: return "one kernel, 120 bytes and a number in every 128, without a barrier";
     case Path::kDirect: return "one kernel whose blocks store into the peers' memory";
     case Path::kCopyEngines: break;
   }

@@ -10,7 +10,7 @@
 
 namespace braid::coll::device {
 
-enum class Path { kNone, kPackets, kDirect, kCopyEngines };
+enum class Path { kNone, kPackets, kLines, kDirect, kCopyEngines };
 
 struct Explanation {
   plan::Op op;

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "comm/device/nvlinks.h"
 #include "comm/device/trouble.h"
 #include "sys/cuda/launch.h"
 #include "sys/cuda/owned.h"
@@ -40,6 +41,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
   BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
+  BRAID_RETURN_IF_ERROR(device->settle_lines(deadline));
   device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
   return device;
 }
@@ -56,6 +58,7 @@ Status Device::prepare() {
     return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
                             host_lanes_);
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
+  line_limit_ = state_.config.bytes("BRAID_GPU_LINES");
   direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
   BRAID_RETURN_IF_ERROR(check_slots());
   sum_blocks_ =
@@ -159,8 +162,9 @@ Status Device::make_arena() {
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
-                                   areas_.packet_bytes + areas_.direct_flag_bytes, {}));
+  BRAID_RETURN_IF_ERROR(
+      cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
+                 areas_.packet_bytes + areas_.line_bytes + areas_.direct_flag_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }
@@ -169,9 +173,9 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape =
-      fmt::format("{}x{},lanes:{},packets:{},direct:{},cap:{}", ring_.num_slots, ring_.slot_bytes,
-                  host_lanes_, packet_limit_, direct_limit_, link_cap_gbps_);
+  request.shape = fmt::format("{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{}",
+                              ring_.num_slots, ring_.slot_bytes, host_lanes_, packet_limit_,
+                              line_limit_, direct_limit_, link_cap_gbps_);
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -187,6 +191,18 @@ Status Device::make_ring(Deadline deadline) {
                          state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
   for (size_t r = 0; r < verdicts.size(); ++r)
     if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
+  return {};
+}
+
+// Lines must not tear (coll/lines/lines.cuh): all pairs have NVLink, or no rank uses them.
+Status Device::settle_lines(Deadline deadline) {
+  if (line_limit_ == 0 || size() == 1) return {};
+  BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
+                         find_nvlinks(*state_.group, cuda_, ordinal_, deadline));
+  least_sms_ = links.least_sms;
+  if (links.why_not.empty()) return {};
+  if (rank() == 0) log::info("comm", "gpu messages do not go by lines: {}", links.why_not);
+  line_limit_ = 0;
   return {};
 }
 

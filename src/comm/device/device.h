@@ -50,10 +50,11 @@ struct Landing {
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
-/// Of the areas that the kernels of packets and of direct calls write into, and how much of the
+/// Of the areas that the kernels of packets, lines and direct calls write into, and how much of the
 /// latter is flags, which begin as zeros. The same on all ranks.
 struct AreaSizes {
   uint64_t packet_bytes = 0;
+  uint64_t line_bytes = 0;
   uint64_t direct_bytes = 0;
   uint64_t direct_flag_bytes = 0;
 };
@@ -101,9 +102,18 @@ class Device {
   sys::DevicePtr packet_state() const { return local_memory_; }
   /// The largest message, as all ranks' blocks, that may go by packets.
   uint64_t packet_limit() const { return packet_limit_; }
+  /// The area for lines of `rank`, of line_bytes() bytes, all zero before the first call.
+  sys::DevicePtr lines_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
+  uint64_t line_bytes() const { return areas_.line_bytes; }
+  /// 32 zeroed bytes of this GPU's own memory for the lines' counters.
+  sys::DevicePtr line_state() const { return local_memory_ + 96; }
+  /// The largest message, as all ranks' blocks, that may go by lines; 0 where they could tear.
+  uint64_t line_limit() const { return line_limit_; }
+  /// The multiprocessors of the comm's smallest GPU; known where lines are used.
+  int least_sms() const { return least_sms_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
-  sys::DevicePtr direct_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
+  sys::DevicePtr direct_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
   uint64_t direct_bytes() const { return areas_.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_memory_ + 32; }
@@ -177,7 +187,8 @@ class Device {
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
   uint64_t arena_bytes() const {
-    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.direct_bytes;
+    const uint64_t bytes =
+        kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes + areas_.direct_bytes;
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer
@@ -185,6 +196,7 @@ class Device {
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);
+  Status settle_lines(Deadline deadline);
   Status finish_last_call();
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
@@ -201,7 +213,8 @@ class Device {
   pcie::HostRing ring_{};
   uint64_t scratch_bytes_ = 0;
   AreaSizes areas_;
-  uint64_t packet_limit_ = 0, direct_limit_ = 0;
+  uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
+  int least_sms_ = 0;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;
