@@ -1,14 +1,18 @@
 """Measured times of one collective by size, and what they say about sizes between them.
 
-Between two points the time is a straight line in log-log. One line alpha + bytes / rate for all
-sizes does not fit what libraries do: they change protocols (docs/measuring.md). Beyond the largest
-point the slope of the large ones goes on; below the smallest, latency stays.
+One line alpha + bytes / rate for all sizes does not fit what libraries do: they change protocols
+(docs/measuring.md). Between two points such a line is right if both were sent alike; if larger
+messages get ever better protocols, time is rather a straight line in log-log, which lies higher.
+Halfway between the two errs least: of 351 times on H200 in records/, left out and predicted from
+points at most 16 times apart, by 2.3 % in the median and without leaning to one side; log-log
+alone by 3.5 %, most of it too slow. Beyond the largest point the slope of the large ones goes on;
+below the smallest, latency stays.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import exp, log
+from math import log, sqrt
 from statistics import median
 
 _SATURATED = 32  # points within this factor of the largest give the slope beyond it
@@ -80,8 +84,9 @@ class Curve:
         if self.points[i][0] == nbytes:
             return self.points[i][1]
         (low, low_us), (high, high_us) = self.points[i - 1 : i + 1]
-        part = log(nbytes / low) / log(high / low)
-        return exp(log(low_us) * (1 - part) + log(high_us) * part)
+        alike_us = low_us + (high_us - low_us) * (nbytes - low) / (high - low)
+        better_us = low_us * (high_us / low_us) ** (log(nbytes / low) / log(high / low))
+        return sqrt(alike_us * better_us)
 
 
 @dataclass(frozen=True)
@@ -123,11 +128,13 @@ class Omission:
         return self.predicted_us / self.measured_us - 1
 
 
-def leave_out(curve: Curve, first: int = 1) -> list[Omission]:
+def leave_out(curve: Curve, first: int = 0) -> list[Omission]:
     """Leaves out every second inner point, starting with number `first`, and predicts it.
 
-    The ends stay, so that nothing is extrapolated.
+    The ends stay, so that nothing is extrapolated. 0: one half, then the other.
     """
+    if first == 0:
+        return [*leave_out(curve, 1), *leave_out(curve, 2)]
     out = range(first, len(curve.points) - 1, 2)
     kept = [point for i, point in enumerate(curve.points) if i not in out]
     rest = Curve.of(curve.op, curve.ranks, kept, curve.path, curve.origin)
