@@ -4,11 +4,11 @@ Bandwidths are bus bandwidths, GB/s, and bytes are as nccl-tests counts them, wh
 own convention; results with a wrong byte are left out.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braid import saved
 from braid.errors import InvalidArgument
 from braid.typed_json import Json
 
@@ -61,11 +61,11 @@ class Run:
 def load(path: Path) -> Run:
     """Reads a record. InvalidArgument, in one line, when it is none that can be drawn."""
     try:
-        document: Json = json.loads(path.read_bytes())
+        document: Json = saved.load(path)
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path}: no JSON: {error!s:.100}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path}: {error!s:.200}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     read = {"braid.bench/1": _bench, "braid.gpu/1": _gpu, "braid.gpu/2": _gpu}.get(str(schema))
     if read is None:

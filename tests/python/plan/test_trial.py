@@ -30,7 +30,9 @@ def test_both_halves_in_turn():
     assert len(answer.rows) >= 22
     assert answer.value("median_error") <= 0.03
     off = [row for row in answer.rows if abs(row.cells["error"].value) > 0.15]
-    assert [(row.name, row.cells["bytes"].value) for row in off] == [("all_reduce, 2 ranks", 1 << 21)]
+    assert [(row.name, row.cells["bytes"].value) for row in off] == [
+        ("all_reduce, 2 ranks", 1 << 21)
+    ]
     assert answer.value("worst_error") <= 0.19
 
 

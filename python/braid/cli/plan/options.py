@@ -19,11 +19,17 @@ ModelName = Annotated[
     str, typer.Option("--model", help="Name (see: braid plan models), or a config.json.")
 ]
 HardwareName = Annotated[
-    str, typer.Option("--hw", help="Name (see: braid plan hw), a bench record, or a topology.")
+    str,
+    typer.Option(
+        "--hw",
+        help="Name (see: braid plan hw), a bench record, a table of nccl-tests, or a topology.",
+    ),
 ]
 RecordFiles = Annotated[
     list[Path] | None,
-    typer.Option("--record", help="Bench record whose times come first; may be repeated."),
+    typer.Option(
+        "--record", help="Bench record, or table of nccl-tests, whose times come first; repeatable."
+    ),
 ]
 Who = Annotated[str, typer.Option(help="Whose times of a record: nccl, braid, or a baseline.")]
 PathName = Annotated[str, typer.Option("--path", help="nvlink, host-staged, ..., all or auto.")]
@@ -67,7 +73,8 @@ def parse_bytes(text: str, option: str) -> int:
 
 def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 0.0) -> Hardware:
     """The hardware that --hw and --record describe."""
-    found = _from_file(Path(name), who) if name.endswith(".json") else hardware.find(name)
+    is_file = name.endswith((".json", ".txt", ".log")) or Path(name).is_file()
+    found = _from_file(Path(name), who) if is_file else hardware.find(name)
     for file in files or []:
         document = records.load(file)
         found = found.with_curves(curves(document, who, file))

@@ -38,7 +38,8 @@ def validate(
     who: options.Who = "nccl",
     ops: Annotated[str, typer.Option(help="Comma list of operations.")] = "all_reduce,all_gather",
     first: Annotated[
-        int, typer.Option(help="The first inner point left out, 1 or 2; 0: one half, then the other.")
+        int,
+        typer.Option(help="The first inner point left out, 1 or 2; 0: one half, then the other."),
     ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
