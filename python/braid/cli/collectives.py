@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from braid.cli import compare, probe_calls, probe_lanes
+from braid.cli import compare, probe_block, probe_calls, probe_lanes
 from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
 from braid.cli.launch import launch
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 probe_lanes.register(app)
 probe_calls.register(app)
+probe_block.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)

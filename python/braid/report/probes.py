@@ -21,6 +21,7 @@ _TITLES = {
     "latency": "One call against many",
     "overlap": "Calls behind computation",
     "replay": "Calls of a job",
+    "tp-block": "A tensor-parallel block",
 }
 STYLE = (
     ".heat td{text-align:right;font-variant-numeric:tabular-nums}"
