@@ -24,7 +24,8 @@ _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is writte
 @app.callback(
     invoke_without_command=True,
     epilog="Example: braid bench --ops all_reduce --sizes 1KiB:64MiB:x4 --json new.json."
-    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction.",
+    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction."
+    " Exit code 0 fine, 1 wrong bytes, 2 bad input, 130 after Ctrl-C.",
 )
 def bench(
     ctx: typer.Context,
@@ -72,7 +73,9 @@ def bench(
     time_budget: Annotated[float, typer.Option(help="Seconds for all cases; 0: 60 or more.")] = 0.0,
     timeout: Annotated[str, typer.Option(help="Deadline of every wait, such as 30s.")] = "",
     tune: Annotated[str, typer.Option(help="Measure the links at start: auto, off, force.")] = "",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
+    ] = None,
     svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
     commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,

@@ -17,7 +17,9 @@ Device = Annotated[str, typer.Option(help="auto: GPUs if there are enough; gpu, 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes or GPUs; 0: as many as fit.")]
 Samples = Annotated[int, typer.Option(help="Samples per case, at most.")]
 Budget = Annotated[float, typer.Option("--time-budget", help="Seconds for all cases together.")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
+]
 SvgPath = Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table.")]
 Links = Annotated[str, typer.Option(help="CPUs: links to use, a list of shm, staged, rdma.")]

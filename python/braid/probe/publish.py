@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from braid import json_file
 from braid.bench.interrupt import Interrupt
 from braid.cli import facts
 from braid.cli.progress import Reporter
@@ -52,8 +53,9 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
         runner = Runner(effort, reporter)
 
         def save() -> None:
-            if run.rank == 0 and output.json_path:
-                _record(run, runner).save(output.json_path)
+            path = output.json_path
+            if run.rank == 0 and path and path != json_file.STDOUT:
+                _record(run, runner).save(path)
 
         runner.run(run.jobs, save)
     record = _record(run, runner)
@@ -103,7 +105,7 @@ def _show(record: ProbeRecord, output: Output) -> None:
     from braid.cli.table import console
     from braid.probe import picture, table
 
-    out = console()
+    out = console(output.json_path)
     if not output.quiet:
         table.show(record, out)
     if output.json_path:
