@@ -14,7 +14,7 @@ import typer
 
 import braid
 from braid.cli import report
-from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli.checks import check_ranks, fail, inside_launch, our_op, sizes_of, words
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
@@ -170,8 +170,16 @@ def load_groups(words_given: list[str]) -> None:
             app.add_typer(importlib.import_module(GROUPS[name]).app, name=name)
 
 
+def _take_nccl_words(line: list[str]) -> None:
+    """`braid bench all_reduce_perf -b 8`, as who knows nccl-tests writes it: --ops all_reduce."""
+    operations = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
+    if line[1:2] == ["bench"] and len(line) > 2 and our_op(line[2]) in operations:
+        line[2:3] = ["--ops", our_op(line[2])]
+
+
 def main() -> None:
     """The entry point: braid's own errors become one line and exit code 1 or 2."""
+    _take_nccl_words(sys.argv)
     load_groups(sys.argv[1:])
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from braid.cli import compare, probe_block, probe_calls, probe_lanes
-from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli import probe_options as options
+from braid.cli.checks import NCCL_DTYPES, check_ranks, fail, inside_launch, sizes_of, words
 from braid.cli.launch import launch
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -96,6 +97,7 @@ def bench(
     if sizes_text and (begin or end):
         fail("bench: --sizes and -b, -e say the same; write one of them")
     sizes_text = sizes_text or _range_text(begin, end, factor)
+    dtype = NCCL_DTYPES.get(dtype, dtype)
     chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
     asked = Asked(
         device=device,
@@ -145,6 +147,8 @@ def bench(
     )
     if inside_launch():
         raise typer.Exit(run_rank(settings))
+    if (why := options.why_cpus(device)) and not asked.host_only:
+        print(why, file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
     raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
 

@@ -65,7 +65,7 @@ def tp_block(
     allowed = parse_tolerance(within, "bench tp-block: --within") if within else None
     shape = Shape.of(models.find(model), size, tokens or (4096 if count else 16))
     who = baseline(against, count)
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     if links:
         options.words(links, options.LINKS, "--links", "link")
     dtype, element_bytes = ("bfloat16", 2) if count else ("float32", 4)

@@ -53,7 +53,7 @@ def latency(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.latency(team, players, call, messages)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"op": call.op, "bytes": str(nbytes), "messages": str(messages), "dtype": kind}
     _go("latency", count, ranks, against, links, output, make, call_kinds.gain, said)
 
@@ -88,7 +88,7 @@ def overlap(
     def make(team: "Team", players: "Sequence[Player]", worker: "Worker") -> "list[Job]":
         return call_kinds.overlap(team, players, call, worker)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"op": call.op, "bytes": str(nbytes), "dtype": kind}
     _go("overlap", count, ranks, against, links, output, make, call_kinds.hidden, said)
 
@@ -119,7 +119,7 @@ def replay(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.replay(team, players, calls)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"trace": trace.name, "calls": str(len(calls))}
     _go("replay", count, ranks, against, links, output, make, call_kinds.to_first, said)
 

@@ -36,7 +36,12 @@ def fail(words: str) -> InvalidArgument:
 
 
 def output(
-    samples: int, budget_s: float, json_path: Path | None, svg_path: Path | None, quiet: bool
+    samples: int,
+    budget_s: float,
+    json_path: Path | None,
+    svg_path: Path | None,
+    quiet: bool,
+    device: str,
 ) -> "Output":
     """Checked."""
     from braid.probe.publish import Output
@@ -47,7 +52,7 @@ def output(
         raise fail(f"--time-budget: asked for {budget_s:g} s, it must be above 0 s")
     if svg_path and svg_path.suffix not in (".svg", ".png", ".pdf"):
         raise fail(f"--svg: '{svg_path.name}' is no .svg, .png or .pdf")
-    return Output(samples, budget_s, json_path, svg_path, quiet)
+    return Output(samples, budget_s, json_path, svg_path, quiet, why_cpus(device))
 
 
 def size(text: str, option: str) -> int:
@@ -89,6 +94,17 @@ def gpus(device: str, least: int) -> int:
         why = found.why_none or f"this machine has {found.count}, and {least} are needed"
         raise fail(f"--device: GPUs were asked for, but {why}")
     return 0
+
+
+def why_cpus(device: str) -> str:
+    """A line for people who may have expected GPUs; "" for those who asked for CPUs."""
+    from braid.bench import gpus as machine
+
+    if device != "auto":
+        return ""
+    found = machine.find()
+    why = found.why_none or f"this machine has {found.count} GPU"
+    return f"braid: between CPUs: {why}; --device gpu insists"
 
 
 def count(ranks: int, default: int, least: int, most: int) -> int:

@@ -1,5 +1,6 @@
 """From jobs to a record, a table and a picture. Rank 0 alone prints and writes."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ class Output:
     json_path: Path | None = None
     svg_path: Path | None = None
     quiet: bool = False
+    why_cpus: str = ""
+    """Said before a run between CPUs."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
     """Does the jobs and publishes. `agree` makes all ranks stop alike. The exit code: 1 when a
     byte was wrong or a case did not come back, 130 after Ctrl-C; what was measured is kept.
     """
+    if run.rank == 0 and not run.device and run.output.why_cpus:
+        print(run.output.why_cpus, file=sys.stderr, flush=True)  # noqa: T201
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         output = run.output
         effort = Effort(output.samples, output.budget_s, 1, lambda: agree(stop.came))

@@ -9,7 +9,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from braid.cli import app, main
+from braid.bench import gpus
+from braid.cli import app, collectives, main
 
 WITHOUT_JSON = {("run",), ("demo",)}
 """A program's output is its own; a demo writes its record into --out."""
@@ -135,3 +136,50 @@ def test_what_a_report_shows_as_json(monkeypatch, capsys, tmp_path):
     assert (code, said["schema"], said["page"]) == (0, "braid.report/1", str(out_path))
     assert said["records"] == said["plans"] == []
     assert {verdict["code"] for verdict in said["verdicts"]} >= {"model-unknown"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "op"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("all_reduce_perf", "all_reduce"),
+        ("allreduce", "all_reduce"),
+        ("all-gather", "all_gather"),
+        ("alltoall_perf", "all_to_all"),
+        ("reduce_scatter_perf", "reduce_scatter"),
+        ("broadcast_perf", "broadcast"),
+    ],
+)
+def test_operations_as_nccl_tests_names_them(typed, op):
+    line = ["braid", "bench", typed, "-b", "8"]
+    app._take_nccl_words(line)
+    assert line == ["braid", "bench", "--ops", op, "-b", "8"]
+
+
+@pytest.mark.parametrize(
+    "line", [["braid", "bench"], ["braid", "bench", "p2p"], ["braid", "plan", "all_reduce"]]
+)
+def test_other_words_stay(line):
+    before = list(line)
+    app._take_nccl_words(line)
+    assert line == before
+
+
+def test_who_gets_no_gpus_hears_why(monkeypatch, capsys):
+    """But not who asked for CPUs, and not before a line that is refused."""
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(0, "there is none"))
+    engine = ("engine", "--pages", "4KiB", "--total", "64KiB", "--samples", "3", "--quiet")
+    assert (
+        "braid: between CPUs: there is none; --device gpu"
+        in braid(monkeypatch, capsys, "bench", *engine)[2]
+    )
+    assert "between CPUs" not in braid(monkeypatch, capsys, "bench", *engine, "--device", "cpu")[2]
+
+
+def test_types_as_nccl_tests_names_them(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(collectives, "launch", lambda command, *_, **__: seen.append(command) or 0)
+    line = ("bench", "all_reduce", "-d", "half", "-b", "1K", "-e", "1K", "--device", "cpu")
+    assert braid(monkeypatch, capsys, *line)[0] == 0
+    assert seen[0][3:6] == ["bench", "--ops", "all_reduce"]
+    assert braid(monkeypatch, capsys, *line[:3], "quarter", "--device", "cpu")[0] == 2
