@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from braid.probe.worker import Worker
 
 
+_MOST_TOKENS = 1 << 20
+
+
 def tp_block(
     model: Annotated[
         str, typer.Option(help="llama3-8b, llama3-70b, llama3-405b, or a config.json.")
@@ -62,6 +65,8 @@ def tp_block(
     size = options.ranks_for(count, ranks)
     if not 1 <= layers <= 1000:
         raise options.fail(f"--layers: asked for {layers}, it must be from 1 to 1,000")
+    if tokens > _MOST_TOKENS:
+        raise options.fail(f"--tokens: asked for {tokens:,}, it must be at most {_MOST_TOKENS:,}")
     allowed = parse_tolerance(within, "bench tp-block: --within") if within else None
     shape = Shape.of(models.find(model), size, tokens or (4096 if count else 16))
     who = baseline(against, count)

@@ -13,6 +13,7 @@ import numpy as np
 from braid.plan.parallel.block import Shape
 
 _EPSILON = 1e-5
+_PERIOD = 65_521  # of random numbers; a prime, so that no two rows are alike
 
 
 class Block(ABC):
@@ -37,7 +38,8 @@ class HostBlock(Block):
         random = np.random.default_rng(seed)
 
         def filled(*shape: int) -> Any:  # noqa: ANN401 - arrays of float32
-            return (random.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32)
+            period = random.standard_normal(_PERIOD, dtype=np.float32) / shape[0] ** 0.5
+            return np.resize(period.astype(np.float32), shape)
 
         s = self.shape
         self.x = filled(s.tokens, s.hidden)

@@ -112,7 +112,7 @@ def _rate(gbps: float | None) -> str:
 def remarks(record: ProbeRecord) -> Iterator[str]:
     """What follows, who holds the others up, what went wrong."""
     for name, value in record.figures.items():
-        yield f"{name}: {value:.4g}{_FIGURES.get(record.kind, '')}"
+        yield f"{name}: {_figure(name, value)}{_FIGURES.get(record.kind, '')}"
     for one in record.series:
         for name in stragglers(one.by_rank_us):
             yield f"{one.group} {one.case}: {name} is late, {one.by_rank_us[name]:,.1f} us"
@@ -121,6 +121,13 @@ def remarks(record: ProbeRecord) -> Iterator[str]:
     yield f"{len(record.series)} cases, {wrong} wrong bytes"
     if record.stopped:
         yield f"stopped: {record.stopped}"
+
+
+def _figure(name: str, value: float) -> str:
+    """Errors in percent, with their sign."""
+    if name.endswith(": error"):
+        return f"{value:+.1%}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _note(one: Series) -> str:

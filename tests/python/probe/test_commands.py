@@ -189,6 +189,7 @@ def test_compare_fails_with_1(bench, tmp_path):
         ("tp-block --model deepseek-v3 --ranks 2", "try llama3-8b"),
         ("tp-block --within 5 --ranks 2", "bench tp-block: --within: '5'"),
         ("tp-block --layers 0 --ranks 2", "--layers"),
+        ("tp-block --tokens 2000000 --ranks 2", "at most 1,048,576"),
         ("tp-block --ranks 2 --record missing.json", "missing.json"),
         ("replay nowhere.jsonl", "No such file"),
         ("compare nowhere.json x.json", "No such file"),

@@ -96,6 +96,13 @@ def test_figures_say_what_they_count():
     assert "pages of 4 KiB: 2.5 times as long as in one piece" in drawn
 
 
+def test_errors_are_percents_and_long_times_are_written_out():
+    figures = {"braid: block measured, us": 88265.7, "braid: error": -0.0186}
+    drawn = text("tp-block", case("block", "braid", 88265.7), figures=figures)
+    assert "<li>braid: block measured, us: 88,266</li>" in drawn
+    assert "<li>braid: error: -1.9%</li>" in drawn
+
+
 def test_every_number_is_in_the_table():
     drawn = text("latency", case("1 x 64 MiB", "nccl", 100.0, 157.1, wire_gbps=120.25))
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", drawn.partition("<details>")[2])
