@@ -92,6 +92,23 @@ def test_plan_takes_it_as_hardware():
     assert curve.time_us(48 << 20) == pytest.approx(561, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus"), [("h800_x8.txt", 8), ("h100_x8.xml", 8), ("a100_pcie_x2.txt", 2)]
+)
+def test_plan_takes_what_topo_reads(name, gpus):
+    machine = options.machine(str(FIXTURE.parents[1] / "topo" / name), None, "nccl")
+    assert machine.gpus_per_node == gpus
+    assert machine.paths[0].rate_gbps > 30
+
+
+def test_plan_says_why_a_topology_is_none(tmp_path):
+    with pytest.raises(PlanError, match="XML is cut off") as error:
+        options.machine(str(written(tmp_path, "<system><cpu", "cut.xml")), None, "nccl")
+    assert "\n" not in str(error.value)
+    with pytest.raises(PlanError, match="no table of nccl-tests"):
+        options.machine(str(written(tmp_path, "hello", "x.txt")), None, "nccl")
+
+
 def test_plan_refuses_times_over_several_hosts(tmp_path):
     path = written(tmp_path, of_2026("all_reduce", SIZES, hosts=2))
     with pytest.raises(PlanError, match="measured over 2 hosts"):
