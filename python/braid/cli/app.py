@@ -56,7 +56,7 @@ def run(
 
 
 @app.command(
-    epilog="Example: braid demo --device cpu --out /tmp/demo. Times in us, bandwidths in GB/s = 1e9"
+    epilog="Example: braid demo --device cpu --out demo. Times in us, bandwidths in GB/s = 1e9"
     " bytes per second; OUT/demo.json is the record. Exit code 0 fine, 1 wrong bytes, 2 bad input."
 )
 def demo(
