@@ -161,13 +161,24 @@ def top(
 
 
 def load_groups(words_given: list[str]) -> None:
-    """Adds the group that is asked for; all of them where none is, or a shell wants completions."""
+    """Adds the group that is asked for, none for a command without one; all of them where the list
+    of all is asked for, or a shell wants completions.
+    """
     asked = words_given[0] if words_given else ""
-    is_alone = asked in GROUPS and not any(name.endswith("_COMPLETE") for name in os.environ)
-    for name in [asked] if is_alone else GROUPS:
+    wanted = list(GROUPS)
+    if not any(name.endswith("_COMPLETE") for name in os.environ):
+        wanted = [asked] if asked in GROUPS else [] if asked in _plain_commands() else wanted
+    for name in wanted:
         if name not in _loaded:
             _loaded.add(name)
             app.add_typer(importlib.import_module(GROUPS[name]).app, name=name)
+
+
+def _plain_commands() -> set[str]:
+    names = (
+        each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands
+    )
+    return {name.replace("_", "-") for name in names}
 
 
 def _take_nccl_words(line: list[str]) -> None:

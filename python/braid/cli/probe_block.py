@@ -1,6 +1,7 @@
 """`braid bench tp-block`: a tensor-parallel block measured, beside what braid plan says of it."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,16 +16,15 @@ if TYPE_CHECKING:
 
     from braid.plan.curve import Curve
     from braid.plan.parallel.block import Shape
-    from braid.probe.block import Block
     from braid.probe.block_kind import Forecast
     from braid.probe.call_kinds import Team
     from braid.probe.job import Job
     from braid.probe.player import Player
+    from braid.probe.publish import Output
     from braid.probe.record import Series
     from braid.probe.worker import Worker
 
-
-_MOST_TOKENS = 1 << 20
+_MOST_TOKENS, _MOST_LAYERS = 1 << 20, 1000
 
 
 def tp_block(
@@ -57,53 +57,88 @@ def tp_block(
     """
     from braid.plan import models
     from braid.plan.parallel.block import Shape
-    from braid.probe import block_kind
+    from braid.probe.block_kind import Forecast
     from braid.probe.player import Call
-    from braid.probe.session import Asked, run_rank
 
     count = options.gpus(device, 2)
     size = options.ranks_for(count, ranks)
-    if not 1 <= layers <= 1000:
-        raise options.fail(f"--layers: asked for {layers}, it must be from 1 to 1,000")
-    if tokens > _MOST_TOKENS:
-        raise options.fail(f"--tokens: asked for {tokens:,}, it must be at most {_MOST_TOKENS:,}")
+    _check(layers, tokens, links)
     allowed = parse_tolerance(within, "bench tp-block: --within") if within else None
     shape = Shape.of(models.find(model), size, tokens or (4096 if count else 16))
     who = baseline(against, count)
     output = options.output(samples, budget, json_path, svg_path, quiet, device)
-    if links:
-        options.words(links, options.LINKS, "--links", "link")
     dtype, element_bytes = ("bfloat16", 2) if count else ("float32", 4)
     call = Call("all_reduce", shape.payload_bytes(element_bytes), dtype)
     players = ["braid"] if who == "none" else ["braid", who]
-    forecast = block_kind.Forecast(size, call, _curves(record or [], players))
+    forecast = Forecast(size, call, _curves(record or [], players))
     _check_records(forecast, record or [])
     if not options.inside_launch():
         if not count:  # ranks that all compute on all cores wait for each other
             cores = max((os.cpu_count() or 1) // size, 1)
             os.environ.setdefault("OPENBLAS_NUM_THREADS", str(cores))
         raise typer.Exit(options.start(size))
-
-    def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
-        return block_kind.jobs(team, players, _block(shape, layers, on_gpus=bool(count)), call)
-
     said = {
         "model": model, "tokens": str(shape.tokens), "layers": str(layers),
         "bytes": str(call.bytes), "dtype": dtype, "against": who,
         "predicted from": ", ".join(str(path) for path in record or []) or "this run",
     }  # fmt: skip
-    seen: dict[str, float] = {}
+    comm_options = {"links": links or ("shm" if count else "")}
+    run = _Run(shape, layers, bool(count), who, output, forecast, said, comm_options)
+    raise typer.Exit(run.on_this_rank(allowed))
 
-    def figures(series: "Sequence[Series]") -> dict[str, float]:
-        found = forecast.figures(series)
-        seen.update(block_kind.errors(found))
-        return found
 
-    chosen = links or ("shm" if count else "")
-    comm_options = {"links": chosen} if chosen else {}
-    code = run_rank(Asked("tp-block", bool(count), who, output, make, figures, said, comm_options))
-    is_off = allowed is not None and any(abs(error) > allowed for error in seen.values())
-    raise typer.Exit(code or int(is_off))
+@dataclass(frozen=True)
+class _Run:
+    """Everything that a rank needs."""
+
+    shape: "Shape"
+    layers: int
+    on_gpus: bool
+    against: str
+    output: "Output"
+    forecast: "Forecast"
+    settings: dict[str, str]
+    comm_options: dict[str, str]
+
+    def on_this_rank(self, allowed: float | None) -> int:
+        """The exit code: that of the measurement; 1 when a prediction is missing or further off
+        than `allowed`.
+        """
+        from braid.probe import block_kind
+        from braid.probe.session import Asked, run_rank
+
+        errors: dict[str, float] = {}
+
+        def figures(series: "Sequence[Series]") -> dict[str, float]:
+            found = self.forecast.figures(series)
+            errors.update(block_kind.errors(found))
+            return found
+
+        chosen = {name: text for name, text in self.comm_options.items() if text}
+        code = run_rank(
+            Asked(
+                "tp-block", self.on_gpus, self.against, self.output, self._jobs, figures,
+                self.settings, chosen,
+            )
+        )  # fmt: skip
+        if code or allowed is None:
+            return code
+        return int(not errors or max(map(abs, errors.values())) > allowed)
+
+    def _jobs(self, team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
+        from braid.probe import block, block_kind
+
+        kind = block.TorchBlock if self.on_gpus else block.HostBlock
+        return block_kind.jobs(team, players, kind(self.shape, self.layers), self.forecast.call)
+
+
+def _check(layers: int, tokens: int, links: str) -> None:
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise options.fail(f"--layers: asked for {layers}, it must be from 1 to {_MOST_LAYERS:,}")
+    if tokens > _MOST_TOKENS:
+        raise options.fail(f"--tokens: asked for {tokens:,}, it must be at most {_MOST_TOKENS:,}")
+    if links:
+        options.words(links, options.LINKS, "--links", "link")
 
 
 def _curves(files: list[Path], players: "Sequence[str]") -> "dict[str, list[Curve]]":
@@ -127,12 +162,6 @@ def _check_records(forecast: "Forecast", files: list[Path]) -> None:
             f"tp-block: --record: no all_reduce of {names} near {call.bytes} B on"
             f" {forecast.ranks} ranks in {', '.join(path.name for path in files)}"
         )
-
-
-def _block(shape: "Shape", layers: int, on_gpus: bool) -> "Block":
-    from braid.probe import block
-
-    return block.TorchBlock(shape, layers) if on_gpus else block.HostBlock(shape, layers)
 
 
 def register(app: typer.Typer) -> None:

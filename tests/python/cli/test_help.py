@@ -79,6 +79,17 @@ def test_plan_needs_no_numbers_of_arrays():
     assert not {"numpy", "braid.topo.document", "braid.cli.collectives"} & modules
 
 
+def test_commands_without_a_group_load_none():
+    modules = loaded_by("nccl-env", "--json")
+    assert "braid.cli.nccl" in modules
+    assert not {"braid.cli.plan", "braid.cli.topo", "braid.cli.collectives"} & modules
+
+
+def test_the_list_of_all_has_the_groups():
+    modules = loaded_by("--help")
+    assert {"braid.cli.plan", "braid.cli.topo", "braid.cli.collectives"} <= modules
+
+
 @pytest.mark.parametrize(
     ("words", "position", "offered"),
     [
