@@ -28,7 +28,8 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
+    // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus())
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);

@@ -196,11 +196,12 @@ Status Device::make_ring(Deadline deadline) {
 
 // Lines must not tear (coll/lines/lines.cuh): all pairs have NVLink, or no rank uses them.
 Status Device::settle_lines(Deadline deadline) {
-  if (line_limit_ == 0 || size() == 1) return {};
+  if (size() == 1) return {};
   BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
                          find_nvlinks(*state_.group, cuda_, ordinal_, deadline));
   least_sms_ = links.least_sms;
-  if (links.why_not.empty()) return {};
+  shares_gpus_ = links.are_shared;
+  if (links.why_not.empty() || line_limit_ == 0) return {};
   if (rank() == 0) log::info("comm", "gpu messages do not go by lines: {}", links.why_not);
   line_limit_ = 0;
   return {};

@@ -109,8 +109,10 @@ class Device {
   sys::DevicePtr line_state() const { return local_memory_ + 96; }
   /// The largest message, as all ranks' blocks, that may go by lines; 0 where they could tear.
   uint64_t line_limit() const { return line_limit_; }
-  /// The multiprocessors of the comm's smallest GPU; known where lines are used.
+  /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
   int least_sms() const { return least_sms_; }
+  /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
+  bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
   sys::DevicePtr direct_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
@@ -215,6 +217,7 @@ class Device {
   AreaSizes areas_;
   uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
   int least_sms_ = 0;
+  bool shares_gpus_ = false;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <set>
 
 namespace braid::comm {
 
@@ -44,6 +45,7 @@ Result<Nvlinks> find_nvlinks(group::Group& group, sys::Cuda& cuda, int ordinal, 
   const std::string own = answer_of(cuda, ordinal, facts.num_sms, places);
   BRAID_ASSIGN_OR_RETURN(const auto answers, group.exchange("gpu nvlinks", own, deadline));
   Nvlinks found{{}, std::numeric_limits<int>::max()};
+  found.are_shared = std::set(places.begin(), places.end()).size() < places.size();
   for (size_t r = 0; r < answers.size(); ++r) {
     int num_sms = 0;
     const std::string& answer = answers[r];

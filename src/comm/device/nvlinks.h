@@ -1,4 +1,5 @@
-// What joins the GPUs of a comm: whether all pairs have NVLink, and how small the smallest GPU is.
+// What joins the GPUs of a comm: whether all pairs have NVLink, how small the smallest GPU is, and
+// whether there are as many as ranks.
 #pragma once
 
 #include <string>
@@ -11,8 +12,9 @@
 namespace braid::comm {
 
 struct Nvlinks {
-  std::string why_not;  // empty: every pair of ranks has NVLink, or shares a GPU
-  int least_sms = 0;    // multiprocessors of the smallest GPU
+  std::string why_not;      // empty: every pair of ranks has NVLink, or shares a GPU
+  int least_sms = 0;        // multiprocessors of the smallest GPU
+  bool are_shared = false;  // two ranks have one GPU
 };
 
 /// Collective: the same answer on all ranks. `ordinal` is this rank's GPU. Only GPUs that this

@@ -48,6 +48,25 @@ TEST(Nvlinks, OnePairWithoutDecidesForAllRanks) {
   }
 }
 
+TEST(Nvlinks, RanksThatShareAGpuAreFound) {
+  sys::FakeCuda cuda(2);
+  const auto find = [&](std::vector<int> ordinals) {
+    auto hub = std::make_shared<test::ThreadHub>(2);
+    Result<Nvlinks> found = Nvlinks{};
+    std::thread other([&] {
+      test::ThreadGroup group(hub, 1);
+      EXPECT_TRUE(find_nvlinks(group, cuda, ordinals[1], Deadline::after_ns(10'000'000'000)).ok());
+    });
+    test::ThreadGroup group(hub, 0);
+    found = find_nvlinks(group, cuda, ordinals[0], Deadline::after_ns(10'000'000'000));
+    other.join();
+    return found.value();
+  };
+  EXPECT_TRUE(find({1, 1}).are_shared);
+  EXPECT_EQ(find({1, 1}).why_not, "");
+  EXPECT_FALSE(find({0, 1}).are_shared);
+}
+
 TEST(Nvlinks, HiddenGpusCannotBeAskedAbout) {
   sys::FakeCuda all(2), first(1);
   for (const auto& found :
