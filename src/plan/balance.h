@@ -30,6 +30,12 @@
 //   with the largest
 //                share) alone would have ended, it is cut at once to half the share that its rate
 //                deserves; a link that keeps losing is halved to the floor and so left out
+//   trials       (option) a link that was left out is tried in single calls with a sliver, so that
+//                a link that is still slow costs one call and not a window of them; how seldom
+//                follows from what the last trial cost (balance_trials.cc)
+//   taken back   (option) share that was given to another link than the main one, after which calls
+//                took longer, is taken back, and no more is given for a while: links that disturb
+//                each other are best not level (balance_trials.cc)
 // Nothing moves while frozen. Links that are down have share 0 and get their old share back when
 // they return.
 //
@@ -59,6 +65,13 @@ struct BalanceOptions {
   int probe_windows =
       32;  // a link that fell to 0 is tried again after so many windows, then twice as many...
   int max_probe_windows = 1024;
+  double trial_share = 0;     // over 0: probes are trials with so much, see above
+  double trial_cost = 0.005;  // trials may cost this part of all calls
+  bool takes_back = false;
+  int hold_windows = 16;  // without a raise after one was taken back; then twice as many...
+  double loss_band =
+      0.01;  // calls that take this much longer, or what scatter explains, are no loss
+  std::vector<double> most;  // per link: the part of a message that it can carry; empty: all
 };
 
 /// What one link did in one call, over all ranks.
@@ -68,8 +81,9 @@ struct LinkSample {
 };
 
 struct Decision {
-  Shares shares;    // sum kWhole
-  std::string why;  // one line: "moved 1.2 % from staged to shm (9.80 ms against 8.10 ms)"
+  Shares shares;          // sum kWhole
+  std::string why;        // one line: "moved 1.2 % from staged to shm (9.80 ms against 8.10 ms)"
+  bool is_trial = false;  // for one call; then the shares before it hold again
 };
 
 class Balancer {
@@ -79,7 +93,8 @@ class Balancer {
   const Shares& shares() const { return shares_; }
   bool is_down(size_t link) const { return links_[link].is_down; }
 
-  /// One call that ran with `used` shares. A Decision when they change.
+  /// One call that ran with `used` shares, or with a trial's. A Decision when they change, or when
+  /// a trial is to be made.
   std::optional<Decision> observe(const Shares& used, std::span<const LinkSample> samples);
   /// The link carries nothing from now on; its share goes to the others in proportion. No change
   /// when it is down already, or when it is the last one (then there is nowhere to go, and the
@@ -90,6 +105,7 @@ class Balancer {
 
   void freeze(bool frozen) { is_frozen_ = frozen; }
   bool is_frozen() const { return is_frozen_; }
+  int windows() const { return windows_; }
 
  private:
   struct LinkState {
@@ -104,6 +120,16 @@ class Balancer {
     double weight = 0;
     double error = 0;          // standard error of `cost`
     bool is_measured = false;  // enough samples in this window
+  };
+  /// Share on its way from the main link to another, and what calls cost before.
+  struct Raise {
+    size_t from, to;
+    double part;
+    double cost, error;
+  };
+  struct Trial {
+    size_t link;
+    Shares shares;
   };
   struct Extremes {
     size_t slowest = 0;
@@ -123,6 +149,11 @@ class Balancer {
   std::optional<Decision> back_off(const Extremes& now);
   std::optional<Decision> level(const Extremes& now);
   std::optional<Decision> probe();
+  std::optional<Decision> try_link(size_t link);
+  std::optional<Decision> judge_trial(std::span<const LinkSample> samples);
+  std::optional<Decision> take_back(const Extremes& now);
+  std::optional<Decision> bring_back(size_t link, double deserved);
+  double most(size_t link) const { return options_.most.empty() ? 1 : options_.most[link]; }
   bool has_agreement(const Extremes& now);
   double move_size(const Extremes& now) const;
   double fraction(size_t link) const;
@@ -144,6 +175,10 @@ class Balancer {
   size_t last_slowest_ = 0;
   int losing_windows_ =
       0;  // how many windows running the slowest link was worse than the main link alone
+  std::optional<Trial> trial_;  // decided, and not yet seen
+  std::optional<Raise> raise_;  // made, and not yet judged
+  int hold_ = 0;                // windows of the last hold
+  int windows_to_raise_ = 0;    // left of it
 };
 
 }  // namespace braid::plan
