@@ -29,6 +29,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
                                                 area_sizes(state.config, state.size())));
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
+    BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);
   }
