@@ -291,8 +291,8 @@ class Comm:
         _braid.force_host_share(self._core, gpu, op, share)
 
     def _host_share(self, gpu: int, op: str) -> float | None:
-        """For benchmarks: that part as tuning found it, of a long message. None when this build does
-        not say.
+        """For benchmarks: that part as tuning found it, of a long message. None when this build
+        does not say.
         """
         ask = getattr(_braid, "host_share", None)
         return None if ask is None else float(ask(self._core, gpu, op))
