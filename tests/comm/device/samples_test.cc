@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -42,26 +43,29 @@ TEST_F(SampleRings, OldOnesAreGone) {
 
 // One rank writes on and on into the place that another one reads: what is read belongs together.
 TEST_F(SampleRings, NoSampleIsHalfOfTwo) {
-  constexpr uint64_t kRounds = 200'000;
+  constexpr int64_t kRounds = 2'000'000;
+  std::atomic<int64_t> written{1};
+  const auto number_of = [](int64_t round) {
+    return static_cast<uint64_t>(round) * Samples::kKept;
+  };
   std::thread writer([&] {
-    for (uint64_t i = 1; i <= kRounds; ++i) {
-      const uint64_t number = i * Samples::kKept;
-      ranks_[1].publish(number, {static_cast<int64_t>(number), -static_cast<int64_t>(number)});
+    for (int64_t round = 1; round <= kRounds; ++round) {
+      ranks_[1].publish(number_of(round), {round, -round});
+      written.store(round, std::memory_order_relaxed);
     }
   });
   uint64_t found = 0;
-  for (uint64_t i = 1; i <= kRounds; ++i) {
-    const uint64_t number = i * Samples::kKept;
-    const auto times = ranks_[0].of(1, number);
+  for (int64_t round = 0; round < kRounds;) {
+    round = written.load(std::memory_order_relaxed);
+    const auto times = ranks_[0].of(1, number_of(round));
     if (!times) continue;
     ++found;
-    ASSERT_EQ(times->nvlink_ns, static_cast<int64_t>(number));
-    ASSERT_EQ(times->host_ns, -static_cast<int64_t>(number));
+    EXPECT_EQ(times->nvlink_ns, round);
+    EXPECT_EQ(times->host_ns, -round);
+    if (HasFailure()) break;
   }
   writer.join();
-  EXPECT_EQ(ranks_[0].of(1, kRounds * Samples::kKept)->nvlink_ns,
-            static_cast<int64_t>(kRounds * Samples::kKept));
-  SUCCEED() << found;
+  EXPECT_GT(found, 0u);
 }
 
 }  // namespace
