@@ -291,24 +291,6 @@ TEST_F(DeviceBalance, WhatIsForcedStays) {
   });
 }
 
-// Ranks that would cut a call elsewhere are found by the barrier's signature, before bytes count.
-TEST_F(DeviceBalance, AnotherShareIsTroubleEverywhere) {
-  TimedCuda cuda(2);
-  test::define_team_kernels(cuda);
-  test::run_gpus(2, cuda, {{"BRAID_TIMEOUT", "2s"}}, [&](GpuRank& rank) {
-    rank.device.set_host_share(Op::kAllGather, rank.rank() == 0 ? 0.1 : 0.2);
-    GuardedMemory send(cuda, kBlock), recv(cuda, 2 * kBlock);
-    (void)on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
-      return all_gather(device, send.get(), recv.get(), kBlock, Dtype::kUint8, {});
-    });
-    const Deadline deadline = Deadline::after_ns(10_s);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
-    EXPECT_EQ(rank.device.status().code(), Code::kInvalidArgument)
-        << rank.device.status().to_string();
-    rank.all.arrive_and_wait();
-  });
-}
-
 TEST_F(DeviceBalance, OtherOptionsOnARankAreRefusedByAll) {
   TimedCuda cuda(2);
   run(2, cuda, [&](GpuRank& rank) {

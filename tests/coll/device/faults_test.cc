@@ -96,6 +96,23 @@ TEST_F(DeviceCallFaults, AnotherOperationIsTroubleEverywhere) {
   });
 }
 
+// Ranks that would cut a call elsewhere are found by the barrier's signature: an error, and no wait
+// for slots of the host ring that never come.
+TEST_F(DeviceCallFaults, AnotherShareOfTheHostLinkIsTroubleEverywhere) {
+  constexpr uint64_t kBlockBytes = 4 << 20;
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {}, [&](GpuRank& rank, Buffers&) {
+    rank.device.set_host_share(plan::Op::kAllGather, rank.rank() == 0 ? 0.1 : 0.2);
+    GuardedMemory send(cuda, kBlockBytes), recv(cuda, 2 * kBlockBytes);
+    (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return all_gather(d, send.get(), recv.get(), kBlockBytes, Dtype::kUint8, {});
+    });
+    const Status trouble = await_trouble(rank);
+    EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    rank.all.arrive_and_wait();
+  });
+}
+
 TEST_F(DeviceCallFaults, ARankThatNeverCallsIsNamed) {
   sys::FakeCuda cuda(3);
   run(3, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
