@@ -54,6 +54,7 @@ std::optional<Decision> Balancer::observe(const Shares& used, std::span<const Li
   double call_bytes = 0;
   for (const LinkSample& sample : samples) call_bytes += static_cast<double>(sample.bytes);
   if (call_bytes == 0) return std::nullopt;
+  if (auto decision = alarm(samples, call_bytes)) return decision;
   add_samples(samples, call_bytes);
   if (++calls_ < window_calls()) return std::nullopt;
   std::optional<Decision> decision = close_window();
@@ -179,14 +180,9 @@ std::optional<Decision> Balancer::shift(size_t from, size_t to, double part) {
   if (part <= 0 && most(to) < 1) return std::nullopt;
   const bool is_left_out = weights[from] - part < options_.min_share;
   part = is_left_out ? weights[from] : std::max(part, 0.0);
+  if (is_left_out) leave_out(from, lost_in_trial(from, to));
   weights[from] -= part;
   weights[to] += part;
-  if (is_left_out) {
-    LinkState& link = links_[from];
-    link.windows_idle = 0;
-    link.windows_to_probe =
-        std::clamp(2 * link.windows_to_probe, options_.probe_windows, options_.max_probe_windows);
-  }
   return apply(weights, fmt::format("moved {:.1f} % from {} to {} ({}){}", 100 * part,
                                     links_[from].name, links_[to].name, times(from, to),
                                     is_left_out ? ", too little was left for it" : ""));

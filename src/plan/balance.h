@@ -31,11 +31,14 @@
 //                share) alone would have ended, it is cut at once to half the share that its rate
 //                deserves; a link that keeps losing is halved to the floor and so left out
 //   trials       (option) a link that was left out is tried in single calls with a sliver, so that
-//                a link that is still slow costs one call and not a window of them; how seldom
-//                follows from what the last trial cost (balance_trials.cc)
+//                a link that is still slow costs one call and not a window of them; it may come
+//                back when that call took no longer, and how seldom it is tried follows from what a
+//                trial costs (balance_trials.cc)
 //   taken back   (option) share that was given to another link than the main one, after which calls
 //                took longer, is taken back, and no more is given for a while: links that disturb
 //                each other are best not level (balance_trials.cc)
+//   alarm        (option) in two calls running a link took several times what the main link alone
+//                would have: it is cut at once, without the rest of the window (balance_trials.cc)
 // Nothing moves while frozen. Links that are down have share 0 and get their old share back when
 // they return.
 //
@@ -71,8 +74,13 @@ struct BalanceOptions {
   int hold_windows = 16;  // without a raise after one was taken back; then twice as many...
   double loss_band =
       0.01;  // calls that take this much longer, or what scatter explains, are no loss
+  double alarm_factor = 0;   // over 0: how many times as long is an alarm
   std::vector<double> most;  // per link: the part of a message that it can carry; empty: all
 };
+
+/// For calls that are enqueued long before they run, as a GPU's are: a decision holds late, so
+/// nothing may be tried for longer than one call. Links under the 2 % rule are left out.
+BalanceOptions options_for_enqueued_calls();
 
 /// What one link did in one call, over all ranks.
 struct LinkSample {
@@ -149,8 +157,11 @@ class Balancer {
   std::optional<Decision> back_off(const Extremes& now);
   std::optional<Decision> level(const Extremes& now);
   std::optional<Decision> probe();
+  void leave_out(size_t link, double lost_calls);
+  double lost_in_trial(size_t link, size_t other) const;
   std::optional<Decision> try_link(size_t link);
   std::optional<Decision> judge_trial(std::span<const LinkSample> samples);
+  std::optional<Decision> alarm(std::span<const LinkSample> samples, double call_bytes);
   std::optional<Decision> take_back(const Extremes& now);
   std::optional<Decision> bring_back(size_t link, double deserved);
   double most(size_t link) const { return options_.most.empty() ? 1 : options_.most[link]; }
@@ -175,6 +186,8 @@ class Balancer {
   size_t last_slowest_ = 0;
   int losing_windows_ =
       0;  // how many windows running the slowest link was worse than the main link alone
+  int alarming_calls_ = 0;  // how many running named alarming_link_
+  size_t alarming_link_ = 0;
   std::optional<Trial> trial_;  // decided, and not yet seen
   std::optional<Raise> raise_;  // made, and not yet judged
   int hold_ = 0;                // windows of the last hold

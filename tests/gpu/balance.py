@@ -23,7 +23,7 @@ import braid
 
 SAMPLE = 4  # as BRAID_GPU_SAMPLE has it
 WINDOW_CALLS = 10 * SAMPLE  # of the balancer
-UNTIL_TRIED = 80  # windows: a link that was left out is tried after 32
+UNTIL_TRIED = 300  # windows: a link that was left out is tried after 32, later if that is dear
 
 
 class Load:

@@ -9,9 +9,6 @@ namespace braid::comm {
 namespace {
 
 constexpr size_t kNvlink = 0, kHost = 1;  // the balancer's links
-constexpr double kLeastShare = 0.02;      // less than the 2 % rule asks for is left out
-constexpr double kTrialShare = 0.01;
-constexpr int kShortWindows = 4;  // at the start: what tuning left is found in a few calls
 // Of samples whose times are not all there. The rings of samples.h keep twice as many.
 constexpr size_t kMostSampled = Samples::kKept / 2;
 
@@ -182,12 +179,8 @@ HostBalance::Decider& HostBalance::decider_of(const Sampled& sampled) {
 }
 
 plan::BalanceOptions HostBalance::options_for(const Sampled& sampled) const {
-  plan::BalanceOptions options;
+  plan::BalanceOptions options = plan::options_for_enqueued_calls();
   options.window_calls = window_calls_;
-  options.opening_windows = kShortWindows;
-  options.min_share = kLeastShare;
-  options.trial_share = kTrialShare;
-  options.takes_back = true;
   const double most = static_cast<double>(sampled.most_bytes) /
                       static_cast<double>(most_bytes_of(sampled.key.size_class));
   options.most = {1, std::min(most, 0.5)};

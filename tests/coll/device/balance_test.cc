@@ -121,7 +121,7 @@ TEST_F(DeviceBalance, TheShareFollowsTheLoad) {
     Gatherer gather(rank);
     gather.windows(10);
     EXPECT_NEAR(gather.share(), kTuned, 0.015);
-    once(rank, [&] { cuda.set_host_gbps(1, 1); });
+    once(rank, [&] { cuda.set_host_gbps(1, 6); });
     gather.windows(10);
     EXPECT_EQ(gather.share(), 0);
     once(rank, [&] { cuda.set_host_gbps(1, 33); });
