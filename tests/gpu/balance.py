@@ -84,7 +84,7 @@ class Run:
     @property
     def nbytes(self) -> int:
         """As explain() counts."""
-        return 4 * self.out.numel()
+        return int(4 * self.out.numel())
 
     def data(self, rank: int, seed: int) -> torch.Tensor:
         return self.place * 2654435 + (rank + 1) * 40503 + seed * 7919
@@ -127,7 +127,7 @@ class Run:
         return float(begin.elapsed_time(end)) * 1e3 / WINDOW_CALLS
 
     def share(self) -> float:
-        links = self.comm.explain(self.op, self.nbytes, on="gpu").plan["links"]
+        links = self.comm.explain(self.op, self.nbytes, on="gpu").json["links"]
         return float(next(link["share"] for link in links if link["name"] == "pcie"))
 
 
@@ -157,8 +157,8 @@ class Report:
                 )
             if done is not None and not found and done(share):
                 found = window
-                if window > 10:
-                    break
+            if found and window >= 10:
+                break
         return found
 
 
