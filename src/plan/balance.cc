@@ -49,7 +49,11 @@ std::optional<Decision> Balancer::observe(const Shares& used, std::span<const Li
   BRAID_CHECK(samples.size() == links_.size(), "{} samples for {} links", samples.size(),
               links_.size());
   if (is_frozen_) return std::nullopt;
-  if (trial_ && used == trial_->shares) return judge_trial(samples);
+  if (trial_ && used == trial_->shares) {
+    const size_t tried = trial_->link;
+    trial_.reset();
+    return judge_trial(tried, samples);
+  }
   if (used != shares_) return std::nullopt;
   double call_bytes = 0;
   for (const LinkSample& sample : samples) call_bytes += static_cast<double>(sample.bytes);

@@ -160,7 +160,7 @@ class Balancer {
   void leave_out(size_t link, double lost_calls);
   double lost_in_trial(size_t link, size_t other) const;
   std::optional<Decision> try_link(size_t link);
-  std::optional<Decision> judge_trial(std::span<const LinkSample> samples);
+  std::optional<Decision> judge_trial(size_t tried, std::span<const LinkSample> samples);
   std::optional<Decision> alarm(std::span<const LinkSample> samples, double call_bytes);
   std::optional<Decision> take_back(const Extremes& now);
   std::optional<Decision> bring_back(size_t link, double deserved);

@@ -26,8 +26,9 @@ std::optional<Decision> Balancer::try_link(size_t link) {
   for (double& w : weights) w *= 1 - options_.trial_share;
   weights[link] = options_.trial_share;
   const int idle = std::exchange(links_[link].windows_idle, 0);
-  trial_ = Trial{link, to_shares(weights)};
-  return Decision{trial_->shares,
+  Shares shares = to_shares(weights);
+  trial_ = Trial{link, shares};
+  return Decision{std::move(shares),
                   fmt::format("tries {} with {:.1f} % in one call, after {} windows without it",
                               links_[link].name, 100 * options_.trial_share, idle),
                   true};
@@ -53,9 +54,7 @@ double Balancer::lost_in_trial(size_t link, size_t other) const {
 }
 
 // A link that was done before the others alone would have been has cost nothing: it may come back.
-std::optional<Decision> Balancer::judge_trial(std::span<const LinkSample> samples) {
-  const size_t tried = trial_->link;
-  trial_.reset();
+std::optional<Decision> Balancer::judge_trial(size_t tried, std::span<const LinkSample> samples) {
   double sum_rate = 0, others_ns = 0;
   uint64_t others_bytes = 0;
   for (size_t i = 0; i < samples.size(); ++i) {
@@ -130,7 +129,8 @@ std::optional<Decision> Balancer::alarm(std::span<const LinkSample> samples, dou
 std::optional<Decision> Balancer::take_back(const Extremes& now) {
   if (windows_to_raise_ > 0) --windows_to_raise_;
   if (!raise_) return std::nullopt;
-  const Raise raise = *std::exchange(raise_, std::nullopt);
+  const Raise raise = *raise_;
+  raise_.reset();
   const LinkState& slowest = links_[now.slowest];
   const double scatter = std::hypot(slowest.error, raise.error) / raise.cost;
   const double loss = slowest.cost / raise.cost - 1;

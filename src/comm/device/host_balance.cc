@@ -21,6 +21,7 @@ uint64_t part_of(uint64_t bytes, uint32_t parts) {
 template <typename Part, typename Pages>
 std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part) {
   std::vector<Part*> all;
+  all.reserve(pages.size());
   for (Pages* of_rank : pages) all.push_back(&(of_rank->*part));
   return all;
 }
@@ -59,9 +60,10 @@ HostBalance::HostBalance(group::Group& group, const Config& config, ShareTable& 
       samples_(group.rank(), parts_of(pages(), &Pages::samples)),
       stopwatch_(std::move(stopwatch)) {}
 
-// Zeros are what all of it begins with.
+// A segment is all zeros at first, and that is what all of it begins with.
 std::vector<HostBalance::Pages*> HostBalance::pages() const {
   std::vector<Pages*> all;
+  all.reserve(static_cast<size_t>(segments_.size()));
   for (int r = 0; r < segments_.size(); ++r)
     all.push_back(reinterpret_cast<Pages*>(segments_.of(r)));
   return all;

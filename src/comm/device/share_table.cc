@@ -82,6 +82,7 @@ void ShareTable::set_trial(std::optional<ShareKey> key, uint32_t parts) {
 std::vector<ShareTable::Moved> ShareTable::moved() const {
   const std::lock_guard lock(mutex_);
   std::vector<Moved> all;
+  all.reserve(decided_.size());
   for (const auto& [key, decided] : decided_)
     all.push_back(
         {key, tuned_parts(key.op, most_bytes_of(key.size_class)), decided.parts, decided.moves});
