@@ -18,7 +18,8 @@ namespace {
 // file, which is what keeps BRAID_JOB_TOKEN out of every log: do not give it another type.
 constexpr Option kOptions[] = {
     {"BRAID_BALANCE", OptionType::kBool, "on",
-     "Move shares between links while running, by measured finish times."},
+     "Move shares between links while running, by measured finish times; on GPUs too (see "
+     "BRAID_GPU_SAMPLE)."},
     {"BRAID_BALANCE_WINDOW", OptionType::kInteger, "10",
      "Calls that the balancer looks at before it moves a share."},
     {"BRAID_BIND", OptionType::kString, "",
@@ -41,6 +42,9 @@ constexpr Option kOptions[] = {
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "
      "for all_reduce, twice as much for broadcast."},
+    {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
+     "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
+     "can carry; 0 leaves shares as tuning found them."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",

@@ -54,6 +54,22 @@ const char* meaning_of(Path path) {
   return "copy engines between barriers on the stream";
 }
 
+void add_balance(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
+  e.tuned_share = device.host_share(e.op).at(block_bytes);
+  const auto summary = device.balance_summary();
+  e.is_balanced = summary.has_value();
+  if (!summary) return;
+  e.windows = summary->windows;
+  for (const comm::ShareTable::Moved& moved : summary->moved)
+    if (moved.key == comm::share_key(e.op, block_bytes)) e.moves = moved.moves;
+}
+
+std::string balance_words(const Explanation& e) {
+  if (!e.is_balanced) return "  shares stay as tuned: balancing is off\n";
+  return fmt::format("  pcie was tuned to {:.1f} %, and moved {} times since ({} windows)\n",
+                     100 * e.tuned_share, e.moves, e.windows);
+}
+
 constexpr const char* kNoRdma = "there is no rdma lane for GPU memory yet";
 
 }  // namespace
@@ -74,7 +90,10 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 path_of(device, op, block),
                 0,
                 device.link_cap_gbps(),
-                device.scratch_bytes()};
+                device.scratch_bytes(),
+                0,
+                false};
+  add_balance(device, block, e);
   if (e.path == Path::kCopyEngines && block > 0)
     e.host_share = static_cast<double>(host_part(device, op, block)) / static_cast<double>(block);
   return e;
@@ -91,6 +110,7 @@ std::string to_words(const Explanation& e) {
                            : "");
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
   words += fmt::format("  rdma   off: {}\n", kNoRdma);
+  if (e.path == Path::kCopyEngines) words += balance_words(e);
   if (e.path == Path::kCopyEngines)
     words += fmt::format(
         "  registered results are written in place, others go through {} of "
@@ -103,9 +123,11 @@ std::string to_json(const Explanation& e) {
   return fmt::format(R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
                      R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
                      R"({{"name":"pcie","state":"up","share":{}}},)"
-                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}]}})",
+                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}],)"
+                     R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
-                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma);
+                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma,
+                     e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

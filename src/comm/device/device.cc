@@ -224,6 +224,7 @@ Device::~Device() {
   const auto scope =
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
+  balance_.reset();
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -281,13 +282,16 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) cons
 Status Device::begin(sys::Stream user) {
   BRAID_RETURN_IF_ERROR(status());
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  if (!has_last_call_) return {};
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
-  if (capture != sys::CaptureState::kNone) return {};
-  return cuda_.wait_event(user, last_call_);
+  is_captured_ = capture != sys::CaptureState::kNone;
+  return is_captured_ || !has_last_call_ ? Status() : cuda_.wait_event(user, last_call_);
 }
 
 Status Device::end(sys::Stream user) {
+  if (balance_) {
+    balance_->end_call();
+    for (std::string& line : balance_->take_log()) state_.note_event(std::move(line));
+  }
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   if (capture != sys::CaptureState::kNone) return {};
   has_last_call_ = true;
@@ -370,6 +374,24 @@ Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> co
 Status Device::hold(sys::Stream stream, uint64_t bytes) {
   const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / link_cap_gbps_);
   return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream, local_memory_ + kHoldAt, cost_ns);
+}
+
+// ---- stage 2 ----
+
+Status Device::start_balance(Deadline deadline) {
+  if (size() == 1) return {};
+  BRAID_ASSIGN_OR_RETURN(
+      balance_, HostBalance::create(*state_.group, state_.config, cuda_, shares_, deadline));
+  return {};
+}
+
+Status Device::count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes) {
+  return balance_ ? balance_->begin_call({op, bytes, most_bytes, is_captured_}) : Status();
+}
+
+std::optional<HostBalance::Summary> Device::balance_summary() const {
+  if (!balance_) return std::nullopt;
+  return balance_->summary();
 }
 
 // ---- trouble ----

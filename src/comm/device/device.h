@@ -32,7 +32,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "comm/device/host_share.h"
+#include "comm/device/host_balance.h"
+#include "comm/device/share_table.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
@@ -143,13 +144,28 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
-  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that the host link
-  /// carries.
-  const HostShare& host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
-  void set_host_share(plan::Op op, const HostShare& share) {
-    host_share_[static_cast<size_t>(op)] = share;
-  }
+  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that tuning gave to the
+  /// host link.
+  HostShare host_share(plan::Op op) const { return shares_.tuned(op); }
+  void set_host_share(plan::Op op, const HostShare& share) { shares_.set_tuned(op, share); }
   void set_host_share(plan::Op op, double of_all) { set_host_share(op, {0, 0, of_all, of_all}); }
+  /// One share that nothing moves; none: as tuned and balanced again. The same on all ranks, at the
+  /// same place among the calls.
+  void force_host_share(plan::Op op, std::optional<double> share) { shares_.force(op, share); }
+  /// What holds now, in parts of plan::kWhole.
+  uint32_t host_parts(plan::Op op, uint64_t bytes) const { return shares_.parts(op, bytes); }
+
+  // ---- stage 2 (host_balance.h) ----
+
+  /// Collective, after tuning: from now on shares follow what calls measure.
+  Status start_balance(Deadline deadline);
+  /// Of a call that may use the host link, before it asks for host_parts().
+  Status count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes);
+  Status note(Moment moment, sys::Stream stream) {
+    return balance_ ? balance_->mark(moment, stream) : Status();
+  }
+  /// Nothing when shares are not balanced. Threads: any.
+  std::optional<HostBalance::Summary> balance_summary() const;
   /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
@@ -234,7 +250,9 @@ class Device {
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
-  std::array<HostShare, plan::kNumOps> host_share_{};
+  bool is_captured_ = false;  // the call under way
+  ShareTable shares_;
+  std::unique_ptr<HostBalance> balance_;
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;
