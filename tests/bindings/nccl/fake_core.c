@@ -35,7 +35,8 @@ static int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams,
   (void)why;
   return 0;
 }
-static int is_capturing(void* stream) {
+static int is_capturing(int device, void* stream) {
+  (void)device;
   (void)stream;
   return 0;
 }
