@@ -78,9 +78,9 @@ void check_split(Rank* r) {
   if (none != NULL) reduce_on(r, "all but rank 0", none, (evens | odds) & ~1L);
   OK(r, ncclCommSplit(r->comm, 3, r->rank, &whole, NULL));
   reduce_on(r, "a colour that is used again", whole, 0);
-  for (ncclComm_t *each = (ncclComm_t[]){child, none, whole, NULL}, *end = each + 3; each != end;
-       ++each)
-    if (*each != NULL) OK(r, ncclCommDestroy(*each));
+  const ncclComm_t children[] = {child, none, whole};
+  for (int i = 0; i < 3; ++i)
+    if (children[i] != NULL) OK(r, ncclCommDestroy(children[i]));
 }
 
 /* Twice without the highest rank: two communicators of the same ranks. */
