@@ -99,6 +99,8 @@ class Shim {
   NcclResult hand_on_rest(Group& group);
   NcclResult run_joined(const std::vector<Kept>& kept);
   NcclResult run_all(const std::vector<Kept>& kept);
+  static bool fills_streams(const std::vector<Kept>& kept);
+  static bool meets_itself(const std::vector<Kept>& kept);
   NcclResult join_streams(const std::vector<Kept>& kept);
 
   const Real real_;

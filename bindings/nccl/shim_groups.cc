@@ -150,21 +150,12 @@ NcclResult Shim::run_joined(const std::vector<Kept>& kept) {
 }
 
 // Enqueuing waits when a stream is full of work that waits for other ranks. So ranks of one
-// communicator never wait for this thread to come to them: each GPU has a thread.
+// communicator do not wait for this thread to come to them: each GPU has a thread, unless the
+// group's work is too little to fill a stream.
 NcclResult Shim::run_all(const std::vector<Kept>& kept) {
   std::map<int, std::vector<const Kept*>> by_device;
-  bool meets_itself = false;
-  for (const Kept& each : kept) {
-    const Entry* const one = each.entry.get();
-    meets_itself = meets_itself || std::any_of(kept.begin(), kept.end(), [one](const Kept& other) {
-                     return other.entry.get() != one && other.entry->key() == one->key();
-                   });
-    by_device[one->device()].push_back(&each);
-  }
-  if (!meets_itself) {
-    by_device.clear();
-    for (const Kept& each : kept) by_device[0].push_back(&each);
-  }
+  const bool is_apart = fills_streams(kept) && meets_itself(kept);
+  for (const Kept& each : kept) by_device[is_apart ? each.entry->device() : 0].push_back(&each);
   std::vector<const std::vector<const Kept*>*> parts;
   for (const auto& [device, part] : by_device) parts.push_back(&part);
   std::vector<NcclResult> results(parts.size(), NcclResult::kSuccess);
@@ -176,6 +167,23 @@ NcclResult Shim::run_all(const std::vector<Kept>& kept) {
   });
   const auto bad = std::find_if_not(results.begin(), results.end(), is_good);
   return bad == results.end() ? NcclResult::kSuccess : *bad;
+}
+
+/// Streams hold about a thousand pieces of work. A message below a few MiB is one kernel.
+bool Shim::fills_streams(const std::vector<Kept>& kept) {
+  constexpr uint64_t kFewCalls = 64, kFewBytes = 1 << 20;
+  return kept.size() > kFewCalls || std::any_of(kept.begin(), kept.end(), [](const Kept& each) {
+           return bytes_of(each.call, each.entry->num_ranks()) > kFewBytes;
+         });
+}
+
+/// Whether several ranks of one communicator are in it. It is ordered by their keys.
+bool Shim::meets_itself(const std::vector<Kept>& kept) {
+  for (size_t first = 0, i = 0; i < kept.size(); ++i) {
+    if (kept[i].entry->key() != kept[first].entry->key()) first = i;
+    if (kept[i].entry != kept[first].entry) return true;
+  }
+  return false;
 }
 
 // The streams of a group wait for each other before it and after it: those of a GPU, for the ranks

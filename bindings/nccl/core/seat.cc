@@ -203,16 +203,21 @@ Seat::~Seat() {
 Status Seat::open(int rank, int num_ranks, int device) {
   const std::lock_guard opening(opening_);
   const sys::RelaxedCapture relaxed(sys::real_cuda());
+  roll_.seal();
+  Status outcome = open_with_others(rank, num_ranks, device);
+  roll_.end_presence();  // it is decided, also for those who have yet to look
+  return outcome;
+}
+
+Status Seat::open_with_others(int rank, int num_ranks, int device) {
   const int64_t patience_ns = config_.duration_ns("BRAID_NCCL_MEET");
   const auto is_aborted = [this] { return is_aborted_.load(); };
-  roll_.seal();
   BRAID_RETURN_IF_ERROR(roll_.check(num_ranks, config_.flag("BRAID_NCCL_SHARED")));
   has_arrived_ = true;
   BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, Deadline::after_ns(patience_ns), is_aborted));
   const Deadline deadline = Deadline::after_ns(patience_ns);
   const Status own = set_up(rank, num_ranks, device, deadline);
   const Status verdict = roll_.vote(own.ok(), num_ranks, deadline, is_aborted);
-  roll_.end_presence();
   const std::lock_guard lock(mutex_);
   is_setting_up_ = false;
   is_open_ = verdict.ok();

@@ -48,6 +48,7 @@ class Seat {
 
  private:
   Seat(Config config, Roll roll) : config_(std::move(config)), roll_(std::move(roll)) {}
+  Status open_with_others(int rank, int num_ranks, int device);
   Status set_up(int rank, int num_ranks, int device, Deadline deadline);
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);

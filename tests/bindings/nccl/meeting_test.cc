@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,6 +44,7 @@ struct Crowd {
   std::vector<std::string> joins;
   int num_opened = 0, num_run = 0, num_closed = 0;
   bool run_meets = false;  // else a run comes back at once
+  std::set<std::thread::id> runners;
 };
 Crowd* crowd;
 thread_local bool has_real_call = false;  // in this thread's real group
@@ -73,6 +75,10 @@ const braid_nccl_core* meeting_core() {
         return count_meeting("open " + key_of_seat(seat), crowd->num_opened) ? 1 : 0;
       },
       [](braid_nccl_seat* seat, const braid_nccl_call*, braid_nccl_why) {
+        {
+          const std::lock_guard lock(crowd->mutex);
+          crowd->runners.insert(std::this_thread::get_id());
+        }
         if (!crowd->run_meets) return 0;
         return count_meeting("run " + key_of_seat(seat), crowd->num_run) ? 0 : 6;
       },
@@ -145,6 +151,11 @@ class MeetingTest : public testing::Test {
     call.stream = pointer(stream);
     return call;
   }
+  static Call large_call_of(uintptr_t comm) {
+    Call call = call_of(comm);
+    call.count = 1 << 20;
+    return call;
+  }
   static Call handed_on_call(uintptr_t comm) {
     Call call = call_of(comm);
     call.redop = 9;
@@ -210,12 +221,25 @@ TEST_F(OneThreadTest, RanksOfAGroupMeet) {
   EXPECT_EQ(crowd_.keys.size(), 2U);
   EXPECT_EQ(crowd_.keys[0], crowd_.keys[1]);
   for (int round = 1; round <= 2; ++round) {
-    EXPECT_EQ(in_group(one_, {call_of(10), call_of(10), call_of(20), call_of(20)}),
+    EXPECT_EQ(in_group(one_, {call_of(10), large_call_of(10), large_call_of(20), call_of(20)}),
               NcclResult::kSuccess);
     EXPECT_EQ(crowd_.num_opened, 2);
     EXPECT_EQ(crowd_.num_run, 4 * round);
   }
   EXPECT_EQ(one_.counts().taken[0], 8U);
+}
+
+TEST_F(OneThreadTest, LittleWorkNeedsNoThreads) {
+  in_group(one_, {call_of(20), call_of(10)});
+  for (const bool is_large : {false, true}) {
+    crowd_.runners.clear();
+    if (is_large)
+      in_group(one_, {large_call_of(20), large_call_of(10)});
+    else
+      in_group(one_, {call_of(20), call_of(10)});
+    EXPECT_EQ(crowd_.runners.size(), is_large ? 2U : 1U);
+    EXPECT_TRUE(crowd_.runners.contains(std::this_thread::get_id()));
+  }
 }
 
 TEST_F(OneThreadTest, EveryGpuJoinsItsOwnStreams) {
