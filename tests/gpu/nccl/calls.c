@@ -47,7 +47,6 @@ void check_collectives(Rank* r) {
     gpu_wait(r->stream);
     expect_values(r, "AlltoAll", exchanged, all, want_exchanged, (long)count);
 #endif
-    gpu_free(one);
   }
 }
 
@@ -58,22 +57,15 @@ void check_rooted(Rank* r) {
     int* sum = device_values(-1, count);
     OK(r, ncclReduce(one, sum, count, ncclInt32, ncclSum, root, r->comm, r->stream));
     gpu_wait(r->stream);
-    if (r->rank == root)
-      expect_values(r, "Reduce", sum, count, want_sum, 0);
-    else
-      gpu_free(sum);
+    if (r->rank == root) expect_values(r, "Reduce", sum, count, want_sum, 0);
 #if NCCL_VERSION_CODE >= 22800
     int *row = device_values(-1, all), *part = device_values(-1, count);
     OK(r, ncclGather(one, row, count, ncclInt32, root, r->comm, r->stream));
     OK(r, ncclScatter(one, part, count, ncclInt32, root, r->comm, r->stream));
     gpu_wait(r->stream);
-    if (r->rank == root)
-      expect_values(r, "Gather", row, all, want_block_of, (long)count);
-    else
-      gpu_free(row);
+    if (r->rank == root) expect_values(r, "Gather", row, all, want_block_of, (long)count);
     expect_values(r, "Scatter", part, count, want_block_from, root * 100000L + (long)count);
 #endif
-    gpu_free(one);
   }
 }
 
@@ -96,7 +88,6 @@ void check_exchanges(Rank* r) {
   gpu_wait(r->stream);
   expect_values(r, "a ring of Send and Recv", got, count, want_rank, before);
   expect_values(r, "Send and Recv to and from all", row, all, want_exchanged, (long)count);
-  gpu_free(one);
 }
 
 void check_zero_counts(Rank* r) {
@@ -155,6 +146,5 @@ void check_premul(Rank* r) {
     int num_wrong = 0;
     for (int i = 0; i < kCount; ++i) num_wrong += host[i] != 2 * (float)want_sum(r, (size_t)i, 0);
     expect_true(r, on_device ? "a factor on the device" : "a factor on the host", num_wrong == 0);
-    gpu_free(data), gpu_free(device_factor);
   }
 }

@@ -19,8 +19,11 @@ void gpu_use(int device);
 /* The calling thread's device. */
 int gpu_current(void);
 
+/* Memory of the current device, good until gpu_forget(). It comes out of one block that is
+ * allocated at the first gpu_use(): where a process has several GPUs, CUDA's own allocating may
+ * wait for all of them, and so for work that waits for this thread. */
 void* gpu_alloc(size_t bytes);
-void gpu_free(void* memory);
+void gpu_forget(void);
 void gpu_write(void* to, const void* from, size_t bytes);
 void gpu_read(void* to, const void* from, size_t bytes);
 /* In order on the stream; `from` is read before the call returns or stays as it is. */

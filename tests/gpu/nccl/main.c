@@ -70,6 +70,7 @@ static void* run_rank(void* argument) {
     const int compared = r.compared, wrong = r.wrong;
     const long taken = num_taken();
     if (kSections[i].check != check_death) meet(&r);
+    gpu_forget();
     kSections[i].check(&r);
     if (r.rank != 0) continue;
     printf("%-12s %6d compared, %d wrong", kSections[i].name, r.compared - compared,

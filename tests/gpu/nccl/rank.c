@@ -78,7 +78,6 @@ void expect_values(Rank* r, const char* what, int* device, size_t count, Want* w
             num_wrong, count, first, host[first], want(r, first, argument));
   }
   free(host);
-  gpu_free(device);
 }
 
 int want_sum(const Rank* r, size_t i, long ranks) {

@@ -45,7 +45,7 @@ ncclResult_t settled(ncclComm_t comm);
 int value(int rank, size_t i);
 /* Device memory with the values of `rank`; -1 for memory full of a number that is nobody's. */
 int* device_values(int rank, size_t count);
-/* Compares and frees. want(r, i, argument) is the value at i. */
+/* want(r, i, argument) is the value at i. */
 typedef int Want(const Rank* r, size_t i, long argument);
 void expect_values(Rank* r, const char* what, int* device, size_t count, Want* want, long argument);
 int want_sum(const Rank* r, size_t i, long ranks); /* of the ranks whose bit is set; 0: all */
