@@ -11,7 +11,7 @@ bool Shim::passes() const { return is_inside() || is_disowned_.load(std::memory_
 // where it is: giving it back would be a call of the core.
 void Shim::disown() {
   is_disowned_ = true;
-  (void)new Group(std::exchange(this_group(), Group{}));
+  parents_group_ = std::make_shared<Group>(std::exchange(this_group(), Group{}));
 }
 
 NcclResult Shim::forward(const Call& c) {

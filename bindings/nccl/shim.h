@@ -110,6 +110,7 @@ class Shim {
   Counts counts_;
   std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
+  std::shared_ptr<Group> parents_group_;  // of a forked child
 };
 
 /// One thread's group.

@@ -594,7 +594,11 @@ TEST_F(ShimTest, CallsAreCounted) {
 
 // What the drop-in adds to a call that NCCL does on a communicator that we know.
 TEST_F(ShimTest, HandingOnCostsLittle) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr double kMostNs = 30 * 1000;  // a sanitizer's own
+#else
   constexpr double kMostNs = 300;
+#endif
   Real real = quiet_real();
   real.get_async_error = fake_real().get_async_error;
   real.count = fake_real().count;
@@ -621,9 +625,7 @@ TEST_F(ShimTest, HandingOnCostsLittle) {
   });
   const double through_ns = time_ns([&] { shim.submit(call); });
   std::printf("a call: %.1f ns, handed on by the shim: %.1f ns\n", direct_ns, through_ns);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LT(through_ns - direct_ns, kMostNs);
-#endif
 }
 
 class ExchangeTest : public ShimTest {
