@@ -1,5 +1,7 @@
-/* A libbraid-nccl-core.so that takes everything over and writes it down. */
+/* A libbraid-nccl-core.so that takes everything over and writes it down; with FAKE_CORE_OPENS=0 it
+ * agrees with the other ranks not to. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "bindings/nccl/core.h"
 
@@ -18,7 +20,8 @@ static int open_seat(braid_nccl_seat* seat, int rank, int num_ranks, int device,
   (void)seat;
   (void)why;
   printf("core open %d of %d on gpu %d\n", rank, num_ranks, device);
-  return 1;
+  const char* const opens = getenv("FAKE_CORE_OPENS");
+  return opens == NULL || opens[0] != '0';
 }
 static int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
   (void)seat;
