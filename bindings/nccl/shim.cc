@@ -1,6 +1,7 @@
 #include "bindings/nccl/shim.h"
 
 #include "base/log.h"
+#include "base/status.h"
 #include "bindings/nccl/inside.h"
 
 namespace braid::nccl {
@@ -91,8 +92,20 @@ void Shim::open(Entry& entry) {
     log::info("nccl", "communicator of {} ranks: taken over (rank {}, gpu {})", entry.num_ranks(),
               entry.rank(), entry.device());
   else
-    log::warn("nccl", "communicator of {} ranks is left to NCCL: {}", entry.num_ranks(),
-              why.text());
+    say_left(entry, why.text());
+}
+
+// One warning, where a process has eight ranks of it and all say the same.
+void Shim::say_left(const Entry& entry, const std::string& why) {
+  std::string text =
+      fmt::format("communicator of {} ranks is left to NCCL: {}", entry.num_ranks(), why);
+  {
+    const std::lock_guard lock(said_mutex_);
+    if (said_key_ == entry.key() && said_ == text) return;
+    said_key_ = entry.key();
+    said_ = text;
+  }
+  log::warn("nccl", "{}", text);
 }
 
 NcclResult Shim::run(Entry& entry, const Call& call) {

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,6 +81,7 @@ class Shim {
   bool learn(Entry& entry, NcclComm comm);
   void settle(Entry& entry);
   void open(Entry& entry);
+  void say_left(const Entry& entry, const std::string& why);
   bool may_take(Entry& entry, const Call& call);
   NcclResult run(Entry& entry, const Call& call);
   NcclResult hand_on(const Call& call);
@@ -110,6 +112,8 @@ class Shim {
   Counts counts_;
   std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
+  std::mutex said_mutex_;
+  std::string said_key_, said_;           // the last warning
   std::shared_ptr<Group> parents_group_;  // of a forked child
 };
 
