@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +95,7 @@ class Shim {
   };
   struct Group;
   static Group& this_group();
+  std::optional<Group> ended_group();
   NcclResult end_outermost(Group& group);
   NcclResult end_real(Group& group);
   NcclResult settle_beside(Group& group);

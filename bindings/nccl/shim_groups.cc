@@ -12,6 +12,8 @@
 // each other crosswise.
 #include <algorithm>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "base/log.h"
 #include "bindings/nccl/inside.h"
@@ -31,23 +33,26 @@ NcclResult Shim::group_start() {
   return real_.group_start();
 }
 
+/// What was kept of the group that ends now; nothing when it is an inner one or none of ours. This
+/// thread's group is empty again then, whatever happens.
+std::optional<Shim::Group> Shim::ended_group() {
+  Group& group = this_group();
+  if (passes() || group.depth == 0) return std::nullopt;
+  --group.depth;
+  if (group.depth > 0) return std::nullopt;
+  return std::exchange(group, Group{});
+}
+
 NcclResult Shim::group_end() {
-  if (Group& group = this_group(); !passes() && group.depth > 0 && --group.depth == 0) {
-    Group ended;  // so that the group is empty again whatever happens
-    std::swap(ended, group);
-    return end_outermost(ended);
-  }
+  if (std::optional<Group> ended = ended_group()) return end_outermost(*ended);
   const Inside inside;
   return real_.group_end();
 }
 
 // Nothing is enqueued, and NCCL estimates what it sees: all of the group.
 NcclResult Shim::group_simulate_end(void* simulation) {
-  if (Group& group = this_group(); !passes() && group.depth > 0 && --group.depth == 0) {
-    Group ended;
-    std::swap(ended, group);
-    for (const Kept& kept : ended.kept) (void)forward(kept.call);
-  }
+  if (const std::optional<Group> ended = ended_group())
+    for (const Kept& kept : ended->kept) (void)forward(kept.call);
   const Inside inside;
   return real_.group_simulate_end(simulation);
 }
@@ -60,6 +65,7 @@ NcclResult Shim::end_real(Group& group) {
     ended = real_.group_end();
   }
   for (Group::Made& made : group.made) adopt(made.where, std::move(made.entry), ended);
+  group.made.clear();  // a second real group may follow
   return ended;
 }
 

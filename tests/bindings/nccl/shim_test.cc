@@ -467,6 +467,22 @@ TEST_F(ShimTest, CommunicatorsMadeInAGroupAreKnownAtItsEnd) {
   EXPECT_THAT(log(), ElementsAre("open k", "run all_reduce 8"));
 }
 
+// NCCL forbids it. Whatever it answers, nothing of ours breaks.
+TEST_F(ShimTest, AGroupMayMixMakingAndCalling) {
+  const NcclComm old = make(1, "k");
+  world->may_open = false;
+  NcclComm comm = nullptr;
+  world->next_comm = handle(2);
+  log();
+  shim_.group_start();
+  shim_.create("l", 2, &comm, [&] { return fake_real().init_rank(&comm, 2, {}, 0); });
+  submit(call_on(old, 8));
+  shim_.group_end();
+  EXPECT_THAT(log(),
+              UnorderedElementsAre("real start", "sign", "real init", "open k", "real end", "seal",
+                                   "real start", "real all_reduce 8 on 1", "real end"));
+}
+
 TEST_F(ShimTest, ErrorsOfACallAreNcclsErrorsAndStay) {
   const NcclComm comm = make(1, "k");
   world->run_code = 7;  // peer_lost
