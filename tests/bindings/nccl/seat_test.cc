@@ -139,7 +139,7 @@ TEST(Seat, ARankThatEndsWithoutAWordIsNotWaitedFor) {
       if (!seat.ok()) return false;
       std::this_thread::sleep_for(500ms);
       if (rank == 1) {
-        if (leaves_a_fork && fork() == 0) std::this_thread::sleep_for(8s);
+        if (leaves_a_fork && fork() == 0) std::this_thread::sleep_for(5s);
         if (!leaves_a_fork) std::this_thread::sleep_for(300ms);
         _exit(0);
       }
@@ -164,6 +164,44 @@ TEST(Seat, AMeetingHasADeadlineOfItsOwn) {
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank, 2, 0);
     return status.code() == Code::kUnavailable && now_ns() - began_ns < 2_s;
+  }));
+}
+
+/// Comes to the meeting, joins the group, and then does nothing more.
+bool stall_while_set_up(const std::string& key) {
+  auto seat = Seat::sign(key);  // for a signature that fits
+  auto roll = Roll::open(key);
+  if (!seat.ok() || !roll.ok()) return false;
+  std::this_thread::sleep_for(500ms);
+  const auto is_aborted = [] { return false; };
+  const Deadline deadline = Deadline::after_ns(10_s);
+  if (!roll->arrive(2, deadline, is_aborted).ok()) return false;
+  const auto rendezvous = roll->find_rendezvous(deadline, is_aborted);
+  if (!rendezvous.ok()) return false;
+  group::Identity identity;
+  identity.rank = identity.local_rank = 1;
+  identity.size = 2;
+  identity.store_port = rendezvous->port;
+  identity.job_token = rendezvous->token;
+  identity.job_id = roll->name();
+  const auto group = group::Group::join(identity, Config(), deadline);
+  if (!group.ok()) return false;
+  std::this_thread::sleep_for(4s);
+  return true;
+}
+
+TEST(Seat, ARankThatStallsWhileItIsSetUpIsNotWaitedForLongerThanForItsComing) {
+  const std::string key = fresh_seat_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    setenv("BRAID_NCCL_MEET", "1s", 1);  // NOLINT(concurrency-mt-unsafe): one thread
+    if (rank == 1) return stall_while_set_up(key);
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    std::this_thread::sleep_for(500ms);
+    const int64_t began_ns = now_ns();
+    const Status status = (*seat)->open(rank, 2, 0);
+    return status.code() == Code::kUnavailable && now_ns() - began_ns < 3_s &&
+           status.message().find("in time") != std::string::npos;
   }));
 }
 
