@@ -140,7 +140,7 @@ class GraphCuda : public sys::FakeCuda {
                sizeof(nvlink::Meeting)};
     else if (name == "braid_host_ring")
       sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
-    else if (name.starts_with("braid_packets_"))
+    else if (name.starts_with("braid_packets_") || name.starts_with("braid_lines_"))
       sizes = {sizeof(coll::PacketArgs)};
     else if (name.starts_with("braid_direct_"))
       sizes = {sizeof(coll::DirectArgs)};

@@ -10,6 +10,7 @@
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
 #include "coll/device/fake_sums.h"
+#include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "coll/reduce/reduce_names.h"
 #include "support/gpu_ranks.h"
@@ -136,35 +137,39 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
-/// The kernels of packets and of direct calls, as far as a capture needs them: to be there.
+/// The kernels of packets, lines and direct calls, as far as a capture needs them: to be there.
 void define_one_kernel_calls(GraphCuda& cuda) {
   const auto nothing = [](const sys::LaunchShape&, std::span<void*>) { return Status(); };
-  for (const char* family : {"braid_packets_", "braid_direct_"})
+  for (const char* family : {"braid_packets_", "braid_lines_", "braid_direct_"})
     for (const char* op : {"all_gather", "all_to_all", "broadcast"})
       cuda.define_kernel(std::string(family) + op, nothing);
   cuda.define_kernel(packet_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+  cuda.define_kernel(line_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
   cuda.define_kernel(direct_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
 }
 
-// The tenth call is enqueued with the bytes of the first one: by packets, directly, in rounds.
+// The tenth call is enqueued with the bytes of the first one: by packets, by lines, directly, in
+// rounds.
 TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
   GraphCuda cuda(kRanks);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   define_one_kernel_calls(cuda);
-  const test::Options options = {{"BRAID_GPU_PACKETS", "256KiB"}, {"BRAID_GPU_DIRECT", "4MiB"}};
+  const test::Options options = {
+      {"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_GPU_LINES", "1MiB"}, {"BRAID_GPU_DIRECT", "8MiB"}};
   test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = test::make_config(test::gpu_options(options));
     const Config& config = comm.state().config;
     const uint64_t direct_bytes = direct_area_for(config, kRanks);
     auto device =
         comm::Device::create(comm.state(), cuda, comm.rank(),
-                             {packet_area_for(config, kRanks), direct_bytes, kDirectFlagBytes});
+                             {packet_area_for(config, kRanks), line_area_for(config, kRanks),
+                              direct_bytes, kDirectFlagBytes});
     ASSERT_TRUE(device.ok()) << device.status().to_string();
     comm.state().device = std::move(device).value();
     {
       const sys::OwnedStream stream = stream_of(cuda);
-      for (const uint64_t bytes : {3_KiB, 600_KiB, 12_MiB}) {
+      for (const uint64_t bytes : {3_KiB, 200_KiB, 1_MiB, 18_MiB}) {
         GraphRank rank(*comm.state().device, cuda, bytes);
         std::vector<Graph> graphs(10);
         for (Graph& graph : graphs) {
