@@ -74,6 +74,10 @@ constexpr Option kOptions[] = {
      "one behind the other, all ranks do, so that the group is an all-to-all."},
     {"BRAID_NCCL_LEAST", OptionType::kBytes, "0",
      "Smallest message (all ranks' blocks together) that is taken over from NCCL."},
+    {"BRAID_NCCL_MEET", OptionType::kDuration, "10min",
+     "How long the ranks of a communicator wait for each other at its first call, before it is "
+     "left "
+     "to NCCL. A rank whose process has ended is not waited for."},
     {"BRAID_NCCL_MOST", OptionType::kBytes, "0",
      "Largest message that is taken over from NCCL; 0 for no limit."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
@@ -81,6 +85,9 @@ constexpr Option kOptions[] = {
      "reduce_scatter, broadcast, all_to_all."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
+    {"BRAID_NCCL_SHARED", OptionType::kBool, "off",
+     "Take over communicators of which one process has several GPUs (ncclCommInitAll, a thread per "
+     "GPU, nccl-tests -g)."},
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",
      "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: its users may let a rank "
      "be late for as long as it takes to write a checkpoint."},

@@ -59,6 +59,14 @@ def real_version(path: Path) -> str:
     return asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else "no answer"
 
 
+def _several_gpus() -> str:
+    """What becomes of communicators of which one process has more than one GPU."""
+    text = os.environ.get("BRAID_NCCL_SHARED", "off").lower()
+    if text in ("on", "1", "true", "yes"):
+        return "of one process: taken over (BRAID_NCCL_SHARED=on)"
+    return "of one process: left to NCCL (BRAID_NCCL_SHARED=off); one process per GPU is taken over"
+
+
 def _facts(path: Path) -> dict[str, str]:
     core = path.with_name("libbraid-nccl-core.so")
     return {
@@ -66,6 +74,7 @@ def _facts(path: Path) -> dict[str, str]:
         "core": str(core) if core.is_file() else "MISSING: everything goes to NCCL",
         "the real NCCL": real_version(path),
         "BRAID_NCCL": os.environ.get("BRAID_NCCL", "on"),
+        "several GPUs": _several_gpus(),
     }
 
 
