@@ -211,13 +211,13 @@ bool Config::is_set(std::string_view name) const { return values_.find(name) != 
 
 const std::string& Config::text_of(const Option& option) const {
   // Defaults live for ever as strings, so that text() can hand out a reference either way.
-  static const auto* const defaults = [] {
+  static const auto* const kDefaults = [] {
     auto* made = new std::map<std::string, std::string, std::less<>>;
     for (const Option& each : kOptions) made->emplace(each.name, each.default_value);
     return made;
   }();
   const auto it = values_.find(std::string_view(option.name));
-  return it != values_.end() ? it->second : defaults->find(std::string_view(option.name))->second;
+  return it != values_.end() ? it->second : kDefaults->find(std::string_view(option.name))->second;
 }
 
 // set() has parsed every value and a test every default, so the reads below cannot fail.
