@@ -66,6 +66,7 @@ class HostLane : public Lane {
   // NOLINTBEGIN(bugprone-unchecked-optional-access): there, once open_rings() has run, for all peers
   RingWriter& writer(int peer) { return *out_[static_cast<size_t>(peer)]; }
   const RingWriter& writer(int peer) const { return *out_[static_cast<size_t>(peer)]; }
+  RingReader& reader(int src) { return *in_[static_cast<size_t>(src)]; }
   const RingReader& reader(int src) const { return *in_[static_cast<size_t>(src)]; }
   // NOLINTEND(bugprone-unchecked-optional-access)
   /// kAccepted when every one of `peers` is healthy and has a free slot.
