@@ -71,6 +71,10 @@ bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
   return bytes && *bytes >= settings.least_bytes && *bytes <= settings.most_bytes;
 }
 
+uint64_t bytes_of(const Call& call, int num_ranks) {
+  return message_bytes(call, num_ranks).value_or(0);
+}
+
 std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks) {
   const auto n = static_cast<size_t>(num_ranks);
   if (calls.size() != 2 * n) return std::nullopt;

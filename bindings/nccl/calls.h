@@ -44,6 +44,9 @@ Result<Settings> settings_from(const Config& config);
 /// Whether a collective call among `num_ranks` is taken over.
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks);
 
+/// All ranks' blocks of a collective call that is_wanted(), together.
+uint64_t bytes_of(const Call& call, int num_ranks);
+
 /// The all-to-all that these calls of one group on one communicator are, on this rank: one kSend to
 /// and one kRecv from every rank, of one size, on one stream, blocks one behind the other.
 std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks);

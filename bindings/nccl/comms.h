@@ -5,11 +5,13 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "bindings/nccl/abi.h"
 #include "bindings/nccl/core.h"
@@ -38,26 +40,37 @@ class Entry {
   braid_nccl_seat* seat() const { return seat_; }
   State state() const { return state_.load(std::memory_order_acquire); }
   void decide(State state) { state_.store(state, std::memory_order_release); }
+  /// What NCCL says about the communicator once it is made. num_ranks() is 0 before.
+  void learn(int num_ranks, int rank, int device) {
+    rank_ = rank;
+    device_ = device;
+    num_ranks_ = num_ranks;
+  }
   int num_ranks() const { return num_ranks_; }
-  void set_num_ranks(int num_ranks) { num_ranks_ = num_ranks; }
+  int rank() const { return rank_; }      // -1: NCCL does not say
+  int device() const { return device_; }  // -1: NCCL does not say
 
-  /// The key of the next child; every rank makes the same children in the same order.
-  std::string next_child(const char* kind, const std::string& which);
+  /// The key of the next child by a call `kind` with the argument `which`. All ranks of the child
+  /// have made the same calls with that argument before, whatever else they did: no two children
+  /// have one key.
+  std::string next_child(const std::string& kind, const std::string& which);
 
   /// The first error of a call that was taken over; its text stays where it is.
   void fail(const char* text);
   const char* error() const { return has_failed_.load() ? error_.c_str() : nullptr; }
 
  private:
+  friend class Comms;
   const braid_nccl_core* const core_;
   const std::string key_;
   braid_nccl_seat* const seat_;
   std::atomic<State> state_;
-  int num_ranks_ = 0;  // 0: not known yet
-  int num_children_ = 0;
+  int num_ranks_ = 0, rank_ = -1, device_ = -1;
+  std::map<std::string, int> num_children_;  // by kind
   std::mutex error_mutex_;
   std::string error_;
   std::atomic<bool> has_failed_{false};
+  bool has_parted_ = false;  // of Comms, and under its mutex
 };
 
 class Comms {
@@ -68,9 +81,15 @@ class Comms {
   void put(NcclComm comm, std::shared_ptr<Entry> entry);
   std::shared_ptr<Entry> take(NcclComm comm);
 
+  /// The program is done with this rank of the communicator. Answers the ranks of this process
+  /// whose parts end now: none before the last of them, for a single thread lets go of one after
+  /// the other, and each would wait for the next.
+  std::vector<std::shared_ptr<Entry>> part(const std::shared_ptr<Entry>& entry);
+
  private:
   mutable std::shared_mutex mutex_;
   std::unordered_map<NcclComm, std::shared_ptr<Entry>> entries_;
+  std::map<std::string, std::vector<std::shared_ptr<Entry>>> parting_;  // by key
 };
 
 }  // namespace braid::nccl

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 1u
+#define BRAID_NCCL_CORE_VERSION 2u
 #define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
 
 typedef enum {
@@ -59,13 +59,16 @@ typedef struct {
   int (*open)(braid_nccl_seat*, int rank, int num_ranks, int device, braid_nccl_why why);
   /* Enqueues a call on its stream. */
   int (*run)(braid_nccl_seat*, const braid_nccl_call*, braid_nccl_why why);
-  /* Work enqueued from now on any of the streams starts after what is on all of them now. */
+  /* Work enqueued from now on any of the streams, all of the seat's GPU, starts after what is on
+   * all of them now. */
   int (*join)(braid_nccl_seat*, void* const* streams, size_t num_streams, braid_nccl_why why);
-  int (*is_capturing)(void* stream);
+  /* Of a stream that is used with a communicator of `device`; makes no context. */
+  int (*is_capturing)(int device, void* stream);
   /* Trouble that showed after a call was enqueued. */
   int (*status)(braid_nccl_seat*, braid_nccl_why why);
-  /* Ends the work of this rank's part: waits for it and for the other ranks (in peace), or makes it
-   * give up now, also an open() that another thread is in. Later calls fail. Twice is fine. */
+  /* Ends the work of this rank's part: waits for it and, shortly, for the other ranks (in peace),
+   * or makes it give up now, also an open() that another thread is in. Later calls fail. Twice is
+   * fine. */
   void (*close)(braid_nccl_seat*, int is_in_peace);
   /* The last use of a seat. Closes what is open. */
   void (*release)(braid_nccl_seat*);

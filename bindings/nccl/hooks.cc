@@ -81,6 +81,13 @@ Real real;
 
 namespace hooks {
 
+NcclResult CommInitAll(NcclComm* comms, int num_devices, const int* devices) {
+  return guarded([&] {
+    return the_shim->create_all(num_devices, comms,
+                                [&] { return real.init_all(comms, num_devices, devices); });
+  });
+}
+
 NcclResult CommInitRank(NcclComm* comm, int num_ranks, UniqueId id, int rank) {
   return guarded([&] {
     return the_shim->create(key_of(&id, 1), num_ranks, comm,

@@ -27,6 +27,7 @@ Real load_real(const Library& library) {
   find(library, Name::kCommInitRank, real.init_rank);
   find(library, Name::kCommInitRankConfig, real.init_rank_config);
   find(library, Name::kCommInitRankScalable, real.init_rank_scalable);
+  find(library, Name::kCommInitAll, real.init_all);
   find(library, Name::kCommSplit, real.split);
   find(library, Name::kCommShrink, real.shrink);
   find(library, Name::kCommFinalize, real.finalize);

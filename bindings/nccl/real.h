@@ -12,6 +12,7 @@ struct Real {
   NcclResult (*init_rank_config)(NcclComm*, int num_ranks, UniqueId, int rank, void* config);
   NcclResult (*init_rank_scalable)(NcclComm*, int num_ranks, int rank, int num_ids, UniqueId*,
                                    void* config);
+  NcclResult (*init_all)(NcclComm*, int num_devices, const int* devices);
   NcclResult (*split)(NcclComm, int color, int key, NcclComm*, void* config);
   NcclResult (*shrink)(NcclComm, int* excluded, int num_excluded, NcclComm*, void* config,
                        int flags);

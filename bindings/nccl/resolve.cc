@@ -4,12 +4,14 @@
 // starts, and nearly none of them uses NCCL.
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
 
 #include "base/config.h"
 #include "base/log.h"
 #include "bindings/nccl/hooks.h"
 #include "bindings/nccl/library.h"
 #include "bindings/nccl/names.h"
+#include "bindings/nccl/once.h"
 
 extern "C" {
 extern std::atomic<void*> braid_nccl_slots[][2];  // trampolines.S: ncclX and pncclX
@@ -66,9 +68,19 @@ Opened open_library() {
   return opened;
 }
 
+// In a child that was forked off in the middle of open_library(): NCCL alone, and no word of it.
+Opened open_library_alone() {
+  Opened opened;
+  opened.settings.is_on = false;
+  const char* const named = std::getenv("BRAID_NCCL_REAL");  // NOLINT(concurrency-mt-unsafe)
+  opened.library = Library::open(named != nullptr ? named : "");
+  return opened;
+}
+
 Opened& opened() {
-  static Opened* const the = new Opened(open_library());  // never destroyed, as NCCL's threads
-  return *the;
+  static constinit Once<Opened> the;  // never destroyed, as NCCL's threads
+  return the.get([] { return new Opened(open_library()); },
+                 [] { return new Opened(open_library_alone()); });
 }
 
 void* stand_in(Name name, bool has_library) {

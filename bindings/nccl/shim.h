@@ -2,6 +2,14 @@
 // call, and keeps the calls of a group that it takes over until the group's end. How all ranks
 // decide alike: docs/decisions/0006-nccl-drop-in.md.
 //
+//   shim_comms.cc    communicators, from before they are made to their end
+//   shim.cc          one call
+//   shim_groups.cc   the calls of a group
+//
+// A process may have several ranks of a communicator, one per GPU, and one thread may serve them
+// all. So nothing waits for another rank before the end of a group, and there every rank has a
+// thread of its own where it could wait.
+//
 // Threads: as NCCL, a group belongs to a thread; everything may be called by any.
 #pragma once
 
@@ -9,6 +17,8 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +46,8 @@ class Shim {
   // Communicators. `make` is the real call.
   NcclResult create(const std::string& key, int num_ranks, NcclComm* comm,
                     const std::function<NcclResult()>& make);
+  /// All ranks of one communicator, of this process.
+  NcclResult create_all(int num_ranks, NcclComm* comms, const std::function<NcclResult()>& make);
   NcclResult split(NcclComm parent, int color, int key, NcclComm* child, void* config);
   NcclResult shrink(NcclComm parent, int* excluded, int num_excluded, NcclComm* child, void* config,
                     int flags);
@@ -55,14 +67,22 @@ class Shim {
   const Counts& counts() const { return counts_; }
   /// Off: communicators made from now on are left to NCCL.
   void sign_for_more(bool is_on) { signs_ = is_on; }
-  /// In a forked child everything is handed on: neither library's threads are there.
-  void disown() { is_disowned_ = true; }
+  /// In a forked child: everything is handed on from now on, without a look at anything that
+  /// another thread of the parent may have held in its hands, such as a lock. By the child's only
+  /// thread.
+  void disown();
 
  private:
+  bool passes() const;  // nothing of this call is ours
   std::shared_ptr<Entry> sign(const std::string& key, int num_ranks);
+  NcclResult make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclComm* comms,
+                         const std::function<NcclResult()>& make);
   void adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made);
-  void settle(Entry& entry, NcclComm comm);
-  void open(Entry& entry, NcclComm comm);
+  void part(const std::shared_ptr<Entry>& entry, bool is_in_peace);
+  bool learn(Entry& entry, NcclComm comm);
+  void settle(Entry& entry);
+  void open(Entry& entry);
+  void say_left(const Entry& entry, const std::string& why);
   bool may_take(Entry& entry, const Call& call);
   NcclResult run(Entry& entry, const Call& call);
   NcclResult hand_on(const Call& call);
@@ -75,11 +95,16 @@ class Shim {
   };
   struct Group;
   static Group& this_group();
+  std::optional<Group> ended_group();
   NcclResult end_outermost(Group& group);
-  void settle_all(std::vector<Kept>& kept);
+  NcclResult end_real(Group& group);
+  NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
-  NcclResult hand_on_rest(std::vector<Kept>& kept);
+  NcclResult hand_on_rest(Group& group);
+  NcclResult run_joined(const std::vector<Kept>& kept);
   NcclResult run_all(const std::vector<Kept>& kept);
+  static bool fills_streams(const std::vector<Kept>& kept);
+  static bool meets_itself(const std::vector<Kept>& kept);
   NcclResult join_streams(const std::vector<Kept>& kept);
 
   const Real real_;
@@ -89,6 +114,22 @@ class Shim {
   Counts counts_;
   std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
+  std::mutex said_mutex_;
+  std::string said_key_, said_;           // the last warning
+  std::shared_ptr<Group> parents_group_;  // of a forked child
+};
+
+/// One thread's group.
+struct Shim::Group {
+  struct Made {  // a communicator whose address is written at the group's end
+    NcclComm* where;
+    std::shared_ptr<Entry> entry;
+  };
+  int depth = 0;
+  std::vector<Kept> kept;
+  std::vector<Made> made;
+  NcclResult error = NcclResult::kSuccess;
+  bool is_open = true;  // the real group, at its end
 };
 
 }  // namespace braid::nccl

@@ -1,11 +1,13 @@
 // The collectives over Python buffers. Each function borrows its buffers (which checks them one by
 // one), checks them against each other, releases the GIL, and calls coll/. Shapes are
 // python/braid's business: here a buffer is a run of elements.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <fmt/ranges.h>
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -249,12 +251,12 @@ void unregister_memory(PyComm& self, nb::handle object) {
   });
 }
 
-void force_host_share(PyComm& self, int gpu, const std::string& op, double share) {
+void force_host_share(PyComm& self, int gpu, const std::string& op, std::optional<double> share) {
   const Result<plan::Op> parsed = plan::parse_op(op);
   raise_if_failed(parsed.status());
   run([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-      device.set_host_share(parsed.value(), share);
+      device.force_host_share(parsed.value(), share);
       return Status();
     });
   });
@@ -302,7 +304,7 @@ void register_collectives(nb::module_& module) {
   module.def("register_memory", &register_memory, nb::arg("comm"), nb::arg("buf").none());
   module.def("unregister_memory", &unregister_memory, nb::arg("comm"), nb::arg("buf").none());
   module.def("force_host_share", &force_host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"),
-             nb::arg("share"));
+             nb::arg("share").none());
   module.def("explain_gpu", &explain_gpu, nb::arg("comm"), nb::arg("op"), nb::arg("nbytes"));
   module.def("host_share", &host_share, nb::arg("comm"), nb::arg("gpu"), nb::arg("op"));
 }

@@ -244,8 +244,10 @@ class Comm:
 
     def health(self) -> dict[str, Any]:
         """{"ok", "rank", "links": [{"name", "state", "down_count", "resent_pieces", "why"}],
-        "events"}, and once a call on GPU memory was made "gpu": {"ordinal", "ok", "why"}. Any
-        thread.
+        "events"}, and once a call on GPU memory was made "gpu": {"ordinal", "ok", "why",
+        "balance": {"on", "calls", "samples", "windows", "moves", "trials", "shares": [{"op",
+        "up_to_bytes", "tuned", "now", "moves"}]}}, where shares are the PCIe link's that moved
+        since tuning. Any thread.
         """
         return dict(json.loads(self._core.health_json()))
 
@@ -314,13 +316,16 @@ class Comm:
         """
         self._core.force_shares([] if shares is None else _fixed_point(shares))
 
-    def _force_host_share(self, gpu: int, op: str, share: float) -> None:
-        """For tests and benchmarks: the part of a GPU message that the host link carries."""
+    def _force_host_share(self, gpu: int, op: str, share: float | None) -> None:
+        """For tests and benchmarks: the part of a GPU message that the host link carries, which the
+        balancer then leaves alone; None: as tuned, and balanced again. Every rank must force the
+        same, at the same place among its calls.
+        """
         _braid.force_host_share(self._core, gpu, op, share)
 
     def _host_share(self, gpu: int, op: str) -> float | None:
-        """For benchmarks: that part as it is now, of a long message. None when this build does not
-        say.
+        """For benchmarks: that part as tuning found it, of a long message. None when this build
+        does not say.
         """
         ask = getattr(_braid, "host_share", None)
         return None if ask is None else float(ask(self._core, gpu, op))

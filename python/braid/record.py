@@ -9,10 +9,11 @@ checks against them, so the three cannot differ. Units are in the names: _us mic
 
 import json
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from braid import json_file
 from braid.typed_json import Json, Kind, build, format_schema
 
 SCHEMA = "braid.bench/1"
@@ -145,9 +146,8 @@ class Record:
     """Why the run ended before its last case; "" when it did not."""
 
     def save(self, path: Path) -> None:
-        """Writes JSON, readable by people too."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        """Writes JSON, to standard output if the path is "-"."""
+        json_file.save(self, path)
 
 
 def load(path: Path) -> Record:

@@ -18,7 +18,8 @@ namespace {
 // file, which is what keeps BRAID_JOB_TOKEN out of every log: do not give it another type.
 constexpr Option kOptions[] = {
     {"BRAID_BALANCE", OptionType::kBool, "on",
-     "Move shares between links while running, by measured finish times."},
+     "Move shares between links while running, by measured finish times; on GPUs too (see "
+     "BRAID_GPU_SAMPLE)."},
     {"BRAID_BALANCE_WINDOW", OptionType::kInteger, "10",
      "Calls that the balancer looks at before it moves a share."},
     {"BRAID_BIND", OptionType::kString, "",
@@ -34,10 +35,16 @@ constexpr Option kOptions[] = {
      "of copy engines, and up to four times as much of the others; 0 for none."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
-    {"BRAID_GPU_PACKETS", OptionType::kBytes, "512KiB",
+    {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",
+     "Largest GPU message (all ranks' blocks together) that goes by lines of 120 bytes and a flag, "
+     "where all GPUs are joined by NVLink; half of it for all_reduce and broadcast; 0 for none."},
+    {"BRAID_GPU_PACKETS", OptionType::kBytes, "128KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "
      "for all_reduce, twice as much for broadcast."},
+    {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
+     "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
+     "can carry; 0 leaves shares as tuning found them."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which unregistered results and operands of sums land."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
@@ -67,6 +74,10 @@ constexpr Option kOptions[] = {
      "one behind the other, all ranks do, so that the group is an all-to-all."},
     {"BRAID_NCCL_LEAST", OptionType::kBytes, "0",
      "Smallest message (all ranks' blocks together) that is taken over from NCCL."},
+    {"BRAID_NCCL_MEET", OptionType::kDuration, "10min",
+     "How long the ranks of a communicator wait for each other at its first call, before it is "
+     "left "
+     "to NCCL. A rank whose process has ended is not waited for."},
     {"BRAID_NCCL_MOST", OptionType::kBytes, "0",
      "Largest message that is taken over from NCCL; 0 for no limit."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
@@ -74,6 +85,9 @@ constexpr Option kOptions[] = {
      "reduce_scatter, broadcast, all_to_all."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
+    {"BRAID_NCCL_SHARED", OptionType::kBool, "off",
+     "Take over communicators of which one process has several GPUs (ncclCommInitAll, a thread per "
+     "GPU, nccl-tests -g)."},
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",
      "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: its users may let a rank "
      "be late for as long as it takes to write a checkpoint."},
@@ -197,13 +211,13 @@ bool Config::is_set(std::string_view name) const { return values_.find(name) != 
 
 const std::string& Config::text_of(const Option& option) const {
   // Defaults live for ever as strings, so that text() can hand out a reference either way.
-  static const auto* const defaults = [] {
+  static const auto* const kDefaults = [] {
     auto* made = new std::map<std::string, std::string, std::less<>>;
     for (const Option& each : kOptions) made->emplace(each.name, each.default_value);
     return made;
   }();
   const auto it = values_.find(std::string_view(option.name));
-  return it != values_.end() ? it->second : defaults->find(std::string_view(option.name))->second;
+  return it != values_.end() ? it->second : kDefaults->find(std::string_view(option.name))->second;
 }
 
 // set() has parsed every value and a test every default, so the reads below cannot fail.

@@ -45,8 +45,8 @@ struct State {
 };
 
 State& state() {
-  static State* const the = new State;  // never destroyed: threads may log while the process exits
-  return *the;
+  static State* const kThe = new State;  // never destroyed: threads may log while the process exits
+  return *kThe;
 }
 
 thread_local int this_rank = -1;
@@ -71,14 +71,14 @@ bool apply(std::string_view item, Levels* levels) {
 }
 
 spdlog::logger& sink() {
-  static spdlog::logger* const the = [] {
+  static spdlog::logger* const kThe = [] {
     auto* logger = new spdlog::logger("braid", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     logger->set_level(spdlog::level::trace);  // enabled() has decided already
     logger->set_pattern("%v");
     logger->flush_on(spdlog::level::trace);
     return logger;
   }();
-  return *the;
+  return *kThe;
 }
 
 spdlog::level::level_enum to_spdlog(Level level) {

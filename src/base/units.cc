@@ -128,7 +128,7 @@ Result<int64_t> parse_duration_ns(std::string_view text) {
         printable(text));
   const double ns = q.number * unit->factor;
   // Half the range of int64, so that a deadline (now + duration) cannot overflow either.
-  if (ns > static_cast<double>(std::numeric_limits<int64_t>::max() / 2))
+  if (ns > static_cast<double>(std::numeric_limits<int64_t>::max()) / 2)
     return invalid_argument("duration '{}' is longer than 146 years", printable(text));
   return static_cast<int64_t>(std::llround(ns));
 }

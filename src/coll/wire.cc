@@ -150,6 +150,7 @@ Result<Tag> decode_tag(const transport::PieceTag& words) {
     return internal_error("piece tag {:#x} is not one of braid's", w);
   Tag tag;
   tag.epoch = words.words[0];
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): the check above covers the enum
   tag.kind = static_cast<PieceKind>(kind);
   tag.forward = ((w >> 8) & 1) != 0;
   tag.block = static_cast<uint16_t>(w >> 16);

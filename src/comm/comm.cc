@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "comm/connect.h"
 #include "comm/device/device.h"
+#include "comm/device/health.h"
 #include "comm/keeper.h"
 #include "comm/link_spec.h"
 #include "comm/state.h"
@@ -162,11 +163,7 @@ std::string Comm::health_json() const {
                              {"resent_pieces", link.resent_pieces},
                              {"why", link.why}});
   json["events"] = state_->events;
-  if (state_->device != nullptr) {
-    const Status trouble = state_->device->status();
-    json["gpu"] = {
-        {"ordinal", state_->device->ordinal()}, {"ok", trouble.ok()}, {"why", trouble.to_string()}};
-  }
+  if (state_->device != nullptr) json["gpu"] = gpu_health(*state_->device);
   return dump(json);
 }
 

@@ -40,7 +40,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
-class MonitoredMember : public Member {
+class MonitoredMember final : public Member {
  public:
   MonitoredMember(const Identity& identity, Channel channel, std::unique_ptr<Store> store,
                   sys::Wake wake)

@@ -41,7 +41,7 @@ struct Peer {
   bool is_shut = false;  // we ended the stream; theirs is no death
 };
 
-class ThreadedStore : public Store {
+class ThreadedStore final : public Store {
  public:
   ThreadedStore(sys::Fd listener, Terms terms, sys::Wake wake)
       : listener_(std::move(listener)),

@@ -48,10 +48,17 @@ Balancer::Balancer(Shares start, std::vector<std::string> link_names, const Bala
 std::optional<Decision> Balancer::observe(const Shares& used, std::span<const LinkSample> samples) {
   BRAID_CHECK(samples.size() == links_.size(), "{} samples for {} links", samples.size(),
               links_.size());
-  if (is_frozen_ || used != shares_) return std::nullopt;
+  if (is_frozen_) return std::nullopt;
+  if (trial_ && used == trial_->shares) {
+    const size_t tried = trial_->link;
+    trial_.reset();
+    return judge_trial(tried, samples);
+  }
+  if (used != shares_) return std::nullopt;
   double call_bytes = 0;
   for (const LinkSample& sample : samples) call_bytes += static_cast<double>(sample.bytes);
   if (call_bytes == 0) return std::nullopt;
+  if (auto decision = alarm(samples, call_bytes)) return decision;
   add_samples(samples, call_bytes);
   if (++calls_ < window_calls()) return std::nullopt;
   std::optional<Decision> decision = close_window();
@@ -86,6 +93,7 @@ void Balancer::start_window() {
 std::optional<Decision> Balancer::close_window() {
   const Extremes now = measure();
   if (now.num_active >= 2) {
+    if (auto decision = take_back(now)) return decision;
     if (auto decision = back_off(now)) return decision;
     if (auto decision = level(now)) return decision;
   }
@@ -145,7 +153,14 @@ std::optional<Decision> Balancer::level(const Extremes& now) {
   const bool agrees = has_agreement(now);
   if (!agrees && !is_opening() && now.imbalance < options_.large_imbalance) return std::nullopt;
   agreeing_windows_ = 0;
-  return shift(now.slowest, now.fastest, move_size(now));
+  const bool is_raise = now.fastest != now.main;
+  if (is_raise && windows_to_raise_ > 0) return std::nullopt;
+  const double before = fraction(now.fastest);
+  auto decision = shift(now.slowest, now.fastest, move_size(now));
+  if (decision && is_raise && options_.takes_back)
+    raise_ = {now.slowest, now.fastest, fraction(now.fastest) - before, links_[now.slowest].cost,
+              links_[now.slowest].error};
+  return decision;
 }
 
 bool Balancer::has_agreement(const Extremes& now) {
@@ -165,16 +180,13 @@ double Balancer::move_size(const Extremes& now) const {
 
 std::optional<Decision> Balancer::shift(size_t from, size_t to, double part) {
   std::vector<double> weights = fractions();
+  part = std::min(part, most(to) - weights[to]);
+  if (part <= 0 && most(to) < 1) return std::nullopt;
   const bool is_left_out = weights[from] - part < options_.min_share;
   part = is_left_out ? weights[from] : std::max(part, 0.0);
+  if (is_left_out) leave_out(from, lost_in_trial(from, to));
   weights[from] -= part;
   weights[to] += part;
-  if (is_left_out) {
-    LinkState& link = links_[from];
-    link.windows_idle = 0;
-    link.windows_to_probe =
-        std::clamp(2 * link.windows_to_probe, options_.probe_windows, options_.max_probe_windows);
-  }
   return apply(weights, fmt::format("moved {:.1f} % from {} to {} ({}){}", 100 * part,
                                     links_[from].name, links_[to].name, times(from, to),
                                     is_left_out ? ", too little was left for it" : ""));
@@ -188,6 +200,7 @@ std::optional<Decision> Balancer::probe() {
     if (link.is_down || link.windows_to_probe == 0) continue;
     if (fraction(i) >= 2 * options_.min_share) link.windows_to_probe = 0;
     if (shares_[i] > 0 || ++link.windows_idle < link.windows_to_probe) continue;
+    if (options_.trial_share > 0) return try_link(i);
     std::vector<double> weights = fractions();
     for (double& w : weights) w *= 1 - options_.min_share;
     weights[i] = options_.min_share;

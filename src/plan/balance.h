@@ -30,6 +30,15 @@
 //   with the largest
 //                share) alone would have ended, it is cut at once to half the share that its rate
 //                deserves; a link that keeps losing is halved to the floor and so left out
+//   trials       (option) a link that was left out is tried in single calls with a sliver, so that
+//                a link that is still slow costs one call and not a window of them; it may come
+//                back when that call took no longer, and how seldom it is tried follows from what a
+//                trial costs (balance_trials.cc)
+//   taken back   (option) share that was given to another link than the main one, after which calls
+//                took longer, is taken back, and no more is given for a while: links that disturb
+//                each other are best not level (balance_trials.cc)
+//   alarm        (option) in two calls running a link took several times what the main link alone
+//                would have: it is cut at once, without the rest of the window (balance_trials.cc)
 // Nothing moves while frozen. Links that are down have share 0 and get their old share back when
 // they return.
 //
@@ -59,7 +68,19 @@ struct BalanceOptions {
   int probe_windows =
       32;  // a link that fell to 0 is tried again after so many windows, then twice as many...
   int max_probe_windows = 1024;
+  double trial_share = 0;     // over 0: probes are trials with so much, see above
+  double trial_cost = 0.005;  // trials may cost this part of all calls
+  bool takes_back = false;
+  int hold_windows = 16;  // without a raise after one was taken back; then twice as many...
+  double loss_band =
+      0.01;  // calls that take this much longer, or what scatter explains, are no loss
+  double alarm_factor = 0;   // over 0: how many times as long is an alarm
+  std::vector<double> most;  // per link: the part of a message that it can carry; empty: all
 };
+
+/// For calls that are enqueued long before they run, as a GPU's are: a decision holds late, so
+/// nothing may be tried for longer than one call. Links under the 2 % rule are left out.
+BalanceOptions options_for_enqueued_calls();
 
 /// What one link did in one call, over all ranks.
 struct LinkSample {
@@ -68,8 +89,9 @@ struct LinkSample {
 };
 
 struct Decision {
-  Shares shares;    // sum kWhole
-  std::string why;  // one line: "moved 1.2 % from staged to shm (9.80 ms against 8.10 ms)"
+  Shares shares;          // sum kWhole
+  std::string why;        // one line: "moved 1.2 % from staged to shm (9.80 ms against 8.10 ms)"
+  bool is_trial = false;  // for one call; then the shares before it hold again
 };
 
 class Balancer {
@@ -79,7 +101,8 @@ class Balancer {
   const Shares& shares() const { return shares_; }
   bool is_down(size_t link) const { return links_[link].is_down; }
 
-  /// One call that ran with `used` shares. A Decision when they change.
+  /// One call that ran with `used` shares, or with a trial's. A Decision when they change, or when
+  /// a trial is to be made.
   std::optional<Decision> observe(const Shares& used, std::span<const LinkSample> samples);
   /// The link carries nothing from now on; its share goes to the others in proportion. No change
   /// when it is down already, or when it is the last one (then there is nowhere to go, and the
@@ -90,6 +113,7 @@ class Balancer {
 
   void freeze(bool frozen) { is_frozen_ = frozen; }
   bool is_frozen() const { return is_frozen_; }
+  int windows() const { return windows_; }
 
  private:
   struct LinkState {
@@ -104,6 +128,16 @@ class Balancer {
     double weight = 0;
     double error = 0;          // standard error of `cost`
     bool is_measured = false;  // enough samples in this window
+  };
+  /// Share on its way from the main link to another, and what calls cost before.
+  struct Raise {
+    size_t from, to;
+    double part;
+    double cost, error;
+  };
+  struct Trial {
+    size_t link;
+    Shares shares;
   };
   struct Extremes {
     size_t slowest = 0;
@@ -123,6 +157,14 @@ class Balancer {
   std::optional<Decision> back_off(const Extremes& now);
   std::optional<Decision> level(const Extremes& now);
   std::optional<Decision> probe();
+  void leave_out(size_t link, double lost_calls);
+  double lost_in_trial(size_t link, size_t other) const;
+  std::optional<Decision> try_link(size_t link);
+  std::optional<Decision> judge_trial(size_t tried, std::span<const LinkSample> samples);
+  std::optional<Decision> alarm(std::span<const LinkSample> samples, double call_bytes);
+  std::optional<Decision> take_back(const Extremes& now);
+  std::optional<Decision> bring_back(size_t link, double deserved);
+  double most(size_t link) const { return options_.most.empty() ? 1 : options_.most[link]; }
   bool has_agreement(const Extremes& now);
   double move_size(const Extremes& now) const;
   double fraction(size_t link) const;
@@ -144,6 +186,12 @@ class Balancer {
   size_t last_slowest_ = 0;
   int losing_windows_ =
       0;  // how many windows running the slowest link was worse than the main link alone
+  int alarming_calls_ = 0;  // how many running named alarming_link_
+  size_t alarming_link_ = 0;
+  std::optional<Trial> trial_;  // decided, and not yet seen
+  std::optional<Raise> raise_;  // made, and not yet judged
+  int hold_ = 0;                // windows of the last hold
+  int windows_to_raise_ = 0;    // left of it
 };
 
 }  // namespace braid::plan

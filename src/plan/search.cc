@@ -1,6 +1,7 @@
 #include "plan/search.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -10,7 +11,7 @@ namespace braid::plan {
 
 namespace {
 
-uint32_t to_parts(double fraction) { return static_cast<uint32_t>(fraction * kWhole + 0.5); }
+uint32_t to_parts(double fraction) { return static_cast<uint32_t>(std::lround(fraction * kWhole)); }
 
 }  // namespace
 

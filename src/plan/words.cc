@@ -1,5 +1,6 @@
 // A Plan for people and for programs. Field names of the JSON are stable: `braid plan` and
 // explain() print them.
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
@@ -14,7 +15,8 @@ double percent(uint32_t share) { return 100.0 * share / kWhole; }
 
 // Rounded to the nearest byte; doubles hold every size below 8 PiB exactly.
 uint64_t part_bytes(const Plan& plan, uint32_t share) {
-  return static_cast<uint64_t>(static_cast<double>(plan.request.bytes) * share / kWhole + 0.5);
+  return static_cast<uint64_t>(
+      std::llround(static_cast<double>(plan.request.bytes) * share / kWhole));
 }
 
 std::string predicted(const Plan& plan) {

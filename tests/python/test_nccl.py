@@ -1,5 +1,6 @@
 """`braid nccl-env` and `braid nccl-check`, on a machine that need not have a GPU or NCCL."""
 
+import json
 import os
 import subprocess
 import sys
@@ -49,6 +50,18 @@ def test_the_check_says_what_is_there():
     assert f"drop-in         {nccl.library()}" in checked.stdout
     assert "MISSING" not in checked.stdout
     assert "self-test       skipped" in checked.stdout
+    assert "several GPUs    of one process: left to NCCL" in checked.stdout
+    shared = braid("nccl-check", BRAID_NCCL_SHARED="on")
+    assert "several GPUs    of one process: taken over" in shared.stdout
+
+
+@pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")
+def test_both_as_json():
+    (line,) = json.loads(braid("nccl-env", "--json", LD_PRELOAD="").stdout).items()
+    assert line == ("LD_PRELOAD", str(nccl.library()))
+    facts = json.loads(braid("nccl-check", "--json").stdout)
+    assert facts["drop-in"] == str(nccl.library())
+    assert facts["self-test"].startswith("skipped")
 
 
 def test_without_a_real_library_it_says_so():

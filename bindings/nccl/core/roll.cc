@@ -24,6 +24,7 @@ static_assert(Word::is_always_lock_free, "shared between processes");
 
 constexpr uint32_t kNothing = 1U << 31;  // of arrivals and votes: it has come to nothing
 constexpr int64_t kLookEvery = 5_ms;     // for an abort
+constexpr int64_t kCountEvery = 200_ms;  // for the living: a call of the kernel for every rank
 
 void wake_all(const Word& word) { (void)sys::futex_wake(word, INT32_MAX); }
 
@@ -42,20 +43,6 @@ void give_up(Word& word, uint32_t all) {
          !word.compare_exchange_weak(seen, seen | kNothing)) {
   }
   wake_all(word);
-}
-
-/// Waits until all are in (true) or it has come to nothing, and gives up itself when it may not
-/// wait.
-bool all_in(Word& word, uint32_t all, Deadline deadline, const std::function<bool()>& is_aborted) {
-  while (true) {
-    const uint32_t seen = word.load();
-    if ((seen & kNothing) != 0) return false;
-    if (seen >= all) return true;
-    if (deadline.passed() || is_aborted())
-      give_up(word, all);
-    else
-      (void)sys::futex_wait(word, seen, Deadline::after_ns(kLookEvery));
-  }
 }
 
 // A keyed hash of a public text: whoever does not have the key cannot find the page.
@@ -91,8 +78,8 @@ struct Roll::Page {
   Seat seats[BRAID_NCCL_MOST_RANKS];
 };
 
-Roll::Roll(std::string name, sys::Segment segment)
-    : name_(std::move(name)), segment_(std::move(segment)) {}
+Roll::Roll(std::string name, sys::Segment segment, Presence presence)
+    : name_(std::move(name)), segment_(std::move(segment)), presence_(std::move(presence)) {}
 
 Roll::Page& Roll::page() const { return *std::launder(reinterpret_cast<Page*>(segment_.data())); }
 
@@ -108,20 +95,31 @@ Result<Roll> Roll::open(const std::string& key) {
     return exhausted("{}: {} bytes: {}", name, kBytes, sys::error_text(error));
   void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (memory == MAP_FAILED) return exhausted("{}: mmap: {}", name, sys::error_text(errno));
-  return Roll(name, sys::Segment(sys::Fd(), static_cast<std::byte*>(memory), kBytes));
+  sys::Segment segment(sys::Fd(), static_cast<std::byte*>(memory), kBytes);
+  BRAID_ASSIGN_OR_RETURN(Presence presence, Presence::on(std::move(fd)));
+  return Roll(name, std::move(segment), std::move(presence));
 }
 
-void Roll::sign(const Signature& signature) {
+// Written after the claim: who is counted is seen to live. A rank that cannot claim is counted as
+// begun only, and so the roll is complete for nobody.
+Status Roll::sign(const Signature& signature) {
   const uint32_t seat = page().num_begun.fetch_add(1);
-  if (seat >= BRAID_NCCL_MOST_RANKS) return;  // too many: check() sees it
+  if (seat >= BRAID_NCCL_MOST_RANKS)
+    return unsupported("more than {} ranks sign", BRAID_NCCL_MOST_RANKS);
+  BRAID_RETURN_IF_ERROR(presence_.claim(seat));
+  process_ = signature.process;
   page().seats[seat].process = signature.process;
   page().seats[seat].settings = signature.settings;
   page().num_signed.fetch_add(1);
+  return {};
 }
 
-void Roll::seal() { (void)shm_unlink(name_.c_str()); }
+// Keys are never used twice (Entry::next_child), so nobody can take the name between the two steps.
+void Roll::seal() {
+  if (presence_.is_named(("/dev/shm" + name_).c_str())) (void)shm_unlink(name_.c_str());
+}
 
-Status Roll::check(int num_ranks) const {
+Status Roll::check(int num_ranks, bool may_share) const {
   const uint32_t begun = page().num_begun, num_signed = page().num_signed;
   if (begun != static_cast<uint32_t>(num_ranks) || num_signed != begun)
     return unsupported("{} of {} ranks are on this host and under braid", begun, num_ranks);
@@ -130,10 +128,39 @@ Status Roll::check(int num_ranks) const {
     if (seats[i].settings != seats[0].settings)
       return unsupported("ranks have different BRAID_ settings");
     for (uint32_t j = 0; j < i; ++j)
-      if (seats[i].process == seats[j].process)
-        return unsupported("one process has several of its GPUs");
+      if (!may_share && seats[i].process == seats[j].process)
+        return unsupported("one process has several of its GPUs, and BRAID_NCCL_SHARED is off");
   }
   return {};
+}
+
+bool Roll::has_lost_one() const {
+  const uint32_t num_signed = std::min<uint32_t>(page().num_signed, BRAID_NCCL_MOST_RANKS);
+  for (uint32_t seat = 0; seat < num_signed; ++seat)
+    if (page().seats[seat].process != process_ && !presence_.is_claimed_by_another(seat))
+      return true;
+  return false;
+}
+
+/// Waits until all are in (true) or it has come to nothing, and gives up itself when it may not
+/// wait or waits for the dead.
+bool Roll::all_in(Word& word, uint32_t all, Deadline deadline,
+                  const std::function<bool()>& is_aborted) const {
+  Deadline next_count = Deadline::after_ns(kCountEvery);
+  while (true) {
+    const uint32_t seen = word.load();
+    if ((seen & kNothing) != 0) return false;
+    if (seen >= all) return true;
+    bool is_over = deadline.passed() || is_aborted();
+    if (!is_over && next_count.passed()) {
+      is_over = has_lost_one();
+      next_count = Deadline::after_ns(kCountEvery);
+    }
+    if (is_over)
+      give_up(word, all);
+    else
+      (void)sys::futex_wait(word, seen, Deadline::after_ns(kLookEvery));
+  }
 }
 
 // Without this rank the count cannot become full.
@@ -145,8 +172,8 @@ void Roll::decline() {
 Status Roll::arrive(int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted) {
   count_in(page().arrivals);
   if (all_in(page().arrivals, static_cast<uint32_t>(num_ranks), deadline, is_aborted)) return {};
-  return unavailable("{} of {} ranks came to the first call", page().arrivals & ~kNothing,
-                     num_ranks);
+  return unavailable("{} of {} ranks came to the first call{}", page().arrivals & ~kNothing,
+                     num_ranks, has_lost_one() ? ", and one has ended" : "");
 }
 
 void Roll::publish(const Rendezvous& rendezvous) {
@@ -158,9 +185,14 @@ void Roll::publish(const Rendezvous& rendezvous) {
 
 Result<Rendezvous> Roll::find_rendezvous(Deadline deadline,
                                          const std::function<bool()>& is_aborted) {
+  Deadline next_count = Deadline::after_ns(kCountEvery);
   while (page().port.load() == 0) {
     if ((page().votes.load() & kNothing) != 0) return unavailable("another rank has failed");
     if (deadline.passed() || is_aborted()) return unavailable("rank 0 has not served a store");
+    if (next_count.passed()) {
+      if (has_lost_one()) return unavailable("another rank has ended");
+      next_count = Deadline::after_ns(kCountEvery);
+    }
     (void)sys::futex_wait(page().port, 0, Deadline::after_ns(kLookEvery));
   }
   return Rendezvous{static_cast<uint16_t>(page().port.load()),

@@ -13,7 +13,11 @@
 // longer become full when the bit is set, nor the bit be set when the count is full, by
 // compare-and-swap: so the outcome is one for all ranks, whenever each of them looks.
 //
-// Waits end when `is_aborted` says so, which is asked every few milliseconds.
+// A rank that ends without a word is noticed: each holds a lock on the page's file for as long as
+// its process lives (presence.h). Who waits looks at the others' locks, and gives up when one is
+// gone.
+//
+// Waits also end when `is_aborted` says so, which is asked every few milliseconds.
 #pragma once
 
 #include <atomic>
@@ -24,6 +28,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "bindings/nccl/core.h"
+#include "bindings/nccl/core/presence.h"
 #include "sys/shm/api.h"
 
 namespace braid::nccl {
@@ -48,12 +53,19 @@ class Roll {
   Roll& operator=(Roll&&) = delete;
   ~Roll() = default;
 
-  void sign(const Signature& signature);
-  /// Takes the name away: everyone who ever signs has the page open.
+  /// Not ok: this rank is missing from the roll, for all.
+  Status sign(const Signature& signature);
+  /// Takes the name away: everyone who ever signs has the page open. A page that another one made
+  /// under the same name keeps it.
   void seal();
   /// ok when all of `num_ranks` signed and fit together; unsupported, and why, is the same on all.
-  Status check(int num_ranks) const;
+  /// `may_share`: several of them may be of one process.
+  Status check(int num_ranks, bool may_share) const;
 
+  /// Whether the process of a rank that signed has ended. Once all have voted nobody may ask.
+  bool has_lost_one() const;
+  /// This rank needs the others no longer, nor they it.
+  void end_presence() { presence_.end(); }
   /// For a rank that will never arrive(): the others need not wait for it.
   void decline();
   /// ok when all have arrived; else unavailable, for everyone.
@@ -68,11 +80,15 @@ class Roll {
 
  private:
   struct Page;
-  Roll(std::string name, sys::Segment segment);
+  Roll(std::string name, sys::Segment segment, Presence presence);
   Page& page() const;
+  bool all_in(std::atomic<uint32_t>& word, uint32_t all, Deadline deadline,
+              const std::function<bool()>& is_aborted) const;
 
   std::string name_;
   sys::Segment segment_;
+  Presence presence_;
+  uint64_t process_ = 0;  // who signed here
 };
 
 }  // namespace braid::nccl

@@ -1,6 +1,7 @@
 #include "bindings/nccl/core/seat.h"
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <set>
 #include <thread>
@@ -21,7 +22,8 @@ namespace braid::nccl {
 
 namespace {
 
-constexpr int64_t kJoinTime = 60_s;  // all ranks are here already: they take milliseconds
+// All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
+constexpr int64_t kJoinTime = 15_s;
 
 // ---- what ranks must have alike ----
 
@@ -74,6 +76,36 @@ Result<Config> config_for_calls() {
   BRAID_RETURN_IF_ERROR(config.set("BRAID_BALANCE", "off"));
   return config;
 }
+
+/// While it lives, a group whose ranks do not come to an end by the deadline is broken off: the
+/// waits of setting up have the deadline of calls, which is long. Who ends without a word breaks
+/// the group anyway.
+class Impatience {
+ public:
+  Impatience(group::Group& group, Deadline deadline)
+      : watch_([this, &group, deadline] {
+          std::unique_lock lock(mutex_);
+          const auto left = std::chrono::nanoseconds(deadline.left_ns());
+          if (!is_over_.wait_for(lock, left, [this] { return must_stop_; }))
+            group.report(unavailable("the ranks did not set the communicator up in time"));
+        }) {}
+  ~Impatience() {
+    {
+      const std::lock_guard lock(mutex_);
+      must_stop_ = true;
+    }
+    is_over_.notify_all();
+    watch_.join();
+  }
+  Impatience(const Impatience&) = delete;
+  Impatience& operator=(const Impatience&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable is_over_;
+  bool must_stop_ = false;
+  std::thread watch_;  // last: it uses all of the above
+};
 
 // ---- the end of the process ----
 
@@ -155,7 +187,7 @@ Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
-  roll.sign({process, fingerprint_of_settings()});
+  BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings()}));
   std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
   LiveSeats::all().add(seat.get());
   return seat;
@@ -171,13 +203,20 @@ Seat::~Seat() {
 Status Seat::open(int rank, int num_ranks, int device) {
   const std::lock_guard opening(opening_);
   const sys::RelaxedCapture relaxed(sys::real_cuda());
-  const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_TIMEOUT"));
-  const auto is_aborted = [this] { return is_aborted_.load(); };
   roll_.seal();
-  BRAID_RETURN_IF_ERROR(roll_.check(num_ranks));
+  Status outcome = open_with_others(rank, num_ranks, device);
+  roll_.end_presence();  // it is decided, also for those who have yet to look
+  return outcome;
+}
+
+Status Seat::open_with_others(int rank, int num_ranks, int device) {
+  const int64_t patience_ns = config_.duration_ns("BRAID_NCCL_MEET");
+  const auto is_aborted = [this] { return is_aborted_.load(); };
+  BRAID_RETURN_IF_ERROR(roll_.check(num_ranks, config_.flag("BRAID_NCCL_SHARED")));
   has_arrived_ = true;
-  BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, deadline, is_aborted));
-  const Status own = set_up(rank, num_ranks, device);
+  BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, Deadline::after_ns(patience_ns), is_aborted));
+  const Deadline deadline = Deadline::after_ns(patience_ns);
+  const Status own = set_up(rank, num_ranks, device, deadline);
   const Status verdict = roll_.vote(own.ok(), num_ranks, deadline, is_aborted);
   const std::lock_guard lock(mutex_);
   is_setting_up_ = false;
@@ -188,7 +227,7 @@ Status Seat::open(int rank, int num_ranks, int device) {
   return own.ok() ? verdict : own;
 }
 
-Status Seat::set_up(int rank, int num_ranks, int device) {
+Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   if (rank < 0) return internal_error("NCCL does not say which rank this is");
   device_ = device;
   BRAID_ASSIGN_OR_RETURN(const Rendezvous rendezvous, meet(rank));
@@ -206,6 +245,7 @@ Status Seat::set_up(int rank, int num_ranks, int device) {
     is_setting_up_ = true;
   }
   if (is_aborted_) return unavailable("aborted");
+  const Impatience impatience(*group, deadline);
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   return coll::device::on_device(*comm_, device, [](comm::Device&) { return Status(); });
 }

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/status.h"
 #include "bindings/nccl/core.h"
@@ -47,7 +48,8 @@ class Seat {
 
  private:
   Seat(Config config, Roll roll) : config_(std::move(config)), roll_(std::move(roll)) {}
-  Status set_up(int rank, int num_ranks, int device);
+  Status open_with_others(int rank, int num_ranks, int device);
+  Status set_up(int rank, int num_ranks, int device, Deadline deadline);
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
   void free_caller();

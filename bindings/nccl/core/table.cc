@@ -5,6 +5,7 @@
 #include <exception>
 #include <string>
 
+#include "bindings/nccl/core/capture.h"
 #include "bindings/nccl/core/seat.h"
 #include "sys/cuda/api.h"
 
@@ -65,10 +66,13 @@ int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams, braid_
   return guarded(why, [&] { return seat->seat->join({streams, num_streams}); });
 }
 
-// One that cannot be asked is not begun with.
-int is_capturing(void* stream) {
-  const auto state = braid::sys::real_cuda().capture_state({stream});
-  return state.ok() && state.value() == braid::sys::CaptureState::kNone ? 0 : 1;
+int is_capturing(int device, void* stream) {
+  int answer = 1;
+  (void)guarded({}, [&] {
+    answer = braid::nccl::is_capturing(braid::sys::real_cuda(), device, {stream}) ? 1 : 0;
+    return Status();
+  });
+  return answer;
 }
 
 int status(braid_nccl_seat* seat, braid_nccl_why why) {

@@ -6,12 +6,13 @@ As braid.record, whose checks are used: the classes are the format. Units are in
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from braid import json_file
 from braid.record import Host, schema_of
 from braid.typed_json import build
 
@@ -58,8 +59,8 @@ class GpuResult:
     absent: dict[str, str]
     """Who did not take part, and why."""
     path: str = ""
-    """How braid moved it: packets, direct (one kernel's stores), copy engines; "" if not known, as
-    in records from before it was kept."""
+    """How braid moved it: packets, lines, direct (one kernel's stores), copy engines; "" if not
+    known, as in records from before it was kept."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""
@@ -109,11 +110,8 @@ class GpuRecord:
     """Why the run ended before its last case; "" when it did not."""
 
     def save(self, path: Path) -> None:
-        """Writes JSON; a reader never sees half of it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(path.suffix + ".part")
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        """Writes JSON, to standard output if the path is "-"."""
+        json_file.save(self, path)
 
 
 def from_json(document: Any) -> GpuRecord:  # noqa: ANN401 - what json.loads gives

@@ -1,5 +1,6 @@
 """A GPU record as a table for people."""
 
+from rich.console import Console
 from rich.table import Table
 
 from braid.bench.gpu_record import GpuRecord, GpuResult, Run
@@ -89,9 +90,9 @@ def title(record: GpuRecord) -> str:
     )
 
 
-def show(record: GpuRecord) -> None:
+def show(record: GpuRecord, out: Console | None = None) -> None:
     """Prints the tables: everybody's best beside braid, then braid's own variants."""
-    out = console()
+    out = out or console()
     table = Table(title=title(record), title_justify="left")
     table.add_column("op")
     for name in (*_COLUMNS, *_REST):
@@ -101,7 +102,7 @@ def show(record: GpuRecord) -> None:
             *_row(result, record), style="red" if any(r.wrong for r in result.runs) else None
         )
     out.print(table)
-    _show_everybody(record)
+    _show_everybody(record, out)
     for result in record.results:
         for run in result.runs:
             names = {f"rank {i}": us for i, us in enumerate(run.by_rank_us)}
@@ -112,9 +113,8 @@ def show(record: GpuRecord) -> None:
         out.print(f"{repeat.what}: {repeat.calls} calls, {repeat.different} with other bits")
 
 
-def _show_everybody(record: GpuRecord) -> None:
+def _show_everybody(record: GpuRecord, out: Console) -> None:
     """A line per case: all medians."""
-    out = console()
     for result in record.results:
         times = ", ".join(
             f"{run.who} {run.median_us:,.1f}" + (f" WRONG {run.wrong}" if run.wrong else "")

@@ -20,7 +20,6 @@ def same_bits(comm: braid.Comm, crew: Crew, device: torch.device, calls: int) ->
     generator = torch.Generator(device=device).manual_seed(_SEED + comm.rank)
     send = torch.randn(_ELEMENTS, generator=generator, device=device)
     first, again = torch.empty_like(send), torch.empty_like(send)
-    tuned = comm._host_share(gpu, "all_reduce")
     shares = random.Random(_SEED)  # noqa: S311 - the same on every rank
     comm.all_reduce(send, out=first)
     different = torch.zeros((), dtype=torch.int64, device=device)
@@ -28,8 +27,7 @@ def same_bits(comm: braid.Comm, crew: Crew, device: torch.device, calls: int) ->
         comm._force_host_share(gpu, "all_reduce", shares.choice((0.0, shares.random() * 0.3)))
         comm.all_reduce(send, out=again)
         different += (again.view(torch.int32) != first.view(torch.int32)).any()
-    if tuned is not None:
-        comm._force_host_share(gpu, "all_reduce", tuned)
+    comm._force_host_share(gpu, "all_reduce", None)
     return Repeats(
         f"all_reduce of {_ELEMENTS} random floats, random share over the host link",
         calls,

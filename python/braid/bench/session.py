@@ -12,6 +12,7 @@ from time import monotonic
 import torch
 
 import braid
+from braid import json_file
 from braid.bench import gpu_table
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
@@ -122,7 +123,7 @@ class Session:
     def _say_who(self, comm: braid.Comm, roster: Roster) -> None:
         if comm.rank != 0:
             return
-        out = console()
+        out = console(self._request.json_path)
         in_force = facts.variables()
         if not any(name.startswith("BRAID_") for name in in_force):
             out.print("in force: no BRAID_ variable")
@@ -132,8 +133,9 @@ class Session:
             out.print(f"without {name}: {why}", soft_wrap=True, markup=False)
 
     def _save(self, comm: braid.Comm, roster: Roster) -> None:
-        if comm.rank == 0 and self._request.json_path:
-            self._record(roster).save(self._request.json_path)
+        path = self._request.json_path
+        if comm.rank == 0 and path and path != json_file.STDOUT:
+            self._record(roster).save(path)
 
     def _record(self, roster: Roster) -> GpuRecord:
         return make_record(
@@ -149,12 +151,14 @@ class Session:
     def _show(self, rank: int, roster: Roster) -> None:
         if rank != 0:
             return
-        out = console()
+        out = console(self._request.json_path)
         self.record = made = self._record(roster)
         if not self._request.quiet:
-            gpu_table.show(made)
+            gpu_table.show(made, out)
         for words, why in self._skipped.items():
             out.print(f"without {words}: {why}", soft_wrap=True)
+        if self._request.json_path == json_file.STDOUT:
+            made.save(json_file.STDOUT)
         if self._request.json_path:
             out.print(f"record  {self._request.json_path}")
         if self._request.svg_path and self.results:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from braid import json_file
 from braid.bench import flexlink, gpu_record, gpu_table
 from braid.bench.command import Asked, Refused, start
 from braid.bench.figure import Row
@@ -62,6 +63,8 @@ def beside(path: Path, ranks: int, suffix: str = "") -> Path:
 def run(asked: Asked, count: int) -> int:
     """Launches, tables, the figures. 0 unless a byte was wrong or a launch failed."""
     request_of(asked)  # wrong arguments are found before anything starts
+    if asked.json_path == json_file.STDOUT:
+        raise Refused("--json -: a suite writes several records; name a file")
     base = asked.json_path or _FOLDER / f"{asked.suite}.json"
     counts = rank_counts(asked.ranks, count)
     budget_s = (asked.time_budget_s or _BUDGET_S) / len(counts)

@@ -3,6 +3,8 @@
 The work is in the other files of this folder.
 """
 
+import importlib
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,8 +13,8 @@ from typing import Annotated
 import typer
 
 import braid
-from braid.cli import collectives, plan, report, topo
-from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli import report
+from braid.cli.checks import check_ranks, fail, inside_launch, our_op, sizes_of, words
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
@@ -20,14 +22,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(topo.app, name="topo")
-app.add_typer(plan.app, name="plan")
-app.add_typer(collectives.app, name="bench")
+GROUPS = {"topo": "braid.cli.topo", "plan": "braid.cli.plan", "bench": "braid.cli.collectives"}
+"""Commands with commands of their own: each is loaded when it, or the list of all, is asked for."""
+_loaded: set[str] = set()
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes to start on this machine.")]
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Example: braid run -n 4 train.py --epochs 3. Exit code: that of the first rank that"
+    " failed, 2 for bad input.",
+)
 def run(
     target: Annotated[
         list[str], typer.Argument(help="script.py, or a program, and its arguments.")
@@ -47,7 +55,10 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
+@app.command(
+    epilog="Example: braid demo --device cpu --out demo. Times in us, bandwidths in GB/s = 1e9"
+    " bytes per second; OUT/demo.json is the record. Exit code 0 fine, 1 wrong bytes, 2 bad input."
+)
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the record and the plot.")] = Path(
         "build/demo"
@@ -72,20 +83,21 @@ def demo(
     raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
 
-@app.command()
+@app.command(
+    epilog="Example: braid explain all_reduce 64MiB -n 4 --json. Times in us, rates in GB/s = 1e9"
+    " bytes per second. Exit code 0 fine, 2 bad input."
+)
 def explain(
     op: Annotated[str, typer.Argument(help="all_gather, all_reduce, ...")],
     size: Annotated[str, typer.Argument(help="Bytes, such as 64MiB.")],
     ranks: Ranks = 4,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say how a call would be cut over the links of this machine."""
     nbytes = sizes_of(size)[0]
     words(op, "ops")
     if not inside_launch():
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
-    import json
-
     with braid.init() as comm:
         explanation = comm.explain(op, nbytes)
         if comm.rank == 0:
@@ -93,32 +105,46 @@ def explain(
         comm.barrier()
 
 
-@app.command()
-def options() -> None:
+@app.command(
+    epilog="Example: braid options --json. Units are in the defaults, such as 30s or 4MiB."
+    " Exit code 0."
+)
+def options(as_json: AsJson = False) -> None:
     """List every BRAID_ option: type, default, meaning."""
     from braid import _braid
 
-    for name, kind, default, text in _braid.options():
+    rows = _braid.options()
+    if as_json:
+        fields = ("name", "type", "default", "meaning")
+        print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows], indent=1))
+        return
+    for name, kind, default, text in rows:
         print(f"{name}  {kind}, default {default or 'empty'}\n    {text}")
 
 
-@app.command()
-def nccl_env() -> None:
+@app.command(
+    epilog="Example: env $(braid nccl-env) torchrun train.py. Exit code 2: built without it."
+)
+def nccl_env(as_json: AsJson = False) -> None:
     """Print the line that puts braid in NCCL's place: env $(braid nccl-env) torchrun train.py."""
     from braid.cli import nccl
 
     path = nccl.library()
     if path is None:
         fail(f"nccl-env: {nccl.FILE} is not beside the package")
-    print(f"LD_PRELOAD={nccl.preload(path)}")
+    found = {"LD_PRELOAD": nccl.preload(path)}
+    print(json.dumps(found) if as_json else f"LD_PRELOAD={found['LD_PRELOAD']}")
 
 
-@app.command()
-def nccl_check() -> None:
+@app.command(
+    epilog="Example: braid nccl-check --json. Exit code 0 fine or nothing to try it on, 1 the test"
+    " on GPUs failed, 2 built without the drop-in."
+)
+def nccl_check(as_json: AsJson = False) -> None:
     """Say what the drop-in for NCCL finds here, and try it on the GPUs: half a minute."""
     from braid.cli import nccl
 
-    raise typer.Exit(nccl.check())
+    raise typer.Exit(nccl.check(as_json))
 
 
 app.command(epilog=report.EPILOG)(report.report)
@@ -134,8 +160,38 @@ def top(
         raise typer.Exit(0)
 
 
+def load_groups(words_given: list[str]) -> None:
+    """Adds the group that is asked for, none for a command without one; all of them where the list
+    of all is asked for, or a shell wants completions.
+    """
+    asked = words_given[0] if words_given else ""
+    wanted = list(GROUPS)
+    if not any(name.endswith("_COMPLETE") for name in os.environ):
+        wanted = [asked] if asked in GROUPS else [] if asked in _plain_commands() else wanted
+    for name in wanted:
+        if name not in _loaded:
+            _loaded.add(name)
+            app.add_typer(importlib.import_module(GROUPS[name]).app, name=name)
+
+
+def _plain_commands() -> set[str]:
+    names = (
+        each.name or getattr(each.callback, "__name__", "") for each in app.registered_commands
+    )
+    return {name.replace("_", "-") for name in names}
+
+
+def _take_nccl_words(line: list[str]) -> None:
+    """`braid bench all_reduce_perf -b 8`, as who knows nccl-tests writes it: --ops all_reduce."""
+    operations = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
+    if line[1:2] == ["bench"] and len(line) > 2 and our_op(line[2]) in operations:
+        line[2:3] = ["--ops", our_op(line[2])]
+
+
 def main() -> None:
     """The entry point: braid's own errors become one line and exit code 1 or 2."""
+    _take_nccl_words(sys.argv)
+    load_groups(sys.argv[1:])
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
         app(prog_name="braid")

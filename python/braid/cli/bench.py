@@ -191,7 +191,7 @@ def make_record(
 def _publish(settings: Settings, record: Record) -> None:
     from braid.cli import plot, table
 
-    out = table.console()
+    out = table.console(settings.json_path)
     table.show(record, out)
     if settings.json_path:
         record.save(settings.json_path)

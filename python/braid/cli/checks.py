@@ -28,11 +28,25 @@ def inside_launch() -> bool:
     return "RANK" in os.environ or "SLURM_PROCID" in os.environ
 
 
+NCCL_DTYPES = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}
+"""nccl-tests' names of types, and ours."""
+_NCCL_OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+_NCCL_OPS["reducescatter"] = "reduce_scatter"
+
+
+def our_op(name: str) -> str:
+    """nccl-tests' and others' names of operations as ours: "all_reduce_perf", "allreduce"."""
+    plain = name.removesuffix("_perf").replace("-", "_")
+    return _NCCL_OPS.get(plain.replace("_", ""), plain)
+
+
 def words(text: str, option: str) -> list[str]:
     """A comma list of operations, types or reductions."""
     from braid.cli.cases import DTYPES, OPS, REDOPS
 
     allowed = {"ops": OPS, "dtype": DTYPES, "op": REDOPS}[option]
+    if option == "ops":
+        text = ",".join(our_op(word.strip()) for word in text.split(","))
     try:
         return sizes.parse_words(text, allowed, option)
     except ValueError as error:

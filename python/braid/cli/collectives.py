@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from braid.cli import compare, probe_calls, probe_lanes
-from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli import compare, probe_block, probe_calls, probe_lanes
+from braid.cli import probe_options as options
+from braid.cli.checks import NCCL_DTYPES, check_ranks, fail, inside_launch, sizes_of, words
 from braid.cli.launch import launch
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 probe_lanes.register(app)
 probe_calls.register(app)
+probe_block.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)
@@ -23,7 +25,8 @@ _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is writte
 @app.callback(
     invoke_without_command=True,
     epilog="Example: braid bench --ops all_reduce --sizes 1KiB:64MiB:x4 --json new.json."
-    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction.",
+    " Sizes in KiB, MiB, GiB; times in us; GB/s = 1e9 bytes per second in one direction."
+    " Exit code 0 fine, 1 wrong bytes, 2 bad input, 130 after Ctrl-C.",
 )
 def bench(
     ctx: typer.Context,
@@ -71,7 +74,9 @@ def bench(
     time_budget: Annotated[float, typer.Option(help="Seconds for all cases; 0: 60 or more.")] = 0.0,
     timeout: Annotated[str, typer.Option(help="Deadline of every wait, such as 30s.")] = "",
     tune: Annotated[str, typer.Option(help="Measure the links at start: auto, off, force.")] = "",
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the record here.")] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
+    ] = None,
     svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
     commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,
@@ -92,6 +97,7 @@ def bench(
     if sizes_text and (begin or end):
         fail("bench: --sizes and -b, -e say the same; write one of them")
     sizes_text = sizes_text or _range_text(begin, end, factor)
+    dtype = NCCL_DTYPES.get(dtype, dtype)
     chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
     asked = Asked(
         device=device,
@@ -141,6 +147,8 @@ def bench(
     )
     if inside_launch():
         raise typer.Exit(run_rank(settings))
+    if (why := options.why_cpus(device)) and not asked.host_only:
+        print(why, file=sys.stderr, flush=True)
     command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
     raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
 

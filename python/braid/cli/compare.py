@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from braid.probe.compare import Row
 
 
-def parse_tolerance(text: str) -> float:
+def parse_tolerance(text: str, option: str = "bench compare: --tolerance") -> float:
     """ "5%" or "0.05"."""
     try:
         part = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         part = -1.0
     if not 0 <= part < 1:
-        raise InvalidArgument(
-            f"bench compare: --tolerance: '{text}' is none; write 5% or 0.05, below 100%"
-        )
+        raise InvalidArgument(f"{option}: '{text}' is none; write 5% or 0.05, below 100%")
     return part
 
 

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TextIO
 
 KILL_AFTER_S = 2.0
 _POLL_S = 0.02
@@ -69,8 +70,10 @@ def _die_with_launcher() -> None:
 class Job:
     """The processes of one launch."""
 
-    def __init__(self, command: Sequence[str], ranks: int, grace_s: float) -> None:
-        self._grace_s = grace_s
+    def __init__(
+        self, command: Sequence[str], ranks: int, grace_s: float, output: TextIO | None
+    ) -> None:
+        self._grace_s, self._output = grace_s, output
         self._end_at: float | None = None  # when patience with the remaining ranks ends
         self._was_terminated = False
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -82,12 +85,14 @@ class Job:
             self._signal_all(signal.SIGKILL)
             raise
 
-    @staticmethod
-    def _start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: Sequence[str], environment: Mapping[str, str]
+    ) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
+            stdout=self._output,
             process_group=0,
             preexec_fn=_die_with_launcher,
         )
@@ -162,12 +167,15 @@ def _forwarding(job: Job) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def launch(command: Sequence[str], ranks: int, *, grace_s: float = 5.0) -> int:
-    """Runs `command` as `ranks` processes and returns the exit code of the whole.
+def launch(
+    command: Sequence[str], ranks: int, *, grace_s: float = 5.0, output: TextIO | None = None
+) -> int:
+    """Runs `command` as `ranks` processes and returns the exit code of the whole. What they print
+    goes to `output`, or where this process prints.
 
     OSError when it cannot start.
     """
-    job = Job(command, ranks, grace_s)
+    job = Job(command, ranks, grace_s, output)
     with _forwarding(job) as seen:
         code = job.wait()
     return 128 + seen[0] if seen else code

@@ -2,12 +2,13 @@
 
 import ctypes
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 import braid
 from braid.cli.launch import launch
@@ -58,13 +59,23 @@ def real_version(path: Path) -> str:
     return asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else "no answer"
 
 
-def _facts(path: Path) -> Iterator[str]:
-    yield f"drop-in         {path}"
+def _several_gpus() -> str:
+    """What becomes of communicators of which one process has more than one GPU."""
+    text = os.environ.get("BRAID_NCCL_SHARED", "off").lower()
+    if text in ("on", "1", "true", "yes"):
+        return "of one process: taken over (BRAID_NCCL_SHARED=on)"
+    return "of one process: left to NCCL (BRAID_NCCL_SHARED=off); one process per GPU is taken over"
+
+
+def _facts(path: Path) -> dict[str, str]:
     core = path.with_name("libbraid-nccl-core.so")
-    yield f"core            {core if core.is_file() else 'MISSING: everything goes to NCCL'}"
-    yield f"the real NCCL   {real_version(path)}"
-    switch = os.environ.get("BRAID_NCCL", "on")
-    yield f"BRAID_NCCL      {switch}"
+    return {
+        "drop-in": str(path),
+        "core": str(core) if core.is_file() else "MISSING: everything goes to NCCL",
+        "the real NCCL": real_version(path),
+        "BRAID_NCCL": os.environ.get("BRAID_NCCL", "on"),
+        "several GPUs": _several_gpus(),
+    }
 
 
 def num_gpus() -> int:
@@ -76,25 +87,35 @@ def num_gpus() -> int:
     return int(torch.cuda.device_count())
 
 
-def check() -> int:
+def check(as_json: bool = False) -> int:
     """Says what is in place and tries it; the exit code of the whole."""
     path = library()
     if path is None:
-        print(f"braid: {FILE} is not beside the package: this installation was built without it")
+        print(
+            f"braid: nccl-check: {FILE} is not beside the package: built without it",
+            file=sys.stderr,
+        )
         return 2
-    began = time.monotonic()
-    for line in _facts(path):
-        print(line)
+    facts = _facts(path)
+    if not as_json:
+        for name, text in facts.items():
+            print(f"{name:15} {text}", flush=True)
+    code, facts["self-test"] = _self_test(path, sys.stderr if as_json else None)
+    print(json.dumps(facts, indent=1) if as_json else f"self-test       {facts['self-test']}")
+    return code
+
+
+def _self_test(path: Path, output: TextIO | None) -> tuple[int, str]:
+    """Exit code and words; what ranks print goes to `output`, standard output if None."""
     ranks = min(num_gpus(), _MOST_RANKS)
     if ranks < 2:
         why = "there is no torch" if not has_torch() else f"torch sees {ranks} GPUs, two are needed"
-        print(f"self-test       skipped: {why}; what a GPU is not needed for is in place")
-        return 0
+        return 0, f"skipped: {why}; what a GPU is not needed for is in place"
+    began = time.monotonic()
     os.environ["LD_PRELOAD"] = preload(path)
-    code = launch([sys.executable, "-m", "braid.cli.nccl_rank"], ranks)
+    code = launch([sys.executable, "-m", "braid.cli.nccl_rank"], ranks, output=output)
     verdict = "passed" if code == 0 else f"FAILED with code {code}"
-    print(f"self-test       {verdict} on {ranks} GPUs in {time.monotonic() - began:.0f} s")
-    return code
+    return code, f"{verdict} on {ranks} GPUs in {time.monotonic() - began:.0f} s"
 
 
 def counts(loaded: ctypes.CDLL) -> tuple[list[int], list[int]]:

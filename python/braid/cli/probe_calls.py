@@ -53,7 +53,7 @@ def latency(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.latency(team, players, call, messages)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"op": call.op, "bytes": str(nbytes), "messages": str(messages), "dtype": kind}
     _go("latency", count, ranks, against, links, output, make, call_kinds.gain, said)
 
@@ -88,7 +88,7 @@ def overlap(
     def make(team: "Team", players: "Sequence[Player]", worker: "Worker") -> "list[Job]":
         return call_kinds.overlap(team, players, call, worker)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"op": call.op, "bytes": str(nbytes), "dtype": kind}
     _go("overlap", count, ranks, against, links, output, make, call_kinds.hidden, said)
 
@@ -119,7 +119,7 @@ def replay(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.replay(team, players, calls)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     said = {"trace": trace.name, "calls": str(len(calls))}
     _go("replay", count, ranks, against, links, output, make, call_kinds.to_first, said)
 
@@ -137,7 +137,8 @@ def _within(option: str, value: int, least: int, most: int) -> None:
         raise options.fail(f"{option}: asked for {value:,}, it must be from {least:,} to {most:,}")
 
 
-def _baseline(text: str, gpu_count: int) -> str:
+def baseline(text: str, gpu_count: int) -> str:
+    """The library beside braid, checked."""
     allowed = ("nccl", "none") if gpu_count else ("gloo", "none")
     if text and text not in allowed:
         raise options.fail(f"--against: '{text}' is no baseline here; write {' or '.join(allowed)}")
@@ -158,7 +159,7 @@ def _go(
     said: dict[str, str],
 ) -> None:
     """Starts the ranks, or is one of them."""
-    baseline = _baseline(against, count)
+    beside = baseline(against, count)
     if links:
         options.words(links, options.LINKS, "--links", "link")
     if not options.inside_launch():
@@ -170,8 +171,8 @@ def _go(
     raise typer.Exit(
         run_rank(
             Asked(
-                kind, bool(count), baseline, output, make, figures,
-                {**said, "against": baseline}, comm_options,
+                kind, bool(count), beside, output, make, figures,
+                {**said, "against": beside}, comm_options,
             )
         )
     )  # fmt: skip

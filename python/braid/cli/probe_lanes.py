@@ -36,7 +36,7 @@ def p2p(
     from braid.probe import outliers, pairs
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     chosen = options.words(links, options.LINKS, "--links", "link")
     if not 0 < pair_timeout <= 3600:
         raise options.fail(f"--pair-timeout: asked for {pair_timeout:g} s, it must be 0 to 3600 s")
@@ -110,7 +110,7 @@ def host(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     found = options.gpus(device, 1)
     default = "64KiB,1MiB,16MiB" + (",256MiB" if found else "")
     chosen = options.sizes_of(windows or default, "--windows")
@@ -141,7 +141,7 @@ def interference(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     chosen = options.words(links, options.LINKS, "--links", "link")
     found = options.gpus(device, 1)
     if not found and len(chosen) < 2:
@@ -182,7 +182,7 @@ def engine(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device)
     page_sizes = options.sizes_of(pages, "--pages")
     nbytes = options.size(total, "--total")
     found = options.gpus(device, 1)

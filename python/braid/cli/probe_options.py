@@ -17,7 +17,9 @@ Device = Annotated[str, typer.Option(help="auto: GPUs if there are enough; gpu, 
 Ranks = Annotated[int, typer.Option("--ranks", "-n", help="Processes or GPUs; 0: as many as fit.")]
 Samples = Annotated[int, typer.Option(help="Samples per case, at most.")]
 Budget = Annotated[float, typer.Option("--time-budget", help="Seconds for all cases together.")]
-JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the record here.")]
+JsonPath = Annotated[
+    Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
+]
 SvgPath = Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table.")]
 Links = Annotated[str, typer.Option(help="CPUs: links to use, a list of shm, staged, rdma.")]
@@ -34,7 +36,12 @@ def fail(words: str) -> InvalidArgument:
 
 
 def output(
-    samples: int, budget_s: float, json_path: Path | None, svg_path: Path | None, quiet: bool
+    samples: int,
+    budget_s: float,
+    json_path: Path | None,
+    svg_path: Path | None,
+    quiet: bool,
+    device: str,
 ) -> "Output":
     """Checked."""
     from braid.probe.publish import Output
@@ -45,7 +52,7 @@ def output(
         raise fail(f"--time-budget: asked for {budget_s:g} s, it must be above 0 s")
     if svg_path and svg_path.suffix not in (".svg", ".png", ".pdf"):
         raise fail(f"--svg: '{svg_path.name}' is no .svg, .png or .pdf")
-    return Output(samples, budget_s, json_path, svg_path, quiet)
+    return Output(samples, budget_s, json_path, svg_path, quiet, why_cpus(device))
 
 
 def size(text: str, option: str) -> int:
@@ -87,6 +94,17 @@ def gpus(device: str, least: int) -> int:
         why = found.why_none or f"this machine has {found.count}, and {least} are needed"
         raise fail(f"--device: GPUs were asked for, but {why}")
     return 0
+
+
+def why_cpus(device: str) -> str:
+    """A line for people who may have expected GPUs; "" for those who asked for CPUs."""
+    from braid.bench import gpus as machine
+
+    if device != "auto":
+        return ""
+    found = machine.find()
+    why = found.why_none or f"this machine has {found.count} GPU"
+    return f"braid: between CPUs: {why}; --device gpu insists"
 
 
 def count(ranks: int, default: int, least: int, most: int) -> int:

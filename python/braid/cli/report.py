@@ -3,16 +3,26 @@
 Exit codes: 0 fine, 2 wrong arguments, or a file that cannot be read.
 """
 
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from braid.errors import InvalidArgument
 
+if TYPE_CHECKING:
+    from braid.report.plan import Plan
+    from braid.report.probes import Probed
+    from braid.report.runs import Run
+    from braid.topo.document import Document
+
 EPILOG = (
     "Example: braid report --from topo.json --model llama3-70b --out report.html"
     " records/gpu_large_2.json. Bandwidths are GB/s = 1e9 bytes per second in one direction."
+    " Exit code 0 fine, 2 bad input."
 )
 
 
@@ -33,6 +43,9 @@ def report(
     peak_tflops: Annotated[
         float, typer.Option(help="Peak of one GPU, dense TFLOP/s; 0: by its name.")
     ] = 0.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Say what was written as JSON, braid.report/1.")
+    ] = False,
 ) -> None:
     """Write one page: the machine, its warnings, bandwidth curves, shares, a plan, provenance."""
     from braid.report import plan
@@ -52,8 +65,28 @@ def report(
     measured = [rate for path in records or [] for rate in rates_for(machine, path)]
     whole = document(machine, measured)
     asked = plan.Asked(model, tokens, tp, mfu, peak_tflops)
-    _write(out, page(whole, runs, plan.plans(asked, whole, records or []) if model else ()))
-    print(f"braid: wrote {out}")
+    found = plan.plans(asked, whole, records or []) if model else []
+    _write(out, page(whole, runs, found))
+    if as_json:
+        print(json.dumps(_said(out, whole, runs, found), indent=1))
+    else:
+        print(f"braid: wrote {out}")
+
+
+def _said(
+    out: Path, whole: "Document", runs: "Sequence[Run | Probed]", found: "Sequence[Plan]"
+) -> dict[str, Any]:
+    """What is on the page, for programs."""
+    verdicts = [asdict(verdict) for verdict in whole.derived.verdicts]
+    plans = [{"with": one.title, **one.answer.document()} for one in found]
+    return {
+        "schema": "braid.report/1",
+        "page": str(out),
+        "machine": whole.machine.name,
+        "records": [{"path": one.path, "title": one.title, **one.facts} for one in runs],
+        "verdicts": verdicts,
+        "plans": plans,
+    }
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,8 +1,11 @@
 """A record as a table for people."""
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.table import Table
 
+from braid import json_file
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.record import Record, Result
@@ -10,10 +13,13 @@ from braid.record import Record, Result
 _PLAIN_WIDTH = 170  # of lines when the output is no terminal, so that no column is cut
 
 
-def console() -> Console:
-    """Standard output; wide when it is a file or a pipe."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=_PLAIN_WIDTH)
+def console(json_path: Path | None = None) -> Console:
+    """Standard output, or standard error when a record goes to the former; wide when it is a file
+    or a pipe.
+    """
+    beside = json_path == json_file.STDOUT
+    out = Console(highlight=False, stderr=beside)
+    return out if out.is_terminal else Console(highlight=False, stderr=beside, width=_PLAIN_WIDTH)
 
 
 def _links_text(result: Result) -> list[str]:
@@ -44,7 +50,8 @@ def title(record: Record) -> str:
     first = record.results[0]
     paced = "links PACED, rates are the experiment's; " if record.paced else ""
     what = "medians of the slowest rank; bandwidths in GB/s"
-    return f"{record.ranks} ranks, {first.dtype}; {paced}{what}"
+    gain = "; gain: baseline's time by braid's" if any(r.baseline for r in record.results) else ""
+    return f"{record.ranks} ranks, {first.dtype}; {paced}{what}{gain}"
 
 
 def show(record: Record, out: Console) -> None:

@@ -50,6 +50,9 @@ def topo(
         str, typer.Option(help="The GPUs' model, where the source does not tell: h100, mi300x.")
     ] = "",
     words: Annotated[str, typer.Option(help="The matrix's words: nvidia or nccl.")] = "nvidia",
+    matrix_only: Annotated[
+        bool, typer.Option("-m", help="As nvidia-smi topo -m: the matrix alone.")
+    ] = False,
     show: Annotated[str, typer.Option(help="Comma list of matrix,tree,rates,verdicts.")] = "all",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, braid.topo/1.")] = False,
     svg: Annotated[Path | None, typer.Option(help="Draw the machine here.")] = None,
@@ -62,7 +65,7 @@ def topo(
     from braid.topo.document import document, to_json
     from braid.topo.measured import rates_for
 
-    views = _views(show)
+    views = ["matrix"] if matrix_only else _views(show)
     vocabulary = _vocabulary(words)
     machine = _machine(from_path, gpu)
     whole = document(machine, rates_for(machine, record) if record else [])
@@ -139,11 +142,17 @@ def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> 
     parts = {
         "matrix": lambda: matrix.lines(whole.machine, vocabulary),
         "tree": lambda: tree.lines(whole.machine),
-        "rates": lambda: tables.rate_lines(whole.derived.links),
-        "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts),
+        "rates": lambda: tables.rate_lines(whole.derived.links) or _no_rates(whole),
+        "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts) or ["no warnings"],
     }
     blocks = [parts[view]() for view in views]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def _no_rates(whole: "Document") -> list[str]:
+    if not whole.machine.gpus:
+        return []
+    return ["No link's rate is known: the source tells neither lanes nor GPUs; try --gpu h100"]
 
 
 def _write(path: Path, text: str) -> None:

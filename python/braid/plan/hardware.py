@@ -100,16 +100,20 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Hardware:
-    """By name. PlanError with the nearest one else."""
+    """By name, or by its beginning where that is one machine's: "h200". PlanError with the nearest
+    one else.
+    """
     table = shipped.table("hardware")
-    if name.lower() not in table:
+    begun = [full for full in table if full.startswith(f"{name.lower()}-")]
+    found = name.lower() if name.lower() in table else begun[0] if len(begun) == 1 else ""
+    if not found:
         raise unknown("hardware", name, table)
-    row = table[name.lower()]
+    row = table[found]
     return Hardware(
-        name=name.lower(),
+        name=found,
         title=row["title"],
         gpus_per_node=row["gpus_per_node"],
-        paths=tuple(_path(name.lower(), path, link) for path, link in row["paths"].items()),
+        paths=tuple(_path(found, path, link) for path, link in row["paths"].items()),
         peak_tflops=row["peak_tflops"],
         memory_gb=row["memory_gb"],
         peak_origin=shipped.source(row["source"]),

@@ -1,16 +1,17 @@
 """Saved measurements as curves: records of `braid bench` on CPUs and on GPUs.
 
-Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json) and its
-older form braid.gpu/1. A record has times of several contestants; `who` chooses one. Calls in a
-CUDA graph and eager ones are curves of their own: what they cost besides the bytes differs.
+Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json), its
+older form braid.gpu/1, and tables of nccl-tests (braid.saved). A record has times of several
+contestants; `who` chooses one. Calls in a CUDA graph and eager ones are curves of their own: what
+they cost besides the bytes differs.
 """
 
-import json
 import pathlib
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
 
+from braid import saved
 from braid.plan import hardware
 from braid.plan.basis import Basis
 from braid.plan.curve import Curve
@@ -27,13 +28,13 @@ Points = dict[tuple[str, int, str], dict[int, float]]
 
 
 def load(path: pathlib.Path) -> Json:
-    """A JSON file with a schema. PlanError else."""
+    """A file with a schema, or of nccl-tests. PlanError else."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = saved.load(path)
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise PlanError(f"{path}: not JSON: {error!s:.100}") from error
+    except ValueError as error:
+        raise PlanError(f"{path}: {error!s:.200}") from error
     if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
         raise PlanError(f"{path}: no record: it has no schema")
     return document
@@ -45,6 +46,7 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
     if schema not in _READERS:
         raise PlanError(f"{origin}: schema {schema:.40}; braid reads {', '.join(_READERS)}")
     try:
+        _one_host(document, origin)
         points: Points = {}
         every = _number("ranks", document["ranks"], _MOST_RANKS)
         for op, mode, name, nbytes, us in _READERS[schema](document):
@@ -57,6 +59,15 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
         ]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise PlanError(f"{origin}: not a whole record: {error!s:.200}") from error
+
+
+def _one_host(document: Json, origin: str) -> None:
+    """Times over several hosts are no times of a node's links."""
+    hosts = (document.get("host") or {}).get("num_hosts", 1)
+    if hosts != 1:
+        raise PlanError(
+            f"{origin}: measured over {hosts!r:.10} hosts; give one node's, and --nodes"
+        )
 
 
 def _number(what: str, value: Json, most: int) -> int:

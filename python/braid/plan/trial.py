@@ -35,8 +35,8 @@ def published(number: str) -> tuple[Report, int]:
 
 def left_out(curves: Sequence[Curve], first: int, who: str) -> Report:
     """Every second inner point, predicted from its neighbours."""
-    if first not in (1, 2):
-        raise PlanError(f"--first: asked for {first}, it is 1 or 2")
+    if first not in (0, 1, 2):
+        raise PlanError(f"--first: asked for {first}, it is 1, 2, or 0 for both in turn")
     omissions = [each for curve in curves for each in leave_out(curve, first)]
     if not omissions:
         raise PlanError("validate: no operation has three sizes or more")
@@ -49,7 +49,7 @@ def left_out(curves: Sequence[Curve], first: int, who: str) -> Report:
         cells = {
             "bytes": Quantity(each.nbytes, "B", Basis.EXACT, ""),
             "measured": Quantity(each.measured_us, "us", Basis.MEASURED, "median"),
-            "predicted": Quantity(each.predicted_us, "us", Basis.ASSUMED, "log-log"),
+            "predicted": Quantity(each.predicted_us, "us", Basis.ASSUMED, "neighbours"),
             "error": Quantity(each.error, "part", Basis.EXACT, ""),
         }
         answer.rows.append(Row(f"{each.op}, {each.ranks} ranks", cells))

@@ -3,12 +3,12 @@
 Cases are joined by name. A case is slower when its median time grew by more than the tolerance.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from braid import saved
 from braid.errors import InvalidArgument
 from braid.typed_json import Json
 
@@ -57,11 +57,11 @@ class Row:
 def load(path: Path) -> Saved:
     """Reads a record of any form. InvalidArgument, in one line, when it is none."""
     try:
-        document: Json = json.loads(path.read_bytes())
+        document: Json = saved.load(path)
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path}: no JSON: {error!s:.100}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path}: {error!s:.200}") from error
     schema = str(document.get("schema")) if isinstance(document, dict) else ""
     if schema not in _READERS:
         raise InvalidArgument(

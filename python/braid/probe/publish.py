@@ -1,10 +1,12 @@
 """From jobs to a record, a table and a picture. Rank 0 alone prints and writes."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from braid import json_file
 from braid.bench.interrupt import Interrupt
 from braid.cli import facts
 from braid.cli.progress import Reporter
@@ -24,6 +26,8 @@ class Output:
     json_path: Path | None = None
     svg_path: Path | None = None
     quiet: bool = False
+    why_cpus: str = ""
+    """Said before a run between CPUs."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +50,17 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
     """Does the jobs and publishes. `agree` makes all ranks stop alike. The exit code: 1 when a
     byte was wrong or a case did not come back, 130 after Ctrl-C; what was measured is kept.
     """
+    if run.rank == 0 and not run.device and run.output.why_cpus:
+        print(run.output.why_cpus, file=sys.stderr, flush=True)  # noqa: T201
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         output = run.output
         effort = Effort(output.samples, output.budget_s, 1, lambda: agree(stop.came))
         runner = Runner(effort, reporter)
 
         def save() -> None:
-            if run.rank == 0 and output.json_path:
-                _record(run, runner).save(output.json_path)
+            path = output.json_path
+            if run.rank == 0 and path and path != json_file.STDOUT:
+                _record(run, runner).save(path)
 
         runner.run(run.jobs, save)
     record = _record(run, runner)
@@ -103,7 +110,7 @@ def _show(record: ProbeRecord, output: Output) -> None:
     from braid.cli.table import console
     from braid.probe import picture, table
 
-    out = console()
+    out = console(output.json_path)
     if not output.quiet:
         table.show(record, out)
     if output.json_path:

@@ -7,10 +7,11 @@ are in the names: _us microseconds, _gbps 1e9 bytes per second in one direction.
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from braid import json_file
 from braid.record import Host, schema_of
 from braid.typed_json import Json, build
 
@@ -84,11 +85,8 @@ class ProbeRecord:
     """Why the run ended before its last case; "" when it did not."""
 
     def save(self, path: Path) -> None:
-        """Writes JSON; a reader never sees half of it."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(path.suffix + ".part")
-        part.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        part.replace(path)
+        """Writes JSON, to standard output if the path is "-"."""
+        json_file.save(self, path)
 
     @property
     def is_bad(self) -> bool:

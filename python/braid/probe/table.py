@@ -10,7 +10,13 @@ from braid.probe.outliers import stragglers
 from braid.probe.record import ProbeRecord, Series
 
 _STYLES = {"ok": "", "slow": "yellow", "fast": "cyan", "unsupported": "dim"}
-_MARKS = {"slow": "-", "fast": "+", "wrong data": "!", "hang": "hang", "failed": "!"}
+MARKS = {"slow": "-", "fast": "+", "wrong data": "!", "hang": "hang", "failed": "!"}
+_FIGURES = {
+    "engine": " times as long as in one piece",
+    "interference": " of its bandwidth alone",
+    "latency": " times the bandwidth",
+}
+"""What a figure of a kind counts, where its name does not say."""
 LEGEND = "- slower, + faster than 3 % from the median of its matrix; ! wrong data or failed"
 
 
@@ -71,7 +77,7 @@ def by_number(name: str) -> tuple[str, int]:
 def _cell(one: Series | None, is_latency: bool) -> str:
     if one is None:
         return ""
-    mark = _MARKS.get(one.verdict, "")
+    mark = MARKS.get(one.verdict, "")
     if one.times is None:
         return mark or one.verdict
     number = one.times.p50_us if is_latency else one.gbps or 0.0
@@ -106,7 +112,7 @@ def _rate(gbps: float | None) -> str:
 def remarks(record: ProbeRecord) -> Iterator[str]:
     """What follows, who holds the others up, what went wrong."""
     for name, value in record.figures.items():
-        yield f"{name}: {value:.4g}"
+        yield f"{name}: {_figure(name, value)}{_FIGURES.get(record.kind, '')}"
     for one in record.series:
         for name in stragglers(one.by_rank_us):
             yield f"{one.group} {one.case}: {name} is late, {one.by_rank_us[name]:,.1f} us"
@@ -115,6 +121,13 @@ def remarks(record: ProbeRecord) -> Iterator[str]:
     yield f"{len(record.series)} cases, {wrong} wrong bytes"
     if record.stopped:
         yield f"stopped: {record.stopped}"
+
+
+def _figure(name: str, value: float) -> str:
+    """Errors in percent, with their sign."""
+    if name.endswith(": error"):
+        return f"{value:+.1%}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def _note(one: Series) -> str:

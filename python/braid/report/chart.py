@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from braid.report import palette
 from braid.topo.show.markup import clean, hover
 
 _WIDTH, _HEIGHT = 460, 250
@@ -17,8 +18,12 @@ class Line:
 
     name: str
     style: str
-    """CSS classes: "c0" to "c5" for the colour, "graph" for dashes."""
+    """CSS classes of palette.rules() for the colour, "graph" for dashes."""
     points: list[tuple[float, float]]
+    mark: int = 0
+    """Of palette.MARKS."""
+    record: str = ""
+    """Said with every point, if any."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +115,8 @@ class _Chart:
             yield f'<path class="curve {line.style}" d="M{path}"/>'
         for (x, y), (nbytes, value) in zip(places, line.points, strict=True):
             said = f"{line.name}, {_size(nbytes)}: {_short(value)}"
-            yield (
-                f'<circle class="dot {line.style}" cx="{x}" cy="{y}" r="3">{hover(said)}</circle>'
-            )
+            said += f" ({line.record})" if line.record else ""
+            yield palette.mark(line.mark, x, y, line.style, hover(said))
 
 
 def _short(value: float) -> str:

@@ -1,41 +1,33 @@
 """What was measured, as figures: curves or bars, shares, and every number in a table.
 
-Classes in the markup are those of page.py's style and of colours().
+Classes in the markup are those of page.py's style and of palette.rules().
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.cli.sizes import format_size
-from braid.report import chart
+from braid.report import chart, palette
 from braid.report.runs import Curve, Run, Share
 from braid.topo.document import Document
 from braid.topo.show import html
 from braid.topo.show.markup import clean
 from braid.topo.tables import model_known
 
-_COLOURS = ("#12609c", "#c46a00", "#3b7d4f", "#8250a8", "#b3343a", "#66707a")
-_DARK = ("#6db1ea", "#f2a65a", "#7fc795", "#c39ae0", "#f08a8f", "#a9b4bf")
 _FIRST = ("braid", "nccl", "gloo")  # colours stay theirs from page to page
 
-Styles = dict[tuple[str, str], str]
-"""Contestant and mode -> CSS classes."""
+
+@dataclass(frozen=True)
+class Style:
+    """How a contestant looks."""
+
+    classes: str
+    """CSS: its colour, and "graph" for dashes."""
+    mark: int
 
 
-def colours() -> str:
-    """Rules for both themes."""
-
-    def rules(palette: Sequence[str]) -> str:
-        parts = (
-            f".curve.c{i}{{stroke:{c}}}.dot.c{i}{{fill:{c}}}.share .c{i}{{background:{c}}}"
-            for i, c in enumerate(palette)
-        )
-        return "".join(parts)
-
-    dark = (
-        f"@media screen and (prefers-color-scheme:dark){{{rules(_DARK)}.share span{{color:#111}}}}"
-    )
-    return rules(_COLOURS) + dark
+Styles = dict[tuple[str, str], Style]
+"""By contestant and mode."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +39,13 @@ class Group:
 
     @property
     def curves(self) -> list[Curve]:
-        """Of all runs; one contestant's of several records are separate lines."""
-        return [curve for run in self.runs for curve in run.curves]
+        """Of all runs; one contestant's of several records are separate lines, named by them."""
+        several = len(self.runs) > 1
+        return [
+            replace(curve, record=run.path if several else "")
+            for run in self.runs
+            for curve in run.curves
+        ]
 
     @property
     def shares(self) -> list[Share]:
@@ -82,7 +79,7 @@ def _styles(curves: Sequence[Curve]) -> Styles:
     who.sort(key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST))
     found = {(c.who, c.mode): who.index(c.who) for c in curves}
     return {
-        key: f"c{place % len(_COLOURS)}{' graph' if key[1] else ''}"
+        key: Style(f"{palette.colour(place)}{' graph' if key[1] else ''}", palette.mark_at(place))
         for key, place in sorted(found.items(), key=lambda item: (item[1], item[0][1]))
     }
 
@@ -93,8 +90,9 @@ def _label(who: str, mode: str) -> str:
 
 def _key(styles: Styles) -> str:
     items = (
-        f'<li><svg viewBox="0 0 32 12" aria-hidden="true"><path class="curve {style}" d="M0 6H32"/>'
-        f"</svg>{clean(_label(*key))}</li>"
+        '<li><svg viewBox="0 0 32 12" aria-hidden="true">'
+        f'<path class="curve {style.classes}" d="M0 6H32"/>'
+        f"{palette.mark(style.mark, 16, 6, style.classes, '')}</svg>{clean(_label(*key))}</li>"
         for key, style in styles.items()
     )
     return f'<ul class="key">{"".join(items)}</ul>'
@@ -116,7 +114,8 @@ def _bars(group: Group, styles: Styles) -> Iterator[str]:
     yield '<h3>Bus bandwidth, GB/s</h3><div class="wide"><table>'
     for curve, point in sorted(points, key=lambda pair: (pair[0].op, pair[0].who)):
         style = styles[curve.who, curve.mode]
-        bar = f'<span class="{style}" style="width:{point.gbps / most:.1%}">{point.gbps:.3g}</span>'
+        width = f"width:{point.gbps / most:.1%}"
+        bar = f'<span class="{style.classes}" style="{width}">{point.gbps:.3g}</span>'
         yield (
             f"<tr><td>{clean(curve.op)}</td><td>{format_size(point.nbytes)}</td>"
             f"<td>{clean(_label(curve.who, curve.mode))}</td>"
@@ -152,8 +151,10 @@ def _figure(
     lines = [
         chart.Line(
             _label(curve.who, curve.mode),
-            styles[curve.who, curve.mode],
+            styles[curve.who, curve.mode].classes,
             [(p.nbytes, p.time_us if is_time else p.gbps) for p in curve.points],
+            styles[curve.who, curve.mode].mark,
+            curve.record,
         )
         for curve in curves
     ]
@@ -163,14 +164,23 @@ def _figure(
 
 
 def _share_bars(shares: Sequence[Share]) -> Iterator[str]:
+    """A bar for each message that several links carried; the others in a sentence."""
     if not shares:
         return
     links = list(dict.fromkeys(link for share in shares for link in share.parts))
+    parted = [share for share in shares if sum(part > 0 for part in share.parts.values()) > 1]
     yield "<h3>Share of each message by link</h3>"
+    alone = len(shares) - len(parted)
+    if alone:
+        rest = f"{alone} of {len(shares)} messages" if parted else f"All {alone} messages"
+        names = _alone(shares)
+        yield f'<p class="fix">{rest} went over one link alone: {clean(names)}.</p>'
+    if not parted:
+        return
     yield '<div class="wide"><table>'
-    for share in shares:
+    for share in sorted(parted, key=lambda share: (share.op, share.nbytes)):
         spans = "".join(
-            f'<span class="c{links.index(link) % len(_COLOURS)}" style="width:{part:.1%}"'
+            f'<span class="{palette.colour(links.index(link))}" style="width:{part:.1%}"'
             f' title="{clean(link)} {part:.1%}">{clean(link)} {part:.0%}</span>'
             for link, part in share.parts.items()
             if part > 0
@@ -180,6 +190,12 @@ def _share_bars(shares: Sequence[Share]) -> Iterator[str]:
             f'<td style="width:100%"><div class="share">{spans}</div></td></tr>'
         )
     yield "</table></div>"
+
+
+def _alone(shares: Sequence[Share]) -> str:
+    """Links that carried whole messages."""
+    carried = [[link for link, part in share.parts.items() if part > 0] for share in shares]
+    return ", ".join(dict.fromkeys(links[0] for links in carried if len(links) == 1))
 
 
 def _numbers(group: Group) -> Iterator[str]:

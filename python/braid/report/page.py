@@ -4,9 +4,10 @@ from.
 
 from collections.abc import Iterator, Sequence
 
-from braid.report import plan
-from braid.report.figures import Group, colours, figures, groups
+from braid.report import palette, plan, probes
+from braid.report.figures import Group, figures, groups
 from braid.report.plan import Plan
+from braid.report.probes import Probed
 from braid.report.runs import Run
 from braid.topo.document import Document
 from braid.topo.show import html, matrix, tree, words
@@ -31,24 +32,33 @@ overflow-wrap:anywhere}
 """
 
 
-def page(whole: Document, runs: Sequence[Run], plans: Sequence[Plan] = ()) -> str:
+def page(whole: Document, records: Sequence[Run | Probed], plans: Sequence[Plan] = ()) -> str:
     """The page."""
-    return "\n".join(_lines(whole, groups(runs), plans)) + "\n"
+    runs = groups([one for one in records if isinstance(one, Run)])
+    probed = [one for one in records if isinstance(one, Probed)]
+    return "\n".join(_lines(whole, runs, probed, plans)) + "\n"
 
 
-def _lines(whole: Document, found: Sequence[Group], plans: Sequence[Plan]) -> Iterator[str]:
+def _lines(
+    whole: Document, found: Sequence[Group], probed: Sequence[Probed], plans: Sequence[Plan]
+) -> Iterator[str]:
     title = clean(words.heading(whole.machine))
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
     yield '<link rel="icon" href="data:,">'  # browsers ask for one otherwise
-    yield f"<style>{html.STYLE}{_STYLE}{colours()}</style></head><body><main><h1>{title}</h1>"
-    yield _navigation(found, bool(plans))
+    style = f"{html.STYLE}{_STYLE}{palette.rules()}{probes.STYLE}"
+    yield f"<style>{style}</style></head><body><main><h1>{title}</h1>"
+    yield _navigation(found, probed, bool(plans))
     yield f'<section id="machine"><div class="wide">{draw(whole, with_title=False)}</div>'
     yield from html.verdict_list(whole)
     yield "</section>"
     for i, group in enumerate(found):
         yield f'<section id="run{i}"><h2>{clean(group.title)}</h2>'
         yield from figures(group, whole)
+        yield "</section>"
+    for i, one in enumerate(probed):
+        yield f'<section id="probe{i}"><h2>{clean(one.title)}</h2>'
+        yield from probes.section(one)
         yield "</section>"
     if plans:
         yield '<section id="plan">'
@@ -60,14 +70,16 @@ def _lines(whole: Document, found: Sequence[Group], plans: Sequence[Plan]) -> It
     yield from _folded("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
     yield from _folded("Tree", tree.lines(whole.machine))
     yield "</section>"
-    yield from _provenance(found)
+    yield from _provenance([run for group in found for run in group.runs], probed)
     yield f"</main><footer>{html.origin(whole)}</footer></body></html>"
 
 
-def _navigation(found: Sequence[Group], has_plan: bool) -> str:
+def _navigation(found: Sequence[Group], probed: Sequence[Probed], has_plan: bool) -> str:
     links = [("machine", "machine"), *((f"run{i}", g.title) for i, g in enumerate(found))]
+    links += [(f"probe{i}", one.title.partition(":")[0]) for i, one in enumerate(probed)]
     links += [("plan", "plan")] if has_plan else []
-    links += [("links", "links"), ("provenance", "provenance")]
+    links.append(("links", "links"))
+    links += [("provenance", "provenance")] if found or probed else []
     return "<nav>" + "".join(f'<a href="#{to}">{clean(text)}</a>' for to, text in links) + "</nav>"
 
 
@@ -78,15 +90,15 @@ def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
         yield f'<div class="wide"><pre>{text}</pre></div></details>'
 
 
-def _provenance(found: Sequence[Group]) -> Iterator[str]:
-    runs = [run for group in found for run in group.runs]
-    if not runs:
+def _provenance(runs: Sequence[Run], probed: Sequence[Probed]) -> Iterator[str]:
+    tables = [*((run.path, run.facts) for run in runs), *((one.path, one.facts) for one in probed)]
+    if not tables:
         return
     yield '<section id="provenance"><h2>Provenance</h2>'
     yield "<p>Medians of the slowest rank. Bus bandwidth and bytes as nccl-tests defines them.</p>"
-    for run in runs:
-        yield f'<div class="wide"><table><caption>{clean(run.path)}</caption>'
-        for name, text in run.facts.items():
+    for path, facts in tables:
+        yield f'<div class="wide"><table><caption>{clean(path)}</caption>'
+        for name, text in facts.items():
             yield f'<tr><th>{clean(name)}</th><td class="w">{clean(text)}</td></tr>'
         yield "</table></div>"
     yield "</section>"

@@ -19,6 +19,8 @@ from braid.topo.show import html
 from braid.topo.show.markup import clean
 
 _WHO = ("braid", "nccl")
+PROBE = "braid.probe/1"
+"""Records of copies and of sequences of calls, which plan nothing."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ def _plan(title: str, asked: Asked, ranks: int, machine: Hardware) -> Plan:
 
 
 def _curves(file: Path, who: str) -> list[Curve]:
-    return records.curves(records.load(file), who, file.name)
+    document = records.load(file)
+    is_collectives = document["schema"] != PROBE
+    return records.curves(document, who, file.name) if is_collectives else []
 
 
 def section(found: Sequence[Plan]) -> Iterator[str]:

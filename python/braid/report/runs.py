@@ -4,12 +4,14 @@ Bandwidths are bus bandwidths, GB/s, and bytes are as nccl-tests counts them, wh
 own convention; results with a wrong byte are left out.
 """
 
-import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braid import saved
 from braid.errors import InvalidArgument
+from braid.report import probes
+from braid.report.probes import Probed
 from braid.typed_json import Json
 
 
@@ -31,6 +33,8 @@ class Curve:
     mode: str = ""
     """ "graph" when the calls were captured."""
     points: list[Point] = field(default_factory=list)
+    record: str = ""
+    """Where it is from, if the page has several records like it."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +62,20 @@ class Run:
     paced: bool = False
 
 
-def load(path: Path) -> Run:
-    """Reads a record. InvalidArgument, in one line, when it is none that can be drawn."""
+def load(path: Path) -> Run | Probed:
+    """Reads a record, of collectives or of `braid bench KIND`. InvalidArgument, in one line, when
+    it is none that can be drawn.
+    """
     try:
-        document: Json = json.loads(path.read_bytes())
+        document: Json = saved.load(path)
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{path}: no JSON: {error!s:.100}") from error
+    except ValueError as error:
+        raise InvalidArgument(f"{path}: {error!s:.200}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
-    read = {"braid.bench/1": _bench, "braid.gpu/1": _gpu, "braid.gpu/2": _gpu}.get(str(schema))
+    read = _READERS.get(str(schema))
     if read is None:
-        known = "braid.bench/1, braid.gpu/1 and /2"
+        known = "braid.bench/1, braid.probe/1, braid.gpu/1 and /2, and tables of nccl-tests"
         raise InvalidArgument(f"{path}: {schema!r:.40} cannot be drawn; a report takes {known}")
     try:
         return read(path.name, document)
@@ -150,6 +156,20 @@ def _gpu(name: str, document: Json) -> Run:
     cap = run.options.get("BRAID_LINK_CAP")
     title = f"{run.ranks} x {run.gpu}" + (f", links held to {cap}" if cap else "")
     return Run(name, title, run.gpu, _curves(rows), shares, facts)
+
+
+def _probe(name: str, document: Json) -> Probed:
+    from braid.probe.record import from_json
+
+    return probes.of(name, from_json(document))
+
+
+_READERS: dict[str, Callable[[str, Json], Run | Probed]] = {
+    "braid.bench/1": _bench,
+    "braid.gpu/1": _gpu,
+    "braid.gpu/2": _gpu,
+    "braid.probe/1": _probe,
+}
 
 
 def _mode(mode: str) -> str:

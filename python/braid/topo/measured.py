@@ -6,12 +6,12 @@ link counts: NCCL's all-gather inside a machine runs over NVLink alone. braid.pr
 between GPUs (p2p) and to and from the host (host).
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from braid import saved
 from braid.topo.errors import BadTopology
 from braid.topo.facts import Machine
 from braid.typed_json import Json
@@ -61,11 +61,11 @@ def _any_same(model: str, others: set[str]) -> bool:
 def load(path: Path) -> Measurement:
     """Reads a record. BadTopology, in one line, when it is none."""
     try:
-        document = json.loads(path.read_bytes())
+        document = saved.load(path)
     except OSError as error:
         raise BadTopology(f"{path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadTopology(f"{path}: no JSON: {error}") from error
+    except ValueError as error:
+        raise BadTopology(f"{path}: {error!s:.200}") from error
     schema = document.get("schema") if isinstance(document, dict) else None
     try:
         if schema == "braid.bench/1":

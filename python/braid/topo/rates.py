@@ -11,7 +11,7 @@ from typing import Literal
 from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink
 from braid.topo.look import View
 from braid.topo.measured import Measured
-from braid.topo.tables import pcie_gbps, pcie_generation, spec_for
+from braid.topo.tables import pcie_gbps, pcie_generation, pcie_of_model, pcie_speed, spec_for
 
 RateKind = Literal["nvlink", "xgmi", "c2c", "pcie", "nic", "socket"]
 Basis = Literal["specified", "assumed", "unknown"]
@@ -109,6 +109,17 @@ def _pcie(view: View, end: Gpu | Nic) -> Iterator[Rate]:
         gbps, words, address = min(found, key=lambda one: one[0])
         where = "" if address == end.pci else ", at a bridge above"
         yield _rated(Rate(end.name, CPU, "pcie", words + where, "specified"), gbps)
+    elif isinstance(end, Gpu) and not view.links_of(end.name):
+        yield from _pcie_by_model(end)
+
+
+def _pcie_by_model(gpu: Gpu) -> Iterator[Rate]:
+    """Of a GPU that is joined by PCIe alone, from a source that tells none of it."""
+    generation = pcie_of_model(gpu.model)
+    if generation:
+        name = f"PCIe {generation} x16, by the model"
+        gbps = pcie_gbps(pcie_speed(generation), 16)
+        yield _rated(Rate(gpu.name, CPU, "pcie", name, "assumed"), gbps)
 
 
 def _nic(nic: Nic) -> Iterator[Rate]:

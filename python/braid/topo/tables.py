@@ -81,6 +81,19 @@ def spec_for(gpu: Gpu, kind: GpuLinkKind) -> LinkSpec | None:
     return links_of(gpu) or (ASSUMED_NVLINK if kind == "nvlink" else None)
 
 
+# The slot that a card's data sheet names, with 16 lanes: for sources that tell no PCIe.
+_PCIE_OF_MODEL: tuple[tuple[str, int], ...] = (
+    (r"\b[PV]100\b|\bT4\b", 3),
+    (r"\bA(2|10|16|30|40|100|800|[456]000)\b|\bL(4|20|40S?)\b|\bRTX [34]0[89]0\b|\bMI2", 4),
+    (r"\bH(20|100|200|800)\b|\bB[23]00\b|\bRTX (50[89]0|PRO)\b|\bMI3", 5),
+)
+
+
+def pcie_of_model(model: str) -> int | None:
+    """The PCIe generation of a GPU by its name; None for one that is not known."""
+    return next((gen for text, gen in _PCIE_OF_MODEL if re.search(text, model, re.I)), None)
+
+
 # PCI Express base specifications: GT/s per lane -> generation, part of the bits that is payload.
 _PCIE: tuple[tuple[float, int, float], ...] = (
     (2.5, 1, 8 / 10),

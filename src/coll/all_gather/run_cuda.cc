@@ -22,11 +22,13 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         run_one_kernel(device, stream, {PacketOp::kAllGather, send, recv, block}));
     return call.end();
   }
-  const uint64_t host = host_part(device, plan::Op::kAllGather, block);
-  const uint64_t nvlink = block - host;
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
-  e.signature = signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing);
+  BRAID_ASSIGN_OR_RETURN(const uint64_t host,
+                         counted_host_part(device, plan::Op::kAllGather, block));
+  const uint64_t nvlink = block - host;
+  e.signature =
+      signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count, 0, false, host}, e.landing);
   e.bytes = nvlink;
   e.place_bytes = static_cast<uint64_t>(device.rank()) * block;
   Addresses host_places{};

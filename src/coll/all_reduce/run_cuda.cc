@@ -32,6 +32,12 @@ constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hid
 constexpr uint64_t kMostPieces = 4;
 constexpr uint64_t kLastingBlocks = 16;  // a sum has twice as long as one of reduce_scatter
 
+/// What one half of the scratch holds.
+uint64_t segment_bytes(const comm::Device& device) {
+  const uint64_t unit = static_cast<uint64_t>(device.size()) * kUnit;
+  return device.scratch_bytes() / 2 / unit * unit;
+}
+
 /// The scratch: operands of my slice, one slot per source, in its first part; others' results of a
 /// segment, laid out as the segment is, in its second.
 class AllReduce {
@@ -49,8 +55,6 @@ class AllReduce {
         signature_(signature),
         n_(static_cast<uint64_t>(device.size())) {}
 
-  uint64_t segment_bytes() const { return device_.scratch_bytes() / 2 / (n_ * kUnit) * n_ * kUnit; }
-
   /// All-reduces send[begin, begin + bytes) into recv: the end of it over the host link, all else
   /// over NVLink.
   Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
@@ -65,6 +69,7 @@ class AllReduce {
     const uint64_t pieces = num_pieces_of(slice_);
     piece_ = round_up((slice_ + pieces - 1) / pieces, kUnit);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(run_host_part(host));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
@@ -83,6 +88,7 @@ class AllReduce {
       if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(p * piece_));
     }
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     if (is_registered()) return device_.barrier(stream_, kSegmentChannel, signature_);
     return device_.after(stream_, copies_);
@@ -134,7 +140,9 @@ class AllReduce {
         sum(device_, ring,
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
             {dtype_, op_, most_blocks_}));
-    return device_.send_over_host(ring, all_to_everyone(device_, results[me], results, slice));
+    BRAID_RETURN_IF_ERROR(
+        device_.send_over_host(ring, all_to_everyone(device_, results[me], results, slice)));
+    return device_.note(comm::Moment::kHostDone, ring);
   }
 
   Status push_operands(uint64_t at) {
@@ -202,11 +210,13 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
+  const uint64_t segment = segment_bytes(device);
+  BRAID_ASSIGN_OR_RETURN(const uint64_t host,
+                         counted_host_part(device, plan::Op::kAllReduce, std::min(segment, bytes)));
   AllReduce run(device, stream, dtype, op, landing,
-                signature_of({plan::Op::kAllReduce, dtype, op, count}, landing));
-  for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += run.segment_bytes())
-    BRAID_RETURN_IF_ERROR(
-        run.run_segment(send, recv, begin, std::min(run.segment_bytes(), bytes - begin)));
+                signature_of({plan::Op::kAllReduce, dtype, op, count, 0, false, host}, landing));
+  for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += segment)
+    BRAID_RETURN_IF_ERROR(run.run_segment(send, recv, begin, std::min(segment, bytes - begin)));
   return call.end();
 }
 

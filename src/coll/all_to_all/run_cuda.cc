@@ -23,10 +23,13 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   if (!in_place) {
     BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
   }
-  const uint64_t host = in_place ? 0 : host_part(device, plan::Op::kAllToAll, block);
+  uint64_t host = 0;
+  if (!in_place) {
+    BRAID_ASSIGN_OR_RETURN(host, counted_host_part(device, plan::Op::kAllToAll, block));
+  }
   const uint64_t nvlink = block - host;
   e.signature =
-      signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count, 0, in_place}, e.landing);
+      signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count, 0, in_place, host}, e.landing);
   e.bytes = n > 1 ? nvlink : 0;
   e.place_bytes = offset_of(device.rank());
   Addresses host_sources{}, host_places{};

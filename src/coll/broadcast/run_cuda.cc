@@ -50,10 +50,12 @@ class Broadcast {
     begin_ = begin;
     bytes_ = bytes - host;
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(send_host_part(host));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(run_stages());
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
     if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kCopies)));
     return is_registered() ? device_.barrier(stream_, kStepsChannel, signature_) : Status();
@@ -79,8 +81,9 @@ class Broadcast {
     Addresses destinations{};
     if (device_.rank() != root_) destinations[static_cast<size_t>(root_)] = end;
     BRAID_RETURN_IF_ERROR(device_.after(ring, stream_));
-    return device_.send_over_host(
-        ring, all_to_everyone(device_, device_.rank() == root_ ? end : 0, destinations, host));
+    BRAID_RETURN_IF_ERROR(device_.send_over_host(
+        ring, all_to_everyone(device_, device_.rank() == root_ ? end : 0, destinations, host)));
+    return device_.note(comm::Moment::kHostDone, ring);
   }
   Status run_stages() {
     const sys::Stream side = device_.side(comm::Device::kSums);
@@ -154,10 +157,12 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(buf, bytes));
-  Broadcast run(device, stream, root, landing,
-                signature_of({plan::Op::kBroadcast, dtype, RedOp::kSum, count, root}, landing));
   const uint64_t segment = landing.window != nullptr ? std::max<uint64_t>(bytes, 1)
                                                      : device.scratch_bytes() / kUnit * kUnit;
+  BRAID_ASSIGN_OR_RETURN(const uint64_t host,
+                         counted_host_part(device, plan::Op::kBroadcast, std::min(segment, bytes)));
+  const Meaning meaning{plan::Op::kBroadcast, dtype, RedOp::kSum, count, root, false, host};
+  Broadcast run(device, stream, root, landing, signature_of(meaning, landing));
   for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += segment)
     BRAID_RETURN_IF_ERROR(run.run_segment(buf, begin, std::min(segment, bytes - begin)));
   return call.end();

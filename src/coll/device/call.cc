@@ -13,6 +13,15 @@ uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ (hash >> 29);
 }
 
+bool can_use_host(uint64_t block_bytes) {
+  return block_bytes >= kHostFromBytes && block_bytes % 16 == 0;
+}
+
+// Operands of sums wait in a quarter of the scratch.
+uint64_t most_host_bytes(const comm::Device& device) {
+  return device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
+}
+
 void add_flow(pcie::Flows& flows, const pcie::Flow& flow) { flows.flow[flows.num_flows++] = flow; }
 
 }  // namespace
@@ -24,6 +33,7 @@ uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing) {
   hash = mix(hash, meaning.count);
   hash = mix(hash, static_cast<uint64_t>(meaning.root));
   hash = mix(hash, meaning.is_in_place ? 1 : 0);
+  hash = mix(hash, meaning.host_bytes);
   hash = mix(hash, landing.window != nullptr ? 1 : 0);
   return mix(hash, landing.offset_bytes);
 }
@@ -36,6 +46,8 @@ Result<sys::Stream> Call::fork(comm::Device::Side side) {
 }
 
 Status Call::end() {
+  if (is_forked_[comm::Device::kHost])
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kHostDone, device_.side(comm::Device::kHost)));
   for (size_t i = 0; i < is_forked_.size(); ++i)
     if (is_forked_[i])
       BRAID_RETURN_IF_ERROR(
@@ -45,12 +57,16 @@ Status Call::end() {
 }
 
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
-  if (block_bytes < kHostFromBytes || block_bytes % 16 != 0) return 0;
+  if (!can_use_host(block_bytes)) return 0;
   const auto wanted = static_cast<uint64_t>(static_cast<double>(block_bytes) *
-                                            device.host_share(op).at(block_bytes));
-  // Operands of sums wait in a quarter of the scratch.
-  const uint64_t most = device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
-  return std::min(wanted, most) / kUnit * kUnit;
+                                            device.host_parts(op, block_bytes) / plan::kWhole);
+  return std::min(wanted, most_host_bytes(device)) / kUnit * kUnit;
+}
+
+Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  if (can_use_host(block_bytes))
+    BRAID_RETURN_IF_ERROR(device.count_call(op, block_bytes, most_host_bytes(device)));
+  return host_part(device, op, block_bytes);
 }
 
 pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,

@@ -19,6 +19,7 @@ struct Meaning {
   uint64_t count = 0;
   int root = 0;
   bool is_in_place = false;
+  uint64_t host_bytes = 0;  // of its first part: ranks that cut blocks elsewhere must not go on
 };
 uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
 
@@ -56,6 +57,9 @@ inline constexpr uint64_t kUnit = 256;
 /// message is too small to gain. Depends on nothing that ranks may have differently, such as
 /// addresses: all cut their blocks at one place.
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);
+/// The same for a call that is to be made, which stage 2 counts: once per call, with its first
+/// segment.
+Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes);
 
 /// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
 /// destinations[r].

@@ -7,7 +7,10 @@
 //          back from the next call and from Device::status().
 // Buffers  any alignment. In memory that was registered, at the same offset on all ranks, results
 //          are written in place by the peers; elsewhere they go through scratch.
-// Graphs   may be captured; a replay counts its own epochs.
+// Graphs   may be captured; a replay counts its own epochs. A graph keeps the share of the PCIe
+// link
+//          that held when it was captured: all ranks capture a call at the same place among their
+//          eager ones.
 #pragma once
 
 #include <cstdint>

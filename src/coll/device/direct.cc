@@ -1,5 +1,10 @@
 #include "coll/device/direct.h"
 
+#include <algorithm>
+
+#include <algorithm>
+#include <cstdlib>
+#include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"
 
@@ -15,20 +20,34 @@ namespace braid::coll::device {
 
 namespace {
 
-Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call, uint32_t shared_bytes) {
+  const auto copies = [&](const char* name) {
+    return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
+  };
   switch (call.op) {
-    case PacketOp::kAllGather:
-      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_all_gather");
-    case PacketOp::kAllToAll:
-      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_all_to_all");
-    case PacketOp::kBroadcast:
-      return device.kernel(kernels::direct_copies_fatbin(), "braid_direct_broadcast");
+    case PacketOp::kAllGather: return copies("braid_direct_all_gather");
+    case PacketOp::kAllToAll: return copies("braid_direct_all_to_all");
+    case PacketOp::kBroadcast: return copies("braid_direct_broadcast");
     case PacketOp::kAllReduce:
     case PacketOp::kReduceScatter: break;
   }
   return device.kernel(
       is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
-      direct_reduce_kernel_name(call.dtype, call.redop));
+      direct_reduce_kernel_name(call.dtype, call.redop), shared_bytes);
+}
+
+/// What the kernels may have, in bulk or not: it is allowed once, when a kernel is first used.
+uint32_t bulk_shared_bytes(const comm::Device& device) {
+  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
+  return has_room ? kBulkSharedBytes : 0;
+}
+
+/// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
+bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
+  constexpr uint64_t kUnit = 16;
+  const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
+  return bulk_shared_bytes(device) != 0 && call.send % kUnit == 0 &&
+         (!has_blocks || call.bytes % kUnit == 0);
 }
 
 }  // namespace
@@ -46,12 +65,14 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
 }
 
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return fits_packets(device, op, bytes) || fits_direct(device, op, bytes);
+  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes) ||
+         fits_direct(device, op, bytes);
 }
 
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {
-  return fits_packets(device, call.op, call.bytes) ? run_packets(device, stream, call)
-                                                   : run_direct(device, stream, call);
+  if (fits_packets(device, call.op, call.bytes)) return run_packets(device, stream, call);
+  if (fits_lines(device, call.op, call.bytes)) return run_lines(device, stream, call);
+  return run_direct(device, stream, call);
 }
 
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {
@@ -66,9 +87,14 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.bytes = call.bytes;
   args.root = call.root;
   args.shape = direct_shape(call.op, call.bytes, device.size());
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, kernel_of(device, call));
-  return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, 0}, stream,
-                     args);
+  args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
+  if (args.uses_bulk != 0)
+    args.shape.push_blocks = std::min(args.shape.push_blocks, kMostBulkBlocks);
+  const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
+                         kernel_of(device, call, bulk_shared_bytes(device)));
+  return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, shared_bytes},
+                     stream, args);
 }
 
 }  // namespace braid::coll::device

@@ -16,7 +16,7 @@ uint64_t direct_area_for(const Config& config, int num_ranks);
 /// Whether a call may go this way; alike on all ranks.
 bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes);
 
-/// Whether a call goes by one kernel, of packets or direct; alike on all ranks.
+/// Whether a call goes by one kernel, of packets, lines or direct; alike on all ranks.
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
 /// Enqueues it.
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);

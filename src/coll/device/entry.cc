@@ -4,6 +4,7 @@
 #include <mutex>
 
 #include "coll/device/direct.h"
+#include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
@@ -15,7 +16,7 @@ namespace {
 
 comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
   const uint64_t direct_bytes = direct_area_for(config, num_ranks);
-  return {packet_area_for(config, num_ranks), direct_bytes,
+  return {packet_area_for(config, num_ranks), line_area_for(config, num_ranks), direct_bytes,
           std::min(direct_bytes, kDirectFlagBytes)};
 }
 
@@ -27,8 +28,10 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off")
+    // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus())
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
+    BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);
   }

@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
+#include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
@@ -27,6 +28,7 @@ PacketOp packet_op(plan::Op op) {
 Path path_of(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
   if (device.size() == 1) return Path::kNone;
   if (fits_packets(device, packet_op(op), block_bytes)) return Path::kPackets;
+  if (fits_lines(device, packet_op(op), block_bytes)) return Path::kLines;
   return fits_direct(device, packet_op(op), block_bytes) ? Path::kDirect : Path::kCopyEngines;
 }
 
@@ -34,6 +36,7 @@ const char* name_of(Path path) {
   switch (path) {
     case Path::kNone: return "none";
     case Path::kPackets: return "packets";
+    case Path::kLines: return "lines";
     case Path::kDirect: return "direct";
     case Path::kCopyEngines: break;
   }
@@ -44,10 +47,27 @@ const char* meaning_of(Path path) {
   switch (path) {
     case Path::kNone: return "one rank: nothing is sent";
     case Path::kPackets: return "one kernel, 8 bytes and a number in every 16, without a barrier";
+    case Path::kLines: return "one kernel, 120 bytes and a number in every 128, without a barrier";
     case Path::kDirect: return "one kernel whose blocks store into the peers' memory";
     case Path::kCopyEngines: break;
   }
   return "copy engines between barriers on the stream";
+}
+
+void add_balance(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
+  e.tuned_share = device.host_share(e.op).at(block_bytes);
+  const auto summary = device.balance_summary();
+  e.is_balanced = summary.has_value();
+  if (!summary) return;
+  e.windows = summary->windows;
+  for (const comm::ShareTable::Moved& moved : summary->moved)
+    if (moved.key == comm::share_key(e.op, block_bytes)) e.moves = moved.moves;
+}
+
+std::string balance_words(const Explanation& e) {
+  if (!e.is_balanced) return "  shares stay as tuned: balancing is off\n";
+  return fmt::format("  pcie was tuned to {:.1f} %, and moved {} times since ({} windows)\n",
+                     100 * e.tuned_share, e.moves, e.windows);
 }
 
 constexpr const char* kNoRdma = "there is no rdma lane for GPU memory yet";
@@ -70,7 +90,10 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 path_of(device, op, block),
                 0,
                 device.link_cap_gbps(),
-                device.scratch_bytes()};
+                device.scratch_bytes(),
+                0,
+                false};
+  add_balance(device, block, e);
   if (e.path == Path::kCopyEngines && block > 0)
     e.host_share = static_cast<double>(host_part(device, op, block)) / static_cast<double>(block);
   return e;
@@ -87,6 +110,7 @@ std::string to_words(const Explanation& e) {
                            : "");
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
   words += fmt::format("  rdma   off: {}\n", kNoRdma);
+  if (e.path == Path::kCopyEngines) words += balance_words(e);
   if (e.path == Path::kCopyEngines)
     words += fmt::format(
         "  registered results are written in place, others go through {} of "
@@ -99,9 +123,11 @@ std::string to_json(const Explanation& e) {
   return fmt::format(R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
                      R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
                      R"({{"name":"pcie","state":"up","share":{}}},)"
-                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}]}})",
+                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}],)"
+                     R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
-                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma);
+                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma,
+                     e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

@@ -10,7 +10,7 @@
 
 namespace braid::coll::device {
 
-enum class Path { kNone, kPackets, kDirect, kCopyEngines };
+enum class Path { kNone, kPackets, kLines, kDirect, kCopyEngines };
 
 struct Explanation {
   plan::Op op;
@@ -21,13 +21,18 @@ struct Explanation {
   double host_share;       // of a message by copy engines
   double link_cap_gbps;    // 0: not held
   uint64_t scratch_bytes;  // where unregistered results land
+  double tuned_share;      // what tuning found for the host link
+  bool is_balanced;        // whether the share follows what calls measure
+  uint64_t windows = 0;    // of the balancer, over all operations and sizes
+  uint64_t moves = 0;      // of this operation and size
 };
 
 /// For the comm's GPU. invalid_argument before the first call on GPU memory, which chooses it.
 /// Threads: as the comm's calls.
 Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes);
 
-/// One short paragraph; and an object with path, links [{name, share, state, why}], gpu, ranks.
+/// One short paragraph; and an object with path, links [{name, share, state, why}], gpu, ranks,
+/// balance {on, tuned_share, windows, moves}.
 std::string to_words(const Explanation& explanation);
 std::string to_json(const Explanation& explanation);
 

@@ -37,6 +37,7 @@ class Rounds {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(push(0, 0, e_.bytes));
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
     return device_.barrier(stream_, kStartChannel, e_.signature);
   }
 
@@ -55,6 +56,7 @@ class Rounds {
       BRAID_ASSIGN_OR_RETURN(landed_[round % num_slots_], device_.mark(side_));
       BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, side_));
     return device_.after(stream_, side_);
   }
 
@@ -124,6 +126,7 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
                   const std::function<Status(sys::Stream, const Piece&)>& finish) {
   Rounds rounds(device, stream, exchange);
   BRAID_RETURN_IF_ERROR(device.barrier(stream, kStartChannel, exchange.signature));
+  BRAID_RETURN_IF_ERROR(device.note(comm::Moment::kStart, stream));
   BRAID_RETURN_IF_ERROR(started());
   return exchange.landing.window != nullptr ? rounds.run_in_place()
                                             : rounds.run_through_scratch(finish);

@@ -2,10 +2,10 @@
 // flags, and too small for copy engines, which cost tens of microseconds before the first byte.
 //
 // A message is cut into slots, one per pair of ranks and region, and a slot into chunks. A block
-// writes a chunk into a peer's area by plain 16-byte stores, many in flight, then the chunk's flag,
-// with release order; the peer waits for the flag, with acquire order, and copies the chunk out of
-// its area or sums it from there. Three kinds of blocks work side by side, so that NVLink is busy
-// while chunks that have arrived are taken out:
+// writes a chunk into a peer's area by plain 16-byte stores, many in flight, or by bulk copies
+// (push.cuh), then the chunk's flag, with release order; the peer waits for the flag, with acquire
+// order, and copies the chunk out of its area or sums it from there. Three kinds of blocks work
+// side by side, so that NVLink is busy while chunks that have arrived are taken out:
 //
 //   push    send operands or blocks to the peers' region 0                     wait for nothing
 //   turn    sum the operands of a chunk, or take the root's; in two shots      wait for pushes
@@ -23,7 +23,8 @@
 //          replayed graph goes on counting. Even and odd epochs use different halves of the data.
 //
 // Nothing tears: a chunk is read after an acquire that saw its epoch or a later one. The flag was
-//   released after a barrier of the block that wrote the chunk. A later epoch in the flag is of a
+//   released after a barrier of the block that wrote the chunk, or by the lane that saw its bulk
+//   copies complete. A later epoch in the flag is of a
 //   later kernel of the same source, which began after that of this call had ended: its release
 //   covers this call's chunk too, and its data is in the other half (two epochs on it cannot be, by
 //   the next paragraph).
@@ -274,45 +275,6 @@ __device__ __forceinline__ const char* sent(const DirectCall& call, uint64_t off
 }
 __device__ __forceinline__ char* received(const DirectCall& call, uint64_t offset_bytes) {
   return static_cast<char*>(call.args.recv) + offset_bytes;
-}
-
-/// All of send to everyone. Flags our own reading as well.
-__device__ __forceinline__ void push_to_all(const DirectCall& call, const Duty& duty) {
-  __shared__ Targets targets;
-  uint64_t step = 0;
-#pragma unroll 1
-  for (uint64_t c = duty.index; c < call.args.shape.num_chunks; c += duty.count, ++step) {
-    const Span chunk = call.chunk_of(c, call.args.bytes);
-    const int turn = static_cast<int>(threadIdx.x) + 1;
-    if (turn < call.size())
-      targets.to[turn - 1] = call.slot(call.peer(turn), 0, call.rank()) + chunk.begin;
-    if (threadIdx.x == 0) targets.count = call.num_peers();
-    __syncthreads();
-    spread_chunk(targets, sent(call, chunk.begin), chunk.bytes);
-    __syncthreads();
-    const int to = told_by_this_thread(step);
-    if (to >= 0 && to < call.size()) tell(call, to, 0, c);
-  }
-}
-
-/// Part t of send to peer t; part_of(t) says where it is.
-template <typename PartOf>
-__device__ __forceinline__ void push_to_each(const DirectCall& call, const Duty& duty,
-                                             const PartOf& part_of) {
-  const auto num_peers = static_cast<uint64_t>(call.num_peers());
-  const uint64_t units = call.args.shape.num_chunks * num_peers;
-  uint64_t step = 0;
-#pragma unroll 1
-  for (uint64_t unit = duty.index; unit < units; unit += duty.count, ++step) {
-    const uint64_t c = unit / num_peers;
-    const int to = call.peer(static_cast<int>(unit % num_peers) + 1);
-    const Span part = part_of(to);
-    const Span chunk = call.chunk_of(c, part.bytes);
-    copy_chunk(call.slot(to, 0, call.rank()) + chunk.begin, sent(call, part.begin + chunk.begin),
-               chunk.bytes);
-    __syncthreads();
-    if (told_by_this_thread(step) == 0) tell(call, to, 0, c);
-  }
 }
 
 /// What every peer but `but` sent into the region, to where part_of(peer) is in recv. False: gave

@@ -1,5 +1,5 @@
 // All-gather, all-to-all and broadcast by direct kernels (direct.cuh).
-#include "coll/direct/direct.cuh"
+#include "coll/direct/push.cuh"
 
 namespace braid::coll::device {
 

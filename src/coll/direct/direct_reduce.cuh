@@ -2,7 +2,7 @@
 // kernels, a chunk a time: in rank order, this rank's own operand where it is.
 #pragma once
 
-#include "coll/direct/direct.cuh"
+#include "coll/direct/push.cuh"
 
 namespace braid::coll::device {
 

@@ -61,6 +61,11 @@ struct Call {
     const int next = rank() + turn;
     return next < size() ? next : next - size();
   }
+  /// Who sends to us in that turn.
+  __device__ int source(int turn) const {
+    const int before = rank() - turn;
+    return before < 0 ? before + size() : before;
+  }
 };
 
 /// The epoch after `epoch`: flags are never 0, and epochs that follow each other use both halves.

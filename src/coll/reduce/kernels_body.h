@@ -151,6 +151,8 @@ Kernel whole_kernel(RedOp op) {
   return nullptr;
 }
 
+// NOLINTNEXTLINE(misc-definitions-in-headers): each of the three files has its own, in its
+// namespace
 Kernel find_kernel(Dtype dtype, RedOp op) noexcept {
   switch (dtype) {
     case Dtype::kInt8: return whole_kernel<int8_t, uint8_t>(op);

@@ -60,8 +60,8 @@ Isa best_isa() noexcept {
 }
 
 Isa chosen_isa() noexcept {
-  static const Isa isa = best_isa();
-  return isa;
+  static const Isa kIsa = best_isa();
+  return kIsa;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@ struct Row {
   Dtype dtype;
   const char* reduce[5];  // in the order of RedOp
   const char* packets[5];
+  const char* lines[5];
   const char* direct[5];
 };
 
@@ -17,7 +18,7 @@ struct Row {
    "braid_" family "_" dtype "_avg"}
 #define BRAID_ROW(dtype, name)                                                     \
   {Dtype::dtype, BRAID_NAMES("reduce", name), BRAID_NAMES("packets_reduce", name), \
-   BRAID_NAMES("direct_reduce", name)}
+   BRAID_NAMES("lines_reduce", name), BRAID_NAMES("direct_reduce", name)}
 
 constexpr Row kRows[] = {
     BRAID_ROW(kInt8, "int8"),
@@ -52,6 +53,11 @@ const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
 const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
   const Row* row = find(dtype);
   return row && is_valid(op) ? row->packets[static_cast<int>(op)] : nullptr;
+}
+
+const char* line_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
+  const Row* row = find(dtype);
+  return row && is_valid(op) ? row->lines[static_cast<int>(op)] : nullptr;
 }
 
 const char* direct_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {

@@ -12,6 +12,10 @@ const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
 /// outside the enums.
 const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
 
+/// "braid_lines_reduce_<dtype>_<op>", the entry that takes PacketArgs (lines.h); nullptr outside
+/// the enums.
+const char* line_reduce_kernel_name(Dtype dtype, RedOp op) noexcept;
+
 /// "braid_direct_reduce_<dtype>_<op>", the entry that takes DirectArgs (direct.h); nullptr outside
 /// the enums.
 const char* direct_reduce_kernel_name(Dtype dtype, RedOp op) noexcept;

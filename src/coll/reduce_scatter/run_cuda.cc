@@ -21,10 +21,13 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
         run_one_kernel(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
-  const uint64_t host = n > 1 ? host_part(device, plan::Op::kReduceScatter, block) : 0;
+  uint64_t host = 0;
+  if (n > 1) {
+    BRAID_ASSIGN_OR_RETURN(host, counted_host_part(device, plan::Op::kReduceScatter, block));
+  }
   const uint64_t nvlink = block - host;
   Exchange e;
-  e.signature = signature_of({plan::Op::kReduceScatter, dtype, op, count}, {});
+  e.signature = signature_of({plan::Op::kReduceScatter, dtype, op, count, 0, false, host}, {});
   e.bytes = nvlink;
   e.reserved_bytes = static_cast<uint64_t>(n) * host;
   const sys::DevicePtr reserved =

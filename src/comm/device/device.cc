@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "comm/device/nvlinks.h"
 #include "comm/device/trouble.h"
 #include "sys/cuda/launch.h"
 #include "sys/cuda/owned.h"
@@ -40,6 +41,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
   BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
+  BRAID_RETURN_IF_ERROR(device->settle_lines(deadline));
   device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
   return device;
 }
@@ -56,6 +58,7 @@ Status Device::prepare() {
     return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
                             host_lanes_);
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
+  line_limit_ = state_.config.bytes("BRAID_GPU_LINES");
   direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
   BRAID_RETURN_IF_ERROR(check_slots());
   sum_blocks_ =
@@ -159,8 +162,9 @@ Status Device::make_arena() {
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
-                                   areas_.packet_bytes + areas_.direct_flag_bytes, {}));
+  BRAID_RETURN_IF_ERROR(
+      cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
+                 areas_.packet_bytes + areas_.line_bytes + areas_.direct_flag_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }
@@ -169,9 +173,9 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape =
-      fmt::format("{}x{},lanes:{},packets:{},direct:{},cap:{}", ring_.num_slots, ring_.slot_bytes,
-                  host_lanes_, packet_limit_, direct_limit_, link_cap_gbps_);
+  request.shape = fmt::format("{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{}",
+                              ring_.num_slots, ring_.slot_bytes, host_lanes_, packet_limit_,
+                              line_limit_, direct_limit_, link_cap_gbps_);
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -187,6 +191,19 @@ Status Device::make_ring(Deadline deadline) {
                          state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
   for (size_t r = 0; r < verdicts.size(); ++r)
     if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
+  return {};
+}
+
+// Lines must not tear (coll/lines/lines.cuh): all pairs have NVLink, or no rank uses them.
+Status Device::settle_lines(Deadline deadline) {
+  if (size() == 1) return {};
+  BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
+                         find_nvlinks(*state_.group, cuda_, ordinal_, deadline));
+  least_sms_ = links.least_sms;
+  shares_gpus_ = links.are_shared;
+  if (links.why_not.empty() || line_limit_ == 0) return {};
+  if (rank() == 0) log::info("comm", "gpu messages do not go by lines: {}", links.why_not);
+  line_limit_ = 0;
   return {};
 }
 
@@ -207,6 +224,7 @@ Device::~Device() {
   const auto scope =
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
+  balance_.reset();
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -264,13 +282,16 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) cons
 Status Device::begin(sys::Stream user) {
   BRAID_RETURN_IF_ERROR(status());
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  if (!has_last_call_) return {};
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
-  if (capture != sys::CaptureState::kNone) return {};
-  return cuda_.wait_event(user, last_call_);
+  is_captured_ = capture != sys::CaptureState::kNone;
+  return is_captured_ || !has_last_call_ ? Status() : cuda_.wait_event(user, last_call_);
 }
 
 Status Device::end(sys::Stream user) {
+  if (balance_) {
+    balance_->end_call();
+    for (std::string& line : balance_->take_log()) state_.note_event(std::move(line));
+  }
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   if (capture != sys::CaptureState::kNone) return {};
   has_last_call_ = true;
@@ -353,6 +374,24 @@ Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> co
 Status Device::hold(sys::Stream stream, uint64_t bytes) {
   const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / link_cap_gbps_);
   return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream, local_memory_ + kHoldAt, cost_ns);
+}
+
+// ---- stage 2 ----
+
+Status Device::start_balance(Deadline deadline) {
+  if (size() == 1) return {};
+  BRAID_ASSIGN_OR_RETURN(
+      balance_, HostBalance::create(*state_.group, state_.config, cuda_, shares_, deadline));
+  return {};
+}
+
+Status Device::count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes) {
+  return balance_ ? balance_->begin_call({op, bytes, most_bytes, is_captured_}) : Status();
+}
+
+std::optional<HostBalance::Summary> Device::balance_summary() const {
+  if (!balance_) return std::nullopt;
+  return balance_->summary();
 }
 
 // ---- trouble ----

@@ -32,7 +32,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "comm/device/host_share.h"
+#include "comm/device/host_balance.h"
+#include "comm/device/share_table.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
@@ -50,10 +51,11 @@ struct Landing {
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
-/// Of the areas that the kernels of packets and of direct calls write into, and how much of the
+/// Of the areas that the kernels of packets, lines and direct calls write into, and how much of the
 /// latter is flags, which begin as zeros. The same on all ranks.
 struct AreaSizes {
   uint64_t packet_bytes = 0;
+  uint64_t line_bytes = 0;
   uint64_t direct_bytes = 0;
   uint64_t direct_flag_bytes = 0;
 };
@@ -101,9 +103,20 @@ class Device {
   sys::DevicePtr packet_state() const { return local_memory_; }
   /// The largest message, as all ranks' blocks, that may go by packets.
   uint64_t packet_limit() const { return packet_limit_; }
+  /// The area for lines of `rank`, of line_bytes() bytes, all zero before the first call.
+  sys::DevicePtr lines_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
+  uint64_t line_bytes() const { return areas_.line_bytes; }
+  /// 32 zeroed bytes of this GPU's own memory for the lines' counters.
+  sys::DevicePtr line_state() const { return local_memory_ + 96; }
+  /// The largest message, as all ranks' blocks, that may go by lines; 0 where they could tear.
+  uint64_t line_limit() const { return line_limit_; }
+  /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
+  int least_sms() const { return least_sms_; }
+  /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
+  bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
-  sys::DevicePtr direct_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
+  sys::DevicePtr direct_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
   uint64_t direct_bytes() const { return areas_.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_memory_ + 32; }
@@ -131,13 +144,28 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
-  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that the host link
-  /// carries.
-  const HostShare& host_share(plan::Op op) const { return host_share_[static_cast<size_t>(op)]; }
-  void set_host_share(plan::Op op, const HostShare& share) {
-    host_share_[static_cast<size_t>(op)] = share;
-  }
+  /// Part of a block (of the whole buffer, for all-reduce and broadcast) that tuning gave to the
+  /// host link.
+  HostShare host_share(plan::Op op) const { return shares_.tuned(op); }
+  void set_host_share(plan::Op op, const HostShare& share) { shares_.set_tuned(op, share); }
   void set_host_share(plan::Op op, double of_all) { set_host_share(op, {0, 0, of_all, of_all}); }
+  /// One share that nothing moves; none: as tuned and balanced again. The same on all ranks, at the
+  /// same place among the calls.
+  void force_host_share(plan::Op op, std::optional<double> share) { shares_.force(op, share); }
+  /// What holds now, in parts of plan::kWhole.
+  uint32_t host_parts(plan::Op op, uint64_t bytes) const { return shares_.parts(op, bytes); }
+
+  // ---- stage 2 (host_balance.h) ----
+
+  /// Collective, after tuning: from now on shares follow what calls measure.
+  Status start_balance(Deadline deadline);
+  /// Of a call that may use the host link, before it asks for host_parts().
+  Status count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes);
+  Status note(Moment moment, sys::Stream stream) {
+    return balance_ ? balance_->mark(moment, stream) : Status();
+  }
+  /// Nothing when shares are not balanced. Threads: any.
+  std::optional<HostBalance::Summary> balance_summary() const;
   /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
   int host_lanes() const { return host_lanes_; }
   uint64_t sum_blocks() const { return sum_blocks_; }
@@ -177,7 +205,8 @@ class Device {
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
   uint64_t arena_bytes() const {
-    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.direct_bytes;
+    const uint64_t bytes =
+        kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes + areas_.direct_bytes;
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer
@@ -185,6 +214,7 @@ class Device {
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);
+  Status settle_lines(Deadline deadline);
   Status finish_last_call();
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
@@ -201,7 +231,9 @@ class Device {
   pcie::HostRing ring_{};
   uint64_t scratch_bytes_ = 0;
   AreaSizes areas_;
-  uint64_t packet_limit_ = 0, direct_limit_ = 0;
+  uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
+  int least_sms_ = 0;
+  bool shares_gpus_ = false;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;
@@ -218,7 +250,9 @@ class Device {
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
-  std::array<HostShare, plan::kNumOps> host_share_{};
+  bool is_captured_ = false;  // the call under way
+  ShareTable shares_;
+  std::unique_ptr<HostBalance> balance_;
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;

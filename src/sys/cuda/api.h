@@ -34,6 +34,8 @@ class Cuda {
   virtual Result<DeviceFacts> device(int device) = 0;
   /// Whether kernels and copies of `device` may reach `peer`'s memory without the host.
   virtual Result<bool> can_access_peer(int device, int peer) = 0;
+  /// Whether the link between them carries atomic operations: NVLink does, PCIe does not.
+  virtual Result<bool> has_native_atomics(int device, int peer) = 0;
   /// Makes the device's primary context, which all libraries of a process share, the calling
   /// thread's current one. The first use retains it for the life of the process.
   virtual Status use_device(int device) = 0;

@@ -85,6 +85,7 @@ struct Driver {
   Call<Bytes*, int> device_memory{library, "cuDeviceTotalMem_v2"};
   Call<int*, int, int> device_attribute{library, "cuDeviceGetAttribute"};
   Call<int*, int, int> device_peer{library, "cuDeviceCanAccessPeer"};
+  Call<int*, int, int, int> device_peer_attribute{library, "cuDeviceGetP2PAttribute"};
 
   Call<Handle*, int> context_retain{library, "cuDevicePrimaryCtxRetain"};
   Call<int> context_release{library, "cuDevicePrimaryCtxRelease_v2"};

@@ -111,6 +111,14 @@ Result<bool> FakeCuda::can_access_peer(int device, int peer) {
   return device != peer && !forbidden_peers_.contains({device, peer});
 }
 
+Result<bool> FakeCuda::has_native_atomics(int device, int peer) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("has_native_atomics"));
+  BRAID_RETURN_IF_ERROR(check_device("has_native_atomics", device));
+  BRAID_RETURN_IF_ERROR(check_device("has_native_atomics", peer));
+  return device == peer || !forbidden_peers_.contains({device, peer});
+}
+
 Status FakeCuda::use_device(int device) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin("use_device"));

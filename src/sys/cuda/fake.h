@@ -58,6 +58,7 @@ class FakeCuda : public Cuda {
   Result<int> num_devices() override;
   Result<DeviceFacts> device(int device) override;
   Result<bool> can_access_peer(int device, int peer) override;
+  Result<bool> has_native_atomics(int device, int peer) override;
   Status use_device(int device) override;
   Result<Context> current_context() override;
   Status set_current_context(Context context) override;

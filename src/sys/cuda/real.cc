@@ -115,6 +115,17 @@ Result<bool> RealCuda::can_access_peer(int device, int peer) {
   return can != 0;
 }
 
+Result<bool> RealCuda::has_native_atomics(int device, int peer) {
+  constexpr int kPeerNativeAtomics = 3;  // of CUdevice_P2PAttribute
+  BRAID_ASSIGN_OR_RETURN(const int from, device_of(device));
+  BRAID_ASSIGN_OR_RETURN(const int to, device_of(peer));
+  if (from == to) return true;
+  int has = 0;
+  BRAID_RETURN_IF_ERROR(call(driver_.device_peer_attribute, about("device {} to {}", device, peer),
+                             &has, kPeerNativeAtomics, from, to));
+  return has != 0;
+}
+
 Status RealCuda::use_device(int device) {
   BRAID_RETURN_IF_ERROR(device_of(device).status());
   const std::lock_guard lock(mutex_);

@@ -40,6 +40,7 @@ class RealCuda : public Cuda {
   Result<int> num_devices() override;
   Result<DeviceFacts> device(int device) override;
   Result<bool> can_access_peer(int device, int peer) override;
+  Result<bool> has_native_atomics(int device, int peer) override;
   Status use_device(int device) override;
   Result<Context> current_context() override;
   Status set_current_context(Context context) override;

@@ -1,11 +1,11 @@
 // Keys that cannot be guessed, and the one thing a killed process leaves behind.
-#include <signal.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>

@@ -15,10 +15,10 @@
 #include <rdma/fi_eq.h>
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -394,13 +394,16 @@ Result<std::vector<FabricInterface>> RealLibrary::interfaces(const std::string& 
 Result<FabricLibrary*> open_library() {
   // Providers size their tables for this many peers; the default of 256 costs memory that no group
   // here can use.
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): once, before the library that reads it is there
   setenv("FI_UNIVERSE_SIZE", "64", 0);
   const KeptSignals keep;
   void* library = dlopen("libfabric.so.1", RTLD_NOW | RTLD_LOCAL);
+  // NOLINTBEGIN(concurrency-mt-unsafe): glibc keeps dlerror()'s text per thread
   if (library == nullptr) return unavailable("libfabric.so.1 cannot be opened: {}", dlerror());
   Symbols symbols;
   if (!find_all(library, symbols))
     return unavailable("libfabric.so.1 lacks a function: {}", dlerror());
+  // NOLINTEND(concurrency-mt-unsafe)
   const uint32_t version = symbols.version();
   if (FI_VERSION_LT(version, kApiVersion))
     return unavailable("libfabric.so.1 is {}.{}, 1.17 or newer is needed", FI_MAJOR(version),
@@ -411,8 +414,8 @@ Result<FabricLibrary*> open_library() {
 }  // namespace
 
 Result<FabricLibrary*> real_fabric() {
-  static const Result<FabricLibrary*> library = open_library();
-  return library;
+  static const Result<FabricLibrary*> kLibrary = open_library();
+  return kLibrary;
 }
 
 }  // namespace braid::sys

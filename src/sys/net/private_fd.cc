@@ -21,7 +21,7 @@ struct Registry {
 
 // Never destroyed: descriptors may outlive static destructors.
 Registry& registry() {
-  static Registry* const one = [] {
+  static Registry* const kOne = [] {
     auto* made = new Registry;
     made->dev_null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
     ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
@@ -33,7 +33,7 @@ Registry& registry() {
                      });
     return made;
   }();
-  return *one;
+  return *kOne;
 }
 
 }  // namespace

@@ -77,8 +77,8 @@ class RealSysfs : public Sysfs {
 }  // namespace
 
 const Sysfs& real_sysfs() {
-  static const RealSysfs real;
-  return real;
+  static const RealSysfs kReal;
+  return kReal;
 }
 
 }  // namespace braid::sys

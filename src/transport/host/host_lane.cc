@@ -61,7 +61,7 @@ void HostLane::publish(int peer, const PieceTag& tag, size_t bytes, uint32_t roo
 }
 
 void HostLane::release(int src, uint32_t count) {
-  in_[static_cast<size_t>(src)]->release(count);
+  reader(src).release(count);
   doorbell_.ring(src);
 }
 
@@ -79,7 +79,7 @@ bool HostLane::progress() {
 
 bool HostLane::progress_peer(int peer) {
   RingWriter& out = writer(peer);
-  RingReader& in = *in_[static_cast<size_t>(peer)];
+  RingReader& in = reader(peer);
   const uint64_t acked = out.acked();
   const uint32_t available = in.available();
   Status status = out.poll_acks([this, peer](uint32_t room) { freed(peer, room); });

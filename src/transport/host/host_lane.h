@@ -63,9 +63,12 @@ class HostLane : public Lane {
 
   Segments& segments() { return segments_; }
   int size() const { return static_cast<int>(health_.size()); }
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): there, once open_rings() has run, for all peers
   RingWriter& writer(int peer) { return *out_[static_cast<size_t>(peer)]; }
   const RingWriter& writer(int peer) const { return *out_[static_cast<size_t>(peer)]; }
+  RingReader& reader(int src) { return *in_[static_cast<size_t>(src)]; }
   const RingReader& reader(int src) const { return *in_[static_cast<size_t>(src)]; }
+  // NOLINTEND(bugprone-unchecked-optional-access)
   /// kAccepted when every one of `peers` is healthy and has a free slot.
   PutResult can_put(PeerSet peers, size_t bytes) const;
   /// Publishes a payload that lies in `room` and wakes the peer.

@@ -108,7 +108,7 @@ class RdmaLane : public Lane {
   };
 
   struct Peer {
-    Peer(Outbox outbox, Inbox inbox) : out(std::move(outbox)), in(std::move(inbox)) {}
+    Peer(Outbox outbox, Inbox inbox) : out(outbox), in(std::move(inbox)) {}
 
     Outbox out;
     Inbox in;

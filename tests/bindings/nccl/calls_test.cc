@@ -52,6 +52,15 @@ TEST(Wanted, WhatNcclRefusesOrOnlyItKnowsIsHandedOn) {
   EXPECT_FALSE(is_wanted(all, send, 2));
 }
 
+TEST(Wanted, AMessageIsAllRanksBlocks) {
+  Call call = all_reduce(1000);
+  EXPECT_EQ(bytes_of(call, 4), 4000U);
+  call.op = Op::kAllGather;
+  EXPECT_EQ(bytes_of(call, 4), 16000U);
+  call.dtype = 8;
+  EXPECT_EQ(bytes_of(call, 4), 32000U);
+}
+
 TEST(Wanted, AddressesDecideNothing) {
   Call call = all_reduce(8);
   for (const uintptr_t address : {uintptr_t{0}, uintptr_t{1}, uintptr_t{4096}}) {

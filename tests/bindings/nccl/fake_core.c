@@ -1,5 +1,7 @@
-/* A libbraid-nccl-core.so that takes everything over and writes it down. */
+/* A libbraid-nccl-core.so that takes everything over and writes it down; with FAKE_CORE_OPENS=0 it
+ * agrees with the other ranks not to. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "bindings/nccl/core.h"
 
@@ -18,7 +20,8 @@ static int open_seat(braid_nccl_seat* seat, int rank, int num_ranks, int device,
   (void)seat;
   (void)why;
   printf("core open %d of %d on gpu %d\n", rank, num_ranks, device);
-  return 1;
+  const char* const opens = getenv("FAKE_CORE_OPENS");
+  return opens == NULL || opens[0] != '0';
 }
 static int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
   (void)seat;
@@ -35,7 +38,8 @@ static int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams,
   (void)why;
   return 0;
 }
-static int is_capturing(void* stream) {
+static int is_capturing(int device, void* stream) {
+  (void)device;
   (void)stream;
   return 0;
 }

@@ -36,29 +36,30 @@ Deadline far() { return Deadline::after_ns(20_s); }
 TEST(Roll, IsCompleteWhenAllHaveSigned) {
   const std::string key = fresh_key();
   Roll a = opened(key), b = opened(key);
-  a.sign({1, 7});
-  EXPECT_EQ(a.check(2).code(), Code::kUnsupported);
-  b.sign({2, 7});
-  EXPECT_TRUE(a.check(2).ok());
-  EXPECT_TRUE(b.check(2).ok());
-  EXPECT_FALSE(a.check(3).ok()) << "a rank of another host never signs here";
+  ASSERT_TRUE(a.sign({1, 7}).ok());
+  EXPECT_EQ(a.check(2, false).code(), Code::kUnsupported);
+  ASSERT_TRUE(b.sign({2, 7}).ok());
+  EXPECT_TRUE(a.check(2, false).ok());
+  EXPECT_TRUE(b.check(2, false).ok());
+  EXPECT_FALSE(a.check(3, false).ok()) << "a rank of another host never signs here";
   a.seal();
-  EXPECT_TRUE(b.check(2).ok()) << "the page outlives its name";
+  EXPECT_TRUE(b.check(2, false).ok()) << "the page outlives its name";
   Roll late = opened(key);
-  EXPECT_FALSE(late.check(2).ok());
+  EXPECT_FALSE(late.check(2, false).ok());
   late.seal();
 }
 
-TEST(Roll, NeedsOneGpuPerProcessAndEqualSettings) {
+TEST(Roll, SharedProcessesNeedLeaveAndSettingsMustBeEqual) {
   const std::string key = fresh_key(), other_key = fresh_key();
   Roll a = opened(key);
-  a.sign({1, 7});
-  a.sign({1, 7});
-  EXPECT_FALSE(a.check(2).ok());
+  ASSERT_TRUE(a.sign({1, 7}).ok());
+  ASSERT_TRUE(a.sign({1, 7}).ok());
+  EXPECT_FALSE(a.check(2, false).ok());
+  EXPECT_TRUE(a.check(2, true).ok());
   Roll b = opened(other_key);
-  b.sign({1, 7});
-  b.sign({2, 8});
-  EXPECT_FALSE(b.check(2).ok());
+  ASSERT_TRUE(b.sign({1, 7}).ok());
+  ASSERT_TRUE(b.sign({2, 8}).ok());
+  EXPECT_FALSE(b.check(2, true).ok());
   a.seal();
   b.seal();
 }
@@ -66,9 +67,10 @@ TEST(Roll, NeedsOneGpuPerProcessAndEqualSettings) {
 TEST(Roll, MoreRanksThanSeatsAreNeverComplete) {
   Roll roll = opened(fresh_key());
   roll.seal();
-  for (uint64_t i = 0; i < BRAID_NCCL_MOST_RANKS + 3; ++i) roll.sign({i, 7});
-  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS + 3).ok());
-  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS).ok());
+  for (uint64_t i = 0; i < BRAID_NCCL_MOST_RANKS + 3; ++i)
+    EXPECT_EQ(roll.sign({i, 7}).ok(), i < BRAID_NCCL_MOST_RANKS);
+  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS + 3, false).ok());
+  EXPECT_FALSE(roll.check(BRAID_NCCL_MOST_RANKS, false).ok());
 }
 
 TEST(Roll, OnlyTheUserMayReadIt) {
@@ -159,8 +161,8 @@ TEST(Roll, ProcessesMeet) {
   const auto play = [&](int rank) -> bool {
     auto roll = Roll::open(key);
     if (!roll.ok()) return false;
-    roll->sign({static_cast<uint64_t>(getpid()), 7});
-    if (!roll->arrive(2, far(), never).ok() || !roll->check(2).ok()) return false;
+    if (!roll->sign({static_cast<uint64_t>(getpid()), 7}).ok()) return false;
+    if (!roll->arrive(2, far(), never).ok() || !roll->check(2, false).ok()) return false;
     if (rank == 0) roll->publish({4711, std::string(64, 'x')});
     const auto found = roll->find_rendezvous(far(), never);
     return found.ok() && found.value().port == 4711 &&
@@ -172,6 +174,57 @@ TEST(Roll, ProcessesMeet) {
   ASSERT_EQ(waitpid(child, &code, 0), child);
   EXPECT_EQ(code, 0);
   opened(key).seal();
+}
+
+// A name that is used twice: the second page is not the first one's to take away.
+TEST(Roll, SealTakesAwayOnlyItsOwnName) {
+  const std::string key = fresh_key();
+  Roll old = opened(key);
+  old.seal();
+  Roll fresh = opened(key);
+  ASSERT_TRUE(fresh.sign({1, 7}).ok());
+  old.seal();
+  Roll other = opened(key);
+  ASSERT_TRUE(other.sign({2, 7}).ok());
+  EXPECT_TRUE(fresh.check(2, false).ok()) << "both are on one page";
+  fresh.seal();
+  EXPECT_LT(shm_open(fresh.name().c_str(), O_RDWR, 0), 0);
+}
+
+/// Whether `wait` comes to an end in seconds when the other rank ends without a word.
+bool ends_when_the_other_dies(const std::string& key,
+                              const std::function<void(Roll&)>& before_death,
+                              const std::function<Status(Roll&)>& wait) {
+  Roll roll = opened(key);
+  EXPECT_TRUE(roll.sign({static_cast<uint64_t>(getpid()), 7}).ok());
+  const pid_t child = fork();
+  if (child == 0) {
+    auto theirs = Roll::open(key);
+    if (!theirs.ok() || !theirs->sign({static_cast<uint64_t>(getpid()), 7}).ok()) _exit(1);
+    before_death(*theirs);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    _exit(0);
+  }
+  while (!roll.check(2, false).ok()) std::this_thread::yield();
+  const int64_t began_ns = now_ns();
+  const Status status = wait(roll);
+  const bool is_soon = now_ns() - began_ns < 3_s;
+  int code = -1;
+  EXPECT_EQ(waitpid(child, &code, 0), child);
+  EXPECT_EQ(code, 0);
+  roll.seal();
+  return is_soon && status.code() == Code::kUnavailable;
+}
+
+TEST(Roll, NobodyWaitsForTheDead) {
+  EXPECT_TRUE(ends_when_the_other_dies(
+      fresh_key(), [](Roll&) {}, [](Roll& roll) { return roll.arrive(2, far(), never); }));
+  EXPECT_TRUE(ends_when_the_other_dies(
+      fresh_key(), [](Roll& theirs) { (void)theirs.arrive(2, soon(), never); },
+      [](Roll& roll) { return roll.find_rendezvous(far(), never).status(); }));
+  EXPECT_TRUE(ends_when_the_other_dies(
+      fresh_key(), [](Roll& theirs) { (void)theirs.arrive(2, soon(), never); },
+      [](Roll& roll) { return roll.vote(true, 2, far(), never); }));
 }
 
 }  // namespace

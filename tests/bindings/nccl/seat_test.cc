@@ -130,6 +130,110 @@ TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
   }
 }
 
+// Killed while the others are at their first call already. A fork that lives on is not the rank.
+TEST(Seat, ARankThatEndsWithoutAWordIsNotWaitedFor) {
+  for (const bool leaves_a_fork : {false, true}) {
+    const std::string key = fresh_seat_key();
+    EXPECT_TRUE(true_in_processes(3, [&](int rank) {
+      auto seat = Seat::sign(key);
+      if (!seat.ok()) return false;
+      std::this_thread::sleep_for(500ms);
+      if (rank == 1) {
+        if (leaves_a_fork && fork() == 0) std::this_thread::sleep_for(5s);
+        if (!leaves_a_fork) std::this_thread::sleep_for(300ms);
+        _exit(0);
+      }
+      const int64_t began_ns = now_ns();
+      const Status status = (*seat)->open(rank, 3, 0);
+      return status.code() == Code::kUnavailable && now_ns() - began_ns < 4_s;
+    }));
+  }
+}
+
+TEST(Seat, AMeetingHasADeadlineOfItsOwn) {
+  const std::string key = fresh_seat_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    setenv("BRAID_NCCL_MEET", "300ms", 1);  // NOLINT(concurrency-mt-unsafe): one thread
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    std::this_thread::sleep_for(500ms);
+    if (rank == 1) {  // never comes to a call, and stays
+      std::this_thread::sleep_for(3s);
+      return true;
+    }
+    const int64_t began_ns = now_ns();
+    const Status status = (*seat)->open(rank, 2, 0);
+    return status.code() == Code::kUnavailable && now_ns() - began_ns < 2_s;
+  }));
+}
+
+/// Comes to the meeting, joins the group, and then does nothing more.
+bool stall_while_set_up(const std::string& key) {
+  auto seat = Seat::sign(key);  // for a signature that fits
+  auto roll = Roll::open(key);
+  if (!seat.ok() || !roll.ok()) return false;
+  std::this_thread::sleep_for(500ms);
+  const auto is_aborted = [] { return false; };
+  const Deadline deadline = Deadline::after_ns(10_s);
+  if (!roll->arrive(2, deadline, is_aborted).ok()) return false;
+  const auto rendezvous = roll->find_rendezvous(deadline, is_aborted);
+  if (!rendezvous.ok()) return false;
+  group::Identity identity;
+  identity.rank = identity.local_rank = 1;
+  identity.size = 2;
+  identity.store_port = rendezvous->port;
+  identity.job_token = rendezvous->token;
+  identity.job_id = roll->name();
+  const auto group = group::Group::join(identity, Config(), deadline);
+  if (!group.ok()) return false;
+  std::this_thread::sleep_for(4s);
+  return true;
+}
+
+TEST(Seat, ARankThatStallsWhileItIsSetUpIsNotWaitedForLongerThanForItsComing) {
+  const std::string key = fresh_seat_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    setenv("BRAID_NCCL_MEET", "1s", 1);  // NOLINT(concurrency-mt-unsafe): one thread
+    if (rank == 1) return stall_while_set_up(key);
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    std::this_thread::sleep_for(500ms);
+    const int64_t began_ns = now_ns();
+    const Status status = (*seat)->open(rank, 2, 0);
+    return status.code() == Code::kUnavailable && now_ns() - began_ns < 3_s &&
+           status.message().find("in time") != std::string::npos;
+  }));
+}
+
+TEST(Seat, RanksOfOneProcessMeetOnThreads) {
+  if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
+  for (const char* const may_share : {"on", "off"}) {
+    const std::string key = fresh_seat_key();
+    EXPECT_TRUE(true_in_processes(2, [&](int process) {
+      setenv("BRAID_NCCL_SHARED", may_share, 1);  // NOLINT(concurrency-mt-unsafe): one thread
+      std::vector<std::unique_ptr<Seat>> seats;
+      for (int i = 0; i < 2; ++i) {
+        auto seat = Seat::sign(key);
+        if (!seat.ok()) return false;
+        seats.push_back(std::move(seat).value());
+      }
+      std::this_thread::sleep_for(500ms);
+      std::vector<Status> answers(2);
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < 2; ++i)
+        threads.emplace_back([&, i] {
+          answers[i] = seats[i]->open(2 * process + static_cast<int>(i), 4, static_cast<int>(i));
+        });
+      for (std::thread& thread : threads) thread.join();
+      for (const Status& answer : answers)
+        if (may_share == std::string("on") ? !came_to_the_gpu(answer)
+                                           : answer.code() != Code::kUnsupported)
+          return false;
+      return true;
+    }));
+  }
+}
+
 TEST(Seat, AForkDoesNotGiveItsParentsSeatUp) {
   if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
   const std::string key = fresh_key();

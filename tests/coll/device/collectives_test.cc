@@ -210,8 +210,10 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
-  test::run_gpus(c.size, cuda, {}, [&](GpuRank& rank) {
+  const test::Options options = {{"BRAID_GPU_SAMPLE", "1"}, {"BRAID_BALANCE_WINDOW", "1"}};
+  test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
+    EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
     Caller caller(rank, cuda, c, sums);
     caller.all_ops(false);
     caller.all_ops(true);

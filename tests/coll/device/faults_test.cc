@@ -96,6 +96,23 @@ TEST_F(DeviceCallFaults, AnotherOperationIsTroubleEverywhere) {
   });
 }
 
+// Ranks that would cut a call elsewhere are found by the barrier's signature: an error, and no wait
+// for slots of the host ring that never come.
+TEST_F(DeviceCallFaults, AnotherShareOfTheHostLinkIsTroubleEverywhere) {
+  constexpr uint64_t kBlockBytes = 4 << 20;
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {}, [&](GpuRank& rank, Buffers&) {
+    rank.device.set_host_share(plan::Op::kAllGather, rank.rank() == 0 ? 0.1 : 0.2);
+    GuardedMemory send(cuda, kBlockBytes), recv(cuda, 2 * kBlockBytes);
+    (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return all_gather(d, send.get(), recv.get(), kBlockBytes, Dtype::kUint8, {});
+    });
+    const Status trouble = await_trouble(rank);
+    EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    rank.all.arrive_and_wait();
+  });
+}
+
 TEST_F(DeviceCallFaults, ARankThatNeverCallsIsNamed) {
   sys::FakeCuda cuda(3);
   run(3, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
@@ -153,6 +170,38 @@ TEST_F(DeviceCallFaults, ADriverFailureReachesEveryRank) {
         EXPECT_TRUE(rank.comm.state().group->broken());
       });
     }
+}
+
+// What stage 2 asks the driver for fails like everything else: an error on every rank, no wait.
+TEST_F(DeviceCallFaults, ADriverFailureWhileTimingReachesEveryRank) {
+  constexpr uint64_t kBlockBytes = 4 << 20;
+  for (const char* method : {"is_done", "elapsed_ns", "exchange_capture_mode"}) {
+    SCOPED_TRACE(method);
+    sys::FakeCuda cuda(2);
+    run(2, cuda, {{"BRAID_GPU_SAMPLE", "1"}}, [&](GpuRank& rank, Buffers&) {
+      rank.device.set_host_share(plan::Op::kAllGather, 0.1);
+      EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20'000'000'000)).ok());
+      GuardedMemory send(cuda, kBlockBytes), recv(cuda, 2 * kBlockBytes);
+      const auto call = [&] {
+        return on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+          return all_gather(d, send.get(), recv.get(), kBlockBytes, Dtype::kUint8, {});
+        });
+      };
+      EXPECT_TRUE(call().ok());
+      rank.all.arrive_and_wait();
+      if (rank.rank() == 0) cuda.fail(method, 0, driver_error("{} broke", method));
+      rank.all.arrive_and_wait();
+      // Without its capture mode a thread still asks; the driver would refuse while others capture.
+      const bool is_harmless = std::string_view(method) == "exchange_capture_mode";
+      for (int again = 0; again < 3; ++again) (void)call();
+      if (!is_harmless) {
+        const Status trouble = await_trouble(rank);
+        EXPECT_NE(trouble.message().find("broke"), std::string::npos) << trouble.to_string();
+      }
+      EXPECT_EQ(rank.device.status().ok(), is_harmless);
+      rank.all.arrive_and_wait();
+    });
+  }
 }
 
 /// Remembers on which streams an event was recorded or a kernel launched, in order.

@@ -285,7 +285,7 @@ TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
     for (uint64_t n = 0; n <= GetParam().most; ++n) {
       if (comm.rank() == 0) cuda->fail(GetParam().method, n, driver_error("call {} broke", n));
       all.arrive_and_wait();
-      auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0});
+      auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0, 0});
       verdicts[static_cast<size_t>(comm.rank())] = made.status().to_string();
       all.arrive_and_wait();
       if (comm.rank() == 0) {
@@ -331,7 +331,7 @@ std::vector<Status> make_with(const std::vector<test::Options>& options_of_rank)
   test::run_gpu_comms(size, {}, [&](Comm& comm, std::barrier<>& all) {
     const auto index = static_cast<size_t>(comm.rank());
     comm.state().config = test::make_config(test::gpu_options(options_of_rank[index]));
-    auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0});
+    auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0, 0});
     verdicts[index] = made.status();
     all.arrive_and_wait();
     if (made.ok()) made.value()->detach(true);

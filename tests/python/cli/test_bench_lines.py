@@ -161,9 +161,9 @@ def test_too_few_gpus_are_counted(monkeypatch):
 def test_baselines_of_a_device(text, count, found):
     if found is None:
         with pytest.raises(Exception, match=f"--against: '{text}' is no baseline here; write"):
-            probe_calls._baseline(text, count)
+            probe_calls.baseline(text, count)
     else:
-        assert probe_calls._baseline(text, count) == found
+        assert probe_calls.baseline(text, count) == found
 
 
 def test_types_if_none_is_said():

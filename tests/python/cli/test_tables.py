@@ -74,7 +74,8 @@ def cells(text, first):
 def test_a_row_of_every_number():
     text = shown(table.show, record(result()))
     assert text.splitlines()[0].strip() == (
-        "4 ranks, float32; medians of the slowest rank; bandwidths in GB/s"
+        "4 ranks, float32; medians of the slowest rank; bandwidths in GB/s;"
+        " gain: baseline's time by braid's"
     )
     assert cells(text, "all_reduce") == [
         "all_reduce", "1 MiB", "1,000.0", "1,000.0", "1.25", "1.88", "75.0% 0.5 GB/s", "-",

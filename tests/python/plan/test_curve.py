@@ -1,4 +1,4 @@
-"""Curves: points exactly, lines in log-log between, the large ones' slope beyond."""
+"""Curves: points exactly, between line and power law among them, the large ones' slope beyond."""
 
 import math
 
@@ -16,9 +16,31 @@ def test_points_come_back():
     assert [measured.time_us(size) for size in (1 << 10, 1 << 20, 1 << 22)] == [5.0, 10.0, 33.0]
 
 
-def test_half_way_in_log_log_is_the_geometric_mean():
-    measured = curve((1 << 10, 4.0), (1 << 20, 9.0))
-    assert measured.time_us(1 << 15) == pytest.approx(6.0)
+@pytest.mark.parametrize(("apart", "weight"), [(2, 0.5), (4, 0.5), (16, 0.25), (1024, 0.1)])
+def test_between_two_points_lies_between_line_and_power_law(apart, weight):
+    """Halfway where points are near, towards the line where they are far."""
+    measured = curve((1 << 20, 4.0), (apart << 20, 9.0))
+    middle = math.sqrt(apart) * (1 << 20)  # in log-log
+    line, power = 4 + 5 * (math.sqrt(apart) - 1) / (apart - 1), 6.0
+    assert measured.time_us(middle) == pytest.approx(line ** (1 - weight) * power**weight)
+
+
+def test_a_power_law_through_the_origin_comes_back():
+    measured = curve((1 << 20, 10.0), (1 << 24, 160.0))
+    assert [measured.time_us(1 << i) for i in (21, 22, 23)] == pytest.approx([20.0, 40.0, 80.0])
+
+
+def test_one_protocol_s_line_is_met_better_than_by_a_power_law():
+    """alpha 10 us and 100 GB/s: in the middle of a gap of 16 the power law is 25 % slow."""
+
+    def us(nbytes):
+        return 10 + nbytes / 1e5
+
+    measured = curve(*((size, us(size)) for size in (1 << 18, 1 << 22)))
+    power = math.sqrt(us(1 << 18) * us(1 << 22)) / us(1 << 20) - 1
+    found = measured.time_us(1 << 20) / us(1 << 20) - 1
+    assert power == pytest.approx(0.25, abs=1e-3)
+    assert 0 < found < 0.3 * power
 
 
 def test_never_falls_between_rising_points():
@@ -65,14 +87,15 @@ def test_fit_finds_a_line_again():
 
 def test_leave_out_keeps_the_ends_and_every_second():
     measured = curve(*((2**i, float(i + 1)) for i in range(7)))
-    assert [each.nbytes for each in leave_out(measured)] == [2, 8, 32]
+    assert [each.nbytes for each in leave_out(measured, first=1)] == [2, 8, 32]
     assert [each.nbytes for each in leave_out(measured, first=2)] == [4, 16]
+    assert [each.nbytes for each in leave_out(measured)] == [2, 8, 32, 4, 16]
 
 
 def test_what_is_left_out_is_not_looked_at():
     straight = [(2**i, 2.0**i) for i in range(5)]
     bent = [*straight[:3], (8, 80.0), straight[4]]
-    omissions = leave_out(curve(*bent))
+    omissions = leave_out(curve(*bent), first=1)
     assert [each.predicted_us for each in omissions] == [pytest.approx(2), pytest.approx(8)]
     assert worst_error(omissions) == pytest.approx(0.9)
     assert median_error(omissions) == pytest.approx(0.45)

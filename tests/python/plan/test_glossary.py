@@ -65,3 +65,8 @@ def test_unknown_words_bring_the_nearest():
         glossary.find("busbq")
     with pytest.raises(PlanError, match="not in the glossary"):
         glossary.find("xyzzyx")
+
+
+def test_a_word_that_is_only_used_leads_to_its_users():
+    with pytest.raises(PlanError, match="'bandwidth' is not in the glossary; it is said of: link"):
+        glossary.find("bandwidth")

@@ -80,3 +80,11 @@ def test_a_given_peak_is_as_given():
     assert (peak.value, peak.origin) == (700, "as given")
     with pytest.raises(PlanError, match="--peak-tflops"):
         hardware.find("h200-nvlink4").with_peak(-1)
+
+
+def test_the_beginning_of_a_name_is_enough_where_it_is_one_machine_s():
+    assert hardware.find("H200").name == "h200-nvlink4"
+    with pytest.raises(PlanError, match="'a100' is no hardware; did you mean a100-"):
+        hardware.find("a100")
+    with pytest.raises(PlanError, match="'h' is no hardware"):
+        hardware.find("h")

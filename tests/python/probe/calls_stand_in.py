@@ -16,13 +16,25 @@ import torch
 from gpu_stand_in import stand_in
 
 from braid.bench.no_multicast import forbid_multicast
-from braid.probe import call_kinds, session, worker
+from braid.plan.parallel.block import Shape
+from braid.probe import block_kind, call_kinds, session, worker
+from braid.probe.block import TorchBlock
 from braid.probe.player import Call
 from braid.probe.publish import Output
 
 CALL = Call("all_reduce", 1 << 16, "bfloat16")
 OTHERS = [Call(op, 1 << 14, "float32") for op in ("all_gather", "reduce_scatter", "all_to_all")]
+SHAPE = Shape(tokens=16, hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=32)
+PAYLOAD = Call("all_reduce", SHAPE.payload_bytes(2), "bfloat16")
+
+
+def block(team, players, _):
+    """Of torch, on the CPU."""
+    return block_kind.jobs(team, players, TorchBlock(SHAPE, 2, device="cpu"), PAYLOAD)
+
+
 KINDS = {
+    "tp-block": (block, block_kind.Forecast(2, PAYLOAD).figures),
     "latency": (lambda t, who, _: call_kinds.latency(t, who, CALL, 4), call_kinds.gain),
     "overlap": (lambda t, who, work: call_kinds.overlap(t, who, CALL, work), call_kinds.hidden),
     "replay": (lambda t, who, _: call_kinds.replay(t, who, [CALL, *OTHERS]), call_kinds.to_first),

@@ -94,6 +94,39 @@ def test_kinds_that_make_calls(tmp_path):
         assert all(one.by_rank_us.keys() == {"rank 0", "rank 1"} for one in record.series)
 
 
+TINY = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 128, "vocab_size": 100,
+}  # fmt: skip
+
+
+def test_a_block_between_cpus(tmp_path):
+    """On a machine that others load its prediction is worth nothing: only that it is there, and
+    that --within turns it into an exit code, is looked at.
+    """
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    command = [sys.executable, "-m", "braid.cli", "bench", "tp-block", "--model", "config.json"]
+    command += ["--device", "cpu", "-n", "2", "--samples", "3", "--tokens", "8"]
+    command += ["--layers", "2", "--time-budget", "1", "--within", "0.0001%", "--json", "r.json"]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    record = load(tmp_path / "r.json")
+    assert (record.kind, record.ranks, record.is_bad) == ("tp-block", 2, False)
+    assert done.returncode == 1, done.stderr
+    groups = [one.group for one in record.series]
+    assert groups[:7] == ["norm", "qkv", "attention", "out", "up", "activation", "down"]
+    assert groups[7:12] == [
+        "all_reduce 512 B", "all_reduce 1 KiB", "all_reduce 4 KiB", "all_reduce 8 KiB",
+        "all_reduce at its size",
+    ]  # fmt: skip
+    assert groups[12:] == ["block"]
+    predicted, measured = (
+        record.figures[f"braid: block {x}, us"] for x in ("predicted", "measured")
+    )
+    assert record.figures["braid: error"] == pytest.approx(predicted / measured - 1, abs=1e-3)
+
+
 def test_a_hang_is_shown_and_fails(bench, monkeypatch, tmp_path):
     """A pair that hangs costs its time-out; the others are measured."""
     monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(3))
@@ -152,6 +185,12 @@ def test_compare_fails_with_1(bench, tmp_path):
         ("latency --dtype float7", "'float7'"),
         ("overlap --against mpi", "'mpi' is no baseline"),
         ("overlap --ranks 65", "from 2 to 64"),
+        ("tp-block --model llama3-8b --ranks 3", "do not divide over 3 ranks"),
+        ("tp-block --model deepseek-v3 --ranks 2", "try llama3-8b"),
+        ("tp-block --within 5 --ranks 2", "bench tp-block: --within: '5'"),
+        ("tp-block --layers 0 --ranks 2", "--layers"),
+        ("tp-block --tokens 2000000 --ranks 2", "at most 1,048,576"),
+        ("tp-block --ranks 2 --record missing.json", "missing.json"),
         ("replay nowhere.jsonl", "No such file"),
         ("compare nowhere.json x.json", "No such file"),
         ("compare nowhere.json x.json --tolerance much", "--tolerance"),

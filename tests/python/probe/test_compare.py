@@ -82,7 +82,7 @@ def test_gpu_records(saved):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "cannot be compared"),
         ('{"schema": "braid.topo/1"}', "cannot be compared"),
         ('{"schema": "braid.probe/1"}', "not a whole record"),

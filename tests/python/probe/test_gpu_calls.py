@@ -22,13 +22,14 @@ def run(*arguments):
 def test_braid_beside_nccl(tmp_path):
     done = run("run", "-n", "2", STAND_IN, tmp_path)
     assert done.returncode == 0, done.stderr
-    for kind, cases in (("latency", 4), ("overlap", 6), ("replay", 10)):
+    for kind, cases in (("latency", 4), ("overlap", 6), ("replay", 10), ("tp-block", 19)):
         record = from_json(json.loads((tmp_path / f"{kind}.json").read_text()))
         assert record.device == "stand-in"
-        assert {one.case for one in record.series} == {"braid", "nccl"}
+        assert {one.case for one in record.series} - {"compute"} == {"braid", "nccl"}
         assert len(record.series) == cases
         assert record.figures
         assert not record.is_bad
+    assert {"braid: error", "nccl: error"} <= record.figures.keys()
 
 
 def test_braid_beside_gloo(tmp_path):

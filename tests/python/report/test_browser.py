@@ -49,7 +49,7 @@ document.getElementById("f").onload = () => {
 def report():
     """A report with everything on it."""
     whole = document(load_machine(FIXTURES / "version_1.json"))
-    names = ("gpu_large_2", "gpu_small_2", "paced_421")
+    names = ("gpu_large_2", "gpu_small_2", "paced_421", "bench_host")
     records = [REPOSITORY / f"records/{name}.json" for name in names]
     return page(whole, [load(path) for path in records], plans(Asked("qwen3-235b-a22b"), whole, []))
 

@@ -1,11 +1,13 @@
-"""Figures of a report: who gets which colour, what theory is drawn, bars, shares, numbers."""
+"""Figures of a report: who gets which look, what theory is drawn, bars, shares, numbers."""
 
+import itertools
 import re
+from dataclasses import replace
 
 import pytest
 
 from braid.report import chart
-from braid.report.figures import colours, figures, groups
+from braid.report.figures import figures, groups
 from braid.report.runs import Curve, Point, Run, Share
 from braid.topo.document import document
 from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, Source
@@ -30,6 +32,7 @@ def curve(who, *points, op="all_gather", mode=""):
     return Curve(op, who, mode, [Point(*point) for point in points])
 
 
+KEY = r'class="curve (c\d)" d="M0 6H32"/><[^>]*>(?:</\w+>)?</svg>(\w+)<'
 LINE = ((1024, 100.0, 2.0), (4096, 300.0, 3.0))
 
 
@@ -55,24 +58,36 @@ def test_braid_and_its_rivals_keep_their_colours():
     """Whatever order records have them in; others follow as they come."""
     for order in (("nccl", "symm", "braid"), ("symm", "braid", "nccl")):
         key = text(run(*(curve(who, *LINE) for who in order)))
-        found = re.findall(r'class="curve (c\d)" d="M0 6H32"/></svg>(\w+)<', key)
+        found = re.findall(KEY, key)
         assert found == [("c0", "braid"), ("c1", "nccl"), ("c2", "symm")]
 
 
 def test_captured_calls_are_dashed_in_the_same_colour():
     key = text(run(curve("nccl", *LINE), curve("nccl", *LINE, mode="graph")))
-    assert re.findall(r'class="(curve c0[^"]*)" d="M0 6H32"/></svg>([^<]*)<', key) == [
+    assert re.findall(r'class="(curve c0[^"]*)" d="M0 6H32"/>.*?</svg>([^<]*)<', key) == [
         ("curve c0", "nccl"),
         ("curve c0 graph", "nccl, in a graph"),
     ]
 
 
-def test_more_contestants_than_colours():
-    names = [f"x{i}" for i in range(14)]
-    found = re.findall(r'curve c(\d+)" d="M0 6H32"', text(run(*(curve(n, *LINE) for n in names))))
-    assert [int(i) for i in found] == [i % 6 for i in range(14)]
-    rules = colours()
-    assert all(f".curve.c{i}{{" in rules for i in range(6))
+def test_no_two_contestants_look_alike():
+    """Twelve lines of one record had six colours."""
+    names = [f"x{i}" for i in range(30)]
+    key = text(run(*(curve(n, *LINE) for n in names)))
+    lines = re.findall(r'<li>.*?class="curve c(\d+)" d="M0 6H32"/>(<.*?)</svg>(\w+)<', key)
+    assert [int(colour) for colour, _, _ in lines] == [i % 12 for i in range(30)]
+    shapes = [re.sub(r"c\d+", "", shape) for _, shape, _ in lines]
+    assert len(set(shapes)) == 4
+    looks = list(zip([colour for colour, _, _ in lines], shapes, strict=True))
+    assert len(set(looks)) == 30
+    assert all(a[1] != b[1] for a, b in itertools.pairwise(looks))
+
+
+def test_lines_of_several_records_name_theirs():
+    one, two = (replace(run(curve("nccl", *LINE)), path=f"{name}.json") for name in "ab")
+    both = text(one, two)
+    assert both.count("(a.json)") == both.count("(b.json)") == 4
+    assert "a.json" not in text(one)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +132,18 @@ def test_shares_add_up_and_links_that_carry_nothing_are_left_out():
     assert found == [("70.0", "shm"), ("30.0", "staged")]
     assert "64 MiB" in drawn
     assert "Share of each message" not in text(run(curve("braid", *LINE)))
+
+
+def test_messages_that_one_link_carried_alone_are_a_sentence():
+    """A record of 60 messages over NVLink alone drew 60 full bars."""
+    alone = [Share("all_gather", 1 << i, {"nvlink": 1.0, "host": 0.0}) for i in range(10, 20)]
+    drawn = text(run(curve("braid", *LINE), shares=alone))
+    assert "All 10 messages went over one link alone: nvlink." in drawn
+    assert 'class="share"' not in drawn
+    parted = [Share("broadcast", n << 20, {"nvlink": 0.9, "host": 0.1}) for n in (64, 2)]
+    drawn = text(run(curve("braid", *LINE), shares=[*alone, *parted]))
+    assert "10 of 12 messages" in drawn
+    assert re.findall(r"<td>broadcast</td><td>([^<]*)</td>", drawn) == ["2 MiB", "64 MiB"]
 
 
 def test_every_point_is_a_number_too():

@@ -83,8 +83,8 @@ def test_held_links_are_said(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no JSON"),
-        ("[" * 99999, "no JSON"),
+        ("", "not JSON"),
+        ("[" * 99999, "not JSON"),
         ("[]", "None cannot be drawn"),
         ('{"schema": "braid.tuning/1"}', "'braid.tuning/1' cannot be drawn"),
         ('{"schema": "braid.gpu/1"}', "the record has no field 'command'"),

@@ -52,6 +52,23 @@ def test_all_views(topo, fixture_path):
     assert "GPU0-7   NVLink 4, 18 links to NVSwitch   450     900    3600  370.8" in out
 
 
+def test_m_is_the_matrix_alone(topo, fixture_path):
+    _, out, _ = topo("-m", "--from", fixture_path("h100_x8.xml"))
+    assert "NV18" in out
+    assert "GB/s" not in out
+
+
+def test_nothing_to_say_is_said(topo, tmp_path):
+    """Views without a line printed an empty one."""
+    path = tmp_path / "m.txt"
+    path.write_text("\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n")
+    _, out, _ = topo("--from", path, "--show", "rates")
+    assert out.startswith("No link's rate is known")
+    _, out, _ = topo("--from", path, "--gpu", "a100", "--show", "rates,verdicts")
+    assert "PCIe 4 x16, by the model  31.5" in out
+    assert out.rstrip().endswith("no warnings")
+
+
 def test_chosen_views_and_words(topo, fixture_path):
     _, out, _ = topo("--from", fixture_path("h100_x8.xml"), "--show", "matrix", "--words", "nccl")
     assert "PXN" in out

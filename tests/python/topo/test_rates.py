@@ -1,13 +1,14 @@
 """What links carry: the tables, the narrowest link of a chain, and what a record adds."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from braid.topo import tables
 from braid.topo.errors import BadTopology
-from braid.topo.facts import Gpu, GpuLink, Machine, PciDevice, PcieLink, Source
+from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, PciDevice, PcieLink, Source
 from braid.topo.measured import Measured, load
 from braid.topo.rates import rates
 from braid.topo.read import load as load_machine
@@ -236,3 +237,26 @@ def test_bad_records(tmp_path, text):
     with pytest.raises(BadTopology, match=r"record\.json: .") as caught:
         load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "generation"),
+    [
+        ("Tesla V100-PCIE-32GB", 3), ("NVIDIA A100-PCIE-40GB", 4), ("NVIDIA A10", 4),
+        ("NVIDIA L20", 4), ("NVIDIA L40S", 4), ("NVIDIA RTX A6000", 4), ("NVIDIA H100 PCIe", 5),
+        ("NVIDIA H20", 5), ("NVIDIA B200", 5), ("AMD Instinct MI300X", 5),
+        ("NVIDIA GeForce RTX 4090", 4), ("NVIDIA GB200", None), ("something", None), ("", None),
+    ],
+)  # fmt: skip
+def test_the_slot_of_a_model(model, generation):
+    assert tables.pcie_of_model(model) == generation
+
+
+def test_gpus_joined_by_pcie_alone_have_the_rate_of_their_model():
+    """nvidia-smi topo -m tells no PCIe link: nothing was said of two A100 PCIe."""
+    bare = Machine(Source("nvidia-smi"), gpus=[Gpu("GPU0", "NVIDIA A100-PCIE-40GB")])
+    (rate,) = rates(bare)
+    assert (rate.kind, rate.basis, rate.theoretical_gbps) == ("pcie", "assumed", 31.508)
+    linked = replace(bare, gpu_links=[GpuLink("GPU0", SWITCH, "nvlink", 12)])
+    assert [rate.kind for rate in rates(linked)] == ["nvlink"]
+    assert rates(replace(bare, gpus=[Gpu("GPU0", "unheard of")])) == []

@@ -98,3 +98,14 @@ def test_matrix_legends(fixture_path):
 def test_rates_of_a_mesh(fixture_path):
     lines = tables.rate_lines(document(load(fixture_path("mi300x_x8.txt"))).derived.links)
     assert lines[2].startswith("GPU0-7   xGMI, 7 links to 7 peers, 64 each   448     896")
+
+
+def test_a_measured_link_says_how_much_of_its_rate(fixture_path):
+    """The picture was amber beside "450", and only hovering told why."""
+    machine = load(fixture_path("h100_x8.xml"))
+    bare = draw(document(machine))
+    assert bare.count(">450</text>") == 8
+    assert "measured of specified" not in bare
+    measured = draw(document(machine, [Measured("nvlink", 280.6, "a test")]))
+    assert measured.count(">281 of 450</text>") == 8
+    assert "measured of specified" in measured

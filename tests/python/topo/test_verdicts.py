@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from braid.topo.facts import Gpu, GpuLink, Machine, Nic, Path, PeerAccess, Source
+from braid.topo.facts import Gpu, GpuLink, Machine, Nic, Numa, Path, PeerAccess, Source
 from braid.topo.look import View
 from braid.topo.read import load, with_model
 from braid.topo.read.live import read_tree
@@ -149,3 +149,20 @@ def test_speed_decides_where_nobody_is_near():
 )
 def test_names(devices, text):
     assert names(devices) == text
+
+
+def with_memory(gpu_gib, *node_gib):
+    return Machine(
+        Source("live"),
+        numa=[Numa(i, "0-7", gib) for i, gib in enumerate(node_gib)],
+        gpus=[Gpu("GPU0", "NVIDIA H200", memory_gib=gpu_gib)],
+    )
+
+
+def test_less_host_memory_than_a_gpu_has():
+    """A virtual machine with 9.1 GiB beside GPUs of 140 GiB was reported so."""
+    said = codes(with_memory(140.4, 5.0, 4.1))["host-memory"]
+    assert said.level == "note"
+    assert "9.1 GiB of memory, less than one GPU's 140.4 GiB" in said.text
+    for enough in (with_memory(140.4, 100.0, 41.0), with_memory(None, 1.0), with_memory(8.0, None)):
+        assert "host-memory" not in codes(enough)

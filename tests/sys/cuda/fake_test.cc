@@ -139,6 +139,8 @@ TEST_F(FakeCudaTest, ForbidsPeersOneWay) {
   cuda_.forbid_peer(1, 0);
   EXPECT_FALSE(cuda_.can_access_peer(1, 0).value());
   EXPECT_TRUE(cuda_.can_access_peer(0, 1).value());
+  EXPECT_FALSE(cuda_.has_native_atomics(1, 0).value());
+  EXPECT_TRUE(cuda_.has_native_atomics(0, 1).value());
   EXPECT_FALSE(cuda_.enable_peer_access(0).ok());
 }
 

@@ -13,3 +13,10 @@ app = typer.Typer(
 )
 for group in (links, training, inference, compare, words, proofs):
     group.register(app)
+
+EPILOG = (
+    "Sizes: 64MiB in powers of 1024, 8GB in powers of 1000; rates in GB/s = 1e9 bytes per second in"
+    " one direction. Exit code 0 fine, 1 a figure is off (check, validate), 2 bad input."
+)
+for command in app.registered_commands:
+    command.epilog = command.epilog or EPILOG

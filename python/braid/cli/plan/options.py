@@ -1,5 +1,6 @@
 """Options that several commands of `braid plan` share, and what they mean."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +20,17 @@ ModelName = Annotated[
     str, typer.Option("--model", help="Name (see: braid plan models), or a config.json.")
 ]
 HardwareName = Annotated[
-    str, typer.Option("--hw", help="Name (see: braid plan hw), a bench record, or a topology.")
+    str,
+    typer.Option(
+        "--hw",
+        help="Name (see: braid plan hw), a bench record, nccl-tests' table, or what topo reads.",
+    ),
 ]
 RecordFiles = Annotated[
     list[Path] | None,
-    typer.Option("--record", help="Bench record whose times come first; may be repeated."),
+    typer.Option(
+        "--record", help="Bench record, or table of nccl-tests, whose times come first; repeatable."
+    ),
 ]
 Who = Annotated[str, typer.Option(help="Whose times of a record: nccl, braid, or a baseline.")]
 PathName = Annotated[str, typer.Option("--path", help="nvlink, host-staged, ..., all or auto.")]
@@ -67,7 +74,8 @@ def parse_bytes(text: str, option: str) -> int:
 
 def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 0.0) -> Hardware:
     """The hardware that --hw and --record describe."""
-    found = _from_file(Path(name), who) if name.endswith(".json") else hardware.find(name)
+    is_file = name.endswith((".json", ".txt", ".log", ".xml")) or Path(name).is_file()
+    found = _from_file(Path(name), who) if is_file else hardware.find(name)
     for file in files or []:
         document = records.load(file)
         found = found.with_curves(curves(document, who, file))
@@ -77,10 +85,26 @@ def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 
 
 
 def _from_file(path: Path, who: str) -> Hardware:
-    document = records.load(path)
+    document = _document(path)
     if document["schema"] == topology.SCHEMA:
         return topology.machine(document, str(path))
     return records.machine(document, curves(document, who, path), str(path))
+
+
+def _document(path: Path) -> Json:
+    """A record, a topology, or whatever else braid topo reads, as a topology."""
+    try:
+        return records.load(path)
+    except PlanError as no_record:
+        from braid.topo.document import document, to_json
+        from braid.topo.errors import BadTopology
+        from braid.topo.read import load
+
+        try:
+            return json.loads(to_json(document(load(path))))
+        except BadTopology as no_topology:
+            is_xml = path.is_file() and path.read_bytes()[:64].lstrip().startswith(b"<")
+            raise PlanError(str(no_topology if is_xml else no_record)) from no_topology
 
 
 def curves(document: Json, who: str, path: Path) -> list[Curve]:

@@ -37,14 +37,17 @@ def validate(
     files: Annotated[list[Path], typer.Argument(help="Records of braid bench.")],
     who: options.Who = "nccl",
     ops: Annotated[str, typer.Option(help="Comma list of operations.")] = "all_reduce,all_gather",
-    first: Annotated[int, typer.Option(help="1 or 2: the first inner point left out.")] = 1,
+    first: Annotated[
+        int,
+        typer.Option(help="The first inner point left out, 1 or 2; 0: one half, then the other."),
+    ] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Leave out every second measured size and predict it from the others.
 
     Times in us. Exit code 1 when the median error is above 5 % or the worst above 15 %.
 
-    Example: braid plan validate records/gpu_small_2.json records/gpu_large_2.json
+    Example: braid plan validate records/gpu_small_2.json records/gpu_large_2.json --first 1
     """
     curves = [
         curve

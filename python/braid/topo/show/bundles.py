@@ -63,7 +63,10 @@ def _drop(chip: Chip, y: float, bundles: Sequence[Rate]) -> str:
     total = sum(bundle.theoretical_gbps or 0 for bundle in bundles)
     said = f"{chip.name}: {sum(bundle.count for bundle in bundles)} x {bundles[0].name}"
     said += _rate(bundles[0]) if len(bundles) == 1 else f", {total:g} GB/s together"
+    measured = [bundle.measured_gbps for bundle in bundles if bundle.measured_gbps]
     label = f"{total:g}" if total else ""
+    if total and len(measured) == len(bundles):
+        label = f"{sum(measured):.0f} of {total:g}"
     path = f"M{chip.middle:g} {chip.y + chip.height:g}V{y:g}"
     return (
         _line(path, total, bundles[0], said)

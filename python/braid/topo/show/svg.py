@@ -69,7 +69,8 @@ class _Picture:
     def _caption(self) -> str:
         measured = any(link.measured_gbps for link in self.links)
         colour = "green 80 % of it or more, amber 60 %, red less" if measured else "none measured"
-        return f"GB/s in one direction; lines as wide as the specified rate; colour: {colour}"
+        what = "GB/s in one direction" + (", measured of specified" if measured else "")
+        return f"{what}; lines as wide as the specified rate; colour: {colour}"
 
     def _between_sockets(self) -> Iterator[str]:
         rate = next((link for link in self.links if link.kind == "socket"), None)

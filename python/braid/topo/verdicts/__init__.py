@@ -2,7 +2,7 @@
 
 from braid.topo.facts import Machine
 from braid.topo.look import View
-from braid.topo.verdicts import gpu_links, network, pcie
+from braid.topo.verdicts import gpu_links, memory, network, pcie
 from braid.topo.verdicts.verdict import Verdict, names
 
 __all__ = ["Verdict", "names", "verdicts"]
@@ -11,7 +11,12 @@ __all__ = ["Verdict", "names", "verdicts"]
 def verdicts(machine: Machine) -> list[Verdict]:
     """All verdicts. Gaps of the source are notes at the end."""
     view = View(machine)
-    questions = (*gpu_links.QUESTIONS, *pcie.QUESTIONS, *network.QUESTIONS)
+    questions = (
+        *gpu_links.QUESTIONS,
+        *pcie.QUESTIONS,
+        *network.QUESTIONS,
+        *memory.QUESTIONS,
+    )
     found = [verdict for question in questions for verdict in question(view)]
     if not machine.gpus:
         found.append(Verdict("no-gpu", "note", "there is no GPU"))

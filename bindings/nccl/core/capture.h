@@ -1,0 +1,13 @@
+// Whether a stream is being captured, asked on any thread and without leaving a trace.
+#pragma once
+
+#include "sys/cuda/api.h"
+
+namespace braid::nccl {
+
+/// `device` is the communicator's: what the stream may belong to when the calling thread has no
+/// context. Equal on all ranks that use streams alike, whatever their threads' contexts are. A
+/// stream that cannot be asked counts as captured: nothing is begun on it.
+bool is_capturing(sys::Cuda& cuda, int device, sys::Stream stream);
+
+}  // namespace braid::nccl

@@ -1,0 +1,88 @@
+#include "bindings/nccl/core/presence.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "sys/error_text.h"
+
+namespace braid::nccl {
+
+namespace {
+
+using FileId = std::pair<dev_t, ino_t>;
+
+// Behind all bytes that the file has: nobody reads or writes there.
+constexpr off_t kFirstLock = off_t{1} << 40;
+
+struct flock lock_of(uint32_t seat, short type) {  // NOLINT(google-runtime-int): the field's type
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = kFirstLock + static_cast<off_t>(seat);
+  lock.l_len = 1;
+  return lock;
+}
+
+}  // namespace
+
+struct Presence::File {
+  FileId id;
+  std::vector<sys::Fd> fds;  // the first is used; the others wait for the end
+
+  static std::mutex& mutex() {
+    static auto* const the = new std::mutex;  // never destroyed: processes end in any order
+    return *the;
+  }
+  static std::map<FileId, std::weak_ptr<File>>& all() {
+    static auto* const the = new std::map<FileId, std::weak_ptr<File>>;
+    return *the;
+  }
+  ~File() {
+    const std::lock_guard lock(mutex());
+    const auto found = all().find(id);
+    if (found != all().end() && found->second.expired()) all().erase(found);
+    fds.clear();
+  }
+};
+
+Result<Presence> Presence::on(sys::Fd fd) {
+  struct stat facts{};
+  if (fstat(fd.get(), &facts) != 0) return driver_error("fstat: {}", sys::error_text(errno));
+  const FileId id{facts.st_dev, facts.st_ino};
+  const std::lock_guard lock(File::mutex());
+  std::weak_ptr<File>& known = File::all()[id];
+  std::shared_ptr<File> file = known.lock();
+  if (file == nullptr) {
+    file = std::make_shared<File>();
+    file->id = id;
+    known = file;
+  }
+  file->fds.push_back(std::move(fd));
+  return Presence(std::move(file));
+}
+
+Status Presence::claim(uint32_t seat) {
+  struct flock lock = lock_of(seat, F_WRLCK);
+  if (fcntl(file_->fds.front().get(), F_SETLK, &lock) == 0) return {};
+  return driver_error("lock of seat {}: {}", seat, sys::error_text(errno));
+}
+
+// What cannot be asked is taken for alive: the deadline of the wait remains.
+bool Presence::is_claimed_by_another(uint32_t seat) const {
+  if (file_ == nullptr) return true;
+  struct flock lock = lock_of(seat, F_WRLCK);
+  return fcntl(file_->fds.front().get(), F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+bool Presence::is_named(const char* path) const {
+  struct stat facts{};
+  return file_ != nullptr && stat(path, &facts) == 0 &&
+         file_->id == FileId{facts.st_dev, facts.st_ino};
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,158 @@
+// Communicators: their rolls are signed before NCCL makes them, and sealed when it has.
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "bindings/nccl/inside.h"
+#include "bindings/nccl/shim.h"
+#include "bindings/nccl/threads.h"
+
+namespace braid::nccl {
+
+namespace {
+
+/// For a communicator that no ncclUniqueId names. Empty when the system has no random bytes.
+std::string fresh_key() {
+  std::string key(32, '\0');
+  const ssize_t got = getrandom(key.data(), key.size(), 0);
+  return got == static_cast<ssize_t>(key.size()) ? key : "";
+}
+
+}  // namespace
+
+// A communicator whose size is not known yet (0) signs: it is looked at again when it is.
+std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks) {
+  const bool is_possible = settings_.is_on && signs_ && num_ranks != 1 &&
+                           num_ranks <= BRAID_NCCL_MOST_RANKS && !key.empty();
+  const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
+  if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr);
+  Why why;
+  braid_nccl_seat* seat = core->sign(key.data(), key.size(), why);
+  if (seat == nullptr) log::info("nccl", "a communicator is left to NCCL: {}", why.text());
+  return std::make_shared<Entry>(core, key, seat);
+}
+
+void Shim::adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made) {
+  if (!is_good(made) || *comm == nullptr) return;
+  if (made == NcclResult::kSuccess && entry->seat() != nullptr) entry->core().seal(entry->seat());
+  comms_.put(*comm, std::move(entry));
+}
+
+NcclResult Shim::make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclComm* comms,
+                             const std::function<NcclResult()>& make) {
+  NcclResult made;
+  {
+    const Inside inside;
+    made = make();
+  }
+  Group& group = this_group();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (group.depth > 0 && is_good(made))
+      group.made.push_back({comms + i, std::move(entries[i])});
+    else
+      adopt(comms + i, std::move(entries[i]), made);
+  }
+  return made;
+}
+
+NcclResult Shim::create(const std::string& key, int num_ranks, NcclComm* comm,
+                        const std::function<NcclResult()>& make) {
+  if (passes() || comm == nullptr) return make();
+  return make_signed({sign(key, num_ranks)}, comm, make);
+}
+
+NcclResult Shim::create_all(int num_ranks, NcclComm* comms,
+                            const std::function<NcclResult()>& make) {
+  if (passes() || comms == nullptr || num_ranks < 1) return make();
+  const std::string key = fresh_key();
+  std::vector<std::shared_ptr<Entry>> entries;
+  for (int rank = 0; rank < num_ranks; ++rank) entries.push_back(sign(key, num_ranks));
+  return make_signed(std::move(entries), comms, make);
+}
+
+NcclResult Shim::split(NcclComm parent, int color, int key, NcclComm* child, void* config) {
+  const auto make = [&] { return real_.split(parent, color, key, child, config); };
+  const std::shared_ptr<Entry> entry = passes() ? nullptr : comms_.find(parent);
+  if (entry == nullptr) return make();
+  const std::string name = entry->next_child("split", std::to_string(color));
+  return create(name, color == kNoColor ? 1 : 0, child, make);
+}
+
+NcclResult Shim::shrink(NcclComm parent, int* excluded, int num_excluded, NcclComm* child,
+                        void* config, int flags) {
+  const auto make = [&] {
+    return real_.shrink(parent, excluded, num_excluded, child, config, flags);
+  };
+  const std::shared_ptr<Entry> entry = passes() ? nullptr : comms_.find(parent);
+  if (entry == nullptr || (excluded == nullptr && num_excluded > 0)) return make();
+  // What the parent has under way may wait for a rank that is gone; NCCL ends its part.
+  if ((flags & kShrinkAbort) != 0 && entry->seat() != nullptr)
+    entry->core().close(entry->seat(), 0);
+  std::vector<int> gone(excluded, excluded + std::max(num_excluded, 0));
+  std::sort(gone.begin(), gone.end());
+  std::string without;
+  for (const int rank : gone) without += std::to_string(rank) + ",";
+  return create(entry->next_child("shrink:" + without, ""), 0, child, make);
+}
+
+// In peace the ranks wait for each other, so those of this process do it side by side.
+void Shim::part(const std::shared_ptr<Entry>& entry, bool is_in_peace) {
+  const auto close = [](Entry& one, bool in_peace) {
+    if (one.seat() != nullptr) one.core().close(one.seat(), in_peace ? 1 : 0);
+  };
+  if (!is_in_peace) close(*entry, false);
+  const std::vector<std::shared_ptr<Entry>> all = comms_.part(entry);
+  side_by_side(all.size(), [&](size_t i) {
+    if (is_in_peace || all[i] != entry) close(*all[i], is_in_peace);
+  });
+}
+
+NcclResult Shim::finalize(NcclComm comm) {
+  if (const auto entry = passes() ? nullptr : comms_.find(comm)) {
+    entry->decide(Entry::State::kHandedOn);  // calls after this are errors, and NCCL's to tell
+    part(entry, true);
+  }
+  const Inside inside;
+  return real_.finalize(comm);
+}
+
+NcclResult Shim::destroy(NcclComm comm) {
+  if (const auto entry = passes() ? nullptr : comms_.take(comm)) part(entry, true);
+  const Inside inside;
+  return real_.destroy(comm);
+}
+
+NcclResult Shim::abort(NcclComm comm) {
+  if (const auto entry = passes() ? nullptr : comms_.take(comm)) part(entry, false);
+  const Inside inside;
+  return real_.abort(comm);
+}
+
+NcclResult Shim::revoke(NcclComm comm, int flags) {
+  if (const auto entry = passes() ? nullptr : comms_.find(comm); entry && entry->seat())
+    entry->core().close(entry->seat(), 0);
+  const Inside inside;
+  return real_.revoke(comm, flags);
+}
+
+NcclResult Shim::get_async_error(NcclComm comm, NcclResult* error) {
+  const NcclResult result = real_.get_async_error(comm, error);
+  if (passes() || result != NcclResult::kSuccess || !is_good(*error)) return result;
+  const auto entry = comms_.find(comm);
+  if (entry == nullptr || entry->state() != Entry::State::kTaken) return result;
+  Why why;
+  const int code = entry->core().status(entry->seat(), why);
+  if (code == 0) return result;
+  entry->fail(why.text());
+  *error = result_of(code);
+  return result;
+}
+
+const char* Shim::get_last_error(NcclComm comm) {
+  const auto entry = passes() ? nullptr : comms_.find(comm);
+  const char* const text = entry ? entry->error() : nullptr;
+  return text != nullptr ? text : real_.get_last_error(comm);
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,222 @@
+// The end of a group. Its order is the same for all groups of all ranks, whatever is in them: a
+// rank may have calls in its group that its peers do not see.
+//
+//   1. the real group ends, with what was handed on at once; beside it, on a thread each, the
+//      communicators are set up that have not been
+//   2. what is not taken over after all goes into a second real group (or into the first one, when
+//      there was nothing to set up)
+//   3. what is taken over runs, by communicator in the order of their keys
+//
+// Step 1 is where a rank waits for others. It comes to all of them at once, so that two ranks that
+// meet the same communicators in another order, or one of them outside any group, do not wait for
+// each other crosswise.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "base/log.h"
+#include "bindings/nccl/inside.h"
+#include "bindings/nccl/shim.h"
+#include "bindings/nccl/threads.h"
+
+namespace braid::nccl {
+
+Shim::Group& Shim::this_group() {
+  thread_local Group group;
+  return group;
+}
+
+NcclResult Shim::group_start() {
+  if (!passes()) ++this_group().depth;
+  const Inside inside;
+  return real_.group_start();
+}
+
+/// What was kept of the group that ends now; nothing when it is an inner one or none of ours. This
+/// thread's group is empty again then, whatever happens.
+std::optional<Shim::Group> Shim::ended_group() {
+  Group& group = this_group();
+  if (passes() || group.depth == 0) return std::nullopt;
+  --group.depth;
+  if (group.depth > 0) return std::nullopt;
+  return std::exchange(group, Group{});
+}
+
+NcclResult Shim::group_end() {
+  if (std::optional<Group> ended = ended_group()) return end_outermost(*ended);
+  const Inside inside;
+  return real_.group_end();
+}
+
+// Nothing is enqueued, and NCCL estimates what it sees: all of the group.
+NcclResult Shim::group_simulate_end(void* simulation) {
+  if (const std::optional<Group> ended = ended_group())
+    for (const Kept& kept : ended->kept) (void)forward(kept.call);
+  const Inside inside;
+  return real_.group_simulate_end(simulation);
+}
+
+NcclResult Shim::end_real(Group& group) {
+  NcclResult ended;
+  group.is_open = false;
+  {
+    const Inside inside;
+    ended = real_.group_end();
+  }
+  for (Group::Made& made : group.made) adopt(made.where, std::move(made.entry), ended);
+  group.made.clear();  // a second real group may follow
+  return ended;
+}
+
+NcclResult Shim::end_outermost(Group& group) {
+  // An argument was refused: like NCCL, nothing of the group is done.
+  if (!is_good(group.error)) {
+    const NcclResult ended = end_real(group);
+    return is_good(ended) ? group.error : ended;
+  }
+  find_exchanges(group.kept);
+  NcclResult ended = settle_beside(group);
+  if (!is_good(ended)) return ended;
+  const NcclResult rest = hand_on_rest(group);
+  if (group.is_open) ended = end_real(group);
+  if (!is_good(rest) || !is_good(ended)) return is_good(rest) ? ended : rest;
+  const NcclResult ran = run_joined(group.kept);
+  return is_good(ran) ? ended : ran;
+}
+
+/// Ends the real group meanwhile, if there is anything to set up.
+NcclResult Shim::settle_beside(Group& group) {
+  std::vector<Entry*> undecided;
+  for (const Kept& each : group.kept)
+    if (each.entry->state() == Entry::State::kUndecided &&
+        std::find(undecided.begin(), undecided.end(), each.entry.get()) == undecided.end())
+      undecided.push_back(each.entry.get());
+  if (undecided.empty()) return NcclResult::kSuccess;
+  Beside settling;
+  for (Entry* const entry : undecided) settling.begin([this, entry]() noexcept { settle(*entry); });
+  const NcclResult ended = end_real(group);
+  settling.join();
+  return ended;
+}
+
+/// Puts one all-to-all in the place of the sends and receives that form it.
+void Shim::find_exchanges(std::vector<Kept>& kept) {
+  const auto is_exchange = [](const Kept& each) {
+    return each.call.op == Op::kSend || each.call.op == Op::kRecv;
+  };
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (!is_exchange(kept[i])) continue;
+    const std::shared_ptr<Entry> entry = kept[i].entry;
+    const auto is_of_it = [&](const Kept& each) {
+      return each.entry == entry && is_exchange(each);
+    };
+    std::vector<Call> calls;
+    for (const Kept& each : kept)
+      if (is_of_it(each)) calls.push_back(each.call);
+    const std::optional<Call> whole = as_all_to_all(calls, entry->num_ranks());
+    if (!whole || !may_take(*entry, *whole)) continue;
+    kept[i].call = *whole;
+    kept.erase(std::remove_if(kept.begin() + static_cast<long>(i) + 1, kept.end(), is_of_it),
+               kept.end());
+  }
+}
+
+/// What was kept and is not taken over after all goes to NCCL.
+NcclResult Shim::hand_on_rest(Group& group) {
+  const auto is_taken = [](const Kept& each) {
+    const bool is_exchange = each.call.op == Op::kSend || each.call.op == Op::kRecv;
+    return !is_exchange && each.entry->state() == Entry::State::kTaken;
+  };
+  std::vector<Kept>& kept = group.kept;
+  const auto rest = std::stable_partition(kept.begin(), kept.end(), is_taken);
+  NcclResult first = NcclResult::kSuccess;
+  if (rest != kept.end() && !group.is_open) {
+    const Inside inside;
+    first = real_.group_start();
+    group.is_open = true;
+  }
+  for (auto each = rest; each != kept.end(); ++each) {
+    const NcclResult result = hand_on(each->call);
+    if (is_good(first)) first = result;
+  }
+  kept.erase(rest, kept.end());
+  return first;
+}
+
+NcclResult Shim::run_joined(const std::vector<Kept>& kept) {
+  if (kept.empty()) return NcclResult::kSuccess;
+  if (kept.size() == 1) return run(*kept[0].entry, kept[0].call);
+  std::vector<Kept> ordered = kept;
+  std::stable_sort(ordered.begin(), ordered.end(),
+                   [](const Kept& a, const Kept& b) { return a.entry->key() < b.entry->key(); });
+  if (const NcclResult before = join_streams(ordered); !is_good(before)) return before;
+  if (const NcclResult ran = run_all(ordered); !is_good(ran)) return ran;
+  return join_streams(ordered);
+}
+
+// Enqueuing waits when a stream is full of work that waits for other ranks. So ranks of one
+// communicator do not wait for this thread to come to them: each GPU has a thread, unless the
+// group's work is too little to fill a stream.
+NcclResult Shim::run_all(const std::vector<Kept>& kept) {
+  std::map<int, std::vector<const Kept*>> by_device;
+  const bool is_apart = fills_streams(kept) && meets_itself(kept);
+  for (const Kept& each : kept) by_device[is_apart ? each.entry->device() : 0].push_back(&each);
+  std::vector<const std::vector<const Kept*>*> parts;
+  for (const auto& [device, part] : by_device) parts.push_back(&part);
+  std::vector<NcclResult> results(parts.size(), NcclResult::kSuccess);
+  side_by_side(parts.size(), [&](size_t i) noexcept {
+    for (const Kept* const each : *parts[i]) {
+      const NcclResult result = run(*each->entry, each->call);
+      if (is_good(results[i])) results[i] = result;
+    }
+  });
+  const auto bad = std::find_if_not(results.begin(), results.end(), is_good);
+  return bad == results.end() ? NcclResult::kSuccess : *bad;
+}
+
+/// Streams hold about a thousand pieces of work. A message below a few MiB is one kernel.
+bool Shim::fills_streams(const std::vector<Kept>& kept) {
+  constexpr uint64_t kFewCalls = 64, kFewBytes = 1 << 20;
+  return kept.size() > kFewCalls || std::any_of(kept.begin(), kept.end(), [](const Kept& each) {
+           return bytes_of(each.call, each.entry->num_ranks()) > kFewBytes;
+         });
+}
+
+/// Whether several ranks of one communicator are in it. It is ordered by their keys.
+bool Shim::meets_itself(const std::vector<Kept>& kept) {
+  for (size_t first = 0, i = 0; i < kept.size(); ++i) {
+    if (kept[i].entry->key() != kept[first].entry->key()) first = i;
+    if (kept[i].entry != kept[first].entry) return true;
+  }
+  return false;
+}
+
+// The streams of a group wait for each other before it and after it: those of a GPU, for the ranks
+// of a communicator wait for each other anyway. The default stream of every GPU is called null.
+NcclResult Shim::join_streams(const std::vector<Kept>& kept) {
+  struct Streams {
+    Entry* entry;
+    std::vector<void*> all;
+  };
+  std::map<int, Streams> by_device;
+  for (const Kept& each : kept) {
+    std::vector<void*>& known =
+        by_device.try_emplace(each.entry->device(), Streams{each.entry.get(), {}})
+            .first->second.all;
+    if (std::find(known.begin(), known.end(), each.call.stream) == known.end())
+      known.push_back(each.call.stream);
+  }
+  for (const auto& [device, streams] : by_device) {
+    if (streams.all.size() < 2) continue;
+    Why why;
+    const int code = streams.entry->core().join(streams.entry->seat(), streams.all.data(),
+                                                streams.all.size(), why);
+    if (code == 0) continue;
+    streams.entry->fail(why.text());
+    return result_of(code);
+  }
+  return NcclResult::kSuccess;
+}
+
+}  // namespace braid::nccl

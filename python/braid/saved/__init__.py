@@ -1,0 +1,41 @@
+"""Files of measurements: braid's own records, and what nccl-tests printed or wrote.
+
+Everything that takes a record reads it here, so that all take the same files.
+"""
+
+import json
+from pathlib import Path
+
+from braid.saved import nccl_json, nccl_text, table
+from braid.typed_json import Json
+
+MOST_BYTES = 256 << 20
+"""No record is larger: what is, is something else."""
+
+
+def load(path: Path) -> Json:
+    """A file as the document of a record: JSON as it is, tables of nccl-tests as braid.gpu/2.
+
+    Raises OSError, and ValueError in one line that does not name the file.
+    """
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES >> 20} MiB, which is no record")
+    if content.lstrip()[:1] not in (b"{", b"["):
+        return _from_text(content, path)
+    try:
+        document = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error!s:.100}") from error
+    if nccl_json.is_one(document):
+        return table.document([nccl_json.read(document)], path.name)
+    return document
+
+
+def _from_text(content: bytes, path: Path) -> Json:
+    text = content.decode("utf-8", "replace")
+    tables = nccl_text.read(text)
+    if not tables:
+        raise ValueError("not JSON, and no table of nccl-tests: no line has size, time and busbw")
+    return table.document(tables, path.name)

@@ -1,0 +1,75 @@
+#include "coll/device/lines.h"
+
+#include "base/rounding.h"
+#include "coll/reduce/reduce_names.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::kernels {
+
+std::span<const std::byte> line_copies_fatbin();
+std::span<const std::byte> line_floats_fatbin();
+std::span<const std::byte> line_whole_fatbin();
+
+}  // namespace braid::kernels
+
+namespace braid::coll::device {
+
+namespace {
+
+constexpr uint64_t kAreaUnit = 256;
+
+Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
+  switch (call.op) {
+    case PacketOp::kAllGather:
+      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_all_gather");
+    case PacketOp::kAllToAll:
+      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_all_to_all");
+    case PacketOp::kBroadcast:
+      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_broadcast");
+    case PacketOp::kAllReduce:
+    case PacketOp::kReduceScatter: break;
+  }
+  return device.kernel(
+      is_whole(call.dtype) ? kernels::line_whole_fatbin() : kernels::line_floats_fatbin(),
+      line_reduce_kernel_name(call.dtype, call.redop));
+}
+
+// As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
+// among two.
+uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+  return message_bytes(device, op, bytes) * (is_one_buffer ? 2 : 1);
+}
+
+}  // namespace
+
+uint64_t line_area_for(const Config& config, int num_ranks) {
+  const uint64_t most = config.bytes("BRAID_GPU_LINES");
+  return most == 0 || num_ranks < 2 ? 0 : round_up(line_area_bytes(most, num_ranks), kAreaUnit);
+}
+
+bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
+  return device.line_limit() != 0 && weighed_bytes(device, op, bytes) <= device.line_limit() &&
+         line_call_bytes(op, bytes, device.size()) <= device.line_bytes();
+}
+
+Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+  const PacketShape shape =
+      lines_shape(call.op, call.bytes, device.size(), most_line_blocks(device.least_sms()));
+  PacketArgs args{};
+  args.team = device.team();
+  for (int r = 0; r < device.size(); ++r)
+    args.packets.area[r] = sys::pointer_to<std::byte>(device.lines_at(r));
+  args.packets.state = sys::pointer_to<PacketState>(device.line_state());
+  args.packets.capacity_bytes = device.line_bytes();
+  args.send = sys::pointer_to<std::byte>(call.send);
+  args.recv = sys::pointer_to<std::byte>(call.recv);
+  args.bytes = call.bytes;
+  args.path = shape.path;
+  args.root = call.root;
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, line_kernel(device, call));
+  return sys::launch(device.cuda(), kernel, {shape.num_blocks, shape.num_threads, 0}, stream, args);
+}
+
+}  // namespace braid::coll::device

@@ -1,0 +1,22 @@
+// Messages between small and middle size on the device: one kernel per call, by lines
+// (coll/lines/lines.cuh).
+#pragma once
+
+#include "base/config.h"
+#include "base/status.h"
+#include "coll/device/packets.h"
+#include "coll/lines/lines.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+/// The size of the area for a comm of `num_ranks`; 0 when the option turns lines off.
+uint64_t line_area_for(const Config& config, int num_ranks);
+
+/// Whether a call may go this way; alike on all ranks.
+bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes);
+
+/// Enqueues it. The call is told as to packets.
+Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,130 @@
+// How direct kernels send chunks to the peers' region 0 (direct.cuh): by bulk copies where the call
+// allows them, by plain stores of the whole block elsewhere. Either way a block takes every
+// duty.count-th unit, a chunk for one peer or for all; pushers of a block share its units.
+#pragma once
+
+#include "coll/direct/bulk.cuh"
+#include "coll/direct/direct.cuh"
+
+namespace braid::coll::device {
+
+#if __CUDA_ARCH__ >= 900
+
+/// The units of one pusher: every step-th of the call's, beginning with the first.
+template <bool kToAll, typename PartOf>
+struct BulkUnits {
+  const DirectCall& call;
+  const PartOf& part_of;
+  uint32_t first, step, num_peers;
+
+  __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
+    const uint32_t number = first + unit * step;
+    return kToAll ? number : number / num_peers;
+  }
+  __device__ __forceinline__ int to(uint32_t unit) const {
+    return call.peer(static_cast<int>((first + unit * step) % num_peers) + 1);
+  }
+  __device__ __forceinline__ Source source(uint32_t unit) const {
+    Span part{0, call.args.bytes};
+    if constexpr (!kToAll) part = part_of(to(unit));
+    const Span chunk = call.chunk_of(chunk_of(unit), part.bytes);
+    return {sent(call, part.begin + chunk.begin), static_cast<uint32_t>(chunk.bytes)};
+  }
+  template <typename Put>
+  __device__ __forceinline__ void each_target(uint32_t unit, const Put& put) const {
+    const uint64_t begin = chunk_of(unit) * call.args.shape.chunk_bytes;
+    if constexpr (kToAll) {
+#pragma unroll 1
+      for (int turn = 1; turn < call.size(); ++turn)
+        put(call.slot(call.peer(turn), 0, call.rank()) + begin);
+    } else {
+      put(call.slot(to(unit), 0, call.rank()) + begin);
+    }
+  }
+  __device__ __forceinline__ void tell(uint32_t unit) const {
+    const Source all = source(unit);
+    each_target(unit, [&](char* target) {
+      for (uint32_t b = all.bytes / 16 * 16; b < all.bytes; ++b) target[b] = all.from[b];
+    });
+    __threadfence_system();
+    const uint32_t c = chunk_of(unit);
+    if constexpr (kToAll) {
+#pragma unroll 1
+      for (int at = 0; at < call.size(); ++at)
+        nvlink::store_relaxed(call.flag(at, 0, call.rank(), c), call.epoch);
+    } else {
+      nvlink::store_relaxed(call.flag(to(unit), 0, call.rank(), c), call.epoch);
+    }
+  }
+};
+
+#endif
+
+/// True when the block's units went by bulk copies.
+template <bool kToAll, typename PartOf>
+__device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const Duty& duty,
+                                               const PartOf& part_of) {
+#if __CUDA_ARCH__ >= 900
+  if (!call.args.uses_bulk) return false;
+  extern __shared__ __align__(128) unsigned char bulk_memory[];
+  const uint32_t pusher = threadIdx.x / 32;
+  if (pusher >= kBulkPushers || threadIdx.x % 32 != 0) return true;
+  const auto num_peers = static_cast<uint32_t>(call.num_peers());
+  const auto units = static_cast<uint32_t>(call.args.shape.num_chunks) * (kToAll ? 1 : num_peers);
+  const auto blocks = static_cast<uint32_t>(duty.count);
+  const uint32_t first = static_cast<uint32_t>(duty.index) + pusher * blocks;
+  const uint32_t step = blocks * kBulkPushers;
+  if (first >= units) return true;
+  const BulkUnits<kToAll, PartOf> mine{call, part_of, first, step, num_peers};
+  const auto tiles =
+      static_cast<uint32_t>((call.args.shape.chunk_bytes + kBulkTileBytes - 1) / kBulkTileBytes);
+  const BulkRing ring(reinterpret_cast<BulkMemory*>(bulk_memory), pusher);
+  push_bulk(ring, mine, (units - first + step - 1) / step, tiles);
+  return true;
+#else
+  return false;
+#endif
+}
+
+/// All of send to everyone. Flags our own reading as well.
+__device__ __forceinline__ void push_to_all(const DirectCall& call, const Duty& duty) {
+  if (pushed_in_bulk<true>(call, duty, 0)) return;
+  __shared__ Targets targets;
+  uint64_t step = 0;
+#pragma unroll 1
+  for (uint64_t c = duty.index; c < call.args.shape.num_chunks; c += duty.count, ++step) {
+    const Span chunk = call.chunk_of(c, call.args.bytes);
+    const int turn = static_cast<int>(threadIdx.x) + 1;
+    if (turn < call.size())
+      targets.to[turn - 1] = call.slot(call.peer(turn), 0, call.rank()) + chunk.begin;
+    if (threadIdx.x == 0) targets.count = call.num_peers();
+    __syncthreads();
+    spread_chunk(targets, sent(call, chunk.begin), chunk.bytes);
+    __syncthreads();
+    const int to = told_by_this_thread(step);
+    if (to >= 0 && to < call.size()) tell(call, to, 0, c);
+  }
+}
+
+/// Part t of send to peer t; part_of(t) says where it is.
+template <typename PartOf>
+__device__ __forceinline__ void push_to_each(const DirectCall& call, const Duty& duty,
+                                             const PartOf& part_of) {
+  if (pushed_in_bulk<false>(call, duty, part_of)) return;
+  const auto num_peers = static_cast<uint64_t>(call.num_peers());
+  const uint64_t units = call.args.shape.num_chunks * num_peers;
+  uint64_t step = 0;
+#pragma unroll 1
+  for (uint64_t unit = duty.index; unit < units; unit += duty.count, ++step) {
+    const uint64_t c = unit / num_peers;
+    const int to = call.peer(static_cast<int>(unit % num_peers) + 1);
+    const Span part = part_of(to);
+    const Span chunk = call.chunk_of(c, part.bytes);
+    copy_chunk(call.slot(to, 0, call.rank()) + chunk.begin, sent(call, part.begin + chunk.begin),
+               chunk.bytes);
+    __syncthreads();
+    if (told_by_this_thread(step) == 0) tell(call, to, 0, c);
+  }
+}
+
+}  // namespace braid::coll::device

@@ -1,0 +1,149 @@
+// All-reduce and reduce-scatter by lines (lines.cuh); the paths are those of packets
+// (packets/reduce_body.cuh), in rows. Sums are in rank order, this rank's own operand in its place.
+// Where a lane holds a flag, its second half is summed too and thrown away.
+#pragma once
+
+#include "coll/lines/lines.cuh"
+
+namespace braid::coll::device {
+
+/// Of a warp, in flight together. Four made four times the code and a call of 16 KiB 0.8 us longer.
+inline constexpr int kSumRows = 2;
+
+/// Which part of send goes to each owner, and where its sum belongs in recv.
+struct RowSlices {
+  uint64_t slot;           // rows from one rank to another
+  uint64_t stride_bytes;   // from one owner's part of send to the next one's
+  uint64_t message_bytes;  // of send or, in a reduce-scatter, of one block of it
+  bool is_scatter;
+  bool is_two_shot;
+
+  __device__ explicit RowSlices(const Call& call) {
+    const uint64_t ranks = static_cast<uint64_t>(call.size());
+    message_bytes = call.args.bytes;
+    is_scatter = call.args.path == PacketPath::kReduceScatter;
+    is_two_shot = call.args.path == PacketPath::kTwoShot;
+    slot = num_rows(message_bytes);
+    if (is_two_shot) slot = (slot + ranks - 1) / ranks;
+    stride_bytes = is_scatter ? message_bytes : is_two_shot ? slot * kRowDataBytes : 0;
+  }
+  template <typename Byte>
+  __device__ Piece<Byte> part(Byte* base, int owner) const {
+    const uint64_t begin = static_cast<uint64_t>(owner) * stride_bytes;
+    if (is_scatter) return {base + begin, message_bytes};
+    if (begin >= message_bytes) return {base, 0};
+    const uint64_t left = message_bytes - begin;
+    return {base + begin, is_two_shot ? min(left, stride_bytes) : left};
+  }
+  __device__ Piece<const char> operand(const Call& call, int owner) const {
+    return part(static_cast<const char*>(call.args.send), owner);
+  }
+  __device__ Piece<char> result(const Call& call, int owner) const {
+    char* const recv = static_cast<char*>(call.args.recv);
+    return is_scatter ? Piece<char>{recv, message_bytes} : part(recv, owner);
+  }
+  __device__ uint64_t operands_of(int rank) const { return static_cast<uint64_t>(rank) * slot; }
+  /// Sums lie behind the operands.
+  __device__ uint64_t sums_of(const Call& call, int owner) const {
+    return static_cast<uint64_t>(call.size() + owner) * slot;
+  }
+};
+
+__device__ __forceinline__ void send_operands(const Call& call, const RowSlices& slices,
+                                              const Rows& rows) {
+  Vector data[kSumRows];
+#pragma unroll 1
+  for (int turn = 1; turn < call.size(); ++turn) {
+    const int owner = call.peer(turn);
+    if (turn == 1 || slices.stride_bytes != 0) load_rows(slices.operand(call, owner), rows, data);
+    send_rows(call, owner, slices.operands_of(call.rank()), rows, data);
+  }
+}
+
+/// Everyone's operands of the rows, summed. False: gave up.
+template <typename R>
+__device__ __forceinline__ bool sum_rows(const Call& call, const RowSlices& slices,
+                                         const Rows& rows, Vector (&sum)[kSumRows]) {
+  typename R::Acc acc[kSumRows][kElementsIn<R, kVectorWords>];
+  Vector own[kSumRows];
+  load_rows(slices.operand(call, call.rank()), rows, own);
+#pragma unroll 1
+  for (int from = 0; from < call.size(); ++from) {
+    Vector data[kSumRows];
+    if (from == call.rank()) {
+#pragma unroll
+      for (int u = 0; u < kSumRows; ++u) data[u] = own[u];
+    } else if (!receive_rows(call, from, slices.operands_of(from), rows, data)) {
+      return false;
+    }
+#pragma unroll
+    for (int u = 0; u < kSumRows; ++u) {
+      if (u >= rows.present) continue;
+      if (from == 0) {
+        unpack<R, kVectorWords>(data[u].words, acc[u]);
+      } else {
+        combine<R, kVectorWords>(data[u].words, acc[u]);
+      }
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kSumRows; ++u)
+    if (u < rows.present) pack<R, kVectorWords>(acc[u], call.size(), sum[u].words);
+  return true;
+}
+
+template <typename R>
+__device__ __forceinline__ bool sum_own(const Call& call, const RowSlices& slices,
+                                        const Rows& rows) {
+  Vector sum[kSumRows];
+  if (!sum_rows<R>(call, slices, rows, sum)) return false;
+  if (slices.is_two_shot) {
+#pragma unroll 1
+    for (int turn = 1; turn < call.size(); ++turn)
+      send_rows(call, call.peer(turn), slices.sums_of(call, call.rank()), rows, sum);
+  }
+  store_rows(slices.result(call, call.rank()), rows, sum);
+  return true;
+}
+
+__device__ __forceinline__ bool receive_sums(const Call& call, const RowSlices& slices,
+                                             const Rows& rows) {
+#pragma unroll 1
+  for (int turn = 1; turn < call.size(); ++turn) {
+    const int owner = call.source(turn);
+    Vector data[kSumRows];
+    if (!receive_rows(call, owner, slices.sums_of(call, owner), rows, data)) return false;
+    store_rows(slices.result(call, owner), rows, data);
+  }
+  return true;
+}
+
+template <typename R>
+__device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
+  if (warp_sees_failure(args)) return;
+  const Call call = begin_call(args);
+  const RowSlices slices(call);
+  const auto send = [&](const Rows& rows) { send_operands(call, slices, rows); };
+  const auto receive = [&](const Rows& rows) { return sum_own<R>(call, slices, rows); };
+  const auto finish = [&](const Rows& rows) {
+    return !slices.is_two_shot || receive_sums(call, slices, rows);
+  };
+  for_rows<kSumRows>(slices.slot, send, receive, finish);
+  end_call(call);
+}
+
+}  // namespace braid::coll::device
+
+/// One entry: braid_lines_reduce_<dtype>_<op>, as reduce_names.cc lists them.
+#define BRAID_LINE_REDUCE_KERNEL(dtype, op, Format, kOp)                                        \
+  extern "C" __global__ void __launch_bounds__(braid::coll::kLineThreads)                       \
+      braid_lines_reduce_##dtype##_##op(const __grid_constant__ braid::coll::PacketArgs args) { \
+    using namespace braid::coll::device;                                                        \
+    reduce_lines<Reduction<Format, Op::kOp>>(args);                                             \
+  }
+#define BRAID_LINE_REDUCE_KERNELS(dtype, Format)       \
+  BRAID_LINE_REDUCE_KERNEL(dtype, sum, Format, kSum)   \
+  BRAID_LINE_REDUCE_KERNEL(dtype, prod, Format, kProd) \
+  BRAID_LINE_REDUCE_KERNEL(dtype, max, Format, kMax)   \
+  BRAID_LINE_REDUCE_KERNEL(dtype, min, Format, kMin)   \
+  BRAID_LINE_REDUCE_KERNEL(dtype, avg, Format, kAvg)

@@ -1,0 +1,90 @@
+#include <algorithm>
+
+#include "base/rounding.h"
+#include "coll/lines/lines.h"
+
+namespace braid::coll {
+
+namespace {
+
+/// What NVLink carries in the time of one more trip, about 2 us at 300 GB/s.
+constexpr uint64_t kLineTripBytes = 600 * 1024;
+
+uint64_t num_rows(uint64_t bytes) {
+  return std::max<uint64_t>(divided_up(bytes, kRowDataBytes), 1);
+}
+
+/// One shot sends (n-1) B, two shots 2 (n-1)/n B and a trip; they cross where the difference is
+/// kLineTripBytes. Two ranks send as much either way.
+uint64_t most_one_shot_line_bytes(uint64_t ranks) {
+  if (ranks <= 2) return ~uint64_t{0};
+  return kLineTripBytes * ranks / ((ranks - 1) * (ranks - 2));
+}
+
+/// A root that sends everything to all sends (n-1) B; in slices, B and a trip.
+uint64_t most_sent_to_all_bytes(uint64_t ranks) {
+  return ranks <= 2 ? ~uint64_t{0} : kLineTripBytes / (ranks - 2);
+}
+
+PacketPath line_path_of(PacketOp op, uint64_t bytes, uint64_t ranks) {
+  switch (op) {
+    case PacketOp::kReduceScatter: return PacketPath::kReduceScatter;
+    case PacketOp::kAllReduce:
+      return bytes <= most_one_shot_line_bytes(ranks) ? PacketPath::kOneShot : PacketPath::kTwoShot;
+    case PacketOp::kBroadcast:
+      return bytes <= most_sent_to_all_bytes(ranks) ? PacketPath::kCopy : PacketPath::kTwoShot;
+    case PacketOp::kAllGather:
+    case PacketOp::kAllToAll: break;
+  }
+  return PacketPath::kCopy;
+}
+
+/// Rows from one rank to another, in one phase.
+uint64_t slot_rows(PacketOp op, PacketPath path, uint64_t bytes, uint64_t ranks) {
+  const uint64_t owners = op == PacketOp::kBroadcast ? ranks - 1 : ranks;
+  const uint64_t whole = num_rows(bytes);
+  return path == PacketPath::kTwoShot ? divided_up(whole, owners) : whole;
+}
+
+uint64_t line_half_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
+  const PacketPath path = line_path_of(op, bytes, ranks);
+  const uint64_t slot = slot_rows(op, path, bytes, ranks);
+  const bool is_two_shot = path == PacketPath::kTwoShot;
+  uint64_t rows = ranks * slot * (is_two_shot ? 2 : 1);
+  if (op == PacketOp::kBroadcast) rows = slot * (is_two_shot ? 1 + ranks : 1) + ranks;  // greetings
+  return rows * kRowBytes;
+}
+
+}  // namespace
+
+uint32_t most_line_blocks(int num_sms) noexcept {
+  constexpr uint32_t kMany = 128, kSome = 64;
+  return num_sms > static_cast<int>(kMany) ? kMany : kSome;
+}
+
+PacketShape lines_shape(PacketOp op, uint64_t bytes, int num_ranks, uint32_t most_blocks) noexcept {
+  constexpr uint32_t kWarps = kLineThreads / 32;
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  const PacketPath path = line_path_of(op, bytes, ranks);
+  const uint64_t blocks = divided_up(slot_rows(op, path, bytes, ranks), kWarps);
+  return {path, static_cast<uint32_t>(std::min<uint64_t>(blocks, most_blocks)), kLineThreads};
+}
+
+uint64_t line_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+  return 2 * line_half_bytes(op, bytes, static_cast<uint64_t>(num_ranks));
+}
+
+uint64_t line_area_bytes(uint64_t max_bytes, int num_ranks) noexcept {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  const auto most_of = [&](PacketOp op, uint64_t bytes, uint64_t change) {
+    return std::max(line_call_bytes(op, bytes, num_ranks),
+                    line_call_bytes(op, std::min(bytes, change), num_ranks));
+  };
+  return std::max({
+      most_of(PacketOp::kAllReduce, max_bytes, most_one_shot_line_bytes(ranks)),
+      most_of(PacketOp::kBroadcast, max_bytes, most_sent_to_all_bytes(ranks)),
+      line_call_bytes(PacketOp::kAllGather, divided_up(max_bytes, ranks), num_ranks),
+  });
+}
+
+}  // namespace braid::coll

@@ -1,0 +1,40 @@
+#include "comm/device/health.h"
+
+#include <nlohmann/json.hpp>
+
+namespace braid::comm {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json balance_of(const Device& device) {
+  const auto summary = device.balance_summary();
+  if (!summary) return {{"on", false}};
+  Json shares = Json::array();
+  for (const ShareTable::Moved& m : summary->moved)
+    shares.push_back({{"op", plan::op_name(m.key.op)},
+                      {"up_to_bytes", most_bytes_of(m.key.size_class)},
+                      {"tuned", static_cast<double>(m.tuned) / plan::kWhole},
+                      {"now", static_cast<double>(m.now) / plan::kWhole},
+                      {"moves", m.moves}});
+  return {{"on", true},
+          {"calls", summary->calls},
+          {"samples", summary->samples},
+          {"windows", summary->windows},
+          {"moves", summary->moves},
+          {"trials", summary->trials},
+          {"shares", std::move(shares)}};
+}
+
+}  // namespace
+
+Json gpu_health(const Device& device) {
+  const Status trouble = device.status();
+  return {{"ordinal", device.ordinal()},
+          {"ok", trouble.ok()},
+          {"why", trouble.to_string()},
+          {"balance", balance_of(device)}};
+}
+
+}  // namespace braid::comm

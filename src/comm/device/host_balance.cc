@@ -1,0 +1,203 @@
+#include "comm/device/host_balance.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace braid::comm {
+
+namespace {
+
+constexpr size_t kNvlink = 0, kHost = 1;  // the balancer's links
+// Of samples whose times are not all there. The rings of samples.h keep twice as many.
+constexpr size_t kMostSampled = Samples::kKept / 2;
+
+plan::Shares shares_of(uint32_t host_parts) { return {plan::kWhole - host_parts, host_parts}; }
+
+uint64_t part_of(uint64_t bytes, uint32_t parts) {
+  return static_cast<uint64_t>(static_cast<double>(bytes) * parts / plan::kWhole);
+}
+
+template <typename Part, typename Pages>
+std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part) {
+  std::vector<Part*> all;
+  all.reserve(pages.size());
+  for (Pages* of_rank : pages) all.push_back(&(of_rank->*part));
+  return all;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HostBalance>> HostBalance::create(group::Group& group, const Config& config,
+                                                         sys::Cuda& cuda, ShareTable& table,
+                                                         Deadline deadline) {
+  const bool is_on = config.flag("BRAID_BALANCE") && config.integer("BRAID_GPU_SAMPLE") > 0;
+  Result<Stopwatch> stopwatch = Stopwatch::create(cuda);
+  transport::SegmentRequest request;
+  request.topic = "gpu balance";
+  request.bytes = sizeof(Pages);
+  request.shape =
+      fmt::format("on:{},sample:{},window:{}", is_on, config.integer("BRAID_GPU_SAMPLE"),
+                  config.integer("BRAID_BALANCE_WINDOW"));
+  request.host_id = config.text("BRAID_HOST_ID");
+  request.refusal = stopwatch.status();
+  BRAID_ASSIGN_OR_RETURN(transport::Segments segments,
+                         transport::share_segments(group, request, deadline));
+  if (!is_on) return std::unique_ptr<HostBalance>();
+  return std::unique_ptr<HostBalance>(
+      new HostBalance(group, config, table, std::move(stopwatch).value(), std::move(segments)));
+}
+
+HostBalance::HostBalance(group::Group& group, const Config& config, ShareTable& table,
+                         Stopwatch stopwatch, transport::Segments segments)
+    : group_(group),
+      table_(table),
+      timeout_ns_(config.duration_ns("BRAID_TIMEOUT")),
+      window_calls_(static_cast<int>(std::max<int64_t>(1, config.integer("BRAID_BALANCE_WINDOW")))),
+      sample_every_(static_cast<uint64_t>(config.integer("BRAID_GPU_SAMPLE"))),
+      segments_(std::move(segments)),
+      ledger_(group.rank(), parts_of(pages(), &Pages::ledger)),
+      samples_(group.rank(), parts_of(pages(), &Pages::samples)),
+      stopwatch_(std::move(stopwatch)) {}
+
+// A segment is all zeros at first, and that is what all of it begins with.
+std::vector<HostBalance::Pages*> HostBalance::pages() const {
+  std::vector<Pages*> all;
+  all.reserve(static_cast<size_t>(segments_.size()));
+  for (int r = 0; r < segments_.size(); ++r)
+    all.push_back(reinterpret_cast<Pages*>(segments_.of(r)));
+  return all;
+}
+
+// ---- one call, the same on all ranks ----
+
+Status HostBalance::begin_call(const BalancedCall& call) {
+  end_call();  // of one that failed on its way
+  const ShareKey key = share_key(call.op, call.bytes);
+  if (call.is_captured || !table_.can_move(key)) return {};
+  const uint64_t number = num_calls_.fetch_add(1, std::memory_order_relaxed) + 1;
+  BRAID_RETURN_IF_ERROR(publish_readings());
+  if (group_.rank() == 0) decide();
+  BRAID_ASSIGN_OR_RETURN(
+      const uint32_t bits,
+      ledger_.settle(number, Deadline::after_ns(timeout_ns_), [this] { return group_.fate(); }));
+  if (const auto verdict = unpack(bits)) apply(*verdict);
+  sample(call);
+  return {};
+}
+
+void HostBalance::end_call() {
+  stopwatch_.stop();
+  table_.set_trial(std::nullopt);
+}
+
+void HostBalance::apply(const Verdict& verdict) {
+  if (verdict.is_trial) {
+    keys_[verdict.key].trial_parts = verdict.parts;
+    num_trials_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  table_.move(verdict.key, verdict.parts);
+  num_moves_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void HostBalance::sample(const BalancedCall& call) {
+  const ShareKey key = share_key(call.op, call.bytes);
+  KeyState& state = keys_[key];
+  const auto trial = std::exchange(state.trial_parts, std::nullopt);
+  if (trial) table_.set_trial(key, *trial);
+  if (state.calls++ % sample_every_ != 0 && !trial) return;
+  const uint64_t number = num_samples_.fetch_add(1, std::memory_order_relaxed) + 1;
+  stopwatch_.begin(number);
+  if (group_.rank() != 0) return;
+  const uint64_t host_bytes =
+      std::min(part_of(call.bytes, table_.parts(call.op, call.bytes)), call.most_bytes);
+  sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key, call.bytes,
+                      call.most_bytes, host_bytes, trial ? *trial : table_.class_parts(key),
+                      trial.has_value()});
+  if (sampled_.size() > kMostSampled) sampled_.pop_front();
+}
+
+// ---- facts ----
+
+Status HostBalance::publish_readings() {
+  for (;;) {
+    BRAID_ASSIGN_OR_RETURN(const auto reading, stopwatch_.take());
+    if (!reading) return {};
+    samples_.publish(reading->number, reading->times);
+  }
+}
+
+// ---- decisions, on rank 0 ----
+
+// A rank may have had no events left for a sample: later ones are not kept waiting for it.
+void HostBalance::decide() {
+  for (auto it = sampled_.begin(); it != sampled_.end();) {
+    const auto latest = samples_.of_all(it->number);
+    if (!latest) {
+      ++it;
+      continue;
+    }
+    const Sampled sampled = *it;
+    it = sampled_.erase(it);
+    judge(sampled, *latest);
+  }
+}
+
+void HostBalance::judge(const Sampled& sampled, const CallTimes& latest) {
+  Decider& decider = decider_of(sampled);
+  std::array<plan::LinkSample, 2> links;
+  links[kNvlink] = {sampled.bytes - sampled.host_bytes, latest.nvlink_ns};
+  links[kHost] = {sampled.host_bytes, latest.host_ns};
+  const int windows_before = decider.balancer.windows();
+  const auto decision = decider.balancer.observe(shares_of(sampled.class_parts), links);
+  std::atomic_ref(pages()[0]->windows)
+      .fetch_add(static_cast<uint64_t>(decider.balancer.windows() - windows_before),
+                 std::memory_order_relaxed);
+  if (!decision) return;
+  const Verdict verdict{sampled.key, decision->shares[kHost], decision->is_trial};
+  const uint64_t from_call =
+      ledger_.propose(pack(verdict), num_calls_.load(std::memory_order_relaxed));
+  if (from_call == 0) return;  // another rank is thousands of calls behind
+  decider.holds_from = from_call;
+  log_.push_back(fmt::format("gpu call {}: {} up to {}: {}", from_call,
+                             plan::op_name(sampled.key.op),
+                             format_bytes(most_bytes_of(sampled.key.size_class)), decision->why));
+}
+
+// Begins anew where its shares are not those in force: another tuning, or no room for its verdict.
+HostBalance::Decider& HostBalance::decider_of(const Sampled& sampled) {
+  const plan::Shares in_force = shares_of(sampled.class_parts);
+  const auto found = deciders_.find(sampled.key);
+  if (found != deciders_.end()) {
+    const bool is_followed = sampled.is_trial || sampled.call < found->second.holds_from ||
+                             found->second.balancer.shares() == in_force;
+    if (is_followed) return found->second;
+    deciders_.erase(found);
+  }
+  plan::Balancer balancer(sampled.is_trial ? shares_of(0) : in_force, {"nvlink", "pcie"},
+                          options_for(sampled));
+  return deciders_.emplace(sampled.key, Decider{std::move(balancer)}).first->second;
+}
+
+plan::BalanceOptions HostBalance::options_for(const Sampled& sampled) const {
+  plan::BalanceOptions options = plan::options_for_enqueued_calls();
+  options.window_calls = window_calls_;
+  const double most = static_cast<double>(sampled.most_bytes) /
+                      static_cast<double>(most_bytes_of(sampled.key.size_class));
+  options.most = {1, std::min(most, 0.5)};
+  return options;
+}
+
+HostBalance::Summary HostBalance::summary() const {
+  Summary all;
+  all.calls = num_calls_.load(std::memory_order_relaxed);
+  all.samples = num_samples_.load(std::memory_order_relaxed);
+  all.moves = num_moves_.load(std::memory_order_relaxed);
+  all.trials = num_trials_.load(std::memory_order_relaxed);
+  all.windows = std::atomic_ref(pages()[0]->windows).load(std::memory_order_relaxed);
+  all.moved = table_.moved();
+  return all;
+}
+
+}  // namespace braid::comm

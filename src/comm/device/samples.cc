@@ -1,0 +1,40 @@
+#include "comm/device/samples.h"
+
+#include <algorithm>
+#include <atomic>
+
+namespace braid::comm {
+
+// Times are written with release order and read with acquire order, each of them: whoever reads a
+// new one then also sees that the number was cleared before it.
+void Samples::publish(uint64_t number, const CallTimes& times) {
+  Place& place = pages_[static_cast<size_t>(rank_)]->places[number % kKept];
+  std::atomic_ref(place.number).store(0, std::memory_order_relaxed);
+  std::atomic_ref(place.nvlink_ns).store(times.nvlink_ns, std::memory_order_release);
+  std::atomic_ref(place.host_ns).store(times.host_ns, std::memory_order_release);
+  std::atomic_ref(place.number).store(number, std::memory_order_release);
+}
+
+std::optional<CallTimes> Samples::of(int rank, uint64_t number) const {
+  Place& place = pages_[static_cast<size_t>(rank)]->places[number % kKept];
+  const std::atomic_ref kept(place.number);
+  if (kept.load(std::memory_order_acquire) != number) return std::nullopt;
+  CallTimes times;
+  times.nvlink_ns = std::atomic_ref(place.nvlink_ns).load(std::memory_order_acquire);
+  times.host_ns = std::atomic_ref(place.host_ns).load(std::memory_order_acquire);
+  if (kept.load(std::memory_order_relaxed) != number) return std::nullopt;
+  return times;
+}
+
+std::optional<CallTimes> Samples::of_all(uint64_t number) const {
+  CallTimes latest;
+  for (size_t r = 0; r < pages_.size(); ++r) {
+    const auto times = of(static_cast<int>(r), number);
+    if (!times) return std::nullopt;
+    latest.nvlink_ns = std::max(latest.nvlink_ns, times->nvlink_ns);
+    latest.host_ns = std::max(latest.host_ns, times->host_ns);
+  }
+  return latest;
+}
+
+}  // namespace braid::comm

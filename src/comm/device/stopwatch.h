@@ -1,0 +1,68 @@
+// Stopwatch: when the parts of a call were done, by events on the streams that did them. Nobody
+// waits for an event: a later call looks whether they have come.
+//
+//   caller's stream   barrier  START ... pushes  NVLINK  barrier
+//   host's stream                    ring        HOST
+//
+// A call of several segments is timed in its first. A captured call is never timed: its events
+// would belong to the graph.
+//
+// Threads: as comm::Device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "base/status.h"
+#include "comm/device/samples.h"
+#include "sys/cuda/owned.h"
+
+namespace braid::comm {
+
+enum class Moment { kStart = 0, kNvlinkDone = 1, kHostDone = 2 };
+inline constexpr size_t kNumMoments = 3;
+
+class Stopwatch {
+ public:
+  static constexpr uint64_t kMostPending = 8;
+  struct Reading {
+    uint64_t number;
+    CallTimes times;
+  };
+
+  /// In the current context, which the events must not outlive.
+  static Result<Stopwatch> create(sys::Cuda& cuda);
+  Stopwatch(Stopwatch&&) = default;
+  Stopwatch& operator=(Stopwatch&&) = delete;
+
+  /// The calls of mark() until stop() belong to sample `number`. Without effect when the events of
+  /// kMostPending samples are still under way.
+  void begin(uint64_t number);
+  bool is_running() const { return is_running_; }
+  /// The first of its kind in a sample counts.
+  Status mark(Moment moment, sys::Stream stream);
+  void stop();
+  /// The oldest sample whose events have all come, if it has. Only while nothing is captured by
+  /// this thread.
+  Result<std::optional<Reading>> take();
+
+ private:
+  struct Run {
+    uint64_t number = 0;
+    std::array<sys::OwnedEvent, kNumMoments> events;
+    std::array<bool, kNumMoments> is_marked{};
+    bool has(Moment moment) const { return is_marked[static_cast<size_t>(moment)]; }
+    sys::Event at(Moment moment) const { return events[static_cast<size_t>(moment)].get(); }
+  };
+  explicit Stopwatch(sys::Cuda& cuda) : cuda_(&cuda) {}
+  Result<int64_t> elapsed_ns(const Run& run, Moment until) const;
+  Result<bool> has_ended(const Run& run) const;
+
+  sys::Cuda* cuda_;
+  std::array<Run, kMostPending> runs_;
+  uint64_t next_ = 0, oldest_ = 0;  // runs begun and taken since the start
+  bool is_running_ = false;
+};
+
+}  // namespace braid::comm

@@ -1,0 +1,192 @@
+// Graphs of captured calls among eager ones, on fake GPUs. The user puts them in one order on all
+// ranks, as NCCL wants it; what a call counts must then follow that order, however often a graph is
+// replayed. So nothing that changes from call to call may be in what a call enqueues.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <vector>
+
+#include "base/units.h"
+#include "coll/device/collectives.h"
+#include "coll/device/direct.h"
+#include "coll/device/fake_sums.h"
+#include "coll/device/lines.h"
+#include "coll/device/packets.h"
+#include "coll/reduce/reduce_names.h"
+#include "support/gpu_ranks.h"
+#include "support/graph_cuda.h"
+
+namespace braid::coll::device {
+namespace {
+
+using test::Graph;
+using test::GraphCuda;
+using test::GuardedMemory;
+
+constexpr int kRanks = 3;
+
+/// All five on one rank's memory of `bytes`, with values that tell rank, round and place.
+class GraphRank {
+ public:
+  GraphRank(comm::Device& device, GraphCuda& cuda, uint64_t bytes)
+      : device_(device),
+        cuda_(cuda),
+        count_(bytes / sizeof(int32_t) / kRanks),
+        send_(cuda, bytes),
+        sums_(cuda, bytes),
+        row_(cuda, bytes),
+        part_(cuda, bytes),
+        exchanged_(cuda, bytes),
+        told_(cuda, bytes) {}
+
+  void set_round(int round) {
+    round_ = round;
+    for (uint64_t i = 0; i < all(); ++i) {
+      at(send_)[i] = value(device_.rank(), i);
+      at(told_)[i] = value(device_.rank(), i);
+    }
+    for (GuardedMemory* each : {&sums_, &row_, &part_, &exchanged_})
+      std::memset(each->data(), 0xee, each->bytes());
+  }
+  Status call_all(sys::Stream stream) {
+    const Dtype dtype = Dtype::kInt32;
+    BRAID_RETURN_IF_ERROR(
+        all_reduce(device_, send_.get(), sums_.get(), all(), dtype, RedOp::kSum, stream));
+    BRAID_RETURN_IF_ERROR(all_gather(device_, send_.get(), row_.get(), count_, dtype, stream));
+    BRAID_RETURN_IF_ERROR(
+        reduce_scatter(device_, send_.get(), part_.get(), count_, dtype, RedOp::kSum, stream));
+    BRAID_RETURN_IF_ERROR(
+        all_to_all(device_, send_.get(), exchanged_.get(), count_, dtype, stream));
+    return broadcast(device_, told_.get(), all(), dtype, 0, stream);
+  }
+  void check(const char* what) {
+    SCOPED_TRACE(std::string(what) + " in round " + std::to_string(round_));
+    const uint64_t mine = static_cast<uint64_t>(device_.rank()) * count_;
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < all(); ++i) {
+      const auto source = static_cast<int>(i / count_);
+      wrong += at(sums_)[i] != sum(i) ? 1 : 0;
+      wrong += at(row_)[i] != value(source, i % count_) ? 1 : 0;
+      wrong += at(exchanged_)[i] != value(source, mine + i % count_) ? 1 : 0;
+      wrong += at(told_)[i] != value(0, i) ? 1 : 0;
+      wrong += i < count_ && at(part_)[i] != sum(mine + i) ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0U) << "rank " << device_.rank();
+  }
+
+ private:
+  uint64_t all() const { return count_ * kRanks; }
+  static int32_t* at(const GuardedMemory& memory) {
+    return reinterpret_cast<int32_t*>(memory.data());
+  }
+  int32_t value(int rank, uint64_t i) const {
+    return static_cast<int32_t>(i * 7 % 1009) + 2000 * rank + 100000 * round_;
+  }
+  int32_t sum(uint64_t i) const {
+    int32_t sum = 0;
+    for (int r = 0; r < kRanks; ++r) sum += value(r, i);
+    return sum;
+  }
+
+  comm::Device& device_;
+  GraphCuda& cuda_;
+  const uint64_t count_;
+  GuardedMemory send_, sums_, row_, part_, exchanged_, told_;
+  int round_ = 0;
+};
+
+sys::OwnedStream stream_of(GraphCuda& cuda) {
+  return sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)).value();
+}
+
+// Messages of several rounds through scratch, a part of them over the host link.
+TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, 0.2);
+    GraphRank graphed(rank.device, cuda, 18_MiB), eager(rank.device, cuda, 15_MiB);
+    const sys::OwnedStream one = stream_of(cuda), other = stream_of(cuda);
+    const auto call_now = [&](int round) {
+      eager.set_round(round);
+      rank.all.arrive_and_wait();
+      const Status status = eager.call_all(other.get());
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      rank.all.arrive_and_wait();
+      eager.check("eager");
+    };
+    call_now(0);
+    cuda.begin_capture(one.get());
+    const Status captured = graphed.call_all(one.get());
+    EXPECT_TRUE(captured.ok()) << captured.to_string();
+    const Graph graph = cuda.end_capture(one.get());
+    EXPECT_GT(graph.work.size(), 50U);
+    for (const int num_eager : {0, 1, 2, 0, 3}) {
+      graphed.set_round(10 + num_eager);
+      rank.all.arrive_and_wait();
+      const Status replayed = GraphCuda::replay(graph);
+      EXPECT_TRUE(replayed.ok()) << replayed.to_string();
+      rank.all.arrive_and_wait();
+      graphed.check("replayed");
+      for (int i = 0; i < num_eager; ++i) call_now(i);
+    }
+    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    rank.all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+/// The kernels of packets, lines and direct calls, as far as a capture needs them: to be there.
+void define_one_kernel_calls(GraphCuda& cuda) {
+  const auto nothing = [](const sys::LaunchShape&, std::span<void*>) { return Status(); };
+  for (const char* family : {"braid_packets_", "braid_lines_", "braid_direct_"})
+    for (const char* op : {"all_gather", "all_to_all", "broadcast"})
+      cuda.define_kernel(std::string(family) + op, nothing);
+  cuda.define_kernel(packet_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+  cuda.define_kernel(line_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+  cuda.define_kernel(direct_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+}
+
+// The tenth call is enqueued with the bytes of the first one: by packets, by lines, directly, in
+// rounds.
+TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  define_one_kernel_calls(cuda);
+  const test::Options options = {
+      {"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_GPU_LINES", "1MiB"}, {"BRAID_GPU_DIRECT", "8MiB"}};
+  test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
+    comm.state().config = test::make_config(test::gpu_options(options));
+    const Config& config = comm.state().config;
+    const uint64_t direct_bytes = direct_area_for(config, kRanks);
+    auto device =
+        comm::Device::create(comm.state(), cuda, comm.rank(),
+                             {packet_area_for(config, kRanks), line_area_for(config, kRanks),
+                              direct_bytes, kDirectFlagBytes});
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    comm.state().device = std::move(device).value();
+    {
+      const sys::OwnedStream stream = stream_of(cuda);
+      for (const uint64_t bytes : {3_KiB, 200_KiB, 1_MiB, 18_MiB}) {
+        GraphRank rank(*comm.state().device, cuda, bytes);
+        std::vector<Graph> graphs(10);
+        for (Graph& graph : graphs) {
+          cuda.begin_capture(stream.get());
+          const Status status = rank.call_all(stream.get());
+          EXPECT_TRUE(status.ok()) << status.to_string();
+          graph = cuda.end_capture(stream.get());
+        }
+        EXPECT_GE(graphs[0].work.size(), 5U);
+        EXPECT_EQ(graphs[0].bytes, graphs[1].bytes) << bytes << " bytes";
+        EXPECT_EQ(graphs[0].bytes, graphs[9].bytes) << bytes << " bytes";
+      }
+    }
+    all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+}  // namespace
+}  // namespace braid::coll::device

@@ -1,0 +1,196 @@
+"""Every command of every group: help with an example and exit codes, JSON, what it loads."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from braid.bench import gpus
+from braid.cli import app, collectives, main
+
+WITHOUT_JSON = {("run",), ("demo",)}
+"""A program's output is its own; a demo writes its record into --out."""
+
+
+def leaves(command, path=()):
+    """Commands that do something: (words, command)."""
+    below = getattr(command, "commands", {})
+    if path and path != ("plan",):
+        yield path
+    for name, each in below.items():
+        yield from leaves(each, (*path, name))
+
+
+app.load_groups([])
+EVERY = list(leaves(get_command(app.app)))
+
+
+def test_they_are_all_here():
+    assert len(EVERY) > 35
+    assert {("bench",), ("bench", "tp-block"), ("topo", "diff"), ("plan", "tp")} <= set(EVERY)
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_help(words):
+    done = CliRunner().invoke(app.app, [*words, "--help"])
+    text = " ".join(done.output.split())
+    assert done.exit_code == 0
+    assert "Example: " in text
+    assert f"braid {' '.join(words)}" in text.partition("Example: ")[2]
+    assert "xit code" in text
+    assert ("--json" in text) == (words not in WITHOUT_JSON)
+
+
+def loaded_by(*arguments, **environment):
+    """Modules of a process that ran a command line."""
+    program = (
+        "import sys\n"
+        f"sys.argv = ['braid', *{list(arguments)!r}]\n"
+        "from braid.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print('MODULES', *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return set(done.stdout.rpartition("MODULES")[2].split())
+
+
+def test_a_saved_machine_is_read_without_the_rest(tmp_path):
+    """`braid topo --from` is to take less than 0.3 s: two thirds of it were modules of plan, bench
+    and their tables."""
+    path = tmp_path / "m.txt"
+    path.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV2\nGPU1\tNV2\t X \n")
+    modules = loaded_by("topo", "--from", str(path))
+    assert "braid.topo.document" in modules
+    heavy = {"numpy", "matplotlib", "rich.table", "braid.plan.records", "braid.cli.collectives"}
+    assert not heavy & modules
+
+
+def test_plan_needs_no_numbers_of_arrays():
+    modules = loaded_by("plan", "transfer", "--bytes", "1GiB", "--hw", "h200-nvlink4")
+    assert "braid.plan.transfer" in modules
+    assert not {"numpy", "braid.topo.document", "braid.cli.collectives"} & modules
+
+
+def test_commands_without_a_group_load_none():
+    modules = loaded_by("nccl-env", "--json")
+    assert "braid.cli.nccl" in modules
+    assert not {"braid.cli.plan", "braid.cli.topo", "braid.cli.collectives"} & modules
+
+
+def test_the_list_of_all_has_the_groups():
+    modules = loaded_by("--help")
+    assert {"braid.cli.plan", "braid.cli.topo", "braid.cli.collectives"} <= modules
+
+
+@pytest.mark.parametrize(
+    ("words", "position", "offered"),
+    [
+        ("braid t", "1", "topo"),
+        ("braid plan wh", "2", "what-if"),
+        ("braid bench tp", "2", "tp-block"),
+        ("braid bench tp-block --wi", "3", "--within"),
+        ("braid nccl-check --j", "2", "--json"),
+    ],
+)
+def test_completion(words, position, offered):
+    asked = {"_BRAID_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": position}
+    done = subprocess.run(
+        [sys.executable, "-m", "braid.cli"], capture_output=True, text=True, check=False,
+        env={**os.environ, **asked},
+    )  # fmt: skip
+    assert offered in done.stdout.split()
+
+
+def braid(monkeypatch, capsys, *arguments):
+    """A command line in this process: exit code, standard output and error."""
+    monkeypatch.setattr(sys, "argv", ["braid", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr()
+    return stop.value.code or 0, said.out, said.err
+
+
+def test_options_as_json(monkeypatch, capsys):
+    code, out, _ = braid(monkeypatch, capsys, "options", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert code == 0
+    assert rows["BRAID_TIMEOUT"]["type"]
+    assert all(row.keys() == {"name", "type", "default", "meaning"} for row in rows.values())
+
+
+def test_a_record_on_standard_output(monkeypatch, capsys, tmp_path):
+    """And nothing else: tables and words go to standard error, no file is made."""
+    monkeypatch.chdir(tmp_path)
+    line = ("bench", "engine", "--device", "cpu", "--pages", "4KiB", "--total", "64KiB")
+    code, out, err = braid(monkeypatch, capsys, *line, "--samples", "3", "--json", "-")
+    record = json.loads(out)
+    assert (code, record["schema"], record["kind"]) == (0, "braid.probe/1", "engine")
+    assert "pages of 4 KiB" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_report_shows_as_json(monkeypatch, capsys, tmp_path):
+    machine = tmp_path / "m.txt"
+    machine.write_text("\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n")
+    out_path = tmp_path / "r.html"
+    line = ("report", "--from", machine, "--out", out_path, "--json")
+    code, out, _ = braid(monkeypatch, capsys, *line)
+    said = json.loads(out)
+    assert (code, said["schema"], said["page"]) == (0, "braid.report/1", str(out_path))
+    assert said["records"] == said["plans"] == []
+    assert {verdict["code"] for verdict in said["verdicts"]} >= {"model-unknown"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "op"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("all_reduce_perf", "all_reduce"),
+        ("allreduce", "all_reduce"),
+        ("all-gather", "all_gather"),
+        ("alltoall_perf", "all_to_all"),
+        ("reduce_scatter_perf", "reduce_scatter"),
+        ("broadcast_perf", "broadcast"),
+    ],
+)
+def test_operations_as_nccl_tests_names_them(typed, op):
+    line = ["braid", "bench", typed, "-b", "8"]
+    app._take_nccl_words(line)
+    assert line == ["braid", "bench", "--ops", op, "-b", "8"]
+
+
+@pytest.mark.parametrize(
+    "line", [["braid", "bench"], ["braid", "bench", "p2p"], ["braid", "plan", "all_reduce"]]
+)
+def test_other_words_stay(line):
+    before = list(line)
+    app._take_nccl_words(line)
+    assert line == before
+
+
+def test_who_gets_no_gpus_hears_why(monkeypatch, capsys):
+    """But not who asked for CPUs, and not before a line that is refused."""
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(0, "there is none"))
+    engine = ("engine", "--pages", "4KiB", "--total", "64KiB", "--samples", "3", "--quiet")
+    assert (
+        "braid: between CPUs: there is none; --device gpu"
+        in braid(monkeypatch, capsys, "bench", *engine)[2]
+    )
+    assert "between CPUs" not in braid(monkeypatch, capsys, "bench", *engine, "--device", "cpu")[2]
+
+
+def test_types_as_nccl_tests_names_them(monkeypatch, capsys):
+    seen = []
+    monkeypatch.setattr(collectives, "launch", lambda command, *_, **__: seen.append(command) or 0)
+    line = ("bench", "all_reduce", "-d", "half", "-b", "1K", "-e", "1K", "--device", "cpu")
+    assert braid(monkeypatch, capsys, *line)[0] == 0
+    assert seen[0][3:6] == ["bench", "--ops", "all_reduce"]
+    assert braid(monkeypatch, capsys, *line[:3], "quarter", "--device", "cpu")[0] == 2

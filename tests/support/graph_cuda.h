@@ -1,0 +1,163 @@
+// A FakeCuda that captures graphs: between begin_capture() and end_capture() work on a stream, and
+// on streams that wait for it, is written down with its arguments' bytes, as a driver does, and
+// done by replay(), any number of times. What a call would have to work out anew each time and
+// wrote into its arguments is stale there.
+//
+// As the driver, it refuses to let captured work wait for an event of work that is not, and the
+// other way round.
+//
+// Threads: as FakeCuda; a capture belongs to the thread that began it, and so does its graph.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "coll/direct/direct.h"
+#include "coll/packets/packets.h"
+#include "coll/reduce/reduce_args.h"
+#include "support/fake_kernels.h"
+
+namespace braid::test {
+
+/// Work in the order of its enqueuing, which is one that its events allow.
+struct Graph {
+  std::vector<std::function<Status()>> work;
+  std::vector<std::string> bytes;  // of each piece: its kind and arguments
+};
+
+class GraphCuda : public sys::FakeCuda {
+ public:
+  using FakeCuda::FakeCuda;
+
+  void begin_capture(sys::Stream stream) {
+    const std::lock_guard lock(mutex_);
+    captured_[stream.handle] = &graphs_[stream.handle];
+    graphs_[stream.handle] = {};
+  }
+  Graph end_capture(sys::Stream stream) {
+    const std::lock_guard lock(mutex_);
+    Graph* const graph = &graphs_[stream.handle];
+    std::erase_if(captured_, [&](const auto& each) { return each.second == graph; });
+    std::erase_if(points_, [&](const auto& each) { return each.second == graph; });
+    return std::move(*graph);
+  }
+  static Status replay(const Graph& graph) {
+    for (const auto& piece : graph.work) BRAID_RETURN_IF_ERROR(piece());
+    return {};
+  }
+
+  Result<sys::CaptureState> capture_state(sys::Stream stream) override {
+    return graph_of(stream) != nullptr ? sys::CaptureState::kActive : sys::CaptureState::kNone;
+  }
+  Status record(sys::Event event, sys::Stream stream) override {
+    Graph* const graph = graph_of(stream);
+    const std::lock_guard lock(mutex_);
+    points_[event.handle] = graph;
+    return graph != nullptr ? Status() : FakeCuda::record(event, stream);
+  }
+  Status wait_event(sys::Stream stream, sys::Event event) override {
+    Graph* const graph = graph_of(stream);
+    const std::lock_guard lock(mutex_);
+    Graph* const recorded = points_[event.handle];
+    if (graph == recorded) return graph != nullptr ? Status() : FakeCuda::wait_event(stream, event);
+    if (graph != nullptr) return driver_error("graph cuda: captured work waits for other work");
+    captured_[stream.handle] = recorded;  // the stream joins the capture
+    return {};
+  }
+
+  Status copy(sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes, sys::Stream stream) override {
+    return enqueue(stream, bytes_of("copy", to, from, bytes),
+                   [=, this] { return FakeCuda::copy(to, from, bytes, stream); });
+  }
+  Status copy_on_device(sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes,
+                        sys::Stream stream) override {
+    return enqueue(stream, bytes_of("copy", to, from, bytes),
+                   [=, this] { return FakeCuda::copy_on_device(to, from, bytes, stream); });
+  }
+  Status copy_batch(std::span<const sys::DeviceCopy> copies, sys::Stream stream) override {
+    for (const sys::DeviceCopy& each : copies)
+      BRAID_RETURN_IF_ERROR(copy_on_device(each.to, each.from, each.bytes, stream));
+    return {};
+  }
+  Status fill(sys::DevicePtr to, uint8_t value, uint64_t bytes, sys::Stream stream) override {
+    return enqueue(stream, bytes_of("fill", to, value, bytes),
+                   [=, this] { return FakeCuda::fill(to, value, bytes, stream); });
+  }
+  Result<sys::Kernel> kernel(sys::Module module, const char* name) override {
+    Result<sys::Kernel> found = FakeCuda::kernel(module, name);
+    const std::lock_guard lock(mutex_);
+    if (found.ok()) names_[found.value().handle] = name;
+    return found;
+  }
+  Status launch_kernel(sys::Kernel kernel, const sys::LaunchShape& shape, sys::Stream stream,
+                       std::span<void*> arguments) override {
+    std::vector<std::string> values = copies_of(kernel, arguments);
+    std::string bytes = bytes_of("launch", kernel.handle, shape.num_blocks, shape.num_threads);
+    for (const std::string& value : values) bytes += value;
+    return enqueue(stream, bytes, [=, this]() mutable {
+      std::vector<void*> pointers;
+      for (std::string& value : values) pointers.push_back(value.data());
+      return FakeCuda::launch_kernel(kernel, shape, stream, pointers);
+    });
+  }
+
+ private:
+  Graph* graph_of(sys::Stream stream) {
+    const std::lock_guard lock(mutex_);
+    const auto found = captured_.find(stream.handle);
+    return found == captured_.end() ? nullptr : found->second;
+  }
+  Status enqueue(sys::Stream stream, std::string bytes, std::function<Status()> piece) {
+    Graph* const graph = graph_of(stream);
+    if (graph == nullptr) return piece();
+    graph->work.push_back(std::move(piece));
+    graph->bytes.push_back(std::move(bytes));
+    return {};
+  }
+  template <typename... Values>
+  static std::string bytes_of(const char* kind, const Values&... values) {
+    std::string bytes = kind;
+    (bytes.append(reinterpret_cast<const char*>(&values), sizeof values), ...);
+    return bytes;
+  }
+  /// The driver knows how large a kernel's parameters are; here the name tells.
+  std::vector<std::string> copies_of(sys::Kernel kernel, std::span<void*> arguments) {
+    std::string name;
+    {
+      const std::lock_guard lock(mutex_);
+      name = names_[kernel.handle];
+    }
+    std::vector<size_t> sizes;
+    if (name == "braid_barrier")
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
+               sizeof(nvlink::Meeting)};
+    else if (name == "braid_host_ring")
+      sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
+    else if (name.starts_with("braid_packets_") || name.starts_with("braid_lines_"))
+      sizes = {sizeof(coll::PacketArgs)};
+    else if (name.starts_with("braid_direct_"))
+      sizes = {sizeof(coll::DirectArgs)};
+    else if (name.starts_with("braid_reduce_"))
+      sizes = {sizeof(coll::ReduceArgs)};
+    EXPECT_EQ(sizes.size(), arguments.size()) << name;
+    std::vector<std::string> values;
+    for (size_t i = 0; i < std::min(sizes.size(), arguments.size()); ++i)
+      values.emplace_back(static_cast<const char*>(arguments[i]), sizes[i]);
+    return values;
+  }
+
+  std::mutex mutex_;
+  std::map<void*, Graph> graphs_;     // under capture, by the stream where it began
+  std::map<void*, Graph*> captured_;  // streams
+  std::map<void*, Graph*> points_;    // events: the capture that recorded them; null: none
+  std::map<void*, std::string> names_;
+};
+
+}  // namespace braid::test
