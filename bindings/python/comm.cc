@@ -32,6 +32,21 @@ Config config_of(const nb::dict& options) {
   return config;
 }
 
+/// Python's own check (braid.Identity) has seen the fields; Group::join checks what they say.
+group::Identity identity_of(const nb::object& given, const Config& config) {
+  if (given.is_none()) return value_or_raise(group::identity_from_environment(config));
+  const auto field = [&](const char* name) { return given[nb::str(name)]; };
+  group::Identity identity;
+  identity.rank = nb::cast<int>(field("rank"));
+  identity.size = nb::cast<int>(field("size"));
+  identity.local_rank = nb::cast<int>(field("local_rank"));
+  identity.store_address = nb::cast<std::string>(field("store_address"));
+  identity.store_port = nb::cast<uint16_t>(field("store_port"));
+  identity.job_id = nb::cast<std::string>(field("job_id"));
+  identity.job_token = config.text("BRAID_JOB_TOKEN");
+  return identity;
+}
+
 /// The callback runs inside ensure_tuned, without the GIL. What it raises is printed, not passed
 /// on: half a tuning on one rank would leave the others waiting.
 coll::TuneProgress progress_of(const nb::object& callback) {
@@ -121,9 +136,10 @@ void force_shares(PyComm& self, const std::vector<uint32_t>& shares) {
 
 }  // namespace
 
-PyComm::PyComm(const nb::dict& options, const nb::object& progress) {
+PyComm::PyComm(const nb::dict& options, const nb::object& progress,
+               const nb::object& identity_given) {
   const Config config = config_of(options);
-  const group::Identity identity = value_or_raise(group::identity_from_environment(config));
+  const group::Identity identity = identity_of(identity_given, config);
   const coll::TuneProgress callback = progress_of(progress);
   Status status;
   {
@@ -150,12 +166,15 @@ void PyComm::close(bool say_farewell) {
 
 void register_comm(nb::module_& module) {
   nb::class_<PyComm>(module, "Comm")
-      .def(nb::init<const nb::dict&, const nb::object&>(), "options"_a, "progress"_a.none())
+      .def(nb::init<const nb::dict&, const nb::object&, const nb::object&>(), "options"_a,
+           "progress"_a.none(), "identity"_a.none() = nb::none())
       .def_prop_ro("rank", [](PyComm& self) { return self.get().rank(); })
       .def_prop_ro("size", [](PyComm& self) { return self.get().size(); })
       .def_prop_ro("local_rank", [](PyComm& self) { return self.get().local_rank(); })
       .def_prop_ro("closed", [](PyComm& self) { return self.get().is_closed(); })
       .def("close", &PyComm::close, "say_farewell"_a = true)
+      .def(
+          "abort", [](PyComm& self, const std::string& why) { self.get().abort(why); }, "why"_a)
       .def("links", &links_of)
       .def("fabric_hash", [](PyComm& self) { return fabric::fabric_hash(self.get().fabric()); })
       .def("health_json",

@@ -12,10 +12,12 @@ namespace braid::python {
 
 class PyComm {
  public:
-  /// Joins the group that the environment describes. `options` are BRAID_ names and values that win
-  /// over the environment's; `progress(done, what)` is called on rank 0 while the links are
-  /// measured, or is None.
-  PyComm(const nanobind::dict& options, const nanobind::object& progress);
+  /// Joins the group that `identity` describes, or the environment where it is None. `identity` is
+  /// a dict of rank, size, local_rank, store_address, store_port, job_id. `options` are BRAID_
+  /// names and values that win over the environment's; `progress(done, what)` is called on rank 0
+  /// while the links are measured, or is None.
+  PyComm(const nanobind::dict& options, const nanobind::object& progress,
+         const nanobind::object& identity);
 
   comm::Comm& get() { return *comm_; }
   void close(bool say_farewell = true);

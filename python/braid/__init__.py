@@ -23,7 +23,7 @@ from braid.errors import (
 
 if TYPE_CHECKING:
     from braid._braid import __version__
-    from braid.comm import Comm, Explanation, Link, init
+    from braid.comm import Comm, Explanation, Identity, Link, init, join
 
 __all__ = [
     "Comm",
@@ -31,6 +31,7 @@ __all__ = [
     "Error",
     "Exhausted",
     "Explanation",
+    "Identity",
     "InternalError",
     "InvalidArgument",
     "Link",
@@ -40,6 +41,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "init",
+    "join",
 ]
 
 # Tools that only look and compute (braid plan, braid topo) need no compiled module and no NumPy:
@@ -47,9 +49,11 @@ __all__ = [
 _LOADED_LATE = {
     "Comm": "braid.comm",
     "Explanation": "braid.comm",
+    "Identity": "braid.comm",
     "Link": "braid.comm",
     "__version__": "braid._braid",
     "init": "braid.comm",
+    "join": "braid.comm",
 }
 
 

@@ -9,7 +9,7 @@ runs.
 import json
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -37,6 +37,32 @@ class Link:
     source: str
     """Where the rate comes from: assumed, specified, measured or paced."""
     can_multicast: bool
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a rank is, for programs that do not take it from a launcher's environment.
+
+    Rank 0 listens at store_address on the first free port from store_port on (eight are tried). All
+    ranks of one group give the same store_address, store_port and job_id; the secret that they
+    share is the option job_token.
+    """
+
+    rank: int
+    size: int
+    local_rank: int = 0
+    store_address: str = "127.0.0.1"
+    store_port: int = 0
+    """1 to 65535; not used by a group of one rank."""
+    job_id: str = ""
+    """A public name; a store refuses ranks that say another one."""
+
+    def __post_init__(self) -> None:
+        numbers = {"rank": self.rank, "size": self.size, "local_rank": self.local_rank}
+        for name, value in {**numbers, "store_port": self.store_port}.items():
+            most = 65535 if name == "store_port" else 2**31 - 1
+            if not 0 <= operator.index(value) <= most:
+                raise InvalidArgument(f"identity: {name}: asked for 0 to {most}, found {value}")
 
 
 @dataclass(frozen=True)
@@ -252,6 +278,13 @@ class Comm:
         """What the balancer did, newest last."""
         return self._core.balance_log()
 
+    def abort(self, why: str) -> None:
+        """Gives the comm up: calls that run, here in another thread or on other ranks, raise
+        PeerLost with `why`, and so do later ones. Does not wait. Any thread; close() still frees
+        what the comm holds.
+        """
+        self._core.abort(why)
+
     def close(self) -> None:
         """Leaves the group. Closing twice is fine; collectives and explain() then raise
         InvalidArgument.
@@ -321,10 +354,6 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _tune_text(tune: bool | str) -> str:
-    return {True: "auto", False: "off"}[tune] if isinstance(tune, bool) else tune
-
-
 def init(
     *,
     timeout: float | str | None = None,
@@ -351,14 +380,27 @@ def init(
     What is given here wins over the environment. Raises InvalidArgument (a wrong environment or
     option), Unavailable (no store, no common link), Timeout (names the missing ranks).
     """
-    chosen: dict[str, object] = {
-        name: value for name, value in options.items() if value is not None
-    }
-    if timeout is not None:
-        chosen["timeout"] = timeout if isinstance(timeout, str) else f"{timeout:.9f}s"
-    if links is not None:
-        chosen["links"] = links
-    if tune is not None:
-        chosen["tune"] = _tune_text(tune)
-    texts = {f"BRAID_{name.upper()}": _text(value) for name, value in chosen.items()}
-    return Comm(_braid.Comm(texts, choose(progress)))
+    chosen = {"timeout": timeout, "links": links, "tune": tune, **options}
+    return Comm(_braid.Comm(_texts(chosen), choose(progress)))
+
+
+def join(identity: Identity, *, progress: Progress | bool = False, **options: object) -> Comm:
+    """Joins the group that `identity` describes, whatever the environment says. Collective.
+
+    A process may be in several groups, each with an identity of its own. Options and errors are
+    those of init(); job_token is the secret that the ranks of this group share.
+    """
+    return Comm(_braid.Comm(_texts(options), choose(progress), asdict(identity)))
+
+
+def _texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Options as BRAID_ variables; None means "as the environment says"."""
+    texts = {}
+    for name, value in options.items():
+        if name == "timeout" and isinstance(value, int | float):
+            value = f"{value:.9f}s"
+        elif name == "tune" and isinstance(value, bool):
+            value = "auto" if value else "off"
+        if value is not None:
+            texts[f"BRAID_{name.upper()}"] = _text(value)
+    return texts

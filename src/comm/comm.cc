@@ -110,6 +110,12 @@ Status Comm::close(bool say_farewell) {
   return {};
 }
 
+// Only the group is told: it breaks for every rank, and every wait looks at that.
+void Comm::abort(const std::string& why) {
+  if (state_->is_forked() || state_->is_closed || !state_->group) return;
+  state_->group->report(peer_lost("{}", why));
+}
+
 void Comm::set_interrupt(std::function<Status()> interrupt) {
   state_->interrupt = std::move(interrupt);
 }

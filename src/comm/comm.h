@@ -66,6 +66,10 @@ class Comm {
   /// for it are told now.
   Status close(bool say_farewell = true);
   bool is_closed() const;
+  /// Gives up: a call that runs, here or on another rank, ends with an error that has `why`, and
+  /// none can be made any more. For a rank that must leave while its own thread is in a call. Any
+  /// thread; does not wait.
+  void abort(const std::string& why);
 
   /// The plan that the next call of this shape would use.
   plan::Plan plan_for(const plan::Request& request) const;

@@ -43,3 +43,13 @@ def test_training_does_not_depend_on_shares():
     assert len(last) == 4
     assert len({bits for name, bits in last if name != "one process, no braid"}) == 1
     assert all(float(percent) > 90 for percent in re.findall(r"accuracy ([\d.]+)%", said))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sklearn") is None or importlib.util.find_spec("torch") is None,
+    reason="skipped: needs scikit-learn and torch",
+)
+def test_ddp_has_gloos_losses():
+    said = launch(2, "03_ddp_torch.py", BRAID_TUNE="off")
+    assert "largest gap to Gloo's loss in any step: 0\n" in said
+    assert float(re.search(r"accuracy ([\d.]+)%", said)[1]) > 90

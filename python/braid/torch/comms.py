@@ -1,0 +1,228 @@
+"""What one group calls with: its comms, made at the first call that needs one, and its end.
+
+A group ends in one of three ways:
+  shutdown()   what was submitted is done first; the others are waited for a moment
+  abort()      at once, from any thread, also while a call waits; the other ranks are told
+  exit         of the process: shutdown(), or abort() when an exception ends the program, so that
+               ranks that wait for this one learn it and the process itself can go
+"""
+
+import atexit
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.distributed_c10d import default_pg_timeout
+
+import braid
+from braid.comm import Comm
+from braid.errors import Error, InvalidArgument, PeerLost, Unsupported
+from braid.torch.collectives import Call
+from braid.torch.gpu_calls import GpuCalls, refuse_capture
+from braid.torch.host_calls import HostCalls
+from braid.torch.meeting import Meeting
+from braid.torch.post import Post
+from braid.torch.rows import device_of
+from braid.torch.work import GpuWork, HostWork
+
+Body = Callable[[Call], None]
+Tensors = Sequence[torch.Tensor]
+
+_END_S = 5.0  # for a call to notice that its comm was aborted
+
+_living: "weakref.WeakSet[Comms]" = weakref.WeakSet()
+
+
+class Comms:
+    """The calls of one group. Any thread; calls of all ranks must come in one order."""
+
+    def __init__(self, meeting: Meeting, options: Mapping[str, Any]) -> None:
+        self.meeting = meeting
+        self.limit_s: float | None = None
+        """How long a host call may take, where that is not the group's timeout."""
+        self._options = dict(options)
+        self._made: dict[str, Comm] = {}
+        # One lock each: a rank may begin with the one while another begins with the other.
+        self._making = {"cpu": threading.Lock(), "cuda": threading.Lock()}
+        self._ended: BaseException | None = None
+        self._host = HostCalls(f"braid {meeting.name}")
+        self._gpu = GpuCalls()
+        self.post = Post(meeting, self._look)
+        self._process_id = os.getpid()
+        _living.add(self)
+
+    # ---- calls ----
+
+    def run(
+        self,
+        name: str,
+        tensors: Tensors,
+        outputs: Tensors,
+        body: Body,
+        *,
+        is_async: bool,
+        limit_s: float | None = None,
+    ) -> HostWork | GpuWork:
+        """Runs body(call) on the memory that `tensors` are in, after what was run there before."""
+        device = device_of(name, tensors)
+        if device.type == "cpu":
+            return self.run_on_host(name, outputs, body, is_async=is_async, limit_s=limit_s)
+        return self._gpu.submit(
+            name,
+            device,
+            tensors,
+            outputs,
+            lambda: body(Call(self._comm("cuda"), True, self._largest)),
+            is_async=is_async,
+        )
+
+    def run_on_host(
+        self,
+        name: str,
+        outputs: Tensors,
+        body: Body,
+        *,
+        is_async: bool,
+        limit_s: float | None = None,
+    ) -> HostWork:
+        """The same for a call that has no tensors to say where."""
+        limit_s = limit_s or self.limit_s
+        work = HostWork(f"{name} of group {self.meeting.name}", outputs, limit_s)
+        # With a limit of its own the caller must be free to stop waiting.
+        is_async = is_async or limit_s is not None
+        return self._host.submit(
+            work, lambda: body(Call(self._comm("cpu"), False, self._largest)), is_async=is_async
+        )
+
+    def barrier(self, *, is_async: bool, limit_s: float | None) -> HostWork:
+        """All ranks are here, and so is what this rank's GPU was given before."""
+        fence = self._gpu.fence()
+
+        def body(call: Call) -> None:
+            fence()
+            call.comm.barrier()
+            self._raise_gpu_failure()
+
+        return self.run_on_host("barrier", (), body, is_async=is_async, limit_s=limit_s)
+
+    def monitored_barrier(self, number: int, timeout_s: float) -> None:
+        """A barrier through the store, which works when nothing else does. `number` is the
+        barrier's, alike on all ranks.
+        """
+        meeting, name = self.meeting, f"monitored/{number}"
+        meeting.set(f"{name}/{meeting.rank}", "here")
+        if meeting.rank == 0:
+            keys = [f"{name}/{rank}" for rank in range(meeting.size)]
+            meeting.get(keys, "monitored_barrier to be called by ranks", self._check, timeout_s)
+            meeting.set(f"{name}/all", "here")
+        meeting.get([f"{name}/all"], "monitored_barrier of", self._check, timeout_s)
+
+    def _raise_gpu_failure(self) -> None:
+        comm = self._made.get("cuda")
+        gpu = comm.health().get("gpu", {"ok": True}) if comm is not None else {"ok": True}
+        if not gpu["ok"]:
+            raise PeerLost(f"group {self.meeting.name}: a call on the GPU failed: {gpu['why']}")
+
+    def _largest(self, mine: int) -> int:
+        refuse_capture("all_to_all with split sizes")
+        found = torch.tensor([mine], dtype=torch.int64)
+        self.run_on_host(
+            "all_to_all", (), lambda call: _maximum(call.comm, found), is_async=False
+        ).wait()
+        return int(found.item())
+
+    def _comm(self, kind: str) -> Comm:
+        with self._making[kind]:
+            self._check()
+            if kind not in self._made:
+                if kind == "cuda":
+                    refuse_capture("the first call of a group on a GPU")
+                comm = self._make(kind)
+                if self._ended is not None:  # aborted meanwhile
+                    comm._core.close(say_farewell=False)
+                self._check()
+                self._made[kind] = comm
+            return self._made[kind]
+
+    def _make(self, kind: str) -> Comm:
+        if kind == "cuda" and self.meeting.size > 1 and not self.meeting.is_one_host(self._check):
+            raise Unsupported(
+                f"group {self.meeting.name}: asked for a call on GPUs of several hosts; braid joins"
+                " those of one: make a group per host, or one with backend='nccl'"
+            )
+        identity = self.meeting.identity(kind, self._check)
+        options = {"timeout": self._timeout(), **self._options}
+        if identity.size > 1:
+            options["job_token"] = self.meeting.secret(kind, self._check)
+        return braid.join(identity, **options)
+
+    def _timeout(self) -> float | None:
+        """The group's deadline; BRAID_TIMEOUT's (None) where torch was given none."""
+        is_default = self.meeting.timeout_s == default_pg_timeout.total_seconds()
+        return None if is_default and "BRAID_TIMEOUT" in os.environ else self.meeting.timeout_s
+
+    # ---- health ----
+
+    def _check(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _look(self) -> None:
+        """Raises when the group has ended, or one of its comms has lost a rank."""
+        self._check()
+        for comm in list(self._made.values()):
+            health = comm.health()
+            if not health["ok"]:
+                raise PeerLost(f"group {self.meeting.name}: {health['why']}")
+
+    # ---- the end ----
+
+    def shutdown(self) -> None:
+        """Leaves when what was submitted is done. Twice is fine."""
+        if self._ended is not None or self._process_id != os.getpid():
+            return
+        why = InvalidArgument(f"group {self.meeting.name} was destroyed")
+        self._gpu.end(why)
+        if self._made.get("cuda") is not None:
+            self._gpu.fence()()
+        self._host.finish(why)
+        self.post.close(why, is_orderly=True)
+        self._ended = why
+        for kind in sorted(self._made):
+            self._made.pop(kind).close()
+
+    def abort(self, reason: str) -> None:
+        """Leaves now: calls that wait, here and on the other ranks, raise. Twice is fine."""
+        if self._ended is not None or self._process_id != os.getpid():
+            return
+        self._ended = PeerLost(f"group {self.meeting.name}: rank {self.meeting.rank} {reason}")
+        self._gpu.end(self._ended)
+        self._host.give_up(self._ended)
+        self.post.close(self._ended, is_orderly=False)
+        for comm in list(self._made.values()):
+            comm.abort(reason)
+        # A thread that is left in a call when Python ends takes the process down with it.
+        self._host.join(_END_S)
+        while self._made:
+            self._made.popitem()[1]._core.close(say_farewell=False)
+
+
+def _maximum(comm: Comm, found: torch.Tensor) -> None:
+    comm.all_reduce(found, "max")
+
+
+def _leave_all() -> None:
+    """At exit. A program that ends by an exception has printed it, and Python noted that."""
+    has_failed = getattr(sys, "last_value", None) is not None
+    for comms in sorted(_living, key=lambda each: each.meeting.name):
+        try:
+            comms.abort("ended by an exception") if has_failed else comms.shutdown()
+        except Error as error:  # nobody is left to handle it
+            print(f"braid: leaving group {comms.meeting.name}: {error}", file=sys.stderr)  # noqa: T201
+
+
+atexit.register(_leave_all)

@@ -1,0 +1,331 @@
+"""BraidGroup: a process group of torch.distributed whose collectives are braid's.
+
+torch 2.11 lets Python write a whole ProcessGroup, not a backend inside one: C++ (DDP's reducer,
+functional collectives) reaches the methods below through torch's own trampolines, Python calls
+them directly. So one object serves both device types. The methods have torch's names and
+arguments; they say which tensors a call reads and writes, and collectives.py does it.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch import Tensor
+from torch._C._distributed_c10d import Backend
+from torch.distributed import ReduceOp, distributed_c10d
+
+from braid.errors import InvalidArgument
+from braid.torch import collectives as coll
+from braid.torch.answers import Answers
+from braid.torch.comms import Body, Comms
+from braid.torch.meeting import Meeting
+from braid.torch.messages import receive, send
+from braid.torch.reduction import Reduction, reduction_of
+from braid.torch.rows import check_dtype, row
+from braid.torch.work import SeveralWorks, seconds_of
+
+Tensors = Sequence[Tensor]
+
+_OTHERS_S = 30.0  # of monitored_barrier, when nobody says
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    """torch has every call for one tensor and for a list."""
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _op(options: Any) -> Any:
+    """The operator: of the options, or the options themselves."""
+    if options is None:
+        return ReduceOp(ReduceOp.SUM)
+    return getattr(options, "reduceOp", options)
+
+
+def _root(options: Any) -> int:
+    return int(options if isinstance(options, int) else getattr(options, "rootRank", 0))
+
+
+class BraidGroup(Answers):
+    """Made by torch.distributed.init_process_group("braid") and new_group().
+
+    Threads: any; but all ranks must make their calls of a group in one order. Errors are braid's
+    (braid.Error) and show when the Work is waited for; an argument that this rank can see to be
+    wrong raises at once.
+    """
+
+    def __init__(self, comms: Comms, store: Any) -> None:
+        super().__init__(comms.meeting.rank, comms.meeting.size, comms.meeting.name, store)
+        self._comms = comms
+        self._barriers = 0
+        self._is_checked = False
+
+    # ---- how a call is run ----
+
+    def _run(
+        self,
+        name: str,
+        tensors: Tensors,
+        outputs: Tensors,
+        body: Body,
+        options: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
+        check_dtype(name, tensors)
+        self._count_call()
+        limit = timeout if timeout is not None else getattr(options, "timeout", None)
+        is_async = bool(getattr(options, "asyncOp", True))
+        limit_s = seconds_of(limit)
+        return self._noted(
+            self._comms.run(name, tensors, outputs, body, is_async=is_async, limit_s=limit_s)
+        )
+
+    def _count_call(self) -> None:
+        self._calls += 1
+        if self._is_checked:
+            return
+        self._is_checked = True
+        asked = distributed_c10d._world.pg_backend_config.get(self, "")
+        others = [part for part in asked.split(",") if part and not part.endswith(":braid")]
+        if others and self.rank() == 0:
+            warnings.warn(
+                f"group {self._name} was asked for as '{asked}'; this torch cannot put a backend"
+                " that is written in Python beside another one, so braid does"
+                f" {', '.join(others)} too",
+                stacklevel=4,
+            )
+
+    def _how(self, name: str, options: Any, tensor: Tensor) -> Reduction:
+        return reduction_of(name, _op(options), tensor.dtype)
+
+    # ---- reductions ----
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        each = _listed(tensors)
+        how = self._how("all_reduce", opts, each[0])
+        return self._run(
+            "all_reduce", each, each, lambda c: coll.all_reduce(c, each, how), opts, timeout
+        )
+
+    def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
+        each = _listed(tensors)
+        hows = {t.dtype: self._how("all_reduce", opts, t) for t in each}
+
+        def body(call: coll.Call) -> None:
+            coll.all_reduce_coalesced(call, each, hows.__getitem__)
+
+        self._count_call()
+        is_async = bool(getattr(opts, "asyncOp", True))
+        limit_s = seconds_of(getattr(opts, "timeout", None))
+        return self._noted(
+            self._comms.run("all_reduce", each, each, body, is_async=is_async, limit_s=limit_s)
+        )
+
+    def reduce(self, tensors: Any, opts: Any = None) -> Any:
+        (tensor,) = _listed(tensors)
+        how, root = self._how("reduce", opts, tensor), _root(opts)
+        self._check_rank("reduce", "root", root)
+        return self._run(
+            "reduce", [tensor], [tensor], lambda c: coll.reduce(c, tensor, root, how), opts
+        )
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        (out,) = _listed(outputs)
+        blocks = list(inputs if isinstance(inputs[0], Tensor) else inputs[0])
+        how = self._how("reduce_scatter", opts, out)
+        return self._run(
+            "reduce_scatter",
+            [out, *blocks],
+            [out],
+            lambda c: coll.reduce_scatter_list(c, out, blocks, how),
+            opts,
+        )
+
+    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        how = self._how("reduce_scatter", opts, output)
+        return self._run(
+            "reduce_scatter",
+            [output, tensor],
+            [output],
+            lambda c: coll.reduce_scatter(c, output, row(tensor), how),
+            opts,
+        )
+
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        return SeveralWorks([self._reduce_scatter_base(out, t, opts) for out, t in pairs])
+
+    # ---- moves ----
+
+    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        each, root = _listed(tensors), _root(opts)
+        self._check_rank("broadcast", "root", root)
+        return self._run(
+            "broadcast", each, each, lambda c: coll.broadcast(c, each, root), opts, timeout
+        )
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        (tensor,) = _listed(inputs)
+        parts = list(outputs if isinstance(outputs[0], Tensor) else outputs[0])
+        return self._run(
+            "all_gather",
+            [tensor, *parts],
+            parts,
+            lambda c: coll.all_gather_list(c, parts, tensor),
+            opts,
+        )
+
+    def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        return self._run(
+            "all_gather",
+            [output, tensor],
+            [output],
+            lambda c: coll.all_gather(c, output, tensor),
+            opts,
+        )
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        return SeveralWorks([self.allgather([list(out)], [t], opts) for out, t in pairs])
+
+    def allgather_into_tensor_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        return SeveralWorks([self._allgather_base(out, t, opts) for out, t in pairs])
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        (tensor,), root = _listed(inputs), _root(opts)
+        self._check_rank("gather", "root", root)
+        parts = list(outputs[0]) if self.rank() == root and outputs else []
+        return self._run(
+            "gather",
+            [tensor, *parts],
+            parts,
+            lambda c: coll.gather(c, parts, tensor, root),
+            opts,
+        )
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        (out,), root = _listed(outputs), _root(opts)
+        self._check_rank("scatter", "root", root)
+        blocks = list(inputs[0]) if self.rank() == root and inputs else []
+        return self._run(
+            "scatter", [out, *blocks], [out], lambda c: coll.scatter(c, out, blocks, root), opts
+        )
+
+    def alltoall_base(
+        self,
+        output: Tensor,
+        tensor: Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        opts: Any = None,
+    ) -> Any:
+        received, sent = list(output_splits or ()), list(input_splits or ())
+
+        def body(call: coll.Call) -> None:
+            if received or sent:
+                coll.all_to_all_rows(call, output, tensor, received, sent)
+            else:
+                coll.all_to_all(call, output, tensor)
+
+        return self._run("all_to_all", [output, tensor], [output], body, opts)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        outs, ins = list(outputs), list(inputs)
+        return self._run(
+            "all_to_all", [*ins, *outs], outs, lambda c: coll.all_to_all_list(c, outs, ins), opts
+        )
+
+    # torch after 2.11 calls the calls on one tensor by these names.
+    all_gather_single = _allgather_base
+    reduce_scatter_single = _reduce_scatter_base
+    all_to_all_single = alltoall_base
+
+    # ---- messages ----
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
+        (tensor,) = _listed(tensors)
+        self._check_rank("send", "destination", dst)
+        return self._noted(send(self._comms.post, tensor, dst, tag))
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
+        (tensor,) = _listed(tensors)
+        self._check_rank("recv", "source", src)
+        return self._noted(receive(self._comms.post, tensor, src, tag))
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        (tensor,) = _listed(tensors)
+        return self._noted(receive(self._comms.post, tensor, None, tag))
+
+    # ---- barriers ----
+
+    def barrier(self, opts: Any = None) -> Any:
+        self._calls += 1
+        limit_s = seconds_of(getattr(opts, "timeout", None))
+        is_async = bool(getattr(opts, "asyncOp", True))
+        return self._noted(self._comms.barrier(is_async=is_async, limit_s=limit_s))
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """A barrier through the store; Timeout on rank 0 names every rank that did not come."""
+        del wait_all_ranks  # all missing ranks are named always
+        self._barriers += 1
+        self._comms.monitored_barrier(self._barriers, seconds_of(timeout) or _OTHERS_S)
+
+    def _check_rank(self, name: str, argument: str, rank: int) -> None:
+        if not 0 <= rank < self.size():
+            raise InvalidArgument(
+                f"{name}: argument {argument}: asked for a rank of the group, 0 to"
+                f" {self.size() - 1}, found {rank}"
+            )
+
+    # ---- timeout, and the end ----
+
+    @property
+    def options(self) -> Any:
+        """As torch's own backends have them: what new_group() would be told."""
+        timeout = timedelta(seconds=self._comms.limit_s or self._comms.meeting.timeout_s)
+        return Backend.Options("braid", timeout)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For calls on host memory from now on, and for comms that are not made yet."""
+        self._comms.limit_s = self._comms.meeting.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Leaves when what was submitted is done."""
+        self._comms.shutdown()
+
+    def abort(self) -> None:
+        """Leaves now; calls that wait, on any rank, raise."""
+        self._comms.abort("aborted the group")
+
+
+def make_group(options: Any, backend_options: Any) -> BraidGroup:
+    """For torch.distributed: `options` are torch's, `backend_options` what the user gave as
+    pg_options: a mapping of options of braid.init, or None.
+    """
+    if backend_options is not None and not isinstance(backend_options, Mapping):
+        raise InvalidArgument(
+            "init_process_group: argument pg_options: asked for a mapping of options of braid.init"
+            f" or None, found {type(backend_options).__name__}"
+        )
+    meeting = Meeting(
+        options.store,
+        options.group_id,
+        options.group_rank,
+        options.group_size,
+        options.timeout.total_seconds(),
+    )
+    # As Gloo does, and for its sake: in "cpu:gloo,cuda:braid" torch drops the Gloo that it has just
+    # made when we return, and a rank that still connects to this one would fail.
+    meeting.gather(lambda: None)
+    return BraidGroup(Comms(meeting, backend_options or {}), options.store)

@@ -1,0 +1,68 @@
+"""Tensors as point-to-point messages. Those on a GPU go through pinned host memory."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from braid.torch.gpu_calls import refuse_capture
+from braid.torch.mailbox import Request
+from braid.torch.post import Post, RecvWork
+from braid.torch.rows import as_bytes, device_of, put, row
+from braid.torch.work import HostWork
+
+
+def send(post: Post, tensor: torch.Tensor, target: int, tag: int) -> HostWork:
+    """Sends the elements of `tensor`, which must not change until the work is done."""
+    device = device_of("send", [tensor])
+    work = HostWork(f"send to rank {target} with tag {tag}", [tensor])
+    data = as_bytes(row(tensor))
+    if device.type == "cuda":
+        return post.send(_to_host(data), target, tag, work)
+    return post.send(data.numpy, target, tag, work)
+
+
+def _to_host(data: torch.Tensor) -> Callable[[], Any]:
+    """Starts the copy; the function waits for it and gives the bytes."""
+    refuse_capture("send")
+    copy = torch.empty(data.numel(), dtype=torch.uint8, pin_memory=True)
+    copy.copy_(data, non_blocking=True)
+    event = torch.cuda.current_stream(data.device).record_event()
+
+    def ready() -> Any:
+        event.synchronize()
+        return copy.numpy()
+
+    return ready
+
+
+def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> HostWork:
+    """Fills `tensor` with a message from `source`, or from any rank. It is there after wait()."""
+    device = device_of("recv", [tensor])
+    plain = tensor.detach()
+    is_direct = device.type == "cpu" and plain.is_contiguous()
+    if is_direct:
+        arrived = as_bytes(plain.view(-1))
+    else:
+        refuse_capture("recv") if device.type == "cuda" else None
+        count = plain.numel() * plain.element_size()
+        arrived = torch.empty(count, dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def deliver() -> None:
+        if not is_direct:
+            with torch.inference_mode():
+                _fill(plain, arrived)
+
+    who = "any rank" if source is None else f"rank {source}"
+    work = RecvWork(post, f"recv from {who} with tag {tag}", deliver)
+    work.result().append(tensor)
+    post.receive(Request(source, tag, arrived.numpy(), work))
+    return work
+
+
+def _fill(tensor: torch.Tensor, data: torch.Tensor) -> None:
+    elements = data.view(tensor.dtype)
+    if tensor.is_cuda:
+        tensor.copy_(elements.view(tensor.shape), non_blocking=True)
+    else:
+        put(tensor, elements)

@@ -1,0 +1,226 @@
+"""Ranks that die, leave or give up: an error on the others in time, and nobody hangs at exit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch_backend_data import mine
+
+import braid
+from braid.cli.launch import free_port
+
+
+def lost(call) -> float:
+    """Seconds until the call raises PeerLost."""
+    began = time.monotonic()
+
+    def until_it_fails() -> None:
+        for _ in range(1000):
+            call()
+
+    with pytest.raises((braid.PeerLost, braid.Timeout), match="rank 1"):
+        until_it_fails()
+    return time.monotonic() - began
+
+
+def leave_the_others() -> None:
+    dist.group.WORLD.abort()
+
+
+def test_a_killed_rank(torch_ranks):
+    def body():
+        dist.barrier()
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        waits = [lost(lambda: dist.all_reduce(mine(100_000)))]
+        waits.append(lost(lambda: dist.all_reduce(mine(10), async_op=True).wait()))
+        leave_the_others()
+        return max(waits)
+
+    waits = torch_ranks.collect(torch_ranks.start(3, body, timeout_s=60))
+    assert waits[1] is None
+    assert max(waits[0], waits[2]) < 10
+
+
+def test_a_killed_rank_that_somebody_receives_from(torch_ranks):
+    """No message was ever sent: the group's comm tells."""
+
+    def body():
+        dist.barrier()
+        if dist.get_rank() == 1:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+        took_s = lost(lambda: dist.recv(torch.empty(1), 1))
+        leave_the_others()
+        return took_s
+
+    waits = torch_ranks.collect(torch_ranks.start(2, body, timeout_s=60))
+    assert waits[0] < 10
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_rank_that_is_killed_while_training(torch_ranks, kind):
+    """C++ waits for the gradients; the error comes through it with braid's words."""
+
+    def body():
+        model = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.Linear(200, 10))
+        model = DistributedDataParallel(model) if kind == "ddp" else fully_shard(model)
+        for step in range(1000):
+            if dist.get_rank() == 1 and step == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+            began = time.monotonic()
+            try:
+                model(torch.ones(4, 200)).sum().backward()
+            except (braid.Error, RuntimeError) as error:
+                assert "rank 1" in str(error)  # noqa: PT017
+                leave_the_others()
+                return time.monotonic() - began
+        return None
+
+    waits = torch_ranks.collect(torch_ranks.start(3, body, timeout_s=60))
+    assert waits[1] is None
+    assert max(waits[0], waits[2]) < 10
+
+
+def test_a_rank_that_stays_away_is_a_timeout(torch_ranks):
+    def body():
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        dist.all_reduce(torch.ones(1), group=group)
+        if dist.get_rank() == 1:
+            time.sleep(3)
+            return None
+        began = time.monotonic()
+        with pytest.raises(braid.Timeout, match="rank 1"):
+            dist.all_reduce(torch.ones(1), group=group)
+        return time.monotonic() - began
+
+    waits = torch_ranks(2, body, timeout_s=60)
+    assert 0.5 < waits[0] < 2.5
+
+
+@pytest.mark.parametrize("given_s", [None, 30])
+def test_braids_own_timeout_holds_where_torch_was_given_none(ranks, given_s):
+    def body():
+        more = {} if given_s is None else {"timeout": timedelta(seconds=given_s)}
+        dist.init_process_group("braid", **more)
+        dist.barrier()
+        if dist.get_rank() == 1:
+            time.sleep(2.5)
+        began = time.monotonic()
+        try:
+            dist.barrier()
+        except braid.Error:
+            leave_the_others()
+            return time.monotonic() - began
+        dist.destroy_process_group()
+        return None
+
+    waits = ranks.collect(ranks.start(2, body, {"BRAID_TIMEOUT": "1s"}))
+    assert waits[0] is None if given_s else 0.5 < waits[0] < 2.4
+
+
+def test_abort_ends_calls_that_wait_here_and_elsewhere(torch_ranks):
+    def body():
+        dist.barrier()
+        began = time.monotonic()
+        if dist.get_rank() == 0:
+            work = dist.all_reduce(mine(4), async_op=True)  # rank 1 does not come
+            queued = dist.all_reduce(mine(4), async_op=True)
+            time.sleep(0.3)
+            dist.distributed_c10d._abort_process_group()
+            for each in (work, queued):
+                with pytest.raises(braid.PeerLost):
+                    each.wait()
+            return time.monotonic() - began
+        time.sleep(0.6)
+        with pytest.raises(braid.PeerLost, match=r"rank 0.*aborted the group"):
+            dist.all_reduce(mine(4))
+        dist.distributed_c10d._abort_process_group()
+        return time.monotonic() - began
+
+    def main():
+        dist.init_process_group("braid", timeout=timedelta(seconds=60))
+        return body()
+
+    waits = torch_ranks.collect(torch_ranks._ranks.start(2, main))
+    assert max(waits) < 10
+
+
+def test_calls_after_the_end(torch_ranks):
+    def body():
+        group = dist.new_group()
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        dist.destroy_process_group(group)
+        for call in (
+            lambda: group.allreduce([tensor]).wait(),
+            lambda: group.recv([tensor], 1 - dist.get_rank()).wait(),
+            lambda: group.barrier().wait(),
+        ):
+            with pytest.raises(braid.InvalidArgument, match="was destroyed"):
+                call()
+        group.shutdown()
+        group.abort()
+
+    torch_ranks(2, body)
+
+
+PROGRAM = """
+import sys, time, torch, torch.distributed as dist, braid.torch
+dist.init_process_group("braid")
+second = dist.new_group()
+dist.barrier()
+work = dist.all_reduce(torch.ones(10), group=second, async_op=True) if {pending} else None
+if dist.get_rank() == 1 and {raises}:
+    raise ValueError("broken")
+try:
+    dist.all_reduce(torch.ones(5))
+    print("done")
+except braid.PeerLost as error:
+    print("lost:", error)
+"""
+
+
+def run(tmp_path, **what):
+    """The program on two ranks that never call destroy_process_group."""
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(**what))
+    job = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    environment = {**os.environ, **job, "BRAID_TUNE": "off", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script)],
+            env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    return [(*rank.communicate(timeout=60), rank.returncode) for rank in ranks]
+
+
+def test_a_program_that_forgets_to_leave_ends(tmp_path):
+    for out, err, code in run(tmp_path, pending=True, raises=False):
+        assert (out.strip(), code) == ("done", 0), err
+        assert "braid:" not in err
+
+
+def test_a_program_that_ends_by_an_exception_takes_nobody_hostage(tmp_path):
+    """Rank 1 fails with a call on its way that rank 0 never joins."""
+    (out, err, code), (_, err_1, code_1) = run(
+        tmp_path, pending="dist.get_rank() == 1", raises=True
+    )
+    assert out.startswith("lost:"), out + err
+    assert "rank 1" in out
+    assert code == 0, err
+    assert code_1 == 1, err_1
+    assert "ValueError: broken" in err_1

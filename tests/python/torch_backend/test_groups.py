@@ -1,0 +1,273 @@
+"""Several groups in one job: each finds its ranks, and no other's."""
+
+import os
+import time
+import warnings
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch_backend_data import mine, same
+
+import braid
+
+
+def summed(group) -> float:
+    total = torch.ones(1) * dist.get_rank()
+    dist.all_reduce(total, group=group)
+    return total.item()
+
+
+def test_subgroups_are_made_by_their_members_alone(torch_ranks):
+    def body():
+        low, high = dist.new_group([0, 1]), dist.new_group([2, 3])
+        odd = dist.new_group([3, 1])  # ranks of a group are sorted
+        own = dist.new_group([dist.get_rank()], use_local_synchronization=True)
+        got = [summed(low if dist.get_rank() < 2 else high), summed(own)]
+        if dist.get_rank() % 2:
+            got.append(summed(odd))
+            assert dist.get_rank(odd) == (0 if dist.get_rank() == 1 else 1)
+        return [*got, summed(None)]
+
+    assert torch_ranks(4, body) == [
+        [1, 0, 6],
+        [1, 1, 4, 6],
+        [5, 2, 6],
+        [5, 3, 4, 6],
+    ]
+
+
+def test_two_groups_of_the_same_ranks_at_once(torch_ranks):
+    """The ranks use them in different order; each group has an order of its own."""
+
+    def body():
+        first, second = dist.new_group([0, 1]), dist.new_group([0, 1])
+        tensors = {name: mine(50_000, salt=name) for name in (1, 2)}
+        groups = {1: first, 2: second}
+        order = [1, 2] if dist.get_rank() == 0 else [2, 1]
+        works = [dist.all_reduce(tensors[i], group=groups[i], async_op=True) for i in order * 3]
+        for work in works:
+            work.wait()
+        return [tensors[i].sum().item() for i in (1, 2)]
+
+    results = torch_ranks(2, body)
+    assert results[0] == results[1]
+
+
+def test_many_groups(torch_ranks):
+    def body():
+        groups = [dist.new_group([0, 1, 2]) for _ in range(12)]
+        return [summed(group) for group in groups] == [3] * 12
+
+    assert all(torch_ranks(3, body))
+
+
+def test_a_group_made_anew_in_the_same_store(torch_ranks):
+    """torchrun keeps its store; what the first group wrote there must not mislead the second."""
+
+    def body():
+        store = dist.PrefixStore("kept", dist.group.WORLD.get_group_store())
+        rank, size = dist.get_rank(), dist.get_world_size()
+        got = []
+        for _ in range(3):
+            dist.destroy_process_group()
+            dist.init_process_group("braid", store=store, rank=rank, world_size=size)
+            got.append(summed(None))
+        return got
+
+    assert torch_ranks(2, body) == [[1, 1, 1]] * 2
+
+
+def test_one_rank_alone(torch_ranks):
+    def body():
+        tensor = mine(5)
+        dist.all_reduce(tensor)
+        same(tensor, mine(5))
+        dist.barrier()
+        return dist.get_backend(), dist.get_world_size()
+
+    assert torch_ranks(1, body) == [("braid", 1)]
+
+
+def test_device_mesh(torch_ranks):
+    def body():
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+        along = [summed(mesh[name].get_group()) for name in ("rows", "columns")]
+        whole = mesh._flatten("all") if hasattr(mesh, "_flatten") else None
+        return [*along, summed(whole.get_group() if whole else None)]
+
+    assert torch_ranks(4, body) == [[2, 1, 6], [4, 1, 6], [2, 5, 6], [4, 5, 6]]
+
+
+def test_both_devices_and_other_backends(torch_ranks):
+    def body():
+        assert type(dist.group.WORLD).__name__ == "BraidGroup"
+        return dist.get_backend_config()
+
+    assert torch_ranks(2, body, "cpu:braid,cuda:braid") == ["cpu:braid,cuda:braid"] * 2
+
+    def mixed():
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            total = summed(None)
+            summed(None)
+        told = [str(w.message) for w in seen if "cpu:gloo" in str(w.message)]
+        return total, len(told)
+
+    assert torch_ranks(2, mixed, "cpu:gloo,cuda:braid") == [(1, 1), (1, 0)]
+
+
+def test_options_for_one_group(torch_ranks):
+    def body():
+        slow = dist.new_group(pg_options={"links": ["staged"], "cell": "64KiB"})
+        total = summed(slow)
+        (comm,) = slow._comms._made.values()
+        assert [link.name for link in comm.links] == ["staged"]
+        with pytest.raises(braid.InvalidArgument, match=r"pg_options.*found str"):
+            dist.new_group([dist.get_rank()], pg_options="fast", use_local_synchronization=True)
+        return total
+
+    assert torch_ranks(2, body) == [1, 1]
+
+
+def test_what_torch_asks_about_a_group(torch_ranks):
+    def body():
+        group = dist.group.WORLD
+        named = dist.new_group([0, 1], group_desc="pair")
+        assert (named.group_desc, named.size(), named.rank()) == ("pair", 2, dist.get_rank())
+        assert dist.distributed_c10d._resolve_process_group(named.group_name) is named
+        backend = group._get_backend(torch.device("cpu"))
+        assert (backend.name(), backend.supports_splitting) == ("braid", False)
+        assert (backend.options.backend, backend.options._timeout) == (
+            "braid",
+            timedelta(seconds=20),
+        )
+        group.set_timeout(timedelta(seconds=15))
+        assert backend.options._timeout == timedelta(seconds=15)
+        with pytest.raises(RuntimeError, match="meta"):
+            group._get_backend(torch.device("meta"))
+        before = group._get_sequence_number_for_group()
+        summed(None)
+        assert group._get_sequence_number_for_group() == before + 1
+        with pytest.raises(braid.Unsupported, match="new_group"):
+            group.split_group([0])
+        with pytest.raises(braid.Unsupported, match="init_process_group"):
+            group.merge_remote_group(None, 4, None)
+
+    torch_ranks(2, body)
+
+
+def test_monitored_barrier_names_who_is_missing(torch_ranks):
+    def body():
+        group = dist.group.WORLD
+        group.monitored_barrier()
+        if dist.get_rank() == 2:
+            time.sleep(1.5)
+            return None
+        limit = timedelta(milliseconds=700)
+        with pytest.raises(braid.Timeout) as caught:
+            group.monitored_barrier(limit)
+        time.sleep(0.5)  # rank 0's process is the store's too
+        return str(caught.value)
+
+    texts = torch_ranks(3, body)
+    assert texts[0].endswith("by ranks 2")
+
+
+def test_a_missing_rank_is_named(torch_ranks):
+    def body():
+        store = dist.group.WORLD.get_group_store()
+        if dist.get_rank() == 1:
+            time.sleep(2)
+            return None
+        dist.destroy_process_group()
+        half, limit = dist.PrefixStore("half", store), timedelta(seconds=1)
+        with pytest.raises(braid.Timeout) as caught:
+            dist.init_process_group("braid", store=half, rank=0, world_size=2, timeout=limit)
+        return str(caught.value)
+
+    assert "on: 1" in torch_ranks(2, body)[0]
+
+
+def test_the_job_token_of_the_environment_is_not_in_the_store(torch_ranks):
+    def body():
+        meeting = dist.group.WORLD._comms.meeting
+        assert summed(None) == 1
+        stored = meeting._store.get("secret").decode()
+        assert os.environ["BRAID_JOB_TOKEN"] not in stored
+        mine_ = meeting.secret("cpu", lambda: None)
+        os.environ["BRAID_JOB_TOKEN"] = "another"
+        assert meeting.secret("cpu", lambda: None) != mine_
+        assert meeting.secret("post", lambda: None) != mine_
+
+    torch_ranks(2, body)
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="skipped: needs a torch made for CUDA")
+def test_device_id_of_init_process_group(ranks, monkeypatch):
+    """torchrun's scripts often bind a GPU; torch then asks the backend whether it can be split."""
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+
+    def body():
+        dist.init_process_group("braid", device_id=torch.device("cuda", 0))
+        total = summed(None)
+        dist.destroy_process_group()
+        return total
+
+    assert ranks.collect(ranks.start(2, body)) == [1, 1]
+
+
+def test_hosts_meet_at_an_address_that_others_reach(monkeypatch):
+    from braid.torch import meeting
+
+    for master in ("localhost", "", "no.such.host.invalid"):
+        monkeypatch.setenv("MASTER_ADDR", master)
+        card = meeting._own_card()
+        assert meeting.free_port(card.address) > 0  # it is ours
+    monkeypatch.setattr(meeting, "_ELSEWHERE", "127.0.0.1")
+    assert meeting._own_card().address == "127.0.0.1"
+
+
+def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
+    from braid.torch import meeting
+    from braid.torch.comms import Comms
+
+    store = dist.HashStore()
+    cards = [meeting.Card("a", "10.0.0.1"), meeting.Card("b", "10.0.0.2")]
+    places = []
+    for rank in range(2):
+        monkeypatch.setattr(meeting, "_own_card", lambda r=rank: cards[r])
+        monkeypatch.setattr(meeting, "_made", meeting.Counter())
+        places.append(meeting.Meeting(store, "hosts", rank, 2, 1.0))
+    assert [places[0].address_of(rank, lambda: None) for rank in range(2)] == [
+        "10.0.0.1",
+        "10.0.0.2",
+    ]
+    comms = Comms(places[0], {})
+    with pytest.raises(braid.Unsupported, match="GPUs of several hosts"):
+        comms._make("cuda")
+    cards[1] = meeting.Card("a", "10.0.0.1")
+    places[1].set("card/1", '{"host": "a", "address": "10.0.0.1"}')
+    assert places[1].address_of(0, lambda: None) == "127.0.0.1"
+    assert places[0].secret("cpu", lambda: None) == places[1].secret("cpu", lambda: None)
+
+
+def test_a_rank_that_leaves_at_once_does_not_take_the_store_with_it(ranks):
+    """Rank 0's process has the store; it must not end while others still read in it."""
+    from braid.torch.meeting import Meeting
+
+    def body():
+        at_once = Meeting.cards
+
+        def late(self, check):
+            time.sleep(0.7)
+            return at_once(self, check)
+
+        if os.environ["RANK"] == "1":
+            Meeting.cards = late
+        dist.init_process_group("braid", timeout=timedelta(seconds=20))
+        dist.destroy_process_group()
+
+    ranks.collect(ranks.start(2, body))

@@ -1,0 +1,179 @@
+"""send and recv: tags, orders, sizes, sources, and a peer that is gone."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch_backend_data import numbers, same
+
+import braid
+
+
+@pytest.fixture
+def ranks_until_all_are_done(torch_ranks):
+    """Rank 0's process has torch's store, in which ranks look each other up."""
+
+    def run(size, body):
+        def with_barrier():
+            value = body()
+            dist.barrier()
+            return value
+
+        return torch_ranks(size, with_barrier)
+
+    return run
+
+
+def test_a_ring_of_messages(ranks_until_all_are_done):
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        right, left = (rank + 1) % n, (rank - 1) % n
+        for dtype in (torch.float32, torch.bool, torch.bfloat16, torch.complex64):
+            for count in (0, 1, 1000, 300_000):
+                got = torch.empty(count, dtype=dtype)
+                work = dist.isend(numbers(count, dtype, rank), right)
+                assert dist.recv(got, left) == left
+                work.wait()
+                same(got, numbers(count, dtype, left))
+
+    ranks_until_all_are_done(3, body)
+
+
+def test_both_send_first(ranks_until_all_are_done):
+    """Large messages both ways at once: nobody waits for the other's receive."""
+
+    def body():
+        rank = dist.get_rank()
+        dist.send(numbers(3_000_000, torch.float32, rank), 1 - rank)
+        got = torch.empty(3_000_000)
+        dist.recv(got, 1 - rank)
+        same(got, numbers(3_000_000, torch.float32, 1 - rank))
+
+    ranks_until_all_are_done(2, body)
+
+
+def test_tags_and_orders(ranks_until_all_are_done):
+    def body():
+        got = [torch.empty(4) for _ in range(4)]
+        if dist.get_rank() == 0:
+            for i, tag in enumerate((5, 7, 5, 7)):
+                dist.send(numbers(4, torch.float32, 0, salt=i), 1, tag=tag)
+            return None
+        dist.recv(got[0], 0, tag=7)
+        works = [dist.irecv(got[1], 0, tag=5), dist.irecv(got[2], 0, tag=5)]
+        dist.recv(got[3], 0, tag=7)
+        for work in works:
+            work.wait()
+        for tensor, salt in zip(got, (1, 0, 2, 3), strict=True):
+            same(tensor, numbers(4, torch.float32, 0, salt=salt))
+        return works[0].source_rank()
+
+    assert ranks_until_all_are_done(2, body) == [None, 0]
+
+
+def test_from_any_source(ranks_until_all_are_done):
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        if rank != 0:
+            dist.send(torch.full((3,), float(rank)), 0)
+            return None
+        seen = []
+        for _ in range(n - 1):
+            got = torch.empty(3)
+            source = dist.recv(got)
+            assert got.tolist() == [source] * 3
+            seen.append(source)
+        return sorted(seen)
+
+    assert ranks_until_all_are_done(4, body)[0] == [1, 2, 3]
+
+
+def test_batches_strides_and_oneself(ranks_until_all_are_done):
+    def body():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        outs = [torch.zeros(3, 2).t() for _ in range(n)]
+        ops = [dist.P2POp(dist.isend, numbers(6, torch.float32, rank).view(3, 2).t(), peer)
+               for peer in range(n)]  # fmt: skip
+        ops += [dist.P2POp(dist.irecv, outs[peer], peer) for peer in range(n)]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        for peer, out in enumerate(outs):
+            same(out.contiguous(), numbers(6, torch.float32, peer).view(3, 2).t().contiguous())
+
+    ranks_until_all_are_done(3, body)
+
+
+def test_a_wrong_size_is_told(ranks_until_all_are_done):
+    def body():
+        if dist.get_rank() == 0:
+            dist.send(torch.zeros(5), 1)
+            dist.send(torch.ones(2), 1)
+            return
+        with pytest.raises(braid.InvalidArgument, match="for 12 bytes, found a message of 20"):
+            dist.recv(torch.zeros(3), 0)
+        got = torch.zeros(2)
+        dist.recv(got, 0)
+        assert got.tolist() == [1, 1]
+        with pytest.raises(braid.InvalidArgument, match=r"source.*found 4"):
+            dist.group.WORLD.recv([got], 4)
+
+    ranks_until_all_are_done(2, body)
+
+
+def test_messages_of_groups_do_not_mix(ranks_until_all_are_done):
+    def body():
+        pair = dist.new_group([0, 1])
+        if dist.get_rank() == 0:
+            early = dist.isend(torch.full((1,), 1.0), 1, group=pair)
+            dist.send(torch.full((1,), 2.0), 1)
+            early.wait()
+            return None
+        got = torch.empty(1)
+        dist.recv(got, 0)
+        first = got.item()
+        dist.recv(got, 0, group=pair)
+        return first, got.item()
+
+    assert ranks_until_all_are_done(2, body) == [None, (2, 1)]
+
+
+def test_a_receiver_learns_that_the_sender_left(torch_ranks):
+    def body():
+        got = torch.empty(2)
+        if dist.get_rank() == 0:
+            dist.send(torch.ones(2), 1)
+            return None
+        dist.recv(got, 0)
+        began = time.monotonic()
+        with pytest.raises(braid.PeerLost, match="rank 0"):
+            dist.recv(got, 0)
+        return time.monotonic() - began < 5
+
+    assert torch_ranks(2, body) == [None, True]
+
+
+def test_a_stranger_is_not_heard(torch_ranks):
+    """Who does not know the group's secret is cut off, and nobody notices."""
+
+    def body():
+        import socket
+
+        if dist.get_rank() == 0:
+            post = dist.group.WORLD._comms.post
+            post._open()
+            where = post._meeting.get(["post/0"], "", lambda: None)[0]
+            address, port = where.rsplit(" ", 1)
+            with socket.create_connection((address, int(port)), timeout=5) as stranger:
+                stranger.sendall(b"braidp2p" + bytes(36) + bytes(32) + bytes(100))
+                stranger.settimeout(5)
+                while stranger.recv(1000):
+                    pass
+            got = torch.empty(1)
+            dist.recv(got, 1)
+            return got.item()
+        time.sleep(0.3)
+        dist.send(torch.ones(1), 0)
+        return None
+
+    assert torch_ranks(2, body)[0] == 1
