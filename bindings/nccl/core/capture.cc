@@ -1,7 +1,5 @@
 #include "bindings/nccl/core/capture.h"
 
-#include <optional>
-
 #include "sys/cuda/owned.h"
 
 namespace braid::nccl {
@@ -14,17 +12,22 @@ bool is_legacy(sys::Stream stream) {
   return stream.handle == nullptr || reinterpret_cast<uintptr_t>(stream.handle) == 1;
 }
 
+/// As the current context sees the stream; true when that cannot be known.
+bool captures(sys::Cuda& cuda, sys::Stream stream) {
+  const Result<sys::CaptureState> state = cuda.capture_state(stream);
+  return !state.ok() || state.value() != sys::CaptureState::kNone;
+}
+
 }  // namespace
 
 bool is_capturing(sys::Cuda& cuda, int device, sys::Stream stream) {
   if (is_legacy(stream)) return false;
   const Result<sys::Context> context = cuda.current_context();
   if (!context.ok()) return true;
+  if (context->handle != nullptr) return captures(cuda, stream);
   // NCCL has made the device's primary context when it made the communicator: this makes none.
-  std::optional<Result<sys::CurrentDevice>> scope;
-  if (context->handle == nullptr) scope.emplace(sys::CurrentDevice::use(cuda, device));
-  const Result<sys::CaptureState> state = cuda.capture_state(stream);
-  return !state.ok() || state.value() != sys::CaptureState::kNone;
+  const auto scope = sys::CurrentDevice::use(cuda, device);
+  return captures(cuda, stream);
 }
 
 }  // namespace braid::nccl
