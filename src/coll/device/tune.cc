@@ -46,6 +46,7 @@ class Tuner {
   Status tune(plan::Op op) {
     BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, block_bytes_ / 4));
     BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, block_bytes_));
+    device_.force_host_share(op, std::nullopt);
     device_.set_host_share(op, {seen_bytes(op, block_bytes_ / 4), seen_bytes(op, block_bytes_),
                                 short_share, long_share});
     return {};
@@ -100,7 +101,7 @@ class Tuner {
   Status time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried) {
     for (int round = 0; round < kRounds; ++round)
       for (Tried& one : tried) {
-        device_.set_host_share(op, one.share);
+        device_.force_host_share(op, one.share);  // not balanced: what is timed is this share's
         BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
         BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
         if (round > 0) one.times_us.push_back(slowest_us);
