@@ -72,6 +72,7 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
 Comm::~Comm() {
   (void)close();
   if (state_->is_forked())
+    // NOLINTNEXTLINE(bugprone-unused-return-value): leaked on purpose
     (void)state_.release();  // a fork has no keeper to join and must not touch the lanes
 }
 

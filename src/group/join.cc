@@ -197,10 +197,10 @@ Result<std::unique_ptr<Group>> meet(const Identity& identity, const std::string&
                                     std::unique_ptr<Store> store, Deadline deadline) {
   while (true) {
     BRAID_ASSIGN_OR_RETURN(Channel channel, Search(identity, token, candidates, deadline).run());
-    // NOLINTNEXTLINE(clang-analyzer-cplusplus.Move): only rank 0 has a store, and it comes here
-    // once
+    // Only rank 0 has a store, and it comes here once. NOLINTBEGIN(clang-analyzer-cplusplus.Move)
     BRAID_ASSIGN_OR_RETURN(auto member,
                            Member::start(identity, std::move(channel), std::move(store)));
+    // NOLINTEND(clang-analyzer-cplusplus.Move)
     const Status ready = member->wait_ready(deadline);
     if (ready.ok()) return std::unique_ptr<Group>(std::move(member));
     if (ready.code() != Code::kPeerLost || identity.rank == 0) return ready;

@@ -67,7 +67,8 @@ uint64_t last_sum_blocks(const comm::Device& device) {
 
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {
   if (args.count_elements == 0) return {};
-  constexpr uint64_t kBytesPerBlock = 64 * 1024;  // below it a block has less work than its launch
+  constexpr uint64_t kBytesPerBlock = uint64_t{64}
+                                      << 10;  // below it a block has less work than its launch
   const uint64_t bytes = args.count_elements * dtype_bytes(kind.dtype);
   const auto blocks =
       static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kind.most_blocks));

@@ -300,6 +300,8 @@ void Call::share_reduced(uint64_t cell, int link) {
 
 // ---- agreement ----
 
+// Called once every entry is there.
+// NOLINTBEGIN(bugprone-unchecked-optional-access)
 void Call::all_entries_in() {
   stall_watch_.all_entered(now_ns());
   for (const auto& entry : entries_)
@@ -339,6 +341,7 @@ Status Call::check_agreement() const {
   }
   return {};
 }
+// NOLINTEND(bugprone-unchecked-optional-access)
 
 // What stays on this rank: its own block, and, alone, the reduction of one operand.
 void Call::local_copies() {

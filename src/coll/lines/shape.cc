@@ -8,7 +8,7 @@ namespace braid::coll {
 namespace {
 
 /// What NVLink carries in the time of one more trip, about 2 us at 300 GB/s.
-constexpr uint64_t kLineTripBytes = 600 * 1024;
+constexpr uint64_t kLineTripBytes = uint64_t{600} << 10;
 
 uint64_t num_rows(uint64_t bytes) {
   return std::max<uint64_t>(divided_up(bytes, kRowDataBytes), 1);

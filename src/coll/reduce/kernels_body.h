@@ -151,8 +151,8 @@ Kernel whole_kernel(RedOp op) {
   return nullptr;
 }
 
-// NOLINTNEXTLINE(misc-definitions-in-headers): each of the three files has its own, in its
-// namespace
+// Each of the three files has its own, in its namespace.
+// NOLINTNEXTLINE(misc-definitions-in-headers)
 Kernel find_kernel(Dtype dtype, RedOp op) noexcept {
   switch (dtype) {
     case Dtype::kInt8: return whole_kernel<int8_t, uint8_t>(op);

@@ -63,7 +63,8 @@ class HostLane : public Lane {
 
   Segments& segments() { return segments_; }
   int size() const { return static_cast<int>(health_.size()); }
-  // NOLINTBEGIN(bugprone-unchecked-optional-access): there, once open_rings() has run, for all peers
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): there, once open_rings() has run, for all
+  // peers
   RingWriter& writer(int peer) { return *out_[static_cast<size_t>(peer)]; }
   const RingWriter& writer(int peer) const { return *out_[static_cast<size_t>(peer)]; }
   RingReader& reader(int src) { return *in_[static_cast<size_t>(src)]; }

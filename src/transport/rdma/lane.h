@@ -65,7 +65,7 @@ struct Door {
   RemoteRing control;
 };
 
-class RdmaLane : public Lane {
+class RdmaLane final : public Lane {
  public:
   static Result<std::unique_ptr<RdmaLane>> open(sys::FabricLibrary& library,
                                                 const RdmaLaneOptions& options, int self, int size);

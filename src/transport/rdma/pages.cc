@@ -10,6 +10,7 @@ namespace braid::transport::rdma {
 Result<Pages> Pages::map(size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED)
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): glibc keeps the text per thread
     return exhausted("mmap of {} bytes for a ring: {}", bytes, std::strerror(errno));
   madvise(data, bytes,
           MADV_DONTFORK);  // a forked child must not take copies of pages that a NIC writes
