@@ -2,7 +2,8 @@
 
 The same training by braid and by Gloo, in one program: the process group's backend is all that
 differs. With two ranks a sum has one order, so the losses of every step are equal to the last bit.
-Run: braid run -n 2 examples/03_ddp_torch.py, or torchrun --nproc-per-node 2 examples/03_ddp_torch.py
+Run: braid run -n 2 examples/03_ddp_torch.py
+ or: torchrun --nproc-per-node 2 examples/03_ddp_torch.py
 """
 
 import sys
