@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <algorithm>
-#include <cstdlib>
 #include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"

@@ -2,28 +2,22 @@
 
 #include "base/rounding.h"
 #include "coll/lines/lines.h"
+#include "coll/lines/row.h"
 
 namespace braid::coll {
 
 namespace {
 
-/// What NVLink carries in the time of one more trip, about 2 us at 300 GB/s.
-constexpr uint64_t kLineTripBytes = uint64_t{600} << 10;
-
-uint64_t num_rows(uint64_t bytes) {
-  return std::max<uint64_t>(divided_up(bytes, kRowDataBytes), 1);
-}
-
 /// One shot sends (n-1) B, two shots 2 (n-1)/n B and a trip; they cross where the difference is
-/// kLineTripBytes. Two ranks send as much either way.
+/// kTripBytes. Two ranks send as much either way.
 uint64_t most_one_shot_line_bytes(uint64_t ranks) {
   if (ranks <= 2) return ~uint64_t{0};
-  return kLineTripBytes * ranks / ((ranks - 1) * (ranks - 2));
+  return kTripBytes * ranks / ((ranks - 1) * (ranks - 2));
 }
 
 /// A root that sends everything to all sends (n-1) B; in slices, B and a trip.
 uint64_t most_sent_to_all_bytes(uint64_t ranks) {
-  return ranks <= 2 ? ~uint64_t{0} : kLineTripBytes / (ranks - 2);
+  return ranks <= 2 ? ~uint64_t{0} : kTripBytes / (ranks - 2);
 }
 
 PacketPath line_path_of(PacketOp op, uint64_t bytes, uint64_t ranks) {
@@ -42,7 +36,7 @@ PacketPath line_path_of(PacketOp op, uint64_t bytes, uint64_t ranks) {
 /// Rows from one rank to another, in one phase.
 uint64_t slot_rows(PacketOp op, PacketPath path, uint64_t bytes, uint64_t ranks) {
   const uint64_t owners = op == PacketOp::kBroadcast ? ranks - 1 : ranks;
-  const uint64_t whole = num_rows(bytes);
+  const uint64_t whole = device::num_rows(bytes);
   return path == PacketPath::kTwoShot ? divided_up(whole, owners) : whole;
 }
 

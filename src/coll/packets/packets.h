@@ -23,6 +23,10 @@ struct alignas(16) Packet {
 static_assert(sizeof(Packet) == 16);
 inline constexpr uint64_t kPacketDataBytes = 8;
 
+/// What NVLink carries in the time of one more trip, about 2 us at 300 GB/s: an estimate, to be
+/// replaced by a measured crossing of one shot and two.
+inline constexpr uint64_t kTripBytes = uint64_t{600} << 10;
+
 /// Of a block, and at most so many blocks.
 inline constexpr uint32_t kPacketThreads = 256;
 inline constexpr uint32_t kMostPacketBlocks = 32;

@@ -6,10 +6,6 @@ namespace braid::coll {
 
 namespace {
 
-/// What NVLink carries in the time of one more trip, about 2 us at 300 GB/s: an estimate, to be
-/// replaced by a measured crossing of the two paths.
-constexpr uint64_t kTripBytes = uint64_t{600} << 10;
-
 uint64_t num_packets(uint64_t bytes) {
   return bytes == 0 ? 1 : (bytes + kPacketDataBytes - 1) / kPacketDataBytes;
 }
