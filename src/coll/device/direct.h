@@ -21,6 +21,9 @@ bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
 /// Enqueues it.
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);
 
+/// The kernel of a call by direct stores; its buffers do not matter.
+Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
+
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
 

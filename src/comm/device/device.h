@@ -112,6 +112,8 @@ class Device {
   uint64_t line_limit() const { return line_limit_; }
   /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
   int least_sms() const { return least_sms_; }
+  /// Whether another rank is a thread of this process.
+  bool has_peer_in_process() const { return arena_.has_peer_in_process(); }
   /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
   bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the

@@ -32,6 +32,8 @@ class Window {
   bool is_open() const { return !by_rank_.empty(); }
   /// Where `rank`'s span begins, as this device addresses it.
   sys::DevicePtr at(int rank) const { return by_rank_[static_cast<size_t>(rank)]; }
+  /// Whether another rank is a thread of this process: its span is not a mapping of ours.
+  bool has_peer_in_process() const { return opened_.size() + 1 < by_rank_.size(); }
 
  private:
   void close();
