@@ -1,11 +1,10 @@
 """nccl-tests, NCCL's own programs, with NCCL alone and with braid in its place.
 
-    nccl_tests.py build CHECKOUT OUT          compiles a checkout of nccl-tests into OUT
-    nccl_tests.py run OUT --json RECORD       on all GPUs; --parts, --programs for a part of it
+    tests/gpu/nccl_tests/build CHECKOUT BUILT    compiles a checkout; it is not in this repository
+    scripts/nccl_tests.py BUILT --json RECORD    on all GPUs; --parts, --programs for less
 
 A process per GPU needs MPI: tests/gpu/nccl_tests/mpi.c stands in for it, started by `braid run`.
-Nothing of nccl-tests is in this repository. What the parts are, plan() says. Exit code 1: a value
-was wrong, a program did not end, or braid did not take over what it should.
+Exit code 1: a value was wrong, a program did not end, or braid did not take over what it should.
 """
 
 import argparse
@@ -15,71 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nccl_tests_record import (
-    BRAID,
-    HANDED_ON,
-    NCCL,
-    SCHEMA,
-    TAKEN,
-    Outcome,
-    Ratio,
-    Record,
-    Step,
-    ratios,
-    read,
-)
+from nccl_tests_plan import BRAID, DEFAULT_PARTS, HANDED_ON, NCCL, PARTS, TAKEN, Step, plan
+from nccl_tests_record import SCHEMA, Outcome, Ratio, Record, ratios, read
 
 ROOT = Path(__file__).resolve().parents[1]
-STAND_IN = ROOT / "tests/gpu/nccl_tests"
 DROP_IN = ROOT / "python/braid/libbraid-nccl.so"
-ADDS = ("all_reduce", "reduce_scatter")
-PER_RANK = ("all_gather", "reduce_scatter")  # a size is all ranks' together
-PARTS = ("check", "large", "graph", "shared", "time", "product")
-DEFAULT_PARTS = PARTS[:-1]
-
-_CHECKED_ONCE = "-n 1 -w 0 -c 1"
-_ALL = "-d all -o all"
-_TIMED = "-n 20 -w 5 -c 1 -N 2 -d bfloat16"
-
-
-def plan(ranks: int, rounds: int) -> Iterator[Step]:
-    """Every step, part by part."""
-    for program in (*TAKEN, *HANDED_ON):  # every type and reduction, 8 B to 128 MiB
-        sizes = f"-b 8 -e 128M -f {4 if program in TAKEN else 64}"
-        root = "-r -1 " if program == "broadcast" else ""
-        yield Step("check", program, f"{sizes} {root}{_CHECKED_ONCE} {_ALL}", BRAID)
-    for program in TAKEN:  # 512 MiB and 4 GiB
-        sizes = f"-b 512M -e 4G -f 8 {_CHECKED_ONCE}"
-        yield Step("large", program, f"{sizes} -d all -o sum", BRAID)
-        if program in ADDS:
-            yield Step("large", program, f"{sizes} -d bfloat16 -o all", BRAID)
-            yield Step("product", program, f"{sizes} {_ALL}", BRAID)
-    for program in TAKEN:  # in CUDA graphs, each launched twice
-        sizes = "-b 8 -e 128M -f 16 -G 2 -n 2 -w 0 -c 1"
-        yield Step("graph", program, f"{sizes} {_ALL}", BRAID)
-    for program in TAKEN:  # one process with all GPUs
-        sizes = f"-g {ranks} -b 8 -e 128M -f 16"
-        yield Step("shared", program, f"{sizes} {_CHECKED_ONCE} {_ALL}", BRAID, True)
-        yield Step("shared", program, f"{sizes} -G 2 -n 2 -w 0 -c 1 -d bfloat16", BRAID, True)
-    for turn in range(rounds):
-        for program in TAKEN:
-            yield from _timed(program, ranks, turn)
-
-
-def _timed(program: str, ranks: int, turn: int) -> Iterator[Step]:
-    """NCCL and braid in turn, the first one first in every other round."""
-    kib = ranks if program in PER_RANK else 1
-    sizes = [f"-b {kib}K -e {kib}G -f 4 {_TIMED}"]
-    if program in (*ADDS, "all_gather"):
-        sizes.append(f"-b {kib}K -e {4 * kib}M -f 4 -G 5 {_TIMED}")
-    for arguments in sizes:
-        for who in (NCCL, BRAID) if turn % 2 == 0 else (BRAID, NCCL):
-            yield Step("time", program, arguments, who, keeps_times=True)
 
 
 @dataclass(frozen=True)
@@ -95,7 +38,8 @@ class Setup:
 
 def command_of(step: Step, setup: Setup) -> list[str]:
     """The line that runs a step. Only the program is given another NCCL: not what starts it."""
-    assigned = [f"LD_LIBRARY_PATH={setup.nccl.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"]
+    paths = [str(setup.nccl.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+    assigned = [f"LD_LIBRARY_PATH={':'.join(paths)}"]
     if step.who == BRAID:
         assigned += [f"LD_PRELOAD={DROP_IN}", f"BRAID_NCCL_REAL={setup.nccl}", "BRAID_LOG=info"]
         assigned += ["BRAID_NCCL_TIMEOUT=30s"]
@@ -175,34 +119,24 @@ def _record(setup: Setup) -> Record:
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         dirty=dirty,
-        gpu=_gpu(),
-        nccl=_line("strings", str(setup.nccl), found="NCCL version "),
-        nccl_tests=_version(setup.programs),
+        gpu=_asked("name"),
         ranks=setup.ranks,
         options=facts.variables(),
     )
 
 
-def _line(*command: str, found: str = "") -> str:
-    """The first line that has the words; "unknown" where there is none, or no such program."""
+def _asked(fact: str) -> str:
+    """What nvidia-smi says of the first GPU; "unknown" where there is none."""
+    command = ["nvidia-smi", f"--query-gpu={fact}", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, errors="replace")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return "unknown"
-    return next((line.strip() for line in done.stdout.splitlines() if found in line), "unknown")
-
-
-def _gpu() -> str:
-    return _line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-
-
-def _version(programs: Path) -> str:
-    built = programs / "CHECKOUT"
-    return built.read_text(encoding="utf-8").strip() if built.exists() else "unknown"
+    return next(iter(done.stdout.splitlines()), "unknown").strip()
 
 
 def nccl_folder(asked: Path | None) -> Path:
-    """NCCL's, with include/ and lib/: the one asked for, else the nvidia-nccl wheel's."""
+    """The one asked for, else the nvidia-nccl wheel's."""
     if asked:
         return asked
     try:
@@ -214,38 +148,6 @@ def nccl_folder(asked: Path | None) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def build(checkout: Path, out: Path, nccl: Path, cuda: Path, arch: str, jobs: int) -> int:
-    """Compiles the programs and the stand-in for MPI."""
-    links = out / "links"
-    for folder in (links / "lib", links / "include"):
-        folder.mkdir(parents=True, exist_ok=True)
-    library = links / "lib/libnccl.so"
-    library.unlink(missing_ok=True)
-    library.symlink_to(nccl / "lib/libnccl.so.2")
-    (links / "include/mpi.h").write_bytes((STAND_IN / "mpi.h").read_bytes())
-    mpi = links / "lib/mpi.o"
-    compiler = os.environ.get("CC", "cc")
-    subprocess.run([compiler, "-O2", "-c", str(STAND_IN / "mpi.c"), "-o", str(mpi)], check=True)
-    archive = links / "lib/libmpi.a"
-    archive.unlink(missing_ok=True)
-    subprocess.run(["ar", "cr", str(archive), str(mpi)], check=True)
-    code = f"-gencode=arch=compute_{arch},code=sm_{arch} -I{nccl / 'include'}"
-    subprocess.run(
-        [
-            "make", "-C", str(checkout / "src"), f"-j{jobs}", "MPI=1", f"MPI_HOME={links}",
-            f"NCCL_HOME={links}", f"CUDA_HOME={cuda}", "CUDARTLIB=cudart_static",
-            f"NVCC_GENCODE={code}", f"BUILDDIR={out.resolve()}", "DSO=0",
-        ],
-        check=True,
-    )  # fmt: skip
-    for left in out.rglob("*.o"):
-        left.unlink()
-    version = _line("grep", "NCCL_TESTS_VERSION", str(checkout / "src/common.h"), found="define")
-    (out / "CHECKOUT").write_text(version.split()[-1].strip('"') + "\n", encoding="utf-8")
-    print(f"nccl_tests: {len(list(out.glob('*_perf')))} programs in {out}")
-    return 0
-
-
 def chosen(args: argparse.Namespace, ranks: int) -> list[Step]:
     """The steps that were asked for."""
     parts = args.parts.split(",") if args.parts else DEFAULT_PARTS
@@ -254,46 +156,39 @@ def chosen(args: argparse.Namespace, ranks: int) -> list[Step]:
         if word not in (*PARTS, *TAKEN, *HANDED_ON):
             sys.exit(f"nccl_tests: '{word}' is no part and no program")
     steps = [
-        step
-        for step in plan(ranks, args.rounds)
-        if step.part in parts and step.program in programs
+        step for step in plan(ranks, args.rounds) if step.part in parts and step.program in programs
     ]
-    return [replace(step, who=NCCL) for step in steps if step.who == BRAID] if args.nccl_alone else steps
+    if args.nccl_alone:
+        return [replace(step, who=NCCL) for step in steps if step.who == BRAID]
+    return steps
 
 
 def _gpus() -> int:
-    found = _line("nvidia-smi", "--query-gpu=count", "--format=csv,noheader")
+    found = _asked("count")
     return int(found) if found.isdigit() else 0
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    commands = parser.add_subparsers(dest="what", required=True)
-    make = commands.add_parser("build")
-    make.add_argument("checkout", type=Path)
-    make.add_argument("--cuda", type=Path, default=Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")))
-    make.add_argument("--arch", default="90")
-    make.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    test = commands.add_parser("run")
-    test.add_argument("--ranks", type=int, default=0, help="0: every GPU")
-    test.add_argument("--parts", default="", help=f"a list of {', '.join(PARTS)}; not said: all but product")
-    test.add_argument("--programs", default="", help="a list such as all_reduce,alltoall")
-    test.add_argument("--rounds", type=int, default=2, help="of NCCL and braid in turn")
-    test.add_argument("--nccl-alone", action="store_true", help="what is checked, without braid")
-    test.add_argument("--timeout", type=float, default=55, help="seconds for a step")
-    test.add_argument("--json", type=Path, help="write the record here")
-    for one in (make, test):
-        one.add_argument("out", type=Path, help="where the programs are")
-        one.add_argument("--nccl", type=Path, help="folder with include/ and lib/ of NCCL")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("built", type=Path, help="where the programs are")
+    parser.add_argument("--ranks", type=int, default=0, help="0: every GPU")
+    parts = f"a list of {', '.join(PARTS)}; not said: all but product"
+    parser.add_argument("--parts", default="", help=parts)
+    parser.add_argument("--programs", default="", help="a list such as all_reduce,alltoall")
+    parser.add_argument("--rounds", type=int, default=2, help="of NCCL and braid in turn")
+    parser.add_argument("--nccl-alone", action="store_true", help="the checks without braid")
+    parser.add_argument("--timeout", type=float, default=55, help="seconds for a step")
+    parser.add_argument("--nccl", type=Path, help="the folder of NCCL that has lib/libnccl.so.2")
+    parser.add_argument("--json", type=Path, help="write the record here")
     args = parser.parse_args()
-    nccl = nccl_folder(args.nccl)
-    if args.what == "build":
-        return build(args.checkout, args.out, nccl, args.cuda, args.arch, args.jobs)
     ranks = args.ranks or _gpus()
     if ranks < 2:
         sys.exit("nccl_tests: it takes two GPUs; nvidia-smi says how many there are, or --ranks")
-    setup = Setup(args.out.resolve(), nccl / "lib/libnccl.so.2", ranks, args.timeout)
+    nccl = nccl_folder(args.nccl) / "lib/libnccl.so.2"
+    setup = Setup(args.built.resolve(), nccl.resolve(), ranks, args.timeout)
     return run(setup, chosen(args, ranks), args.json)
 
 

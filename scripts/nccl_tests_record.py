@@ -1,4 +1,4 @@
-"""What nccl-tests' programs said under NCCL alone and under braid, as one record: scripts/nccl_tests.py.
+"""The record of scripts/nccl_tests.py: what programs said under NCCL alone and under braid.
 
 Tables are read as `braid bench compare` reads them. Pure: nothing is started here.
 """
@@ -7,29 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
+from nccl_tests_plan import BRAID, NCCL, TAKEN, Step
+
 from braid.saved import nccl_text
 from braid.saved.table import Table
 
 SCHEMA = "braid.nccl_tests/1"
-NCCL, BRAID = "nccl", "braid"
-TAKEN = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall")
-"""Whose calls braid takes over."""
-HANDED_ON = ("reduce", "gather", "scatter", "sendrecv", "hypercube", "alltoallv")
-"""Whose calls go through braid's library to NCCL."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One program with its arguments, and who stands under NCCL's name."""
-
-    part: str
-    program: str
-    """Without _perf."""
-    arguments: str
-    who: str
-    is_one_process: bool = False
-    """One process with all GPUs, else one for each."""
-    keeps_times: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +36,9 @@ class Outcome:
     exit_code: int
     stopped: str
     """Why the table has no end; "" when it has."""
+    nccl: str
+    """The library's version, as the program has it."""
+    nccl_tests: str
     taken_over: int
     """Ranks that said that braid took their communicator over."""
     num_checked: int
@@ -101,8 +87,6 @@ class Record:
     commit: str
     dirty: bool
     gpu: str
-    nccl: str
-    nccl_tests: str
     ranks: int
     options: dict[str, str]
     outcomes: list[Outcome] = field(default_factory=list)
@@ -120,7 +104,10 @@ def read(step: Step, text: str, log: str, seconds: float, exit_code: int) -> Out
     if not stopped and not any(table.average_gbps is not None for table in tables):
         stopped = f"the program did not end: exit code {exit_code}"
     cells = [
-        (row, place, cell) for table in tables for row in table.rows for place, cell in row.cells.items()
+        (row, place, cell)
+        for table in tables
+        for row in table.rows
+        for place, cell in row.cells.items()
     ]
     bad = [(row, place, cell) for row, place, cell in cells if cell.wrong]
     return Outcome(
@@ -128,6 +115,8 @@ def read(step: Step, text: str, log: str, seconds: float, exit_code: int) -> Out
         round(seconds, 1),
         exit_code,
         stopped,
+        tables[0].nccl if tables else "",
+        tables[0].version if tables else "",
         log.count(": taken over (rank "),
         sum(cell.wrong is not None for _, _, cell in cells),
         sum(cell.wrong or 0 for _, _, cell in bad),
@@ -153,7 +142,5 @@ def ratios(outcomes: Iterable[Outcome]) -> list[Ratio]:
         if {NCCL, BRAID} <= times.keys():
             theirs, ours = median(times[NCCL]), median(times[BRAID])
             ratio = round(theirs / ours, 4)
-            made.append(
-                Ratio(program, nbytes, dtype, redop, place, is_graph, theirs, ours, ratio)
-            )
+            made.append(Ratio(program, nbytes, dtype, redop, place, is_graph, theirs, ours, ratio))
     return made

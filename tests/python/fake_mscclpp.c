@@ -1,5 +1,6 @@
-// A library with NCCL's names, as MSCCL++'s is: ranks are processes, buffers are host memory, sums are of bfloat16.
-// Ranks meet in a file of shared memory. FAKE_MSCCLPP=lie gives a wrong byte of a reduce-scatter on rank 1.
+// A library with NCCL's names, as MSCCL++'s is: ranks are processes, buffers are host memory, sums
+// are of bfloat16. Ranks meet in a file of shared memory. FAKE_MSCCLPP=lie gives a wrong byte of a
+// reduce-scatter on rank 1.
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -25,14 +26,18 @@ typedef struct {
   }* shared;
 } Comm;
 
-int fake_number(void) { return 900; }  // exported: whoever has the name first in the process is asked
+int fake_number(void) {
+  return 900;
+}  // exported: whoever has the name first in the process is asked
 
 int ncclGetVersion(int* version) {
   *version = fake_number();
   return kSuccess;
 }
 
-const char* ncclGetErrorString(int code) { return code == kInvalidArgument ? "invalid argument" : "system error"; }
+const char* ncclGetErrorString(int code) {
+  return code == kInvalidArgument ? "invalid argument" : "system error";
+}
 
 int ncclGetUniqueId(Id* id) {
   snprintf(id->text, sizeof id->text, "/fake-mscclpp-%d", (int)getpid());
@@ -104,12 +109,14 @@ static int bring(Comm* comm, const void* send, size_t count, int dtype) {
 int ncclAllGather(const void* send, void* recv, size_t count, int dtype, Comm* comm, void* stream) {
   (void)stream;
   if (bring(comm, send, count, dtype) != kSuccess) return kInvalidArgument;
-  for (int r = 0; r < comm->num_ranks; ++r) memcpy((char*)recv + 2 * count * (size_t)r, slot(comm, r), 2 * count);
+  for (int r = 0; r < comm->num_ranks; ++r)
+    memcpy((char*)recv + 2 * count * (size_t)r, slot(comm, r), 2 * count);
   meet(comm);
   return kSuccess;
 }
 
-int ncclAllReduce(const void* send, void* recv, size_t count, int dtype, int op, Comm* comm, void* stream) {
+int ncclAllReduce(const void* send, void* recv, size_t count, int dtype, int op, Comm* comm,
+                  void* stream) {
   (void)stream;
   if (op != 0 || bring(comm, send, count, dtype) != kSuccess) return kInvalidArgument;
   add(comm, 0, count, recv);
@@ -117,7 +124,8 @@ int ncclAllReduce(const void* send, void* recv, size_t count, int dtype, int op,
   return kSuccess;
 }
 
-int ncclReduceScatter(const void* send, void* recv, size_t count, int dtype, int op, Comm* comm, void* stream) {
+int ncclReduceScatter(const void* send, void* recv, size_t count, int dtype, int op, Comm* comm,
+                      void* stream) {
   (void)stream;
   const size_t all = count * (size_t)comm->num_ranks;
   if (op != 0 || bring(comm, send, all, dtype) != kSuccess) return kInvalidArgument;

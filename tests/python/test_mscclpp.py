@@ -1,4 +1,4 @@
-"""The baseline `mscclpp`: opening a library with NCCL's names, its calls, and a whole run with it."""
+"""The baseline `mscclpp`: a library with NCCL's names is opened, called and measured."""
 
 import os
 import shutil
@@ -13,13 +13,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpu_fakes import Alone, record, result  # noqa: E402
+from test_gpu_command import ASKED  # noqa: E402
 
 from braid.bench import flexlink, gpu_record, gpus, mscclpp, suite  # noqa: E402
 from braid.bench.case import GpuCase  # noqa: E402
 from braid.bench.command import Refused, gpus_to_use, request_of  # noqa: E402
 from braid.bench.flexlink_rows import rows  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
-from test_gpu_command import ASKED  # noqa: E402
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
@@ -170,7 +170,8 @@ def test_a_run_with_it(library, tmp_path):
         [sys.executable, "-m", "braid.cli", "run", "-n", "2", str(HERE / "gpu_stand_in.py"),
          str(path)],
         capture_output=True, text=True, check=False, timeout=100,
-        env={**os.environ, "BRAID_TUNE": "off", "FAKE_LIBRARY": str(library), "FAKE_MSCCLPP": "lie"},
+        env={**os.environ, "BRAID_TUNE": "off", "FAKE_LIBRARY": str(library),
+             "FAKE_MSCCLPP": "lie"},
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     made = gpu_record.load(path)

@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path += [str(ROOT / "scripts"), str(ROOT / "tests/python")]
 
 import nccl_tests  # noqa: E402
-from nccl_tests import Setup, command_of, plan, play  # noqa: E402
-from nccl_tests_record import BRAID, HANDED_ON, NCCL, TAKEN, Step, ratios, read  # noqa: E402
+from nccl_tests import Setup, command_of, play  # noqa: E402
+from nccl_tests_plan import BRAID, HANDED_ON, NCCL, TAKEN, Step, plan  # noqa: E402
+from nccl_tests_record import ratios, read  # noqa: E402
 from saved_tables import of_2026, us_of  # noqa: E402
 
 SIZES = (1024, 1 << 20)
@@ -41,7 +42,9 @@ def test_the_plan_has_every_program_type_size_and_way():
 def test_nccl_and_braid_take_turns():
     who = [one.who for one in parts("time") if one.program == "broadcast"]
     assert who == [NCCL, BRAID, BRAID, NCCL]
-    sizes = {one.program: one.arguments.split()[3] for one in parts("time") if "-G" not in one.arguments}
+    sizes = {
+        one.program: one.arguments.split()[3] for one in parts("time") if "-G" not in one.arguments
+    }
     assert (sizes["all_reduce"], sizes["all_gather"]) == ("1G", "2G")
 
 

@@ -28,9 +28,7 @@ def request_of(asked: Asked) -> Request:
     if asked.suite not in SUITES:
         raise Refused(f"--suite: '{asked.suite}' is no suite; braid has {', '.join(SUITES)}")
     try:
-        baselines = parse_groups(
-            asked.baselines, "none", has_mscclpp=asked.mscclpp is not None
-        )
+        baselines = parse_groups(asked.baselines, "none", has_mscclpp=asked.mscclpp is not None)
     except ValueError as error:
         raise Refused(str(error)) from None
     is_capped = bool(os.environ.get(LINK_CAP))

@@ -1,9 +1,11 @@
-// See mpi.h. A rank finds itself in RANK and WORLD_SIZE, and the others on an abstract Unix socket that is named after
-// MASTER_PORT: `braid run` and torchrun set all three. Without RANK the process is alone.
+// See mpi.h. A rank finds itself in RANK and WORLD_SIZE, and the others on an abstract Unix socket
+// that is named after MASTER_PORT: `braid run` and torchrun set all three. Without RANK the process
+// is alone.
 //
-// There is one message for all calls: every rank sends what it brings to rank 0, which sends everybody's back in rank
-// order. A head says which call it is and how long its blocks are, so that ranks that do not make the same calls are
-// found. A socket that ends, or gives nothing for ten minutes, ends the program: no rank waits for one that is gone.
+// There is one message for all calls: every rank sends what it brings to rank 0, which sends
+// everybody's back in rank order. A head says which call it is and how long its blocks are, so that
+// ranks that do not make the same calls are found. A socket that ends, or gives nothing for ten
+// minutes, ends the program: no rank waits for one that is gone.
 #include "mpi.h"
 
 #include <errno.h>
@@ -70,7 +72,8 @@ static void exchange(const char* call, const void* mine, size_t block_bytes, voi
     if (memcmp(&theirs, &head, sizeof head) != 0) fail(call, "a rank makes another call");
     recv_all(sockets[from], blocks + (size_t)from * block_bytes, block_bytes);
   }
-  for (int to = 1; to < num_ranks; ++to) send_all(sockets[to], blocks, (size_t)num_ranks * block_bytes);
+  for (int to = 1; to < num_ranks; ++to)
+    send_all(sockets[to], blocks, (size_t)num_ranks * block_bytes);
 }
 
 static void* room(size_t block_bytes) {
@@ -87,8 +90,8 @@ static int number(const char* name, int otherwise) {
 static socklen_t address_of_job(struct sockaddr_un* address) {
   memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;  // sun_path[0] is 0: an abstract name, which leaves no file behind
-  const int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "mpi-stand-in-%d-%d",
-                              (int)getuid(), number("MASTER_PORT", 0));
+  const int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1,
+                              "mpi-stand-in-%d-%d", (int)getuid(), number("MASTER_PORT", 0));
   return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
@@ -115,7 +118,8 @@ static void take_others(const struct sockaddr_un* address, socklen_t length) {
     wait_longer(peer);
     int from = 0;
     recv_all(peer, &from, sizeof from);
-    if (from < 1 || from >= num_ranks || sockets[from] != 0) fail("join", "two ranks have one number");
+    if (from < 1 || from >= num_ranks || sockets[from] != 0)
+      fail("join", "two ranks have one number");
     sockets[from] = peer;
   }
   close(door);
@@ -192,21 +196,13 @@ int MPI_Barrier(MPI_Comm comm) {
 
 static size_t size_of(MPI_Datatype type) {
   switch (type) {
-    case MPI_BYTE:
-      return 1;
-    case MPI_INT:
-      return sizeof(int);
-    case MPI_LONG:
-      return sizeof(long);
-    case MPI_LONG_LONG:
-      return sizeof(long long);
-    case MPI_INT64_T:
-      return sizeof(int64_t);
-    case MPI_DOUBLE:
-      return sizeof(double);
-    default:
-      fail("a call", "its type is none of those in mpi.h");
-      return 0;
+    case MPI_BYTE: return 1;
+    case MPI_INT: return sizeof(int);
+    case MPI_LONG: return sizeof(long);
+    case MPI_LONG_LONG: return sizeof(long long);
+    case MPI_INT64_T: return sizeof(int64_t);
+    case MPI_DOUBLE: return sizeof(double);
+    default: fail("a call", "its type is none of those in mpi.h"); return 0;
   }
 }
 
@@ -224,7 +220,8 @@ int MPI_Gather(const void* send, int send_count, MPI_Datatype send_type, void* r
                MPI_Datatype recv_type, int root, MPI_Comm comm) {
   (void)comm;
   const size_t bytes = (size_t)send_count * size_of(send_type);
-  if (rank == root && bytes != (size_t)recv_count * size_of(recv_type)) fail("MPI_Gather", "blocks differ in size");
+  if (rank == root && bytes != (size_t)recv_count * size_of(recv_type))
+    fail("MPI_Gather", "blocks differ in size");
   char* const all = room(bytes);
   exchange("gather", send, bytes, all);
   if (rank == root) memcpy(recv, all, (size_t)num_ranks * bytes);
@@ -232,22 +229,23 @@ int MPI_Gather(const void* send, int send_count, MPI_Datatype send_type, void* r
   return MPI_SUCCESS;
 }
 
-int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* recv, int recv_count,
-                  MPI_Datatype recv_type, MPI_Comm comm) {
+int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* recv,
+                  int recv_count, MPI_Datatype recv_type, MPI_Comm comm) {
   (void)comm;
   const size_t bytes = (size_t)recv_count * size_of(recv_type);
   const int is_in_place = send == MPI_IN_PLACE;
   if (!is_in_place && bytes != (size_t)send_count * size_of(send_type))
     fail("MPI_Allgather", "blocks differ in size");
-  exchange("all-gather", is_in_place ? (const char*)recv + (size_t)rank * bytes : send, bytes, recv);
+  exchange("all-gather", is_in_place ? (const char*)recv + (size_t)rank * bytes : send, bytes,
+           recv);
   return MPI_SUCCESS;
 }
 
-#define COMBINE(Type)                                                        \
-  do {                                                                       \
-    const Type* const one = (const Type*)from + i;                           \
-    Type* const sum = (Type*)into + i;                                       \
-    if (op == MPI_SUM) *sum += *one;                                         \
+#define COMBINE(Type)                                                                  \
+  do {                                                                                 \
+    const Type* const one = (const Type*)from + i;                                     \
+    Type* const sum = (Type*)into + i;                                                 \
+    if (op == MPI_SUM) *sum += *one;                                                   \
     if ((op == MPI_MIN && *one < *sum) || (op == MPI_MAX && *one > *sum)) *sum = *one; \
   } while (0)
 
@@ -262,9 +260,11 @@ static void combine(const void* from, void* into, int count, MPI_Datatype type, 
   }
 }
 
-int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
+int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm) {
   (void)comm;
-  if (type == MPI_BYTE || op == MPI_OP_NULL) fail("MPI_Allreduce", "nothing adds bytes, or no operation was given");
+  if (type == MPI_BYTE || op == MPI_OP_NULL)
+    fail("MPI_Allreduce", "nothing adds bytes, or no operation was given");
   const size_t bytes = (size_t)count * size_of(type);
   char* const all = room(bytes);
   exchange("all-reduce", send == MPI_IN_PLACE ? recv : send, bytes, all);

@@ -1,5 +1,5 @@
-// The calls of MPI that nccl-tests makes, between the processes of one host: mpi.c says how. Names and meanings are
-// MPI's; what a program may not do here ends it with a line that says so.
+// The calls of MPI that nccl-tests makes, between the processes of one host: mpi.c says how. Names
+// and meanings are MPI's; what a program may not do here ends it with a line that says so.
 #pragma once
 
 #include <stdint.h>
@@ -36,10 +36,11 @@ int MPI_Bcast(void* buffer, int count, MPI_Datatype type, int root, MPI_Comm com
 int MPI_Gather(const void* send, int send_count, MPI_Datatype send_type, void* recv, int recv_count,
                MPI_Datatype recv_type, int root, MPI_Comm comm);
 /// `send` is MPI_IN_PLACE or a block like those that are received.
-int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* recv, int recv_count,
-                  MPI_Datatype recv_type, MPI_Comm comm);
+int MPI_Allgather(const void* send, int send_count, MPI_Datatype send_type, void* recv,
+                  int recv_count, MPI_Datatype recv_type, MPI_Comm comm);
 /// Operands are combined in rank order. `send` may be MPI_IN_PLACE.
-int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+int MPI_Allreduce(const void* send, void* recv, int count, MPI_Datatype type, MPI_Op op,
+                  MPI_Comm comm);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
-// Every call of mpi.h on as many ranks as there are, with data that depend on the place and the rank. With an argument
-// some rank does what it may not: "leave" ends rank 1 at once, "stray" makes it call something else than the others,
-// "split" has it ask for another colour.
+// Every call of mpi.h on as many ranks as there are, with data that depend on the place and the
+// rank. With an argument some rank does what it may not: "leave" ends rank 1 at once, "stray" makes
+// it call something else than the others, "split" has it ask for another colour.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,8 +29,10 @@ static void gathers(void) {
     expect(all[i] == (rank == root ? cell(i / kCount, i % kCount) : -1), "gather");
   memset(all, -1, sizeof all);
   memcpy(all + rank * kCount, mine, sizeof mine);
-  MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
-  for (int i = 0; i < num_ranks * kCount; ++i) expect(all[i] == cell(i / kCount, i % kCount), "all-gather");
+  MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, all, (int)sizeof mine, MPI_BYTE,
+                MPI_COMM_WORLD);
+  for (int i = 0; i < num_ranks * kCount; ++i)
+    expect(all[i] == cell(i / kCount, i % kCount), "all-gather");
   MPI_Bcast(mine, kCount, MPI_LONG, root, MPI_COMM_WORLD);
   for (int i = 0; i < kCount; ++i) expect(mine[i] == cell(root, i), "broadcast");
 }
@@ -58,7 +60,8 @@ int main(int argc, char** argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
   const char* const how = argc > 1 ? argv[1] : "";
   if (rank == 1 && strcmp(how, "leave") == 0) exit(3);
-  if (rank == 1 && strcmp(how, "stray") == 0) MPI_Allreduce(MPI_IN_PLACE, &num_wrong, 1, MPI_INT, MPI_SUM, 0);
+  if (rank == 1 && strcmp(how, "stray") == 0)
+    MPI_Allreduce(MPI_IN_PLACE, &num_wrong, 1, MPI_INT, MPI_SUM, 0);
   MPI_Comm all;
   MPI_Comm_split(MPI_COMM_WORLD, rank == 1 && strcmp(how, "split") == 0, rank, &all);
   for (int i = 0; i < 200; ++i) {
