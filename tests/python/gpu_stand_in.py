@@ -112,10 +112,12 @@ def main():
     deadline._LOOK_EVERY_S = 0.05
     groups = {"nccl", "nccl-best", "symm", "links", "unregistered"}
     mscclpp = os.environ.get("FAKE_LIBRARY", "")
-    groups |= {"mscclpp"} if mscclpp else set()
+    sizes = (1000, 1 << 18)
+    if mscclpp:
+        groups, sizes = {"nccl", "mscclpp"}, (1000,)
     request = Request(
         tasks=(
-            *tasks_for(OPS, (1000, 1 << 18), "eager", groups),
+            *tasks_for(OPS, sizes, "eager", groups),
             *tasks_for(OPS[:1], (4096,), "graph", groups),
             *tasks_for(OPS[:1], (1 << 40,), "eager", groups),
         ),

@@ -87,7 +87,8 @@ def _small(record: GpuRecord) -> Iterator[Row]:
         found = [find(record, op, size, "graph") for size in suite.SMALL]
         least = _least((r for r in found if r), lambda r: judge(r).to_others)
         work = f"{op} 1 KiB to 4 MiB in a graph: time by that of the best of NCCL and torch"
-        yield _part_row(work, record, suite.SMALL_AIM, least, _missing_others(found))
+        missing = _missing_others(found) if least else ""
+        yield _part_row(work, record, suite.SMALL_AIM, least, missing)
 
 
 def _part_row(work: str, record: GpuRecord, aim: float, least: Value | None, missing: str) -> Row:

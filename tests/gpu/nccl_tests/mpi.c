@@ -113,7 +113,7 @@ static void take_others(const struct sockaddr_un* address, socklen_t length) {
   if (bind(door, (const struct sockaddr*)address, length) != 0) fail("bind", strerror(errno));
   if (listen(door, kMostRanks) != 0) fail("listen", strerror(errno));
   for (int i = 1; i < num_ranks; ++i) {
-    const int peer = accept4(door, NULL, NULL, SOCK_CLOEXEC);
+    const int peer = accept(door, NULL, NULL);
     if (peer < 0) fail("waiting for all ranks", strerror(errno));
     wait_longer(peer);
     int from = 0;
