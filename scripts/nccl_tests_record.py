@@ -102,7 +102,7 @@ def read(step: Step, text: str, log: str, seconds: float, exit_code: int) -> Out
     except ValueError as error:
         stopped = str(error)
     if not stopped and not any(table.average_gbps is not None for table in tables):
-        stopped = f"the program did not end: exit code {exit_code}"
+        stopped = f"the program did not end: exit code {exit_code}{_complaint(text)}"
     cells = [
         (row, place, cell)
         for table in tables
@@ -127,6 +127,12 @@ def read(step: Step, text: str, log: str, seconds: float, exit_code: int) -> Out
             if step.keeps_times and row.nbytes
         ],
     )
+
+
+def _complaint(text: str) -> str:
+    """The first line in which a program of nccl-tests says what went wrong."""
+    lines = (line.strip() for line in text.splitlines() if "failure" in line or "timeout" in line)
+    return next((f": {line}" for line in lines), "")
 
 
 def ratios(outcomes: Iterable[Outcome]) -> list[Ratio]:

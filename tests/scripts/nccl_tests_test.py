@@ -67,6 +67,7 @@ def test_wrong_values_are_found_and_named():
     ("text", "log", "code", "words"),
     [
         ("", "", 1, "the program did not end: exit code 1"),
+        ("# x\nh: Test NCCL failure a.cu:9 'y'\n .. h pid 1\n", "", 3, "code 3: h: Test NCCL"),
         (of_2026("all_reduce", SIZES, 2).partition("# Avg")[0], TAKEN_LINES, 124, "did not end"),
         (of_2026("all_reduce", SIZES, 2), "", 0, "braid took over 0 of 2 ranks' communicators"),
         (of_2026("all_reduce", SIZES, 2, wrong="N/A"), TAKEN_LINES, 0, "nothing was checked"),
