@@ -19,8 +19,10 @@ from test_gpu_command import ASKED  # noqa: E402
 from braid.bench import flexlink, gpu_record, gpus, mscclpp, suite  # noqa: E402
 from braid.bench.case import GpuCase  # noqa: E402
 from braid.bench.command import Refused, gpus_to_use, request_of  # noqa: E402
+from braid.bench.deadline import Deadlines  # noqa: E402
 from braid.bench.flexlink_rows import rows  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
+from braid.bench.roster import Roster  # noqa: E402
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
@@ -79,7 +81,8 @@ def test_torchs_nccl_is_found_among_what_is_loaded(tmp_path):
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_a_rank_alone_gets_its_own_data(library, op):
-    opened = mscclpp.open_library(str(library), Alone())
+    opened = mscclpp.open_library(str(library))
+    opened.join(Alone())
     send, out = (mscclpp.lasting_shelf(CPU) for _ in range(2))
     contestant = mscclpp.Mscclpp(opened, send, out)
     data = Data("bfloat16", 0, 1, CPU)
@@ -104,6 +107,24 @@ def test_errors_have_the_librarys_words(library):
     opened.leave()
     with pytest.raises(OSError, match="cannot open"):
         mscclpp.Library(str(library.parent / "nothing.so"))
+
+
+def test_a_library_that_is_none_costs_a_line(library, monkeypatch):
+    roster = Roster.__new__(Roster)
+    roster.contestants, roster.missing, roster.settings = [], {}, {}
+    roster._crew, roster._device, roster._deadlines = Alone(), CPU, Deadlines(0)
+    roster._open_mscclpp("/nowhere/libmscclpp_nccl.so")
+    assert roster.missing["mscclpp"].startswith("OSError: /nowhere/libmscclpp_nccl.so: cannot open")
+    assert roster.contestants == []
+    with monkeypatch.context() as changed:
+        changed.setattr(mscclpp, "set_environment", lambda: None)
+        changed.setenv("MSCCLPP_FORCE_DISABLE_NVLS", "0")  # which the library refuses
+        roster._open_mscclpp(str(library))
+    assert roster.missing["mscclpp"] == "RuntimeError: ncclCommInitRank: invalid argument (4)"
+    roster._open_mscclpp(str(library))
+    assert [one.name for one in roster.contestants] == ["mscclpp"]
+    roster._mscclpp.leave()
+    roster._deadlines.close()
 
 
 def test_nobody_elses_functions_are_called(tmp_path):

@@ -103,12 +103,10 @@ def set_environment() -> None:
     os.environ.setdefault(_NCCL_PATH, loaded_nccl())
 
 
-def open_library(path: str, crew: Crew) -> Library:
-    """The library, joined. Collective."""
+def open_library(path: str) -> Library:
+    """The library, in an environment that suits it. OSError when it cannot be opened."""
     set_environment()
-    library = Library(path)
-    library.join(crew)
-    return library
+    return Library(path)
 
 
 def words_for(path: str, library: Library) -> str:

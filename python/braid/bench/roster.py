@@ -68,8 +68,8 @@ class Roster:
             self._open_mscclpp(mscclpp_path)
 
     def _open_mscclpp(self, path: str) -> None:
-        opened = self._attempt("mscclpp", lambda: mscclpp.open_library(path, self._crew))
-        if opened:
+        opened = self._attempt("mscclpp", lambda: mscclpp.open_library(path))
+        if opened and self._works("mscclpp", lambda: opened.join(self._crew)):
             self._mscclpp = opened
             self.settings["mscclpp"] = mscclpp.words_for(path, opened)
             send, out = (mscclpp.lasting_shelf(self._device) for _ in range(2))
