@@ -29,8 +29,9 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
                       uint64_t count, Dtype dtype, RedOp op, sys::Stream stream);
 Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                   Dtype dtype, sys::Stream stream);
-Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype dtype, int root,
-                 sys::Stream stream);
+/// Into `recv` on every rank; `send` is read on the root alone, and may be its `recv`.
+Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                 Dtype dtype, int root, sys::Stream stream);
 Status barrier(comm::Device& device, sys::Stream stream);
 
 }  // namespace braid::coll::device

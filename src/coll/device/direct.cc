@@ -64,8 +64,11 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
 }
 
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes) ||
-         fits_direct(device, op, bytes);
+  return fits_thread_kernel(device, op, bytes) || fits_direct(device, op, bytes);
+}
+
+bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes);
 }
 
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {

@@ -140,7 +140,7 @@ class Tuner {
       case plan::Op::kAllToAll:
         return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
       case plan::Op::kBroadcast:
-        return broadcast(device_, recv_.get(), buffer_floats, Dtype::kFloat32, 0, stream);
+        return broadcast(device_, recv_.get(), recv_.get(), buffer_floats, Dtype::kFloat32, 0, stream);
     }
     return internal_error("op {} is unknown", static_cast<int>(op));
   }

@@ -132,7 +132,7 @@ class Device {
   Status end(sys::Stream user);
 
   /// Streams of ours that a call may use between fork() and join().
-  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kOwn = 4, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
   /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);

@@ -84,7 +84,7 @@ class Caller {
     all_to_all(in_place);
     all_reduce(in_place);
     reduce_scatter(in_place);
-    for (int root = 0; root < c_.size && !in_place; ++root) broadcast(root);
+    for (int root = 0; root < c_.size; ++root) broadcast(root, in_place);
   }
 
   void register_recv() {
@@ -180,12 +180,14 @@ class Caller {
         });
     expect(place, sums_.data() + at(me()), block_);
   }
-  void broadcast(int root) {
+  void broadcast(int root, bool in_place) {
     const uint64_t call = num_calls_;
-    run("broadcast", true, 0, pattern(me(), call), all_,
-        [&](comm::Device& device, sys::DevicePtr buf, sys::Stream stream) {
-          return device::broadcast(device, buf, c_.count * static_cast<uint64_t>(c_.size), c_.dtype,
-                                   root, stream);
+    run("broadcast", in_place, 0, pattern(me(), call), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          const bool reads = in_place || me() == root;  // nobody else's input is looked at
+          return device::broadcast(device, reads ? send : 0, recv_.get(),
+                                   c_.count * static_cast<uint64_t>(c_.size), c_.dtype, root,
+                                   stream);
         });
     expect(0, pattern(root, call), all_);
   }
@@ -256,7 +258,7 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     for (const int root : {-1, 2}) {
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
-        return broadcast(d, 0, 0, Dtype::kFloat32, root, {});
+        return broadcast(d, 0, 0, 0, Dtype::kFloat32, root, {});
       });
       EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     }
