@@ -140,6 +140,12 @@ class Device {
   /// All ranks meet on their streams. `signature` tells calls apart; a peer with another one is
   /// trouble.
   Status barrier(sys::Stream stream, int channel, uint64_t signature);
+  /// The same with a signature for every peer: what this rank and that one have to do with each
+  /// other.
+  Status barrier_of_pairs(sys::Stream stream, int channel, const nvlink::PairMeeting& meeting);
+  /// This rank meets each of the ranks in `with`, a bit per rank, and no other: both ranks of a
+  /// pair meet each other equally often.
+  Status meet_pairs(sys::Stream stream, uint32_t with);
   /// Half a barrier, on a channel that sees no whole ones: `teller` passes at once, the others when
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
@@ -244,7 +250,7 @@ class Device {
   std::map<sys::DevicePtr, Registered> registered_;
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
-  sys::Kernel barrier_kernel_{}, ring_kernel_{};
+  sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;

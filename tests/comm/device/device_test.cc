@@ -83,6 +83,35 @@ TEST_P(DeviceRanks, StepShowsWhatTheTellerWroteBefore) {
   });
 }
 
+// Every pair meets as often as the sum of its ranks says, and sees what the other wrote before.
+TEST_P(DeviceRanks, PairsMeetAsOftenAsTheyLike) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    const auto times = [&](int peer) { return 3 * (rank.rank() + peer) % 5; };
+    for (int round = 0; round < 5; ++round) {
+      uint32_t with = 0;
+      for (int peer = 0; peer < rank.size(); ++peer) {
+        if (peer == rank.rank() || times(peer) <= round) continue;
+        with |= 1U << peer;
+        const auto value = static_cast<uint8_t>(10 * rank.rank() + round + 1);
+        expect_ok(
+            cuda_->fill(device.scratch().at(peer) + static_cast<uint64_t>(8 * rank.rank() + round),
+                        value, 1, {}));
+      }
+      expect_ok(device.meet_pairs({}, with));
+      for (int peer = 0; peer < rank.size(); ++peer) {
+        if ((with >> peer & 1U) == 0) continue;
+        std::byte got{};
+        expect_ok(cuda_->copy(
+            reinterpret_cast<sys::DevicePtr>(&got),
+            device.scratch().at(rank.rank()) + static_cast<uint64_t>(8 * peer + round), 1, {}));
+        EXPECT_EQ(static_cast<int>(got), 10 * peer + round + 1);
+      }
+    }
+    expect_ok(device.status());
+  });
+}
+
 // More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
 TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
   const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "2"}};
@@ -216,6 +245,24 @@ TEST(DeviceTrouble, DifferentSignaturesAreTroubleEverywhere) {
   });
   EXPECT_GE(num_told, 1);
   EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
+TEST(DeviceTrouble, APairThatDiffersIsTroubleEverywhere) {
+  const auto cuda = make_cuda(3);
+  run_gpus(3, *cuda, {}, [&](GpuRank& rank) {
+    nvlink::PairMeeting meeting{};
+    for (int peer = 0; peer < 3; ++peer)
+      meeting.signature[peer] = static_cast<uint64_t>(rank.rank() + peer);
+    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
+    expect_ok(rank.device.status());
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) meeting.signature[2] = 77;
+    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
+    const Status trouble = await_trouble(rank.device);
+    EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("rank 1"), std::string::npos) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("rank 2"), std::string::npos) << trouble.to_string();
+  });
 }
 
 TEST(DeviceTrouble, ARankThatNeverComesIsNamed) {
