@@ -245,6 +245,9 @@ class Comm:
         """Shares a GPU buffer with all ranks: results of later calls that lie in it, at the same
         offset on every rank, are written there directly instead of through scratch. Collective;
         sizes must be equal. Keep `buf` alive until unregister() or close(). Returns it.
+
+        Memory of cudaMalloc and of cuMemCreate (torch's expandable segments) can be shared, memory
+        of cudaMallocAsync cannot: Unsupported, and calls on it go through scratch as before.
         """
         _braid.register_memory(self._core, buf)
         return buf

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -257,7 +258,7 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
                            deadline));
-  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window)};
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), false};
   return {};
 }
 
@@ -271,15 +272,41 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
 }
 
-Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) const {
+/// Of memory of cuMemCreate. That it is not is noted once.
+bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes) {
+  const sys::RelaxedCapture relaxed(cuda_);
+  if (entry.window.is_current(memory, bytes)) return true;
+  if (!std::exchange(entry.was_remapped, true)) {
+    std::string line = fmt::format(
+        "gpu {}: registered memory at {:#x} was unmapped since; calls on it go through scratch",
+        ordinal_, memory);
+    log::warn("comm", "{}", line);
+    state_.note_event(std::move(line));
+  }
+  return false;
+}
+
+Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
   auto next = registered_.upper_bound(memory);
   if (next == registered_.begin()) return Landing{};
-  const auto& [base, entry] = *--next;
+  auto& [base, entry] = *--next;
   if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
+  if (entry.window.is_mapped_memory())
+    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base} : Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
   return Landing{&entry.window, memory - base};
+}
+
+Device::Registrations Device::registrations() const {
+  Registrations found;
+  for (const auto& [memory, entry] : registered_) {
+    ++found.spans;
+    found.bytes += entry.bytes;
+    found.remapped += entry.was_remapped ? 1 : 0;
+  }
+  return found;
 }
 
 // ---- one call ----

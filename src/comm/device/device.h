@@ -89,8 +89,15 @@ class Device {
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
-  /// freed since, and its address given to somebody else.
-  Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes) const;
+  /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
+  /// not mapped there any longer as it was: what one rank finds so and another does not is a
+  /// disagreement of their calls.
+  Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes);
+  /// What is registered now, and how much of it calls have found unmapped since.
+  struct Registrations {
+    uint64_t spans = 0, bytes = 0, remapped = 0;
+  };
+  Registrations registrations() const;
   /// This rank's scratch and the peers', of scratch_bytes() each.
   Landing scratch() const { return {&arena_, kScratchAt}; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -201,6 +208,7 @@ class Device {
     uint64_t bytes = 0;
     uint64_t buffer_id = 0;
     nvlink::Window window;
+    bool was_remapped = false;
   };
   /// What the GPU and the host tell each other, in one pinned page.
   struct Page {
@@ -221,6 +229,7 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status settle_lines(Deadline deadline);
+  bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);

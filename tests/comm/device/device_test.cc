@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "support/gpu_ranks.h"
+#include "support/segmented_memory.h"
 
 namespace braid::comm {
 namespace {
@@ -198,6 +199,30 @@ TEST_P(DeviceRanks, FreedMemoryIsRefused) {
     expect_ok(rank.device.unregister_memory(base));
     EXPECT_EQ(rank.device.find_landing(next, 100).value().window, nullptr);
     expect_ok(cuda_->free(next));
+  });
+}
+
+// Torch unmaps segments and maps others at their addresses. Peers still hold the old ones, so
+// results must not go there.
+TEST_P(DeviceRanks, MemoryThatIsMappedAnewIsNotFound) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    test::SegmentedMemory memory(*cuda_, rank.rank(), {1, 1, 1});
+    const sys::DevicePtr base = memory.get();
+    const uint64_t second = memory.bytes_of(0);
+    expect_ok(rank.device.register_memory(base, memory.bytes()));
+    const Landing landing = rank.device.find_landing(base + second, 100).value();
+    ASSERT_NE(landing.window, nullptr);
+    EXPECT_EQ(landing.at(rank.rank()), base + second);
+    memory.remap(1);
+    EXPECT_EQ(rank.device.find_landing(base + second, 100).value().window, nullptr);
+    EXPECT_EQ(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
+    EXPECT_NE(rank.device.find_landing(base, second).value().window, nullptr);
+    EXPECT_NE(rank.comm.health_json().find("was unmapped since"), std::string::npos);
+    expect_ok(rank.device.unregister_memory(base));
+    expect_ok(rank.device.register_memory(base, memory.bytes()));
+    EXPECT_NE(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
+    rank.all.arrive_and_wait();
+    expect_ok(rank.device.unregister_memory(base));
   });
 }
 
