@@ -22,7 +22,7 @@ Status preload_kernels(comm::Device& device) {
     BRAID_RETURN_IF_ERROR(line_kernel(device, kind).status());
     BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
     if (kind.op != PacketOp::kAllReduce) return {};
-    return sum_kernel(device, {kind.dtype, kind.redop, 1}, device.size()).status();
+    return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });
 }
 

@@ -41,7 +41,7 @@ Status find_all_kernels(comm::Device& device) {
         BRAID_RETURN_IF_ERROR(packet_kernel(device, call).status());
         BRAID_RETURN_IF_ERROR(line_kernel(device, call).status());
         BRAID_RETURN_IF_ERROR(direct_kernel(device, call).status());
-        BRAID_RETURN_IF_ERROR(sum_kernel(device, {dtype, redop, 16}, device.size()).status());
+        BRAID_RETURN_IF_ERROR(sum_kernel(device, {dtype, redop, 16}).status());
       }
   return {};
 }
