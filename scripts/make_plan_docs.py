@@ -94,8 +94,8 @@ def trial_table() -> str:
     said = (f"{median_error(half):.1%} and {worst_error(half):.1%}" for half in halves)
     found = {(each.op, each.nbytes): each for half in halves for each in half}
     lines = [
-        f"Of [{TRIAL}](../records/{TRIAL}), NCCL's times in us; median and worst error of one half of"
-        f" the sizes {next(said)}, of the other {next(said)}:\n",
+        f"Of [{TRIAL}](../records/{TRIAL}), NCCL's times in us; median and worst error of one half"
+        f" of the sizes {next(said)}, of the other {next(said)}:\n",
         "| bytes | all_reduce | predicted | off by | all_gather | predicted | off by |",
         "|--:|--:|--:|--:|--:|--:|--:|",
     ]

@@ -41,8 +41,8 @@ def test_both_halves_in_turn():
 
 @pytest.mark.parametrize("first", [1, 2, 0])
 def test_the_figure_holds_for_each_half_of_the_densest_record(first):
-    """flexlink_2.json, as `braid plan validate` reads it: median 5 %, worst 15 %. Its sizes are twice
-    apart up to 4 MiB, so that what remains of them is four times apart."""
+    """flexlink_2.json, as `braid plan validate` reads it: median 5 %, worst 15 %. Up to 4 MiB its
+    sizes are twice apart, so that what remains of them is four times apart."""
     path = RECORDS / "flexlink_2.json"
     record = records.curves(records.load(path), "nccl", path.name)
     answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")

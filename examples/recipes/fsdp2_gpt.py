@@ -1,0 +1,211 @@
+"""Train a GPT with FSDP2 (fully_shard) by braid and by NCCL, step by step in turn.
+
+    braid run -n 2 examples/recipes/fsdp2_gpt.py --json fsdp2.json      # 1.2e9 parameters, bfloat16
+    braid run -n 2 examples/recipes/fsdp2_gpt.py --layers 32 --width 2560 --batch 2
+    braid run -n 2 examples/recipes/fsdp2_gpt.py --cpu                  # tiny, beside Gloo; seconds
+
+Two models with the same parameters learn from the same text, this repository's pages. Printed and
+recorded: the time of a step; the time of its collectives, in the step and alone; bytes that were
+wrong; the largest gap between the two losses of a step. Parameters are sharded in float32, travel
+in bfloat16, and gradients are summed in float32 (--reduce). With two ranks a sum has one order,
+so the losses of the two are equal as far as the GPU's own kernels are: attention's backward pass
+adds in any order unless --deterministic. The exit code is 1 when losses differ by more, when they
+do not fall, or when a byte was wrong.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from gpt import Shape, SmallGpt, batches
+from rivals import Arena, Rival, turned
+from sheet import publish, record_of
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from traffic import Call, Replay, Tap
+
+from braid.probe.record import Series
+
+WARM_STEPS, TAPPED_STEPS = 2, 3
+Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
+CLOSE = 0.02
+"""What losses may differ by where kernels add in any order."""
+
+
+@dataclass
+class Trainee:
+    """One rival's model, and the loss of every step it took."""
+
+    rival: Rival
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    losses: list[torch.Tensor] = field(default_factory=list)
+    step_us: list[float] = field(default_factory=list)
+    busy_us: list[float] = field(default_factory=list)
+
+    def step(self, text: torch.Tensor, wanted: torch.Tensor) -> None:
+        """One step of AdamW. The host waits for nothing."""
+        scores = self.model(text).float()
+        loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses.append(loss.detach())
+
+
+def sharded(rival: Rival, shape: Shape, arena: Arena, reduce: torch.dtype) -> nn.Module:
+    """The model, a layer a unit. Nobody ever holds all of its parameters."""
+    with torch.device("meta"):
+        model = SmallGpt(shape)
+    mesh = DeviceMesh.from_group(rival.group, arena.device.type)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    model.to_empty(device=arena.device)
+    fill(model, arena.rank)
+    return model
+
+
+def fill(model: nn.Module, rank: int) -> None:
+    """This rank's shards: the same numbers for both rivals."""
+    for i, (name, parameter) in enumerate(model.named_parameters()):
+        with torch.no_grad():
+            shard = parameter.to_local()
+            if parameter.ndim == 1:
+                shard.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
+            else:
+                dice = torch.Generator(shard.device).manual_seed(1000 * i + rank)
+                shard.normal_(std=0.02, generator=dice)
+
+
+def trainees(args: argparse.Namespace, shape: Shape, arena: Arena) -> list[Trainee]:
+    """One for each rival."""
+    made = []
+    for rival in arena.rivals:
+        model = sharded(rival, shape, arena, getattr(torch, args.reduce))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=not args.cpu)
+        made.append(Trainee(rival, model, optimizer))
+    return made
+
+
+def train(arena: Arena, every: list[Trainee], data: Batches, steps: int) -> list[Call]:
+    """All steps; the last ones are tapped. A step's collectives: alike for all ranks and rivals."""
+    calls: list[Call] = []
+    for i, (text, wanted) in enumerate(data):
+        for trainee in turned(every, i):
+            step = partial(trainee.step, text, wanted)
+            if i < WARM_STEPS + steps:
+                us = arena.timed_us(step)
+                if i >= WARM_STEPS:
+                    trainee.step_us.append(us)
+                continue
+            with Tap(arena.device) as tap:
+                arena.timed_us(step)
+            trainee.busy_us.append(tap.busy_us())
+            calls = tap.calls
+    return calls
+
+
+def alone(arena: Arena, calls: list[Call], rounds: int) -> list[Series]:
+    """The collectives of one step with nothing beside them."""
+    replay = Replay(calls, arena.device)
+    wrong = {r.name: sum(arena.told(replay.wrong_bytes(r.group))) for r in arena.rivals}
+    runs = {r.name: partial(replay.run, r.group) for r in arena.rivals}
+    return arena.measure("collectives alone", runs, rounds, replay.nbytes, wrong)
+
+
+def losses_of(arena: Arena, every: list[Trainee]) -> dict[str, float]:
+    """What the two learned, and how far apart they were. Collective."""
+    curves = [torch.stack(trainee.losses).double().cpu() for trainee in every]
+    gaps = (curves[0] - curves[1]).abs()
+    told = arena.told((gaps.max().item(), int((gaps == 0).sum())))
+    means = [sum(arena.told(curve[i].item())) / arena.size for curve in curves for i in (0, -1)]
+    return {
+        "steps": float(len(gaps)),
+        "largest gap of a loss": max(gap for gap, _ in told),
+        "steps with losses equal to the bit on all ranks": float(min(n for _, n in told)),
+        "first loss": means[0],
+        "braid: last loss": means[1],
+        f"{every[1].rival.name}: last loss": means[3],
+    }
+
+
+def is_right(figures: dict[str, float], limit: float) -> bool:
+    """Losses fall, and are those of the other."""
+    return figures["largest gap of a loss"] <= limit and all(
+        loss < figures["first loss"] for name, loss in figures.items() if "last loss" in name
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cpu", action="store_true", help="a tiny model on CPUs, beside Gloo")
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--context", type=int, default=1024, help="tokens (bytes) of a sequence")
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a rank's step")
+    parser.add_argument("--steps", type=int, default=16, help="timed; 5 more are not")
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--reduce", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--json", type=Path, help="write a record here; - is standard output")
+    parser.add_argument("--commit", default="", help="of a tree without git, for the record")
+    args = parser.parse_args()
+    if args.cpu:
+        args.layers, args.width, args.context, args.batch, args.lr = 2, 64, 32, 4, 1e-2
+        args.steps = min(args.steps, 6)
+    return args
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """What must be set before anything runs."""
+    if args.cpu:
+        torch.set_num_threads(1)
+    if args.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+
+
+def race(arena: Arena, args: argparse.Namespace) -> tuple[list[Series], dict[str, float]]:
+    """Trains both, and times what their steps were made of."""
+    shape = Shape(args.layers, args.width, max(1, args.width // 128), args.context)
+    every = trainees(args, shape, arena)
+    steps = WARM_STEPS + args.steps + TAPPED_STEPS
+    data = batches(steps, args.batch, shape, arena.rank, arena.device)
+    calls = train(arena, every, data, args.steps)
+    series = [arena.series("step", one.rival.name, one.step_us) for one in every]
+    moved = sum(call.nbytes for call in calls)
+    busy = "collectives in a step"
+    series += [arena.series(busy, one.rival.name, one.busy_us, moved) for one in every]
+    series += alone(arena, calls, rounds=4 if args.cpu else 15)
+    return series, {
+        "parameters": float(sum(p.numel() for p in every[0].model.parameters())),
+        "collectives of a step": float(len(calls)),
+        **losses_of(arena, every),
+    }
+
+
+def main() -> int:
+    args = arguments()
+    prepare(args)
+    arena = Arena(on_cpus=args.cpu)
+    series, figures = race(arena, args)
+    limit = 0.0 if arena.size == 2 and (args.cpu or args.deterministic) else CLOSE
+    record = record_of("fsdp2-step", arena, series, figures, vars(args))
+    if arena.rank == 0:
+        publish(record, args.json)
+        print(f"losses agree: {'yes' if is_right(figures, limit) else 'NO'}", file=sys.stderr)
+    arena.close()
+    return 0 if is_right(figures, limit) and not record.is_bad else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
