@@ -31,6 +31,16 @@ def braid(monkeypatch, capsys):
         ),
         (f"{PLAN} 1MiB -n x --hw h200", "braid: Invalid value for '--ranks' / '-n': "),
         (f"{PLAN} 1MiB -n 8", "braid: Missing option '--hw'; see braid plan collective --help"),
+        ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
+        ("plan timeline --compute-ms 1 --comm-ms -2", "braid: --comm-ms: asked for -2, "),
+        (
+            "plan mfu --hw h200 --gpus 8 --seq 1 --batch 1 --params 1B --step-ms -3",
+            "braid: --step-ms: asked for -3, ",
+        ),
+        (
+            "plan ddp --hw h200 --gpus 8 --params 2B --compute-ms -4",
+            "braid: --compute-ms: asked for -4, ",
+        ),
         ("plan tpp", "braid: No such command 'tpp'"),
         ("topology", "braid: No such command 'topology'"),
         ("topo --form x.xml", "braid: No such option: --form"),
