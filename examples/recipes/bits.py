@@ -1,4 +1,4 @@
-"""Whether results are the same: again, on every rank, by both rivals, and uncut.
+"""Whether results are the same: again, on every rank, by both contestants, and uncut.
 
 A claim is a figure of the record: 1 where it held every time, 0 where it did not.
 """
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from contest import Contest
 from llama import Cache, Layer, Sum, random, run_layers
-from rivals import Arena
 
 from braid.plan.parallel.block import Shape
 
@@ -21,17 +21,17 @@ _TOKENS = 16
 class Bits:
     """Collective: all ranks ask alike."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
         self._first: dict[tuple[str, str], torch.Tensor] = {}
         self.figures: dict[str, float] = {}
 
     def note(self, what: str, calls: Mapping[str, Callable[[], Any]]) -> None:
-        """Runs each rival's call; its first result here is what all others must equal."""
+        """Runs each contestant's call; its first result here is what all others must equal."""
         for who, call in calls.items():
             mine = call().cpu()
             first = self._first.setdefault((what, who), mine)
-            prints = self._arena.told(_print_of(mine))
+            prints = self._contest.told(_print_of(mine))
             is_same = torch.equal(mine, first) and len(set(prints)) == 1
             self._claim(f"{what}: {who} gives the same bits", is_same and is_finite(mine))
         self._across(what)
@@ -52,20 +52,22 @@ class Bits:
         return all(value == 1 for name, value in self.figures.items() if "gap" not in name)
 
     def _whole(self, cut: Layer) -> Shape:
-        s, n = cut.shape, self._arena.size
+        s, n = cut.shape, self._contest.size
         return Shape(
             s.tokens, s.hidden, s.heads * n, s.kv_heads * n, s.head_dim, s.intermediate * n
         )
 
     def _across(self, what: str) -> None:
-        ours, theirs = (self._first[what, rival.name] for rival in self._arena.rivals)
+        ours, theirs = (
+            self._first[what, contestant.name] for contestant in self._contest.contestants
+        )
         gap = _gap(ours, theirs)
         self.figures[f"{what}: largest gap between both"] = gap
-        limit = 0.0 if self._arena.size == 2 else CLOSE
+        limit = 0.0 if self._contest.size == 2 else CLOSE
         self._claim(f"{what}: both agree", gap <= limit)
 
     def _claim(self, name: str, holds: bool) -> None:
-        held = all(self._arena.told(holds)) and self.figures.get(name, 1.0) == 1.0
+        held = all(self._contest.told(holds)) and self.figures.get(name, 1.0) == 1.0
         self.figures[name] = float(held)
 
 

@@ -22,8 +22,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from contest import Contest, Contestant, turned
 from gpt import Shape, SmallGpt, batches
-from rivals import Arena, Rival, turned
 from sheet import publish, record_of
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -40,9 +40,9 @@ CLOSE = 0.02
 
 @dataclass
 class Trainee:
-    """One rival's model, and the loss of every step it took."""
+    """One contestant's model, and the loss of every step it took."""
 
-    rival: Rival
+    contestant: Contestant
     model: nn.Module
     optimizer: torch.optim.Optimizer
     losses: list[torch.Tensor] = field(default_factory=list)
@@ -59,22 +59,24 @@ class Trainee:
         self.losses.append(loss.detach())
 
 
-def sharded(rival: Rival, shape: Shape, arena: Arena, reduce: torch.dtype) -> nn.Module:
+def sharded(
+    contestant: Contestant, shape: Shape, contest: Contest, reduce: torch.dtype
+) -> nn.Module:
     """The model, a layer a unit. Nobody ever holds all of its parameters."""
     with torch.device("meta"):
         model = SmallGpt(shape)
-    mesh = DeviceMesh.from_group(rival.group, arena.device.type)
+    mesh = DeviceMesh.from_group(contestant.group, contest.device.type)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
     for block in model.blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
-    model.to_empty(device=arena.device)
-    fill(model, arena.rank)
+    model.to_empty(device=contest.device)
+    fill(model, contest.rank)
     return model
 
 
 def fill(model: nn.Module, rank: int) -> None:
-    """This rank's shards: the same numbers for both rivals."""
+    """This rank's shards: the same numbers for both contestants."""
     for i, (name, parameter) in enumerate(model.named_parameters()):
         with torch.no_grad():
             shard = parameter.to_local()
@@ -85,55 +87,55 @@ def fill(model: nn.Module, rank: int) -> None:
                 shard.normal_(std=0.02, generator=dice)
 
 
-def trainees(args: argparse.Namespace, shape: Shape, arena: Arena) -> list[Trainee]:
-    """One for each rival."""
+def trainees(args: argparse.Namespace, shape: Shape, contest: Contest) -> list[Trainee]:
+    """One for each contestant."""
     made = []
-    for rival in arena.rivals:
-        model = sharded(rival, shape, arena, getattr(torch, args.reduce))
+    for contestant in contest.contestants:
+        model = sharded(contestant, shape, contest, getattr(torch, args.reduce))
         optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=not args.cpu)
-        made.append(Trainee(rival, model, optimizer))
+        made.append(Trainee(contestant, model, optimizer))
     return made
 
 
-def train(arena: Arena, every: list[Trainee], data: Batches, steps: int) -> list[Call]:
-    """All steps; the last ones are tapped. A step's collectives: alike for all ranks and rivals."""
+def train(contest: Contest, every: list[Trainee], data: Batches, steps: int) -> list[Call]:
+    """All steps; the last ones are tapped. A step's collectives, which all ranks make alike."""
     calls: list[Call] = []
     for i, (text, wanted) in enumerate(data):
         for trainee in turned(every, i):
             step = partial(trainee.step, text, wanted)
             if i < WARM_STEPS + steps:
-                us = arena.timed_us(step)
+                us = contest.timed_us(step)
                 if i >= WARM_STEPS:
                     trainee.step_us.append(us)
                 continue
-            with Tap(arena.device) as tap:
-                arena.timed_us(step)
+            with Tap(contest.device) as tap:
+                contest.timed_us(step)
             trainee.busy_us.append(tap.busy_us())
             calls = tap.calls
     return calls
 
 
-def alone(arena: Arena, calls: list[Call], rounds: int) -> list[Series]:
+def alone(contest: Contest, calls: list[Call], samples: int) -> list[Series]:
     """The collectives of one step with nothing beside them."""
-    replay = Replay(calls, arena.device)
-    wrong = {r.name: sum(arena.told(replay.wrong_bytes(r.group))) for r in arena.rivals}
-    runs = {r.name: partial(replay.run, r.group) for r in arena.rivals}
-    return arena.measure("collectives alone", runs, rounds, replay.nbytes, wrong)
+    replay = Replay(calls, contest.device)
+    wrong = {r.name: sum(contest.told(replay.wrong_bytes(r.group))) for r in contest.contestants}
+    runs = {r.name: partial(replay.run, r.group) for r in contest.contestants}
+    return contest.measure("collectives alone", runs, samples, replay.nbytes, wrong)
 
 
-def losses_of(arena: Arena, every: list[Trainee]) -> dict[str, float]:
+def losses_of(contest: Contest, every: list[Trainee]) -> dict[str, float]:
     """What the two learned, and how far apart they were. Collective."""
     curves = [torch.stack(trainee.losses).double().cpu() for trainee in every]
     gaps = (curves[0] - curves[1]).abs()
-    told = arena.told((gaps.max().item(), int((gaps == 0).sum())))
-    means = [sum(arena.told(curve[i].item())) / arena.size for curve in curves for i in (0, -1)]
+    told = contest.told((gaps.max().item(), int((gaps == 0).sum())))
+    means = [sum(contest.told(curve[i].item())) / contest.size for curve in curves for i in (0, -1)]
     return {
         "steps": float(len(gaps)),
         "largest gap of a loss": max(gap for gap, _ in told),
         "steps with losses equal to the bit on all ranks": float(min(n for _, n in told)),
         "first loss": means[0],
         "braid: last loss": means[1],
-        f"{every[1].rival.name}: last loss": means[3],
+        f"{every[1].contestant.name}: last loss": means[3],
     }
 
 
@@ -174,36 +176,36 @@ def prepare(args: argparse.Namespace) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False
 
 
-def race(arena: Arena, args: argparse.Namespace) -> tuple[list[Series], dict[str, float]]:
+def race(contest: Contest, args: argparse.Namespace) -> tuple[list[Series], dict[str, float]]:
     """Trains both, and times what their steps were made of."""
     shape = Shape(args.layers, args.width, max(1, args.width // 128), args.context)
-    every = trainees(args, shape, arena)
+    every = trainees(args, shape, contest)
     steps = WARM_STEPS + args.steps + TAPPED_STEPS
-    data = batches(steps, args.batch, shape, arena.rank, arena.device)
-    calls = train(arena, every, data, args.steps)
-    series = [arena.series("step", one.rival.name, one.step_us) for one in every]
+    data = batches(steps, args.batch, shape, contest.rank, contest.device)
+    calls = train(contest, every, data, args.steps)
+    series = [contest.series("step", one.contestant.name, one.step_us) for one in every]
     moved = sum(call.nbytes for call in calls)
     busy = "collectives in a step"
-    series += [arena.series(busy, one.rival.name, one.busy_us, moved) for one in every]
-    series += alone(arena, calls, rounds=4 if args.cpu else 15)
+    series += [contest.series(busy, one.contestant.name, one.busy_us, moved) for one in every]
+    series += alone(contest, calls, samples=4 if args.cpu else 15)
     return series, {
         "parameters": float(sum(p.numel() for p in every[0].model.parameters())),
         "collectives of a step": float(len(calls)),
-        **losses_of(arena, every),
+        **losses_of(contest, every),
     }
 
 
 def main() -> int:
     args = arguments()
     prepare(args)
-    arena = Arena(on_cpus=args.cpu)
-    series, figures = race(arena, args)
-    limit = 0.0 if arena.size == 2 and (args.cpu or args.deterministic) else CLOSE
-    record = record_of("fsdp2-step", arena, series, figures, vars(args))
-    if arena.rank == 0:
+    contest = Contest(on_cpus=args.cpu)
+    series, figures = race(contest, args)
+    limit = 0.0 if contest.size == 2 and (args.cpu or args.deterministic) else CLOSE
+    record = record_of("fsdp2-step", contest, series, figures, vars(args))
+    if contest.rank == 0:
         publish(record, args.json)
         print(f"losses agree: {'yes' if is_right(figures, limit) else 'NO'}", file=sys.stderr)
-    arena.close()
+    contest.close()
     return 0 if is_right(figures, limit) and not record.is_bad else 1
 
 

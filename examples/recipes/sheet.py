@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from rivals import Arena
+from contest import Contest
 
 import braid
 from braid.cli import facts
@@ -32,7 +32,7 @@ def ratios(series: Sequence[Series]) -> dict[str, float]:
 
 def record_of(
     kind: str,
-    arena: Arena,
+    contest: Contest,
     series: Sequence[Series],
     figures: Mapping[str, float],
     settings: Mapping[str, object],
@@ -40,17 +40,17 @@ def record_of(
     """Everything about this run. `settings` are the command's; its "commit" is for a tree without
     git.
     """
-    is_gpu = arena.device.type == "cuda"
+    is_gpu = contest.device.type == "cuda"
     commit, dirty = (str(settings["commit"]), False) if settings["commit"] else facts.commit()
     return ProbeRecord(
         schema=SCHEMA,
         kind=kind,
-        command=" ".join([f"braid run -n {arena.size}", *sys.argv]),
+        command=" ".join([f"braid run -n {contest.size}", *sys.argv]),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         dirty=dirty,
-        device=f"{arena.size} x {torch.cuda.get_device_name()}" if is_gpu else "",
-        ranks=arena.size,
+        device=f"{contest.size} x {torch.cuda.get_device_name()}" if is_gpu else "",
+        ranks=contest.size,
         host=facts.host(),
         versions=_versions(is_gpu),
         settings={k: str(v) for k, v in settings.items() if k not in ("commit", "json")},

@@ -22,8 +22,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from bits import Bits
+from contest import Contest, Contestant
 from llama import Cache, Layer, random, run_layers
-from rivals import Arena, Rival
 from sheet import publish, record_of
 from traffic import Replay, Tap
 
@@ -36,17 +36,19 @@ Runs = dict[str, Callable[[], object]]
 
 
 class Pass:
-    """One rival's way through all layers."""
+    """One contestant's way through all layers."""
 
-    def __init__(self, rival: Rival, layers: list[Layer], args: argparse.Namespace) -> None:
-        self.rival, self._layers, self._prompt = rival, layers, args.prompt
+    def __init__(
+        self, contestant: Contestant, layers: list[Layer], args: argparse.Namespace
+    ) -> None:
+        self.contestant, self._layers, self._prompt = contestant, layers, args.prompt
         longest = args.prompt + 1
         self._prefilled = [Cache(layer, 1, longest) for layer in layers]
         self._caches = [Cache(layer, args.batch, longest) for layer in layers]
 
     def add(self, part: torch.Tensor) -> None:
         """The sum of all ranks' parts, in place."""
-        dist.all_reduce(part, group=self.rival.group)
+        dist.all_reduce(part, group=self.contestant.group)
 
     def prefill(self, x: torch.Tensor) -> torch.Tensor:
         """x [1, prompt, hidden] and the result alike."""
@@ -78,59 +80,59 @@ class Graph:
 
 
 def communication(
-    arena: Arena, what: str, runs: Mapping[str, Callable[[], object]], rounds: int
+    contest: Contest, what: str, runs: Mapping[str, Callable[[], object]], samples: int
 ) -> list[Series]:
     """The collectives of a pass: in it, alone, and on GPUs alone in a graph."""
     busy: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(3):
         for name, run in runs.items():
-            with Tap(arena.device) as tap:
-                arena.timed_us(run)
+            with Tap(contest.device) as tap:
+                contest.timed_us(run)
             busy[name].append(tap.busy_us())
-    replay = Replay(tap.calls, arena.device)
-    wrong = {r.name: sum(arena.told(replay.wrong_bytes(r.group))) for r in arena.rivals}
+    replay = Replay(tap.calls, contest.device)
+    wrong = {r.name: sum(contest.told(replay.wrong_bytes(r.group))) for r in contest.contestants}
     inside = f"{what}: collectives"
-    series = [arena.series(inside, name, us, replay.nbytes) for name, us in busy.items()]
-    alone: Runs = {r.name: partial(replay.run, r.group) for r in arena.rivals}
-    series += arena.measure(f"{inside} alone", alone, rounds, replay.nbytes, wrong)
-    if arena.device.type == "cuda":
+    series = [contest.series(inside, name, us, replay.nbytes) for name, us in busy.items()]
+    alone: Runs = {r.name: partial(replay.run, r.group) for r in contest.contestants}
+    series += contest.measure(f"{inside} alone", alone, samples, replay.nbytes, wrong)
+    if contest.device.type == "cuda":
         graphs: Runs = {name: Graph(run).replay for name, run in alone.items()}
-        series += arena.measure(f"{inside} alone, graph", graphs, rounds, replay.nbytes)
+        series += contest.measure(f"{inside} alone, graph", graphs, samples, replay.nbytes)
     return series
 
 
-def layers_of(arena: Arena, args: argparse.Namespace) -> list[Layer]:
+def layers_of(contest: Contest, args: argparse.Namespace) -> list[Layer]:
     """This rank's part of every layer."""
     whole = TINY if args.cpu else Shape.of(models.find("llama3-8b"), 1, args.prompt)
     dtype = torch.float32 if args.cpu else torch.bfloat16
     return [
-        Layer(whole, arena.rank, arena.size, arena.device, dtype, seed)
+        Layer(whole, contest.rank, contest.size, contest.device, dtype, seed)
         for seed in range(args.layers)
     ]
 
 
-def run(arena: Arena, args: argparse.Namespace, bits: Bits) -> list[Series]:
+def run(contest: Contest, args: argparse.Namespace, bits: Bits) -> list[Series]:
     """Checks and times everything."""
-    layers = layers_of(arena, args)
+    layers = layers_of(contest, args)
     first = layers[0]
     x = random((1, args.prompt, first.shape.hidden), 1, first.device, first.dtype)
     y = random((args.batch, 1, first.shape.hidden), 2, first.device, first.dtype)
-    passes = [Pass(rival, layers, args) for rival in arena.rivals]
-    prefills: Runs = {one.rival.name: partial(one.prefill, x) for one in passes}
-    decodes: Runs = {one.rival.name: partial(one.decode, y) for one in passes}
+    passes = [Pass(contestant, layers, args) for contestant in contest.contestants]
+    prefills: Runs = {one.contestant.name: partial(one.prefill, x) for one in passes}
+    decodes: Runs = {one.contestant.name: partial(one.decode, y) for one in passes}
     bits.uncut(first, passes[0].add)
     bits.note("prefill", prefills)
     for one in passes:
         one.share_prompt()
     bits.note("decode", decodes)
-    series = arena.measure("prefill", prefills, args.rounds)
-    series += communication(arena, "prefill", prefills, args.rounds)
-    series += arena.measure("decode", decodes, args.rounds)
-    series += communication(arena, "decode", decodes, args.rounds)
-    if arena.device.type == "cuda":
+    series = contest.measure("prefill", prefills, args.samples)
+    series += communication(contest, "prefill", prefills, args.samples)
+    series += contest.measure("decode", decodes, args.samples)
+    series += communication(contest, "decode", decodes, args.samples)
+    if contest.device.type == "cuda":
         graphs = {name: Graph(call) for name, call in decodes.items()}
-        series += arena.measure(
-            "decode, graph", {name: each.replay for name, each in graphs.items()}, args.rounds
+        series += contest.measure(
+            "decode, graph", {name: each.replay for name, each in graphs.items()}, args.samples
         )
         for _ in range(2):
             bits.note("decode, graph", {name: partial(_replayed, g) for name, g in graphs.items()})
@@ -150,12 +152,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--prompt", type=int, default=2048, help="tokens of the prefill")
     parser.add_argument("--batch", type=int, default=8, help="sequences of the decode")
-    parser.add_argument("--rounds", type=int, default=20, help="samples of everything")
+    parser.add_argument("--samples", type=int, default=20, help="samples of everything")
     parser.add_argument("--json", type=Path, help="write a record here; - is standard output")
     parser.add_argument("--commit", default="", help="of a tree without git, for the record")
     args = parser.parse_args()
     if args.cpu:
-        args.layers, args.prompt, args.batch, args.rounds = 2, 16, 2, min(args.rounds, 3)
+        args.layers, args.prompt, args.batch, args.samples = 2, 16, 2, min(args.samples, 3)
     return args
 
 
@@ -163,15 +165,15 @@ def main() -> int:
     args = arguments()
     if args.cpu:
         torch.set_num_threads(1)
-    arena = Arena(on_cpus=args.cpu)
-    bits = Bits(arena)
+    contest = Contest(on_cpus=args.cpu)
+    bits = Bits(contest)
     with torch.no_grad():
-        series = run(arena, args, bits)
-    record = record_of("tp-inference", arena, series, bits.figures, vars(args))
-    if arena.rank == 0:
+        series = run(contest, args, bits)
+    record = record_of("tp-inference", contest, series, bits.figures, vars(args))
+    if contest.rank == 0:
         publish(record, args.json)
         print(f"bits agree: {'yes' if bits.are_right else 'NO'}", file=sys.stderr)
-    arena.close()
+    contest.close()
     return 0 if bits.are_right and not record.is_bad else 1
 
 

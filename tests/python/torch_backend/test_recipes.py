@@ -20,11 +20,12 @@ import fsdp2_gpt  # noqa: E402
 import sheet  # noqa: E402
 import tp_llama  # noqa: E402
 from bits import Bits  # noqa: E402
+from contest import Contest, Contestant, turned  # noqa: E402
 from llama import Cache, Layer, random, run_layers  # noqa: E402
-from rivals import Arena, Rival, turned  # noqa: E402
 from traffic import Call, Replay, Tap, expected, numbers  # noqa: E402
 
 CPU = torch.device("cpu")
+SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
 
 
 # ---- the programs ----
@@ -142,7 +143,37 @@ def test_a_tap_lets_go_after_an_error():
     assert dist.all_reduce is real
 
 
-SUM, AVG = dist.ReduceOp.SUM, dist.ReduceOp.AVG
+class FakeEvent:
+    """An event of a GPU whose clock goes on by 2 ms with every event."""
+
+    now_ms = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        FakeEvent.now_ms += 2
+        self.at_ms = FakeEvent.now_ms
+
+    def elapsed_time(self, later):
+        return later.at_ms - self.at_ms
+
+
+def test_on_a_gpu_a_call_lies_between_two_events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+
+    def all_reduce(tensor, op=SUM):
+        assert (len(tensor), op) == (4, AVG)
+        FakeEvent.now_ms += 5
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    with Tap(torch.device("cuda", 0)) as tap:
+        for _ in range(3):
+            dist.all_reduce(torch.ones(4, dtype=torch.bfloat16), op=AVG)
+    assert tap.busy_us() == 3 * 7_000
+    assert tap.calls == [Call("all_reduce", 4, 4, torch.bfloat16, AVG)] * 3
+
+
 CALLS = [
     Call("all_gather_into_tensor", 5, 15, torch.bfloat16),
     Call("all_reduce", 7, 7, torch.bfloat16, SUM),
@@ -227,10 +258,10 @@ def test_a_token_decoded_is_the_prefills_last():
 
 
 class Told:
-    """An arena whose other rank says what the test wants."""
+    """An contest whose other rank says what the test wants."""
 
     size = 2
-    rivals = (Rival("braid", None), Rival("gloo", None))
+    contestants = (Contestant("braid", None), Contestant("gloo", None))
 
     def __init__(self, other=None):
         self.other = other
@@ -242,9 +273,9 @@ class Told:
 ONES = torch.ones(4)
 
 
-def noted(arena, *rounds):
-    bits = Bits(arena)
-    for ours, theirs in rounds:
+def noted(contest, *results):
+    bits = Bits(contest)
+    for ours, theirs in results:
         bits.note("x", {"braid": lambda t=ours: t, "gloo": lambda t=theirs: t})
     return bits
 
@@ -254,7 +285,7 @@ def test_equal_bits_are_right():
 
 
 @pytest.mark.parametrize(
-    ("arena", "rounds"),
+    ("contest", "results"),
     [
         (Told(), [(ONES, ONES), (ONES + 1e-6, ONES)]),
         (Told("another print"), [(ONES, ONES)]),
@@ -262,10 +293,10 @@ def test_equal_bits_are_right():
         (Told(), [(ONES * torch.inf, ONES * torch.inf)]),
         (Told(), [(ONES * 0, ONES * 0)]),
     ],
-    ids=["another time", "another rank", "the other rival", "infinite", "nothing computed"],
+    ids=["another time", "another rank", "the other contestant", "infinite", "nothing computed"],
 )
-def test_other_bits_are_wrong(arena, rounds):
-    assert not noted(arena, *rounds).are_right
+def test_other_bits_are_wrong(contest, results):
+    assert not noted(contest, *results).are_right
 
 
 def test_what_failed_once_stays_failed():
@@ -279,13 +310,13 @@ def test_what_failed_once_stays_failed():
 
 def test_the_slowest_rank_counts(ranks):
     def body():
-        arena = Arena(on_cpus=True)
-        own_us = [10.0, 20.0] if arena.rank == 0 else [15.0, 5.0]
-        series = arena.series("step", "braid", own_us, nbytes=30_000)
+        contest = Contest(on_cpus=True)
+        own_us = [10.0, 20.0] if contest.rank == 0 else [15.0, 5.0]
+        series = contest.series("step", "braid", own_us, nbytes=30_000)
         seen = []
         both = {name: lambda name=name: seen.append(name) for name in ("a", "b")}
-        taken = arena.measure("x", both, rounds=3, wrong={"b": 7})
-        arena.close()
+        taken = contest.measure("x", both, samples=3, wrong={"b": 7})
+        contest.close()
         return series, seen, [(one.case, len(one.times.samples_us), one.verdict) for one in taken]
 
     for series, seen, taken in ranks.collect(ranks.start(2, body)):
@@ -310,9 +341,9 @@ def test_ratios_say_who_is_faster():
 
 def test_a_record_of_a_tree_without_git(ranks):
     def body():
-        arena = Arena(on_cpus=True)
-        made = sheet.record_of("x", arena, [], {}, {"commit": "abc", "json": None, "steps": 3})
-        arena.close()
+        contest = Contest(on_cpus=True)
+        made = sheet.record_of("x", contest, [], {}, {"commit": "abc", "json": None, "steps": 3})
+        contest.close()
         return made.commit, made.settings
 
     assert ranks.collect(ranks.start(1, body)) == [("abc", {"steps": "3"})]

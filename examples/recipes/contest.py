@@ -21,14 +21,14 @@ from braid.probe.record import Series, gbps_of, times_of
 
 
 @dataclass(frozen=True)
-class Rival:
+class Contestant:
     """One of the two."""
 
     name: str
     group: Any
 
 
-class Arena:
+class Contest:
     """One rank of the job. Made once a process; close() ends it."""
 
     def __init__(self, *, on_cpus: bool) -> None:
@@ -39,9 +39,9 @@ class Arena:
         dist.init_process_group("braid")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         other = "gloo" if on_cpus else "nccl"
-        self.rivals = (
-            Rival("braid", dist.group.WORLD),
-            Rival(other, dist.new_group(backend=other)),
+        self.contestants = (
+            Contestant("braid", dist.group.WORLD),
+            Contestant(other, dist.new_group(backend=other)),
         )
         self._meter = dist.new_group(backend="gloo")
 
@@ -74,7 +74,7 @@ class Arena:
         self,
         what: str,
         calls: Mapping[str, Callable[[], object]],
-        rounds: int,
+        samples: int,
         nbytes: int = 0,
         wrong: Mapping[str, int] | None = None,
     ) -> list[Series]:
@@ -84,7 +84,7 @@ class Arena:
         wrong before, by name.
         """
         taken: dict[str, list[float]] = {name: [] for name in calls}
-        for i in range(rounds + 1):
+        for i in range(samples + 1):
             for name in turned(list(calls), i):
                 taken[name].append(self.timed_us(calls[name]))
         wrong = wrong or {}
