@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what the recipes' records say into docs/recipes.md, or with --check says that it is stale.
 
-Records are those of examples/recipes (kinds fsdp2-step and tp-inference) under records/. Needs no
-compiled module:
+Records are those of examples/recipes (kinds fsdp2-step, ddp-step and tp-inference) under records/.
+Needs no compiled module:
 
     PYTHONPATH=python python3 scripts/make_recipe_docs.py [--check]
 """
@@ -17,7 +17,7 @@ from braid.probe.record import ProbeRecord, from_json
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/recipes.md"
 BEGIN, END = "<!-- records: written by scripts/make_recipe_docs.py -->\n", "<!-- end -->\n"
-KINDS = {"fsdp2-step": "FSDP2", "tp-inference": "tensor parallel"}
+KINDS = {"fsdp2-step": "FSDP2", "ddp-step": "DDP", "tp-inference": "tensor parallel"}
 NONE = "No record from GPUs yet: nothing here says how fast the recipes are.\n"
 
 
@@ -49,7 +49,7 @@ def remarks(name: str, record: ProbeRecord) -> Iterator[str]:
     figures = record.figures
     wrong = sum(one.wrong_bytes for one in record.series)
     said = [f"{wrong} wrong bytes of collectives"]
-    if record.kind == "fsdp2-step":
+    if record.kind != "tp-inference":
         equal = "steps with losses equal to the bit on all ranks"
         said += [
             f"{figures['parameters'] / 1e9:.2f}e9 parameters",

@@ -23,6 +23,7 @@ _TITLES = {
     "replay": "Calls of a job",
     "tp-block": "A tensor-parallel block",
     "fsdp2-step": "A step of FSDP2",
+    "ddp-step": "A step of DDP",
     "tp-inference": "Tensor-parallel inference",
 }
 STYLE = (

@@ -16,9 +16,9 @@ from braid.saved import load
 
 RECIPES = Path(__file__).parents[3] / "examples" / "recipes"
 sys.path.insert(0, str(RECIPES))
-import fsdp2_gpt  # noqa: E402
 import sheet  # noqa: E402
 import tp_llama  # noqa: E402
+import train_gpt  # noqa: E402
 from bits import Bits  # noqa: E402
 from contest import Contest, Contestant, turned  # noqa: E402
 from llama import Cache, Layer, random, run_layers  # noqa: E402
@@ -47,7 +47,7 @@ def cases(record) -> set[str]:
 
 def test_fsdp2_has_gloos_losses_and_times_of_both(ranks, tmp_path):
     path = tmp_path / "fsdp2.json"
-    assert run_on_two(ranks, fsdp2_gpt, "--json", str(path)) == [0, 0]
+    assert run_on_two(ranks, train_gpt, "--json", str(path)) == [0, 0]
     record = from_json(load(path))
     assert (record.kind, record.ranks, record.is_bad) == ("fsdp2-step", 2, False)
     figures = record.figures
@@ -66,6 +66,18 @@ def test_fsdp2_has_gloos_losses_and_times_of_both(ranks, tmp_path):
     }
     assert "collectives alone: gloo / braid" in figures
     assert compare.load(path).points.keys()  # braid bench compare reads it
+
+
+def test_ddp_has_gloos_losses_too(ranks, tmp_path):
+    path = tmp_path / "ddp.json"
+    words = ("--how", "ddp", "--steps", "2", "--json", str(path))
+    assert run_on_two(ranks, train_gpt, *words) == [0, 0]
+    record = from_json(load(path))
+    assert record.kind == "ddp-step"
+    assert record.figures["largest gap of a loss"] == 0
+    alone = next(one for one in record.series if one.group == "collectives alone")
+    assert alone.bytes == record.figures["parameters"] * 4  # every gradient once, in float32
+    assert {one.group for one in record.series} == {"step", "collectives alone"}
 
 
 def test_tensor_parallel_inference_gives_the_same_bits(ranks, tmp_path):
@@ -100,8 +112,8 @@ def test_a_backend_that_is_wrong_is_found(ranks):
             return work
 
         dist.all_gather_into_tensor = wrong
-        sys.argv = ["fsdp2_gpt.py", "--cpu", "--steps", "1"]
-        return fsdp2_gpt.main()
+        sys.argv = ["train_gpt.py", "--cpu", "--steps", "1"]
+        return train_gpt.main()
 
     assert ranks.collect(ranks.start(2, body)) == [1, 1]
 
@@ -112,7 +124,7 @@ def test_a_backend_that_is_wrong_is_found(ranks):
 )
 def test_losses_must_fall_and_agree(gap, last, limit, right):
     figures = {"largest gap of a loss": gap, "first loss": 5.0, "braid: last loss": 1.0}
-    assert fsdp2_gpt.is_right({**figures, "nccl: last loss": last}, limit) is right
+    assert train_gpt.is_right({**figures, "nccl: last loss": last}, limit) is right
 
 
 # ---- traffic ----
@@ -350,7 +362,7 @@ def test_a_record_of_a_tree_without_git(ranks):
 
 
 def test_sizes_of_a_run_on_cpus_are_small(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["fsdp2_gpt.py", "--cpu"])
-    args = fsdp2_gpt.arguments()
+    monkeypatch.setattr(sys, "argv", ["train_gpt.py", "--cpu"])
+    args = train_gpt.arguments()
     assert isinstance(args, Namespace)
     assert (args.layers, args.width, args.steps) == (2, 64, 6)

@@ -1,34 +1,34 @@
-"""Train a GPT with FSDP2 (fully_shard) by braid and by NCCL, step by step in turn.
+"""Train a GPT with FSDP2 (fully_shard), or DDP, by braid and by NCCL, step by step in turn.
 
-    braid run -n 2 examples/recipes/fsdp2_gpt.py --json fsdp2.json      # 1.2e9 parameters, bfloat16
-    braid run -n 2 examples/recipes/fsdp2_gpt.py --layers 32 --width 2560 --batch 2
-    braid run -n 2 examples/recipes/fsdp2_gpt.py --cpu                  # tiny, beside Gloo; seconds
+    braid run -n 2 examples/recipes/train_gpt.py --json fsdp2.json      # 1.2e9 parameters
+    braid run -n 2 examples/recipes/train_gpt.py --how ddp --json ddp.json
+    braid run -n 2 examples/recipes/train_gpt.py --layers 32 --width 2560 --batch 2
+    braid run -n 2 examples/recipes/train_gpt.py --cpu                  # tiny, beside Gloo; seconds
 
 Two models with the same parameters learn from the same text, this repository's pages. Printed and
 recorded: the time of a step; the time of its collectives, in the step and alone; bytes that were
-wrong; the largest gap between the two losses of a step. Parameters are sharded in float32, travel
-in bfloat16, and gradients are summed in float32 (--reduce). With two ranks a sum has one order,
-so the losses of the two are equal as far as the GPU's own kernels are: attention's backward pass
-adds in any order unless --deterministic. The exit code is 1 when losses differ by more, when they
-do not fall, or when a byte was wrong.
+wrong; the largest gap between the two losses of a step. Products are in bfloat16. Under FSDP2
+parameters are sharded in float32, travel in bfloat16, and gradients are summed in float32
+(--reduce); DDP sums float32 gradients by buckets, from C++, so that their time is told alone only.
+
+With two ranks a sum has one order, so the losses of the two are equal as far as the GPU's own
+kernels are: attention's backward pass adds in any order unless --deterministic. The exit code is 1
+when losses differ by more, when they do not fall, or when a byte was wrong.
 """
 
 import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
-from contest import Contest, Contestant, turned
-from gpt import Shape, SmallGpt, batches
+from contest import Contest, turned
+from gpt import Shape, batches
 from sheet import publish, record_of
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from traffic import Call, Replay, Tap
+from trainees import Trainee, trainees
 
 from braid.probe.record import Series
 
@@ -36,65 +36,6 @@ WARM_STEPS, TAPPED_STEPS = 2, 3
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 CLOSE = 0.02
 """What losses may differ by where kernels add in any order."""
-
-
-@dataclass
-class Trainee:
-    """One contestant's model, and the loss of every step it took."""
-
-    contestant: Contestant
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    losses: list[torch.Tensor] = field(default_factory=list)
-    step_us: list[float] = field(default_factory=list)
-    busy_us: list[float] = field(default_factory=list)
-
-    def step(self, text: torch.Tensor, wanted: torch.Tensor) -> None:
-        """One step of AdamW. The host waits for nothing."""
-        scores = self.model(text).float()
-        loss = nn.functional.cross_entropy(scores.flatten(0, 1), wanted.flatten())
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.losses.append(loss.detach())
-
-
-def sharded(
-    contestant: Contestant, shape: Shape, contest: Contest, reduce: torch.dtype
-) -> nn.Module:
-    """The model, a layer a unit. Nobody ever holds all of its parameters."""
-    with torch.device("meta"):
-        model = SmallGpt(shape)
-    mesh = DeviceMesh.from_group(contestant.group, contest.device.type)
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
-    model.to_empty(device=contest.device)
-    fill(model, contest.rank)
-    return model
-
-
-def fill(model: nn.Module, rank: int) -> None:
-    """This rank's shards: the same numbers for both contestants."""
-    for i, (name, parameter) in enumerate(model.named_parameters()):
-        with torch.no_grad():
-            shard = parameter.to_local()
-            if parameter.ndim == 1:
-                shard.fill_(1.0 if "norm" in name and name.endswith("weight") else 0.0)
-            else:
-                dice = torch.Generator(shard.device).manual_seed(1000 * i + rank)
-                shard.normal_(std=0.02, generator=dice)
-
-
-def trainees(args: argparse.Namespace, shape: Shape, contest: Contest) -> list[Trainee]:
-    """One for each contestant."""
-    made = []
-    for contestant in contest.contestants:
-        model = sharded(contestant, shape, contest, getattr(torch, args.reduce))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, fused=not args.cpu)
-        made.append(Trainee(contestant, model, optimizer))
-    return made
 
 
 def train(contest: Contest, every: list[Trainee], data: Batches, steps: int) -> list[Call]:
@@ -111,7 +52,7 @@ def train(contest: Contest, every: list[Trainee], data: Batches, steps: int) -> 
             with Tap(contest.device) as tap:
                 contest.timed_us(step)
             trainee.busy_us.append(tap.busy_us())
-            calls = tap.calls
+            calls = tap.calls or trainee.buckets()
     return calls
 
 
@@ -149,6 +90,7 @@ def is_right(figures: dict[str, float], limit: float) -> bool:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cpu", action="store_true", help="a tiny model on CPUs, beside Gloo")
+    parser.add_argument("--how", choices=("fsdp2", "ddp"), default="fsdp2")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--context", type=int, default=1024, help="tokens (bytes) of a sequence")
@@ -184,9 +126,9 @@ def race(contest: Contest, args: argparse.Namespace) -> tuple[list[Series], dict
     data = batches(steps, args.batch, shape, contest.rank, contest.device)
     calls = train(contest, every, data, args.steps)
     series = [contest.series("step", one.contestant.name, one.step_us) for one in every]
-    moved = sum(call.nbytes for call in calls)
-    busy = "collectives in a step"
-    series += [contest.series(busy, one.contestant.name, one.busy_us, moved) for one in every]
+    if args.how == "fsdp2":
+        moved, busy = sum(call.nbytes for call in calls), "collectives in a step"
+        series += [contest.series(busy, one.contestant.name, one.busy_us, moved) for one in every]
     series += alone(contest, calls, samples=4 if args.cpu else 15)
     return series, {
         "parameters": float(sum(p.numel() for p in every[0].model.parameters())),
@@ -201,7 +143,7 @@ def main() -> int:
     contest = Contest(on_cpus=args.cpu)
     series, figures = race(contest, args)
     limit = 0.0 if contest.size == 2 and (args.cpu or args.deterministic) else CLOSE
-    record = record_of("fsdp2-step", contest, series, figures, vars(args))
+    record = record_of(f"{args.how}-step", contest, series, figures, vars(args))
     if contest.rank == 0:
         publish(record, args.json)
         print(f"losses agree: {'yes' if is_right(figures, limit) else 'NO'}", file=sys.stderr)
