@@ -80,6 +80,14 @@ def losses_of(contest: Contest, every: list[Trainee]) -> dict[str, float]:
     }
 
 
+def curves_of(every: list[Trainee]) -> dict[str, str]:
+    """This rank's loss in every step, for the record."""
+    return {
+        f"losses, {one.contestant.name}": " ".join(f"{loss.item():.5f}" for loss in one.losses)
+        for one in every
+    }
+
+
 def is_right(figures: dict[str, float], limit: float) -> bool:
     """Losses fall, and are those of the other."""
     return figures["largest gap of a loss"] <= limit and all(
@@ -118,10 +126,10 @@ def prepare(args: argparse.Namespace) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False
 
 
-def race(contest: Contest, args: argparse.Namespace) -> tuple[list[Series], dict[str, float]]:
+def race(
+    contest: Contest, args: argparse.Namespace, shape: Shape, every: list[Trainee]
+) -> tuple[list[Series], dict[str, float]]:
     """Trains both, and times what their steps were made of."""
-    shape = Shape(args.layers, args.width, max(1, args.width // 128), args.context)
-    every = trainees(args, shape, contest)
     steps = WARM_STEPS + args.steps + TAPPED_STEPS
     data = batches(steps, args.batch, shape, contest.rank, contest.device)
     calls = train(contest, every, data, args.steps)
@@ -141,9 +149,12 @@ def main() -> int:
     args = arguments()
     prepare(args)
     contest = Contest(on_cpus=args.cpu)
-    series, figures = race(contest, args)
+    shape = Shape(args.layers, args.width, max(1, args.width // 128), args.context)
+    every = trainees(args, shape, contest)
+    series, figures = race(contest, args, shape, every)
     limit = 0.0 if contest.size == 2 and (args.cpu or args.deterministic) else CLOSE
-    record = record_of(f"{args.how}-step", contest, series, figures, vars(args))
+    settings = {**vars(args), **curves_of(every)}
+    record = record_of(f"{args.how}-step", contest, series, figures, settings)
     if contest.rank == 0:
         publish(record, args.json)
         print(f"losses agree: {'yes' if is_right(figures, limit) else 'NO'}", file=sys.stderr)

@@ -54,6 +54,9 @@ def test_fsdp2_has_gloos_losses_and_times_of_both(ranks, tmp_path):
     assert figures["largest gap of a loss"] == 0
     assert figures["steps with losses equal to the bit on all ranks"] == figures["steps"] == 11
     assert figures["braid: last loss"] < 0.9 * figures["first loss"]
+    curves = [record.settings[f"losses, {name}"].split() for name in ("braid", "gloo")]
+    assert curves[0] == curves[1]
+    assert len(set(curves[0])) == 11
     # Two layers and the rest: gathered forward, the layers again backward; all reduced once.
     assert figures["collectives of a step"] == 3 + 2 + 3
     steps = [one for one in record.series if one.group == "step"]
