@@ -89,9 +89,11 @@ class FakeWait {
   int64_t start_ns_ = now_ns();
 };
 
-/// barrier.cu. Thread p of the kernel is pass p of a loop.
-inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
-                         const nvlink::Meeting& meeting) {
+/// barrier.cu. Thread p of the kernel is pass p of a loop, and signature_for(p) is what it
+/// compares.
+template <typename SignatureFor>
+void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
+                  const nvlink::Meeting& meeting, SignatureFor&& signature_for) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank, size = team.facts().size;
   const uint64_t number = board.numbers[channel] + 1;
@@ -104,7 +106,7 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
     const bool tells = (meeting.tells >> peer & 1U) != 0;
     const bool hears = (meeting.hears >> peer & 1U) != 0;
     nvlink::BoardCell* theirs = cell_of(peer, rank);
-    if (tells && hears) theirs->signature[number % 2] = meeting.signature;
+    if (tells && hears) theirs->signature[number % 2] = signature_for(peer);
     if (tells) std::atomic_ref(theirs->number).store(number, std::memory_order_release);
     if (!hears) continue;
     waits.emplace_back(
@@ -116,13 +118,46 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
       if (outcome != FakeWait::Outcome::kArrived) return outcome == FakeWait::Outcome::kGaveUp;
       const uint64_t meant = cell_of(rank, entry.first)->signature[number % 2];
       const bool tells = (meeting.tells >> entry.first & 1U) != 0;
-      if (tells && meant != meeting.signature)
-        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, meeting.signature, meant, false);
+      const uint64_t ours = signature_for(entry.first);
+      if (tells && meant != ours)
+        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, ours, meant, false);
       return true;
     });
     std::this_thread::yield();
   }
   board.numbers[channel] = number;
+}
+
+inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
+                         const nvlink::Meeting& meeting) {
+  fake_barrier(team, board, channel, meeting, [&](int) { return meeting.signature; });
+}
+
+inline void fake_barrier_of_pairs(const FakeTeam& team, const nvlink::Board& board, int channel,
+                                  const nvlink::PairMeeting& meeting) {
+  constexpr uint32_t kEveryone = (1U << nvlink::kMostRanks) - 1;
+  fake_barrier(team, board, channel, {0, kEveryone, kEveryone},
+               [&](int peer) { return meeting.signature[peer]; });
+}
+
+inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, uint32_t with) {
+  if (team.has_failed()) return;
+  const int rank = team.facts().rank;
+  const auto cell_of = [&](int owner, int source) {
+    return board.cells[owner] + nvlink::kPairChannel * nvlink::kMostRanks + source;
+  };
+  std::vector<FakeWait> waits;
+  for (int peer = 0; peer < team.facts().size; ++peer) {
+    if (peer == rank || (with >> peer & 1U) == 0) continue;
+    const uint64_t number = ++board.pair_numbers[peer];
+    std::atomic_ref(cell_of(peer, rank)->number).store(number, std::memory_order_release);
+    waits.emplace_back(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0);
+  }
+  while (!waits.empty()) {
+    std::erase_if(waits,
+                  [&](FakeWait& wait) { return wait.look(team) != FakeWait::Outcome::kPending; });
+    std::this_thread::yield();
+  }
 }
 
 /// host_ring.cu: one block, which sends or receives one lane of one flow.
@@ -233,11 +268,22 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
 }
 
-/// braid_barrier, braid_hold and braid_host_ring.
+/// braid_barrier and what else is in barrier.cu, braid_hold and braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
                  argument<int32_t>(args, 2), argument<nvlink::Meeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_barrier_of_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_barrier_of_pairs(FakeTeam(argument<nvlink::Team>(args, 0)),
+                          argument<nvlink::Board>(args, 1), argument<int32_t>(args, 2),
+                          argument<nvlink::PairMeeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_meet_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_meet_pairs(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
+                    argument<uint32_t>(args, 2));
     return Status();
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {

@@ -70,6 +70,17 @@ std::string balance_words(const Explanation& e) {
                      100 * e.tuned_share, e.moves, e.windows);
 }
 
+std::string registered_words(const Explanation& e) {
+  std::string words = fmt::format(
+      "  results in registered memory ({} spans, {}) are written in place, others go through {} of "
+      "scratch\n",
+      e.registered.spans, format_bytes(e.registered.bytes), format_bytes(e.scratch_bytes));
+  if (e.registered.remapped > 0)
+    words += fmt::format("  {} of these spans were unmapped since, and go through scratch\n",
+                         e.registered.remapped);
+  return words;
+}
+
 constexpr const char* kNoRdma = "there is no rdma lane for GPU memory yet";
 
 }  // namespace
@@ -93,6 +104,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.scratch_bytes(),
                 0,
                 false};
+  e.registered = device.registrations();
   add_balance(device, block, e);
   if (e.path == Path::kCopyEngines && block > 0)
     e.host_share = static_cast<double>(host_part(device, op, block)) / static_cast<double>(block);
@@ -110,12 +122,7 @@ std::string to_words(const Explanation& e) {
                            : "");
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
   words += fmt::format("  rdma   off: {}\n", kNoRdma);
-  if (e.path == Path::kCopyEngines) words += balance_words(e);
-  if (e.path == Path::kCopyEngines)
-    words += fmt::format(
-        "  registered results are written in place, others go through {} of "
-        "scratch\n",
-        format_bytes(e.scratch_bytes));
+  if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
   return words;
 }
 
@@ -124,10 +131,12 @@ std::string to_json(const Explanation& e) {
                      R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
                      R"({{"name":"pcie","state":"up","share":{}}},)"
                      R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}],)"
+                     R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
                      R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
                      e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma,
-                     e.is_balanced, e.tuned_share, e.windows, e.moves);
+                     e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced,
+                     e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

@@ -18,6 +18,10 @@
 // one, and every rank of the comm takes every step, so they stay alike. A teller may be many steps
 // ahead; a flag only grows. Signatures would be overtaken then: such steps leave them alone, and
 // have channels of their own.
+//
+// Where ranks know of each call what they have to do with each peer, but not what the peers have to
+// do with each other, a barrier carries a signature for every pair; and later the pairs alone that
+// have something left meet, as often as they need to. So pairs count their meetings themselves.
 #pragma once
 
 #include <cstdint>
@@ -42,12 +46,20 @@ struct Meeting {
   uint32_t hears;
 };
 
-struct Board {
-  BoardCell*
-      cells[kMostRanks];  // [rank]: its cells [channel][source], as this device addresses them
-  uint64_t* numbers;      // [channel]: of the last barrier, in this device's memory
+/// A barrier in which every pair of ranks compares a signature of its own; this rank's is unused.
+struct PairMeeting {
+  uint64_t signature[kMostRanks];  // [peer]
 };
 
-inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * kNumChannels * kMostRanks;
+struct Board {
+  BoardCell*
+      cells[kMostRanks];   // [rank]: its cells [channel][source], as this device addresses them
+  uint64_t* numbers;       // [channel]: of the last barrier, in this device's memory
+  uint64_t* pair_numbers;  // [peer]: of the pair's last meeting on kPairChannel, there too
+};
+
+/// Where pairs meet without the others; no barrier is there.
+inline constexpr int kPairChannel = kNumChannels;
+inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * (kNumChannels + 1) * kMostRanks;
 
 }  // namespace braid::nvlink
