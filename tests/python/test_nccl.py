@@ -31,6 +31,21 @@ def test_the_line_keeps_what_is_preloaded_already():
         del os.environ["LD_PRELOAD"]
 
 
+def test_programs_that_open_nccl_themselves_get_their_variables():
+    path = str(nccl.library())
+    assert braid("nccl-env", "--for", "vllm", LD_PRELOAD="").stdout.splitlines() == [
+        f"LD_PRELOAD={path}",
+        f"VLLM_NCCL_SO_PATH={path}",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM=0",
+    ]
+    said = json.loads(braid("nccl-env", "--for", "sglang", "--json", LD_PRELOAD="").stdout)
+    assert said == {"LD_PRELOAD": path, "SGLANG_NCCL_SO_PATH": path}
+    refused = braid("nccl-env", "--for", "mystery")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "asked for 'mystery', there is vllm, sglang" in refused.stderr
+
+
 def test_programs_start_with_it():
     line = braid("nccl-env").stdout.strip().partition("=")
     out = subprocess.run(
