@@ -65,9 +65,9 @@ def test_the_check_says_what_is_there():
     assert f"drop-in         {nccl.library()}" in checked.stdout
     assert "MISSING" not in checked.stdout
     assert "self-test       skipped" in checked.stdout
-    assert "several GPUs    of one process: left to NCCL" in checked.stdout
-    shared = braid("nccl-check", BRAID_NCCL_SHARED="on")
-    assert "several GPUs    of one process: taken over" in shared.stdout
+    assert "several GPUs    of one process: taken over" in checked.stdout
+    shared = braid("nccl-check", BRAID_NCCL_SHARED="off")
+    assert "several GPUs    of one process: left to NCCL" in shared.stdout
 
 
 @pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")
