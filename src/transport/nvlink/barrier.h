@@ -60,6 +60,10 @@ struct Board {
 
 /// Where pairs meet without the others; no barrier is there.
 inline constexpr int kPairChannel = kNumChannels;
-inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * (kNumChannels + 1) * kMostRanks;
+/// Behind the cells: the flags of short blocks (short_blocks.h), a line of them for each source.
+inline constexpr int kShortFlagsOfSource = 16;
+inline constexpr uint64_t kShortFlagsAt = sizeof(BoardCell) * (kNumChannels + 1) * kMostRanks;
+inline constexpr uint64_t kBoardBytes =
+    kShortFlagsAt + sizeof(uint64_t) * kShortFlagsOfSource * kMostRanks;
 
 }  // namespace braid::nvlink
