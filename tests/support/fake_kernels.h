@@ -100,7 +100,7 @@ void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
   const int rank = team.facts().rank, size = team.facts().size;
   const uint64_t number = board.numbers[channel] + 1;
   const auto cell_of = [&](int owner, int source) {
-    return board.cells[owner] + channel * nvlink::kMostRanks + source;
+    return nvlink::cell_of(board, owner, channel, source);
   };
   std::vector<std::pair<int, FakeWait>> waits;
   for (int peer = 0; peer < size; ++peer) {
@@ -146,7 +146,7 @@ inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, ui
   if (team.has_failed()) return;
   const int rank = team.facts().rank;
   const auto cell_of = [&](int owner, int source) {
-    return board.cells[owner] + nvlink::kPairChannel * nvlink::kMostRanks + source;
+    return nvlink::cell_of(board, owner, nvlink::kPairChannel, source);
   };
   std::vector<FakeWait> waits;
   for (int peer = 0; peer < team.facts().size; ++peer) {

@@ -26,7 +26,8 @@
 
 namespace braid::nvlink {
 
-inline constexpr int kMostShortParts = kShortFlagsOfSource;
+inline constexpr int kMostShortParts = 12;
+static_assert(kMostShortParts <= sizeof(BoardCell::short_flags) / sizeof(uint64_t));
 inline constexpr int kShortThreads = 512;
 inline constexpr uint64_t kShortPartBytes = 32 << 10;  // at most, of a direction
 
@@ -47,7 +48,7 @@ struct ShortBlocks {
   ShortBlock block[kMostRanks];
 };
 
-/// 64 blocks of threads for all pairs together, whatever their number.
+/// 64 blocks of threads for all pairs together at most, whatever their number.
 constexpr int short_parts(int num_ranks) {
   const int wanted = 64 / num_ranks;
   return wanted < 1 ? 1 : wanted > kMostShortParts ? kMostShortParts : wanted;
@@ -65,14 +66,8 @@ constexpr uint64_t short_part_begin(uint64_t bytes, int part, int num_parts) {
 static_assert(short_part_begin(100, 1, 2) == 48 && short_part_begin(100, 2, 2) == 100);
 
 /// On `rank`'s board: of a part that `source` sends it.
-#ifdef __CUDACC__
-__device__
-#endif
-    inline uint64_t*
-    short_flag(const Board& board, int rank, int source, int part) {
-  auto* flags =
-      reinterpret_cast<uint64_t*>(reinterpret_cast<std::byte*>(board.cells[rank]) + kShortFlagsAt);
-  return flags + source * kShortFlagsOfSource + part;
+constexpr uint64_t* short_flag(const Board& board, int rank, int source, int part) {
+  return &cell_of(board, rank, kPairChannel, source)->short_flags[part];
 }
 
 }  // namespace braid::nvlink
