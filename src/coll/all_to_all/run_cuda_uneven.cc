@@ -1,6 +1,7 @@
-// all_to_all with counts per peer on the device: blocks by copy engines over NVLink, the ends of
-// long ones through the host ring. How ranks that know different things go through it together:
-// coll/device/pair_rounds.h.
+// all_to_all with counts per peer on the device: short blocks by one kernel, long ones by copy
+// engines over NVLink and their ends through the host ring. A pair's blocks, there and back, go the
+// same way, which both its ranks know. How ranks that know different things get through a call
+// together: coll/device/pair_rounds.h.
 //
 // The share of the host link is that of an even call whose blocks are as long. It is looked up for
 // every block, and not counted: the balancer counts calls that all ranks make alike.
@@ -28,6 +29,7 @@ class UnevenExchange {
       const auto index = static_cast<size_t>(peer);
       const bool is_own = peer == device.rank();
       if (is_own && !is_own_alike()) continue;  // nobody agrees with us
+      has_long_ = has_long_ || !is_short(index);
       if (is_short(index))
         add_short(peer);
       else if (!is_own)
@@ -38,7 +40,7 @@ class UnevenExchange {
 
   Status run(Call& call, sys::Stream stream) {
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
-      if (is_all_short()) return device_.exchange_short(stream, kPairsFirstChannel, short_);
+      if (!has_long_) return device_.exchange_short(stream, kPairsFirstChannel, short_);
       BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
       BRAID_RETURN_IF_ERROR(device_.exchange_short(copies, kPairsFirstChannel, short_));
       BRAID_RETURN_IF_ERROR(copy_own(copies));
@@ -52,7 +54,6 @@ class UnevenExchange {
  private:
   size_t own() const { return static_cast<size_t>(device_.rank()); }
   bool is_own_alike() const { return out_.bytes[own()] == in_.bytes[own()]; }
-  bool is_all_short() const { return short_.num_blocks == device_.size(); }
   /// Of a pair, whichever of its ranks asks. A kernel's stores cannot be held to a rate.
   bool is_short(size_t peer) const {
     return device_.link_cap_gbps() <= 0 &&
@@ -62,6 +63,7 @@ class UnevenExchange {
   void add_short(int peer) {
     const auto i = static_cast<size_t>(peer);
     const int rank = device_.rank();
+    if (out_.bytes[i] == 0 && in_.bytes[i] == 0) return;
     short_.block[short_.num_blocks++] = {sys::pointer_to<std::byte>(out_.at[i]),
                                          sys::pointer_to<std::byte>(pair_slot(device_, peer, rank)),
                                          sys::pointer_to<std::byte>(pair_slot(device_, rank, peer)),
@@ -120,6 +122,7 @@ class UnevenExchange {
   const Blocks& in_;
   Lengths out_host_{}, in_host_{};
   nvlink::ShortBlocks short_{};
+  bool has_long_ = false;
   PairExchange e_;
 };
 
