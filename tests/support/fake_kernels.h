@@ -15,11 +15,13 @@
 #include <cstring>
 #include <span>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/clock.h"
 #include "sys/cuda/fake.h"
 #include "transport/nvlink/barrier.h"
+#include "transport/nvlink/short_blocks.h"
 #include "transport/pcie/host_ring.h"
 
 namespace braid::test {
@@ -98,7 +100,7 @@ void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
   const int rank = team.facts().rank, size = team.facts().size;
   const uint64_t number = board.numbers[channel] + 1;
   const auto cell_of = [&](int owner, int source) {
-    return board.cells[owner] + channel * nvlink::kMostRanks + source;
+    return nvlink::cell_of(board, owner, channel, source);
   };
   std::vector<std::pair<int, FakeWait>> waits;
   for (int peer = 0; peer < size; ++peer) {
@@ -144,7 +146,7 @@ inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, ui
   if (team.has_failed()) return;
   const int rank = team.facts().rank;
   const auto cell_of = [&](int owner, int source) {
-    return board.cells[owner] + nvlink::kPairChannel * nvlink::kMostRanks + source;
+    return nvlink::cell_of(board, owner, nvlink::kPairChannel, source);
   };
   std::vector<FakeWait> waits;
   for (int peer = 0; peer < team.facts().size; ++peer) {
@@ -156,6 +158,42 @@ inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, ui
   while (!waits.empty()) {
     std::erase_if(waits,
                   [&](FakeWait& wait) { return wait.look(team) != FakeWait::Outcome::kPending; });
+    std::this_thread::yield();
+  }
+}
+
+/// short_blocks.cu: all of its blocks store, then each waits and copies.
+inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, int channel,
+                              const nvlink::ShortBlocks& blocks) {
+  if (team.has_failed()) return;
+  const int rank = team.facts().rank, num_parts = blocks.num_parts;
+  const uint64_t number = board.numbers[channel];
+  const auto copy_part = [&](std::byte* to, const std::byte* from, uint64_t bytes, int part) {
+    const uint64_t begin = nvlink::short_part_begin(bytes, part, num_parts);
+    const uint64_t end = nvlink::short_part_begin(bytes, part + 1, num_parts);
+    if (end > begin) std::memcpy(to + begin, from + begin, end - begin);
+  };
+  std::vector<std::tuple<const nvlink::ShortBlock*, int, FakeWait>> waits;
+  for (int b = 0; b < blocks.num_blocks * num_parts; ++b) {
+    const nvlink::ShortBlock& block = blocks.block[b / num_parts];
+    const int part = b % num_parts;
+    const bool is_own = block.peer == rank;
+    copy_part(is_own ? block.in : block.theirs, block.out, block.out_bytes, part);
+    if (is_own) continue;
+    std::atomic_ref(*nvlink::short_flag(board, block.peer, rank, part))
+        .store(number, std::memory_order_release);
+    waits.emplace_back(&block, part,
+                       FakeWait(nvlink::Wait::kChunk, block.peer,
+                                nvlink::short_flag(board, rank, block.peer, part), number, b));
+  }
+  while (!waits.empty()) {
+    std::erase_if(waits, [&](auto& entry) {
+      auto& [block, part, wait] = entry;
+      const FakeWait::Outcome outcome = wait.look(team);
+      if (outcome == FakeWait::Outcome::kArrived)
+        copy_part(block->in, block->ours, block->in_bytes, part);
+      return outcome != FakeWait::Outcome::kPending;
+    });
     std::this_thread::yield();
   }
 }
@@ -268,7 +306,8 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
 }
 
-/// braid_barrier and what else is in barrier.cu, braid_hold and braid_host_ring.
+/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold and
+/// braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
@@ -284,6 +323,11 @@ inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_meet_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_meet_pairs(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
                     argument<uint32_t>(args, 2));
+    return Status();
+  });
+  cuda.define_kernel("braid_short_blocks", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_short_blocks(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
+                      argument<int32_t>(args, 2), argument<nvlink::ShortBlocks>(args, 3));
     return Status();
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {

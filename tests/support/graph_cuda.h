@@ -141,6 +141,9 @@ class GraphCuda : public sys::FakeCuda {
     else if (name == "braid_barrier_of_pairs")
       sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
                sizeof(nvlink::PairMeeting)};
+    else if (name == "braid_short_blocks")
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
+               sizeof(nvlink::ShortBlocks)};
     else if (name == "braid_meet_pairs")
       sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(uint32_t)};
     else if (name == "braid_host_ring")

@@ -5,7 +5,7 @@
 //   on a stream        from one piece of work to the next
 //   by an event        from the stream that recorded to the stream that waits
 //   by braid_barrier   from every rank that tells to every rank that hears
-//   by braid_meet_pairs  between the ranks of every pair
+//   by braid_meet_pairs and braid_short_blocks  between the ranks of every pair
 //
 // Two pieces of work that touch a byte, one of them writing it, must be ordered so; else the test
 // fails. So must be all work of a call and the caller's stream: expect_joined().
@@ -85,6 +85,7 @@ class OrderedCuda : public sys::FakeCuda {
       tick(stream.handle);
       if (name.starts_with("braid_barrier")) tell(stream.handle, arguments);
       if (name == "braid_meet_pairs") tell_pairs(stream.handle, arguments);
+      if (name == "braid_short_blocks") send_short(stream.handle, arguments);
       if (name == "braid_host_ring") touch_flows(stream.handle, arguments);
       if (name.starts_with("braid_reduce_")) touch_sum(stream.handle, name, arguments);
     }
@@ -94,6 +95,7 @@ class OrderedCuda : public sys::FakeCuda {
     if (name.starts_with("braid_barrier"))
       hear_others(stream.handle, number, heard_by(name, arguments), arguments);
     if (name == "braid_meet_pairs") hear_pairs(stream.handle, arguments);
+    if (name == "braid_short_blocks") take_short(stream.handle, arguments);
     return {};
   }
 
@@ -187,12 +189,42 @@ class OrderedCuda : public sys::FakeCuda {
               [&](int rank, int peer, uint64_t met) { hear(stream, told_to_[{peer, rank, met}]); });
   }
 
+  // A pair's exchange is known by the barrier that opened its call.
+  template <typename Visit>
+  static void for_short(std::span<void*> arguments, Visit&& visit) {
+    const auto team = argument<nvlink::Team>(arguments, 0);
+    const auto blocks = argument<nvlink::ShortBlocks>(arguments, 3);
+    const uint64_t number =
+        argument<nvlink::Board>(arguments, 1).numbers[argument<int32_t>(arguments, 2)];
+    for (int b = 0; b < blocks.num_blocks; ++b) visit(team.rank, blocks.block[b], number);
+  }
+  void send_short(void* stream, std::span<void*> arguments) {
+    for_short(arguments, [&](int rank, const nvlink::ShortBlock& block, uint64_t number) {
+      touch(stream, address_of(block.out), block.out_bytes, false, "a short block's source");
+      std::byte* const to = block.peer == rank ? block.in : block.theirs;
+      touch(stream, address_of(to), block.out_bytes, true, "a short block in the scratch");
+      told_short_[{rank, block.peer, number}] = clocks_[stream];
+    });
+  }
+  void take_short(void* stream, std::span<void*> arguments) {
+    for_short(arguments, [&](int rank, const nvlink::ShortBlock& block, uint64_t number) {
+      if (block.peer == rank) return;
+      hear(stream, told_short_[{block.peer, rank, number}]);
+      touch(stream, address_of(block.ours), block.in_bytes, false, "a short block that came");
+      touch(stream, address_of(block.in), block.in_bytes, true, "a short block's place");
+    });
+  }
+  static sys::DevicePtr address_of(const std::byte* memory) {
+    return reinterpret_cast<sys::DevicePtr>(memory);
+  }
+
   std::mutex mutex_;
-  std::map<void*, Clock> clocks_;                             // [stream]
-  std::map<void*, Clock> recorded_;                           // [event]
-  std::map<std::tuple<int32_t, uint64_t, int>, Clock> told_;  // [channel, number, rank]
-  std::map<std::tuple<int, int, uint64_t>, Clock> told_to_;   // [teller, hearer, meeting]
-  std::map<void*, std::string> names_;                        // of kernels
+  std::map<void*, Clock> clocks_;                               // [stream]
+  std::map<void*, Clock> recorded_;                             // [event]
+  std::map<std::tuple<int32_t, uint64_t, int>, Clock> told_;    // [channel, number, rank]
+  std::map<std::tuple<int, int, uint64_t>, Clock> told_to_;     // [teller, hearer, meeting]
+  std::map<std::tuple<int, int, uint64_t>, Clock> told_short_;  // [teller, hearer, barrier]
+  std::map<void*, std::string> names_;                          // of kernels
   std::map<std::thread::id, std::set<void*>> streams_of_;
   std::vector<Access> accesses_;
 };

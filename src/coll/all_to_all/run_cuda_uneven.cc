@@ -1,9 +1,11 @@
-// all_to_all with counts per peer on the device: blocks by copy engines over NVLink, the ends of
-// long ones through the host ring. How ranks that know different things go through it together:
-// coll/device/pair_rounds.h.
+// all_to_all with counts per peer on the device: short blocks by one kernel, long ones by copy
+// engines over NVLink and their ends through the host ring. A pair's blocks, there and back, go the
+// same way, which both its ranks know. How ranks that know different things get through a call
+// together: coll/device/pair_rounds.h.
 //
 // The share of the host link is that of an even call whose blocks are as long. It is looked up for
 // every block, and not counted: the balancer counts calls that all ranks make alike.
+#include <algorithm>
 #include <utility>
 
 #include "coll/all_to_all/steps.h"
@@ -21,16 +23,26 @@ class UnevenExchange {
  public:
   UnevenExchange(comm::Device& device, const Blocks& out, const Blocks& in, Dtype dtype)
       : device_(device), out_(out), in_(in) {
-    for (int step = 1; step < device.size(); ++step) {
+    short_.num_parts = nvlink::short_parts(device.size());
+    for (int step = 1; step <= device.size(); ++step) {
       const int peer = (device.rank() + step) % device.size();
-      cut(static_cast<size_t>(peer));
-      e_.meaning.signature[peer] = signature_of(meaning_with(peer, dtype));
+      const auto index = static_cast<size_t>(peer);
+      const bool is_own = peer == device.rank();
+      if (is_own && !is_own_alike()) continue;  // nobody agrees with us
+      has_long_ = has_long_ || !is_short(index);
+      if (is_short(index))
+        add_short(peer);
+      else if (!is_own)
+        cut(index);
+      if (!is_own) e_.meaning.signature[peer] = signature_of(meaning_with(peer, dtype));
     }
   }
 
   Status run(Call& call, sys::Stream stream) {
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
+      if (!has_long_) return device_.exchange_short(stream, kPairsFirstChannel, short_);
       BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
+      BRAID_RETURN_IF_ERROR(device_.exchange_short(copies, kPairsFirstChannel, short_));
       BRAID_RETURN_IF_ERROR(copy_own(copies));
       const pcie::Flows flows = host_flows();
       if (flows.num_flows == 0) return {};
@@ -42,6 +54,24 @@ class UnevenExchange {
  private:
   size_t own() const { return static_cast<size_t>(device_.rank()); }
   bool is_own_alike() const { return out_.bytes[own()] == in_.bytes[own()]; }
+  /// Of a pair, whichever of its ranks asks. A kernel's stores cannot be held to a rate.
+  bool is_short(size_t peer) const {
+    return device_.link_cap_gbps() <= 0 &&
+           std::max(out_.bytes[peer], in_.bytes[peer]) <= nvlink::short_bytes(device_.size());
+  }
+
+  void add_short(int peer) {
+    const auto i = static_cast<size_t>(peer);
+    const int rank = device_.rank();
+    if (out_.bytes[i] == 0 && in_.bytes[i] == 0) return;
+    short_.block[short_.num_blocks++] = {sys::pointer_to<std::byte>(out_.at[i]),
+                                         sys::pointer_to<std::byte>(pair_slot(device_, peer, rank)),
+                                         sys::pointer_to<std::byte>(pair_slot(device_, rank, peer)),
+                                         sys::pointer_to<std::byte>(in_.at[i]),
+                                         out_.bytes[i],
+                                         in_.bytes[i],
+                                         peer};
+  }
 
   void cut(size_t peer) {
     out_host_[peer] = host_part(device_, plan::Op::kAllToAll, out_.bytes[peer]);
@@ -67,7 +97,7 @@ class UnevenExchange {
   }
 
   Status copy_own(sys::Stream stream) {
-    if (!is_own_alike()) return {};
+    if (!is_own_alike() || is_short(own())) return {};
     return device_.copy(stream, in_.at[own()], out_.at[own()], in_.bytes[own()]);
   }
 
@@ -91,6 +121,8 @@ class UnevenExchange {
   const Blocks& out_;
   const Blocks& in_;
   Lengths out_host_{}, in_host_{};
+  nvlink::ShortBlocks short_{};
+  bool has_long_ = false;
   PairExchange e_;
 };
 

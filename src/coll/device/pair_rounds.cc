@@ -8,7 +8,6 @@ namespace braid::coll::device {
 
 namespace {
 
-constexpr int kFirstChannel = 0;  // of every other call's first barrier too: they must not miss it
 constexpr uint64_t kPairUnit = 4096;
 constexpr uint64_t kMostPairPiece = 16 << 20;
 constexpr uint64_t kMostPairSlots = 8;  // a round's marks are three: 24
@@ -105,9 +104,13 @@ class PairRounds {
 
 }  // namespace
 
+sys::DevicePtr pair_slot(const comm::Device& device, int rank, int source) {
+  return device.scratch().at(rank) + static_cast<uint64_t>(source) * pair_piece_bytes(device);
+}
+
 Status run_pair_rounds(comm::Device& device, sys::Stream stream, const PairExchange& exchange,
                        const std::function<Status()>& started) {
-  BRAID_RETURN_IF_ERROR(device.barrier_of_pairs(stream, kFirstChannel, exchange.meaning));
+  BRAID_RETURN_IF_ERROR(device.barrier_of_pairs(stream, kPairsFirstChannel, exchange.meaning));
   BRAID_RETURN_IF_ERROR(started());
   return PairRounds(device, stream, exchange).run();
 }

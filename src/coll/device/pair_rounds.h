@@ -36,6 +36,12 @@ struct PairExchange {
   nvlink::PairMeeting meaning{};    // equal on both ranks of a pair that mean the same
 };
 
+/// The channel of the first barrier: of every other call's too, so that none of them misses it.
+inline constexpr int kPairsFirstChannel = 0;
+
+/// Where `source`'s first piece lands in the scratch of `rank`: a place that a pair has for itself.
+sys::DevicePtr pair_slot(const comm::Device& device, int rank, int source);
+
 /// Enqueues the exchange between `stream`'s past and its future. `started` is called once, after
 /// the first barrier.
 Status run_pair_rounds(comm::Device& device, sys::Stream stream, const PairExchange& exchange,

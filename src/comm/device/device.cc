@@ -74,6 +74,8 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(barrier_of_pairs_kernel_,
                          kernel(kernels::barrier_fatbin(), "braid_barrier_of_pairs"));
   BRAID_ASSIGN_OR_RETURN(pairs_kernel_, kernel(kernels::barrier_fatbin(), "braid_meet_pairs"));
+  BRAID_ASSIGN_OR_RETURN(short_kernel_,
+                         kernel(kernels::short_blocks_fatbin(), "braid_short_blocks"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(read_link_cap());
   BRAID_RETURN_IF_ERROR(make_page());
@@ -361,6 +363,13 @@ Status Device::barrier_of_pairs(sys::Stream stream, int channel,
 
 Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
   return sys::launch(cuda_, pairs_kernel_, {1, 32, 0}, stream, team_, board_, with);
+}
+
+Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
+  if (blocks.num_blocks == 0) return {};
+  const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
+  return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
+                     board_, static_cast<int32_t>(channel), blocks);
 }
 
 Status Device::step(sys::Stream stream, int channel, int teller) {

@@ -38,6 +38,7 @@
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
 #include "transport/nvlink/barrier.h"
+#include "transport/nvlink/short_blocks.h"
 #include "transport/nvlink/team.h"
 #include "transport/nvlink/window.h"
 #include "transport/pcie/host_ring.h"
@@ -155,6 +156,8 @@ class Device {
   /// This rank meets each of the ranks in `with`, a bit per rank, and no other: both ranks of a
   /// pair meet each other equally often.
   Status meet_pairs(sys::Stream stream, uint32_t with);
+  /// Short blocks to and from peers, after the barrier on `channel` that opened the call.
+  Status exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks);
   /// Half a barrier, on a channel that sees no whole ones: `teller` passes at once, the others when
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
@@ -262,6 +265,7 @@ class Device {
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
+  sys::Kernel short_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;

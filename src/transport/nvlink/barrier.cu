@@ -4,10 +4,6 @@
 namespace braid::nvlink {
 namespace {
 
-__device__ BoardCell* cell_of(const Board& board, int rank, int channel, int source) {
-  return board.cells[rank] + channel * kMostRanks + source;
-}
-
 /// All threads of the one warp alike.
 __device__ bool may_go_on(const Team& team) {
   __shared__ int ok;

@@ -34,9 +34,10 @@ inline constexpr int kNumChannels = 8;  // barriers that may be under way at onc
 
 struct BoardCell {
   uint64_t number;
-  uint64_t signature[2];  // of even and of odd numbers
-  uint64_t gap[13];       // 128 bytes a cell: peers never write to one line
+  uint64_t signature[2];     // of even and of odd numbers
+  uint64_t short_flags[13];  // short_blocks.h, on kPairChannel alone
 };
+static_assert(sizeof(BoardCell) == 128, "peers never write to one line");
 
 /// Whom this rank tells that it has come, and whom it waits for: one bit per rank, its own ignored.
 /// Signatures are compared with those that do both.
@@ -61,5 +62,10 @@ struct Board {
 /// Where pairs meet without the others; no barrier is there.
 inline constexpr int kPairChannel = kNumChannels;
 inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * (kNumChannels + 1) * kMostRanks;
+
+/// On `rank`'s board: what `source` writes.
+constexpr BoardCell* cell_of(const Board& board, int rank, int channel, int source) {
+  return board.cells[rank] + (static_cast<int64_t>(channel) * kMostRanks + source);
+}
 
 }  // namespace braid::nvlink

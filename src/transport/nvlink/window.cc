@@ -57,7 +57,7 @@ Result<Told> decode(const std::string& blob, int rank, const std::string& topic)
     return internal_error("{}: rank {} offers {} parts in {} bytes", topic, rank,
                           told.offer.num_parts, tail.size());
   told.bytes_of_parts.resize(told.offer.num_parts);
-  std::memcpy(told.bytes_of_parts.data(), tail.data(), tail.size());
+  if (!tail.empty()) std::memcpy(told.bytes_of_parts.data(), tail.data(), tail.size());
   return told;
 }
 

@@ -144,12 +144,19 @@ TEST_P(DeviceUneven, EveryByteIsRight) {
 
 // 16 MiB of scratch: pieces of 4 MiB with two ranks, 2.67 with three, 2 with four; two slots.
 constexpr uint64_t kMi = 1 << 20;
+constexpr uint64_t kShort = nvlink::short_bytes(3);  // elements of a byte
 INSTANTIATE_TEST_SUITE_P(
     Tables, DeviceUneven,
     testing::Values(
         UnevenCase{"alone", {{1000}}, Dtype::kFloat32}, UnevenCase{"nothing", {{0, 0}, {0, 0}}},
         UnevenCase{"one way", {{0, 5}, {0, 0}}},
         UnevenCase{"odd", {{3, 1001, 0}, {17, 0, 40'003}, {1, 5, 7}}, Dtype::kFloat64, 0, 1},
+        UnevenCase{
+            "about the longest short block",
+            {{kShort, kShort, kShort + 1}, {0, kShort + 1, kShort}, {5, kShort - 1, kShort + 1}},
+            Dtype::kUint8,
+            0,
+            1},
         UnevenCase{"nobody but two", {{0, 0, 9 * kMi}, {0, 0, 0}, {5, 0, 0}}},
         UnevenCase{"one rank to all",
                    {{9, 11 * kMi, 1, 5 * kMi + 3}, {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}},

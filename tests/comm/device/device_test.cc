@@ -384,7 +384,7 @@ TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Making, DeviceFaults,
-                         testing::Values(Fault{"use_device", 2}, Fault{"load_module", 2},
+                         testing::Values(Fault{"use_device", 2}, Fault{"load_module", 3},
                                          Fault{"kernel", 5}, Fault{"alloc", 50},
                                          Fault{"register_host", 50}, Fault{"fill", 8},
                                          Fault{"synchronize", 2}, Fault{"pointer_facts", 2},

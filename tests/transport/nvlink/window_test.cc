@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "support/processes.h"
 #include "support/segmented_memory.h"
 #include "support/thread_group.h"
 #include "sys/cuda/fake.h"
@@ -104,6 +105,36 @@ TEST(WindowOfSegments, StandsBesideOneOfAnAllocation) {
     EXPECT_EQ(window.value().is_mapped_memory(), group.rank() == 0);
     expect_shared(group, all, cuda, window.value(), sys::pointer_to<std::byte>(memory));
   });
+}
+
+/// One rank of the next test, in a process of its own with its own driver.
+TEST(WindowOfSegments, DISABLED_Rank) {
+  const test::SpawnedRank me;
+  const int other = 1 - me.rank;
+  const auto value = [](int rank) { return static_cast<uint8_t>(10 + rank); };
+  sys::FakeCuda cuda(2);
+  ASSERT_TRUE(cuda.use_device(me.rank).ok());
+  test::FileGroup group(me.directory, me.rank, 2);
+  const SegmentedMemory memory(cuda, me.rank, {1, 2});
+  auto window = share(group, cuda, memory.get() + 64, 2 * kUnit);
+  ASSERT_TRUE(window.ok()) << window.status().to_string();
+  EXPECT_TRUE(cuda.fill(window.value().at(other) + kUnit - 64 - 5, value(me.rank), 10, {}).ok());
+  EXPECT_TRUE(group.barrier("written", Deadline::after_ns(10'000'000'000)).ok());
+  for (uint64_t i = 0; i < 12; ++i) {
+    const bool is_written = i > 0 && i < 11;
+    EXPECT_EQ(memory.data()[kUnit - 6 + i], std::byte{is_written ? value(other) : uint8_t{0}});
+  }
+  EXPECT_TRUE(group.barrier("read", Deadline::after_ns(10'000'000'000)).ok());
+}
+
+TEST(WindowOfSegments, CrossesProcesses) {
+  const test::ScratchDirectory directory;
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.push_back(
+        test::spawn_rank("WindowOfSegments.DISABLED_Rank", "window", directory.path(), rank));
+  for (const pid_t rank : ranks)
+    EXPECT_EQ(test::join_rank(rank, Deadline::after_ns(30'000'000'000)), 0);
 }
 
 // More allocations than go into one letter.
