@@ -29,8 +29,10 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus())
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
+      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
+    }
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);
