@@ -9,9 +9,10 @@
 
 namespace braid::plan {
 
-/// Parts of kWhole of a message that the NIC may carry beside a host path that carries `pcie_parts`,
-/// so that neither the NIC nor the x16 is busy for longer than `links` (fabric::gpu_links) take for
-/// the message together. Without facts about a NIC: all that the host path leaves.
+/// Parts of kWhole of a message that the NIC may carry beside a host path that carries
+/// `pcie_parts`, so that neither the NIC nor the x16 is busy for longer than `links`
+/// (fabric::gpu_links) take for the message together. Without facts about a NIC: all that the host
+/// path leaves.
 uint32_t rdma_room(const Request& request, std::span<const fabric::Link> links,
                    uint32_t pcie_parts);
 

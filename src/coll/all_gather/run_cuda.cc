@@ -42,8 +42,8 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
     BRAID_RETURN_IF_ERROR(device.copy(copies, own, send, block));
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-    BRAID_RETURN_IF_ERROR(device.send_over_host(
-        ring, all_to_everyone(device, send + nvlink, host_places, cut.pcie)));
+    BRAID_RETURN_IF_ERROR(
+        device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, cut.pcie)));
     if (cut.rdma == 0) return {};
     BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
     return device.send_over_rdma(

@@ -172,8 +172,8 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
                                                      : device.scratch_bytes() / kUnit * kUnit;
   BRAID_ASSIGN_OR_RETURN(const Cut cut,
                          counted_cut(device, plan::Op::kBroadcast, std::min(segment, bytes)));
-  const Meaning meaning{plan::Op::kBroadcast, dtype,    RedOp::kSum, count, root, false,
-                        cut.pcie,             cut.rdma};
+  const Meaning meaning{
+      plan::Op::kBroadcast, dtype, RedOp::kSum, count, root, false, cut.pcie, cut.rdma};
   Broadcast run(device, stream, root, landing, signature_of(meaning, landing));
   for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += segment)
     BRAID_RETURN_IF_ERROR(run.run_segment(buf, begin, std::min(segment, bytes - begin)));

@@ -146,8 +146,9 @@ std::string to_json(const Explanation& e) {
                      R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
                      R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
-                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share - e.rdma_share, e.host_share,
-                     e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words), e.is_balanced, e.tuned_share, e.windows, e.moves);
+                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share - e.rdma_share,
+                     e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
+                     e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

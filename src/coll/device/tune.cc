@@ -67,8 +67,7 @@ class Tuner {
     const bool is_worth = best.median_us() < without_us * (1 - kLeastGain);
     rdma.set_share(op, is_worth ? best.share : 0);
     log::info("coll", "gpu {}: {}: {:.1f} us without the NIC, {:.1f} us with {} % through it",
-              device_.ordinal(), plan::op_name(op), without_us, best.median_us(),
-              100 * best.share);
+              device_.ordinal(), plan::op_name(op), without_us, best.median_us(), 100 * best.share);
     return {};
   }
 

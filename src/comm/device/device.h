@@ -65,9 +65,9 @@ struct AreaSizes {
 class Device {
  public:
   /// Collective; `ordinal` is this process's GPU for the comm; `nics` null: the real libfabric, if
-  /// a NIC is to be used. Errors: unavailable (no driver, no kernels in this build, GPUs that cannot
-  /// reach each other, ranks on several hosts, no NIC where one must be), exhausted, driver; every
-  /// rank gets the same verdict.
+  /// a NIC is to be used. Errors: unavailable (no driver, no kernels in this build, GPUs that
+  /// cannot reach each other, ranks on several hosts, no NIC where one must be), exhausted, driver;
+  /// every rank gets the same verdict.
   static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal,
                                                 const AreaSizes& areas,
                                                 sys::FabricLibrary* nics = nullptr);

@@ -107,9 +107,10 @@ bool reaches_gpus(sys::FabricLibrary& library, const NicChoice& nic) {
 
 std::string how_in_words(const NicChoice& nic, bool reaches) {
   if (!nic.is_real) return fmt::format("pinned bounce: {} is no NIC", nic.name);
-  return reaches ? fmt::format("pinned bounce: NIC {} could reach GPU memory, which is not used yet",
-                               nic.name)
-                 : fmt::format("pinned bounce: NIC {} cannot reach GPU memory", nic.name);
+  return reaches
+             ? fmt::format("pinned bounce: NIC {} could reach GPU memory, which is not used yet",
+                           nic.name)
+             : fmt::format("pinned bounce: NIC {} cannot reach GPU memory", nic.name);
 }
 
 }  // namespace braid::comm

@@ -19,10 +19,10 @@ struct NicChoice {
 };
 
 /// By BRAID_GPU_RDMA: off; auto: on where every rank's node has a NIC that is up, sockets not
-/// counted; on: that, else BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS. A provider that was
-/// set is taken in any case. Of several NICs the nearest to the GPU at `gpu_pci` counts, and ranks of
-/// a node take those that are equally near in turn. Pure; whether it is on, all ranks find alike.
-/// Errors: invalid_argument when the option is not understood.
+/// counted; on: that, else BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS. A provider that
+/// was set is taken in any case. Of several NICs the nearest to the GPU at `gpu_pci` counts, and
+/// ranks of a node take those that are equally near in turn. Pure; whether it is on, all ranks find
+/// alike. Errors: invalid_argument when the option is not understood.
 Result<NicChoice> choose_nic(const Config& config, const fabric::Fabric& fabric, int rank,
                              const std::string& gpu_pci);
 

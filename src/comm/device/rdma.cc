@@ -31,9 +31,8 @@ Result<std::unique_ptr<Rdma>> Rdma::create(Comm::State& state, sys::Cuda& cuda,
                                            const RdmaSetup& setup, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(const double share, share_given(state.config));
   const auto gpu = cuda.device(setup.ordinal);  // without an address every NIC is as near
-  BRAID_ASSIGN_OR_RETURN(const NicChoice nic,
-                         choose_nic(state.config, state.fabric, state.rank(),
-                                    gpu.ok() ? gpu.value().pci_address : ""));
+  BRAID_ASSIGN_OR_RETURN(const NicChoice nic, choose_nic(state.config, state.fabric, state.rank(),
+                                                         gpu.ok() ? gpu.value().pci_address : ""));
   std::unique_ptr<Rdma> rdma(new Rdma(state.size()));
   rdma->words_ = "off: " + (state.size() == 1 ? "one rank" : nic.why_off);
   if (state.size() == 1 || !nic.why_off.empty()) return rdma;
@@ -66,8 +65,8 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
   words_ = how_in_words(nic, reaches_gpus(*library.value(), nic));
   ring_.slot_bytes = setup.slot_bytes;
   ring_.num_slots = setup.num_slots;
-  unit_bytes_ = std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes),
-                         kBlockUnit);
+  unit_bytes_ =
+      std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes), kBlockUnit);
   const Status pinned = pin(cuda, *mirrors);
   proxy_ = std::make_unique<Proxy>(std::move(mirrors));
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
@@ -116,8 +115,7 @@ uint64_t Rdma::part(plan::Op op, uint64_t block_bytes, uint32_t pcie_parts) cons
   const uint32_t wanted = parts_[static_cast<size_t>(op)];
   if (!is_on() || wanted == 0) return 0;
   const uint64_t blocks = op == plan::Op::kBroadcast ? 1 : static_cast<uint64_t>(num_ranks_);
-  const uint32_t room =
-      plan::rdma_room({op, blocks * block_bytes, num_ranks_}, links_, pcie_parts);
+  const uint32_t room = plan::rdma_room({op, blocks * block_bytes, num_ranks_}, links_, pcie_parts);
   const auto bytes = static_cast<uint64_t>(static_cast<double>(block_bytes) *
                                            std::min(wanted, room) / plan::kWhole);
   return bytes / unit_bytes_ * unit_bytes_;

@@ -51,8 +51,8 @@ class Rdma {
   /// What the kernel is given. Only when it is on.
   const pcie::HostRing& ring() const { return ring_; }
 
-  /// Operations of which the NIC can carry a part. Sums are none: their operands would cross the x16
-  /// twice as often as those of the host ring, which gain nothing there either.
+  /// Operations of which the NIC can carry a part. Sums are none: their operands would cross the
+  /// x16 twice as often as those of the host ring, which gain nothing there either.
   static bool can_carry(plan::Op op);
   /// Part of a block (of the buffer, for broadcast) that the NIC is to carry: an option's, or what
   /// tuning found.

@@ -113,8 +113,7 @@ uint64_t Mirrors::slot_offset(int key, int lane, uint64_t number) const {
 }
 
 Mirrors::Op* Mirrors::take_op() {
-  if (free_ops_.empty())
-    return ops_.size() < kMostMirrorOps ? &ops_.emplace_back() : nullptr;
+  if (free_ops_.empty()) return ops_.size() < kMostMirrorOps ? &ops_.emplace_back() : nullptr;
   Op* op = free_ops_.back();
   free_ops_.pop_back();
   return op;

@@ -110,7 +110,7 @@ class Mirrors {
   struct Peer {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
     uint64_t fabric_peer = 0;
-    RemoteRing door;  // its mirror of ours
+    RemoteRing door;                         // its mirror of ours
     Sent sent[2][pcie::kMostLanes];          // [everyone][lane]
     Received received[2][pcie::kMostLanes];  // the same
     bool is_greeting_due = true;

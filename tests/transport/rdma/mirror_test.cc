@@ -144,8 +144,7 @@ std::vector<Status> connect_verdicts(sys::FakeFabric& fabric,
   std::vector<Status> verdicts(options.size());
   test::run_thread_ranks(static_cast<int>(options.size()), [&](group::Group& group) {
     const auto i = static_cast<size_t>(group.rank());
-    verdicts[i] =
-        connect_mirrors(&fabric, group, options[i], Deadline::after_ns(10_s)).status();
+    verdicts[i] = connect_mirrors(&fabric, group, options[i], Deadline::after_ns(10_s)).status();
   });
   return verdicts;
 }
@@ -172,8 +171,8 @@ TEST(MirrorConnecting, ALibraryThatOneRankLacksIsToldToAll) {
     const Result<sys::FabricLibrary*> library =
         group.rank() == 0 ? Result<sys::FabricLibrary*>(&fabric)
                           : Result<sys::FabricLibrary*>(unavailable("there is no libfabric"));
-    const auto made = connect_mirrors(library, group, mirror_options(group.rank()),
-                                      Deadline::after_ns(10_s));
+    const auto made =
+        connect_mirrors(library, group, mirror_options(group.rank()), Deadline::after_ns(10_s));
     EXPECT_EQ(made.status().code(), Code::kUnavailable);
     EXPECT_NE(made.status().message().find("no libfabric"), std::string::npos);
   });
