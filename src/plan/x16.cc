@@ -16,6 +16,12 @@ const LinkCost* cost_of(fabric::LinkKind kind, std::span<const fabric::Link> lin
   return nullptr;
 }
 
+// Request bytes per ns. The root of a broadcast sends everything to every reader: nobody forwards.
+double nic_algbw_gbps(const Request& request, const LinkCost& nic) {
+  return request.op == Op::kBroadcast ? nic.algbw_gbps / std::max(1, request.num_ranks - 1)
+                                      : nic.algbw_gbps;
+}
+
 }  // namespace
 
 uint32_t rdma_room(const Request& request, std::span<const fabric::Link> links,
@@ -30,8 +36,9 @@ uint32_t rdma_room(const Request& request, std::span<const fabric::Link> links,
   double free_ns = call_ns;  // of the x16, in which it could carry at its full rate
   const bool is_shared = pcie != nullptr && pcie->resource >= 0 && pcie->resource == nic->resource;
   if (is_shared) free_ns -= bytes * pcie_parts / kWhole / pcie->algbw_gbps * pcie->load;
-  const double by_nic = nic->algbw_gbps * (call_ns - nic->latency_ns);
-  const double by_x16 = is_shared ? nic->algbw_gbps / nic->load * free_ns : by_nic;
+  const double algbw_gbps = nic_algbw_gbps(request, *nic);
+  const double by_nic = algbw_gbps * (call_ns - nic->latency_ns);
+  const double by_x16 = is_shared ? algbw_gbps / nic->load * free_ns : by_nic;
   const double room = std::min(by_nic, by_x16) / bytes * kWhole;
   return static_cast<uint32_t>(std::clamp(std::floor(room), 0.0, static_cast<double>(left)));
 }

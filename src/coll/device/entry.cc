@@ -33,6 +33,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
       BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
       BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
     }
+    made->rdma().settle();
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);

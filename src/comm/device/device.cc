@@ -423,7 +423,16 @@ Status Device::look_for_trouble() {
   const auto code = std::atomic_ref(page_->trouble.code).load(std::memory_order_acquire);
   if (code == 2) return in_words(page_->trouble);
   if (state_.group->broken()) return state_.group->fate();
-  return rdma_->status();
+  return rdma_trouble();
+}
+
+// A dead process breaks its connections before the group tells of it, which is the better reason.
+Status Device::rdma_trouble() {
+  constexpr int64_t kNewsFirstNs = 100'000'000;
+  const Status found = rdma_->status();
+  if (found.ok()) return {};
+  if (rdma_failed_ns_ == 0) rdma_failed_ns_ = now_ns();
+  return now_ns() - rdma_failed_ns_ >= kNewsFirstNs ? found : Status();
 }
 
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.

@@ -232,6 +232,7 @@ class Device {
   Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
   Status look_for_trouble();
+  Status rdma_trouble();
 
   Comm::State& state_;
   sys::Cuda& cuda_;
@@ -272,6 +273,7 @@ class Device {
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;
+  int64_t rdma_failed_ns_ = 0;  // the watch's
   std::atomic<bool> must_stop_{false};
   std::thread watch_;  // last: it uses all of the above
 };

@@ -16,6 +16,11 @@ using transport::rdma::Mirrors;
 namespace {
 
 constexpr uint64_t kBlockUnit = 256;  // parts of a block begin at multiples of it (coll/device)
+// A NIC that was found, not asked for, may be one that reaches no other (another subnet, storage):
+// nobody is to wait long for that.
+constexpr int64_t kFoundGreetingNs = 2'000'000'000;
+
+bool is_wanted(const Config& config) { return config.text("BRAID_GPU_RDMA") == "on"; }
 
 /// The option's share, or none.
 Result<double> share_given(const Config& config) {
@@ -40,8 +45,9 @@ Result<std::unique_ptr<Rdma>> Rdma::create(Comm::State& state, sys::Cuda& cuda,
   const Status started = rdma->start(state, cuda, nic, setup, deadline);
   if (!started.ok()) {
     rdma->stop();
-    const bool must_be = state.config.text("BRAID_GPU_RDMA") == "on";
-    if (must_be || started.code() == Code::kTimeout || state.group->broken())
+    // All ranks got the same verdict, unless the ranks could not even tell each other.
+    const bool must_be = is_wanted(state.config);
+    if (must_be || deadline.passed() || state.group->broken())
       return started.with_context("BRAID_GPU_RDMA");
     log::info("comm", "gpu {}: rdma is off: {}", setup.ordinal, started.message());
     rdma->words_ = "off: " + started.message();
@@ -60,7 +66,8 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
       std::unique_ptr<Mirrors> mirrors,
       transport::rdma::connect_mirrors(
           library, *state.group,
-          {nic.provider, nic.address, setup.slot_bytes, setup.num_slots, setup.num_lanes},
+          {nic.provider, nic.address, setup.slot_bytes, setup.num_slots, setup.num_lanes,
+           is_wanted(state.config) ? INT64_MAX : kFoundGreetingNs},
           deadline));
   words_ = how_in_words(nic, reaches_gpus(*library.value(), nic));
   ring_.slot_bytes = setup.slot_bytes;
@@ -94,6 +101,14 @@ void Rdma::stop() {
   pinned_.clear();
   progress_.reset();
   proxy_.reset();
+}
+
+void Rdma::settle() {
+  const bool carries = std::any_of(parts_.begin(), parts_.end(),
+                                   [](const std::atomic<uint32_t>& parts) { return parts > 0; });
+  if (!is_on() || carries) return;
+  stop();
+  words_ = "off: neither tuning nor BRAID_GPU_RDMA_SHARE gave it a share";
 }
 
 Rdma::~Rdma() { stop(); }

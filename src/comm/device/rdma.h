@@ -43,6 +43,10 @@ class Rdma {
   Rdma(const Rdma&) = delete;
   Rdma& operator=(const Rdma&) = delete;
 
+  /// After tuning: a NIC that is to carry nothing is closed, with its thread and memory. Before
+  /// other threads look; in the context of the GPU.
+  void settle();
+
   bool is_on() const { return proxy_ != nullptr; }
   /// "off: no NIC (...)", "pinned bounce: NIC mlx5_0 cannot reach GPU memory".
   const std::string& words() const { return words_; }

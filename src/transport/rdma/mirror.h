@@ -59,7 +59,8 @@ struct MirrorOptions {
   std::string address;   // local, whose interface is used
   uint32_t slot_bytes = 0;
   uint32_t num_slots = 0;
-  int num_lanes = 1;  // of a flow: that are looked at
+  int num_lanes = 1;                // of a flow: that are looked at
+  int64_t greeting_ns = INT64_MAX;  // patience with peers that this NIC does not reach
 };
 
 class Mirrors {
@@ -110,6 +111,7 @@ class Mirrors {
   struct Peer {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
     uint64_t fabric_peer = 0;
+    std::string endpoint_name;
     RemoteRing door;                         // its mirror of ours
     Sent sent[2][pcie::kMostLanes];          // [everyone][lane]
     Received received[2][pcie::kMostLanes];  // the same

@@ -1,5 +1,6 @@
 // connect_mirrors: as connect_rdma (connect.cc): open, tell names and keys, greet, and after each
 // step all ranks compare notes.
+#include <algorithm>
 #include <cstring>
 
 #include "transport/rdma/agree.h"
@@ -76,7 +77,8 @@ Result<std::unique_ptr<Mirrors>> connect_mirrors(const Result<sys::FabricLibrary
   const Status met = meet_mirrors(*mirrors, self, blobs);
   BRAID_RETURN_IF_ERROR(agree(group, topic + " met", met, "", deadline).status());
   // Half of what is left, so that there is time to tell the others that it failed.
-  const Status greeted = mirrors->greet(Deadline::after_ns(deadline.left_ns() / 2));
+  const Status greeted =
+      mirrors->greet(Deadline::after_ns(std::min(deadline.left_ns() / 2, options.greeting_ns)));
   BRAID_RETURN_IF_ERROR(agree(group, topic + " greeted", greeted, "", deadline).status());
   return mirrors;
 }

@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "base/units.h"
@@ -264,6 +268,31 @@ TEST_F(RdmaFaultsOfGpus, NewsOfADeathEndTheWaits) {
       return;
     }
     (void)sender.gather(1);
+  });
+}
+
+// The proxies notice a dead process by its connections; what the group tells a little later is what
+// the user hears.
+TEST_F(RdmaFaultsOfGpus, NewsOfADeathComeBeforeBrokenConnections) {
+  sys::FakeFabric nics;
+  std::array<comm::Rdma*, 3> all{};
+  const auto is_whole = [&] {
+    return std::all_of(all.begin(), all.end(), [](comm::Rdma* r) { return r->status().ok(); });
+  };
+  run("20s", nics, "is gone", [&](GpuRank& rank, NicCaller& sender) {
+    all[static_cast<size_t>(rank.rank())] = &rank.device.rdma();
+    if (rank.rank() == 0) nics.inject("127.0.0.1", 20, sys::FakeFault::kReset);
+    sender.meet();
+    std::thread news;
+    if (rank.rank() == 2)
+      news = std::thread([&] {
+        const Deadline deadline = Deadline::after_ns(10_s);
+        while (is_whole() && !deadline.passed()) std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        rank.comm.state().group->report(peer_lost("rank 2 is gone"));
+      });
+    (void)sender.gather(1);
+    if (news.joinable()) news.join();
   });
 }
 

@@ -48,6 +48,27 @@ TEST(DeviceRdma, BouncesThroughHostMemoryAndSaysSo) {
   EXPECT_EQ(nics.num_refused(), 0U);
 }
 
+// A NIC without a share costs nothing: no thread, no memory.
+TEST(DeviceRdma, IsClosedWhenItIsToCarryNothing) {
+  for (const char* percent : {"0", "10"}) {
+    const auto cuda = make_gpus(2);
+    sys::FakeFabric nics;
+    test::run_gpus(
+        2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", percent}}),
+        [&](GpuRank& rank) {
+          const bool carries = std::string_view(percent) == "10";
+          rank.device.rdma().settle();
+          EXPECT_EQ(rank.device.rdma().is_on(), carries);
+          EXPECT_EQ(rank.device.rdma().words().starts_with("off: neither tuning"), !carries)
+              << rank.device.rdma().words();
+          EXPECT_EQ(rank.device.rdma().part(plan::Op::kAllGather, 4_MiB, 0) > 0, carries);
+          rank.all.arrive_and_wait();
+        },
+        &nics);
+    EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+  }
+}
+
 TEST(DeviceRdma, OneRankHasNoUseForIt) {
   const auto cuda = make_gpus(1);
   test::run_gpus(1, *cuda, {{"BRAID_GPU_RDMA", "on"}},
@@ -123,6 +144,20 @@ TEST(DeviceRdma, ANicIsUsedWithinWhatTheX16Carries) {
             EXPECT_LT(alone, 64_MiB) << "ninety percent were asked for";
             EXPECT_EQ(rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 2), 0U);
           });
+}
+
+// NICs that do not reach each other: found ones are left out soon, and cost nobody its comm.
+TEST(DeviceRdma, NicsThatDoNotReachEachOtherAreLeftOut) {
+  const auto cuda = make_gpus(2);
+  sys::FakeFabric nics({.busy_percent = 100});
+  const int64_t start_ns = now_ns();
+  make_on(testing::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", "auto"}}), nics, *cuda,
+          [&](Comm&, auto& made) {
+            ASSERT_TRUE(made.ok()) << made.status().to_string();
+            const std::string& words = made.value()->rdma().words();
+            EXPECT_NE(words.find("cannot be reached"), std::string::npos) << words;
+          });
+  EXPECT_LT(now_ns() - start_ns, 10_s);
 }
 
 TEST(DeviceRdma, ANicThatCannotBeOpenedIsLeftOutOrAnError) {

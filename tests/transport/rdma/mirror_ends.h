@@ -56,6 +56,7 @@ class MirrorEnd {
 
   Mirrors& mirrors() { return *mirrors_; }
   const nvlink::Trouble& trouble() const { return trouble_; }
+  void close() { mirrors_.reset(); }
 
   /// Enqueues transfer `call`: `bytes` to everyone, or to each peer its own.
   void begin(uint64_t call, uint64_t bytes, bool everyone) {
