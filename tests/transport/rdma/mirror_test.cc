@@ -73,8 +73,8 @@ TEST(Mirrors, CompletionsThatNeverComeStopNothing) {
   EXPECT_EQ(transfer(ends, 1, 20'000, true), "");
 }
 
-TEST(Mirrors, CountWhatWent) {
-  sys::FakeFabric fabric;
+TEST(Mirrors, CountWhatWentOnce) {
+  sys::FakeFabric fabric({.reorder_window = 6, .max_delay_polls = 60, .duplicate_percent = 60});
   MirrorEnds ends = make_ends(fabric, 3);
   // Two lanes of 10 slots each.
   EXPECT_EQ(transfer(ends, 1, 20 * 384, true), "");
