@@ -32,8 +32,11 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
                                                 area_sizes(state.config, state.size())));
     if (made->has_peer_in_process()) BRAID_RETURN_IF_ERROR(preload_kernels(*made));
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus())
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
       BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline, kTuneBlockBytes));
+      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
+    }
+    made->rdma().settle();
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);

@@ -16,4 +16,10 @@ inline constexpr uint64_t kTuneBlockBytes = 128 << 20;
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               uint64_t block_bytes = kTuneBlockBytes);
 
+/// The same for the NIC, after the host link: what it should carry beside both, for blocks (half
+/// the buffer, for broadcast) of `block_bytes`. Nothing where there is no NIC, or an option gave
+/// its share.
+Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
+                        uint64_t block_bytes = kTuneBlockBytes);
+
 }  // namespace braid::coll::device

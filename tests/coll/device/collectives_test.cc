@@ -32,11 +32,13 @@ struct Case {
   double host_share = 0;
   uint64_t offset_bytes = 0;  // of every buffer from an aligned address
   int odd_rank = -1;          // only this rank's are off by that; -1: all
+  int rdma_percent = 0;       // through sockets on loopback, where libfabric is there
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
   *os << c.size << " ranks, " << c.count << " " << dtype_name(c.dtype) << " " << redop_name(c.redop)
-      << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank;
+      << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank
+      << ", rdma " << c.rdma_percent << " %";
 }
 
 /// Bytes without a period; every rank and call reads them from a place of its own.
@@ -213,7 +215,12 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
-  const test::Options options = {{"BRAID_GPU_SAMPLE", "1"}, {"BRAID_BALANCE_WINDOW", "1"}};
+  if (c.rdma_percent > 0 && !sys::real_fabric().ok())
+    GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
+  const test::Options options = {{"BRAID_GPU_SAMPLE", "1"},
+                                 {"BRAID_BALANCE_WINDOW", "1"},
+                                 {"BRAID_GPU_RDMA", c.rdma_percent > 0 ? "on" : "off"},
+                                 {"BRAID_GPU_RDMA_SHARE", std::to_string(c.rdma_percent)}};
   test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
     EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
@@ -378,6 +385,11 @@ INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
                                          Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
                                          Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1,
                                               8}));
+INSTANTIATE_TEST_SUITE_P(
+    OverTheNic, DeviceCollectives,
+    testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.1, 0, -1, 25},
+                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 0, 3, 1, 100},
+                    Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3, 8, -1, 40}));
 
 }  // namespace
 }  // namespace braid::coll::device
