@@ -1,5 +1,7 @@
 #include "comm/comm.h"
 
+#include <fmt/ranges.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -28,6 +30,17 @@ Status check_size(int size) {
   return unsupported("{} ranks: a comm has at most {}", size, transport::kMaxRanks);
 }
 
+/// The line by which a program's log tells what its comms are made of, and who watches their calls.
+std::unique_ptr<Observer> observer_of(const Comm::State& state) {
+  std::vector<std::string> links;
+  for (const fabric::Link& link : state.link_facts) links.push_back(link.name);
+  log::info("comm", "{} ranks, links {}, deadline {}, balance {}, tune {}", state.size(),
+            links.empty() ? "none" : fmt::format("{}", fmt::join(links, " ")),
+            format_ns(state.config.duration_ns("BRAID_TIMEOUT")),
+            state.config.flag("BRAID_BALANCE") ? "on" : "off", state.config.text("BRAID_TUNE"));
+  return Observer::create(state.config, state.rank(), state.size(), links);
+}
+
 }  // namespace
 
 Comm::Comm(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -54,6 +67,7 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
   if (!log::configure(config.text("BRAID_LOG")))
     log::warn("comm", "BRAID_LOG '{}' is not understood; expected level or level,folder:level",
               config.text("BRAID_LOG"));
+  if (config.is_set("BRAID_LOG_FILE")) log::set_file(config.text("BRAID_LOG_FILE"));
   log::set_rank(state->rank());
   BRAID_RETURN_IF_ERROR(
       link_specs(config, true).status());  // a wrong word is wrong for one rank too
@@ -64,8 +78,9 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
     state->balance.configure(config.flag("BRAID_BALANCE"),
                              static_cast<int>(config.integer("BRAID_BALANCE_WINDOW")),
                              state->link_facts, state->size());
-    state->keeper = std::make_unique<Keeper>(*state);
   }
+  state->observer = observer_of(*state);
+  if (state->size() > 1) state->keeper = std::make_unique<Keeper>(*state);
   return std::unique_ptr<Comm>(new Comm(std::move(state)));
 }
 
@@ -107,6 +122,7 @@ Status Comm::close(bool say_farewell) {
   }
   links.clear();  // the lanes use the doorbell
   state_->doorbell.reset();
+  if (state_->observer) state_->observer->close();
   state_->group->leave();
   return {};
 }

@@ -148,7 +148,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
                  sys::Stream stream) {
   BRAID_RETURN_IF_ERROR(check_root(root, device.size()));
   const uint64_t bytes = count * dtype_bytes(dtype);
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kBroadcast, false, dtype, RedOp::kSum, root, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() == 1) return call.end();
   if (fits_one_kernel(device, PacketOp::kBroadcast, bytes)) {
@@ -169,7 +169,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype
 }
 
 Status barrier(comm::Device& device, sys::Stream stream) {
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kBroadcast, true});
   BRAID_RETURN_IF_ERROR(call.begin());
   BRAID_RETURN_IF_ERROR(device.barrier(
       stream, kStepsChannel, signature_of({plan::Op::kBroadcast, Dtype::kInt8, RedOp::kAvg}, {})));

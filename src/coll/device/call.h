@@ -28,15 +28,20 @@ uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
 /// memory, and the comm waits for it before that goes.
 class Call {
  public:
-  Call(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
+  Call(comm::Device& device, sys::Stream stream, const comm::CallShape& shape)
+      : device_(device), stream_(stream), shape_(shape) {}
   ~Call() {
-    if (is_open_) (void)device_.end(stream_);
+    if (!is_open_) return;
+    device_.call_watch().end(stream_, false);
+    (void)device_.end(stream_);
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   Status begin() {
     BRAID_RETURN_IF_ERROR(device_.begin(stream_));
     is_open_ = true;
+    device_.call_watch().begin(comm::with_buffers(shape_, device_.size()), stream_,
+                               device_.is_captured());
     return {};
   }
   /// A side stream that starts after what the caller's stream holds now; joined at the end.
@@ -46,6 +51,7 @@ class Call {
  private:
   comm::Device& device_;
   sys::Stream stream_;
+  const comm::CallShape shape_;
   bool is_open_ = false;
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };

@@ -32,6 +32,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/device/call_watch.h"
 #include "comm/device/host_balance.h"
 #include "comm/device/share_table.h"
 #include "comm/state.h"
@@ -128,6 +129,13 @@ class Device {
   /// Orders a call after the one before. The Status of earlier trouble, if any.
   Status begin(sys::Stream user);
   Status end(sys::Stream user);
+
+  /// What the comm's Observer is told of calls.
+  CallWatch& call_watch() { return call_watch_; }
+  /// Whether the call under way is captured in a graph.
+  bool is_captured() const { return is_captured_; }
+  /// Tells the Observer of calls that the GPU has done. Takes the device's context.
+  void settle_calls();
 
   /// Streams of ours that a call may use between fork() and join().
   enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kNumSides };
@@ -251,6 +259,7 @@ class Device {
   sys::Event last_call_{};
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
+  CallWatch call_watch_;
   ShareTable shares_;
   std::unique_ptr<HostBalance> balance_;
   int host_lanes_ = 0;
