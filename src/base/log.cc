@@ -49,8 +49,8 @@ struct State {
   std::atomic<Level> lowest{Level::kWarn};
 
   std::atomic<bool> has_file{false};
-  std::string file_pattern;                        // guarded by mutex
-  std::map<std::string, std::FILE*> files;         // by name, never closed; null: cannot be opened
+  std::string file_pattern;                 // guarded by mutex
+  std::map<std::string, std::FILE*> files;  // by name, never closed; null: cannot be opened
 };
 
 State& state() {

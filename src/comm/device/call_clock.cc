@@ -15,8 +15,8 @@ constexpr int64_t kFarNs = 1_s;
 }  // namespace
 
 Result<CallClock> CallClock::create(sys::Cuda& cuda, sys::Stream idle) {
-  BRAID_ASSIGN_OR_RETURN(auto known, sys::own<sys::OwnedEvent>(
-                                         cuda, cuda.create_event(sys::EventTiming::kOn)));
+  BRAID_ASSIGN_OR_RETURN(auto known,
+                         sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOn)));
   BRAID_RETURN_IF_ERROR(cuda.synchronize(idle));
   BRAID_RETURN_IF_ERROR(cuda.record(known.get(), idle));
   BRAID_RETURN_IF_ERROR(cuda.synchronize(idle));
@@ -31,8 +31,8 @@ Result<CallClock::Run> CallClock::take_run() {
   }
   Run run;
   for (sys::OwnedEvent* event : {&run.begin, &run.end}) {
-    BRAID_ASSIGN_OR_RETURN(*event, sys::own<sys::OwnedEvent>(
-                                       *cuda_, cuda_->create_event(sys::EventTiming::kOn)));
+    BRAID_ASSIGN_OR_RETURN(
+        *event, sys::own<sys::OwnedEvent>(*cuda_, cuda_->create_event(sys::EventTiming::kOn)));
   }
   return run;
 }

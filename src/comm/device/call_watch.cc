@@ -60,10 +60,9 @@ void CallWatch::note_end(sys::Stream stream, bool is_ok) {
 
 void CallWatch::settle() {
   if (!clock_) return;
-  const Status settled =
-      clock_->settle([this](uint64_t number, int64_t begin_ns, int64_t end_ns) {
-        observer_->journal().time_on_gpu(number, begin_ns, end_ns);
-      });
+  const Status settled = clock_->settle([this](uint64_t number, int64_t begin_ns, int64_t end_ns) {
+    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
+  });
   if (!settled.ok()) drop_clock(settled);
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 namespace braid::comm {
 
@@ -95,13 +94,6 @@ class FlightWriter {
   const int64_t to_wall_ns_, timeout_ns_;
 };
 
-std::vector<int> members(const CommFacts& facts) {
-  if (!facts.ranks.empty()) return facts.ranks;
-  std::vector<int> ranks(static_cast<size_t>(facts.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 /// Numbers of the last calls that were begun, came to run, and were done.
 Json status_of(const std::vector<CallNote>& notes) {
   uint64_t enqueued = 0, started = 0, completed = 0;
@@ -132,11 +124,12 @@ Json flight_record(const std::vector<JournalPages>& comms, const Clocks& clocks,
     record["pg_config"][facts.name] = {
         {"name", facts.name},
         {"desc", "undefined"},
-        {"ranks", fmt::format("[{}]", fmt::join(members(facts), ", "))}};
+        {"ranks", fmt::format("[{}]", fmt::join(facts.ranks, ", "))}};
     record["pg_status"][std::to_string(i)] = status_of(comms[i].notes);
     num_calls += comms[i].num_calls;
     for (const CallNote& note : comms[i].notes)
-      entries.push_back(writer.entry(note, facts, static_cast<int>(i)));
+      if (!note.is_captured)  // it did not run when it was called
+        entries.push_back(writer.entry(note, facts, static_cast<int>(i)));
   }
   std::stable_sort(entries.begin(), entries.end(), [](const Json& a, const Json& b) {
     return a["time_created_ns"] < b["time_created_ns"];

@@ -18,10 +18,9 @@ CommFacts Journal::facts() const {
   return facts_;
 }
 
-void Journal::describe(const std::string& name, const std::vector<int>& ranks) {
+void Journal::rename(const std::string& name) {
   const std::lock_guard lock(mutex_);
   facts_.name = name;
-  facts_.ranks = ranks;
 }
 
 const CallNote* Journal::find(uint64_t number) const {

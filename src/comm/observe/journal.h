@@ -23,7 +23,7 @@ struct CommFacts {
   std::string name;                // the same on all ranks, unlike that of any other comm
   int rank = 0, size = 1;          // in the comm
   int job_rank = 0;                // of the process in its job
-  std::vector<int> ranks;          // the members' ranks in the job; empty: the comm's own
+  std::vector<int> ranks;          // the members', in the job
   std::vector<std::string> links;  // of the host, then nvlink and pcie
 
   size_t num_host_links() const { return links.size() - 2; }
@@ -37,8 +37,7 @@ class Journal {
   Journal(CommFacts facts, size_t most_kept);
 
   CommFacts facts() const;
-  /// Another name, and the members' ranks in the job.
-  void describe(const std::string& name, const std::vector<int>& ranks);
+  void rename(const std::string& name);
   /// Gives the call its number and its begin.
   uint64_t begin(CallNote note);
   /// The caller's thread leaves. kScheduled: enqueued on a GPU. kFailed with kOk: note_failure()

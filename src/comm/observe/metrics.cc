@@ -28,8 +28,8 @@ class MetricsWriter {
     family("braid_info", "gauge", "Always 1; what the labels say of a comm.");
     for (const CommCounts& comm : comms_)
       sample("braid_info", comm, 1,
-             fmt::format(R"(,version="{}",size="{}",job_rank="{}")", BRAID_VERSION,
-                         comm.facts.size, comm.facts.job_rank));
+             fmt::format(R"(,version="{}",size="{}",job_rank="{}")", BRAID_VERSION, comm.facts.size,
+                         comm.facts.job_rank));
     add_kinds("braid_calls_total", "Calls that were begun.", &KindTally::calls);
     add_kinds("braid_call_bytes_total",
               "Bytes of these calls: the buffer, or all ranks' blocks together.",
@@ -110,9 +110,10 @@ class MetricsWriter {
     add_link_family("braid_link_received_bytes_total", "counter",
                     "Bytes that came to this rank and were used; not known of GPU links.",
                     [](const LinkTally& of) { return of.received_bytes; });
-    add_link_family("braid_link_share", "gauge",
-                    "The part of the last call's message that the link carried, 0 to 1.",
-                    [](const LinkTally& of) { return static_cast<double>(of.parts) / plan::kWhole; });
+    add_link_family(
+        "braid_link_share", "gauge",
+        "The part of the last call's message that the link carried, 0 to 1.",
+        [](const LinkTally& of) { return static_cast<double>(of.parts) / plan::kWhole; });
     add_link_family("braid_link_up", "gauge", "1 when the link is used, 0 when it was given up.",
                     [](const LinkTally& of) { return of.is_up ? 1 : 0; });
     add_link_family("braid_link_losses_total", "counter", "How often it was given up.",

@@ -15,7 +15,7 @@ namespace braid::comm {
 namespace {
 
 constexpr size_t kMostRequestBytes = 8192;
-constexpr int64_t kPatienceNs = 2_s;  // with one who asks
+constexpr int64_t kPatienceNs = 1_s;  // with one who asks
 
 std::string http(std::string_view status, std::string_view body) {
   return fmt::format(

@@ -19,8 +19,8 @@ struct CallShape {
   Dtype dtype = Dtype::kUint8;
   RedOp redop = RedOp::kSum;
   int root = 0;
-  uint64_t count = 0;  // as the operation's function counts
-  uint64_t bytes = 0;  // as plan::Request counts
+  uint64_t count = 0;                       // as the operation's function counts
+  uint64_t bytes = 0;                       // as plan::Request counts
   uint64_t send_count = 0, recv_count = 0;  // elements of the whole buffers
 };
 
@@ -53,15 +53,15 @@ struct CallNote {
   uint64_t number = 0;  // counts the comm's calls from 1; alike on all ranks
   CallShape shape;
   bool on_gpu = false;
-  bool is_captured = false;        // in a CUDA graph: it may run many times, or never
-  const char* path = "";           // how it went: "lanes", "packets", "copy engines"
-  uint64_t stream = 0;             // the caller's CUDA stream
-  int64_t begin_ns = 0;            // the caller's thread entered
-  int64_t end_ns = 0;              // and left; 0: is inside
-  int64_t gpu_begin_ns = 0;        // the stream came to it; 0: not known
-  int64_t gpu_end_ns = 0;          // and was done with it
+  bool is_captured = false;  // in a CUDA graph: it may run many times, or never
+  const char* path = "";     // how it went: "lanes", "packets", "copy engines"
+  uint64_t stream = 0;       // the caller's CUDA stream
+  int64_t begin_ns = 0;      // the caller's thread entered
+  int64_t end_ns = 0;        // and left; 0: is inside
+  int64_t gpu_begin_ns = 0;  // the stream came to it; 0: not known
+  int64_t gpu_end_ns = 0;    // and was done with it
   CallState state = CallState::kStarted;
-  Code code = Code::kOk;           // why it failed
+  Code code = Code::kOk;  // why it failed
   std::vector<LinkNote> links;
 
   /// How long it took: on the GPU where that is known; 0 when it is not.

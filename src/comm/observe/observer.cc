@@ -1,6 +1,8 @@
 #include "comm/observe/observer.h"
 
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
 
 #include "base/file_name.h"
 #include "base/log.h"
@@ -20,6 +22,14 @@ size_t calls_to_keep(const Config& config) {
   if (wanted > 0) return static_cast<size_t>(wanted);
   if (!config.text("BRAID_TRACE").empty()) return kTracedCalls;
   return config.text("BRAID_FLIGHT_RECORD").empty() ? 0 : kRecordedCalls;
+}
+
+std::vector<int> distinct_or_own(const std::vector<int>& job_ranks, int size) {
+  if (std::set<int>(job_ranks.begin(), job_ranks.end()).size() == static_cast<size_t>(size))
+    return job_ranks;
+  std::vector<int> own(static_cast<size_t>(size));
+  std::iota(own.begin(), own.end(), 0);
+  return own;
 }
 
 /// "out/trace.json" is one file: rank 3 of a job gets "out/trace.3.json".
@@ -43,7 +53,8 @@ Observer::Observer(const Config& config)
       host_(sys::host_id(config.text("BRAID_HOST_ID"))) {}
 
 std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int size,
-                                           const std::vector<std::string>& links) {
+                                           const std::vector<std::string>& links,
+                                           const std::vector<int>& job_ranks) {
   const size_t kept = calls_to_keep(config);
   const bool is_counted = config.integer("BRAID_METRICS_PORT") != 0;
   if (kept == 0 && !is_counted && !config.flag("BRAID_NVTX")) return nullptr;
@@ -52,12 +63,13 @@ std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int s
   facts.rank = rank;
   facts.size = size;
   facts.job_rank = launched_rank(rank);
+  facts.ranks = distinct_or_own(job_ranks, size);
   facts.name = fmt::format("comm{}", next_comm_index(facts.job_rank));
   facts.links = links;
   facts.links.insert(facts.links.end(), {"nvlink", "pcie"});
   observer->keeps_calls_ = kept > 0;
   observer->wants_times_ = kept > 0 || is_counted;
-  observer->journal_ = std::make_shared<Journal>(facts, kept > 0        ? kept
+  observer->journal_ = std::make_shared<Journal>(facts, kept > 0     ? kept
                                                         : is_counted ? kCountedCalls
                                                                      : 1);
   observer->open_outputs(config, facts.job_rank);
@@ -116,7 +128,9 @@ void Observer::broken(const Status& why) {
   if (trace_ != nullptr) trace_->write();  // the program may not live to close the comm
 }
 
-std::string Observer::trace() const { return trace_json({pages_of(*journal_)}, host_, clocks_now()); }
+std::string Observer::trace() const {
+  return trace_json({pages_of(*journal_)}, host_, clocks_now());
+}
 
 std::string Observer::flight_record() const {
   using Json = nlohmann::ordered_json;

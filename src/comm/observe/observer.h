@@ -23,9 +23,11 @@ namespace braid::comm {
 
 class Observer {
  public:
-  /// Null when no option asks for one. `links` are the host's.
+  /// Null when no option asks for one. `links` are the host's, `job_ranks` the members' ranks in
+  /// the job; where two say one, or none says any, their ranks here.
   static std::unique_ptr<Observer> create(const Config& config, int rank, int size,
-                                          const std::vector<std::string>& links);
+                                          const std::vector<std::string>& links,
+                                          const std::vector<int>& job_ranks = {});
   ~Observer();
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;

@@ -15,15 +15,15 @@ namespace braid::comm {
 
 /// Upper ends of the histogram of call times, in ns: 10 us to 10 s in steps of 1, 2, 5.
 inline constexpr std::array<int64_t, 19> kTimeBounds = {
-    10'000,        20'000,        50'000,         100'000,       200'000,
-    500'000,       1'000'000,     2'000'000,      5'000'000,     10'000'000,
-    20'000'000,    50'000'000,    100'000'000,    200'000'000,   500'000'000,
-    1'000'000'000, 2'000'000'000, 5'000'000'000,  10'000'000'000};
+    10'000,        20'000,        50'000,        100'000,       200'000,
+    500'000,       1'000'000,     2'000'000,     5'000'000,     10'000'000,
+    20'000'000,    50'000'000,    100'000'000,   200'000'000,   500'000'000,
+    1'000'000'000, 2'000'000'000, 5'000'000'000, 10'000'000'000};
 
 struct KindTally {
-  uint64_t calls = 0;  // that were begun
-  uint64_t bytes = 0;  // of these calls, as plan::Request counts
-  uint64_t timed = 0;  // calls that were done and whose time is known
+  uint64_t calls = 0;   // that were begun
+  uint64_t bytes = 0;   // of these calls, as plan::Request counts
+  uint64_t timed = 0;   // calls that were done and whose time is known
   int64_t time_ns = 0;  // of all these
   std::array<uint64_t, kTimeBounds.size()> within{};  // [i]: above the bound before, up to this one
 };

@@ -124,8 +124,8 @@ class TraceWriter {
     const CallShape& shape = note.shape;
     std::string args = fmt::format(
         R"({{"comm":{},"call":{},"state":"{}","path":"{}","dtype":"{}","count":{},"bytes":{})",
-        quoted(facts.name), note.number, state_name(note.state), note.path,
-        dtype_name(shape.dtype), shape.count, shape.bytes);
+        quoted(facts.name), note.number, state_name(note.state), note.path, dtype_name(shape.dtype),
+        shape.count, shape.bytes);
     if (note.code != Code::kOk) args += fmt::format(R"(,"error":"{}")", code_name(note.code));
     if (is_reduction(shape)) args += fmt::format(R"(,"redop":"{}")", redop_name(shape.redop));
     if (shape.op == plan::Op::kBroadcast && !shape.is_barrier)
@@ -143,11 +143,10 @@ class TraceWriter {
   static std::string links_of(const CallNote& note, const CommFacts& facts) {
     std::string text;
     for (const LinkNote& link : note.links)
-      text += fmt::format(R"({}{}:{{"share":{:.4f},"sent_bytes":{},"received_bytes":{}}})",
-                          text.empty() ? "" : ",",
-                          quoted(facts.links[static_cast<size_t>(link.link)]),
-                          static_cast<double>(link.parts) / plan::kWhole, link.sent_bytes,
-                          link.received_bytes);
+      text += fmt::format(
+          R"({}{}:{{"share":{:.4f},"sent_bytes":{},"received_bytes":{}}})", text.empty() ? "" : ",",
+          quoted(facts.links[static_cast<size_t>(link.link)]),
+          static_cast<double>(link.parts) / plan::kWhole, link.sent_bytes, link.received_bytes);
     return text.empty() ? text : fmt::format(R"(,"links":{{{}}})", text);
   }
 

@@ -94,14 +94,14 @@ class AttachedNvtx final : public Nvtx {
   using Initialize = void(const void* reserved);
 
   static Result<std::unique_ptr<Nvtx>> create(const std::string& path) {
-    auto* const push = core2<Push>(kRangePush);
-    auto* const pop = core2<Pop>(kRangePop);
-    if (push == nullptr || pop == nullptr)
+    auto* const opening = core2<Push>(kRangePush);
+    auto* const closing = core2<Pop>(kRangePop);
+    if (opening == nullptr || closing == nullptr)
       return unavailable("nvtx tool {}: it takes no ranges", path);
     if (auto* const initialize = core2<Initialize>(kInitialize)) initialize(nullptr);
     auto* const create_domain = core2<Create>(kDomainCreate);
     void* const domain = create_domain != nullptr ? create_domain("braid") : nullptr;
-    return std::unique_ptr<Nvtx>(new AttachedNvtx(domain, push, pop));
+    return std::unique_ptr<Nvtx>(new AttachedNvtx(domain, opening, closing));
   }
 
   void push(const char* message, uint64_t payload) override {
@@ -119,7 +119,8 @@ class AttachedNvtx final : public Nvtx {
   void pop() override { pop_(domain_); }
 
  private:
-  AttachedNvtx(void* domain, Push* push, Pop* pop) : domain_(domain), push_(push), pop_(pop) {}
+  AttachedNvtx(void* domain, Push* opening, Pop* closing)
+      : domain_(domain), push_(opening), pop_(closing) {}
   void* const domain_;
   Push* const push_;
   Pop* const pop_;
