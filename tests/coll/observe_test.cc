@@ -29,25 +29,26 @@ namespace {
 namespace fs = std::filesystem;
 using comm::CallNote;
 using comm::CallState;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-constexpr int kRanks = 3;
-constexpr uint64_t kCount = 60'000;
+constexpr int kObservers = 3;
+constexpr uint64_t kObservedCount = 60'000;
 
 std::vector<CallNote> notes_of(comm::Comm& comm) {
   return comm.state().observer->journal().notes();
 }
 
-Status run_all(comm::Comm& comm) {
-  std::vector<float> one(kCount, static_cast<float>(comm.rank())), all(kCount * kRanks);
-  BRAID_RETURN_IF_ERROR(all_gather(comm, one.data(), all.data(), kCount, Dtype::kFloat32));
+Status run_every_op(comm::Comm& comm) {
+  std::vector<float> one(kObservedCount, static_cast<float>(comm.rank())),
+      all(kObservedCount * kObservers);
+  BRAID_RETURN_IF_ERROR(all_gather(comm, one.data(), all.data(), kObservedCount, Dtype::kFloat32));
   BRAID_RETURN_IF_ERROR(
-      all_reduce(comm, one.data(), one.data(), kCount, Dtype::kFloat32, RedOp::kMax));
+      all_reduce(comm, one.data(), one.data(), kObservedCount, Dtype::kFloat32, RedOp::kMax));
   BRAID_RETURN_IF_ERROR(
-      reduce_scatter(comm, all.data(), one.data(), kCount, Dtype::kFloat32, RedOp::kSum));
-  BRAID_RETURN_IF_ERROR(broadcast(comm, one.data(), kCount, Dtype::kFloat32, 2));
+      reduce_scatter(comm, all.data(), one.data(), kObservedCount, Dtype::kFloat32, RedOp::kSum));
+  BRAID_RETURN_IF_ERROR(broadcast(comm, one.data(), kObservedCount, Dtype::kFloat32, 2));
   const std::vector<uint64_t> sent = {1, 2, 3};
-  const std::vector<uint64_t> received(kRanks, static_cast<uint64_t>(comm.rank()) + 1);
+  const std::vector<uint64_t> received(kObservers, static_cast<uint64_t>(comm.rank()) + 1);
   BRAID_RETURN_IF_ERROR(
       all_to_all_v(comm, one.data(), sent, all.data(), received, Dtype::kFloat32));
   return barrier(comm);
@@ -55,8 +56,9 @@ Status run_all(comm::Comm& comm) {
 
 TEST(Observe, NotesEveryCallOnEveryRank) {
   test::run_comms(
-      kRanks, {{"BRAID_LINKS", "shm,staged"}, {"BRAID_TRACE_CALLS", "10"}}, [](comm::Comm& comm) {
-        ASSERT_TRUE(run_all(comm).ok());
+      kObservers, {{"BRAID_LINKS", "shm,staged"}, {"BRAID_TRACE_CALLS", "10"}},
+      [](comm::Comm& comm) {
+        ASSERT_TRUE(run_every_op(comm).ok());
         const auto notes = notes_of(comm);
         const std::vector<std::string> names = {"all_gather", "all_reduce", "reduce_scatter",
                                                 "broadcast",  "all_to_all", "barrier"};
@@ -69,9 +71,9 @@ TEST(Observe, NotesEveryCallOnEveryRank) {
           EXPECT_FALSE(notes[i].on_gpu);
           EXPECT_GT(notes[i].end_ns, notes[i].begin_ns);
         }
-        EXPECT_EQ(notes[0].shape.bytes, kCount * kRanks * 4);
+        EXPECT_EQ(notes[0].shape.bytes, kObservedCount * kObservers * 4);
         EXPECT_EQ(notes[1].shape.redop, RedOp::kMax);
-        EXPECT_EQ(notes[2].shape.send_count, kCount * kRanks);
+        EXPECT_EQ(notes[2].shape.send_count, kObservedCount * kObservers);
         EXPECT_EQ(notes[3].shape.root, 2);
         EXPECT_EQ(notes[4].shape.send_count, 6u);
         EXPECT_EQ(notes[4].shape.recv_count, static_cast<uint64_t>(3 * comm.rank() + 3));
@@ -83,8 +85,8 @@ TEST(Observe, LinksAreThoseOfTheReport) {
   const test::Options options = {{"BRAID_LINKS", "shm,staged"}, {"BRAID_TRACE_CALLS", "4"}};
   test::run_comms(2, options, [](comm::Comm& comm) {
     ASSERT_TRUE(comm.force_shares({plan::kWhole / 4 * 3, plan::kWhole / 4}).ok());
-    std::vector<float> one(kCount, 1), all(2 * kCount);
-    ASSERT_TRUE(all_gather(comm, one.data(), all.data(), kCount, Dtype::kFloat32).ok());
+    std::vector<float> one(kObservedCount, 1), all(2 * kObservedCount);
+    ASSERT_TRUE(all_gather(comm, one.data(), all.data(), kObservedCount, Dtype::kFloat32).ok());
     const comm::CallReport& report = comm.last_call();
     const CallNote note = notes_of(comm).back();
     ASSERT_EQ(note.links.size(), 2u);
@@ -97,15 +99,15 @@ TEST(Observe, LinksAreThoseOfTheReport) {
       EXPECT_LE(link.finish_ns, note.end_ns - note.begin_ns);
       received += link.received_bytes;
     }
-    EXPECT_EQ(received, kCount * 4);
+    EXPECT_EQ(received, kObservedCount * 4);
     EXPECT_EQ(note.links[0].parts, plan::kWhole / 4 * 3);
   });
 }
 
 TEST(Observe, ATraceOfSeveralLinksIsJson) {
-  test::run_comms(kRanks, {{"BRAID_LINKS", "shm,staged"}, {"BRAID_TRACE_CALLS", "10"}},
+  test::run_comms(kObservers, {{"BRAID_LINKS", "shm,staged"}, {"BRAID_TRACE_CALLS", "10"}},
                   [](comm::Comm& comm) {
-                    ASSERT_TRUE(run_all(comm).ok());
+                    ASSERT_TRUE(run_every_op(comm).ok());
                     const auto text = comm.trace_json();
                     ASSERT_TRUE(text.ok());
                     const Json trace = Json::parse(text.value());
@@ -181,7 +183,9 @@ TEST(Observe, ALostCallIsRecordedByAllRanks) {
   const auto is_there = [&](int rank) { return fs::exists(folder / fmt::format("fr_{}", rank)); };
   test::run_comms(2, options, [&](comm::Comm& comm) {
     EXPECT_TRUE(barrier(comm).ok());
-    if (comm.rank() == 0) EXPECT_EQ(barrier(comm).code(), Code::kTimeout);
+    if (comm.rank() == 0) {
+      EXPECT_EQ(barrier(comm).code(), Code::kTimeout);
+    }
     const Deadline deadline = Deadline::after_ns(10_s);
     while (!(is_there(0) && is_there(1)) && !deadline.passed()) std::this_thread::yield();
     EXPECT_TRUE(is_there(comm.rank()));

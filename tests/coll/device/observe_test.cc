@@ -21,7 +21,7 @@ using test::GpuRank;
 using test::GuardedMemory;
 using test::TimedCuda;
 
-constexpr uint64_t kBlock = 8_MiB;
+constexpr uint64_t kObservedBlock = 8_MiB;
 
 /// run_gpus() with comms that are observed from the beginning.
 void run_observed(TimedCuda& cuda, const test::Options& observing,
@@ -57,7 +57,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
   TimedCuda cuda(2);
   run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [](GpuRank& rank, sys::Stream stream) {
     rank.device.set_host_share(plan::Op::kAllGather, 0.25);
-    const GuardedMemory send(rank.cuda, kBlock), recv(rank.cuda, 2 * kBlock);
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(gather(rank, send, recv, stream).ok());
     ASSERT_TRUE(on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
                   return barrier(device, stream);
@@ -72,7 +72,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
       EXPECT_EQ(note.state, CallState::kCompleted);
       EXPECT_STREQ(note.path, "copy engines");
       EXPECT_EQ(note.stream, reinterpret_cast<uint64_t>(stream.handle));
-      EXPECT_EQ(note.shape.bytes, 2 * kBlock);
+      EXPECT_EQ(note.shape.bytes, 2 * kObservedBlock);
       // The slower of 6 MiB at 385 GB/s and 2 MiB at 33 GB/s, and the ring's start.
       EXPECT_NEAR(static_cast<double>(note.gpu_end_ns - note.gpu_begin_ns),
                   1'000 + static_cast<double>(2_MiB) / 33, 100);
@@ -81,7 +81,9 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
       EXPECT_EQ(note.links[0].sent_bytes, 6_MiB);
       EXPECT_EQ(note.links[1].sent_bytes, 2_MiB);
       EXPECT_EQ(note.links[1].parts, plan::kWhole / 4);
-      if (i > 0) EXPECT_GE(note.gpu_begin_ns, notes[i - 1].gpu_end_ns - 1);
+      if (i > 0) {
+        EXPECT_GE(note.gpu_begin_ns, notes[i - 1].gpu_end_ns - 1);
+      }
     }
     EXPECT_TRUE(notes[3].shape.is_barrier);
     EXPECT_EQ(notes[3].state, CallState::kCompleted);
@@ -93,7 +95,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
 TEST(ObserveGpu, WhatTheGpuHasNotDoneIsScheduled) {
   TimedCuda cuda(2);
   run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [&](GpuRank& rank, sys::Stream stream) {
-    const GuardedMemory send(rank.cuda, kBlock), recv(rank.cuda, 2 * kBlock);
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
     rank.all.arrive_and_wait();
     cuda.set_lateness(1'000'000);
     ASSERT_TRUE(gather(rank, send, recv, stream).ok());
@@ -108,7 +110,7 @@ TEST(ObserveGpu, WhatTheGpuHasNotDoneIsScheduled) {
 TEST(ObserveGpu, CapturedCallsHaveNoTimes) {
   TimedCuda cuda(2);
   run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [&](GpuRank& rank, sys::Stream stream) {
-    const GuardedMemory send(rank.cuda, kBlock), recv(rank.cuda, 2 * kBlock);
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
     const uint64_t before = cuda.num_timed();
     rank.all.arrive_and_wait();
     cuda.set_captured(stream, true);
@@ -125,7 +127,7 @@ TEST(ObserveGpu, CapturedCallsHaveNoTimes) {
 TEST(ObserveGpu, WithoutObserverNoEventTellsTimes) {
   TimedCuda cuda(2);
   run_observed(cuda, {}, [&](GpuRank& rank, sys::Stream stream) {
-    const GuardedMemory send(rank.cuda, kBlock), recv(rank.cuda, 2 * kBlock);
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
     ASSERT_TRUE(gather(rank, send, recv, stream).ok());
     EXPECT_EQ(cuda.num_timed(), 0u);
   });

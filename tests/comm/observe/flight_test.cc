@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using plan::Op;
 
-constexpr Clocks kClocks{5'000, 1'700'000'000'000'005'000};
+constexpr Clocks kFlightClocks{5'000, 1'700'000'000'000'005'000};
 constexpr int64_t kWall = 1'700'000'000'000'000'000;  // of monotonic 0
 constexpr int64_t kTimeoutNs = 30'000'000'000;
 
@@ -28,7 +28,7 @@ CallNote numbered(CallNote note, uint64_t number, CallState state) {
 Json record_of(std::vector<CallNote> notes, uint64_t num_calls = 0) {
   JournalPages pages{test::facts_of("world", 1), std::move(notes), num_calls};
   pages.num_calls = std::max<uint64_t>(num_calls, pages.notes.size());
-  return flight_record({pages}, kClocks, kTimeoutNs);
+  return flight_record({pages}, kFlightClocks, kTimeoutNs);
 }
 
 TEST(FlightRecord, HasWhatReadersAskFor) {
@@ -116,7 +116,7 @@ TEST(FlightRecord, PutsCommsInTheOrderOfTheirCalls) {
   world.notes = {numbered(test::host_note(Op::kAllReduce, 1), 1, CallState::kCompleted),
                  numbered(test::host_note(Op::kAllReduce, 1), 3, CallState::kCompleted)};
   part.notes = {numbered(test::host_note(Op::kBroadcast, 1), 2, CallState::kCompleted)};
-  const Json record = flight_record({world, part}, kClocks, kTimeoutNs);
+  const Json record = flight_record({world, part}, kFlightClocks, kTimeoutNs);
   ASSERT_EQ(record["entries"].size(), 3u);
   EXPECT_EQ(record["entries"][1]["process_group"][0], "part");
   EXPECT_EQ(record["entries"][1]["pg_id"], 1);

@@ -29,7 +29,9 @@ TEST(Journal, KeepsTheLastCallsInOrder) {
     EXPECT_EQ(notes[i].shape.count, 8 + i);
     EXPECT_GE(notes[i].end_ns, notes[i].begin_ns);
     EXPECT_EQ(notes[i].state, CallState::kCompleted);
-    if (i > 0) EXPECT_GE(notes[i].begin_ns, notes[i - 1].end_ns);
+    if (i > 0) {
+      EXPECT_GE(notes[i].begin_ns, notes[i - 1].end_ns);
+    }
   }
   EXPECT_EQ(journal.num_calls(), 11u);
   EXPECT_EQ(journal.num_notes(), 4u);
@@ -127,7 +129,9 @@ TEST(Journal, IsReadWhileCallsGoOn) {
     for (const CallNote& note : journal.notes()) {
       EXPECT_GT(note.number, last);
       EXPECT_EQ(note.shape.count, note.number);
-      if (note.state == CallState::kCompleted) EXPECT_EQ(note.links[0].sent_bytes, note.number);
+      if (note.state == CallState::kCompleted) {
+        EXPECT_EQ(note.links[0].sent_bytes, note.number);
+      }
       last = note.number;
     }
   }

@@ -33,7 +33,7 @@ CallNote completed(Op op, uint64_t count, int64_t took_ns) {
 
 TEST(Metrics, CountCallsBytesAndTimes) {
   CommCounts counts = counts_of();
-  for (const int64_t ns : {15'000, 60'000, 20'000'000'000}) {
+  for (const int64_t ns : std::initializer_list<int64_t>{15'000, 60'000, 20'000'000'000}) {
     const CallNote note = completed(Op::kAllReduce, 250, ns);
     counts.tally.add_call(note);
     counts.tally.add_time(note);
@@ -123,7 +123,9 @@ TEST(MetricsServer, ServesOnePage) {
 TEST(MetricsServer, IsOnLoopbackAlone) {
   const auto server = MetricsServer::start(0, [] { return std::string(); });
   ASSERT_TRUE(server.ok());
-  for (const sys::Interface& own : sys::list_interfaces().value()) {
+  const auto interfaces = sys::list_interfaces();
+  ASSERT_TRUE(interfaces.ok());
+  for (const sys::Interface& own : interfaces.value()) {
     if (own.is_loopback || own.address.family() != AF_INET) continue;
     sys::Endpoint there = own.address;
     there.set_port(server.value()->port());

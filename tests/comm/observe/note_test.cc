@@ -27,7 +27,7 @@ TEST(CallShape, KnowsWholeBuffers) {
 }
 
 TEST(CallShape, HasWords) {
-  EXPECT_EQ(words_of(shape_of(Op::kReduceScatter, 512)), "reduce_scatter int16 max 3.00 KiB");
+  EXPECT_EQ(words_of(shape_of(Op::kReduceScatter, 512)), "reduce_scatter int16 max 3 KiB");
   EXPECT_EQ(words_of(shape_of(Op::kAllGather, 1)), "all_gather int16 6 B");
   EXPECT_EQ(words_of({Op::kBroadcast, true}), "barrier");
 }

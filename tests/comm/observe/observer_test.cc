@@ -17,7 +17,7 @@ namespace braid::comm {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 Config config_with(const std::map<std::string, std::string>& options) {
   return Config::from_pairs(options).value();

@@ -10,7 +10,7 @@
 namespace braid::comm {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using plan::Op;
 
 constexpr Clocks kClocks{9'000'000, 1'700'000'000'000'000'000};
@@ -126,8 +126,9 @@ TEST(Trace, EveryCommHasTracksOfItsOwn) {
       trace_json({pages("a", {host_call()}), pages("b", {host_call(), gpu_call()})}, "h", kClocks));
   std::map<int, std::string> names;
   for (const Json& event : trace["traceEvents"])
-    if (event["name"] == "thread_name")
+    if (event["name"] == "thread_name") {
       EXPECT_TRUE(names.emplace(event["tid"], event["args"]["name"]).second);
+    }
   EXPECT_EQ(names.size(), 7u);  // of both calls, shm, staged; of b the gpu
   const auto calls = with_category(trace, "host");
   EXPECT_EQ(names[calls[0]["tid"]], "a calls");
