@@ -177,11 +177,11 @@ def test_log_lines_go_into_files(ranks, tmp_path):
 
 
 def test_an_option_of_init(ranks, tmp_path):
-    path = tmp_path / "alone.json"
+    path = tmp_path / "only.%r.json"
 
     def body():
         with braid.init(progress=False, trace=path) as comm:
             comm.barrier()
 
     ranks.collect(ranks.start(1, body))
-    assert json.loads(path.read_text())["otherData"]["calls"] == 1
+    assert json.loads((tmp_path / "only.0.json").read_text())["otherData"]["calls"] == 1

@@ -7,8 +7,10 @@
 #include "base/file_name.h"
 #include "base/log.h"
 #include "comm/observe/flight.h"
+#include "comm/observe/outputs.h"
 #include "comm/observe/trace.h"
 #include "sys/host/api.h"
+#include "sys/nvtx/api.h"
 
 namespace braid::comm {
 
@@ -34,7 +36,8 @@ std::vector<int> distinct_or_own(const std::vector<int>& job_ranks, int size) {
 
 /// "out/trace.json" is one file: rank 3 of a job gets "out/trace.3.json".
 std::string trace_path(const std::string& pattern, int rank, int size) {
-  if (size == 1 || tells_processes_apart(pattern)) return expand_file_name(pattern, rank);
+  const bool is_alone = size == 1 && launched_rank(-1) < 0;
+  if (is_alone || tells_processes_apart(pattern)) return expand_file_name(pattern, rank);
   constexpr std::string_view kEnd = ".json";
   const bool has_end = pattern.ends_with(kEnd);
   const std::string stem = has_end ? pattern.substr(0, pattern.size() - kEnd.size()) : pattern;

@@ -16,10 +16,16 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "comm/observe/journal.h"
-#include "comm/observe/outputs.h"
-#include "sys/nvtx/api.h"
+
+namespace braid::sys {
+class Nvtx;  // sys/nvtx/api.h
+}  // namespace braid::sys
 
 namespace braid::comm {
+
+class FlightFile;  // these: comm/observe/outputs.h
+class MetricsPort;
+class TraceFile;
 
 class Observer {
  public:

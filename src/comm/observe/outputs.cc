@@ -56,7 +56,8 @@ OnePer<FlightFile>& flight_files() {
 /// written here.
 void write_at_exit() {
   static const int registered = std::atexit([] {
-    for (const auto& file : trace_files().all()) file->write();
+    for (const auto& file : trace_files().all())
+      if (file->shelf.has_open()) file->write();
   });
   (void)registered;
 }
@@ -102,6 +103,12 @@ std::vector<std::shared_ptr<Journal>> Shelf::journals() const {
   std::vector<std::shared_ptr<Journal>> all;
   for (const Place& place : places_) all.push_back(place.journal);
   return all;
+}
+
+bool Shelf::has_open() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(places_.begin(), places_.end(),
+                     [](const Place& place) { return !place.is_retired; });
 }
 
 // ---- TraceFile ----

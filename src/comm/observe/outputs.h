@@ -26,6 +26,8 @@ class Shelf {
   /// Its comm is closed, and nobody will ask for it.
   void remove(const Journal* journal);
   std::vector<std::shared_ptr<Journal>> journals() const;
+  /// Whether one of them is of a comm that is open.
+  bool has_open() const;
 
  private:
   struct Place {

@@ -32,7 +32,9 @@ TEST(Shelf, KeepsClosedCommsForAWhile) {
   }
   EXPECT_EQ(shelf.journals().size(), 65u);  // 64 of them
   EXPECT_EQ(shelf.journals().front(), open);
+  EXPECT_TRUE(shelf.has_open());
   shelf.remove(open.get());
+  EXPECT_FALSE(shelf.has_open());
   EXPECT_EQ(shelf.journals().size(), 64u);
 }
 
