@@ -31,9 +31,8 @@ constexpr Option kOptions[] = {
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
     {"BRAID_FLIGHT_RECORD", OptionType::kString, "",
-     "Start of a file name: the last calls are written there, as torch's flight recorder writes "
-     "them, "
-     "when a call fails; the rank is put behind it where it has no %r."},
+     "Start of a file name: when a call fails, the last ones are written there as torch's flight "
+     "recorder writes them; the rank is put behind it where it has no %r."},
     {"BRAID_GPU_DIRECT", OptionType::kBytes, "32MiB",
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
      "of copy engines, and up to four times as much of the others; 0 for none."},
@@ -118,9 +117,8 @@ constexpr Option kOptions[] = {
     {"BRAID_TIMEOUT", OptionType::kDuration, "30s",
      "Deadline of every call; a peer that is late by then is an error."},
     {"BRAID_TRACE", OptionType::kString, "",
-     "File that gets a timeline of the calls for Perfetto when a comm is closed; the rank is put "
-     "in "
-     "front of .json where it has no %r."},
+     "File that gets a timeline of the calls for Perfetto when a comm is closed; a job's rank is put "
+     "in front of .json where it has no %r."},
     {"BRAID_TRACE_CALLS", OptionType::kInteger, "0",
      "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
      "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
