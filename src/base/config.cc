@@ -117,8 +117,8 @@ constexpr Option kOptions[] = {
     {"BRAID_TIMEOUT", OptionType::kDuration, "30s",
      "Deadline of every call; a peer that is late by then is an error."},
     {"BRAID_TRACE", OptionType::kString, "",
-     "File that gets a timeline of the calls for Perfetto when a comm is closed; a job's rank is put "
-     "in front of .json where it has no %r."},
+     "File that gets a timeline of the calls for Perfetto when a comm is closed; a job's rank is "
+     "put in front of .json where it has no %r."},
     {"BRAID_TRACE_CALLS", OptionType::kInteger, "0",
      "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
      "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
