@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/file_name.h"
@@ -207,7 +208,14 @@ Result<Observer*> Comm::settled_observer() {
   if (observer == nullptr || !observer->keeps_calls())
     return invalid_argument(
         "comm of rank {} keeps no calls; BRAID_TRACE_CALLS says how many are to be kept", rank());
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  // The keeper has the lock for microseconds at a time; a call may have it for as long as it waits.
+  constexpr int64_t kPatienceNs = 5'000'000;
+  const Deadline deadline = Deadline::after_ns(kPatienceNs);
+  std::unique_lock lock(state_->mutex, std::try_to_lock);
+  while (!lock.owns_lock() && !state_->in_call && !deadline.passed()) {
+    std::this_thread::yield();
+    (void)lock.try_lock();
+  }
   if (lock.owns_lock() && !state_->is_closed && state_->device) state_->device->settle_calls();
   return observer;
 }

@@ -48,7 +48,13 @@ uint64_t Journal::begin(CallNote note) {
 void Journal::end(uint64_t number, CallState state, Code code, const char* path,
                   const std::vector<LinkNote>& links) {
   const std::lock_guard lock(mutex_);
-  tally_.add_links(links);
+  if (!links.empty()) {  // links of this memory that carried nothing have no share any more
+    const size_t num_host = facts_.num_host_links();
+    const bool on_gpu = static_cast<size_t>(links.front().link) >= num_host;
+    for (size_t i = 0; i < tally_.links.size(); ++i)
+      if ((i >= num_host) == on_gpu) tally_.links[i].parts = 0;
+    tally_.add_links(links);
+  }
   if (state == CallState::kFailed && code != Code::kOk)
     ++tally_.failures[static_cast<size_t>(code)];
   CallNote* note = find(number);

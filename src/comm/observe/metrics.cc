@@ -94,12 +94,14 @@ class MetricsWriter {
     });
   }
 
-  /// One number of every link of every comm.
+  /// One number of every link of every comm, or of those that may be given up: the host's.
   template <typename Value>
-  void add_link_family(const char* name, const char* type, const char* help, Value value_of) {
+  void add_link_family(const char* name, const char* type, const char* help, Value value_of,
+                       bool of_host_alone = false) {
     family(name, type, help);
     for (const CommCounts& comm : comms_)
-      for (size_t i = 0; i < comm.tally.links.size(); ++i)
+      for (size_t i = 0;
+           i < (of_host_alone ? comm.facts.num_host_links() : comm.tally.links.size()); ++i)
         sample(name, comm, value_of(comm.tally.links[i]),
                fmt::format(R"(,link="{}")", escaped(comm.facts.links[i])));
   }
@@ -114,10 +116,12 @@ class MetricsWriter {
         "braid_link_share", "gauge",
         "The part of the last call's message that the link carried, 0 to 1.",
         [](const LinkTally& of) { return static_cast<double>(of.parts) / plan::kWhole; });
-    add_link_family("braid_link_up", "gauge", "1 when the link is used, 0 when it was given up.",
-                    [](const LinkTally& of) { return of.is_up ? 1 : 0; });
-    add_link_family("braid_link_losses_total", "counter", "How often it was given up.",
-                    [](const LinkTally& of) { return of.losses; });
+    add_link_family(
+        "braid_link_up", "gauge", "1 when the link is used, 0 when it was given up.",
+        [](const LinkTally& of) { return of.is_up ? 1 : 0; }, true);
+    add_link_family(
+        "braid_link_losses_total", "counter", "How often it was given up.",
+        [](const LinkTally& of) { return of.losses; }, true);
   }
 
   void add_failures() {

@@ -108,7 +108,7 @@ class TraceWriter {
     slice(name_of(note.shape), "link", kLinkTrack + link.link, note.begin_ns,
           note.begin_ns + link.finish_ns,
           fmt::format(R"({{"call":{},"share":{:.4f},"sent_bytes":{},"received_bytes":{},)"
-                      R"("gbps":{:.3f}}})",
+                      R"("gbps":{:.4g}}})",
                       note.number, static_cast<double>(link.parts) / plan::kWhole, link.sent_bytes,
                       link.received_bytes, moved / static_cast<double>(link.finish_ns)));
   }
@@ -134,7 +134,7 @@ class TraceWriter {
       args += fmt::format(R"(,"stream":"{:#x}","captured":{})", note.stream, note.is_captured);
     if (const int64_t took_ns = note.duration_ns(); took_ns > 0 && shape.bytes > 0) {
       const double algbw = static_cast<double>(shape.bytes) / static_cast<double>(took_ns);
-      args += fmt::format(R"(,"algbw_gbps":{:.3f},"busbw_gbps":{:.3f})", algbw,
+      args += fmt::format(R"(,"algbw_gbps":{:.4g},"busbw_gbps":{:.4g})", algbw,
                           algbw * bus_factor(shape, facts.size));
     }
     return args + links_of(note, facts) + "}";

@@ -109,6 +109,17 @@ TEST(Journal, AddsUpLinks) {
   EXPECT_TRUE(journal.tally().links[1].is_up);
 }
 
+TEST(Journal, SharesAreThoseOfTheLastCallInThatMemory) {
+  Journal journal(facts_of("c"), 2);
+  complete(journal, host_note(Op::kAllGather, 8), {{0, 50'000, 1, 1, 1}, {1, 15'536, 1, 1, 1}});
+  complete(journal, gpu_note(Op::kAllGather, 8), {{2, 60'000, 1, 0, 0}, {3, 5'536, 1, 0, 0}});
+  complete(journal, host_note(Op::kAllReduce, 8), {{1, plan::kWhole, 1, 1, 1}});
+  complete(journal, host_note(Op::kBroadcast, 0));  // moved nothing
+  std::vector<uint32_t> parts;
+  for (const LinkTally& link : journal.tally().links) parts.push_back(link.parts);
+  EXPECT_EQ(parts, (std::vector<uint32_t>{0, plan::kWhole, 60'000, 5'536}));
+}
+
 TEST(Journal, IsRenamed) {
   Journal journal(facts_of("c"), 2);
   journal.rename("tensor:cuda");

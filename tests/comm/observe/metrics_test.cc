@@ -65,6 +65,7 @@ TEST(Metrics, CountLinksAndFailures) {
   EXPECT_THAT(text, HasSubstr("braid_link_share" + comm + R"(link="shm"} 0.75)"));
   EXPECT_THAT(text, HasSubstr("braid_link_up" + comm + R"(link="shm"} 1)"));
   EXPECT_THAT(text, HasSubstr("braid_link_up" + comm + R"(link="staged"} 0)"));
+  EXPECT_THAT(text, Not(HasSubstr("braid_link_up" + comm + R"(link="nvlink"})")));
   EXPECT_THAT(text, HasSubstr("braid_link_losses_total" + comm + R"(link="staged"} 4)"));
   EXPECT_THAT(text, HasSubstr("braid_call_failures_total" + comm + R"(code="timeout"} 5)"));
   EXPECT_THAT(text, HasSubstr("braid_call_failures_total" + comm + R"(code="peer_lost"} 0)"));
