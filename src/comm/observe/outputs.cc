@@ -79,7 +79,6 @@ void Shelf::add(std::shared_ptr<Journal> journal) {
 
 void Shelf::retire(const Journal* journal) {
   constexpr size_t kMostRetired = 64;
-  constexpr uint64_t kMostNotes = 1 << 19;
   const std::lock_guard lock(mutex_);
   size_t num_retired = 0;
   uint64_t num_notes = 0;
@@ -88,7 +87,7 @@ void Shelf::retire(const Journal* journal) {
     if (place->journal.get() == journal) place->is_retired = true;
     if (!place->is_retired) continue;
     num_notes += place->journal->num_notes();
-    if (++num_retired > kMostRetired || (num_notes > kMostNotes && num_retired > 1))
+    if (++num_retired > kMostRetired || (num_notes > most_retired_notes_ && num_retired > 1))
       place = places_.erase(place);
   }
 }

@@ -19,9 +19,10 @@ namespace braid::comm {
 /// Journals of comms that are open, and of the last ones that were closed.
 class Shelf {
  public:
+  explicit Shelf(uint64_t most_retired_notes = 1 << 19) : most_retired_notes_(most_retired_notes) {}
   void add(std::shared_ptr<Journal> journal);
-  /// Its comm is closed. What it noted is kept for a while: at most 64 such journals, and half a
-  /// million notes.
+  /// Its comm is closed. What it noted is kept for a while: at most 64 such journals, with
+  /// `most_retired_notes`, and the last one in any case.
   void retire(const Journal* journal);
   /// Its comm is closed, and nobody will ask for it.
   void remove(const Journal* journal);
@@ -34,6 +35,7 @@ class Shelf {
     std::shared_ptr<Journal> journal;
     bool is_retired = false;
   };
+  const uint64_t most_retired_notes_;
   mutable std::mutex mutex_;
   std::vector<Place> places_;  // oldest first
 };

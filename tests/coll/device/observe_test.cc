@@ -1,6 +1,7 @@
 // What is observed of calls on fake GPUs with modelled times.
 #include <gtest/gtest.h>
 
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -31,7 +32,10 @@ void run_observed(TimedCuda& cuda, const test::Options& observing,
   test::run_gpu_comms(2, observing, [&](comm::Comm& comm, std::barrier<>& all) {
     auto made = comm::Device::create(comm.state(), cuda, comm.rank(), {256, 0, 0, 0});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
-    comm.state().device = std::move(made).value();
+    {
+      const std::lock_guard lock(comm.state().mutex);  // the keeper looks at it
+      comm.state().device = std::move(made).value();
+    }
     GpuRank rank{comm, *comm.state().device, cuda, all};
     const auto stream =
         sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal));

@@ -151,6 +151,11 @@ TEST_F(ObserverTest, NothingIsNotedDuringAPause) {
 // What a call pays when nobody observes: the look at a pointer. A tenth of a microsecond would be
 // a hundred times that, on any machine.
 TEST_F(ObserverTest, WithoutObserverACallPaysNothing) {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  constexpr double kMostNs = 5'000;
+#else
+  constexpr double kMostNs = 100;
+#endif
   constexpr int kCalls = 200'000;
   Observer* volatile nobody = nullptr;
   int described = 0;
@@ -164,7 +169,7 @@ TEST_F(ObserverTest, WithoutObserverACallPaysNothing) {
   }
   const double ns_per_call = static_cast<double>(now_ns() - begin_ns) / kCalls;
   EXPECT_EQ(described, 0);
-  EXPECT_LT(ns_per_call, 100);
+  EXPECT_LT(ns_per_call, kMostNs);
   const auto observer = observer_with({{"BRAID_TRACE_CALLS", "1000"}});
   const int64_t noted_ns = now_ns();
   for (int i = 0; i < kCalls / 10; ++i) call(*observer);

@@ -13,7 +13,7 @@
 namespace braid::comm {
 namespace {
 
-std::shared_ptr<Journal> journal_with(size_t num_calls, size_t most_kept = 1 << 20) {
+std::shared_ptr<Journal> journal_with(size_t num_calls, size_t most_kept = 1 << 10) {
   auto journal = std::make_shared<Journal>(test::facts_of("c"), most_kept);
   for (size_t i = 0; i < num_calls; ++i)
     journal->end(journal->begin(test::host_note(plan::Op::kAllReduce, i)), CallState::kCompleted,
@@ -39,16 +39,20 @@ TEST(Shelf, KeepsClosedCommsForAWhile) {
 }
 
 TEST(Shelf, BoundsTheNotesOfClosedComms) {
-  Shelf shelf;
+  Shelf shelf(50);
   std::vector<std::shared_ptr<Journal>> large;
   for (int i = 0; i < 3; ++i) {
-    large.push_back(journal_with(200'000));
+    large.push_back(journal_with(20));
     shelf.add(large.back());
   }
   EXPECT_EQ(shelf.journals().size(), 3u);  // open ones stay
   for (const auto& journal : large) shelf.retire(journal.get());
   ASSERT_EQ(shelf.journals().size(), 2u);
   EXPECT_EQ(shelf.journals().back(), large.back());
+  const auto larger = journal_with(51);
+  shelf.add(larger);
+  shelf.retire(larger.get());
+  EXPECT_EQ(shelf.journals(), (std::vector<std::shared_ptr<Journal>>{larger}));
 }
 
 TEST(TraceFile, IsOnePerPathAndSaysWhatItCannotWrite) {
