@@ -144,7 +144,7 @@ TEST_F(DeviceBalance, RanksThatMeasureOtherTimesAgree) {
   std::mutex mutex;
   std::vector<std::vector<uint32_t>> held(kSize);
   run(kSize, cuda, [&](GpuRank& rank) {
-    start(rank);
+    start(rank, 0.2);  // more than any of the rates asks for, and so never in the way
     Gatherer gather(rank);
     std::mt19937 random(static_cast<unsigned>(rank.rank()));
     std::vector<uint32_t> mine;
@@ -164,6 +164,25 @@ TEST_F(DeviceBalance, RanksThatMeasureOtherTimesAgree) {
   EXPECT_EQ(held[1], held[0]);
   EXPECT_EQ(held[2], held[0]);
   EXPECT_GT(std::set<uint32_t>(held[0].begin(), held[0].end()).size(), 3u) << "nothing moved";
+}
+
+// Tuning looked at whole calls, and found that more is not better; times at which links are done do
+// not tell.
+TEST_F(DeviceBalance, TheShareIsNeverMoreThanTuningFound) {
+  TimedCuda cuda(2);
+  run(2, cuda, [&](GpuRank& rank) {
+    start(rank, kTuned / 2);
+    Gatherer gather(rank);
+    const uint32_t tuned = gather.parts();
+    for (const double gbps : {100., 6., 100.}) {
+      once(rank, [&] { cuda.set_host_gbps(0, gbps), cuda.set_host_gbps(1, gbps); });
+      for (int i = 0; i < 40; ++i) {
+        gather.windows(1);
+        ASSERT_LE(gather.parts(), tuned);
+      }
+    }
+    EXPECT_GT(gather.parts(), 0u);
+  });
 }
 
 // A graph's copies have their sizes baked in: what is captured keeps the share in force, changes
