@@ -1,11 +1,17 @@
 #include "comm/device/call_watch.h"
 
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "base/log.h"
 
 namespace braid::comm {
 
-void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle) {
+void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
+                      std::function<bool()> is_trouble) {
   observer_ = observer;
+  is_trouble_ = std::move(is_trouble);
   if (observer == nullptr) return;
   links_ = {observer->journal().facts().nvlink(), observer->journal().facts().pcie()};
   if (!observer->wants_gpu_times()) return;
@@ -58,11 +64,17 @@ void CallWatch::note_end(sys::Stream stream, bool is_ok) {
   if (Status ended = clock_->end(stream); !ended.ok()) drop_clock(ended);
 }
 
+// Trouble is looked for after the events: a kernel that gives up says so before its work is over.
 void CallWatch::settle() {
-  if (!clock_) return;
-  const Status settled = clock_->settle([this](uint64_t number, int64_t begin_ns, int64_t end_ns) {
-    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
+  if (!has_pending()) return;
+  std::vector<std::tuple<uint64_t, int64_t, int64_t>> told;
+  const Status settled = clock_->settle([&](uint64_t number, int64_t begin_ns, int64_t end_ns) {
+    told.emplace_back(number, begin_ns, end_ns);
   });
+  if (told.empty() && settled.ok()) return;
+  if (is_trouble_()) return clock_.reset();  // from now on no time means anything
+  for (const auto& [number, begin_ns, end_ns] : told)
+    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
   if (!settled.ok()) drop_clock(settled);
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "base/status.h"
@@ -20,8 +21,10 @@ class CallWatch {
 
   CallWatch() = default;
   /// `idle` is a stream of our own with nothing on it. Where the clock cannot be made calls are
-  /// noted without times.
-  void start(Observer* observer, sys::Cuda& cuda, sys::Stream idle);
+  /// noted without times. Once there `is_trouble` waits of kernels end in vain, and a call whose
+  /// work is over is not done.
+  void start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
+             std::function<bool()> is_trouble);
 
   /// The caller's stream has waited for the call before.
   void begin(const CallShape& shape, sys::Stream stream, bool is_captured) {
@@ -47,6 +50,7 @@ class CallWatch {
   std::vector<LinkNote> link_notes() const;
 
   Observer* observer_ = nullptr;
+  std::function<bool()> is_trouble_;
   std::array<int, 2> links_{};  // of CommFacts::links
   std::optional<CallClock> clock_;
   // Of the call under way:

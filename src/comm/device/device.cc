@@ -83,7 +83,8 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
-  call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies]);
+  call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies],
+                    [this] { return !look_for_trouble().ok(); });
   return {};
 }
 

@@ -111,6 +111,30 @@ TEST(ObserveGpu, WhatTheGpuHasNotDoneIsScheduled) {
   });
 }
 
+// Kernels whose wait ended in vain leave the stream as if they had done their work.
+TEST(ObserveGpu, ACallThatWasGivenUpIsNotDone) {
+  TimedCuda cuda(2);
+  run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [&](GpuRank& rank, sys::Stream stream) {
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
+    ASSERT_TRUE(gather(rank, send, recv, stream).ok());
+    rank.all.arrive_and_wait();
+    EXPECT_EQ(settled_notes(rank).back().state, CallState::kCompleted);
+    rank.all.arrive_and_wait();
+    cuda.set_lateness(1'000'000);
+    ASSERT_TRUE(gather(rank, send, recv, stream).ok());
+    rank.all.arrive_and_wait();
+    rank.comm.state().group->report(peer_lost("rank 7 died"));
+    rank.all.arrive_and_wait();
+    cuda.set_lateness(0);  // of what is recorded from now on
+    cuda.let_come();
+    const auto notes = settled_notes(rank);
+    EXPECT_EQ(notes[0].state, CallState::kCompleted);
+    EXPECT_EQ(notes[1].state, CallState::kScheduled);
+    EXPECT_EQ(notes[1].gpu_end_ns, 0);
+    rank.all.arrive_and_wait();
+  });
+}
+
 TEST(ObserveGpu, CapturedCallsHaveNoTimes) {
   TimedCuda cuda(2);
   run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [&](GpuRank& rank, sys::Stream stream) {
