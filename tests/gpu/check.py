@@ -2,6 +2,8 @@
 for byte.
 
     braid run -n 4 tests/gpu/check.py [--quick]
+    BRAID_GPU_RDMA=on BRAID_GPU_RDMA_SHARE=20 BRAID_GPU_LINES=0 BRAID_GPU_DIRECT=0 \\
+        braid run -n 2 tests/gpu/check.py --large    a part of large messages through libfabric
 
 Needs torch. Ranks share a GPU when there are fewer GPUs than ranks. Rank 0 prints one line per
 group of cases; the exit code is 1 when one byte differs.
@@ -165,6 +167,52 @@ class Check:
             )
         comm.unregister(out)
 
+    def counts(self, most: int, seed: int) -> list[list[int]]:
+        """[from][to], the same on all ranks: a third of them 0."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.comm.size, self.comm.size)
+        drawn = torch.randint(-most // 2, most + 1, shape, generator=generator)
+        return [[max(0, int(count)) for count in row] for row in drawn]
+
+    def uneven(self, most: int, dtype: torch.dtype, seed: int) -> None:
+        comm, rank = self.comm, self.comm.rank
+        table = self.counts(most, seed)
+        sent, received = table[rank], [row[rank] for row in table]
+        many = self.random(sum(sent), dtype)
+        want = comm.all_to_all(many, None, sent, received)
+        for shift in (0, 1, 3):
+            what = f"uneven all_to_all up to {most} x {dtype} shift {shift}"
+            out = self.on_gpu(torch.zeros(sum(received), dtype=dtype), shift)
+            self.same(what, comm.all_to_all(self.on_gpu(many, shift), out, sent, received), want)
+        self.same(what + " told", comm.all_to_all(self.on_gpu(many), None, sent), want)
+
+    def all_uneven(self, quick: bool) -> None:
+        sizes = [1, 7, 1000, 70_001, 1_000_003] + ([] if quick else [6_000_000, 40_000_000])
+        for seed, most in enumerate(sizes):
+            for dtype in (torch.bfloat16, torch.float64, torch.int8):
+                self.uneven(most, dtype, seed)
+        for share in (0.0, 0.3, 1.0):
+            self.comm._force_host_share(self.gpu.index, "all_to_all", share)
+            self.uneven(8_000_000, torch.float32, 50)
+        self.comm._force_host_share(self.gpu.index, "all_to_all", None)
+
+    def graph_uneven(self, most: int) -> None:
+        comm, rank = self.comm, self.comm.rank
+        table = self.counts(most, 99)
+        sent, received = table[rank], [row[rank] for row in table]
+        buf = torch.zeros(sum(sent), device=self.gpu)
+        out = torch.zeros(sum(received), device=self.gpu)
+        comm.all_to_all(buf, out, sent, received)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_to_all(buf, out, sent, received)
+        for _ in range(5):
+            many = self.random(sum(sent), torch.float32)
+            buf.copy_(many)
+            graph.replay()
+            self.same(f"graph uneven {most}", out, comm.all_to_all(many, None, sent, received))
+
     def graph(self, count: int) -> None:
         """Capture once, replay with new data each time."""
         comm = self.comm
@@ -179,6 +227,30 @@ class Check:
             buf.copy_(one)
             graph.replay()
             self.same(f"graph all_reduce {count}", buf, comm.all_reduce(one.clone()))
+
+    def graph_gather(self, count: int) -> None:
+        """The same for an all_gather, whose proxy no replay tells anything."""
+        comm = self.comm
+        buf = torch.zeros(count, device=self.gpu)
+        out = torch.zeros(count * comm.size, device=self.gpu)
+        comm.all_gather(buf, out=out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_gather(buf, out=out)
+        for _ in range(5):
+            one = self.random(count, torch.float32)
+            buf.copy_(one)
+            graph.replay()
+            self.same(f"graph all_gather {count}", out, comm.all_gather(one))
+
+    def rdma(self) -> None:
+        """Where a NIC must carry a part, it did."""
+        told = self.comm.health()["gpu"]["rdma"]
+        if self.comm.rank == 0:
+            print(f"rdma: {told['how']}, {told['sent_slots']} slots sent", flush=True)
+        if os.environ.get("BRAID_GPU_RDMA") == "on" and told["sent_slots"] == 0:
+            self.wrong += 1
 
     def streams(self) -> None:
         """Calls on two streams of one comm are ordered among each other."""
@@ -198,6 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="for compute-sanitizer: small shapes")
+    parser.add_argument("--large", action="store_true", help="only shapes that use every link")
     args = parser.parse_args()
     quick = args.quick
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -219,6 +292,13 @@ def main() -> int:
                 group(f"tiny {dtype}", check.all_sizes, [0, 1, 1000, 30_001], dtype, "sum")
             group("tiny registered", check.registered, 200_000, torch.float32)
             return 1 if check.wrong else 0
+        if args.large:
+            for count in (5_000_000, 8_000_000):
+                group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
+                group(f"registered {count}", check.registered, count, torch.float32)
+            group("graph all_gather", check.graph_gather, 4_000_000)
+            group("rdma", check.rdma)
+            return 1 if check.wrong else 0
         sizes = [0, 1, 3, 1000, 4097, 70_001]
         if not quick:
             sizes += [17, 1_000_003]
@@ -230,9 +310,12 @@ def main() -> int:
         for count in (5_000_000, 25_000_003) if quick else (5_000_000, 40_000_000):
             group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
             group(f"registered {count}", check.registered, count, torch.float32)
+        group("uneven", check.all_uneven, quick)
         group("streams", check.streams)
         for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
+        for count in (1000, 12_000_000):
+            group(f"graph uneven {count}", check.graph_uneven, count)
         if comm.rank == 0:
             print(
                 f"gpu check: {comm.size} ranks: {check.done} cases, {check.wrong} wrong", flush=True

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -28,7 +29,7 @@ constexpr uint64_t kHoldAt = 72;  // in the GPU's own memory
 // ---- making ----
 
 Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal,
-                                               const AreaSizes& areas) {
+                                               const AreaSizes& areas, sys::FabricLibrary* nics) {
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
   device->areas_ = areas;
@@ -41,6 +42,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
   BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
+  BRAID_RETURN_IF_ERROR(device->make_rdma(nics, deadline));
   BRAID_RETURN_IF_ERROR(device->settle_lines(deadline));
   device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
   return device;
@@ -70,6 +72,11 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
   most_shared_bytes_ = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
   BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
+  BRAID_ASSIGN_OR_RETURN(barrier_of_pairs_kernel_,
+                         kernel(kernels::barrier_fatbin(), "braid_barrier_of_pairs"));
+  BRAID_ASSIGN_OR_RETURN(pairs_kernel_, kernel(kernels::barrier_fatbin(), "braid_meet_pairs"));
+  BRAID_ASSIGN_OR_RETURN(short_kernel_,
+                         kernel(kernels::short_blocks_fatbin(), "braid_short_blocks"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(read_link_cap());
   BRAID_RETURN_IF_ERROR(make_page());
@@ -150,18 +157,20 @@ Status Device::make_page() {
 }
 
 // The GPU's own memory: the counters of packets and of direct calls, the word that says a wait has
-// failed, the numbers of barriers, the ring's progress.
+// failed, the numbers of barriers and of meetings of pairs, the ring's progress.
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
   static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t));
   constexpr uint64_t kNumbersAt = 128;
-  constexpr uint64_t kProgressAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
+  constexpr uint64_t kPairNumbersAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
+  constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
   BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
   team_.has_failed = sys::pointer_to<uint32_t>(local_memory_ + kFailedAt);
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
+  board_.pair_numbers = sys::pointer_to<uint64_t>(local_memory_ + kPairNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
   BRAID_RETURN_IF_ERROR(
@@ -175,9 +184,11 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape = fmt::format("{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{}",
-                              ring_.num_slots, ring_.slot_bytes, host_lanes_, packet_limit_,
-                              line_limit_, direct_limit_, link_cap_gbps_);
+  request.shape = fmt::format(
+      "{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
+      ring_.slot_bytes, host_lanes_, packet_limit_, line_limit_, direct_limit_, link_cap_gbps_,
+      state_.config.text("BRAID_GPU_RDMA"), state_.config.integer("BRAID_GPU_RDMA_SHARE"),
+      state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -193,6 +204,12 @@ Status Device::make_ring(Deadline deadline) {
                          state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
   for (size_t r = 0; r < verdicts.size(); ++r)
     if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
+  return {};
+}
+
+Status Device::make_rdma(sys::FabricLibrary* nics, Deadline deadline) {
+  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, host_lanes_, nics};
+  BRAID_ASSIGN_OR_RETURN(rdma_, Rdma::create(state_, cuda_, setup, deadline));
   return {};
 }
 
@@ -229,6 +246,7 @@ Device::~Device() {
   if (page_ != nullptr) detach(false);
   balance_.reset();
   call_watch_ = {};
+  rdma_.reset();
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -256,7 +274,7 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
                            deadline));
-  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window)};
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), false};
   return {};
 }
 
@@ -270,15 +288,41 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
 }
 
-Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) const {
+/// Of memory of cuMemCreate. That it is not is noted once.
+bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes) {
+  const sys::RelaxedCapture relaxed(cuda_);
+  if (entry.window.is_current(memory, bytes)) return true;
+  if (!std::exchange(entry.was_remapped, true)) {
+    std::string line = fmt::format(
+        "gpu {}: registered memory at {:#x} was unmapped since; calls on it go through scratch",
+        ordinal_, memory);
+    log::warn("comm", "{}", line);
+    state_.note_event(std::move(line));
+  }
+  return false;
+}
+
+Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
   auto next = registered_.upper_bound(memory);
   if (next == registered_.begin()) return Landing{};
-  const auto& [base, entry] = *--next;
+  auto& [base, entry] = *--next;
   if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
+  if (entry.window.is_mapped_memory())
+    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base} : Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
   return Landing{&entry.window, memory - base};
+}
+
+Device::Registrations Device::registrations() const {
+  Registrations found;
+  for (const auto& [memory, entry] : registered_) {
+    ++found.spans;
+    found.bytes += entry.bytes;
+    found.remapped += entry.was_remapped ? 1 : 0;
+  }
+  return found;
 }
 
 // ---- one call ----
@@ -331,6 +375,26 @@ Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
   return meet(stream, channel, {signature, everyone, everyone});
 }
 
+Status Device::barrier_of_pairs(sys::Stream stream, int channel,
+                                const nvlink::PairMeeting& meeting) {
+  return sys::launch(cuda_, barrier_of_pairs_kernel_, {1, 32, 0}, stream, team_, board_,
+                     static_cast<int32_t>(channel), meeting);
+}
+
+Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
+  return sys::launch(cuda_, pairs_kernel_, {1, 32, 0}, stream, team_, board_, with);
+}
+
+Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
+  if (blocks.num_blocks == 0) return {};
+  for (int i = 0; i < blocks.num_blocks; ++i)
+    if (blocks.block[i].peer != rank())
+      call_watch_.sends(CallWatch::kNvlink, blocks.block[i].out_bytes);
+  const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
+  return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
+                     board_, static_cast<int32_t>(channel), blocks);
+}
+
 Status Device::step(sys::Stream stream, int channel, int teller) {
   const uint32_t everyone = (1U << size()) - 1;
   return rank() == teller ? meet(stream, channel, {0, everyone, 0})
@@ -343,11 +407,20 @@ Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meet
 }
 
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
+  return run_ring(stream, ring_, flows, CallWatch::kPcie);
+}
+
+Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
+  return run_ring(stream, rdma_->ring(), flows, CallWatch::kRdma);
+}
+
+Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows,
+                        CallWatch::Link link) {
   if (flows.num_flows == 0) return {};
   for (int i = 0; i < flows.num_flows; ++i)
-    if (flows.flow[i].source != nullptr) call_watch_.sends(CallWatch::kPcie, flows.flow[i].bytes);
+    if (flows.flow[i].source != nullptr) call_watch_.sends(link, flows.flow[i].bytes);
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
-  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring_,
+  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
                      flows);
 }
 
@@ -419,7 +492,16 @@ Status Device::look_for_trouble() {
   const auto code = std::atomic_ref(page_->trouble.code).load(std::memory_order_acquire);
   if (code == 2) return in_words(page_->trouble);
   if (state_.group->broken()) return state_.group->fate();
-  return {};
+  return rdma_trouble();
+}
+
+// A dead process breaks its connections before the group tells of it, which is the better reason.
+Status Device::rdma_trouble() {
+  constexpr int64_t kNewsFirstNs = 100'000'000;
+  const Status found = rdma_->status();
+  if (found.ok()) return {};
+  if (rdma_failed_ns_ == 0) rdma_failed_ns_ = now_ns();
+  return now_ns() - rdma_failed_ns_ >= kNewsFirstNs ? found : Status();
 }
 
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.

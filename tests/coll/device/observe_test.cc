@@ -81,7 +81,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
       EXPECT_NEAR(static_cast<double>(note.gpu_end_ns - note.gpu_begin_ns),
                   1'000 + static_cast<double>(2_MiB) / 33, 100);
       ASSERT_EQ(note.links.size(), 2u);
-      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().nvlink());
+      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().gpu_link(0));
       EXPECT_EQ(note.links[0].sent_bytes, 6_MiB);
       EXPECT_EQ(note.links[1].sent_bytes, 2_MiB);
       EXPECT_EQ(note.links[1].parts, plan::kWhole / 4);
@@ -93,6 +93,31 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
     EXPECT_EQ(notes[3].state, CallState::kCompleted);
     const comm::Tally tally = rank.comm.state().observer->journal().tally();
     EXPECT_EQ(tally.kinds[1][static_cast<size_t>(plan::Op::kAllGather)].timed, 3u);
+  });
+}
+
+TEST(ObserveGpu, AnUnevenCallSaysWhatThisRankSends) {
+  TimedCuda cuda(2);
+  run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [](GpuRank& rank, sys::Stream stream) {
+    const bool is_first = rank.rank() == 0;
+    const std::vector<uint64_t> sent =
+        is_first ? std::vector<uint64_t>{100, 5'000} : std::vector<uint64_t>{7'000, 100};
+    const std::vector<uint64_t> received =
+        is_first ? std::vector<uint64_t>{100, 7'000} : std::vector<uint64_t>{5'000, 100};
+    const GuardedMemory send(rank.cuda, 2 * 8'000), recv(rank.cuda, 2 * 8'000);
+    const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+      return all_to_all_v(device, send.get(), sent, recv.get(), received, Dtype::kInt16, stream);
+    });
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    rank.all.arrive_and_wait();
+    const CallNote note = settled_notes(rank).back();
+    EXPECT_TRUE(note.shape.is_uneven);
+    EXPECT_EQ(note.shape.send_count, is_first ? 5'100u : 7'100u);
+    EXPECT_EQ(note.shape.recv_count, is_first ? 7'100u : 5'100u);
+    EXPECT_EQ(note.shape.bytes, 2 * note.shape.send_count);
+    ASSERT_EQ(note.links.size(), 1u);
+    EXPECT_EQ(note.links[0].sent_bytes, 2 * (note.shape.send_count - 100));
+    EXPECT_EQ(note.state, CallState::kCompleted);
   });
 }
 
@@ -167,7 +192,8 @@ TEST(ObserveGpu, ARefusedCallIsCountedAndTheCommGoesOn) {
     const GuardedMemory buf(rank.cuda, 4096);
     EXPECT_EQ(on_device(rank.comm, rank.rank(),
                         [&](comm::Device& device) {
-                          return broadcast(device, buf.get(), 4096, Dtype::kUint8, 7, stream);
+                          return broadcast(device, buf.get(), buf.get(), 4096, Dtype::kUint8, 7,
+                                           stream);
                         })
                   .code(),
               Code::kInvalidArgument);

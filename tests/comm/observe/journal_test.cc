@@ -118,7 +118,7 @@ TEST(Journal, SharesAreThoseOfTheLastCallInThatMemory) {
   complete(journal, host_note(Op::kBroadcast, 0));  // moved nothing
   std::vector<uint32_t> parts;
   for (const LinkTally& link : journal.tally().links) parts.push_back(link.parts);
-  EXPECT_EQ(parts, (std::vector<uint32_t>{0, plan::kWhole, 60'000, 5'536}));
+  EXPECT_EQ(parts, (std::vector<uint32_t>{0, plan::kWhole, 60'000, 5'536, 0}));
 }
 
 TEST(Journal, IsRenamed) {
