@@ -45,6 +45,11 @@ class TimedCuda : public sys::FakeCuda {
     const std::lock_guard lock(mutex_);
     lateness_ = num_questions;
   }
+  /// Events that were denied are not any longer.
+  void let_come() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [handle, time] : events_) time.denials = 0;
+  }
   void set_captured(sys::Stream stream, bool is_captured) {
     const std::lock_guard lock(mutex_);
     if (is_captured)

@@ -1,14 +1,20 @@
 #include "comm/device/call_watch.h"
 
+#include <numeric>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "base/log.h"
 
 namespace braid::comm {
 
-void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle) {
+void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
+                      std::function<bool()> is_trouble) {
   observer_ = observer;
+  is_trouble_ = std::move(is_trouble);
   if (observer == nullptr) return;
-  const CommFacts& facts = observer->journal().facts();
-  links_ = {facts.nvlink(), facts.pcie(), facts.nic()};
+  first_link_ = observer->journal().facts().gpu_link(0);
   if (!observer->wants_gpu_times()) return;
   auto clock = CallClock::create(cuda, idle);
   if (clock.ok())
@@ -39,11 +45,11 @@ void CallWatch::note_begin(const CallShape& shape, sys::Stream stream, bool is_c
 
 std::vector<LinkNote> CallWatch::link_notes() const {
   std::vector<LinkNote> notes;
-  const uint64_t all = sent_bytes_[kNvlink] + sent_bytes_[kPcie] + sent_bytes_[kNic];
-  for (const Link link : {kNvlink, kPcie, kNic}) {
+  const uint64_t all = std::accumulate(sent_bytes_.begin(), sent_bytes_.end(), uint64_t{0});
+  for (const Link link : {kNvlink, kPcie, kRdma}) {
     if (sent_bytes_[link] == 0) continue;
     LinkNote note;
-    note.link = links_[link];
+    note.link = first_link_ + link;
     note.sent_bytes = sent_bytes_[link];
     note.parts = static_cast<uint32_t>(static_cast<double>(note.sent_bytes) /
                                        static_cast<double>(all) * plan::kWhole);
@@ -59,11 +65,17 @@ void CallWatch::note_end(sys::Stream stream, bool is_ok) {
   if (Status ended = clock_->end(stream); !ended.ok()) drop_clock(ended);
 }
 
+// Trouble is looked for after the events: a kernel that gives up says so before its work is over.
 void CallWatch::settle() {
-  if (!clock_) return;
-  const Status settled = clock_->settle([this](uint64_t number, int64_t begin_ns, int64_t end_ns) {
-    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
+  if (!clock_ || !clock_->is_pending()) return;
+  std::vector<std::tuple<uint64_t, int64_t, int64_t>> told;
+  const Status settled = clock_->settle([&](uint64_t number, int64_t begin_ns, int64_t end_ns) {
+    told.emplace_back(number, begin_ns, end_ns);
   });
+  if (told.empty() && settled.ok()) return;
+  if (is_trouble_()) return clock_.reset();  // from now on no time means anything
+  for (const auto& [number, begin_ns, end_ns] : told)
+    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
   if (!settled.ok()) drop_clock(settled);
 }
 

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "base/status.h"
@@ -16,12 +17,14 @@ namespace braid::comm {
 
 class CallWatch {
  public:
-  enum Link { kNvlink = 0, kPcie = 1, kNic = 2, kNumLinks };
+  enum Link { kNvlink = 0, kPcie = 1, kRdma = 2 };  // as kGpuLinks
 
   CallWatch() = default;
   /// `idle` is a stream of our own with nothing on it. Where the clock cannot be made calls are
-  /// noted without times.
-  void start(Observer* observer, sys::Cuda& cuda, sys::Stream idle);
+  /// noted without times. Once there `is_trouble` waits of kernels end in vain, and a call whose
+  /// work is over is not done.
+  void start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
+             std::function<bool()> is_trouble);
 
   /// The caller's stream has waited for the call before.
   void begin(const CallShape& shape, sys::Stream stream, bool is_captured) {
@@ -47,13 +50,14 @@ class CallWatch {
   std::vector<LinkNote> link_notes() const;
 
   Observer* observer_ = nullptr;
-  std::array<int, kNumLinks> links_{};  // of CommFacts::links
+  std::function<bool()> is_trouble_;
+  int first_link_ = 0;  // of the GPU's in CommFacts::links
   std::optional<CallClock> clock_;
   // Of the call under way:
   bool is_noted_ = false, is_captured_ = false;
   uint64_t number_ = 0;
   const char* path_ = "";
-  std::array<uint64_t, kNumLinks> sent_bytes_{};
+  std::array<uint64_t, kGpuLinks.size()> sent_bytes_{};
 };
 
 }  // namespace braid::comm

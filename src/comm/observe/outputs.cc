@@ -44,22 +44,22 @@ class OnePer {
 };
 
 OnePer<TraceFile>& trace_files() {
-  static auto* const the = new OnePer<TraceFile>;
-  return *the;
+  static auto* const kThe = new OnePer<TraceFile>;
+  return *kThe;
 }
 OnePer<FlightFile>& flight_files() {
-  static auto* const the = new OnePer<FlightFile>;
-  return *the;
+  static auto* const kThe = new OnePer<FlightFile>;
+  return *kThe;
 }
 
 /// Programs seldom close their comms. What a program that ends by itself has not written yet is
 /// written here.
 void write_at_exit() {
-  static const int registered = std::atexit([] {
+  static const int kRegistered = std::atexit([] {
     for (const auto& file : trace_files().all())
       if (file->shelf.has_open()) file->write();
   });
-  (void)registered;
+  (void)kRegistered;
 }
 
 std::vector<JournalPages> pages_on(const Shelf& shelf) {
@@ -87,7 +87,8 @@ void Shelf::retire(const Journal* journal) {
     if (place->journal.get() == journal) place->is_retired = true;
     if (!place->is_retired) continue;
     num_notes += place->journal->num_notes();
-    if (++num_retired > kMostRetired || (num_notes > most_retired_notes_ && num_retired > 1))
+    ++num_retired;
+    if (num_retired > kMostRetired || (num_notes > most_retired_notes_ && num_retired > 1))
       place = places_.erase(place);
   }
 }
@@ -145,10 +146,10 @@ void FlightFile::write(int64_t timeout_ns) {
 // ---- MetricsPort ----
 
 std::shared_ptr<MetricsPort> MetricsPort::at(uint16_t port) {
-  static auto* const mutex = new std::mutex;
-  static auto* const served = new std::map<std::pair<int, uint16_t>, std::weak_ptr<MetricsPort>>;
-  const std::lock_guard lock(*mutex);
-  std::weak_ptr<MetricsPort>& place = (*served)[{sys::process_id(), port}];
+  static auto* const kMutex = new std::mutex;
+  static auto* const kServed = new std::map<std::pair<int, uint16_t>, std::weak_ptr<MetricsPort>>;
+  const std::lock_guard lock(*kMutex);
+  std::weak_ptr<MetricsPort>& place = (*kServed)[{sys::process_id(), port}];
   if (auto there = place.lock()) return there;
   auto made = std::make_shared<MetricsPort>(port);
   if (!made->is_served()) return nullptr;
@@ -172,10 +173,10 @@ std::string MetricsPort::page() const {
 }
 
 int next_comm_index(int job_rank) {
-  static auto* const mutex = new std::mutex;
-  static auto* const made = new std::map<std::pair<int, int>, int>;
-  const std::lock_guard lock(*mutex);
-  return (*made)[{sys::process_id(), job_rank}]++;
+  static auto* const kMutex = new std::mutex;
+  static auto* const kMade = new std::map<std::pair<int, int>, int>;
+  const std::lock_guard lock(*kMutex);
+  return (*kMade)[{sys::process_id(), job_rank}]++;
 }
 
 }  // namespace braid::comm

@@ -55,14 +55,14 @@ struct Tables {
 };
 
 Tables& tables() {
-  static Tables* const the = [] {
+  static Tables* const kThe = [] {
     auto* made = new Tables;
     for (size_t module = 1; module < kNumModules; ++module)
       for (size_t i = 1; i < kNumFunctions[module]; ++i)
         made->pointers[module][i] = &made->functions[module][i];
     return made;
   }();
-  return *the;
+  return *kThe;
 }
 
 int functions_of(int module, AnyFunction*** table, unsigned* num_functions) {
@@ -75,10 +75,10 @@ int functions_of(int module, AnyFunction*** table, unsigned* num_functions) {
 
 const void* table_called(uint32_t id) {
   constexpr uint32_t kCallbacks = 1, kVersionInfo = 3;
-  static const Callbacks callbacks{sizeof(Callbacks), &functions_of};
-  static const VersionInfo version{sizeof(VersionInfo), kNvtxVersion, 0, [](uint32_t) {}};
-  if (id == kCallbacks) return &callbacks;
-  return id == kVersionInfo ? &version : nullptr;
+  static const Callbacks kTable{sizeof(Callbacks), &functions_of};
+  static const VersionInfo kVersion{sizeof(VersionInfo), kNvtxVersion, 0, [](uint32_t) {}};
+  if (id == kCallbacks) return &kTable;
+  return id == kVersionInfo ? &kVersion : nullptr;
 }
 
 template <typename Function>
@@ -148,7 +148,7 @@ Result<std::unique_ptr<Nvtx>> attach_nvtx(const std::string& path) {
 }
 
 Result<Nvtx*> real_nvtx() {
-  static const auto* const attached = [] {
+  static const auto* const kAttached = [] {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
     const char* path = std::getenv("NVTX_INJECTION64_PATH");
     const bool is_named = path != nullptr && *path != '\0';
@@ -156,8 +156,8 @@ Result<Nvtx*> real_nvtx() {
                              : Result<std::unique_ptr<Nvtx>>(
                                    unavailable("nvtx: NVTX_INJECTION64_PATH names no tool")));
   }();
-  if (!attached->ok()) return attached->status();
-  return attached->value().get();
+  if (!kAttached->ok()) return kAttached->status();
+  return kAttached->value().get();
 }
 
 }  // namespace braid::sys

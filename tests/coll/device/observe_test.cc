@@ -81,7 +81,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
       EXPECT_NEAR(static_cast<double>(note.gpu_end_ns - note.gpu_begin_ns),
                   1'000 + static_cast<double>(2_MiB) / 33, 100);
       ASSERT_EQ(note.links.size(), 2u);
-      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().nvlink());
+      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().gpu_link(0));
       EXPECT_EQ(note.links[0].sent_bytes, 6_MiB);
       EXPECT_EQ(note.links[1].sent_bytes, 2_MiB);
       EXPECT_EQ(note.links[1].parts, plan::kWhole / 4);
@@ -93,6 +93,31 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
     EXPECT_EQ(notes[3].state, CallState::kCompleted);
     const comm::Tally tally = rank.comm.state().observer->journal().tally();
     EXPECT_EQ(tally.kinds[1][static_cast<size_t>(plan::Op::kAllGather)].timed, 3u);
+  });
+}
+
+TEST(ObserveGpu, AnUnevenCallSaysWhatThisRankSends) {
+  TimedCuda cuda(2);
+  run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [](GpuRank& rank, sys::Stream stream) {
+    const bool is_first = rank.rank() == 0;
+    const std::vector<uint64_t> sent =
+        is_first ? std::vector<uint64_t>{100, 5'000} : std::vector<uint64_t>{7'000, 100};
+    const std::vector<uint64_t> received =
+        is_first ? std::vector<uint64_t>{100, 7'000} : std::vector<uint64_t>{5'000, 100};
+    const GuardedMemory send(rank.cuda, 2 * 8'000), recv(rank.cuda, 2 * 8'000);
+    const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+      return all_to_all_v(device, send.get(), sent, recv.get(), received, Dtype::kInt16, stream);
+    });
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    rank.all.arrive_and_wait();
+    const CallNote note = settled_notes(rank).back();
+    EXPECT_TRUE(note.shape.is_uneven);
+    EXPECT_EQ(note.shape.send_count, is_first ? 5'100u : 7'100u);
+    EXPECT_EQ(note.shape.recv_count, is_first ? 7'100u : 5'100u);
+    EXPECT_EQ(note.shape.bytes, 2 * note.shape.send_count);
+    ASSERT_EQ(note.links.size(), 1u);
+    EXPECT_EQ(note.links[0].sent_bytes, 2 * (note.shape.send_count - 100));
+    EXPECT_EQ(note.state, CallState::kCompleted);
   });
 }
 
@@ -108,6 +133,30 @@ TEST(ObserveGpu, WhatTheGpuHasNotDoneIsScheduled) {
     EXPECT_EQ(record["entries"][0]["state"], "scheduled");
     rank.all.arrive_and_wait();
     cuda.set_lateness(0);
+  });
+}
+
+// Kernels whose wait ended in vain leave the stream as if they had done their work.
+TEST(ObserveGpu, ACallThatWasGivenUpIsNotDone) {
+  TimedCuda cuda(2);
+  run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [&](GpuRank& rank, sys::Stream stream) {
+    const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
+    ASSERT_TRUE(gather(rank, send, recv, stream).ok());
+    rank.all.arrive_and_wait();
+    EXPECT_EQ(settled_notes(rank).back().state, CallState::kCompleted);
+    rank.all.arrive_and_wait();
+    cuda.set_lateness(1'000'000);
+    ASSERT_TRUE(gather(rank, send, recv, stream).ok());
+    rank.all.arrive_and_wait();
+    rank.comm.state().group->report(peer_lost("rank 7 died"));
+    rank.all.arrive_and_wait();
+    cuda.set_lateness(0);  // of what is recorded from now on
+    cuda.let_come();
+    const auto notes = settled_notes(rank);
+    EXPECT_EQ(notes[0].state, CallState::kCompleted);
+    EXPECT_EQ(notes[1].state, CallState::kScheduled);
+    EXPECT_EQ(notes[1].gpu_end_ns, 0);
+    rank.all.arrive_and_wait();
   });
 }
 
