@@ -7,8 +7,8 @@
 namespace braid::fabric {
 namespace {
 
-using braid::testing::FakeMachine;
-using braid::testing::ipv4;
+using braid::test::FakeMachine;
+using braid::test::ipv4;
 
 const Path* path_between(const std::vector<Path>& paths, int from, int to) {
   for (const Path& path : paths)

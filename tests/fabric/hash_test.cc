@@ -9,7 +9,7 @@ namespace braid::fabric {
 namespace {
 
 Fabric sample_gpus() {
-  braid::testing::FakeMachine machine;
+  braid::test::FakeMachine machine;
   Fabric fabric = merge(std::vector<Node>(8, machine.node()));
   fabric.links = gpu_links(fabric);
   return fabric;

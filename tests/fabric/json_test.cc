@@ -12,7 +12,7 @@ namespace braid::fabric {
 namespace {
 
 Fabric sample() {
-  braid::testing::FakeMachine machine(4);
+  braid::test::FakeMachine machine(4);
   Fabric fabric = merge({machine.node("a"), machine.node("a"), machine.node("b")});
   fabric.links = {paced_link(LinkKind::kShm, "shm", 0.4, 20'000),
                   assumed_link(LinkKind::kStaged, "staged")};

@@ -7,7 +7,7 @@
 namespace braid::fabric {
 namespace {
 
-using braid::testing::FakeMachine;
+using braid::test::FakeMachine;
 
 Fabric group_on(FakeMachine& machine, const std::vector<std::string>& host_of_rank) {
   std::vector<Node> nodes;

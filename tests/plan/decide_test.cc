@@ -127,7 +127,7 @@ class FakedServer : public ::testing::Test {
     return fabric::gpu_links(
         fabric::merge(std::vector<fabric::Node>(static_cast<size_t>(num_ranks), machine_.node())));
   }
-  braid::testing::FakeMachine machine_;
+  braid::test::FakeMachine machine_;
 };
 
 TEST_F(FakedServer, AllGatherOn8GpusUsesNvlinkAndTheHostPath) {

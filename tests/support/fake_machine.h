@@ -12,7 +12,7 @@
 #include "sys/nvml/fake.h"
 #include "sys/sysfs/fake.h"
 
-namespace braid::testing {
+namespace braid::test {
 
 inline sys::Endpoint ipv4(const std::string& text) {
   sockaddr_in address{};
@@ -95,4 +95,4 @@ class FakeMachine {
   int num_gpus_;
 };
 
-}  // namespace braid::testing
+}  // namespace braid::test

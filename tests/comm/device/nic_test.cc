@@ -11,7 +11,7 @@ namespace braid::comm {
 namespace {
 
 /// 8 ranks on a server with 8 GPUs and a NIC for every two of them.
-fabric::Fabric server(testing::FakeMachine& machine, size_t num_ranks = 8) {
+fabric::Fabric server(test::FakeMachine& machine, size_t num_ranks = 8) {
   return fabric::merge(std::vector<fabric::Node>(num_ranks, machine.node()));
 }
 
@@ -24,7 +24,7 @@ NicChoice chosen(const test::Options& options, const fabric::Fabric& fabric, int
 }
 
 TEST(NicChoosing, AutoTakesTheNearest) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   const fabric::Fabric fabric = server(machine);
   for (int rank = 0; rank < 8; ++rank) {
     const NicChoice nic = chosen({}, fabric, rank);
@@ -37,7 +37,7 @@ TEST(NicChoosing, AutoTakesTheNearest) {
 }
 
 TEST(NicChoosing, ANicThatIsDownIsNone) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   machine.set_nic_down(0);
   EXPECT_NE(chosen({}, server(machine), 0).name, "mlx5_0");
   for (int nic = 1; nic < 4; ++nic) machine.set_nic_down(nic);
@@ -46,7 +46,7 @@ TEST(NicChoosing, ANicThatIsDownIsNone) {
 }
 
 TEST(NicChoosing, RanksTakeEquallyNearOnesInTurn) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   fabric::Node node = machine.node();
   for (fabric::Path& path : node.gpu_nic_paths) path.kind = fabric::PathKind::kNode;
   const fabric::Fabric fabric = fabric::merge({node, node, node, node, node});
@@ -73,7 +73,7 @@ TEST(NicChoosing, SocketsAreNoNic) {
 }
 
 TEST(NicChoosing, OnTakesARealOneUnlessAProviderIsNamed) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   const fabric::Fabric fabric = server(machine);
   EXPECT_EQ(chosen({{"BRAID_GPU_RDMA", "on"}}, fabric, 2).name, "mlx5_1");
   const NicChoice named =
@@ -82,7 +82,7 @@ TEST(NicChoosing, OnTakesARealOneUnlessAProviderIsNamed) {
 }
 
 TEST(NicChoosing, OneNodeWithoutANicIsOffForAll) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   fabric::Node bare;
   bare.host_id = "host-b";
   bare.name = "bare";
@@ -92,7 +92,7 @@ TEST(NicChoosing, OneNodeWithoutANicIsOffForAll) {
 }
 
 TEST(NicChoosing, OffIsOffAndOtherWordsAreRefused) {
-  testing::FakeMachine machine;
+  test::FakeMachine machine;
   EXPECT_EQ(chosen({{"BRAID_GPU_RDMA", "off"}}, server(machine), 0).why_off,
             "BRAID_GPU_RDMA is off");
   const auto refused = choose_nic(test::make_config({{"BRAID_GPU_RDMA", "maybe"}}), {}, 0, "");

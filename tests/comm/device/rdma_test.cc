@@ -131,7 +131,7 @@ TEST(DeviceRdma, IsOffWithoutANicAndSaysSo) {
 TEST(DeviceRdma, ANicIsUsedWithinWhatTheX16Carries) {
   const auto cuda = make_gpus(2);
   sys::FakeFabric nics;
-  make_on(testing::FakeMachine().node(),
+  make_on(test::FakeMachine().node(),
           small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "90"}}), nics, *cuda,
           [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
@@ -151,7 +151,7 @@ TEST(DeviceRdma, NicsThatDoNotReachEachOtherAreLeftOut) {
   const auto cuda = make_gpus(2);
   sys::FakeFabric nics({.busy_percent = 100});
   const int64_t start_ns = now_ns();
-  make_on(testing::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", "auto"}}), nics, *cuda,
+  make_on(test::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", "auto"}}), nics, *cuda,
           [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
             const std::string& words = made.value()->rdma().words();
@@ -165,7 +165,7 @@ TEST(DeviceRdma, ANicThatCannotBeOpenedIsLeftOutOrAnError) {
     const auto cuda = make_gpus(2);
     sys::FakeFabric nics;
     nics.forbid("10.0.0.1");
-    make_on(testing::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", wish}}), nics, *cuda,
+    make_on(test::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", wish}}), nics, *cuda,
             [&](Comm&, auto& made) {
               const bool must_be = std::string_view(wish) == "on";
               EXPECT_EQ(made.status().code(), must_be ? Code::kUnavailable : Code::kOk);
