@@ -30,6 +30,7 @@ EXPECTED = {
 
 def call(comm: braid.Comm, tensor: torch.Tensor) -> None:
     comm.all_reduce(tensor)
+    comm.all_gather(tensor)  # with BRAID_GPU_RDMA=on and a share: through proxies too
     torch.cuda.synchronize()
 
 
