@@ -1,18 +1,10 @@
 // The C interface: integers and pointers in, a code out. Each function turns its arguments into the
-// types of coll/, calls it, and keeps the message of a failure for braid_last_error().
-//
-// No exception leaves this file: every body runs inside guarded(), because a C caller cannot unwind
-// one. The library throws none itself; what guarded() catches is the allocator's and the standard
-// library's. Threads: last_error is per thread; a braid_comm takes one thread at a time, and the
-// comm's own guard refuses a second one.
+// types of coll/, calls it, and keeps the message of a failure for braid_last_error(). Calls on GPU
+// memory are in on_stream.cc, what all functions have in common is in handle.h.
 #include "braid/braid.h"
 
-#include <exception>
 #include <memory>
-#include <new>
-#include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -27,20 +19,12 @@
 #include "coll/tune/tune.h"
 #include "comm/comm.h"
 #include "group/group.h"
+#include "handle.h"
 #include "plan/plan.h"
 
-struct braid_comm {
-  std::unique_ptr<braid::comm::Comm> comm;
-  std::string health;   // what braid_health() last returned
-  std::string explain;  // what braid_explain() last returned
-};
+namespace braid::c {
 
 namespace {
-
-using braid::Code;
-using braid::Dtype;
-using braid::RedOp;
-using braid::Status;
 
 static_assert(static_cast<int>(Code::kPeerLost) == BRAID_PEER_LOST &&
               static_cast<int>(Code::kInternal) == BRAID_INTERNAL);
@@ -48,10 +32,10 @@ static_assert(static_cast<int>(Dtype::kFloat8E5m2) == BRAID_FLOAT8_E5M2 &&
               static_cast<int>(Dtype::kUint16) == BRAID_UINT16);
 static_assert(static_cast<int>(RedOp::kMax) == BRAID_MAX &&
               static_cast<int>(RedOp::kAvg) == BRAID_AVG);
-// all_to_all_v hands the caller's size_t arrays on as they are.
-static_assert(sizeof(size_t) == sizeof(uint64_t) && std::is_unsigned_v<size_t>);
 
 thread_local std::string last_error;
+
+}  // namespace
 
 braid_code answer(const Status& status) {
   if (status.ok()) return BRAID_OK;
@@ -59,45 +43,26 @@ braid_code answer(const Status& status) {
   return static_cast<braid_code>(status.code());
 }
 
-/// Runs `body`, which returns a Status, and lets nothing be thrown past it.
-template <typename Body>
-braid_code guarded(Body&& body) noexcept {
-  try {
-    return answer(body());
-  } catch (const std::bad_alloc&) {
-    last_error.clear();  // a message would need the memory that is not there
-    return BRAID_EXHAUSTED;
-  } catch (const std::exception& e) {
-    try {
-      return answer(braid::internal_error("unexpected exception: {}", e.what()));
-    } catch (...) {
-      return BRAID_INTERNAL;
-    }
-  } catch (...) {
-    return BRAID_INTERNAL;
-  }
+void forget_last_error() noexcept { last_error.clear(); }
+
+Status check_counts(const char* function, const size_t* send_counts, const size_t* recv_counts,
+                    int size) {
+  if (send_counts != nullptr && recv_counts != nullptr) return {};
+  return invalid_argument("{}: {} is NULL, {} counts expected", function,
+                          send_counts == nullptr ? "send_counts" : "recv_counts", size);
 }
 
-/// The same for a call on a comm, which must not be NULL.
-template <typename Body>
-braid_code on_comm(braid_comm* comm, const char* function, Body&& body) noexcept {
-  return guarded([&]() -> Status {
-    if (comm == nullptr) return braid::invalid_argument("{}: comm is NULL", function);
-    return body(*comm->comm);
-  });
-}
+}  // namespace braid::c
 
-// The enums of a C caller may hold any integer; 255 is in neither enum, so coll/ refuses it by
-// name.
-Dtype to_dtype(braid_dtype dtype) {
-  return static_cast<Dtype>(dtype >= 0 && dtype < 255 ? dtype : 255);
-}
-RedOp to_op(braid_op op) { return static_cast<RedOp>(op >= 0 && op < 255 ? op : 255); }
+namespace {
 
-std::span<const uint64_t> counts_of(const size_t* counts, int size) {
-  static_assert(std::is_same_v<size_t, uint64_t>, "one representation, checked above for size too");
-  return {counts, static_cast<size_t>(size)};
-}
+using braid::Code;
+using braid::Status;
+using braid::c::counts_of;
+using braid::c::guarded;
+using braid::c::on_comm;
+using braid::c::to_dtype;
+using braid::c::to_op;
 
 Status create(braid_comm** out) {
   if (out == nullptr)
@@ -174,10 +139,8 @@ braid_code braid_all_to_all(braid_comm* comm, const void* send, void* recv, size
 braid_code braid_all_to_all_v(braid_comm* comm, const void* send, const size_t* send_counts,
                               void* recv, const size_t* recv_counts, braid_dtype dtype) {
   return on_comm(comm, "braid_all_to_all_v", [&](auto& c) -> Status {
-    if (send_counts == nullptr || recv_counts == nullptr)
-      return braid::invalid_argument("braid_all_to_all_v: {} is NULL, {} counts expected",
-                                     send_counts == nullptr ? "send_counts" : "recv_counts",
-                                     c.size());
+    BRAID_RETURN_IF_ERROR(
+        braid::c::check_counts("braid_all_to_all_v", send_counts, recv_counts, c.size()));
     return braid::coll::all_to_all_v(c, send, counts_of(send_counts, c.size()), recv,
                                      counts_of(recv_counts, c.size()), to_dtype(dtype));
   });
@@ -208,7 +171,7 @@ const char* braid_explain(braid_comm* comm, const char* op, uint64_t bytes) {
 }
 
 const char* braid_code_name(braid_code code) { return braid::code_name(static_cast<Code>(code)); }
-const char* braid_last_error(void) { return last_error.c_str(); }
+const char* braid_last_error(void) { return braid::c::last_error.c_str(); }
 const char* braid_version(void) { return BRAID_VERSION; }
 
 }  // extern "C"

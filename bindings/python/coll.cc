@@ -197,21 +197,26 @@ std::vector<uint64_t> wire_counts(const Argument& argument, const std::vector<ui
 }
 
 void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64_t>& send_counts,
-                  nb::handle out_object, const std::vector<uint64_t>& recv_counts) {
+                  nb::handle out_object, const std::vector<uint64_t>& recv_counts,
+                  uint64_t stream) {
   const char* const name = "all_to_all";
   const Buffer send = Buffer::borrow(send_object, {name, "send"}, Access::kRead);
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
   comm::Comm& comm = self.get();
-  if (send.on_gpu() || out.on_gpu())
-    raise_if_failed(unsupported("{}: counts per rank are for host memory; found GPU memory", name));
   check_out(name, out, send, out.count());
   const std::vector<uint64_t> sent =
       wire_counts({name, "send_counts"}, send_counts, send, comm.size());
   const std::vector<uint64_t> received =
       wire_counts({name, "recv_counts"}, recv_counts, out, comm.size());
-  run([&] {
-    return coll::all_to_all_v(comm, send.data(), sent, out.data(), received, send.wire_dtype());
-  });
+  run(
+      self, name, send, out,
+      [&](comm::Device& device) {
+        return coll::device::all_to_all_v(device, address_of(send), sent, address_of(out), received,
+                                          send.wire_dtype(), stream_of(stream));
+      },
+      [&] {
+        return coll::all_to_all_v(comm, send.data(), sent, out.data(), received, send.wire_dtype());
+      });
 }
 
 void broadcast(PyComm& self, nb::handle object, int root, uint64_t stream) {
@@ -219,8 +224,8 @@ void broadcast(PyComm& self, nb::handle object, int root, uint64_t stream) {
   run(
       self, "broadcast", buf, buf,
       [&](comm::Device& device) {
-        return coll::device::broadcast(device, address_of(buf), buf.wire_count(), buf.wire_dtype(),
-                                       root, stream_of(stream));
+        return coll::device::broadcast(device, address_of(buf), address_of(buf), buf.wire_count(),
+                                       buf.wire_dtype(), root, stream_of(stream));
       },
       [&] {
         return coll::broadcast(self.get(), buf.data(), buf.wire_count(), buf.wire_dtype(), root);
@@ -297,7 +302,7 @@ void register_collectives(nb::module_& module) {
   module.def("reduce_scatter", &reduce_scatter, nb::arg("comm"), send, out, nb::arg("op"), stream);
   module.def("all_to_all", &all_to_all, nb::arg("comm"), send, out, stream);
   module.def("all_to_all_v", &all_to_all_v, nb::arg("comm"), send, nb::arg("send_counts"), out,
-             nb::arg("recv_counts"));
+             nb::arg("recv_counts"), stream);
   module.def("broadcast", &broadcast, nb::arg("comm"), nb::arg("buf").none(), nb::arg("root"),
              stream);
   module.def("barrier", &barrier, nb::arg("comm"));

@@ -5,8 +5,8 @@
  * BRAID_INVALID_ARGUMENT and changes nothing. All calls are collective: every rank makes the same
  * calls in the same order with the same counts, dtype, op and root; a disagreement is detected and
  * returned on all ranks as BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a
- * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`. Buffers are host memory:
- * GPU memory goes through the Python package so far.
+ * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`. Buffers are host memory;
+ * the functions whose names end in _on are for GPU memory.
  */
 #ifndef BRAID_BRAID_H_
 #define BRAID_BRAID_H_
@@ -99,6 +99,38 @@ BRAID_API braid_code braid_all_to_all_v(braid_comm*, const void* send, const siz
 /* buf [count] of every rank gets root's. */
 BRAID_API braid_code braid_broadcast(braid_comm*, void* buf, size_t count, braid_dtype, int root);
 BRAID_API braid_code braid_barrier(braid_comm*);
+
+/* The same on GPU memory, enqueued on `stream`: a cudaStream_t or CUstream, NULL is the default
+ * one. Memory and stream are of the calling thread's current CUDA device, one per rank and comm;
+ * all GPUs are in one machine. The first such call sets the GPUs up, which takes up to seconds and
+ * may not be captured in a CUDA graph; later ones may. BRAID_OK means that the work is enqueued:
+ * the result is there when the stream is. A failure that shows later (a lost peer, the deadline,
+ * ranks that called different things) comes back from the next call and from braid_health();
+ * receive buffers hold anything then. BRAID_UNAVAILABLE: no driver, no current device, GPUs that
+ * cannot reach each other. */
+BRAID_API braid_code braid_all_gather_on(braid_comm*, const void* send, void* recv, size_t count,
+                                         braid_dtype, void* stream);
+BRAID_API braid_code braid_all_reduce_on(braid_comm*, const void* send, void* recv, size_t count,
+                                         braid_dtype, braid_op, void* stream);
+BRAID_API braid_code braid_reduce_scatter_on(braid_comm*, const void* send, void* recv,
+                                             size_t count, braid_dtype, braid_op, void* stream);
+BRAID_API braid_code braid_all_to_all_on(braid_comm*, const void* send, void* recv, size_t count,
+                                         braid_dtype, void* stream);
+/* Counts are host memory, read before the call returns. */
+BRAID_API braid_code braid_all_to_all_v_on(braid_comm*, const void* send, const size_t* send_counts,
+                                           void* recv, const size_t* recv_counts, braid_dtype,
+                                           void* stream);
+BRAID_API braid_code braid_broadcast_on(braid_comm*, void* buf, size_t count, braid_dtype, int root,
+                                        void* stream);
+/* Work of all ranks' streams after it starts after all ranks' before it. */
+BRAID_API braid_code braid_barrier_on(braid_comm*, void* stream);
+
+/* Shares GPU memory with all ranks: results that later lie in it, at the same offset on every rank,
+ * are written there directly instead of through scratch. Collective; sizes must be equal, and a
+ * refusal is every rank's. Keep the memory until braid_unregister() or braid_close(). */
+BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
+/* Takes that back. Collective; waits for the comm's GPU work. */
+BRAID_API braid_code braid_unregister(braid_comm*, void* memory);
 
 /* JSON texts, valid until the next call of the same function on this comm. bytes as nccl-tests
  * counts them. */

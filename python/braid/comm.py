@@ -169,10 +169,11 @@ class Comm:
         Even: send [size * a, ...], result [size * a, ...].
         Uneven: send_counts[j] rows (steps along the first axis) go to rank j, recv_counts[i] rows
         come from rank i; send [sum(send_counts), ...], result [sum(recv_counts), ...]. Without
-        recv_counts the ranks tell each other theirs first, which costs one small all_to_all.
+        recv_counts the ranks tell each other theirs first, which costs one small all_to_all over
+        the host. On GPUs counts that do not fit are trouble for all ranks, and end the comm.
         """
         if send_counts is not None:
-            return self._all_to_all_uneven(send, out, send_counts, recv_counts)
+            return self._all_to_all_uneven(send, out, send_counts, recv_counts, stream)
         if recv_counts is not None:
             raise InvalidArgument("all_to_all: recv_counts is given, send_counts is not")
         rows = arrays.shape_of(send, "send")[0]
@@ -183,7 +184,12 @@ class Comm:
         return out
 
     def _all_to_all_uneven(
-        self, send: Array, out: Array, send_counts: Sequence[int], recv_counts: Sequence[int] | None
+        self,
+        send: Array,
+        out: Array,
+        send_counts: Sequence[int],
+        recv_counts: Sequence[int] | None,
+        stream: Stream,
     ) -> Array:
         shape = arrays.shape_of(send, "send")
         sent = self._counts("send_counts", send_counts)
@@ -200,7 +206,12 @@ class Comm:
             out = arrays.empty_rows(send, sum(received), "send")
         row = arrays.row_elements(shape)
         _braid.all_to_all_v(
-            self._core, send, [n * row for n in sent], out, [n * row for n in received]
+            self._core,
+            send,
+            [n * row for n in sent],
+            out,
+            [n * row for n in received],
+            arrays.stream_of(send, stream),
         )
         return out
 
@@ -234,6 +245,9 @@ class Comm:
         """Shares a GPU buffer with all ranks: results of later calls that lie in it, at the same
         offset on every rank, are written there directly instead of through scratch. Collective;
         sizes must be equal. Keep `buf` alive until unregister() or close(). Returns it.
+
+        Memory of cudaMalloc and of cuMemCreate (torch's expandable segments) can be shared, memory
+        of cudaMallocAsync cannot: Unsupported, and calls on it go through scratch as before.
         """
         _braid.register_memory(self._core, buf)
         return buf

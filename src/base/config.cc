@@ -91,7 +91,7 @@ constexpr Option kOptions[] = {
      "reduce_scatter, broadcast, all_to_all."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
-    {"BRAID_NCCL_SHARED", OptionType::kBool, "off",
+    {"BRAID_NCCL_SHARED", OptionType::kBool, "on",
      "Take over communicators of which one process has several GPUs (ncclCommInitAll, a thread per "
      "GPU, nccl-tests -g)."},
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",

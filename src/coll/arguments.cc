@@ -12,6 +12,20 @@ Result<uint64_t> buffer_bytes(uint64_t count, uint64_t num_blocks, Dtype dtype) 
   return count * element_bytes;
 }
 
+Result<uint64_t> blocks_bytes(const char* name, std::span<const uint64_t> counts, int num_ranks,
+                              Dtype dtype) {
+  if (counts.size() != static_cast<size_t>(num_ranks))
+    return invalid_argument("{} has {} entries, the comm has {} ranks", name, counts.size(),
+                            num_ranks);
+  uint64_t total = 0;
+  for (uint64_t count : counts) {
+    BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
+    total += bytes;
+    if (total > uint64_t{1} << 62) return invalid_argument("{} sum to more than 2^62 bytes", name);
+  }
+  return total;
+}
+
 Status check_buffer(const Buffer& buffer) {
   if (buffer.bytes > 0 && buffer.data == nullptr)
     return invalid_argument("{} is null; {} bytes are needed", buffer.name, buffer.bytes);

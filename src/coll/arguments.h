@@ -22,6 +22,10 @@ struct Buffer {
 /// count * num_blocks * size of dtype without overflow; invalid_argument for an unknown dtype or
 /// over 2^62 bytes.
 Result<uint64_t> buffer_bytes(uint64_t count, uint64_t num_blocks, Dtype dtype);
+/// Bytes of blocks of `counts` elements, one per rank; invalid_argument for another number of them
+/// or over 2^62 bytes. `name` is the argument's.
+Result<uint64_t> blocks_bytes(const char* name, std::span<const uint64_t> counts, int num_ranks,
+                              Dtype dtype);
 /// Not null unless empty.
 Status check_buffer(const Buffer& buffer);
 /// The two share no byte.

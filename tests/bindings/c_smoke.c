@@ -94,6 +94,24 @@ static void test_mistakes(braid_comm* comm, int rank) {
   for (size_t i = 0; i < sizeof(all); ++i) CHECK(((unsigned char*)all)[i] == 0x5a);
 }
 
+/* Where there is no GPU, or this thread has chosen none, every function on one says so. */
+static void test_without_gpu(braid_comm* comm, int rank) {
+  static int32_t send[kRanks], recv[kRanks];
+  static const size_t ones[kRanks] = {1, 1, 1, 1};
+  const braid_code no_gpu = BRAID_UNAVAILABLE;
+  CHECK(braid_all_gather_on(comm, send, recv, 1, BRAID_INT32, NULL) == no_gpu);
+  CHECK(strstr(braid_last_error(), "braid_all_gather_on") != NULL);
+  CHECK(braid_all_reduce_on(comm, send, send, 1, BRAID_INT32, BRAID_SUM, NULL) == no_gpu);
+  CHECK(braid_reduce_scatter_on(comm, send, recv, 1, BRAID_INT32, BRAID_SUM, NULL) == no_gpu);
+  CHECK(braid_all_to_all_on(comm, send, recv, 1, BRAID_INT32, NULL) == no_gpu);
+  CHECK(braid_all_to_all_v_on(comm, send, ones, recv, ones, BRAID_INT32, NULL) == no_gpu);
+  CHECK(braid_broadcast_on(comm, send, 1, BRAID_INT32, 0, NULL) == no_gpu);
+  CHECK(braid_barrier_on(comm, NULL) == no_gpu);
+  CHECK(braid_register(comm, send, sizeof(send)) == no_gpu);
+  CHECK(braid_unregister(comm, send) == no_gpu);
+  CHECK(braid_barrier_on(NULL, NULL) == BRAID_INVALID_ARGUMENT);
+}
+
 static void test_texts(braid_comm* comm, int rank) {
   CHECK(strstr(braid_health(comm), "\"ok\"") != NULL);
   CHECK(strstr(braid_explain(comm, "all_gather", 1 << 20), "all_gather") != NULL);
@@ -110,6 +128,7 @@ static int run_rank(int rank) {
   test_gather_and_broadcast(comm, rank);
   test_reductions(comm, rank);
   test_all_to_all(comm, rank);
+  test_without_gpu(comm, rank);
   test_texts(comm, rank);
   test_mistakes(comm, rank);
   CHECK_OK(braid_barrier(comm));

@@ -167,6 +167,52 @@ class Check:
             )
         comm.unregister(out)
 
+    def counts(self, most: int, seed: int) -> list[list[int]]:
+        """[from][to], the same on all ranks: a third of them 0."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (self.comm.size, self.comm.size)
+        drawn = torch.randint(-most // 2, most + 1, shape, generator=generator)
+        return [[max(0, int(count)) for count in row] for row in drawn]
+
+    def uneven(self, most: int, dtype: torch.dtype, seed: int) -> None:
+        comm, rank = self.comm, self.comm.rank
+        table = self.counts(most, seed)
+        sent, received = table[rank], [row[rank] for row in table]
+        many = self.random(sum(sent), dtype)
+        want = comm.all_to_all(many, None, sent, received)
+        for shift in (0, 1, 3):
+            what = f"uneven all_to_all up to {most} x {dtype} shift {shift}"
+            out = self.on_gpu(torch.zeros(sum(received), dtype=dtype), shift)
+            self.same(what, comm.all_to_all(self.on_gpu(many, shift), out, sent, received), want)
+        self.same(what + " told", comm.all_to_all(self.on_gpu(many), None, sent), want)
+
+    def all_uneven(self, quick: bool) -> None:
+        sizes = [1, 7, 1000, 70_001, 1_000_003] + ([] if quick else [6_000_000, 40_000_000])
+        for seed, most in enumerate(sizes):
+            for dtype in (torch.bfloat16, torch.float64, torch.int8):
+                self.uneven(most, dtype, seed)
+        for share in (0.0, 0.3, 1.0):
+            self.comm._force_host_share(self.gpu.index, "all_to_all", share)
+            self.uneven(8_000_000, torch.float32, 50)
+        self.comm._force_host_share(self.gpu.index, "all_to_all", None)
+
+    def graph_uneven(self, most: int) -> None:
+        comm, rank = self.comm, self.comm.rank
+        table = self.counts(most, 99)
+        sent, received = table[rank], [row[rank] for row in table]
+        buf = torch.zeros(sum(sent), device=self.gpu)
+        out = torch.zeros(sum(received), device=self.gpu)
+        comm.all_to_all(buf, out, sent, received)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_to_all(buf, out, sent, received)
+        for _ in range(5):
+            many = self.random(sum(sent), torch.float32)
+            buf.copy_(many)
+            graph.replay()
+            self.same(f"graph uneven {most}", out, comm.all_to_all(many, None, sent, received))
+
     def graph(self, count: int) -> None:
         """Capture once, replay with new data each time."""
         comm = self.comm
@@ -264,9 +310,12 @@ def main() -> int:
         for count in (5_000_000, 25_000_003) if quick else (5_000_000, 40_000_000):
             group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
             group(f"registered {count}", check.registered, count, torch.float32)
+        group("uneven", check.all_uneven, quick)
         group("streams", check.streams)
         for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
+        for count in (1000, 12_000_000):
+            group(f"graph uneven {count}", check.graph_uneven, count)
         if comm.rank == 0:
             print(
                 f"gpu check: {comm.size} ranks: {check.done} cases, {check.wrong} wrong", flush=True

@@ -20,17 +20,27 @@ import braid
 from braid.cli.launch import free_port
 
 TIMEOUT_S = 3.0
-CASES = ("killed", "late", "other count")
+CASES = ("killed", "late", "other count", "other counts")
 EXPECTED = {
     "killed": (braid.PeerLost, braid.Timeout),
     "late": (braid.PeerLost, braid.Timeout),
     "other count": (braid.InvalidArgument, braid.PeerLost, braid.Timeout),
+    "other counts": (
+        braid.InvalidArgument,
+        braid.PeerLost,
+    ),  # all ranks agree at their first meeting
 }
 
 
-def call(comm: braid.Comm, tensor: torch.Tensor) -> None:
-    comm.all_reduce(tensor)
-    comm.all_gather(tensor)  # with BRAID_GPU_RDMA=on and a share: through proxies too
+def call(comm: braid.Comm, tensor: torch.Tensor, case: str, fewer: int = 0) -> None:
+    """An all_to_all with counts per rank, of which rank 0 gets `fewer`; or two others."""
+    if case == "other counts":
+        counts = [tensor.numel() // comm.size] * comm.size
+        sent = [max(0, counts[0] - fewer), *counts[1:]]
+        comm.all_to_all(tensor[: sum(sent)], None, sent, counts)
+    else:
+        comm.all_reduce(tensor[: tensor.numel() - fewer])
+        comm.all_gather(tensor)  # with BRAID_GPU_RDMA=on and a share: through proxies too
     torch.cuda.synchronize()
 
 
@@ -40,7 +50,7 @@ def misbehave(case: str, comm: braid.Comm, tensor: torch.Tensor) -> None:
     elif case == "late":
         time.sleep(3 * TIMEOUT_S)
     else:
-        call(comm, tensor[: tensor.numel() // 2])
+        call(comm, tensor, case, fewer=tensor.numel() // 4)
 
 
 def rank_main(case: str, count: int) -> int:
@@ -49,7 +59,7 @@ def rank_main(case: str, count: int) -> int:
     tensor = torch.ones(count, device="cuda")
     comm = braid.init(timeout=TIMEOUT_S, tune=False, progress=False)
     for _ in range(5):
-        call(comm, tensor)
+        call(comm, tensor, case)
     if comm.rank == comm.size - 1:
         with contextlib.suppress(braid.Error):
             misbehave(case, comm, tensor)
@@ -57,7 +67,7 @@ def rank_main(case: str, count: int) -> int:
     begin = time.monotonic()
     try:
         while True:  # the call that meets the trouble only enqueues; a later one says so
-            call(comm, tensor)
+            call(comm, tensor, case)
             time.sleep(0.01)
     except EXPECTED[case] as error:
         took_s = time.monotonic() - begin

@@ -15,11 +15,13 @@
 #include <cstring>
 #include <span>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/clock.h"
 #include "sys/cuda/fake.h"
 #include "transport/nvlink/barrier.h"
+#include "transport/nvlink/short_blocks.h"
 #include "transport/pcie/host_ring.h"
 
 namespace braid::test {
@@ -89,14 +91,16 @@ class FakeWait {
   int64_t start_ns_ = now_ns();
 };
 
-/// barrier.cu. Thread p of the kernel is pass p of a loop.
-inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
-                         const nvlink::Meeting& meeting) {
+/// barrier.cu. Thread p of the kernel is pass p of a loop, and signature_for(p) is what it
+/// compares.
+template <typename SignatureFor>
+void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
+                  const nvlink::Meeting& meeting, SignatureFor&& signature_for) {
   if (team.has_failed()) return;
   const int rank = team.facts().rank, size = team.facts().size;
   const uint64_t number = board.numbers[channel] + 1;
   const auto cell_of = [&](int owner, int source) {
-    return board.cells[owner] + channel * nvlink::kMostRanks + source;
+    return nvlink::cell_of(board, owner, channel, source);
   };
   std::vector<std::pair<int, FakeWait>> waits;
   for (int peer = 0; peer < size; ++peer) {
@@ -104,7 +108,7 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
     const bool tells = (meeting.tells >> peer & 1U) != 0;
     const bool hears = (meeting.hears >> peer & 1U) != 0;
     nvlink::BoardCell* theirs = cell_of(peer, rank);
-    if (tells && hears) theirs->signature[number % 2] = meeting.signature;
+    if (tells && hears) theirs->signature[number % 2] = signature_for(peer);
     if (tells) std::atomic_ref(theirs->number).store(number, std::memory_order_release);
     if (!hears) continue;
     waits.emplace_back(
@@ -116,13 +120,82 @@ inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int c
       if (outcome != FakeWait::Outcome::kArrived) return outcome == FakeWait::Outcome::kGaveUp;
       const uint64_t meant = cell_of(rank, entry.first)->signature[number % 2];
       const bool tells = (meeting.tells >> entry.first & 1U) != 0;
-      if (tells && meant != meeting.signature)
-        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, meeting.signature, meant, false);
+      const uint64_t ours = signature_for(entry.first);
+      if (tells && meant != ours)
+        team.give_up(nvlink::Wait::kAgreement, entry.first, 0, ours, meant, false);
       return true;
     });
     std::this_thread::yield();
   }
   board.numbers[channel] = number;
+}
+
+inline void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
+                         const nvlink::Meeting& meeting) {
+  fake_barrier(team, board, channel, meeting, [&](int) { return meeting.signature; });
+}
+
+inline void fake_barrier_of_pairs(const FakeTeam& team, const nvlink::Board& board, int channel,
+                                  const nvlink::PairMeeting& meeting) {
+  constexpr uint32_t kEveryone = (1U << nvlink::kMostRanks) - 1;
+  fake_barrier(team, board, channel, {0, kEveryone, kEveryone},
+               [&](int peer) { return meeting.signature[peer]; });
+}
+
+inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, uint32_t with) {
+  if (team.has_failed()) return;
+  const int rank = team.facts().rank;
+  const auto cell_of = [&](int owner, int source) {
+    return nvlink::cell_of(board, owner, nvlink::kPairChannel, source);
+  };
+  std::vector<FakeWait> waits;
+  for (int peer = 0; peer < team.facts().size; ++peer) {
+    if (peer == rank || (with >> peer & 1U) == 0) continue;
+    const uint64_t number = ++board.pair_numbers[peer];
+    std::atomic_ref(cell_of(peer, rank)->number).store(number, std::memory_order_release);
+    waits.emplace_back(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0);
+  }
+  while (!waits.empty()) {
+    std::erase_if(waits,
+                  [&](FakeWait& wait) { return wait.look(team) != FakeWait::Outcome::kPending; });
+    std::this_thread::yield();
+  }
+}
+
+/// short_blocks.cu: all of its blocks store, then each waits and copies.
+inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, int channel,
+                              const nvlink::ShortBlocks& blocks) {
+  if (team.has_failed()) return;
+  const int rank = team.facts().rank, num_parts = blocks.num_parts;
+  const uint64_t number = board.numbers[channel];
+  const auto copy_part = [&](std::byte* to, const std::byte* from, uint64_t bytes, int part) {
+    const uint64_t begin = nvlink::short_part_begin(bytes, part, num_parts);
+    const uint64_t end = nvlink::short_part_begin(bytes, part + 1, num_parts);
+    if (end > begin) std::memcpy(to + begin, from + begin, end - begin);
+  };
+  std::vector<std::tuple<const nvlink::ShortBlock*, int, FakeWait>> waits;
+  for (int b = 0; b < blocks.num_blocks * num_parts; ++b) {
+    const nvlink::ShortBlock& block = blocks.block[b / num_parts];
+    const int part = b % num_parts;
+    const bool is_own = block.peer == rank;
+    copy_part(is_own ? block.in : block.theirs, block.out, block.out_bytes, part);
+    if (is_own) continue;
+    std::atomic_ref(*nvlink::short_flag(board, block.peer, rank, part))
+        .store(number, std::memory_order_release);
+    waits.emplace_back(&block, part,
+                       FakeWait(nvlink::Wait::kChunk, block.peer,
+                                nvlink::short_flag(board, rank, block.peer, part), number, b));
+  }
+  while (!waits.empty()) {
+    std::erase_if(waits, [&](auto& entry) {
+      auto& [block, part, wait] = entry;
+      const FakeWait::Outcome outcome = wait.look(team);
+      if (outcome == FakeWait::Outcome::kArrived)
+        copy_part(block->in, block->ours, block->in_bytes, part);
+      return outcome != FakeWait::Outcome::kPending;
+    });
+    std::this_thread::yield();
+  }
 }
 
 /// host_ring.cu: one block, which sends or receives one lane of one flow.
@@ -233,11 +306,28 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
 }
 
-/// braid_barrier, braid_hold and braid_host_ring.
+/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold and
+/// braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
                  argument<int32_t>(args, 2), argument<nvlink::Meeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_barrier_of_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_barrier_of_pairs(FakeTeam(argument<nvlink::Team>(args, 0)),
+                          argument<nvlink::Board>(args, 1), argument<int32_t>(args, 2),
+                          argument<nvlink::PairMeeting>(args, 3));
+    return Status();
+  });
+  cuda.define_kernel("braid_meet_pairs", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_meet_pairs(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
+                    argument<uint32_t>(args, 2));
+    return Status();
+  });
+  cuda.define_kernel("braid_short_blocks", [](const sys::LaunchShape&, std::span<void*> args) {
+    fake_short_blocks(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
+                      argument<int32_t>(args, 2), argument<nvlink::ShortBlocks>(args, 3));
     return Status();
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {

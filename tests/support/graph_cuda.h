@@ -138,6 +138,14 @@ class GraphCuda : public sys::FakeCuda {
     if (name == "braid_barrier")
       sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
                sizeof(nvlink::Meeting)};
+    else if (name == "braid_barrier_of_pairs")
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
+               sizeof(nvlink::PairMeeting)};
+    else if (name == "braid_short_blocks")
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(int32_t),
+               sizeof(nvlink::ShortBlocks)};
+    else if (name == "braid_meet_pairs")
+      sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(uint32_t)};
     else if (name == "braid_host_ring")
       sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
     else if (name.starts_with("braid_packets_") || name.starts_with("braid_lines_"))

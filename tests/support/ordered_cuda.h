@@ -5,6 +5,7 @@
 //   on a stream        from one piece of work to the next
 //   by an event        from the stream that recorded to the stream that waits
 //   by braid_barrier   from every rank that tells to every rank that hears
+//   by braid_meet_pairs and braid_short_blocks  between the ranks of every pair
 //
 // Two pieces of work that touch a byte, one of them writing it, must be ordered so; else the test
 // fails. So must be all work of a call and the caller's stream: expect_joined().
@@ -82,14 +83,19 @@ class OrderedCuda : public sys::FakeCuda {
       const std::lock_guard lock(mutex_);
       name = names_[kernel.handle];
       tick(stream.handle);
-      if (name == "braid_barrier") tell(stream.handle, arguments);
+      if (name.starts_with("braid_barrier")) tell(stream.handle, arguments);
+      if (name == "braid_meet_pairs") tell_pairs(stream.handle, arguments);
+      if (name == "braid_short_blocks") send_short(stream.handle, arguments);
       if (name == "braid_host_ring") touch_flows(stream.handle, arguments);
       if (name.starts_with("braid_reduce_")) touch_sum(stream.handle, name, arguments);
     }
-    const uint64_t number = name == "braid_barrier" ? number_of(arguments) : 0;
+    const uint64_t number = name.starts_with("braid_barrier") ? number_of(arguments) : 0;
     BRAID_RETURN_IF_ERROR(FakeCuda::launch_kernel(kernel, shape, stream, arguments));
     const std::lock_guard lock(mutex_);
-    if (name == "braid_barrier") hear_others(stream.handle, number, arguments);
+    if (name.starts_with("braid_barrier"))
+      hear_others(stream.handle, number, heard_by(name, arguments), arguments);
+    if (name == "braid_meet_pairs") hear_pairs(stream.handle, arguments);
+    if (name == "braid_short_blocks") take_short(stream.handle, arguments);
     return {};
   }
 
@@ -153,19 +159,72 @@ class OrderedCuda : public sys::FakeCuda {
     const auto team = argument<nvlink::Team>(arguments, 0);
     told_[{argument<int32_t>(arguments, 2), number_of(arguments), team.rank}] = clocks_[stream];
   }
-  void hear_others(void* stream, uint64_t number, std::span<void*> arguments) {
+  static uint32_t heard_by(const std::string& name, std::span<void*> arguments) {
+    return name == "braid_barrier" ? argument<nvlink::Meeting>(arguments, 3).hears : ~0U;
+  }
+  void hear_others(void* stream, uint64_t number, uint32_t hears, std::span<void*> arguments) {
     const auto team = argument<nvlink::Team>(arguments, 0);
-    const auto meeting = argument<nvlink::Meeting>(arguments, 3);
     for (int peer = 0; peer < team.size; ++peer)
-      if (peer != team.rank && (meeting.hears >> peer & 1U) != 0)
+      if (peer != team.rank && (hears >> peer & 1U) != 0)
         hear(stream, told_[{argument<int32_t>(arguments, 2), number, peer}]);
   }
 
+  // Each rank of a pair counts its meetings alike, so the number that a rank tells under, of what
+  // it has met before, is the one that the other hears under.
+  template <typename Visit>
+  static void for_pairs(std::span<void*> arguments, Visit&& visit) {
+    const auto team = argument<nvlink::Team>(arguments, 0);
+    const auto with = argument<uint32_t>(arguments, 2);
+    for (int peer = 0; peer < team.size; ++peer)
+      if (peer != team.rank && (with >> peer & 1U) != 0)
+        visit(team.rank, peer, argument<nvlink::Board>(arguments, 1).pair_numbers[peer]);
+  }
+  void tell_pairs(void* stream, std::span<void*> arguments) {
+    for_pairs(arguments, [&](int rank, int peer, uint64_t met) {
+      told_to_[{rank, peer, met + 1}] = clocks_[stream];
+    });
+  }
+  void hear_pairs(void* stream, std::span<void*> arguments) {
+    for_pairs(arguments,
+              [&](int rank, int peer, uint64_t met) { hear(stream, told_to_[{peer, rank, met}]); });
+  }
+
+  // A pair's exchange is known by the barrier that opened its call.
+  template <typename Visit>
+  static void for_short(std::span<void*> arguments, Visit&& visit) {
+    const auto team = argument<nvlink::Team>(arguments, 0);
+    const auto blocks = argument<nvlink::ShortBlocks>(arguments, 3);
+    const uint64_t number =
+        argument<nvlink::Board>(arguments, 1).numbers[argument<int32_t>(arguments, 2)];
+    for (int b = 0; b < blocks.num_blocks; ++b) visit(team.rank, blocks.block[b], number);
+  }
+  void send_short(void* stream, std::span<void*> arguments) {
+    for_short(arguments, [&](int rank, const nvlink::ShortBlock& block, uint64_t number) {
+      touch(stream, address_of(block.out), block.out_bytes, false, "a short block's source");
+      std::byte* const to = block.peer == rank ? block.in : block.theirs;
+      touch(stream, address_of(to), block.out_bytes, true, "a short block in the scratch");
+      told_short_[{rank, block.peer, number}] = clocks_[stream];
+    });
+  }
+  void take_short(void* stream, std::span<void*> arguments) {
+    for_short(arguments, [&](int rank, const nvlink::ShortBlock& block, uint64_t number) {
+      if (block.peer == rank) return;
+      hear(stream, told_short_[{block.peer, rank, number}]);
+      touch(stream, address_of(block.ours), block.in_bytes, false, "a short block that came");
+      touch(stream, address_of(block.in), block.in_bytes, true, "a short block's place");
+    });
+  }
+  static sys::DevicePtr address_of(const std::byte* memory) {
+    return reinterpret_cast<sys::DevicePtr>(memory);
+  }
+
   std::mutex mutex_;
-  std::map<void*, Clock> clocks_;                             // [stream]
-  std::map<void*, Clock> recorded_;                           // [event]
-  std::map<std::tuple<int32_t, uint64_t, int>, Clock> told_;  // [channel, number, rank]
-  std::map<void*, std::string> names_;                        // of kernels
+  std::map<void*, Clock> clocks_;                               // [stream]
+  std::map<void*, Clock> recorded_;                             // [event]
+  std::map<std::tuple<int32_t, uint64_t, int>, Clock> told_;    // [channel, number, rank]
+  std::map<std::tuple<int, int, uint64_t>, Clock> told_to_;     // [teller, hearer, meeting]
+  std::map<std::tuple<int, int, uint64_t>, Clock> told_short_;  // [teller, hearer, barrier]
+  std::map<void*, std::string> names_;                          // of kernels
   std::map<std::thread::id, std::set<void*>> streams_of_;
   std::vector<Access> accesses_;
 };

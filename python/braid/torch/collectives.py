@@ -1,8 +1,7 @@
 """torch's collectives as calls of a braid.Comm. Each runs on tensors of one device.
 
-Every rank of a group decides alike how a collective is done: from the operator, the sizes that all
-ranks know, and the device type, never from what only one rank sees. torch.distributed asks the
-same of its callers.
+Every rank of a group decides alike how a collective is done: from the operator and the sizes that
+all ranks know, never from what only one rank sees. torch.distributed asks the same of its callers.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,9 +24,6 @@ class Call:
     """What a collective runs with."""
 
     comm: Comm
-    is_gpu: bool
-    largest: Callable[[int], int]
-    """The largest of the ranks' numbers; collective, over the host. The host waits for it."""
 
     @property
     def rank(self) -> int:
@@ -166,39 +162,29 @@ def all_gather_list(call: Call, outputs: Tensors, tensor: torch.Tensor) -> None:
 
 
 def gather(call: Call, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
-    """Every rank's tensor in root's outputs. On GPUs, where braid's all_to_all is even, all ranks
-    gather and all but root drop the result.
-    """
+    """Every rank's tensor in root's outputs."""
     if call.rank == root:
         _check_list("gather", "output list", len(outputs), call.size)
     sent = as_bytes(row(tensor))
-    if call.is_gpu:
-        arrived = call.comm.all_gather(sent)
-    else:
-        to_root = [sent.numel() if rank == root else 0 for rank in range(call.size)]
-        from_all = [sent.numel() if call.rank == root else 0] * call.size
-        arrived = call.comm.all_to_all(sent, None, to_root, from_all)
+    to_root = [sent.numel() if rank == root else 0 for rank in range(call.size)]
+    from_all = [sent.numel() if call.rank == root else 0] * call.size
+    arrived = call.comm.all_to_all(sent, None, to_root, from_all)
     if call.rank == root:
         for out, part in zip(outputs, arrived.view(call.size, -1), strict=True):
             put(out, part.view(out.dtype))
 
 
 def scatter(call: Call, out: torch.Tensor, inputs: Tensors, root: int) -> None:
-    """Root's input number `rank` in each rank's `out`. On GPUs root broadcasts all of them."""
+    """Root's input number `rank` in each rank's `out`."""
     if call.rank == root:
         _check_list("scatter", "input list", len(inputs), call.size)
         for tensor in inputs:
             check_count("scatter", "input", tensor.numel(), out.numel())
         sent = as_bytes(torch.cat([row(tensor) for tensor in inputs]))
     else:
-        count = out.numel() * call.size if call.is_gpu else 0
-        sent = as_bytes(torch.empty(count, dtype=out.dtype, device=out.device))
+        sent = as_bytes(torch.empty(0, dtype=out.dtype, device=out.device))
     with written(out) as target:
         block = as_bytes(target)
-        if call.is_gpu:
-            call.comm.broadcast(sent, root)
-            block.copy_(sent.view(call.size, -1)[call.rank])
-            return
         from_root = [block.numel() if rank == root else 0 for rank in range(call.size)]
         to_all = [block.numel() if call.rank == root else 0] * call.size
         call.comm.all_to_all(sent, block, to_all, from_root)
@@ -219,20 +205,8 @@ def all_to_all_counts(
 ) -> None:
     """Rows with `counts` elements for each rank and `received` from each."""
     width = sent.element_size()
-    if not call.is_gpu:
-        to_each, from_each = [n * width for n in counts], [n * width for n in received]
-        call.comm.all_to_all(as_bytes(sent), as_bytes(target), to_each, from_each)
-        return
-    # GPU blocks are of one length, and only together the ranks know the longest.
-    longest = call.largest(max([*counts, *received]))
-    shape = (call.size, longest)
-    padded = torch.empty(shape, dtype=sent.dtype, device=sent.device)
-    for block, part in zip(padded, sent.split(counts), strict=True):
-        block[: part.numel()] = part
-    arrived = torch.empty_like(padded)
-    call.comm.all_to_all(as_bytes(padded.view(-1)), as_bytes(arrived.view(-1)))
-    for block, part in zip(arrived, target.split(received), strict=True):
-        part.copy_(block[: part.numel()])
+    to_each, from_each = [n * width for n in counts], [n * width for n in received]
+    call.comm.all_to_all(as_bytes(sent), as_bytes(target), to_each, from_each)
 
 
 def all_to_all_rows(

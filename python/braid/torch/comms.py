@@ -76,7 +76,7 @@ class Comms:
             device,
             tensors,
             outputs,
-            lambda: body(Call(self._comm("cuda"), True, self._largest)),
+            lambda: body(Call(self._comm("cuda"))),
             is_async=is_async,
         )
 
@@ -94,9 +94,7 @@ class Comms:
         work = HostWork(f"{name} of group {self.meeting.name}", outputs, limit_s)
         # With a limit of its own the caller must be free to stop waiting.
         is_async = is_async or limit_s is not None
-        return self._host.submit(
-            work, lambda: body(Call(self._comm("cpu"), False, self._largest)), is_async=is_async
-        )
+        return self._host.submit(work, lambda: body(Call(self._comm("cpu"))), is_async=is_async)
 
     def barrier(self, *, is_async: bool, limit_s: float | None) -> HostWork:
         """All ranks are here, and so is what this rank's GPU was given before."""
@@ -126,14 +124,6 @@ class Comms:
         gpu = comm.health().get("gpu", {"ok": True}) if comm is not None else {"ok": True}
         if not gpu["ok"]:
             raise PeerLost(f"group {self.meeting.name}: a call on the GPU failed: {gpu['why']}")
-
-    def _largest(self, mine: int) -> int:
-        refuse_capture("all_to_all with split sizes")
-        found = torch.tensor([mine], dtype=torch.int64)
-        self.run_on_host(
-            "all_to_all", (), lambda call: _maximum(call.comm, found), is_async=False
-        ).wait()
-        return int(found.item())
 
     def _comm(self, kind: str) -> Comm:
         with self._making[kind]:
@@ -209,10 +199,6 @@ class Comms:
         self._host.join(_END_S)
         while self._made:
             self._made.popitem()[1]._core.close(say_farewell=False)
-
-
-def _maximum(comm: Comm, found: torch.Tensor) -> None:
-    comm.all_reduce(found, "max")
 
 
 def _leave_all() -> None:

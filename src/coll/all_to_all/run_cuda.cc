@@ -1,5 +1,6 @@
-// all_to_all on the device. In place, a block may not be overwritten before it was sent: then
-// everything goes through scratch, where a piece is taken out only after ours of that round left.
+// all_to_all on the device. In place, a block may not be overwritten before it was sent. Packets
+// and lines see to that by themselves; what they do not take goes through scratch, where a piece is
+// taken out only after ours of that round left.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -15,7 +16,9 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && !in_place && fits_one_kernel(device, PacketOp::kAllToAll, block)) {
+  const bool fits = in_place ? fits_thread_kernel(device, PacketOp::kAllToAll, block)
+                             : fits_one_kernel(device, PacketOp::kAllToAll, block);
+  if (n > 1 && fits) {
     BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {PacketOp::kAllToAll, send, recv, block}));
     return call.end();
   }

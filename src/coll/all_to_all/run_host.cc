@@ -12,20 +12,6 @@ namespace braid::coll {
 
 namespace {
 
-Result<uint64_t> sum_bytes(const char* name, std::span<const uint64_t> counts, int num_ranks,
-                           Dtype dtype) {
-  if (counts.size() != static_cast<size_t>(num_ranks))
-    return invalid_argument("{} has {} entries, the comm has {} ranks", name, counts.size(),
-                            num_ranks);
-  uint64_t total = 0;
-  for (uint64_t count : counts) {
-    BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
-    total += bytes;
-    if (total > uint64_t{1} << 62) return invalid_argument("{} sum to more than 2^62 bytes", name);
-  }
-  return total;
-}
-
 // Runs with send and recv apart: in place, the blocks that arrive would overwrite the ones still to
 // be sent.
 Status run_apart(comm::Comm& comm, Moves& moves, const void* send, void* recv, uint64_t bytes) {
@@ -67,9 +53,9 @@ Status all_to_all_v(comm::Comm& comm, const void* send, std::span<const uint64_t
                     void* recv, std::span<const uint64_t> recv_counts, Dtype dtype) {
   const int n = comm.size();
   BRAID_ASSIGN_OR_RETURN(const uint64_t send_bytes,
-                         sum_bytes("send_counts", send_counts, n, dtype));
+                         blocks_bytes("send_counts", send_counts, n, dtype));
   BRAID_ASSIGN_OR_RETURN(const uint64_t recv_bytes,
-                         sum_bytes("recv_counts", recv_counts, n, dtype));
+                         blocks_bytes("recv_counts", recv_counts, n, dtype));
   BRAID_RETURN_IF_ERROR(check_buffer({"send", send, send_bytes}).with_context("all_to_all"));
   BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, recv_bytes}).with_context("all_to_all"));
   BRAID_RETURN_IF_ERROR(check_disjoint({"send", send, send_bytes}, {"recv", recv, recv_bytes})

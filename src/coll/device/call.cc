@@ -39,6 +39,16 @@ uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing) {
   return mix(hash, landing.offset_bytes);
 }
 
+uint64_t signature_of(const PairMeaning& meaning) {
+  constexpr uint64_t kPairs = 2;  // where the other one begins with 1
+  uint64_t hash = mix(kPairs, static_cast<uint64_t>(meaning.op));
+  hash = mix(hash, static_cast<uint64_t>(meaning.dtype));
+  hash = mix(hash, meaning.there_bytes);
+  hash = mix(hash, meaning.back_bytes);
+  hash = mix(hash, meaning.there_host_bytes);
+  return mix(hash, meaning.back_host_bytes);
+}
+
 Result<sys::Stream> Call::fork(comm::Device::Side side) {
   const sys::Stream stream = device_.side(side);
   BRAID_RETURN_IF_ERROR(device_.after(stream, stream_));

@@ -25,6 +25,16 @@ struct Meaning {
 };
 uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
 
+/// What two ranks of an uneven exchange mean to send each other: equal on both.
+struct PairMeaning {
+  plan::Op op;
+  Dtype dtype;
+  /// From the lower rank to the higher one, and back; and how much of it goes over the host link.
+  uint64_t there_bytes = 0, back_bytes = 0;
+  uint64_t there_host_bytes = 0, back_host_bytes = 0;
+};
+uint64_t signature_of(const PairMeaning& meaning);
+
 /// Begins a call with begin(), ends it with end(); joins the side streams that were used. A call
 /// that fails in between still leaves its mark on the stream: what it has enqueued uses the comm's
 /// memory, and the comm waits for it before that goes.

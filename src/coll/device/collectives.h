@@ -13,7 +13,9 @@
 //          eager ones.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -29,8 +31,24 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
                       uint64_t count, Dtype dtype, RedOp op, sys::Stream stream);
 Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                   Dtype dtype, sys::Stream stream);
-Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype dtype, int root,
-                 sys::Stream stream);
+/// The same with counts per peer, which the host knows now: block j of `send` has send_counts[j]
+/// elements, block i of `recv` recv_counts[i], one after the other without gaps. send_counts[j]
+/// here must equal recv_counts[rank] on rank j: a disagreement is trouble on every rank. Results go
+/// through scratch, for no rank knows where another one's blocks begin.
+Status all_to_all_v(comm::Device& device, sys::DevicePtr send,
+                    std::span<const uint64_t> send_counts, sys::DevicePtr recv,
+                    std::span<const uint64_t> recv_counts, Dtype dtype, sys::Stream stream);
+/// One block for every rank, or from it, wherever they lie.
+struct Blocks {
+  std::array<sys::DevicePtr, nvlink::kMostRanks> at{};
+  std::array<uint64_t, nvlink::kMostRanks> bytes{};
+};
+/// The same from blocks and into blocks. `dtype` is compared, not used.
+Status exchange_blocks(comm::Device& device, const Blocks& out, const Blocks& in, Dtype dtype,
+                       sys::Stream stream);
+/// Into `recv` on every rank; `send` is read on the root alone, and may be its `recv`.
+Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                 Dtype dtype, int root, sys::Stream stream);
 Status barrier(comm::Device& device, sys::Stream stream);
 
 }  // namespace braid::coll::device

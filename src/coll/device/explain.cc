@@ -72,6 +72,17 @@ std::string balance_words(const Explanation& e) {
                      100 * e.tuned_share, e.moves, e.windows);
 }
 
+std::string registered_words(const Explanation& e) {
+  std::string words = fmt::format(
+      "  results in registered memory ({} spans, {}) are written in place, others go through {} of "
+      "scratch\n",
+      e.registered.spans, format_bytes(e.registered.bytes), format_bytes(e.scratch_bytes));
+  if (e.registered.remapped > 0)
+    words += fmt::format("  {} of these spans were unmapped since, and go through scratch\n",
+                         e.registered.remapped);
+  return words;
+}
+
 std::string rdma_line(const Explanation& e) {
   if (!e.has_rdma) return fmt::format("  rdma   {}\n", e.rdma_words);
   return fmt::format("  rdma   {:5.1f} %, {}\n", 100 * e.rdma_share, e.rdma_words);
@@ -114,6 +125,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.scratch_bytes(),
                 0,
                 false};
+  e.registered = device.registrations();
   add_balance(device, block, e);
   add_shares(device, block, e);
   return e;
@@ -130,12 +142,7 @@ std::string to_words(const Explanation& e) {
                            : "");
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
   words += rdma_line(e);
-  if (e.path == Path::kCopyEngines) words += balance_words(e);
-  if (e.path == Path::kCopyEngines)
-    words += fmt::format(
-        "  registered results are written in place, others go through {} of "
-        "scratch\n",
-        format_bytes(e.scratch_bytes));
+  if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
   return words;
 }
 
@@ -144,11 +151,13 @@ std::string to_json(const Explanation& e) {
                      R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
                      R"({{"name":"pcie","state":"up","share":{}}},)"
                      R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
+                     R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
                      R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
                      e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share - e.rdma_share,
                      e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
-                     e.is_balanced, e.tuned_share, e.windows, e.moves);
+                     e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced,
+                     e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

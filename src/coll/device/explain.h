@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "comm/comm.h"
+#include "comm/device/device.h"
 #include "plan/plan.h"
 
 namespace braid::coll::device {
@@ -26,8 +27,9 @@ struct Explanation {
   uint64_t scratch_bytes;  // where unregistered results land
   double tuned_share;      // what tuning found for the host link
   bool is_balanced;        // whether the share follows what calls measure
-  uint64_t windows = 0;    // of the balancer, over all operations and sizes
-  uint64_t moves = 0;      // of this operation and size
+  comm::Device::Registrations registered{};
+  uint64_t windows = 0;  // of the balancer, over all operations and sizes
+  uint64_t moves = 0;    // of this operation and size
 };
 
 /// For the comm's GPU. invalid_argument before the first call on GPU memory, which chooses it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -71,6 +72,11 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
   most_shared_bytes_ = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
   BRAID_ASSIGN_OR_RETURN(barrier_kernel_, kernel(kernels::barrier_fatbin(), "braid_barrier"));
+  BRAID_ASSIGN_OR_RETURN(barrier_of_pairs_kernel_,
+                         kernel(kernels::barrier_fatbin(), "braid_barrier_of_pairs"));
+  BRAID_ASSIGN_OR_RETURN(pairs_kernel_, kernel(kernels::barrier_fatbin(), "braid_meet_pairs"));
+  BRAID_ASSIGN_OR_RETURN(short_kernel_,
+                         kernel(kernels::short_blocks_fatbin(), "braid_short_blocks"));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   BRAID_RETURN_IF_ERROR(read_link_cap());
   BRAID_RETURN_IF_ERROR(make_page());
@@ -149,18 +155,20 @@ Status Device::make_page() {
 }
 
 // The GPU's own memory: the counters of packets and of direct calls, the word that says a wait has
-// failed, the numbers of barriers, the ring's progress.
+// failed, the numbers of barriers and of meetings of pairs, the ring's progress.
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
   static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t));
   constexpr uint64_t kNumbersAt = 128;
-  constexpr uint64_t kProgressAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
+  constexpr uint64_t kPairNumbersAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
+  constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
   BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
   team_.has_failed = sys::pointer_to<uint32_t>(local_memory_ + kFailedAt);
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
+  board_.pair_numbers = sys::pointer_to<uint64_t>(local_memory_ + kPairNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
   BRAID_RETURN_IF_ERROR(
@@ -262,7 +270,7 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
                            deadline));
-  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window)};
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), false};
   return {};
 }
 
@@ -276,15 +284,41 @@ Status Device::unregister_memory(sys::DevicePtr memory) {
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
 }
 
-Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) const {
+/// Of memory of cuMemCreate. That it is not is noted once.
+bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes) {
+  const sys::RelaxedCapture relaxed(cuda_);
+  if (entry.window.is_current(memory, bytes)) return true;
+  if (!std::exchange(entry.was_remapped, true)) {
+    std::string line = fmt::format(
+        "gpu {}: registered memory at {:#x} was unmapped since; calls on it go through scratch",
+        ordinal_, memory);
+    log::warn("comm", "{}", line);
+    state_.note_event(std::move(line));
+  }
+  return false;
+}
+
+Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
   auto next = registered_.upper_bound(memory);
   if (next == registered_.begin()) return Landing{};
-  const auto& [base, entry] = *--next;
+  auto& [base, entry] = *--next;
   if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
+  if (entry.window.is_mapped_memory())
+    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base} : Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
   return Landing{&entry.window, memory - base};
+}
+
+Device::Registrations Device::registrations() const {
+  Registrations found;
+  for (const auto& [memory, entry] : registered_) {
+    ++found.spans;
+    found.bytes += entry.bytes;
+    found.remapped += entry.was_remapped ? 1 : 0;
+  }
+  return found;
 }
 
 // ---- one call ----
@@ -329,6 +363,23 @@ Status Device::after(sys::Stream to, sys::Stream from) {
 Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
   const uint32_t everyone = (1U << size()) - 1;
   return meet(stream, channel, {signature, everyone, everyone});
+}
+
+Status Device::barrier_of_pairs(sys::Stream stream, int channel,
+                                const nvlink::PairMeeting& meeting) {
+  return sys::launch(cuda_, barrier_of_pairs_kernel_, {1, 32, 0}, stream, team_, board_,
+                     static_cast<int32_t>(channel), meeting);
+}
+
+Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
+  return sys::launch(cuda_, pairs_kernel_, {1, 32, 0}, stream, team_, board_, with);
+}
+
+Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
+  if (blocks.num_blocks == 0) return {};
+  const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
+  return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
+                     board_, static_cast<int32_t>(channel), blocks);
 }
 
 Status Device::step(sys::Stream stream, int channel, int teller) {

@@ -40,6 +40,7 @@
 #include "sys/cuda/api.h"
 #include "transport/host/segments.h"
 #include "transport/nvlink/barrier.h"
+#include "transport/nvlink/short_blocks.h"
 #include "transport/nvlink/team.h"
 #include "transport/nvlink/window.h"
 #include "transport/pcie/host_ring.h"
@@ -93,8 +94,15 @@ class Device {
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
-  /// freed since, and its address given to somebody else.
-  Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes) const;
+  /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
+  /// not mapped there any longer as it was: what one rank finds so and another does not is a
+  /// disagreement of their calls.
+  Result<Landing> find_landing(sys::DevicePtr memory, uint64_t bytes);
+  /// What is registered now, and how much of it calls have found unmapped since.
+  struct Registrations {
+    uint64_t spans = 0, bytes = 0, remapped = 0;
+  };
+  Registrations registrations() const;
   /// This rank's scratch and the peers', of scratch_bytes() each.
   Landing scratch() const { return {&arena_, kScratchAt}; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -116,6 +124,8 @@ class Device {
   uint64_t line_limit() const { return line_limit_; }
   /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
   int least_sms() const { return least_sms_; }
+  /// Whether another rank is a thread of this process.
+  bool has_peer_in_process() const { return arena_.has_peer_in_process(); }
   /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
   bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
@@ -134,7 +144,7 @@ class Device {
   Status end(sys::Stream user);
 
   /// Streams of ours that a call may use between fork() and join().
-  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kRdma = 4, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kRdma = 4, kOwn = 5, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
   /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);
@@ -144,6 +154,14 @@ class Device {
   /// All ranks meet on their streams. `signature` tells calls apart; a peer with another one is
   /// trouble.
   Status barrier(sys::Stream stream, int channel, uint64_t signature);
+  /// The same with a signature for every peer: what this rank and that one have to do with each
+  /// other.
+  Status barrier_of_pairs(sys::Stream stream, int channel, const nvlink::PairMeeting& meeting);
+  /// This rank meets each of the ranks in `with`, a bit per rank, and no other: both ranks of a
+  /// pair meet each other equally often.
+  Status meet_pairs(sys::Stream stream, uint32_t with);
+  /// Short blocks to and from peers, after the barrier on `channel` that opened the call.
+  Status exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks);
   /// Half a barrier, on a channel that sees no whole ones: `teller` passes at once, the others when
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
@@ -203,6 +221,7 @@ class Device {
     uint64_t bytes = 0;
     uint64_t buffer_id = 0;
     nvlink::Window window;
+    bool was_remapped = false;
   };
   /// What the GPU and the host tell each other, in one pinned page.
   struct Page {
@@ -225,6 +244,7 @@ class Device {
   Status make_rdma(sys::FabricLibrary* nics, Deadline deadline);
   Status run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows);
   Status settle_lines(Deadline deadline);
+  bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
@@ -255,7 +275,8 @@ class Device {
   std::map<sys::DevicePtr, Registered> registered_;
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
-  sys::Kernel barrier_kernel_{}, ring_kernel_{};
+  sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
+  sys::Kernel short_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;

@@ -37,10 +37,12 @@ void FakeCuda::forbid_peer(int device, int peer) {
 
 FakeCudaCounts FakeCuda::alive() const {
   const std::lock_guard lock(mutex_);
+  uint64_t num_references = 0;
+  for (const auto& [handle, held] : allocations_) num_references += held.references;
   return {.memory = blocks_.size(),
           .ipc = opened_.size(),
           .hosts = hosts_.size(),
-          .allocations = allocations_.size(),
+          .allocations = num_references,
           .addresses = reservations_.size(),
           .mappings = mappings_.size(),
           .streams = streams_.size(),

@@ -4,7 +4,9 @@
 // It is stricter than the driver where that finds mistakes: calls that need a current context
 // refuse to work without one, copies must stay inside one allocation, handles must be alive, and
 // what was not given back can be counted. Memory of create_allocation() is a memfd, so that
-// exported file descriptors work between processes and nothing can be read before allow_access().
+// exported file descriptors work between processes and nothing can be read before allow_access(); a
+// handle's number is given to the next allocation as soon as nobody has it and nothing is mapped by
+// it.
 // open_ipc() works in the exporting process too, because there ranks are threads.
 //
 // Threads: any; one mutex, which is not held while bytes move, so that ThreadSanitizer sees the
@@ -120,6 +122,7 @@ class FakeCuda : public Cuda {
   struct Block;     // one alloc()
   struct Physical;  // the bytes of an Allocation
   struct Mapping;
+  struct Held;  // an Allocation's handle that somebody has
   struct EventState;
 
   // All of these want the mutex.
@@ -131,6 +134,8 @@ class FakeCuda : public Cuda {
   int device_of_thread() const;
   EventState* find(Event event);
   Allocation add(std::shared_ptr<Physical> physical);
+  uint64_t free_handle() const;
+  uint64_t accessible_bytes(DevicePtr address) const;
   const Block* block_at(DevicePtr address) const;
   const Mapping* mapping_at(DevicePtr address) const;
   Status move(const char* name, DevicePtr to, DevicePtr from, uint64_t bytes, Stream stream);
@@ -149,7 +154,7 @@ class FakeCuda : public Cuda {
   std::map<DevicePtr, Block> blocks_;
   std::map<DevicePtr, uint64_t> reservations_;  // base to bytes
   std::map<DevicePtr, Mapping> mappings_;
-  std::map<uint64_t, std::shared_ptr<Physical>> allocations_;
+  std::map<uint64_t, Held> allocations_;  // by handle
   std::multiset<DevicePtr> opened_;
   std::map<DevicePtr, uint64_t> hosts_;  // base to bytes
   std::set<void*> streams_, modules_;

@@ -20,9 +20,18 @@ Result<uint64_t> FakeCuda::allocation_granularity(int device) {
   return kGranularityBytes;
 }
 
+uint64_t FakeCuda::free_handle() const {
+  std::set<uint64_t> used;
+  for (const auto& [handle, held] : allocations_) used.insert(handle);
+  for (const auto& [base, mapping] : mappings_) used.insert(mapping.handle);
+  uint64_t handle = 1;
+  while (used.contains(handle)) ++handle;
+  return handle;
+}
+
 Allocation FakeCuda::add(std::shared_ptr<Physical> physical) {
-  const Allocation allocation{++last_id_};
-  allocations_.emplace(allocation.handle, std::move(physical));
+  const Allocation allocation{free_handle()};
+  allocations_.emplace(allocation.handle, Held{std::move(physical), 1});
   return allocation;
 }
 
@@ -45,15 +54,23 @@ Result<Allocation> FakeCuda::create_allocation(const AllocationRequest& request)
 Result<Allocation> FakeCuda::retain_allocation(DevicePtr mapped) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin("retain_allocation"));
-  if (const Mapping* mapping = mapping_at(mapped)) return add(mapping->physical);
-  return driver_error("fake cuda: retain_allocation: nothing is mapped at {:#x}", mapped);
+  const Mapping* mapping = mapping_at(mapped);
+  if (mapping == nullptr)
+    return driver_error("fake cuda: retain_allocation: nothing is mapped at {:#x}", mapped);
+  Held& held = allocations_[mapping->handle];  // the very handle that it was mapped by
+  held.physical = mapping->physical;
+  ++held.references;
+  return Allocation{mapping->handle};
 }
 
 Status FakeCuda::release_allocation(Allocation allocation) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin("release_allocation"));
-  if (allocations_.erase(allocation.handle) == 1) return {};
-  return driver_error("fake cuda: release_allocation: no allocation {}", allocation.handle);
+  const auto found = allocations_.find(allocation.handle);
+  if (found == allocations_.end())
+    return driver_error("fake cuda: release_allocation: no allocation {}", allocation.handle);
+  if (--found->second.references == 0) allocations_.erase(found);
+  return {};
 }
 
 Result<Fd> FakeCuda::export_allocation(Allocation allocation) {
@@ -62,7 +79,7 @@ Result<Fd> FakeCuda::export_allocation(Allocation allocation) {
   const auto found = allocations_.find(allocation.handle);
   if (found == allocations_.end())
     return driver_error("fake cuda: export_allocation: no allocation {}", allocation.handle);
-  Fd copy(::dup(found->second->memory.get()));
+  Fd copy(::dup(found->second.physical->memory.get()));
   if (!copy.is_open()) return exhausted("fake cuda: export_allocation: {}", error_text(errno));
   return copy;
 }
@@ -109,17 +126,17 @@ Status FakeCuda::free_addresses(DevicePtr base, uint64_t bytes) {
 Status FakeCuda::map(DevicePtr at, uint64_t bytes, Allocation allocation) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin("map"));
-  const auto physical = allocations_.find(allocation.handle);
+  const auto found = allocations_.find(allocation.handle);
   const auto reserved = entry_holding(reservations_, at, kPlainBytes);
-  if (physical == allocations_.end() || physical->second->bytes < bytes)
+  if (found == allocations_.end() || found->second.physical->bytes < bytes)
     return driver_error("fake cuda: map: no {} bytes in allocation {}", bytes, allocation.handle);
   if (reserved == reservations_.end() || reserved->first + reserved->second - at < bytes)
     return driver_error("fake cuda: map: {} bytes at {:#x} are not reserved", bytes, at);
   if (mapping_at(at) != nullptr) return driver_error("fake cuda: map: {:#x} is mapped", at);
   if (::mmap(pointer_to<void>(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED,
-             physical->second->memory.get(), 0) == MAP_FAILED)
+             found->second.physical->memory.get(), 0) == MAP_FAILED)
     return exhausted("fake cuda: map: {}", error_text(errno));
-  mappings_[at] = {physical->second, bytes, ++last_id_, false};
+  mappings_[at] = {found->second.physical, allocation.handle, bytes, ++last_id_, false};
   return {};
 }
 

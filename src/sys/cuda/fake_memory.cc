@@ -25,13 +25,25 @@ const FakeCuda::Mapping* FakeCuda::mapping_at(DevicePtr address) const {
   return it == mappings_.end() ? nullptr : &it->second;
 }
 
+// Through mappings of one reservation that lie one behind the other, as a copy goes.
+uint64_t FakeCuda::accessible_bytes(DevicePtr address) const {
+  const auto reserved = entry_holding(reservations_, address, kPlainBytes);
+  const DevicePtr limit = reserved == reservations_.end() ? 0 : reserved->first + reserved->second;
+  DevicePtr end = address;
+  for (auto it = entry_holding(mappings_, address, kBytesOf);
+       it != mappings_.end() && it->first <= end && it->first < limit && it->second.is_accessible;
+       ++it)
+    end = it->first + it->second.bytes;
+  return end - address;
+}
+
 // Addresses that are nobody's are taken to be the test's own host memory.
 Status FakeCuda::check_range(const char* name, DevicePtr address, uint64_t bytes) const {
   const auto block = entry_holding(blocks_, address, kBytesOf);
   const auto mapping = entry_holding(mappings_, address, kBytesOf);
   uint64_t left = UINT64_MAX;
   if (block != blocks_.end()) left = block->first + block->second.bytes - address;
-  if (mapping != mappings_.end()) left = mapping->first + mapping->second.bytes - address;
+  if (mapping != mappings_.end()) left = accessible_bytes(address);
   if (mapping != mappings_.end() && !mapping->second.is_accessible)
     return driver_error("fake cuda: {}: no device has access at {:#x}", name, address);
   if (bytes <= left) return {};

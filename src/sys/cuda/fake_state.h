@@ -24,8 +24,14 @@ struct FakeCuda::Physical {
   int device = -1;  // -1: imported, whose it is only the exporter knows
 };
 
+struct FakeCuda::Held {
+  std::shared_ptr<Physical> physical;
+  uint64_t references = 0;
+};
+
 struct FakeCuda::Mapping {
   std::shared_ptr<Physical> physical;
+  uint64_t handle = 0;
   uint64_t bytes = 0;
   uint64_t buffer_id = 0;
   bool is_accessible = false;

@@ -4,20 +4,19 @@
 namespace braid::nvlink {
 namespace {
 
-__device__ BoardCell* cell_of(const Board& board, int rank, int channel, int source) {
-  return board.cells[rank] + channel * kMostRanks + source;
+/// All threads of the one warp alike.
+__device__ bool may_go_on(const Team& team) {
+  __shared__ int ok;
+  if (threadIdx.x == 0) ok = has_failed(team) ? 0 : 1;
+  __syncwarp();
+  return ok != 0;
 }
 
-}  // namespace
-
-/// One block of one warp. Thread p deals with peer p.
-extern "C" __global__ void __launch_bounds__(32)
-    braid_barrier(Team team, Board board, int32_t channel, Meeting meeting) {
-  __shared__ int ok;
+/// One block of one warp. Thread p deals with peer p, and has the signature for it.
+__device__ __forceinline__ void meet(const Team& team, const Board& board, int channel,
+                                     const Meeting& meeting) {
   const auto peer = static_cast<int>(threadIdx.x);
-  if (peer == 0) ok = has_failed(team) ? 0 : 1;
-  __syncwarp();
-  if (ok == 0) return;
+  if (!may_go_on(team)) return;
   const uint64_t number = board.numbers[channel] + 1;
   __syncwarp();
   if (peer < team.size && peer != team.rank) {
@@ -39,6 +38,35 @@ extern "C" __global__ void __launch_bounds__(32)
   }
   __syncwarp();
   if (peer == 0) board.numbers[channel] = number;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(32)
+    braid_barrier(Team team, Board board, int32_t channel, Meeting meeting) {
+  meet(team, board, channel, meeting);
+}
+
+/// A whole barrier.
+extern "C" __global__ void __launch_bounds__(32)
+    braid_barrier_of_pairs(Team team, Board board, int32_t channel,
+                           const __grid_constant__ PairMeeting meeting) {
+  constexpr uint32_t kEveryone = (1U << kMostRanks) - 1;
+  meet(team, board, channel, {meeting.signature[threadIdx.x % kMostRanks], kEveryone, kEveryone});
+}
+
+/// Of this rank and each rank in `with`, a bit per rank.
+extern "C" __global__ void __launch_bounds__(32)
+    braid_meet_pairs(Team team, Board board, uint32_t with) {
+  const auto peer = static_cast<int>(threadIdx.x);
+  if (!may_go_on(team)) return;
+  if (peer >= team.size || peer == team.rank || (with >> peer & 1U) == 0) return;
+  const uint64_t number = board.pair_numbers[peer] + 1;
+  __threadfence_system();
+  store_release(&cell_of(board, peer, kPairChannel, team.rank)->number, number);
+  const BoardCell* ours = cell_of(board, team.rank, kPairChannel, peer);
+  wait_for(team, &ours->number, {Wait::kBarrier, peer, number});
+  board.pair_numbers[peer] = number;
 }
 
 }  // namespace braid::nvlink

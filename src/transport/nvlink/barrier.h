@@ -18,6 +18,10 @@
 // one, and every rank of the comm takes every step, so they stay alike. A teller may be many steps
 // ahead; a flag only grows. Signatures would be overtaken then: such steps leave them alone, and
 // have channels of their own.
+//
+// Where ranks know of each call what they have to do with each peer, but not what the peers have to
+// do with each other, a barrier carries a signature for every pair; and later the pairs alone that
+// have something left meet, as often as they need to. So pairs count their meetings themselves.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +34,10 @@ inline constexpr int kNumChannels = 8;  // barriers that may be under way at onc
 
 struct BoardCell {
   uint64_t number;
-  uint64_t signature[2];  // of even and of odd numbers
-  uint64_t gap[13];       // 128 bytes a cell: peers never write to one line
+  uint64_t signature[2];     // of even and of odd numbers
+  uint64_t short_flags[13];  // short_blocks.h, on kPairChannel alone
 };
+static_assert(sizeof(BoardCell) == 128, "peers never write to one line");
 
 /// Whom this rank tells that it has come, and whom it waits for: one bit per rank, its own ignored.
 /// Signatures are compared with those that do both.
@@ -42,12 +47,25 @@ struct Meeting {
   uint32_t hears;
 };
 
-struct Board {
-  BoardCell*
-      cells[kMostRanks];  // [rank]: its cells [channel][source], as this device addresses them
-  uint64_t* numbers;      // [channel]: of the last barrier, in this device's memory
+/// A barrier in which every pair of ranks compares a signature of its own; this rank's is unused.
+struct PairMeeting {
+  uint64_t signature[kMostRanks];  // [peer]
 };
 
-inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * kNumChannels * kMostRanks;
+struct Board {
+  BoardCell*
+      cells[kMostRanks];   // [rank]: its cells [channel][source], as this device addresses them
+  uint64_t* numbers;       // [channel]: of the last barrier, in this device's memory
+  uint64_t* pair_numbers;  // [peer]: of the pair's last meeting on kPairChannel, there too
+};
+
+/// Where pairs meet without the others; no barrier is there.
+inline constexpr int kPairChannel = kNumChannels;
+inline constexpr uint64_t kBoardBytes = sizeof(BoardCell) * (kNumChannels + 1) * kMostRanks;
+
+/// On `rank`'s board: what `source` writes.
+constexpr BoardCell* cell_of(const Board& board, int rank, int channel, int source) {
+  return board.cells[rank] + (static_cast<int64_t>(channel) * kMostRanks + source);
+}
 
 }  // namespace braid::nvlink

@@ -8,5 +8,6 @@ namespace braid::kernels {
 
 std::span<const std::byte> barrier_fatbin();
 std::span<const std::byte> hold_fatbin();
+std::span<const std::byte> short_blocks_fatbin();
 
 }  // namespace braid::kernels

@@ -2,8 +2,13 @@
 // the node. A rank's offset means the same place in every rank's span.
 //
 // Memory of cudaMalloc and cuMemAlloc travels between processes as a CUDA IPC handle of the whole
-// allocation; ranks that are threads of one process use each other's addresses. The mapping keeps a
-// peer's memory alive, so a peer that is gone cannot make our writes land in somebody else's.
+// allocation; ranks that are threads of one process use each other's addresses. Memory of
+// cuMemCreate travels as the allocations that are mapped under the span, one file descriptor each
+// (handover.h); a peer maps them one after the other in addresses of its own. Either mapping keeps
+// a peer's memory alive, so a peer that is gone cannot make our writes land in somebody else's.
+//
+// Whoever owns memory of cuMemCreate may map something else at its addresses at any time. The
+// windows still lead to the old memory: is_current() says whether that is what our addresses mean.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +19,46 @@
 #include "base/status.h"
 #include "group/group.h"
 #include "sys/cuda/api.h"
+#include "transport/nvlink/backing.h"
 
 namespace braid::nvlink {
 
 class Window {
  public:
   Window() = default;
-  Window(sys::Cuda& cuda, uint64_t bytes, std::vector<sys::DevicePtr> by_rank,
-         std::vector<sys::DevicePtr> opened)
-      : cuda_(&cuda), bytes_(bytes), by_rank_(std::move(by_rank)), opened_(std::move(opened)) {}
+  struct Parts {
+    std::vector<sys::DevicePtr> by_rank;
+    std::vector<sys::DevicePtr> opened;  // bases to close
+    std::vector<MappedParts> mapped;     // of peers' memory of cuMemCreate
+    Backing own;                         // of ours
+    int num_in_process = 0;              // peers that are threads of this process
+  };
+  Window(sys::Cuda& cuda, uint64_t bytes, Parts parts)
+      : cuda_(&cuda), bytes_(bytes), parts_(std::move(parts)) {}
   Window(Window&& other) noexcept;
   Window& operator=(Window&& other) noexcept;
   /// Closes the peers' mappings. The caller sees to it that no work still uses them.
   ~Window();
 
   uint64_t bytes() const { return bytes_; }
-  bool is_open() const { return !by_rank_.empty(); }
+  bool is_open() const { return !parts_.by_rank.empty(); }
   /// Where `rank`'s span begins, as this device addresses it.
-  sys::DevicePtr at(int rank) const { return by_rank_[static_cast<size_t>(rank)]; }
+  sys::DevicePtr at(int rank) const { return parts_.by_rank[static_cast<size_t>(rank)]; }
+  /// Whether another rank is a thread of this process: its span is not a mapping of ours.
+  bool has_peer_in_process() const { return parts_.num_in_process > 0; }
+  /// Whether our span is memory of cuMemCreate.
+  bool is_mapped_memory() const { return !parts_.own.empty(); }
+  /// Then: whether these `bytes` of our span are still the memory that the peers' windows lead to.
+  /// Some calls to the driver for each allocation under them.
+  bool is_current(sys::DevicePtr memory, uint64_t bytes) const {
+    return parts_.own.is_mapped_at(memory, bytes);
+  }
 
  private:
   void close();
   sys::Cuda* cuda_ = nullptr;
   uint64_t bytes_ = 0;
-  std::vector<sys::DevicePtr> by_rank_;
-  std::vector<sys::DevicePtr> opened_;  // bases to close
+  Parts parts_;
 };
 
 struct WindowRequest {
@@ -50,8 +70,9 @@ struct WindowRequest {
 };
 
 /// Collective. Every rank gets the same verdict. Errors: the refusal of the lowest rank that has
-/// one, naming it; invalid_argument when sizes differ; unsupported for memory that CUDA IPC cannot
-/// share (cudaMallocAsync, VMM); driver; the group's Status when an exchange fails.
+/// one, naming it; invalid_argument when sizes differ; unsupported for memory that neither
+/// CUDA IPC nor a file descriptor can share (cudaMallocAsync; cuMemCreate without that handle
+/// type); driver; the group's Status when an exchange fails.
 Result<Window> share_window(group::Group& group, sys::Cuda& cuda, const WindowRequest& request,
                             Deadline deadline);
 

@@ -15,6 +15,7 @@
 #include "coll/device/fake_sums.h"
 #include "support/gpu_ranks.h"
 #include "support/ordered_cuda.h"
+#include "support/segmented_memory.h"
 #include "support/tensors.h"
 
 namespace braid::coll::device {
@@ -86,7 +87,7 @@ class Caller {
     all_to_all(in_place);
     all_reduce(in_place);
     reduce_scatter(in_place);
-    for (int root = 0; root < c_.size && !in_place; ++root) broadcast(root);
+    for (int root = 0; root < c_.size; ++root) broadcast(root, in_place);
   }
 
   void register_recv() {
@@ -182,12 +183,14 @@ class Caller {
         });
     expect(place, sums_.data() + at(me()), block_);
   }
-  void broadcast(int root) {
+  void broadcast(int root, bool in_place) {
     const uint64_t call = num_calls_;
-    run("broadcast", true, 0, pattern(me(), call), all_,
-        [&](comm::Device& device, sys::DevicePtr buf, sys::Stream stream) {
-          return device::broadcast(device, buf, c_.count * static_cast<uint64_t>(c_.size), c_.dtype,
-                                   root, stream);
+    run("broadcast", in_place, 0, pattern(me(), call), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          const bool reads = in_place || me() == root;  // nobody else's input is looked at
+          return device::broadcast(device, reads ? send : 0, recv_.get(),
+                                   c_.count * static_cast<uint64_t>(c_.size), c_.dtype, root,
+                                   stream);
         });
     expect(0, pattern(root, call), all_);
   }
@@ -241,6 +244,43 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
 // all-reduce have 8 MiB, of a broadcast 16.
 constexpr uint64_t kMega = 1 << 20;
 
+// Results in registered memory over several allocations, which end where no block does: in place;
+// and through scratch once one of them is another.
+TEST(DeviceCalls, ReachMemoryOfSeveralAllocations) {
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
+    test::SegmentedMemory memory(cuda, rank.rank(), {1, 2, 1});
+    const uint64_t block = memory.bytes() / 2 - 500;
+    EXPECT_TRUE(rank.device.register_memory(memory.get(), memory.bytes()).ok());
+    GuardedMemory send(cuda, block);
+    for (uint64_t call = 0; call < 3; ++call) {
+      std::memcpy(send.data(), pattern(rank.rank(), call), block);
+      if (call == 2) memory.remap(1);
+      const auto landing = rank.device.find_landing(memory.get() + 700, 2 * block);
+      EXPECT_EQ(landing.value().window != nullptr, call < 2);
+      const Explanation told = explain(rank.comm, plan::Op::kAllGather, 2 * block).value();
+      EXPECT_EQ(told.registered.bytes, memory.bytes());
+      EXPECT_EQ(told.registered.remapped, call < 2 ? 0U : 1U);
+      EXPECT_EQ(to_words(told).find("unmapped since") == std::string::npos, call < 2);
+      EXPECT_NE(to_json(told).find(R"("registered":{"spans":1,)"), std::string::npos);
+      rank.all.arrive_and_wait();
+      const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+        return all_gather(d, send.get(), memory.get() + 700, block, Dtype::kUint8, {});
+      });
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      rank.all.arrive_and_wait();
+      for (int r = 0; r < 2; ++r) {
+        const std::byte* got = memory.data() + 700 + static_cast<uint64_t>(r) * block;
+        EXPECT_EQ(std::memcmp(got, pattern(r, call), block), 0) << "call " << call;
+      }
+      rank.all.arrive_and_wait();
+    }
+    EXPECT_TRUE(rank.device.unregister_memory(memory.get()).ok());
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
 // A call once left its own GPU current, and the caller's next allocation went there.
 TEST(DeviceCalls, LeaveTheCallersDeviceAsItWas) {
   sys::FakeCuda cuda(2);
@@ -263,7 +303,7 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     for (const int root : {-1, 2}) {
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
-        return broadcast(d, 0, 0, Dtype::kFloat32, root, {});
+        return broadcast(d, 0, 0, 0, Dtype::kFloat32, root, {});
       });
       EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     }

@@ -58,7 +58,7 @@ class GraphRank {
         reduce_scatter(device_, send_.get(), part_.get(), count_, dtype, RedOp::kSum, stream));
     BRAID_RETURN_IF_ERROR(
         all_to_all(device_, send_.get(), exchanged_.get(), count_, dtype, stream));
-    return broadcast(device_, told_.get(), all(), dtype, 0, stream);
+    return broadcast(device_, told_.get(), told_.get(), all(), dtype, 0, stream);
   }
   void check(const char* what) {
     SCOPED_TRACE(std::string(what) + " in round " + std::to_string(round_));

@@ -73,7 +73,7 @@ class NicCaller {
   Status cast(uint64_t call, int root) {
     std::memcpy(recv_.data(), sent_by(rank_.rank(), call), all_);
     return on_device(rank_.comm, rank_.rank(), [&](comm::Device& device) {
-      return broadcast(device, recv_.get(), all_, Dtype::kUint8, root, {});
+      return broadcast(device, recv_.get(), recv_.get(), all_, Dtype::kUint8, root, {});
     });
   }
   bool has(int block, const std::byte* bytes) const {

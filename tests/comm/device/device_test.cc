@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "support/gpu_ranks.h"
+#include "support/segmented_memory.h"
 
 namespace braid::comm {
 namespace {
@@ -78,6 +79,35 @@ TEST_P(DeviceRanks, StepShowsWhatTheTellerWroteBefore) {
       expect_ok(cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
                             device.scratch().at(rank.rank()) + step, 1, {}));
       EXPECT_EQ(static_cast<int>(got), 7);
+    }
+    expect_ok(device.status());
+  });
+}
+
+// Every pair meets as often as the sum of its ranks says, and sees what the other wrote before.
+TEST_P(DeviceRanks, PairsMeetAsOftenAsTheyLike) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    Device& device = rank.device;
+    const auto times = [&](int peer) { return 3 * (rank.rank() + peer) % 5; };
+    for (int round = 0; round < 5; ++round) {
+      uint32_t with = 0;
+      for (int peer = 0; peer < rank.size(); ++peer) {
+        if (peer == rank.rank() || times(peer) <= round) continue;
+        with |= 1U << peer;
+        const auto value = static_cast<uint8_t>(10 * rank.rank() + round + 1);
+        expect_ok(
+            cuda_->fill(device.scratch().at(peer) + static_cast<uint64_t>(8 * rank.rank() + round),
+                        value, 1, {}));
+      }
+      expect_ok(device.meet_pairs({}, with));
+      for (int peer = 0; peer < rank.size(); ++peer) {
+        if ((with >> peer & 1U) == 0) continue;
+        std::byte got{};
+        expect_ok(cuda_->copy(
+            reinterpret_cast<sys::DevicePtr>(&got),
+            device.scratch().at(rank.rank()) + static_cast<uint64_t>(8 * peer + round), 1, {}));
+        EXPECT_EQ(static_cast<int>(got), 10 * peer + round + 1);
+      }
     }
     expect_ok(device.status());
   });
@@ -172,6 +202,30 @@ TEST_P(DeviceRanks, FreedMemoryIsRefused) {
   });
 }
 
+// Torch unmaps segments and maps others at their addresses. Peers still hold the old ones, so
+// results must not go there.
+TEST_P(DeviceRanks, MemoryThatIsMappedAnewIsNotFound) {
+  run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
+    test::SegmentedMemory memory(*cuda_, rank.rank(), {1, 1, 1});
+    const sys::DevicePtr base = memory.get();
+    const uint64_t second = memory.bytes_of(0);
+    expect_ok(rank.device.register_memory(base, memory.bytes()));
+    const Landing landing = rank.device.find_landing(base + second, 100).value();
+    ASSERT_NE(landing.window, nullptr);
+    EXPECT_EQ(landing.at(rank.rank()), base + second);
+    memory.remap(1);
+    EXPECT_EQ(rank.device.find_landing(base + second, 100).value().window, nullptr);
+    EXPECT_EQ(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
+    EXPECT_NE(rank.device.find_landing(base, second).value().window, nullptr);
+    EXPECT_NE(rank.comm.health_json().find("was unmapped since"), std::string::npos);
+    expect_ok(rank.device.unregister_memory(base));
+    expect_ok(rank.device.register_memory(base, memory.bytes()));
+    EXPECT_NE(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
+    rank.all.arrive_and_wait();
+    expect_ok(rank.device.unregister_memory(base));
+  });
+}
+
 // Whoever calls may call from another thread the next time, where no context is current.
 TEST_P(DeviceRanks, UnregistersFromAnotherThread) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
@@ -216,6 +270,24 @@ TEST(DeviceTrouble, DifferentSignaturesAreTroubleEverywhere) {
   });
   EXPECT_GE(num_told, 1);
   EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
+TEST(DeviceTrouble, APairThatDiffersIsTroubleEverywhere) {
+  const auto cuda = make_cuda(3);
+  run_gpus(3, *cuda, {}, [&](GpuRank& rank) {
+    nvlink::PairMeeting meeting{};
+    for (int peer = 0; peer < 3; ++peer)
+      meeting.signature[peer] = static_cast<uint64_t>(rank.rank() + peer);
+    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
+    expect_ok(rank.device.status());
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 1) meeting.signature[2] = 77;
+    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
+    const Status trouble = await_trouble(rank.device);
+    EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("rank 1"), std::string::npos) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("rank 2"), std::string::npos) << trouble.to_string();
+  });
 }
 
 TEST(DeviceTrouble, ARankThatNeverComesIsNamed) {
@@ -312,7 +384,7 @@ TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Making, DeviceFaults,
-                         testing::Values(Fault{"use_device", 2}, Fault{"load_module", 2},
+                         testing::Values(Fault{"use_device", 2}, Fault{"load_module", 3},
                                          Fault{"kernel", 5}, Fault{"alloc", 50},
                                          Fault{"register_host", 50}, Fault{"fill", 8},
                                          Fault{"synchronize", 2}, Fault{"pointer_facts", 2},

@@ -177,6 +177,41 @@ TEST_P(CudaSuite, MapsAnotherProcesssBytes) {
   EXPECT_FALSE(facts.is_legacy_ipc_capable);
   const Allocation kept = cuda().retain_allocation(first.get()).value();
   EXPECT_TRUE(cuda().release_allocation(kept).ok());
+  EXPECT_EQ(cuda().address_range(first.get() + 12345).value(), (AddressRange{first.get(), bytes}));
+}
+
+// Registered memory is known again by this: an address leads to the handle that was mapped there,
+// as long as somebody holds it no other allocation has that handle, and a range is one
+// allocation's.
+TEST_P(CudaSuite, TellsWhichAllocationIsMapped) {
+  if (!cuda().device(0).value().can_export_fd) GTEST_SKIP() << "skipped: no exportable memory";
+  const uint64_t bytes = cuda().allocation_granularity(0).value();
+  const DevicePtr base = cuda().reserve_addresses(2 * bytes, 0).value();
+  const auto mapped_at = [&](DevicePtr at) {
+    const Allocation made = cuda().create_allocation({0, bytes, false}).value();
+    EXPECT_TRUE(cuda().map(at, bytes, made).ok());
+    EXPECT_TRUE(cuda().allow_access(at, bytes, 0).ok());
+    EXPECT_TRUE(cuda().release_allocation(made).ok());
+    return made;
+  };
+  const Allocation first = mapped_at(base), second = mapped_at(base + bytes);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(cuda().address_range(base + bytes - 1).value(), (AddressRange{base, bytes}));
+  EXPECT_EQ(cuda().address_range(base + bytes).value(), (AddressRange{base + bytes, bytes}));
+  const auto held = own<OwnedAllocation>(cuda(), cuda().retain_allocation(base + 100)).value();
+  EXPECT_EQ(held.get(), first);
+  put(base + bytes - 50, counted(100));  // over both
+  EXPECT_EQ(get(base + bytes - 50, 100), counted(100));
+  EXPECT_TRUE(cuda().unmap(base, bytes).ok());
+  EXPECT_FALSE(cuda().retain_allocation(base).ok());
+  for (int again = 0; again < 3; ++again) {
+    mapped_at(base);
+    const auto now = own<OwnedAllocation>(cuda(), cuda().retain_allocation(base)).value();
+    EXPECT_NE(now.get(), held.get());
+    EXPECT_TRUE(cuda().unmap(base, bytes).ok());
+  }
+  EXPECT_TRUE(cuda().unmap(base + bytes, bytes).ok());
+  EXPECT_TRUE(cuda().free_addresses(base, 2 * bytes).ok());
 }
 
 TEST_P(CudaSuite, EventsFollowTheirStream) {

@@ -1,0 +1,234 @@
+// The C interface on GPU memory: the functions whose names end in _on, and registered memory. As in
+// CUDA's own interfaces a call is about the calling thread's current device; that its memory is
+// there is looked up, since a kernel that meets another one's ends the context.
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+
+#include "base/status.h"
+#include "coll/arguments.h"
+#include "coll/device/collectives.h"
+#include "coll/device/entry.h"
+#include "comm/device/device.h"
+#include "comm/state.h"
+#include "handle.h"
+#include "sys/cuda/api.h"
+
+namespace {
+
+using braid::Status;
+using braid::c::on_comm;
+using braid::c::to_dtype;
+using braid::c::to_op;
+using braid::coll::Buffer;
+using braid::coll::buffer_bytes;
+namespace coll = braid::coll;
+namespace comm = braid::comm;
+namespace sys = braid::sys;
+
+sys::DevicePtr address_of(const void* memory) { return reinterpret_cast<sys::DevicePtr>(memory); }
+
+/// The driver that the comm uses, once it uses one.
+sys::Cuda& cuda_of(comm::Comm& c) {
+  const std::lock_guard lock(c.state().health_mutex);
+  return c.state().device ? c.state().device->cuda() : sys::real_cuda();
+}
+
+braid::Result<int> current_gpu(sys::Cuda& cuda) {
+  BRAID_RETURN_IF_ERROR(cuda.ready());
+  return cuda.current_device();
+}
+
+Status check_on_gpu(sys::Cuda& cuda, int gpu, const Buffer& buffer) {
+  if (buffer.bytes == 0) return {};
+  BRAID_RETURN_IF_ERROR(coll::check_buffer(buffer));
+  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts,
+                         cuda.pointer_facts(address_of(buffer.data)));
+  if (facts.kind != sys::MemoryKind::kDevice)
+    return braid::invalid_argument("{} is no GPU memory", buffer.name);
+  if (facts.device != gpu)
+    return braid::invalid_argument("{} is memory of GPU {}, the calling thread's GPU is {}",
+                                   buffer.name, facts.device, gpu);
+  return {};
+}
+
+/// Runs call(device) with the comm's Device, after a look at the memory that it is for.
+template <typename Call>
+Status on_gpu(comm::Comm& c, std::initializer_list<Buffer> buffers, Call&& call) {
+  sys::Cuda& cuda = cuda_of(c);
+  BRAID_ASSIGN_OR_RETURN(const int gpu, current_gpu(cuda));
+  for (const Buffer& buffer : buffers) BRAID_RETURN_IF_ERROR(check_on_gpu(cuda, gpu, buffer));
+  return coll::device::on_device(c, gpu, call);
+}
+
+/// `own` is the place in `whole` where `part` may be, too.
+Status check_in_place_or_apart(const Buffer& part, const Buffer& whole, uint64_t own_offset_bytes) {
+  if (whole.data != nullptr && part.data == coll::bytes_at(whole.data, own_offset_bytes)) return {};
+  return coll::check_disjoint(part, whole);
+}
+
+uint64_t own_offset(const comm::Comm& c, uint64_t block_bytes) {
+  return static_cast<uint64_t>(c.rank()) * block_bytes;
+}
+
+Status all_gather(comm::Comm& c, const void* send, void* recv, size_t count, braid::Dtype dtype,
+                  sys::Stream stream) {
+  const auto size = static_cast<uint64_t>(c.size());
+  BRAID_ASSIGN_OR_RETURN(const uint64_t all, buffer_bytes(count, size, dtype));
+  const Buffer from{"send", send, all / size}, to{"recv", recv, all};
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart(from, to, own_offset(c, from.bytes)));
+  return on_gpu(c, {from, to}, [&](comm::Device& device) {
+    return coll::device::all_gather(device, address_of(send), address_of(recv), count, dtype,
+                                    stream);
+  });
+}
+
+Status all_reduce(comm::Comm& c, const void* send, void* recv, size_t count, braid::Dtype dtype,
+                  braid::RedOp op, sys::Stream stream) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
+  BRAID_RETURN_IF_ERROR(coll::check_redop(op));
+  const Buffer from{"send", send, bytes}, to{"recv", recv, bytes};
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart(from, to, 0));
+  return on_gpu(c, {from, to}, [&](comm::Device& device) {
+    return coll::device::all_reduce(device, address_of(send), address_of(recv), count, dtype, op,
+                                    stream);
+  });
+}
+
+Status reduce_scatter(comm::Comm& c, const void* send, void* recv, size_t count, braid::Dtype dtype,
+                      braid::RedOp op, sys::Stream stream) {
+  const auto size = static_cast<uint64_t>(c.size());
+  BRAID_ASSIGN_OR_RETURN(const uint64_t all, buffer_bytes(count, size, dtype));
+  BRAID_RETURN_IF_ERROR(coll::check_redop(op));
+  const Buffer from{"send", send, all}, to{"recv", recv, all / size};
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart(to, from, own_offset(c, to.bytes)));
+  return on_gpu(c, {from, to}, [&](comm::Device& device) {
+    return coll::device::reduce_scatter(device, address_of(send), address_of(recv), count, dtype,
+                                        op, stream);
+  });
+}
+
+Status all_to_all(comm::Comm& c, const void* send, void* recv, size_t count, braid::Dtype dtype,
+                  sys::Stream stream) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t all,
+                         buffer_bytes(count, static_cast<uint64_t>(c.size()), dtype));
+  const Buffer from{"send", send, all}, to{"recv", recv, all};
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart(from, to, 0));
+  return on_gpu(c, {from, to}, [&](comm::Device& device) {
+    return coll::device::all_to_all(device, address_of(send), address_of(recv), count, dtype,
+                                    stream);
+  });
+}
+
+Status all_to_all_v(comm::Comm& c, const void* send, std::span<const uint64_t> send_counts,
+                    void* recv, std::span<const uint64_t> recv_counts, braid::Dtype dtype,
+                    sys::Stream stream) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t send_bytes,
+                         coll::blocks_bytes("send_counts", send_counts, c.size(), dtype));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t recv_bytes,
+                         coll::blocks_bytes("recv_counts", recv_counts, c.size(), dtype));
+  return on_gpu(c, {{"send", send, send_bytes}, {"recv", recv, recv_bytes}},
+                [&](comm::Device& device) {
+                  return coll::device::all_to_all_v(device, address_of(send), send_counts,
+                                                    address_of(recv), recv_counts, dtype, stream);
+                });
+}
+
+Status broadcast(comm::Comm& c, void* buf, size_t count, braid::Dtype dtype, int root,
+                 sys::Stream stream) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
+  BRAID_RETURN_IF_ERROR(coll::check_root(root, c.size()));
+  return on_gpu(c, {{"buf", buf, bytes}}, [&](comm::Device& device) {
+    return coll::device::broadcast(device, address_of(buf), address_of(buf), count, dtype, root,
+                                   stream);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+braid_code braid_all_gather_on(braid_comm* comm, const void* send, void* recv, size_t count,
+                               braid_dtype dtype, void* stream) {
+  return on_comm(comm, "braid_all_gather_on", [&](auto& c) {
+    return all_gather(c, send, recv, count, to_dtype(dtype), {stream})
+        .with_context("braid_all_gather_on");
+  });
+}
+
+braid_code braid_all_reduce_on(braid_comm* comm, const void* send, void* recv, size_t count,
+                               braid_dtype dtype, braid_op op, void* stream) {
+  return on_comm(comm, "braid_all_reduce_on", [&](auto& c) {
+    return all_reduce(c, send, recv, count, to_dtype(dtype), to_op(op), {stream})
+        .with_context("braid_all_reduce_on");
+  });
+}
+
+braid_code braid_reduce_scatter_on(braid_comm* comm, const void* send, void* recv, size_t count,
+                                   braid_dtype dtype, braid_op op, void* stream) {
+  return on_comm(comm, "braid_reduce_scatter_on", [&](auto& c) {
+    return reduce_scatter(c, send, recv, count, to_dtype(dtype), to_op(op), {stream})
+        .with_context("braid_reduce_scatter_on");
+  });
+}
+
+braid_code braid_all_to_all_on(braid_comm* comm, const void* send, void* recv, size_t count,
+                               braid_dtype dtype, void* stream) {
+  return on_comm(comm, "braid_all_to_all_on", [&](auto& c) {
+    return all_to_all(c, send, recv, count, to_dtype(dtype), {stream})
+        .with_context("braid_all_to_all_on");
+  });
+}
+
+braid_code braid_all_to_all_v_on(braid_comm* comm, const void* send, const size_t* send_counts,
+                                 void* recv, const size_t* recv_counts, braid_dtype dtype,
+                                 void* stream) {
+  return on_comm(comm, "braid_all_to_all_v_on", [&](auto& c) -> Status {
+    BRAID_RETURN_IF_ERROR(
+        braid::c::check_counts("braid_all_to_all_v_on", send_counts, recv_counts, c.size()));
+    return all_to_all_v(c, send, braid::c::counts_of(send_counts, c.size()), recv,
+                        braid::c::counts_of(recv_counts, c.size()), to_dtype(dtype), {stream})
+        .with_context("braid_all_to_all_v_on");
+  });
+}
+
+braid_code braid_broadcast_on(braid_comm* comm, void* buf, size_t count, braid_dtype dtype,
+                              int root, void* stream) {
+  return on_comm(comm, "braid_broadcast_on", [&](auto& c) {
+    return broadcast(c, buf, count, to_dtype(dtype), root, {stream})
+        .with_context("braid_broadcast_on");
+  });
+}
+
+braid_code braid_barrier_on(braid_comm* comm, void* stream) {
+  return on_comm(comm, "braid_barrier_on", [&](auto& c) {
+    return on_gpu(c, {},
+                  [&](comm::Device& device) {
+                    return coll::device::barrier(device, sys::Stream{stream});
+                  })
+        .with_context("braid_barrier_on");
+  });
+}
+
+// What is wrong with the memory is told to all ranks, which are on their way to share it.
+braid_code braid_register(braid_comm* comm, void* memory, size_t bytes) {
+  return on_comm(comm, "braid_register", [&](auto& c) {
+    return on_gpu(c, {},
+                  [&](comm::Device& device) {
+                    return device.register_memory(address_of(memory), bytes);
+                  })
+        .with_context("braid_register");
+  });
+}
+
+braid_code braid_unregister(braid_comm* comm, void* memory) {
+  return on_comm(comm, "braid_unregister", [&](auto& c) {
+    return on_gpu(
+               c, {},
+               [&](comm::Device& device) { return device.unregister_memory(address_of(memory)); })
+        .with_context("braid_unregister");
+  });
+}
+
+}  // extern "C"
