@@ -58,6 +58,7 @@ Opened open_library() {
   const Config config = config_or_defaults(opened.settings);
   if (!log::configure(config.text("BRAID_LOG")))
     log::warn("nccl", "BRAID_LOG '{}' is not understood", config.text("BRAID_LOG"));
+  log::set_file(config.text("BRAID_LOG_FILE"));
   opened.library = Library::open(config.text("BRAID_NCCL_REAL"));
   if (!opened.library.ok()) {
     log::error("nccl", "{}", opened.library.status().message());

@@ -191,6 +191,17 @@ void register_comm(nb::module_& module) {
              const plan::Request request = request_of(self.get(), op, bytes);
              return value_or_raise(unlocked([&] { return self.get().explain_json(request); }));
            })
+      .def("trace_json",
+           [](PyComm& self) {
+             return value_or_raise(unlocked([&] { return self.get().trace_json(); }));
+           })
+      .def("flight_json",
+           [](PyComm& self) {
+             return value_or_raise(unlocked([&] { return self.get().flight_json(); }));
+           })
+      .def(
+          "call_it", [](PyComm& self, const std::string& name) { self.get().call_it(name); },
+          "name"_a)
       .def("last_call", &last_call_of)
       .def("force_shares", &force_shares, "shares"_a);
 }

@@ -8,8 +8,11 @@ runs.
 
 import json
 import operator
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -288,6 +291,22 @@ class Comm:
         share, bytes and times.
         """
         return self._core.last_call()
+
+    def trace(self, path: str | PathLike[str]) -> None:
+        """Writes a timeline of this comm's last calls, for ui.perfetto.dev. InvalidArgument unless
+        BRAID_TRACE, BRAID_FLIGHT_RECORD or BRAID_TRACE_CALLS has calls kept. Any thread.
+        """
+        Path(path).write_text(self._core.trace_json())
+
+    def flight_record(self, path: str | PathLike[str] | None = None) -> dict[str, Any]:
+        """This comm's last calls as torch's flight recorder has them. With `path` also pickled into
+        that file; torch's fr_trace reads those whose name ends in the rank. InvalidArgument and
+        threads as trace().
+        """
+        record: dict[str, Any] = json.loads(self._core.flight_json())
+        if path is not None:
+            Path(path).write_bytes(pickle.dumps(record, protocol=2))
+        return record
 
     def balance_log(self) -> list[str]:
         """What the balancer did, newest last."""

@@ -30,6 +30,9 @@ constexpr Option kOptions[] = {
      "Size of the cells that a block is cut into; 0 lets the plan choose."},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
      "Slots per lane, which bounds the pieces in flight to one peer."},
+    {"BRAID_FLIGHT_RECORD", OptionType::kString, "",
+     "Start of a file name: when a call fails, the last ones are written there as torch's flight "
+     "recorder writes them; the rank is put behind it where it has no %r."},
     {"BRAID_GPU_DIRECT", OptionType::kBytes, "32MiB",
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
      "of copy engines, and up to four times as much of the others; 0 for none."},
@@ -73,6 +76,12 @@ constexpr Option kOptions[] = {
      "Messages that go by packets are not held."},
     {"BRAID_LOG", OptionType::kString, "warn",
      "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
+    {"BRAID_LOG_FILE", OptionType::kString, "",
+     "File at whose end log lines are put instead of standard error; %r is the rank, %h the host, "
+     "%p the process."},
+    {"BRAID_METRICS_PORT", OptionType::kInteger, "0",
+     "Port on 127.0.0.1 at which a process serves its counts for Prometheus, plus its rank; 0 for "
+     "none."},
     {"BRAID_NCCL", OptionType::kBool, "on",
      "Under NCCL's name (libbraid-nccl.so): take calls over; off hands everything to NCCL."},
     {"BRAID_NCCL_GROUPED", OptionType::kBool, "off",
@@ -97,6 +106,8 @@ constexpr Option kOptions[] = {
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",
      "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: its users may let a rank "
      "be late for as long as it takes to write a checkpoint."},
+    {"BRAID_NVTX", OptionType::kBool, "off",
+     "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",
      "Slow links down on purpose: link=rate[@latency],... such as "
      "shm=400MB/s,staged=200MB/s@50us."},
@@ -111,6 +122,12 @@ constexpr Option kOptions[] = {
     {"BRAID_STORE_PORT", OptionType::kInteger, "0", "Port of rank 0's store; 0 means MASTER_PORT."},
     {"BRAID_TIMEOUT", OptionType::kDuration, "30s",
      "Deadline of every call; a peer that is late by then is an error."},
+    {"BRAID_TRACE", OptionType::kString, "",
+     "File that gets a timeline of the calls for Perfetto when a comm is closed; a job's rank is "
+     "put in front of .json where it has no %r."},
+    {"BRAID_TRACE_CALLS", OptionType::kInteger, "0",
+     "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
+     "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
     {"BRAID_TUNE", OptionType::kString, "auto",
      "Tuning at start: auto (measure unless cached), off or force."},
     {"BRAID_TUNE_TIME", OptionType::kDuration, "8s", "Time that tuning may take at start."},

@@ -5,12 +5,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
+#include "base/file_name.h"
 #include "base/text.h"
 
 namespace braid::log {
@@ -42,6 +47,10 @@ struct State {
   std::mutex mutex;
   Levels levels;  // guarded by mutex
   std::atomic<Level> lowest{Level::kWarn};
+
+  std::atomic<bool> has_file{false};
+  std::string file_pattern;                 // guarded by mutex
+  std::map<std::string, std::FILE*> files;  // by name, never closed; null: cannot be opened
 };
 
 State& state() {
@@ -87,7 +96,54 @@ spdlog::level::level_enum to_spdlog(Level level) {
 static_assert(static_cast<int>(Level::kTrace) == SPDLOG_LEVEL_TRACE);
 static_assert(static_cast<int>(Level::kError) == SPDLOG_LEVEL_ERROR);
 
+// "2026-03-01T12:00:00.123456Z"
+std::string utc_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  char text[32] = {};
+  const size_t length = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts);
+  return fmt::format("{}.{:06}Z", std::string_view(text, length), now.tv_nsec / 1000);
+}
+
+// Null when it cannot be opened, which is said once. With the lock held.
+std::FILE* opened_file(State& s, const std::string& name) {
+  const auto found = s.files.find(name);
+  if (found != s.files.end()) return found->second;
+  std::FILE* file = std::fopen(name.c_str(), "ae");
+  if (file == nullptr) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): glibc's strerror keeps its text per thread
+    const char* why = std::strerror(errno);
+    sink().warn("braid rank ? base warn: BRAID_LOG_FILE {} cannot be opened: {}", name, why);
+  }
+  s.files.emplace(name, file);
+  return file;
+}
+
+// False when there is no file to write to.
+bool write_to_file(const std::string& line) {
+  State& s = state();
+  if (!s.has_file.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(s.mutex);
+  if (s.file_pattern.empty()) return false;
+  const int rank = launched_rank(std::max(this_rank, 0));
+  std::FILE* file = opened_file(s, expand_file_name(s.file_pattern, rank));
+  if (file == nullptr) return false;
+  const std::string whole = fmt::format("{} {}\n", utc_now(), line);
+  (void)std::fwrite(whole.data(), 1, whole.size(), file);
+  (void)std::fflush(file);  // a process that dies has said all it had to say
+  return true;
+}
+
 }  // namespace
+
+void set_file(std::string_view pattern) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.file_pattern = pattern;
+  s.has_file.store(!pattern.empty(), std::memory_order_relaxed);
+}
 
 bool configure(std::string_view spec) {
   Levels levels;
@@ -112,8 +168,10 @@ bool enabled(Level level, std::string_view folder) {
 void write(Level level, std::string_view folder, std::string_view text) {
   if (level == Level::kOff) return;
   const std::string rank = this_rank < 0 ? "?" : std::to_string(this_rank);
-  sink().log(to_spdlog(level), "braid rank {} {} {}: {}", rank, folder,
-             kLevelNames[static_cast<int>(level)], printable(text, kMaxLineChars));
+  const std::string line =
+      fmt::format("braid rank {} {} {}: {}", rank, folder, kLevelNames[static_cast<int>(level)],
+                  printable(text, kMaxLineChars));
+  if (!write_to_file(line)) sink().log(to_spdlog(level), "{}", line);
 }
 
 }  // namespace braid::log

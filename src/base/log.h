@@ -1,6 +1,7 @@
 // Logging: five levels by volume, one prefix (`braid rank R folder`), one sink (stderr, through
 // spdlog, which only log.cc sees). Lower case, `key value` without `=`, never on the data path.
-// BRAID_LOG=warn sets all folders, BRAID_LOG=warn,coll:trace one of them apart.
+// BRAID_LOG=warn sets all folders, BRAID_LOG=warn,coll:trace one of them apart. BRAID_LOG_FILE puts
+// lines into files instead, with the time in front.
 #pragma once
 
 #include <fmt/core.h>
@@ -15,6 +16,10 @@ enum class Level { kTrace, kDebug, kInfo, kWarn, kError, kOff };
 /// Sets levels from "warn" or "warn,coll:trace,plan:debug"; false when a word is unknown (levels
 /// stay).
 bool configure(std::string_view spec);
+/// Lines go to the end of the file of this name from now on (base/file_name.h: %r is the rank that
+/// the launcher gave the process, else that of the line); empty: to standard error. A file that
+/// cannot be opened is told there, once, and so are its lines.
+void set_file(std::string_view pattern);
 /// The rank that lines of this thread carry; -1 before it is known. Ranks may be threads, so this
 /// is per thread.
 void set_rank(int rank);

@@ -1,8 +1,13 @@
 #include "comm/comm.h"
 
+#include <fmt/ranges.h>
+
+#include <charconv>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/clock.h"
+#include "base/file_name.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "comm/connect.h"
@@ -26,6 +31,31 @@ std::string dump(const Json& json) {
 Status check_size(int size) {
   if (size <= transport::kMaxRanks) return {};
   return unsupported("{} ranks: a comm has at most {}", size, transport::kMaxRanks);
+}
+
+/// A barrier, in which the ranks also tell who they are in the job.
+Result<std::vector<int>> meet_all(Comm::State& state, Deadline deadline) {
+  BRAID_ASSIGN_OR_RETURN(
+      const auto told,
+      state.group->exchange("links", std::to_string(launched_rank(state.rank())), deadline));
+  std::vector<int> ranks;
+  for (const std::string& text : told) {
+    int rank = -1;
+    std::from_chars(text.data(), text.data() + text.size(), rank);
+    ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// The line by which a program's log tells what its comms are made of, and who watches their calls.
+std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vector<int>& job_ranks) {
+  std::vector<std::string> links;
+  for (const fabric::Link& link : state.link_facts) links.push_back(link.name);
+  log::info("comm", "{} ranks, links {}, deadline {}, balance {}, tune {}", state.size(),
+            links.empty() ? "none" : fmt::format("{}", fmt::join(links, " ")),
+            format_ns(state.config.duration_ns("BRAID_TIMEOUT")),
+            state.config.flag("BRAID_BALANCE") ? "on" : "off", state.config.text("BRAID_TUNE"));
+  return Observer::create(state.config, state.rank(), state.size(), links, job_ranks);
 }
 
 }  // namespace
@@ -54,18 +84,21 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
   if (!log::configure(config.text("BRAID_LOG")))
     log::warn("comm", "BRAID_LOG '{}' is not understood; expected level or level,folder:level",
               config.text("BRAID_LOG"));
+  if (config.is_set("BRAID_LOG_FILE")) log::set_file(config.text("BRAID_LOG_FILE"));
   log::set_rank(state->rank());
   BRAID_RETURN_IF_ERROR(
       link_specs(config, true).status());  // a wrong word is wrong for one rank too
+  std::vector<int> job_ranks;
   if (state->size() > 1) {
     BRAID_RETURN_IF_ERROR(discover_fabric(*state, deadline));
     BRAID_RETURN_IF_ERROR(connect_links(*state, deadline));
-    BRAID_RETURN_IF_ERROR(state->group->barrier("links", deadline));
+    BRAID_ASSIGN_OR_RETURN(job_ranks, meet_all(*state, deadline));
     state->balance.configure(config.flag("BRAID_BALANCE"),
                              static_cast<int>(config.integer("BRAID_BALANCE_WINDOW")),
                              state->link_facts, state->size());
-    state->keeper = std::make_unique<Keeper>(*state);
   }
+  state->observer = observer_of(*state, job_ranks);
+  if (state->size() > 1) state->keeper = std::make_unique<Keeper>(*state);
   return std::unique_ptr<Comm>(new Comm(std::move(state)));
 }
 
@@ -107,6 +140,7 @@ Status Comm::close(bool say_farewell) {
   }
   links.clear();  // the lanes use the doorbell
   state_->doorbell.reset();
+  if (state_->observer) state_->observer->close();
   state_->group->leave();
   return {};
 }
@@ -166,6 +200,38 @@ std::string Comm::health_json() const {
   json["events"] = state_->events;
   if (state_->device != nullptr) json["gpu"] = gpu_health(*state_->device);
   return dump(json);
+}
+
+// With what the GPU has done by now, unless a call is under way.
+Result<Observer*> Comm::settled_observer() {
+  Observer* observer = state_->observer.get();
+  if (observer == nullptr || !observer->keeps_calls())
+    return invalid_argument(
+        "comm of rank {} keeps no calls; BRAID_TRACE_CALLS says how many are to be kept", rank());
+  // The keeper has the lock for microseconds at a time; a call may have it for as long as it waits.
+  constexpr int64_t kPatienceNs = 5'000'000;
+  const Deadline deadline = Deadline::after_ns(kPatienceNs);
+  std::unique_lock lock(state_->mutex, std::try_to_lock);
+  while (!lock.owns_lock() && !state_->in_call && !deadline.passed()) {
+    std::this_thread::yield();
+    (void)lock.try_lock();
+  }
+  if (lock.owns_lock() && !state_->is_closed && state_->device) state_->device->settle_calls();
+  return observer;
+}
+
+Result<std::string> Comm::trace_json() {
+  BRAID_ASSIGN_OR_RETURN(const Observer* observer, settled_observer());
+  return observer->trace();
+}
+
+Result<std::string> Comm::flight_json() {
+  BRAID_ASSIGN_OR_RETURN(const Observer* observer, settled_observer());
+  return observer->flight_record();
+}
+
+void Comm::call_it(const std::string& name) {
+  if (state_->observer) state_->observer->journal().rename(name);
 }
 
 Status Comm::closed() const { return invalid_argument("comm of rank {} is closed", rank()); }

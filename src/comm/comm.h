@@ -39,6 +39,8 @@ struct CallReport {
   std::vector<LinkUse> links;
 };
 
+class Observer;  // comm/observe/observer.h
+
 class Comm {
  public:
   /// Joins the group, discovers the links that all ranks have (BRAID_LINKS), connects a lane on
@@ -88,6 +90,14 @@ class Comm {
   /// The plan in words, and as JSON.
   Result<std::string> explain_words(const plan::Request& request) const;
   Result<std::string> explain_json(const plan::Request& request) const;
+  /// This comm's last calls: as a timeline that Perfetto reads (comm/observe/trace.h), and as
+  /// torch's flight recorder has them (flight.h). invalid_argument unless an option has calls kept.
+  /// Any thread, also while a call waits and after close().
+  Result<std::string> trace_json();
+  Result<std::string> flight_json();
+  /// What traces, flight records and counts call this comm: alike on all ranks, "comm0" unless
+  /// somebody says.
+  void call_it(const std::string& name);
   /// What the last collective of this comm did.
   const CallReport& last_call() const;
   /// What the balancers did, newest last: "epoch 812: all_gather 2^26: moved 1.2 % from staged to
@@ -100,6 +110,7 @@ class Comm {
  private:
   explicit Comm(std::unique_ptr<State> state);
   Status closed() const;
+  Result<Observer*> settled_observer();
   std::unique_ptr<State> state_;
 };
 

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "comm/device/device.h"
 #include "comm/state.h"
 
 namespace braid::comm {
@@ -20,6 +21,11 @@ Keeper::~Keeper() {
   thread_.join();
 }
 
+// Every rank writes its flight record when one fails, also a rank that is busy elsewhere.
+void Keeper::look_for_the_end() {
+  if (state_.observer && state_.group->broken()) state_.observer->broken(state_.group->fate());
+}
+
 void Keeper::loop() {
   log::set_rank(state_.rank());
   int64_t sleep_ns = 1_ms;
@@ -27,6 +33,7 @@ void Keeper::loop() {
   while (!must_stop_) {
     wake_.wait_for(lock, std::chrono::nanoseconds(sleep_ns));
     if (must_stop_) return;
+    look_for_the_end();
     const std::unique_lock lanes(state_.mutex, std::try_to_lock);
     if (!lanes.owns_lock()) {
       sleep_ns = 1_ms;
@@ -34,6 +41,8 @@ void Keeper::loop() {
     }
     const bool is_recent = now_ns() - state_.last_call_end_ns < 100_ms;
     const bool moved = state_.idle_progress();
+    // close() takes the device away once it has marked the comm as closed, with this lock held.
+    if (state_.observer && !state_.is_closed && state_.device) state_.device->settle_calls();
     sleep_ns = is_recent || moved ? 1_ms : 20_ms;
   }
 }

@@ -1,7 +1,8 @@
 // Keeper: a thread that drives the lanes while no call does. A rank that has finished its call may
 // still owe its peers acknowledgements, and a network library that makes progress only when it is
 // asked would keep them back until our next call. It also lets go of pieces that belong to finished
-// calls (late copies over a link that came back).
+// calls (late copies over a link that came back). For a comm that is observed it also notices that
+// the group broke while no call was under way, and what the GPU has done meanwhile.
 //
 // It takes the comm's lock only when it is free, works for some microseconds, and sleeps longer the
 // longer the comm is idle: a millisecond after a call, 20 ms later on. Lanes in shared memory need
@@ -27,6 +28,7 @@ class Keeper {
 
  private:
   void loop();
+  void look_for_the_end();
 
   Comm::State& state_;
   std::mutex mutex_;

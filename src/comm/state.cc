@@ -76,6 +76,7 @@ void Comm::State::suspect(int link, const std::string& why) {
     ++l.down_count;
     l.why = why;
   }
+  if (observer) observer->journal().note_link(static_cast<size_t>(link), false);
   log::warn("comm", "link {} is not used any more: {}", l.facts.name, why);
   note_event(fmt::format("call {}: link {} lost: {}", epoch, l.facts.name, why));
 }
@@ -111,6 +112,7 @@ void Comm::State::absolve_links() {
       l.is_suspect = false;
       l.probed = {};
     }
+    if (observer) observer->journal().note_link(static_cast<size_t>(&l - links.data()), true);
     note_event(fmt::format("call {}: link {} is back after {} ms", epoch, l.facts.name,
                            (now_ns() - l.suspect_since_ns) / 1'000'000));
   }

@@ -14,6 +14,7 @@
 #include "comm/balance.h"
 #include "comm/comm.h"
 #include "comm/keeper.h"
+#include "comm/observe/observer.h"
 #include "comm/share_book.h"
 #include "plan/table.h"
 #include "transport/host/doorbell.h"
@@ -46,6 +47,7 @@ class Comm::State {
   group::Identity identity;
   Config config;
   std::unique_ptr<group::Group> group;
+  std::unique_ptr<Observer> observer;             // null unless an option asks for one
   std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
   fabric::Fabric fabric;
   std::vector<fabric::Link> link_facts;

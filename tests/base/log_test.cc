@@ -4,19 +4,26 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <thread>
+
+#include "base/file_name.h"
 
 namespace braid::log {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using ::testing::Not;
 
 class Log : public ::testing::Test {
  protected:
   void TearDown() override {
     configure("warn");
+    set_file("");
     set_rank(-1);
   }
 };
@@ -109,6 +116,45 @@ TEST_F(Log, ConfigureAndWriteMayRunAtOnce) {
     writer.join();
   });
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 200);
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST_F(Log, GoesToAFilePerRankWithTheTime) {
+  const std::string folder = ::testing::TempDir();
+  const std::string pattern = folder + "braid_log_%p_%r.txt";
+  const auto path = [&](int rank) { return expand_file_name(pattern, rank); };
+  set_file(pattern);
+  const std::string on_stderr = stderr_of([] {
+    for (int rank = 0; rank < 2; ++rank) {
+      set_rank(rank);
+      warn("comm", "of {}", rank);
+    }
+    warn("comm", "again");
+  });
+  EXPECT_EQ(on_stderr, "");
+  EXPECT_THAT(text_of(path(0)),
+              MatchesRegex("20..-..-..T..:..:..\\.......Z braid rank 0 comm warn: of 0\n"));
+  EXPECT_THAT(text_of(path(1)), HasSubstr("Z braid rank 1 comm warn: of 1\n"));
+  EXPECT_THAT(text_of(path(1)), HasSubstr("Z braid rank 1 comm warn: again\n"));
+  set_file("");
+  EXPECT_THAT(stderr_of([] { warn("comm", "back"); }), HasSubstr("comm warn: back"));
+  for (int rank = 0; rank < 2; ++rank) std::remove(path(rank).c_str());
+}
+
+TEST_F(Log, SaysOnceThatAFileCannotBeOpened) {
+  set_file("/nowhere/braid.txt");
+  const std::string text = stderr_of([] {
+    warn("comm", "first");
+    warn("comm", "second");
+  });
+  EXPECT_THAT(text, HasSubstr("BRAID_LOG_FILE /nowhere/braid.txt cannot be opened"));
+  EXPECT_EQ(text.find("cannot be opened"), text.rfind("cannot be opened"));
+  EXPECT_THAT(text, HasSubstr("comm warn: first"));
+  EXPECT_THAT(text, HasSubstr("comm warn: second"));
 }
 
 }  // namespace

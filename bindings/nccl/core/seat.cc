@@ -239,6 +239,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   if (is_aborted_) return unavailable("aborted");
   const Impatience impatience(*group, deadline);
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
+  comm_->call_it("nccl " + roll_.name());
   return coll::device::on_device(*comm_, device, [](comm::Device&) { return Status(); });
 }
 

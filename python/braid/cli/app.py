@@ -22,7 +22,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-GROUPS = {"topo": "braid.cli.topo", "plan": "braid.cli.plan", "bench": "braid.cli.collectives"}
+GROUPS = {
+    "topo": "braid.cli.topo",
+    "plan": "braid.cli.plan",
+    "bench": "braid.cli.collectives",
+    "trace": "braid.cli.trace",
+}
 """Commands with commands of their own: each is loaded when it, or the list of all, is asked for."""
 _loaded: set[str] = set()
 

@@ -148,7 +148,9 @@ class Comms:
         options = {"timeout": self._timeout(), **self._options}
         if identity.size > 1:
             options["job_token"] = self.meeting.secret(kind, self._check)
-        return braid.join(identity, **options)
+        comm = braid.join(identity, **options)
+        comm._core.call_it(f"{self.meeting.name}:{kind}")
+        return comm
 
     def _timeout(self) -> float | None:
         """The group's deadline; BRAID_TIMEOUT's (None) where torch was given none."""

@@ -12,7 +12,7 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const int n = device.size();
   const uint64_t block = count * dtype_bytes(dtype);
   const sys::DevicePtr own = recv + static_cast<uint64_t>(device.rank()) * block;
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kAllGather, false, dtype, RedOp::kSum, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   if (n == 1) {
     BRAID_RETURN_IF_ERROR(device.copy(stream, own, send, block));

@@ -202,7 +202,7 @@ class AllReduce {
 Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                   Dtype dtype, RedOp op, sys::Stream stream) {
   const uint64_t bytes = count * dtype_bytes(dtype);
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kAllReduce, false, dtype, op, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() > 1 && fits_one_kernel(device, PacketOp::kAllReduce, bytes)) {
     BRAID_RETURN_IF_ERROR(

@@ -14,7 +14,7 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const uint64_t block = count * dtype_bytes(dtype);
   const auto offset_of = [&](int rank) { return static_cast<uint64_t>(rank) * block; };
   const bool in_place = send == recv;
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kAllToAll, false, dtype, RedOp::kSum, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   const bool fits = in_place ? fits_thread_kernel(device, PacketOp::kAllToAll, block)
                              : fits_one_kernel(device, PacketOp::kAllToAll, block);

@@ -6,6 +6,7 @@
 // The share of the host link is that of an even call whose blocks are as long. It is looked up for
 // every block, and not counted: the balancer counts calls that all ranks make alike.
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "coll/all_to_all/steps.h"
@@ -39,6 +40,10 @@ class UnevenExchange {
   }
 
   Status run(Call& call, sys::Stream stream) {
+    if (!has_long_) device_.call_watch().took("short blocks");
+    for (int i = 0; i < short_.num_blocks; ++i)
+      if (short_.block[i].peer != device_.rank())
+        device_.call_watch().sends(comm::CallWatch::kNvlink, short_.block[i].out_bytes);
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
       if (!has_long_) return device_.exchange_short(stream, kPairsFirstChannel, short_);
       BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
@@ -136,6 +141,18 @@ Blocks blocks_of(sys::DevicePtr memory, std::span<const uint64_t> counts, Dtype 
   return blocks;
 }
 
+comm::CallShape shape_of(const Blocks& out, const Blocks& in, Dtype dtype) {
+  const auto elements = [&](const Blocks& blocks) {
+    return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), uint64_t{0}) /
+           dtype_bytes(dtype);
+  };
+  comm::CallShape shape{plan::Op::kAllToAll, false, dtype};
+  shape.count = shape.send_count = elements(out);
+  shape.recv_count = elements(in);
+  shape.bytes = shape.send_count * dtype_bytes(dtype);
+  return shape;
+}
+
 Buffer buffer_of(const char* name, sys::DevicePtr memory, uint64_t bytes) {
   return {name, sys::pointer_to<void>(memory), bytes};
 }
@@ -144,7 +161,7 @@ Buffer buffer_of(const char* name, sys::DevicePtr memory, uint64_t bytes) {
 
 Status exchange_blocks(comm::Device& device, const Blocks& out, const Blocks& in, Dtype dtype,
                        sys::Stream stream) {
-  Call call(device, stream);
+  Call call(device, stream, shape_of(out, in, dtype));
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() == 1) {
     if (out.bytes[0] != in.bytes[0])

@@ -173,7 +173,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
   const uint64_t bytes = count * dtype_bytes(dtype);
   const bool is_root = device.rank() == root;
   const sys::DevicePtr buf = is_root ? send : recv;
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kBroadcast, false, dtype, RedOp::kSum, root, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   if (device.size() > 1 && fits_thread_kernel(device, PacketOp::kBroadcast, bytes)) {
     BRAID_RETURN_IF_ERROR(
@@ -205,7 +205,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
 }
 
 Status barrier(comm::Device& device, sys::Stream stream) {
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kBroadcast, true});
   BRAID_RETURN_IF_ERROR(call.begin());
   BRAID_RETURN_IF_ERROR(device.barrier(
       stream, kStepsChannel, signature_of({plan::Op::kBroadcast, Dtype::kInt8, RedOp::kAvg}, {})));

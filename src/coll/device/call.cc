@@ -64,6 +64,7 @@ Status Call::end() {
       BRAID_RETURN_IF_ERROR(
           device_.after(stream_, device_.side(static_cast<comm::Device::Side>(i))));
   is_open_ = false;
+  device_.call_watch().end(stream_, true);
   return device_.end(stream_);
 }
 

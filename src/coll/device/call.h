@@ -40,15 +40,21 @@ uint64_t signature_of(const PairMeaning& meaning);
 /// memory, and the comm waits for it before that goes.
 class Call {
  public:
-  Call(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
+  Call(comm::Device& device, sys::Stream stream, const comm::CallShape& shape)
+      : device_(device), stream_(stream), shape_(shape) {}
   ~Call() {
-    if (is_open_) (void)device_.end(stream_);
+    if (!is_open_) return;
+    device_.call_watch().end(stream_, false);
+    (void)device_.end(stream_);
   }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
   Status begin() {
     BRAID_RETURN_IF_ERROR(device_.begin(stream_));
     is_open_ = true;
+    const bool is_whole = shape_.send_count + shape_.recv_count > 0;  // blocks that are not equal
+    device_.call_watch().begin(is_whole ? shape_ : comm::with_buffers(shape_, device_.size()),
+                               stream_, device_.is_captured());
     return {};
   }
   /// A side stream that starts after what the caller's stream holds now; joined at the end.
@@ -58,6 +64,7 @@ class Call {
  private:
   comm::Device& device_;
   sys::Stream stream_;
+  const comm::CallShape shape_;
   bool is_open_ = false;
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };

@@ -4,6 +4,7 @@
 
 #include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
+#include "plan/wire.h"
 #include "sys/cuda/launch.h"
 
 namespace braid::kernels {
@@ -30,6 +31,26 @@ bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
   return bulk_shared_bytes(device) != 0 && call.send % kUnit == 0 &&
          (!has_blocks || call.bytes % kUnit == 0);
+}
+
+plan::Op plan_op(PacketOp op) {
+  switch (op) {
+    case PacketOp::kAllGather: return plan::Op::kAllGather;
+    case PacketOp::kAllReduce: return plan::Op::kAllReduce;
+    case PacketOp::kReduceScatter: return plan::Op::kReduceScatter;
+    case PacketOp::kAllToAll: return plan::Op::kAllToAll;
+    case PacketOp::kBroadcast: break;
+  }
+  return plan::Op::kBroadcast;
+}
+
+/// Tells an observer: how the call goes, and what the busiest rank sends by the plan.
+void note_path(comm::Device& device, const PacketCall& call, const char* path) {
+  const plan::Request request{plan_op(call.op), message_bytes(device, call.op, call.bytes),
+                              device.size()};
+  device.call_watch().took(path);
+  device.call_watch().sends(comm::CallWatch::kNvlink,
+                            static_cast<uint64_t>(plan::egress_bytes(request, false)));
 }
 
 }  // namespace
@@ -72,8 +93,15 @@ bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes)
 }
 
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {
-  if (fits_packets(device, call.op, call.bytes)) return run_packets(device, stream, call);
-  if (fits_lines(device, call.op, call.bytes)) return run_lines(device, stream, call);
+  if (fits_packets(device, call.op, call.bytes)) {
+    note_path(device, call, "packets");
+    return run_packets(device, stream, call);
+  }
+  if (fits_lines(device, call.op, call.bytes)) {
+    note_path(device, call, "lines");
+    return run_lines(device, stream, call);
+  }
+  note_path(device, call, "direct");
   return run_direct(device, stream, call);
 }
 

@@ -24,6 +24,7 @@ comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
 
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
+    const comm::Unobserved tuning(state.observer.get());
     const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
     // Not ok without a driver: create() then says so, to all ranks.
     const auto scope = sys::CurrentDevice::use(sys::real_cuda(), ordinal);
@@ -55,9 +56,12 @@ Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm:
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
   BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(device->cuda(), ordinal));
   Status status = call(*device);
-  if (status.ok() || status.code() == Code::kInvalidArgument) return status;
-  guard.state().fatal = status;
-  guard.state().group->report(status);
+  if (status.ok()) return status;
+  if (status.code() != Code::kInvalidArgument) {
+    guard.state().fatal = status;
+    guard.state().group->report(status);
+  }
+  if (guard.state().observer) guard.state().observer->failed(status);
   return status;
 }
 

@@ -8,7 +8,9 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "coll/broadcast/steps.h"
+#include "coll/host/notes.h"
 #include "coll/reduce/reduce.h"
+#include "comm/observe/observer.h"
 
 namespace braid::coll {
 
@@ -495,13 +497,16 @@ Status cause_of(Status status, const group::Group* group) {
 Status run(comm::Comm& comm, const Moves& moves) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
-  Call call(guard.state(), moves);
+  comm::Comm::State& state = guard.state();
+  comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
+  Call call(state, moves);
   Status status = call.execute();
-  if (status.ok() || status.code() == Code::kInvalidArgument)
-    return status;  // the comm stays usable
-  status = cause_of(std::move(status), guard.state().group.get());
-  guard.state().fatal = status;
-  if (guard.state().group) guard.state().group->report(status);
+  if (!status.ok() && status.code() != Code::kInvalidArgument) {  // else the comm stays usable
+    status = cause_of(std::move(status), state.group.get());
+    state.fatal = status;
+    if (state.group) state.group->report(status);
+  }
+  observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
   return status;
 }
 

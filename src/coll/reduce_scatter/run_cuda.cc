@@ -14,7 +14,7 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const uint64_t element = dtype_bytes(dtype);
   const uint64_t block = count * element;
   const auto me = static_cast<size_t>(device.rank());
-  Call call(device, stream);
+  Call call(device, stream, {plan::Op::kReduceScatter, false, dtype, op, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   if (n > 1 && fits_one_kernel(device, PacketOp::kReduceScatter, block)) {
     BRAID_RETURN_IF_ERROR(

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "sys/host/api.h"
+#include "sys/host/file.h"
 
 namespace braid::coll {
 
@@ -36,18 +37,7 @@ Result<std::string> read_tuning(const std::string& path) {
 }
 
 Status write_tuning(const std::string& path, const std::string& text) {
-  std::error_code error;
-  fs::create_directories(fs::path(path).parent_path(), error);
-  if (error) return unavailable("tuning cache {}: folder: {}", path, error.message());
-  const std::string beside = fmt::format("{}.{}", path, sys::process_id());
-  {
-    std::ofstream file(beside, std::ios::binary | std::ios::trunc);
-    file << text;
-    if (!file.flush()) return unavailable("tuning cache {}: cannot be written", beside);
-  }
-  fs::rename(beside, path, error);
-  if (error) return unavailable("tuning cache {}: {}", path, error.message());
-  return {};
+  return sys::write_file(path, text).with_context("tuning cache");
 }
 
 }  // namespace braid::coll

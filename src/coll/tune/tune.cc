@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "coll/tune/cache.h"
 #include "coll/tune/tuner.h"
+#include "comm/observe/observer.h"
 #include "comm/state.h"
 #include "fabric/hash.h"
 
@@ -38,6 +39,7 @@ void install(comm::Comm& comm, plan::TuningTable table, std::vector<std::string>
 }
 
 Status measure_and_save(comm::Comm& comm, const std::string& hash, const TuneProgress& progress) {
+  const comm::Unobserved tuning(comm.state().observer.get());
   Tuner tuner(comm, hash, comm.config().duration_ns("BRAID_TUNE_TIME"), progress);
   auto table = tuner.run();
   BRAID_RETURN_IF_ERROR(comm.force_shares({}));

@@ -90,6 +90,7 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies]);
   return {};
 }
 
@@ -233,6 +234,7 @@ void Device::detach(bool in_peace) {
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
   (void)finish_last_call();
+  call_watch_.settle();
   registered_.clear();
   arena_ = {};
 }
@@ -243,6 +245,7 @@ Device::~Device() {
   if (page_ != nullptr) detach(false);
   balance_.reset();
   rdma_.reset();
+  call_watch_ = {};
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -349,6 +352,12 @@ Status Device::finish_last_call() {
   return cuda_.synchronize(sides_[kCopies]);
 }
 
+void Device::settle_calls() {
+  if (!call_watch_.has_pending()) return;
+  const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
+  if (scope.ok()) call_watch_.settle();
+}
+
 Result<sys::Event> Device::mark(sys::Stream stream) {
   const sys::Event event = events_[next_event_++ % events_.size()];
   BRAID_RETURN_IF_ERROR(cuda_.record(event, stream));
@@ -393,11 +402,18 @@ Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meet
                      static_cast<int32_t>(channel), meeting);
 }
 
+void Device::count_sent(CallWatch::Link link, const pcie::Flows& flows) {
+  for (int i = 0; i < flows.num_flows; ++i)
+    if (flows.flow[i].source != nullptr) call_watch_.sends(link, flows.flow[i].bytes);
+}
+
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
+  count_sent(CallWatch::kPcie, flows);
   return run_ring(stream, ring_, flows);
 }
 
 Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
+  count_sent(CallWatch::kNic, flows);
   return run_ring(stream, rdma_->ring(), flows);
 }
 
@@ -413,6 +429,8 @@ Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, 
 }
 
 Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
+  for (const sys::DeviceCopy& copy : copies)
+    if (copy.to != copy.from) call_watch_.sends(CallWatch::kNvlink, copy.bytes);
   if (link_cap_gbps_ > 0) return push_held(stream, copies);
   std::array<sys::DeviceCopy, nvlink::kMostRanks> some;
   size_t num_copies = 0;

@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/device/call_watch.h"
 #include "comm/device/host_balance.h"
 #include "comm/device/rdma.h"
 #include "comm/device/share_table.h"
@@ -143,6 +144,13 @@ class Device {
   Status begin(sys::Stream user);
   Status end(sys::Stream user);
 
+  /// What the comm's Observer is told of calls.
+  CallWatch& call_watch() { return call_watch_; }
+  /// Whether the call under way is captured in a graph.
+  bool is_captured() const { return is_captured_; }
+  /// Tells the Observer of calls that the GPU has done. Takes the device's context.
+  void settle_calls();
+
   /// Streams of ours that a call may use between fork() and join().
   enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kRdma = 4, kOwn = 5, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
@@ -242,6 +250,7 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status make_rdma(sys::FabricLibrary* nics, Deadline deadline);
+  void count_sent(CallWatch::Link link, const pcie::Flows& flows);
   Status run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows);
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
@@ -283,6 +292,7 @@ class Device {
   sys::Event last_call_{};
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
+  CallWatch call_watch_;
   ShareTable shares_;
   std::unique_ptr<HostBalance> balance_;
   std::unique_ptr<Rdma> rdma_;

@@ -19,7 +19,7 @@ WITHOUT_JSON = {("run",), ("demo",)}
 def leaves(command, path=()):
     """Commands that do something: (words, command)."""
     below = getattr(command, "commands", {})
-    if path and path != ("plan",):
+    if path and path not in {("plan",), ("trace",)}:
         yield path
     for name, each in below.items():
         yield from leaves(each, (*path, name))

@@ -1,0 +1,70 @@
+#include "comm/device/call_watch.h"
+
+#include "base/log.h"
+
+namespace braid::comm {
+
+void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle) {
+  observer_ = observer;
+  if (observer == nullptr) return;
+  const CommFacts& facts = observer->journal().facts();
+  links_ = {facts.nvlink(), facts.pcie(), facts.nic()};
+  if (!observer->wants_gpu_times()) return;
+  auto clock = CallClock::create(cuda, idle);
+  if (clock.ok())
+    clock_ = std::move(clock).value();
+  else
+    log::warn("comm", "GPU calls are noted without times: {}", clock.status().message());
+}
+
+void CallWatch::drop_clock(const Status& why) {
+  log::warn("comm", "GPU calls are noted without times from now on: {}", why.message());
+  clock_.reset();
+}
+
+void CallWatch::note_begin(const CallShape& shape, sys::Stream stream, bool is_captured) {
+  settle();
+  CallNote note;
+  note.shape = shape;
+  note.on_gpu = true;
+  note.is_captured = is_captured_ = is_captured;
+  note.stream = reinterpret_cast<uint64_t>(stream.handle);
+  note.state = CallState::kScheduled;
+  path_ = "copy engines";
+  sent_bytes_ = {};
+  number_ = observer_->begin(note);
+  if (!clock_ || is_captured) return;
+  if (Status begun = clock_->begin(number_, stream); !begun.ok()) drop_clock(begun);
+}
+
+std::vector<LinkNote> CallWatch::link_notes() const {
+  std::vector<LinkNote> notes;
+  const uint64_t all = sent_bytes_[kNvlink] + sent_bytes_[kPcie] + sent_bytes_[kNic];
+  for (const Link link : {kNvlink, kPcie, kNic}) {
+    if (sent_bytes_[link] == 0) continue;
+    LinkNote note;
+    note.link = links_[link];
+    note.sent_bytes = sent_bytes_[link];
+    note.parts = static_cast<uint32_t>(static_cast<double>(note.sent_bytes) /
+                                       static_cast<double>(all) * plan::kWhole);
+    notes.push_back(note);
+  }
+  return notes;
+}
+
+void CallWatch::note_end(sys::Stream stream, bool is_ok) {
+  const CallState state = is_ok ? CallState::kScheduled : CallState::kFailed;
+  observer_->end(number_, state, Code::kOk, path_, link_notes());
+  if (!clock_ || is_captured_ || !is_ok) return;
+  if (Status ended = clock_->end(stream); !ended.ok()) drop_clock(ended);
+}
+
+void CallWatch::settle() {
+  if (!clock_) return;
+  const Status settled = clock_->settle([this](uint64_t number, int64_t begin_ns, int64_t end_ns) {
+    observer_->journal().time_on_gpu(number, begin_ns, end_ns);
+  });
+  if (!settled.ok()) drop_clock(settled);
+}
+
+}  // namespace braid::comm

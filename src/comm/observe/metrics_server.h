@@ -1,0 +1,46 @@
+// A web server of one page, for Prometheus: GET /metrics on 127.0.0.1 and nowhere else.
+//
+// One connection at a time, with a deadline, in a thread that sleeps until somebody asks. It takes
+// no lock of a comm.
+//
+// Threads: owns one; stops and joins in the destructor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+#include "sys/fd.h"
+#include "sys/net/wake.h"
+
+namespace braid::comm {
+
+class MetricsServer {
+ public:
+  /// `page` is called in the server's thread. Port 0: the kernel chooses. exhausted when the port
+  /// is taken.
+  static Result<std::unique_ptr<MetricsServer>> start(uint16_t port,
+                                                      std::function<std::string()> page);
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+  uint16_t port() const { return port_; }
+
+ private:
+  MetricsServer(sys::Fd listener, sys::Wake wake, uint16_t port, std::function<std::string()> page);
+  void loop();
+  void serve(int connection) const;
+  std::string answer(const std::string& request) const;
+
+  const sys::Fd listener_;
+  const sys::Wake wake_;
+  const uint16_t port_;
+  const std::function<std::string()> page_;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace braid::comm
