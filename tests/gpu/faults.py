@@ -33,13 +33,14 @@ EXPECTED = {
 
 
 def call(comm: braid.Comm, tensor: torch.Tensor, case: str, fewer: int = 0) -> None:
-    """An all_to_all with counts per rank, of which rank 0 gets `fewer`; or an all_reduce."""
+    """An all_to_all with counts per rank, of which rank 0 gets `fewer`; or two others."""
     if case == "other counts":
         counts = [tensor.numel() // comm.size] * comm.size
         sent = [max(0, counts[0] - fewer), *counts[1:]]
         comm.all_to_all(tensor[: sum(sent)], None, sent, counts)
     else:
         comm.all_reduce(tensor[: tensor.numel() - fewer])
+        comm.all_gather(tensor)  # with BRAID_GPU_RDMA=on and a share: through proxies too
     torch.cuda.synchronize()
 
 

@@ -223,6 +223,14 @@ def test_tables_and_plot(tmp_path, capsys):
     curves.save(record([result("all_gather", 8, braid=1.0)]), tmp_path / "one.svg")
 
 
+def test_a_nic_is_named_beside_the_host_link(capsys):
+    alone = result("all_gather", LARGE, host_share=0.1, braid=100, nccl=200)
+    gpu_table.show(record([alone]))
+    assert " + " not in capsys.readouterr().out
+    gpu_table.show(record([replace(alone, rdma_share=0.05)]))
+    assert "10.0% + 5.0%" in capsys.readouterr().out
+
+
 def test_the_wire_beside_bus_bandwidth(capsys):
     """NCCL may have added in the switch, for all that we know; unless it was told not to."""
     results = [result("all_reduce", 1 << 20, braid=1.0, nccl=2.0)]  # 500 GB/s as times are told

@@ -21,13 +21,14 @@ class GpuPlan:
 
     path: str
     host_share: float
+    rdma_share: float = 0.0
 
 
 def plan_of(comm: braid.Comm, case: GpuCase) -> GpuPlan:
     """By explain()."""
     plan = comm.explain(case.op, case.total_bytes, on="gpu").json
-    share = next(link["share"] for link in plan["links"] if link["name"] == "pcie")
-    return GpuPlan(str(plan["path"]), float(share))
+    shares = {link["name"]: float(link["share"]) for link in plan["links"]}
+    return GpuPlan(str(plan["path"]), shares["pcie"], shares.get("rdma", 0.0))
 
 
 def plain_shelf(device: torch.device) -> Shelf:

@@ -69,7 +69,9 @@ def _draw_shares(axes: Axes, by_op: dict[str, list[GpuResult]]) -> bool:
             drawn = True
             axes.plot(*zip(*points, strict=True), marker="o", ms=3, lw=1.3, label=op)
     if drawn:
-        axes.set_title("% over PCIe, the rest over NVLink", loc="left", fontsize=10)
+        has_nic = any(r.rdma_share for results in by_op.values() for r in results)
+        rest = "NVLink and a NIC" if has_nic else "NVLink"
+        axes.set_title(f"% over PCIe, the rest over {rest}", loc="left", fontsize=10)
         axes.set_ylim(bottom=0)
         _size_axis(axes, sorted({r.bytes for results in by_op.values() for r in results}))
         axes.legend(frameon=False, fontsize=8)

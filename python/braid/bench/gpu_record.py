@@ -61,6 +61,8 @@ class GpuResult:
     path: str = ""
     """How braid moved it: packets, lines, direct (one kernel's stores), copy engines; "" if not
     known, as in records from before it was kept."""
+    rdma_share: float | None = None
+    """The part of it that went through a NIC; None: not known, as in records from before."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""

@@ -36,7 +36,11 @@ def _time(run: Run | None) -> str:
 
 
 def _share(result: GpuResult) -> str:
-    return "-" if result.host_share is None else f"{result.host_share:.1%}"
+    """Over the host link, and through a NIC where one carried a part."""
+    if result.host_share is None:
+        return "-"
+    nic = f" + {result.rdma_share:.1%}" if result.rdma_share else ""
+    return f"{result.host_share:.1%}{nic}"
 
 
 def _wire(result: GpuResult, run: Run | None, record: GpuRecord) -> str:

@@ -107,7 +107,7 @@ class Match:
         plan = plan_of(self._comm, case)
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
-            plan.host_share, runs, absent, plan.path,
+            plan.host_share, runs, absent, plan.path, plan.rdma_share,
         )  # fmt: skip
 
     def blocks(self, op: str, nbytes: int) -> int | None:

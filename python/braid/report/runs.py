@@ -132,6 +132,12 @@ def _bench(name: str, document: Json) -> Run:
     return Run(name, title, "", _curves(rows), several, facts, run.paced)
 
 
+def _links(host: float, rdma: float) -> dict[str, float]:
+    """Parts of a message by link; a NIC is named where it carried one."""
+    shares = {"nvlink": 1 - host - rdma, "host": host}
+    return shares | ({"rdma": rdma} if rdma else {})
+
+
 def _gpu(name: str, document: Json) -> Run:
     from braid.bench import old_gpu_record
 
@@ -148,7 +154,7 @@ def _gpu(name: str, document: Json) -> Run:
         if not one.wrong
     ]
     shares = [
-        Share(r.op, r.total_bytes, {"nvlink": 1 - r.host_share, "host": r.host_share})
+        Share(r.op, r.total_bytes, _links(r.host_share, r.rdma_share or 0.0))
         for r in run.results
         if r.host_share is not None
     ]

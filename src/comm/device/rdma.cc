@@ -53,6 +53,7 @@ Result<std::unique_ptr<Rdma>> Rdma::create(Comm::State& state, sys::Cuda& cuda,
     rdma->words_ = "off: " + started.message();
     return rdma;
   }
+  log::info("comm", "gpu {}: rdma is on: {}", setup.ordinal, rdma->words_);
   rdma->is_share_given_ = share > 0;
   for (const plan::Op op : plan::kAllOps) rdma->set_share(op, share);
   return rdma;

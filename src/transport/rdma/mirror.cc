@@ -50,7 +50,7 @@ Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
   // Every slot of every ring to every peer and from it, and as many frees.
   const uint64_t most = uint64_t{4} * 2 * static_cast<uint64_t>(size * options.num_lanes) *
                         (uint64_t{options.num_slots} + 1);
-  request.queue_depth = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1024, 1 << 15));
+  request.queue_depth = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1024, 1 << 14));
   BRAID_ASSIGN_OR_RETURN(mirrors->endpoint_, library.open(request));
   BRAID_RETURN_IF_ERROR(mirrors->allocate());
   return mirrors;

@@ -73,6 +73,14 @@ def test_newer_gpu_records(tmp_path):
     assert run.facts["options"] == "NCCL_ALGO=Ring"
 
 
+def test_a_nic_that_carried_a_part_is_a_link(tmp_path):
+    document = newer()
+    document["results"][0]["rdma_share"] = 0.05
+    path = tmp_path / "nic.json"
+    path.write_text(json.dumps(document))
+    assert load(path).shares[0].parts == pytest.approx({"nvlink": 0.85, "host": 0.1, "rdma": 0.05})
+
+
 def test_held_links_are_said(tmp_path):
     """An experiment's rates must not look like the machine's."""
     path = tmp_path / "held.json"

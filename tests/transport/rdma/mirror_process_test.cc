@@ -23,9 +23,9 @@ void run_mirror_rank(const test::SpawnedRank& child) {
   MirrorEnd end(std::move(made).value(), child.rank, 2, 1'000'000'000);
   const Deadline life = Deadline::after_ns(20_s);
   for (uint64_t call = 1; end.trouble().code == 0 && !life.passed(); ++call) {
-    end.begin(call, 50'000, call % 2 == 0);
+    end.begin(call, 20'000, call % 2 == 0);
     for (int steps = 0; !end.is_done() && !life.passed(); ++steps) {
-      if (child.rank == 1 && call == 5 && steps == 3) raise(SIGKILL);
+      if (child.rank == 1 && call == 3 && steps == 3) raise(SIGKILL);
       end.step();
       sched_yield();
     }
