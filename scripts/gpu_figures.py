@@ -67,9 +67,31 @@ def _cell(record: GpuRecord, op: str, nbytes: int, mode: str) -> str:
     return f"{verdict.to_nccl:.2f}x{best}"
 
 
+def _has_suite(ranks: int) -> bool:
+    return names_of(ranks) == [f"flexlink_{ranks}.json"]
+
+
+def _ratios(record: GpuRecord, nbytes: int, mode: str) -> list[float]:
+    found = (find(record, op, nbytes, mode) for op in OPS)
+    ratios = (judge(result).to_nccl for result in found if result is not None)
+    return [ratio for ratio in ratios if ratio is not None]
+
+
+def _earlier(ranks: int) -> str:
+    """What an earlier version gave where the present one was not measured."""
+    record = record_of(ranks)
+    large, small = _ratios(record, flexlink.LARGE, "eager"), _ratios(record, SMALL, "graph")
+    links = " and ".join(f"[{name}](records/{name})" for name in names_of(ranks))
+    return (
+        f"On {ranks} GPUs the present version has not been measured. That of commit"
+        f" {record.commit[:7]} had {min(large):.2f}x to {max(large):.2f}x at 256 MiB, and"
+        f" {min(small):.2f}x to {max(small):.2f}x at 8 KiB in CUDA graphs: {links}."
+    )
+
+
 def first_screen() -> str:
     """Table and plot as Markdown."""
-    counts = all_ranks()
+    counts = [ranks for ranks in all_ranks() if _has_suite(ranks)] or all_ranks()
     records = {ranks: record_of(ranks) for ranks in counts}
     last = records[counts[-1]]
     has_others = any(
@@ -103,6 +125,8 @@ def first_screen() -> str:
     for words, op, nbytes, mode in work:
         cells = [_cell(records[ranks], op, nbytes, mode) for ranks in counts]
         lines.append(f"| {words} | {' | '.join(cells)} |")
+    for ranks in set(all_ranks()) - set(counts):
+        lines += ["", _earlier(ranks)]
     lines += ["", f"![Bus bandwidth by size, braid and NCCL]({plot_path(counts[-1])})"]
     return "\n".join(lines)
 
@@ -112,6 +136,8 @@ def figure_rows() -> Iterator[tuple[str, str, str, str]]:
     for ranks in all_ranks():
         record = record_of(ranks)
         where = f"{ranks} x {record.gpu.removeprefix('NVIDIA ')}, NCCL {record.nccl}"
+        if not _has_suite(ranks):
+            where += f", braid of commit {record.commit[:7]}"
         for row in rows(record, _held(ranks)):
             if not row.reached.startswith(NOT_MEASURED):
                 yield f"{row.work}; {where}", row.required, row.reached, ", ".join(names_of(ranks))

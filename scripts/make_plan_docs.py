@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes what `braid plan` shows in the docs, or with --check says what is stale.
 
-docs/plan_vectors.md from the published figures, docs/plan_what_if.svg from the tool. Needs no
-compiled module:
+docs/plan_vectors.md from the published figures, docs/plan_what_if.svg from the tool, the table of
+sizes that were left out in docs/plan.md from a record. Needs no compiled module:
 
     PYTHONPATH=python python3 scripts/make_plan_docs.py [--check]
 """
@@ -10,7 +10,9 @@ compiled module:
 import sys
 from pathlib import Path
 
-from braid.plan import chart, models, ranking, vectors
+from braid.cli.sizes import format_size
+from braid.plan import chart, models, ranking, records, vectors
+from braid.plan.curve import Curve, leave_out, median_error, worst_error
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINES = (
@@ -22,6 +24,11 @@ MACHINES = (
     "mi300x-xgmi",
     "mi355x-xgmi",
     "gaudi3",
+)
+TRIAL = "flexlink_2.json"
+TRIAL_BEGIN, TRIAL_END = (
+    "<!-- left out: written by scripts/make_plan_docs.py -->\n",
+    "<!-- end -->\n",
 )
 HEAD = """\
 # Published figures, and what braid computes
@@ -73,12 +80,52 @@ def row(figure: vectors.Vector) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
+def trial_curves() -> list[Curve]:
+    """NCCL's times of the two operations that the figure names, eager and in graphs."""
+    path = ROOT / "records" / TRIAL
+    every = records.curves(records.load(path), "nccl", TRIAL)
+    return [curve for curve in every if curve.op in ("all_reduce", "all_gather")]
+
+
+def trial_table() -> str:
+    """Both halves of the points, each predicted from the other."""
+    curves = trial_curves()
+    halves = [[each for curve in curves for each in leave_out(curve, first)] for first in (1, 2)]
+    said = (f"{median_error(half):.1%} and {worst_error(half):.1%}" for half in halves)
+    found = {(each.op, each.nbytes): each for half in halves for each in half}
+    lines = [
+        f"Of [{TRIAL}](../records/{TRIAL}), NCCL's times in us; median and worst error of one half"
+        f" of the sizes {next(said)}, of the other {next(said)}:\n",
+        "| bytes | all_reduce | predicted | off by | all_gather | predicted | off by |",
+        "|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for nbytes in sorted({nbytes for _, nbytes in found}):
+        cells = [format_size(nbytes)]
+        for op in ("all_reduce", "all_gather"):
+            each = found.get((op, nbytes))
+            cells += [
+                f"{each.measured_us:.1f}" if each else "",
+                f"{each.predicted_us:.1f}" if each else "",
+                f"{100 * each.error:+.1f} %" if each else "",
+            ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def plan_page() -> str:
+    """docs/plan.md with today's table; the rest is written by hand."""
+    before, _, rest = _read(ROOT / "docs/plan.md").partition(TRIAL_BEGIN)
+    after = rest.partition(TRIAL_END)[2]
+    return before + TRIAL_BEGIN + trial_table() + TRIAL_END + after
+
+
 def pages() -> dict[Path, str]:
     """Every file that is written, and what must be in it."""
     pick = ranking.by_hardware(models.find("llama3-70b"), 8, 4096, MACHINES, 0.5)
     title = "Llama-3 70B, one pass of 4096 tokens on 8 GPUs (TP 8)"
     return {
         ROOT / "docs/plan_vectors.md": HEAD + "".join(map(row, vectors.load())) + ELSEWHERE,
+        ROOT / "docs/plan.md": plan_page(),
         ROOT / "docs/plan_what_if.svg": chart.as_svg(pick.strips, title),
     }
 

@@ -140,7 +140,8 @@ Status broadcast(comm::Comm& c, void* buf, size_t count, braid::Dtype dtype, int
   BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
   BRAID_RETURN_IF_ERROR(coll::check_root(root, c.size()));
   return on_gpu(c, {{"buf", buf, bytes}}, [&](comm::Device& device) {
-    return coll::device::broadcast(device, address_of(buf), count, dtype, root, stream);
+    return coll::device::broadcast(device, address_of(buf), address_of(buf), count, dtype, root,
+                                   stream);
   });
 }
 

@@ -224,8 +224,8 @@ void broadcast(PyComm& self, nb::handle object, int root, uint64_t stream) {
   run(
       self, "broadcast", buf, buf,
       [&](comm::Device& device) {
-        return coll::device::broadcast(device, address_of(buf), buf.wire_count(), buf.wire_dtype(),
-                                       root, stream_of(stream));
+        return coll::device::broadcast(device, address_of(buf), address_of(buf), buf.wire_count(),
+                                       buf.wire_dtype(), root, stream_of(stream));
       },
       [&] {
         return coll::broadcast(self.get(), buf.data(), buf.wire_count(), buf.wire_dtype(), root);

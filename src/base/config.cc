@@ -42,6 +42,12 @@ constexpr Option kOptions[] = {
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "
      "for all_reduce, twice as much for broadcast."},
+    {"BRAID_GPU_RDMA", OptionType::kString, "auto",
+     "A part of large GPU messages through the NIC: off, auto (where every node has a NIC; sockets "
+     "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS)."},
+    {"BRAID_GPU_RDMA_SHARE", OptionType::kInteger, "0",
+     "Percent of every block of all_gather and all_to_all, and of a broadcast, that goes through "
+     "the NIC; 0: what tuning finds."},
     {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
      "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
      "can carry; 0 leaves shares as tuning found them."},
@@ -85,7 +91,7 @@ constexpr Option kOptions[] = {
      "reduce_scatter, broadcast, all_to_all."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
-    {"BRAID_NCCL_SHARED", OptionType::kBool, "off",
+    {"BRAID_NCCL_SHARED", OptionType::kBool, "on",
      "Take over communicators of which one process has several GPUs (ncclCommInitAll, a thread per "
      "GPU, nccl-tests -g)."},
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",

@@ -53,8 +53,8 @@ std::string fingerprint(const Fabric& fabric) {
   return text + "\n";
 }
 
-std::string fabric_hash(const Fabric& fabric) {
-  return fmt::format("{:016x}", fnv1a(fingerprint(fabric)));
-}
+std::string text_hash(const std::string& text) { return fmt::format("{:016x}", fnv1a(text)); }
+
+std::string fabric_hash(const Fabric& fabric) { return text_hash(fingerprint(fabric)); }
 
 }  // namespace braid::fabric

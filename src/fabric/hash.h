@@ -13,6 +13,9 @@ namespace braid::fabric {
 /// measured, links' order of discovery on PCI.
 std::string fabric_hash(const Fabric& fabric);
 
+/// 16 hex digits of a text, the same in every build.
+std::string text_hash(const std::string& text);
+
 /// The text under the hash, for people who wonder why a cache was not used.
 std::string fingerprint(const Fabric& fabric);
 

@@ -1,11 +1,11 @@
 """Stage 2 on real GPUs: a collective runs on and on while other copies load the PCIe link, and the
-link's share follows: down to nothing under load, back when the link is free.
+link's share follows: down under load, back when the link is free.
 
-    braid run -n 2 tests/gpu/balance.py [--op all_gather] [--mib 128] [--strict]
+    braid run -n 2 tests/gpu/balance.py [--op all_gather] [--mib 256] [--strict]
 
 Needs torch and one GPU per rank. Every window's result is compared byte for byte, and so is a
 graph's that was captured with the first share. Then what timing costs: calls with and without it,
-in turn. The exit code is 1 when a byte differs; with --strict also when the share did not go down
+in turn. The exit code is 1 when a byte differs; with --strict also when the share was not halved
 within ten windows, did not come back, or timing costs 1 % or more.
 """
 
@@ -75,7 +75,7 @@ class Run:
         self.send = torch.empty(
             words if self.op == "all_gather" else 2 * words, dtype=torch.int32, device=self.gpu
         )
-        size = words * self.comm.size if self.op != "all_reduce" else 2 * words
+        size = 2 * words if self.op in ("all_reduce", "broadcast") else words * self.comm.size
         self.out = self.comm.register(torch.empty(size, dtype=torch.int32, device=self.gpu))
         if self.op == "all_to_all":
             self.send = torch.empty(size, dtype=torch.int32, device=self.gpu)
@@ -92,8 +92,13 @@ class Run:
     def fill(self, seed: int) -> None:
         self.send.copy_(self.data(self.comm.rank, seed)[: self.send.numel()])
         self.out.fill_(-1)
+        if self.op == "broadcast" and self.comm.rank == 0:
+            self.out.copy_(self.send)
 
     def call(self) -> None:
+        if self.op == "broadcast":
+            self.comm.broadcast(self.out, root=0)
+            return
         getattr(self.comm, self.op)(self.send, out=self.out)
 
     def want(self, seed: int) -> torch.Tensor:
@@ -101,6 +106,8 @@ class Run:
         words, me = self.block // 4, self.comm.rank
         if self.op == "all_gather":
             return torch.cat([self.data(r, seed)[:words] for r in ranks])
+        if self.op == "broadcast":
+            return self.data(0, seed)
         if self.op == "all_to_all":
             return torch.cat([self.data(r, seed)[me * words : (me + 1) * words] for r in ranks])
         total = self.data(0, seed)
@@ -181,23 +188,31 @@ def replay(graph: torch.cuda.CUDAGraph, run: Run) -> None:
 
 
 def cost_of_timing(run: Run, block: int) -> float:
-    """Calls that are timed, against calls with the same share that are not."""
+    """Calls that are timed, against calls that are not, with the share of theirs that is best:
+    one percent of a message too much on a link costs more than timing does.
+    """
     with braid.init(progress=False, gpu_sample=0, tune=False) as other:
         without = Run(other, run.op, run.gpu, block)
-        ratios = []
-        for _ in range(30):
-            other._force_host_share(run.gpu.index, run.op, run.share())
-            ratios.append(run.window() / without.window())
+        timed_us: list[float] = []
+        best_us: dict[int, list[float]] = {}  # by percent below the share in force
+        for _ in range(15):
+            for below in range(3):
+                share = max(0.0, run.share() - below / 100)
+                other._force_host_share(run.gpu.index, run.op, share)
+                timed_us.append(run.window())
+                best_us.setdefault(below, []).append(without.window())
         run.wrong += without.wrong
-        return statistics.median(ratios) - 1
+        return statistics.median(timed_us) / min(map(statistics.median, best_us.values())) - 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument(
-        "--op", choices=("all_gather", "all_to_all", "all_reduce"), default="all_gather"
+        "--op",
+        choices=("all_gather", "all_to_all", "all_reduce", "broadcast"),
+        default="all_gather",
     )
-    parser.add_argument("--mib", type=int, default=128, help="of one rank's block")
+    parser.add_argument("--mib", type=int, default=256, help="of one rank's block")
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args()
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -215,7 +230,7 @@ def main() -> int:
         report.phase("free", run, 10)
         before = run.share()
         with Load(gpu):
-            gone = report.phase("loaded", run, 10, lambda share: share == 0)
+            gone = report.phase("loaded", run, 10, lambda share: share < before / 2)
             replay(graph, run)
         back = report.phase("free again", run, UNTIL_TRIED, lambda share: share > before / 2)
         replay(graph, run)
@@ -226,7 +241,7 @@ def main() -> int:
         balance = comm.health()["gpu"]["balance"]
         report.say(f"balance: {balance}")
         report.say(
-            f"gpu balance: at 0 after {gone or 'more than 10'} windows of load, back after "
+            f"gpu balance: under half after {gone or 'more than 10'} windows of load, back after "
             f"{back or f'more than {UNTIL_TRIED}'}; timing costs {cost:+.2%}; {wrong} bytes wrong"
         )
         is_good = gone > 0 and back > 0 and cost < 0.01

@@ -2,6 +2,8 @@
 for byte.
 
     braid run -n 4 tests/gpu/check.py [--quick]
+    BRAID_GPU_RDMA=on BRAID_GPU_RDMA_SHARE=20 BRAID_GPU_LINES=0 BRAID_GPU_DIRECT=0 \\
+        braid run -n 2 tests/gpu/check.py --large    a part of large messages through libfabric
 
 Needs torch. Ranks share a GPU when there are fewer GPUs than ranks. Rank 0 prints one line per
 group of cases; the exit code is 1 when one byte differs.
@@ -226,6 +228,30 @@ class Check:
             graph.replay()
             self.same(f"graph all_reduce {count}", buf, comm.all_reduce(one.clone()))
 
+    def graph_gather(self, count: int) -> None:
+        """The same for an all_gather, whose proxy no replay tells anything."""
+        comm = self.comm
+        buf = torch.zeros(count, device=self.gpu)
+        out = torch.zeros(count * comm.size, device=self.gpu)
+        comm.all_gather(buf, out=out)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            comm.all_gather(buf, out=out)
+        for _ in range(5):
+            one = self.random(count, torch.float32)
+            buf.copy_(one)
+            graph.replay()
+            self.same(f"graph all_gather {count}", out, comm.all_gather(one))
+
+    def rdma(self) -> None:
+        """Where a NIC must carry a part, it did."""
+        told = self.comm.health()["gpu"]["rdma"]
+        if self.comm.rank == 0:
+            print(f"rdma: {told['how']}, {told['sent_slots']} slots sent", flush=True)
+        if os.environ.get("BRAID_GPU_RDMA") == "on" and told["sent_slots"] == 0:
+            self.wrong += 1
+
     def streams(self) -> None:
         """Calls on two streams of one comm are ordered among each other."""
         one = self.random(300_000, torch.float32)
@@ -244,6 +270,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tiny", action="store_true", help="for compute-sanitizer: small shapes")
+    parser.add_argument("--large", action="store_true", help="only shapes that use every link")
     args = parser.parse_args()
     quick = args.quick
     gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
@@ -264,6 +291,13 @@ def main() -> int:
             for dtype in (torch.bfloat16, torch.float32, torch.int8):
                 group(f"tiny {dtype}", check.all_sizes, [0, 1, 1000, 30_001], dtype, "sum")
             group("tiny registered", check.registered, 200_000, torch.float32)
+            return 1 if check.wrong else 0
+        if args.large:
+            for count in (5_000_000, 8_000_000):
+                group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
+                group(f"registered {count}", check.registered, count, torch.float32)
+            group("graph all_gather", check.graph_gather, 4_000_000)
+            group("rdma", check.rdma)
             return 1 if check.wrong else 0
         sizes = [0, 1, 3, 1000, 4097, 70_001]
         if not quick:

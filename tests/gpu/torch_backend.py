@@ -15,17 +15,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from small_gpt import Shape, SmallGpt, batches
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import braid.torch  # noqa: F401
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "recipes"))
+from gpt import Shape, SmallGpt, batches
 
 SUMMED = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int32, torch.int64]
 MOVED = [*SUMMED, torch.uint8, torch.bool]

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -66,6 +67,7 @@ def stand_in():
     cuda.synchronize = cuda.empty_cache = cuda.set_device = lambda *_: None
     cuda.mem_get_info = lambda *_: (8 << 30, 8 << 30)
     cuda.memory_reserved = cuda.memory_allocated = cuda.current_device = lambda *_: 0
+    cuda.current_stream = lambda: SimpleNamespace(cuda_stream=0)
     cuda.device_count = lambda: int(os.environ["WORLD_SIZE"])
     cuda.get_device_name = lambda *_: "stand-in"
     real_join, real_ones, cpu = dist.init_process_group, torch.ones, torch.device("cpu")
@@ -109,9 +111,13 @@ def main():
         misbehave(how)
     deadline._LOOK_EVERY_S = 0.05
     groups = {"nccl", "nccl-best", "symm", "links", "unregistered"}
+    mscclpp = os.environ.get("FAKE_LIBRARY", "")
+    sizes = (1000, 1 << 18)
+    if mscclpp:
+        groups, sizes = {"nccl", "mscclpp"}, (1000,)
     request = Request(
         tasks=(
-            *tasks_for(OPS, (1000, 1 << 18), "eager", groups),
+            *tasks_for(OPS, sizes, "eager", groups),
             *tasks_for(OPS[:1], (4096,), "graph", groups),
             *tasks_for(OPS[:1], (1 << 40,), "eager", groups),
         ),
@@ -122,6 +128,7 @@ def main():
         options={"links": "shm", "tune": "off"},
         json_path=Path(sys.argv[1]),
         svg_path=Path(sys.argv[1]).with_suffix(".svg"),
+        mscclpp=mscclpp,
     )
     return session.run_rank(request)
 

@@ -136,7 +136,7 @@ def _is_alive(pid):
         (["bench", "-b", "1M", "-e", "1K"], "is no range"),
         (["bench", "-b", "1M", "-f", "1"], "is no range"),
         (["bench", "-b", "1M", "--sizes", "1M"], "write one of them"),
-        (["bench", "--ops", "all_gather,scatter"], "'scatter' is no ops"),
+        (["bench", "--ops", "all_gather,scatter"], "'scatter' is no operation"),
         (["bench", "--dtype", "float31"], "'float31'"),
         (["bench", "--op", "xor"], "'xor'"),
         (["bench", "--against", "mpi"], "'mpi' is no baseline"),

@@ -31,6 +31,21 @@ def test_the_line_keeps_what_is_preloaded_already():
         del os.environ["LD_PRELOAD"]
 
 
+def test_programs_that_open_nccl_themselves_get_their_variables():
+    path = str(nccl.library())
+    assert braid("nccl-env", "--for", "vllm", LD_PRELOAD="").stdout.splitlines() == [
+        f"LD_PRELOAD={path}",
+        f"VLLM_NCCL_SO_PATH={path}",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM=0",
+    ]
+    said = json.loads(braid("nccl-env", "--for", "sglang", "--json", LD_PRELOAD="").stdout)
+    assert said == {"LD_PRELOAD": path, "SGLANG_NCCL_SO_PATH": path}
+    refused = braid("nccl-env", "--for", "mystery")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "asked for 'mystery', there is vllm, sglang" in refused.stderr
+
+
 def test_programs_start_with_it():
     line = braid("nccl-env").stdout.strip().partition("=")
     out = subprocess.run(
@@ -50,9 +65,9 @@ def test_the_check_says_what_is_there():
     assert f"drop-in         {nccl.library()}" in checked.stdout
     assert "MISSING" not in checked.stdout
     assert "self-test       skipped" in checked.stdout
-    assert "several GPUs    of one process: left to NCCL" in checked.stdout
-    shared = braid("nccl-check", BRAID_NCCL_SHARED="on")
-    assert "several GPUs    of one process: taken over" in shared.stdout
+    assert "several GPUs    of one process: taken over" in checked.stdout
+    shared = braid("nccl-check", BRAID_NCCL_SHARED="off")
+    assert "several GPUs    of one process: left to NCCL" in shared.stdout
 
 
 @pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")

@@ -28,7 +28,8 @@ namespace braid::test {
 inline Options gpu_options(const Options& options) {
   Options all = {{"BRAID_LINKS", "shm"},     {"BRAID_LOG", "off"},
                  {"BRAID_TIMEOUT", "20s"},   {"BRAID_GPU_SCRATCH", "16MiB"},
-                 {"BRAID_GPU_PACKETS", "0"}, {"BRAID_GPU_LINES", "0"}};
+                 {"BRAID_GPU_PACKETS", "0"}, {"BRAID_GPU_LINES", "0"},
+                 {"BRAID_GPU_RDMA", "off"}};  // whatever NIC this machine has
   for (const auto& [name, value] : options) all[name] = value;
   return all;
 }
@@ -95,13 +96,16 @@ inline void run_gpu_comms(int size, const Options& options,
 }
 
 /// The same with a Device in each comm's state, where coll::device::on_device() finds it. `options`
-/// are the Device's: a short BRAID_TIMEOUT is not one for making the Comm.
+/// are the Device's: a short BRAID_TIMEOUT is not one for making the Comm. `nics`:
+/// Device::create().
 inline void run_gpus(int size, sys::FakeCuda& cuda, const Options& options,
-                     const std::function<void(GpuRank&)>& body) {
+                     const std::function<void(GpuRank&)>& body,
+                     sys::FabricLibrary* nics = nullptr) {
   constexpr uint64_t kPacketBytes = 256;  // what BRAID_GPU_PACKETS=0 gives: no call fits
   run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = make_config(gpu_options(options));
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), {kPacketBytes, 0, 0, 0});
+    auto made =
+        comm::Device::create(comm.state(), cuda, comm.rank(), {kPacketBytes, 0, 0, 0}, nics);
     EXPECT_TRUE(made.ok()) << "rank " << comm.rank() << ": " << made.status().to_string();
     if (!made.ok()) return;
     comm.state().device = std::move(made).value();

@@ -146,15 +146,6 @@ class LiveSeats {
 
 sys::DevicePtr address_of(const void* pointer) { return reinterpret_cast<sys::DevicePtr>(pointer); }
 
-Status broadcast(comm::Device& device, const braid_nccl_call& call, Dtype dtype,
-                 sys::Stream stream) {
-  const sys::DevicePtr buf = address_of(call.recv);
-  if (device.rank() == call.root)  // nothing to do in place
-    BRAID_RETURN_IF_ERROR(
-        device.copy(stream, buf, address_of(call.send), call.count * dtype_bytes(dtype)));
-  return coll::device::broadcast(device, buf, call.count, dtype, call.root, stream);
-}
-
 Status enqueue(comm::Device& device, const braid_nccl_call& call) {
   const auto dtype = static_cast<Dtype>(call.dtype);
   const auto redop = static_cast<RedOp>(call.redop);
@@ -167,7 +158,8 @@ Status enqueue(comm::Device& device, const braid_nccl_call& call) {
       return coll::device::all_gather(device, send, recv, call.count, dtype, stream);
     case BRAID_NCCL_REDUCE_SCATTER:
       return coll::device::reduce_scatter(device, send, recv, call.count, dtype, redop, stream);
-    case BRAID_NCCL_BROADCAST: return broadcast(device, call, dtype, stream);
+    case BRAID_NCCL_BROADCAST:
+      return coll::device::broadcast(device, send, recv, call.count, dtype, call.root, stream);
     case BRAID_NCCL_ALL_TO_ALL:
       return coll::device::all_to_all(device, send, recv, call.count, dtype, stream);
     case BRAID_NCCL_NUM_OPS: break;

@@ -44,6 +44,7 @@ class Asked:
     quiet: bool
     host_only: list[str]
     """Options given that only make sense between CPUs."""
+    mscclpp: Path | None = None
 
 
 def gpus_to_use(asked: Asked) -> int:
@@ -52,10 +53,12 @@ def gpus_to_use(asked: Asked) -> int:
     """
     if asked.device not in ("auto", "gpu", "cpu"):
         raise Refused(f"--device: '{asked.device}' is no device; write auto, gpu or cpu")
-    must = asked.device == "gpu" or bool(asked.suite)
+    must = asked.device == "gpu" or bool(asked.suite or asked.mscclpp)
     if asked.device == "cpu" or (asked.host_only and not must):
         if asked.suite:
             raise Refused("--suite: the suites are for GPUs; leave --device cpu out")
+        if asked.mscclpp:
+            raise Refused("--mscclpp: it runs on GPUs; leave --device cpu out")
         return 0
     found = gpus.find()
     if found.count >= 2:
@@ -78,7 +81,9 @@ def request_of(asked: Asked) -> Request:
     if dtype not in DTYPES:
         raise Refused(f"--dtype: '{dtype}' is none of {', '.join(DTYPES)}")
     try:
-        groups = parse_groups(asked.baselines, asked.variants)
+        groups = parse_groups(
+            asked.baselines, asked.variants, has_mscclpp=asked.mscclpp is not None
+        )
     except ValueError as error:
         raise Refused(str(error)) from None
     tasks = tasks_for(asked.ops or OPS, asked.sizes or DEFAULT_SIZES, asked.mode, groups)
@@ -91,8 +96,18 @@ def request_of(asked: Asked) -> Request:
         json_path=asked.json_path,
         svg_path=asked.svg_path,
         commit=asked.commit,
+        mscclpp=library_of(asked),
         quiet=asked.quiet,
     )
+
+
+def library_of(asked: Asked) -> str:
+    """Where MSCCL++ is, in full: a name without a folder would be looked for elsewhere."""
+    if asked.mscclpp is None:
+        return ""
+    if not asked.mscclpp.is_file():
+        raise Refused(f"--mscclpp: there is no file {asked.mscclpp}")
+    return str(asked.mscclpp.resolve())
 
 
 def run(asked: Asked, count: int) -> int:

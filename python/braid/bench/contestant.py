@@ -22,6 +22,8 @@ BASELINES = ("nccl", "nccl-best", "symm")
 """NCCL as torch sets it up; NCCL's other settings; torch's symmetric memory."""
 VARIANTS = ("unregistered", "links")
 """braid on results that are not registered; braid held to NVLink, and to the host link."""
+MSCCLPP = "mscclpp"
+"""A baseline that takes part where its library is named: MSCCL++ in NCCL's place."""
 _LEAST_BYTES = 2 << 20  # what allocators round to
 
 
@@ -72,7 +74,7 @@ class Contestant(ABC):
     @property
     def family(self) -> str:
         """braid for its variants too."""
-        return self.group if self.group in BASELINES else "braid"
+        return "braid" if self.group in VARIANTS else self.group
 
     def is_for(self, op: str) -> bool:  # noqa: ARG002 - most are for all
         """Whether it is a way of doing `op` at all."""

@@ -12,12 +12,14 @@ _COLOURS = {
     "nccl": "#7f8a96",
     "nccl-best": "#e08e1b",
     "symm": "#4f9d69",
+    "mscclpp": "#8e5ea2",
 }
 _NAMES = {
     "braid": "braid",
     "nccl": "NCCL as it comes",
     "nccl-best": "NCCL's other settings, best",
     "symm": "torch symmetric memory, best",
+    "mscclpp": "MSCCL++ in NCCL's place",
 }
 _TICK_BITS = 4  # a tick at every 16-fold size
 
@@ -106,7 +108,7 @@ def save(record: GpuRecord, path: Path) -> None:
     for axes in places[len(by_op) : -1]:
         axes.set_axis_off()
     handles, names = places[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(handles, names, loc="outside lower center", ncols=len(_NAMES), frameon=False)
     figure.suptitle(title(record), x=0.01, ha="left", weight="bold", fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)

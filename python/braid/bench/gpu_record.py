@@ -25,8 +25,8 @@ class Run:
 
     who: str
     family: str
-    """braid, nccl (torch's defaults), nccl-best (other settings) or symm (torch's symmetric
-    memory)."""
+    """braid, nccl (torch's defaults), nccl-best (other settings), symm (torch's symmetric memory)
+    or mscclpp."""
     samples_us: list[float]
     """The slowest rank's mean time of a call, one for every sample."""
     median_us: float

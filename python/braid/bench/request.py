@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from braid.bench.contestant import BASELINES, VARIANTS
+from braid.bench.contestant import BASELINES, MSCCLPP, VARIANTS
 
 MODES = ("auto", "eager", "graph", "both")
 _GRAPH_UP_TO = 4 << 20  # auto: from here on the host's part of a call does not count
@@ -42,6 +42,8 @@ class Request:
     svg_path: Path | None = None
     commit: str = ""
     """Of a tree without git."""
+    mscclpp: str = ""
+    """The library of MSCCL++ that has NCCL's names; "": it takes no part."""
     quiet: bool = False
     """No table at the end: somebody else reads the record."""
 
@@ -70,11 +72,11 @@ def tasks_for(
     )
 
 
-def parse_groups(baselines: str, variants: str) -> frozenset[str]:
+def parse_groups(baselines: str, variants: str, *, has_mscclpp: bool = False) -> frozenset[str]:
     """Comma lists, "all" and "none". ValueError names the word that is not known."""
-    return frozenset(_words(baselines, BASELINES, "baseline")) | frozenset(
-        _words(variants, VARIANTS, "variant")
-    )
+    named = frozenset({MSCCLPP} if has_mscclpp else ())
+    chosen = _words(baselines, BASELINES, "baseline") + _words(variants, VARIANTS, "variant")
+    return named | frozenset(chosen)
 
 
 def _words(text: str, allowed: tuple[str, ...], what: str) -> list[str]:

@@ -6,7 +6,7 @@ from typing import TypeVar
 import torch
 
 import braid
-from braid.bench import nccl, symmetric
+from braid.bench import mscclpp, nccl, symmetric
 from braid.bench.braid_contestant import Braid, plain_shelf, registered_shelf
 from braid.bench.contestant import BASELINES, Contestant
 from braid.bench.crew import Crew
@@ -39,13 +39,14 @@ class Roster:
         self._plain = plain_shelf(device)
         self._registered = [registered_shelf(comm, device)]
         self._windows: nccl.Windows | None = None
+        self._mscclpp: mscclpp.Library | None = None
         self._add(Braid("braid", "braid", comm, self._send, self._registered[0]))
         self._unregistered = Braid(
             "braid unregistered", "unregistered", comm, self._send, self._plain
         )
         self._alone = alone
 
-    def open(self, groups: set[str], timeout_s: float) -> None:
+    def open(self, groups: set[str], timeout_s: float, mscclpp_path: str = "") -> None:
         """Adds who is asked for. Collective."""
         has_nccl = bool(groups & set(BASELINES)) and self._works(
             "nccl", lambda: nccl.join(self._crew, timeout_s)
@@ -63,6 +64,16 @@ class Roster:
             memory = self._attempt("symm", lambda: symmetric.symmetric_shelf(self._device))
             if memory:
                 self.contestants += symmetric.all_kinds(memory, self._send, self._plain)
+        if mscclpp_path:
+            self._open_mscclpp(mscclpp_path)
+
+    def _open_mscclpp(self, path: str) -> None:
+        opened = self._attempt("mscclpp", lambda: mscclpp.open_library(path))
+        if opened and self._works("mscclpp", lambda: opened.join(self._crew)):
+            self._mscclpp = opened
+            self.settings["mscclpp"] = mscclpp.words_for(path, opened)
+            send, out = (mscclpp.lasting_shelf(self._device) for _ in range(2))
+            self._add(mscclpp.Mscclpp(opened, send, out))
 
     def _open_nccl_best(self, timeout_s: float) -> None:
         name = "nccl 32 ctas"
@@ -135,4 +146,6 @@ class Roster:
                 self._windows.drop()
             for shelf in self._registered:
                 shelf.drop()
+            if self._mscclpp:
+                self._mscclpp.leave()
             nccl.leave()

@@ -56,7 +56,7 @@ class Session:
             self._warm_up(comm, device)
             alone = self._comms_alone(comm, crew, device) if "links" in request.groups else {}
         roster = Roster(crew, comm, alone, device, deadlines)
-        roster.open(request.groups, request.step_timeout_s)
+        roster.open(request.groups, request.step_timeout_s, request.mscclpp)
         self._say_who(comm, roster)
         data = Data(request.dtype, comm.rank, comm.size, device)
         match = Match(request, comm, crew, roster, data, deadlines, self._reporter, self._stop)

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from braid import json_file
 from braid.bench import flexlink, gpu_record, gpu_table
-from braid.bench.command import Asked, Refused, start
+from braid.bench.command import Asked, Refused, library_of, start
 from braid.bench.figure import Row
 from braid.bench.flexlink_rows import rows
 from braid.bench.gpu_record import GpuRecord
@@ -28,7 +28,7 @@ def request_of(asked: Asked) -> Request:
     if asked.suite not in SUITES:
         raise Refused(f"--suite: '{asked.suite}' is no suite; braid has {', '.join(SUITES)}")
     try:
-        baselines = parse_groups(asked.baselines, "none")
+        baselines = parse_groups(asked.baselines, "none", has_mscclpp=asked.mscclpp is not None)
     except ValueError as error:
         raise Refused(str(error)) from None
     is_capped = bool(os.environ.get(LINK_CAP))
@@ -44,6 +44,7 @@ def request_of(asked: Asked) -> Request:
         json_path=asked.json_path,
         svg_path=None if asked.quiet else asked.svg_path,
         commit=asked.commit,
+        mscclpp="" if is_capped else library_of(asked),
         quiet=asked.quiet,
     )
 

@@ -4,6 +4,7 @@ all others. Above 1 braid is faster.
 
 from dataclasses import dataclass
 
+from braid.bench.contestant import MSCCLPP
 from braid.bench.gpu_record import GpuResult, Run
 
 BRAID, NCCL = "braid", "nccl"
@@ -20,6 +21,7 @@ class Verdict:
     to_others: float | None
     """Against the fastest of NCCL and torch's symmetric memory."""
     fastest_other: str
+    to_mscclpp: float | None
 
 
 def _fastest(result: GpuResult, families: tuple[str, ...]) -> Run | None:
@@ -44,6 +46,7 @@ def judge(result: GpuResult) -> Verdict:
         nccl_best=best.who if best else "",
         to_others=_ratio(ours, other),
         fastest_other=other.who if other else "",
+        to_mscclpp=_ratio(ours, result.run_of(MSCCLPP)),
     )
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -25,6 +25,11 @@ app = typer.Typer(
 GROUPS = {"topo": "braid.cli.topo", "plan": "braid.cli.plan", "bench": "braid.cli.collectives"}
 """Commands with commands of their own: each is loaded when it, or the list of all, is asked for."""
 _loaded: set[str] = set()
+
+_Refused: type[Exception] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+"""What the parser raises at words that it cannot take. Newer typer brings a click of its own."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -123,17 +128,26 @@ def options(as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog="Example: env $(braid nccl-env) torchrun train.py. Exit code 2: built without it."
+    epilog="Example: env $(braid nccl-env) torchrun train.py; env $(braid nccl-env --for vllm) vllm"
+    " serve MODEL. Exit code 2: built without it, or no such program."
 )
-def nccl_env(as_json: AsJson = False) -> None:
+def nccl_env(
+    program: Annotated[
+        str, typer.Option("--for", help="vllm or sglang: with the variables that these look at.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
     """Print the line that puts braid in NCCL's place: env $(braid nccl-env) torchrun train.py."""
     from braid.cli import nccl
 
+    if program and program not in nccl.PROGRAMS:
+        fail(f"nccl-env: --for: asked for '{program}', there is {', '.join(nccl.PROGRAMS)}")
     path = nccl.library()
     if path is None:
         fail(f"nccl-env: {nccl.FILE} is not beside the package")
-    found = {"LD_PRELOAD": nccl.preload(path)}
-    print(json.dumps(found) if as_json else f"LD_PRELOAD={found['LD_PRELOAD']}")
+    found = nccl.variables(path, program)
+    lines = (f"{name}={value}" for name, value in found.items())
+    print(json.dumps(found) if as_json else "\n".join(lines))
 
 
 @app.command(
@@ -188,13 +202,30 @@ def _take_nccl_words(line: list[str]) -> None:
         line[2:3] = ["--ops", our_op(line[2])]
 
 
+def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that typer keeps to itself
+    """One line on standard error, exit code 2; the help where a group was called without words."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+    else:
+        command = error.ctx.command_path if getattr(error, "ctx", None) else "braid"
+        words = " ".join(error.format_message().split())
+        print(f"{who}: {words.removesuffix('.')}; see {command} --help", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
-    """The entry point: braid's own errors become one line and exit code 1 or 2."""
+    """The entry point: what is wrong becomes one line and exit code 1 or 2."""
     _take_nccl_words(sys.argv)
     load_groups(sys.argv[1:])
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
-        app(prog_name="braid")
+        code = app(prog_name="braid", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except _Refused as error:
+        _refuse(who, error)
+    except typer.Abort:
+        print(f"{who}: stopped", file=sys.stderr)
+        sys.exit(130)
     except braid.InvalidArgument as error:
         print(f"{who}: {error}", file=sys.stderr)
         sys.exit(2)

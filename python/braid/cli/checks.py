@@ -44,11 +44,13 @@ def words(text: str, option: str) -> list[str]:
     """A comma list of operations, types or reductions."""
     from braid.cli.cases import DTYPES, OPS, REDOPS
 
-    allowed = {"ops": OPS, "dtype": DTYPES, "op": REDOPS}[option]
+    what, allowed = {
+        "ops": ("operation", OPS), "dtype": ("type", DTYPES), "op": ("reduction", REDOPS)
+    }[option]  # fmt: skip
     if option == "ops":
         text = ",".join(our_op(word.strip()) for word in text.split(","))
     try:
-        return sizes.parse_words(text, allowed, option)
+        return sizes.parse_words(text, allowed, what)
     except ValueError as error:
         fail(f"bench: --{option}: {error}")
 

@@ -45,6 +45,9 @@ def bench(
     baselines: Annotated[
         str, typer.Option(help="GPUs: a list of nccl, nccl-best, symm; all, none.")
     ] = "all",
+    mscclpp: Annotated[
+        Path | None, typer.Option(help="GPUs: MSCCL++'s libmscclpp_nccl.so, one more baseline.")
+    ] = None,
     variants: Annotated[
         str, typer.Option(help="GPUs, braid too: a list of unregistered, links; all, none.")
     ] = "none",
@@ -122,6 +125,7 @@ def bench(
             for name, text in (("--links", links), ("--pace", pace), ("--against", against))
             if text
         ],
+        mscclpp=mscclpp,
     )
     try:
         count = gpus_to_use(asked)

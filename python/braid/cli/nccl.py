@@ -14,6 +14,12 @@ import braid
 from braid.cli.launch import launch
 
 FILE = "libbraid-nccl.so"
+PROGRAMS = {
+    "vllm": {"VLLM_NCCL_SO_PATH": "", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"},
+    "sglang": {"SGLANG_NCCL_SO_PATH": ""},
+}
+"""Variables of programs that open NCCL themselves; "" stands for the drop-in's path. Why each is
+there: docs/recipes.md."""
 _MOST_RANKS = 8
 # What the real library says about itself, asked through the drop-in in a process of its own.
 _ASK_VERSION = """
@@ -36,6 +42,14 @@ def preload(path: Path) -> str:
     """LD_PRELOAD with the drop-in in front of what is there."""
     others = [each for each in os.environ.get("LD_PRELOAD", "").split(":") if each]
     return ":".join([str(path), *(each for each in others if not each.endswith(FILE))])
+
+
+def variables(path: Path, program: str = "") -> dict[str, str]:
+    """What a program's environment must hold, by name. KeyError for one that is not in PROGRAMS."""
+    more = PROGRAMS[program] if program else {}
+    return {"LD_PRELOAD": preload(path)} | {
+        name: value or str(path) for name, value in more.items()
+    }
 
 
 def has_torch() -> bool:
@@ -61,7 +75,7 @@ def real_version(path: Path) -> str:
 
 def _several_gpus() -> str:
     """What becomes of communicators of which one process has more than one GPU."""
-    text = os.environ.get("BRAID_NCCL_SHARED", "off").lower()
+    text = os.environ.get("BRAID_NCCL_SHARED", "on").lower()
     if text in ("on", "1", "true", "yes"):
         return "of one process: taken over (BRAID_NCCL_SHARED=on)"
     return "of one process: left to NCCL (BRAID_NCCL_SHARED=off); one process per GPU is taken over"

@@ -51,7 +51,9 @@ class Job:
         a_part("--mfu", self.mfu)
         if self.gpus > self.hardware.gpus_per_node:
             most = self.hardware.gpus_per_node
-            raise PlanError(f"--gpus {self.gpus}: {self.hardware.name} has {most} per node")
+            raise PlanError(
+                f"--gpus {self.gpus}: {self.hardware.name} has {most} per node; --nodes has more"
+            )
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ def report(mode: str, compute_s: float, communication_s: float, layers: int) -> 
     """The step's length and what is exposed."""
     if mode not in overlap.MODES:
         raise PlanError(f"--mode: '{mode}' is no overlap; braid has {', '.join(overlap.MODES)}")
-    above_zero("--compute-ms", compute_s)
-    at_least("--comm-ms", communication_s, 0)
+    above_zero("--compute-ms", compute_s * 1e3)
+    at_least("--comm-ms", communication_s * 1e3, 0)
     a_count("--layers", layers, most=1000)
     answer = Report(
         "timeline",

@@ -35,7 +35,7 @@ def mfu(work: Work, gpus: int, step_s: float, hardware: Hardware) -> Report:
     answer.exact("tflop_per_gpu", "work of a step and GPU", tflop, "TFLOP", origin)
     answer.add("peak_tflops", "peak of one GPU", peak)
     if step_s:
-        above_zero("--step-ms", step_s)
+        above_zero("--step-ms", step_s * 1e3)
         achieved = Quantity(tflop / step_s, "TFLOP/s", Basis.MEASURED, "work by the given time")
         answer.add("achieved_tflops", "achieved", achieved)
         part = training.mfu(achieved.value, peak.value)

@@ -22,6 +22,9 @@ _TITLES = {
     "overlap": "Calls behind computation",
     "replay": "Calls of a job",
     "tp-block": "A tensor-parallel block",
+    "fsdp2-step": "A step of FSDP2",
+    "ddp-step": "A step of DDP",
+    "tp-inference": "Tensor-parallel inference",
 }
 STYLE = (
     ".heat td{text-align:right;font-variant-numeric:tabular-nums}"

@@ -105,7 +105,16 @@ def _nccl_version(code: str | None) -> str:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
+def _with_redop(words: Sequence[str], columns: Sequence[str]) -> Sequence[str]:
+    """Some programs (hypercube) leave their column of operations empty: a number stands there."""
+    at = columns.index("redop") if "redop" in columns else len(words)
+    if at < len(words) and re.fullmatch(r"-?\d+", words[at]):
+        return [*words[:at], "none", *words[at:]]
+    return words
+
+
 def _row(number: int, words: Sequence[str], columns: Sequence[str]) -> Row:
+    words = _with_redop(words, columns)
     if not len(columns) <= len(words) <= len(columns) + _TIME_OF_DAY:
         raise ValueError(f"line {number}: {len(words)} columns, the head has {len(columns)}")
     first = columns.index("time") if "time" in columns else len(columns)

@@ -1,4 +1,5 @@
-// all_gather on the device: blocks by copy engines over NVLink, their ends through the host ring.
+// all_gather on the device: blocks by copy engines over NVLink, their ends through the host ring,
+// and behind those what the NIC carries.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -24,24 +25,29 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   }
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
-  BRAID_ASSIGN_OR_RETURN(const uint64_t host,
-                         counted_host_part(device, plan::Op::kAllGather, block));
-  const uint64_t nvlink = block - host;
-  e.signature =
-      signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count, 0, false, host}, e.landing);
+  BRAID_ASSIGN_OR_RETURN(const Cut cut, counted_cut(device, plan::Op::kAllGather, block));
+  const uint64_t nvlink = cut.nvlink_of(block);
+  e.signature = signature_of(
+      {plan::Op::kAllGather, dtype, RedOp::kSum, count, 0, false, cut.pcie, cut.rdma}, e.landing);
   e.bytes = nvlink;
   e.place_bytes = static_cast<uint64_t>(device.rank()) * block;
-  Addresses host_places{};
+  Addresses host_places{}, rdma_places{};
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
     e.out[i] = send;
     host_places[i] = recv + static_cast<uint64_t>(r) * block + nvlink;
+    rdma_places[i] = host_places[i] + cut.pcie;
   }
   const auto started = [&]() -> Status {
     BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
     BRAID_RETURN_IF_ERROR(device.copy(copies, own, send, block));
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-    return device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, host));
+    BRAID_RETURN_IF_ERROR(
+        device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, cut.pcie)));
+    if (cut.rdma == 0) return {};
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
+    return device.send_over_rdma(
+        nic, all_to_everyone(device, send + nvlink + cut.pcie, rdma_places, cut.rdma));
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return take_out(device, side, piece, recv, block);

@@ -1,5 +1,6 @@
-// all_to_all on the device. In place, a block may not be overwritten before it was sent: then
-// everything goes through scratch, where a piece is taken out only after ours of that round left.
+// all_to_all on the device. In place, a block may not be overwritten before it was sent. Packets
+// and lines see to that by themselves; what they do not take goes through scratch, where a piece is
+// taken out only after ours of that round left.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -15,7 +16,9 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream);
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && !in_place && fits_one_kernel(device, PacketOp::kAllToAll, block)) {
+  const bool fits = in_place ? fits_thread_kernel(device, PacketOp::kAllToAll, block)
+                             : fits_one_kernel(device, PacketOp::kAllToAll, block);
+  if (n > 1 && fits) {
     BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {PacketOp::kAllToAll, send, recv, block}));
     return call.end();
   }
@@ -23,28 +26,34 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   if (!in_place) {
     BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
   }
-  uint64_t host = 0;
+  Cut cut;
   if (!in_place) {
-    BRAID_ASSIGN_OR_RETURN(host, counted_host_part(device, plan::Op::kAllToAll, block));
+    BRAID_ASSIGN_OR_RETURN(cut, counted_cut(device, plan::Op::kAllToAll, block));
   }
-  const uint64_t nvlink = block - host;
-  e.signature =
-      signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count, 0, in_place, host}, e.landing);
+  const uint64_t nvlink = cut.nvlink_of(block);
+  e.signature = signature_of(
+      {plan::Op::kAllToAll, dtype, RedOp::kSum, count, 0, in_place, cut.pcie, cut.rdma}, e.landing);
   e.bytes = n > 1 ? nvlink : 0;
   e.place_bytes = offset_of(device.rank());
-  Addresses host_sources{}, host_places{};
+  Addresses host_sources{}, host_places{}, rdma_sources{}, rdma_places{};
   for (int r = 0; r < n; ++r) {
     const auto i = static_cast<size_t>(r);
     e.out[i] = send + offset_of(r);
     host_sources[i] = send + offset_of(r) + nvlink;
     host_places[i] = recv + offset_of(r) + nvlink;
+    rdma_sources[i] = host_sources[i] + cut.pcie;
+    rdma_places[i] = host_places[i] + cut.pcie;
   }
   const auto started = [&]() -> Status {
     BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
     BRAID_RETURN_IF_ERROR(device.copy(copies, recv + offset_of(device.rank()),
                                       send + offset_of(device.rank()), block));
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-    return device.send_over_host(ring, each_to_each(device, host_sources, host_places, host));
+    BRAID_RETURN_IF_ERROR(
+        device.send_over_host(ring, each_to_each(device, host_sources, host_places, cut.pcie)));
+    if (cut.rdma == 0) return {};
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
+    return device.send_over_rdma(nic, each_to_each(device, rdma_sources, rdma_places, cut.rdma));
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return take_out(device, side, piece, recv, block);

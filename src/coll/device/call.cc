@@ -34,6 +34,7 @@ uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing) {
   hash = mix(hash, static_cast<uint64_t>(meaning.root));
   hash = mix(hash, meaning.is_in_place ? 1 : 0);
   hash = mix(hash, meaning.host_bytes);
+  hash = mix(hash, meaning.rdma_bytes);
   hash = mix(hash, landing.window != nullptr ? 1 : 0);
   return mix(hash, landing.offset_bytes);
 }
@@ -77,6 +78,20 @@ Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t b
   if (can_use_host(block_bytes))
     BRAID_RETURN_IF_ERROR(device.count_call(op, block_bytes, most_host_bytes(device)));
   return host_part(device, op, block_bytes);
+}
+
+Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie) {
+  if (!can_use_host(block_bytes)) return {pcie, 0};
+  const auto pcie_parts =
+      static_cast<uint32_t>(static_cast<double>(pcie) / static_cast<double>(block_bytes) *
+                            static_cast<double>(plan::kWhole));
+  const uint64_t wanted = device.rdma().part(op, block_bytes, pcie_parts);
+  return {pcie, std::min(wanted, (block_bytes - pcie) / kUnit * kUnit)};
+}
+
+Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t pcie, counted_host_part(device, op, block_bytes));
+  return with_rdma(device, op, block_bytes, pcie);
 }
 
 pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,

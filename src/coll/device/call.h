@@ -19,7 +19,9 @@ struct Meaning {
   uint64_t count = 0;
   int root = 0;
   bool is_in_place = false;
-  uint64_t host_bytes = 0;  // of its first part: ranks that cut blocks elsewhere must not go on
+  // Of its first part: ranks that cut blocks elsewhere must not go on.
+  uint64_t host_bytes = 0;
+  uint64_t rdma_bytes = 0;
 };
 uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
 
@@ -70,6 +72,18 @@ uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes
 /// The same for a call that is to be made, which stage 2 counts: once per call, with its first
 /// segment.
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes);
+
+/// How a block is cut: what NVLink carries, then `pcie` bytes through host memory, then `rdma`
+/// through the NIC; each a multiple of kUnit but for the first.
+struct Cut {
+  uint64_t pcie = 0;
+  uint64_t rdma = 0;
+  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - pcie - rdma; }
+};
+/// Of a block of which host_part() is `pcie` bytes. Alike on all ranks.
+Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie);
+/// counted_host_part() with the NIC's part.
+Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes);
 
 /// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
 /// destinations[r].

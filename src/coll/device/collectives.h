@@ -46,8 +46,9 @@ struct Blocks {
 /// The same from blocks and into blocks. `dtype` is compared, not used.
 Status exchange_blocks(comm::Device& device, const Blocks& out, const Blocks& in, Dtype dtype,
                        sys::Stream stream);
-Status broadcast(comm::Device& device, sys::DevicePtr buf, uint64_t count, Dtype dtype, int root,
-                 sys::Stream stream);
+/// Into `recv` on every rank; `send` is read on the root alone, and may be its `recv`.
+Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                 Dtype dtype, int root, sys::Stream stream);
 Status barrier(comm::Device& device, sys::Stream stream);
 
 }  // namespace braid::coll::device

@@ -18,22 +18,6 @@ namespace braid::coll::device {
 
 namespace {
 
-Result<sys::Kernel> kernel_of(comm::Device& device, const PacketCall& call, uint32_t shared_bytes) {
-  const auto copies = [&](const char* name) {
-    return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
-  };
-  switch (call.op) {
-    case PacketOp::kAllGather: return copies("braid_direct_all_gather");
-    case PacketOp::kAllToAll: return copies("braid_direct_all_to_all");
-    case PacketOp::kBroadcast: return copies("braid_direct_broadcast");
-    case PacketOp::kAllReduce:
-    case PacketOp::kReduceScatter: break;
-  }
-  return device.kernel(
-      is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
-      direct_reduce_kernel_name(call.dtype, call.redop), shared_bytes);
-}
-
 /// What the kernels may have, in bulk or not: it is allowed once, when a kernel is first used.
 uint32_t bulk_shared_bytes(const comm::Device& device) {
   const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
@@ -50,6 +34,23 @@ bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
 
 }  // namespace
 
+Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call) {
+  const uint32_t shared_bytes = bulk_shared_bytes(device);
+  const auto copies = [&](const char* name) {
+    return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
+  };
+  switch (call.op) {
+    case PacketOp::kAllGather: return copies("braid_direct_all_gather");
+    case PacketOp::kAllToAll: return copies("braid_direct_all_to_all");
+    case PacketOp::kBroadcast: return copies("braid_direct_broadcast");
+    case PacketOp::kAllReduce:
+    case PacketOp::kReduceScatter: break;
+  }
+  return device.kernel(
+      is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
+      direct_reduce_kernel_name(call.dtype, call.redop), shared_bytes);
+}
+
 uint64_t direct_area_for(const Config& config, int num_ranks) {
   const uint64_t most = config.bytes("BRAID_GPU_DIRECT");
   return most == 0 || num_ranks < 2 ? 0 : direct_area_bytes(most, num_ranks);
@@ -63,8 +64,11 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
 }
 
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes) ||
-         fits_direct(device, op, bytes);
+  return fits_thread_kernel(device, op, bytes) || fits_direct(device, op, bytes);
+}
+
+bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes);
 }
 
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {
@@ -89,8 +93,7 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   if (args.uses_bulk != 0)
     args.shape.push_blocks = std::min(args.shape.push_blocks, kMostBulkBlocks);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
-                         kernel_of(device, call, bulk_shared_bytes(device)));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, direct_kernel(device, call));
   return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, shared_bytes},
                      stream, args);
 }

@@ -18,8 +18,14 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes);
 
 /// Whether a call goes by one kernel, of packets, lines or direct; alike on all ranks.
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
+/// Whether that kernel is one whose threads receive into what they alone have sent, packets or
+/// lines: those may work in place where blocks change their place, and copy a root's own.
+bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
 /// Enqueues it.
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);
+
+/// The kernel of a call by direct stores; its buffers do not matter.
+Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
 
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);

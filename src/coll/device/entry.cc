@@ -6,6 +6,8 @@
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
+#include "coll/device/preload.h"
+#include "coll/device/share_cache.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
 #include "sys/cuda/owned.h"
@@ -28,9 +30,13 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
+    if (made->has_peer_in_process()) BRAID_RETURN_IF_ERROR(preload_kernels(*made));
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus())
-      BRAID_RETURN_IF_ERROR(tune_host_shares(*made, *state.group, deadline));
+    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
+      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline, kTuneBlockBytes));
+      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
+    }
+    made->rdma().settle();
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
     state.device = std::move(made);

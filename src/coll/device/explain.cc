@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/units.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
@@ -81,7 +83,23 @@ std::string registered_words(const Explanation& e) {
   return words;
 }
 
-constexpr const char* kNoRdma = "there is no rdma lane for GPU memory yet";
+std::string rdma_line(const Explanation& e) {
+  if (!e.has_rdma) return fmt::format("  rdma   {}\n", e.rdma_words);
+  return fmt::format("  rdma   {:5.1f} %, {}\n", 100 * e.rdma_share, e.rdma_words);
+}
+
+// What NVLink, host memory and the NIC carry of a block.
+void add_shares(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
+  if (e.path != Path::kCopyEngines || block_bytes == 0) return;
+  const uint64_t host = host_part(device, e.op, block_bytes);
+  const auto of_block = [&](uint64_t bytes) {
+    return static_cast<double>(bytes) / static_cast<double>(block_bytes);
+  };
+  e.host_share = of_block(host);
+  e.rdma_share = of_block(with_rdma(device, e.op, block_bytes, host).rdma);
+}
+
+std::string escaped(const std::string& text) { return nlohmann::json(text).dump(); }
 
 }  // namespace
 
@@ -100,14 +118,16 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.ordinal(),
                 path_of(device, op, block),
                 0,
+                0,
+                device.rdma().is_on(),
+                device.rdma().words(),
                 device.link_cap_gbps(),
                 device.scratch_bytes(),
                 0,
                 false};
   e.registered = device.registrations();
   add_balance(device, block, e);
-  if (e.path == Path::kCopyEngines && block > 0)
-    e.host_share = static_cast<double>(host_part(device, op, block)) / static_cast<double>(block);
+  add_shares(device, block, e);
   return e;
 }
 
@@ -116,12 +136,12 @@ std::string to_words(const Explanation& e) {
       fmt::format("{} of {} on {} GPUs: {} ({})\n", plan::op_name(e.op), format_bytes(e.bytes),
                   e.num_ranks, name_of(e.path), meaning_of(e.path));
   if (e.path == Path::kNone) return words;
-  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * (1 - e.host_share),
+  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * (1 - e.host_share - e.rdma_share),
                        e.link_cap_gbps > 0
                            ? fmt::format(", held to {} GB/s by BRAID_LINK_CAP", e.link_cap_gbps)
                            : "");
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
-  words += fmt::format("  rdma   off: {}\n", kNoRdma);
+  words += rdma_line(e);
   if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
   return words;
 }
@@ -130,11 +150,12 @@ std::string to_json(const Explanation& e) {
   return fmt::format(R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
                      R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
                      R"({{"name":"pcie","state":"up","share":{}}},)"
-                     R"({{"name":"rdma","state":"off","share":0,"why":"{}"}}],)"
+                     R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
                      R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
                      R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
                      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
-                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share, e.host_share, kNoRdma,
+                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share - e.rdma_share,
+                     e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
                      e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced,
                      e.tuned_share, e.windows, e.moves);
 }

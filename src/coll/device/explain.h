@@ -20,6 +20,9 @@ struct Explanation {
   int gpu;
   Path path;
   double host_share;       // of a message by copy engines
+  double rdma_share;       // the same, through the NIC
+  bool has_rdma;           // else that says why not:
+  std::string rdma_words;  // how the NIC is used
   double link_cap_gbps;    // 0: not held
   uint64_t scratch_bytes;  // where unregistered results land
   double tuned_share;      // what tuning found for the host link

@@ -18,6 +18,15 @@ namespace {
 
 constexpr uint64_t kAreaUnit = 256;
 
+// As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
+// among two.
+uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+  return message_bytes(device, op, bytes) * (is_one_buffer ? 2 : 1);
+}
+
+}  // namespace
+
 Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -33,15 +42,6 @@ Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
       is_whole(call.dtype) ? kernels::line_whole_fatbin() : kernels::line_floats_fatbin(),
       line_reduce_kernel_name(call.dtype, call.redop));
 }
-
-// As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
-// among two.
-uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
-  return message_bytes(device, op, bytes) * (is_one_buffer ? 2 : 1);
-}
-
-}  // namespace
 
 uint64_t line_area_for(const Config& config, int num_ranks) {
   const uint64_t most = config.bytes("BRAID_GPU_LINES");

@@ -13,8 +13,6 @@ std::span<const std::byte> packets_reduce_whole_fatbin();
 
 namespace braid::coll::device {
 
-namespace {
-
 Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -30,8 +28,6 @@ Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) 
                                             : kernels::packets_reduce_floats_fatbin(),
                        packet_reduce_kernel_name(call.dtype, call.redop));
 }
-
-}  // namespace
 
 bool is_whole(Dtype dtype) {
   switch (dtype) {

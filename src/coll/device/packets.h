@@ -30,6 +30,9 @@ bool is_whole(Dtype dtype);
 /// Whether a call is small enough for packets; alike on all ranks.
 bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes);
 
+/// The kernel of a call by packets; its buffers do not matter.
+Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call);
+
 /// Enqueues it.
 Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call);
 

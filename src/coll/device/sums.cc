@@ -65,6 +65,15 @@ uint64_t last_sum_blocks(const comm::Device& device) {
   return device.sum_blocks() != 0 ? device.sum_blocks() : kLastBlocks;
 }
 
+// What a kernel may have is said once, so it is said for all numbers of operands.
+Result<sys::Kernel> sum_kernel(comm::Device& device, const SumKind& kind) {
+  uint32_t most_bytes = 0;
+  for (int num_srcs = 1; num_srcs <= nvlink::kMostRanks; ++num_srcs)
+    most_bytes = std::max(most_bytes, sum_shared_bytes(device, num_srcs));
+  return device.kernel(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op),
+                       most_bytes);
+}
+
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {
   if (args.count_elements == 0) return {};
   constexpr uint64_t kBytesPerBlock = uint64_t{64}
@@ -73,9 +82,7 @@ Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, con
   const auto blocks =
       static_cast<uint32_t>(std::clamp<uint64_t>(bytes / kBytesPerBlock, 1, kind.most_blocks));
   const uint32_t shared_bytes = sum_shared_bytes(device, args.num_srcs);
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel,
-                         device.kernel(reduce_fatbin(kind.dtype),
-                                       reduce_kernel_name(kind.dtype, kind.op), shared_bytes));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, sum_kernel(device, kind));
   return sys::launch(device.cuda(), kernel, {blocks, kReduceThreads, shared_bytes}, stream, args);
 }
 

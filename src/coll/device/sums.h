@@ -21,6 +21,9 @@ uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting
 /// And for a sum that nothing else of the call can hide behind any more.
 uint64_t last_sum_blocks(const comm::Device& device);
 
+/// The kernel of sums of any number of operands.
+Result<sys::Kernel> sum_kernel(comm::Device& device, const SumKind& kind);
+
 /// Enqueues dst = reduction of `srcs` (one per rank, in rank order).
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind);
 

@@ -1,5 +1,5 @@
 // Stage 1 on GPUs: how much of a message the host link should carry beside NVLink, measured once
-// per comm for the operations that can use it.
+// per machine (share_cache.h) for the operations that can use it.
 #pragma once
 
 #include "base/status.h"
@@ -7,13 +7,19 @@
 
 namespace braid::coll::device {
 
-/// Collective, at the making of a Device, within about a second; takes device memory for as
-/// long. Runs each operation with a few shares, in turn, and keeps the one whose slowest rank was
-/// fastest; a gain of less than 2 % over NVLink alone keeps NVLink alone. For blocks (half the
-/// buffer, for all-reduce and broadcast) of `block_bytes` and of a quarter; less is faster and says
-/// less.
+/// Collective, at the making of a Device, within about two seconds; takes device memory for as
+/// long. False when a rank had none: then nothing was measured, and NVLink alone is used. Runs each
+/// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest; a gain
+/// of less than 1 % over NVLink alone keeps NVLink alone. For blocks (half the buffer, for
+/// all-reduce and broadcast) of `block_bytes` and of a quarter; less is faster and says less.
 inline constexpr uint64_t kTuneBlockBytes = 128 << 20;
-Status tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
+Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
+                              uint64_t block_bytes = kTuneBlockBytes);
+
+/// The same for the NIC, after the host link: what it should carry beside both, for blocks (half
+/// the buffer, for broadcast) of `block_bytes`. Nothing where there is no NIC, or an option gave
+/// its share.
+Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
                         uint64_t block_bytes = kTuneBlockBytes);
 
 }  // namespace braid::coll::device

@@ -178,8 +178,9 @@ __device__ void broadcast(const Call& call) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kLineThreads)        \
       braid_lines_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
     using namespace braid::coll::device;                                         \
-    if (warp_sees_failure(args)) return;                                         \
-    const Call call = begin_call(args);                                          \
+    const Before before = look_before(args);                                     \
+    if (warp_sees_failure(before)) return;                                       \
+    const Call call = begin_call(args, before);                                  \
     name(call);                                                                  \
     end_call(call);                                                              \
   }

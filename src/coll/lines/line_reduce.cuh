@@ -120,8 +120,9 @@ __device__ __forceinline__ bool receive_sums(const Call& call, const RowSlices& 
 
 template <typename R>
 __device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
-  if (warp_sees_failure(args)) return;
-  const Call call = begin_call(args);
+  const Before before = look_before(args);
+  if (warp_sees_failure(before)) return;
+  const Call call = begin_call(args, before);
   const RowSlices slices(call);
   const auto send = [&](const Rows& rows) { send_operands(call, slices, rows); };
   const auto receive = [&](const Rows& rows) { return sum_own<R>(call, slices, rows); };

@@ -165,8 +165,8 @@ __device__ __forceinline__ bool has_arrived(const Call& call, const Vector& v) {
 }
 
 /// An earlier wait of this comm failed; all lanes say the same.
-__device__ __forceinline__ bool warp_sees_failure(const PacketArgs& args) {
-  return __any_sync(kWholeWarp, nvlink::has_failed(args.team) ? 1 : 0) != 0;
+__device__ __forceinline__ bool warp_sees_failure(const Before& before) {
+  return __any_sync(kWholeWarp, before.has_failed ? 1 : 0) != 0;
 }
 
 /// A warp's wait: all lanes together, the first tells the host.

@@ -139,8 +139,9 @@ __device__ void broadcast(const Call& call) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kPacketThreads, 2)     \
       braid_packets_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
     using namespace braid::coll::device;                                           \
-    if (braid::nvlink::has_failed(args.team)) return;                              \
-    const Call call = begin_call(args);                                            \
+    const Before before = look_before(args);                                       \
+    if (before.has_failed) return;                                                 \
+    const Call call = begin_call(args, before);                                    \
     name(call);                                                                    \
     end_call(call);                                                                \
   }

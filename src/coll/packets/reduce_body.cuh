@@ -128,8 +128,9 @@ __device__ __forceinline__ void receive_sums(const Call& call, const Slices& sli
 
 template <typename R>
 __device__ __forceinline__ void reduce_packets(const PacketArgs& args) {
-  if (nvlink::has_failed(args.team)) return;
-  const Call call = begin_call(args);
+  const Before before = look_before(args);
+  if (before.has_failed) return;
+  const Call call = begin_call(args, before);
   const Slices slices(call);
   send_operands(call, slices);
   if (sum_own<R>(call, slices) && slices.is_two_shot) receive_sums(call, slices);

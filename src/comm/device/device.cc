@@ -29,7 +29,7 @@ constexpr uint64_t kHoldAt = 72;  // in the GPU's own memory
 // ---- making ----
 
 Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda, int ordinal,
-                                               const AreaSizes& areas) {
+                                               const AreaSizes& areas, sys::FabricLibrary* nics) {
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
   device->areas_ = areas;
@@ -42,6 +42,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
   BRAID_RETURN_IF_ERROR(device->make_ring(deadline));
+  BRAID_RETURN_IF_ERROR(device->make_rdma(nics, deadline));
   BRAID_RETURN_IF_ERROR(device->settle_lines(deadline));
   device->watch_ = std::thread([raw = device.get()] { raw->watch(); });
   return device;
@@ -181,9 +182,11 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
-  request.shape = fmt::format("{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{}",
-                              ring_.num_slots, ring_.slot_bytes, host_lanes_, packet_limit_,
-                              line_limit_, direct_limit_, link_cap_gbps_);
+  request.shape = fmt::format(
+      "{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
+      ring_.slot_bytes, host_lanes_, packet_limit_, line_limit_, direct_limit_, link_cap_gbps_,
+      state_.config.text("BRAID_GPU_RDMA"), state_.config.integer("BRAID_GPU_RDMA_SHARE"),
+      state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -199,6 +202,12 @@ Status Device::make_ring(Deadline deadline) {
                          state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
   for (size_t r = 0; r < verdicts.size(); ++r)
     if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
+  return {};
+}
+
+Status Device::make_rdma(sys::FabricLibrary* nics, Deadline deadline) {
+  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, host_lanes_, nics};
+  BRAID_ASSIGN_OR_RETURN(rdma_, Rdma::create(state_, cuda_, setup, deadline));
   return {};
 }
 
@@ -233,6 +242,7 @@ Device::~Device() {
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
   balance_.reset();
+  rdma_.reset();
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -384,9 +394,17 @@ Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meet
 }
 
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
+  return run_ring(stream, ring_, flows);
+}
+
+Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
+  return run_ring(stream, rdma_->ring(), flows);
+}
+
+Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {
   if (flows.num_flows == 0) return {};
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
-  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring_,
+  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
                      flows);
 }
 
@@ -456,7 +474,16 @@ Status Device::look_for_trouble() {
   const auto code = std::atomic_ref(page_->trouble.code).load(std::memory_order_acquire);
   if (code == 2) return in_words(page_->trouble);
   if (state_.group->broken()) return state_.group->fate();
-  return {};
+  return rdma_trouble();
+}
+
+// A dead process breaks its connections before the group tells of it, which is the better reason.
+Status Device::rdma_trouble() {
+  constexpr int64_t kNewsFirstNs = 100'000'000;
+  const Status found = rdma_->status();
+  if (found.ok()) return {};
+  if (rdma_failed_ns_ == 0) rdma_failed_ns_ = now_ns();
+  return now_ns() - rdma_failed_ns_ >= kNewsFirstNs ? found : Status();
 }
 
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.

@@ -4,8 +4,9 @@
 //   arena     device memory that all peers can write: barrier board, scratch, areas of
 //             packets and of direct kernels
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
+//   rdma      a second ring between host memories that a NIC joins, where there is one (rdma.h)
 //   registered  users' own memory, where peers may write results in place
-//   streams   four of our own beside the caller's, joined to it by events
+//   streams   five of our own beside the caller's, joined to it by events
 //   trouble   one page of host memory: a kernel's note on why it gave up, and our word that ends
 //             every wait
 //
@@ -33,6 +34,7 @@
 
 #include "base/status.h"
 #include "comm/device/host_balance.h"
+#include "comm/device/rdma.h"
 #include "comm/device/share_table.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
@@ -63,11 +65,13 @@ struct AreaSizes {
 
 class Device {
  public:
-  /// Collective; `ordinal` is this process's GPU for the comm. Errors: unavailable (no driver, no
-  /// kernels in this build, GPUs that cannot reach each other, ranks on several hosts), exhausted,
-  /// driver; every rank gets the same verdict.
+  /// Collective; `ordinal` is this process's GPU for the comm; `nics` null: the real libfabric, if
+  /// a NIC is to be used. Errors: unavailable (no driver, no kernels in this build, GPUs that
+  /// cannot reach each other, ranks on several hosts, no NIC where one must be), exhausted, driver;
+  /// every rank gets the same verdict.
   static Result<std::unique_ptr<Device>> create(Comm::State& state, sys::Cuda& cuda, int ordinal,
-                                                const AreaSizes& areas);
+                                                const AreaSizes& areas,
+                                                sys::FabricLibrary* nics = nullptr);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -120,6 +124,8 @@ class Device {
   uint64_t line_limit() const { return line_limit_; }
   /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
   int least_sms() const { return least_sms_; }
+  /// Whether another rank is a thread of this process.
+  bool has_peer_in_process() const { return arena_.has_peer_in_process(); }
   /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
   bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
@@ -138,7 +144,7 @@ class Device {
   Status end(sys::Stream user);
 
   /// Streams of ours that a call may use between fork() and join().
-  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kHost = 2, kPushes = 3, kRdma = 4, kOwn = 5, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
   /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);
@@ -160,6 +166,10 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
+  /// The same through the NIC. Only when rdma() is on.
+  Status send_over_rdma(sys::Stream stream, const pcie::Flows& flows);
+  Rdma& rdma() { return *rdma_; }
+  const Rdma& rdma() const { return *rdma_; }
   /// Part of a block (of the whole buffer, for all-reduce and broadcast) that tuning gave to the
   /// host link.
   HostShare host_share(plan::Op op) const { return shares_.tuned(op); }
@@ -231,6 +241,8 @@ class Device {
   Status make_page();
   Status make_arena();
   Status make_ring(Deadline deadline);
+  Status make_rdma(sys::FabricLibrary* nics, Deadline deadline);
+  Status run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows);
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
@@ -240,6 +252,7 @@ class Device {
   Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
   Status look_for_trouble();
+  Status rdma_trouble();
 
   Comm::State& state_;
   sys::Cuda& cuda_;
@@ -272,6 +285,7 @@ class Device {
   bool is_captured_ = false;  // the call under way
   ShareTable shares_;
   std::unique_ptr<HostBalance> balance_;
+  std::unique_ptr<Rdma> rdma_;
   int host_lanes_ = 0;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;
@@ -280,6 +294,7 @@ class Device {
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;
+  int64_t rdma_failed_ns_ = 0;  // the watch's
   std::atomic<bool> must_stop_{false};
   std::thread watch_;  // last: it uses all of the above
 };

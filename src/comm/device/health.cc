@@ -27,6 +27,19 @@ Json balance_of(const Device& device) {
           {"shares", std::move(shares)}};
 }
 
+Json rdma_of(const Device& device) {
+  const Rdma& rdma = device.rdma();
+  const auto traffic = rdma.traffic();
+  Json shares = Json::object();
+  for (const plan::Op op : plan::kAllOps)
+    if (rdma.share(op) > 0) shares[plan::op_name(op)] = rdma.share(op);
+  return {{"on", rdma.is_on()},
+          {"how", rdma.words()},
+          {"sent_slots", traffic.sent_slots},
+          {"received_slots", traffic.received_slots},
+          {"shares", std::move(shares)}};
+}
+
 }  // namespace
 
 Json gpu_health(const Device& device) {
@@ -34,6 +47,7 @@ Json gpu_health(const Device& device) {
   return {{"ordinal", device.ordinal()},
           {"ok", trouble.ok()},
           {"why", trouble.to_string()},
+          {"rdma", rdma_of(device)},
           {"balance", balance_of(device)}};
 }
 

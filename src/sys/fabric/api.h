@@ -102,6 +102,9 @@ struct FabricInterface {
   std::string name;      // the provider's domain, e.g. "eth0" or "mlx5_0"
   std::string address;   // numeric, empty when the provider has none
   double rate_gbps = 0;  // GB/s, 0 when unknown
+  // The provider says that it can write memory of devices (FI_HMEM). Whether its build knows CUDA
+  // only the registering of such memory would tell.
+  bool reaches_gpus = false;
   friend bool operator==(const FabricInterface&, const FabricInterface&) = default;
 };
 

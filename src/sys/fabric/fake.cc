@@ -142,7 +142,7 @@ Result<std::unique_ptr<FabricEndpoint>> FakeFabric::open(const EndpointRequest& 
 }
 
 Result<std::vector<FabricInterface>> FakeFabric::interfaces(const std::string& provider) {
-  return std::vector<FabricInterface>{{provider, "fake0", "127.0.0.1", 0}};
+  return std::vector<FabricInterface>{{provider, "fake0", "127.0.0.1", 0, rules_.reaches_gpus}};
 }
 
 FakeFabric::Port* FakeFabric::port_at(const std::string& address) {

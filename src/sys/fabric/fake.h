@@ -26,6 +26,7 @@ struct FakeRules {
   uint32_t duplicate_percent = 0;  // arrivals that are announced again later
   uint32_t busy_percent = 0;       // posts that are answered "busy"
   uint32_t max_writes_per_poll = 4;
+  bool reaches_gpus = false;  // as its interface claims
 };
 
 enum class FakeFault {

@@ -22,6 +22,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <set>
+#include <string>
 
 #include "base/log.h"
 #include "sys/fabric/api.h"
@@ -93,8 +95,11 @@ bool has_ip_addresses(const std::string& provider) {
   return provider != "shm" && provider != "efa";
 }
 
+enum class Reach { kHost, kDevices };
+
 // fi_freeinfo frees the name, so it must come from malloc.
-Info make_hints(const Symbols& symbols, const std::string& provider, const std::string& address) {
+Info make_hints(const Symbols& symbols, const std::string& provider, const std::string& address,
+                Reach reach) {
   fi_info* h = symbols.dupinfo(nullptr);
   h->caps = FI_MSG | FI_RMA;
   h->mode = FI_CONTEXT | FI_CONTEXT2;
@@ -104,6 +109,10 @@ Info make_hints(const Symbols& symbols, const std::string& provider, const std::
       FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
   h->domain_attr->threading = FI_THREAD_SAFE;
   h->domain_attr->cq_data_size = 4;
+  if (reach == Reach::kDevices) {
+    h->caps |= FI_HMEM;
+    h->domain_attr->mr_mode |= FI_MR_HMEM;
+  }
   if (has_ip_addresses(provider))
     h->addr_format = address.find(':') == std::string::npos ? FI_SOCKADDR_IN : FI_SOCKADDR_IN6;
   return {symbols, h};
@@ -345,13 +354,15 @@ class RealLibrary : public FabricLibrary {
   Result<std::vector<FabricInterface>> interfaces(const std::string& provider) override;
 
  private:
-  Result<Info> ask(const std::string& provider, const std::string& address);
+  Result<Info> ask(const std::string& provider, const std::string& address,
+                   Reach reach = Reach::kHost);
   const Symbols symbols_;
   std::mutex mutex_;  // providers set up global state in getinfo and fabric; ranks may be threads
 };
 
-Result<Info> RealLibrary::ask(const std::string& provider, const std::string& address) {
-  const Info hints = make_hints(symbols_, provider, address);
+Result<Info> RealLibrary::ask(const std::string& provider, const std::string& address,
+                              Reach reach) {
+  const Info hints = make_hints(symbols_, provider, address, reach);
   const bool named = has_ip_addresses(provider) && !address.empty();
   fi_info* found = nullptr;
   const int rc =
@@ -376,16 +387,24 @@ Result<std::unique_ptr<FabricEndpoint>> RealLibrary::open(const EndpointRequest&
   return std::unique_ptr<FabricEndpoint>(std::move(endpoint));
 }
 
+std::set<std::string> domains_of(const Result<Info>& first) {
+  std::set<std::string> names;
+  for (const fi_info* i = first.ok() ? first.value().get() : nullptr; i != nullptr; i = i->next)
+    names.insert(i->domain_attr->name);
+  return names;
+}
+
 Result<std::vector<FabricInterface>> RealLibrary::interfaces(const std::string& provider) {
   const std::lock_guard lock(mutex_);
   const KeptSignals keep;
   BRAID_ASSIGN_OR_RETURN(const Info first, ask(provider, {}));
+  const std::set<std::string> reaching = domains_of(ask(provider, {}, Reach::kDevices));
   std::vector<FabricInterface> out;
   for (const fi_info* i = first.get(); i != nullptr; i = i->next) {
     const bool has_speed = i->nic != nullptr && i->nic->link_attr != nullptr;
     const double bits = has_speed ? static_cast<double>(i->nic->link_attr->speed) : 0;
     FabricInterface found{i->fabric_attr->prov_name, i->domain_attr->name, numeric_address(*i),
-                          bits / 8e9};
+                          bits / 8e9, reaching.contains(i->domain_attr->name)};
     if (std::find(out.begin(), out.end(), found) == out.end()) out.push_back(std::move(found));
   }
   return out;

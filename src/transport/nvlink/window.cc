@@ -171,6 +171,7 @@ class Opening {
     if (offer.pid == getpid()) {  // ranks that are threads of one process
       if (offer.device != request_.device)
         BRAID_RETURN_IF_ERROR(cuda_.enable_peer_access(offer.device));
+      ++parts_.num_in_process;
       return offer.address;
     }
     BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr base, cuda_.open_ipc(offer.handle));

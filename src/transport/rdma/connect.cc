@@ -4,36 +4,12 @@
 #include <algorithm>
 #include <optional>
 
+#include "transport/rdma/agree.h"
 #include "transport/rdma/lane.h"
 
 namespace braid::transport {
 namespace rdma {
 namespace {
-
-// Before "OK" blobs comes '+', before a refusal '-', the code as one letter, and the message.
-std::string encode(const Status& status, std::string_view payload) {
-  if (status.ok()) return "+" + std::string(payload);
-  return fmt::format("-{}{}", static_cast<char>('a' + static_cast<int>(status.code())),
-                     status.message());
-}
-
-// The blobs' payloads, or the Status of the first rank that refused: the same on all ranks.
-Result<std::vector<std::string>> agree(group::Group& group, const std::string& topic,
-                                       const Status& mine, std::string_view payload,
-                                       Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(std::vector<std::string> blobs,
-                         group.exchange(topic, encode(mine, payload), deadline));
-  for (size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].starts_with('+')) continue;
-    const int code = blobs[r].size() > 1 ? blobs[r][1] - 'a' : 0;
-    const bool is_known = code > 0 && code <= static_cast<int>(Code::kInternal);
-    return Status(is_known ? static_cast<Code>(code) : Code::kInternal,
-                  fmt::format("rank {}: {}", r,
-                              blobs[r].size() > 2 ? blobs[r].substr(2) : "no reason given"));
-  }
-  for (std::string& blob : blobs) blob.erase(0, 1);
-  return blobs;
-}
 
 struct Card {  // what precedes the doors and the endpoint's name in a rank's blob
   uint32_t slot_bytes = 0;

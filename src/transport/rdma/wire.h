@@ -50,12 +50,16 @@ constexpr Immediate unpack(uint32_t bits) {
           bits & ((1u << kSequenceBits) - 1)};
 }
 
-/// The full sequence whose low bits are `low` and that is nearest to `near`. Before the first one
-/// it wraps to a huge number, which every window check refuses.
-constexpr uint64_t nearest(uint64_t near, uint64_t low) {
-  constexpr uint64_t kSpan = uint64_t{1} << kSequenceBits;
+/// The full number whose low `kBits` bits are `low` and that is nearest to `near`. Before the first
+/// one it wraps to a huge number, which every window check refuses.
+template <int kBits>
+constexpr uint64_t nearest_number(uint64_t near, uint64_t low) {
+  constexpr uint64_t kSpan = uint64_t{1} << kBits;
   const uint64_t forward = (low - near) & (kSpan - 1);
   return forward < kSpan / 2 ? near + forward : near + forward - kSpan;
+}
+constexpr uint64_t nearest(uint64_t near, uint64_t low) {
+  return nearest_number<kSequenceBits>(near, low);
 }
 
 /// FNV-1a over 8-byte words, then the tail: quick enough for headers, and for payloads in debug

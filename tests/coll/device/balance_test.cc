@@ -353,7 +353,7 @@ TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
         BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), floats, Dtype::kFloat32,
                                          RedOp::kSum, device.side(comm::Device::kPushes)));
-        return broadcast(device, send.get(), floats, Dtype::kFloat32, 0,
+        return broadcast(device, send.get(), send.get(), floats, Dtype::kFloat32, 0,
                          device.side(comm::Device::kPushes));
       });
       ASSERT_TRUE(status.ok()) << status.to_string();

@@ -32,11 +32,13 @@ struct Case {
   double host_share = 0;
   uint64_t offset_bytes = 0;  // of every buffer from an aligned address
   int odd_rank = -1;          // only this rank's are off by that; -1: all
+  int rdma_percent = 0;       // through sockets on loopback, where libfabric is there
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
   *os << c.size << " ranks, " << c.count << " " << dtype_name(c.dtype) << " " << redop_name(c.redop)
-      << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank;
+      << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank
+      << ", rdma " << c.rdma_percent << " %";
 }
 
 /// Bytes without a period; every rank and call reads them from a place of its own.
@@ -85,7 +87,7 @@ class Caller {
     all_to_all(in_place);
     all_reduce(in_place);
     reduce_scatter(in_place);
-    for (int root = 0; root < c_.size && !in_place; ++root) broadcast(root);
+    for (int root = 0; root < c_.size; ++root) broadcast(root, in_place);
   }
 
   void register_recv() {
@@ -181,12 +183,14 @@ class Caller {
         });
     expect(place, sums_.data() + at(me()), block_);
   }
-  void broadcast(int root) {
+  void broadcast(int root, bool in_place) {
     const uint64_t call = num_calls_;
-    run("broadcast", true, 0, pattern(me(), call), all_,
-        [&](comm::Device& device, sys::DevicePtr buf, sys::Stream stream) {
-          return device::broadcast(device, buf, c_.count * static_cast<uint64_t>(c_.size), c_.dtype,
-                                   root, stream);
+    run("broadcast", in_place, 0, pattern(me(), call), all_,
+        [&](comm::Device& device, sys::DevicePtr send, sys::Stream stream) {
+          const bool reads = in_place || me() == root;  // nobody else's input is looked at
+          return device::broadcast(device, reads ? send : 0, recv_.get(),
+                                   c_.count * static_cast<uint64_t>(c_.size), c_.dtype, root,
+                                   stream);
         });
     expect(0, pattern(root, call), all_);
   }
@@ -211,7 +215,12 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
-  const test::Options options = {{"BRAID_GPU_SAMPLE", "1"}, {"BRAID_BALANCE_WINDOW", "1"}};
+  if (c.rdma_percent > 0 && !sys::real_fabric().ok())
+    GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
+  const test::Options options = {{"BRAID_GPU_SAMPLE", "1"},
+                                 {"BRAID_BALANCE_WINDOW", "1"},
+                                 {"BRAID_GPU_RDMA", c.rdma_percent > 0 ? "on" : "off"},
+                                 {"BRAID_GPU_RDMA_SHARE", std::to_string(c.rdma_percent)}};
   test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
     EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
@@ -294,7 +303,7 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     for (const int root : {-1, 2}) {
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
-        return broadcast(d, 0, 0, Dtype::kFloat32, root, {});
+        return broadcast(d, 0, 0, 0, Dtype::kFloat32, root, {});
       });
       EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     }
@@ -376,6 +385,11 @@ INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
                                          Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
                                          Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1,
                                               8}));
+INSTANTIATE_TEST_SUITE_P(
+    OverTheNic, DeviceCollectives,
+    testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.1, 0, -1, 25},
+                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 0, 3, 1, 100},
+                    Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3, 8, -1, 40}));
 
 }  // namespace
 }  // namespace braid::coll::device

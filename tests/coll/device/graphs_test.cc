@@ -15,6 +15,7 @@
 #include "coll/reduce/reduce_names.h"
 #include "support/gpu_ranks.h"
 #include "support/graph_cuda.h"
+#include "sys/fabric/fake.h"
 
 namespace braid::coll::device {
 namespace {
@@ -57,7 +58,7 @@ class GraphRank {
         reduce_scatter(device_, send_.get(), part_.get(), count_, dtype, RedOp::kSum, stream));
     BRAID_RETURN_IF_ERROR(
         all_to_all(device_, send_.get(), exchanged_.get(), count_, dtype, stream));
-    return broadcast(device_, told_.get(), all(), dtype, 0, stream);
+    return broadcast(device_, told_.get(), told_.get(), all(), dtype, 0, stream);
   }
   void check(const char* what) {
     SCOPED_TRACE(std::string(what) + " in round " + std::to_string(round_));
@@ -99,12 +100,15 @@ sys::OwnedStream stream_of(GraphCuda& cuda) {
   return sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)).value();
 }
 
-// Messages of several rounds through scratch, a part of them over the host link.
+const test::Options kWithNic = {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", "15"}};
+
+// Messages of several rounds through scratch, parts of them over the host link and a NIC.
 TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   GraphCuda cuda(kRanks);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
-  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+  sys::FakeFabric nics({.max_writes_per_poll = 16});
+  const auto body = [&](test::GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, 0.2);
     GraphRank graphed(rank.device, cuda, 18_MiB), eager(rank.device, cuda, 15_MiB);
     const sys::OwnedStream one = stream_of(cuda), other = stream_of(cuda);
@@ -132,8 +136,10 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
       for (int i = 0; i < num_eager; ++i) call_now(i);
     }
     EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    EXPECT_GT(rank.device.rdma().traffic().sent_slots, 100U);
     rank.all.arrive_and_wait();
-  });
+  };
+  test::run_gpus(kRanks, cuda, kWithNic, body, &nics);
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
@@ -155,8 +161,10 @@ TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   define_one_kernel_calls(cuda);
-  const test::Options options = {
+  test::Options options = {
       {"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_GPU_LINES", "1MiB"}, {"BRAID_GPU_DIRECT", "8MiB"}};
+  options.insert(kWithNic.begin(), kWithNic.end());
+  sys::FakeFabric nics;
   test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = test::make_config(test::gpu_options(options));
     const Config& config = comm.state().config;
@@ -164,7 +172,8 @@ TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
     auto device =
         comm::Device::create(comm.state(), cuda, comm.rank(),
                              {packet_area_for(config, kRanks), line_area_for(config, kRanks),
-                              direct_bytes, kDirectFlagBytes});
+                              direct_bytes, kDirectFlagBytes},
+                             &nics);
     ASSERT_TRUE(device.ok()) << device.status().to_string();
     comm.state().device = std::move(device).value();
     {

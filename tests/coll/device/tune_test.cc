@@ -24,9 +24,10 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   std::mutex mutex;
   std::vector<std::vector<double>> chosen;
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
-    const Status status =
+    const Result<bool> measured =
         tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 256_KiB);
-    EXPECT_TRUE(status.ok()) << status.to_string();
+    ASSERT_TRUE(measured.ok()) << measured.status().to_string();
+    EXPECT_TRUE(measured.value());
     std::vector<double> shares;
     for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op).long_share);
     const std::lock_guard lock(mutex);

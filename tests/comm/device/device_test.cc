@@ -422,6 +422,8 @@ TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_SLOT", "8GiB"},
                                            {"BRAID_GPU_SLOTS", "0"},
                                            {"BRAID_GPU_SLOTS", "99999"},
+                                           {"BRAID_GPU_RDMA", "maybe"},
+                                           {"BRAID_GPU_RDMA_SHARE", "101"},
                                            {"BRAID_LINK_CAP", "147"},
                                            {"BRAID_LINK_CAP", "pcie:20"},
                                            {"BRAID_LINK_CAP", "nvlink:0"},
@@ -437,6 +439,9 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_LANES", "3"},
                                            {"BRAID_GPU_SLOT", "32KiB"},
                                            {"BRAID_GPU_SLOTS", "3"},
+                                           {"BRAID_GPU_RDMA", "auto"},
+                                           {"BRAID_GPU_RDMA_SHARE", "7"},
+                                           {"BRAID_RDMA_PROVIDER", "shm"},
                                            {"BRAID_LINK_CAP", "nvlink:147"}})
     for (const Status& verdict : make_with({{}, {{name, value}}}))
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();

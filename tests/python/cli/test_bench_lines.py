@@ -31,8 +31,8 @@ def braid(monkeypatch, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("bench --ops scatter", "bench: --ops: 'scatter' is no ops; braid has all_gather"),
-        ("bench --ops all_gather,", "bench: --ops: '' is no ops"),
+        ("bench --ops scatter", "bench: --ops: 'scatter' is no operation; braid has all_gather"),
+        ("bench --ops all_gather,", "bench: --ops: '' is no operation"),
         ("bench --sizes 4X", "bench: --sizes: '4X' is no size"),
         ("bench --sizes 8:4:x2", "bench: --sizes: '8:4:x2' is no range"),
         ("bench --sizes 1K -b 1K", "bench: --sizes and -b, -e say the same"),
@@ -45,8 +45,11 @@ def braid(monkeypatch, capsys, tmp_path):
         ("bench --iters 0", "bench: --iters: asked for 0, at least 1 is needed"),
         ("bench --warmup 0", "bench: --warmup: asked for 0"),
         ("bench --check -3", "bench: --check: asked for -3"),
-        ("bench --dtype float7", "bench: --dtype: 'float7' is no dtype; braid has int8"),
-        ("bench --op xor", "bench: --op: 'xor' is no op; braid has sum, prod, min, max, avg"),
+        ("bench --dtype float7", "bench: --dtype: 'float7' is no type; braid has int8"),
+        (
+            "bench --op xor",
+            "bench: --op: 'xor' is no reduction; braid has sum, prod, min, max, avg",
+        ),
         ("bench --against mpi", "bench: --against: 'mpi' is no baseline; braid has"),
         ("bench --device tpu", "bench: --device: 'tpu' is no device"),
         ("bench --device gpu", "bench: GPUs were asked for, but there is none"),
@@ -58,7 +61,7 @@ def braid(monkeypatch, capsys, tmp_path):
         ("demo -n 100", "--ranks: asked for 100"),
         ("demo --size big", "--sizes: 'big' is no size"),
         ("explain all_gather 4X", "--sizes: '4X' is no size"),
-        ("explain gather 4K", "--ops: 'gather' is no ops"),
+        ("explain gather 4K", "--ops: 'gather' is no operation"),
     ],
 )
 def test_refused_in_one_line(braid, line, said):

@@ -11,7 +11,10 @@ RECORDS = Path(__file__).parents[3] / "records"
 H200 = [RECORDS / "gpu_large_2.json", RECORDS / "gpu_small_2.json"]
 
 
-def curves(who="nccl", ops=("all_reduce", "all_gather")):
+FIGURE = ("all_reduce", "all_gather")
+
+
+def curves(who="nccl", ops=FIGURE):
     found = [c for path in H200 for c in records.curves(records.load(path), who, path.name)]
     return [curve for curve in found if curve.op in ops]
 
@@ -24,8 +27,8 @@ def test_every_second_size_is_predicted_from_the_rest():
 
 
 def test_both_halves_in_turn():
-    """One size is off by more than 15 %: NCCL jumps by half between 1 and 2 MiB, and what remains
-    around 2 MiB does not show it."""
+    """One size is off by a little more than 15 %: NCCL jumps by 63 % between 1 and 2 MiB, and what
+    remains around 2 MiB does not show it."""
     answer = trial.left_out(curves(), 0, "nccl")
     assert len(answer.rows) >= 22
     assert answer.value("median_error") <= 0.03
@@ -33,16 +36,19 @@ def test_both_halves_in_turn():
     assert [(row.name, row.cells["bytes"].value) for row in off] == [
         ("all_reduce, 2 ranks", 1 << 21)
     ]
-    assert answer.value("worst_error") <= 0.19
+    assert answer.value("worst_error") <= 0.16
 
 
-def test_a_denser_record_than_any_other_predicts_itself():
-    """flexlink_2.json: sizes twice apart, so that halves are four times apart."""
+@pytest.mark.parametrize("first", [1, 2, 0])
+def test_the_figure_holds_for_each_half_of_the_densest_record(first):
+    """flexlink_2.json, as `braid plan validate` reads it: median 5 %, worst 15 %. Up to 4 MiB its
+    sizes are twice apart, so that what remains of them is four times apart."""
     path = RECORDS / "flexlink_2.json"
-    record = [c for c in records.curves(records.load(path), "nccl", path.name) if len(c.points) > 9]
-    answer = trial.left_out([c for c in record if c.op in ("all_reduce", "all_gather")], 0, "nccl")
-    assert len(answer.rows) == 22
-    assert answer.value("median_error") <= 0.016
+    record = records.curves(records.load(path), "nccl", path.name)
+    answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")
+    assert len(answer.rows) == {1: 14, 2: 12, 0: 26}[first]
+    assert answer.value("median_error") <= 0.02
+    assert answer.value("worst_error") <= 0.15
 
 
 def test_published_figures_agree():

@@ -87,6 +87,15 @@ def test_spread_of_iterations_and_time_of_day():
     assert [run["p99_us"] for result in found["results"] for run in result["runs"]] == [88.5] * 6
 
 
+@pytest.mark.parametrize("times", [False, True])
+def test_a_column_of_operations_may_be_empty(times):
+    """As hypercube prints it."""
+    text = of_2026("alltoall", SIZES, times=times)
+    blank = text.replace("  none  ", "        ")
+    assert blank != text
+    assert runs(document(blank)) == runs(document(text))
+
+
 def test_output_tagged_by_mpirun():
     tagged = "\n".join(f"[1,0]<stdout>: {x}" for x in of_2026("all_reduce", SIZES).splitlines())
     assert runs(document(tagged)) == [("all_reduce", n, us_of(n)) for n in SIZES]

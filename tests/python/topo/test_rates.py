@@ -165,6 +165,20 @@ def test_measured_by_nccl_in_the_newer_form(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "gbps"), [({}, 374.9), ({"BRAID_LINK_CAP": "nvlink:147"}, 280)]
+)
+def test_measured_by_whoever_uses_nvlink_alone(tmp_path, options, gbps):
+    """braid held to NVLink counts, braid over all links does not, nor NVLink held to a rate."""
+    document = json.loads((REPOSITORY / "records/flexlink_2.json").read_text())
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({**document, "options": options}))
+    (one,) = load(path).rates
+    assert one.gbps == pytest.approx(gbps, abs=0.5)
+    library = "NCCL" if options else "braid over NVLink"
+    assert one.how.startswith(f"{library} all_gather ")
+
+
+@pytest.mark.parametrize(
     ("kind", "cases", "rates"),
     [
         ("p2p", [("one way", 390.0), ("one way", 396.0), ("both ways", 780.0)],

@@ -130,6 +130,14 @@ TEST_P(RealFabric, InterfacesAreListedOnce) {
         << i.provider << i.name << i.address;
 }
 
+// Provider shm copies by itself, from devices too, and has always said so; others differ by build.
+TEST_P(RealFabric, InterfacesSayWhetherTheyReachDevices) {
+  const auto found = library_->interfaces(GetParam());
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  for (const FabricInterface& i : found.value())
+    EXPECT_TRUE(i.reaches_gpus || std::string_view(GetParam()) != "shm") << i.name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Providers, RealFabric, testing::Values("tcp", "shm"));
 
 TEST(FabricKeys, AreRandomNonZeroAnd63Bits) {

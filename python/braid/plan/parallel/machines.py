@@ -27,7 +27,9 @@ class Machines:
         a_count("--nodes", self.nodes)
         most = self.hardware.gpus_per_node
         if self.gpus > most:
-            raise PlanError(f"--gpus {self.gpus}: {self.hardware.name} has {most} per node")
+            raise PlanError(
+                f"--gpus {self.gpus}: {self.hardware.name} has {most} per node; --nodes has more"
+            )
 
     @property
     def ranks(self) -> int:
@@ -75,7 +77,7 @@ class Work:
         above_zero("parameters", self.parameters)
         a_part("--mfu", self.mfu)
         for option, value in (
-            ("--compute-ms", self.compute_s),
+            ("--compute-ms", self.compute_s * 1e3),
             ("--seq", self.sequence),
             ("--batch", self.batch),
         ):

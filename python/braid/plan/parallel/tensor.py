@@ -118,6 +118,10 @@ def report(question: Question, paths: list[Path], steps: list[MeasuredStep]) -> 
         answer.notes.append(
             "with expert parallelism the MLP's all-reduce becomes dispatch and combine: see ep"
         )
+    if model.heads % question.ranks:
+        answer.warnings.append(
+            f"{model.heads} heads do not divide over {question.ranks} GPUs: engines refuse this"
+        )
     answer.notes.append("some engines add one all-reduce for the embedding, and gather the logits")
     return answer
 

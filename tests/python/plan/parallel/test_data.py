@@ -84,7 +84,7 @@ def test_fsdp_layer_and_step():
         ({}, Work(float("inf")), "parameters: asked for inf"),
         ({}, Work(2e9, -1, 16), "--seq: asked for -1"),
         ({}, Work(2e9, 2048, 16, mfu=2), "--mfu: asked for 2"),
-        ({}, Work(2e9, compute_s=-1), "--compute-ms: asked for -1"),
+        ({}, Work(2e9, compute_s=-1), "--compute-ms: asked for -1000,"),
     ],
 )
 def test_refused(where, work, message):

@@ -82,3 +82,10 @@ def test_refused(changes, message):
     asked = question(**changes)
     with pytest.raises(PlanError, match=message):
         tensor.report(asked, [asked.hardware.path("nvlink")], [])
+
+
+@pytest.mark.parametrize(("ranks", "warned"), [(3, True), (4, False)])
+def test_heads_that_do_not_divide_are_a_warning(ranks, warned):
+    asked = question(ranks=ranks)
+    found = tensor.report(asked, [asked.hardware.path("nvlink")], [])
+    assert any("64 heads do not divide over 3" in line for line in found.warnings) is warned

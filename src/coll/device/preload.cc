@@ -1,0 +1,29 @@
+#include "coll/device/preload.h"
+
+#include "coll/device/direct.h"
+#include "coll/device/lines.h"
+#include "coll/device/sums.h"
+
+namespace braid::coll::device {
+
+Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
+  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllToAll, PacketOp::kBroadcast})
+    BRAID_RETURN_IF_ERROR(load({op, 0, 0, 0}));
+  // An all-reduce and a reduce-scatter have one kernel.
+  for (const Dtype dtype : kAllDtypes)
+    for (const RedOp redop : kAllRedOps)
+      BRAID_RETURN_IF_ERROR(load({PacketOp::kAllReduce, 0, 0, 0, dtype, redop}));
+  return {};
+}
+
+Status preload_kernels(comm::Device& device) {
+  return for_each_kind([&](const PacketCall& kind) -> Status {
+    BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
+    BRAID_RETURN_IF_ERROR(line_kernel(device, kind).status());
+    BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
+    if (kind.op != PacketOp::kAllReduce) return {};
+    return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
+  });
+}
+
+}  // namespace braid::coll::device

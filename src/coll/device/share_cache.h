@@ -1,0 +1,35 @@
+// Host shares in the tuning cache (coll/tune/cache.h): GPUs are measured once, not at every comm.
+//
+//   key      what the shares depend on: every rank's GPU, the options that say how calls go, and
+//            the revision of the device code
+//   rank 0   alone reads and writes the file; all ranks install the text that it sends, so theirs
+//            are equal whatever their own caches hold
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/device/device.h"
+#include "comm/state.h"
+#include "plan/plan.h"
+
+namespace braid::coll::device {
+
+using HostShares = std::array<comm::HostShare, plan::kNumOps>;  // by operation
+
+/// 16 hex digits.
+std::string shares_key(const std::vector<std::string>& gpus, const Config& config);
+
+std::string shares_to_json(const std::string& key, const HostShares& shares);
+/// invalid_argument, which says what was expected, for a text that is damaged or of another key.
+Result<HostShares> parse_shares(std::string_view text, const std::string& key);
+
+/// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds
+/// with `block_bytes`, which are then kept. A cache that cannot be read or written is a warning.
+Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
+                          uint64_t block_bytes);
+
+}  // namespace braid::coll::device

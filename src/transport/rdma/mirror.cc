@@ -1,0 +1,219 @@
+// Mirrors: opening, closing, and what is posted. mirror_events.cc has the reading half.
+#include "transport/rdma/mirror.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace braid::transport::rdma {
+
+namespace {
+
+constexpr uint64_t kNewsWordBytes = 64;
+// How long greeting and closing wait for what was said to leave.
+constexpr int64_t kMirrorLingerNs = 100'000'000;
+// Ops whose completion never came are not reused, so their number must have a bound.
+constexpr size_t kMostMirrorOps = 1 << 16;
+
+uint64_t load_counter(uint64_t& counter) {
+  return std::atomic_ref(counter).load(std::memory_order_acquire);
+}
+
+}  // namespace
+
+Mirrors::Mirrors(MirrorOptions options, int self, int size)
+    : options_(std::move(options)),
+      self_(self),
+      size_(size),
+      segment_bytes_(pcie::segment_bytes(size, options_.slot_bytes, options_.num_slots)),
+      pages_(static_cast<size_t>(size)),
+      peers_(static_cast<size_t>(size)) {
+  for (Peer& peer : peers_)
+    for (auto& by_lane : peer.received)
+      for (Received& ring : by_lane) ring.here.resize(options_.num_slots);
+}
+
+Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
+                                               const MirrorOptions& options, int self, int size) {
+  if (size > nvlink::kMostRanks)
+    return unsupported("mirrors: {} ranks, {} is the limit", size, nvlink::kMostRanks);
+  if (options.num_lanes < 1 || options.num_lanes > pcie::kMostLanes || options.num_slots < 1 ||
+      options.slot_bytes < 1)
+    return invalid_argument("mirrors: {} slots of {} bytes on {} lanes", options.num_slots,
+                            options.slot_bytes, options.num_lanes);
+  std::unique_ptr<Mirrors> mirrors(new Mirrors(options, self, size));
+  sys::EndpointRequest request;
+  request.provider = options.provider;
+  request.address = options.address;
+  request.max_write_bytes = options.slot_bytes;
+  request.num_peers = static_cast<uint32_t>(size);
+  // Every slot of every ring to every peer and from it, and as many frees.
+  const uint64_t most = uint64_t{4} * 2 * static_cast<uint64_t>(size * options.num_lanes) *
+                        (uint64_t{options.num_slots} + 1);
+  request.queue_depth = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1024, 1 << 15));
+  BRAID_ASSIGN_OR_RETURN(mirrors->endpoint_, library.open(request));
+  BRAID_RETURN_IF_ERROR(mirrors->allocate());
+  return mirrors;
+}
+
+Status Mirrors::allocate() {
+  for (int r = 0; r < size_; ++r) {
+    BRAID_ASSIGN_OR_RETURN(pages_[static_cast<size_t>(r)],
+                           Pages::map(segment_bytes_ + kNewsWordBytes));
+    const sys::Access access = r == self_ ? sys::Access::kLocalSource : sys::Access::kRemoteTarget;
+    BRAID_ASSIGN_OR_RETURN(
+        const sys::FabricRegion* const region,
+        endpoint_->register_memory(segment(r) + slots_at(), slots_bytes() + kNewsWordBytes, access,
+                                   sys::random_key()));
+    (r == self_ ? source_region_ : at_peer(r).region) = region;
+  }
+  return {};
+}
+
+RemoteRing Mirrors::door_for(int peer) const {
+  const sys::FabricRegion& region = *at_peer(peer).region;
+  return {region.remote_address(), region.key()};
+}
+
+Status Mirrors::meet(int peer, const std::string& endpoint_name, const RemoteRing& door) {
+  BRAID_ASSIGN_OR_RETURN(at_peer(peer).fabric_peer, endpoint_->add_peer(endpoint_name));
+  at_peer(peer).endpoint_name = endpoint_name;
+  at_peer(peer).door = door;
+  return {};
+}
+
+std::string Mirrors::silent_peers() const {
+  std::string out;
+  for (int r = 0; r < size_; ++r) {
+    if (r == self_) continue;
+    if (!at_peer(r).was_heard) out += fmt::format(" rank {} was not heard;", r);
+    if (at_peer(r).is_greeting_due) out += fmt::format(" rank {} cannot be reached;", r);
+  }
+  return out;
+}
+
+// The first write to a peer is "busy" until that peer polls too, so all ranks are here at once; and
+// nobody goes before what it said has left.
+Status Mirrors::greet(Deadline deadline) {
+  for (std::string silent = silent_peers(); !silent.empty(); silent = silent_peers()) {
+    BRAID_RETURN_IF_ERROR(status());
+    if (deadline.passed()) return timeout("mirrors on {}:{}", endpoint_->description(), silent);
+    if (!progress()) sched_yield();
+  }
+  linger();
+  return status();
+}
+
+pcie::RingCounters& Mirrors::counters(int owner, int key, int lane) const {
+  return reinterpret_cast<pcie::RingHead*>(segment(owner))->counters[key][lane];
+}
+
+uint64_t Mirrors::slot_offset(int key, int lane, uint64_t number) const {
+  const uint64_t ring = static_cast<uint64_t>(key) * pcie::kMostLanes + static_cast<uint64_t>(lane);
+  return (ring * options_.num_slots + number % options_.num_slots) * options_.slot_bytes;
+}
+
+Mirrors::Op* Mirrors::take_op() {
+  if (free_ops_.empty()) return ops_.size() < kMostMirrorOps ? &ops_.emplace_back() : nullptr;
+  Op* op = free_ops_.back();
+  free_ops_.pop_back();
+  return op;
+}
+
+bool Mirrors::post(int rank, sys::FabricWrite write, const SlotNews& news) {
+  Op* op = take_op();
+  if (op == nullptr) return false;
+  op->peer = rank;
+  write.peer = at_peer(rank).fabric_peer;
+  write.source_region = source_region_;
+  write.remote_key = at_peer(rank).door.key;
+  write.immediate = pack_news(news);
+  write.wants_delivery = news.told == Told::kFull;  // a free that is lost is in the next one
+  const Result<bool> posted = endpoint_->write(write, op);
+  if (posted.ok() && posted.value()) {
+    ++num_flying_;
+    return true;
+  }
+  free_ops_.push_back(op);
+  if (!posted.ok()) fail(rank, posted.status().message());
+  return false;
+}
+
+bool Mirrors::post_slots(int rank, bool everyone, int lane) {
+  const int key = key_of(everyone, rank);
+  Sent& sent = at_peer(rank).sent[everyone ? 1 : 0][lane];
+  const uint64_t full = load_counter(counters(self_, key, lane).full.value);  // of our GPU
+  bool changed = false;
+  for (; sent.posted < full; ++sent.posted, ++num_sent_) {
+    const uint64_t offset = slot_offset(key, lane, sent.posted);
+    sys::FabricWrite write;
+    write.source = segment(self_) + slots_at() + offset;
+    write.bytes = options_.slot_bytes;
+    write.remote_address = at_peer(rank).door.address + offset;
+    if (!post(rank, write, {Told::kFull, self_, everyone, lane, sent.posted})) break;
+    changed = true;
+  }
+  return changed;
+}
+
+// The greeting is a free of nothing.
+bool Mirrors::post_free(int rank, bool everyone, int lane) {
+  Peer& peer = at_peer(rank);
+  Received& ring = peer.received[everyone ? 1 : 0][lane];
+  const int key = key_of(everyone, self_);
+  const uint64_t freed = load_counter(counters(rank, key, lane).free[self_].value);  // of our GPU
+  const bool is_greeting = peer.is_greeting_due && everyone && lane == 0;
+  if (freed == ring.told && !is_greeting) return false;
+  sys::FabricWrite write;
+  write.source = segment(self_) + segment_bytes_;
+  write.bytes = sizeof(uint64_t);
+  write.remote_address = peer.door.address + slots_bytes();
+  if (!post(rank, write, {Told::kFree, self_, everyone, lane, freed})) return false;
+  ring.told = freed;
+  peer.is_greeting_due = peer.is_greeting_due && !is_greeting;
+  return true;
+}
+
+bool Mirrors::post_due(int rank) {
+  bool changed = false;
+  for (int lane = 0; lane < options_.num_lanes; ++lane)
+    for (const bool everyone : {true, false}) {
+      changed |= post_free(rank, everyone, lane);
+      changed |= post_slots(rank, everyone, lane);
+    }
+  return changed;
+}
+
+bool Mirrors::progress() {
+  if (has_failed_) return false;
+  bool changed = drain();
+  for (int step = 1; step < size_ && !has_failed_; ++step)
+    changed |= post_due((self_ + step) % size_);
+  return changed;
+}
+
+bool Mirrors::has_sent_all() const {
+  for (int r = 0; r < size_; ++r)
+    for (int lane = 0; r != self_ && lane < options_.num_lanes; ++lane)
+      for (const bool everyone : {true, false})
+        if (at_peer(r).sent[everyone ? 1 : 0][lane].posted <
+            load_counter(counters(self_, key_of(everyone, r), lane).full.value))
+          return false;
+  return true;
+}
+
+void Mirrors::linger() {
+  const Deadline deadline = Deadline::after_ns(kMirrorLingerNs);
+  while (!has_failed_ && !deadline.passed() && (num_flying_ > 0 || !has_sent_all()))
+    if (!progress()) sched_yield();
+}
+
+Mirrors::~Mirrors() {
+  if (endpoint_ == nullptr) return;
+  linger();
+  endpoint_.reset();
+  if (options_.provider != "shm") return;
+  for (const Peer& peer : peers_) sys::remove_dead_shm_file(peer.endpoint_name);
+}
+
+}  // namespace braid::transport::rdma

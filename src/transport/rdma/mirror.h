@@ -1,0 +1,179 @@
+// Mirrors: host rings (pcie/host_ring.h) between GPUs that share no host memory but have NICs. The
+// kernels are the same: every rank's segment is there, its own for real, each peer's as a mirror, a
+// copy in this rank's own pinned memory. What moves slots and counters between the two is this
+// object, driven by one thread of the host. It is the pinned bounce: no NIC sees GPU memory.
+//
+//   sender's GPU   sender's host        reader's host        reader's GPU
+//   slot, full = s + 1
+//                  sees full, writes
+//                  the slot        -->  into the mirror's slot,
+//                                       immediate {full, s}:
+//                                       full = s + 1 in the mirror
+//                                                            copies it out, free = s + 1
+//                  free[reader]    <--  immediate {free, s + 1}
+//                  = s + 1
+//   may write slot s + num_slots
+//
+// Who writes what. In a rank's own segment: its GPU the slots and `full`, its host `free` of every
+// reader. In a mirror: the peer's NIC the slots, our host `full`, our GPU our own `free`. Nothing
+// else is a target of a NIC: the counters lie outside the registered part.
+//
+// Assumed of the fabric, as in lane.h: a write that lands is whole when its immediate is seen, and
+// lands once. Order is not assumed: a slot that comes early is marked and shown (`full`) when all
+// before it are here; frees are cumulative, and one that comes late is less than what is known.
+//
+// Why it cannot tear: slot s + num_slots is written by the sender's GPU, and then by its host into
+// mirrors, only after every reader freed slot s, which it can only after its one write has landed.
+// Nothing is ever written a second time, so nothing can land late over something newer.
+//
+// Failure. Kernels count slots, so what one lost cannot go another way: the first write that fails,
+// or a number that cannot be, ends it. status() says so, progress() moves nothing any more, and who
+// waits in a kernel is ended by the owner. A write that vanished with success is found by the
+// deadline of the kernel that waits for it. Why it cannot hang: nothing here waits, but for greet()
+// with its deadline, and the end, which lingers for a tenth of a second.
+//
+// Threads: one at a time; status() and traffic() by any.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "group/group.h"
+#include "sys/fabric/api.h"
+#include "transport/pcie/host_ring.h"
+#include "transport/rdma/mirror_wire.h"
+#include "transport/rdma/outbox.h"
+#include "transport/rdma/pages.h"
+
+namespace braid::transport::rdma {
+
+struct MirrorOptions {
+  std::string provider;  // of libfabric
+  std::string address;   // local, whose interface is used
+  uint32_t slot_bytes = 0;
+  uint32_t num_slots = 0;
+  int num_lanes = 1;                // of a flow: that are looked at
+  int64_t greeting_ns = INT64_MAX;  // patience with peers that this NIC does not reach
+};
+
+class Mirrors {
+ public:
+  static Result<std::unique_ptr<Mirrors>> open(sys::FabricLibrary& library,
+                                               const MirrorOptions& options, int self, int size);
+  ~Mirrors();
+  Mirrors(const Mirrors&) = delete;
+  Mirrors& operator=(const Mirrors&) = delete;
+
+  // Connecting: tell everyone endpoint_name() and door_for(them), then meet() everyone.
+  const std::string& endpoint_name() const { return endpoint_->name(); }
+  RemoteRing door_for(int peer) const;
+  Status meet(int peer, const std::string& endpoint_name, const RemoteRing& door);
+  /// Progresses until every peer was heard; timeout names who was silent.
+  Status greet(Deadline deadline);
+
+  /// The segment of `rank` as this process has it, of segment_bytes() bytes, zeros at first: what
+  /// the kernels are given. Page-aligned.
+  std::byte* segment(int rank) const { return pages_[static_cast<size_t>(rank)].data(); }
+  uint64_t segment_bytes() const { return segment_bytes_; }
+  const MirrorOptions& options() const { return options_; }
+
+  /// Moves what can move now. True when anything did.
+  bool progress();
+  /// Whether what our GPU has written was handed to the NIC.
+  bool has_sent_all() const;
+  /// ok, or what ended it.
+  Status status() const;
+
+  struct Traffic {
+    uint64_t sent_slots = 0, received_slots = 0;
+  };
+  Traffic traffic() const { return {num_sent_, num_received_}; }
+
+ private:
+  /// One of our rings towards one reader.
+  struct Sent {
+    uint64_t posted = 0;  // slots
+    uint64_t freed = 0;   // by this reader
+  };
+  /// One of a peer's rings that we read.
+  struct Received {
+    uint64_t full = 0;       // all before it are here
+    uint64_t told = 0;       // of our frees
+    std::vector<bool> here;  // [number % num_slots], from `full` on
+  };
+  struct Peer {
+    const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
+    uint64_t fabric_peer = 0;
+    std::string endpoint_name;
+    RemoteRing door;                         // its mirror of ours
+    Sent sent[2][pcie::kMostLanes];          // [everyone][lane]
+    Received received[2][pcie::kMostLanes];  // the same
+    bool is_greeting_due = true;
+    bool was_heard = false;
+  };
+  struct Op : sys::FabricOp {
+    int peer = 0;
+  };
+
+  Mirrors(MirrorOptions options, int self, int size);
+  Status allocate();
+  uint64_t slots_at() const { return sizeof(pcie::RingHead); }
+  uint64_t slots_bytes() const { return segment_bytes_ - slots_at(); }
+  int key_of(bool everyone, int reader) const { return everyone ? size_ : reader; }
+  pcie::RingCounters& counters(int owner, int key, int lane) const;
+  /// Of a slot, from the first slot of a segment.
+  uint64_t slot_offset(int key, int lane, uint64_t number) const;
+  Peer& at_peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  const Peer& at_peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+
+  // Posting: each answers whether anything was posted.
+  bool post(int rank, sys::FabricWrite write, const SlotNews& news);
+  bool post_slots(int rank, bool everyone, int lane);
+  bool post_free(int rank, bool everyone, int lane);
+  bool post_due(int rank);
+
+  bool drain();
+  void on_event(const sys::FabricEvent& event);
+  void on_news(const SlotNews& news);
+  void on_full(const SlotNews& news);
+  void on_free(const SlotNews& news);
+  void fail(int rank, std::string_view why);
+  Op* take_op();
+  void linger();
+  std::string silent_peers() const;
+
+  const MirrorOptions options_;
+  const int self_;
+  const int size_;
+  const uint64_t segment_bytes_;
+  // Memory outlives the endpoint, which may write until it is closed. Behind each segment lies a
+  // word for news without a slot: ours is their source, a mirror's is where the peer's lands.
+  std::vector<Pages> pages_;  // [rank]
+  std::vector<Peer> peers_;
+  std::deque<Op> ops_;
+  std::vector<Op*> free_ops_;
+  uint64_t num_flying_ = 0;
+  std::unique_ptr<sys::FabricEndpoint> endpoint_;
+  const sys::FabricRegion* source_region_ = nullptr;
+  std::array<sys::FabricEvent, 32> events_;
+  std::atomic<uint64_t> num_sent_{0}, num_received_{0};
+  std::atomic<bool> has_failed_{false};
+  mutable std::mutex status_mutex_;
+  Status status_;
+};
+
+/// Collective: opens one end per rank and greets everyone; all ranks get the same verdict. A
+/// library that could not be opened is told to the others. Errors: unavailable (no libfabric,
+/// provider or address), invalid_argument (shapes differ), timeout.
+Result<std::unique_ptr<Mirrors>> connect_mirrors(const Result<sys::FabricLibrary*>& library,
+                                                 group::Group& group, const MirrorOptions& options,
+                                                 Deadline deadline);
+
+}  // namespace braid::transport::rdma

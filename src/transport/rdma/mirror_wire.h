@@ -1,0 +1,41 @@
+// What the 32 bits of an immediate say between mirrors (mirror.h).
+//
+//   kind 1 | sender 4 | everyone 1 | lane 3 | number 23
+//
+// The number is the low part of a slot's number, or of how many slots were freed; a ring has 1,024
+// slots at most, so 23 bits tell it apart from all that can be meant.
+#pragma once
+
+#include <cstdint>
+
+#include "transport/pcie/host_ring.h"
+#include "transport/rdma/wire.h"
+
+namespace braid::transport::rdma {
+
+enum class Told : uint32_t { kFull = 0, kFree = 1 };
+
+inline constexpr int kNumberBits = 23;
+static_assert(nvlink::kMostRanks == 1 << 4 && pcie::kMostLanes == 1 << 3);
+static_assert(1 + 4 + 1 + 3 + kNumberBits == 32);
+
+struct SlotNews {
+  Told told = Told::kFull;
+  int sender = 0;         // of this immediate
+  bool everyone = false;  // of the ring that everyone reads, else of the one between the two
+  int lane = 0;
+  uint64_t number =
+      0;  // kFull: a slot's, which is written. kFree: so many were freed. Unpacked: low
+};
+
+constexpr uint32_t pack_news(const SlotNews& n) {
+  return static_cast<uint32_t>(n.told) << 31 | static_cast<uint32_t>(n.sender) << 27 |
+         (n.everyone ? 1U << 26 : 0U) | static_cast<uint32_t>(n.lane) << kNumberBits |
+         static_cast<uint32_t>(n.number & ((1U << kNumberBits) - 1));
+}
+constexpr SlotNews unpack_news(uint32_t bits) {
+  return {static_cast<Told>(bits >> 31), static_cast<int>(bits >> 27 & 15), (bits >> 26 & 1) != 0,
+          static_cast<int>(bits >> kNumberBits & 7), bits & ((1U << kNumberBits) - 1)};
+}
+
+}  // namespace braid::transport::rdma

@@ -1,0 +1,90 @@
+// Ranks that are threads of one process load no kernel once the first of them may run.
+#include "coll/device/preload.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "coll/device/direct.h"
+#include "coll/device/lines.h"
+#include "coll/device/sums.h"
+#include "coll/reduce/reduce_names.h"
+#include "support/gpu_ranks.h"
+
+namespace braid::coll::device {
+namespace {
+
+using test::GpuRank;
+
+/// By their names alone: nothing here is launched.
+void define_all_kernels(sys::FakeCuda& cuda) {
+  const auto define = [&](const std::string& name) {
+    cuda.define_kernel(name, [](const sys::LaunchShape&, std::span<void*>) { return Status(); });
+  };
+  for (const char* path : {"packets", "lines", "direct"})
+    for (const char* op : {"all_gather", "all_to_all", "broadcast"})
+      define(std::string("braid_") + path + "_" + op);
+  for (const Dtype dtype : kAllDtypes)
+    for (const RedOp op : kAllRedOps)
+      for (const auto name_of : {packet_reduce_kernel_name, line_reduce_kernel_name,
+                                 direct_reduce_kernel_name, reduce_kernel_name})
+        define(name_of(dtype, op));
+}
+
+/// Every kind of call, by each path.
+Status find_all_kernels(comm::Device& device) {
+  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllToAll, PacketOp::kBroadcast,
+                            PacketOp::kAllReduce, PacketOp::kReduceScatter})
+    for (const Dtype dtype : kAllDtypes)
+      for (const RedOp redop : kAllRedOps) {
+        const PacketCall call{op, 0, 0, 0, dtype, redop};
+        BRAID_RETURN_IF_ERROR(packet_kernel(device, call).status());
+        BRAID_RETURN_IF_ERROR(line_kernel(device, call).status());
+        BRAID_RETURN_IF_ERROR(direct_kernel(device, call).status());
+        BRAID_RETURN_IF_ERROR(sum_kernel(device, {dtype, redop, 16}).status());
+      }
+  return {};
+}
+
+TEST(Preload, NothingIsLoadedAfterwards) {
+  constexpr int kSize = 2;
+  sys::FakeCuda cuda(kSize);
+  test::define_team_kernels(cuda);
+  define_all_kernels(cuda);
+  test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
+    EXPECT_TRUE(rank.device.has_peer_in_process());
+    const Status loaded = preload_kernels(rank.device);
+    EXPECT_TRUE(loaded.ok()) << loaded.to_string();
+    rank.all.arrive_and_wait();
+    const uint64_t modules = cuda.alive().modules;
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) cuda.fail("kernel", 0, internal_error("a kernel was looked for late"));
+    rank.all.arrive_and_wait();
+    const Status found = find_all_kernels(rank.device);
+    EXPECT_TRUE(found.ok()) << found.to_string();
+    EXPECT_EQ(cuda.alive().modules, modules);
+  });
+}
+
+TEST(Preload, AKernelThatIsMissingIsTold) {
+  sys::FakeCuda cuda(2);
+  test::define_team_kernels(cuda);
+  define_all_kernels(cuda);
+  test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) cuda.fail("load_module", 0, driver_error("no room for a module"));
+    rank.all.arrive_and_wait();
+    if (rank.rank() != 0) return;
+    EXPECT_EQ(preload_kernels(rank.device).code(), Code::kDriver);
+  });
+}
+
+TEST(Preload, OneRankHasNoPeerInItsProcess) {
+  sys::FakeCuda cuda(1);
+  test::define_team_kernels(cuda);
+  test::run_gpus(1, cuda, {},
+                 [](GpuRank& rank) { EXPECT_FALSE(rank.device.has_peer_in_process()); });
+}
+
+}  // namespace
+}  // namespace braid::coll::device

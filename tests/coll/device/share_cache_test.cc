@@ -1,0 +1,146 @@
+// What tuning found on GPUs is kept, and used only where it holds.
+#include "coll/device/share_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "base/units.h"
+#include "coll/device/fake_sums.h"
+#include "support/gpu_ranks.h"
+#include "sys/host/api.h"
+
+namespace braid::coll::device {
+namespace {
+
+namespace fs = std::filesystem;
+using test::GpuRank;
+
+HostShares some_shares() {
+  HostShares shares;
+  for (size_t i = 0; i < shares.size(); ++i)
+    shares[i] = {(i + 1) << 20, (i + 4) << 22, 0.01 * static_cast<double>(i), 0.25};
+  return shares;
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(ShareCache, WhatIsWrittenIsRead) {
+  const HostShares shares = some_shares();
+  const auto read = parse_shares(shares_to_json("k1", shares), "k1");
+  ASSERT_TRUE(read.ok()) << read.status().to_string();
+  for (size_t i = 0; i < shares.size(); ++i) {
+    EXPECT_EQ(read.value()[i].short_bytes, shares[i].short_bytes);
+    EXPECT_EQ(read.value()[i].long_bytes, shares[i].long_bytes);
+    EXPECT_NEAR(read.value()[i].short_share, shares[i].short_share, 1.0 / plan::kWhole);
+    EXPECT_NEAR(read.value()[i].long_share, shares[i].long_share, 1.0 / plan::kWhole);
+  }
+}
+
+TEST(ShareCache, WhatDoesNotHoldIsRefused) {
+  const std::string good = shares_to_json("k1", some_shares());
+  EXPECT_FALSE(parse_shares(good, "k2").ok());
+  EXPECT_FALSE(parse_shares("", "k1").ok());
+  EXPECT_FALSE(parse_shares(good.substr(0, good.size() / 2), "k1").ok());
+  EXPECT_FALSE(parse_shares(replaced(good, "\"version\": 1", "\"version\": 2"), "k1").ok());
+  EXPECT_FALSE(parse_shares(replaced(good, "\"all_gather\"", "\"all_reduce\""), "k1").ok());
+  EXPECT_FALSE(
+      parse_shares(replaced(good, "\"long_parts\": 16384", "\"long_parts\": 99999"), "k1").ok());
+  EXPECT_FALSE(
+      parse_shares(replaced(good, "\"long_bytes\": 16777216", "\"long_bytes\": 7"), "k1").ok());
+}
+
+TEST(ShareCache, TheKeyTellsGpusAndOptionsApart) {
+  const std::vector<std::string> gpus = {"H200 0000:1b:00.0", "H200 0000:2c:00.0"};
+  const Config plain;
+  const std::string key = shares_key(gpus, plain);
+  EXPECT_EQ(key, shares_key(gpus, plain));
+  EXPECT_NE(key, shares_key({gpus[1], gpus[0]}, plain));
+  EXPECT_NE(key, shares_key({gpus[0]}, plain));
+  for (const auto& [name, value] : {std::pair{"BRAID_GPU_SLOT", "32KiB"},
+                                    {"BRAID_GPU_LANES", "2"},
+                                    {"BRAID_LINK_CAP", "nvlink:147"}}) {
+    Config other;
+    ASSERT_TRUE(other.set(name, value).ok());
+    EXPECT_NE(key, shares_key(gpus, other)) << name;
+  }
+}
+
+/// A folder of its own for the cache, with two fake GPUs to tune.
+class DeviceTuningCache : public ::testing::Test {
+ protected:
+  struct Seen {
+    std::vector<std::vector<double>> shares;  // by rank, in no order
+    int num_from_cache = 0;
+  };
+
+  void SetUp() override { fs::remove_all(folder_); }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  Seen start(const std::string& mode) {
+    sys::FakeCuda cuda(2);
+    test::define_team_kernels(cuda);
+    test::define_sums(cuda);
+    Seen seen;
+    std::mutex mutex;
+    const test::Options options = {{"BRAID_CACHE_DIR", folder_.string()}, {"BRAID_TUNE", mode}};
+    test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
+      const Status status =
+          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), 64_KiB);
+      EXPECT_TRUE(status.ok()) << status.to_string();
+      std::vector<double> shares;
+      for (const plan::Op op : plan::kAllOps)
+        shares.push_back(rank.device.host_share(op).long_share);
+      const std::lock_guard lock(mutex);
+      seen.shares.push_back(shares);
+      for (const std::string& event : rank.comm.state().events)
+        seen.num_from_cache += event == "gpu tuning read from the cache" ? 1 : 0;
+    });
+    return seen;
+  }
+
+  fs::path only_file() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(folder_)) files.push_back(entry.path());
+    EXPECT_EQ(files.size(), 1U);
+    return files.empty() ? fs::path() : files.front();
+  }
+
+  const fs::path folder_ =
+      fs::temp_directory_path() / ("braid_shares_" + std::to_string(sys::process_id()));
+};
+
+TEST_F(DeviceTuningCache, TheSecondStartMeasuresNothing) {
+  EXPECT_EQ(start("auto").num_from_cache, 0);
+  // What only a cache can say: no tuning finds 0.123.
+  HostShares told = some_shares();
+  for (comm::HostShare& share : told) share.long_share = 0.123;
+  const std::string name = only_file().stem().string();
+  std::ofstream(only_file()) << shares_to_json(name.substr(name.rfind('-') + 1), told);
+  const Seen again = start("auto");
+  EXPECT_EQ(again.num_from_cache, 2);
+  for (const auto& shares : again.shares)
+    for (const double share : shares) EXPECT_NEAR(share, 0.123, 1e-4);
+}
+
+TEST_F(DeviceTuningCache, ForceMeasuresAgain) {
+  (void)start("auto");
+  EXPECT_EQ(start("force").num_from_cache, 0);
+}
+
+TEST_F(DeviceTuningCache, ADamagedFileIsMadeAnew) {
+  (void)start("auto");
+  const fs::path file = only_file();
+  std::ofstream(file) << "{\"format\": ";
+  EXPECT_EQ(start("auto").num_from_cache, 0);
+  EXPECT_EQ(start("auto").num_from_cache, 2);
+}
+
+}  // namespace
+}  // namespace braid::coll::device

@@ -1,0 +1,77 @@
+"""docs/recipes.md says what the recipes' records say."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from braid.probe.record import SCHEMA, ProbeRecord, Series, times_of
+from braid.record import Host
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "make_recipe_docs", ROOT / "scripts/make_recipe_docs.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def record(kind, device, figures, *series):
+    return ProbeRecord(
+        SCHEMA, kind, "braid run", "2026-01-01", "abcdef0123", False, device, 2,
+        Host("cpu", 2, 8.0, "6.1"), {}, {}, {}, list(series), figures,
+    )  # fmt: skip
+
+
+STEP = [
+    Series("step", who, 0, times_of([us]), None) for who, us in (("braid", 20e3), ("nccl", 30e3))
+]
+FSDP2 = record(
+    "fsdp2-step",
+    "2 x NVIDIA H200",
+    {
+        "parameters": 1.21e9,
+        "first loss": 5.6,
+        "braid: last loss": 2.5,
+        "largest gap of a loss": 0.001,
+        "steps": 21.0,
+        "steps with losses equal to the bit on all ranks": 4.0,
+    },
+    *STEP,
+)
+
+
+def test_the_page_is_current(script):
+    text = script.PAGE.read_text()
+    assert script.page(text, ROOT / "records") == text, "run scripts/make_recipe_docs.py"
+
+
+def test_times_ratios_and_checks_are_told(script, tmp_path):
+    FSDP2.save(tmp_path / "fsdp2_2.json")
+    claims = {"prefill: both agree": 1.0, "decode: both agree": 0.0, "x: largest gap": 0.5}
+    record("tp-inference", "2 x NVIDIA H200", {**claims, "step: nccl / braid": 1.5}, *STEP).save(
+        tmp_path / "tp_2.json"
+    )
+    page = script.page(
+        "# Recipes\n" + script.BEGIN + "yesterday\n" + script.END + "rest\n", tmp_path
+    )
+    assert page.startswith("# Recipes\n")
+    assert page.endswith("rest\n")
+    assert "yesterday" not in page
+    line = "| FSDP2, 2 x NVIDIA H200: step | 20.00 | 30.00 (nccl) | 1.50x | [fsdp2_2.json]"
+    assert line in page
+    assert "equal to the bit in 4 of 21 steps" in page
+    assert "of commit abcdef0: 0 wrong bytes of collectives, 1.21e9 parameters" in page
+    assert "1 of 2 claims about equal bits hold" in page
+
+
+def test_records_between_cpus_and_of_other_kinds_are_no_figures(script, tmp_path):
+    replace(FSDP2, device="").save(tmp_path / "a.json")
+    replace(FSDP2, kind="host").save(tmp_path / "b.json")
+    assert script.table(list(script.found(tmp_path))) == script.NONE

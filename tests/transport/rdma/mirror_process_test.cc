@@ -1,0 +1,68 @@
+// Mirrors between processes, of which one is killed.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <signal.h>
+
+#include "support/processes.h"
+#include "transport/rdma/mirror_ends.h"
+
+namespace braid::transport::rdma {
+namespace {
+
+using namespace braid::literals;
+
+// Rank 1 is killed in the midst of a transfer. Rank 0's proxy is told or its GPU's deadline passes,
+// and closing is quick.
+void run_mirror_rank(const test::SpawnedRank& child) {
+  test::FileGroup group(child.directory, child.rank, 2);
+  MirrorOptions options = mirror_options(child.rank);
+  options.provider = child.scenario;
+  options.address = "127.0.0.1";
+  auto made = connect_mirrors(sys::real_fabric(), group, options, Deadline::after_ns(15_s));
+  ASSERT_TRUE(made.ok()) << made.status().to_string();
+  MirrorEnd end(std::move(made).value(), child.rank, 2, 1'000'000'000);
+  const Deadline life = Deadline::after_ns(20_s);
+  for (uint64_t call = 1; end.trouble().code == 0 && !life.passed(); ++call) {
+    end.begin(call, 50'000, call % 2 == 0);
+    for (int steps = 0; !end.is_done() && !life.passed(); ++steps) {
+      if (child.rank == 1 && call == 5 && steps == 3) raise(SIGKILL);
+      end.step();
+      sched_yield();
+    }
+    const std::string wrong = end.wrong();
+    EXPECT_TRUE(wrong.empty() || end.trouble().code != 0) << wrong;
+  }
+  EXPECT_EQ(end.trouble().peer, 1);
+  EXPECT_FALSE(life.passed());
+  const int64_t start_ns = now_ns();
+  end.close();
+  EXPECT_LT(now_ns() - start_ns, 2_s) << "closing beside a dead peer";
+}
+
+TEST(MirrorChild, DISABLED_Run) {
+  if (std::getenv("BRAID_TEST_SCENARIO") == nullptr) GTEST_SKIP() << "started by MirrorProcesses";
+  run_mirror_rank(test::SpawnedRank());
+}
+
+TEST(MirrorProcesses, AKilledPeerEndsTheWaits) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "skipped: processes that kill each other are too slow under the thread sanitizer";
+#endif
+  if (!sys::real_fabric().ok())
+    GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
+  for (const char* provider : {"tcp", "shm"}) {
+    const test::ScratchDirectory scratch;
+    pid_t pids[2];
+    for (int r = 0; r < 2; ++r)
+      pids[r] = test::spawn_rank("*MirrorChild*", provider, scratch.path(), r);
+    EXPECT_EQ(test::join_rank(pids[1], Deadline::after_ns(30_s)), 128 + SIGKILL) << provider;
+    EXPECT_EQ(test::join_rank(pids[0], Deadline::after_ns(30_s)), 0) << provider;
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm"))
+      for (const pid_t pid : pids)
+        EXPECT_FALSE(entry.path().filename().string().starts_with(std::to_string(pid) + ":"))
+            << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace braid::transport::rdma
