@@ -45,7 +45,7 @@ constexpr Option kOptions[] = {
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "
      "for all_reduce, twice as much for broadcast."},
-    {"BRAID_GPU_RDMA", OptionType::kString, "auto",
+    {"BRAID_GPU_RDMA", OptionType::kString, "off",
      "A part of large GPU messages through the NIC: off, auto (where every node has a NIC; sockets "
      "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS)."},
     {"BRAID_GPU_RDMA_SHARE", OptionType::kInteger, "0",

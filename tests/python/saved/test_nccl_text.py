@@ -96,6 +96,18 @@ def test_a_column_of_operations_may_be_empty(times):
     assert runs(document(blank)) == runs(document(text))
 
 
+def test_hypercube_counts_what_goes_over_links():
+    """22.08 us for 512 bytes, of which 256 are another rank's."""
+    text = of_2026("alltoall", [512], ranks=2).replace("  none  ", "        ")
+    us = f"{us_of(512):.2f}"
+    words = text.split(us)
+    algbw = words[1].split()[0]
+    half = f"{float(algbw) / 2:.2f}"
+    assert runs(document(us.join([words[0], words[1].replace(algbw, half, 1), *words[2:]])))
+    with pytest.raises(ValueError, match="mixed up"):
+        document(us.join([words[0], words[1].replace(algbw, "0.00", 1), *words[2:]]))
+
+
 def test_output_tagged_by_mpirun():
     tagged = "\n".join(f"[1,0]<stdout>: {x}" for x in of_2026("all_reduce", SIZES).splitlines())
     assert runs(document(tagged)) == [("all_reduce", n, us_of(n)) for n in SIZES]
