@@ -52,8 +52,9 @@ class Call {
   Status begin() {
     BRAID_RETURN_IF_ERROR(device_.begin(stream_));
     is_open_ = true;
-    device_.call_watch().begin(comm::with_buffers(shape_, device_.size()), stream_,
-                               device_.is_captured());
+    const bool is_whole = shape_.send_count + shape_.recv_count > 0;  // blocks that are not equal
+    device_.call_watch().begin(is_whole ? shape_ : comm::with_buffers(shape_, device_.size()),
+                               stream_, device_.is_captured());
     return {};
   }
   /// A side stream that starts after what the caller's stream holds now; joined at the end.
