@@ -387,9 +387,6 @@ Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
 
 Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
   if (blocks.num_blocks == 0) return {};
-  for (int i = 0; i < blocks.num_blocks; ++i)
-    if (blocks.block[i].peer != rank())
-      call_watch_.sends(CallWatch::kNvlink, blocks.block[i].out_bytes);
   const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
   return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
                      board_, static_cast<int32_t>(channel), blocks);
