@@ -14,7 +14,7 @@ inline comm::CommFacts facts_of(const std::string& name, int rank = 0, int size 
   facts.rank = facts.job_rank = rank;
   facts.size = size;
   for (int r = 0; r < size; ++r) facts.ranks.push_back(r);
-  facts.links = {"shm", "staged", "nvlink", "pcie", "gpu-rdma"};
+  facts.links = {"shm", "staged", "nvlink", "pcie", "nic"};
   return facts;
 }
 

@@ -40,6 +40,10 @@ class UnevenExchange {
   }
 
   Status run(Call& call, sys::Stream stream) {
+    if (!has_long_) device_.call_watch().took("short blocks");
+    for (int i = 0; i < short_.num_blocks; ++i)
+      if (short_.block[i].peer != device_.rank())
+        device_.call_watch().sends(comm::CallWatch::kNvlink, short_.block[i].out_bytes);
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
       if (!has_long_) return device_.exchange_short(stream, kPairsFirstChannel, short_);
       BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
@@ -138,15 +142,14 @@ Blocks blocks_of(sys::DevicePtr memory, std::span<const uint64_t> counts, Dtype 
 }
 
 comm::CallShape shape_of(const Blocks& out, const Blocks& in, Dtype dtype) {
-  const auto element = std::max<uint64_t>(dtype_bytes(dtype), 1);
-  const auto sum_of = [](const auto& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  const auto elements = [&](const Blocks& blocks) {
+    return std::accumulate(blocks.bytes.begin(), blocks.bytes.end(), uint64_t{0}) /
+           dtype_bytes(dtype);
   };
   comm::CallShape shape{plan::Op::kAllToAll, false, dtype};
-  shape.is_uneven = true;
-  shape.bytes = sum_of(out.bytes);
-  shape.count = shape.send_count = shape.bytes / element;
-  shape.recv_count = sum_of(in.bytes) / element;
+  shape.count = shape.send_count = elements(out);
+  shape.recv_count = elements(in);
+  shape.bytes = shape.send_count * dtype_bytes(dtype);
   return shape;
 }
 

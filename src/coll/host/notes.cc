@@ -7,9 +7,8 @@ namespace braid::coll {
 comm::CallNote note_of(const Moves& moves, int size) {
   const Signature& s = moves.signature;
   comm::CallNote note;
-  note.shape = {s.op, s.is_barrier, s.dtype, s.redop, static_cast<int>(s.root), s.count};
-  note.shape.is_uneven = s.is_uneven;
-  note.shape = comm::with_buffers(note.shape, size);
+  note.shape = comm::with_buffers(
+      {s.op, s.is_barrier, s.dtype, s.redop, static_cast<int>(s.root), s.count}, size);
   if (!s.is_uneven) return note;
   const auto sum = [](const std::vector<uint64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), uint64_t{0});

@@ -1,6 +1,5 @@
 #include "comm/device/call_watch.h"
 
-#include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,7 +13,8 @@ void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
   observer_ = observer;
   is_trouble_ = std::move(is_trouble);
   if (observer == nullptr) return;
-  first_link_ = observer->journal().facts().gpu_link(0);
+  const CommFacts& facts = observer->journal().facts();
+  links_ = {facts.nvlink(), facts.pcie(), facts.nic()};
   if (!observer->wants_gpu_times()) return;
   auto clock = CallClock::create(cuda, idle);
   if (clock.ok())
@@ -45,11 +45,11 @@ void CallWatch::note_begin(const CallShape& shape, sys::Stream stream, bool is_c
 
 std::vector<LinkNote> CallWatch::link_notes() const {
   std::vector<LinkNote> notes;
-  const uint64_t all = std::accumulate(sent_bytes_.begin(), sent_bytes_.end(), uint64_t{0});
-  for (const Link link : {kNvlink, kPcie, kRdma}) {
+  const uint64_t all = sent_bytes_[kNvlink] + sent_bytes_[kPcie] + sent_bytes_[kNic];
+  for (const Link link : {kNvlink, kPcie, kNic}) {
     if (sent_bytes_[link] == 0) continue;
     LinkNote note;
-    note.link = first_link_ + link;
+    note.link = links_[link];
     note.sent_bytes = sent_bytes_[link];
     note.parts = static_cast<uint32_t>(static_cast<double>(note.sent_bytes) /
                                        static_cast<double>(all) * plan::kWhole);

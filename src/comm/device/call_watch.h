@@ -17,7 +17,7 @@ namespace braid::comm {
 
 class CallWatch {
  public:
-  enum Link { kNvlink = 0, kPcie = 1, kRdma = 2 };  // as kGpuLinks
+  enum Link { kNvlink = 0, kPcie = 1, kNic = 2, kNumLinks };
 
   CallWatch() = default;
   /// `idle` is a stream of our own with nothing on it. Where the clock cannot be made calls are
@@ -51,13 +51,13 @@ class CallWatch {
 
   Observer* observer_ = nullptr;
   std::function<bool()> is_trouble_;
-  int first_link_ = 0;  // of the GPU's in CommFacts::links
+  std::array<int, kNumLinks> links_{};  // of CommFacts::links
   std::optional<CallClock> clock_;
   // Of the call under way:
   bool is_noted_ = false, is_captured_ = false;
   uint64_t number_ = 0;
   const char* path_ = "";
-  std::array<uint64_t, kGpuLinks.size()> sent_bytes_{};
+  std::array<uint64_t, kNumLinks> sent_bytes_{};
 };
 
 }  // namespace braid::comm

@@ -245,8 +245,8 @@ Device::~Device() {
       sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
   if (page_ != nullptr) detach(false);
   balance_.reset();
-  call_watch_ = {};
   rdma_.reset();
+  call_watch_ = {};
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
@@ -387,9 +387,6 @@ Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
 
 Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
   if (blocks.num_blocks == 0) return {};
-  for (int i = 0; i < blocks.num_blocks; ++i)
-    if (blocks.block[i].peer != rank())
-      call_watch_.sends(CallWatch::kNvlink, blocks.block[i].out_bytes);
   const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
   return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
                      board_, static_cast<int32_t>(channel), blocks);
@@ -406,19 +403,23 @@ Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meet
                      static_cast<int32_t>(channel), meeting);
 }
 
+void Device::count_sent(CallWatch::Link link, const pcie::Flows& flows) {
+  for (int i = 0; i < flows.num_flows; ++i)
+    if (flows.flow[i].source != nullptr) call_watch_.sends(link, flows.flow[i].bytes);
+}
+
 Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
-  return run_ring(stream, ring_, flows, CallWatch::kPcie);
+  count_sent(CallWatch::kPcie, flows);
+  return run_ring(stream, ring_, flows);
 }
 
 Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
-  return run_ring(stream, rdma_->ring(), flows, CallWatch::kRdma);
+  count_sent(CallWatch::kNic, flows);
+  return run_ring(stream, rdma_->ring(), flows);
 }
 
-Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows,
-                        CallWatch::Link link) {
+Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {
   if (flows.num_flows == 0) return {};
-  for (int i = 0; i < flows.num_flows; ++i)
-    if (flows.flow[i].source != nullptr) call_watch_.sends(link, flows.flow[i].bytes);
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
   return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
                      flows);

@@ -250,8 +250,8 @@ class Device {
   Status make_arena();
   Status make_ring(Deadline deadline);
   Status make_rdma(sys::FabricLibrary* nics, Deadline deadline);
-  Status run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows,
-                  CallWatch::Link link);
+  void count_sent(CallWatch::Link link, const pcie::Flows& flows);
+  Status run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows);
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();

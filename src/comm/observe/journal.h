@@ -7,7 +7,6 @@
 // Threads: any.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -19,19 +18,18 @@
 
 namespace braid::comm {
 
-/// Links of calls on a GPU. A host may have a link called rdma too.
-inline constexpr std::array<const char*, 3> kGpuLinks = {"nvlink", "pcie", "gpu-rdma"};
-
 /// Who a journal's comm is.
 struct CommFacts {
   std::string name;                // the same on all ranks, unlike that of any other comm
   int rank = 0, size = 1;          // in the comm
   int job_rank = 0;                // of the process in its job
   std::vector<int> ranks;          // the members', in the job
-  std::vector<std::string> links;  // of the host, then the GPU's
+  std::vector<std::string> links;  // of the host, then nvlink and pcie
 
-  size_t num_host_links() const { return links.size() - kGpuLinks.size(); }
-  int gpu_link(size_t link) const { return static_cast<int>(num_host_links() + link); }
+  size_t num_host_links() const { return links.size() - 3; }
+  int nvlink() const { return static_cast<int>(links.size()) - 3; }
+  int pcie() const { return static_cast<int>(links.size()) - 2; }
+  int nic() const { return static_cast<int>(links.size()) - 1; }
 };
 
 class Journal {

@@ -5,7 +5,6 @@
 namespace braid::comm {
 
 CallShape with_buffers(CallShape shape, int size) {
-  if (shape.is_uneven) return shape;
   const auto n = static_cast<uint64_t>(size);
   const uint64_t one = shape.count, all = shape.count * n;
   shape.send_count = shape.recv_count = one;

@@ -22,10 +22,9 @@ struct CallShape {
   uint64_t count = 0;                       // as the operation's function counts
   uint64_t bytes = 0;                       // as plan::Request counts
   uint64_t send_count = 0, recv_count = 0;  // elements of the whole buffers
-  bool is_uneven = false;                   // an all_to_all with a count for every rank
 };
 
-/// `bytes` and whole buffers from the rest, for `size` ranks; an uneven call has said them.
+/// `bytes` and whole buffers from the rest, for `size` ranks and equal blocks.
 CallShape with_buffers(CallShape shape, int size);
 
 /// "all_reduce", "barrier".

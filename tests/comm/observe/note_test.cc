@@ -26,15 +26,6 @@ TEST(CallShape, KnowsWholeBuffers) {
   }
 }
 
-TEST(CallShape, AnUnevenCallKeepsWhatItSaid) {
-  CallShape shape{Op::kAllToAll, false, Dtype::kInt16, RedOp::kSum, 0, 7, 14, 7, 9};
-  shape.is_uneven = true;
-  const CallShape same = with_buffers(shape, 3);
-  EXPECT_EQ(same.bytes, 14u);
-  EXPECT_EQ(same.send_count, 7u);
-  EXPECT_EQ(same.recv_count, 9u);
-}
-
 TEST(CallShape, HasWords) {
   EXPECT_EQ(words_of(shape_of(Op::kReduceScatter, 512)), "reduce_scatter int16 max 3 KiB");
   EXPECT_EQ(words_of(shape_of(Op::kAllGather, 1)), "all_gather int16 6 B");
