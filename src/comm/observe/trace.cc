@@ -17,8 +17,7 @@ constexpr int kTracks = 100, kCallTrack = 1, kLinkTrack = 2, kGpuTrack = kTracks
 double us_of(int64_t ns) { return static_cast<double>(ns) / 1e3; }
 
 std::string quoted(const std::string& text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 /// Bytes that cross a rank's link in the busier direction, by the buffer's bytes.
