@@ -17,7 +17,9 @@ fabric::Fabric server(test::FakeMachine& machine, size_t num_ranks = 8) {
 
 std::string gpu_pci(int gpu) { return fmt::format("0000:{:02X}:00.0", 0x10 + 0x10 * gpu); }
 
-NicChoice chosen(const test::Options& options, const fabric::Fabric& fabric, int rank) {
+/// With `auto` unless the options say otherwise.
+NicChoice chosen(test::Options options, const fabric::Fabric& fabric, int rank) {
+  options.insert({"BRAID_GPU_RDMA", "auto"});
   const auto choice = choose_nic(test::make_config(options), fabric, rank, gpu_pci(rank));
   EXPECT_TRUE(choice.ok()) << choice.status().to_string();
   return choice.ok() ? choice.value() : NicChoice{"failed", "", "", "", false};
@@ -93,6 +95,8 @@ TEST(NicChoosing, OneNodeWithoutANicIsOffForAll) {
 
 TEST(NicChoosing, OffIsOffAndOtherWordsAreRefused) {
   test::FakeMachine machine;
+  EXPECT_EQ(choose_nic(test::make_config({}), server(machine), 0, gpu_pci(0)).value().why_off,
+            "BRAID_GPU_RDMA is off");  // the default
   EXPECT_EQ(chosen({{"BRAID_GPU_RDMA", "off"}}, server(machine), 0).why_off,
             "BRAID_GPU_RDMA is off");
   const auto refused = choose_nic(test::make_config({{"BRAID_GPU_RDMA", "maybe"}}), {}, 0, "");
