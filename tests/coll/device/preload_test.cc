@@ -72,7 +72,7 @@ TEST(Preload, AKernelThatIsMissingIsTold) {
   define_all_kernels(cuda);
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     rank.all.arrive_and_wait();
-    if (rank.rank() == 0) cuda.fail("load_module", 0, driver_error("no room for a module"));
+    if (rank.rank() == 0) cuda.fail("kernel", 0, driver_error("no such kernel"));
     rank.all.arrive_and_wait();
     if (rank.rank() != 0) return;
     EXPECT_EQ(preload_kernels(rank.device).code(), Code::kDriver);
