@@ -76,7 +76,10 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
   unit_bytes_ =
       std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes), kBlockUnit);
   const Status pinned = pin(cuda, *mirrors);
-  proxy_ = std::make_unique<Proxy>(std::move(mirrors));
+  {
+    const std::lock_guard lock(proxy_mutex_);
+    proxy_ = std::make_unique<Proxy>(std::move(mirrors));
+  }
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
   return transport::rdma::agree(*state.group, "gpu rdma pinned", pinned, "", deadline).status();
 }
@@ -98,10 +101,14 @@ Status Rdma::pin(sys::Cuda& cuda, const Mirrors& mirrors) {
 
 // The thread first, which uses what is pinned; the mirrors' memory last.
 void Rdma::stop() {
-  if (proxy_) proxy_->stop();
+  std::unique_ptr<Proxy> ended;
+  {
+    const std::lock_guard lock(proxy_mutex_);
+    ended = std::move(proxy_);
+  }
+  if (ended) ended->stop();
   pinned_.clear();
   progress_.reset();
-  proxy_.reset();
 }
 
 void Rdma::settle() {

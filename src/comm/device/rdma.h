@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,14 +45,21 @@ class Rdma {
   Rdma& operator=(const Rdma&) = delete;
 
   /// After tuning: a NIC that is to carry nothing is closed, with its thread and memory. Before
-  /// other threads look; in the context of the GPU.
+  /// other threads ask for words(); the Device's watcher may ask for status(). In the context of
+  /// the GPU.
   void settle();
 
-  bool is_on() const { return proxy_ != nullptr; }
+  bool is_on() const {
+    const std::lock_guard lock(proxy_mutex_);
+    return proxy_ != nullptr;
+  }
   /// "off: no NIC (...)", "pinned bounce: NIC mlx5_0 cannot reach GPU memory".
   const std::string& words() const { return words_; }
   /// ok, or what ended the mirrors.
-  Status status() const { return is_on() ? proxy_->mirrors().status() : Status(); }
+  Status status() const {
+    const std::lock_guard lock(proxy_mutex_);
+    return proxy_ ? proxy_->mirrors().status() : Status();
+  }
   /// What the kernel is given. Only when it is on.
   const pcie::HostRing& ring() const { return ring_; }
 
@@ -67,7 +75,8 @@ class Rdma {
   /// host memory: both stay within what the x16 carries. Whole slots on every lane.
   uint64_t part(plan::Op op, uint64_t block_bytes, uint32_t pcie_parts) const;
   transport::rdma::Mirrors::Traffic traffic() const {
-    return is_on() ? proxy_->mirrors().traffic() : transport::rdma::Mirrors::Traffic{};
+    const std::lock_guard lock(proxy_mutex_);
+    return proxy_ ? proxy_->mirrors().traffic() : transport::rdma::Mirrors::Traffic{};
   }
 
  private:
@@ -84,6 +93,7 @@ class Rdma {
   std::vector<fabric::Link> links_;                           // facts; none: nothing is known
   uint64_t unit_bytes_ = 1;
   pcie::HostRing ring_{};
+  mutable std::mutex proxy_mutex_;  // of the pointer: other threads look while stop() ends it
   std::unique_ptr<Proxy> proxy_;
   sys::DeviceMemory progress_;
   std::vector<sys::RegisteredHost> pinned_;  // the mirrors' memory, let go of before it ends
