@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "coll/device/pushes.h"
+#include "coll/device/round_slots.h"
 
 namespace braid::coll::device {
 
@@ -10,7 +11,6 @@ namespace {
 
 constexpr uint64_t kPairUnit = 4096;
 constexpr uint64_t kMostPairPiece = 16 << 20;
-constexpr uint64_t kMostPairSlots = 8;  // a round's marks are three: 24
 
 uint64_t pair_piece_bytes(const comm::Device& device) {
   const uint64_t most = device.scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
@@ -26,21 +26,19 @@ class PairRounds {
         side_(device.side(comm::Device::kSums)),
         e_(exchange),
         piece_(pair_piece_bytes(device)),
-        num_slots_(
-            std::min(device.scratch_bytes() / (piece_ * static_cast<uint64_t>(device.size())),
-                     kMostPairSlots)) {}
+        slots_(device.scratch_bytes(), piece_, device.size()) {}
 
   Status run() {
     if (partners(0) == 0) return {};  // the push stream would be begun, but never joined
     BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     for (uint64_t round = 0; partners(round) != 0; ++round) {
-      if (round >= num_slots_)
-        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % num_slots_]));
+      if (round >= slots_.num_slots)
+        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round));
       BRAID_RETURN_IF_ERROR(pushes_.join(side_));
       BRAID_RETURN_IF_ERROR(device_.meet_pairs(side_, partners(round)));
-      BRAID_ASSIGN_OR_RETURN(landed_[round % num_slots_], device_.mark(side_));
+      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.mark(side_));
       BRAID_RETURN_IF_ERROR(take_out(round));
     }
     return device_.after(stream_, side_);
@@ -63,19 +61,13 @@ class PairRounds {
     }
     return with;
   }
-  /// Where `source`'s piece of a round lands in a scratch that begins at `base`.
-  sys::DevicePtr slot(sys::DevicePtr base, uint64_t round, int source) const {
-    const auto n = static_cast<uint64_t>(device_.size());
-    return base + (round % num_slots_ * n + static_cast<uint64_t>(source)) * piece_;
-  }
-
   Status push(uint64_t round) {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = peer_after(step);
       const auto index = static_cast<size_t>(peer);
       const uint64_t bytes = length(e_.out_bytes[index], round);
       if (bytes == 0) continue;
-      pushes_.add(slot(device_.scratch().at(peer), round, device_.rank()),
+      pushes_.add(slots_.at(device_.scratch().at(peer), round, device_.rank()),
                   e_.out[index] + round * piece_, bytes);
     }
     return pushes_.send();
@@ -86,7 +78,7 @@ class PairRounds {
       const int source = peer_after(device_.size() - step);
       const auto index = static_cast<size_t>(source);
       BRAID_RETURN_IF_ERROR(device_.copy(side_, e_.in[index] + round * piece_,
-                                         slot(own, round, source),
+                                         slots_.at(own, round, source),
                                          length(e_.in_bytes[index], round)));
     }
     return {};
@@ -98,8 +90,8 @@ class PairRounds {
   const sys::Stream side_;
   const PairExchange& e_;
   const uint64_t piece_;
-  const uint64_t num_slots_;
-  std::array<sys::Event, kMostPairSlots> landed_{};  // [round % num_slots_]: after its meeting
+  const RoundSlots slots_;
+  std::array<sys::Event, RoundSlots::kMost> landed_{};  // of a round's slot: after its meeting
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/rounding.h"
 #include "coll/device/pushes.h"
+#include "coll/device/round_slots.h"
 
 namespace braid::coll::device {
 
@@ -14,7 +15,6 @@ constexpr int kLandedChannel = 1;
 constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin aligned
 constexpr uint64_t kLeastPiece = 8 << 20;
 constexpr uint64_t kMostPiece = 32 << 20;
-constexpr uint64_t kMostSlots = 8;  // a round's marks are three: 24
 
 /// One exchange under way.
 class Rounds {
@@ -29,9 +29,7 @@ class Rounds {
         piece_(in_place_
                    ? std::max<uint64_t>(e_.bytes, 1)
                    : piece_bytes(device, e_.bytes, device.scratch_bytes() - e_.reserved_bytes)),
-        num_slots_(std::min((device.scratch_bytes() - e_.reserved_bytes) /
-                                (piece_ * static_cast<uint64_t>(device.size())),
-                            kMostSlots)) {}
+        slots_(device.scratch_bytes() - e_.reserved_bytes, piece_, device.size()) {}
 
   Status run_in_place() {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
@@ -48,12 +46,12 @@ class Rounds {
     uint64_t length = 0;
     for (uint64_t round = 0, begin = 0; begin < e_.bytes; ++round, begin += length) {
       length = next_piece_bytes(e_.bytes - begin, piece_);
-      if (round >= num_slots_)
-        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % num_slots_]));
+      if (round >= slots_.num_slots)
+        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round, begin, length));
       BRAID_RETURN_IF_ERROR(pushes_.join(side_));
       BRAID_RETURN_IF_ERROR(device_.barrier(side_, kLandedChannel, e_.signature));
-      BRAID_ASSIGN_OR_RETURN(landed_[round % num_slots_], device_.mark(side_));
+      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.mark(side_));
       BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, side_));
@@ -61,18 +59,13 @@ class Rounds {
   }
 
  private:
-  /// Where `source`'s piece of a round lands in a scratch that begins at `base`.
-  sys::DevicePtr slot(sys::DevicePtr base, uint64_t round, int source) const {
-    const auto n = static_cast<uint64_t>(device_.size());
-    return base + (round % num_slots_ * n + static_cast<uint64_t>(source)) * piece_;
-  }
-
   Status push(uint64_t round, uint64_t begin, uint64_t length) {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto index = static_cast<size_t>(peer);
-      const sys::DevicePtr to = in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
-                                          : slot(device_.scratch().at(peer), round, device_.rank());
+      const sys::DevicePtr to = in_place_
+                                    ? e_.landing.at(peer) + e_.place_bytes + begin
+                                    : slots_.at(device_.scratch().at(peer), round, device_.rank());
       pushes_.add(to, e_.out[index] + begin, length);
     }
     return pushes_.send();
@@ -81,7 +74,8 @@ class Rounds {
   Piece landed_piece(uint64_t round, uint64_t begin, uint64_t length) const {
     Piece landed{begin, length, begin + length == e_.bytes, {}};
     for (int r = 0; r < device_.size(); ++r)
-      landed.scratch[static_cast<size_t>(r)] = slot(device_.scratch().at(device_.rank()), round, r);
+      landed.scratch[static_cast<size_t>(r)] =
+          slots_.at(device_.scratch().at(device_.rank()), round, r);
     return landed;
   }
 
@@ -92,8 +86,8 @@ class Rounds {
   const Exchange& e_;
   const bool in_place_;
   const uint64_t piece_;
-  const uint64_t num_slots_;
-  std::array<sys::Event, kMostSlots> landed_{};  // [round % num_slots_]: after its barrier
+  const RoundSlots slots_;
+  std::array<sys::Event, RoundSlots::kMost> landed_{};  // of a round's slot: after its barrier
 };
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "base/log.h"
 #include "coll/device/tune.h"
 #include "coll/tune/cache.h"
 #include "fabric/hash.h"
@@ -45,19 +44,6 @@ comm::HostShare read_host_share(const fabric::JsonReader& value, plan::Op op) {
   return share;
 }
 
-/// What rank 0's cache holds for the key; empty when it is to be measured.
-std::string cached_text(const comm::Comm::State& state, const std::string& path,
-                        const std::string& key) {
-  if (state.rank() != 0 || state.config.text("BRAID_TUNE") == "force") return {};
-  Result<std::string> text = read_tuning(path);
-  if (!text.ok()) return {};
-  const auto shares = parse_shares(text.value(), key);
-  if (shares.ok()) return std::move(text).value();
-  log::warn("coll", "tuning cache {} is ignored and made anew: {}", path,
-            shares.status().to_string());
-  return {};
-}
-
 Status measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
                         uint64_t block_bytes, const std::string& path, const std::string& key) {
   BRAID_ASSIGN_OR_RETURN(const bool is_measured,
@@ -65,9 +51,7 @@ Status measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline
   if (!is_measured || state.rank() != 0) return {};
   HostShares shares;
   for (const plan::Op op : plan::kAllOps) shares[static_cast<size_t>(op)] = device.host_share(op);
-  const Status saved = write_tuning(path, shares_to_json(key, shares));
-  if (!saved.ok())
-    log::warn("coll", "{}; these GPUs will be measured again next time", saved.message());
+  keep_tuning(path, shares_to_json(key, shares), "these GPUs");
   return {};
 }
 
@@ -123,8 +107,12 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
   const std::string key = shares_key(gpus, state.config);
   const std::string path = tuning_path(state.config, "gpu-" + key);
   BRAID_ASSIGN_OR_RETURN(
-      const auto texts,
-      state.group->exchange("gpu tuning cache", cached_text(state, path, key), deadline));
+      const auto texts, state.group->exchange("gpu tuning cache",
+                                              find_tuning(state.config, state.rank(), path,
+                                                          [&](const std::string& text) {
+                                                            return parse_shares(text, key).status();
+                                                          }),
+                                              deadline));
   if (texts.front().empty())
     return measure_and_save(device, state, deadline, block_bytes, path, key);
   BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), key));

@@ -65,13 +65,12 @@ uint64_t last_sum_blocks(const comm::Device& device) {
   return device.sum_blocks() != 0 ? device.sum_blocks() : kLastBlocks;
 }
 
-// What a kernel may have is said once, so it is said for all numbers of operands.
+// What a kernel may have is said once, so it is said for all numbers of operands: every ring is a
+// multiple of the narrowest one.
 Result<sys::Kernel> sum_kernel(comm::Device& device, const SumKind& kind) {
-  uint32_t most_bytes = 0;
-  for (int num_srcs = 1; num_srcs <= nvlink::kMostRanks; ++num_srcs)
-    most_bytes = std::max(most_bytes, sum_shared_bytes(device, num_srcs));
+  constexpr uint32_t kNarrowest = ring_bytes(1, 1, kReduceThreads);
   return device.kernel(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op),
-                       most_bytes);
+                       device.most_shared_bytes() / kNarrowest * kNarrowest);
 }
 
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "base/log.h"
 #include "sys/host/api.h"
 #include "sys/host/file.h"
 
@@ -36,8 +37,25 @@ Result<std::string> read_tuning(const std::string& path) {
   return text.str();
 }
 
+std::string find_tuning(const Config& config, int rank, const std::string& path,
+                        const std::function<Status(const std::string& text)>& check) {
+  if (rank != 0 || config.text("BRAID_TUNE") == "force") return {};
+  Result<std::string> text = read_tuning(path);
+  if (!text.ok()) return {};
+  const Status holds = check(text.value());
+  if (holds.ok()) return std::move(text).value();
+  log::warn("coll", "tuning cache {} is ignored and made anew: {}", path, holds.to_string());
+  return {};
+}
+
 Status write_tuning(const std::string& path, const std::string& text) {
   return sys::write_file(path, text).with_context("tuning cache");
+}
+
+void keep_tuning(const std::string& path, const std::string& text, const char* what) {
+  const Status kept = write_tuning(path, text);
+  if (!kept.ok())
+    log::warn("coll", "{}; {} will be measured again next time", kept.message(), what);
 }
 
 }  // namespace braid::coll

@@ -5,6 +5,7 @@
 // measurement, never an error.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "base/config.h"
@@ -17,7 +18,13 @@ namespace braid::coll {
 std::string tuning_path(const Config& config, const std::string& fabric_hash);
 /// The file's text; unavailable when there is none or it cannot be read (at most 1 MiB is).
 Result<std::string> read_tuning(const std::string& path);
+/// What rank 0's file has for all ranks; empty on the others, with BRAID_TUNE=force, and where
+/// there is no text of which `check` says that it holds: why not is a warning.
+std::string find_tuning(const Config& config, int rank, const std::string& path,
+                        const std::function<Status(const std::string& text)>& check);
 /// Writes beside and renames, so that a reader never sees half a file; makes the folder.
 Status write_tuning(const std::string& path, const std::string& text);
+/// The same; a failure is a warning that `what` will be measured again.
+void keep_tuning(const std::string& path, const std::string& text, const char* what);
 
 }  // namespace braid::coll

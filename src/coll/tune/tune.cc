@@ -1,7 +1,6 @@
 #include "coll/tune/tune.h"
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/units.h"
 #include "coll/tune/cache.h"
 #include "coll/tune/tuner.h"
@@ -19,15 +18,9 @@ constexpr int kScheduleRevision = 2;
 
 // The tuning text that rank 0 found for this fabric; empty when there is none that holds.
 std::string cached_text(comm::Comm& comm, const std::string& hash) {
-  if (comm.rank() != 0 || comm.config().text("BRAID_TUNE") == "force") return {};
-  const std::string path = tuning_path(comm.config(), hash);
-  Result<std::string> text = read_tuning(path);
-  if (!text.ok()) return {};
-  const auto table = plan::TuningTable::parse(text.value(), hash);
-  if (table.ok()) return std::move(text).value();
-  log::warn("coll", "tuning cache {} is ignored and made anew: {}", path,
-            table.status().to_string());
-  return {};
+  return find_tuning(
+      comm.config(), comm.rank(), tuning_path(comm.config(), hash),
+      [&](const std::string& text) { return plan::TuningTable::parse(text, hash).status(); });
 }
 
 void install(comm::Comm& comm, plan::TuningTable table, std::vector<std::string> lines) {
@@ -44,11 +37,8 @@ Status measure_and_save(comm::Comm& comm, const std::string& hash, const TunePro
   auto table = tuner.run();
   BRAID_RETURN_IF_ERROR(comm.force_shares({}));
   BRAID_RETURN_IF_ERROR(table.status());
-  if (comm.rank() == 0) {
-    const Status saved = write_tuning(tuning_path(comm.config(), hash), table.value().to_json());
-    if (!saved.ok())
-      log::warn("coll", "{}; this fabric will be measured again next time", saved.message());
-  }
+  if (comm.rank() == 0)
+    keep_tuning(tuning_path(comm.config(), hash), table.value().to_json(), "this fabric");
   install(comm, std::move(table).value(), tuner.log());
   return {};
 }

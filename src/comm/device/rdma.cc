@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "fabric/merge.h"
+#include "group/agree.h"
 #include "plan/x16.h"
-#include "transport/rdma/agree.h"
 
 namespace braid::comm {
 
@@ -81,7 +81,7 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
     proxy_ = std::make_unique<Proxy>(std::move(mirrors));
   }
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
-  return transport::rdma::agree(*state.group, "gpu rdma pinned", pinned, "", deadline).status();
+  return group::agree(*state.group, "gpu rdma pinned", pinned, "", deadline).status();
 }
 
 Status Rdma::pin(sys::Cuda& cuda, const Mirrors& mirrors) {

@@ -14,6 +14,8 @@
 
 namespace braid::comm {
 
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 constexpr size_t kTracedCalls = 65'536, kRecordedCalls = 2'000, kCountedCalls = 1'024;
@@ -136,7 +138,6 @@ std::string Observer::trace() const {
 }
 
 std::string Observer::flight_record() const {
-  using Json = nlohmann::ordered_json;
   const Json record = comm::flight_record({pages_of(*journal_)}, clocks_now(), timeout_ns_);
   return record.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "group/agree.h"
 #include "transport/nvlink/handover.h"
 
 namespace braid::nvlink {
@@ -104,17 +105,6 @@ Result<Own> make_offer(sys::Cuda& cuda, const WindowRequest& request) {
   BRAID_RETURN_IF_ERROR(facts.is_legacy_ipc_capable ? offer_allocation(cuda, request, own)
                                                     : offer_parts(cuda, request, own));
   return own;
-}
-
-/// Everybody's Status becomes everybody's: the lowest rank's refusal, or ok.
-Status agree(group::Group& group, const std::string& topic, const Status& own, Deadline deadline) {
-  Offer verdict;
-  verdict.code = static_cast<int32_t>(own.code());
-  BRAID_ASSIGN_OR_RETURN(const auto blobs,
-                         group.exchange(topic, encode(verdict, own.message()), deadline));
-  for (size_t r = 0; r < blobs.size(); ++r)
-    BRAID_RETURN_IF_ERROR(decode(blobs[r], static_cast<int>(r), topic).status());
-  return {};
 }
 
 /// All offers, when all are good: every rank reads the same and comes to the same verdict.
@@ -223,7 +213,9 @@ Result<Window> share_window(group::Group& group, sys::Cuda& cuda, const WindowRe
   Opening opening(group, cuda, request, all, std::move(own).value().backing);
   const Status status = opening.run(deadline);
   Window window(cuda, request.bytes, opening.take());
-  BRAID_RETURN_IF_ERROR(agree(group, request.topic + " opened", status, deadline));
+  const std::string topic = request.topic + " opened";
+  BRAID_RETURN_IF_ERROR(
+      group::agree(group, topic, status, "", deadline).status().with_context(topic));
   return window;
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "transport/rdma/agree.h"
+#include "group/agree.h"
 #include "transport/rdma/lane.h"
 
 namespace braid::transport {
@@ -58,13 +58,13 @@ Result<std::unique_ptr<RdmaLane>> connect(sys::FabricLibrary& library, group::Gr
   Result<std::unique_ptr<RdmaLane>> opened = RdmaLane::open(library, options, self, size);
   const std::string card = opened.ok() ? write_card(**opened, self, size) : "";
   BRAID_ASSIGN_OR_RETURN(const auto blobs,
-                         agree(group, topic + " doors", opened.status(), card, deadline));
+                         group::agree(group, topic + " doors", opened.status(), card, deadline));
   std::unique_ptr<RdmaLane> lane = std::move(opened).value();
   const Status met = meet_all(*lane, self, size, blobs);
-  BRAID_RETURN_IF_ERROR(agree(group, topic + " met", met, "", deadline).status());
+  BRAID_RETURN_IF_ERROR(group::agree(group, topic + " met", met, "", deadline).status());
   // Half of what is left, so that there is time to tell the others that it failed.
   const Status greeted = lane->greet(Deadline::after_ns(deadline.left_ns() / 2));
-  BRAID_RETURN_IF_ERROR(agree(group, topic + " greeted", greeted, "", deadline).status());
+  BRAID_RETURN_IF_ERROR(group::agree(group, topic + " greeted", greeted, "", deadline).status());
   return lane;
 }
 
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Lane>> connect_rdma(group::Group& group, const RdmaLaneOp
   const Result<sys::FabricLibrary*> library = sys::real_fabric();
   if (!library.ok()) {  // the others wait in the first exchange: tell them there
     BRAID_RETURN_IF_ERROR(
-        rdma::agree(group, "lane " + options.name + " doors", library.status(), "", deadline)
+        group::agree(group, "lane " + options.name + " doors", library.status(), "", deadline)
             .status());
   }
   BRAID_ASSIGN_OR_RETURN(auto lane, rdma::connect(*library.value(), group, options, deadline));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/rdma/agree.h"
+#include "group/agree.h"
 #include "transport/rdma/mirror.h"
 
 namespace braid::transport::rdma {
@@ -72,14 +72,14 @@ Result<std::unique_ptr<Mirrors>> connect_mirrors(const Result<sys::FabricLibrary
                    : Result<std::unique_ptr<Mirrors>>(library.status());
   const std::string card = opened.ok() ? mirror_card(*opened.value(), self, size) : "";
   BRAID_ASSIGN_OR_RETURN(const auto blobs,
-                         agree(group, topic + " doors", opened.status(), card, deadline));
+                         group::agree(group, topic + " doors", opened.status(), card, deadline));
   std::unique_ptr<Mirrors> mirrors = std::move(opened).value();
   const Status met = meet_mirrors(*mirrors, self, blobs);
-  BRAID_RETURN_IF_ERROR(agree(group, topic + " met", met, "", deadline).status());
+  BRAID_RETURN_IF_ERROR(group::agree(group, topic + " met", met, "", deadline).status());
   // Half of what is left, so that there is time to tell the others that it failed.
   const Status greeted =
       mirrors->greet(Deadline::after_ns(std::min(deadline.left_ns() / 2, options.greeting_ns)));
-  BRAID_RETURN_IF_ERROR(agree(group, topic + " greeted", greeted, "", deadline).status());
+  BRAID_RETURN_IF_ERROR(group::agree(group, topic + " greeted", greeted, "", deadline).status());
   return mirrors;
 }
 

@@ -9,12 +9,11 @@
 #include "base/status.h"
 #include "group/group.h"
 
-namespace braid::transport::rdma {
+namespace braid::group {
 
 /// Collective: the ranks' payloads, or the Status of the first rank that was not ok, naming it: the
 /// same on all ranks.
-Result<std::vector<std::string>> agree(group::Group& group, const std::string& topic,
-                                       const Status& mine, std::string_view payload,
-                                       Deadline deadline);
+Result<std::vector<std::string>> agree(Group& group, const std::string& topic, const Status& mine,
+                                       std::string_view payload, Deadline deadline);
 
-}  // namespace braid::transport::rdma
+}  // namespace braid::group

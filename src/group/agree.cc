@@ -1,8 +1,8 @@
-#include "transport/rdma/agree.h"
+#include "group/agree.h"
 
 #include <fmt/format.h>
 
-namespace braid::transport::rdma {
+namespace braid::group {
 
 namespace {
 
@@ -15,9 +15,8 @@ std::string encode(const Status& status, std::string_view payload) {
 
 }  // namespace
 
-Result<std::vector<std::string>> agree(group::Group& group, const std::string& topic,
-                                       const Status& mine, std::string_view payload,
-                                       Deadline deadline) {
+Result<std::vector<std::string>> agree(Group& group, const std::string& topic, const Status& mine,
+                                       std::string_view payload, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(std::vector<std::string> blobs,
                          group.exchange(topic, encode(mine, payload), deadline));
   for (size_t r = 0; r < blobs.size(); ++r) {
@@ -32,4 +31,4 @@ Result<std::vector<std::string>> agree(group::Group& group, const std::string& t
   return blobs;
 }
 
-}  // namespace braid::transport::rdma
+}  // namespace braid::group
