@@ -3,10 +3,11 @@
 
 Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
 
-    kernels: has PATTERN; no PATTERN; ...
+    KERNELS: has PATTERN; no PATTERN; ...
+    KERNELS on ARCHITECTURES: has PATTERN; no PATTERN; ...
 
-Both are regular expressions: the first must match a kernel's whole name, the others are searched
-in its machine code, for each architecture in `build/release/kernels/X/y.fatbin`. A rule that
+All are regular expressions: the first must match a kernel's whole name, ARCHITECTURES the whole
+of, say, sm_90a, the others are searched in its machine code, for each architecture in `build/release/kernels/X/y.fatbin`. A rule that
 matches no kernel is an error. Exits 77 when there is nothing to read or to read it with.
 """
 
@@ -26,6 +27,7 @@ SKIPPED = 77
 @dataclass(frozen=True)
 class Rule:
     kernels: str
+    architectures: str
     must_have: bool
     pattern: str
 
@@ -47,7 +49,8 @@ def parse_rules(text: str) -> list[Rule]:
             verb, _, pattern = want.strip().partition(" ")
             if not colon or verb not in ("has", "no") or not pattern:
                 raise ValueError(f"'{line}' is not `kernels: has PATTERN; no PATTERN`")
-            rules.append(Rule(kernels, verb == "has", pattern))
+            names, _, architectures = kernels.partition(" on ")
+            rules.append(Rule(names, architectures or ".*", verb == "has", pattern))
     return rules
 
 
@@ -71,6 +74,8 @@ def complaints(rules: list[Rule], codes: list[Code]) -> Iterator[str]:
         if not chosen:
             yield f"no kernel is named {rule.kernels}"
         for code in chosen:
+            if not re.fullmatch(rule.architectures, code.architecture):
+                continue
             if bool(re.search(rule.pattern, code.text)) != rule.must_have:
                 found = "lacks" if rule.must_have else "has"
                 yield f"{code.kernel} on {code.architecture} {found} {rule.pattern}"

@@ -51,6 +51,10 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_RDMA_SHARE", OptionType::kInteger, "0",
      "Percent of every block of all_gather and all_to_all, and of a broadcast, that goes through "
      "the NIC; 0: what tuning finds."},
+    {"BRAID_GPU_RING", OptionType::kString, "auto",
+     "How blocks copy over the PCIe link: threads, bulk (bulk asynchronous copies, sm_90 and "
+     "later) "
+     "or auto, which is bulk where that can be."},
     {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
      "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
      "can carry; 0 leaves shares as tuning found them."},

@@ -45,6 +45,13 @@ def test_each_architecture_must_have_it() -> None:
     assert found(r"copy_wide: has LDG\.E\.128") == [r"copy_wide on sm_90a lacks LDG\.E\.128"]
 
 
+def test_rules_for_some_architectures_leave_the_others_alone() -> None:
+    assert found(r"copy_wide on sm_80: has LDG\.E\.128") == []
+    assert found(r"copy_wide on sm_(90|100)a: has LDG\.E\.128") == [
+        r"copy_wide on sm_90a lacks LDG\.E\.128"
+    ]
+
+
 def test_no_kernel_may_have_it() -> None:
     assert found(r"copy_.*: no \bLDL\b") == [r"copy_slow on sm_80 has \bLDL\b"]
 

@@ -334,11 +334,12 @@ inline void define_team_kernels(sys::FakeCuda& cuda) {
     fake_hold(argument<uint64_t*>(args, 0), argument<uint64_t>(args, 1));
     return Status();
   });
-  cuda.define_kernel("braid_host_ring", [](const sys::LaunchShape& shape, std::span<void*> args) {
-    fake_host_ring(FakeTeam(argument<nvlink::Team>(args, 0)), argument<pcie::HostRing>(args, 1),
-                   argument<pcie::Flows>(args, 2), shape.num_blocks);
-    return Status();
-  });
+  for (const char* name : {"braid_host_ring", "braid_host_ring_bulk"})
+    cuda.define_kernel(name, [](const sys::LaunchShape& shape, std::span<void*> args) {
+      fake_host_ring(FakeTeam(argument<nvlink::Team>(args, 0)), argument<pcie::HostRing>(args, 1),
+                     argument<pcie::Flows>(args, 2), shape.num_blocks);
+      return Status();
+    });
 }
 
 }  // namespace braid::test

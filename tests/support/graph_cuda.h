@@ -146,7 +146,7 @@ class GraphCuda : public sys::FakeCuda {
                sizeof(nvlink::ShortBlocks)};
     else if (name == "braid_meet_pairs")
       sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(uint32_t)};
-    else if (name == "braid_host_ring")
+    else if (name.starts_with("braid_host_ring"))
       sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
     else if (name.starts_with("braid_packets_") || name.starts_with("braid_lines_"))
       sizes = {sizeof(coll::PacketArgs)};

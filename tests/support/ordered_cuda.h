@@ -86,7 +86,7 @@ class OrderedCuda : public sys::FakeCuda {
       if (name.starts_with("braid_barrier")) tell(stream.handle, arguments);
       if (name == "braid_meet_pairs") tell_pairs(stream.handle, arguments);
       if (name == "braid_short_blocks") send_short(stream.handle, arguments);
-      if (name == "braid_host_ring") touch_flows(stream.handle, arguments);
+      if (name.starts_with("braid_host_ring")) touch_flows(stream.handle, arguments);
       if (name.starts_with("braid_reduce_")) touch_sum(stream.handle, name, arguments);
     }
     const uint64_t number = name.starts_with("braid_barrier") ? number_of(arguments) : 0;

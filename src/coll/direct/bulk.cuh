@@ -16,13 +16,10 @@
 #pragma once
 
 #include "coll/direct/direct.h"
+#include "transport/nvlink/bulk_copy.cuh"
 #include "transport/nvlink/team.cuh"
 
 namespace braid::coll::device {
-
-__device__ __forceinline__ uint32_t shared_address(const void* of) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(of));
-}
 
 /// What a unit sends.
 struct Source {
@@ -47,64 +44,34 @@ struct BulkMemory {
 class BulkRing {
  public:
   __device__ BulkRing(BulkMemory* memory, uint32_t pusher)
-      : tiles_(shared_address(memory->tiles[pusher])),
-        arrived_(shared_address(memory->arrived[pusher])) {
-    for (uint32_t slot = 0; slot < kBulkTiles; ++slot)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(arrived_ + slot * 8) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      : tiles_(nvlink::shared_address(memory->tiles[pusher])),
+        arrived_(nvlink::shared_address(memory->arrived[pusher])) {
+    for (uint32_t slot = 0; slot < kBulkTiles; ++slot) nvlink::init_mbarrier(arrived_ + slot * 8);
+    nvlink::publish_mbarriers();
   }
 
   /// `bytes`: a multiple of 16; 0 loads nothing.
   __device__ __forceinline__ void load(uint32_t tile, const char* from, uint32_t bytes) const {
-    const uint32_t slot = tile % kBulkTiles;
-    const uint32_t barrier = arrived_ + slot * 8;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-                 : "memory");
-    if (bytes == 0) return;
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-            "r"(tiles_ + slot * kBulkTileBytes),
-        "l"(from), "r"(bytes), "r"(barrier)
-        : "memory");
+    nvlink::load_bulk(place_of(tile), from, bytes, barrier_of(tile));
   }
   __device__ __forceinline__ void await_load(uint32_t tile) const {
-    const uint32_t barrier = arrived_ + tile % kBulkTiles * 8;
-    const uint32_t phase = tile / kBulkTiles % 2;
-    uint32_t done = 0;
-    while (done == 0)
-      asm volatile(
-          "{\n.reg .pred p;\n"
-          "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-          "selp.u32 %0, 1, 0, p;\n}"
-          : "=r"(done)
-          : "r"(barrier), "r"(phase)
-          : "memory");
+    while (!nvlink::is_over(barrier_of(tile), tile / kBulkTiles)) {
+    }
   }
   __device__ __forceinline__ void store(uint32_t tile, char* to, uint32_t bytes) const {
-    if (bytes == 0) return;
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
-                 "r"(tiles_ + tile % kBulkTiles * kBulkTileBytes), "r"(bytes)
-                 : "memory");
+    nvlink::store_bulk(to, place_of(tile), bytes);
   }
 
  private:
+  __device__ __forceinline__ uint32_t place_of(uint32_t tile) const {
+    return tiles_ + tile % kBulkTiles * kBulkTileBytes;
+  }
+  __device__ __forceinline__ uint32_t barrier_of(uint32_t tile) const {
+    return arrived_ + tile % kBulkTiles * 8;
+  }
+
   uint32_t tiles_, arrived_;
 };
-
-__device__ __forceinline__ void close_stores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-/// Their slots may be loaded over again, but for those of the last kOpen groups.
-template <int kOpen>
-__device__ __forceinline__ void wait_until_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kOpen) : "memory");
-}
-/// They have been performed where they go, but for those of the last kOpen groups.
-template <int kOpen>
-__device__ __forceinline__ void wait_until_stored() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kOpen) : "memory");
-}
 
 /// What a pusher does: `count` units of `tiles` tiles each.
 ///   units.source(unit)               the Source of a unit
@@ -124,19 +91,19 @@ __device__ __forceinline__ void push_bulk(const BulkRing& ring, const Units& uni
 #pragma unroll 1
   for (uint32_t tile = 0; tile < total; ++tile) {
     if (tile + kBulkAhead < total) {
-      wait_until_read<kBulkTiles - kBulkAhead - 1>();
+      nvlink::wait_until_read<kBulkTiles - kBulkAhead - 1>();
       load(tile + kBulkAhead);
     }
     const uint32_t unit = tile / tiles, begin = tile % tiles * kBulkTileBytes;
     const uint32_t bytes = units.source(unit).bytes_of_tile(begin);
     ring.await_load(tile);
     units.each_target(unit, [&](char* to) { ring.store(tile, to + begin, bytes); });
-    close_stores();
+    nvlink::close_stores();
     if (tile < kBulkTrail || (tile - kBulkTrail + 1) % tiles != 0) continue;
-    wait_until_stored<kBulkTrail>();
+    nvlink::wait_until_stored<kBulkTrail>();
     units.tell((tile - kBulkTrail) / tiles);
   }
-  wait_until_stored<0>();
+  nvlink::wait_until_stored<0>();
 #pragma unroll 1
   for (uint32_t unit = total > kBulkTrail ? (total - kBulkTrail) / tiles : 0; unit < count; ++unit)
     units.tell(unit);

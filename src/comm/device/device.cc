@@ -53,12 +53,6 @@ Status Device::prepare() {
   if (scratch_bytes_ < 8 * kPageBytes)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
                             state_.config.bytes("BRAID_GPU_SCRATCH"));
-  constexpr int kRingBlocks = 16;  // of 132 multiprocessors, whatever the number of peers
-  host_lanes_ = static_cast<int>(state_.config.integer("BRAID_GPU_LANES"));
-  if (host_lanes_ == 0) host_lanes_ = std::clamp(kRingBlocks / state_.size(), 1, pcie::kMostLanes);
-  if (host_lanes_ < 1 || host_lanes_ > pcie::kMostLanes)
-    return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
-                            host_lanes_);
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
   line_limit_ = state_.config.bytes("BRAID_GPU_LINES");
   direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
@@ -77,7 +71,7 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(pairs_kernel_, kernel(kernels::barrier_fatbin(), "braid_meet_pairs"));
   BRAID_ASSIGN_OR_RETURN(short_kernel_,
                          kernel(kernels::short_blocks_fatbin(), "braid_short_blocks"));
-  BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
+  BRAID_RETURN_IF_ERROR(load_ring(facts));
   BRAID_RETURN_IF_ERROR(read_link_cap());
   BRAID_RETURN_IF_ERROR(make_page());
   BRAID_RETURN_IF_ERROR(make_arena());
@@ -92,6 +86,15 @@ Status Device::prepare() {
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
   call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies],
                     [this] { return !look_for_trouble().ok(); });
+  return {};
+}
+
+Status Device::load_ring(const sys::DeviceFacts& facts) {
+  BRAID_ASSIGN_OR_RETURN(ring_engine_, choose_ring_engine(state_.config, facts, state_.size()));
+  BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
+  if (!ring_engine_.has_bulk) return {};
+  BRAID_ASSIGN_OR_RETURN(bulk_ring_kernel_, kernel(kernels::host_ring_bulk_fatbin(),
+                                                   "braid_host_ring_bulk", pcie::kBulkSharedBytes));
   return {};
 }
 
@@ -186,9 +189,9 @@ Status Device::make_ring(Deadline deadline) {
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
   request.shape = fmt::format(
       "{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
-      ring_.slot_bytes, host_lanes_, packet_limit_, line_limit_, direct_limit_, link_cap_gbps_,
-      state_.config.text("BRAID_GPU_RDMA"), state_.config.integer("BRAID_GPU_RDMA_SHARE"),
-      state_.config.text("BRAID_RDMA_PROVIDER"));
+      ring_.slot_bytes, ring_engine_.num_lanes, packet_limit_, line_limit_, direct_limit_,
+      link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
+      state_.config.integer("BRAID_GPU_RDMA_SHARE"), state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;
@@ -208,7 +211,7 @@ Status Device::make_ring(Deadline deadline) {
 }
 
 Status Device::make_rdma(sys::FabricLibrary* nics, Deadline deadline) {
-  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, host_lanes_, nics};
+  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, ring_engine_.num_lanes, nics};
   BRAID_ASSIGN_OR_RETURN(rdma_, Rdma::create(state_, cuda_, setup, deadline));
   return {};
 }
@@ -421,6 +424,10 @@ Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
 Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {
   if (flows.num_flows == 0) return {};
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
+  if (ring_engine_.has_bulk && are_whole_vectors(flows))
+    return sys::launch(cuda_, bulk_ring_kernel_,
+                       {num_blocks, pcie::kBulkThreads, pcie::kBulkSharedBytes}, stream, team_,
+                       ring, flows);
   return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
                      flows);
 }

@@ -36,6 +36,7 @@
 #include "comm/device/call_watch.h"
 #include "comm/device/host_balance.h"
 #include "comm/device/rdma.h"
+#include "comm/device/ring_engine.h"
 #include "comm/device/share_table.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
@@ -201,7 +202,7 @@ class Device {
   /// Nothing when shares are not balanced. Threads: any.
   std::optional<HostBalance::Summary> balance_summary() const;
   /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
-  int host_lanes() const { return host_lanes_; }
+  int host_lanes() const { return ring_engine_.num_lanes; }
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
   /// Copies into peers' memory, 16 at most, in no order among each other.
@@ -255,6 +256,7 @@ class Device {
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
+  Status load_ring(const sys::DeviceFacts& facts);
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
   Status hold(sys::Stream stream, uint64_t bytes);
@@ -285,7 +287,7 @@ class Device {
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
-  sys::Kernel short_kernel_{};
+  sys::Kernel short_kernel_{}, bulk_ring_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
@@ -296,7 +298,7 @@ class Device {
   ShareTable shares_;
   std::unique_ptr<HostBalance> balance_;
   std::unique_ptr<Rdma> rdma_;
-  int host_lanes_ = 0;
+  RingEngine ring_engine_;
   uint64_t sum_blocks_ = 0;
   uint32_t most_shared_bytes_ = 0;
   double link_cap_gbps_ = 0;

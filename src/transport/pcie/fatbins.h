@@ -7,5 +7,6 @@
 namespace braid::kernels {
 
 std::span<const std::byte> host_ring_fatbin();
+std::span<const std::byte> host_ring_bulk_fatbin();
 
 }  // namespace braid::kernels

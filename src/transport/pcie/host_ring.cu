@@ -1,34 +1,12 @@
-#include "transport/nvlink/team.cuh"
 #include "transport/nvlink/words.cuh"
-#include "transport/pcie/host_ring.h"
+#include "transport/pcie/ring_view.cuh"
 
 namespace braid::pcie {
 
-using nvlink::Expected;
 using nvlink::Team;
-using nvlink::Wait;
 using transport::nvlink::Word;
 
 namespace {
-
-/// One ring as one block sees it.
-struct RingView {
-  RingCounters* counters;
-  std::byte* slots;
-  uint32_t slot_bytes;
-  uint32_t num_slots;
-
-  __device__ RingView(const HostRing& ring, int sender, int key, int lane)
-      : slot_bytes(ring.slot_bytes), num_slots(ring.num_slots) {
-    std::byte* segment = ring.segment[sender];
-    counters = &reinterpret_cast<RingHead*>(segment)->counters[key][lane];
-    const uint64_t index = static_cast<uint64_t>(key) * kMostLanes + lane;
-    slots = segment + sizeof(RingHead) + index * num_slots * slot_bytes;
-  }
-  __device__ std::byte* slot(uint64_t number) const {
-    return slots + number % num_slots * slot_bytes;
-  }
-};
 
 /// Host memory changes under us: no cached copy.
 struct FreshLoads {
@@ -48,23 +26,18 @@ __device__ void copy_bytes(std::byte* to, const std::byte* from, uint64_t bytes)
 /// True when every thread of the block says so. A barrier of the block.
 __device__ bool all_agree(bool ok) { return __syncthreads_and(ok ? 1 : 0) != 0; }
 
-__device__ bool is_reader(const Team& team, int key, int rank) {
-  return rank != team.rank && (key == rank || key == team.size);
-}
-
 __device__ void send(const Team& team, const HostRing& ring, const Flow& flow, int lane,
                      int num_lanes) {
   const RingView view(ring, flow.sender, flow.key, lane);
-  uint64_t* progress = &ring.progress->sent[flow.key][lane];
+  uint64_t* progress = progress_of(ring, flow, lane);
   uint64_t number = *progress;
   const uint64_t end = lane_begin(flow.bytes, lane + 1, num_lanes);
   const auto reader = static_cast<int>(threadIdx.x);
   for (uint64_t at = lane_begin(flow.bytes, lane, num_lanes); at < end; ++number) {
     const uint64_t length = min(static_cast<uint64_t>(view.slot_bytes), end - at);
     bool ok = true;
-    if (reader < team.size && is_reader(team, flow.key, reader) && number >= view.num_slots)
-      ok = wait_for(team, &view.counters->free[reader].value,
-                    {Wait::kSlotFree, reader, number - view.num_slots + 1});
+    if (reader < team.size && is_reader(team, flow.key, reader))
+      ok = view.await_free(team, reader, number);
     if (!all_agree(ok)) return;
     copy_bytes(view.slot(number), flow.source + at, length);
     // One fence a slot, in the release below: it covers what the barrier has gathered. A fence of
@@ -79,14 +52,13 @@ __device__ void send(const Team& team, const HostRing& ring, const Flow& flow, i
 __device__ void receive(const Team& team, const HostRing& ring, const Flow& flow, int lane,
                         int num_lanes) {
   const RingView view(ring, flow.sender, flow.key, lane);
-  uint64_t* progress = &ring.progress->received[flow.sender][flow.key][lane];
+  uint64_t* progress = progress_of(ring, flow, lane);
   uint64_t number = *progress;
   const uint64_t end = lane_begin(flow.bytes, lane + 1, num_lanes);
   for (uint64_t at = lane_begin(flow.bytes, lane, num_lanes); at < end; ++number) {
     const uint64_t length = min(static_cast<uint64_t>(view.slot_bytes), end - at);
     bool ok = true;
-    if (threadIdx.x == 0)
-      ok = wait_for(team, &view.counters->full.value, {Wait::kSlotFull, flow.sender, number + 1});
+    if (threadIdx.x == 0) ok = view.await_full(team, flow.sender, number);
     if (!all_agree(ok)) return;
     copy_bytes(flow.destination + at, view.slot(number), length);
     __syncthreads();

@@ -12,6 +12,9 @@
 //          says s - num_slots + 1, writes the slot, then full = s + 1 with release order.
 // Reader   waits for full > s with acquire order, copies the slot out, then free = s + 1.
 //
+// A lane's block copies by its threads or by bulk copies (bulk_lane.cuh), whatever the other side
+// does.
+//
 // Numbers go on from call to call in device memory and are never reset, so a graph can be replayed.
 // Both sides of a ring count alike because both derive the number of slots from the same byte
 // count. Nothing tears: a slot is written only after all its readers have let go of it, and read
@@ -28,6 +31,14 @@ namespace braid::pcie {
 inline constexpr int kMostLanes = 8;
 inline constexpr int kMostKeys = nvlink::kMostRanks + 1;
 inline constexpr int kMostFlows = 2 * nvlink::kMostRanks;
+
+/// Where lanes go by bulk copies (bulk_lane.cuh): tiles of shared memory, and a warp that loads
+/// them beside those that store.
+inline constexpr uint32_t kTileBytes = 8 << 10;
+inline constexpr uint32_t kTiles = 16;
+inline constexpr uint32_t kStorers = 2;
+inline constexpr uint32_t kBulkThreads = 32 * (1 + kStorers);
+inline constexpr uint32_t kBulkSharedBytes = kTiles * (kTileBytes + 16) + 128;
 
 struct RingCounters {
   struct alignas(128) Padded {

@@ -422,6 +422,7 @@ TEST(DeviceOptions, WrongOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_SLOT", "8GiB"},
                                            {"BRAID_GPU_SLOTS", "0"},
                                            {"BRAID_GPU_SLOTS", "99999"},
+                                           {"BRAID_GPU_RING", "blocks"},
                                            {"BRAID_GPU_RDMA", "maybe"},
                                            {"BRAID_GPU_RDMA_SHARE", "101"},
                                            {"BRAID_LINK_CAP", "147"},

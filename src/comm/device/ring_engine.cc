@@ -1,0 +1,49 @@
+#include "comm/device/ring_engine.h"
+
+#include <algorithm>
+
+namespace braid::comm {
+
+namespace {
+
+// Blocks of all flows together, of 132 multiprocessors, whatever the number of peers.
+constexpr int kThreadBlocks = 16;
+constexpr int kBulkBlocks = 8;
+
+bool has_bulk_copies(const sys::DeviceFacts& gpu) {
+  constexpr int kFirstMajor = 9;
+  return gpu.compute_major >= kFirstMajor &&
+         gpu.max_shared_bytes_per_block >= static_cast<int>(pcie::kBulkSharedBytes);
+}
+
+bool is_vector(const std::byte* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
+
+}  // namespace
+
+Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu,
+                                      int num_ranks) {
+  const std::string wanted = config.text("BRAID_GPU_RING");
+  if (wanted != "auto" && wanted != "threads" && wanted != "bulk")
+    return invalid_argument("BRAID_GPU_RING: asked for auto, threads or bulk, found '{}'", wanted);
+  if (wanted == "bulk" && !has_bulk_copies(gpu))
+    return invalid_argument("BRAID_GPU_RING: bulk copies need compute capability 9.0, found {}.{}",
+                            gpu.compute_major, gpu.compute_minor);
+  RingEngine engine;
+  engine.has_bulk = wanted != "threads" && has_bulk_copies(gpu);
+  engine.num_lanes = static_cast<int>(config.integer("BRAID_GPU_LANES"));
+  if (engine.num_lanes == 0)
+    engine.num_lanes = std::clamp((engine.has_bulk ? kBulkBlocks : kThreadBlocks) / num_ranks, 1,
+                                  pcie::kMostLanes);
+  if (engine.num_lanes < 1 || engine.num_lanes > pcie::kMostLanes)
+    return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
+                            engine.num_lanes);
+  return engine;
+}
+
+bool are_whole_vectors(const pcie::Flows& flows) {
+  return std::all_of(flows.flow, flows.flow + flows.num_flows, [](const pcie::Flow& flow) {
+    return is_vector(flow.source != nullptr ? flow.source : flow.destination);
+  });
+}
+
+}  // namespace braid::comm

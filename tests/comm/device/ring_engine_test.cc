@@ -1,0 +1,71 @@
+// Which kernel moves a ring's flows: by the GPU, by what the user asks for, and by the addresses.
+#include "comm/device/ring_engine.h"
+
+#include <gtest/gtest.h>
+
+#include "coll/ranks.h"
+
+namespace braid::comm {
+namespace {
+
+sys::DeviceFacts gpu_of(int compute_major, int shared_bytes = 227 << 10) {
+  sys::DeviceFacts gpu;
+  gpu.compute_major = compute_major;
+  gpu.max_shared_bytes_per_block = shared_bytes;
+  return gpu;
+}
+
+RingEngine chosen(const std::string& wish, const sys::DeviceFacts& gpu, int num_ranks) {
+  return choose_ring_engine(test::make_config({{"BRAID_GPU_RING", wish}}), gpu, num_ranks).value();
+}
+
+TEST(RingEngine, BulkWhereTheGpuHasIt) {
+  EXPECT_TRUE(chosen("auto", gpu_of(9), 2).has_bulk);
+  EXPECT_TRUE(chosen("auto", gpu_of(10), 2).has_bulk);
+  EXPECT_TRUE(chosen("bulk", gpu_of(9), 2).has_bulk);
+  EXPECT_FALSE(chosen("threads", gpu_of(9), 2).has_bulk);
+  EXPECT_FALSE(chosen("auto", gpu_of(8, 163 << 10), 2).has_bulk);  // has the room, lacks the copies
+  EXPECT_FALSE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes - 1), 2).has_bulk);
+  EXPECT_TRUE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes), 2).has_bulk);
+}
+
+TEST(RingEngine, AskedForWhereItCannotBe) {
+  const auto engine =
+      choose_ring_engine(test::make_config({{"BRAID_GPU_RING", "bulk"}}), gpu_of(8), 2);
+  EXPECT_EQ(engine.status().code(), Code::kInvalidArgument);
+  EXPECT_NE(engine.status().message().find("8.0"), std::string::npos) << engine.status().message();
+}
+
+// All flows of an all_gather together, one out and one in per peer, keep to as many blocks.
+TEST(RingEngine, LanesShareTheBlocks) {
+  for (int num_ranks = 1; num_ranks <= nvlink::kMostRanks; ++num_ranks) {
+    const int bulk = chosen("auto", gpu_of(9), num_ranks).num_lanes;
+    const int threads = chosen("threads", gpu_of(9), num_ranks).num_lanes;
+    EXPECT_GE(bulk, 1);
+    EXPECT_LE(bulk, threads);
+    EXPECT_LE(threads, pcie::kMostLanes);
+    EXPECT_LE(bulk * num_ranks, num_ranks > 8 ? num_ranks : 8);
+  }
+  const auto asked =
+      choose_ring_engine(test::make_config({{"BRAID_GPU_LANES", "3"}}), gpu_of(9), 4);
+  EXPECT_EQ(asked.value().num_lanes, 3);
+}
+
+pcie::Flows flows_at(uint64_t source, uint64_t destination) {
+  pcie::Flows flows{};
+  flows.num_flows = 2;
+  flows.flow[0] = {0, 1, reinterpret_cast<const std::byte*>(source), nullptr, 7};
+  flows.flow[1] = {1, 0, nullptr, reinterpret_cast<std::byte*>(destination), 7};
+  flows.flow[2] = {1, 0, nullptr, reinterpret_cast<std::byte*>(uint64_t{1}), 7};  // not one of them
+  return flows;
+}
+
+TEST(RingEngine, BulkCopiesMoveWholeVectors) {
+  EXPECT_TRUE(are_whole_vectors(flows_at(4096, 16)));
+  EXPECT_FALSE(are_whole_vectors(flows_at(4096 + 8, 16)));
+  EXPECT_FALSE(are_whole_vectors(flows_at(4096, 17)));
+  EXPECT_TRUE(are_whole_vectors(pcie::Flows{}));
+}
+
+}  // namespace
+}  // namespace braid::comm
