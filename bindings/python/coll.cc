@@ -23,23 +23,13 @@
 #include "coll/reduce_scatter/reduce_scatter.h"
 #include "comm.h"
 #include "errors.h"
+#include "unlocked.h"
 
 namespace nb = nanobind;
 
 namespace braid::python {
 
 namespace {
-
-/// Runs a collective without the GIL; other Python threads go on meanwhile.
-template <typename Call>
-void run(Call&& call) {
-  Status status;
-  {
-    const nb::gil_scoped_release released;
-    status = call();
-  }
-  raise_if_failed(status);
-}
 
 /// Runs the collective on the GPU that the buffers are on, or on the host when they are there.
 /// `stream` is a CUDA stream's handle; the GPU's work is enqueued on it and not waited for.
@@ -50,8 +40,8 @@ void run(PyComm& self, const char* function, const Buffer& send, const Buffer& o
     raise_if_failed(invalid_argument(
         "{}: asked for both buffers in one memory, found GPU {} and GPU {} (-1 is the host)",
         function, send.gpu(), out.gpu()));
-  if (!send.on_gpu()) return run(on_host);
-  run([&] {
+  if (!send.on_gpu()) return run_unlocked(on_host);
+  run_unlocked([&] {
     return coll::device::on_device(self.get(), send.gpu(), on_gpu).with_context(function);
   });
 }
@@ -233,14 +223,14 @@ void broadcast(PyComm& self, nb::handle object, int root, uint64_t stream) {
 }
 
 void barrier(PyComm& self) {
-  run([&] { return coll::barrier(self.get()); });
+  run_unlocked([&] { return coll::barrier(self.get()); });
 }
 
 /// Shares a GPU buffer with all ranks, so that results land in it directly.
 void register_memory(PyComm& self, nb::handle object) {
   const Buffer buf = Buffer::borrow(object, {"register", "buf"}, Access::kWrite);
   if (!buf.on_gpu()) raise_if_failed(invalid_argument("register: asked for GPU memory"));
-  run([&] {
+  run_unlocked([&] {
     return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
       return device.register_memory(address_of(buf), buf.bytes());
     });
@@ -249,7 +239,7 @@ void register_memory(PyComm& self, nb::handle object) {
 
 void unregister_memory(PyComm& self, nb::handle object) {
   const Buffer buf = Buffer::borrow(object, {"unregister", "buf"}, Access::kWrite);
-  run([&] {
+  run_unlocked([&] {
     return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
       return device.unregister_memory(address_of(buf));
     });
@@ -259,7 +249,7 @@ void unregister_memory(PyComm& self, nb::handle object) {
 void force_host_share(PyComm& self, int gpu, const std::string& op, std::optional<double> share) {
   const Result<plan::Op> parsed = plan::parse_op(op);
   raise_if_failed(parsed.status());
-  run([&] {
+  run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
       device.force_host_share(parsed.value(), share);
       return Status();
@@ -271,7 +261,7 @@ double host_share(PyComm& self, int gpu, const std::string& op) {
   const Result<plan::Op> parsed = plan::parse_op(op);
   raise_if_failed(parsed.status());
   double share = 0;
-  run([&] {
+  run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
       share = device.host_share(parsed.value()).long_share;
       return Status();

@@ -28,6 +28,7 @@ class PyComm {
 
 void register_comm(nanobind::module_& module);         // comm.cc: the class, its life and its facts
 void register_collectives(nanobind::module_& module);  // coll.cc: functions over a comm
+void register_on_stream(nanobind::module_& module);    // on_stream.cc: the same by addresses
 void register_options(
     nanobind::module_& module);  // options.cc: the option registry and build facts
 

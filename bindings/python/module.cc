@@ -8,4 +8,5 @@ NB_MODULE(_braid, module) {
   braid::python::register_options(module);
   braid::python::register_comm(module);
   braid::python::register_collectives(module);
+  braid::python::register_on_stream(module);
 }

@@ -1,4 +1,4 @@
-"""Whether results are the same: again, on every rank, by both contestants, and uncut.
+"""Whether results are the same: again, on every rank, by both contestants, without them, and uncut.
 
 A claim is a figure of the record: 1 where it held every time, 0 where it did not.
 """
@@ -16,6 +16,7 @@ from braid.plan.parallel.block import Shape
 CLOSE = 0.02
 """Of the largest value: what bfloat16 may differ by when it is summed in another order."""
 _TOKENS = 16
+_AGAIN = 10
 
 
 class Bits:
@@ -36,6 +37,14 @@ class Bits:
             self._claim(f"{what}: {who} gives the same bits", is_same and is_finite(mine))
         self._across(what)
 
+    def alone(self, what: str, call: Callable[[], torch.Tensor]) -> None:
+        """Runs a call that has no collective in it again and again. Where its bits change, what
+        changed in a pass says nothing about the collectives.
+        """
+        first = call()
+        is_same = all(torch.equal(call(), first) for _ in range(_AGAIN))
+        self._claim(f"{what} gives the same bits", is_same and is_finite(first))
+
     def uncut(self, cut: Layer, add: Sum) -> None:
         """A layer of all ranks and the same layer of one, on a short prompt."""
         whole = Layer(self._whole(cut), 0, 1, cut.device, cut.dtype, seed=0)
@@ -49,7 +58,13 @@ class Bits:
     @property
     def are_right(self) -> bool:
         """Whether every claim held. Alike on all ranks."""
-        return all(value == 1 for name, value in self.figures.items() if "gap" not in name)
+        return not self.failed
+
+    @property
+    def failed(self) -> list[str]:
+        """The claims that did not hold."""
+        claims = {name: value for name, value in self.figures.items() if "gap" not in name}
+        return [name for name, value in claims.items() if value != 1]
 
     def _whole(self, cut: Layer) -> Shape:
         s, n = cut.shape, self._contest.size

@@ -128,5 +128,21 @@ def run_layers(
     return x
 
 
+def parts_of(
+    layers: Sequence[Layer], caches: Sequence[Cache], x: torch.Tensor, start: int
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """What this rank computes between two sums, of every layer for the same `x`: by name."""
+    normed = _normed(x)
+
+    def attention() -> torch.Tensor:
+        pairs = zip(layers, caches, strict=True)
+        return torch.stack([layer.attention(normed, cache, start) for layer, cache in pairs])
+
+    def mlp() -> torch.Tensor:
+        return torch.stack([layer.mlp(normed) for layer in layers])
+
+    return {"attention": attention, "mlp": mlp}
+
+
 def _normed(x: torch.Tensor) -> torch.Tensor:
     return nn.functional.rms_norm(x, x.shape[-1:], eps=_EPSILON)

@@ -9,8 +9,11 @@ through all layers and fills the cache of keys and values; a decode takes one to
 sequence through them, eager and, on GPUs, as a CUDA graph. Weights are random.
 
 Checked: a layer gives what it gives uncut; the same pass gives the same bits again, and the same
-on every rank; with two ranks, where a sum has one order, both libraries give the same bits. The
-exit code is 1 where one of these fails.
+on every rank; with two ranks, where a sum has one order, both libraries give the same bits. Such a
+claim is about the sums only where all else stays the same: torch's kernels are told to be
+deterministic, a pass writes the same keys and values to the same places as the one before, and what
+a rank computes between two sums must give the same bits again on its own. The exit code is 1 where
+a claim fails.
 """
 
 import argparse
@@ -22,8 +25,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from bits import Bits
-from contest import Contest, Contestant
-from llama import Cache, Layer, random, run_layers
+from contest import Contest, Contestant, make_deterministic
+from llama import Cache, Layer, parts_of, random, run_layers
 from sheet import publish, record_of
 from traffic import Replay, Tap
 
@@ -33,6 +36,7 @@ from braid.probe.record import Series
 
 TINY = Shape(16, 64, 4, 2, 16, 128)
 Runs = dict[str, Callable[[], object]]
+Parts = dict[str, Callable[[], torch.Tensor]]
 
 
 class Pass:
@@ -53,6 +57,16 @@ class Pass:
     def prefill(self, x: torch.Tensor) -> torch.Tensor:
         """x [1, prompt, hidden] and the result alike."""
         return run_layers(self._layers, self._prefilled, x, 0, self.add)
+
+    def prefill_parts(self, x: torch.Tensor) -> Parts:
+        """What the prefill of `x` is made of, without sums. The cache is of no use until the next
+        prefill.
+        """
+        return parts_of(self._layers, self._prefilled, x, 0)
+
+    def decode_parts(self, x: torch.Tensor) -> Parts:
+        """The same of a decode, whose place in the cache the next decode fills again."""
+        return parts_of(self._layers, self._caches, x, self._prompt)
 
     def share_prompt(self) -> None:
         """Every sequence of the decode has the prompt that was prefilled."""
@@ -121,9 +135,13 @@ def run(contest: Contest, args: argparse.Namespace, bits: Bits) -> list[Series]:
     prefills: Runs = {one.contestant.name: partial(one.prefill, x) for one in passes}
     decodes: Runs = {one.contestant.name: partial(one.decode, y) for one in passes}
     bits.uncut(first, passes[0].add)
+    for name, part in passes[0].prefill_parts(x).items():
+        bits.alone(f"prefill: {name} alone", part)
     bits.note("prefill", prefills)
     for one in passes:
         one.share_prompt()
+    for name, part in passes[0].decode_parts(y).items():
+        bits.alone(f"decode: {name} alone", part)
     bits.note("decode", decodes)
     series = contest.measure("prefill", prefills, args.samples)
     series += communication(contest, "prefill", prefills, args.samples)
@@ -165,6 +183,7 @@ def main() -> int:
     args = arguments()
     if args.cpu:
         torch.set_num_threads(1)
+    make_deterministic()
     contest = Contest(on_cpus=args.cpu)
     bits = Bits(contest)
     with torch.no_grad():
@@ -172,6 +191,8 @@ def main() -> int:
     record = record_of("tp-inference", contest, series, bits.figures, vars(args))
     if contest.rank == 0:
         publish(record, args.json)
+        for claim in bits.failed:
+            print(f"does not hold: {claim}", file=sys.stderr)
         print(f"bits agree: {'yes' if bits.are_right else 'NO'}", file=sys.stderr)
     contest.close()
     return 0 if bits.are_right and not record.is_bad else 1

@@ -17,14 +17,13 @@ when losses differ by more, when they do not fall, or when a byte was wrong.
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
-from contest import Contest, turned
+from contest import Contest, make_deterministic, turned
 from gpt import Shape, batches
 from sheet import publish, record_of
 from traffic import Call, Replay, Tap
@@ -121,9 +120,7 @@ def prepare(args: argparse.Namespace) -> None:
     if args.cpu:
         torch.set_num_threads(1)
     if args.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        make_deterministic()
 
 
 def race(

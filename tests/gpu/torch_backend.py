@@ -198,21 +198,25 @@ def messages(check: Check) -> None:
 
 
 def graph(check: Check) -> None:
-    """Captured once, replayed with new data."""
+    """Captured once, replayed with new data: by both ways, on both streams."""
     if check.device.type != "cuda":
         return
-    tensor = check.mine(100_000, torch.float32)
+    tensor, other = (check.mine(100_000, torch.float32) for _ in range(2))
+    strided = torch.empty(2, 100_000, device=check.device).t()[:, 0]
     dist.all_reduce(tensor)
     torch.cuda.synchronize()
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
         dist.all_reduce(tensor)
+        dist.all_reduce(other, async_op=True).wait()
+        dist.all_reduce(strided, async_op=True).wait()
     for salt in range(4):
-        tensor.copy_(check.mine(100_000, torch.float32, salt))
+        for each in (tensor, other, strided):
+            each.copy_(check.mine(100_000, torch.float32, salt))
         captured.replay()
         want = check.mine(100_000, torch.float32, salt)
         dist.all_reduce(want, group=check.other)
-        check.same(f"replay {salt}", [tensor], [want])
+        check.same(f"replay {salt}", [tensor, other, strided], [want, want, want])
 
 
 def ends(check: Check) -> None:

@@ -25,6 +25,7 @@ from braid.torch.collectives import Call
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting
+from braid.torch.plain_calls import PlainCalls, plain_calls
 from braid.torch.post import Post
 from braid.torch.rows import device_of
 from braid.torch.work import GpuWork, HostWork
@@ -51,6 +52,8 @@ class Comms:
         self._ended: BaseException | None = None
         self._host = HostCalls(f"braid {meeting.name}")
         self._gpu = GpuCalls()
+        self.plain: PlainCalls | None = None
+        """The short way of calls on the GPU, once one was made the long way."""
         self.post = Post(meeting, self._look)
         self._process_id = os.getpid()
         _living.add(self)
@@ -71,7 +74,7 @@ class Comms:
         device = device_of(name, tensors)
         if device.type == "cpu":
             return self.run_on_host(name, outputs, body, is_async=is_async, limit_s=limit_s)
-        return self._gpu.submit(
+        work = self._gpu.submit(
             name,
             device,
             tensors,
@@ -79,6 +82,9 @@ class Comms:
             lambda: body(Call(self._comm("cuda"))),
             is_async=is_async,
         )
+        if self.plain is None and self._ended is None and (comm := self._made.get("cuda")):
+            self.plain = plain_calls(comm, device, self._gpu)
+        return work
 
     def run_on_host(
         self,
@@ -178,6 +184,7 @@ class Comms:
         if self._ended is not None or self._process_id != os.getpid():
             return
         why = InvalidArgument(f"group {self.meeting.name} was destroyed")
+        self.plain = None
         self._gpu.end(why)
         if self._made.get("cuda") is not None:
             self._gpu.fence()()
@@ -192,6 +199,7 @@ class Comms:
         if self._ended is not None or self._process_id != os.getpid():
             return
         self._ended = PeerLost(f"group {self.meeting.name}: rank {self.meeting.rank} {reason}")
+        self.plain = None
         self._gpu.end(self._ended)
         self._host.give_up(self._ended)
         self.post.close(self._ended, is_orderly=False)

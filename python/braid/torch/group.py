@@ -23,7 +23,7 @@ from braid.torch.meeting import Meeting
 from braid.torch.messages import receive, send
 from braid.torch.reduction import Reduction, reduction_of
 from braid.torch.rows import check_dtype, row
-from braid.torch.work import SeveralWorks, seconds_of
+from braid.torch.work import GpuWork, SeveralWorks, seconds_of
 
 Tensors = Sequence[Tensor]
 
@@ -61,6 +61,14 @@ class BraidGroup(Answers):
         self._is_checked = False
 
     # ---- how a call is run ----
+    #
+    # Calls that programs make many of ask for the short way first (plain_calls.py), which is there
+    # once a call on a GPU was made.
+
+    def _short(self, work: GpuWork) -> GpuWork:
+        """Of a call that went the short way."""
+        self._calls += 1
+        return self._noted(work)
 
     def _run(
         self,
@@ -101,6 +109,9 @@ class BraidGroup(Answers):
     # ---- reductions ----
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        plain = self._comms.plain
+        if plain is not None and (work := plain.all_reduce(tensors, opts)) is not None:
+            return self._short(work)
         each = _listed(tensors)
         how = self._how("all_reduce", opts, each[0])
         return self._run(
@@ -142,6 +153,9 @@ class BraidGroup(Answers):
         )
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        plain = self._comms.plain
+        if plain is not None and (work := plain.reduce_scatter(output, tensor, opts)) is not None:
+            return self._short(work)
         how = self._how("reduce_scatter", opts, output)
         return self._run(
             "reduce_scatter",
@@ -160,6 +174,9 @@ class BraidGroup(Answers):
     # ---- moves ----
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+        plain = self._comms.plain
+        if plain is not None and (work := plain.broadcast(tensors, opts)) is not None:
+            return self._short(work)
         each, root = _listed(tensors), _root(opts)
         self._check_rank("broadcast", "root", root)
         return self._run(
@@ -178,6 +195,9 @@ class BraidGroup(Answers):
         )
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        plain = self._comms.plain
+        if plain is not None and (work := plain.all_gather(output, tensor, opts)) is not None:
+            return self._short(work)
         return self._run(
             "all_gather",
             [output, tensor],
@@ -227,6 +247,9 @@ class BraidGroup(Answers):
         opts: Any = None,
     ) -> Any:
         received, sent = list(output_splits or ()), list(input_splits or ())
+        plain = self._comms.plain if not received and not sent else None
+        if plain is not None and (work := plain.all_to_all(output, tensor, opts)) is not None:
+            return self._short(work)
 
         def body(call: coll.Call) -> None:
             if received or sent:

@@ -15,7 +15,7 @@ from torch.distributed import ReduceOp
 
 from braid.errors import Unsupported
 
-_PLAIN = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg"}
+PLAIN_OPS = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg"}
 _ON_BOOL = {
     "SUM": "max",
     "MAX": "max",
@@ -25,7 +25,7 @@ _ON_BOOL = {
     "BAND": "min",
 }
 _BITWISE = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}
-_REDUCIBLE = {
+REDUCIBLE = {
     torch.int8,
     torch.uint8,
     torch.int16,
@@ -82,10 +82,10 @@ def reduction_of(function: str, op: Any, dtype: torch.dtype) -> Reduction:
             return Reduction("", combine=torch.bitwise_xor)
     elif dtype.is_complex and dtype != torch.complex32:
         if name in ("SUM", "AVG", "PREMUL_SUM"):
-            return Reduction(_PLAIN.get(name, "sum"), factor)
-    elif dtype in _REDUCIBLE:
-        if name in _PLAIN:
-            return Reduction(_PLAIN[name])
+            return Reduction(PLAIN_OPS.get(name, "sum"), factor)
+    elif dtype in REDUCIBLE:
+        if name in PLAIN_OPS:
+            return Reduction(PLAIN_OPS[name])
         if name == "PREMUL_SUM" and dtype.is_floating_point:
             return Reduction("sum", factor)
         if name in _BITWISE and not dtype.is_floating_point:

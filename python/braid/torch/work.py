@@ -6,7 +6,7 @@ current stream wait and returns. An error shows at wait(), and in the future.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,9 @@ from torch.futures import Future
 from braid.errors import Timeout
 
 _POLL_S = 0.001
+
+_events = threading.RLock()
+"""Held where a GpuWork's event is waited for or taken away: another call may use it at once."""
 
 
 def seconds_of(timeout: timedelta | None) -> float | None:
@@ -119,8 +122,9 @@ class HostWork(Work):
 class GpuWork(Work):
     """A call that was enqueued on a CUDA stream, or that could not be.
 
-    `event` comes after it on `stream`; None when it was enqueued on the caller's own stream, whose
-    later work is in order anyway. `held` are the tensors that the stream reads and writes.
+    `stream` is where, None where nothing was enqueued. When that is not the caller's own stream,
+    whose later work is in order anyway, begin() puts an event behind it. `current` answers which
+    stream is to wait in wait(), and its handle; without it torch is asked.
     """
 
     def __init__(
@@ -129,29 +133,57 @@ class GpuWork(Work):
         device: torch.device,
         outputs: Sequence[torch.Tensor],
         stream: Any,
-        event: Any = None,
+        *,
         error: BaseException | None = None,
+        current: Callable[[], tuple[Any, int]] | None = None,
     ) -> None:
         super().__init__()
         self._name = name
         self._device = device
         self._outputs = list(outputs)
         self._stream = stream
-        self._event = event
+        self._event: Any = None
         self._error = error
-        self.held: list[torch.Tensor] = []
+        self._current = current
+        self._has_passed = error is not None
+        self._held: list[torch.Tensor] = []
+
+    def begin(self, event: Any, tensors: Sequence[torch.Tensor]) -> None:
+        """Records the event, and holds the tensors that the stream reads and writes until somebody
+        waited for the call or the stream has passed it.
+        """
+        event.record(self._stream)
+        self._event, self._held = event, list(tensors)
+
+    def passed_event(self) -> Any:
+        """The event when the stream has passed it, which may then come after another call; else
+        None.
+        """
+        with _events:
+            event = self._event
+            if not event.query():
+                return None
+            self._has_passed, self._event = True, None
+        self._held.clear()
+        return event
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """The current stream waits; the host does not, unless `timeout` is given."""
         if self._error is not None:
             raise self._error
         if self._event is not None:
-            torch.cuda.current_stream(self._device).wait_event(self._event)
-            self.held.clear()  # later use is ordered after the call now
-        limit_s = seconds_of(timeout)
-        if limit_s is not None:
+            self._let_stream_wait()
+            self._held.clear()  # later use is ordered after the call now
+        if timeout is not None and (limit_s := seconds_of(timeout)) is not None:
             self._wait_on_host(limit_s)
         return True
+
+    def _let_stream_wait(self) -> None:
+        current = self._current
+        stream = torch.cuda.current_stream(self._device) if current is None else current()[0]
+        with _events:
+            if self._event is not None:
+                stream.wait_event(self._event)
 
     def _wait_on_host(self, limit_s: float) -> None:
         end = time.monotonic() + limit_s
@@ -161,9 +193,8 @@ class GpuWork(Work):
             time.sleep(_POLL_S)
 
     def is_completed(self) -> bool:
-        if self._error is not None:
-            return True
-        return bool((self._event or self._stream).query())
+        with _events:
+            return self._has_passed or bool((self._event or self._stream).query())
 
     def is_success(self) -> bool:
         return self._error is None and self.is_completed()

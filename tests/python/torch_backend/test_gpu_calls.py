@@ -11,13 +11,16 @@ import torch
 from torch_backend_cuda import GPU, FakeCuda
 
 import braid
+from braid.torch import streams
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
+from braid.torch.streams import CallerStream
 
 
 @pytest.fixture
 def cuda(monkeypatch):
     fake = FakeCuda()
     monkeypatch.setattr(torch, "cuda", fake)
+    monkeypatch.setattr(streams, "raw_stream", lambda _gpu: fake.current.cuda_stream)
     return fake
 
 
@@ -28,6 +31,18 @@ def submit(calls, cuda, name="call", *, is_async, tensors=(), fails=False):
             raise braid.PeerLost("rank 3 died")
 
     return calls.submit(name, GPU, tensors, tensors, body, is_async=is_async)
+
+
+def enqueue(calls, cuda, name="call", *, is_async, tensors=(), fails=False):
+    def call(handle):
+        cuda.log.append(f"{name} at {handle}")
+        if fails:
+            raise braid.PeerLost("rank 3 died")
+
+    return calls.enqueue(name, GPU, tensors, tensors, call, is_async=is_async)
+
+
+WAYS = pytest.mark.parametrize("way", [submit, enqueue])
 
 
 def test_a_synchronous_call_is_on_the_callers_stream(cuda):
@@ -58,7 +73,8 @@ def test_an_asynchronous_call_lies_between_two_events(cuda):
     assert cuda.log[:2] == ["s2 waits for default", "next on s2"]
 
 
-def test_tensors_are_held_until_somebody_waited_or_the_stream_has_passed(cuda):
+@WAYS
+def test_tensors_are_held_until_somebody_waited_or_the_stream_has_passed(cuda, way):
     calls = GpuCalls()
 
     def alive(tensor):
@@ -67,22 +83,23 @@ def test_tensors_are_held_until_somebody_waited_or_the_stream_has_passed(cuda):
 
     first, second = torch.ones(3), torch.ones(3)
     seen = [weakref.ref(first), weakref.ref(second)]
-    works = [submit(calls, cuda, is_async=True, tensors=[t]) for t in (first, second)]
+    works = [way(calls, cuda, is_async=True, tensors=[t]) for t in (first, second)]
     for work in works:
         work.result().clear()  # the work's own list of results is not what is asked about
     del first, second
     assert [alive(each) for each in seen] == [True, True]
     works[1].wait()
     assert [alive(each) for each in seen] == [True, False]
-    cuda.events[0].is_done = True
+    works[0]._event.is_done = True
     del works, work
-    submit(calls, cuda, is_async=True)  # the next call looks
+    way(calls, cuda, is_async=True)  # the next call looks
     assert [alive(each) for each in seen] == [False, False]
 
 
+@WAYS
 @pytest.mark.parametrize("is_async", [False, True])
-def test_an_error_shows_at_wait_and_in_the_future(cuda, is_async):
-    work = submit(GpuCalls(), cuda, is_async=is_async, fails=True)
+def test_an_error_shows_at_wait_and_in_the_future(cuda, is_async, way):
+    work = way(GpuCalls(), cuda, is_async=is_async, fails=True)
     assert work.is_completed()
     assert not work.is_success()
     with pytest.raises(braid.PeerLost, match="rank 3"):
@@ -132,9 +149,110 @@ def test_the_fence_waits_for_both_streams(cuda):
     }
 
 
-def test_nothing_after_the_end(cuda):
+@WAYS
+@pytest.mark.parametrize("is_async", [False, True])
+def test_nothing_after_the_end(cuda, is_async, way):
     calls = GpuCalls()
     calls.end(braid.InvalidArgument("was destroyed"))
     with pytest.raises(braid.InvalidArgument, match="destroyed"):
-        submit(calls, cuda, is_async=True).wait()
+        way(calls, cuda, is_async=is_async).wait()
     assert cuda.log == []
+
+
+def test_by_handle_a_synchronous_call_is_on_the_callers_stream(cuda):
+    calls = GpuCalls()
+    work = enqueue(calls, cuda, is_async=False)
+    with cuda.stream(cuda.Stream(GPU)) as user:
+        enqueue(calls, cuda, "next", is_async=False).wait()
+    work.wait()
+    default = cuda.current
+    assert cuda.log == [f"call at {default.cuda_stream}", f"next at {user.cuda_stream}"]
+    assert cuda.events == []
+    assert not work.is_completed()
+    default.finish()
+    assert work.is_success()
+
+
+def test_by_handle_an_asynchronous_call_lies_between_two_events(cuda):
+    calls = GpuCalls()
+    with cuda.stream(cuda.Stream(GPU)):
+        work = enqueue(calls, cuda, is_async=True)
+        assert cuda.current.name == "s1"  # nobody else's stream has changed
+        handle = calls._streams[GPU].cuda_stream
+        work.wait()
+    assert cuda.log == [
+        "e1 recorded on s1",
+        "s2 waits for e1",
+        f"call at {handle}",
+        "e2 recorded on s2",
+        "s1 waits for e2",
+    ]
+    cuda.log.clear()
+    enqueue(calls, cuda, "next", is_async=True)
+    assert cuda.log == [
+        "e1 recorded on default",  # the same event again: what s2 waits for was fixed before
+        "s2 waits for e1",
+        f"next at {handle}",
+        "e3 recorded on s2",  # another one: e2 is not done
+    ]
+
+
+@WAYS
+def test_events_are_used_again_once_the_gpu_has_passed_them(cuda, way):
+    calls = GpuCalls()
+    works = [way(calls, cuda, is_async=True) for _ in range(2)]
+    first = works[0]._event
+    first.is_done = True
+    later = way(calls, cuda, is_async=True)
+    assert later._event is first
+    first.is_done = False  # it is the later call's now
+    cuda.log.clear()
+    assert works[0].is_completed()
+    works[0].wait()
+    assert cuda.log == []  # nothing to wait for, least of all the later call
+    assert not later.is_completed()
+    works[1].wait()
+    assert len(cuda.log) == 1
+    made = len(cuda.events)
+    for _ in range(100):
+        for event in cuda.events:
+            event.is_done = True
+        way(calls, cuda, is_async=True)
+    assert len(cuda.events) - made <= 1
+
+
+@WAYS
+def test_captured_events_are_not_used_again(cuda, way):
+    calls = GpuCalls()
+    way(calls, cuda, is_async=True)._event.is_done = True
+    way(calls, cuda, is_async=True)  # the first event is free now
+    cuda.is_capturing = True
+    captured = way(calls, cuda, is_async=True)
+    cuda.is_capturing = False
+    captured._event.is_done = True
+    other = way(calls, cuda, is_async=True)
+    assert captured._event is not other._event
+    assert captured._event.name not in cuda.asked
+
+
+def test_the_capture_that_counts_is_of_the_tensors_gpu(cuda):
+    """torch asks the current device's stream."""
+    seen = []
+    cuda.is_current_stream_capturing = lambda: seen.append(cuda.chosen)
+    with cuda.device(torch.device("cuda", 1)):
+        enqueue(GpuCalls(), cuda, is_async=True)
+        assert cuda.chosen == torch.device("cuda", 1)
+    assert seen == [GPU]
+
+
+def test_streams_are_known_by_their_handles(cuda):
+    caller, asked = CallerStream(GPU), []
+    ask = cuda.current_stream
+    cuda.current_stream = lambda device: asked.append(device) or ask(device)
+    assert [caller(), caller()] == [(cuda.current, cuda.current.cuda_stream)] * 2
+    assert asked == [GPU]
+    for _ in range(200):
+        with cuda.stream(cuda.Stream(GPU)) as user:
+            assert caller() == (user, user.cuda_stream)
+    assert len(asked) == 201
+    assert len(caller._known) <= 64

@@ -1,5 +1,7 @@
 """examples/recipes between CPUs: the whole programs, and each part that must find what is wrong."""
 
+import itertools
+import os
 import sys
 from argparse import Namespace
 from dataclasses import replace
@@ -20,8 +22,8 @@ import sheet  # noqa: E402
 import tp_llama  # noqa: E402
 import train_gpt  # noqa: E402
 from bits import Bits  # noqa: E402
-from contest import Contest, Contestant, turned  # noqa: E402
-from llama import Cache, Layer, random, run_layers  # noqa: E402
+from contest import Contest, Contestant, make_deterministic, turned  # noqa: E402
+from llama import Cache, Layer, parts_of, random, run_layers  # noqa: E402
 from traffic import Call, Replay, Tap, expected, numbers  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -94,6 +96,8 @@ def test_tensor_parallel_inference_gives_the_same_bits(ranks, tmp_path):
         "decode: both agree": 1,
     }
     assert record.figures["prefill: braid gives the same bits"] == 1
+    assert record.figures["prefill: mlp alone gives the same bits"] == 1
+    assert record.figures["decode: attention alone gives the same bits"] == 1
     assert 0 <= record.figures["a layer cut and whole: largest gap"] < 1e-5
     assert "prefill: collectives alone: gloo" in cases(record)
     sizes = {one.group: one.bytes for one in record.series}
@@ -269,7 +273,50 @@ def test_a_token_decoded_is_the_prefills_last():
     assert torch.allclose(decoded, whole[:, 8:].expand(3, 1, 64))
 
 
+def test_parts_of_a_pass_leave_the_next_one_as_it_was():
+    """They fill the places of the cache that a pass fills again."""
+    layers = [Layer(tp_llama.TINY, 0, 1, CPU, torch.float32, seed) for seed in (0, 1)]
+    prompt, token = (random((1, n, 64), 1, CPU, torch.float32) for n in (8, 1))
+    caches = [Cache(layer, 1, 9) for layer in layers]
+
+    def decoded():
+        return run_layers(layers, caches, token, 8, lambda _: None)
+
+    run_layers(layers, caches, prompt, 0, lambda _: None)
+    before = decoded()
+    parts = {name: part() for name, part in parts_of(layers, caches, token, 8).items()}
+    assert {name: len(each) for name, each in parts.items()} == {"attention": 2, "mlp": 2}
+    assert torch.equal(decoded(), before)
+
+
 # ---- bits ----
+
+
+def test_what_is_compared_is_deterministic(ranks):
+    def body():
+        make_deterministic()
+        contest = Contest(on_cpus=True)
+        contest.close()
+        return (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.backends.cuda.cudnn_sdp_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(),
+            os.environ["CUBLAS_WORKSPACE_CONFIG"],
+        )
+
+    assert ranks.collect(ranks.start(1, body)) == [(True, False, True, ":4096:8")]
+
+
+def test_a_part_that_changes_by_itself_is_named():
+    bits, runs = Bits(Told()), itertools.count()
+    bits.alone("decode: mlp alone", lambda: ONES.clone())
+    assert bits.are_right
+    bits.alone("decode: attention alone", lambda: ONES + (next(runs) == 7) * 1e-6)
+    bits.alone("nothing", lambda: ONES * 0)
+    assert bits.failed == [
+        "decode: attention alone gives the same bits",
+        "nothing gives the same bits",
+    ]
 
 
 class Told:
