@@ -66,8 +66,7 @@ constexpr Option kOptions[] = {
      "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
     {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",
      "Thread blocks that a GPU's sums beside the copy engines may use; 0: 64 for short calls, 16 "
-     "or "
-     "32 for those that last, so that the other multiprocessors are left to the user."},
+     "to 48 for those that last, so that the other multiprocessors are left to the user."},
     {"BRAID_HOST_ID", OptionType::kString, "",
      "Name of this host instead of the real one, so that ranks of one machine can pretend to be on "
      "several."},

@@ -74,7 +74,8 @@ def check_times(comm: braid.Comm, device: torch.device, check: Check, folder: Pa
         check.that(args["bytes"] == size, f"{args['bytes']} bytes instead of {size}")
         check.that(args["state"] == "completed", f"state {args['state']}")
         gap_us = torch_us - ours["dur"]
-        check.that(-1 < gap_us < 5 + 0.05 * torch_us, f"{ours['dur']} us, torch {torch_us} us")
+        # Torch's events lie outside of ours, 6 us together with the gap before a kernel.
+        check.that(-1 < gap_us < 10 + 0.05 * torch_us, f"{ours['dur']} us, torch {torch_us} us")
         late_us = ours["ts"] - call["ts"]
         check.that(-50 < late_us < 50_000, f"the GPU began {late_us} us after the call")
         if comm.rank == 0:

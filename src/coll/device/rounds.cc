@@ -14,7 +14,7 @@ constexpr int kStartChannel = 0;
 constexpr int kLandedChannel = 1;
 constexpr uint64_t kPieceUnit = 4096;  // pieces hold whole elements and begin aligned
 constexpr uint64_t kLeastPiece = 8 << 20;
-constexpr uint64_t kMostPiece = 32 << 20;
+constexpr uint64_t kMostPiece = 64 << 20;  // between two copies lie some microseconds
 
 /// One exchange under way.
 class Rounds {

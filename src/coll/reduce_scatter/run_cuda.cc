@@ -39,14 +39,16 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
     host_sources[i] = e.out[i] + nvlink;
     host_operands[i] = reserved + static_cast<uint64_t>(r) * host;
   }
-  constexpr uint64_t kLastingBlocks = 32;
+  // Between two ranks a sum has the least time for its bytes: 756 us for 256 MiB on 2 H200, 790
+  // with 32 blocks, 761 with 64.
+  const uint64_t lasting_blocks = n == 2 ? 48 : 32;
   const auto sum_at = [&](sys::Stream side, Addresses operands, uint64_t begin, uint64_t length,
                           uint64_t most_blocks) {
     operands[me] = e.out[me] + begin;
     return sum(device, side, one_destination(operands, n, recv + begin, length / element),
                {dtype, op, most_blocks});
   };
-  const uint64_t most_blocks = sum_blocks(device, block, kLastingBlocks);
+  const uint64_t most_blocks = sum_blocks(device, block, lasting_blocks);
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return sum_at(side, piece.scratch, piece.begin, piece.length,
                   piece.is_last ? last_sum_blocks(device) : most_blocks);
