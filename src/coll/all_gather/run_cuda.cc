@@ -39,15 +39,17 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     rdma_places[i] = host_places[i] + cut.pcie;
   }
   const auto started = [&]() -> Status {
-    BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
-    BRAID_RETURN_IF_ERROR(device.copy(copies, own, send, block));
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
     BRAID_RETURN_IF_ERROR(
         device.send_over_host(ring, all_to_everyone(device, send + nvlink, host_places, cut.pcie)));
-    if (cut.rdma == 0) return {};
-    BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
-    return device.send_over_rdma(
-        nic, all_to_everyone(device, send + nvlink + cut.pcie, rdma_places, cut.rdma));
+    if (cut.rdma != 0) {
+      BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
+      BRAID_RETURN_IF_ERROR(device.send_over_rdma(
+          nic, all_to_everyone(device, send + nvlink + cut.pcie, rdma_places, cut.rdma)));
+    }
+    // Behind the rings: the driver may copy by a kernel that leaves no room for their blocks.
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
+    return device.copy(copies, own, send, block);
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return take_out(device, side, piece, recv, block);

@@ -48,14 +48,19 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   return state.device.get();
 }
 
+Status with_its_context(comm::Device& device, const std::function<Status(comm::Device&)>& call) {
+  BRAID_ASSIGN_OR_RETURN(const auto scope,
+                         sys::CurrentDevice::use(device.cuda(), device.ordinal()));
+  return call(device);
+}
+
 }  // namespace
 
 Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
-  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(device->cuda(), ordinal));
-  Status status = call(*device);
+  Status status = with_its_context(*device, call);
   if (status.ok()) return status;
   if (status.code() != Code::kInvalidArgument) {
     guard.state().fatal = status;

@@ -98,9 +98,12 @@ uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t 
   return std::min(wanted, most) / kPieceUnit * kPieceUnit;
 }
 
+// Little more than a piece counts as one: with a whole piece first, a few bytes would be the last
+// piece, and the sum of the whole one before would have nothing to hide behind.
 uint64_t next_piece_bytes(uint64_t left, uint64_t piece_bytes) {
-  if (left > piece_bytes) return piece_bytes;
-  return left < 2 * kLeastPiece ? left : round_up(left / 2, kPieceUnit);
+  if (left > piece_bytes + kLeastPiece / 2) return piece_bytes;
+  const uint64_t next = left < 2 * kLeastPiece ? left : round_up((left + 1) / 2, kPieceUnit);
+  return std::min(next, piece_bytes);
 }
 
 Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys::DevicePtr recv,

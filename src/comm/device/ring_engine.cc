@@ -16,20 +16,33 @@ bool has_bulk_copies(const sys::DeviceFacts& gpu) {
          gpu.max_shared_bytes_per_block >= static_cast<int>(pcie::kBulkSharedBytes);
 }
 
+// Storers take slots in turn: a tile must be the same one's in every round, or it would take one
+// use of the tile for another (bulk_lane.cuh).
+bool fits_tiles(uint64_t slot_bytes) {
+  const uint64_t tiles = (slot_bytes + pcie::kTileBytes - 1) / pcie::kTileBytes;
+  return tiles > 0 && pcie::kTiles % (pcie::kStorers * tiles) == 0;
+}
+
 bool is_vector(const std::byte* address) { return reinterpret_cast<uintptr_t>(address) % 16 == 0; }
 
 }  // namespace
 
 Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu,
                                       int num_ranks) {
+  const uint64_t slot_bytes = config.bytes("BRAID_GPU_SLOT");
   const std::string wanted = config.text("BRAID_GPU_RING");
   if (wanted != "auto" && wanted != "threads" && wanted != "bulk")
     return invalid_argument("BRAID_GPU_RING: asked for auto, threads or bulk, found '{}'", wanted);
   if (wanted == "bulk" && !has_bulk_copies(gpu))
     return invalid_argument("BRAID_GPU_RING: bulk copies need compute capability 9.0, found {}.{}",
                             gpu.compute_major, gpu.compute_minor);
+  if (wanted == "bulk" && !fits_tiles(slot_bytes))
+    return invalid_argument(
+        "BRAID_GPU_RING: bulk copies need slots of 1, 2, 4 or 8 tiles of {} bytes; BRAID_GPU_SLOT "
+        "is {} bytes",
+        pcie::kTileBytes, slot_bytes);
   RingEngine engine;
-  engine.has_bulk = wanted != "threads" && has_bulk_copies(gpu);
+  engine.has_bulk = wanted != "threads" && has_bulk_copies(gpu) && fits_tiles(slot_bytes);
   engine.num_lanes = static_cast<int>(config.integer("BRAID_GPU_LANES"));
   if (engine.num_lanes == 0)
     engine.num_lanes = std::clamp((engine.has_bulk ? kBulkBlocks : kThreadBlocks) / num_ranks, 1,

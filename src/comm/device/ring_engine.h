@@ -1,10 +1,9 @@
 // Which of its kernels moves a ring's flows (pcie/host_ring.h), and by how many blocks.
 //
 //   threads   512 threads a block copy; any address, any GPU
-//   bulk      three threads a block order bulk asynchronous copies; whole vectors, sm_90 and later.
-//             31 GB/s alone on 2 H200 by 8 blocks where 16 of the other had 29, and copy engines
-//             beside it lose less: an all_gather of 256 MiB gains 6 to 7 % instead of 4 to 5
-//             (docs/decisions/0010-host-ring-by-bulk-copies.md)
+//   bulk      three threads a block order bulk asynchronous copies; whole vectors, sm_90 and later,
+//             slots of 1, 2, 4 or 8 tiles. 31 GB/s alone on 2 H200 by 8 blocks where 16 of the
+//             other had 29 (docs/decisions/0010-host-ring-by-bulk-copies.md)
 //
 // Each rank chooses for itself, and for every launch: both keep the same protocol.
 #pragma once

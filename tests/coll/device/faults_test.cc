@@ -152,7 +152,7 @@ TEST_F(DeviceCallFaults, ADriverFailureReachesEveryRank) {
   };
   for (const Fault& fault :
        {Fault{"launch_kernel", {0, 1, 2, 3, 5, 8, 11, 13}}, Fault{"copy_on_device", {0, 3, 7}},
-        Fault{"record", {0, 4}}, Fault{"wait_event", {0, 5}}, Fault{"use_device", {1}},
+        Fault{"record", {0, 4}}, Fault{"wait_event", {0, 5}}, Fault{"use_device", {0, 1, 2}},
         Fault{"kernel", {0}}})
     for (const uint64_t n : fault.numbers) {
       SCOPED_TRACE(fmt::format("{} call {}", fault.method, n));

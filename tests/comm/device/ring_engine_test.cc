@@ -36,6 +36,21 @@ TEST(RingEngine, AskedForWhereItCannotBe) {
   EXPECT_NE(engine.status().message().find("8.0"), std::string::npos) << engine.status().message();
 }
 
+// With 32 tiles a slot two ranks waited for ever: a storer took the first use of a tile for the
+// third. So other slots go by threads.
+TEST(RingEngine, SlotsThatTheTilesDoNotFitGoByThreads) {
+  const auto with_slot = [](const char* slot, const char* wish) {
+    return choose_ring_engine(
+        test::make_config({{"BRAID_GPU_SLOT", slot}, {"BRAID_GPU_RING", wish}}), gpu_of(9), 2);
+  };
+  for (const char* slot : {"128", "8KiB", "16KiB", "32KiB", "64KiB"})
+    EXPECT_TRUE(with_slot(slot, "auto").value().has_bulk) << slot;
+  for (const char* slot : {"20KiB", "48KiB", "96KiB", "128KiB", "256KiB", "16MiB"}) {
+    EXPECT_FALSE(with_slot(slot, "auto").value().has_bulk) << slot;
+    EXPECT_EQ(with_slot(slot, "bulk").status().code(), Code::kInvalidArgument) << slot;
+  }
+}
+
 // All flows of an all_gather together, one out and one in per peer, keep to as many blocks.
 TEST(RingEngine, LanesShareTheBlocks) {
   for (int num_ranks = 1; num_ranks <= nvlink::kMostRanks; ++num_ranks) {
