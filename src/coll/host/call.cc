@@ -315,7 +315,7 @@ void Call::all_entries_in() {
     return;
   }
   agreed_ = true;
-  local_copies();
+  begin_local();
 }
 
 Status Call::check_agreement() const {
@@ -346,7 +346,7 @@ Status Call::check_agreement() const {
 // NOLINTEND(bugprone-unchecked-optional-access)
 
 // What stays on this rank: its own block, and, alone, the reduction of one operand.
-void Call::local_copies() {
+void Call::begin_local() {
   const auto me = static_cast<size_t>(state_.rank());
   if (reducer_ && state_.size() == 1) {
     const void* own = moves_.parts[me].data;
@@ -358,14 +358,25 @@ void Call::local_copies() {
   const Block& place = moves_.places[me];
   const ConstBlock own = moves_.parts.empty() ? moves_.mine : moves_.parts[me];
   if (place.bytes > 0 && own.data != nullptr && own.data != place.data)
-    std::memmove(place.data, own.data, place.bytes);
+    local_ = {own.data, place.data, place.bytes};
+}
+
+// A little at a time, while links have nothing for us: all at once 32 MiB held every link up for 4
+// ms. The two blocks lie apart, or are one.
+bool Call::copy_local() {
+  constexpr uint64_t kBytes = 128_KiB;
+  if (local_.bytes == 0) return false;
+  const uint64_t bytes = std::min(kBytes, local_.bytes);
+  std::memcpy(local_.to, local_.from, bytes);
+  local_ = {local_.from + bytes, local_.to + bytes, local_.bytes - bytes};
+  return true;
 }
 
 // ---- waiting ----
 
 bool Call::done() const {
-  return entries_missing_ == 0 && (discarding_ || cells_missing_ == 0) && outbox_.empty() &&
-         outbox_.acked();
+  return entries_missing_ == 0 && (discarding_ || cells_missing_ == 0) && local_.bytes == 0 &&
+         outbox_.empty() && outbox_.acked();
 }
 
 void Call::stop(Status status) {
@@ -431,7 +442,9 @@ Status Call::execute() {
   state_.report.links.assign(state_.links.size(), {});
   if (state_.size() == 1) {
     agreed_ = true;
-    local_copies();
+    begin_local();
+    while (copy_local()) {
+    }
     finish_report();
     return status_;
   }
@@ -444,6 +457,7 @@ Status Call::execute() {
     for (comm::LinkState& link : state_.links)
       (void)link.lane->progress();  // a lane may be busy and move nothing of ours
     moved |= receive();
+    moved = moved || copy_local();
     if (moved) {
       waiter_.reset();
     } else {

@@ -76,7 +76,10 @@ class Call {
   // Agreement.
   void all_entries_in();
   Status check_agreement() const;
-  void local_copies();
+
+  // What stays on this rank.
+  void begin_local();
+  bool copy_local();
 
   // Waiting.
   bool done() const;
@@ -106,6 +109,11 @@ class Call {
   std::vector<std::vector<bool>> data_seen_;     // by place
   std::vector<std::vector<bool>> operand_seen_;  // by source
   uint64_t cells_missing_ = 0;
+  struct {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    uint64_t bytes = 0;
+  } local_;  // still to be copied
   int64_t last_progress_ns_;
   Status status_;  // not ok: the call is over
 };
