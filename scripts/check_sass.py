@@ -7,8 +7,9 @@ Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
     KERNELS on ARCHITECTURES: has PATTERN; no PATTERN; ...
 
 All are regular expressions: the first must match a kernel's whole name, ARCHITECTURES the whole
-of, say, sm_90a, the others are searched in its machine code, for each architecture in `build/release/kernels/X/y.fatbin`. A rule that
-matches no kernel is an error. Exits 77 when there is nothing to read or to read it with.
+of, say, sm_90a, the others are searched in its machine code, for each architecture in
+`build/release/kernels/X/y.fatbin`. A rule that matches no kernel is an error. Exits 77 when there
+is nothing to read or to read it with.
 """
 
 import os

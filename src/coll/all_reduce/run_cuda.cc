@@ -29,8 +29,8 @@ constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;
 constexpr uint64_t kSmallPiece = 4 << 20;   // a copy below it pays more for its start than it hides
 constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hides behind the first
-constexpr uint64_t kMostPieces = 3;  // a 256 MiB call on 2 H200: 728 us, 736 with four
-constexpr uint64_t kLastingBlocks = 16;  // a sum has twice as long as one of reduce_scatter
+constexpr uint64_t kMostPieces = 3;         // a 256 MiB call on 2 H200: 728 us, 736 with four
+constexpr uint64_t kLastingBlocks = 16;     // a sum has twice as long as one of reduce_scatter
 
 /// What one half of the scratch holds.
 uint64_t segment_bytes(const comm::Device& device) {
