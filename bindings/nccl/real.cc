@@ -23,34 +23,34 @@ const char* no_text(NcclComm) { return ""; }
 }  // namespace
 
 Real load_real(const Library& library) {
-  Real real{};
-  find(library, Name::kCommInitRank, real.init_rank);
-  find(library, Name::kCommInitRankConfig, real.init_rank_config);
-  find(library, Name::kCommInitRankScalable, real.init_rank_scalable);
-  find(library, Name::kCommInitAll, real.init_all);
-  find(library, Name::kCommSplit, real.split);
-  find(library, Name::kCommShrink, real.shrink);
-  find(library, Name::kCommFinalize, real.finalize);
-  find(library, Name::kCommDestroy, real.destroy);
-  find(library, Name::kCommAbort, real.abort);
-  find(library, Name::kCommRevoke, real.revoke);
-  find(library, Name::kCommGetAsyncError, real.get_async_error);
-  find(library, Name::kCommCount, real.count);
-  find(library, Name::kCommUserRank, real.user_rank);
-  find(library, Name::kCommCuDevice, real.device);
-  find(library, Name::kGroupStart, real.group_start);
-  find(library, Name::kGroupEnd, real.group_end);
-  find(library, Name::kGroupSimulateEnd, real.group_simulate_end);
-  find(library, Name::kAllReduce, real.all_reduce);
-  find(library, Name::kAllGather, real.all_gather);
-  find(library, Name::kReduceScatter, real.reduce_scatter);
-  find(library, Name::kBroadcast, real.broadcast);
-  find(library, Name::kAlltoAll, real.all_to_all);
-  find(library, Name::kSend, real.send);
-  find(library, Name::kRecv, real.recv);
+  Real loaded{};
+  find(library, Name::kCommInitRank, loaded.init_rank);
+  find(library, Name::kCommInitRankConfig, loaded.init_rank_config);
+  find(library, Name::kCommInitRankScalable, loaded.init_rank_scalable);
+  find(library, Name::kCommInitAll, loaded.init_all);
+  find(library, Name::kCommSplit, loaded.split);
+  find(library, Name::kCommShrink, loaded.shrink);
+  find(library, Name::kCommFinalize, loaded.finalize);
+  find(library, Name::kCommDestroy, loaded.destroy);
+  find(library, Name::kCommAbort, loaded.abort);
+  find(library, Name::kCommRevoke, loaded.revoke);
+  find(library, Name::kCommGetAsyncError, loaded.get_async_error);
+  find(library, Name::kCommCount, loaded.count);
+  find(library, Name::kCommUserRank, loaded.user_rank);
+  find(library, Name::kCommCuDevice, loaded.device);
+  find(library, Name::kGroupStart, loaded.group_start);
+  find(library, Name::kGroupEnd, loaded.group_end);
+  find(library, Name::kGroupSimulateEnd, loaded.group_simulate_end);
+  find(library, Name::kAllReduce, loaded.all_reduce);
+  find(library, Name::kAllGather, loaded.all_gather);
+  find(library, Name::kReduceScatter, loaded.reduce_scatter);
+  find(library, Name::kBroadcast, loaded.broadcast);
+  find(library, Name::kAlltoAll, loaded.all_to_all);
+  find(library, Name::kSend, loaded.send);
+  find(library, Name::kRecv, loaded.recv);
   void* const text = library.find(symbol_of(Name::kGetLastError));
-  real.get_last_error = text ? reinterpret_cast<const char* (*)(NcclComm)>(text) : no_text;
-  return real;
+  loaded.get_last_error = text ? reinterpret_cast<const char* (*)(NcclComm)>(text) : no_text;
+  return loaded;
 }
 
 }  // namespace braid::nccl

@@ -1,6 +1,7 @@
 // Every collective on every mixture of links, with data that names its own place.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "coll/broadcast/broadcast.h"
 #include "coll/ranks.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
+#include "support/rows.h"
 
 namespace braid {
 namespace {
@@ -27,16 +29,28 @@ void PrintTo(const Case& c, std::ostream* os) {
   *os << c.size << " ranks, " << c.links << ", count " << c.count;
 }
 
-// The element that rank `r` holds at index `i`: differs in both, small enough that sums of 16 are
-// exact in fp32.
-uint32_t element(int r, uint64_t i) {
-  return static_cast<uint32_t>((i * 7919 + static_cast<uint64_t>(r) * 104729) % 65521);
+// Rank 3 of 4 sends up to 12 * 75'002 elements unevenly, and every rank of 4 has 4 * 300'007.
+constexpr uint64_t kMostElements = 4 * 300'007;
+const test::Rows<uint32_t>& rows() {
+  static const test::Rows<uint32_t> made(8, kMostElements);
+  return made;
 }
 
-std::vector<uint32_t> filled(int r, uint64_t count) {
-  std::vector<uint32_t> v(count);
-  for (uint64_t i = 0; i < count; ++i) v[i] = element(r, i);
-  return v;
+using Elements = std::vector<uint32_t>;
+
+// The first `count` elements of a rank's row.
+Elements filled(int rank, uint64_t count) {
+  const uint32_t* const row = rows().of(rank, 0);
+  return {row, row + count};
+}
+
+void append(Elements& to, const uint32_t* from, uint64_t count) {
+  to.insert(to.end(), from, from + count);
+}
+
+void expect_same(const Elements& got, const Elements& want, const char* what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  ASSERT_EQ(test::first_wrong(got.data(), want.data(), want.size()), want.size()) << what;
 }
 
 // Equal shares on all links, so that every link carries something of every message.
@@ -57,86 +71,83 @@ class AllOps : public testing::TestWithParam<Case> {
     });
   }
   uint64_t count() const { return GetParam().count; }
+  uint64_t all(const comm::Comm& comm) const {
+    return count() * static_cast<uint64_t>(comm.size());
+  }
+  uint64_t own_begin(const comm::Comm& comm) const {
+    return count() * static_cast<uint64_t>(comm.rank());
+  }
+  static constexpr uint32_t kUnwritten = 0xdeadbeef;
 };
 
 TEST_P(AllOps, AllGather) {
   run([&](comm::Comm& comm) {
-    const auto n = static_cast<uint64_t>(comm.size());
-    const auto send = filled(comm.rank(), count());
-    std::vector<uint32_t> recv(n * count(), 0xdeadbeef);
+    const Elements send = filled(comm.rank(), count());
+    Elements recv(all(comm), kUnwritten), want;
     const Status status = coll::all_gather(comm, send.data(), recv.data(), count(), Dtype::kUint32);
     ASSERT_TRUE(status.ok()) << status.to_string();
-    for (uint64_t i = 0; i < recv.size(); ++i)
-      ASSERT_EQ(recv[i], element(static_cast<int>(i / count()), i % count()))
-          << "index " << i << " rank " << comm.rank();
+    for (int r = 0; r < comm.size(); ++r) append(want, rows().of(r, 0), count());
+    expect_same(recv, want, "gathered");
   });
 }
 
 TEST_P(AllOps, AllGatherInPlace) {
   run([&](comm::Comm& comm) {
-    const auto n = static_cast<uint64_t>(comm.size());
-    std::vector<uint32_t> recv(n * count(), 0xdeadbeef);
-    uint32_t* own = recv.data() + static_cast<uint64_t>(comm.rank()) * count();
-    for (uint64_t i = 0; i < count(); ++i) own[i] = element(comm.rank(), i);
+    Elements recv(all(comm), kUnwritten), want;
+    const Elements send = filled(comm.rank(), count());
+    uint32_t* own = recv.data() + own_begin(comm);
+    std::copy(send.begin(), send.end(), own);
     ASSERT_TRUE(coll::all_gather(comm, own, recv.data(), count(), Dtype::kUint32).ok());
-    for (uint64_t i = 0; i < recv.size(); ++i)
-      ASSERT_EQ(recv[i], element(static_cast<int>(i / count()), i % count()));
+    for (int r = 0; r < comm.size(); ++r) append(want, rows().of(r, 0), count());
+    expect_same(recv, want, "gathered");
   });
 }
 
 TEST_P(AllOps, AllReduceSum) {
   run([&](comm::Comm& comm) {
-    auto buf = filled(comm.rank(), count());
-    const auto send = buf;
-    std::vector<uint32_t> recv(count(), 0xdeadbeef);
+    Elements buf = filled(comm.rank(), count());
+    const Elements send = buf;
+    Elements recv(count(), kUnwritten), want;
     Status status =
         coll::all_reduce(comm, send.data(), recv.data(), count(), Dtype::kUint32, RedOp::kSum);
     ASSERT_TRUE(status.ok()) << status.to_string();
     status = coll::all_reduce(comm, buf.data(), buf.data(), count(), Dtype::kUint32, RedOp::kSum);
     ASSERT_TRUE(status.ok()) << status.to_string();
-    for (uint64_t i = 0; i < count(); ++i) {
-      uint32_t sum = 0;
-      for (int r = 0; r < comm.size(); ++r) sum += element(r, i);
-      ASSERT_EQ(recv[i], sum) << "index " << i;
-      ASSERT_EQ(buf[i], sum) << "in place, index " << i;
-    }
+    append(want, rows().sum(comm.size(), 0), count());
+    expect_same(recv, want, "sums");
+    expect_same(buf, want, "sums in place");
   });
 }
 
 TEST_P(AllOps, ReduceScatterMax) {
   run([&](comm::Comm& comm) {
-    const auto n = static_cast<uint64_t>(comm.size());
-    auto send = filled(comm.rank(), n * count());
-    const uint64_t begin = static_cast<uint64_t>(comm.rank()) * count();
-    std::vector<uint32_t> recv(count(), 0xdeadbeef);
+    Elements send = filled(comm.rank(), all(comm));
+    const uint64_t begin = own_begin(comm);
+    Elements recv(count(), kUnwritten), want(count(), 0);
     ASSERT_TRUE(
         coll::reduce_scatter(comm, send.data(), recv.data(), count(), Dtype::kUint32, RedOp::kMax)
             .ok());
     ASSERT_TRUE(coll::reduce_scatter(comm, send.data(), send.data() + begin, count(),
                                      Dtype::kUint32, RedOp::kMax)
                     .ok());
-    for (uint64_t i = 0; i < count(); ++i) {
-      uint32_t best = 0;
-      for (int r = 0; r < comm.size(); ++r) best = std::max(best, element(r, begin + i));
-      ASSERT_EQ(recv[i], best);
-      ASSERT_EQ(send[begin + i], best) << "in place";
+    for (int r = 0; r < comm.size(); ++r) {
+      const uint32_t* const block = rows().of(r, 0) + begin;
+      for (uint64_t i = 0; i < count(); ++i) want[i] = std::max(want[i], block[i]);
     }
+    expect_same(recv, want, "largest");
+    expect_same({send.data() + begin, send.data() + begin + count()}, want, "largest in place");
   });
 }
 
 TEST_P(AllOps, AllToAll) {
   run([&](comm::Comm& comm) {
-    const auto n = static_cast<uint64_t>(comm.size());
-    auto send = filled(comm.rank(), n * count());
-    std::vector<uint32_t> recv(n * count(), 0xdeadbeef);
+    Elements send = filled(comm.rank(), all(comm));
+    Elements recv(all(comm), kUnwritten), want;
     ASSERT_TRUE(coll::all_to_all(comm, send.data(), recv.data(), count(), Dtype::kUint32).ok());
     ASSERT_TRUE(coll::all_to_all(comm, send.data(), send.data(), count(), Dtype::kUint32).ok());
-    for (uint64_t i = 0; i < recv.size(); ++i) {
-      const uint32_t expected = element(static_cast<int>(i / count()),
-                                        static_cast<uint64_t>(comm.rank()) * count() + i % count());
-      ASSERT_EQ(recv[i], expected) << "index " << i;
-      ASSERT_EQ(send[i], expected) << "in place, index " << i;
-    }
+    for (int r = 0; r < comm.size(); ++r) append(want, rows().of(r, 0) + own_begin(comm), count());
+    expect_same(recv, want, "exchanged");
+    expect_same(send, want, "exchanged in place");
   });
 }
 
@@ -152,29 +163,30 @@ TEST_P(AllOps, AllToAllUneven) {
       send_total += sends.emplace_back(block(comm.rank(), r));
       recv_total += receives.emplace_back(block(r, comm.rank()));
     }
-    const auto send = filled(comm.rank(), send_total);
-    std::vector<uint32_t> recv(recv_total, 0xdeadbeef);
+    ASSERT_LE(send_total, kMostElements);
+    const Elements send = filled(comm.rank(), send_total);
+    Elements recv(recv_total, kUnwritten), want;
     const Status status =
         coll::all_to_all_v(comm, send.data(), sends, recv.data(), receives, Dtype::kUint32);
     ASSERT_TRUE(status.ok()) << status.to_string();
-    uint64_t at = 0;
     for (int from = 0; from < comm.size(); ++from) {
       uint64_t begin = 0;
       for (int to = 0; to < comm.rank(); ++to) begin += block(from, to);
-      for (uint64_t i = 0; i < receives[static_cast<size_t>(from)]; ++i)
-        ASSERT_EQ(recv[at++], element(from, begin + i));
+      append(want, rows().of(from, 0) + begin, block(from, comm.rank()));
     }
+    expect_same(recv, want, "exchanged");
   });
 }
 
 TEST_P(AllOps, BroadcastFromEveryRoot) {
   run([&](comm::Comm& comm) {
     for (int root = 0; root < comm.size(); ++root) {
-      auto buf = filled(comm.rank() == root ? 100 + root : 7, count());
+      const uint32_t* const wanted = rows().of(root, 1);
+      const Elements want(wanted, wanted + count());
+      Elements buf = comm.rank() == root ? want : filled(comm.rank(), count());
       const Status status = coll::broadcast(comm, buf.data(), count(), Dtype::kUint32, root);
       ASSERT_TRUE(status.ok()) << status.to_string();
-      for (uint64_t i = 0; i < count(); ++i)
-        ASSERT_EQ(buf[i], element(100 + root, i)) << "root " << root << " index " << i;
+      expect_same(buf, want, "broadcast");
       ASSERT_TRUE(coll::barrier(comm).ok());
     }
   });

@@ -7,12 +7,14 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/all_gather/all_gather.h"
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/broadcast/broadcast.h"
 #include "coll/ranks.h"
 #include "comm/state.h"
+#include "support/rows.h"
 #include "transport/paced.h"
 
 namespace braid {
@@ -35,20 +37,15 @@ PacedLane& lane_of(comm::Comm& comm, size_t link) {
 
 // One all_reduce with data of this call; EXPECTs every element.
 void checked_call(comm::Comm& comm, int call) {
-  std::vector<float> buf(kElements);
-  const auto value = [&](int rank, uint64_t i) {
-    return static_cast<float>(
-        (i * 31 + static_cast<uint64_t>(call) * 7 + static_cast<uint64_t>(rank)) % 1021);
-  };
-  for (uint64_t i = 0; i < kElements; ++i) buf[i] = value(comm.rank(), i);
+  static const test::Rows<float> rows(4, kElements);
+  const auto number = static_cast<uint64_t>(call);
+  const float* const input = rows.of(comm.rank(), number);
+  std::vector<float> buf(input, input + kElements);
   const Status status =
       coll::all_reduce(comm, buf.data(), buf.data(), kElements, Dtype::kFloat32, RedOp::kSum);
   ASSERT_TRUE(status.ok()) << "call " << call << ": " << status.to_string();
-  for (uint64_t i = 0; i < kElements; ++i) {
-    float sum = 0;
-    for (int r = 0; r < comm.size(); ++r) sum += value(r, i);
-    ASSERT_EQ(buf[i], sum) << "call " << call << " index " << i;
-  }
+  ASSERT_EQ(test::first_wrong(buf.data(), rows.sum(comm.size(), number), kElements), kElements)
+      << "call " << call;
 }
 
 uint32_t share_now(comm::Comm& comm, size_t link) {
@@ -157,9 +154,8 @@ TEST(LinkLoss, SlowLinkServesAllPeers) {
 
 // 160 : 80 : 40 becomes 160 : 80 : 20: the third link's share follows.
 TEST(RunTimeBalance, FollowsARateChange) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "skipped: under the thread sanitizer the processor is slower than the links";
-#endif
+  if (kIsThreadSanitized)
+    GTEST_SKIP() << "skipped: under the thread sanitizer the processor is slower than the links";
   run_comms(2, kThreeLinks, [&](comm::Comm& comm) {
     for (int call = 0; call < 12; ++call) checked_call(comm, call);
     const uint32_t before = share_now(comm, 2);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/all_gather/all_gather.h"
 #include "coll/all_reduce/all_reduce.h"
@@ -135,9 +136,8 @@ class ProcessFault : public testing::TestWithParam<Fault> {
 };
 
 TEST_P(ProcessFault, OthersAreTold) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "skipped: the thread sanitizer ends ranks with exit codes of its own";
-#endif
+  if (kIsThreadSanitized)
+    GTEST_SKIP() << "skipped: the thread sanitizer ends ranks with exit codes of its own";
   ASSERT_NO_FATAL_FAILURE(start_ranks());
   usleep(static_cast<useconds_t>(GetParam().after_us));
   const auto victim = static_cast<size_t>(GetParam().victim);

@@ -7,8 +7,8 @@
 namespace braid::plan {
 namespace {
 
-constexpr uint64_t kBytes = 8000;
-Request on8(Op op) { return {op, kBytes, 8}; }
+constexpr uint64_t kWireBytes = 8000;
+Request on8(Op op) { return {op, kWireBytes, 8}; }
 
 fabric::Link link_of(double rate_gbps, bool multicast) {
   fabric::Link link;
@@ -41,14 +41,14 @@ TEST(Wire, Ingress) {
 
 TEST(Wire, OneRankMovesNothing) {
   for (const Op op : kAllOps) {
-    EXPECT_EQ(egress_bytes({op, kBytes, 1}, false), 0);
-    EXPECT_EQ(ingress_bytes({op, kBytes, 1}), 0);
-    EXPECT_TRUE(std::isinf(algbw_gbps({op, kBytes, 1}, link_of(10, false))));
+    EXPECT_EQ(egress_bytes({op, kWireBytes, 1}, false), 0);
+    EXPECT_EQ(ingress_bytes({op, kWireBytes, 1}), 0);
+    EXPECT_TRUE(std::isinf(algbw_gbps({op, kWireBytes, 1}, link_of(10, false))));
   }
 }
 
 TEST(Algbw, FollowsTheRankCount) {
-  EXPECT_NEAR(algbw_gbps({Op::kAllGather, kBytes, 2}, link_of(100, false)), 200, 1e-9);
+  EXPECT_NEAR(algbw_gbps({Op::kAllGather, kWireBytes, 2}, link_of(100, false)), 200, 1e-9);
   EXPECT_NEAR(algbw_gbps(on8(Op::kAllGather), link_of(100, false)), 100 * 8.0 / 7, 1e-9);
   EXPECT_NEAR(algbw_gbps(on8(Op::kAllReduce), link_of(100, false)), 100 * 4.0 / 7, 1e-9);
   EXPECT_NEAR(algbw_gbps(on8(Op::kBroadcast), link_of(100, true)), 100, 1e-9);

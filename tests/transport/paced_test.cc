@@ -121,20 +121,17 @@ struct RateCase {
 class RateTest : public ::testing::TestWithParam<RateCase> {};
 
 TEST_P(RateTest, OneSenderIsHeldToItsRate) {
-  const auto [rate, count] = GetParam();
-  run_paced(2, {.rate_gbps = rate}, false,
-            [rate = rate, count = count](PacedLane& lane, group::Group& group) {
-              const double due_ns = static_cast<double>(count) * piece_ns(lane, rate);
-              const bool is_sender = group.rank() == 0;
-              const int64_t took_ns =
-                  best_flood_ns(lane, group, count, is_sender, is_sender ? 0 : 1, due_ns);
-              if (is_sender) return;
-              RecordProperty("percent_of_rate",
-                             std::to_string(100 * due_ns / static_cast<double>(took_ns)));
-              EXPECT_GE(static_cast<double>(took_ns), 0.99 * due_ns) << "faster than the link";
-              EXPECT_LE(static_cast<double>(took_ns), slack() * due_ns)
-                  << "much slower than the link";
-            });
+  const double rate = GetParam().rate_gbps;
+  const uint64_t count = GetParam().count;
+  run_paced(2, {.rate_gbps = rate}, false, [rate, count](PacedLane& lane, group::Group& group) {
+    const double due_ns = static_cast<double>(count) * piece_ns(lane, rate);
+    const bool is_sender = group.rank() == 0;
+    const int64_t took_ns = best_flood_ns(lane, group, count, is_sender, is_sender ? 0 : 1, due_ns);
+    if (is_sender) return;
+    RecordProperty("percent_of_rate", std::to_string(100 * due_ns / static_cast<double>(took_ns)));
+    EXPECT_GE(static_cast<double>(took_ns), 0.99 * due_ns) << "faster than the link";
+    EXPECT_LE(static_cast<double>(took_ns), slack() * due_ns) << "much slower than the link";
+  });
 }
 INSTANTIATE_TEST_SUITE_P(Rates, RateTest,
                          ::testing::Values(RateCase{0.05, 50}, RateCase{0.4, 300},

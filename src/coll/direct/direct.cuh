@@ -190,8 +190,8 @@ struct Targets {
 
 /// Where addresses do not lie on the grid of vectors.
 static __device__ __noinline__ void copy_unaligned(char* to, const char* from, uint64_t bytes) {
-  transport::nvlink::copy_by_team({threadIdx.x, kDirectThreads}, reinterpret_cast<std::byte*>(to),
-                                  reinterpret_cast<const std::byte*>(from), bytes);
+  nvlink::copy_by_threads({threadIdx.x, kDirectThreads}, reinterpret_cast<std::byte*>(to),
+                          reinterpret_cast<const std::byte*>(from), bytes);
 }
 
 inline constexpr uint32_t kRowBytes = kDirectThreads * kVectorBytes;  // a vector of every thread

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/sanitizer.h"
 #include "sys/shm/futex.h"
 #include "transport/host/ring.h"
 #include "transport/host/segments.h"
@@ -30,23 +31,14 @@ struct alignas(kLineBytes) Bell {
 static_assert(sizeof(Bell) == kLineBytes);
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
 
-#if defined(__SANITIZE_THREAD__)
-#define BRAID_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define BRAID_TSAN 1
-#endif
-#endif
-
 // Orders everything this thread stored before against what it loads after. ThreadSanitizer does not
 // know fences, so there a read-modify-write of the bell takes its place: correct too, but it pulls
 // the line away from other ringers.
 void full_fence([[maybe_unused]] Bell& bell) noexcept {
-#ifdef BRAID_TSAN
-  bell.asleep.fetch_add(0, std::memory_order_seq_cst);
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-#endif
+  if constexpr (kIsThreadSanitized)
+    bell.asleep.fetch_add(0, std::memory_order_seq_cst);
+  else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 class SharedDoorbell final : public Doorbell {

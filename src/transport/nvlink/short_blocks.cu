@@ -18,8 +18,7 @@ __device__ Range part_of(uint64_t bytes, int part, int num_parts) {
 }
 
 __device__ void copy(std::byte* to, const std::byte* from, const Range& range) {
-  transport::nvlink::copy_by_team({threadIdx.x, kShortThreads}, to + range.begin,
-                                  from + range.begin, range.bytes);
+  copy_by_threads({threadIdx.x, kShortThreads}, to + range.begin, from + range.begin, range.bytes);
 }
 
 }  // namespace

@@ -9,10 +9,10 @@
 #define __device__
 #endif
 
-namespace braid::transport::nvlink {
+namespace braid::nvlink {
 
 /// The threads that work on one copy, and which of them this is.
-struct Team {
+struct Threads {
   uint64_t thread = 0, num_threads = 1;
 };
 
@@ -63,9 +63,9 @@ struct Skewed {
 
 // Four loads are on their way before the first store: one would wait for memory every time.
 template <typename Source>
-__device__ void copy_words(Team team, Word* to, const Source& source, uint64_t num_words) {
-  const uint64_t stride = team.num_threads;
-  uint64_t i = team.thread;
+__device__ void copy_words(Threads threads, Word* to, const Source& source, uint64_t num_words) {
+  const uint64_t stride = threads.num_threads;
+  uint64_t i = threads.thread;
   for (; i + 3 * stride < num_words; i += 4 * stride) {
     const Word a = source.load(i), b = source.load(i + stride);
     const Word c = source.load(i + 2 * stride), d = source.load(i + 3 * stride);
@@ -78,29 +78,30 @@ __device__ void copy_words(Team team, Word* to, const Source& source, uint64_t n
 }
 
 template <typename Loads>
-__device__ void copy_bytes(Team team, std::byte* to, const std::byte* from, uint64_t bytes) {
-  for (uint64_t i = team.thread; i < bytes; i += team.num_threads) to[i] = Loads::load(from + i);
+__device__ void copy_bytes(Threads threads, std::byte* to, const std::byte* from, uint64_t bytes) {
+  for (uint64_t i = threads.thread; i < bytes; i += threads.num_threads)
+    to[i] = Loads::load(from + i);
 }
 
 // Bytes up to the destination's first multiple of 16, whole words, and the bytes left over.
 template <typename Loads = PlainLoads>
-__device__ void copy_by_team(Team team, std::byte* to_bytes, const std::byte* from_bytes,
-                             uint64_t bytes) {
+__device__ void copy_by_threads(Threads threads, std::byte* to_bytes, const std::byte* from_bytes,
+                                uint64_t bytes) {
   const uint64_t to_boundary = (16 - reinterpret_cast<uint64_t>(to_bytes) % 16) % 16;
   const uint64_t head_bytes = to_boundary < bytes ? to_boundary : bytes;
   const uint64_t num_words = (bytes - head_bytes) / 16;
   const uint64_t done_bytes = head_bytes + 16 * num_words;
-  copy_bytes<Loads>(team, to_bytes, from_bytes, head_bytes);
-  copy_bytes<Loads>(team, to_bytes + done_bytes, from_bytes + done_bytes, bytes - done_bytes);
+  copy_bytes<Loads>(threads, to_bytes, from_bytes, head_bytes);
+  copy_bytes<Loads>(threads, to_bytes + done_bytes, from_bytes + done_bytes, bytes - done_bytes);
 
   auto* to = reinterpret_cast<Word*>(to_bytes + head_bytes);
   const std::byte* from = from_bytes + head_bytes;
   const auto skew = static_cast<uint32_t>(reinterpret_cast<uint64_t>(from) % 16);
   const auto* from_word = reinterpret_cast<const Word*>(from - skew);
   if (skew == 0)
-    copy_words(team, to, Aligned<Loads>{from_word}, num_words);
+    copy_words(threads, to, Aligned<Loads>{from_word}, num_words);
   else
-    copy_words(team, to, Skewed<Loads>{from_word, skew}, num_words);
+    copy_words(threads, to, Skewed<Loads>{from_word, skew}, num_words);
 }
 
-}  // namespace braid::transport::nvlink
+}  // namespace braid::nvlink

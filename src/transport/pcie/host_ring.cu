@@ -4,7 +4,7 @@
 namespace braid::pcie {
 
 using nvlink::Team;
-using transport::nvlink::Word;
+using nvlink::Word;
 
 namespace {
 
@@ -20,7 +20,7 @@ struct FreshLoads {
 
 /// By the block's threads, any alignment.
 __device__ void copy_bytes(std::byte* to, const std::byte* from, uint64_t bytes) {
-  transport::nvlink::copy_by_team<FreshLoads>({threadIdx.x, blockDim.x}, to, from, bytes);
+  nvlink::copy_by_threads<FreshLoads>({threadIdx.x, blockDim.x}, to, from, bytes);
 }
 
 /// True when every thread of the block says so. A barrier of the block.

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/sanitizer.h"
 
 namespace braid::nccl {
 namespace {
@@ -610,11 +611,7 @@ TEST_F(ShimTest, CallsAreCounted) {
 
 // What the drop-in adds to a call that NCCL does on a communicator that we know.
 TEST_F(ShimTest, HandingOnCostsLittle) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr double kMostNs = 30 * 1000;  // a sanitizer's own
-#else
-  constexpr double kMostNs = 300;
-#endif
+  constexpr double kMostNs = kIsSanitized ? 30 * 1000 : 300;  // a sanitizer's own
   Real real = quiet_real();
   real.get_async_error = fake_real().get_async_error;
   real.count = fake_real().count;

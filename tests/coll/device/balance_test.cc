@@ -16,6 +16,7 @@
 #include "coll/device/explain.h"
 #include "coll/device/fake_sums.h"
 #include "support/gpu_ranks.h"
+#include "support/rows.h"
 #include "support/tensors.h"
 #include "support/timed_cuda.h"
 
@@ -355,33 +356,30 @@ TEST_F(DeviceBalance, IsToldByHealthAndExplain) {
 
 // Every operation, whatever its blocks are cut into, with shares that move all the time.
 TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
+  constexpr uint64_t kFloats = 2 * kBlock / sizeof(float);
+  const test::Rows<float> rows(2, kFloats);
   TimedCuda cuda(2);
   run(2, cuda, [&](GpuRank& rank) {
     start(rank);
-    const uint64_t floats = 2 * kBlock / sizeof(float);
     GuardedMemory send(cuda, 2 * kBlock), recv(cuda, 2 * kBlock);
     const auto values = [](GuardedMemory& memory) {
       return reinterpret_cast<float*>(memory.data());
     };
-    for (int call = 0; call < 40; ++call) {
-      const auto value = [&](int r, uint64_t i) {
-        return static_cast<float>((i * 7 + static_cast<uint64_t>(call)) % 1000 + 1) *
-               static_cast<float>(r + 1);
-      };
-      for (uint64_t i = 0; i < floats; ++i) values(send)[i] = value(rank.rank(), i);
+    for (uint64_t call = 0; call < 40; ++call) {
+      std::memcpy(send.data(), rows.of(rank.rank(), call), 2 * kBlock);
       rank.all.arrive_and_wait();
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
-        BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), floats, Dtype::kFloat32,
+        BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), kFloats, Dtype::kFloat32,
                                          RedOp::kSum, device.side(comm::Device::kPushes)));
-        return broadcast(device, send.get(), send.get(), floats, Dtype::kFloat32, 0,
+        return broadcast(device, send.get(), send.get(), kFloats, Dtype::kFloat32, 0,
                          device.side(comm::Device::kPushes));
       });
       ASSERT_TRUE(status.ok()) << status.to_string();
       rank.all.arrive_and_wait();
-      uint64_t wrong = 0;
-      for (uint64_t i = 0; i < floats; ++i)
-        wrong += values(recv)[i] != value(0, i) + value(1, i) || values(send)[i] != value(0, i);
-      ASSERT_EQ(wrong, 0u) << "call " << call;
+      ASSERT_EQ(test::first_wrong(values(recv), rows.sum(2, call), kFloats), kFloats)
+          << "sum of call " << call;
+      ASSERT_EQ(test::first_wrong(values(send), rows.of(0, call), kFloats), kFloats)
+          << "broadcast of call " << call;
     }
     const auto summary = rank.device.balance_summary();
     EXPECT_EQ(summary->calls, 80u);

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/sanitizer.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
@@ -22,11 +23,7 @@ constexpr uint64_t kCount = 3000;
 
 // After a wait that ended in vain the rest of a call still runs, in no order with the peers: on a
 // GPU copies that were enqueued cannot be called back.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kMayRace = false;
-#else
-constexpr bool kMayRace = true;
-#endif
+constexpr bool kMayRace = !kIsThreadSanitized;
 
 class DeviceCallFaults : public testing::Test {
  protected:

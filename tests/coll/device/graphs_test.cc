@@ -15,6 +15,7 @@
 #include "coll/reduce/reduce_names.h"
 #include "support/gpu_ranks.h"
 #include "support/graph_cuda.h"
+#include "support/rows.h"
 #include "sys/fabric/fake.h"
 
 namespace braid::coll::device {
@@ -31,7 +32,6 @@ class GraphRank {
  public:
   GraphRank(comm::Device& device, GraphCuda& cuda, uint64_t bytes)
       : device_(device),
-        cuda_(cuda),
         count_(bytes / sizeof(int32_t) / kRanks),
         send_(cuda, bytes),
         sums_(cuda, bytes),
@@ -42,10 +42,8 @@ class GraphRank {
 
   void set_round(int round) {
     round_ = round;
-    for (uint64_t i = 0; i < all(); ++i) {
-      at(send_)[i] = value(device_.rank(), i);
-      at(told_)[i] = value(device_.rank(), i);
-    }
+    for (GuardedMemory* each : {&send_, &told_})
+      std::memcpy(each->data(), input(device_.rank()), each->bytes());
     for (GuardedMemory* each : {&sums_, &row_, &part_, &exchanged_})
       std::memset(each->data(), 0xee, each->bytes());
   }
@@ -63,34 +61,32 @@ class GraphRank {
   void check(const char* what) {
     SCOPED_TRACE(std::string(what) + " in round " + std::to_string(round_));
     const uint64_t mine = static_cast<uint64_t>(device_.rank()) * count_;
-    uint64_t wrong = 0;
-    for (uint64_t i = 0; i < all(); ++i) {
-      const auto source = static_cast<int>(i / count_);
-      wrong += at(sums_)[i] != sum(i) ? 1 : 0;
-      wrong += at(row_)[i] != value(source, i % count_) ? 1 : 0;
-      wrong += at(exchanged_)[i] != value(source, mine + i % count_) ? 1 : 0;
-      wrong += at(told_)[i] != value(0, i) ? 1 : 0;
-      wrong += i < count_ && at(part_)[i] != sum(mine + i) ? 1 : 0;
+    const int32_t* const sums = rows().sum(kRanks, static_cast<uint64_t>(round_));
+    expect("all_reduce", sums_, 0, sums, all());
+    expect("reduce_scatter", part_, 0, sums + mine, count_);
+    expect("broadcast", told_, 0, input(0), all());
+    for (int r = 0; r < kRanks; ++r) {
+      const uint64_t place = static_cast<uint64_t>(r) * count_;
+      expect("all_gather", row_, place, input(r), count_);
+      expect("all_to_all", exchanged_, place, input(r) + mine, count_);
     }
-    EXPECT_EQ(wrong, 0U) << "rank " << device_.rank();
   }
 
  private:
+  static const test::Rows<int32_t>& rows() {
+    static const test::Rows<int32_t> made(kRanks, 18_MiB / sizeof(int32_t));
+    return made;
+  }
+  const int32_t* input(int rank) const { return rows().of(rank, static_cast<uint64_t>(round_)); }
   uint64_t all() const { return count_ * kRanks; }
-  static int32_t* at(const GuardedMemory& memory) {
-    return reinterpret_cast<int32_t*>(memory.data());
-  }
-  int32_t value(int rank, uint64_t i) const {
-    return static_cast<int32_t>(i * 7 % 1009) + 2000 * rank + 100000 * round_;
-  }
-  int32_t sum(uint64_t i) const {
-    int32_t sum = 0;
-    for (int r = 0; r < kRanks; ++r) sum += value(r, i);
-    return sum;
+  void expect(const char* what, const GuardedMemory& memory, uint64_t place, const int32_t* want,
+              uint64_t count) const {
+    const auto* const got = reinterpret_cast<const int32_t*>(memory.data()) + place;
+    EXPECT_EQ(test::first_wrong(got, want, count), count)
+        << what << ", rank " << device_.rank() << ", from element " << place;
   }
 
   comm::Device& device_;
-  GraphCuda& cuda_;
   const uint64_t count_;
   GuardedMemory send_, sums_, row_, part_, exchanged_, told_;
   int round_ = 0;

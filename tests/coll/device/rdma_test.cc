@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -198,11 +199,7 @@ TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
 // ---- faults ----
 
 // After a wait that ended in vain the rest of a call still runs, in no order with the peers.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kMayRaceHere = false;
-#else
-constexpr bool kMayRaceHere = true;
-#endif
+constexpr bool kMayRaceHere = !kIsThreadSanitized;
 
 class RdmaFaultsOfGpus : public testing::Test {
  protected:

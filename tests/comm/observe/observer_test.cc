@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/file_name.h"
+#include "base/sanitizer.h"
 #include "support/observed.h"
 #include "sys/nvtx/fake.h"
 
@@ -151,11 +152,7 @@ TEST_F(ObserverTest, NothingIsNotedDuringAPause) {
 // What a call pays when nobody observes: the look at a pointer. A tenth of a microsecond would be
 // a hundred times that, on any machine.
 TEST_F(ObserverTest, WithoutObserverACallPaysNothing) {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr double kMostNs = 5'000;
-#else
-  constexpr double kMostNs = 100;
-#endif
+  constexpr double kMostNs = kIsSanitized ? 5'000 : 100;
   constexpr int kCalls = 200'000;
   Observer* volatile nobody = nullptr;
   int described = 0;

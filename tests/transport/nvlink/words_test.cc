@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace braid::transport::nvlink {
+namespace braid::nvlink {
 namespace {
 
 constexpr size_t kRoom = 1 << 12;
@@ -29,7 +29,7 @@ Bytes expected_of(const Bytes& from, size_t to_offset, size_t from_offset, size_
 
 const size_t kSizes[] = {0, 1, 2, 15, 16, 17, 31, 33, 64, 100, 255, 256, 1000, 2047};
 
-TEST(CopyWords, AnyOffsetAnySizeAnyTeam) {
+TEST(CopyWords, AnyOffsetAnySizeAnyThreads) {
   alignas(16) static std::byte from[kRoom], to[kRoom];
   const Bytes source = patterned();
   std::copy(source.begin(), source.end(), from);
@@ -39,7 +39,7 @@ TEST(CopyWords, AnyOffsetAnySizeAnyTeam) {
         for (const uint64_t num_threads : {1, 3, 32}) {
           std::fill_n(to, kRoom, kUntouched);
           for (uint64_t thread = 0; thread < num_threads; ++thread)
-            copy_by_team({thread, num_threads}, to + to_offset, from + from_offset, num_bytes);
+            copy_by_threads({thread, num_threads}, to + to_offset, from + from_offset, num_bytes);
           ASSERT_EQ(Bytes(to, to + kRoom), expected_of(source, to_offset, from_offset, num_bytes))
               << num_bytes << " bytes from " << from_offset << " to " << to_offset << " by "
               << num_threads;
@@ -47,4 +47,4 @@ TEST(CopyWords, AnyOffsetAnySizeAnyTeam) {
 }
 
 }  // namespace
-}  // namespace braid::transport::nvlink
+}  // namespace braid::nvlink

@@ -114,10 +114,11 @@ TEST(RdmaFaults, PathThatFailsTooOftenIsDeadAndSaysSo) {
   const std::byte payload[4] = {};
   const Deadline deadline = Deadline::after_ns(20_s);
   const auto settle = [&] {  // until all is quiet, or the path is dead
-    for (int quiet = 0; quiet < 50 && !deadline.passed();)
-      quiet = lanes[0]->progress() | lanes[1]->progress() || lanes[0]->health(1).code() != Code::kOk
-                  ? 0
-                  : quiet + 1;
+    for (int quiet = 0; quiet < 50 && !deadline.passed();) {
+      bool moved = lanes[0]->progress();
+      moved |= lanes[1]->progress();
+      quiet = moved || lanes[0]->health(1).code() != Code::kOk ? 0 : quiet + 1;
+    }
   };
   for (uint32_t failure = 0; failure <= kMaxLife; ++failure) {
     EXPECT_EQ(lanes[0]->life(1), failure);

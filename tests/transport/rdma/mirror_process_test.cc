@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <signal.h>
 
+#include "base/sanitizer.h"
 #include "support/processes.h"
 #include "transport/rdma/mirror_ends.h"
 
@@ -45,9 +46,9 @@ TEST(MirrorChild, DISABLED_Run) {
 }
 
 TEST(MirrorProcesses, AKilledPeerEndsTheWaits) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "skipped: processes that kill each other are too slow under the thread sanitizer";
-#endif
+  if (kIsThreadSanitized)
+    GTEST_SKIP() << "skipped: processes that kill each other are too slow under the thread "
+                    "sanitizer";
   if (!sys::real_fabric().ok())
     GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
   for (const char* provider : {"tcp", "shm"}) {

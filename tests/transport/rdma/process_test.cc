@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <signal.h>
 
+#include "base/sanitizer.h"
 #include "support/processes.h"
 #include "transport/rdma/rdma_ranks.h"
 
@@ -181,10 +182,9 @@ TEST(RdmaChild, DISABLED_Run) {
 class RdmaProcesses : public testing::Test {
  protected:
   void SetUp() override {
-#ifdef __SANITIZE_THREAD__
-    GTEST_SKIP() << "skipped: processes that kill and stop each other are too slow under the "
-                    "thread sanitizer";
-#endif
+    if (kIsThreadSanitized)
+      GTEST_SKIP() << "skipped: processes that kill and stop each other are too slow under the "
+                      "thread sanitizer";
     if (const auto library = sys::real_fabric(); !library.ok())
       GTEST_SKIP() << library.status().message();
   }
