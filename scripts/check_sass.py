@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,20 +101,22 @@ def disassemble(fatbin: Path, path: str) -> str:
     ).stdout
 
 
+def check_one(build: Path, fatbin: Path, path: str) -> list[str]:
+    name = fatbin.relative_to(build / "kernels").with_suffix(".sass")
+    rules = ROOT / "src" / name
+    if not rules.exists():
+        return [f"src/{name} is missing"]
+    codes = parse_codes(disassemble(fatbin, path))
+    wrong = complaints(parse_rules(rules.read_text()), codes)
+    return [f"src/{name}: {line}" for line in wrong]
+
+
 def check(build: Path, path: str) -> tuple[int, list[str]]:
     """How many fatbins were read, and what is wrong with them."""
-    found: list[str] = []
     fatbins = sorted((build / "kernels").rglob("*.fatbin"))
-    for fatbin in fatbins:
-        name = fatbin.relative_to(build / "kernels").with_suffix(".sass")
-        rules = ROOT / "src" / name
-        if not rules.exists():
-            found.append(f"src/{name} is missing")
-            continue
-        codes = parse_codes(disassemble(fatbin, path))
-        wrong = complaints(parse_rules(rules.read_text()), codes)
-        found += [f"src/{name}: {line}" for line in wrong]
-    return len(fatbins), found
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # reading one is another program's work
+        found = list(pool.map(lambda fatbin: check_one(build, fatbin, path), fatbins))
+    return len(fatbins), [line for lines in found for line in lines]
 
 
 def main() -> int:
