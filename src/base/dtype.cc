@@ -5,25 +5,24 @@ namespace braid {
 namespace {
 struct Row {
   Dtype dtype;
-  uint8_t bytes;
   const char* name;
 };
 // Names are NumPy's and torch's, so that Python needs no table of its own.
 constexpr Row kRows[] = {
-    {Dtype::kInt8, 1, "int8"},
-    {Dtype::kUint8, 1, "uint8"},
-    {Dtype::kInt16, 2, "int16"},
-    {Dtype::kUint16, 2, "uint16"},
-    {Dtype::kInt32, 4, "int32"},
-    {Dtype::kUint32, 4, "uint32"},
-    {Dtype::kInt64, 8, "int64"},
-    {Dtype::kUint64, 8, "uint64"},
-    {Dtype::kFloat16, 2, "float16"},
-    {Dtype::kBfloat16, 2, "bfloat16"},
-    {Dtype::kFloat32, 4, "float32"},
-    {Dtype::kFloat64, 8, "float64"},
-    {Dtype::kFloat8E4m3, 1, "float8_e4m3fn"},
-    {Dtype::kFloat8E5m2, 1, "float8_e5m2"},
+    {Dtype::kInt8, "int8"},
+    {Dtype::kUint8, "uint8"},
+    {Dtype::kInt16, "int16"},
+    {Dtype::kUint16, "uint16"},
+    {Dtype::kInt32, "int32"},
+    {Dtype::kUint32, "uint32"},
+    {Dtype::kInt64, "int64"},
+    {Dtype::kUint64, "uint64"},
+    {Dtype::kFloat16, "float16"},
+    {Dtype::kBfloat16, "bfloat16"},
+    {Dtype::kFloat32, "float32"},
+    {Dtype::kFloat64, "float64"},
+    {Dtype::kFloat8E4m3, "float8_e4m3fn"},
+    {Dtype::kFloat8E5m2, "float8_e5m2"},
 };
 constexpr const char* kRedOpNames[] = {"sum", "prod", "max", "min", "avg"};
 
@@ -35,8 +34,23 @@ const Row* find(Dtype dtype) noexcept {
 }  // namespace
 
 size_t dtype_bytes(Dtype dtype) noexcept {
-  const Row* row = find(dtype);
-  return row ? row->bytes : 0;
+  switch (dtype) {
+    case Dtype::kInt8:
+    case Dtype::kUint8:
+    case Dtype::kFloat8E4m3:
+    case Dtype::kFloat8E5m2: return 1;
+    case Dtype::kInt16:
+    case Dtype::kUint16:
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16: return 2;
+    case Dtype::kInt32:
+    case Dtype::kUint32:
+    case Dtype::kFloat32: return 4;
+    case Dtype::kInt64:
+    case Dtype::kUint64:
+    case Dtype::kFloat64: return 8;
+  }
+  return 0;
 }
 
 const char* dtype_name(Dtype dtype) noexcept {

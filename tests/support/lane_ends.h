@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/piece_bytes.h"
+#include "support/rows.h"
 #include "support/thread_group.h"
 #include "transport/connect.h"
 #include "transport/lane.h"
@@ -94,16 +96,8 @@ inline void run_lane_ranks(LaneKind kind, int size,
   });
 }
 
-inline std::byte piece_byte(int src, uint64_t number, size_t position) {
-  const uint64_t mixed =
-      (static_cast<uint64_t>(src) * 0x9e3779b97f4a7c15 + number + 1) * 0xbf58476d1ce4e5b9 +
-      position * 0x94d049bb133111eb;
-  return static_cast<std::byte>(mixed >> 56);
-}
 inline std::vector<std::byte> make_piece(int src, uint64_t number, size_t bytes) {
-  std::vector<std::byte> piece(bytes);
-  for (size_t i = 0; i < bytes; ++i) piece[i] = piece_byte(src, number, i);
-  return piece;
+  return piece_bytes_of(static_cast<uint64_t>(src) << 56 | number, bytes);
 }
 inline transport::PieceTag make_tag(int src, uint64_t number, size_t bytes) {
   return {{static_cast<uint64_t>(src), number, bytes, ~number}};
@@ -121,10 +115,10 @@ inline ::testing::AssertionResult is_piece(const transport::Arrival& arrival, in
     return ::testing::AssertionFailure()
            << "payload has " << arrival.payload.size() << " bytes, expected " << bytes;
   const std::vector<std::byte> expected = make_piece(src, number, bytes);
-  for (size_t i = 0; i < bytes; ++i)
-    if (arrival.payload[i] != expected[i])
-      return ::testing::AssertionFailure() << "piece " << number << " of rank " << src << ": byte "
-                                           << i << " of " << bytes << " is wrong";
+  const uint64_t wrong = first_wrong(arrival.payload.data(), expected.data(), bytes);
+  if (wrong < bytes)
+    return ::testing::AssertionFailure() << "piece " << number << " of rank " << src << ": byte "
+                                         << wrong << " of " << bytes << " is wrong";
   return ::testing::AssertionSuccess();
 }
 

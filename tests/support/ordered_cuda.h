@@ -119,7 +119,9 @@ class OrderedCuda : public sys::FakeCuda {
   }
   void touch(void* stream, sys::DevicePtr begin, uint64_t bytes, bool writes, const char* what) {
     const Access now{begin, begin + bytes, writes, stream, clocks_[stream][stream], what};
-    for (const Access& before : accesses_) {
+    const Access* const end = accesses_.data() + accesses_.size();
+    for (const Access* at = accesses_.data(); at != end; ++at) {  // many: no iterators' calls
+      const Access& before = *at;
       const bool conflict = (writes || before.writes) && before.begin < now.end &&
                             now.begin < before.end && before.begin < before.end && bytes > 0;
       if (conflict && before.time > clocks_[stream][before.stream])

@@ -143,9 +143,9 @@ TEST_P(Elements, AreThoseOfReduce) {
   const size_t bytes = dtype_bytes(dtype);
   const Functions device_functions = functions_of(dtype, op);
   std::mt19937_64 rng(17);
-  for (int round = 0; round < 4; ++round)
+  for (int round = 0; round < 4; ++round) {
+    std::vector<Words> srcs = {random_words(bytes, rng)};
     for (size_t n = 2; n <= 16; n += n < 8 ? 1 : 8) {
-      std::vector<Words> srcs = {random_words(bytes, rng)};
       while (srcs.size() < n)
         srcs.push_back(rng() % 2 == 0 ? like(srcs[0], bytes, rng) : random_words(bytes, rng));
       std::vector<const void*> pointers;
@@ -155,6 +155,7 @@ TEST_P(Elements, AreThoseOfReduce) {
       ASSERT_EQ(device_functions.vectors(srcs), want) << n << " sources";
       ASSERT_EQ(device_functions.elements(srcs), want) << n << " sources";
     }
+  }
 }
 
 TEST_P(Elements, HaveAKernelOfTheirName) {

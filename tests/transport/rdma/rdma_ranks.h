@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "support/piece_bytes.h"
 #include "support/rows.h"
 #include "support/thread_group.h"
 #include "sys/fabric/api.h"
@@ -19,14 +20,10 @@
 
 namespace braid::transport::rdma {
 
-/// The bytes of piece `index` from `from` to `to`: others when any of the three is, and in every
-/// place. Eight at a time.
-inline void fill_piece(std::vector<std::byte>& piece, size_t bytes, int from, int to,
-                       uint64_t index) {
-  piece.resize(bytes);
-  uint64_t word = test::mixed(index, from << 8 | to, 0);
-  for (size_t at = 0; at < bytes; at += sizeof word, word += 0x9e3779b97f4a7c15)
-    std::memcpy(piece.data() + at, &word, std::min(sizeof word, bytes - at));
+/// The bytes of piece `index` from `from` to `to`.
+inline std::vector<std::byte> piece_of(int from, int to, uint64_t index, size_t bytes) {
+  return test::piece_bytes_of(
+      static_cast<uint64_t>(from) << 56 | static_cast<uint64_t>(to) << 48 | index, bytes);
 }
 
 /// Sizes walk through 0, 1, the limit and what lies between.
@@ -79,10 +76,10 @@ class Stream {
  private:
   bool put() {
     const size_t bytes = piece_bytes(sent_, lane_.caps().max_piece_bytes);
-    fill_piece(payload_, bytes, self_, peer_, sent_);
+    std::vector<std::byte> payload = piece_of(self_, peer_, sent_, bytes);
     const PieceTag tag{{sent_, static_cast<uint64_t>(self_), static_cast<uint64_t>(peer_), ~sent_}};
-    if (lane_.try_put(PeerSet::only(peer_), tag, payload_) != PutResult::kAccepted) return false;
-    std::fill(payload_.begin(), payload_.end(), std::byte{0xEE});  // the lane must have copied it
+    if (lane_.try_put(PeerSet::only(peer_), tag, payload) != PutResult::kAccepted) return false;
+    std::fill(payload.begin(), payload.end(), std::byte{0xEE});  // the lane must have copied it
     ++sent_;
     return true;
   }
@@ -93,9 +90,9 @@ class Stream {
            a.tag.words[0], a.tag.words[1]);
     if (a.payload.size() != piece_bytes(received_, lane_.caps().max_piece_bytes))
       fail("rank {}: piece {} has {} bytes", self_, received_, a.payload.size());
-    fill_piece(expected_, a.payload.size(), peer_, self_, received_);
-    const uint64_t wrong = test::first_wrong(a.payload.data(), expected_.data(), expected_.size());
-    if (wrong < expected_.size())
+    const std::vector<std::byte> want = piece_of(peer_, self_, received_, a.payload.size());
+    const uint64_t wrong = test::first_wrong(a.payload.data(), want.data(), want.size());
+    if (wrong < want.size())
       fail("rank {}: piece {} from {} is wrong at byte {} of {}", self_, received_, peer_, wrong,
            a.payload.size());
   }
@@ -111,7 +108,6 @@ class Stream {
   uint64_t count_;
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
-  std::vector<std::byte> payload_, expected_;
   std::string trouble_;
 };
 
