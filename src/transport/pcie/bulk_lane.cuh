@@ -15,8 +15,10 @@
 // Who writes what: a tile has an mbarrier `arrived`, which the loader's copies complete, and one
 // `emptied`, at which the storer arrives once its own copy has read the tile; the loader waits for
 // it before the tile's next use. Tiles are numbered through a transfer, and use u of a tile is
-// phase u of both, so that nobody can take one use for another. A slot's bytes beyond whole 16 are
-// copied by the thread that waits for the slot.
+// phase u of both. A phase's parity tells a use from the one before and the one after, no more: so
+// every tile is the same storer's in every round, which who launches the kernel sees to (kTiles is
+// a multiple of the tiles of kStorers slots). A slot's bytes beyond whole 16 are copied by the
+// thread that waits for the slot.
 //
 // Why it cannot hang: waits for other ranks are team.cuh's. Whoever gives up says so in `has_quit`,
 // at which the waits within the block look, and so they end as well. And nothing is left in flight

@@ -5,7 +5,8 @@
 namespace braid::pcie {
 
 /// num_flows * num_lanes blocks as braid_host_ring's, of kBulkThreads, with kBulkSharedBytes of
-/// dynamic shared memory. Sources and destinations begin at multiples of 16; sm_90 or later.
+/// dynamic shared memory. Sources and destinations begin at multiples of 16, slots have 1, 2, 4 or
+/// 8 tiles; sm_90 or later.
 extern "C" __global__ void __launch_bounds__(kBulkThreads)
     braid_host_ring_bulk(nvlink::Team team, HostRing ring, Flows flows) {
 #if __CUDA_ARCH__ >= 900
