@@ -3,9 +3,9 @@
 //
 // A message is cut into slots, one per pair of ranks and region, and a slot into chunks. A block
 // writes a chunk into a peer's area by plain 16-byte stores, many in flight, or by bulk copies
-// (push.cuh), then the chunk's flag, with release order; the peer waits for the flag, with acquire
-// order, and copies the chunk out of its area or sums it from there. Three kinds of blocks work
-// side by side, so that NVLink is busy while chunks that have arrived are taken out:
+// (push.cuh, bulk_sums.cuh), then the chunk's flag, with release order; the peer waits for the
+// flag, with acquire order, and copies the chunk out of its area or sums it from there. Three kinds
+// of blocks work side by side, so that NVLink is busy while chunks that have arrived are taken out:
 //
 //   push    send operands or blocks to the peers' region 0                     wait for nothing
 //   turn    sum the operands of a chunk, or take the root's; in two shots      wait for pushes
@@ -24,10 +24,11 @@
 //
 // Nothing tears: a chunk is read after an acquire that saw its epoch or a later one. The flag was
 //   released after a barrier of the block that wrote the chunk, or by the lane that saw its bulk
-//   copies complete. A later epoch in the flag is of a
-//   later kernel of the same source, which began after that of this call had ended: its release
-//   covers this call's chunk too, and its data is in the other half (two epochs on it cannot be, by
-//   the next paragraph).
+//   copies complete; of a sum, after a barrier behind which each lane had seen its own complete. A
+//   later epoch in the flag is of a later kernel of the same source, which began after that of this
+//   call had ended: no block ends before its bulk copies, so that its release covers this call's
+//   chunk too, and its data is in the other half (two epochs on it cannot be, by the next
+//   paragraph).
 // Nothing is lost: two halves suffice. In every call every rank waits for at least one flag of
 //   every peer (a slot has one chunk at least, of 0 bytes if need be; in a broadcast the other
 //   ranks greet the root). So when rank p, in epoch e, writes into q's half, it has finished e - 1
@@ -42,11 +43,11 @@
 //   Reduce-scatter  a sum overwrites our own block, which we send to nobody.
 //   Each thread of a sum loads an element's operands before it stores that element.
 // Nothing hangs: kinds wait only for kinds that come before them, and have higher block numbers.
-//   Blocks start in the order of their numbers, so where a waiting block runs, all that others may
-//   wait for have started before it; pushes end by themselves, then turns, then copies. One block
-//   per GPU is enough for progress. Every wait looks at the clock and at the host's word; when it
-//   ends in vain it notes it in Trouble and in Team::has_failed, the block ends, and later calls of
-//   this rank do nothing.
+//   Before a turn waits it tells all that it has sent. Blocks start in the order of their numbers,
+//   so where a waiting block runs, all that others may wait for have started before it; pushes end
+//   by themselves, then turns, then copies. One block per GPU is enough for progress. Every wait
+//   looks at the clock and at the host's word; when it ends in vain it notes it in Trouble and in
+//   Team::has_failed, the block ends, and later calls of this rank do nothing.
 #pragma once
 
 #include "coll/direct/direct.h"
@@ -160,6 +161,11 @@ __device__ __forceinline__ bool wait_for_chunk(const DirectCall& call, int regio
                                                uint64_t chunk) {
   return nvlink::wait_for(call.args.team, call.flag(call.rank(), region, from, chunk),
                           {nvlink::Wait::kChunk, from, call.epoch});
+}
+
+__device__ __forceinline__ bool has_arrived(const DirectCall& call, int region, int from,
+                                            uint64_t chunk) {
+  return nvlink::load_acquire(call.flag(call.rank(), region, from, chunk)) >= call.epoch;
 }
 
 /// The whole block waits for one source. False: gave up.

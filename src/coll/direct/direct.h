@@ -75,7 +75,7 @@ struct DirectArgs {
   void* recv;
   uint64_t bytes;
   int32_t root;
-  uint32_t uses_bulk;  // 1: pushes go by bulk copies; only where the launch has their memory
+  uint32_t uses_bulk;  // 1: what leaves goes by bulk copies; only where the launch has their memory
   DirectShape shape;
 };
 
