@@ -15,13 +15,16 @@
 
 namespace braid::coll {
 
-/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's.
+/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's. With
+/// three ranks or more, two shots have three kinds of work under way together.
 inline constexpr uint32_t kDirectThreads = 512;
 inline constexpr uint32_t kMostDirectBlocks = 64;
+inline constexpr uint32_t kMostStagedBlocks = 80;
 
-/// Bulk copies (bulk.cuh). So many blocks push at most, half of what plain stores need: 8 carry as
-/// much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
-inline constexpr uint32_t kMostBulkBlocks = 16;
+/// Bulk copies (bulk.cuh). So many blocks push at most. Of two ranks half of what plain stores
+/// need: 8 carry as much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
+/// Of four, 16 carry 332 GB/s and 32 carry 341.
+constexpr uint32_t most_bulk_blocks(int num_ranks) noexcept { return num_ranks > 2 ? 32 : 16; }
 inline constexpr uint32_t kBulkPushers = 4;  // of a block
 inline constexpr uint32_t kBulkTileBytes = 8 << 10;
 inline constexpr uint32_t kBulkTiles = 6;  // of a pusher's ring
