@@ -3,6 +3,7 @@
 #pragma once
 
 #include "coll/direct/bulk_sums.cuh"
+#include "coll/direct/copy_out.cuh"
 #include "coll/direct/push.cuh"
 
 namespace braid::coll::device {
@@ -32,7 +33,7 @@ __device__ __forceinline__ void push_operands(const DirectCall& call, const Duty
 }
 
 __device__ __forceinline__ void copy_results(const DirectCall& call, const Duty& duty) {
-  (void)copy_out(call, duty, 1, -1, [&](int owner) { return call.slice_of(owner); });
+  copy_out(call, duty, 1, -1, [&](int owner) { return call.slice_of(owner); });
 }
 
 /// This thread looks for the operand of the rank of its number. In one shot ours has a flag too:
