@@ -79,6 +79,14 @@ TEST(DirectShape, EveryKindOfWorkHasABlock) {
   EXPECT_EQ(direct_shape(PacketOp::kAllGather, 1, 2).num_blocks(), 2U);
 }
 
+TEST(DirectShape, SumsOfThreeRanksOrMoreHaveSmallerChunks) {
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 4).chunk_bytes, 32U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kReduceScatter, 4 << 20, 4).chunk_bytes, 32U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 64 << 20, 4).chunk_bytes, 64U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).chunk_bytes, 64U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 4 << 20, 4).chunk_bytes, 64U << 10);
+}
+
 TEST(DirectShape, ThreeRanksOrMorePushInAsManyBlocksAsBulkCopiesMayHave) {
   EXPECT_EQ(most_bulk_blocks(2), 16U);
   for (int ranks = 3; ranks <= nvlink::kMostRanks; ++ranks)
