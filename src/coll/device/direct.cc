@@ -119,7 +119,7 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.shape = direct_shape(call.op, call.bytes, device.size());
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   if (args.uses_bulk != 0)
-    args.shape.push_blocks = std::min(args.shape.push_blocks, kMostBulkBlocks);
+    args.shape.push_blocks = std::min(args.shape.push_blocks, most_bulk_blocks(device.size()));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, direct_kernel(device, call));
   return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, shared_bytes},

@@ -1,27 +1,26 @@
-// Pushing by bulk asynchronous copies (sm_90 and later): one lane of a warp moves what 512 threads
-// do by plain stores, and NVLink sees whole rows instead of 16-byte vectors.
+// Moving chunks by bulk asynchronous copies (sm_90 and later): one lane of a warp moves what 512
+// threads do by plain stores, and NVLink sees whole rows instead of 16-byte vectors.
 //
-// A pusher is lane 0 of one of a block's first kBulkPushers warps. It owns a ring of tiles in
-// shared memory, each with an mbarrier that tells when a load has arrived, and works through its
-// units (a chunk for one peer, or for all) tile by tile:
+// A mover is lane 0 of one of a block's first kBulkMovers warps. It owns a ring of tiles in shared
+// memory, each with an mbarrier that tells when a load has arrived, and works through its units (a
+// chunk for one peer, for all, or from one) tile by tile:
 //
-//   load    tile of send -> ring            runs kBulkAhead tiles ahead
-//   store   ring -> the peers' areas        one group of bulk copies a tile
-//   tell    the flag of a chunk             once all its groups are complete
+//   load    tile -> ring                    runs kBulkAhead tiles ahead
+//   store   ring -> the peers' areas, recv  one group of bulk copies a tile
+//   end     of a unit: its flags            once all its groups are complete
 //
-// A slot of the ring is loaded over again when its store has read it (wait_group.read); a flag is
-// told when the store has been performed at the peer (wait_group), which trails the stores by
-// kBulkTrail tiles, so that no pusher stands still for a trip over NVLink. Loads are from this
-// GPU's own memory and end by themselves, so that nothing here waits for another rank.
+// A slot of the ring is loaded over again when its store has read it (wait_group.read); a unit ends
+// when its stores have been performed (wait_group), which trails the stores by kBulkTrail tiles, so
+// that no mover stands still for a trip over NVLink. Loads are from this GPU's own memory and end
+// by themselves. A unit that has yet to arrive is waited for when all that was loaded is stored.
 #pragma once
 
-#include "coll/direct/direct.h"
+#include "coll/direct/direct.cuh"
 #include "transport/nvlink/bulk_copy.cuh"
-#include "transport/nvlink/team.cuh"
 
 namespace braid::coll::device {
 
-/// What a unit sends.
+/// What a unit moves.
 struct Source {
   const char* from;
   uint32_t bytes;
@@ -36,16 +35,16 @@ struct Source {
 #if __CUDA_ARCH__ >= 900
 
 struct BulkMemory {
-  alignas(128) char tiles[kBulkPushers][kBulkTiles][kBulkTileBytes];
-  uint64_t arrived[kBulkPushers][kBulkTiles];
+  alignas(128) char tiles[kBulkMovers][kBulkTiles][kBulkTileBytes];
+  uint64_t arrived[kBulkMovers][kBulkTiles];
 };
 
-/// One pusher's ring. All members are for its lane alone.
+/// One mover's ring. All members are for its lane alone.
 class BulkRing {
  public:
-  __device__ BulkRing(BulkMemory* memory, uint32_t pusher)
-      : tiles_(nvlink::shared_address(memory->tiles[pusher])),
-        arrived_(nvlink::shared_address(memory->arrived[pusher])) {
+  __device__ BulkRing(BulkMemory* memory, uint32_t mover)
+      : tiles_(nvlink::shared_address(memory->tiles[mover])),
+        arrived_(nvlink::shared_address(memory->arrived[mover])) {
     for (uint32_t slot = 0; slot < kBulkTiles; ++slot) nvlink::init_mbarrier(arrived_ + slot * 8);
     nvlink::publish_mbarriers();
   }
@@ -73,40 +72,94 @@ class BulkRing {
   uint32_t tiles_, arrived_;
 };
 
-/// What a pusher does: `count` units of `tiles` tiles each.
+/// Every `step`-th unit of a call, beginning with the first: what one mover takes.
+struct BulkShare {
+  uint32_t first, step, count;
+
+  __device__ BulkShare(const Duty& duty, uint32_t units)
+      : first(static_cast<uint32_t>(duty.index + threadIdx.x / 32 * duty.count)),
+        step(static_cast<uint32_t>(duty.count) * kBulkMovers),
+        count(first < units ? (units - first + step - 1) / step : 0) {}
+
+  __device__ __forceinline__ uint32_t number(uint32_t unit) const { return first + unit * step; }
+};
+
+/// A mover's way through its units:
+///   units.share                      which they are
 ///   units.source(unit)               the Source of a unit
+///   units.is_here(unit)              whether it may be loaded
+///   units.await(unit)                waits for that; false: gave up
 ///   units.each_target(unit, put)     put(char* to) for every place that gets it
-///   units.tell(unit)                 its flags, and what is left beyond whole vectors
+///   units.end(unit)                  its flags, and what is left beyond whole vectors
 template <typename Units>
-__device__ __forceinline__ void push_bulk(const BulkRing& ring, const Units& units, uint32_t count,
-                                          uint32_t tiles) {
-  const uint32_t total = count * tiles;
-  const auto load = [&](uint32_t tile) {
-    const Source source = units.source(tile / tiles);
-    const uint32_t begin = tile % tiles * kBulkTileBytes;
-    ring.load(tile, source.from + begin, source.bytes_of_tile(begin));
-  };
+class BulkMover {
+ public:
+  __device__ BulkMover(const BulkRing& ring, const Units& units, uint64_t chunk_bytes)
+      : ring_(ring),
+        units_(units),
+        tiles_(static_cast<uint32_t>((chunk_bytes + kBulkTileBytes - 1) / kBulkTileBytes)),
+        total_(units.share.count * tiles_) {}
+
+  __device__ __forceinline__ void run() {
+    uint32_t tile = 0;
 #pragma unroll 1
-  for (uint32_t tile = 0; tile < kBulkAhead && tile < total; ++tile) load(tile);
-#pragma unroll 1
-  for (uint32_t tile = 0; tile < total; ++tile) {
-    if (tile + kBulkAhead < total) {
+    for (;; ++tile) {
       nvlink::wait_until_read<kBulkTiles - kBulkAhead - 1>();
-      load(tile + kBulkAhead);
+      load_ahead_of(tile);
+      if (tile == total_) break;
+      store(tile);
+      if (tile < kBulkTrail || (tile - kBulkTrail + 1) % tiles_ != 0) continue;
+      nvlink::wait_until_stored<kBulkTrail>();
+      units_.end((tile - kBulkTrail) / tiles_);
     }
-    const uint32_t unit = tile / tiles, begin = tile % tiles * kBulkTileBytes;
-    const uint32_t bytes = units.source(unit).bytes_of_tile(begin);
-    ring.await_load(tile);
-    units.each_target(unit, [&](char* to) { ring.store(tile, to + begin, bytes); });
-    nvlink::close_stores();
-    if (tile < kBulkTrail || (tile - kBulkTrail + 1) % tiles != 0) continue;
-    nvlink::wait_until_stored<kBulkTrail>();
-    units.tell((tile - kBulkTrail) / tiles);
-  }
-  nvlink::wait_until_stored<0>();
+    nvlink::wait_until_stored<0>();
 #pragma unroll 1
-  for (uint32_t unit = total > kBulkTrail ? (total - kBulkTrail) / tiles : 0; unit < count; ++unit)
-    units.tell(unit);
+    for (uint32_t unit = tile > kBulkTrail ? (tile - kBulkTrail) / tiles_ : 0; unit < tile / tiles_;
+         ++unit)
+      units_.end(unit);
+  }
+
+ private:
+  __device__ __forceinline__ void load_ahead_of(uint32_t tile) {
+#pragma unroll 1
+    for (; loaded_ < total_ && loaded_ <= tile + kBulkAhead; ++loaded_) {
+      const uint32_t unit = loaded_ / tiles_, begin = loaded_ % tiles_ * kBulkTileBytes;
+      if (begin == 0 && !units_.is_here(unit)) {
+        if (loaded_ > tile) return;
+        if (!units_.await(unit)) total_ = loaded_;
+        if (loaded_ == total_) return;
+      }
+      const Source source = units_.source(unit);
+      ring_.load(loaded_, source.from + begin, source.bytes_of_tile(begin));
+    }
+  }
+
+  __device__ __forceinline__ void store(uint32_t tile) const {
+    const uint32_t unit = tile / tiles_, begin = tile % tiles_ * kBulkTileBytes;
+    const uint32_t bytes = units_.source(unit).bytes_of_tile(begin);
+    ring_.await_load(tile);
+    units_.each_target(unit, [&](char* to) { ring_.store(tile, to + begin, bytes); });
+    nvlink::close_stores();
+  }
+
+  const BulkRing& ring_;
+  const Units& units_;
+  const uint32_t tiles_;  // of a unit
+  uint32_t total_;        // of all units, or of those before one that was given up
+  uint32_t loaded_ = 0;   // or being loaded
+};
+
+/// The block's movers take the call's units; make(share) says what they are.
+template <typename MakeUnits>
+__device__ __forceinline__ void move_in_bulk(const DirectCall& call, const Duty& duty,
+                                             uint32_t num_units, const MakeUnits& make) {
+  extern __shared__ __align__(128) unsigned char bulk_memory[];
+  if (threadIdx.x / 32 >= kBulkMovers || threadIdx.x % 32 != 0) return;
+  const BulkShare share(duty, num_units);
+  if (share.count == 0) return;
+  const auto units = make(share);
+  const BulkRing ring(reinterpret_cast<BulkMemory*>(bulk_memory), threadIdx.x / 32);
+  BulkMover(ring, units, call.args.shape.chunk_bytes).run();
 }
 
 #endif

@@ -3,9 +3,9 @@
 //
 // A message is cut into slots, one per pair of ranks and region, and a slot into chunks. A block
 // writes a chunk into a peer's area by plain 16-byte stores, many in flight, or by bulk copies
-// (push.cuh), then the chunk's flag, with release order; the peer waits for the flag, with acquire
-// order, and copies the chunk out of its area or sums it from there. Three kinds of blocks work
-// side by side, so that NVLink is busy while chunks that have arrived are taken out:
+// (bulk.cuh, bulk_sums.cuh), then the chunk's flag, with release order; the peer waits for the
+// flag, with acquire order, and copies the chunk out of its area or sums it from there. Three kinds
+// of blocks work side by side, so that NVLink is busy while chunks that have arrived are taken out:
 //
 //   push    send operands or blocks to the peers' region 0                     wait for nothing
 //   turn    sum the operands of a chunk, or take the root's; in two shots      wait for pushes
@@ -22,12 +22,13 @@
 //          next number, and its last block stores it. The count is in device memory, so that a
 //          replayed graph goes on counting. Even and odd epochs use different halves of the data.
 //
-// Nothing tears: a chunk is read after an acquire that saw its epoch or a later one. The flag was
-//   released after a barrier of the block that wrote the chunk, or by the lane that saw its bulk
-//   copies complete. A later epoch in the flag is of a
-//   later kernel of the same source, which began after that of this call had ended: its release
-//   covers this call's chunk too, and its data is in the other half (two epochs on it cannot be, by
-//   the next paragraph).
+// Nothing tears: a chunk is read after an acquire that saw its epoch or a later one; where bulk
+//   copies read it, behind a fence that puts them after the acquire. The flag was released after a
+//   barrier of the block that wrote the chunk, or by the lane that saw its bulk copies complete; of
+//   a sum, after a barrier behind which each lane had seen its own complete. A later epoch in the
+//   flag is of a later kernel of the same source, which began after that of this call had ended: no
+//   block ends before its bulk copies, so that its release covers this call's chunk too, and its
+//   data is in the other half (two epochs on it cannot be, by the next paragraph).
 // Nothing is lost: two halves suffice. In every call every rank waits for at least one flag of
 //   every peer (a slot has one chunk at least, of 0 bytes if need be; in a broadcast the other
 //   ranks greet the root). So when rank p, in epoch e, writes into q's half, it has finished e - 1
@@ -42,11 +43,11 @@
 //   Reduce-scatter  a sum overwrites our own block, which we send to nobody.
 //   Each thread of a sum loads an element's operands before it stores that element.
 // Nothing hangs: kinds wait only for kinds that come before them, and have higher block numbers.
-//   Blocks start in the order of their numbers, so where a waiting block runs, all that others may
-//   wait for have started before it; pushes end by themselves, then turns, then copies. One block
-//   per GPU is enough for progress. Every wait looks at the clock and at the host's word; when it
-//   ends in vain it notes it in Trouble and in Team::has_failed, the block ends, and later calls of
-//   this rank do nothing.
+//   Before a turn waits it tells all that it has sent. Blocks start in the order of their numbers,
+//   so where a waiting block runs, all that others may wait for have started before it; pushes end
+//   by themselves, then turns, then copies. One block per GPU is enough for progress. Every wait
+//   looks at the clock and at the host's word; when it ends in vain it notes it in Trouble and in
+//   Team::has_failed, the block ends, and later calls of this rank do nothing.
 #pragma once
 
 #include "coll/direct/direct.h"
@@ -162,6 +163,11 @@ __device__ __forceinline__ bool wait_for_chunk(const DirectCall& call, int regio
                           {nvlink::Wait::kChunk, from, call.epoch});
 }
 
+__device__ __forceinline__ bool has_arrived(const DirectCall& call, int region, int from,
+                                            uint64_t chunk) {
+  return nvlink::load_acquire(call.flag(call.rank(), region, from, chunk)) >= call.epoch;
+}
+
 /// The whole block waits for one source. False: gave up.
 __device__ __forceinline__ bool await_chunk(const DirectCall& call, int region, int from,
                                             uint64_t chunk) {
@@ -275,27 +281,6 @@ __device__ __forceinline__ const char* sent(const DirectCall& call, uint64_t off
 }
 __device__ __forceinline__ char* received(const DirectCall& call, uint64_t offset_bytes) {
   return static_cast<char*>(call.args.recv) + offset_bytes;
-}
-
-/// What every peer but `but` sent into the region, to where part_of(peer) is in recv. False: gave
-/// up.
-template <typename PartOf>
-__device__ __forceinline__ bool copy_out(const DirectCall& call, const Duty& duty, int region,
-                                         int but, const PartOf& part_of) {
-  const auto num_peers = static_cast<uint64_t>(call.num_peers());
-  const uint64_t units = call.args.shape.num_chunks * num_peers;
-#pragma unroll 1
-  for (uint64_t unit = duty.index; unit < units; unit += duty.count) {
-    const uint64_t c = unit / num_peers;
-    const int from = call.source(static_cast<int>(unit % num_peers) + 1);
-    if (from == but) continue;
-    if (!await_chunk(call, region, from, c)) return false;
-    const Span part = part_of(from);
-    const Span chunk = call.chunk_of(c, part.bytes);
-    copy_chunk(received(call, part.begin + chunk.begin),
-               call.slot(call.rank(), region, from) + chunk.begin, chunk.bytes);
-  }
-  return true;
 }
 
 }  // namespace braid::coll::device

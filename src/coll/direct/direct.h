@@ -15,20 +15,23 @@
 
 namespace braid::coll {
 
-/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's.
+/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's. With
+/// three ranks or more, two shots have three kinds of work under way together.
 inline constexpr uint32_t kDirectThreads = 512;
 inline constexpr uint32_t kMostDirectBlocks = 64;
+inline constexpr uint32_t kMostStagedBlocks = 80;
 
-/// Bulk copies (bulk.cuh). So many blocks push at most, half of what plain stores need: 8 carry as
-/// much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
-inline constexpr uint32_t kMostBulkBlocks = 16;
-inline constexpr uint32_t kBulkPushers = 4;  // of a block
+/// Bulk copies (bulk.cuh). So many blocks push at most. Of two ranks half of what plain stores
+/// need: 8 carry as much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
+/// Of four, 16 carry 332 GB/s and 32 carry 341.
+constexpr uint32_t most_bulk_blocks(int num_ranks) noexcept { return num_ranks > 2 ? 32 : 16; }
+inline constexpr uint32_t kBulkMovers = 4;  // of a block
 inline constexpr uint32_t kBulkTileBytes = 8 << 10;
-inline constexpr uint32_t kBulkTiles = 6;  // of a pusher's ring
+inline constexpr uint32_t kBulkTiles = 6;  // of a mover's ring
 inline constexpr uint32_t kBulkAhead = 4;  // loads run ahead of the stores by so many tiles
 inline constexpr uint32_t kBulkTrail = 2;  // and flags trail them
 /// Of a block: its rings and their barriers, on a boundary of 128 bytes.
-inline constexpr uint32_t kBulkSharedBytes = kBulkPushers * kBulkTiles * (kBulkTileBytes + 8) + 128;
+inline constexpr uint32_t kBulkSharedBytes = kBulkMovers * kBulkTiles * (kBulkTileBytes + 8) + 128;
 inline constexpr uint32_t kDirectStaticBytes = 1024;  // of shared memory, at most, beside that
 
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
@@ -75,7 +78,7 @@ struct DirectArgs {
   void* recv;
   uint64_t bytes;
   int32_t root;
-  uint32_t uses_bulk;  // 1: pushes go by bulk copies; only where the launch has their memory
+  uint32_t uses_bulk;  // 1: what leaves goes by bulk copies; only where the launch has their memory
   DirectShape shape;
 };
 

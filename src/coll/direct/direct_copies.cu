@@ -1,4 +1,5 @@
 // All-gather, all-to-all and broadcast by direct kernels (direct.cuh).
+#include "coll/direct/copy_out.cuh"
 #include "coll/direct/push.cuh"
 
 namespace braid::coll::device {
@@ -16,7 +17,7 @@ __device__ void copy_own(const DirectCall& call, const Duty& duty, const char* f
 
 __device__ void copy_blocks(const DirectCall& call, const Duty& duty, const char* own) {
   copy_own(call, duty, own);
-  (void)copy_out(call, duty, 0, -1, [&](int from) { return call.block_of(from); });
+  copy_out(call, duty, 0, -1, [&](int from) { return call.block_of(from); });
 }
 
 __device__ void all_gather(const DirectCall& call, const Duty& duty) {
@@ -86,7 +87,7 @@ __device__ void broadcast(const DirectCall& call, const Duty& duty) {
   } else if (is_root) {
     await_greetings(call, duty);
   } else {
-    (void)copy_out(call, duty, 1, call.args.root, slice_of);
+    copy_out(call, duty, 1, call.args.root, slice_of);
   }
 }
 

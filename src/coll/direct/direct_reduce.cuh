@@ -2,6 +2,8 @@
 // kernels, a chunk a time: in rank order, this rank's own operand where it is.
 #pragma once
 
+#include "coll/direct/bulk_sums.cuh"
+#include "coll/direct/copy_out.cuh"
 #include "coll/direct/push.cuh"
 
 namespace braid::coll::device {
@@ -31,16 +33,26 @@ __device__ __forceinline__ void push_operands(const DirectCall& call, const Duty
 }
 
 __device__ __forceinline__ void copy_results(const DirectCall& call, const Duty& duty) {
-  (void)copy_out(call, duty, 1, -1, [&](int owner) { return call.slice_of(owner); });
+  copy_out(call, duty, 1, -1, [&](int owner) { return call.slice_of(owner); });
 }
 
-/// Everyone's operands of the chunk have arrived; in one shot, ours was read. False: gave up.
+/// This thread looks for the operand of the rank of its number. In one shot ours has a flag too:
+/// it was read.
+__device__ __forceinline__ bool looks_for_operand(const DirectCall& call) {
+  const int from = static_cast<int>(threadIdx.x);
+  return from < call.size() && (from != call.rank() || is_one_shot(call));
+}
+
+/// Everyone's operands of the chunk have arrived. False: gave up.
 __device__ __forceinline__ bool await_operands(const DirectCall& call, uint64_t chunk) {
   const int from = static_cast<int>(threadIdx.x);
-  bool ok = true;
-  if (from < call.size() && (from != call.rank() || is_one_shot(call)))
-    ok = wait_for_chunk(call, 0, from, chunk);
-  return all_agree(ok);
+  return all_agree(!looks_for_operand(call) || wait_for_chunk(call, 0, from, chunk));
+}
+
+/// The same as a question.
+__device__ __forceinline__ bool are_operands_here(const DirectCall& call, uint64_t chunk) {
+  const int from = static_cast<int>(threadIdx.x);
+  return all_agree(!looks_for_operand(call) || has_arrived(call, 0, from, chunk));
 }
 
 /// The sum of chunk c: from where to where. Thread t sets what concerns rank t.
@@ -62,9 +74,75 @@ __device__ __forceinline__ void set_sum(const DirectCall& call, uint64_t c, uint
   }
 }
 
+#if __CUDA_ARCH__ >= 900
+
+/// The flags that a block has told, of its chunks in their order.
+class ToldChunks {
+ public:
+  __device__ ToldChunks(const DirectCall& call, const Duty& duty) : call_(call), duty_(duty) {}
+
+  /// All before the block's chunk number `step`; behind a barrier that follows their stores.
+  __device__ __forceinline__ void tell_before(uint64_t step) {
+#pragma unroll 1
+    for (; told_ < step; ++told_) {
+      const int to = told_by_this_thread(told_);
+      if (to >= 0 && to < call_.size() && to != call_.rank())
+        tell(call_, to, 1, duty_.index + told_ * duty_.count);
+    }
+  }
+
+ private:
+  const DirectCall& call_;
+  const Duty& duty_;
+  uint64_t told_ = 0;
+};
+
+/// Two shots. A chunk is told when the next one is on its way, or when there is nothing to sum.
+template <typename R, int kVectors>
+__device__ __forceinline__ void sum_chunks_in_bulk(const DirectCall& call, const Duty& duty,
+                                                   ReduceArgs* sum) {
+  extern __shared__ __align__(128) unsigned char bulk_memory[];
+  WarpSums<R, kVectors> sums(reinterpret_cast<SumMemory*>(bulk_memory),
+                             call.args.shape.chunk_bytes);
+  ToldChunks told(call, duty);
+  const auto finish = [&](uint64_t steps) {
+    if (steps > 0) told.tell_before(steps - 1);
+    sums.finish();
+    __syncthreads();
+    told.tell_before(steps);
+  };
+  uint64_t step = 0;
+#pragma unroll 1
+  for (uint64_t c = duty.index; c < call.args.shape.num_chunks; c += duty.count, ++step) {
+    if (are_operands_here(call, c)) {
+      if (step > 0) told.tell_before(step - 1);
+    } else {
+      finish(step);
+      if (!await_operands(call, c)) return;
+    }
+    set_sum(call, c, R::kBytes, sum);
+    __syncthreads();
+    sums.run(*sum);
+  }
+  __syncthreads();
+  finish(step);
+}
+
+#endif
+
+/// Of two shots' sums, those that go on to the peers in bulk: recv lies on the grid of vectors, as
+/// all else does where pushes go in bulk.
+__device__ __forceinline__ bool sends_sums_in_bulk(const DirectCall& call) {
+  return call.args.uses_bulk && is_two_shot(call) &&
+         are_vectors(reinterpret_cast<uint64_t>(call.args.recv));
+}
+
 template <typename R, int kVectors>
 __device__ __forceinline__ void sum_chunks(const DirectCall& call, const Duty& duty) {
   __shared__ ReduceArgs sum;
+#if __CUDA_ARCH__ >= 900
+  if (sends_sums_in_bulk(call)) return sum_chunks_in_bulk<R, kVectors>(call, duty, &sum);
+#endif
   uint64_t step = 0;
 #pragma unroll 1
   for (uint64_t c = duty.index; c < call.args.shape.num_chunks; c += duty.count, ++step) {

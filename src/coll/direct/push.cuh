@@ -1,28 +1,26 @@
 // How direct kernels send chunks to the peers' region 0 (direct.cuh): by bulk copies where the call
 // allows them, by plain stores of the whole block elsewhere. Either way a block takes every
-// duty.count-th unit, a chunk for one peer or for all; pushers of a block share its units.
+// duty.count-th unit, a chunk for one peer or for all; movers of a block share its units.
 #pragma once
 
 #include "coll/direct/bulk.cuh"
-#include "coll/direct/direct.cuh"
 
 namespace braid::coll::device {
 
 #if __CUDA_ARCH__ >= 900
 
-/// The units of one pusher: every step-th of the call's, beginning with the first.
 template <bool kToAll, typename PartOf>
-struct BulkUnits {
+struct PushUnits {
   const DirectCall& call;
   const PartOf& part_of;
-  uint32_t first, step, num_peers;
+  BulkShare share;
+  uint32_t num_peers;
 
   __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
-    const uint32_t number = first + unit * step;
-    return kToAll ? number : number / num_peers;
+    return kToAll ? share.number(unit) : share.number(unit) / num_peers;
   }
   __device__ __forceinline__ int to(uint32_t unit) const {
-    return call.peer(static_cast<int>((first + unit * step) % num_peers) + 1);
+    return call.peer(static_cast<int>(share.number(unit) % num_peers) + 1);
   }
   __device__ __forceinline__ Source source(uint32_t unit) const {
     Span part{0, call.args.bytes};
@@ -30,6 +28,8 @@ struct BulkUnits {
     const Span chunk = call.chunk_of(chunk_of(unit), part.bytes);
     return {sent(call, part.begin + chunk.begin), static_cast<uint32_t>(chunk.bytes)};
   }
+  __device__ __forceinline__ bool is_here(uint32_t) const { return true; }
+  __device__ __forceinline__ bool await(uint32_t) const { return true; }
   template <typename Put>
   __device__ __forceinline__ void each_target(uint32_t unit, const Put& put) const {
     const uint64_t begin = chunk_of(unit) * call.args.shape.chunk_bytes;
@@ -41,7 +41,7 @@ struct BulkUnits {
       put(call.slot(to(unit), 0, call.rank()) + begin);
     }
   }
-  __device__ __forceinline__ void tell(uint32_t unit) const {
+  __device__ __forceinline__ void end(uint32_t unit) const {
     const Source all = source(unit);
     each_target(unit, [&](char* target) {
       for (uint32_t b = all.bytes / 16 * 16; b < all.bytes; ++b) target[b] = all.from[b];
@@ -66,20 +66,12 @@ __device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const Dut
                                                const PartOf& part_of) {
 #if __CUDA_ARCH__ >= 900
   if (!call.args.uses_bulk) return false;
-  extern __shared__ __align__(128) unsigned char bulk_memory[];
-  const uint32_t pusher = threadIdx.x / 32;
-  if (pusher >= kBulkPushers || threadIdx.x % 32 != 0) return true;
   const auto num_peers = static_cast<uint32_t>(call.num_peers());
-  const auto units = static_cast<uint32_t>(call.args.shape.num_chunks) * (kToAll ? 1 : num_peers);
-  const auto blocks = static_cast<uint32_t>(duty.count);
-  const uint32_t first = static_cast<uint32_t>(duty.index) + pusher * blocks;
-  const uint32_t step = blocks * kBulkPushers;
-  if (first >= units) return true;
-  const BulkUnits<kToAll, PartOf> mine{call, part_of, first, step, num_peers};
-  const auto tiles =
-      static_cast<uint32_t>((call.args.shape.chunk_bytes + kBulkTileBytes - 1) / kBulkTileBytes);
-  const BulkRing ring(reinterpret_cast<BulkMemory*>(bulk_memory), pusher);
-  push_bulk(ring, mine, (units - first + step - 1) / step, tiles);
+  const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
+  move_in_bulk(call, duty, kToAll ? num_chunks : num_chunks * num_peers,
+               [&](const BulkShare& share) {
+                 return PushUnits<kToAll, PartOf>{call, part_of, share, num_peers};
+               });
   return true;
 #else
   return false;

@@ -14,10 +14,19 @@ namespace {
 constexpr uint64_t kMostChunkBytes = 64 << 10;
 constexpr uint64_t kLeastChunkBytes = 16 << 10;
 constexpr uint64_t kChunksPerBlock = 2;
+// Of what is summed among three ranks or more, each lane that pushes in bulk has some: the lanes
+// work side by side, and what all have begun arrives together. Whole shares of a block's warps.
+constexpr uint64_t kChunksPerMover = 4;
+constexpr uint64_t kSumChunkUnit = 16 << 10;
 
 constexpr uint32_t kHalfOfBlocks = kMostDirectBlocks / 2;
-constexpr uint32_t kStageBlocks = 24;  // of push and turn in three stages; both fill NVLink
-constexpr uint32_t kLastStageBlocks = kMostDirectBlocks - 2 * kStageBlocks;
+
+// Blocks of push and turn in three stages; both fill NVLink. The last stage has what is left: 16
+// copy 400 GB/s and more within a GPU's memory, where 340 arrive.
+constexpr uint32_t stage_blocks(uint64_t ranks) { return ranks > 2 ? 32 : 24; }
+constexpr uint32_t last_stage_blocks(uint64_t ranks) {
+  return (ranks > 2 ? kMostStagedBlocks : kMostDirectBlocks) - 2 * stage_blocks(ranks);
+}
 
 constexpr uint64_t kUnit = 16;
 constexpr uint64_t kHalfUnit = 256;
@@ -41,11 +50,18 @@ uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
   return round_up(bytes, kUnit);
 }
 
-uint64_t chunk_bytes(uint64_t slot, uint64_t pushed_bytes) {
-  const uint64_t wanted =
-      std::clamp(round_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit),
-                 kLeastChunkBytes, kMostChunkBytes);
-  return std::max(wanted, round_up(divided_up(slot, kMostDirectChunks), kUnit));
+bool is_summed(PacketOp op) { return op == PacketOp::kAllReduce || op == PacketOp::kReduceScatter; }
+
+uint64_t wanted_chunk_bytes(PacketOp op, uint64_t pushed_bytes, uint64_t ranks) {
+  if (!is_summed(op) || ranks == 2)
+    return round_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit);
+  const uint64_t movers = uint64_t{most_bulk_blocks(static_cast<int>(ranks))} * kBulkMovers;
+  return round_up(pushed_bytes / (movers * kChunksPerMover), kSumChunkUnit);
+}
+
+uint64_t chunk_bytes(uint64_t slot, uint64_t wanted) {
+  return std::max(std::clamp(wanted, kLeastChunkBytes, kMostChunkBytes),
+                  round_up(divided_up(slot, kMostDirectChunks), kUnit));
 }
 
 uint32_t blocks_for(uint64_t units, uint32_t most) {
@@ -62,15 +78,16 @@ DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
   // All-gather and one shot read a chunk once for all peers.
   const bool is_for_all = op == PacketOp::kAllGather || shape.path == PacketPath::kOneShot;
   const uint64_t parts = is_for_all ? 1 : ranks - 1;
-  shape.chunk_bytes = chunk_bytes(shape.slot_bytes, shape.slot_bytes * parts);
+  shape.chunk_bytes =
+      chunk_bytes(shape.slot_bytes, wanted_chunk_bytes(op, shape.slot_bytes * parts, ranks));
   shape.num_chunks = std::max<uint64_t>(divided_up(shape.slot_bytes, shape.chunk_bytes), 1);
   const bool has_stages = shape.path == PacketPath::kTwoShot;
-  const uint32_t most = has_stages ? kStageBlocks : kHalfOfBlocks;
+  const uint32_t most = has_stages ? stage_blocks(ranks) : kHalfOfBlocks;
   const uint64_t arrivals = shape.num_chunks * (ranks - 1);
   shape.push_blocks = blocks_for(shape.num_chunks * parts, most);
   if (shape.path != PacketPath::kCopy) shape.turn_blocks = blocks_for(shape.num_chunks, most);
   if (shape.path == PacketPath::kCopy) shape.copy_blocks = blocks_for(arrivals, most);
-  if (has_stages) shape.copy_blocks = blocks_for(arrivals, kLastStageBlocks);
+  if (has_stages) shape.copy_blocks = blocks_for(arrivals, last_stage_blocks(ranks));
   return shape;
 }
 

@@ -150,6 +150,17 @@ struct Batch {
     }
   }
 
+  /// All sources, in their order.
+  __device__ __forceinline__ void sum_all() {
+    load(0);
+    sum<true>(0);
+#pragma unroll 1
+    for (int r = kSources; r < args.num_srcs; r += kSources) {
+      load(r);
+      sum<false>(r);
+    }
+  }
+
   __device__ __forceinline__ void store() {
 #pragma unroll
     for (int u = 0; u < kVectors; ++u) {
@@ -173,13 +184,7 @@ __device__ __forceinline__ void reduce_vectors(const ReduceArgs& args, const Wor
     const uint64_t left = (num_vectors - v + stride - 1) / stride;
     Batch<R, kSources, kVectors> batch(args, head * R::kBytes + v * kVectorBytes,
                                        stride * kVectorBytes, left);
-    batch.load(0);
-    batch.template sum<true>(0);
-#pragma unroll 1
-    for (int r = kSources; r < args.num_srcs; r += kSources) {
-      batch.load(r);
-      batch.template sum<false>(r);
-    }
+    batch.sum_all();
     batch.store();
   }
 }

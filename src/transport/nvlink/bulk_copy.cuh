@@ -48,6 +48,10 @@ __device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t phase) {
 __device__ __forceinline__ void before_bulk_copies() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
+/// By every thread that has written what others' bulk stores then read, before they meet.
+__device__ __forceinline__ void before_bulk_stores() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 /// Arrives at `barrier` with its last byte; 0 bytes: at once.
 __device__ __forceinline__ void load_bulk(uint32_t tile, const void* from, uint32_t bytes,
                                           uint32_t barrier) {

@@ -70,11 +70,28 @@ TEST(DirectShape, EveryKindOfWorkHasABlock) {
     EXPECT_EQ(shape.turn_blocks > 0, shape.path != PacketPath::kCopy);
     EXPECT_EQ(shape.copy_blocks > 0,
               shape.path == PacketPath::kCopy || shape.path == PacketPath::kTwoShot);
-    EXPECT_LE(shape.num_blocks(), kMostDirectBlocks);
+    const bool has_stages = shape.path == PacketPath::kTwoShot && ranks > 2;
+    EXPECT_LE(shape.num_blocks(), has_stages ? kMostStagedBlocks : kMostDirectBlocks);
   });
   EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).num_blocks(), kMostDirectBlocks);
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 8).num_blocks(), kMostDirectBlocks);
+  EXPECT_EQ(direct_shape(PacketOp::kBroadcast, 16 << 20, 2).num_blocks(), kMostDirectBlocks);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 8).num_blocks(), kMostStagedBlocks);
   EXPECT_EQ(direct_shape(PacketOp::kAllGather, 1, 2).num_blocks(), 2U);
+}
+
+TEST(DirectShape, SumsOfThreeRanksOrMoreHaveSmallerChunks) {
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 4).chunk_bytes, 32U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kReduceScatter, 4 << 20, 4).chunk_bytes, 32U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 64 << 20, 4).chunk_bytes, 64U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).chunk_bytes, 64U << 10);
+  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 4 << 20, 4).chunk_bytes, 64U << 10);
+}
+
+TEST(DirectShape, ThreeRanksOrMorePushInAsManyBlocksAsBulkCopiesMayHave) {
+  EXPECT_EQ(most_bulk_blocks(2), 16U);
+  for (int ranks = 3; ranks <= nvlink::kMostRanks; ++ranks)
+    for (const PacketOp op : test::kPacketOps)
+      EXPECT_EQ(direct_shape(op, 16 << 20, ranks).push_blocks, most_bulk_blocks(ranks));
 }
 
 }  // namespace
