@@ -31,6 +31,7 @@ constexpr uint64_t kSmallPiece = 4 << 20;   // a copy below it pays more for its
 constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hides behind the first
 constexpr uint64_t kMostPieces = 3;         // a 256 MiB call on 2 H200: 728 us, 736 with four
 constexpr uint64_t kLastingBlocks = 16;     // a sum has twice as long as one of reduce_scatter
+constexpr uint64_t kBlocksBesideResults = 12;  // and the ring's four: 16 in all
 
 /// What one half of the scratch holds.
 uint64_t segment_bytes(const comm::Device& device) {
@@ -58,16 +59,12 @@ class AllReduce {
   /// All-reduces send[begin, begin + bytes) into recv: the end of it over the host link, all else
   /// over NVLink.
   Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
-    const uint64_t host =
-        host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * (kUnit * n_);
     begin_ = begin;
-    bytes_ = bytes - host;
-    most_blocks_ = sum_blocks(device_, bytes, kLastingBlocks);
     send_ = send + begin;
     recv_ = recv + begin;
-    slice_ = std::max(round_up((bytes_ + n_ - 1) / n_, kUnit), kUnit);
-    const uint64_t pieces = num_pieces_of(slice_);
-    piece_ = round_up((slice_ + pieces - 1) / pieces, kUnit);
+    const uint64_t host = cut(bytes);
+    most_blocks_ =
+        sum_blocks(device_, bytes, host_results_ > 0 ? kBlocksBesideResults : kLastingBlocks);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
@@ -81,6 +78,7 @@ class AllReduce {
       BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kSumsChannel, signature_));
       BRAID_RETURN_IF_ERROR(sum_piece(p * piece_));
       BRAID_ASSIGN_OR_RETURN(summed[p], device_.mark(sums_));
+      if (p == 0 && host_results_ > 0) BRAID_RETURN_IF_ERROR(send_results_over_host(summed[0]));
     }
     for (uint64_t p = 0; p < num_pieces; ++p) {
       BRAID_RETURN_IF_ERROR(pushes_.wait(summed[p]));
@@ -89,7 +87,8 @@ class AllReduce {
     }
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
-    if (host > 0) BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
+    if (host + host_results_ > 0)
+      BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     if (is_registered()) return device_.barrier(stream_, kSegmentChannel, signature_);
     return device_.after(stream_, copies_);
   }
@@ -99,6 +98,23 @@ class AllReduce {
   static uint64_t num_pieces_of(uint64_t slice_bytes) {
     if (slice_bytes < 2 * kSmallPiece) return 1;
     return std::clamp<uint64_t>(slice_bytes / kLargePiece, 2, kMostPieces);
+  }
+  /// Returns how many bytes of the segment go over the host link both ways, as operands and as
+  /// results. Among three ranks or more only results do, where the first pieces hold them.
+  uint64_t cut(uint64_t bytes) {
+    const uint64_t of_slice =
+        host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * kUnit;
+    cut_into_slices(bytes);
+    const bool fits = of_slice <= piece_ && (n_ - 1) * slice_ + of_slice <= bytes;
+    host_results_ = n_ > 2 && fits ? of_slice : 0;
+    if (host_results_ == of_slice) return 0;
+    cut_into_slices(bytes - of_slice * n_);
+    return of_slice * n_;
+  }
+  void cut_into_slices(uint64_t bytes) {
+    bytes_ = bytes;
+    slice_ = std::max(round_up(divided_up(bytes, n_), kUnit), kUnit);
+    piece_ = round_up(divided_up(slice_, num_pieces_of(slice_)), kUnit);
   }
   struct Span {
     uint64_t begin;  // in the segment
@@ -145,6 +161,26 @@ class AllReduce {
     return device_.note(comm::Moment::kHostDone, ring);
   }
 
+  // The first bytes of every slice's result: the first sum makes them, so that the ring has most of
+  // the call's time for them.
+  Status send_results_over_host(sys::Event summed) {
+    const sys::Stream ring = device_.side(comm::Device::kHost);
+    Addresses results{};
+    for (size_t r = 0; r < n_; ++r) results[r] = recv_ + r * slice_;
+    const sys::DevicePtr own = results[static_cast<size_t>(device_.rank())];
+    BRAID_RETURN_IF_ERROR(device_.wait(ring, summed));
+    pcie::Flows flows = all_to_everyone(device_, own, results, host_results_);
+    flows.num_lanes = std::max(flows.num_lanes / 2, 1);  // beside the blocks of sums
+    BRAID_RETURN_IF_ERROR(device_.send_over_host(ring, flows));
+    return device_.note(comm::Moment::kHostDone, ring);
+  }
+  /// Of a piece of a slice's result: what NVLink carries.
+  Span result_of(int rank, uint64_t at) const {
+    const Span all = span_of(rank, at);
+    const uint64_t host = at == 0 ? std::min(host_results_, all.bytes) : 0;
+    return {all.begin + host, all.bytes - host};
+  }
+
   Status push_operands(uint64_t at) {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
@@ -165,7 +201,7 @@ class AllReduce {
                {dtype_, op_, most_blocks_});
   }
   Status push_results(uint64_t at) {
-    const Span span = span_of(device_.rank(), at);
+    const Span span = result_of(device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       pushes_.add(results(peer) + span.begin, recv_ + span.begin, span.bytes);
@@ -177,7 +213,7 @@ class AllReduce {
     BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
     BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
     for (int step = 1; step < device_.size(); ++step) {
-      const Span span = span_of((device_.rank() + step) % device_.size(), at);
+      const Span span = result_of((device_.rank() + step) % device_.size(), at);
       BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + span.begin,
                                          results(device_.rank()) + span.begin, span.bytes));
     }
@@ -195,6 +231,7 @@ class AllReduce {
   const uint64_t n_;
   sys::DevicePtr send_ = 0, recv_ = 0;  // of the segment
   uint64_t begin_ = 0, bytes_ = 0, slice_ = 0, piece_ = 0, most_blocks_ = 1;
+  uint64_t host_results_ = 0;  // of every slice: the bytes whose results go over the host link
 };
 
 }  // namespace
