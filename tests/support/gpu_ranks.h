@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "coll/ranks.h"
+#include "coll/relay/relay.h"
 #include "comm/comm.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
@@ -104,8 +105,8 @@ inline void run_gpus(int size, sys::FakeCuda& cuda, const Options& options,
   constexpr uint64_t kPacketBytes = 256;  // what BRAID_GPU_PACKETS=0 gives: no call fits
   run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = make_config(gpu_options(options));
-    auto made =
-        comm::Device::create(comm.state(), cuda, comm.rank(), {kPacketBytes, 0, 0, 0}, nics);
+    const comm::AreaSizes areas{kPacketBytes, 0, 0, 0, size > 2 ? coll::kRelayFlagBytes : 0};
+    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas, nics);
     EXPECT_TRUE(made.ok()) << "rank " << comm.rank() << ": " << made.status().to_string();
     if (!made.ok()) return;
     comm.state().device = std::move(made).value();

@@ -22,6 +22,7 @@
 #include "coll/direct/direct.h"
 #include "coll/packets/packets.h"
 #include "coll/reduce/reduce_args.h"
+#include "coll/relay/relay.h"
 #include "support/fake_kernels.h"
 
 namespace braid::test {
@@ -152,6 +153,8 @@ class GraphCuda : public sys::FakeCuda {
       sizes = {sizeof(coll::PacketArgs)};
     else if (name.starts_with("braid_direct_"))
       sizes = {sizeof(coll::DirectArgs)};
+    else if (name == "braid_relay")
+      sizes = {sizeof(coll::RelayArgs)};
     else if (name.starts_with("braid_reduce_"))
       sizes = {sizeof(coll::ReduceArgs)};
     EXPECT_EQ(sizes.size(), arguments.size()) << name;

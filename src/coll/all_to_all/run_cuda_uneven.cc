@@ -108,7 +108,7 @@ class UnevenExchange {
 
   pcie::Flows host_flows() const {
     pcie::Flows flows{};
-    flows.num_lanes = device_.host_lanes();
+    flows.num_lanes = device_.host_lanes(2 * (device_.size() - 1));
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto i = static_cast<size_t>(peer);

@@ -21,6 +21,7 @@
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
 #include "coll/device/pushes.h"
+#include "coll/device/relay.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 
@@ -56,16 +57,15 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     if (cut.pcie > 0) BRAID_RETURN_IF_ERROR(send_host_part(cut.pcie));
     if (cut.rdma > 0) BRAID_RETURN_IF_ERROR(send_rdma_part(cut));
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
-    BRAID_RETURN_IF_ERROR(run_stages());
-    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    const bool relays = can_relay(device_);
+    BRAID_RETURN_IF_ERROR(relays ? relay() : push());
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
     if (cut.pcie > 0)
       BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
     if (cut.rdma > 0)
       BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kRdma)));
-    BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kCopies)));
-    return is_registered() ? device_.barrier(stream_, kStepsChannel, signature_) : Status();
+    return is_registered() && !relays ? device_.barrier(stream_, kStepsChannel, signature_)
+                                      : Status();
   }
 
  private:
@@ -98,6 +98,17 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.after(nic, stream_));
     return device_.send_over_rdma(nic, from_root(buf_ + bytes_ + cut.pcie, cut.rdma));
   }
+  Status relay() {
+    return run_relay(device_, stream_,
+                     {root_, bytes_, buf_, is_registered() ? landing_ : device_.scratch(),
+                      is_registered() ? begin_ : 0, is_registered() ? 0 : buf_});
+  }
+  Status push() {
+    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(run_stages());
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    return device_.after(stream_, device_.side(comm::Device::kCopies));
+  }
   Status run_stages() {
     const sys::Stream side = device_.side(comm::Device::kSums);
     BRAID_RETURN_IF_ERROR(device_.after(side, stream_));
@@ -106,7 +117,7 @@ class Broadcast {
     for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
       slice = slice_bytes(bytes_ - stage);
       if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(scatter(stage, slice));
-      if (others_ > 1) BRAID_RETURN_IF_ERROR(relay(side, stage, slice));
+      if (others_ > 1) BRAID_RETURN_IF_ERROR(hand_on(side, stage, slice));
       if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(stage, slice * others_));
     }
     return device_.after(stream_, side);
@@ -117,7 +128,7 @@ class Broadcast {
     const uint64_t most = divided_up(left, others_);
     return round_up(std::min(std::max(most / others_, kSmallSlice), most), kUnit);
   }
-  Status relay(sys::Stream side, uint64_t stage, uint64_t slice) {
+  Status hand_on(sys::Stream side, uint64_t stage, uint64_t slice) {
     if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(pushes_.join(side));
     BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
     return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);

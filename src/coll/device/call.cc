@@ -99,7 +99,6 @@ pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
                             const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
                             uint64_t bytes) {
   pcie::Flows flows{};
-  flows.num_lanes = device.host_lanes();
   if (bytes == 0) return flows;
   const int everyone = device.size();
   if (source != 0)
@@ -109,6 +108,7 @@ pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
     const sys::DevicePtr to = destinations[static_cast<size_t>(peer)];
     if (to != 0) add_flow(flows, {peer, everyone, nullptr, sys::pointer_to<std::byte>(to), bytes});
   }
+  flows.num_lanes = device.host_lanes(flows.num_flows);
   return flows;
 }
 
@@ -117,7 +117,6 @@ pcie::Flows each_to_each(const comm::Device& device,
                          const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
                          uint64_t bytes) {
   pcie::Flows flows{};
-  flows.num_lanes = device.host_lanes();
   if (bytes == 0) return flows;
   for (int step = 1; step < device.size(); ++step) {
     const int peer = (device.rank() + step) % device.size();
@@ -127,6 +126,7 @@ pcie::Flows each_to_each(const comm::Device& device,
     add_flow(flows, {peer, device.rank(), nullptr, sys::pointer_to<std::byte>(destinations[index]),
                      bytes});
   }
+  flows.num_lanes = device.host_lanes(flows.num_flows);
   return flows;
 }
 

@@ -7,6 +7,7 @@
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "coll/device/preload.h"
+#include "coll/device/relay.h"
 #include "coll/device/share_cache.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
@@ -19,7 +20,7 @@ namespace {
 comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
   const uint64_t direct_bytes = direct_area_for(config, num_ranks);
   return {packet_area_for(config, num_ranks), line_area_for(config, num_ranks), direct_bytes,
-          std::min(direct_bytes, kDirectFlagBytes)};
+          std::min(direct_bytes, kDirectFlagBytes), relay_area_for(num_ranks)};
 }
 
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {

@@ -2,6 +2,7 @@
 
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
+#include "coll/device/relay.h"
 #include "coll/device/sums.h"
 
 namespace braid::coll::device {
@@ -21,6 +22,8 @@ Status preload_kernels(comm::Device& device) {
     BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
     BRAID_RETURN_IF_ERROR(line_kernel(device, kind).status());
     BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
+    if (kind.op == PacketOp::kBroadcast && can_relay(device))
+      BRAID_RETURN_IF_ERROR(relay_kernel(device).status());
     if (kind.op != PacketOp::kAllReduce) return {};
     return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });

@@ -90,7 +90,7 @@ Status Device::prepare() {
 }
 
 Status Device::load_ring(const sys::DeviceFacts& facts) {
-  BRAID_ASSIGN_OR_RETURN(ring_engine_, choose_ring_engine(state_.config, facts, state_.size()));
+  BRAID_ASSIGN_OR_RETURN(ring_engine_, choose_ring_engine(state_.config, facts));
   BRAID_ASSIGN_OR_RETURN(ring_kernel_, kernel(kernels::host_ring_fatbin(), "braid_host_ring"));
   if (!ring_engine_.has_bulk) return {};
   BRAID_ASSIGN_OR_RETURN(bulk_ring_kernel_, kernel(kernels::host_ring_bulk_fatbin(),
@@ -164,7 +164,7 @@ Status Device::make_page() {
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
-  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t));
+  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t) && kHoldAt + 8 == 80);  // relay_state()
   constexpr uint64_t kNumbersAt = 128;
   constexpr uint64_t kPairNumbersAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
   constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
@@ -179,6 +179,11 @@ Status Device::make_arena() {
   BRAID_RETURN_IF_ERROR(
       cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
                  areas_.packet_bytes + areas_.line_bytes + areas_.direct_flag_bytes, {}));
+  if (areas_.relay_bytes > 0)
+    BRAID_RETURN_IF_ERROR(
+        cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_ + areas_.packet_bytes +
+                       areas_.line_bytes + areas_.direct_bytes,
+                   0, areas_.relay_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }
@@ -188,9 +193,9 @@ Status Device::make_ring(Deadline deadline) {
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
   request.shape = fmt::format(
-      "{}x{},lanes:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
-      ring_.slot_bytes, ring_engine_.num_lanes, packet_limit_, line_limit_, direct_limit_,
-      link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
+      "{}x{},lanes:{}:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
+      ring_.slot_bytes, ring_engine_.num_blocks, ring_engine_.asked_lanes, packet_limit_,
+      line_limit_, direct_limit_, link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
       state_.config.integer("BRAID_GPU_RDMA_SHARE"), state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
@@ -211,7 +216,7 @@ Status Device::make_ring(Deadline deadline) {
 }
 
 Status Device::make_rdma(sys::FabricLibrary* nics, Deadline deadline) {
-  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, ring_engine_.num_lanes, nics};
+  const RdmaSetup setup{ordinal_, ring_.slot_bytes, ring_.num_slots, host_lanes(size()), nics};
   BRAID_ASSIGN_OR_RETURN(rdma_, Rdma::create(state_, cuda_, setup, deadline));
   return {};
 }
@@ -418,7 +423,9 @@ Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
 
 Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
   count_sent(CallWatch::kNic, flows);
-  return run_ring(stream, rdma_->ring(), flows);
+  pcie::Flows watched = flows;
+  watched.num_lanes = host_lanes(size());  // the proxy looks at no others
+  return run_ring(stream, rdma_->ring(), watched);
 }
 
 Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {

@@ -56,13 +56,14 @@ struct Landing {
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
-/// Of the areas that the kernels of packets, lines and direct calls write into, and how much of the
-/// latter is flags, which begin as zeros. The same on all ranks.
+/// Of the areas that the kernels of packets, lines, direct calls and relays write into, and how much
+/// of the direct calls' is flags, which begin as zeros. The same on all ranks.
 struct AreaSizes {
   uint64_t packet_bytes = 0;
   uint64_t line_bytes = 0;
   uint64_t direct_bytes = 0;
   uint64_t direct_flag_bytes = 0;
+  uint64_t relay_bytes = 0;  // flags, all of it
 };
 
 class Device {
@@ -139,6 +140,12 @@ class Device {
   /// The largest all-gather, as all ranks' blocks, that may go by them (direct_most_bytes()).
   uint64_t direct_limit() const { return direct_limit_; }
 
+  /// The relay's flags of `rank`, of relay_bytes() bytes, all zero before the first call.
+  sys::DevicePtr relay_at(int rank) const { return direct_at(rank) + areas_.direct_bytes; }
+  uint64_t relay_bytes() const { return areas_.relay_bytes; }
+  /// 16 zeroed bytes of this GPU's own memory for its counters.
+  sys::DevicePtr relay_state() const { return local_memory_ + 80; }
+
   // ---- one call ----
 
   /// Orders a call after the one before. The Status of earlier trouble, if any.
@@ -201,8 +208,10 @@ class Device {
   }
   /// Nothing when shares are not balanced. Threads: any.
   std::optional<HostBalance::Summary> balance_summary() const;
-  /// Blocks that one flow over the host link is moved by, and that a sum may use (0: as it likes).
-  int host_lanes() const { return ring_engine_.num_lanes; }
+  /// Blocks that each of `num_flows` flows over the host link is moved by: ranks that say as many
+  /// flows get as many lanes.
+  int host_lanes(int num_flows) const { return ring_engine_.lanes_of(num_flows); }
+  /// Blocks that a sum may use (0: as it likes).
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
   /// Copies into peers' memory, 16 at most, in no order among each other.
@@ -242,7 +251,8 @@ class Device {
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
   uint64_t arena_bytes() const {
     const uint64_t bytes =
-        kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes + areas_.direct_bytes;
+        kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
+        areas_.direct_bytes + areas_.relay_bytes;
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer

@@ -9,6 +9,9 @@ namespace {
 // Blocks of all flows together, of 132 multiprocessors, whatever the number of peers.
 constexpr int kThreadBlocks = 16;
 constexpr int kBulkBlocks = 8;
+// A broadcast has one flow, and half of the blocks: with all of them the host link added nothing to
+// NVLink, with three 7 % (2 H200).
+constexpr int kLeastFlows = 2;
 
 bool has_bulk_copies(const sys::DeviceFacts& gpu) {
   constexpr int kFirstMajor = 9;
@@ -27,8 +30,12 @@ bool is_vector(const std::byte* address) { return reinterpret_cast<uintptr_t>(ad
 
 }  // namespace
 
-Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu,
-                                      int num_ranks) {
+int RingEngine::lanes_of(int num_flows) const {
+  if (asked_lanes != 0) return asked_lanes;
+  return std::clamp(num_blocks / std::max(num_flows, kLeastFlows), 1, pcie::kMostLanes);
+}
+
+Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu) {
   const uint64_t slot_bytes = config.bytes("BRAID_GPU_SLOT");
   const std::string wanted = config.text("BRAID_GPU_RING");
   if (wanted != "auto" && wanted != "threads" && wanted != "bulk")
@@ -43,13 +50,11 @@ Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFac
         pcie::kTileBytes, slot_bytes);
   RingEngine engine;
   engine.has_bulk = wanted != "threads" && has_bulk_copies(gpu) && fits_tiles(slot_bytes);
-  engine.num_lanes = static_cast<int>(config.integer("BRAID_GPU_LANES"));
-  if (engine.num_lanes == 0)
-    engine.num_lanes = std::clamp((engine.has_bulk ? kBulkBlocks : kThreadBlocks) / num_ranks, 1,
-                                  pcie::kMostLanes);
-  if (engine.num_lanes < 1 || engine.num_lanes > pcie::kMostLanes)
+  engine.num_blocks = engine.has_bulk ? kBulkBlocks : kThreadBlocks;
+  engine.asked_lanes = static_cast<int>(config.integer("BRAID_GPU_LANES"));
+  if (engine.asked_lanes < 0 || engine.asked_lanes > pcie::kMostLanes)
     return invalid_argument("BRAID_GPU_LANES: asked for 0 to {}, found {}", pcie::kMostLanes,
-                            engine.num_lanes);
+                            engine.asked_lanes);
   return engine;
 }
 

@@ -17,12 +17,15 @@ namespace braid::comm {
 
 struct RingEngine {
   bool has_bulk = false;
-  int num_lanes = 0;  // blocks of one flow: the same on all ranks
+  int num_blocks = 0;   // of all flows of a call together: the same on all ranks
+  int asked_lanes = 0;  // 0: as many as the blocks allow
+
+  /// Blocks of one flow.
+  int lanes_of(int num_flows) const;
 };
 
 /// Errors: invalid_argument (BRAID_GPU_LANES out of range; BRAID_GPU_RING=bulk where it cannot be).
-Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu,
-                                      int num_ranks);
+Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu);
 
 /// Whether bulk copies can move them: all of this rank's addresses are multiples of 16.
 bool are_whole_vectors(const pcie::Flows& flows);

@@ -13,6 +13,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/explain.h"
 #include "coll/device/fake_sums.h"
+#include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
 #include "support/ordered_cuda.h"
 #include "support/segmented_memory.h"
@@ -33,12 +34,13 @@ struct Case {
   uint64_t offset_bytes = 0;  // of every buffer from an aligned address
   int odd_rank = -1;          // only this rank's are off by that; -1: all
   int rdma_percent = 0;       // through sockets on loopback, where libfabric is there
+  bool is_held = false;       // to a rate: a broadcast is pushed by copy engines then
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
   *os << c.size << " ranks, " << c.count << " " << dtype_name(c.dtype) << " " << redop_name(c.redop)
       << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank
-      << ", rdma " << c.rdma_percent << " %";
+      << ", rdma " << c.rdma_percent << " %" << (c.is_held ? ", held" : "");
 }
 
 /// Bytes without a period; every rank and call reads them from a place of its own.
@@ -213,6 +215,7 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   const Case& c = GetParam();
   test::OrderedCuda cuda(c.size);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   test::define_sums(cuda);
   const std::vector<std::byte> sums = reduced(c, Caller::kSumCall);
   if (c.rdma_percent > 0 && !sys::real_fabric().ok())
@@ -220,7 +223,8 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   const test::Options options = {{"BRAID_GPU_SAMPLE", "1"},
                                  {"BRAID_BALANCE_WINDOW", "1"},
                                  {"BRAID_GPU_RDMA", c.rdma_percent > 0 ? "on" : "off"},
-                                 {"BRAID_GPU_RDMA_SHARE", std::to_string(c.rdma_percent)}};
+                                 {"BRAID_GPU_RDMA_SHARE", std::to_string(c.rdma_percent)},
+                                 {"BRAID_LINK_CAP", c.is_held ? "nvlink:1000" : ""}};
   test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
     EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
@@ -367,24 +371,29 @@ INSTANTIATE_TEST_SUITE_P(Small, DeviceCollectives,
                                          Case{2, Dtype::kFloat32, RedOp::kSum, 4099, 0, 4},
                                          Case{3, Dtype::kFloat64, RedOp::kSum, 4099, 0, 3},
                                          Case{4, Dtype::kFloat32, RedOp::kAvg, 4099, 0, 1, 2}));
-INSTANTIATE_TEST_SUITE_P(Rounds, DeviceCollectives,
-                         testing::Values(Case{1, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8},
-                                         Case{2, Dtype::kFloat64, RedOp::kSum, kMega / 2},
-                                         Case{2, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8 + 3, 0,
-                                              1},
-                                         Case{3, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 5},
-                                         Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1},
-                                         Case{5, Dtype::kInt32, RedOp::kSum, kMega + 7},
-                                         Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
-                                         Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9}));
-INSTANTIATE_TEST_SUITE_P(OverTheHost, DeviceCollectives,
-                         testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
-                                         Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
-                                         Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
-                                         Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
-                                         Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
-                                         Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1,
-                                              8}));
+INSTANTIATE_TEST_SUITE_P(
+    Rounds, DeviceCollectives,
+    testing::Values(Case{1, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8},
+                    Case{2, Dtype::kFloat64, RedOp::kSum, kMega / 2},
+                    Case{2, Dtype::kFloat64, RedOp::kSum, 9 * kMega / 8 + 3, 0, 1},
+                    Case{3, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 5},
+                    Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1},
+                    Case{5, Dtype::kInt32, RedOp::kSum, kMega + 7},
+                    Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
+                    Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9},
+                    Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0, 0, -1, 0, true},
+                    Case{4, Dtype::kUint8, RedOp::kMax, 3 * kMega + 5, 0.2, 0, -1, 0, true}));
+INSTANTIATE_TEST_SUITE_P(
+    OverTheHost, DeviceCollectives,
+    testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
+                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
+                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
+                    Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
+                    Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
+                    Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
+                    Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.15},
+                    Case{5, Dtype::kInt16, RedOp::kSum, 2 * kMega + 24, 0.3, 16},
+                    Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1, 8}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheNic, DeviceCollectives,
     testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, kMega + 4, 0.1, 0, -1, 25},

@@ -13,6 +13,7 @@
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
 #include "coll/reduce/reduce_names.h"
+#include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
 #include "support/graph_cuda.h"
 #include "support/rows.h"
@@ -102,6 +103,7 @@ const test::Options kWithNic = {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE
 TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   GraphCuda cuda(kRanks);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   test::define_sums(cuda);
   sys::FakeFabric nics({.max_writes_per_poll = 16});
   const auto body = [&](test::GpuRank& rank) {
@@ -155,6 +157,7 @@ void define_one_kernel_calls(GraphCuda& cuda) {
 TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
   GraphCuda cuda(kRanks);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   test::define_sums(cuda);
   define_one_kernel_calls(cuda);
   test::Options options = {

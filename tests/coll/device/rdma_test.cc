@@ -17,6 +17,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/explain.h"
 #include "coll/device/tune.h"
+#include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
 #include "support/tensors.h"
 #include "sys/fabric/fake.h"
@@ -122,6 +123,7 @@ TEST(DeviceOverRdma, EveryByteIsRight) {
     SCOPED_TRACE(fmt::format("{} ranks, {} %", size, percent));
     sys::FakeCuda cuda(size);
     test::define_team_kernels(cuda);
+    test::define_relay(cuda);
     sys::FakeFabric nics({.seed = 3,
                           .reorder_window = 8,
                           .max_delay_polls = 4,
@@ -145,6 +147,7 @@ TEST(DeviceOverRdma, EveryByteIsRight) {
 TEST(DeviceOverRdma, CarriesTheShareThatItSays) {
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   sys::FakeFabric nics;
   test::run_gpus(
       2, cuda, nic_options("25"),
@@ -172,6 +175,7 @@ TEST(DeviceOverRdma, EveryByteIsRightOverSockets) {
     GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   test::run_gpus(2, cuda, nic_options("50"), [&](GpuRank& rank) { call_all(rank, 2); });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
@@ -179,6 +183,7 @@ TEST(DeviceOverRdma, EveryByteIsRightOverSockets) {
 TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   sys::FakeFabric nics;
   std::array<std::vector<double>, 2> chosen;
   test::run_gpus(
@@ -217,6 +222,7 @@ class RdmaFaultsOfGpus : public testing::Test {
     constexpr int kSize = 3;
     sys::FakeCuda cuda(kSize);
     test::define_team_kernels(cuda);
+    test::define_relay(cuda);
     test::run_gpus(
         kSize, cuda, nic_options("50", timeout),
         [&](GpuRank& rank) {

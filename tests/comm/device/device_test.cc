@@ -129,7 +129,7 @@ TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
         places.push_back(std::make_unique<GuardedMemory>(*cuda_, bytes, 1));
       const auto pointer = [](sys::DevicePtr p) { return reinterpret_cast<std::byte*>(p); };
       pcie::Flows flows{};
-      flows.num_lanes = device.host_lanes();
+      flows.num_lanes = device.host_lanes(size());
       for (const int key : {size(), rank.rank()}) {
         const bool is_for_all = key == size();
         flows.num_flows = 0;

@@ -83,7 +83,7 @@ TEST(DeviceRdma, CarriesWholeSlotsOfWhatItCan) {
       2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", "25"}}),
       [&](GpuRank& rank) {
         Rdma& rdma = rank.device.rdma();
-        const auto unit = static_cast<uint64_t>(1024 * rank.device.host_lanes());
+        const auto unit = static_cast<uint64_t>(1024 * rank.device.host_lanes(rank.size()));
         EXPECT_EQ(rdma.part(plan::Op::kAllGather, 4_MiB, 0), 1_MiB);
         EXPECT_EQ(rdma.part(plan::Op::kAllGather, 4_MiB + 2 * unit, 0), 1_MiB);
         EXPECT_EQ(rdma.part(plan::Op::kAllToAll, 4_MiB + 4 * unit, 0), 1_MiB + unit);

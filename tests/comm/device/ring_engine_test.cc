@@ -15,23 +15,23 @@ sys::DeviceFacts gpu_of(int compute_major, int shared_bytes = 227 << 10) {
   return gpu;
 }
 
-RingEngine chosen(const std::string& wish, const sys::DeviceFacts& gpu, int num_ranks) {
-  return choose_ring_engine(test::make_config({{"BRAID_GPU_RING", wish}}), gpu, num_ranks).value();
+RingEngine chosen(const std::string& wish, const sys::DeviceFacts& gpu) {
+  return choose_ring_engine(test::make_config({{"BRAID_GPU_RING", wish}}), gpu).value();
 }
 
 TEST(RingEngine, BulkWhereTheGpuHasIt) {
-  EXPECT_TRUE(chosen("auto", gpu_of(9), 2).has_bulk);
-  EXPECT_TRUE(chosen("auto", gpu_of(10), 2).has_bulk);
-  EXPECT_TRUE(chosen("bulk", gpu_of(9), 2).has_bulk);
-  EXPECT_FALSE(chosen("threads", gpu_of(9), 2).has_bulk);
-  EXPECT_FALSE(chosen("auto", gpu_of(8, 163 << 10), 2).has_bulk);  // has the room, lacks the copies
-  EXPECT_FALSE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes - 1), 2).has_bulk);
-  EXPECT_TRUE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes), 2).has_bulk);
+  EXPECT_TRUE(chosen("auto", gpu_of(9)).has_bulk);
+  EXPECT_TRUE(chosen("auto", gpu_of(10)).has_bulk);
+  EXPECT_TRUE(chosen("bulk", gpu_of(9)).has_bulk);
+  EXPECT_FALSE(chosen("threads", gpu_of(9)).has_bulk);
+  EXPECT_FALSE(chosen("auto", gpu_of(8, 163 << 10)).has_bulk);  // has the room, lacks the copies
+  EXPECT_FALSE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes - 1)).has_bulk);
+  EXPECT_TRUE(chosen("auto", gpu_of(9, pcie::kBulkSharedBytes)).has_bulk);
 }
 
 TEST(RingEngine, AskedForWhereItCannotBe) {
   const auto engine =
-      choose_ring_engine(test::make_config({{"BRAID_GPU_RING", "bulk"}}), gpu_of(8), 2);
+      choose_ring_engine(test::make_config({{"BRAID_GPU_RING", "bulk"}}), gpu_of(8));
   EXPECT_EQ(engine.status().code(), Code::kInvalidArgument);
   EXPECT_NE(engine.status().message().find("8.0"), std::string::npos) << engine.status().message();
 }
@@ -41,7 +41,7 @@ TEST(RingEngine, AskedForWhereItCannotBe) {
 TEST(RingEngine, SlotsThatTheTilesDoNotFitGoByThreads) {
   const auto with_slot = [](const char* slot, const char* wish) {
     return choose_ring_engine(
-        test::make_config({{"BRAID_GPU_SLOT", slot}, {"BRAID_GPU_RING", wish}}), gpu_of(9), 2);
+        test::make_config({{"BRAID_GPU_SLOT", slot}, {"BRAID_GPU_RING", wish}}), gpu_of(9));
   };
   for (const char* slot : {"128", "8KiB", "16KiB", "32KiB", "64KiB"})
     EXPECT_TRUE(with_slot(slot, "auto").value().has_bulk) << slot;
@@ -51,19 +51,21 @@ TEST(RingEngine, SlotsThatTheTilesDoNotFitGoByThreads) {
   }
 }
 
-// All flows of an all_gather together, one out and one in per peer, keep to as many blocks.
+// All flows of a call together keep to as many blocks: an all_gather has one out and one in per peer,
+// an all_to_all one of each per peer, a broadcast one.
 TEST(RingEngine, LanesShareTheBlocks) {
-  for (int num_ranks = 1; num_ranks <= nvlink::kMostRanks; ++num_ranks) {
-    const int bulk = chosen("auto", gpu_of(9), num_ranks).num_lanes;
-    const int threads = chosen("threads", gpu_of(9), num_ranks).num_lanes;
-    EXPECT_GE(bulk, 1);
-    EXPECT_LE(bulk, threads);
-    EXPECT_LE(threads, pcie::kMostLanes);
-    EXPECT_LE(bulk * num_ranks, num_ranks > 8 ? num_ranks : 8);
+  const RingEngine bulk = chosen("auto", gpu_of(9)), threads = chosen("threads", gpu_of(9));
+  for (int num_flows = 1; num_flows <= pcie::kMostFlows; ++num_flows) {
+    EXPECT_GE(bulk.lanes_of(num_flows), 1);
+    EXPECT_LE(bulk.lanes_of(num_flows), threads.lanes_of(num_flows));
+    EXPECT_LE(threads.lanes_of(num_flows), pcie::kMostLanes);
+    EXPECT_LE(bulk.lanes_of(num_flows) * num_flows, std::max(num_flows, 8));
   }
-  const auto asked =
-      choose_ring_engine(test::make_config({{"BRAID_GPU_LANES", "3"}}), gpu_of(9), 4);
-  EXPECT_EQ(asked.value().num_lanes, 3);
+  EXPECT_EQ(bulk.lanes_of(1), bulk.lanes_of(2));
+  EXPECT_EQ(bulk.lanes_of(0), bulk.lanes_of(1));  // of a call that sends nothing
+  const auto asked = choose_ring_engine(test::make_config({{"BRAID_GPU_LANES", "3"}}), gpu_of(9));
+  EXPECT_EQ(asked.value().lanes_of(1), 3);
+  EXPECT_EQ(asked.value().lanes_of(14), 3);
 }
 
 pcie::Flows flows_at(uint64_t source, uint64_t destination) {

@@ -1,0 +1,74 @@
+#include "coll/device/relay.h"
+
+#include "coll/relay/relay.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::kernels {
+
+std::span<const std::byte> relay_fatbin();
+
+}  // namespace braid::kernels
+
+namespace braid::coll::device {
+
+namespace {
+
+// One copies 49 GB/s where nothing else moves, some 30 beside what lands (H200).
+constexpr uint32_t kTakerBlocks = 16;
+
+uint32_t relay_shared_bytes(const comm::Device& device) {
+  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
+  return has_room ? kBulkSharedBytes : 0;
+}
+
+bool are_whole_vectors(const RelayArgs& args) {
+  const auto bits_of = [](const std::byte* at) { return reinterpret_cast<uint64_t>(at); };
+  uint64_t bits = bits_of(args.source) | bits_of(args.out);
+  for (const std::byte* place : args.place) bits |= bits_of(place);
+  return bits % 16 == 0;
+}
+
+/// The root sends everything once, the others their units to all other others.
+uint64_t sent_bytes(const comm::Device& device, const RelayCall& call) {
+  const auto num_others = static_cast<uint64_t>(device.size() - 1);
+  return device.rank() == call.root ? call.bytes : call.bytes / num_others * (num_others - 1);
+}
+
+}  // namespace
+
+uint64_t relay_area_for(int num_ranks) { return num_ranks > 2 ? kRelayFlagBytes : 0; }
+
+bool can_relay(const comm::Device& device) {
+  return device.relay_bytes() != 0 && device.link_cap_gbps() == 0;
+}
+
+Result<sys::Kernel> relay_kernel(comm::Device& device) {
+  return device.kernel(kernels::relay_fatbin(), "braid_relay", relay_shared_bytes(device));
+}
+
+Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call) {
+  if (call.bytes == 0) return {};
+  const bool is_root = device.rank() == call.root;
+  RelayArgs args{};
+  args.team = device.team();
+  for (int r = 0; r < device.size(); ++r) {
+    args.flags[r] = sys::pointer_to<uint64_t>(device.relay_at(r));
+    if (r != call.root)
+      args.place[r] = sys::pointer_to<std::byte>(call.place.at(r) + call.place_bytes);
+  }
+  args.state = sys::pointer_to<RelayState>(device.relay_state());
+  if (is_root) args.source = sys::pointer_to<std::byte>(call.source);
+  if (!is_root) args.out = sys::pointer_to<std::byte>(call.out);
+  args.bytes = call.bytes;
+  args.root = call.root;
+  args.uses_bulk = relay_shared_bytes(device) != 0 && are_whole_vectors(args) ? 1 : 0;
+  args.mover_blocks = relay_blocks(call.bytes, device.size());
+  args.taker_blocks = args.out != nullptr ? kTakerBlocks : 0;
+  device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
+  const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
+  return sys::launch(device.cuda(), kernel, {args.num_blocks(), kRelayThreads, shared_bytes},
+                     stream, args);
+}
+
+}  // namespace braid::coll::device

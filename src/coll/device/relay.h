@@ -1,0 +1,34 @@
+// Broadcasts among three ranks or more by one kernel on every rank (coll/relay/relay.cu).
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "comm/device/device.h"
+
+namespace braid::coll::device {
+
+/// What a rank's flags need: nothing for two ranks, where the root's copy engine is alone with its
+/// receiver.
+uint64_t relay_area_for(int num_ranks);
+
+/// Whether broadcasts of this comm go that way: not where pushes are held to a rate.
+bool can_relay(const comm::Device& device);
+
+/// What one rank knows of it.
+struct RelayCall {
+  int root = 0;
+  uint64_t bytes = 0;
+  sys::DevicePtr source = 0;  // the root's message; not looked at elsewhere
+  comm::Landing place;        // where it lands with the others
+  uint64_t place_bytes = 0;   // so far into the place
+  sys::DevicePtr out = 0;     // not 0: where the others' blocks copy it to
+};
+/// Behind a barrier of all ranks on `stream`; when the stream has come past it, all has landed on
+/// this rank. Equal bytes and root on all ranks. Errors: driver.
+Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call);
+
+/// Its kernel, loaded before any graph capture.
+Result<sys::Kernel> relay_kernel(comm::Device& device);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,79 @@
+// A broadcast among three ranks or more, by one kernel on every rank: what it is told and how a
+// message is cut. The protocol, and why it is right, is told in relay.cu.
+//
+// Entry: braid_relay(RelayArgs), num_blocks() blocks of kRelayThreads, with kBulkSharedBytes of
+// dynamic shared memory where uses_bulk is 1.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/rounding.h"
+#include "coll/direct/direct.h"
+#include "transport/nvlink/team.h"
+
+namespace braid::coll {
+
+inline constexpr uint32_t kRelayThreads = 512;
+inline constexpr uint32_t kRelayUnitBytes = 2 * kBulkTileBytes;
+inline constexpr uint32_t kMostRelayBlocks = 64;  // that move
+inline constexpr uint32_t kMostRelayLanes = kMostRelayBlocks * kBulkMovers;
+
+/// A rank's flags, [source][lane], all zero before the first call.
+inline constexpr uint64_t kRelayFlagBytes = sizeof(uint64_t) * nvlink::kMostRanks * kMostRelayLanes;
+
+/// A rank's own record of its calls, in its own device memory; all zero before the first.
+struct RelayState {
+  uint64_t epoch;        // of the last call that ended
+  uint32_t blocks_done;  // of the call that runs; 0 between calls
+  uint32_t unused;
+};
+
+/// The message is rows of a unit for each of the others, the ranks but the root in the order behind
+/// it. Lanes take rows in turn. Rows and units are counted in 32 bits, since one thread divides
+/// them for every tile.
+struct RelayShape {
+  uint64_t bytes;
+  uint32_t num_others;
+  uint32_t num_lanes;
+
+  constexpr uint32_t num_rows() const {
+    return static_cast<uint32_t>(divided_up(bytes, uint64_t{kRelayUnitBytes} * num_others));
+  }
+  /// Rows of a lane.
+  constexpr uint32_t rows_of(uint32_t lane) const {
+    return lane < num_rows() ? (num_rows() - lane - 1) / num_lanes + 1 : 0;
+  }
+  /// Where the unit of the others' number `other` begins in a row, and its bytes: 0 at the end.
+  constexpr uint64_t begin_of(uint32_t row, uint32_t other) const {
+    return (uint64_t{row} * num_others + other) * kRelayUnitBytes;
+  }
+  constexpr uint32_t bytes_of(uint32_t row, uint32_t other) const {
+    const uint64_t begin = begin_of(row, other);
+    if (begin >= bytes) return 0;
+    return bytes - begin < kRelayUnitBytes ? static_cast<uint32_t>(bytes - begin) : kRelayUnitBytes;
+  }
+};
+
+/// All ranks launch the same calls in the same order, with equal bytes, root and mover_blocks, each
+/// behind a barrier of all ranks.
+struct RelayArgs {
+  nvlink::Team team;
+  uint64_t* flags[nvlink::kMostRanks];  // of every rank, as this GPU addresses them
+  RelayState* state;
+  const std::byte* source;               // the root's message, read on the root alone
+  std::byte* place[nvlink::kMostRanks];  // where the message lands with every other rank
+  std::byte* out;  // null: it stays there; else where this rank's blocks copy it to
+  uint64_t bytes;
+  int32_t root;
+  uint32_t uses_bulk;  // 1: this rank's addresses are multiples of 16, and its GPU has the copies
+  uint32_t mover_blocks;  // send and pass on; the same on all ranks
+  uint32_t taker_blocks;  // copy to `out`
+
+  uint32_t num_blocks() const { return mover_blocks + taker_blocks; }
+};
+
+/// Blocks that move a message of so many bytes: the same on all ranks.
+uint32_t relay_blocks(uint64_t bytes, int num_ranks) noexcept;
+
+}  // namespace braid::coll
