@@ -13,18 +13,20 @@ namespace braid::test {
 
 class FakeRelay {
  public:
-  explicit FakeRelay(const coll::RelayArgs& args)
+  FakeRelay(const coll::RelayArgs& args, uint32_t num_blocks)
       : args_(args),
         team_(args.team),
         epoch_(args.state->epoch + 1),
         shape_{args.bytes, static_cast<uint32_t>(args.team.size - 1),
-               args.mover_blocks * coll::kBulkMovers} {}
+               num_blocks * coll::kBulkMovers} {}
 
   void run() {
     if (team_.has_failed()) return;
-    const bool is_done = args_.team.rank == args_.root ? send() : pass_on() && await_others();
-    if (is_done && args_.out != nullptr)
-      std::memcpy(args_.out, args_.place[args_.team.rank], args_.bytes);
+    if (args_.team.rank == args_.root) {
+      send();
+    } else if (pass_on()) {
+      await_others();
+    }
     args_.state->epoch = epoch_;
   }
 
@@ -60,8 +62,8 @@ class FakeRelay {
         if (!each(lane, lane + i * shape_.num_lanes, i + 1)) return false;
     return true;
   }
-  bool send() const {
-    return each_row([&](uint32_t lane, uint32_t row, uint32_t rows) {
+  void send() const {
+    (void)each_row([&](uint32_t lane, uint32_t row, uint32_t rows) {
       for (uint32_t o = 0; o < shape_.num_others; ++o) {
         copy(other(o), args_.source, row, o);
         tell(other(o), lane, rows);
@@ -83,13 +85,12 @@ class FakeRelay {
       return true;
     });
   }
-  bool await_others() const {
+  void await_others() const {
     for (uint32_t o = 0; o < shape_.num_others; ++o)
       for (uint32_t lane = 0; lane < shape_.num_lanes; ++lane)
         if (const uint32_t rows = shape_.rows_of(lane);
             rows > 0 && other(o) != args_.team.rank && !await(other(o), lane, rows))
-          return false;
-    return true;
+          return;
   }
 
   const coll::RelayArgs& args_;
@@ -101,8 +102,7 @@ class FakeRelay {
 inline void define_relay(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_relay", [](const sys::LaunchShape& shape, std::span<void*> args) {
     const auto relay = argument<coll::RelayArgs>(args, 0);
-    EXPECT_EQ(shape.num_blocks, relay.num_blocks());
-    FakeRelay(relay).run();
+    FakeRelay(relay, shape.num_blocks).run();
     return Status();
   });
 }

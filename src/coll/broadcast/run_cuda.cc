@@ -1,5 +1,6 @@
 // broadcast on the device. Among two ranks the root pushes. Among more it would have to send every
-// byte to every rank; instead the buffer is cut into stages, a stage into a slice for each of the
+// byte to every rank. Into registered memory a kernel relays it (coll/relay). Elsewhere, and where
+// pushes are held to a rate, the buffer is cut into stages, a stage into a slice for each of the
 // others, and every one of them passes its slices on to the rest:
 //
 //   root     push stream    slice j of stage 0 to rank j, of stage 1, ...
@@ -57,7 +58,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     if (cut.pcie > 0) BRAID_RETURN_IF_ERROR(send_host_part(cut.pcie));
     if (cut.rdma > 0) BRAID_RETURN_IF_ERROR(send_rdma_part(cut));
-    const bool relays = can_relay(device_);
+    const bool relays = is_registered() && can_relay(device_);
     BRAID_RETURN_IF_ERROR(relays ? relay() : push());
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
     if (cut.pcie > 0)
@@ -98,11 +99,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.after(nic, stream_));
     return device_.send_over_rdma(nic, from_root(buf_ + bytes_ + cut.pcie, cut.rdma));
   }
-  Status relay() {
-    return run_relay(device_, stream_,
-                     {root_, bytes_, buf_, is_registered() ? landing_ : device_.scratch(),
-                      is_registered() ? begin_ : 0, is_registered() ? 0 : buf_});
-  }
+  Status relay() { return run_relay(device_, stream_, {root_, bytes_, buf_, landing_, begin_}); }
   Status push() {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(run_stages());

@@ -20,9 +20,8 @@ struct RelayCall {
   int root = 0;
   uint64_t bytes = 0;
   sys::DevicePtr source = 0;  // the root's message; not looked at elsewhere
-  comm::Landing place;        // where it lands with the others
+  comm::Landing place;        // where it lands with the others: registered memory
   uint64_t place_bytes = 0;   // so far into the place
-  sys::DevicePtr out = 0;     // not 0: where the others' blocks copy it to
 };
 /// Behind a barrier of all ranks on `stream`; when the stream has come past it, all has landed on
 /// this rank. Equal bytes and root on all ranks. Errors: driver.

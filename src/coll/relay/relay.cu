@@ -8,11 +8,10 @@
 // one receiver while another has none. And in a chain, from rank to rank, whatever holds up one
 // holds up all behind it. Measured: docs/decisions/0011-broadcast-by-relay.md.
 //
-//   mover blocks   root     units to their owners
-//                  others   own units, as they land, to the other others
-//   taker blocks   others   units out of scratch to where they belong, where they do not land there
+//   root     sends units to their owners
+//   others   send own units, as they land, to the other others
 //
-// Lanes    A mover block has kBulkMovers lanes. Lane k takes rows k, k + lanes, ... on every rank,
+// Lanes    A block has kBulkMovers lanes. Lane k takes rows k, k + lanes, ... on every rank,
 //          and passes on what lane k of the root has sent. A lane goes by bulk copies, a warp's
 //          first thread for each, or by all threads of its block where addresses or the GPU do not
 //          allow that.
@@ -29,10 +28,10 @@
 //   still reads the call before. It ends on a rank when all it is to get has landed (the last wait
 //   of each lane) and all it is to send has been performed.
 // Nothing hangs: the root's lanes wait for nobody, others' for the root's and, when they are
-//   through, for the same lane of the others; takers wait for lanes. Blocks start in the order of
-//   their numbers, movers first: one block per GPU is enough for progress. Every wait looks at the
-//   clock and at the host's word; when it ends in vain it notes it in Trouble and in
-//   Team::has_failed, and the lane sends and tells nothing more.
+//   through, for the same lane of the others: one block per GPU is enough for progress, since
+//   blocks start in the order of their numbers. Every wait looks at the clock and at the host's
+//   word; when it ends in vain it notes it in Trouble and in Team::has_failed, and the lane sends
+//   and tells nothing more.
 #include "coll/direct/bulk.cuh"
 #include "coll/relay/relay.h"
 #include "transport/nvlink/team.cuh"
@@ -71,10 +70,6 @@ struct Relay {
   }
   __device__ void tell(int to, uint32_t lane, uint32_t rows) const {
     nvlink::store_relaxed(flag(to, rank(), lane), value_of(rows));
-  }
-  __device__ Source landed(uint32_t row, uint32_t owner) const {
-    return {reinterpret_cast<const char*>(args.place[rank()]) + shape.begin_of(row, owner),
-            shape.bytes_of(row, owner)};
   }
 };
 
@@ -122,7 +117,12 @@ struct OwnUnits {
   __device__ bool await(uint32_t unit) const {
     return relay.await(relay.args.root, lane, unit + 1);
   }
-  __device__ Source source(uint32_t unit) const { return relay.landed(row_of(unit), relay.own()); }
+  __device__ Source source(uint32_t unit) const {
+    const uint32_t row = row_of(unit), own = relay.own();
+    return {reinterpret_cast<const char*>(relay.args.place[relay.rank()]) +
+                relay.shape.begin_of(row, own),
+            relay.shape.bytes_of(row, own)};
+  }
   template <typename Each>
   __device__ void each_peer(const Each& each) const {
     const uint32_t num_others = relay.shape.num_others;
@@ -141,43 +141,6 @@ struct OwnUnits {
   __device__ void tell(uint32_t unit) const {
     each_peer([&](int peer) { relay.tell(peer, lane, unit + 1); });
   }
-};
-
-/// What a taker does: all units of every step-th row, as they land, into `out`.
-struct LandedUnits {
-  const Relay& relay;
-  uint32_t first, step;
-
-  __device__ uint32_t count() const {
-    const uint32_t rows = relay.shape.num_rows();
-    return first < rows ? ((rows - first - 1) / step + 1) * relay.shape.num_others : 0;
-  }
-  __device__ uint32_t row_of(uint32_t unit) const {
-    return first + unit / relay.shape.num_others * step;
-  }
-  __device__ uint32_t owner_of(uint32_t unit) const { return unit % relay.shape.num_others; }
-  /// Who brings it.
-  __device__ int sender_of(uint32_t unit) const {
-    const int owner = relay.other(owner_of(unit));
-    return owner == relay.rank() ? relay.args.root : owner;
-  }
-  __device__ bool is_here(uint32_t unit) const {
-    const uint32_t row = row_of(unit), lanes = relay.shape.num_lanes;
-    return relay.has_landed(sender_of(unit), row % lanes, row / lanes + 1);
-  }
-  __device__ bool await(uint32_t unit) const {
-    const uint32_t row = row_of(unit), lanes = relay.shape.num_lanes;
-    return relay.await(sender_of(unit), row % lanes, row / lanes + 1);
-  }
-  __device__ Source source(uint32_t unit) const {
-    return relay.landed(row_of(unit), owner_of(unit));
-  }
-  template <typename Put>
-  __device__ void each_target(uint32_t unit, const Put& put) const {
-    put(reinterpret_cast<char*>(relay.args.out) +
-        relay.shape.begin_of(row_of(unit), owner_of(unit)));
-  }
-  __device__ void tell(uint32_t) const {}
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -264,7 +227,7 @@ __device__ void move_all(const Relay& relay, const UnitsOf& units_of) {
 __device__ void await_all(const Relay& relay) {
   const uint32_t mover = threadIdx.x / 32;
   if (mover >= kBulkMovers || threadIdx.x % 32 != 0) return;
-  const uint32_t lane = mover * relay.args.mover_blocks + blockIdx.x;
+  const uint32_t lane = mover * gridDim.x + blockIdx.x;
   const uint32_t rows = relay.shape.rows_of(lane);
 #pragma unroll 1
   for (uint32_t i = 0; i < relay.shape.num_others && rows > 0; ++i) {
@@ -296,14 +259,9 @@ extern "C" __global__ void __launch_bounds__(braid::coll::kRelayThreads)
   const Relay relay{
       args,
       epoch,
-      {args.bytes, static_cast<uint32_t>(args.team.size - 1), args.mover_blocks * kBulkMovers}};
-  const auto lane_of = [&](uint32_t mover) { return mover * args.mover_blocks + blockIdx.x; };
-  if (blockIdx.x >= args.mover_blocks) {
-    const uint32_t first = (blockIdx.x - args.mover_blocks) * kBulkMovers;
-    move_all(relay, [&](uint32_t mover) {
-      return LandedUnits{relay, first + mover, args.taker_blocks * kBulkMovers};
-    });
-  } else if (relay.is_root()) {
+      {args.bytes, static_cast<uint32_t>(args.team.size - 1), gridDim.x * kBulkMovers}};
+  const auto lane_of = [&](uint32_t mover) { return mover * gridDim.x + blockIdx.x; };
+  if (relay.is_root()) {
     move_all(relay, [&](uint32_t mover) { return RootUnits{relay, lane_of(mover)}; });
   } else {
     move_all(relay, [&](uint32_t mover) { return OwnUnits{relay, lane_of(mover)}; });

@@ -1,7 +1,7 @@
 // A broadcast among three ranks or more, by one kernel on every rank: what it is told and how a
 // message is cut. The protocol, and why it is right, is told in relay.cu.
 //
-// Entry: braid_relay(RelayArgs), num_blocks() blocks of kRelayThreads, with kBulkSharedBytes of
+// Entry: braid_relay(RelayArgs), relay_blocks() blocks of kRelayThreads, with kBulkSharedBytes of
 // dynamic shared memory where uses_bulk is 1.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace braid::coll {
 
 inline constexpr uint32_t kRelayThreads = 512;
 inline constexpr uint32_t kRelayUnitBytes = 2 * kBulkTileBytes;
-inline constexpr uint32_t kMostRelayBlocks = 64;  // that move
+inline constexpr uint32_t kMostRelayBlocks = 64;
 inline constexpr uint32_t kMostRelayLanes = kMostRelayBlocks * kBulkMovers;
 
 /// A rank's flags, [source][lane], all zero before the first call.
@@ -55,7 +55,7 @@ struct RelayShape {
   }
 };
 
-/// All ranks launch the same calls in the same order, with equal bytes, root and mover_blocks, each
+/// All ranks launch the same calls in the same order, with equal bytes, root and blocks, each
 /// behind a barrier of all ranks.
 struct RelayArgs {
   nvlink::Team team;
@@ -63,17 +63,12 @@ struct RelayArgs {
   RelayState* state;
   const std::byte* source;               // the root's message, read on the root alone
   std::byte* place[nvlink::kMostRanks];  // where the message lands with every other rank
-  std::byte* out;  // null: it stays there; else where this rank's blocks copy it to
   uint64_t bytes;
   int32_t root;
   uint32_t uses_bulk;  // 1: this rank's addresses are multiples of 16, and its GPU has the copies
-  uint32_t mover_blocks;  // send and pass on; the same on all ranks
-  uint32_t taker_blocks;  // copy to `out`
-
-  uint32_t num_blocks() const { return mover_blocks + taker_blocks; }
 };
 
-/// Blocks that move a message of so many bytes: the same on all ranks.
+/// Of a launch.
 uint32_t relay_blocks(uint64_t bytes, int num_ranks) noexcept;
 
 }  // namespace braid::coll
