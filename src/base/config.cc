@@ -100,7 +100,8 @@ constexpr Option kOptions[] = {
      "Largest message that is taken over from NCCL; 0 for no limit."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
-     "reduce_scatter, broadcast, all_to_all."},
+     "reduce_scatter, broadcast, all_to_all. Broadcasts of more than 16 MiB among three ranks or "
+     "more only where broadcast is in the list: NCCL is faster at them."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
     {"BRAID_NCCL_SHARED", OptionType::kBool, "on",

@@ -85,6 +85,22 @@ TEST(Wanted, SizesCountAllBlocks) {
   }
 }
 
+// What NCCL is faster at is NCCL's, unless it was asked for by name.
+TEST(Wanted, LongBroadcastsAmongMoreThanTwoAreNot) {
+  Call call = all_reduce((4 << 20) + 1);  // floats
+  call.op = Op::kBroadcast;
+  const Settings named = settings({{"BRAID_NCCL_OPS", "all_gather,broadcast"}});
+  EXPECT_TRUE(is_wanted(settings({}), call, 2));
+  EXPECT_FALSE(is_wanted(settings({}), call, 3));
+  EXPECT_FALSE(is_wanted(settings({{"BRAID_NCCL_OPS", "all"}}), call, 4));
+  EXPECT_TRUE(is_wanted(named, call, 4));
+  call.count = 4 << 20;
+  EXPECT_TRUE(is_wanted(settings({}), call, 4));
+  call.op = Op::kAllReduce;
+  call.count = 1 << 30;
+  EXPECT_TRUE(is_wanted(settings({}), call, 8));
+}
+
 TEST(Wanted, OpsThatWereNamed) {
   const Settings some = settings({{"BRAID_NCCL_OPS", "all_gather,broadcast"}});
   Call call = all_reduce(64);
