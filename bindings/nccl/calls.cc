@@ -41,8 +41,8 @@ std::optional<uint64_t> message_bytes(const Call& call, int num_ranks) {
   return bytes <= kMostBytes ? std::optional(bytes) : std::nullopt;
 }
 
-// Four H200: NCCL needs 209 us for 64 MiB where braid needs 239, and 72 for 16 MiB where braid needs
-// 66 (docs/decisions/0011). Two GPUs: braid is faster at every size.
+// Four H200: NCCL needs 209 us for 64 MiB where braid needs 239, and 72 for 16 MiB where braid
+// needs 66 (docs/decisions/0011). Two GPUs: braid is faster at every size.
 bool is_long_broadcast(const Call& call, uint64_t bytes, int num_ranks) {
   constexpr uint64_t kLongBytes = 16 << 20;
   return call.op == Op::kBroadcast && num_ranks > 2 && bytes > kLongBytes;

@@ -180,10 +180,10 @@ Status Device::make_arena() {
       cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
                  areas_.packet_bytes + areas_.line_bytes + areas_.direct_flag_bytes, {}));
   if (areas_.relay_bytes > 0)
-    BRAID_RETURN_IF_ERROR(
-        cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_ + areas_.packet_bytes +
-                       areas_.line_bytes + areas_.direct_bytes,
-                   0, areas_.relay_bytes, {}));
+    BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_ +
+                                         areas_.packet_bytes + areas_.line_bytes +
+                                         areas_.direct_bytes,
+                                     0, areas_.relay_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }

@@ -56,8 +56,8 @@ struct Landing {
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
-/// Of the areas that the kernels of packets, lines, direct calls and relays write into, and how much
-/// of the direct calls' is flags, which begin as zeros. The same on all ranks.
+/// Of the areas that the kernels of packets, lines, direct calls and relays write into, and how
+/// much of the direct calls' is flags, which begin as zeros. The same on all ranks.
 struct AreaSizes {
   uint64_t packet_bytes = 0;
   uint64_t line_bytes = 0;
@@ -250,9 +250,8 @@ class Device {
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
   uint64_t arena_bytes() const {
-    const uint64_t bytes =
-        kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
-        areas_.direct_bytes + areas_.relay_bytes;
+    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
+                           areas_.direct_bytes + areas_.relay_bytes;
     return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   }
   Status prepare();  // what needs no peer

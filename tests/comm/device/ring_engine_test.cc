@@ -51,8 +51,8 @@ TEST(RingEngine, SlotsThatTheTilesDoNotFitGoByThreads) {
   }
 }
 
-// All flows of a call together keep to as many blocks: an all_gather has one out and one in per peer,
-// an all_to_all one of each per peer, a broadcast one.
+// All flows of a call together keep to as many blocks: an all_gather has one out and one in per
+// peer, an all_to_all one of each per peer, a broadcast one.
 TEST(RingEngine, LanesShareTheBlocks) {
   const RingEngine bulk = chosen("auto", gpu_of(9)), threads = chosen("threads", gpu_of(9));
   for (int num_flows = 1; num_flows <= pcie::kMostFlows; ++num_flows) {
