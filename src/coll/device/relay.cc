@@ -58,6 +58,7 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   args.bytes = call.bytes;
   args.root = call.root;
   args.uses_bulk = relay_shared_bytes(device) != 0 && are_whole_vectors(args) ? 1 : 0;
+  device.call_watch().took("relay");
   device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;

@@ -23,7 +23,7 @@
 //
 // Nothing tears: a unit is read after an acquire that saw it counted. The flag was stored when the
 //   unit's bulk copies had been performed, or behind a barrier of the block that wrote it, in
-//   either case behind a fence of the system.
+//   either case behind a fence of the system by the thread that stores the flag.
 // Nothing is lost: a call begins behind a barrier of all ranks, so nobody writes where another
 //   still reads the call before. It ends on a rank when all it is to get has landed (the last wait
 //   of each lane) and all it is to send has been performed.
@@ -198,9 +198,10 @@ __device__ void move_by_threads(const Units& units) {
       nvlink::copy_by_threads({threadIdx.x, kRelayThreads}, reinterpret_cast<std::byte*>(to),
                               reinterpret_cast<const std::byte*>(all.from), all.bytes);
     });
-    __threadfence_system();
     __syncthreads();
-    if (threadIdx.x == 0) units.tell(unit);
+    if (threadIdx.x != 0) continue;
+    __threadfence_system();  // behind the barrier: it covers what all threads wrote
+    units.tell(unit);
   }
 }
 

@@ -192,10 +192,13 @@ Status Device::make_ring(Deadline deadline) {
   transport::SegmentRequest request;
   request.topic = "gpu host ring";
   request.bytes = pcie::segment_bytes(state_.size(), ring_.slot_bytes, ring_.num_slots);
+  // Where lanes were asked for, blocks decide nothing: some ranks may move them by bulk copies and
+  // others not.
+  const int num_blocks = ring_engine_.asked_lanes != 0 ? 0 : ring_engine_.num_blocks;
   request.shape = fmt::format(
       "{}x{},lanes:{}:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
-      ring_.slot_bytes, ring_engine_.num_blocks, ring_engine_.asked_lanes, packet_limit_,
-      line_limit_, direct_limit_, link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
+      ring_.slot_bytes, num_blocks, ring_engine_.asked_lanes, packet_limit_, line_limit_,
+      direct_limit_, link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
       state_.config.integer("BRAID_GPU_RDMA_SHARE"), state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));

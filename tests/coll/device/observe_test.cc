@@ -10,6 +10,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
 #include "comm/observe/observer.h"
+#include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
 #include "support/timed_cuda.h"
 
@@ -26,11 +27,13 @@ constexpr uint64_t kObservedBlock = 8_MiB;
 
 /// run_gpus() with comms that are observed from the beginning.
 void run_observed(TimedCuda& cuda, const test::Options& observing,
-                  const std::function<void(GpuRank&, sys::Stream)>& body) {
+                  const std::function<void(GpuRank&, sys::Stream)>& body, int size = 2) {
   test::define_team_kernels(cuda);
+  test::define_relay(cuda);
   test::define_sums(cuda);
-  test::run_gpu_comms(2, observing, [&](comm::Comm& comm, std::barrier<>& all) {
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), {256, 0, 0, 0});
+  test::run_gpu_comms(size, observing, [&](comm::Comm& comm, std::barrier<>& all) {
+    const comm::AreaSizes areas{256, 0, 0, 0, size > 2 ? kRelayFlagBytes : 0};
+    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     {
       const std::lock_guard lock(comm.state().mutex);  // the keeper looks at it
@@ -189,6 +192,35 @@ TEST(ObserveGpu, WithoutObserverNoEventTellsTimes) {
     ASSERT_TRUE(gather(rank, send, recv, stream).ok());
     EXPECT_EQ(cuda.num_timed(), 0u);
   });
+}
+
+TEST(ObserveGpu, ABroadcastThatIsRelayedIsCalledSo) {
+  constexpr int kSize = 3;
+  TimedCuda cuda(kSize);
+  run_observed(
+      cuda, {{"BRAID_TRACE_CALLS", "8"}},
+      [](GpuRank& rank, sys::Stream stream) {
+        const GuardedMemory buf(rank.cuda, kObservedBlock);
+        for (const bool is_registered : {false, true}) {
+          if (is_registered) {
+            ASSERT_TRUE(rank.device.register_memory(buf.get(), kObservedBlock).ok());
+          }
+          ASSERT_TRUE(on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+                        return broadcast(device, buf.get(), buf.get(), kObservedBlock,
+                                         Dtype::kUint8, 1, stream);
+                      }).ok());
+        }
+        const std::vector<CallNote> notes = rank.comm.state().observer->journal().notes();
+        ASSERT_EQ(notes.size(), 2u);
+        EXPECT_STREQ(notes[0].path, "copy engines");
+        EXPECT_STREQ(notes[1].path, "relay");
+        ASSERT_EQ(notes[1].links.size(), 1u);
+        EXPECT_EQ(notes[1].links[0].sent_bytes,
+                  rank.rank() == 1 ? kObservedBlock : kObservedBlock / 2);
+        rank.all.arrive_and_wait();
+        EXPECT_TRUE(rank.device.unregister_memory(buf.get()).ok());
+      },
+      kSize);
 }
 
 TEST(ObserveGpu, ARefusedCallIsCountedAndTheCommGoesOn) {

@@ -448,5 +448,15 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
       EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << name << ": " << verdict.to_string();
 }
 
+// A ring's two sides may move their lanes differently, as long as they have as many.
+TEST(DeviceOptions, RingsOfAnyEngineMeetWhereLanesAreAskedFor) {
+  const test::Options bulk = {{"BRAID_GPU_LANES", "3"}};
+  const test::Options threads = {{"BRAID_GPU_LANES", "3"}, {"BRAID_GPU_RING", "threads"}};
+  for (const Status& verdict : make_with({bulk, threads}))
+    EXPECT_TRUE(verdict.ok()) << verdict.to_string();
+  for (const Status& verdict : make_with({{}, {{"BRAID_GPU_RING", "threads"}}}))
+    EXPECT_EQ(verdict.code(), Code::kInvalidArgument) << verdict.to_string();
+}
+
 }  // namespace
 }  // namespace braid::comm
