@@ -41,6 +41,12 @@ class GraphCuda : public sys::FakeCuda {
     const std::lock_guard lock(mutex_);
     captured_[stream.handle] = &graphs_[stream.handle];
     graphs_[stream.handle] = {};
+    ids_[&graphs_[stream.handle]] = ++last_id_;
+  }
+  /// How often `waiter` was made to wait for a point of `other`.
+  int64_t num_waits(sys::Stream waiter, sys::Stream other) {
+    const std::lock_guard lock(mutex_);
+    return std::count(waits_.begin(), waits_.end(), std::pair(waiter.handle, other.handle));
   }
   Graph end_capture(sys::Stream stream) {
     const std::lock_guard lock(mutex_);
@@ -57,9 +63,15 @@ class GraphCuda : public sys::FakeCuda {
   Result<sys::CaptureState> capture_state(sys::Stream stream) override {
     return graph_of(stream) != nullptr ? sys::CaptureState::kActive : sys::CaptureState::kNone;
   }
+  Result<uint64_t> capture_id(sys::Stream stream) override {
+    const Graph* const graph = graph_of(stream);
+    const std::lock_guard lock(mutex_);
+    return graph != nullptr ? ids_.at(graph) : 0;
+  }
   Status record(sys::Event event, sys::Stream stream) override {
     Graph* const graph = graph_of(stream);
     const std::lock_guard lock(mutex_);
+    recorded_on_[event.handle] = stream.handle;
     points_[event.handle] = graph;
     return graph != nullptr ? Status() : FakeCuda::record(event, stream);
   }
@@ -67,6 +79,7 @@ class GraphCuda : public sys::FakeCuda {
     Graph* const graph = graph_of(stream);
     const std::lock_guard lock(mutex_);
     Graph* const recorded = points_[event.handle];
+    waits_.emplace_back(stream.handle, recorded_on_[event.handle]);
     if (graph == recorded) return graph != nullptr ? Status() : FakeCuda::wait_event(stream, event);
     if (graph != nullptr) return driver_error("graph cuda: captured work waits for other work");
     captured_[stream.handle] = recorded;  // the stream joins the capture
@@ -169,6 +182,10 @@ class GraphCuda : public sys::FakeCuda {
   std::map<void*, Graph*> captured_;  // streams
   std::map<void*, Graph*> points_;    // events: the capture that recorded them; null: none
   std::map<void*, std::string> names_;
+  std::map<const Graph*, uint64_t> ids_;
+  uint64_t last_id_ = 0;
+  std::map<void*, void*> recorded_on_;          // events: the stream of their last point
+  std::vector<std::pair<void*, void*>> waits_;  // streams: who waited for whom
 };
 
 }  // namespace braid::test

@@ -68,6 +68,10 @@ class TimedCuda : public sys::FakeCuda {
     return captured_.contains(stream.handle) ? sys::CaptureState::kActive
                                              : sys::CaptureState::kNone;
   }
+  Result<uint64_t> capture_id(sys::Stream stream) override {
+    const std::lock_guard lock(mutex_);
+    return captured_.contains(stream.handle) ? 1 : 0;
+  }
   Result<sys::Event> create_event(sys::EventTiming timing) override {
     Result<sys::Event> made = FakeCuda::create_event(timing);
     const std::lock_guard lock(mutex_);

@@ -84,6 +84,7 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  BRAID_ASSIGN_OR_RETURN(last_captured_, cuda_.create_event(sys::EventTiming::kOff));
   call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies],
                     [this] { return !look_for_trouble().ok(); });
   return {};
@@ -262,7 +263,8 @@ Device::~Device() {
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
     if (event.handle != nullptr) (void)cuda_.destroy_event(event);
-  if (last_call_.handle != nullptr) (void)cuda_.destroy_event(last_call_);
+  for (const sys::Event event : {last_call_, last_captured_})
+    if (event.handle != nullptr) (void)cuda_.destroy_event(event);
   for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
   if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);
@@ -343,7 +345,20 @@ Status Device::begin(sys::Stream user) {
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
   is_captured_ = capture != sys::CaptureState::kNone;
-  return is_captured_ || !has_last_call_ ? Status() : cuda_.wait_event(user, last_call_);
+  if (is_captured_) return follow_captured(user);
+  return has_last_call_ ? cuda_.wait_event(user, last_call_) : Status();
+}
+
+// Two calls of one graph on streams that nothing joins would use the same scratch at once. Captured
+// work may not wait for an event of another capture, or of none.
+Status Device::follow_captured(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
+  return id != 0 && id == captured_in_ ? cuda_.wait_event(user, last_captured_) : Status();
+}
+
+Status Device::note_captured(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(captured_in_, cuda_.capture_id(user));
+  return captured_in_ != 0 ? cuda_.record(last_captured_, user) : Status();
 }
 
 Status Device::end(sys::Stream user) {
@@ -352,7 +367,7 @@ Status Device::end(sys::Stream user) {
     for (std::string& line : balance_->take_log()) state_.note_event(std::move(line));
   }
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
-  if (capture != sys::CaptureState::kNone) return {};
+  if (capture != sys::CaptureState::kNone) return note_captured(user);
   has_last_call_ = true;
   return cuda_.record(last_call_, user);
 }

@@ -14,8 +14,8 @@
 // and the group's fate: it tells the other ranks, and the next call answers with it.
 //
 // Calls on one comm are ordered among each other, whatever streams they are given: a call on
-// another stream waits for the one before. Inside a graph capture that is the caller's business, as
-// it is with NCCL.
+// another stream waits for the one before; within a graph too. A graph and what is not in it are
+// the caller's to order.
 //
 // Threads: one at a time, as Comm. status() by any.
 #pragma once
@@ -265,6 +265,8 @@ class Device {
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
+  Status follow_captured(sys::Stream user);
+  Status note_captured(sys::Stream user);
   Status load_ring(const sys::DeviceFacts& facts);
   Status read_link_cap();
   Status push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
@@ -302,6 +304,8 @@ class Device {
   size_t next_event_ = 0;
   sys::Event last_call_{};
   bool has_last_call_ = false;
+  sys::Event last_captured_{};  // the same, of the capture captured_in_
+  uint64_t captured_in_ = 0;
   bool is_captured_ = false;  // the call under way
   CallWatch call_watch_;
   ShareTable shares_;

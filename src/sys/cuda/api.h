@@ -113,6 +113,8 @@ class Cuda {
   /// Blocks without a deadline: for tests and for the end of a process.
   virtual Status synchronize(Stream stream) = 0;
   virtual Result<CaptureState> capture_state(Stream stream) = 0;
+  /// Tells captures apart. 0: the stream is not captured, or the driver is too old to say.
+  virtual Result<uint64_t> capture_id(Stream stream) = 0;
   /// Sets the calling thread's mode; the one that held before.
   virtual Result<CaptureMode> exchange_capture_mode(CaptureMode mode) = 0;
 

@@ -130,6 +130,9 @@ struct Driver {
   Call<Handle> stream_query{library, "cuStreamQuery"};
   Call<Handle> stream_synchronize{library, "cuStreamSynchronize"};
   Call<Handle, int*> stream_capturing{library, "cuStreamIsCapturing"};
+  // CUDA 12.3. State, id, graph, dependencies, their edges' data and how many they are.
+  Call<Handle, int*, Flags64*, Handle*, const Handle**, const void**, Bytes*> stream_capture{
+      library, "cuStreamGetCaptureInfo_v3", decltype(stream_capture)::Since::kNewer};
   Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
   Call<Handle, Ptr, uint32_t, unsigned> stream_write{library, "cuStreamWriteValue32_v2"};

@@ -101,6 +101,7 @@ class FakeCuda : public Cuda {
   Result<bool> is_done(Stream stream) override;
   Status synchronize(Stream stream) override;
   Result<CaptureState> capture_state(Stream stream) override;
+  Result<uint64_t> capture_id(Stream stream) override;
   Result<CaptureMode> exchange_capture_mode(CaptureMode mode) override;
   Result<Event> create_event(EventTiming timing) override;
   Status destroy_event(Event event) override;

@@ -44,6 +44,12 @@ Result<CaptureState> FakeCuda::capture_state(Stream stream) {
   return CaptureState::kNone;
 }
 
+Result<uint64_t> FakeCuda::capture_id(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("capture_id", stream));
+  return uint64_t{0};
+}
+
 Result<CaptureMode> FakeCuda::exchange_capture_mode(CaptureMode mode) {
   thread_local CaptureMode held = CaptureMode::kGlobal;
   const std::lock_guard lock(mutex_);

@@ -52,6 +52,16 @@ Result<CaptureState> RealCuda::capture_state(Stream stream) {
   return static_cast<CaptureState>(state);
 }
 
+Result<uint64_t> RealCuda::capture_id(Stream stream) {
+  BRAID_RETURN_IF_ERROR(status_);
+  if (driver_.stream_capture.function == nullptr) return uint64_t{0};
+  int state = 0;
+  cuda_driver::Driver::Flags64 id = 0;
+  BRAID_RETURN_IF_ERROR(call(driver_.stream_capture, about("stream {}", stream.handle),
+                             stream.handle, &state, &id, nullptr, nullptr, nullptr, nullptr));
+  return static_cast<CaptureState>(state) == CaptureState::kActive ? uint64_t{id} : 0;
+}
+
 Result<CaptureMode> RealCuda::exchange_capture_mode(CaptureMode mode) {
   auto value = static_cast<int>(mode);
   BRAID_RETURN_IF_ERROR(call(driver_.capture_mode, about("mode {}", value), &value));

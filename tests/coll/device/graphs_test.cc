@@ -141,6 +141,38 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
+// Two calls of a graph on streams that nothing has joined used the same scratch at once.
+TEST(DeviceGraphs, CallsOnTwoStreamsOfACaptureAreOrdered) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), other = stream_of(cuda);
+    const auto fork =
+        sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOff)).value();
+    const GuardedMemory send(cuda, kRanks * 4096), recv(cuda, kRanks * 4096);
+    const auto call_on = [&](const sys::OwnedStream& stream) {
+      const Status status =
+          all_to_all(rank.device, send.get(), recv.get(), 4096, Dtype::kUint8, stream.get());
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    };
+    cuda.begin_capture(one.get());
+    EXPECT_TRUE(cuda.record(fork.get(), one.get()).ok());
+    EXPECT_TRUE(cuda.wait_event(other.get(), fork.get()).ok());
+    call_on(one);
+    const int64_t before = cuda.num_waits(other.get(), one.get());
+    call_on(other);
+    EXPECT_EQ(cuda.num_waits(other.get(), one.get()), before + 1);
+    (void)cuda.end_capture(one.get());
+    // Another capture has nothing to wait for: the driver would refuse it.
+    const int64_t ended = cuda.num_waits(one.get(), other.get());
+    cuda.begin_capture(one.get());
+    call_on(one);
+    EXPECT_EQ(cuda.num_waits(one.get(), other.get()), ended);
+    (void)cuda.end_capture(one.get());
+    rank.all.arrive_and_wait();
+  });
+}
+
 /// The kernels of packets, lines and direct calls, as far as a capture needs them: to be there.
 void define_one_kernel_calls(GraphCuda& cuda) {
   const auto nothing = [](const sys::LaunchShape&, std::span<void*>) { return Status(); };

@@ -102,6 +102,9 @@ TEST(CudaDriver, StreamsAreDeclaredAsInTheHeader) {
   EXPECT_DECLARED(stream_query, cuStreamQuery);
   EXPECT_DECLARED(stream_synchronize, cuStreamSynchronize);
   EXPECT_DECLARED(stream_capturing, cuStreamIsCapturing);
+#if CUDA_VERSION >= 13000  // the plain name is an older one's before
+  EXPECT_DECLARED(stream_capture, cuStreamGetCaptureInfo);
+#endif
   EXPECT_DECLARED(capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_DECLARED(stream_wait_event, cuStreamWaitEvent);
   EXPECT_DECLARED(stream_write, cuStreamWriteValue32);

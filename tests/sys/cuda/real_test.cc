@@ -50,6 +50,7 @@ std::vector<Status> every_call(Cuda& cuda) {
       cuda.is_done(Stream{}).status(),
       cuda.synchronize({}),
       cuda.capture_state({}).status(),
+      cuda.capture_id({}).status(),
       cuda.exchange_capture_mode(CaptureMode::kRelaxed).status(),
       cuda.create_event(EventTiming::kOff).status(),
       cuda.destroy_event({}),

@@ -228,6 +228,7 @@ TEST_P(CudaSuite, EventsFollowTheirStream) {
   EXPECT_TRUE(is_done_soon(end->get()));
   EXPECT_GE(cuda().elapsed_ns(begin->get(), end->get()).value(), 0);
   EXPECT_EQ(cuda().capture_state(stream()).value(), CaptureState::kNone);
+  EXPECT_EQ(cuda().capture_id(stream()).value(), 0U);
 }
 
 TEST_P(CudaSuite, CaptureModesAreOfTheThread) {
