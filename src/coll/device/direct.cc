@@ -29,7 +29,10 @@ uint32_t bulk_shared_bytes(const comm::Device& device) {
 bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   constexpr uint64_t kUnit = 16;
   const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
-  return bulk_shared_bytes(device) != 0 && call.send % kUnit == 0 &&
+  // Ranks of one process on one GPU run at the same time, and their blocks, one on a
+  // multiprocessor, would not all find one while they wait for each other.
+  const bool is_crowded = device.shares_gpus() && device.has_peer_in_process();
+  return bulk_shared_bytes(device) != 0 && !is_crowded && call.send % kUnit == 0 &&
          (!has_blocks || call.bytes % kUnit == 0);
 }
 

@@ -13,6 +13,12 @@ namespace braid::coll::device {
 
 namespace {
 
+// Ranks of one process on one GPU run at the same time: their blocks, one on a multiprocessor,
+// would not all find one while they wait for each other.
+bool is_crowded(const comm::Device& device) {
+  return device.shares_gpus() && device.has_peer_in_process();
+}
+
 uint32_t relay_shared_bytes(const comm::Device& device) {
   const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
   return has_room ? kBulkSharedBytes : 0;
@@ -57,7 +63,8 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   if (is_root) args.source = sys::pointer_to<std::byte>(call.source);
   args.bytes = call.bytes;
   args.root = call.root;
-  args.uses_bulk = relay_shared_bytes(device) != 0 && are_whole_vectors(args) ? 1 : 0;
+  const bool can_be_bulk = relay_shared_bytes(device) != 0 && !is_crowded(device);
+  args.uses_bulk = can_be_bulk && are_whole_vectors(args) ? 1 : 0;
   device.call_watch().took("relay");
   device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
