@@ -100,13 +100,13 @@ class AllReduce {
     return std::clamp<uint64_t>(slice_bytes / kLargePiece, 2, kMostPieces);
   }
   /// Returns how many bytes of the segment go over the host link both ways, as operands and as
-  /// results. Among three ranks or more only results do, where the first pieces hold them.
+  /// results. A small part among three ranks or more goes as results only.
   uint64_t cut(uint64_t bytes) {
     const uint64_t of_slice =
         host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * kUnit;
     cut_into_slices(bytes);
     const bool fits = of_slice <= piece_ && (n_ - 1) * slice_ + of_slice <= bytes;
-    host_results_ = n_ > 2 && fits ? of_slice : 0;
+    host_results_ = fits && sends_results_only(device_.size(), of_slice, slice_) ? of_slice : 0;
     if (host_results_ == of_slice) return 0;
     cut_into_slices(bytes - of_slice * n_);
     return of_slice * n_;

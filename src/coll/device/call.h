@@ -80,6 +80,13 @@ uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes
 /// segment.
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes);
 
+/// Whether the host link carries so much of an all-reduce's slices as results alone. Among three
+/// ranks or more that is faster up to a tenth (4 H200); a link that can carry more, beside a slow
+/// NVLink, carries operands too.
+constexpr bool sends_results_only(int num_ranks, uint64_t host_bytes, uint64_t slice_bytes) {
+  return num_ranks > 2 && host_bytes <= slice_bytes / 10;
+}
+
 /// How a block is cut: what NVLink carries, then `pcie` bytes through host memory, then `rdma`
 /// through the NIC; each a multiple of kUnit but for the first.
 struct Cut {

@@ -95,8 +95,8 @@ void add_shares(const comm::Device& device, uint64_t block_bytes, Explanation& e
   const auto of_block = [&](uint64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(block_bytes);
   };
-  // Of an all-reduce among three or more the host link carries results alone: half of what moves.
-  const bool is_half = e.op == plan::Op::kAllReduce && device.size() > 2;
+  const bool is_half =  // of what moves
+      e.op == plan::Op::kAllReduce && sends_results_only(device.size(), host, block_bytes);
   e.host_share = of_block(host) / (is_half ? 2 : 1);
   e.rdma_share = of_block(with_rdma(device, e.op, block_bytes, host).rdma);
 }

@@ -89,7 +89,8 @@ class Caller {
     all_to_all(in_place);
     all_reduce(in_place);
     reduce_scatter(in_place);
-    for (int root = 0; root < c_.size; ++root) broadcast(root, in_place);
+    const int step = c_.size > 4 ? c_.size - 1 : 1;  // of many roots the first and the last
+    for (int root = 0; root < c_.size; root += step) broadcast(root, in_place);
   }
 
   void register_recv() {
@@ -381,8 +382,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{5, Dtype::kInt32, RedOp::kSum, kMega / 2 + 7},
                     Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
                     Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9},
-                    Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0, 0, -1, 0, true},
-                    Case{4, Dtype::kUint8, RedOp::kMax, 3 * kMega + 5, 0.2, 0, -1, 0, true}));
+                    Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0.2, 0, -1, 0, true}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheHost, DeviceCollectives,
     testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
@@ -391,7 +391,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
                     Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
                     Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
-                    Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.15},
+                    Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.08},
                     Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1, 8}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheNic, DeviceCollectives,
