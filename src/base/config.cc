@@ -40,7 +40,9 @@ constexpr Option kOptions[] = {
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
     {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",
      "Largest GPU message (all ranks' blocks together) that goes by lines of 120 bytes and a flag, "
-     "where all GPUs are joined by NVLink; half of it for all_reduce and broadcast; 0 for none."},
+     "where all GPUs are joined by NVLink; half of it for all_reduce and broadcast, and among "
+     "three "
+     "ranks or more half of it for all_gather and a quarter for the others; 0 for none."},
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "128KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "

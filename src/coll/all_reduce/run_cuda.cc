@@ -7,9 +7,10 @@
 //   copies' stream                                               barrier, out 0   barrier, out 1
 //
 // so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
-// exposed. The end of a segment goes over the host link, on a stream of its own. Results go
-// straight into peers' registered memory; otherwise into their scratch, from where each piece is
-// copied out when everyone's has landed.
+// exposed. The end of a segment goes over the host link, on a stream of its own; among three ranks
+// or more, where that is little, the first results of every slice instead. Results go straight into
+// peers' registered memory; otherwise into their scratch, from where each piece is copied out when
+// everyone's has landed.
 #include <algorithm>
 
 #include "base/rounding.h"
