@@ -177,14 +177,9 @@ Status Device::make_arena() {
   board_.pair_numbers = sys::pointer_to<uint64_t>(local_memory_ + kPairNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
   BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
-  BRAID_RETURN_IF_ERROR(
-      cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_, 0,
-                 areas_.packet_bytes + areas_.line_bytes + areas_.direct_flag_bytes, {}));
-  if (areas_.relay_bytes > 0)
-    BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + kScratchAt + scratch_bytes_ +
-                                         areas_.packet_bytes + areas_.line_bytes +
-                                         areas_.direct_bytes,
-                                     0, areas_.relay_bytes, {}));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(
+      arena_memory_ + kScratchAt + scratch_bytes_, 0,
+      areas_.packet_bytes + areas_.line_bytes + areas_.relay_bytes + areas_.direct_flag_bytes, {}));
   BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
   return cuda_.synchronize({});  // before any peer learns of it
 }

@@ -133,7 +133,7 @@ class Device {
   bool shares_gpus() const { return shares_gpus_; }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
-  sys::DevicePtr direct_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
+  sys::DevicePtr direct_at(int rank) const { return relay_at(rank) + areas_.relay_bytes; }
   uint64_t direct_bytes() const { return areas_.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_memory_ + 32; }
@@ -141,7 +141,7 @@ class Device {
   uint64_t direct_limit() const { return direct_limit_; }
 
   /// The relay's flags of `rank`, of relay_bytes() bytes, all zero before the first call.
-  sys::DevicePtr relay_at(int rank) const { return direct_at(rank) + areas_.direct_bytes; }
+  sys::DevicePtr relay_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
   uint64_t relay_bytes() const { return areas_.relay_bytes; }
   /// 16 zeroed bytes of this GPU's own memory for its counters.
   sys::DevicePtr relay_state() const { return local_memory_ + 80; }
