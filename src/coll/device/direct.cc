@@ -19,20 +19,11 @@ namespace braid::coll::device {
 
 namespace {
 
-/// What the kernels may have, in bulk or not: it is allowed once, when a kernel is first used.
-uint32_t bulk_shared_bytes(const comm::Device& device) {
-  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
-  return has_room ? kBulkSharedBytes : 0;
-}
-
 /// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
 bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   constexpr uint64_t kUnit = 16;
   const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
-  // Ranks of one process on one GPU run at the same time, and their blocks, one on a
-  // multiprocessor, would not all find one while they wait for each other.
-  const bool is_crowded = device.shares_gpus() && device.has_peer_in_process();
-  return bulk_shared_bytes(device) != 0 && !is_crowded && call.send % kUnit == 0 &&
+  return can_move_in_bulk(device) && call.send % kUnit == 0 &&
          (!has_blocks || call.bytes % kUnit == 0);
 }
 
@@ -57,6 +48,18 @@ void note_path(comm::Device& device, const PacketCall& call, const char* path) {
 }
 
 }  // namespace
+
+uint32_t bulk_shared_bytes(const comm::Device& device) {
+  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
+  return has_room ? kBulkSharedBytes : 0;
+}
+
+// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
+// would not all find one while they wait for each other.
+bool can_move_in_bulk(const comm::Device& device) {
+  const bool is_crowded = device.shares_gpus() && device.has_peer_in_process();
+  return bulk_shared_bytes(device) != 0 && !is_crowded;
+}
 
 Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call) {
   const uint32_t shared_bytes = bulk_shared_bytes(device);

@@ -24,6 +24,12 @@ bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes)
 /// Enqueues it.
 Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);
 
+/// Of a block that moves by bulk copies, dynamic; 0: not on this GPU. A kernel is allowed it once,
+/// when it is first used.
+uint32_t bulk_shared_bytes(const comm::Device& device);
+/// Whether blocks of this rank may move by bulk copies what their addresses allow.
+bool can_move_in_bulk(const comm::Device& device);
+
 /// The kernel of a call by direct stores; its buffers do not matter.
 Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
 

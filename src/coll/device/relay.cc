@@ -1,5 +1,6 @@
 #include "coll/device/relay.h"
 
+#include "coll/device/direct.h"
 #include "coll/relay/relay.h"
 #include "sys/cuda/launch.h"
 
@@ -12,17 +13,6 @@ std::span<const std::byte> relay_fatbin();
 namespace braid::coll::device {
 
 namespace {
-
-// Ranks of one process on one GPU run at the same time: their blocks, one on a multiprocessor,
-// would not all find one while they wait for each other.
-bool is_crowded(const comm::Device& device) {
-  return device.shares_gpus() && device.has_peer_in_process();
-}
-
-uint32_t relay_shared_bytes(const comm::Device& device) {
-  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
-  return has_room ? kBulkSharedBytes : 0;
-}
 
 bool are_whole_vectors(const RelayArgs& args) {
   const auto bits_of = [](const std::byte* at) { return reinterpret_cast<uint64_t>(at); };
@@ -46,7 +36,7 @@ bool can_relay(const comm::Device& device) {
 }
 
 Result<sys::Kernel> relay_kernel(comm::Device& device) {
-  return device.kernel(kernels::relay_fatbin(), "braid_relay", relay_shared_bytes(device));
+  return device.kernel(kernels::relay_fatbin(), "braid_relay", bulk_shared_bytes(device));
 }
 
 Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call) {
@@ -59,12 +49,11 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
     if (r != call.root)
       args.place[r] = sys::pointer_to<std::byte>(call.place.at(r) + call.place_bytes);
   }
-  args.state = sys::pointer_to<RelayState>(device.relay_state());
+  args.state = sys::pointer_to<DirectState>(device.relay_state());
   if (is_root) args.source = sys::pointer_to<std::byte>(call.source);
   args.bytes = call.bytes;
   args.root = call.root;
-  const bool can_be_bulk = relay_shared_bytes(device) != 0 && !is_crowded(device);
-  args.uses_bulk = can_be_bulk && are_whole_vectors(args) ? 1 : 0;
+  args.uses_bulk = can_move_in_bulk(device) && are_whole_vectors(args) ? 1 : 0;
   device.call_watch().took("relay");
   device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));

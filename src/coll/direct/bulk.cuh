@@ -30,6 +30,10 @@ struct Source {
     const uint32_t whole = bytes / 16 * 16;
     return begin < whole ? min(whole - begin, kBulkTileBytes) : 0;
   }
+  /// What is left beyond whole vectors.
+  __device__ __forceinline__ void copy_rest(char* to) const {
+    for (uint32_t b = bytes / 16 * 16; b < bytes; ++b) to[b] = from[b];
+  }
 };
 
 #if __CUDA_ARCH__ >= 900
@@ -71,6 +75,12 @@ class BulkRing {
 
   uint32_t tiles_, arrived_;
 };
+
+/// What a flag told of comes before the bulk loads of it.
+__device__ __forceinline__ bool may_load(bool has_arrived) {
+  if (has_arrived) nvlink::before_bulk_copies();
+  return has_arrived;
+}
 
 /// Every `step`-th unit of a call, beginning with the first: what one mover takes.
 struct BulkShare {

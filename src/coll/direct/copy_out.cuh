@@ -47,16 +47,7 @@ struct CopyUnits {
   }
   __device__ __forceinline__ void end(uint32_t unit) const {
     const Source all = source(unit);
-    each_target(unit, [&](char* to) {
-      for (uint32_t b = all.bytes / 16 * 16; b < all.bytes; ++b) to[b] = all.from[b];
-    });
-  }
-
- private:
-  /// What the flag told of comes before the loads.
-  static __device__ __forceinline__ bool may_load(bool has_arrived) {
-    if (has_arrived) nvlink::before_bulk_copies();
-    return has_arrived;
+    each_target(unit, [&](char* to) { all.copy_rest(to); });
   }
 };
 

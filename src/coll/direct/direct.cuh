@@ -125,13 +125,15 @@ __device__ __forceinline__ DirectCall begin_call(const DirectArgs& args) {
 
 /// All threads of every block come here. The last block closes the call: by then every block has
 /// read the epoch.
-__device__ __forceinline__ void end_call(const DirectCall& call) {
+__device__ __forceinline__ void end_call(DirectState& state, uint64_t epoch) {
   __syncthreads();
   if (threadIdx.x != 0) return;
-  DirectState& state = *call.args.direct.state;
   if (atomicAdd(&state.blocks_done, 1U) + 1 != gridDim.x) return;
   state.blocks_done = 0;
-  state.epoch = call.epoch;
+  state.epoch = epoch;
+}
+__device__ __forceinline__ void end_call(const DirectCall& call) {
+  end_call(*call.args.direct.state, call.epoch);
 }
 
 /// A block's kind, and its number among the blocks of that kind.

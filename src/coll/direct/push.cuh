@@ -43,9 +43,7 @@ struct PushUnits {
   }
   __device__ __forceinline__ void end(uint32_t unit) const {
     const Source all = source(unit);
-    each_target(unit, [&](char* target) {
-      for (uint32_t b = all.bytes / 16 * 16; b < all.bytes; ++b) target[b] = all.from[b];
-    });
+    each_target(unit, [&](char* target) { all.copy_rest(target); });
     __threadfence_system();
     const uint32_t c = chunk_of(unit);
     if constexpr (kToAll) {

@@ -18,7 +18,7 @@
 // Flags    One word per (source, lane) in the receiver's memory: the call's epoch above the number
 //          of the lane's rows of which the source's unit for this receiver has landed. It has one
 //          writer and only grows, since epochs do; it is never reset.
-// Epochs   RelayState::epoch counts the calls that ended on this rank, in device memory, so that a
+// Epochs   DirectState::epoch counts the calls that ended on this rank, in device memory, so that a
 //          replayed graph goes on counting. Every rank takes part in every call.
 //
 // Nothing tears: a unit is read after an acquire that saw it counted. The flag was stored when the
@@ -60,9 +60,11 @@ struct Relay {
     return args.flags[at] + static_cast<uint64_t>(source) * kMostRelayLanes + lane;
   }
   __device__ uint64_t value_of(uint32_t rows) const { return epoch << 32 | rows; }
+#if __CUDA_ARCH__ >= 900
   __device__ bool has_landed(int source, uint32_t lane, uint32_t rows) const {
     return nvlink::load_acquire(flag(rank(), source, lane)) >= value_of(rows);
   }
+#endif
   /// False: gave up.
   __device__ bool await(int source, uint32_t lane, uint32_t rows) const {
     return nvlink::wait_for(args.team, flag(rank(), source, lane),
@@ -86,7 +88,9 @@ struct RootUnits {
   __device__ uint32_t owner_of(uint32_t unit) const {
     return (unit + lane) % relay.shape.num_others;
   }
+#if __CUDA_ARCH__ >= 900
   __device__ bool is_here(uint32_t) const { return true; }
+#endif
   __device__ bool await(uint32_t) const { return true; }
   __device__ Source source(uint32_t unit) const {
     const uint32_t row = row_of(unit), owner = owner_of(unit);
@@ -111,9 +115,11 @@ struct OwnUnits {
 
   __device__ uint32_t count() const { return relay.shape.rows_of(lane); }
   __device__ uint32_t row_of(uint32_t unit) const { return lane + unit * relay.shape.num_lanes; }
+#if __CUDA_ARCH__ >= 900
   __device__ bool is_here(uint32_t unit) const {
     return relay.has_landed(relay.args.root, lane, unit + 1);
   }
+#endif
   __device__ bool await(uint32_t unit) const {
     return relay.await(relay.args.root, lane, unit + 1);
   }
@@ -163,19 +169,9 @@ struct BulkUnitsOf {
   }
   __device__ void end(uint32_t unit) const {
     const Source all = units.source(unit);
-    units.each_target(unit, [&](char* target) {
-#pragma unroll 1
-      for (uint32_t b = all.bytes / 16 * 16; b < all.bytes; ++b) target[b] = all.from[b];
-    });
+    units.each_target(unit, [&](char* target) { all.copy_rest(target); });
     __threadfence_system();
     units.tell(unit);
-  }
-
- private:
-  /// What the flag told of comes before the loads.
-  static __device__ bool may_load(bool has_landed) {
-    if (has_landed) nvlink::before_bulk_copies();
-    return has_landed;
   }
 };
 
@@ -237,16 +233,6 @@ __device__ void await_all(const Relay& relay) {
   }
 }
 
-/// All threads of every block come here; the last block closes the call.
-__device__ void end_call(const Relay& relay) {
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  RelayState& state = *relay.args.state;
-  if (atomicAdd(&state.blocks_done, 1U) + 1 != gridDim.x) return;
-  state.blocks_done = 0;
-  state.epoch = relay.epoch;
-}
-
 }  // namespace
 }  // namespace braid::coll::device
 
@@ -268,5 +254,5 @@ extern "C" __global__ void __launch_bounds__(braid::coll::kRelayThreads)
     move_all(relay, [&](uint32_t mover) { return OwnUnits{relay, lane_of(mover)}; });
     await_all(relay);
   }
-  end_call(relay);
+  end_call(*args.state, epoch);
 }

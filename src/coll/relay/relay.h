@@ -22,13 +22,6 @@ inline constexpr uint32_t kMostRelayLanes = kMostRelayBlocks * kBulkMovers;
 /// A rank's flags, [source][lane], all zero before the first call.
 inline constexpr uint64_t kRelayFlagBytes = sizeof(uint64_t) * nvlink::kMostRanks * kMostRelayLanes;
 
-/// A rank's own record of its calls, in its own device memory; all zero before the first.
-struct RelayState {
-  uint64_t epoch;        // of the last call that ended
-  uint32_t blocks_done;  // of the call that runs; 0 between calls
-  uint32_t unused;
-};
-
 /// The message is rows of a unit for each of the others, the ranks but the root in the order behind
 /// it. Lanes take rows in turn. Rows and units are counted in 32 bits, since one thread divides
 /// them for every tile.
@@ -59,8 +52,8 @@ struct RelayShape {
 /// behind a barrier of all ranks.
 struct RelayArgs {
   nvlink::Team team;
-  uint64_t* flags[nvlink::kMostRanks];  // of every rank, as this GPU addresses them
-  RelayState* state;
+  uint64_t* flags[nvlink::kMostRanks];   // of every rank, as this GPU addresses them
+  DirectState* state;                    // of the relay alone, all zero before the first call
   const std::byte* source;               // the root's message, read on the root alone
   std::byte* place[nvlink::kMostRanks];  // where the message lands with every other rank
   uint64_t bytes;
