@@ -68,6 +68,16 @@ function(braid_compile_fatbin path fatbin)
     VERBATIM)
 endfunction()
 
+function(braid_embed_fatbin name path fatbin embedded)
+  set(script ${CMAKE_SOURCE_DIR}/cmake/embed_fatbin.cmake)
+  add_custom_command(
+    OUTPUT ${embedded}
+    COMMAND ${CMAKE_COMMAND} -D name=${name} -D path=${path} -D fatbin=${fatbin} -D embedded=${embedded} -P ${script}
+    DEPENDS ${fatbin} ${script} ${CMAKE_SOURCE_DIR}/cmake/fatbin.cc.in
+    COMMENT "Embedding kernels of ${path}"
+    VERBATIM)
+endfunction()
+
 function(braid_cuda_fatbin target)
   foreach(path ${ARGN})
     get_filename_component(name ${path} NAME_WE)
@@ -78,8 +88,7 @@ function(braid_cuda_fatbin target)
       configure_file(${CMAKE_SOURCE_DIR}/cmake/no_fatbin.cc.in ${embedded} @ONLY)
     else()
       braid_compile_fatbin(${path} ${fatbin})
-      configure_file(${CMAKE_SOURCE_DIR}/cmake/fatbin.cc.in ${embedded} @ONLY)
-      set_source_files_properties(${embedded} PROPERTIES OBJECT_DEPENDS ${fatbin})
+      braid_embed_fatbin(${name} ${path} ${fatbin} ${embedded})
     endif()
     target_sources(${target} PRIVATE ${embedded})
   endforeach()

@@ -8,8 +8,9 @@ Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
 
 All are regular expressions: the first must match a kernel's whole name, ARCHITECTURES the whole
 of, say, sm_90a, the others are searched in its machine code, for each architecture in
-`build/release/kernels/X/y.fatbin`. A rule that matches no kernel is an error. Exits 77 when there
-is nothing to read or to read it with.
+`build/release/kernels/X/y.fatbin`. A rule that matches no kernel is an error, and so is a library
+of that build which holds other kernels than these. Exits 77 when there is nothing to read or to
+read it with.
 """
 
 import os
@@ -111,12 +112,25 @@ def check_one(build: Path, fatbin: Path, path: str) -> list[str]:
     return [f"src/{name}: {line}" for line in wrong]
 
 
+def stale(build: Path, fatbins: list[Path]) -> Iterator[str]:
+    """Kernels that were compiled and are not what the libraries would load: host code would give
+    them arguments of another form.
+    """
+    for library in sorted(build.rglob("libbraid.so")):
+        held = library.read_bytes()
+        for fatbin in fatbins:
+            if fatbin.read_bytes() not in held:
+                name = fatbin.relative_to(build)
+                yield f"{library.relative_to(build)} does not hold {name} as it is now"
+
+
 def check(build: Path, path: str) -> tuple[int, list[str]]:
     """How many fatbins were read, and what is wrong with them."""
     fatbins = sorted((build / "kernels").rglob("*.fatbin"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # reading one is another program's work
         found = list(pool.map(lambda fatbin: check_one(build, fatbin, path), fatbins))
-    return len(fatbins), [line for lines in found for line in lines]
+    wrong = [line for lines in found for line in lines]
+    return len(fatbins), [*wrong, *stale(build, fatbins)]
 
 
 def main() -> int:

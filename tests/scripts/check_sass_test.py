@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from check_sass import Code, complaints, parse_codes, parse_rules  # noqa: E402
+from check_sass import Code, complaints, parse_codes, parse_rules, stale  # noqa: E402
 
 DUMP = """
 Fatbin elf code:
@@ -69,3 +69,13 @@ def test_refuses_what_is_no_rule(line: str) -> None:
 
 def test_code_is_plain_data() -> None:
     assert parse_codes("arch = sm_80\n\t\tFunction : f\nX\n") == [Code("sm_80", "f", "X\n")]
+
+
+def test_a_library_with_kernels_of_an_older_build_is_found(tmp_path: Path) -> None:
+    fatbins = [tmp_path / "kernels" / name for name in ("same.fatbin", "changed.fatbin")]
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "libbraid.so").write_bytes(b"...kernel 1...kernel 2...")
+    fatbins[0].write_bytes(b"kernel 1")
+    fatbins[1].write_bytes(b"kernel 3")
+    wrong = list(stale(tmp_path, fatbins))
+    assert wrong == ["libbraid.so does not hold kernels/changed.fatbin as it is now"]
