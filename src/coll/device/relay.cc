@@ -51,7 +51,7 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   }
   args.state = sys::pointer_to<DirectState>(device.relay_state());
   if (is_root) args.source = sys::pointer_to<std::byte>(call.source);
-  args.bytes = call.bytes;
+  args.shape = relay_shape(call.bytes, device.size());
   args.root = call.root;
   args.uses_bulk = can_move_in_bulk(device) && are_whole_vectors(args) ? 1 : 0;
   device.call_watch().took("relay");
@@ -59,8 +59,7 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   return sys::launch(device.cuda(), kernel,
-                     {relay_blocks(call.bytes, device.size()), kRelayThreads, shared_bytes}, stream,
-                     args);
+                     {relay_blocks(args.shape), kRelayThreads, shared_bytes}, stream, args);
 }
 
 }  // namespace braid::coll::device

@@ -41,7 +41,9 @@ struct Source {
 struct BulkMemory {
   alignas(128) char tiles[kBulkMovers][kBulkTiles][kBulkTileBytes];
   uint64_t arrived[kBulkMovers][kBulkTiles];
+  uint32_t taken[kBulkMovers][kBulkTaken];
 };
+static_assert(sizeof(BulkMemory) <= kBulkSharedBytes);
 
 /// One mover's ring. All members are for its lane alone.
 class BulkRing {
@@ -82,20 +84,50 @@ __device__ __forceinline__ bool may_load(bool has_arrived) {
   return has_arrived;
 }
 
-/// Every `step`-th unit of a call, beginning with the first: what one mover takes.
-struct BulkShare {
+// Which units of a call a mover works through. take(k): its k-th, one after the other; false: there
+// are no more. number(k): which one that is, while it is under way.
+
+/// Every `step`-th, beginning with the first. For units that arrive in their order.
+struct FixedUnits {
   uint32_t first, step, count;
 
-  __device__ BulkShare(const Duty& duty, uint32_t units)
+  __device__ FixedUnits(const Duty& duty, uint32_t units)
       : first(static_cast<uint32_t>(duty.index + threadIdx.x / 32 * duty.count)),
         step(static_cast<uint32_t>(duty.count) * kBulkMovers),
         count(first < units ? (units - first + step - 1) / step : 0) {}
 
-  __device__ __forceinline__ uint32_t number(uint32_t unit) const { return first + unit * step; }
+  __device__ __forceinline__ bool take(uint32_t k) { return k < count; }
+  __device__ __forceinline__ uint32_t number(uint32_t k) const { return first + k * step; }
+};
+
+/// The next that no mover of the call has taken. NVLink does not serve all multiprocessors alike:
+/// with equal shares the last mover ends 200 us of 770 behind the first (ring of 4 H200, 32 blocks).
+class TakenUnits {
+ public:
+  __device__ TakenUnits(DirectState& state, uint64_t epoch, uint32_t units, BulkMemory* memory)
+      : next_(&state.next_unit[epoch % 2]),
+        taken_(memory->taken[threadIdx.x / 32]),
+        units_(units),
+        ahead_(atomicAdd(next_, 1U)) {}
+
+  /// The one after it is asked for at once, so that nobody waits for the counter.
+  __device__ __forceinline__ bool take(uint32_t k) {
+    if (ahead_ >= units_) return false;
+    taken_[k % kBulkTaken] = ahead_;
+    ahead_ = atomicAdd(next_, 1U);
+    return true;
+  }
+  __device__ __forceinline__ uint32_t number(uint32_t k) const { return taken_[k % kBulkTaken]; }
+
+ private:
+  uint32_t* const next_;
+  uint32_t* const taken_;
+  const uint32_t units_;
+  uint32_t ahead_;
 };
 
 /// A mover's way through its units:
-///   units.share                      which they are
+///   units.share                      which they are: FixedUnits or TakenUnits
 ///   units.source(unit)               the Source of a unit
 ///   units.is_here(unit)              whether it may be loaded
 ///   units.await(unit)                waits for that; false: gave up
@@ -104,11 +136,10 @@ struct BulkShare {
 template <typename Units>
 class BulkMover {
  public:
-  __device__ BulkMover(const BulkRing& ring, const Units& units, uint64_t chunk_bytes)
+  __device__ BulkMover(const BulkRing& ring, Units& units, uint64_t unit_bytes)
       : ring_(ring),
         units_(units),
-        tiles_(static_cast<uint32_t>((chunk_bytes + kBulkTileBytes - 1) / kBulkTileBytes)),
-        total_(units.share.count * tiles_) {}
+        tiles_(static_cast<uint32_t>((unit_bytes + kBulkTileBytes - 1) / kBulkTileBytes)) {}
 
   __device__ __forceinline__ void run() {
     uint32_t tile = 0;
@@ -134,6 +165,11 @@ class BulkMover {
 #pragma unroll 1
     for (; loaded_ < total_ && loaded_ <= tile + kBulkAhead; ++loaded_) {
       const uint32_t unit = loaded_ / tiles_, begin = loaded_ % tiles_ * kBulkTileBytes;
+      if (unit == taken_) {
+        if (!units_.share.take(unit)) total_ = loaded_;
+        if (loaded_ == total_) return;
+        ++taken_;
+      }
       if (begin == 0 && !units_.is_here(unit)) {
         if (loaded_ > tile) return;
         if (!units_.await(unit)) total_ = loaded_;
@@ -153,23 +189,27 @@ class BulkMover {
   }
 
   const BulkRing& ring_;
-  const Units& units_;
-  const uint32_t tiles_;  // of a unit
-  uint32_t total_;        // of all units, or of those before one that was given up
-  uint32_t loaded_ = 0;   // or being loaded
+  Units& units_;
+  const uint32_t tiles_;     // of a unit
+  uint32_t total_ = ~0U;     // of all units, or of those before one that was given up, once known
+  uint32_t taken_ = 0;       // units
+  uint32_t loaded_ = 0;      // or being loaded
 };
 
-/// The block's movers take the call's units; make(share) says what they are.
-template <typename MakeUnits>
-__device__ __forceinline__ void move_in_bulk(const DirectCall& call, const Duty& duty,
-                                             uint32_t num_units, const MakeUnits& make) {
-  extern __shared__ __align__(128) unsigned char bulk_memory[];
-  if (threadIdx.x / 32 >= kBulkMovers || threadIdx.x % 32 != 0) return;
-  const BulkShare share(duty, num_units);
-  if (share.count == 0) return;
-  const auto units = make(share);
-  const BulkRing ring(reinterpret_cast<BulkMemory*>(bulk_memory), threadIdx.x / 32);
-  BulkMover(ring, units, call.args.shape.chunk_bytes).run();
+/// The block's first warps, or others: whoever this is has nothing to do but what movers do.
+__device__ __forceinline__ bool is_mover() {
+  return threadIdx.x / 32 < kBulkMovers && threadIdx.x % 32 == 0;
+}
+__device__ __forceinline__ BulkMemory* bulk_memory() {
+  extern __shared__ __align__(128) unsigned char dynamic_memory[];
+  return reinterpret_cast<BulkMemory*>(dynamic_memory);
+}
+
+/// For a mover: all units, of up to `unit_bytes`.
+template <typename Units>
+__device__ __forceinline__ void move_in_bulk(Units units, uint64_t unit_bytes) {
+  const BulkRing ring(bulk_memory(), threadIdx.x / 32);
+  BulkMover(ring, units, unit_bytes).run();
 }
 
 #endif

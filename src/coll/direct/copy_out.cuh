@@ -17,7 +17,7 @@ struct CopyUnits {
   const PartOf& part_of;
   int region;
   int but;
-  BulkShare share;
+  FixedUnits share;
   uint32_t num_peers;
 
   __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
@@ -64,9 +64,10 @@ __device__ __forceinline__ bool copied_in_bulk(const DirectCall& call, const Dut
     return false;
   const auto num_peers = static_cast<uint32_t>(call.num_peers());
   const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
-  move_in_bulk(call, duty, num_chunks * num_peers, [&](const BulkShare& share) {
-    return CopyUnits<PartOf>{call, part_of, region, but, share, num_peers};
-  });
+  if (is_mover())
+    move_in_bulk(CopyUnits<PartOf>{call, part_of, region, but,
+                                   FixedUnits(duty, num_chunks * num_peers), num_peers},
+                 call.args.shape.chunk_bytes);
   return true;
 #else
   return false;

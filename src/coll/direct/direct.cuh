@@ -124,12 +124,13 @@ __device__ __forceinline__ DirectCall begin_call(const DirectArgs& args) {
 }
 
 /// All threads of every block come here. The last block closes the call: by then every block has
-/// read the epoch.
+/// read the epoch. It sets back the next call's units, which no kernel that runs looks at.
 __device__ __forceinline__ void end_call(DirectState& state, uint64_t epoch) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (atomicAdd(&state.blocks_done, 1U) + 1 != gridDim.x) return;
   state.blocks_done = 0;
+  state.next_unit[(epoch + 1) % 2] = 0;
   state.epoch = epoch;
 }
 __device__ __forceinline__ void end_call(const DirectCall& call) {

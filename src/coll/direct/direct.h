@@ -25,13 +25,16 @@ inline constexpr uint32_t kMostStagedBlocks = 80;
 /// need: 8 carry as much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
 /// Of four, 16 carry 332 GB/s and 32 carry 341.
 constexpr uint32_t most_bulk_blocks(int num_ranks) noexcept { return num_ranks > 2 ? 32 : 16; }
-inline constexpr uint32_t kBulkMovers = 4;  // of a block
+inline constexpr uint32_t kBulkMovers = 8;  // of a block
 inline constexpr uint32_t kBulkTileBytes = 8 << 10;
-inline constexpr uint32_t kBulkTiles = 6;  // of a mover's ring
-inline constexpr uint32_t kBulkAhead = 4;  // loads run ahead of the stores by so many tiles
-inline constexpr uint32_t kBulkTrail = 2;  // and flags trail them
-/// Of a block: its rings and their barriers, on a boundary of 128 bytes.
-inline constexpr uint32_t kBulkSharedBytes = kBulkMovers * kBulkTiles * (kBulkTileBytes + 8) + 128;
+inline constexpr uint32_t kBulkTiles = 3;  // of a mover's ring
+inline constexpr uint32_t kBulkAhead = 1;  // loads run ahead of the stores by so many tiles
+inline constexpr uint32_t kBulkTrail = 1;  // and flags trail them
+inline constexpr uint32_t kBulkTaken = 4;  // units of a mover that may be under way
+static_assert(kBulkTaken > kBulkAhead + kBulkTrail && kBulkTiles > kBulkAhead + kBulkTrail);
+/// Of a block: its rings, their barriers and what was taken, on a boundary of 128 bytes.
+inline constexpr uint32_t kBulkSharedBytes =
+    kBulkMovers * (kBulkTiles * (kBulkTileBytes + 8) + kBulkTaken * 4) + 128;
 inline constexpr uint32_t kDirectStaticBytes = 1024;  // of shared memory, at most, beside that
 
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
@@ -46,9 +49,9 @@ inline constexpr uint64_t kDirectFlagBytes =
 struct DirectState {
   uint64_t epoch;        // of the last call that ended
   uint32_t blocks_done;  // of the call that runs; 0 between calls
-  uint32_t unused;
+  uint32_t next_unit[2];  // that nobody has taken yet, of even and of odd epochs
 };
-static_assert(sizeof(DirectState) == 16);
+static_assert(sizeof(DirectState) == 24);
 
 /// How a call is cut. Depends on op, bytes and ranks alone, so that all ranks cut alike.
 struct DirectShape {

@@ -101,8 +101,7 @@ class ToldChunks {
 template <typename R, int kVectors>
 __device__ __forceinline__ void sum_chunks_in_bulk(const DirectCall& call, const Duty& duty,
                                                    ReduceArgs* sum) {
-  extern __shared__ __align__(128) unsigned char bulk_memory[];
-  WarpSums<R, kVectors> sums(reinterpret_cast<SumMemory*>(bulk_memory),
+  WarpSums<R, kVectors> sums(reinterpret_cast<SumMemory*>(bulk_memory()),
                              call.args.shape.chunk_bytes);
   ToldChunks told(call, duty);
   const auto finish = [&](uint64_t steps) {

@@ -1,6 +1,7 @@
 // How direct kernels send chunks to the peers' region 0 (direct.cuh): by bulk copies where the call
-// allows them, by plain stores of the whole block elsewhere. Either way a block takes every
-// duty.count-th unit, a chunk for one peer or for all; movers of a block share its units.
+// allows them, by plain stores of the whole block elsewhere. A unit is a chunk for one peer or for
+// all. In bulk each mover takes the next when it has room for one; by plain stores a block takes every
+// duty.count-th.
 #pragma once
 
 #include "coll/direct/bulk.cuh"
@@ -13,7 +14,7 @@ template <bool kToAll, typename PartOf>
 struct PushUnits {
   const DirectCall& call;
   const PartOf& part_of;
-  BulkShare share;
+  TakenUnits share;
   uint32_t num_peers;
 
   __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
@@ -60,16 +61,16 @@ struct PushUnits {
 
 /// True when the block's units went by bulk copies.
 template <bool kToAll, typename PartOf>
-__device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const Duty& duty,
-                                               const PartOf& part_of) {
+__device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const PartOf& part_of) {
 #if __CUDA_ARCH__ >= 900
   if (!call.args.uses_bulk) return false;
   const auto num_peers = static_cast<uint32_t>(call.num_peers());
   const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
-  move_in_bulk(call, duty, kToAll ? num_chunks : num_chunks * num_peers,
-               [&](const BulkShare& share) {
-                 return PushUnits<kToAll, PartOf>{call, part_of, share, num_peers};
-               });
+  if (!is_mover()) return true;
+  const TakenUnits share(*call.args.direct.state, call.epoch,
+                         kToAll ? num_chunks : num_chunks * num_peers, bulk_memory());
+  move_in_bulk(PushUnits<kToAll, PartOf>{call, part_of, share, num_peers},
+               call.args.shape.chunk_bytes);
   return true;
 #else
   return false;
@@ -78,7 +79,7 @@ __device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const Dut
 
 /// All of send to everyone. Flags our own reading as well.
 __device__ __forceinline__ void push_to_all(const DirectCall& call, const Duty& duty) {
-  if (pushed_in_bulk<true>(call, duty, 0)) return;
+  if (pushed_in_bulk<true>(call, 0)) return;
   __shared__ Targets targets;
   uint64_t step = 0;
 #pragma unroll 1
@@ -100,7 +101,7 @@ __device__ __forceinline__ void push_to_all(const DirectCall& call, const Duty& 
 template <typename PartOf>
 __device__ __forceinline__ void push_to_each(const DirectCall& call, const Duty& duty,
                                              const PartOf& part_of) {
-  if (pushed_in_bulk<false>(call, duty, part_of)) return;
+  if (pushed_in_bulk<false>(call, part_of)) return;
   const auto num_peers = static_cast<uint64_t>(call.num_peers());
   const uint64_t units = call.args.shape.num_chunks * num_peers;
   uint64_t step = 0;

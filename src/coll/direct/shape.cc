@@ -16,7 +16,7 @@ constexpr uint64_t kLeastChunkBytes = 16 << 10;
 constexpr uint64_t kChunksPerBlock = 2;
 // Of what is summed among three ranks or more, each lane that pushes in bulk has some: the lanes
 // work side by side, and what all have begun arrives together. Whole shares of a block's warps.
-constexpr uint64_t kChunksPerMover = 4;
+constexpr uint64_t kChunksPerMover = 2;
 constexpr uint64_t kSumChunkUnit = 16 << 10;
 
 constexpr uint32_t kHalfOfBlocks = kMostDirectBlocks / 2;

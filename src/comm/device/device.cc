@@ -165,8 +165,8 @@ Status Device::make_page() {
 Status Device::make_arena() {
   static_assert(nvlink::kBoardBytes <= kScratchAt);
   constexpr uint64_t kFailedAt = 64;
-  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t) && kHoldAt + 8 == 80);  // relay_state()
-  constexpr uint64_t kNumbersAt = 128;
+  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t) && kHoldAt + 8 <= 96);  // line_state()
+  constexpr uint64_t kNumbersAt = 160;
   constexpr uint64_t kPairNumbersAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
   constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);

@@ -143,8 +143,8 @@ class Device {
   /// The relay's flags of `rank`, of relay_bytes() bytes, all zero before the first call.
   sys::DevicePtr relay_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
   uint64_t relay_bytes() const { return areas_.relay_bytes; }
-  /// 16 zeroed bytes of this GPU's own memory for its counters.
-  sys::DevicePtr relay_state() const { return local_memory_ + 80; }
+  /// 32 zeroed bytes of this GPU's own memory for its counters.
+  sys::DevicePtr relay_state() const { return local_memory_ + 128; }
 
   // ---- one call ----
 
