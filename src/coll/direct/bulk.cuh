@@ -7,12 +7,13 @@
 //
 //   load    tile -> ring                    runs kBulkAhead tiles ahead
 //   store   ring -> the peers' areas, recv  one group of bulk copies a tile
-//   end     of a unit: its flags            once all its groups are complete
+//   end     of a unit                       once all its groups are complete
 //
 // A slot of the ring is loaded over again when its store has read it (wait_group.read); a unit ends
 // when its stores have been performed (wait_group), which trails the stores by kBulkTrail tiles, so
 // that no mover stands still for a trip over NVLink. Loads are from this GPU's own memory and end
 // by themselves. A unit that has yet to arrive is waited for when all that was loaded is stored.
+// Flags of units are another warp's work (told_units.cuh).
 #pragma once
 
 #include "coll/direct/direct.cuh"
@@ -41,7 +42,9 @@ struct Source {
 struct BulkMemory {
   alignas(128) char tiles[kBulkMovers][kBulkTiles][kBulkTileBytes];
   uint64_t arrived[kBulkMovers][kBulkTiles];
-  uint32_t taken[kBulkMovers][kBulkTaken];
+  uint32_t taken[kBulkMovers][kBulkTaken];  // numbers of the units under way
+  uint32_t ended[kBulkMovers];              // units, twice, and 1 more when there will be no others
+  uint32_t told[kBulkMovers];               // units
 };
 static_assert(sizeof(BulkMemory) <= kBulkSharedBytes);
 
@@ -84,55 +87,13 @@ __device__ __forceinline__ bool may_load(bool has_arrived) {
   return has_arrived;
 }
 
-// Which units of a call a mover works through. take(k): its k-th, one after the other; false: there
-// are no more. number(k): which one that is, while it is under way.
-
-/// Every `step`-th, beginning with the first. For units that arrive in their order.
-struct FixedUnits {
-  uint32_t first, step, count;
-
-  __device__ FixedUnits(const Duty& duty, uint32_t units)
-      : first(static_cast<uint32_t>(duty.index + threadIdx.x / 32 * duty.count)),
-        step(static_cast<uint32_t>(duty.count) * kBulkMovers),
-        count(first < units ? (units - first + step - 1) / step : 0) {}
-
-  __device__ __forceinline__ bool take(uint32_t k) { return k < count; }
-  __device__ __forceinline__ uint32_t number(uint32_t k) const { return first + k * step; }
-};
-
-/// The next that no mover of the call has taken. NVLink does not serve all multiprocessors alike:
-/// with equal shares the last mover ends 200 us of 770 behind the first (ring of 4 H200, 32 blocks).
-class TakenUnits {
- public:
-  __device__ TakenUnits(DirectState& state, uint64_t epoch, uint32_t units, BulkMemory* memory)
-      : next_(&state.next_unit[epoch % 2]),
-        taken_(memory->taken[threadIdx.x / 32]),
-        units_(units),
-        ahead_(atomicAdd(next_, 1U)) {}
-
-  /// The one after it is asked for at once, so that nobody waits for the counter.
-  __device__ __forceinline__ bool take(uint32_t k) {
-    if (ahead_ >= units_) return false;
-    taken_[k % kBulkTaken] = ahead_;
-    ahead_ = atomicAdd(next_, 1U);
-    return true;
-  }
-  __device__ __forceinline__ uint32_t number(uint32_t k) const { return taken_[k % kBulkTaken]; }
-
- private:
-  uint32_t* const next_;
-  uint32_t* const taken_;
-  const uint32_t units_;
-  uint32_t ahead_;
-};
-
-/// A mover's way through its units:
-///   units.share                      which they are: FixedUnits or TakenUnits
-///   units.source(unit)               the Source of a unit
+/// A mover's way through its units, which it counts from 0:
+///   units.take(unit)                 the next; false: there are no more
+///   units.source(unit)               the Source of a unit that was taken
 ///   units.is_here(unit)              whether it may be loaded
 ///   units.await(unit)                waits for that; false: gave up
 ///   units.each_target(unit, put)     put(char* to) for every place that gets it
-///   units.end(unit)                  its flags, and what is left beyond whole vectors
+///   units.end(unit)                  when its stores have been performed
 template <typename Units>
 class BulkMover {
  public:
@@ -166,7 +127,7 @@ class BulkMover {
     for (; loaded_ < total_ && loaded_ <= tile + kBulkAhead; ++loaded_) {
       const uint32_t unit = loaded_ / tiles_, begin = loaded_ % tiles_ * kBulkTileBytes;
       if (unit == taken_) {
-        if (!units_.share.take(unit)) total_ = loaded_;
+        if (!units_.take(unit)) total_ = loaded_;
         if (loaded_ == total_) return;
         ++taken_;
       }
@@ -196,7 +157,6 @@ class BulkMover {
   uint32_t loaded_ = 0;      // or being loaded
 };
 
-/// The block's first warps, or others: whoever this is has nothing to do but what movers do.
 __device__ __forceinline__ bool is_mover() {
   return threadIdx.x / 32 < kBulkMovers && threadIdx.x % 32 == 0;
 }
@@ -207,7 +167,7 @@ __device__ __forceinline__ BulkMemory* bulk_memory() {
 
 /// For a mover: all units, of up to `unit_bytes`.
 template <typename Units>
-__device__ __forceinline__ void move_in_bulk(Units units, uint64_t unit_bytes) {
+__device__ __forceinline__ void move_in_bulk(Units& units, uint64_t unit_bytes) {
   const BulkRing ring(bulk_memory(), threadIdx.x / 32);
   BulkMover(ring, units, unit_bytes).run();
 }

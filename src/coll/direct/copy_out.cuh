@@ -11,20 +11,28 @@ namespace braid::coll::device {
 
 #if __CUDA_ARCH__ >= 900
 
+/// For a BulkMover: every so many, in the order in which they arrive.
 template <typename PartOf>
 struct CopyUnits {
   const DirectCall& call;
+  const Duty& duty;
   const PartOf& part_of;
   int region;
   int but;
-  FixedUnits share;
   uint32_t num_peers;
 
+  __device__ __forceinline__ uint32_t number(uint32_t unit) const {
+    const auto blocks = static_cast<uint32_t>(duty.count);
+    return static_cast<uint32_t>(duty.index) + (threadIdx.x / 32 + unit * kBulkMovers) * blocks;
+  }
+  __device__ __forceinline__ bool take(uint32_t unit) const {
+    return number(unit) < static_cast<uint32_t>(call.args.shape.num_chunks) * num_peers;
+  }
   __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
-    return share.number(unit) / num_peers;
+    return number(unit) / num_peers;
   }
   __device__ __forceinline__ int from(uint32_t unit) const {
-    return call.source(static_cast<int>(share.number(unit) % num_peers) + 1);
+    return call.source(static_cast<int>(number(unit) % num_peers) + 1);
   }
   __device__ __forceinline__ Span chunk(uint32_t unit) const {
     if (from(unit) == but) return {0, 0};
@@ -62,12 +70,9 @@ __device__ __forceinline__ bool copied_in_bulk(const DirectCall& call, const Dut
   if (!call.args.uses_bulk || call.args.shape.path != PacketPath::kTwoShot ||
       !are_vectors(reinterpret_cast<uint64_t>(call.args.recv)))
     return false;
-  const auto num_peers = static_cast<uint32_t>(call.num_peers());
-  const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
-  if (is_mover())
-    move_in_bulk(CopyUnits<PartOf>{call, part_of, region, but,
-                                   FixedUnits(duty, num_chunks * num_peers), num_peers},
-                 call.args.shape.chunk_bytes);
+  if (!is_mover()) return true;
+  CopyUnits<PartOf> units{call, duty, part_of, region, but, static_cast<uint32_t>(call.num_peers())};
+  move_in_bulk(units, call.args.shape.chunk_bytes);
   return true;
 #else
   return false;

@@ -30,11 +30,11 @@ inline constexpr uint32_t kBulkTileBytes = 8 << 10;
 inline constexpr uint32_t kBulkTiles = 3;  // of a mover's ring
 inline constexpr uint32_t kBulkAhead = 1;  // loads run ahead of the stores by so many tiles
 inline constexpr uint32_t kBulkTrail = 1;  // and flags trail them
-inline constexpr uint32_t kBulkTaken = 4;  // units of a mover that may be under way
-static_assert(kBulkTaken > kBulkAhead + kBulkTrail && kBulkTiles > kBulkAhead + kBulkTrail);
-/// Of a block: its rings, their barriers and what was taken, on a boundary of 128 bytes.
+inline constexpr uint32_t kBulkTaken = 8;  // units of a mover that may be under way
+static_assert(kBulkTaken > kBulkAhead + kBulkTrail + 1 && kBulkTiles > kBulkAhead + 1);
+/// Of a block: its rings, their barriers and its units, on a boundary of 128 bytes.
 inline constexpr uint32_t kBulkSharedBytes =
-    kBulkMovers * (kBulkTiles * (kBulkTileBytes + 8) + kBulkTaken * 4) + 128;
+    kBulkMovers * (kBulkTiles * (kBulkTileBytes + 8) + (kBulkTaken + 2) * 4) + 128;
 inline constexpr uint32_t kDirectStaticBytes = 1024;  // of shared memory, at most, beside that
 
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that

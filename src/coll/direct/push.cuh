@@ -1,58 +1,57 @@
 // How direct kernels send chunks to the peers' region 0 (direct.cuh): by bulk copies where the call
-// allows them, by plain stores of the whole block elsewhere. A unit is a chunk for one peer or for
-// all. In bulk each mover takes the next when it has room for one; by plain stores a block takes every
-// duty.count-th.
+// allows them (told_units.cuh), by plain stores of the whole block elsewhere, which takes every
+// duty.count-th unit: a chunk for one peer or for all.
 #pragma once
 
-#include "coll/direct/bulk.cuh"
+#include "coll/direct/told_units.cuh"
 
 namespace braid::coll::device {
 
 #if __CUDA_ARCH__ >= 900
 
+/// By number: chunk by chunk, and of a chunk peer by peer where each gets its own.
 template <bool kToAll, typename PartOf>
 struct PushUnits {
+  [[maybe_unused]] static constexpr bool kArrive = false;
   const DirectCall& call;
   const PartOf& part_of;
-  TakenUnits share;
   uint32_t num_peers;
 
-  __device__ __forceinline__ uint32_t chunk_of(uint32_t unit) const {
-    return kToAll ? share.number(unit) : share.number(unit) / num_peers;
+  __device__ __forceinline__ uint32_t count() const {
+    const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
+    return kToAll ? num_chunks : num_chunks * num_peers;
   }
-  __device__ __forceinline__ int to(uint32_t unit) const {
-    return call.peer(static_cast<int>(share.number(unit) % num_peers) + 1);
+  __device__ __forceinline__ uint32_t chunk_of(uint32_t number) const {
+    return kToAll ? number : number / num_peers;
   }
-  __device__ __forceinline__ Source source(uint32_t unit) const {
+  __device__ __forceinline__ int to(uint32_t number) const {
+    return call.peer(static_cast<int>(number % num_peers) + 1);
+  }
+  __device__ __forceinline__ Source source(uint32_t number) const {
     Span part{0, call.args.bytes};
-    if constexpr (!kToAll) part = part_of(to(unit));
-    const Span chunk = call.chunk_of(chunk_of(unit), part.bytes);
+    if constexpr (!kToAll) part = part_of(to(number));
+    const Span chunk = call.chunk_of(chunk_of(number), part.bytes);
     return {sent(call, part.begin + chunk.begin), static_cast<uint32_t>(chunk.bytes)};
   }
-  __device__ __forceinline__ bool is_here(uint32_t) const { return true; }
-  __device__ __forceinline__ bool await(uint32_t) const { return true; }
   template <typename Put>
-  __device__ __forceinline__ void each_target(uint32_t unit, const Put& put) const {
-    const uint64_t begin = chunk_of(unit) * call.args.shape.chunk_bytes;
+  __device__ __forceinline__ void each_target(uint32_t number, const Put& put) const {
+    const uint64_t begin = chunk_of(number) * call.args.shape.chunk_bytes;
     if constexpr (kToAll) {
 #pragma unroll 1
       for (int turn = 1; turn < call.size(); ++turn)
         put(call.slot(call.peer(turn), 0, call.rank()) + begin);
     } else {
-      put(call.slot(to(unit), 0, call.rank()) + begin);
+      put(call.slot(to(number), 0, call.rank()) + begin);
     }
   }
-  __device__ __forceinline__ void end(uint32_t unit) const {
-    const Source all = source(unit);
-    each_target(unit, [&](char* target) { all.copy_rest(target); });
-    __threadfence_system();
-    const uint32_t c = chunk_of(unit);
+  __device__ __forceinline__ void tell(uint32_t number) const {
+    const uint32_t c = chunk_of(number);
     if constexpr (kToAll) {
 #pragma unroll 1
       for (int at = 0; at < call.size(); ++at)
         nvlink::store_relaxed(call.flag(at, 0, call.rank(), c), call.epoch);
     } else {
-      nvlink::store_relaxed(call.flag(to(unit), 0, call.rank(), c), call.epoch);
+      nvlink::store_relaxed(call.flag(to(number), 0, call.rank(), c), call.epoch);
     }
   }
 };
@@ -64,13 +63,9 @@ template <bool kToAll, typename PartOf>
 __device__ __forceinline__ bool pushed_in_bulk(const DirectCall& call, const PartOf& part_of) {
 #if __CUDA_ARCH__ >= 900
   if (!call.args.uses_bulk) return false;
-  const auto num_peers = static_cast<uint32_t>(call.num_peers());
-  const auto num_chunks = static_cast<uint32_t>(call.args.shape.num_chunks);
-  if (!is_mover()) return true;
-  const TakenUnits share(*call.args.direct.state, call.epoch,
-                         kToAll ? num_chunks : num_chunks * num_peers, bulk_memory());
-  move_in_bulk(PushUnits<kToAll, PartOf>{call, part_of, share, num_peers},
-               call.args.shape.chunk_bytes);
+  const PushUnits<kToAll, PartOf> units{call, part_of, static_cast<uint32_t>(call.num_peers())};
+  move_and_tell(units, &call.args.direct.state->next_unit[call.epoch % 2],
+                call.args.shape.chunk_bytes);
   return true;
 #else
   return false;

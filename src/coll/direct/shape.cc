@@ -2,6 +2,8 @@
 
 #include "base/rounding.h"
 #include "coll/direct/direct.h"
+#include <cstdlib>
+namespace { uint64_t xbs(const char* name, uint64_t otherwise) { const char* v = std::getenv(name); return v && *v ? std::strtoull(v, nullptr, 10) : otherwise; } }
 
 namespace braid::coll {
 
@@ -56,11 +58,11 @@ uint64_t wanted_chunk_bytes(PacketOp op, uint64_t pushed_bytes, uint64_t ranks) 
   if (!is_summed(op) || ranks == 2)
     return round_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit);
   const uint64_t movers = uint64_t{most_bulk_blocks(static_cast<int>(ranks))} * kBulkMovers;
-  return round_up(pushed_bytes / (movers * kChunksPerMover), kSumChunkUnit);
+  return round_up(pushed_bytes / (movers * xbs("XB_CPM", kChunksPerMover)), kSumChunkUnit);
 }
 
 uint64_t chunk_bytes(uint64_t slot, uint64_t wanted) {
-  return std::max(std::clamp(wanted, kLeastChunkBytes, kMostChunkBytes),
+  return std::max(std::clamp(wanted, xbs("XB_MINCH", kLeastChunkBytes >> 10) << 10, xbs("XB_MAXCH", kMostChunkBytes >> 10) << 10),
                   round_up(divided_up(slot, kMostDirectChunks), kUnit));
 }
 
@@ -88,6 +90,8 @@ DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
   if (shape.path != PacketPath::kCopy) shape.turn_blocks = blocks_for(shape.num_chunks, most);
   if (shape.path == PacketPath::kCopy) shape.copy_blocks = blocks_for(arrivals, most);
   if (has_stages) shape.copy_blocks = blocks_for(arrivals, last_stage_blocks(ranks));
+  if (auto b = xbs("XB_TURN", 0); b && shape.turn_blocks) shape.turn_blocks = blocks_for(shape.num_chunks, b);
+  if (auto b = xbs("XB_COPY", 0); b && shape.copy_blocks) shape.copy_blocks = blocks_for(arrivals, b);
   return shape;
 }
 

@@ -11,10 +11,10 @@
 //   root     sends units to their owners
 //   others   send own units, as they land, to the other others
 //
-// Movers   A block has kBulkMovers, a warp's first thread each, which take units as they have room
-//          for one: the root's of all rows, the others' own. Units are counted row by row, so that
-//          they are taken in the order in which they land. Where addresses or the GPU do not allow
-//          bulk copies, all threads of a block take a unit together.
+// Units    Blocks take them as they have room for one (told_units.cuh): the root's those of all rows,
+//          the others' their own. They are counted row by row, so that they are taken in the order
+//          in which they land. Where addresses or the GPU do not allow bulk copies, all threads of a
+//          block take a unit together.
 // Flags    One word per (source, row) in the receiver's memory: the epoch of the last call of which
 //          the source's unit of that row for this receiver has landed. It has one writer at a time
 //          and only grows, since epochs do; it is never reset.
@@ -31,7 +31,7 @@
 //   through, for the others': one block per GPU is enough for progress, since a unit that was taken
 //   is in hands that run. Every wait looks at the clock and at the host's word; when it ends in vain
 //   it notes it in Trouble and in Team::has_failed, and the mover sends and tells nothing more.
-#include "coll/direct/bulk.cuh"
+#include "coll/direct/told_units.cuh"
 #include "coll/relay/relay.h"
 #include "transport/nvlink/team.cuh"
 #include "transport/nvlink/words.cuh"
@@ -44,6 +44,7 @@ struct Relay {
   uint64_t epoch;
 
   __device__ const RelayShape& shape() const { return args.shape; }
+  __device__ uint32_t* next_unit() const { return &args.state->next_unit[epoch % 2]; }
   __device__ int rank() const { return args.team.rank; }
   __device__ bool is_root() const { return rank() == args.root; }
   __device__ int other(uint32_t index) const {
@@ -75,14 +76,12 @@ struct Relay {
 
 /// What the root does: unit by unit of every row, each for another owner than the one before.
 struct RootUnits {
+  [[maybe_unused]] static constexpr bool kArrive = false;
   const Relay& relay;
 
   __device__ uint32_t count() const { return relay.shape().num_rows() * relay.shape().num_others; }
   __device__ uint32_t row_of(uint32_t number) const { return number / relay.shape().num_others; }
   __device__ uint32_t owner_of(uint32_t number) const { return number % relay.shape().num_others; }
-#if __CUDA_ARCH__ >= 900
-  __device__ bool is_here(uint32_t) const { return true; }
-#endif
   __device__ bool await(uint32_t) const { return true; }
   __device__ Source source(uint32_t number) const {
     const uint32_t row = row_of(number), owner = owner_of(number);
@@ -102,6 +101,7 @@ struct RootUnits {
 
 /// What another rank does: its own unit of each row.
 struct OwnUnits {
+  [[maybe_unused]] static constexpr bool kArrive = true;
   const Relay& relay;
 
   __device__ uint32_t count() const { return relay.shape().num_rows(); }
@@ -135,42 +135,13 @@ struct OwnUnits {
   }
 };
 
-#if __CUDA_ARCH__ >= 900
-
-/// Units for a BulkMover.
-template <typename Units>
-struct BulkUnitsOf {
-  const Units& units;
-  TakenUnits share;
-
-  __device__ bool is_here(uint32_t unit) const {
-    return may_load(units.is_here(share.number(unit)));
-  }
-  __device__ bool await(uint32_t unit) const { return may_load(units.await(share.number(unit))); }
-  __device__ Source source(uint32_t unit) const { return units.source(share.number(unit)); }
-  template <typename Put>
-  __device__ void each_target(uint32_t unit, const Put& put) const {
-    units.each_target(share.number(unit), put);
-  }
-  __device__ void end(uint32_t unit) const {
-    const uint32_t number = share.number(unit);
-    const Source all = units.source(number);
-    units.each_target(number, [&](char* target) { all.copy_rest(target); });
-    __threadfence_system();
-    units.tell(number);
-  }
-};
-
-#endif
-
 /// All threads of the block together.
 template <typename Units>
 __device__ void move_by_threads(const Relay& relay, const Units& units) {
   __shared__ uint32_t taken;
-  uint32_t* const next = &relay.args.state->next_unit[relay.epoch % 2];
 #pragma unroll 1
   for (;;) {
-    if (threadIdx.x == 0) taken = atomicAdd(next, 1U);
+    if (threadIdx.x == 0) taken = atomicAdd(relay.next_unit(), 1U);
     __syncthreads();
     const uint32_t number = taken;
     if (number >= units.count()) return;
@@ -191,9 +162,7 @@ template <typename Units>
 __device__ void move_all(const Relay& relay, const Units& units) {
 #if __CUDA_ARCH__ >= 900
   if (relay.args.uses_bulk != 0) {
-    if (!is_mover()) return;
-    const TakenUnits share(*relay.args.state, relay.epoch, units.count(), bulk_memory());
-    move_in_bulk(BulkUnitsOf<Units>{units, share}, relay.shape().unit_bytes);
+    move_and_tell(units, relay.next_unit(), relay.shape().unit_bytes);
     return;
   }
 #endif
