@@ -12,7 +12,7 @@ namespace braid::coll::device {
 /// By number: chunk by chunk, and of a chunk peer by peer where each gets its own.
 template <bool kToAll, typename PartOf>
 struct PushUnits {
-  [[maybe_unused]] static constexpr bool kArrive = false;
+  static constexpr bool kArrive = false;
   const DirectCall& call;
   const PartOf& part_of;
   uint32_t num_peers;

@@ -76,7 +76,9 @@ struct Relay {
 
 /// What the root does: unit by unit of every row, each for another owner than the one before.
 struct RootUnits {
-  [[maybe_unused]] static constexpr bool kArrive = false;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kArrive = false;
+#endif
   const Relay& relay;
 
   __device__ uint32_t count() const { return relay.shape().num_rows() * relay.shape().num_others; }
@@ -101,7 +103,9 @@ struct RootUnits {
 
 /// What another rank does: its own unit of each row.
 struct OwnUnits {
-  [[maybe_unused]] static constexpr bool kArrive = true;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kArrive = true;
+#endif
   const Relay& relay;
 
   __device__ uint32_t count() const { return relay.shape().num_rows(); }
