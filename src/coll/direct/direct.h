@@ -40,7 +40,7 @@ inline constexpr uint32_t kDirectStaticBytes = 1024;  // of shared memory, at mo
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
 /// chunk of that source has arrived. Behind them lie two halves of data, used by even and by odd
 /// epochs; a half is slots [region][source].
-inline constexpr uint64_t kMostDirectChunks = 512;
+inline constexpr uint64_t kMostDirectChunks = 2048;
 inline constexpr uint64_t kDirectRegions = 2;
 inline constexpr uint64_t kDirectFlagBytes =
     sizeof(uint64_t) * kDirectRegions * nvlink::kMostRanks * kMostDirectChunks;
