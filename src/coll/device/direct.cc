@@ -1,6 +1,4 @@
 #include "coll/device/direct.h"
-#include <cstdlib>
-namespace { uint64_t xbd(const char* name, uint64_t otherwise) { const char* v = std::getenv(name); return v && *v ? std::strtoull(v, nullptr, 10) : otherwise; } }
 
 #include <algorithm>
 
@@ -86,7 +84,6 @@ uint64_t direct_area_for(const Config& config, int num_ranks) {
 }
 
 bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  if (xbd("XB_NODIRECT", 0)) return false;
   if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
   return device.direct_bytes() != 0 &&
          message_bytes(device, op, bytes) <=
@@ -125,10 +122,10 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;
   args.root = call.root;
-  args.shape = direct_shape(call.op, call.bytes, device.size());
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
-  if (args.uses_bulk != 0)
-    args.shape.push_blocks = xbd("XB_PUSH", 0) ? uint32_t(xbd("XB_PUSH", 0)) : std::min(args.shape.push_blocks, most_bulk_blocks(device.size()));
+  args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
+  if (call.op == PacketOp::kBroadcast)
+    args.shape = for_root(args.shape, device.rank() == call.root);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, direct_kernel(device, call));
   return sys::launch(device.cuda(), kernel, {args.shape.num_blocks(), kDirectThreads, shared_bytes},

@@ -58,8 +58,8 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
-  return sys::launch(device.cuda(), kernel,
-                     {relay_blocks(args.shape), kRelayThreads, shared_bytes}, stream, args);
+  return sys::launch(device.cuda(), kernel, {relay_blocks(args.shape), kRelayThreads, shared_bytes},
+                     stream, args);
 }
 
 }  // namespace braid::coll::device

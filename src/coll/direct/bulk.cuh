@@ -151,10 +151,10 @@ class BulkMover {
 
   const BulkRing& ring_;
   Units& units_;
-  const uint32_t tiles_;     // of a unit
-  uint32_t total_ = ~0U;     // of all units, or of those before one that was given up, once known
-  uint32_t taken_ = 0;       // units
-  uint32_t loaded_ = 0;      // or being loaded
+  const uint32_t tiles_;  // of a unit
+  uint32_t total_ = ~0U;  // of all units, or of those before one that was given up, once known
+  uint32_t taken_ = 0;    // units
+  uint32_t loaded_ = 0;   // or being loaded
 };
 
 __device__ __forceinline__ bool is_mover() {

@@ -71,7 +71,8 @@ __device__ __forceinline__ bool copied_in_bulk(const DirectCall& call, const Dut
       !are_vectors(reinterpret_cast<uint64_t>(call.args.recv)))
     return false;
   if (!is_mover()) return true;
-  CopyUnits<PartOf> units{call, duty, part_of, region, but, static_cast<uint32_t>(call.num_peers())};
+  CopyUnits<PartOf> units{call,   duty, part_of,
+                          region, but,  static_cast<uint32_t>(call.num_peers())};
   move_in_bulk(units, call.args.shape.chunk_bytes);
   return true;
 #else

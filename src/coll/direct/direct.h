@@ -15,16 +15,13 @@
 
 namespace braid::coll {
 
-/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's. With
-/// three ranks or more, two shots have three kinds of work under way together.
+/// Of a block, always; and at most so many blocks: the other multiprocessors are the user's.
 inline constexpr uint32_t kDirectThreads = 512;
-inline constexpr uint32_t kMostDirectBlocks = 64;
-inline constexpr uint32_t kMostStagedBlocks = 80;
+inline constexpr uint32_t kMostDirectBlocks = 80;
+inline constexpr uint32_t kMostPassingBlocks = 96;  // of a broadcast's rank that is not the root
 
-/// Bulk copies (bulk.cuh). So many blocks push at most. Of two ranks half of what plain stores
-/// need: 8 carry as much as 32 of those, 16 carry 331 GB/s of an all-gather of 32 MiB on two H200.
-/// Of four, 16 carry 332 GB/s and 32 carry 341.
-constexpr uint32_t most_bulk_blocks(int num_ranks) noexcept { return num_ranks > 2 ? 32 : 16; }
+/// Bulk copies (bulk.cuh): 8 blocks of them fill NVLink. Larger chunks, or more movers that begin
+/// one at a time, hold up those who wait for the first.
 inline constexpr uint32_t kBulkMovers = 8;  // of a block
 inline constexpr uint32_t kBulkTileBytes = 8 << 10;
 inline constexpr uint32_t kBulkTiles = 3;  // of a mover's ring
@@ -47,20 +44,20 @@ inline constexpr uint64_t kDirectFlagBytes =
 
 /// A rank's own record of its calls, in its own device memory; all zero before the first.
 struct DirectState {
-  uint64_t epoch;        // of the last call that ended
-  uint32_t blocks_done;  // of the call that runs; 0 between calls
+  uint64_t epoch;         // of the last call that ended
+  uint32_t blocks_done;   // of the call that runs; 0 between calls
   uint32_t next_unit[2];  // that nobody has taken yet, of even and of odd epochs
 };
 static_assert(sizeof(DirectState) == 24);
 
-/// How a call is cut. Depends on op, bytes and ranks alone, so that all ranks cut alike.
+/// How a call is cut. Slots and chunks depend on op, bytes and ranks alone: all ranks cut alike.
 struct DirectShape {
   PacketPath path;
   uint32_t push_blocks;  // send operands or blocks
   uint32_t turn_blocks;  // sum, or pass on, what has arrived
   uint32_t copy_blocks;  // copy out what needs no sum
-  uint64_t slot_bytes;   // from one rank to another, in one region; a multiple of 16
-  uint64_t chunk_bytes;  // of a slot, the last one shorter; a multiple of 16
+  uint64_t slot_bytes;   // from one rank to another, in one region; whole lines of 128 bytes
+  uint64_t chunk_bytes;  // of a slot, the last one shorter; whole lines
   uint64_t num_chunks;   // of a slot; 1 at least, so that every peer hears of every call
 
   uint32_t num_blocks() const { return push_blocks + turn_blocks + copy_blocks; }
@@ -85,8 +82,11 @@ struct DirectArgs {
   DirectShape shape;
 };
 
-/// For 2 ranks or more.
-DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+/// For 2 ranks or more. `in_bulk`, whether pushes go by bulk copies, says how many blocks; nothing
+/// else depends on it, and ranks may differ.
+DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept;
+/// Without the blocks that a root, or another rank, has no work for: of a broadcast.
+DirectShape for_root(DirectShape shape, bool is_root) noexcept;
 
 /// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
 /// than copy engines, where an all-gather's is `limit_bytes`.

@@ -2,35 +2,48 @@
 
 #include "base/rounding.h"
 #include "coll/direct/direct.h"
-#include <cstdlib>
-namespace { uint64_t xbs(const char* name, uint64_t otherwise) { const char* v = std::getenv(name); return v && *v ? std::strtoull(v, nullptr, 10) : otherwise; } }
 
 namespace braid::coll {
 
 namespace {
 
-// 16 pushing blocks carried 196 GB/s (all-reduce of 16 MiB on two H200), so there may be 32. A
-// chunk of 64 KiB is eight vectors a thread, all in flight at once; its flag costs a fence of a
-// trip over NVLink, a microsecond or two. Smaller messages get smaller chunks, so that all blocks
-// have some and receivers begin early.
-constexpr uint64_t kMostChunkBytes = 64 << 10;
+// Chunks are small enough that all who push have some and receivers begin early: what all movers
+// have begun arrives together. They are no smaller than that, since a receiver looks for every
+// chunk's flag. 4 H200, 64 KiB and 32: all_reduce of 64 MiB 311 and 305 us, of 32 MiB 165 and 162.
+constexpr uint64_t kMostChunkBytes = 32 << 10;
 constexpr uint64_t kLeastChunkBytes = 16 << 10;
-constexpr uint64_t kChunksPerBlock = 2;
-// Of what is summed among three ranks or more, each lane that pushes in bulk has some: the lanes
-// work side by side, and what all have begun arrives together. Whole shares of a block's warps.
-constexpr uint64_t kChunksPerMover = 2;
-constexpr uint64_t kSumChunkUnit = 16 << 10;
+constexpr uint64_t kChunksPerPush = 64;  // of all that is pushed
+// Of what is summed among three ranks or more. Whole shares of a block's warps.
+constexpr uint64_t kChunksPerSum = 512;
+constexpr uint64_t kChunkUnit = 16 << 10;
+constexpr uint64_t kChunksPerSlice = 512;  // of a broadcast
 
-constexpr uint32_t kHalfOfBlocks = kMostDirectBlocks / 2;
+/// Blocks of each kind of work, at most.
+struct Kinds {
+  uint32_t push, turn, copy;
+};
 
-// Blocks of push and turn in three stages; both fill NVLink. The last stage has what is left: 16
-// copy 400 GB/s and more within a GPU's memory, where 340 arrive.
-constexpr uint32_t stage_blocks(uint64_t ranks) { return ranks > 2 ? 32 : 24; }
-constexpr uint32_t last_stage_blocks(uint64_t ranks) {
-  return (ranks > 2 ? kMostStagedBlocks : kMostDirectBlocks) - 2 * stage_blocks(ranks);
+// Plain stores of 16 pushing blocks carried 196 GB/s (all-reduce of 16 MiB on two H200), so there
+// may be 32. In bulk 8 carry 345, and what takes out may have the others: 4 H200, all_to_all of 64
+// MiB 183 us with 32 that push and 32 that copy, 162 with 8 and 48. A broadcast's root pushes
+// alone.
+constexpr Kinds most_blocks(PacketOp op, PacketPath path, uint64_t ranks, bool in_bulk) {
+  switch (path) {
+    case PacketPath::kCopy: return in_bulk ? Kinds{8, 0, 48} : Kinds{32, 0, 32};
+    case PacketPath::kOneShot:
+    case PacketPath::kReduceScatter:
+      if (!in_bulk) return {32, 32, 0};
+      return ranks > 4 ? Kinds{16, 64, 0} : Kinds{8, 48, 0};
+    case PacketPath::kTwoShot: break;
+  }
+  if (op == PacketOp::kBroadcast) return ranks > 2 ? Kinds{32, 64, 32} : Kinds{32, 32, 16};
+  return in_bulk ? Kinds{8, 32, 32} : Kinds{32, 32, 16};
 }
 
-constexpr uint64_t kUnit = 16;
+// Of slots, and so of slices: NVLink carries whole lines, and what begins between two of them costs
+// a third more (a broadcast of 64 MiB on 8 H200 whose slots were multiples of 16: 304 us, of the
+// root whose slot was the first 232).
+constexpr uint64_t kSlotUnit = 256;
 constexpr uint64_t kHalfUnit = 256;
 
 /// Two ranks send as much in one shot as in two. With more, two shots send less.
@@ -47,23 +60,24 @@ PacketPath path_of(PacketOp op, uint64_t ranks) {
 
 /// Two shots cut the message into a slice per owner; a broadcast's root owns none.
 uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
-  if (op == PacketOp::kBroadcast) return round_up(divided_up(bytes, ranks - 1), kUnit);
-  if (path_of(op, ranks) == PacketPath::kTwoShot) return round_up(divided_up(bytes, ranks), kUnit);
-  return round_up(bytes, kUnit);
+  if (op == PacketOp::kBroadcast) return round_up(divided_up(bytes, ranks - 1), kSlotUnit);
+  if (path_of(op, ranks) == PacketPath::kTwoShot)
+    return round_up(divided_up(bytes, ranks), kSlotUnit);
+  return round_up(bytes, kSlotUnit);
 }
 
 bool is_summed(PacketOp op) { return op == PacketOp::kAllReduce || op == PacketOp::kReduceScatter; }
 
 uint64_t wanted_chunk_bytes(PacketOp op, uint64_t pushed_bytes, uint64_t ranks) {
-  if (!is_summed(op) || ranks == 2)
-    return round_up(pushed_bytes / (kHalfOfBlocks * kChunksPerBlock), kUnit);
-  const uint64_t movers = uint64_t{most_bulk_blocks(static_cast<int>(ranks))} * kBulkMovers;
-  return round_up(pushed_bytes / (movers * xbs("XB_CPM", kChunksPerMover)), kSumChunkUnit);
+  if (op == PacketOp::kBroadcast)
+    return round_up(pushed_bytes / (ranks - 1) / kChunksPerSlice, kChunkUnit);
+  if (!is_summed(op) || ranks == 2) return round_up(pushed_bytes / kChunksPerPush, kBulkTileBytes);
+  return round_up(pushed_bytes / kChunksPerSum, kChunkUnit);
 }
 
 uint64_t chunk_bytes(uint64_t slot, uint64_t wanted) {
-  return std::max(std::clamp(wanted, xbs("XB_MINCH", kLeastChunkBytes >> 10) << 10, xbs("XB_MAXCH", kMostChunkBytes >> 10) << 10),
-                  round_up(divided_up(slot, kMostDirectChunks), kUnit));
+  return std::max(std::clamp(wanted, kLeastChunkBytes, kMostChunkBytes),
+                  round_up(divided_up(slot, kMostDirectChunks), kSlotUnit));
 }
 
 uint32_t blocks_for(uint64_t units, uint32_t most) {
@@ -72,7 +86,7 @@ uint32_t blocks_for(uint64_t units, uint32_t most) {
 
 }  // namespace
 
-DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   DirectShape shape{};
   shape.path = path_of(op, ranks);
@@ -83,15 +97,20 @@ DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
   shape.chunk_bytes =
       chunk_bytes(shape.slot_bytes, wanted_chunk_bytes(op, shape.slot_bytes * parts, ranks));
   shape.num_chunks = std::max<uint64_t>(divided_up(shape.slot_bytes, shape.chunk_bytes), 1);
-  const bool has_stages = shape.path == PacketPath::kTwoShot;
-  const uint32_t most = has_stages ? stage_blocks(ranks) : kHalfOfBlocks;
-  const uint64_t arrivals = shape.num_chunks * (ranks - 1);
-  shape.push_blocks = blocks_for(shape.num_chunks * parts, most);
-  if (shape.path != PacketPath::kCopy) shape.turn_blocks = blocks_for(shape.num_chunks, most);
-  if (shape.path == PacketPath::kCopy) shape.copy_blocks = blocks_for(arrivals, most);
-  if (has_stages) shape.copy_blocks = blocks_for(arrivals, last_stage_blocks(ranks));
-  if (auto b = xbs("XB_TURN", 0); b && shape.turn_blocks) shape.turn_blocks = blocks_for(shape.num_chunks, b);
-  if (auto b = xbs("XB_COPY", 0); b && shape.copy_blocks) shape.copy_blocks = blocks_for(arrivals, b);
+  const Kinds most = most_blocks(op, shape.path, ranks, in_bulk);
+  shape.push_blocks = blocks_for(shape.num_chunks * parts, most.push);
+  shape.turn_blocks = blocks_for(shape.num_chunks, most.turn);
+  shape.copy_blocks = blocks_for(shape.num_chunks * (ranks - 1), most.copy);
+  return shape;
+}
+
+DirectShape for_root(DirectShape shape, bool is_root) noexcept {
+  if (is_root) {
+    shape.turn_blocks = 0;
+    shape.copy_blocks = 1;  // awaits greetings
+  } else {
+    shape.push_blocks = 0;
+  }
   return shape;
 }
 

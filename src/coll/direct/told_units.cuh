@@ -1,21 +1,24 @@
-// Units that movers take as they have room for one, and that are told of by flags: what a block that
-// pushes in bulk does.
+// Units that movers take as they have room for one, and that are told of by flags: what a block
+// that pushes in bulk does.
 //
 //   movers   take a unit, move it (bulk.cuh), count it as ended when its stores have been performed
-//   teller   a warp of its own, a lane for each mover: a fence for all units that have ended since the
+//   teller   a warp of its own, a lane for each mover: a fence for all units that have ended since
+//   the
 //            last one, then their flags
 //
-// Taken    NVLink does not serve all multiprocessors alike: with equal shares the last mover ended 200
+// Taken    NVLink does not serve all multiprocessors alike: with equal shares the last mover ended
+// 200
 //          us of 770 behind the first. So there is one counter for the whole call, in DirectState,
 //          and units are taken in the order of their numbers.
 // Told     A fence of the system stands still for a trip over NVLink. In a mover it held up copies:
-//          16 blocks carried 243 GB/s with one for every 16 KiB, and 350 without (docs/decisions/0005).
+//          16 blocks carried 243 GB/s with one for every 16 KiB, and 350 without
+//          (docs/decisions/0005).
 //
 // In shared memory a mover writes `taken` and `ended`, the teller `told`; a number stays in `taken`
-// until it was told. Nothing waits in a circle: the teller waits for nobody, movers wait for it only
-// when kBulkTaken units are under way.
-// Nothing tears: what a mover saw performed it counts with release, and the teller reads with
-// acquire, before its fence; so the fence covers the mover's bulk copies too.
+// until it was told. Nothing waits in a circle: the teller waits for nobody, movers wait for it
+// only when kBulkTaken units are under way. Nothing tears: what a mover saw performed it counts
+// with release, and the teller reads with acquire, before its fence; so the fence covers the
+// mover's bulk copies too.
 #pragma once
 
 #include "coll/direct/bulk.cuh"
@@ -65,12 +68,16 @@ class TakenUnits {
     return true;
   }
   __device__ __forceinline__ bool is_here(uint32_t unit) const {
-    if constexpr (!Units::kArrive) return true;
-    else return may_load(units_.is_here(number(unit)));
+    if constexpr (!Units::kArrive)
+      return true;
+    else
+      return may_load(units_.is_here(number(unit)));
   }
   __device__ __forceinline__ bool await(uint32_t unit) const {
-    if constexpr (!Units::kArrive) return true;
-    else return may_load(units_.await(number(unit)));
+    if constexpr (!Units::kArrive)
+      return true;
+    else
+      return may_load(units_.await(number(unit)));
   }
   __device__ __forceinline__ Source source(uint32_t unit) const {
     return units_.source(number(unit));

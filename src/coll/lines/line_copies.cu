@@ -1,6 +1,7 @@
 // All-gather, all-to-all and broadcast by lines (lines.cuh). A warp sends and receives rows of the
 // same numbers: what it writes into recv in place is what it alone has read.
 #include "coll/lines/lines.cuh"
+#include "coll/lines/wide.cuh"
 
 namespace braid::coll::device {
 
@@ -27,7 +28,54 @@ __device__ __forceinline__ bool receive_blocks(const Call& call, uint64_t slot, 
   return true;
 }
 
+/// A row of each peer, as receive_blocks().
+__device__ __forceinline__ bool receive_row_of_blocks(const Call& call, uint64_t slot,
+                                                      uint64_t row) {
+  const auto slot_of = [&](int from) { return static_cast<uint64_t>(from) * slot; };
+  const auto place_of = [&](int from) { return received_block(call, from); };
+  return take_rows(call, -1, slot_of, place_of, row);
+}
+
+__device__ void all_gather_wide(const Call& call) {
+  const uint64_t slot = num_rows(call.args.bytes);
+  const Piece<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
+  const Piece<char> place = received_block(call, call.rank());
+  const auto send = [&](const Rows& rows) {
+    Vector data[1];
+    load_rows(own, rows, data);
+#pragma unroll 1
+    for (int turn = 1; turn < call.size(); ++turn)
+      send_rows(call, call.peer(turn), static_cast<uint64_t>(call.rank()) * slot, rows, data);
+    if (own.base != place.base) store_rows(place, rows, data);
+  };
+  const auto receive = [&](const Rows& rows) {
+    return receive_row_of_blocks(call, slot, rows.first);
+  };
+  for_rows<1>(slot, send, receive, Nothing{});
+}
+
+__device__ void all_to_all_wide(const Call& call) {
+  const uint64_t slot = num_rows(call.args.bytes);
+  const auto block_of = [&](int to) { return sent_block(call, to); };
+  const auto slot_of = [&](int) { return static_cast<uint64_t>(call.rank()) * slot; };
+  const auto send = [&](const Rows& rows) {
+#pragma unroll 1
+    for (int first = 0; first < call.size(); first += kPeersAtOnce) {
+      RowOfEach<kPeersAtOnce> data;
+      load_row_of_each(call, first, block_of, rows.first, data);
+      send_row_of_each(call, first, slot_of, rows.first, data);
+    }
+    store_lane(received_block(call, call.rank()), rows.first,
+               load_lane(block_of(call.rank()), rows.first));
+  };
+  const auto receive = [&](const Rows& rows) {
+    return receive_row_of_blocks(call, slot, rows.first);
+  };
+  for_rows<1>(slot, send, receive, Nothing{});
+}
+
 __device__ void all_gather(const Call& call) {
+  if (is_wide(call)) return all_gather_wide(call);
   const uint64_t slot = num_rows(call.args.bytes);
   const Piece<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
   const Piece<char> place = received_block(call, call.rank());
@@ -44,6 +92,7 @@ __device__ void all_gather(const Call& call) {
 }
 
 __device__ void all_to_all(const Call& call) {
+  if (is_wide(call)) return all_to_all_wide(call);
   const uint64_t slot = num_rows(call.args.bytes);
   const auto send = [&](const Rows& rows) {
     RowBatch data;
@@ -142,8 +191,24 @@ __device__ __forceinline__ bool receive_message(const Call& call, const Cast& ca
   return true;
 }
 
+/// Of a batch's rows one after the other, each of all peers.
+__device__ __forceinline__ bool receive_passed_on_wide(const Call& call, const Cast& cast,
+                                                       const Rows& rows) {
+  const auto slot_of = [&](int from) { return cast.passed_on(from); };
+  const auto place_of = [&](int from) {
+    return cast.slice(call, static_cast<char*>(call.args.recv), from);
+  };
+#pragma unroll 1
+  for (int u = 0; u < rows.present; ++u)
+    if (!take_rows(call, call.args.root, slot_of, place_of,
+                   rows.first + static_cast<uint64_t>(u) * row_stride()))
+      return false;
+  return true;
+}
+
 __device__ __forceinline__ bool receive_passed_on(const Call& call, const Cast& cast,
                                                   const Rows& rows) {
+  if (is_wide(call)) return receive_passed_on_wide(call, cast, rows);
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
     const int from = call.source(turn);

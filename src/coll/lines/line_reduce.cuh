@@ -4,6 +4,7 @@
 #pragma once
 
 #include "coll/lines/lines.cuh"
+#include "coll/lines/wide.cuh"
 
 namespace braid::coll::device {
 
@@ -118,18 +119,87 @@ __device__ __forceinline__ bool receive_sums(const Call& call, const RowSlices& 
   return true;
 }
 
+// ---- among many ranks ----
+
+__device__ __forceinline__ void send_operands_wide(const Call& call, const RowSlices& slices,
+                                                   uint64_t row) {
+#pragma unroll 1
+  for (int first = 0; first < call.size(); first += kPeersAtOnce) {
+    RowOfEach<kPeersAtOnce> data;
+    load_row_of_each(
+        call, first, [&](int owner) { return slices.operand(call, owner); }, row, data);
+    send_row_of_each(call, first, [&](int) { return slices.operands_of(call.rank()); }, row, data);
+  }
+}
+
 template <typename R>
-__device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
-  const Before before = look_before(args);
-  if (warp_sees_failure(before)) return;
-  const Call call = begin_call(args, before);
-  const RowSlices slices(call);
+__device__ __forceinline__ bool sum_own_wide(const Call& call, const RowSlices& slices,
+                                             uint64_t row) {
+  const auto waits_for = [&](int from) { return from != call.rank(); };
+  const auto slot_of = [&](int from) { return slices.operands_of(from); };
+  typename R::Acc acc[kElementsIn<R, kVectorWords>];
+  const Vector own = load_lane(slices.operand(call, call.rank()), row);
+#pragma unroll 1
+  for (int first = 0; first < call.size(); first += kSummedAtOnce) {
+    RowOfEach<kSummedAtOnce> data;
+    if (!receive_row_of_each(call, first, waits_for, slot_of, row, data)) return false;
+#pragma unroll
+    for (int k = 0; k < kSummedAtOnce; ++k) {
+      if (first + k >= call.size()) continue;
+      if (first + k == call.rank()) data[k] = own;
+      if (first + k == 0) {
+        unpack<R, kVectorWords>(data[k].words, acc);
+      } else {
+        combine<R, kVectorWords>(data[k].words, acc);
+      }
+    }
+  }
+  Vector sum;
+  pack<R, kVectorWords>(acc, call.size(), sum.words);
+  if (slices.is_two_shot) {
+    const Rows rows{row, 1};
+    const Vector sums[1] = {sum};
+#pragma unroll 1
+    for (int turn = 1; turn < call.size(); ++turn)
+      send_rows(call, call.peer(turn), slices.sums_of(call, call.rank()), rows, sums);
+  }
+  store_lane(slices.result(call, call.rank()), row, sum);
+  return true;
+}
+
+template <typename R>
+__device__ __forceinline__ void reduce_wide(const Call& call, const RowSlices& slices) {
+  const auto send = [&](const Rows& rows) { send_operands_wide(call, slices, rows.first); };
+  const auto receive = [&](const Rows& rows) { return sum_own_wide<R>(call, slices, rows.first); };
+  const auto finish = [&](const Rows& rows) {
+    const auto slot_of = [&](int owner) { return slices.sums_of(call, owner); };
+    const auto place_of = [&](int owner) { return slices.result(call, owner); };
+    return !slices.is_two_shot || take_rows(call, -1, slot_of, place_of, rows.first);
+  };
+  for_rows<1>(slices.slot, send, receive, finish);
+}
+
+template <typename R>
+__device__ __forceinline__ void reduce_few(const Call& call, const RowSlices& slices) {
   const auto send = [&](const Rows& rows) { send_operands(call, slices, rows); };
   const auto receive = [&](const Rows& rows) { return sum_own<R>(call, slices, rows); };
   const auto finish = [&](const Rows& rows) {
     return !slices.is_two_shot || receive_sums(call, slices, rows);
   };
   for_rows<kSumRows>(slices.slot, send, receive, finish);
+}
+
+template <typename R>
+__device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
+  const Before before = look_before(args);
+  if (warp_sees_failure(before)) return;
+  const Call call = begin_call(args, before);
+  const RowSlices slices(call);
+  if (is_wide(call)) {
+    reduce_wide<R>(call, slices);
+  } else {
+    reduce_few<R>(call, slices);
+  }
   end_call(call);
 }
 

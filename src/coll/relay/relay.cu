@@ -11,10 +11,11 @@
 //   root     sends units to their owners
 //   others   send own units, as they land, to the other others
 //
-// Units    Blocks take them as they have room for one (told_units.cuh): the root's those of all rows,
+// Units    Blocks take them as they have room for one (told_units.cuh): the root's those of all
+// rows,
 //          the others' their own. They are counted row by row, so that they are taken in the order
-//          in which they land. Where addresses or the GPU do not allow bulk copies, all threads of a
-//          block take a unit together.
+//          in which they land. Where addresses or the GPU do not allow bulk copies, all threads of
+//          a block take a unit together.
 // Flags    One word per (source, row) in the receiver's memory: the epoch of the last call of which
 //          the source's unit of that row for this receiver has landed. It has one writer at a time
 //          and only grows, since epochs do; it is never reset.
@@ -29,8 +30,9 @@
 //   to send has been performed.
 // Nothing hangs: the root's movers wait for nobody, others' for the root's and, when they are
 //   through, for the others': one block per GPU is enough for progress, since a unit that was taken
-//   is in hands that run. Every wait looks at the clock and at the host's word; when it ends in vain
-//   it notes it in Trouble and in Team::has_failed, and the mover sends and tells nothing more.
+//   is in hands that run. Every wait looks at the clock and at the host's word; when it ends in
+//   vain it notes it in Trouble and in Team::has_failed, and the mover sends and tells nothing
+//   more.
 #include "coll/direct/told_units.cuh"
 #include "coll/relay/relay.h"
 #include "transport/nvlink/team.cuh"

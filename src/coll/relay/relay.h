@@ -15,7 +15,7 @@
 namespace braid::coll {
 
 inline constexpr uint32_t kRelayThreads = 512;
-inline constexpr uint32_t kMostRelayBlocks = 32;
+inline constexpr uint32_t kMostRelayBlocks = 16;
 inline constexpr uint32_t kLeastRelayUnitBytes = 2 * kBulkTileBytes;
 inline constexpr uint32_t kMostRelayRows = 16 << 10;
 

@@ -33,7 +33,7 @@ TEST(DirectShape, EveryCallFitsTheAreaOfItsBytes) {
 
 TEST(DirectShape, SlotsOfAHalfFitIntoIt) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
-    const DirectShape shape = direct_shape(op, bytes, ranks);
+    const DirectShape shape = direct_shape(op, bytes, ranks, true);
     const uint64_t regions = shape.path == PacketPath::kTwoShot ? 2 : 1;
     EXPECT_LE(regions * static_cast<uint64_t>(ranks) * shape.slot_bytes,
               direct_half_bytes(direct_call_bytes(op, bytes, ranks)));
@@ -43,8 +43,8 @@ TEST(DirectShape, SlotsOfAHalfFitIntoIt) {
 
 TEST(DirectShape, ChunksCoverTheSlotAndHaveFlags) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
-    const DirectShape shape = direct_shape(op, bytes, ranks);
-    EXPECT_EQ(shape.slot_bytes % 16, 0U);
+    const DirectShape shape = direct_shape(op, bytes, ranks, true);
+    EXPECT_EQ(shape.slot_bytes % 128, 0U);  // whole lines of NVLink
     EXPECT_EQ(shape.chunk_bytes % 16, 0U);
     EXPECT_GE(shape.num_chunks, 1U);
     EXPECT_LE(shape.num_chunks, kMostDirectChunks);
@@ -55,7 +55,7 @@ TEST(DirectShape, ChunksCoverTheSlotAndHaveFlags) {
 
 TEST(DirectShape, SlicesCoverTheMessage) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
-    const DirectShape shape = direct_shape(op, bytes, ranks);
+    const DirectShape shape = direct_shape(op, bytes, ranks, true);
     const int owners = op == PacketOp::kBroadcast           ? ranks - 1
                        : shape.path == PacketPath::kTwoShot ? ranks
                                                             : 1;
@@ -64,34 +64,58 @@ TEST(DirectShape, SlicesCoverTheMessage) {
 }
 
 TEST(DirectShape, EveryKindOfWorkHasABlock) {
+  for (const bool in_bulk : {false, true})
+    for_all([in_bulk](PacketOp op, uint64_t bytes, int ranks) {
+      const DirectShape shape = direct_shape(op, bytes, ranks, in_bulk);
+      EXPECT_GE(shape.push_blocks, 1U);
+      EXPECT_EQ(shape.turn_blocks > 0, shape.path != PacketPath::kCopy);
+      EXPECT_EQ(shape.copy_blocks > 0,
+                shape.path == PacketPath::kCopy || shape.path == PacketPath::kTwoShot);
+      if (op == PacketOp::kBroadcast) return;
+      EXPECT_LE(shape.num_blocks(), kMostDirectBlocks);
+    });
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 8, false).num_blocks(), kMostDirectBlocks);
+  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 1, 2, true).num_blocks(), 2U);
+}
+
+TEST(DirectShape, ABroadcastHasTheBlocksOfItsRankAlone) {
+  for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks) {
+    const DirectShape both = direct_shape(PacketOp::kBroadcast, 16 << 20, ranks, true);
+    const DirectShape root = for_root(both, true), other = for_root(both, false);
+    EXPECT_EQ(root.num_blocks(), both.push_blocks + 1);
+    EXPECT_EQ(root.copy_blocks, 1U);  // who is greeted
+    EXPECT_EQ(other.num_blocks(), both.turn_blocks + both.copy_blocks);
+    EXPECT_LE(root.num_blocks(), kMostDirectBlocks);
+    EXPECT_LE(other.num_blocks(), kMostPassingBlocks);
+    EXPECT_EQ(root.chunk_bytes, other.chunk_bytes);
+  }
+}
+
+TEST(DirectShape, HowPushesGoChangesNothingButBlocks) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
-    const DirectShape shape = direct_shape(op, bytes, ranks);
-    EXPECT_GE(shape.push_blocks, 1U);
-    EXPECT_EQ(shape.turn_blocks > 0, shape.path != PacketPath::kCopy);
-    EXPECT_EQ(shape.copy_blocks > 0,
-              shape.path == PacketPath::kCopy || shape.path == PacketPath::kTwoShot);
-    const bool has_stages = shape.path == PacketPath::kTwoShot && ranks > 2;
-    EXPECT_LE(shape.num_blocks(), has_stages ? kMostStagedBlocks : kMostDirectBlocks);
+    const DirectShape bulk = direct_shape(op, bytes, ranks, true);
+    const DirectShape plain = direct_shape(op, bytes, ranks, false);
+    EXPECT_EQ(bulk.path, plain.path);
+    EXPECT_EQ(bulk.slot_bytes, plain.slot_bytes);
+    EXPECT_EQ(bulk.chunk_bytes, plain.chunk_bytes);
+    EXPECT_EQ(bulk.num_chunks, plain.num_chunks);
   });
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).num_blocks(), kMostDirectBlocks);
-  EXPECT_EQ(direct_shape(PacketOp::kBroadcast, 16 << 20, 2).num_blocks(), kMostDirectBlocks);
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 8).num_blocks(), kMostStagedBlocks);
-  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 1, 2).num_blocks(), 2U);
 }
 
-TEST(DirectShape, SumsOfThreeRanksOrMoreHaveSmallerChunks) {
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 4).chunk_bytes, 32U << 10);
-  EXPECT_EQ(direct_shape(PacketOp::kReduceScatter, 4 << 20, 4).chunk_bytes, 32U << 10);
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 64 << 20, 4).chunk_bytes, 64U << 10);
-  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 16 << 20, 2).chunk_bytes, 64U << 10);
-  EXPECT_EQ(direct_shape(PacketOp::kAllGather, 4 << 20, 4).chunk_bytes, 64U << 10);
-}
-
-TEST(DirectShape, ThreeRanksOrMorePushInAsManyBlocksAsBulkCopiesMayHave) {
-  EXPECT_EQ(most_bulk_blocks(2), 16U);
-  for (int ranks = 3; ranks <= nvlink::kMostRanks; ++ranks)
-    for (const PacketOp op : test::kPacketOps)
-      EXPECT_EQ(direct_shape(op, 16 << 20, ranks).push_blocks, most_bulk_blocks(ranks));
+TEST(DirectShape, ChunksGrowWithTheMessage) {
+  const auto chunk = [](PacketOp op, uint64_t bytes, int ranks) {
+    return direct_shape(op, bytes, ranks, true).chunk_bytes;
+  };
+  EXPECT_EQ(chunk(PacketOp::kAllReduce, 8 << 20, 4), 16U << 10);
+  EXPECT_EQ(chunk(PacketOp::kAllReduce, 16 << 20, 4), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kReduceScatter, 4 << 20, 4), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kAllReduce, 64 << 20, 4), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kAllReduce, 1 << 20, 2), 16U << 10);
+  EXPECT_EQ(chunk(PacketOp::kAllReduce, 16 << 20, 2), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kAllGather, 4 << 20, 4), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kBroadcast, 16 << 20, 4), 16U << 10);
+  EXPECT_EQ(chunk(PacketOp::kBroadcast, 32 << 20, 4), 32U << 10);
+  EXPECT_EQ(chunk(PacketOp::kBroadcast, 32 << 20, 8), 16U << 10);
 }
 
 }  // namespace
