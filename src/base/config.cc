@@ -46,7 +46,7 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "128KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
      "it "
-     "for all_reduce, twice as much for broadcast."},
+     "for all_reduce, twice as much for a broadcast among two."},
     {"BRAID_GPU_RDMA", OptionType::kString, "off",
      "A part of large GPU messages through the NIC: off, auto (where every node has a NIC; sockets "
      "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS)."},

@@ -51,11 +51,11 @@ uint64_t packet_area_for(const Config& config, int num_ranks) {
 }
 
 // The limit is on what arrives at a rank, as twice the bytes of an all-gather among two. An
-// all-reduce receives its whole message; a broadcast too, but sends nothing meanwhile.
+// all-reduce receives its whole message; a broadcast too, but among two it sends nothing meanwhile.
 bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
   uint64_t weighed = message_bytes(device, op, bytes);
   if (op == PacketOp::kAllReduce) weighed *= 2;
-  if (op == PacketOp::kBroadcast) weighed /= 2;
+  if (op == PacketOp::kBroadcast && device.size() == 2) weighed /= 2;
   return weighed <= device.packet_limit() &&
          packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
 }

@@ -8,9 +8,10 @@ namespace braid::coll {
 
 namespace {
 
-// A second shot's trip, with the wait for all sums before it: 512 KiB on 4 H200 took as long in two
-// shots as 1 MiB, 11 us, and 256 KiB in one 7.6.
-constexpr uint64_t kShotBytes = uint64_t{800} << 10;
+// A second shot's trip, with the wait for all sums before it (us of a call in a graph, one shot and
+// two; 4 H200: 256 KiB 7.6 and 8.4, 512 KiB 9.9 and 8.9; 8 H200: 128 KiB 9.9 and 10.3, 256 KiB 13.8
+// and 10.9).
+constexpr uint64_t kShotBytes = uint64_t{700} << 10;
 
 /// One shot sends (n-1) B, two shots 2 (n-1)/n B and a trip; they cross where the difference is
 /// kShotBytes. Two ranks send as much either way.
