@@ -112,7 +112,7 @@ def first_screen() -> str:
         else ""
     )
     lines = [
-        f"On {' and '.join(f'{ranks} x {records[ranks].gpu}' for ranks in counts)} of one virtual"
+        f"On {', '.join(f'{ranks} x {records[ranks].gpu}' for ranks in counts)} of one virtual"
         f" machine,{multicast} {last.results[0].dtype}: the time of NCCL {last.nccl} as torch"
         f" {last.torch} sets it up by braid's, measured in turn in one run; above 1 braid is"
         f" faster. Sizes are bytes per rank.{best} Records: {links}.",

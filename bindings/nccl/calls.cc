@@ -41,11 +41,18 @@ std::optional<uint64_t> message_bytes(const Call& call, int num_ranks) {
   return bytes <= kMostBytes ? std::optional(bytes) : std::nullopt;
 }
 
-// Four H200: NCCL needs 209 us for 64 MiB where braid needs 239, and 72 for 16 MiB where braid
-// needs 66 (docs/decisions/0011). Two GPUs: braid is faster at every size.
-bool is_long_broadcast(const Call& call, uint64_t bytes, int num_ranks) {
-  constexpr uint64_t kLongBytes = 16 << 20;
-  return call.op == Op::kBroadcast && num_ranks > 2 && bytes > kLongBytes;
+// Into memory that nobody registered, as most programs' is (records/flexlink_4.json and _8.json,
+// us, braid and NCCL): broadcasts of 256 MiB among four 1,069 and 762, of 16 MiB 62 and 67; among
+// eight all_reduces of 64 MiB 368 and 362, of 256 MiB 1,445 and 1,355, all_to_alls of 64 MiB 193
+// and 218, of 256 MiB 939 and 763. Two GPUs: braid is faster at every size.
+bool is_faster_by_nccl(const Call& call, uint64_t bytes, int num_ranks) {
+  constexpr uint64_t kMiB = 1 << 20;
+  switch (call.op) {
+    case Op::kBroadcast: return num_ranks > 2 && bytes > 16 * kMiB;
+    case Op::kAllReduce: return num_ranks > 4 && bytes > 32 * kMiB;
+    case Op::kAllToAll: return num_ranks > 4 && bytes > 64 * kMiB;
+    default: return false;
+  }
 }
 
 bool has_good_numbers(const Call& call, int num_ranks) {
@@ -66,7 +73,7 @@ Result<Settings> settings_from(const Config& config) {
   const uint64_t most = config.bytes("BRAID_NCCL_MOST");
   settings.most_bytes = most == 0 ? UINT64_MAX : most;
   settings.is_grouped_exchange = config.flag("BRAID_NCCL_GROUPED");
-  settings.takes_long_broadcasts = config.text("BRAID_NCCL_OPS") != "all";
+  settings.takes_all_sizes = config.text("BRAID_NCCL_OPS") != "all";
   return settings;
 }
 
@@ -77,7 +84,7 @@ bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
   if (call.count == 0 || !has_good_numbers(call, num_ranks)) return false;
   const std::optional<uint64_t> bytes = message_bytes(call, num_ranks);
   if (!bytes || *bytes < settings.least_bytes || *bytes > settings.most_bytes) return false;
-  return settings.takes_long_broadcasts || !is_long_broadcast(call, *bytes, num_ranks);
+  return settings.takes_all_sizes || !is_faster_by_nccl(call, *bytes, num_ranks);
 }
 
 uint64_t bytes_of(const Call& call, int num_ranks) {

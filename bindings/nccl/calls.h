@@ -38,8 +38,8 @@ struct Settings {
   uint64_t least_bytes = 0;
   uint64_t most_bytes = UINT64_MAX;
   bool is_grouped_exchange = false;  // BRAID_NCCL_GROUPED
-  /// Broadcasts that NCCL is faster at: where BRAID_NCCL_OPS names them.
-  bool takes_long_broadcasts = false;
+  /// Sizes that NCCL is faster at, too: where BRAID_NCCL_OPS names operations.
+  bool takes_all_sizes = false;
 };
 Result<Settings> settings_from(const Config& config);
 

@@ -102,8 +102,9 @@ constexpr Option kOptions[] = {
      "Largest message that is taken over from NCCL; 0 for no limit."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
-     "reduce_scatter, broadcast, all_to_all. Broadcasts of more than 16 MiB among three ranks or "
-     "more only where broadcast is in the list: NCCL is faster at them."},
+     "reduce_scatter, broadcast, all_to_all. What NCCL is faster at only where the operation is in "
+     "the list: broadcasts of more than 16 MiB among three ranks or more; among five or more "
+     "all_reduces of more than 32 MiB and all_to_alls of more than 64 MiB."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
     {"BRAID_NCCL_SHARED", OptionType::kBool, "on",

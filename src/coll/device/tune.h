@@ -2,6 +2,8 @@
 // per machine (share_cache.h) for the operations that can use it.
 #pragma once
 
+#include <span>
+
 #include "base/status.h"
 #include "comm/device/device.h"
 
@@ -9,12 +11,22 @@ namespace braid::coll::device {
 
 /// Collective, at the making of a Device, within about two seconds; takes device memory for as
 /// long. False when a rank had none: then nothing was measured, and NVLink alone is used. Runs each
-/// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest; a gain
-/// of less than 1 % over NVLink alone keeps NVLink alone. For blocks (half the buffer, for
-/// all-reduce and broadcast) of `block_bytes` and of a quarter; less is faster and says less.
+/// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest
+/// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone. For blocks
+/// (half the buffer, for all-reduce and broadcast) of `block_bytes` and of a quarter; less is
+/// faster and says less.
 inline constexpr uint64_t kTuneBlockBytes = 128 << 20;
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               uint64_t block_bytes = kTuneBlockBytes);
+
+/// What calls with a share over the host link took.
+struct TimedShare {
+  double share;
+  double us;
+};
+/// The smallest share whose time is the best's, or no more than half a percent above it. Of one
+/// time or more.
+TimedShare least_good_share(std::span<const TimedShare> timed);
 
 /// The same for the NIC, after the host link: what it should carry beside both, for blocks (half
 /// the buffer, for broadcast) of `block_bytes`. Nothing where there is no NIC, or an option gave

@@ -86,19 +86,33 @@ TEST(Wanted, SizesCountAllBlocks) {
 }
 
 // What NCCL is faster at is NCCL's, unless it was asked for by name.
-TEST(Wanted, LongBroadcastsAmongMoreThanTwoAreNot) {
-  Call call = all_reduce((4 << 20) + 1);  // floats
-  call.op = Op::kBroadcast;
-  const Settings named = settings({{"BRAID_NCCL_OPS", "all_gather,broadcast"}});
-  EXPECT_TRUE(is_wanted(settings({}), call, 2));
-  EXPECT_FALSE(is_wanted(settings({}), call, 3));
-  EXPECT_FALSE(is_wanted(settings({{"BRAID_NCCL_OPS", "all"}}), call, 4));
-  EXPECT_TRUE(is_wanted(named, call, 4));
-  call.count = 4 << 20;
-  EXPECT_TRUE(is_wanted(settings({}), call, 4));
-  call.op = Op::kAllReduce;
-  call.count = 1 << 30;
-  EXPECT_TRUE(is_wanted(settings({}), call, 8));
+TEST(Wanted, WhatNcclIsFasterAtIsNot) {
+  struct Case {
+    Op op;
+    int few_ranks;         // among whom braid is faster at every size
+    uint64_t most_floats;  // of a rank's block, or of the buffer, among more
+  };
+  const Case cases[] = {{Op::kBroadcast, 2, 4 << 20},
+                        {Op::kAllReduce, 4, 8 << 20},
+                        {Op::kAllToAll, 4, (16 << 20) / 8}};
+  const Settings named = settings({{"BRAID_NCCL_OPS", "all_reduce,all_to_all,broadcast"}});
+  for (const Case& one : cases) {
+    Call call = all_reduce(one.most_floats);
+    call.op = one.op;
+    EXPECT_TRUE(is_wanted(settings({}), call, 8)) << op_name(one.op);
+    ++call.count;
+    EXPECT_FALSE(is_wanted(settings({}), call, 8)) << op_name(one.op);
+    EXPECT_FALSE(is_wanted(settings({{"BRAID_NCCL_OPS", "all"}}), call, 8)) << op_name(one.op);
+    EXPECT_TRUE(is_wanted(named, call, 8)) << op_name(one.op);
+    call.count = 1 << 28;
+    EXPECT_TRUE(is_wanted(settings({}), call, one.few_ranks)) << op_name(one.op);
+    EXPECT_FALSE(is_wanted(settings({}), call, one.few_ranks + 1)) << op_name(one.op);
+  }
+  for (const Op op : {Op::kAllGather, Op::kReduceScatter}) {
+    Call call = all_reduce(1 << 28);
+    call.op = op;
+    EXPECT_TRUE(is_wanted(settings({}), call, 8)) << op_name(op);
+  }
 }
 
 TEST(Wanted, OpsThatWereNamed) {

@@ -42,5 +42,15 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
+TEST(DeviceTuning, OfSharesAsGoodTheSmallestIsChosen) {
+  const TimedShare alone[] = {{0, 700}};
+  EXPECT_EQ(least_good_share(alone).share, 0);
+  const TimedShare clear[] = {{0, 2093}, {0.08, 1932}, {0.09, 1919}, {0.1, 2050}};
+  EXPECT_EQ(least_good_share(clear).share, 0.09);
+  const TimedShare level[] = {{0, 2458}, {0.05, 2337}, {0.04, 2340}, {0.06, 2350}};
+  EXPECT_EQ(least_good_share(level).share, 0.04);
+  EXPECT_EQ(least_good_share(level).us, 2340);
+}
+
 }  // namespace
 }  // namespace braid::coll::device
