@@ -19,6 +19,12 @@ namespace braid::coll::device {
 
 namespace {
 
+/// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
+/// would not all find one while they wait for each other.
+bool is_crowded(const comm::Device& device) {
+  return device.shares_gpus() && device.has_peer_in_process();
+}
+
 /// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
 bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   constexpr uint64_t kUnit = 16;
@@ -54,11 +60,8 @@ uint32_t bulk_shared_bytes(const comm::Device& device) {
   return has_room ? kBulkSharedBytes : 0;
 }
 
-// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
-// would not all find one while they wait for each other.
 bool can_move_in_bulk(const comm::Device& device) {
-  const bool is_crowded = device.shares_gpus() && device.has_peer_in_process();
-  return bulk_shared_bytes(device) != 0 && !is_crowded;
+  return bulk_shared_bytes(device) != 0 && !is_crowded(device);
 }
 
 Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call) {
@@ -124,6 +127,9 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.root = call.root;
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
+  if (is_crowded(device))
+    args.shape =
+        with_fewer_blocks(args.shape, static_cast<uint32_t>(device.least_sms() / device.size()));
   if (call.op == PacketOp::kBroadcast)
     args.shape = for_root(args.shape, device.rank() == call.root);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;

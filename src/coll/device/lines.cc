@@ -1,5 +1,8 @@
 #include "coll/device/lines.h"
 
+#include <algorithm>
+#include <string>
+
 #include "base/rounding.h"
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"
@@ -28,16 +31,25 @@ uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) 
   return message * (op == PacketOp::kAllGather ? 2 : 4);
 }
 
+// Blocks wait for those of the same number on other ranks: where several ranks have one GPU, all
+// must find a place on it.
+uint32_t most_blocks(const comm::Device& device) {
+  const uint32_t most = most_line_blocks(device.least_sms());
+  if (!device.shares_gpus()) return most;
+  return std::clamp<uint32_t>(static_cast<uint32_t>(device.least_sms() / device.size()), 1, most);
+}
+
 }  // namespace
 
 Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
+  const auto copies = [&](std::string name) {
+    if (is_wide(device.size())) name += "_wide";
+    return device.kernel(kernels::line_copies_fatbin(), name.c_str());
+  };
   switch (call.op) {
-    case PacketOp::kAllGather:
-      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_all_gather");
-    case PacketOp::kAllToAll:
-      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_all_to_all");
-    case PacketOp::kBroadcast:
-      return device.kernel(kernels::line_copies_fatbin(), "braid_lines_broadcast");
+    case PacketOp::kAllGather: return copies("braid_lines_all_gather");
+    case PacketOp::kAllToAll: return copies("braid_lines_all_to_all");
+    case PacketOp::kBroadcast: return copies("braid_lines_broadcast");
     case PacketOp::kAllReduce:
     case PacketOp::kReduceScatter: break;
   }
@@ -58,8 +70,7 @@ bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes) {
 }
 
 Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call) {
-  const PacketShape shape =
-      lines_shape(call.op, call.bytes, device.size(), most_line_blocks(device.least_sms()));
+  const PacketShape shape = lines_shape(call.op, call.bytes, device.size(), most_blocks(device));
   PacketArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r)

@@ -1,8 +1,7 @@
 // How direct kernels take what peers sent out of this rank's area, into recv (direct.cuh): a chunk
-// of one peer a time, by the whole block, or in two shots by bulk copies. There 16 blocks have to
-// keep up with NVLink, beside those that push and turn: in bulk a block copies 49 GB/s, by plain
-// loads and stores 25 to 35, and stands still at every flag. Elsewhere copies have twice as many
-// blocks.
+// of one peer a time, by the whole block, or in two shots by bulk copies. There copies
+// have to keep up with NVLink beside pushes and turns: in bulk a block copies 49 GB/s, by plain
+// loads and stores 25 to 35, and stands still at every flag.
 #pragma once
 
 #include "coll/direct/bulk.cuh"

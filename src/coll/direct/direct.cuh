@@ -12,8 +12,9 @@
 //           send the result on to the peers' region 1
 //   copy    copy region 0 (all-gather, all-to-all) or region 1 into recv       wait for either
 //
-// Blocks of a kind take chunks in turn: any number of them is right, and each kind's number may
-// differ from rank to rank. A block of one kind for all three would stand still at every flag.
+// Blocks of a kind take chunks in turn, or in bulk as they have room for one: any number of them is
+// right, and each kind's number may differ from rank to rank. A block of one kind for all three
+// would stand still at every flag.
 //
 // Flags    One word per (region, source, chunk) in the receiver's area, holding the epoch of the
 //          last call of which that chunk has arrived. It has one writer, and only grows. It lies
@@ -24,11 +25,12 @@
 //
 // Nothing tears: a chunk is read after an acquire that saw its epoch or a later one; where bulk
 //   copies read it, behind a fence that puts them after the acquire. The flag was released after a
-//   barrier of the block that wrote the chunk, or by the lane that saw its bulk copies complete; of
-//   a sum, after a barrier behind which each lane had seen its own complete. A later epoch in the
-//   flag is of a later kernel of the same source, which began after that of this call had ended: no
-//   block ends before its bulk copies, so that its release covers this call's chunk too, and its
-//   data is in the other half (two epochs on it cannot be, by the next paragraph).
+//   barrier of the block that wrote the chunk, or by a lane that was told of its bulk copies' end
+//   (told_units.cuh); of a sum, after a barrier behind which each lane had seen its own complete. A
+//   later epoch in the flag is of a later kernel of the same source, which began after that of this
+//   call had ended: no block ends before its bulk copies, so that its release covers this call's
+//   chunk too, and its data is in the other half (two epochs on it cannot be, by the next
+//   paragraph).
 // Nothing is lost: two halves suffice. In every call every rank waits for at least one flag of
 //   every peer (a slot has one chunk at least, of 0 bytes if need be; in a broadcast the other
 //   ranks greet the root). So when rank p, in epoch e, writes into q's half, it has finished e - 1

@@ -85,6 +85,9 @@ struct DirectArgs {
 /// For 2 ranks or more. `in_bulk`, whether pushes go by bulk copies, says how many blocks; nothing
 /// else depends on it, and ranks may differ.
 DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept;
+/// With so many blocks in all, but one of each kind of work: where ranks' blocks, which wait for
+/// each other, must find places on one GPU.
+DirectShape with_fewer_blocks(DirectShape shape, uint32_t most_blocks) noexcept;
 /// Without the blocks that a root, or another rank, has no work for: of a broadcast.
 DirectShape for_root(DirectShape shape, bool is_root) noexcept;
 

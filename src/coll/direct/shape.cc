@@ -36,7 +36,8 @@ constexpr Kinds most_blocks(PacketOp op, PacketPath path, uint64_t ranks, bool i
       return ranks > 4 ? Kinds{16, 64, 0} : Kinds{8, 48, 0};
     case PacketPath::kTwoShot: break;
   }
-  if (op == PacketOp::kBroadcast) return ranks > 2 ? Kinds{32, 64, 32} : Kinds{32, 32, 16};
+  if (op == PacketOp::kBroadcast)
+    return in_bulk && ranks > 2 ? Kinds{32, 64, 32} : Kinds{32, 32, 16};
   return in_bulk ? Kinds{8, 32, 32} : Kinds{32, 32, 16};
 }
 
@@ -101,6 +102,14 @@ DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bul
   shape.push_blocks = blocks_for(shape.num_chunks * parts, most.push);
   shape.turn_blocks = blocks_for(shape.num_chunks, most.turn);
   shape.copy_blocks = blocks_for(shape.num_chunks * (ranks - 1), most.copy);
+  return shape;
+}
+
+DirectShape with_fewer_blocks(DirectShape shape, uint32_t most_blocks) noexcept {
+  const uint32_t most = std::max(most_blocks / 3, 1U);  // kinds of work
+  shape.push_blocks = std::min(shape.push_blocks, most);
+  shape.turn_blocks = std::min(shape.turn_blocks, most);
+  shape.copy_blocks = std::min(shape.copy_blocks, most);
   return shape;
 }
 

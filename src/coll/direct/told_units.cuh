@@ -1,24 +1,24 @@
 // Units that movers take as they have room for one, and that are told of by flags: what a block
 // that pushes in bulk does.
 //
-//   movers   take a unit, move it (bulk.cuh), count it as ended when its stores have been performed
-//   teller   a warp of its own, a lane for each mover: a fence for all units that have ended since
-//   the
-//            last one, then their flags
+//   movers   take a unit, move it (bulk.cuh), count it as ended when its stores are performed
+//   teller   a warp of its own, a lane for each mover: a fence for all units that have ended
+//            since the last one, then their flags
 //
 // Taken    NVLink does not serve all multiprocessors alike: with equal shares the last mover ended
-// 200
-//          us of 770 behind the first. So there is one counter for the whole call, in DirectState,
-//          and units are taken in the order of their numbers.
+//          200 us of 770 behind the first. So there is one counter for the whole call, in
+//          DirectState, and units are taken in the order of their numbers.
 // Told     A fence of the system stands still for a trip over NVLink. In a mover it held up copies:
-//          16 blocks carried 243 GB/s with one for every 16 KiB, and 350 without
-//          (docs/decisions/0005).
+//          16 blocks carried 244 GB/s with one for every 16 KiB, and 352 without (decision 12).
 //
 // In shared memory a mover writes `taken` and `ended`, the teller `told`; a number stays in `taken`
-// until it was told. Nothing waits in a circle: the teller waits for nobody, movers wait for it
-// only when kBulkTaken units are under way. Nothing tears: what a mover saw performed it counts
-// with release, and the teller reads with acquire, before its fence; so the fence covers the
-// mover's bulk copies too.
+// until it was told.
+// Nothing waits in a circle: the teller waits for nobody, movers wait for it only when kBulkTaken
+// units are under way. But a unit ends behind the first tile of the mover's next one: so what a
+// unit waits for must not wait for the one before it to be told. (A relay's units wait for the
+// root's, which wait for nothing.)
+// Nothing tears: what a mover saw performed it counts with release, and the teller reads with
+// acquire, before its fence; so the fence covers the mover's bulk copies too.
 #pragma once
 
 #include "coll/direct/bulk.cuh"

@@ -75,7 +75,6 @@ __device__ void all_to_all_wide(const Call& call) {
 }
 
 __device__ void all_gather(const Call& call) {
-  if (is_wide(call)) return all_gather_wide(call);
   const uint64_t slot = num_rows(call.args.bytes);
   const Piece<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
   const Piece<char> place = received_block(call, call.rank());
@@ -92,7 +91,6 @@ __device__ void all_gather(const Call& call) {
 }
 
 __device__ void all_to_all(const Call& call) {
-  if (is_wide(call)) return all_to_all_wide(call);
   const uint64_t slot = num_rows(call.args.bytes);
   const auto send = [&](const Rows& rows) {
     RowBatch data;
@@ -208,7 +206,6 @@ __device__ __forceinline__ bool receive_passed_on_wide(const Call& call, const C
 
 __device__ __forceinline__ bool receive_passed_on(const Call& call, const Cast& cast,
                                                   const Rows& rows) {
-  if (is_wide(call)) return receive_passed_on_wide(call, cast, rows);
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
     const int from = call.source(turn);
@@ -220,7 +217,8 @@ __device__ __forceinline__ bool receive_passed_on(const Call& call, const Cast& 
   return true;
 }
 
-__device__ void broadcast(const Call& call) {
+template <typename Finish>
+__device__ __forceinline__ void broadcast_and(const Call& call, const Finish& receive_others) {
   const Cast cast(call);
   const bool is_root = call.rank() == call.args.root;
   const auto send = [&](const Rows& rows) {
@@ -230,25 +228,41 @@ __device__ void broadcast(const Call& call) {
     return is_root || receive_message(call, cast, rows);
   };
   const auto finish = [&](const Rows& rows) {
-    return is_root || !cast.is_two_shot || receive_passed_on(call, cast, rows);
+    return is_root || !cast.is_two_shot || receive_others(call, cast, rows);
   };
   greet(call, cast);
   for_rows<kRowsAtOnce>(cast.slot, send, receive, finish);
   await_greetings(call, cast);
 }
 
+__device__ void broadcast(const Call& call) {
+  broadcast_and(call, [](const Call& of, const Cast& cast, const Rows& rows) {
+    return receive_passed_on(of, cast, rows);
+  });
+}
+__device__ void broadcast_wide(const Call& call) {
+  broadcast_and(call, [](const Call& of, const Cast& cast, const Rows& rows) {
+    return receive_passed_on_wide(of, cast, rows);
+  });
+}
+
 }  // namespace braid::coll::device
 
-#define BRAID_LINE_KERNEL(name)                                                  \
-  extern "C" __global__ void __launch_bounds__(braid::coll::kLineThreads)        \
-      braid_lines_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
-    using namespace braid::coll::device;                                         \
-    const Before before = look_before(args);                                     \
-    if (warp_sees_failure(before)) return;                                       \
-    const Call call = begin_call(args, before);                                  \
-    name(call);                                                                  \
-    end_call(call);                                                              \
+// Kernels for few ranks leave room for another block on a multiprocessor; wide ones need all
+// registers.
+#define BRAID_LINE_KERNEL(name, num_blocks)                                           \
+  extern "C" __global__ void __launch_bounds__(braid::coll::kLineThreads, num_blocks) \
+      braid_lines_##name(const __grid_constant__ braid::coll::PacketArgs args) {      \
+    using namespace braid::coll::device;                                              \
+    const Before before = look_before(args);                                          \
+    if (warp_sees_failure(before)) return;                                            \
+    const Call call = begin_call(args, before);                                       \
+    name(call);                                                                       \
+    end_call(call);                                                                   \
   }
-BRAID_LINE_KERNEL(all_gather)
-BRAID_LINE_KERNEL(all_to_all)
-BRAID_LINE_KERNEL(broadcast)
+BRAID_LINE_KERNEL(all_gather, 2)
+BRAID_LINE_KERNEL(all_to_all, 2)
+BRAID_LINE_KERNEL(broadcast, 2)
+BRAID_LINE_KERNEL(all_gather_wide, 1)
+BRAID_LINE_KERNEL(all_to_all_wide, 1)
+BRAID_LINE_KERNEL(broadcast_wide, 1)

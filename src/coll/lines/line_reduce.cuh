@@ -195,7 +195,7 @@ __device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
   if (warp_sees_failure(before)) return;
   const Call call = begin_call(args, before);
   const RowSlices slices(call);
-  if (is_wide(call)) {
+  if (is_wide(call.size())) {
     reduce_wide<R>(call, slices);
   } else {
     reduce_few<R>(call, slices);

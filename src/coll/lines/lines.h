@@ -3,8 +3,9 @@
 // NVLink carries 94 % data instead of 50. The protocol, and why it is right, is told in lines.cuh.
 //
 // Entries, all with PacketArgs (an area and a state of their own): braid_lines_all_gather,
-// braid_lines_all_to_all, braid_lines_broadcast, and per dtype and op line_reduce_kernel_name()
-// (reduce_names.h), which is all-reduce and reduce-scatter. The calls are those that packets know.
+// braid_lines_all_to_all, braid_lines_broadcast, each with _wide behind it where is_wide(); and per
+// dtype and op line_reduce_kernel_name() (reduce_names.h), which is all-reduce and reduce-scatter.
+// The calls are those that packets know.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,10 @@ static_assert(kRowDataBytes == 480);
 
 /// Of a block.
 inline constexpr uint32_t kLineThreads = 512;
+
+/// Among more than four a warp looks at a row of every peer at a time (wide.cuh); among fewer peers
+/// take turns.
+constexpr bool is_wide(int num_ranks) noexcept { return num_ranks > 4; }
 
 /// The most blocks of a call on GPUs of which the smallest has `num_sms` multiprocessors. Where 128
 /// leave some over, so that another comm's kernels get on beside them; else 64. Numbers between are

@@ -1,21 +1,18 @@
 // Lines among many ranks: one row of every peer at a time, instead of several rows of one peer
 // after the other. Up to a MiB from each rank a warp has a row a peer anyway, and looks that follow
-// each other cost the latency of memory for each: an all-reduce of 256 KiB to 1 MiB among eight
-// took 20 us so. Everything else is as in lines.cuh.
+// each other cost the latency of memory for each (docs/decisions/0012). Everything else is as in
+// lines.cuh.
 #pragma once
 
 #include "coll/lines/lines.cuh"
 
 namespace braid::coll::device {
 
-inline constexpr int kFewRanks = 4;      // who take turns
 inline constexpr int kPeersAtOnce = 8;   // of a warp, in flight together
 inline constexpr int kSummedAtOnce = 4;  // beside sums, which take registers too
 
 template <int kPeers>
 using RowOfEach = Vector[kPeers];  // of ranks [first, first + kPeers)
-
-__device__ __forceinline__ bool is_wide(const Call& call) { return call.size() > kFewRanks; }
 
 /// Row `row` of what piece_of(rank) is, of every rank that there is.
 template <int kPeers, typename PieceOf>

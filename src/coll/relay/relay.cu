@@ -12,10 +12,9 @@
 //   others   send own units, as they land, to the other others
 //
 // Units    Blocks take them as they have room for one (told_units.cuh): the root's those of all
-// rows,
-//          the others' their own. They are counted row by row, so that they are taken in the order
-//          in which they land. Where addresses or the GPU do not allow bulk copies, all threads of
-//          a block take a unit together.
+//          rows, the others' their own. They are counted row by row, so that they are taken in the
+//          order in which they land. Where addresses or the GPU do not allow bulk copies, all
+//          threads of a block take a unit together.
 // Flags    One word per (source, row) in the receiver's memory: the epoch of the last call of which
 //          the source's unit of that row for this receiver has landed. It has one writer at a time
 //          and only grows, since epochs do; it is never reset.

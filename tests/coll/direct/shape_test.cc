@@ -91,6 +91,19 @@ TEST(DirectShape, ABroadcastHasTheBlocksOfItsRankAlone) {
   }
 }
 
+// Ranks that share a GPU: 132 multiprocessors, a block on each.
+TEST(DirectShape, BlocksOfAllRanksFindAPlaceOnOneGpu) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    const DirectShape whole = direct_shape(op, bytes, ranks, false);
+    const DirectShape fewer = with_fewer_blocks(whole, static_cast<uint32_t>(132 / ranks));
+    EXPECT_LE(fewer.num_blocks() * static_cast<uint32_t>(ranks), 132U);
+    EXPECT_EQ(fewer.push_blocks > 0, whole.push_blocks > 0);
+    EXPECT_EQ(fewer.turn_blocks > 0, whole.turn_blocks > 0);
+    EXPECT_EQ(fewer.copy_blocks > 0, whole.copy_blocks > 0);
+    EXPECT_EQ(fewer.chunk_bytes, whole.chunk_bytes);
+  });
+}
+
 TEST(DirectShape, HowPushesGoChangesNothingButBlocks) {
   for_all([](PacketOp op, uint64_t bytes, int ranks) {
     const DirectShape bulk = direct_shape(op, bytes, ranks, true);
