@@ -36,7 +36,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     if (can_relay(*made)) BRAID_RETURN_IF_ERROR(relay_kernel(*made).status());
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
-      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline, kTuneBlockBytes));
+      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline));
       BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
     }
     made->rdma().settle();

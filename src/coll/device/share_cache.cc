@@ -45,9 +45,9 @@ comm::HostShare read_host_share(const fabric::JsonReader& value, plan::Op op) {
 }
 
 Status measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                        uint64_t block_bytes, const std::string& path, const std::string& key) {
+                        const TuneWork& work, const std::string& path, const std::string& key) {
   BRAID_ASSIGN_OR_RETURN(const bool is_measured,
-                         tune_host_shares(device, *state.group, deadline, block_bytes));
+                         tune_host_shares(device, *state.group, deadline, work));
   if (!is_measured || state.rank() != 0) return {};
   HostShares shares;
   for (const plan::Op op : plan::kAllOps) shares[static_cast<size_t>(op)] = device.host_share(op);
@@ -99,7 +99,7 @@ Result<HostShares> parse_shares(std::string_view text, const std::string& key) {
 }
 
 Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                          uint64_t block_bytes) {
+                          const TuneWork& work) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, device.cuda().device(device.ordinal()));
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
@@ -113,8 +113,7 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
                                                             return parse_shares(text, key).status();
                                                           }),
                                               deadline));
-  if (texts.front().empty())
-    return measure_and_save(device, state, deadline, block_bytes, path, key);
+  if (texts.front().empty()) return measure_and_save(device, state, deadline, work, path, key);
   BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), key));
   for (const plan::Op op : plan::kAllOps)
     device.set_host_share(op, shares[static_cast<size_t>(op)]);

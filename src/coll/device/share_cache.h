@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "coll/device/tune.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
 #include "plan/plan.h"
@@ -28,8 +29,8 @@ std::string shares_to_json(const std::string& key, const HostShares& shares);
 Result<HostShares> parse_shares(std::string_view text, const std::string& key);
 
 /// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds
-/// with `block_bytes`, which are then kept. A cache that cannot be read or written is a warning.
+/// by `work`, which are then kept. A cache that cannot be read or written is a warning.
 Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                          uint64_t block_bytes);
+                          const TuneWork& work = {});
 
 }  // namespace braid::coll::device

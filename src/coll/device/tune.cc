@@ -21,7 +21,6 @@ constexpr double kSteps[] = {-0.02, -0.01, 0.01, 0.02};
 constexpr double kRdmaShares[] = {0, 0.02, 0.04, 0.08, 0.12};
 // In a row: one alone would also measure how fast the host enqueues it.
 constexpr int kCalls = 3;
-constexpr int kRounds = 8;  // of which the first warms up
 // What seven rounds can tell from chance. With three rounds and 2 % an all-gather of 128 MiB that
 // gains 4 % was left without the host link in one start of three (2 H200).
 constexpr double kLeastGain = 0.01;
@@ -32,8 +31,8 @@ constexpr double kAsGood = 0.005;
 
 class Tuner {
  public:
-  Tuner(comm::Device& device, group::Group& group, Deadline deadline, uint64_t block_bytes)
-      : device_(device), group_(group), deadline_(deadline), block_bytes_(block_bytes) {}
+  Tuner(comm::Device& device, group::Group& group, Deadline deadline, const TuneWork& work)
+      : device_(device), group_(group), deadline_(deadline), work_(work) {}
 
   Status prepare() {
     sys::Cuda& cuda = device_.cuda();
@@ -53,11 +52,11 @@ class Tuner {
   Status close() { return device_.unregister_memory(recv_.get()); }
 
   Status tune(plan::Op op) {
-    BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, block_bytes_ / 4));
-    BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, block_bytes_));
+    BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, work_.block_bytes / 4));
+    BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, work_.block_bytes));
     device_.force_host_share(op, std::nullopt);
-    device_.set_host_share(op, {seen_bytes(op, block_bytes_ / 4), seen_bytes(op, block_bytes_),
-                                short_share, long_share});
+    device_.set_host_share(op, {seen_bytes(op, work_.block_bytes / 4),
+                                seen_bytes(op, work_.block_bytes), short_share, long_share});
     return {};
   }
 
@@ -67,7 +66,7 @@ class Tuner {
     std::vector<Tried> tried;
     for (const double share : kRdmaShares) tried.push_back({share, {}});
     BRAID_RETURN_IF_ERROR(
-        time_all(op, block_bytes_, tried, [&](double share) { rdma.set_share(op, share); }));
+        time_all(op, work_.block_bytes, tried, [&](double share) { rdma.set_share(op, share); }));
     const Tried& best = best_of(tried);
     const double without_us = tried.front().median_us();
     const bool is_worth = best.median_us() < without_us * (1 - kLeastGain);
@@ -78,7 +77,9 @@ class Tuner {
   }
 
  private:
-  uint64_t bytes_of_all() const { return block_bytes_ * static_cast<uint64_t>(device_.size()); }
+  uint64_t bytes_of_all() const {
+    return work_.block_bytes * static_cast<uint64_t>(device_.size());
+  }
   struct Tried {
     double share;
     std::vector<double> times_us;  // of the slowest rank
@@ -129,7 +130,7 @@ class Tuner {
 
   Status time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried,
                   const std::function<void(double)>& use) {
-    for (int round = 0; round < kRounds; ++round)
+    for (int round = 0; round < work_.rounds; ++round)
       for (Tried& one : tried) {
         use(one.share);
         BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
@@ -191,7 +192,7 @@ class Tuner {
   comm::Device& device_;
   group::Group& group_;
   const Deadline deadline_;
-  const uint64_t block_bytes_;
+  const TuneWork work_;
   sys::DeviceMemory send_, recv_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
@@ -200,8 +201,8 @@ class Tuner {
 // Runs `tune` on a Tuner that all ranks have memory for; without it everything stays as it is.
 // False: a rank had none.
 Result<bool> with_tuner(comm::Device& device, group::Group& group, Deadline deadline,
-                        uint64_t block_bytes, const std::function<Status(Tuner&)>& tune) {
-  Tuner tuner(device, group, deadline, block_bytes);
+                        const TuneWork& work, const std::function<Status(Tuner&)>& tune) {
+  Tuner tuner(device, group, deadline, work);
   Status ready = tuner.prepare();
   BRAID_ASSIGN_OR_RETURN(const auto verdicts,
                          group.exchange("gpu tuning memory", ready.to_string(), deadline));
@@ -229,17 +230,17 @@ TimedShare least_good_share(std::span<const TimedShare> timed) {
 }
 
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                              uint64_t block_bytes) {
-  return with_tuner(device, group, deadline, block_bytes, [](Tuner& tuner) {
+                              const TuneWork& work) {
+  return with_tuner(device, group, deadline, work, [](Tuner& tuner) {
     for (const plan::Op op : plan::kAllOps) BRAID_RETURN_IF_ERROR(tuner.tune(op));
     return Status();
   });
 }
 
 Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                        uint64_t block_bytes) {
+                        const TuneWork& work) {
   if (!device.rdma().is_on() || device.rdma().is_share_given()) return {};
-  return with_tuner(device, group, deadline, block_bytes,
+  return with_tuner(device, group, deadline, work,
                     [](Tuner& tuner) {
                       for (const plan::Op op : plan::kAllOps)
                         if (comm::Rdma::can_carry(op)) BRAID_RETURN_IF_ERROR(tuner.tune_rdma(op));

@@ -9,15 +9,18 @@
 
 namespace braid::coll::device {
 
+/// How much is measured; less is faster and says less.
+struct TuneWork {
+  uint64_t block_bytes = 128 << 20;  // half the buffer, for all-reduce and broadcast; and a quarter
+  int rounds = 8;                    // of which the first warms up; 2 or more
+};
+
 /// Collective, at the making of a Device, within about two seconds; takes device memory for as
 /// long. False when a rank had none: then nothing was measured, and NVLink alone is used. Runs each
 /// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest
-/// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone. For blocks
-/// (half the buffer, for all-reduce and broadcast) of `block_bytes` and of a quarter; less is
-/// faster and says less.
-inline constexpr uint64_t kTuneBlockBytes = 128 << 20;
+/// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                              uint64_t block_bytes = kTuneBlockBytes);
+                              const TuneWork& work = {});
 
 /// What calls with a share over the host link took.
 struct TimedShare {
@@ -28,10 +31,9 @@ struct TimedShare {
 /// time or more.
 TimedShare least_good_share(std::span<const TimedShare> timed);
 
-/// The same for the NIC, after the host link: what it should carry beside both, for blocks (half
-/// the buffer, for broadcast) of `block_bytes`. Nothing where there is no NIC, or an option gave
-/// its share.
+/// The same for the NIC, after the host link: what it should carry beside both, for blocks of
+/// work.block_bytes. Nothing where there is no NIC, or an option gave its share.
 Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                        uint64_t block_bytes = kTuneBlockBytes);
+                        const TuneWork& work = {});
 
 }  // namespace braid::coll::device

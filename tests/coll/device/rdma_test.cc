@@ -191,7 +191,7 @@ TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
       [&](GpuRank& rank) {
         // Operations that sum have no kernel here: only the NIC's are asked for.
         expect_success(tune_rdma_shares(rank.device, *rank.comm.state().group,
-                                        Deadline::after_ns(20_s), kNicBlock));
+                                        Deadline::after_ns(20_s), {kNicBlock}));
         for (const Op op : plan::kAllOps)
           chosen[static_cast<size_t>(rank.rank())].push_back(rank.device.rdma().share(op));
         rank.all.arrive_and_wait();

@@ -92,7 +92,7 @@ class DeviceTuningCache : public ::testing::Test {
     const test::Options options = {{"BRAID_CACHE_DIR", folder_.string()}, {"BRAID_TUNE", mode}};
     test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
       const Status status =
-          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), 64_KiB);
+          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), {64_KiB, 2});
       EXPECT_TRUE(status.ok()) << status.to_string();
       std::vector<double> shares;
       for (const plan::Op op : plan::kAllOps)

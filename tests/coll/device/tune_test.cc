@@ -24,8 +24,8 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   std::mutex mutex;
   std::vector<std::vector<double>> chosen;
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
-    const Result<bool> measured =
-        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), 256_KiB);
+    const Result<bool> measured = tune_host_shares(rank.device, *rank.comm.state().group,
+                                                   Deadline::after_ns(60_s), {256_KiB, 3});
     ASSERT_TRUE(measured.ok()) << measured.status().to_string();
     EXPECT_TRUE(measured.value());
     std::vector<double> shares;

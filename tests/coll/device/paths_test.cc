@@ -1,0 +1,89 @@
+// Which messages go by packets and which by lines, by how many ranks they are among: what each
+// limit counts. On fake GPUs, which launch nothing here.
+#include <gtest/gtest.h>
+
+#include "base/units.h"
+#include "coll/device/direct.h"
+#include "coll/device/lines.h"
+#include "coll/device/packets.h"
+#include "support/gpu_ranks.h"
+
+namespace braid::coll::device {
+namespace {
+
+constexpr uint64_t kPackets = 128_KiB, kLines = 1_MiB;
+
+/// `check(device)` on every rank of a comm whose areas have room for both.
+void on_ranks(int size, const std::function<void(comm::Device&)>& check) {
+  sys::FakeCuda cuda(size);
+  test::define_team_kernels(cuda);
+  const Options options = {{"BRAID_GPU_PACKETS", "128KiB"}, {"BRAID_GPU_LINES", "1MiB"}};
+  test::run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>&) {
+    Config& config = comm.state().config;
+    config = test::make_config(test::gpu_options(options));
+    const comm::AreaSizes areas{packet_area_for(config, size), line_area_for(config, size), 0, 0,
+                                0};
+    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    comm.state().device = std::move(made).value();
+    check(*comm.state().device);
+  });
+}
+
+/// The largest message of `op`, as message_bytes() counts it, that `fits`.
+template <typename Fits>
+uint64_t most_bytes(const comm::Device& device, PacketOp op, const Fits& fits) {
+  uint64_t most = 0;
+  for (uint64_t bytes = 1_KiB; bytes <= 4_MiB; bytes *= 2)
+    if (fits(device, op, bytes)) most = message_bytes(device, op, bytes);
+  return most;
+}
+
+TEST(Paths, LinesAmongTwo) {
+  on_ranks(2, [](comm::Device& device) {
+    ASSERT_EQ(device.line_limit(), kLines);
+    const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_lines); };
+    EXPECT_EQ(most(PacketOp::kAllGather), kLines);
+    EXPECT_EQ(most(PacketOp::kAllToAll), kLines);
+    EXPECT_EQ(most(PacketOp::kReduceScatter), kLines);
+    EXPECT_EQ(most(PacketOp::kAllReduce), kLines / 2);
+    EXPECT_EQ(most(PacketOp::kBroadcast), kLines / 2);
+  });
+}
+
+TEST(Paths, LinesEndEarlierAmongMore) {
+  for (const int size : {4, 8})
+    on_ranks(size, [](comm::Device& device) {
+      const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_lines); };
+      EXPECT_EQ(most(PacketOp::kAllGather), kLines / 2);
+      for (const PacketOp op : {PacketOp::kAllToAll, PacketOp::kReduceScatter, PacketOp::kAllReduce,
+                                PacketOp::kBroadcast})
+        EXPECT_EQ(most(op), kLines / 4) << static_cast<int>(op);
+    });
+}
+
+TEST(Paths, Packets) {
+  for (const int size : {2, 4})
+    on_ranks(size, [&](comm::Device& device) {
+      const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_packets); };
+      EXPECT_EQ(most(PacketOp::kAllGather), kPackets);
+      EXPECT_EQ(most(PacketOp::kAllReduce), kPackets / 2);
+      EXPECT_EQ(most(PacketOp::kBroadcast), size == 2 ? 2 * kPackets : kPackets);
+    });
+}
+
+// The names that are asked for are those of the kernels that there are: the check of their machine
+// code names them too.
+TEST(Paths, LinesAmongManyAreKernelsOfTheirOwn) {
+  for (const int size : {4, 5})
+    on_ranks(size, [&](comm::Device& device) {
+      const PacketCall call{PacketOp::kAllGather, 0, 0, 0, Dtype::kInt8, RedOp::kSum};
+      const Result<sys::Kernel> kernel = line_kernel(device, call);
+      ASSERT_FALSE(kernel.ok());  // a fake has those alone that were defined
+      const std::string why = kernel.status().to_string();
+      EXPECT_EQ(why.find("_wide") != std::string::npos, size > 4) << why;
+    });
+}
+
+}  // namespace
+}  // namespace braid::coll::device
