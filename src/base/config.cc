@@ -41,12 +41,10 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",
      "Largest GPU message (all ranks' blocks together) that goes by lines of 120 bytes and a flag, "
      "where all GPUs are joined by NVLink; half of it for all_reduce and broadcast, and among "
-     "three "
-     "ranks or more half of it for all_gather and a quarter for the others; 0 for none."},
+     "three ranks or more half of it for all_gather and a quarter for the others; 0 for none."},
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "128KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
-     "it "
-     "for all_reduce, twice as much for a broadcast among two."},
+     "it for all_reduce, twice as much for a broadcast among two."},
     {"BRAID_GPU_RDMA", OptionType::kString, "off",
      "A part of large GPU messages through the NIC: off, auto (where every node has a NIC; sockets "
      "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS)."},

@@ -1,7 +1,5 @@
 #include "coll/device/direct.h"
 
-#include <algorithm>
-
 #include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
 #include "plan/wire.h"
@@ -127,9 +125,7 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.root = call.root;
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
-  if (is_crowded(device))
-    args.shape =
-        with_fewer_blocks(args.shape, static_cast<uint32_t>(device.least_sms() / device.size()));
+  if (is_crowded(device)) args.shape = with_fewer_blocks(args.shape, device.shared_blocks());
   if (call.op == PacketOp::kBroadcast)
     args.shape = for_root(args.shape, device.rank() == call.root);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;

@@ -1,7 +1,6 @@
 #include "coll/device/lines.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/rounding.h"
 #include "coll/reduce/reduce_names.h"
@@ -35,21 +34,21 @@ uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) 
 // must find a place on it.
 uint32_t most_blocks(const comm::Device& device) {
   const uint32_t most = most_line_blocks(device.least_sms());
-  if (!device.shares_gpus()) return most;
-  return std::clamp<uint32_t>(static_cast<uint32_t>(device.least_sms() / device.size()), 1, most);
+  return device.shares_gpus() ? std::min(most, device.shared_blocks()) : most;
 }
 
 }  // namespace
 
 Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
-  const auto copies = [&](std::string name) {
-    if (is_wide(device.size())) name += "_wide";
-    return device.kernel(kernels::line_copies_fatbin(), name.c_str());
+  const auto copies = [&](const char* few, const char* wide) {
+    return device.kernel(kernels::line_copies_fatbin(), is_wide(device.size()) ? wide : few);
   };
   switch (call.op) {
-    case PacketOp::kAllGather: return copies("braid_lines_all_gather");
-    case PacketOp::kAllToAll: return copies("braid_lines_all_to_all");
-    case PacketOp::kBroadcast: return copies("braid_lines_broadcast");
+    case PacketOp::kAllGather:
+      return copies("braid_lines_all_gather", "braid_lines_all_gather_wide");
+    case PacketOp::kAllToAll:
+      return copies("braid_lines_all_to_all", "braid_lines_all_to_all_wide");
+    case PacketOp::kBroadcast: return copies("braid_lines_broadcast", "braid_lines_broadcast_wide");
     case PacketOp::kAllReduce:
     case PacketOp::kReduceScatter: break;
   }

@@ -30,8 +30,7 @@
 // Nothing hangs: the root's movers wait for nobody, others' for the root's and, when they are
 //   through, for the others': one block per GPU is enough for progress, since a unit that was taken
 //   is in hands that run. Every wait looks at the clock and at the host's word; when it ends in
-//   vain it notes it in Trouble and in Team::has_failed, and the mover sends and tells nothing
-//   more.
+//   vain it notes it in Trouble and in Team::has_failed, and the mover begins nothing more.
 #include "coll/direct/told_units.cuh"
 #include "coll/relay/relay.h"
 #include "transport/nvlink/team.cuh"

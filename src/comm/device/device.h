@@ -20,6 +20,7 @@
 // Threads: one at a time, as Comm. status() by any.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -131,6 +132,8 @@ class Device {
   bool has_peer_in_process() const { return arena_.has_peer_in_process(); }
   /// Whether ranks take turns on a GPU: then their waits last as long as a turn.
   bool shares_gpus() const { return shares_gpus_; }
+  /// Blocks of each rank that find a place where all ranks are on one GPU, one on a multiprocessor.
+  uint32_t shared_blocks() const { return static_cast<uint32_t>(std::max(least_sms_ / size(), 1)); }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
   sys::DevicePtr direct_at(int rank) const { return relay_at(rank) + areas_.relay_bytes; }
