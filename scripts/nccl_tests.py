@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from nccl_tests_plan import BRAID, DEFAULT_PARTS, HANDED_ON, NCCL, PARTS, TAKEN, Step, plan
+from nccl_tests_plan import BRAID, DEFAULT_PARTS, HANDED_ON, NCCL, OPS, PARTS, TAKEN, Step, plan
 from nccl_tests_record import SCHEMA, Outcome, Ratio, Record, ratios, read
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,6 +34,8 @@ class Setup:
     """The real libnccl.so.2."""
     ranks: int
     timeout_s: float
+    commit: str
+    """Of a tree without git, for the record; "": git says."""
 
 
 def command_of(step: Step, setup: Setup) -> list[str]:
@@ -44,6 +46,8 @@ def command_of(step: Step, setup: Setup) -> list[str]:
         assigned += [f"LD_PRELOAD={DROP_IN}", f"BRAID_NCCL_REAL={setup.nccl}", "BRAID_LOG=info"]
         assigned += ["BRAID_NCCL_TIMEOUT=30s"]
         assigned += ["BRAID_NCCL_SHARED=on"] if step.is_one_process else []
+        # What is checked is braid, at sizes too that the drop-in would leave to NCCL.
+        assigned += [] if step.keeps_times else [f"BRAID_NCCL_OPS={','.join(OPS)}"]
     program = str(setup.programs / f"{step.program}_perf")
     inner = ["env", *assigned, program, *step.arguments.split()]
     if step.is_one_process:
@@ -112,7 +116,7 @@ def show(found: list[Ratio]) -> None:
 def _record(setup: Setup) -> Record:
     from braid.cli import facts
 
-    commit, dirty = facts.commit()
+    commit, dirty = (setup.commit, False) if setup.commit else facts.commit()
     return Record(
         schema=SCHEMA,
         command=" ".join(sys.argv),
@@ -183,12 +187,13 @@ def main() -> int:
     parser.add_argument("--timeout", type=float, default=55, help="seconds for a step")
     parser.add_argument("--nccl", type=Path, help="the folder of NCCL that has lib/libnccl.so.2")
     parser.add_argument("--json", type=Path, help="write the record here")
+    parser.add_argument("--commit", default="", help="of a tree without git, for the record")
     args = parser.parse_args()
     ranks = args.ranks or _gpus()
     if ranks < 2:
         sys.exit("nccl_tests: it takes two GPUs; nvidia-smi says how many there are, or --ranks")
     nccl = nccl_folder(args.nccl) / "lib/libnccl.so.2"
-    setup = Setup(args.built.resolve(), nccl.resolve(), ranks, args.timeout)
+    setup = Setup(args.built.resolve(), nccl.resolve(), ranks, args.timeout, args.commit)
     return run(setup, chosen(args, ranks), args.json)
 
 

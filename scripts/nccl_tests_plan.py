@@ -6,6 +6,8 @@ from dataclasses import dataclass
 NCCL, BRAID = "nccl", "braid"
 TAKEN = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall")
 """Whose calls braid takes over."""
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+"""The same as BRAID_NCCL_OPS names them."""
 HANDED_ON = ("reduce", "gather", "scatter", "sendrecv", "hypercube", "alltoallv")
 """Whose calls go through braid's library to NCCL."""
 

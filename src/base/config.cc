@@ -35,7 +35,8 @@ constexpr Option kOptions[] = {
      "recorder writes them; the rank is put behind it where it has no %r."},
     {"BRAID_GPU_DIRECT", OptionType::kBytes, "32MiB",
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
-     "of copy engines, and up to four times as much of the others; 0 for none."},
+     "of copy engines, and up to four times as much of the others; into memory that is not "
+     "registered as much as two such kernels in a row have room for; 0 for none."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
     {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",

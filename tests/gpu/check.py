@@ -310,6 +310,8 @@ def main() -> int:
         for count in (5_000_000, 25_000_003) if quick else (5_000_000, 40_000_000):
             group(f"large {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
             group(f"registered {count}", check.registered, count, torch.float32)
+        for count in (24_000_000, 38_000_000):  # not registered: direct kernels in a row
+            group(f"pieces {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
         group("uneven", check.all_uneven, quick)
         group("streams", check.streams)
         for count in (1000, 500_000, 3_000_000, 12_000_000):

@@ -25,6 +25,13 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   }
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
+  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllGather, block);
+  if (e.landing.window == nullptr && num_pieces > 0) {
+    BRAID_RETURN_IF_ERROR(run_direct_pieces(
+        device, stream, {PacketOp::kAllGather, send, recv, block}, num_pieces,
+        signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing)));
+    return call.end();
+  }
   BRAID_ASSIGN_OR_RETURN(const Cut cut, counted_cut(device, plan::Op::kAllGather, block));
   const uint64_t nvlink = cut.nvlink_of(block);
   e.signature = signature_of(

@@ -248,6 +248,13 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
+  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllReduce, bytes);
+  if (landing.window == nullptr && num_pieces > 0) {
+    BRAID_RETURN_IF_ERROR(run_direct_pieces(
+        device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}, num_pieces,
+        signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
+    return call.end();
+  }
   const uint64_t segment = segment_bytes(device);
   BRAID_ASSIGN_OR_RETURN(const uint64_t host,
                          counted_host_part(device, plan::Op::kAllReduce, std::min(segment, bytes)));

@@ -1,6 +1,6 @@
-// all_to_all on the device. In place, a block may not be overwritten before it was sent. Packets
-// and lines see to that by themselves; what they do not take goes through scratch, where a piece is
-// taken out only after ours of that round left.
+// all_to_all on the device. In place, a block may not be overwritten before it was sent. Kernels
+// see to that by themselves; what they do not take goes through scratch, where a piece is taken out
+// only after ours of that round left.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -16,15 +16,20 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream, {plan::Op::kAllToAll, false, dtype, RedOp::kSum, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
-  const bool fits = in_place ? fits_thread_kernel(device, PacketOp::kAllToAll, block)
-                             : fits_one_kernel(device, PacketOp::kAllToAll, block);
-  if (n > 1 && fits) {
+  if (n > 1 && fits_one_kernel(device, PacketOp::kAllToAll, block)) {
     BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {PacketOp::kAllToAll, send, recv, block}));
     return call.end();
   }
   Exchange e;
   if (!in_place) {
     BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
+  }
+  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllToAll, block);
+  if (e.landing.window == nullptr && num_pieces > 0) {
+    BRAID_RETURN_IF_ERROR(run_direct_pieces(
+        device, stream, {PacketOp::kAllToAll, send, recv, block}, num_pieces,
+        signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count}, e.landing)));
+    return call.end();
   }
   Cut cut;
   if (!in_place) {

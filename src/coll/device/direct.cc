@@ -1,5 +1,7 @@
 #include "coll/device/direct.h"
 
+#include <algorithm>
+
 #include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
 #include "plan/wire.h"
@@ -17,10 +19,16 @@ namespace braid::coll::device {
 
 namespace {
 
+constexpr int kAgreeChannel = 0;
+
 /// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
 /// would not all find one while they wait for each other.
 bool is_crowded(const comm::Device& device) {
   return device.shares_gpus() && device.has_peer_in_process();
+}
+
+uint64_t stride_of(const PacketCall& call) {
+  return call.stride_bytes != 0 ? call.stride_bytes : call.bytes;
 }
 
 /// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
@@ -28,7 +36,7 @@ bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   constexpr uint64_t kUnit = 16;
   const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
   return can_move_in_bulk(device) && call.send % kUnit == 0 &&
-         (!has_blocks || call.bytes % kUnit == 0);
+         (!has_blocks || stride_of(call) % kUnit == 0);
 }
 
 plan::Op plan_op(PacketOp op) {
@@ -91,6 +99,11 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
              direct_most_bytes(op, device.direct_limit(), device.size());
 }
 
+uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes) {
+  if (device.link_cap_gbps() > 0) return 0;
+  return direct_pieces(op, bytes, device.direct_bytes(), device.size());
+}
+
 bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
   return fits_thread_kernel(device, op, bytes) || fits_direct(device, op, bytes);
 }
@@ -112,6 +125,22 @@ Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall
   return run_direct(device, stream, call);
 }
 
+Status run_direct_pieces(comm::Device& device, sys::Stream stream, const PacketCall& call,
+                         uint64_t num_pieces, uint64_t signature) {
+  note_path(device, call, "direct");
+  BRAID_RETURN_IF_ERROR(device.barrier(stream, kAgreeChannel, signature));
+  const uint64_t piece = direct_piece_bytes(call.bytes, num_pieces);
+  for (uint64_t begin = 0; begin < call.bytes; begin += piece) {
+    PacketCall part = call;
+    part.send += begin;
+    part.recv += begin;
+    part.bytes = std::min(piece, call.bytes - begin);
+    part.stride_bytes = call.bytes;
+    BRAID_RETURN_IF_ERROR(run_direct(device, stream, part));
+  }
+  return {};
+}
+
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {
   DirectArgs args{};
   args.team = device.team();
@@ -122,7 +151,9 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.send = sys::pointer_to<std::byte>(call.send);
   args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;
+  args.stride_bytes = stride_of(call);
   args.root = call.root;
+  args.is_in_place = call.op == PacketOp::kAllToAll && call.send == call.recv ? 1 : 0;
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
   if (is_crowded(device)) args.shape = with_fewer_blocks(args.shape, device.shared_blocks());

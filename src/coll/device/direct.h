@@ -33,6 +33,15 @@ bool can_move_in_bulk(const comm::Device& device);
 /// The kernel of a call by direct stores; its buffers do not matter.
 Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
 
+/// By how many direct kernels in a row, each with a part of every block, a call goes that does not
+/// go by one, where its results land in memory that is not registered; 0: by copy engines. Alike on
+/// all ranks.
+uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes);
+/// Enqueues so many, one or more, behind a barrier: it finds out where ranks call something else,
+/// or one has registered its memory.
+Status run_direct_pieces(comm::Device& device, sys::Stream stream, const PacketCall& call,
+                         uint64_t num_pieces, uint64_t signature);
+
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
 

@@ -73,10 +73,13 @@ std::string balance_words(const Explanation& e) {
 }
 
 std::string registered_words(const Explanation& e) {
-  std::string words = fmt::format(
-      "  results in registered memory ({} spans, {}) are written in place, others go through {} of "
-      "scratch\n",
-      e.registered.spans, format_bytes(e.registered.bytes), format_bytes(e.scratch_bytes));
+  const std::string others =
+      e.direct_pieces > 0
+          ? fmt::format("others go by direct kernels, {} in a row", e.direct_pieces)
+          : fmt::format("others go through {} of scratch", format_bytes(e.scratch_bytes));
+  std::string words =
+      fmt::format("  results in registered memory ({} spans, {}) are written in place, {}\n",
+                  e.registered.spans, format_bytes(e.registered.bytes), others);
   if (e.registered.remapped > 0)
     words += fmt::format("  {} of these spans were unmapped since, and go through scratch\n",
                          e.registered.remapped);
@@ -125,6 +128,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.rdma().words(),
                 device.link_cap_gbps(),
                 device.scratch_bytes(),
+                num_direct_pieces(device, packet_op(op), block),
                 0,
                 false};
   e.registered = device.registrations();
@@ -149,17 +153,17 @@ std::string to_words(const Explanation& e) {
 }
 
 std::string to_json(const Explanation& e) {
-  return fmt::format(R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
-                     R"("scratch_bytes":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
-                     R"({{"name":"pcie","state":"up","share":{}}},)"
-                     R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
-                     R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
-                     R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
-                     plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path),
-                     e.link_cap_gbps, e.scratch_bytes, 1 - e.host_share - e.rdma_share,
-                     e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
-                     e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced,
-                     e.tuned_share, e.windows, e.moves);
+  return fmt::format(
+      R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
+      R"("scratch_bytes":{},"direct_pieces":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
+      R"({{"name":"pcie","state":"up","share":{}}},)"
+      R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
+      R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
+      R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
+      plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path), e.link_cap_gbps,
+      e.scratch_bytes, e.direct_pieces, 1 - e.host_share - e.rdma_share, e.host_share,
+      e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words), e.registered.spans,
+      e.registered.bytes, e.registered.remapped, e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

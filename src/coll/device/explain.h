@@ -25,6 +25,7 @@ struct Explanation {
   std::string rdma_words;  // how the NIC is used
   double link_cap_gbps;    // 0: not held
   uint64_t scratch_bytes;  // where unregistered results land
+  uint64_t direct_pieces;  // direct kernels by which they go instead; 0: through scratch
   double tuned_share;      // what tuning found for the host link
   bool is_balanced;        // whether the share follows what calls measure
   comm::Device::Registrations registered{};
@@ -37,7 +38,7 @@ struct Explanation {
 Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes);
 
 /// One short paragraph; and an object with path, links [{name, share, state, why}], gpu, ranks,
-/// balance {on, tuned_share, windows, moves}.
+/// direct_pieces, balance {on, tuned_share, windows, moves}.
 std::string to_words(const Explanation& explanation);
 std::string to_json(const Explanation& explanation);
 

@@ -16,6 +16,7 @@ struct PacketCall {
   Dtype dtype = Dtype::kUint8;
   RedOp redop = RedOp::kSum;
   int root = 0;
+  uint64_t stride_bytes = 0;  // of an array's blocks, for direct kernels; 0: as large as they are
 };
 
 /// The size of the packet area for a comm of `num_ranks`.

@@ -1,7 +1,8 @@
 // How direct kernels take what peers sent out of this rank's area, into recv (direct.cuh): a chunk
-// of one peer a time, by the whole block, or in two shots by bulk copies. There copies
-// have to keep up with NVLink beside pushes and turns: in bulk a block copies 49 GB/s, by plain
-// loads and stores 25 to 35, and stands still at every flag.
+// of one peer a time, by the whole block, or by bulk copies: in two shots, where copies have to
+// keep up with NVLink beside pushes and turns, and in calls that last, where few blocks shall do.
+// In bulk a block copies 49 GB/s, by plain loads and stores 25 to 35, and stands still at every
+// flag.
 #pragma once
 
 #include "coll/direct/bulk.cuh"
@@ -43,10 +44,12 @@ struct CopyUnits {
             static_cast<uint32_t>(span.bytes)};
   }
   __device__ __forceinline__ bool is_here(uint32_t unit) const {
-    return from(unit) == but || may_load(has_arrived(call, region, from(unit), chunk_of(unit)));
+    return from(unit) == but || may_load(has_arrived(call, region, from(unit), chunk_of(unit)) &&
+                                         was_sent(call, from(unit), chunk_of(unit)));
   }
   __device__ __forceinline__ bool await(uint32_t unit) const {
-    return may_load(wait_for_chunk(call, region, from(unit), chunk_of(unit)));
+    return may_load(wait_for_chunk(call, region, from(unit), chunk_of(unit)) &&
+                    wait_until_sent(call, from(unit), chunk_of(unit)));
   }
   template <typename Put>
   __device__ __forceinline__ void each_target(uint32_t unit, const Put& put) const {
@@ -60,15 +63,16 @@ struct CopyUnits {
 
 #endif
 
-/// True when the block's chunks went by bulk copies. Two shots have slices, which begin on the grid
-/// of vectors as recv does.
+/// True when the block's chunks went by bulk copies. Slices begin on the grid of vectors as recv
+/// does; blocks where they are whole vectors.
 template <typename PartOf>
 __device__ __forceinline__ bool copied_in_bulk(const DirectCall& call, const Duty& duty, int region,
                                                int but, const PartOf& part_of) {
 #if __CUDA_ARCH__ >= 900
-  if (!call.args.uses_bulk || call.args.shape.path != PacketPath::kTwoShot ||
-      !are_vectors(reinterpret_cast<uint64_t>(call.args.recv)))
-    return false;
+  if (!call.args.uses_bulk || !call.args.shape.copies_in_bulk) return false;
+  const bool has_blocks = call.args.shape.path == PacketPath::kCopy;
+  const uint64_t stride = has_blocks ? call.args.stride_bytes : 0;
+  if (!are_vectors(reinterpret_cast<uint64_t>(call.args.recv) | stride)) return false;
   if (!is_mover()) return true;
   CopyUnits<PartOf> units{call,   duty, part_of,
                           region, but,  static_cast<uint32_t>(call.num_peers())};
@@ -91,7 +95,9 @@ __device__ __forceinline__ void copy_out(const DirectCall& call, const Duty& dut
     const uint64_t c = unit / num_peers;
     const int from = call.source(static_cast<int>(unit % num_peers) + 1);
     if (from == but) continue;
-    if (!await_chunk(call, region, from, c)) return;
+    if (!all_agree(threadIdx.x != 0 ||
+                   (wait_for_chunk(call, region, from, c) && wait_until_sent(call, from, c))))
+      return;
     const Span part = part_of(from);
     const Span chunk = call.chunk_of(c, part.bytes);
     copy_chunk(received(call, part.begin + chunk.begin),

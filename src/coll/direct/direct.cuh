@@ -40,6 +40,8 @@
 // In place: nothing is overwritten that is yet to be sent.
 //   One shot        recv holds all operands: a rank flags its own push as well, after the chunk was
 //                   read, and sums wait for that flag too.
+//   All-to-all      a chunk is taken out only after ours for that peer was sent, which a rank flags
+//                   to itself.
 //   Two shots       a sum overwrites our own slice, which we send to nobody. A result of another
 //                   slice exists only after its owner had our operand, chunk by chunk.
 //   Reduce-scatter  a sum overwrites our own block, which we send to nobody.
@@ -103,9 +105,9 @@ struct DirectCall {
     if (begin >= part_bytes) return {0, 0};
     return {begin, min(args.shape.chunk_bytes, part_bytes - begin)};
   }
-  /// Block `rank` of an array of blocks of args.bytes.
+  /// Of an array of blocks: what the call moves of one.
   __device__ Span block_of(int of) const {
-    return {static_cast<uint64_t>(of) * args.bytes, args.bytes};
+    return {static_cast<uint64_t>(of) * args.stride_bytes, args.bytes};
   }
   /// Slice `index` of the message, cut into slots.
   __device__ Span slice_of(int index) const {
@@ -177,6 +179,14 @@ __device__ __forceinline__ bool has_arrived(const DirectCall& call, int region, 
 __device__ __forceinline__ bool await_chunk(const DirectCall& call, int region, int from,
                                             uint64_t chunk) {
   return all_agree(threadIdx.x != 0 || wait_for_chunk(call, region, from, chunk));
+}
+
+/// What lies where a chunk of `from` shall be is no longer needed: true but in place.
+__device__ __forceinline__ bool was_sent(const DirectCall& call, int from, uint64_t chunk) {
+  return !call.args.is_in_place || has_arrived(call, kSentRegion, from, chunk);
+}
+__device__ __forceinline__ bool wait_until_sent(const DirectCall& call, int from, uint64_t chunk) {
+  return !call.args.is_in_place || wait_for_chunk(call, kSentRegion, from, chunk);
 }
 
 /// The thread that tells rank t of the block's step number `step`, or -1: lanes of one warp,

@@ -35,10 +35,12 @@ inline constexpr uint32_t kBulkSharedBytes =
 inline constexpr uint32_t kDirectStaticBytes = 1024;  // of shared memory, at most, beside that
 
 /// An area begins with flags [region][source][chunk]: the epoch of the last call of which that
-/// chunk of that source has arrived. Behind them lie two halves of data, used by even and by odd
+/// chunk of that source has arrived. The last region's are a rank's own, by whom a chunk is for: it
+/// was sent (all-to-all in place). Behind them lie two halves of data, used by even and by odd
 /// epochs; a half is slots [region][source].
 inline constexpr uint64_t kMostDirectChunks = 2048;
-inline constexpr uint64_t kDirectRegions = 2;
+inline constexpr uint64_t kDirectRegions = 3;
+inline constexpr int kSentRegion = 2;
 inline constexpr uint64_t kDirectFlagBytes =
     sizeof(uint64_t) * kDirectRegions * nvlink::kMostRanks * kMostDirectChunks;
 
@@ -53,12 +55,13 @@ static_assert(sizeof(DirectState) == 24);
 /// How a call is cut. Slots and chunks depend on op, bytes and ranks alone: all ranks cut alike.
 struct DirectShape {
   PacketPath path;
-  uint32_t push_blocks;  // send operands or blocks
-  uint32_t turn_blocks;  // sum, or pass on, what has arrived
-  uint32_t copy_blocks;  // copy out what needs no sum
-  uint64_t slot_bytes;   // from one rank to another, in one region; whole lines of 128 bytes
-  uint64_t chunk_bytes;  // of a slot, the last one shorter; whole lines
-  uint64_t num_chunks;   // of a slot; 1 at least, so that every peer hears of every call
+  uint32_t push_blocks;     // send operands or blocks
+  uint32_t turn_blocks;     // sum, or pass on, what has arrived
+  uint32_t copy_blocks;     // copy out what needs no sum
+  uint32_t copies_in_bulk;  // 1: those blocks copy in bulk where this rank pushes so
+  uint64_t slot_bytes;      // from one rank to another, in one region; whole lines of 128 bytes
+  uint64_t chunk_bytes;     // of a slot, the last one shorter; whole lines
+  uint64_t num_chunks;      // of a slot; 1 at least, so that every peer hears of every call
 
   uint32_t num_blocks() const { return push_blocks + turn_blocks + copy_blocks; }
 };
@@ -70,15 +73,18 @@ struct DirectArea {
   uint64_t half_bytes;                  // direct_half_bytes(); the same on all ranks
 };
 
-/// As PacketArgs: bytes, arrays, in place and the order of calls mean what they mean there.
+/// As PacketArgs: bytes, arrays, in place and the order of calls mean what they mean there, but
+/// that arrays of blocks have one every stride_bytes: a call may move a part of each.
 struct DirectArgs {
   nvlink::Team team;
   DirectArea direct;
   const void* send;
   void* recv;
   uint64_t bytes;
+  uint64_t stride_bytes;
   int32_t root;
   uint32_t uses_bulk;  // 1: what leaves goes by bulk copies; only where the launch has their memory
+  uint32_t is_in_place;  // 1: of an all-to-all; what leaves lies where what arrives shall be
   DirectShape shape;
 };
 
@@ -94,6 +100,13 @@ DirectShape for_root(DirectShape shape, bool is_root) noexcept;
 /// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
 /// than copy engines, where an all-gather's is `limit_bytes`.
 uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept;
+
+/// How many calls in a row, each of a part of every block, take a message into memory that is not
+/// registered faster than copy engines, which land it in scratch first; 0: none do. For messages
+/// beyond direct_most_bytes(); `area_bytes` has room for each of the calls.
+uint64_t direct_pieces(PacketOp op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept;
+/// Of so many: the bytes of each but the last, which has no more.
+uint64_t direct_piece_bytes(uint64_t bytes, uint64_t num_pieces) noexcept;
 
 /// What a call needs of a rank's area; and an area for every call up to direct_most_bytes().
 uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;

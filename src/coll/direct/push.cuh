@@ -52,6 +52,8 @@ struct PushUnits {
         nvlink::store_relaxed(call.flag(at, 0, call.rank(), c), call.epoch);
     } else {
       nvlink::store_relaxed(call.flag(to(number), 0, call.rank(), c), call.epoch);
+      if (call.args.is_in_place)
+        nvlink::store_relaxed(call.flag(call.rank(), kSentRegion, to(number), c), call.epoch);
     }
   }
 };
@@ -109,7 +111,10 @@ __device__ __forceinline__ void push_to_each(const DirectCall& call, const Duty&
     copy_chunk(call.slot(to, 0, call.rank()) + chunk.begin, sent(call, part.begin + chunk.begin),
                chunk.bytes);
     __syncthreads();
-    if (told_by_this_thread(step) == 0) tell(call, to, 0, c);
+    const int told = told_by_this_thread(step);
+    if (told == 0) tell(call, to, 0, c);
+    if (told == 1 && call.args.is_in_place)
+      nvlink::store_release(call.flag(call.rank(), kSentRegion, to, c), call.epoch);
   }
 }
 

@@ -23,13 +23,25 @@ struct Kinds {
   uint32_t push, turn, copy;
 };
 
+// Slots beyond it last: then few blocks copy out, in bulk, which leave multiprocessors to the user.
+// 4 H200, all_gather of 16 and 32 MiB a rank: 159 and 305 us by 48 blocks of threads, 165 and 308
+// by 16 in bulk, 166 and 309 by 12. Among two, whose own block is half of what is copied, by 48 and
+// 16: 111 and 117 us of 32 MiB a rank, 212 and 229 of 64.
+constexpr uint64_t kLastingSlotBytes = 16 << 20;
+
+bool copies_blocks_in_bulk(uint64_t slot, uint64_t ranks) {
+  return ranks > 2 && slot > kLastingSlotBytes;
+}
+
 // Plain stores of 16 pushing blocks carried 196 GB/s (all-reduce of 16 MiB on two H200), so there
 // may be 32. In bulk 8 carry 345, and what takes out may have the others: 4 H200, all_to_all of 64
 // MiB 183 us with 32 that push and 32 that copy, 162 with 8 and 48. A broadcast's root pushes
 // alone.
-constexpr Kinds most_blocks(PacketOp op, PacketPath path, uint64_t ranks, bool in_bulk) {
+Kinds most_blocks(PacketOp op, PacketPath path, uint64_t slot, uint64_t ranks, bool in_bulk) {
   switch (path) {
-    case PacketPath::kCopy: return in_bulk ? Kinds{8, 0, 48} : Kinds{32, 0, 32};
+    case PacketPath::kCopy:
+      if (!in_bulk) return {32, 0, 32};
+      return {8, 0, copies_blocks_in_bulk(slot, ranks) ? 16U : 48U};
     case PacketPath::kOneShot:
     case PacketPath::kReduceScatter:
       if (!in_bulk) return {32, 32, 0};
@@ -67,6 +79,32 @@ uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
   return round_up(bytes, kSlotUnit);
 }
 
+/// The most bytes of a call whose slots lie in a half.
+uint64_t room_bytes(PacketOp op, uint64_t half_bytes, int num_ranks) {
+  const auto ranks = static_cast<uint64_t>(num_ranks);
+  const bool is_two_shot = path_of(op, ranks) == PacketPath::kTwoShot;
+  const uint64_t slot = half_bytes / (ranks * (is_two_shot ? 2 : 1)) / kSlotUnit * kSlotUnit;
+  return is_two_shot ? slot * ranks : slot;
+}
+
+// Beyond so many copy engines are faster, or as fast: they have the host link beside them. us into
+// memory that is not registered, by copy engines, then by pieces (docs/decisions/0014):
+//   4 H200   all_gather of 64 and 128 MiB a rank 647 and 1,161, 609 and 1,197; all_to_all of 128,
+//            256 and 512 MiB 435, 696 and 1,215, 318, 636 and 1,262; all_reduce of 128 and 256
+//            MiB 628 and 1,142, 609 and 1,199
+//   2 H200   all_gather of 64 and 128 MiB a rank 237 and 405, 212 and 423; all_to_all of 128 MiB
+//            236 and 212; all_reduce of 64 and 128 MiB 226 and 461, 213 and 426
+uint64_t most_pieces(PacketOp op, int num_ranks) {
+  switch (op) {
+    case PacketOp::kAllReduce: return 2;
+    case PacketOp::kAllGather:
+    case PacketOp::kAllToAll: return num_ranks == 2 ? 1 : 2;
+    case PacketOp::kReduceScatter:  // lands nothing that would be copied
+    case PacketOp::kBroadcast: break;
+  }
+  return 0;
+}
+
 bool is_summed(PacketOp op) { return op == PacketOp::kAllReduce || op == PacketOp::kReduceScatter; }
 
 uint64_t wanted_chunk_bytes(PacketOp op, uint64_t pushed_bytes, uint64_t ranks) {
@@ -98,10 +136,12 @@ DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bul
   shape.chunk_bytes =
       chunk_bytes(shape.slot_bytes, wanted_chunk_bytes(op, shape.slot_bytes * parts, ranks));
   shape.num_chunks = std::max<uint64_t>(divided_up(shape.slot_bytes, shape.chunk_bytes), 1);
-  const Kinds most = most_blocks(op, shape.path, ranks, in_bulk);
+  const Kinds most = most_blocks(op, shape.path, shape.slot_bytes, ranks, in_bulk);
   shape.push_blocks = blocks_for(shape.num_chunks * parts, most.push);
   shape.turn_blocks = blocks_for(shape.num_chunks, most.turn);
   shape.copy_blocks = blocks_for(shape.num_chunks * (ranks - 1), most.copy);
+  shape.copies_in_bulk = in_bulk && (shape.path == PacketPath::kTwoShot ||
+                                     copies_blocks_in_bulk(shape.slot_bytes, ranks));
   return shape;
 }
 
@@ -142,6 +182,17 @@ uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noe
     case PacketOp::kAllGather: break;
   }
   return limit_bytes;
+}
+
+uint64_t direct_pieces(PacketOp op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept {
+  const uint64_t most = room_bytes(op, direct_half_bytes(area_bytes), num_ranks);
+  if (most == 0) return 0;
+  const uint64_t num_pieces = divided_up(bytes, most);
+  return num_pieces <= most_pieces(op, num_ranks) ? num_pieces : 0;
+}
+
+uint64_t direct_piece_bytes(uint64_t bytes, uint64_t num_pieces) noexcept {
+  return round_up(divided_up(bytes, num_pieces), kSlotUnit);
 }
 
 uint64_t direct_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept {

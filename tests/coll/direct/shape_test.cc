@@ -131,5 +131,54 @@ TEST(DirectShape, ChunksGrowWithTheMessage) {
   EXPECT_EQ(chunk(PacketOp::kBroadcast, 32 << 20, 8), 16U << 10);
 }
 
+TEST(DirectPieces, EachFitsTheAreaAndTogetherTheyAreTheMessage) {
+  for_all([](PacketOp op, uint64_t bytes, int ranks) {
+    for (const uint64_t limit : {uint64_t{1} << 20, uint64_t{32} << 20}) {
+      const uint64_t area = direct_area_bytes(limit, ranks);
+      const uint64_t pieces = direct_pieces(op, bytes, area, ranks);
+      if (pieces == 0) continue;
+      const uint64_t piece = direct_piece_bytes(bytes, pieces);
+      EXPECT_LE(direct_call_bytes(op, piece, ranks), area) << bytes << ", " << ranks << " ranks";
+      EXPECT_EQ(piece % 256, 0U);
+      EXPECT_GE(pieces * piece, bytes);
+      EXPECT_LT((pieces - 1) * piece, bytes);
+    }
+  });
+}
+
+TEST(DirectPieces, AsManyAsAreFasterThanCopyEngines) {
+  const auto pieces = [](PacketOp op, uint64_t mib, int ranks) {
+    return direct_pieces(op, mib << 20, direct_area_bytes(32 << 20, ranks), ranks);
+  };
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 42, 4), 1U);  // MiB of a rank's block
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 64, 4), 2U);
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 86, 4), 0U);
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 64, 2), 1U);
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 65, 2), 0U);
+  EXPECT_EQ(pieces(PacketOp::kAllGather, 32, 8), 2U);
+  EXPECT_EQ(pieces(PacketOp::kAllToAll, 64, 4), 2U);
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 128, 4), 2U);  // of the buffer
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 171, 4), 0U);
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 128, 2), 2U);
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 129, 2), 0U);
+  EXPECT_EQ(pieces(PacketOp::kReduceScatter, 33, 4), 0U);
+  EXPECT_EQ(pieces(PacketOp::kBroadcast, 65, 4), 0U);
+  EXPECT_EQ(direct_pieces(PacketOp::kAllGather, 1, 0, 4), 0U);  // no area
+}
+
+// Calls that last leave multiprocessors to the user.
+TEST(DirectShape, FewBlocksCopyOutOfLargeSlots) {
+  const auto shape = [](uint64_t mib, int ranks, bool in_bulk) {
+    return direct_shape(PacketOp::kAllGather, mib << 20, ranks, in_bulk);
+  };
+  EXPECT_EQ(shape(16, 4, true).copies_in_bulk, 0U);
+  EXPECT_EQ(shape(16, 4, true).copy_blocks, 48U);
+  EXPECT_EQ(shape(32, 4, true).copies_in_bulk, 1U);
+  EXPECT_EQ(shape(32, 4, true).num_blocks(), 24U);
+  EXPECT_EQ(shape(32, 2, true).copies_in_bulk, 0U);
+  EXPECT_EQ(shape(32, 4, false).copies_in_bulk, 0U);  // has no rings
+  EXPECT_EQ(direct_shape(PacketOp::kAllReduce, 1 << 20, 4, true).copies_in_bulk, 1U);
+}
+
 }  // namespace
 }  // namespace braid::coll
