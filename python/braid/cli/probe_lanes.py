@@ -45,7 +45,7 @@ def p2p(
     settings = pairs.Settings(nbytes, samples, pair_timeout)
     number = options.count(ranks, found or 2, 2, found or 16)
     if found:
-        jobs = pairs.jobs(number, settings, pairs.gpu_pair)
+        jobs = pairs.jobs(number, settings, pairs.gpu_pair, prepare=pairs.open_gpus)
     else:
         jobs = [job for link in chosen
                 for job in pairs.jobs(number, settings, _over(link), "rank", link)]  # fmt: skip

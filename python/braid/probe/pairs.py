@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 from braid.probe import child
@@ -12,6 +13,10 @@ from braid.probe.record import Series
 
 ONE_WAY, BOTH_WAYS, LATENCY = "one way", "both ways", "latency"
 LATENCY_BYTES = 16
+AT_ONCE = 4
+"""Pairs that open their GPUs at the same time. One after the other six took 15 s on four H200, and
+28 on eight GPUs would take more than a minute.
+"""
 Probe = Callable[[int, int, "Settings", float], list[Series]]
 
 
@@ -25,19 +30,36 @@ class Settings:
 
 
 def jobs(
-    count: int, settings: Settings, probe: Probe, end: str = "gpu", way: str = ""
+    count: int,
+    settings: Settings,
+    probe: Probe,
+    end: str = "gpu",
+    way: str = "",
+    prepare: Callable[[int, int], None] | None = None,
 ) -> list[Job]:
     """A case per pair; a probe that hangs, crashes or lies is a verdict of both directions. `end`
-    is what is joined, `way` what joins it where there are several.
+    is what is joined, `way` what joins it where there are several. Where there is something to
+    prepare, a few pairs do it at the same time, before any of them is measured.
     """
-    return [_job(a, b, settings, probe, end, way) for a, b in combinations(range(count), 2)]
+    every = list(combinations(range(count), 2))
+    make = [partial(child.Child, probe, partial(prepare or _nothing, a, b)) for a, b in every]
+    children = child.Children(make, AT_ONCE if prepare else 1, settings.timeout_s)
+    return [_job(i, a, b, settings, children, end, way) for i, (a, b) in enumerate(every)]
 
 
-def _job(a: int, b: int, settings: Settings, probe: Probe, end: str, way: str) -> Job:
+def _nothing(a: int, b: int) -> None:
+    """What a pair needs beforehand, if nothing else is said."""
+
+
+def _job(
+    case: int, a: int, b: int, settings: Settings, children: child.Children, end: str, way: str
+) -> Job:
     def run(effort: Effort, tick: Tick) -> list[Series]:
         if effort.stop():
+            children.close()
             return []
-        outcome = child.run(probe, (a, b, settings, effort.share_s()), settings.timeout_s)
+        asked = (a, b, settings, effort.share_s())
+        outcome = children.take(case).run(asked, settings.timeout_s)
         for i in range(settings.samples):
             tick(i + 1)
         if outcome.verdict == "ok":
@@ -82,3 +104,16 @@ def gpu_pair(a: int, b: int, settings: Settings, budget_s: float) -> list[Series
     from braid.probe import gpu_lane
 
     return measure(gpu_lane.peer(a, b), gpu_lane.peer(b, a), settings, budget_s)
+
+
+def open_gpus(a: int, b: int) -> None:
+    """What lasts before two GPUs can be measured: the driver, a context on each, and peer access
+    both ways.
+    """
+    import torch
+
+    ends = [torch.ones(1, device=torch.device("cuda", gpu)) for gpu in (a, b)]
+    ends[0].copy_(ends[1])
+    ends[1].copy_(ends[0])
+    for gpu in (a, b):
+        torch.cuda.synchronize(gpu)

@@ -132,6 +132,7 @@ def test_a_hang_is_shown_and_fails(bench, monkeypatch, tmp_path):
     monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(3))
     monkeypatch.setattr("braid.cli.probe_lanes._gpu_name", lambda count: f"{count} x fake")
     monkeypatch.setattr(pairs, "gpu_pair", one_hangs)
+    monkeypatch.setattr(pairs, "open_gpus", lambda _a, _b: None)
     code, out, _ = bench("p2p --pair-timeout 2 --samples 3 --json r.json")
     assert code == 1
     assert "hang" in out

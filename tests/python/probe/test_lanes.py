@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 
 import pytest
 from probe_fakes import FakeLane
@@ -12,6 +13,7 @@ from braid.probe.effort import Effort
 from braid.probe.job import Runner, lanes_together
 from braid.probe.lane import Busy, together_us
 from braid.probe.memory_lane import MemoryLane
+from braid.probe.record import Series, times_of
 
 SETTINGS = pairs.Settings(1 << 16, 3, 20.0)
 
@@ -151,6 +153,37 @@ def test_a_pair_that_does_not_come_back(probe, timeout_s, verdict, said):
 
 def test_the_child_is_another_process():
     assert child.run(os.getpid, (), 20.0).value != os.getpid()
+
+
+def prepared(folder, a, b):
+    (folder / f"{a}{b}").touch()
+    time.sleep(0.5)
+    if (a, b) == (1, 2):
+        raise RuntimeError("no context")
+
+
+def as_many_as_prepared(folder, a, b, _settings, _budget_s):
+    count = len(list(folder.iterdir()))
+    return [Series("one way", f"{a}{b}", 8, times_of([1.0]), float(count), start="x", end="y")]
+
+
+def test_pairs_make_ready_together_and_are_measured_one_by_one(tmp_path):
+    """All of a few are ready before the first is measured; one that cannot be is a verdict."""
+    probe, prepare = partial(as_many_as_prepared, tmp_path), partial(prepared, tmp_path)
+    jobs = pairs.jobs(4, pairs.Settings(64, 3, 20.0), probe, prepare=prepare)
+    began = time.monotonic()
+    series = run(jobs).series
+    assert time.monotonic() - began < 0.5 * len(jobs)  # not one after the other
+    assert [one.gbps for one in series if one.case in ("01", "02", "03")] == [4.0] * 3
+    assert [one.gbps for one in series if one.case in ("13", "23")] == [6.0] * 2
+    assert ["no context" in one.note for one in series if one.verdict == "failed"] == [True] * 2
+
+
+def test_a_child_that_nobody_asks_for_ends():
+    made = child.Child(os.getpid)
+    assert made.make_ready(20.0).verdict == "ok"
+    made.close()
+    assert not made._process.is_alive()
 
 
 # --- braid's links -------------------------------------------------------------------------------
