@@ -34,7 +34,7 @@ class Setup:
     """The real libnccl.so.2."""
     ranks: int
     timeout_s: float
-    commit: str
+    commit: str = ""
     """Of a tree without git, for the record; "": git says."""
 
 
@@ -104,11 +104,14 @@ def run(setup: Setup, steps: list[Step], path: Path | None) -> int:
 
 def show(found: list[Ratio]) -> None:
     """A line for every size: NCCL's time, braid's, and how many times as fast that is."""
-    for one in sorted(found, key=lambda r: (r.program, r.is_graph, r.place, r.bytes)):
-        how = "graph" if one.is_graph else "eager"
+    kinds = {(False, False): "eager", (True, False): "graph", (False, True): "windows"}
+    for one in sorted(
+        found, key=lambda r: (r.program, r.is_in_windows, r.is_graph, r.place, r.bytes)
+    ):
+        how = kinds[one.is_graph, one.is_in_windows]
         place = "in place" if one.place.endswith("in place") else "out of place"
         print(
-            f"{one.program:15} {how} {place:12} {one.bytes:>12} B"
+            f"{one.program:15} {how:7} {place:12} {one.bytes:>12} B"
             f" {one.nccl_us:>10.1f} us {one.braid_us:>10.1f} us {one.ratio:6.2f}x"
         )
 

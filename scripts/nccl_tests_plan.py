@@ -13,11 +13,12 @@ HANDED_ON = ("reduce", "gather", "scatter", "sendrecv", "hypercube", "alltoallv"
 
 ADDS = ("all_reduce", "reduce_scatter")
 PER_RANK = ("all_gather", "reduce_scatter")  # a size is all ranks' together
-PARTS = ("check", "large", "graph", "shared", "time", "product")
+PARTS = ("check", "large", "graph", "shared", "windows", "time", "product")
 DEFAULT_PARTS = PARTS[:-1]
 
 _CHECKED_ONCE = "-n 1 -w 0 -c 1"
 _ALL = "-d all -o all"
+_WINDOWS = "-R 2"  # buffers in windows of symmetric memory
 _TIMED = "-n 20 -w 5 -c 1 -N 2 -d bfloat16"
 
 
@@ -54,9 +55,20 @@ def plan(ranks: int, rounds: int) -> Iterator[Step]:
         sizes = f"-g {ranks} -b 8 -e 128M -f 16"
         yield Step("shared", program, f"{sizes} {_CHECKED_ONCE} {_ALL}", BRAID, True)
         yield Step("shared", program, f"{sizes} -G 2 -n 2 -w 0 -c 1 -d bfloat16", BRAID, True)
+    for program in TAKEN:
+        sizes = f"{_WINDOWS} -b 8 -e 128M -f 16"
+        yield Step("windows", program, f"{sizes} {_CHECKED_ONCE} -d all -o sum", BRAID)
+        for who in (NCCL, BRAID):
+            sizes = f"{_WINDOWS} -b 1M -e 1G -f 4 {_TIMED}"
+            yield Step("windows", program, sizes, who, keeps_times=True)
     for turn in range(rounds):
         for program in TAKEN:
             yield from _timed(program, ranks, turn)
+
+
+def is_in_windows(step: Step) -> bool:
+    """Whether its buffers are in windows."""
+    return _WINDOWS in step.arguments
 
 
 def _timed(program: str, ranks: int, turn: int) -> Iterator[Step]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from nccl_tests_plan import BRAID, NCCL, TAKEN, Step
+from nccl_tests_plan import BRAID, NCCL, TAKEN, Step, is_in_windows
 
 from braid.saved import nccl_text
 from braid.saved.table import Table
@@ -75,6 +75,7 @@ class Ratio:
     nccl_us: float
     braid_us: float
     ratio: float
+    is_in_windows: bool = False
 
 
 @dataclass
@@ -137,16 +138,22 @@ def _complaint(text: str) -> str:
 
 def ratios(outcomes: Iterable[Outcome]) -> list[Ratio]:
     """For every size that both had, and neither had wrong."""
-    found: dict[tuple[str, bool, int, str, str, str], dict[str, list[float]]] = {}
+    found: dict[tuple[str, bool, bool, int, str, str, str], dict[str, list[float]]] = {}
     for outcome in outcomes:
         step = outcome.step
+        how = (step.program, "-G" in step.arguments, is_in_windows(step))
         for one in outcome.times_us if not outcome.wrong else ():
-            key = (step.program, "-G" in step.arguments, one.bytes, one.dtype, one.redop, one.place)
+            key = (*how, one.bytes, one.dtype, one.redop, one.place)
             found.setdefault(key, {}).setdefault(step.who, []).append(one.us)
     made = []
-    for (program, is_graph, nbytes, dtype, redop, place), times in found.items():
+    for (program, is_graph, in_windows, nbytes, dtype, redop, place), times in found.items():
         if {NCCL, BRAID} <= times.keys():
             theirs, ours = median(times[NCCL]), median(times[BRAID])
-            ratio = round(theirs / ours, 4)
-            made.append(Ratio(program, nbytes, dtype, redop, place, is_graph, theirs, ours, ratio))
+            how_many = round(theirs / ours, 4)
+            made.append(
+                Ratio(
+                    program, nbytes, dtype, redop, place, is_graph, theirs, ours, how_many,
+                    in_windows,
+                )
+            )  # fmt: skip
     return made

@@ -34,5 +34,6 @@ constexpr int kNoColor = -1;     // NCCL_SPLIT_NOCOLOR
 constexpr int kNumDtypes = 12;   // int8 to float8_e5m2: braid's Dtype has the same numbers
 constexpr int kNumRedops = 5;    // sum to avg, also braid's; what follows was made by the user
 constexpr int kShrinkAbort = 1;  // NCCL_SHRINK_ABORT
+constexpr int kSymmetric = 1;    // NCCL_WIN_COLL_SYMMETRIC
 
 }  // namespace braid::nccl

@@ -15,6 +15,7 @@
 
 #include "bindings/nccl/abi.h"
 #include "bindings/nccl/core.h"
+#include "bindings/nccl/windows.h"
 
 namespace braid::nccl {
 
@@ -50,6 +51,12 @@ class Entry {
   int rank() const { return rank_; }      // -1: NCCL does not say
   int device() const { return device_; }  // -1: NCCL does not say
 
+  Windows& windows() { return windows_; }
+  /// Whether something is to be done, together with all ranks, before a call.
+  bool must_settle() const {
+    return state() == State::kUndecided || (state() == State::kTaken && windows_.has_new());
+  }
+
   /// The key of the next child by a call `kind` with the argument `which`. All ranks of the child
   /// have made the same calls with that argument before, whatever else they did: no two children
   /// have one key.
@@ -67,6 +74,7 @@ class Entry {
   std::atomic<State> state_;
   int num_ranks_ = 0, rank_ = -1, device_ = -1;
   std::map<std::string, int> num_children_;  // by kind
+  Windows windows_;
   std::mutex error_mutex_;
   std::string error_;
   std::atomic<bool> has_failed_{false};

@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 2u
+#define BRAID_NCCL_CORE_VERSION 3u
 #define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
 
 typedef enum {
@@ -59,6 +59,12 @@ typedef struct {
   int (*open)(braid_nccl_seat*, int rank, int num_ranks, int device, braid_nccl_why why);
   /* Enqueues a call on its stream. */
   int (*run)(braid_nccl_seat*, const braid_nccl_call*, braid_nccl_why why);
+  /* Collective, on a seat that is open: results of calls land in place in this memory, in which all
+   * ranks use the same offsets. Every rank has the same answer. NULL: gone on this rank, so that it
+   * is used on none. */
+  int (*add_window)(braid_nccl_seat*, void* memory, uint64_t bytes, braid_nccl_why why);
+  /* The memory may be freed, on this rank. Waits for the seat's work that is enqueued. */
+  int (*drop_window)(braid_nccl_seat*, void* memory, braid_nccl_why why);
   /* Work enqueued from now on any of the streams, all of the seat's GPU, starts after what is on
    * all of them now. */
   int (*join)(braid_nccl_seat*, void* const* streams, size_t num_streams, braid_nccl_why why);

@@ -136,6 +136,12 @@ NcclResult CommAbort(NcclComm comm) {
 NcclResult CommRevoke(NcclComm comm, int flags) {
   return guarded([&] { return the_shim->revoke(comm, flags); });
 }
+NcclResult CommWindowRegister(NcclComm comm, void* memory, size_t bytes, void** window, int flags) {
+  return guarded([&] { return the_shim->add_window(comm, memory, bytes, window, flags); });
+}
+NcclResult CommWindowDeregister(NcclComm comm, void* window) {
+  return guarded([&] { return the_shim->drop_window(comm, window); });
+}
 NcclResult CommGetAsyncError(NcclComm comm, NcclResult* error) {
   return guarded([&] { return the_shim->get_async_error(comm, error); });
 }

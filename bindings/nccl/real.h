@@ -20,6 +20,8 @@ struct Real {
   NcclResult (*destroy)(NcclComm);
   NcclResult (*abort)(NcclComm);
   NcclResult (*revoke)(NcclComm, int flags);
+  NcclResult (*window_register)(NcclComm, void* memory, size_t bytes, void** window, int flags);
+  NcclResult (*window_deregister)(NcclComm, void* window);
   NcclResult (*get_async_error)(NcclComm, NcclResult*);
   const char* (*get_last_error)(NcclComm);
   NcclResult (*count)(NcclComm, int*);

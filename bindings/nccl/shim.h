@@ -3,6 +3,7 @@
 // decide alike: docs/decisions/0006-nccl-drop-in.md.
 //
 //   shim_comms.cc    communicators, from before they are made to their end
+//   shim_windows.cc  their windows of symmetric memory
 //   shim.cc          one call
 //   shim_groups.cc   the calls of a group
 //
@@ -55,6 +56,8 @@ class Shim {
   NcclResult destroy(NcclComm comm);
   NcclResult abort(NcclComm comm);
   NcclResult revoke(NcclComm comm, int flags);
+  NcclResult add_window(NcclComm comm, void* memory, size_t bytes, void** window, int flags);
+  NcclResult drop_window(NcclComm comm, void* window);
   NcclResult get_async_error(NcclComm comm, NcclResult* error);
   const char* get_last_error(NcclComm comm);
 
@@ -82,6 +85,7 @@ class Shim {
   bool learn(Entry& entry, NcclComm comm);
   void settle(Entry& entry);
   void open(Entry& entry);
+  void map_windows(Entry& entry);
   void say_left(const Entry& entry, const std::string& why);
   bool may_take(Entry& entry, const Call& call);
   NcclResult run(Entry& entry, const Call& call);
@@ -98,6 +102,7 @@ class Shim {
   std::optional<Group> ended_group();
   NcclResult end_outermost(Group& group);
   NcclResult end_real(Group& group);
+  static void add_windows(Group& group, NcclResult ended);
   NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
   NcclResult hand_on_rest(Group& group);
@@ -125,9 +130,16 @@ struct Shim::Group {
     NcclComm* where;
     std::shared_ptr<Entry> entry;
   };
+  struct MadeWindow {  // the same of a window
+    std::shared_ptr<Entry> entry;
+    void* memory;
+    size_t bytes;
+    void** where;
+  };
   int depth = 0;
   std::vector<Kept> kept;
   std::vector<Made> made;
+  std::vector<MadeWindow> windows;
   NcclResult error = NcclResult::kSuccess;
   bool is_open = true;  // the real group, at its end
 };

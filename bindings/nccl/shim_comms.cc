@@ -140,6 +140,7 @@ NcclResult Shim::get_async_error(NcclComm comm, NcclResult* error) {
   const NcclResult result = real_.get_async_error(comm, error);
   if (passes() || result != NcclResult::kSuccess || !is_good(*error)) return result;
   const auto entry = comms_.find(comm);
+  if (entry != nullptr && *error == NcclResult::kSuccess) entry->windows().learn();
   if (entry == nullptr || entry->state() != Entry::State::kTaken) return result;
   Why why;
   const int code = entry->core().status(entry->seat(), why);

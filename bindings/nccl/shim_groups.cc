@@ -2,7 +2,7 @@
 // rank may have calls in its group that its peers do not see.
 //
 //   1. the real group ends, with what was handed on at once; beside it, on a thread each, the
-//      communicators are set up that have not been
+//      communicators are set up that have not been, and windows mapped that are new
 //   2. what is not taken over after all goes into a second real group (or into the first one, when
 //      there was nothing to set up)
 //   3. what is taken over runs, by communicator in the order of their keys
@@ -66,6 +66,7 @@ NcclResult Shim::end_real(Group& group) {
   }
   for (Group::Made& made : group.made) adopt(made.where, std::move(made.entry), ended);
   group.made.clear();  // a second real group may follow
+  add_windows(group, ended);
   return ended;
 }
 
@@ -89,7 +90,7 @@ NcclResult Shim::end_outermost(Group& group) {
 NcclResult Shim::settle_beside(Group& group) {
   std::vector<Entry*> undecided;
   for (const Kept& each : group.kept)
-    if (each.entry->state() == Entry::State::kUndecided &&
+    if (each.entry->must_settle() &&
         std::find(undecided.begin(), undecided.end(), each.entry.get()) == undecided.end())
       undecided.push_back(each.entry.get());
   if (undecided.empty()) return NcclResult::kSuccess;

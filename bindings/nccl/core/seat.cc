@@ -269,6 +269,25 @@ Status Seat::run(const braid_nccl_call& call) {
                                  [&](comm::Device& device) { return enqueue(device, call); });
 }
 
+// Unlike a call, what fails here leaves the comm as it is: results land in scratch as before.
+Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
+  comm::CallGuard guard(*comm_);
+  BRAID_RETURN_IF_ERROR(guard.status());
+  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(sys::real_cuda(), device_));
+  return body(*guard.state().device);
+}
+
+Status Seat::add_window(const void* memory, uint64_t bytes) {
+  return with_device(
+      [&](comm::Device& device) { return device.register_memory(address_of(memory), bytes); });
+}
+
+Status Seat::drop_window(const void* memory) {
+  return with_device(
+      [&](comm::Device& device) { return device.forget_memory(address_of(memory)); });
+}
+
 // All wait for the first one, which has waited for all.
 Status Seat::join(std::span<void* const> streams) {
   sys::Cuda& cuda = sys::real_cuda();

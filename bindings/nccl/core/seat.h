@@ -1,11 +1,12 @@
 // A seat: one rank's part of one NCCL communicator that may be taken over. Its comm and Device are
 // made at the first call (open()), together with all ranks or not at all.
 //
-// Threads: open(), run() and join() by one at a time; status() and close() by any, also while
-// another one is in open().
+// Threads: open(), run(), join() and windows by one at a time; status() and close() by any, also
+// while another one is in open().
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -17,6 +18,7 @@
 #include "bindings/nccl/core.h"
 #include "bindings/nccl/core/roll.h"
 #include "comm/comm.h"
+#include "comm/device/device.h"
 #include "group/group.h"
 #include "sys/host/api.h"
 
@@ -38,6 +40,10 @@ class Seat {
   /// ok when all ranks take the communicator over; else no rank does.
   Status open(int rank, int num_ranks, int device);
   Status run(const braid_nccl_call& call);
+  /// Collective: calls land in place in this memory from now on. Null where it is gone.
+  Status add_window(const void* memory, uint64_t bytes);
+  /// This rank's part of it ends.
+  Status drop_window(const void* memory);
   Status join(std::span<void* const> streams);
   Status status();
   /// In peace: when all work is done, and the other ranks are told. Else now: waits of this rank
@@ -52,6 +58,7 @@ class Seat {
   Status set_up(int rank, int num_ranks, int device, Deadline deadline);
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
+  Status with_device(const std::function<Status(comm::Device&)>& body);
   void free_caller();
   void give_up_roll();
 

@@ -62,6 +62,14 @@ int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) 
   return guarded(why, [&] { return seat->seat->run(*call); });
 }
 
+int add_window(braid_nccl_seat* seat, void* memory, uint64_t bytes, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->add_window(memory, bytes); });
+}
+
+int drop_window(braid_nccl_seat* seat, void* memory, braid_nccl_why why) {
+  return guarded(why, [&] { return seat->seat->drop_window(memory); });
+}
+
 int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams, braid_nccl_why why) {
   return guarded(why, [&] { return seat->seat->join({streams, num_streams}); });
 }
@@ -96,7 +104,17 @@ void release(braid_nccl_seat* seat) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const braid_nccl_core* braid_nccl_core_table() {
-  static const braid_nccl_core table{
-      BRAID_NCCL_CORE_VERSION, sign, seal, open, run, join, is_capturing, status, close, release};
+  static const braid_nccl_core table{BRAID_NCCL_CORE_VERSION,
+                                     sign,
+                                     seal,
+                                     open,
+                                     run,
+                                     add_window,
+                                     drop_window,
+                                     join,
+                                     is_capturing,
+                                     status,
+                                     close,
+                                     release};
   return &table;
 }

@@ -287,13 +287,18 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
 }
 
 Status Device::unregister_memory(sys::DevicePtr memory) {
+  BRAID_RETURN_IF_ERROR(forget_memory(memory));
+  return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
+}
+
+Status Device::forget_memory(sys::DevicePtr memory) {
   const auto found = registered_.find(memory);
   if (found == registered_.end())
     return invalid_argument("memory at {:#x} is not registered", memory);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
   BRAID_RETURN_IF_ERROR(finish_last_call());
   registered_.erase(found);
-  return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
+  return {};
 }
 
 /// Of memory of cuMemCreate. That it is not is noted once.

@@ -97,6 +97,9 @@ class Device {
   Status register_memory(sys::DevicePtr memory, uint64_t bytes);
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
+  /// As unregister_memory(), of this rank alone: its own work on the memory has ended when this
+  /// returns. Where all ranks know that nobody calls with it any longer.
+  Status forget_memory(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
   /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
   /// not mapped there any longer as it was: what one rank finds so and another does not is a

@@ -30,6 +30,20 @@ static int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_wh
          call->root);
   return 0;
 }
+static int add_window(braid_nccl_seat* seat, void* memory, uint64_t bytes, braid_nccl_why why) {
+  (void)seat;
+  (void)memory;
+  (void)why;
+  printf("core add window of %zu\n", (size_t)bytes);
+  return 0;
+}
+static int drop_window(braid_nccl_seat* seat, void* memory, braid_nccl_why why) {
+  (void)seat;
+  (void)memory;
+  (void)why;
+  printf("core drop window\n");
+  return 0;
+}
 static int join(braid_nccl_seat* seat, void* const* streams, size_t num_streams,
                 braid_nccl_why why) {
   (void)seat;
@@ -60,6 +74,8 @@ const braid_nccl_core* braid_nccl_core_table(void) {
                                         seal,
                                         open_seat,
                                         run,
+                                        add_window,
+                                        drop_window,
                                         join,
                                         is_capturing,
                                         status,

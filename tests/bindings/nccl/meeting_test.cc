@@ -42,7 +42,7 @@ struct Crowd {
   std::mutex mutex;  // of what follows
   std::vector<std::string> keys;
   std::vector<std::string> joins;
-  int num_opened = 0, num_run = 0, num_closed = 0;
+  int num_opened = 0, num_mapped = 0, num_run = 0, num_closed = 0;
   bool run_meets = false;  // else a run comes back at once
   std::set<std::thread::id> runners;
 };
@@ -82,6 +82,10 @@ const braid_nccl_core* meeting_core() {
         if (!crowd->run_meets) return 0;
         return count_meeting("run " + key_of_seat(seat), crowd->num_run) ? 0 : 6;
       },
+      [](braid_nccl_seat* seat, void*, uint64_t, braid_nccl_why) {
+        return count_meeting("map " + key_of_seat(seat), crowd->num_mapped) ? 0 : 6;
+      },
+      [](braid_nccl_seat*, void*, braid_nccl_why) { return 0; },
       [](braid_nccl_seat* seat, void* const* streams, size_t num_streams, braid_nccl_why) {
         std::string line = std::to_string(reinterpret_cast<uintptr_t>(seat)) + ":";
         for (size_t i = 0; i < num_streams; ++i)
@@ -120,6 +124,10 @@ Real meeting_real() {
     const bool has_call = std::exchange(has_real_call, false);
     return !has_call || crowd->meetings.come("real") ? NcclResult::kSuccess
                                                      : NcclResult::kSystemError;
+  };
+  real.window_register = [](NcclComm, void*, size_t, void** window, int) {
+    *window = pointer(7);
+    return NcclResult::kSuccess;
   };
   real.all_reduce = [](const void*, void*, size_t, int, int, NcclComm, CudaStream) {
     has_real_call = true;
@@ -186,6 +194,21 @@ TEST_F(MeetingTest, CommunicatorsOfAGroupAreSetUpInAnyOrder) {
     grouped.join();
   }
   EXPECT_EQ(crowd_.num_opened, 8);
+}
+
+// One thread has both ranks: mapping waits for the other one.
+TEST_F(MeetingTest, WindowsOfRanksOfOneThreadAreMappedSideBySide) {
+  make_comm(one_, "k", 1);
+  make_comm(one_, "k", 11);
+  void* window = nullptr;
+  for (const bool is_set_up : {false, true}) {
+    one_.group_start();
+    for (const uintptr_t comm : {1, 11})
+      one_.add_window(pointer(comm), pointer(500), 8, &window, kSymmetric);
+    EXPECT_EQ(one_.group_end(), NcclResult::kSuccess);
+    EXPECT_EQ(in_group(one_, {call_of(1), call_of(11)}), NcclResult::kSuccess);
+    EXPECT_EQ(crowd_.num_mapped, is_set_up ? 4 : 2);
+  }
 }
 
 // NCCL's own waiting for the ranks of a communicator that it keeps, and ours, on both sides in

@@ -36,7 +36,8 @@ struct World {
   NcclComm next_comm = nullptr;
 
   bool may_sign = true, may_open = true, is_capturing = false;
-  int run_code = 0, status_code = 0;
+  int run_code = 0, status_code = 0, map_code = 0;
+  void* next_window = nullptr;
   std::map<braid_nccl_seat*, std::string> keys;
   int num_seats = 0;
 
@@ -72,6 +73,14 @@ Real fake_real() {
   real.destroy = [](NcclComm) { return world->note("destroy"); };
   real.abort = [](NcclComm) { return world->note("abort"); };
   real.revoke = [](NcclComm, int) { return world->note("revoke"); };
+  real.window_register = [](NcclComm, void*, size_t, void** window, int) {
+    const NcclResult result = world->note("window");
+    if (result == NcclResult::kSuccess) *window = world->next_window;
+    return result;
+  };
+  real.window_deregister = [](NcclComm, void* window) {
+    return world->note("no window", " " + number(window));
+  };
   real.get_async_error = [](NcclComm, NcclResult* error) {
     *error = world->async;
     return NcclResult::kSuccess;
@@ -130,6 +139,14 @@ const braid_nccl_core* fake_core() {
                    std::to_string(call->count));
         return tell(world->run_code, why);
       },
+      [](braid_nccl_seat*, void* memory, uint64_t bytes, braid_nccl_why why) {
+        world->add("map " + number(memory) + " of " + std::to_string(bytes));
+        return tell(world->map_code, why);
+      },
+      [](braid_nccl_seat*, void* memory, braid_nccl_why why) {
+        world->add("unmap " + number(memory));
+        return tell(0, why);
+      },
       [](braid_nccl_seat*, void* const*, size_t num_streams, braid_nccl_why) {
         world->add("join " + std::to_string(num_streams));
         return 0;
@@ -153,6 +170,8 @@ Real quiet_real() {
     return NcclResult::kSuccess;
   };
   real.get_last_error = [](NcclComm) { return ""; };
+  real.window_register = [](NcclComm, void*, size_t, void**, int) { return NcclResult::kSuccess; };
+  real.window_deregister = [](NcclComm, void*) { return NcclResult::kSuccess; };
   real.group_start = real.group_end = [] { return NcclResult::kSuccess; };
   real.group_simulate_end = [](void*) { return NcclResult::kSuccess; };
   real.all_reduce = [](const void*, void*, size_t, int, int, NcclComm, CudaStream) {
@@ -170,6 +189,9 @@ void use_everything(Shim& shim) {
   shim.shrink(comm, nullptr, 0, &child, nullptr, 0);
   shim.get_async_error(comm, &error);
   shim.get_last_error(comm);
+  void* window = nullptr;
+  shim.add_window(comm, nullptr, 0, &window, kSymmetric);
+  shim.drop_window(comm, window);
   Call call;
   call.comm = comm;
   shim.group_start();
@@ -482,6 +504,111 @@ TEST_F(ShimTest, AGroupMayMixMakingAndCalling) {
   EXPECT_THAT(log(),
               UnorderedElementsAre("real start", "sign", "real init", "open k", "real end", "seal",
                                    "real start", "real all_reduce 8 on 1", "real end"));
+}
+
+constexpr int kWindowFlags = kSymmetric;
+
+TEST_F(ShimTest, WindowsAreMappedAtTheNextCallAndOnce) {
+  const NcclComm comm = make(1, "k");
+  log();
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  EXPECT_EQ(shim_.add_window(comm, handle(500), 8, &window, kWindowFlags), NcclResult::kSuccess);
+  EXPECT_EQ(window, handle(77));
+  submit(call_on(comm, 8));
+  submit(call_on(comm, 9));
+  EXPECT_THAT(log(), ElementsAre("real window", "open k", "map 500 of 8", "run all_reduce 8",
+                                 "run all_reduce 9"));
+  world_.next_window = handle(78);
+  shim_.add_window(comm, handle(600), 16, &window, kWindowFlags);
+  submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("real window", "map 600 of 16", "run all_reduce 8"));
+}
+
+TEST_F(ShimTest, AWindowThatCannotBeMappedChangesNothing) {
+  const NcclComm comm = make(1, "k");
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  shim_.add_window(comm, handle(500), 8, &window, kWindowFlags);
+  world_.map_code = 3;
+  EXPECT_EQ(submit(call_on(comm, 8)), NcclResult::kSuccess);
+  log();
+  EXPECT_EQ(shim_.drop_window(comm, window), NcclResult::kSuccess);
+  submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("real no window 77", "run all_reduce 8"));
+}
+
+// The other ranks wait for this one where they map it.
+TEST_F(ShimTest, AWindowThatIsGivenBackBeforeACallIsMappedByNobody) {
+  const NcclComm comm = make(1, "k");
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  shim_.add_window(comm, handle(500), 8, &window, kWindowFlags);
+  shim_.drop_window(comm, window);
+  log();
+  submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("open k", "map 0 of 8", "run all_reduce 8"));
+}
+
+TEST_F(ShimTest, AWindowIsUnmappedBeforeItIsGivenBack) {
+  const NcclComm comm = make(1, "k");
+  void* window = nullptr;
+  world_.next_window = handle(77);
+  shim_.add_window(comm, handle(500), 8, &window, kWindowFlags);
+  submit(call_on(comm, 8));
+  log();
+  shim_.drop_window(comm, window);
+  shim_.drop_window(comm, window);  // NCCL's to answer
+  EXPECT_THAT(log(), ElementsAre("unmap 500", "real no window 77", "real no window 77"));
+}
+
+TEST_F(ShimTest, OnlySymmetricWindowsThatWereMadeAreUsed) {
+  const NcclComm comm = make(1, "k");
+  void* window = nullptr;
+  shim_.add_window(comm, handle(500), 8, &window, 0);
+  world_.answers["window"] = NcclResult::kInvalidArgument;
+  EXPECT_EQ(shim_.add_window(comm, handle(500), 8, &window, kWindowFlags),
+            NcclResult::kInvalidArgument);
+  EXPECT_EQ(shim_.add_window(handle(99), handle(500), 8, &window, kWindowFlags),
+            NcclResult::kInvalidArgument);
+  log();
+  submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("open k", "run all_reduce 8"));
+}
+
+TEST_F(ShimTest, WindowsOfAGroupAreMadeAtItsEnd) {
+  const NcclComm comm = make(1, "k");
+  log();
+  void* window = nullptr;
+  shim_.group_start();
+  world_.answers["window"] = NcclResult::kInProgress;
+  shim_.add_window(comm, handle(500), 8, &window, kWindowFlags);
+  window = handle(77);
+  shim_.group_end();
+  shim_.group_start();
+  submit(call_on(comm, 8));
+  shim_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real window", "real end", "real start", "real end",
+                                 "open k", "map 500 of 8", "run all_reduce 8"));
+  shim_.drop_window(comm, window);
+  EXPECT_THAT(log(), ElementsAre("unmap 500", "real no window 77"));
+}
+
+TEST_F(ShimTest, AWindowThatIsMadeInTheBackgroundIsKnownWhenItIsDone) {
+  const NcclComm comm = make(1, "k");
+  void* window = nullptr;
+  world_.answers["window"] = NcclResult::kInProgress;
+  EXPECT_EQ(shim_.add_window(comm, handle(500), 8, &window, kWindowFlags), NcclResult::kInProgress);
+  NcclResult error = NcclResult::kSuccess;
+  world_.async = NcclResult::kInProgress;
+  shim_.get_async_error(comm, &error);
+  window = handle(77);
+  world_.async = NcclResult::kSuccess;
+  shim_.get_async_error(comm, &error);
+  submit(call_on(comm, 8));
+  log();
+  shim_.drop_window(comm, handle(77));
+  EXPECT_THAT(log(), ElementsAre("unmap 500", "real no window 77"));
 }
 
 TEST_F(ShimTest, ErrorsOfACallAreNcclsErrorsAndStay) {

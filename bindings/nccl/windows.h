@@ -1,0 +1,61 @@
+// The windows of symmetric memory of one communicator (ncclCommWindowRegister with
+// NCCL_WIN_COLL_SYMMETRIC), beside the real ones. Making one is collective, and the program
+// promises to use the same offsets in it on all ranks: so results may land there in place.
+//
+// All ranks make them in one order, between the same calls. So whoever comes to a call has the same
+// list as all that come to it, and that is where new ones are mapped (shim.cc): not where they are
+// made, which may be inside a group, where nothing may wait for another rank.
+//
+// Threads: any.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace braid::nccl {
+
+class Windows {
+ public:
+  /// The real library has made it, or is at it: then its handle is in `*where` later, which learn()
+  /// reads. `handle` is null so long.
+  void add(void* memory, uint64_t bytes, void* handle, void** where);
+  /// What was being made is made.
+  void learn();
+
+  /// Calls map(memory, bytes) for each one that is new, in their order, which answers whether it
+  /// could be; null for memory that was given back since, which the other ranks wait for too.
+  template <typename Map>
+  void map_new(const Map& map) {
+    // Not under the mutex: it waits for the other ranks.
+    while (const std::optional<Span> next = next_new()) note_mapped(map(next->memory, next->bytes));
+  }
+  bool has_new() const { return has_new_.load(std::memory_order_acquire); }
+
+  /// The program gives it back. Its memory where it is mapped, else null.
+  void* drop(void* handle);
+
+ private:
+  struct Span {
+    void* memory;
+    uint64_t bytes;
+  };
+  std::optional<Span> next_new();
+  void note_mapped(bool is_mapped);
+
+  struct One {
+    void* memory;  // null: given back
+    uint64_t bytes;
+    void* handle;  // null: not known
+    void** where;  // null: known
+    bool is_mapped = false;
+  };
+  mutable std::mutex mutex_;
+  std::vector<One> all_;
+  size_t num_seen_ = 0;
+  std::atomic<bool> has_new_{false};
+};
+
+}  // namespace braid::nccl
