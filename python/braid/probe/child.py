@@ -69,7 +69,10 @@ class Child:
                 outcome = self._next(end_s, timeout_s)
             except BrokenPipeError:
                 outcome = self._ended()
-        self.close(0 if outcome.verdict == "hang" else _LEAVE_S)
+        if outcome.verdict == "ok":
+            self._pipe.close()  # it ends by itself; a driver takes a second for that
+        else:
+            self.close(0 if outcome.verdict == "hang" else _LEAVE_S)
         return outcome
 
     def close(self, leave_s: float = 0) -> None:
