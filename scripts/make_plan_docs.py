@@ -25,7 +25,7 @@ MACHINES = (
     "mi355x-xgmi",
     "gaudi3",
 )
-TRIAL = "flexlink_2.json"
+TRIAL = "curve_4.json"
 TRIAL_BEGIN, TRIAL_END = (
     "<!-- left out: written by scripts/make_plan_docs.py -->\n",
     "<!-- end -->\n",

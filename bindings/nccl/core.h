@@ -63,7 +63,7 @@ typedef struct {
    * ranks use the same offsets. Every rank has the same answer. NULL: gone on this rank, so that it
    * is used on none. */
   int (*add_window)(braid_nccl_seat*, void* memory, uint64_t bytes, braid_nccl_why why);
-  /* The memory may be freed, on this rank. Waits for the seat's work that is enqueued. */
+  /* Results land there no longer, and the memory may be freed, on this rank. Waits for nothing. */
   int (*drop_window)(braid_nccl_seat*, void* memory, braid_nccl_why why);
   /* Work enqueued from now on any of the streams, all of the seat's GPU, starts after what is on
    * all of them now. */

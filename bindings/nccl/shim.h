@@ -97,12 +97,20 @@ class Shim {
     std::shared_ptr<Entry> entry;
     Call call;
   };
+  struct MadeWindow {  // whose handle is written at a group's end, or later
+    std::shared_ptr<Entry> entry;
+    NcclComm comm;
+    void* memory;
+    size_t bytes;
+    void** where;
+  };
+  void note_window(const MadeWindow& made);
   struct Group;
   static Group& this_group();
   std::optional<Group> ended_group();
   NcclResult end_outermost(Group& group);
   NcclResult end_real(Group& group);
-  static void add_windows(Group& group, NcclResult ended);
+  void note_windows(Group& group, NcclResult ended);
   NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
   NcclResult hand_on_rest(Group& group);
@@ -129,12 +137,6 @@ struct Shim::Group {
   struct Made {  // a communicator whose address is written at the group's end
     NcclComm* where;
     std::shared_ptr<Entry> entry;
-  };
-  struct MadeWindow {  // the same of a window
-    std::shared_ptr<Entry> entry;
-    void* memory;
-    size_t bytes;
-    void** where;
   };
   int depth = 0;
   std::vector<Kept> kept;

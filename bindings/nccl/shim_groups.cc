@@ -11,6 +11,7 @@
 // meet the same communicators in another order, or one of them outside any group, do not wait for
 // each other crosswise.
 #include <algorithm>
+#include <latch>
 #include <map>
 #include <optional>
 #include <utility>
@@ -66,7 +67,7 @@ NcclResult Shim::end_real(Group& group) {
   }
   for (Group::Made& made : group.made) adopt(made.where, std::move(made.entry), ended);
   group.made.clear();  // a second real group may follow
-  add_windows(group, ended);
+  note_windows(group, ended);
   return ended;
 }
 
@@ -86,17 +87,29 @@ NcclResult Shim::end_outermost(Group& group) {
   return is_good(ran) ? ended : ran;
 }
 
-/// Ends the real group meanwhile, if there is anything to set up.
+/// Ends the real group meanwhile, if there is anything to set up. Windows that are made in the
+/// group itself are known at its end, and belong to its calls too.
 NcclResult Shim::settle_beside(Group& group) {
-  std::vector<Entry*> undecided;
-  for (const Kept& each : group.kept)
-    if (each.entry->must_settle() &&
-        std::find(undecided.begin(), undecided.end(), each.entry.get()) == undecided.end())
-      undecided.push_back(each.entry.get());
-  if (undecided.empty()) return NcclResult::kSuccess;
+  const auto makes_window = [&](const Entry* entry) {
+    return std::any_of(group.windows.begin(), group.windows.end(),
+                       [&](const MadeWindow& made) { return made.entry.get() == entry; });
+  };
+  std::map<Entry*, bool> unsettled;  // and whether it waits for the real group's end
+  for (const Kept& each : group.kept) {
+    const bool has_window = makes_window(each.entry.get());
+    if (has_window || each.entry->must_settle()) unsettled[each.entry.get()] = has_window;
+  }
+  if (unsettled.empty()) return NcclResult::kSuccess;
+  std::latch real_end(1);
   Beside settling;
-  for (Entry* const entry : undecided) settling.begin([this, entry]() noexcept { settle(*entry); });
+  for (const auto& [entry, has_window] : unsettled)
+    settling.begin([this, &real_end, entry = entry, has_window = has_window]() noexcept {
+      if (entry->state() == Entry::State::kUndecided) open(*entry);
+      if (has_window) real_end.wait();
+      settle(*entry);
+    });
   const NcclResult ended = end_real(group);
+  real_end.count_down();
   settling.join();
   return ended;
 }

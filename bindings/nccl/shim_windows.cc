@@ -7,32 +7,40 @@
 
 namespace braid::nccl {
 
+// What the real library says at once is no word about the window where it works in the background:
+// 2.28 and later answer success then.
 NcclResult Shim::add_window(NcclComm comm, void* memory, size_t bytes, void** window, int flags) {
-  NcclResult made;
-  {
-    const Inside inside;
-    made = real_.window_register(comm, memory, bytes, window, flags);
-  }
   const bool is_symmetric = (flags & kSymmetric) != 0;
-  if (passes() || !is_good(made) || !is_symmetric || window == nullptr) return made;
-  const std::shared_ptr<Entry> entry = comms_.find(comm);
-  if (entry == nullptr || entry->seat() == nullptr) return made;
+  const std::shared_ptr<Entry> entry =
+      passes() || !is_symmetric || window == nullptr ? nullptr : comms_.find(comm);
+  const Inside inside;
+  if (entry == nullptr || entry->seat() == nullptr)
+    return real_.window_register(comm, memory, bytes, window, flags);
+  *window = nullptr;  // some leave it as it is where they have no use for it
+  const NcclResult made = real_.window_register(comm, memory, bytes, window, flags);
+  if (!is_good(made)) return made;
+  const MadeWindow one{entry, comm, memory, bytes, window};
   if (Group& group = this_group(); group.depth > 0)
-    group.windows.push_back({entry, memory, bytes, window});
-  else if (made == NcclResult::kInProgress)
-    entry->windows().add(memory, bytes, nullptr, window);
+    group.windows.push_back(one);
   else
-    entry->windows().add(memory, bytes, *window, nullptr);
+    note_window(one);
   return made;
 }
 
-void Shim::add_windows(Group& group, NcclResult ended) {
-  for (const Group::MadeWindow& made : group.windows) {
-    if (ended == NcclResult::kSuccess)
-      made.entry->windows().add(made.memory, made.bytes, *made.where, nullptr);
-    else if (ended == NcclResult::kInProgress)
-      made.entry->windows().add(made.memory, made.bytes, nullptr, made.where);
-  }
+void Shim::note_window(const MadeWindow& made) {
+  Windows& windows = made.entry->windows();
+  NcclResult now = NcclResult::kSuccess;
+  const Inside inside;
+  if (real_.get_async_error(made.comm, &now) == NcclResult::kSuccess &&
+      now == NcclResult::kInProgress)
+    windows.add_unfinished(made.memory, made.bytes, made.where);
+  else
+    windows.add(made.memory, made.bytes, *made.where);
+}
+
+void Shim::note_windows(Group& group, NcclResult ended) {
+  if (is_good(ended))
+    for (const MadeWindow& made : group.windows) note_window(made);
   group.windows.clear();
 }
 

@@ -1,43 +1,59 @@
 #include "bindings/nccl/windows.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace braid::nccl {
 
-void Windows::add(void* memory, uint64_t bytes, void* handle, void** where) {
+void Windows::add(void* memory, uint64_t bytes, void* handle) {
+  push({handle != nullptr ? memory : nullptr, bytes, handle, nullptr});
+}
+
+void Windows::add_unfinished(void* memory, uint64_t bytes, void** where) {
+  push({memory, bytes, nullptr, where});
+}
+
+void Windows::push(const One& one) {
   const std::lock_guard lock(mutex_);
-  all_.push_back({memory, bytes, handle, where});
+  all_.push_back(one);
   has_new_ = true;
+}
+
+void Windows::learn() {
+  const std::lock_guard lock(mutex_);
+  for (One& one : all_) {
+    if (one.where == nullptr) continue;
+    one.handle = *std::exchange(one.where, nullptr);
+    if (one.handle == nullptr) one.memory = nullptr;
+  }
 }
 
 std::optional<Windows::Span> Windows::next_new() {
   const std::lock_guard lock(mutex_);
-  if (num_seen_ < all_.size()) return Span{all_[num_seen_].memory, all_[num_seen_].bytes};
+  for (const One& one : all_)
+    if (one.is_new) return Span{one.memory, one.bytes};
   has_new_ = false;
   return std::nullopt;
 }
 
 void Windows::note_mapped(bool is_mapped) {
   const std::lock_guard lock(mutex_);
-  all_[num_seen_++].is_mapped = is_mapped;
-}
-
-void Windows::learn() {
-  const std::lock_guard lock(mutex_);
-  for (One& one : all_)
-    if (void** const where = std::exchange(one.where, nullptr)) one.handle = *where;
+  const auto one = std::find_if(all_.begin(), all_.end(), [](const One& o) { return o.is_new; });
+  one->is_new = false;
+  one->is_mapped = is_mapped;
+  if (!is_mapped || one->memory == nullptr) all_.erase(one);
 }
 
 void* Windows::drop(void* handle) {
   if (handle == nullptr) return nullptr;
   const std::lock_guard lock(mutex_);
-  for (One& one : all_) {
-    if (one.handle != handle) continue;
-    one.handle = nullptr;  // the library may give it to another one
-    void* const memory = std::exchange(one.memory, nullptr);
-    return std::exchange(one.is_mapped, false) ? memory : nullptr;
-  }
-  return nullptr;
+  const auto one =
+      std::find_if(all_.begin(), all_.end(), [&](const One& o) { return o.handle == handle; });
+  if (one == all_.end()) return nullptr;
+  void* const memory = one->is_mapped ? one->memory : nullptr;
+  one->memory = one->handle = nullptr;  // the library may give the handle to another one
+  if (!one->is_new) all_.erase(one);
+  return memory;
 }
 
 }  // namespace braid::nccl

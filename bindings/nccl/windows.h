@@ -4,7 +4,9 @@
 //
 // All ranks make them in one order, between the same calls. So whoever comes to a call has the same
 // list as all that come to it, and that is where new ones are mapped (shim.cc): not where they are
-// made, which may be inside a group, where nothing may wait for another rank.
+// made, which may be inside a group, where nothing may wait for another rank. Every window that a
+// rank was asked for stands in its list until it was mapped, also one that the real library had no
+// use for or that was given back: the other ranks wait for this one there, and nobody maps it then.
 //
 // Threads: any.
 #pragma once
@@ -19,14 +21,15 @@ namespace braid::nccl {
 
 class Windows {
  public:
-  /// The real library has made it, or is at it: then its handle is in `*where` later, which learn()
-  /// reads. `handle` is null so long.
-  void add(void* memory, uint64_t bytes, void* handle, void** where);
+  /// The real library has made it: `handle` is null where it had no use for it.
+  void add(void* memory, uint64_t bytes, void* handle);
+  /// It is at it: the handle is in `*where` later, which learn() reads.
+  void add_unfinished(void* memory, uint64_t bytes, void** where);
   /// What was being made is made.
   void learn();
 
   /// Calls map(memory, bytes) for each one that is new, in their order, which answers whether it
-  /// could be; null for memory that was given back since, which the other ranks wait for too.
+  /// could be; null for memory that must not be.
   template <typename Map>
   void map_new(const Map& map) {
     // Not under the mutex: it waits for the other ranks.
@@ -42,19 +45,20 @@ class Windows {
     void* memory;
     uint64_t bytes;
   };
-  std::optional<Span> next_new();
-  void note_mapped(bool is_mapped);
-
   struct One {
-    void* memory;  // null: given back
+    void* memory;  // null: not to be mapped
     uint64_t bytes;
-    void* handle;  // null: not known
+    void* handle;  // null: none, or not known
     void** where;  // null: known
+    bool is_new = true;
     bool is_mapped = false;
   };
+  std::optional<Span> next_new();
+  void note_mapped(bool is_mapped);
+  void push(const One& one);
+
   mutable std::mutex mutex_;
-  std::vector<One> all_;
-  size_t num_seen_ = 0;
+  std::vector<One> all_;  // new ones behind the others
   std::atomic<bool> has_new_{false};
 };
 

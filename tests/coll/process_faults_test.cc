@@ -68,7 +68,10 @@ int rank_main(const test::SpawnedRank& self) {
   const Config config = test::make_config(
       {{"BRAID_LINKS", job.links}, {"BRAID_TIMEOUT", "2s"}, {"BRAID_LOG", "error"}});
   auto comm = comm::Comm::create(job.identity, config);
-  if (!comm.ok()) return kNoComm;
+  if (!comm.ok()) {
+    fmt::print(stderr, "rank {}: no comm: {}\n", self.rank, comm.status().to_string());
+    return kNoComm;
+  }
   std::vector<float> a(300'000, 1.0F), b(4 * 300'000);
   test::write_file(self.directory + "/ready" + std::to_string(self.rank), "");
   for (uint64_t i = 0;; ++i) {

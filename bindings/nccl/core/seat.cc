@@ -284,6 +284,7 @@ Status Seat::add_window(const void* memory, uint64_t bytes) {
 }
 
 Status Seat::drop_window(const void* memory) {
+  if (comm_->is_closed()) return {};  // and all windows with it
   return with_device(
       [&](comm::Device& device) { return device.forget_memory(address_of(memory)); });
 }

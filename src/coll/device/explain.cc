@@ -127,6 +127,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.rdma().is_on(),
                 device.rdma().words(),
                 device.link_cap_gbps(),
+                device.arena_bytes(),
                 device.scratch_bytes(),
                 num_direct_pieces(device, packet_op(op), block),
                 0,
@@ -149,21 +150,23 @@ std::string to_words(const Explanation& e) {
   words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
   words += rdma_line(e);
   if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
-  return words;
+  return words +
+         fmt::format("  the comm takes {} of the GPU's memory\n", format_bytes(e.memory_bytes));
 }
 
 std::string to_json(const Explanation& e) {
   return fmt::format(
       R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
-      R"("scratch_bytes":{},"direct_pieces":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
+      R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
       R"({{"name":"pcie","state":"up","share":{}}},)"
       R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
       R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
       R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
       plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path), e.link_cap_gbps,
-      e.scratch_bytes, e.direct_pieces, 1 - e.host_share - e.rdma_share, e.host_share,
-      e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words), e.registered.spans,
-      e.registered.bytes, e.registered.remapped, e.is_balanced, e.tuned_share, e.windows, e.moves);
+      e.memory_bytes, e.scratch_bytes, e.direct_pieces, 1 - e.host_share - e.rdma_share,
+      e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
+      e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced, e.tuned_share,
+      e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

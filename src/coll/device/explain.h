@@ -24,6 +24,7 @@ struct Explanation {
   bool has_rdma;           // else that says why not:
   std::string rdma_words;  // how the NIC is used
   double link_cap_gbps;    // 0: not held
+  uint64_t memory_bytes;   // of this GPU, that the comm takes; the scratch among it
   uint64_t scratch_bytes;  // where unregistered results land
   uint64_t direct_pieces;  // direct kernels by which they go instead; 0: through scratch
   double tuned_share;      // what tuning found for the host link
@@ -37,8 +38,8 @@ struct Explanation {
 /// Threads: as the comm's calls.
 Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes);
 
-/// One short paragraph; and an object with path, links [{name, share, state, why}], gpu, ranks,
-/// direct_pieces, balance {on, tuned_share, windows, moves}.
+/// One short paragraph; and an object with path, memory_bytes, links [{name, share, state, why}],
+/// gpu, ranks, direct_pieces, balance {on, tuned_share, windows, moves}.
 std::string to_words(const Explanation& explanation);
 std::string to_json(const Explanation& explanation);
 

@@ -20,16 +20,6 @@ namespace {
 
 constexpr uint64_t kAreaUnit = 256;
 
-// As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
-// among two. Among more, direct kernels are faster from 8 MiB on (an all-gather's from 32; 4 H200,
-// docs/decisions/0005).
-uint64_t weighed_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  const uint64_t message = message_bytes(device, op, bytes);
-  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
-  if (device.size() == 2) return message * (is_one_buffer ? 2 : 1);
-  return message * (op == PacketOp::kAllGather ? 2 : 4);
-}
-
 // Blocks wait for those of the same number on other ranks: where several ranks have one GPU, all
 // must find a place on it.
 uint32_t most_blocks(const comm::Device& device) {
@@ -64,7 +54,9 @@ uint64_t line_area_for(const Config& config, int num_ranks) {
 
 bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes) {
   if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
-  return device.line_limit() != 0 && weighed_bytes(device, op, bytes) <= device.line_limit() &&
+  return device.line_limit() != 0 &&
+         message_bytes(device, op, bytes) <=
+             line_most_bytes(op, device.line_limit(), device.size()) &&
          line_call_bytes(op, bytes, device.size()) <= device.line_bytes();
 }
 

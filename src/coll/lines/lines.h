@@ -43,7 +43,11 @@ PacketShape lines_shape(PacketOp op, uint64_t bytes, int num_ranks, uint32_t mos
 /// What that call needs of PacketArea::capacity_bytes.
 uint64_t line_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
 
-/// A capacity for every call whose larger buffer, as all ranks' blocks, has at most max_bytes.
-uint64_t line_area_bytes(uint64_t max_bytes, int num_ranks) noexcept;
+/// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
+/// than what comes next, where an all-gather's among two is `limit_bytes`.
+uint64_t line_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept;
+
+/// A capacity for every call up to line_most_bytes().
+uint64_t line_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept;
 
 }  // namespace braid::coll

@@ -73,17 +73,29 @@ uint64_t line_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
   return 2 * line_half_bytes(op, bytes, static_cast<uint64_t>(num_ranks));
 }
 
-uint64_t line_area_bytes(uint64_t max_bytes, int num_ranks) noexcept {
+// As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
+// among two. Among more, direct kernels are faster from 8 MiB on (an all-gather's from 32; 4 H200,
+// docs/decisions/0005).
+uint64_t line_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept {
+  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+  if (num_ranks == 2) return is_one_buffer ? limit_bytes / 2 : limit_bytes;
+  return op == PacketOp::kAllGather ? limit_bytes / 2 : limit_bytes / 4;
+}
+
+uint64_t line_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
-  const auto most_of = [&](PacketOp op, uint64_t bytes, uint64_t change) {
-    return std::max(line_call_bytes(op, bytes, num_ranks),
-                    line_call_bytes(op, std::min(bytes, change), num_ranks));
+  const auto most = [&](PacketOp op) { return line_most_bytes(op, limit_bytes, num_ranks); };
+  const auto for_buffer = [&](PacketOp op, uint64_t change) {
+    return std::max(line_call_bytes(op, most(op), num_ranks),
+                    line_call_bytes(op, std::min(most(op), change), num_ranks));
   };
-  return std::max({
-      most_of(PacketOp::kAllReduce, max_bytes, most_one_shot_line_bytes(ranks)),
-      most_of(PacketOp::kBroadcast, max_bytes, most_sent_to_all_bytes(ranks)),
-      line_call_bytes(PacketOp::kAllGather, divided_up(max_bytes, ranks), num_ranks),
-  });
+  const auto for_blocks = [&](PacketOp op) {
+    return line_call_bytes(op, divided_up(most(op), ranks), num_ranks);
+  };
+  return std::max({for_buffer(PacketOp::kAllReduce, most_one_shot_line_bytes(ranks)),
+                   for_buffer(PacketOp::kBroadcast, most_sent_to_all_bytes(ranks)),
+                   for_blocks(PacketOp::kAllGather), for_blocks(PacketOp::kAllToAll),
+                   for_blocks(PacketOp::kReduceScatter)});
 }
 
 }  // namespace braid::coll

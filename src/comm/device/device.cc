@@ -244,6 +244,7 @@ void Device::detach(bool in_peace) {
   (void)finish_last_call();
   call_watch_.settle();
   registered_.clear();
+  forgotten_.clear();
   arena_ = {};
 }
 
@@ -273,6 +274,7 @@ Device::~Device() {
 Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
   const Deadline deadline = Deadline::after_ns(team_.timeout_ns);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  BRAID_RETURN_IF_ERROR(close_forgotten());
   const auto facts = cuda_.pointer_facts(memory);
   Status refusal = facts.status();
   if (refusal.ok() && registered_.contains(memory))
@@ -288,6 +290,8 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
 
 Status Device::unregister_memory(sys::DevicePtr memory) {
   BRAID_RETURN_IF_ERROR(forget_memory(memory));
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
+  BRAID_RETURN_IF_ERROR(close_forgotten());
   return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
 }
 
@@ -295,9 +299,15 @@ Status Device::forget_memory(sys::DevicePtr memory) {
   const auto found = registered_.find(memory);
   if (found == registered_.end())
     return invalid_argument("memory at {:#x} is not registered", memory);
-  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
-  BRAID_RETURN_IF_ERROR(finish_last_call());
+  forgotten_.push_back(std::move(found->second));
   registered_.erase(found);
+  return {};
+}
+
+Status Device::close_forgotten() {
+  if (forgotten_.empty()) return {};
+  BRAID_RETURN_IF_ERROR(finish_last_call());
+  forgotten_.clear();
   return {};
 }
 

@@ -97,8 +97,9 @@ class Device {
   Status register_memory(sys::DevicePtr memory, uint64_t bytes);
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
-  /// As unregister_memory(), of this rank alone: its own work on the memory has ended when this
-  /// returns. Where all ranks know that nobody calls with it any longer.
+  /// Of this rank alone, where all know that nobody calls with it any longer: it may be freed at
+  /// once. Waits for nothing: the peers' mappings are kept for what is under way until memory is
+  /// registered or unregistered the next time.
   Status forget_memory(sys::DevicePtr memory);
   /// The registration that holds the whole span, or none. invalid_argument when the memory was
   /// freed since, and its address given to somebody else. None, too, when memory of cuMemCreate is
@@ -113,6 +114,13 @@ class Device {
   /// This rank's scratch and the peers', of scratch_bytes() each.
   Landing scratch() const { return {&arena_, kScratchAt}; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
+  /// Of this GPU's memory, all that the comm has of it, but for some KiB: the scratch and the areas
+  /// of packets, lines, the relay and direct kernels.
+  uint64_t arena_bytes() const {
+    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
+                           areas_.direct_bytes + areas_.relay_bytes;
+    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  }
   /// The packet area of `rank`, of packet_bytes() bytes, all zero before the first call.
   sys::DevicePtr packets_at(int rank) const {
     return arena_.at(rank) + kScratchAt + scratch_bytes_;
@@ -255,11 +263,6 @@ class Device {
 
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       : state_(state), cuda_(cuda), ordinal_(ordinal) {}
-  uint64_t arena_bytes() const {
-    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
-                           areas_.direct_bytes + areas_.relay_bytes;
-    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  }
   Status prepare();  // what needs no peer
   Status check_slots();
   Status make_page();
@@ -271,6 +274,7 @@ class Device {
   Status settle_lines(Deadline deadline);
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
+  Status close_forgotten();
   Status follow_captured(sys::Stream user);
   Status note_captured(sys::Stream user);
   Status load_ring(const sys::DeviceFacts& facts);
@@ -301,6 +305,7 @@ class Device {
   Page* page_ = nullptr;
   sys::DevicePtr page_on_device_ = 0;
   std::map<sys::DevicePtr, Registered> registered_;
+  std::vector<Registered> forgotten_;                // whose mappings work under way may still use
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};

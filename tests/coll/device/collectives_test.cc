@@ -269,6 +269,8 @@ TEST(DeviceCalls, ReachMemoryOfSeveralAllocations) {
       EXPECT_EQ(told.registered.remapped, call < 2 ? 0U : 1U);
       EXPECT_EQ(to_words(told).find("unmapped since") == std::string::npos, call < 2);
       EXPECT_NE(to_json(told).find(R"("registered":{"spans":1,)"), std::string::npos);
+      EXPECT_GE(told.memory_bytes, told.scratch_bytes);
+      EXPECT_NE(to_words(told).find("of the GPU's memory"), std::string::npos);
       rank.all.arrive_and_wait();
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
         return all_gather(d, send.get(), memory.get() + 700, block, Dtype::kUint8, {});

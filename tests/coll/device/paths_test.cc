@@ -14,15 +14,17 @@ namespace {
 constexpr uint64_t kPackets = 128_KiB, kLines = 1_MiB;
 
 /// `check(device)` on every rank of a comm whose areas have room for both.
-void on_ranks(int size, const std::function<void(comm::Device&)>& check) {
+void on_ranks(int size, const std::function<void(comm::Device&)>& check,
+              const Options& more = {{"BRAID_GPU_DIRECT", "0"}}) {
   sys::FakeCuda cuda(size);
   test::define_team_kernels(cuda);
-  const Options options = {{"BRAID_GPU_PACKETS", "128KiB"}, {"BRAID_GPU_LINES", "1MiB"}};
+  Options options = {{"BRAID_GPU_PACKETS", "128KiB"}, {"BRAID_GPU_LINES", "1MiB"}};
+  options.insert(more.begin(), more.end());
   test::run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>&) {
     Config& config = comm.state().config;
     config = test::make_config(test::gpu_options(options));
-    const comm::AreaSizes areas{packet_area_for(config, size), line_area_for(config, size), 0, 0,
-                                0};
+    const comm::AreaSizes areas{packet_area_for(config, size), line_area_for(config, size),
+                                direct_area_for(config, size), 0, 0};
     auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     comm.state().device = std::move(made).value();
@@ -60,6 +62,27 @@ TEST(Paths, LinesEndEarlierAmongMore) {
                                 PacketOp::kBroadcast})
         EXPECT_EQ(most(op), kLines / 4) << static_cast<int>(op);
     });
+}
+
+TEST(Paths, DirectKernelsInARowTakeWhatTheAreaOfOneHasNoRoomFor) {
+  const auto check = [](comm::Device& device) {
+    const auto pieces = [&](PacketOp op, uint64_t bytes) {
+      return num_direct_pieces(device, op, bytes);
+    };
+    EXPECT_TRUE(fits_direct(device, PacketOp::kAllGather, 256_KiB));
+    EXPECT_FALSE(fits_direct(device, PacketOp::kAllGather, 1_MiB));
+    EXPECT_EQ(pieces(PacketOp::kAllGather, 1_MiB), 1U);
+    EXPECT_EQ(pieces(PacketOp::kAllGather, 2_MiB), 2U);
+    EXPECT_EQ(pieces(PacketOp::kAllToAll, 2_MiB), 2U);
+    EXPECT_EQ(pieces(PacketOp::kAllGather, 4_MiB), 0U);
+    EXPECT_EQ(pieces(PacketOp::kReduceScatter, 2_MiB), 0U);
+  };
+  on_ranks(4, check, {{"BRAID_GPU_DIRECT", "1MiB"}});
+  const auto none = [](comm::Device& device) {
+    EXPECT_EQ(num_direct_pieces(device, PacketOp::kAllGather, 1_MiB), 0U);
+  };
+  on_ranks(4, none);
+  on_ranks(4, none, {{"BRAID_GPU_DIRECT", "1MiB"}, {"BRAID_LINK_CAP", "nvlink:147"}});
 }
 
 TEST(Paths, Packets) {

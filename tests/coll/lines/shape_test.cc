@@ -24,11 +24,17 @@ TEST(LinesShape, EveryCallFitsTheAreaOfItsBytes) {
   for_all_line_calls([](PacketOp op, uint64_t bytes, int ranks) {
     const uint64_t message = bytes * (test::counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1);
     for (const uint64_t most : kLineSizes) {
-      if (message > most) continue;
+      if (message > line_most_bytes(op, most, ranks)) continue;
       EXPECT_LE(line_call_bytes(op, bytes, ranks), line_area_bytes(most, ranks))
           << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";
     }
   });
+}
+
+TEST(LinesShape, AnAreaHasRoomForWhatGoesByLinesAndNoMore) {
+  EXPECT_LE(line_area_bytes(32 << 20, 2), 69U << 20);
+  EXPECT_LE(line_area_bytes(32 << 20, 4), 36U << 20);
+  EXPECT_LE(line_area_bytes(32 << 20, 8), 36U << 20);
 }
 
 // A line that lay across two lines of the memory would be written in two parts.
