@@ -1,5 +1,6 @@
 """A probe in a process of its own: one that hangs or crashes costs its time-out, not the run."""
 
+import ctypes
 import multiprocessing as mp
 import signal
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from braid.probe.record import Verdict
 
 _LEAVE_S = 2.0
+_PR_SET_PDEATHSIG = 1
 _fork = mp.get_context("fork")  # what the parent imported is there at once; it has no CUDA context
 
 
@@ -27,7 +29,11 @@ def _nothing() -> None:
     """What a probe needs beforehand, if nothing else is said."""
 
 
-def _main(pipe: Connection, probe: Callable[..., Any], prepare: Callable[[], None]) -> None:
+def _main(
+    pipe: Connection, parents: Connection, probe: Callable[..., Any], prepare: Callable[[], None]
+) -> None:
+    parents.close()  # of which a fork has a copy, as of those of the children before it: hence the
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # word for when the parent ends
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent decides
         signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else signal.SIG_DFL)
     try:
@@ -48,21 +54,27 @@ class Child:
 
     def __init__(self, probe: Callable[..., Any], prepare: Callable[[], None] = _nothing) -> None:
         self._pipe, theirs = _fork.Pipe()
-        self._process = _fork.Process(target=_main, args=(theirs, probe, prepare), daemon=True)
+        self._process = _fork.Process(
+            target=_main, args=(theirs, self._pipe, probe, prepare), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._ready: Outcome | None = None
 
-    def make_ready(self, timeout_s: float) -> Outcome:
-        """Whether it has made ready, or why not."""
+    def make_ready(self, end_s: float, asked_s: float) -> Outcome:
+        """Whether it has made ready by then, for which it had `asked_s`, or why not. One that has
+        not is ended.
+        """
         if self._ready is None:
-            self._ready = self._next(monotonic() + timeout_s, timeout_s)
+            self._ready = self._next(end_s, asked_s)
+            if self._ready.verdict == "hang":
+                self.close()
         return self._ready
 
     def run(self, arguments: tuple[Any, ...], timeout_s: float) -> Outcome:
         """probe(*arguments), within `timeout_s` from now."""
         end_s = monotonic() + timeout_s
-        outcome = self.make_ready(timeout_s)
+        outcome = self.make_ready(end_s, timeout_s)
         if outcome.verdict == "ok":
             try:
                 self._pipe.send(arguments)
@@ -120,7 +132,7 @@ class Children:
             self._waiting |= {i: self._make[i]() for i in few if i not in self._waiting}
             end_s = monotonic() + self._timeout_s
             for child in self._waiting.values():
-                child.make_ready(max(end_s - monotonic(), 0))
+                child.make_ready(end_s, self._timeout_s)
         return self._waiting.pop(case)
 
     def close(self) -> None:

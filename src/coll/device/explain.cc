@@ -75,7 +75,8 @@ std::string balance_words(const Explanation& e) {
 std::string registered_words(const Explanation& e) {
   const std::string others =
       e.direct_pieces > 0
-          ? fmt::format("others go by direct kernels, {} in a row", e.direct_pieces)
+          ? fmt::format("others go by direct kernels, {} in a row, over NVLink alone",
+                        e.direct_pieces)
           : fmt::format("others go through {} of scratch", format_bytes(e.scratch_bytes));
   std::string words =
       fmt::format("  results in registered memory ({} spans, {}) are written in place, {}\n",
@@ -129,10 +130,12 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 device.link_cap_gbps(),
                 device.arena_bytes(),
                 device.scratch_bytes(),
-                num_direct_pieces(device, packet_op(op), block),
+                0,
                 0,
                 false};
   e.registered = device.registrations();
+  if (e.path == Path::kCopyEngines)
+    e.direct_pieces = num_direct_pieces(device, packet_op(op), block);
   add_balance(device, block, e);
   add_shares(device, block, e);
   return e;

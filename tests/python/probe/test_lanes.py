@@ -179,9 +179,25 @@ def test_pairs_make_ready_together_and_are_measured_one_by_one(tmp_path):
     assert ["no context" in one.note for one in series if one.verdict == "failed"] == [True] * 2
 
 
+def one_hangs_while_it_prepares(a, _b):
+    time.sleep(60 if a == 0 else 0)
+
+
+def test_pairs_that_do_not_get_ready_had_the_whole_time(tmp_path):
+    """Three of them, side by side; the others are measured."""
+    probe = partial(as_many_as_prepared, tmp_path)
+    settings = pairs.Settings(64, 3, 1.0)
+    began = time.monotonic()
+    series = run(pairs.jobs(4, settings, probe, prepare=one_hangs_while_it_prepares)).series
+    assert time.monotonic() - began < 10
+    assert {one.note for one in series if one.verdict == "hang"} == {"nothing came back within 1 s"}
+    assert [one.verdict for one in series].count("hang") == 2 * 3
+    assert [one.verdict for one in series].count("ok") == 3
+
+
 def test_a_child_that_nobody_asks_for_ends():
     made = child.Child(os.getpid)
-    assert made.make_ready(20.0).verdict == "ok"
+    assert made.make_ready(time.monotonic() + 20, 20.0).verdict == "ok"
     made.close()
     assert not made._process.is_alive()
 
