@@ -60,7 +60,8 @@ constexpr Option kOptions[] = {
      "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
      "can carry; 0 leaves shares as tuning found them."},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
-     "Device memory per comm in which unregistered results and operands of sums land."},
+     "Device memory per comm in which operands of large sums land, and large results that are not "
+     "registered; the areas of direct kernels and lines come on top (docs/nccl.md)."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
     {"BRAID_GPU_SLOTS", OptionType::kInteger, "4",
