@@ -102,8 +102,8 @@ NcclResult Shim::settle_beside(Group& group) {
   if (unsettled.empty()) return NcclResult::kSuccess;
   std::latch real_end(1);
   Beside settling;
-  for (const auto& [entry, has_window] : unsettled)
-    settling.begin([this, &real_end, entry = entry, has_window = has_window]() noexcept {
+  for (const std::pair<Entry* const, bool>& each : unsettled)
+    settling.begin([this, &real_end, entry = each.first, has_window = each.second]() noexcept {
       if (entry->state() == Entry::State::kUndecided) open(*entry);
       if (has_window) real_end.wait();
       settle(*entry);
