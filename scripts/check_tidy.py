@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 
 TIDY = "clang-tidy-19"
-BUILD = Path("build/release")
+BUILD = Path("build/tidy-commands")
+"""Configured, never built: each file by itself, which a build does not compile so."""
 CLEAN = Path("build/tidy")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 FINDING = re.compile(r"\b(?:warning|error): ")
@@ -50,6 +51,9 @@ def stamp(file: Path, command: str) -> Path:
 
 def commands() -> Iterator[tuple[Path, str]]:
     """The files of src/ that are compiled, not those that a build generates; and their commands."""
+    options = ("-DBRAID_UNITY=OFF", "-DBRAID_BUILD_TESTS=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
+    configure = ["cmake", "-S", ".", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release", *options]
+    subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         file = Path(entry["file"])
         if file.is_relative_to(Path.cwd() / "src"):
@@ -73,7 +77,10 @@ def main() -> int:
     CLEAN.mkdir(parents=True, exist_ok=True)
     stamps = {file: stamp(file, command) for file, command in commands()}
     todo = [file for file, path in stamps.items() if not path.exists()]
-    print(f"{len(todo)} of {len(stamps)} files to look at")
+    print(f"{len(todo)} of {len(stamps)} files to look at", flush=True)
+    if len(stamps) < len(list(Path("src").rglob("*.cc"))) // 2:
+        print(f"{BUILD}/compile_commands.json has too few of src/: it is of no use")
+        return 1
     complaints = 0
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for file, text in zip(todo, pool.map(findings, todo), strict=True):

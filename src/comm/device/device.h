@@ -289,14 +289,13 @@ class Device {
   Comm::State& state_;
   sys::Cuda& cuda_;
   const int ordinal_;
+  int least_sms_ = 0;
   nvlink::Team team_{};
   nvlink::Board board_{};
   pcie::HostRing ring_{};
   uint64_t scratch_bytes_ = 0;
   AreaSizes areas_;
   uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
-  int least_sms_ = 0;
-  bool shares_gpus_ = false;
   sys::DevicePtr arena_memory_ = 0;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;
@@ -314,10 +313,11 @@ class Device {
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
-  bool has_last_call_ = false;
   sys::Event last_captured_{};  // the same, of the capture captured_in_
   uint64_t captured_in_ = 0;
+  bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
+  bool shares_gpus_ = false;
   CallWatch call_watch_;
   ShareTable shares_;
   std::unique_ptr<HostBalance> balance_;

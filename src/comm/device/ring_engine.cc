@@ -37,7 +37,7 @@ int RingEngine::lanes_of(int num_flows) const {
 
 Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu) {
   const uint64_t slot_bytes = config.bytes("BRAID_GPU_SLOT");
-  const std::string wanted = config.text("BRAID_GPU_RING");
+  const std::string& wanted = config.text("BRAID_GPU_RING");
   if (wanted != "auto" && wanted != "threads" && wanted != "bulk")
     return invalid_argument("BRAID_GPU_RING: asked for auto, threads or bulk, found '{}'", wanted);
   if (wanted == "bulk" && !has_bulk_copies(gpu))
