@@ -80,7 +80,7 @@ NcclResult Shim::submit(const Call& call) {
 
 void Shim::settle(Entry& entry) {
   if (entry.state() == Entry::State::kUndecided) open(entry);
-  if (entry.state() == Entry::State::kTaken && entry.windows().has_new()) map_windows(entry);
+  if (entry.must_settle()) map_windows(entry);  // it is taken over, and has new ones
 }
 
 void Shim::open(Entry& entry) {

@@ -274,9 +274,9 @@ Device::~Device() {
 Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
   const Deadline deadline = Deadline::after_ns(team_.timeout_ns);
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  BRAID_RETURN_IF_ERROR(close_forgotten());
+  Status refusal = close_forgotten();  // told to all: they wait for this rank
   const auto facts = cuda_.pointer_facts(memory);
-  Status refusal = facts.status();
+  if (refusal.ok()) refusal = facts.status();
   if (refusal.ok() && registered_.contains(memory))
     refusal = invalid_argument("memory at {:#x} is registered already", memory);
   BRAID_ASSIGN_OR_RETURN(
