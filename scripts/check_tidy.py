@@ -52,7 +52,7 @@ def stamp(file: Path, command: str) -> Path:
 def commands() -> Iterator[tuple[Path, str]]:
     """The files of src/ that are compiled, not those that a build generates; and their commands."""
     options = ("-DBRAID_UNITY=OFF", "-DBRAID_BUILD_TESTS=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON")
-    configure = ["cmake", "-S", ".", "-B", BUILD, "-DCMAKE_BUILD_TYPE=Release", *options]
+    configure = ["cmake", "-S", ".", "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release", *options]
     subprocess.run(configure, check=True, stdout=subprocess.DEVNULL)
     for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         file = Path(entry["file"])
