@@ -1,19 +1,25 @@
-// all_reduce on the device, in segments of what the scratch holds. In a segment every rank owns one
-// slice, cut into a few pieces:
+// all_reduce on the device by copy engines, in segments (segments.h). Of a segment every rank owns
+// one slice, which it sums:
 //
-//   caller's stream  barrier                                                             barrier
-//   push stream      operands 0, operands 1, ...            results 0, results 1, ...
-//   side stream                  barrier, sum 0     barrier, sum 1 ...
-//   copies' stream                                               barrier, out 0   barrier, out 1
+//   caller's stream  barrier                                                          barrier
+//   push stream      operands 0   operands 1   results 0   operands 2   results 1 ...
+//   sums' stream                barrier, sum 0    barrier, sum 1    ...
+//   copies' stream                                       barrier, out 0   ...
 //
-// so that a sum runs while the copy engines carry the next piece, and only the last sum's tail is
-// exposed. The end of a segment goes over the host link, on a stream of its own; among three ranks
-// or more, where that is little, the first results of every slice instead. Results go straight into
-// peers' registered memory; otherwise into their scratch, from where each piece is copied out when
-// everyone's has landed.
+// so that a sum runs while the copy engines carry the next segment's operands and the results of
+// the one before. The last segment, often the only one, is cut into pieces in the same way, and
+// only the last piece's sum is exposed. The end of a segment goes over the host link, on a stream
+// of its own; among three ranks or more, where that is little, the first results of every slice
+// instead. Results go straight into peers' registered memory; otherwise into their scratch, from
+// where they are copied out when everyone's have landed.
+//
+// Why nothing is overwritten in the scratch, where segment k lies in the same place as k - 2: the
+// barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k waits
+// for it. So do results: the barrier before out k - 1 says that everyone has done out k - 2. What
+// the host link brings is written by this rank alone, after its own sum k - 2.
 #include <algorithm>
 
-#include "base/rounding.h"
+#include "coll/all_reduce/segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -25,23 +31,19 @@ namespace braid::coll::device {
 
 namespace {
 
-constexpr int kSegmentChannel = 0;
+using all_reduce_cut::Segments;
+using all_reduce_cut::segments_of;
+using all_reduce_cut::Slices;
+using all_reduce_cut::slices_of;
+using all_reduce_cut::Span;
+
+constexpr int kCallChannel = 0;
 constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;
-constexpr uint64_t kSmallPiece = 4 << 20;   // a copy below it pays more for its start than it hides
-constexpr uint64_t kLargePiece = 32 << 20;  // two of them, and the last sum hides behind the first
-constexpr uint64_t kMostPieces = 3;         // a 256 MiB call on 2 H200: 728 us, 736 with four
-constexpr uint64_t kLastingBlocks = 16;     // a sum has twice as long as one of reduce_scatter
+constexpr uint64_t kLastingBlocks = 16;        // a sum has twice as long as one of reduce_scatter
 constexpr uint64_t kBlocksBesideResults = 12;  // and the ring's four: 16 in all
 
-/// What one half of the scratch holds.
-uint64_t segment_bytes(const comm::Device& device) {
-  const uint64_t unit = static_cast<uint64_t>(device.size()) * kUnit;
-  return device.scratch_bytes() / 2 / unit * unit;
-}
-
-/// The scratch: operands of my slice, one slot per source, in its first part; others' results of a
-/// segment, laid out as the segment is, in its second.
+/// One call. A segment begins with its operands and their sums, and ends with its results.
 class AllReduce {
  public:
   AllReduce(comm::Device& device, sys::Stream stream, Dtype dtype, RedOp op, comm::Landing landing,
@@ -51,172 +53,207 @@ class AllReduce {
         pushes_(device, stream),
         sums_(device.side(comm::Device::kSums)),
         copies_(device.side(comm::Device::kCopies)),
+        ring_(device.side(comm::Device::kHost)),
         dtype_(dtype),
         op_(op),
         landing_(landing),
         signature_(signature),
         n_(static_cast<uint64_t>(device.size())) {}
 
-  /// All-reduces send[begin, begin + bytes) into recv: the end of it over the host link, all else
-  /// over NVLink.
-  Status run_segment(sys::DevicePtr send, sys::DevicePtr recv, uint64_t begin, uint64_t bytes) {
-    begin_ = begin;
-    send_ = send + begin;
-    recv_ = recv + begin;
-    const uint64_t host = cut(bytes);
-    most_blocks_ =
-        sum_blocks(device_, bytes, host_results_ > 0 ? kBlocksBesideResults : kLastingBlocks);
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kSegmentChannel, signature_));
+  Status run(sys::DevicePtr send, sys::DevicePtr recv, const Segments& segments) {
+    send_ = send;
+    recv_ = recv;
+    segments_ = segments;
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
-    if (host > 0) BRAID_RETURN_IF_ERROR(run_host_part(host));
+    uses_ring_ = host_part(device_, plan::Op::kAllReduce, segments.bytes_of(0)) > 0;
+    if (uses_ring_) BRAID_RETURN_IF_ERROR(device_.after(ring_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
-    std::array<sys::Event, kMostPieces> summed;
-    const uint64_t num_pieces = (slice_ + piece_ - 1) / piece_;
-    for (uint64_t p = 0; p < num_pieces; ++p) {
-      BRAID_RETURN_IF_ERROR(push_operands(p * piece_));
-      BRAID_RETURN_IF_ERROR(pushes_.join(sums_));
-      BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kSumsChannel, signature_));
-      BRAID_RETURN_IF_ERROR(sum_piece(p * piece_));
-      BRAID_ASSIGN_OR_RETURN(summed[p], device_.mark(sums_));
-      if (p == 0 && host_results_ > 0) BRAID_RETURN_IF_ERROR(send_results_over_host(summed[0]));
+    for (uint64_t k = 0; k < segments.count; ++k) {
+      BRAID_RETURN_IF_ERROR(begin_segment(k));
+      if (k > 0) BRAID_RETURN_IF_ERROR(end_segment(k - 1));
     }
-    for (uint64_t p = 0; p < num_pieces; ++p) {
-      BRAID_RETURN_IF_ERROR(pushes_.wait(summed[p]));
-      BRAID_RETURN_IF_ERROR(push_results(p * piece_));
-      if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(p * piece_));
-    }
-    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
-    if (host + host_results_ > 0)
-      BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
-    if (is_registered()) return device_.barrier(stream_, kSegmentChannel, signature_);
-    return device_.after(stream_, copies_);
+    BRAID_RETURN_IF_ERROR(end_segment(segments.count - 1));
+    return join();
   }
 
  private:
+  /// A segment that has begun and not ended.
+  struct Segment {
+    uint64_t begin = 0;         // in the message
+    Slices slices{};            // of what goes over NVLink
+    uint64_t host_bytes = 0;    // behind it: over the host link, as operands and as results
+    uint64_t host_results = 0;  // of every slice: the bytes whose results go over the host link
+    sys::DevicePtr operands_at = 0, results_at = 0;  // in every rank's scratch
+    std::array<sys::Event, all_reduce_cut::kMostPieces> summed{};
+  };
+
   bool is_registered() const { return landing_.window != nullptr; }
-  static uint64_t num_pieces_of(uint64_t slice_bytes) {
-    if (slice_bytes < 2 * kSmallPiece) return 1;
-    return std::clamp<uint64_t>(slice_bytes / kLargePiece, 2, kMostPieces);
+  Segment& segment(uint64_t k) { return open_[k % open_.size()]; }
+
+  Status begin_segment(uint64_t k) {
+    const sys::Event last_summed_there = last_summed_[k % 2];
+    Segment& s = segment(k) = cut(k);
+    if (k >= 2) BRAID_RETURN_IF_ERROR(pushes_.wait(operands_met_));
+    if (s.host_bytes > 0) {
+      if (k >= 2) BRAID_RETURN_IF_ERROR(device_.wait(ring_, last_summed_there));
+      BRAID_RETURN_IF_ERROR(run_host_part(s));
+    }
+    for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
+      const uint64_t at = p * s.slices.piece_bytes;
+      BRAID_RETURN_IF_ERROR(push_operands(s, at));
+      BRAID_RETURN_IF_ERROR(pushes_.join(sums_));
+      BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kSumsChannel, signature_));
+      if (p == 0 && !segments_.is_one()) {
+        BRAID_ASSIGN_OR_RETURN(operands_met_, device_.mark(sums_));
+      }
+      BRAID_RETURN_IF_ERROR(sum_piece(s, at));
+      BRAID_ASSIGN_OR_RETURN(s.summed[p], device_.mark(sums_));
+      if (p == 0 && s.host_results > 0) BRAID_RETURN_IF_ERROR(send_results_over_host(s));
+      last_summed_[k % 2] = s.summed[p];
+    }
+    return {};
   }
-  /// Returns how many bytes of the segment go over the host link both ways, as operands and as
-  /// results. A small part among three ranks or more goes as results only.
-  uint64_t cut(uint64_t bytes) {
+
+  Status end_segment(uint64_t k) {
+    const Segment& s = segment(k);
+    if (k >= 2 && !is_registered()) BRAID_RETURN_IF_ERROR(pushes_.wait(results_met_));
+    for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
+      const uint64_t at = p * s.slices.piece_bytes;
+      BRAID_RETURN_IF_ERROR(pushes_.wait(s.summed[p]));
+      BRAID_RETURN_IF_ERROR(push_results(s, at));
+      if (is_registered()) continue;
+      BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
+      BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
+      if (p == 0 && !segments_.is_one()) {
+        BRAID_ASSIGN_OR_RETURN(results_met_, device_.mark(copies_));
+      }
+      BRAID_RETURN_IF_ERROR(copy_out(s, at));
+    }
+    return {};
+  }
+
+  Status join() {
+    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
+    if (uses_ring_) {
+      BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kHostDone, ring_));
+      BRAID_RETURN_IF_ERROR(device_.after(stream_, ring_));
+    }
+    if (is_registered()) return device_.barrier(stream_, kCallChannel, signature_);
+    return device_.after(stream_, copies_);
+  }
+
+  Segment cut(uint64_t k) const {
+    Segment s;
+    const uint64_t bytes = segments_.bytes_of(k);
+    const bool is_last = k + 1 == segments_.count;
+    s.begin = segments_.begin_of(k);
+    s.operands_at = segments_.operands_at(k);
+    s.results_at = segments_.results_at(k);
+    s.slices = slices_of(bytes, n_, is_last);
+    if (!uses_ring_) return s;
     const uint64_t of_slice =
         host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * kUnit;
-    cut_into_slices(bytes);
-    const bool fits = of_slice <= piece_ && (n_ - 1) * slice_ + of_slice <= bytes;
-    host_results_ = fits && sends_results_only(device_.size(), of_slice, slice_) ? of_slice : 0;
-    if (host_results_ == of_slice) return 0;
-    cut_into_slices(bytes - of_slice * n_);
-    return of_slice * n_;
+    const bool fits =
+        of_slice <= s.slices.piece_bytes && (n_ - 1) * s.slices.slice_bytes + of_slice <= bytes;
+    if (fits && sends_results_only(device_.size(), of_slice, s.slices.slice_bytes)) {
+      s.host_results = of_slice;
+      return s;
+    }
+    s.host_bytes = of_slice * n_;
+    s.slices = slices_of(bytes - s.host_bytes, n_, is_last);
+    return s;
   }
-  void cut_into_slices(uint64_t bytes) {
-    bytes_ = bytes;
-    slice_ = std::max(round_up(divided_up(bytes, n_), kUnit), kUnit);
-    piece_ = round_up(divided_up(slice_, num_pieces_of(slice_)), kUnit);
-  }
-  struct Span {
-    uint64_t begin;  // in the segment
-    uint64_t bytes;
-  };
-  /// Bytes [at, at + piece) of rank's slice, as far as the segment reaches.
-  Span span_of(int rank, uint64_t at) const {
-    const uint64_t slice_begin = static_cast<uint64_t>(rank) * slice_;
-    const uint64_t begin = std::min(slice_begin + at, bytes_);
-    const uint64_t end = std::min({slice_begin + at + piece_, slice_begin + slice_, bytes_});
-    return {begin, end > begin ? end - begin : 0};
+  uint64_t blocks_of(const Segment& s) const {
+    return sum_blocks(device_, segments_.bytes,
+                      s.host_results > 0 ? kBlocksBesideResults : kLastingBlocks);
   }
   /// Where `source`'s operands of `owner`'s slice land at the owner.
-  sys::DevicePtr operand(int owner, int source, uint64_t at) const {
-    return device_.scratch().at(owner) + static_cast<uint64_t>(source) * slice_ + at;
+  sys::DevicePtr operand(const Segment& s, int owner, int source, uint64_t at) const {
+    return device_.scratch().at(owner) + s.operands_at +
+           static_cast<uint64_t>(source) * s.slices.slice_bytes + at;
   }
-  sys::DevicePtr results(int rank) const {
-    return is_registered() ? landing_.at(rank) + begin_
-                           : device_.scratch().at(rank) + device_.scratch_bytes() / 2;
+  /// Where others' results of a segment land at `rank`.
+  sys::DevicePtr results(const Segment& s, int rank) const {
+    return is_registered() ? landing_.at(rank) + s.begin
+                           : device_.scratch().at(rank) + s.results_at;
   }
 
   // The same in small: operands to their owners' scratch, behind NVLink's, the sum, results to
   // everyone. The ring's own counters order its steps among the ranks.
-  Status run_host_part(uint64_t host) {
-    const sys::Stream ring = device_.side(comm::Device::kHost);
-    const uint64_t slice = host / n_;
+  Status run_host_part(const Segment& s) {
+    const uint64_t slice = s.host_bytes / n_;
     const auto me = static_cast<size_t>(device_.rank());
     Addresses sources{}, operands{}, results{};
     for (size_t r = 0; r < n_; ++r) {
-      sources[r] = send_ + bytes_ + r * slice;
-      operands[r] = operand(device_.rank(), device_.size(), 0) + r * slice;
-      results[r] = recv_ + bytes_ + r * slice;
+      const uint64_t at = s.begin + s.slices.bytes + r * slice;
+      sources[r] = send_ + at;
+      operands[r] = operand(s, device_.rank(), device_.size(), 0) + r * slice;
+      results[r] = recv_ + at;
     }
-    BRAID_RETURN_IF_ERROR(device_.after(ring, stream_));
     BRAID_RETURN_IF_ERROR(
-        device_.send_over_host(ring, each_to_each(device_, sources, operands, slice)));
+        device_.send_over_host(ring_, each_to_each(device_, sources, operands, slice)));
     operands[me] = sources[me];
     BRAID_RETURN_IF_ERROR(
-        sum(device_, ring,
+        sum(device_, ring_,
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
-            {dtype_, op_, most_blocks_}));
-    BRAID_RETURN_IF_ERROR(
-        device_.send_over_host(ring, all_to_everyone(device_, results[me], results, slice)));
-    return device_.note(comm::Moment::kHostDone, ring);
+            {dtype_, op_, blocks_of(s)}));
+    return device_.send_over_host(ring_, all_to_everyone(device_, results[me], results, slice));
   }
 
   // The first bytes of every slice's result: the first sum makes them, so that the ring has most of
   // the call's time for them.
-  Status send_results_over_host(sys::Event summed) {
-    const sys::Stream ring = device_.side(comm::Device::kHost);
+  Status send_results_over_host(const Segment& s) {
     Addresses results{};
-    for (size_t r = 0; r < n_; ++r) results[r] = recv_ + r * slice_;
+    for (size_t r = 0; r < n_; ++r) results[r] = recv_ + s.begin + r * s.slices.slice_bytes;
     const sys::DevicePtr own = results[static_cast<size_t>(device_.rank())];
-    BRAID_RETURN_IF_ERROR(device_.wait(ring, summed));
-    pcie::Flows flows = all_to_everyone(device_, own, results, host_results_);
+    BRAID_RETURN_IF_ERROR(device_.wait(ring_, s.summed[0]));
+    pcie::Flows flows = all_to_everyone(device_, own, results, s.host_results);
     flows.num_lanes = std::max(flows.num_lanes / 2, 1);  // beside the blocks of sums
-    BRAID_RETURN_IF_ERROR(device_.send_over_host(ring, flows));
-    return device_.note(comm::Moment::kHostDone, ring);
+    return device_.send_over_host(ring_, flows);
   }
   /// Of a piece of a slice's result: what NVLink carries.
-  Span result_of(int rank, uint64_t at) const {
-    const Span all = span_of(rank, at);
-    const uint64_t host = at == 0 ? std::min(host_results_, all.bytes) : 0;
+  static Span result_of(const Segment& s, int rank, uint64_t at) {
+    const Span all = s.slices.span_of(rank, at);
+    const uint64_t host = at == 0 ? std::min(s.host_results, all.bytes) : 0;
     return {all.begin + host, all.bytes - host};
   }
 
-  Status push_operands(uint64_t at) {
+  Status push_operands(const Segment& s, uint64_t at) {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      const Span span = span_of(peer, at);
-      pushes_.add(operand(peer, device_.rank(), at), send_ + span.begin, span.bytes);
+      const Span span = s.slices.span_of(peer, at);
+      pushes_.add(operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin, span.bytes);
     }
     return pushes_.send();
   }
-  Status sum_piece(uint64_t at) {
-    const Span span = span_of(device_.rank(), at);
+  Status sum_piece(const Segment& s, uint64_t at) {
+    const Span span = s.slices.span_of(device_.rank(), at);
     Addresses operands{};
     for (int r = 0; r < device_.size(); ++r)
-      operands[static_cast<size_t>(r)] = operand(device_.rank(), r, at);
-    operands[static_cast<size_t>(device_.rank())] = send_ + span.begin;
+      operands[static_cast<size_t>(r)] = operand(s, device_.rank(), r, at);
+    operands[static_cast<size_t>(device_.rank())] = send_ + s.begin + span.begin;
     return sum(device_, sums_,
-               one_destination(operands, device_.size(), recv_ + span.begin,
+               one_destination(operands, device_.size(), recv_ + s.begin + span.begin,
                                span.bytes / dtype_bytes(dtype_)),
-               {dtype_, op_, most_blocks_});
+               {dtype_, op_, blocks_of(s)});
   }
-  Status push_results(uint64_t at) {
-    const Span span = result_of(device_.rank(), at);
+  Status push_results(const Segment& s, uint64_t at) {
+    const Span span = result_of(s, device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      pushes_.add(results(peer) + span.begin, recv_ + span.begin, span.bytes);
+      pushes_.add(results(s, peer) + span.begin, recv_ + s.begin + span.begin, span.bytes);
     }
     return pushes_.send();
   }
   /// The others' results of a piece; our own are in place already.
-  Status copy_out(uint64_t at) {
-    BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
-    BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
+  Status copy_out(const Segment& s, uint64_t at) {
     for (int step = 1; step < device_.size(); ++step) {
-      const Span span = result_of((device_.rank() + step) % device_.size(), at);
-      BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + span.begin,
-                                         results(device_.rank()) + span.begin, span.bytes));
+      const Span span = result_of(s, (device_.rank() + step) % device_.size(), at);
+      BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + s.begin + span.begin,
+                                         results(s, device_.rank()) + span.begin, span.bytes));
     }
     return {};
   }
@@ -224,15 +261,19 @@ class AllReduce {
   comm::Device& device_;
   const sys::Stream stream_;
   Pushes pushes_;
-  const sys::Stream sums_, copies_;
+  const sys::Stream sums_, copies_, ring_;
   const Dtype dtype_;
   const RedOp op_;
   const comm::Landing landing_;
   const uint64_t signature_;
   const uint64_t n_;
-  sys::DevicePtr send_ = 0, recv_ = 0;  // of the segment
-  uint64_t begin_ = 0, bytes_ = 0, slice_ = 0, piece_ = 0, most_blocks_ = 1;
-  uint64_t host_results_ = 0;  // of every slice: the bytes whose results go over the host link
+  sys::DevicePtr send_ = 0, recv_ = 0;
+  Segments segments_{};
+  bool uses_ring_ = false;
+  std::array<Segment, 2> open_{};
+  std::array<sys::Event, 2> last_summed_{};  // of even segments and of odd ones
+  // Of the last segment that began, and of the last that ended: after its first barrier.
+  sys::Event operands_met_{}, results_met_{};
 };
 
 }  // namespace
@@ -255,13 +296,14 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
     return call.end();
   }
-  const uint64_t segment = segment_bytes(device);
+  const Segments segments =
+      segments_of(bytes, device.scratch_bytes(), static_cast<uint64_t>(device.size()),
+                  landing.window != nullptr);
   BRAID_ASSIGN_OR_RETURN(const uint64_t host,
-                         counted_host_part(device, plan::Op::kAllReduce, std::min(segment, bytes)));
+                         counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0)));
   AllReduce run(device, stream, dtype, op, landing,
                 signature_of({plan::Op::kAllReduce, dtype, op, count, 0, false, host}, landing));
-  for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += segment)
-    BRAID_RETURN_IF_ERROR(run.run_segment(send, recv, begin, std::min(segment, bytes - begin)));
+  BRAID_RETURN_IF_ERROR(run.run(send, recv, segments));
   return call.end();
 }
 

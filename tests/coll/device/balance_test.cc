@@ -23,7 +23,6 @@
 namespace braid::coll::device {
 namespace {
 
-using plan::Op;
 using test::GpuRank;
 using test::GuardedMemory;
 using test::TimedCuda;
@@ -73,7 +72,7 @@ class Gatherer {
   void windows(int count) {
     for (int i = 0; i < count * kWindow; ++i) call();
   }
-  uint32_t parts() const { return rank_.device.host_parts(Op::kAllGather, block_); }
+  uint32_t parts() const { return rank_.device.host_parts(plan::Op::kAllGather, block_); }
   double share() const { return static_cast<double>(parts()) / plan::kWhole; }
   uint64_t num_wrong() const { return num_wrong_; }
   sys::Stream stream() const { return stream_.get(); }
@@ -87,7 +86,7 @@ class Gatherer {
 };
 
 void start(GpuRank& rank, double tuned = kTuned) {
-  for (const Op op : plan::kAllOps) rank.device.set_host_share(op, tuned);
+  for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, tuned);
   const Status status = rank.device.start_balance(Deadline::after_ns(20_s));
   ASSERT_TRUE(status.ok()) << status.to_string();
 }
@@ -230,7 +229,7 @@ TEST_F(DeviceBalance, SizeClassesAndOperationsAreApart) {
     EXPECT_EQ(large.parts(), large_before);
     large.windows(10);
     EXPECT_EQ(large.parts(), 0u);
-    EXPECT_GT(rank.device.host_parts(Op::kAllToAll, 4_MiB), 0u);
+    EXPECT_GT(rank.device.host_parts(plan::Op::kAllToAll, 4_MiB), 0u);
     EXPECT_EQ(small.num_wrong() + large.num_wrong(), 0u);
   });
 }
@@ -301,10 +300,10 @@ TEST_F(DeviceBalance, WhatIsForcedStays) {
     start(rank);
     Gatherer gather(rank);
     gather.windows(1);
-    rank.device.force_host_share(Op::kAllGather, 0.25);
+    rank.device.force_host_share(plan::Op::kAllGather, 0.25);
     gather.windows(10);
     EXPECT_EQ(gather.parts(), plan::kWhole / 4);
-    rank.device.force_host_share(Op::kAllGather, std::nullopt);
+    rank.device.force_host_share(plan::Op::kAllGather, std::nullopt);
     once(rank, [&] { cuda.set_host_gbps(0, 1); });
     gather.windows(10);
     EXPECT_EQ(gather.parts(), 0u);
@@ -342,7 +341,7 @@ TEST_F(DeviceBalance, IsToldByHealthAndExplain) {
     EXPECT_EQ(balance["shares"][0]["up_to_bytes"], kBlock);
     EXPECT_EQ(balance["shares"][0]["now"], 0);
     EXPECT_NEAR(balance["shares"][0]["tuned"].get<double>(), kTuned, 1e-4);
-    const auto told = explain(rank.comm, Op::kAllGather, 2 * kBlock);
+    const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kBlock);
     ASSERT_TRUE(told.ok()) << told.status().to_string();
     EXPECT_EQ(told.value().host_share, 0);
     EXPECT_EQ(told.value().moves, balance["moves"].get<uint64_t>());

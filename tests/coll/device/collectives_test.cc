@@ -245,8 +245,9 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
-// 16 MiB of scratch: rounds are of 4 MiB with 2 ranks, 2.67 with 3 and 2 with 4, segments of an
-// all-reduce have 8 MiB, of a broadcast 16.
+// 16 MiB of scratch: rounds are of 4 MiB with 2 ranks, 2.67 with 3 and 2 with 4. An all-reduce of
+// up to 8 MiB is one segment; of more, in segments of 4 MiB, or 8 into registered memory. A
+// broadcast's segments have 16.
 constexpr uint64_t kMega = 1 << 20;
 
 // Results in registered memory over several allocations, which end where no block does: in place;
@@ -384,6 +385,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{5, Dtype::kInt32, RedOp::kSum, kMega / 2 + 7},
                     Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
                     Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9},
+                    Case{4, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 3, 0, 8},
                     Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0.2, 0, -1, 0, true}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheHost, DeviceCollectives,
@@ -394,6 +396,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
                     Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
                     Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.08},
+                    Case{3, Dtype::kBfloat16, RedOp::kSum, 4 * kMega + 8, 0.07},
+                    Case{3, Dtype::kFloat32, RedOp::kSum, 2 * kMega + 4, 0.3},
                     Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1, 8}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheNic, DeviceCollectives,

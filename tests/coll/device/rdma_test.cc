@@ -25,7 +25,6 @@
 namespace braid::coll::device {
 namespace {
 
-using plan::Op;
 using test::GpuRank;
 using test::GuardedMemory;
 
@@ -133,7 +132,7 @@ TEST(DeviceOverRdma, EveryByteIsRight) {
     test::run_gpus(
         size, cuda, nic_options(percent),
         [&](GpuRank& rank) {
-          for (const Op op : plan::kAllOps) rank.device.set_host_share(op, host);
+          for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, host);
           call_all(rank, 2);
           EXPECT_GT(rank.device.rdma().traffic().sent_slots, 0U);
           rank.all.arrive_and_wait();
@@ -157,7 +156,7 @@ TEST(DeviceOverRdma, CarriesTheShareThatItSays) {
         sender.meet();
         EXPECT_EQ(rank.device.rdma().traffic().sent_slots, kNicBlock / 4 / 32_KiB);
         EXPECT_EQ(rank.device.rdma().traffic().received_slots, kNicBlock / 4 / 32_KiB);
-        const auto told = explain(rank.comm, Op::kAllGather, 2 * kNicBlock);
+        const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kNicBlock);
         ASSERT_TRUE(told.ok()) << told.status().to_string();
         EXPECT_DOUBLE_EQ(told.value().rdma_share, 0.25);
         EXPECT_NE(to_words(told.value()).find("rdma    25.0 %, pinned bounce"), std::string::npos)
@@ -192,7 +191,7 @@ TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
         // Operations that sum have no kernel here: only the NIC's are asked for.
         expect_success(tune_rdma_shares(rank.device, *rank.comm.state().group,
                                         Deadline::after_ns(20_s), {kNicBlock}));
-        for (const Op op : plan::kAllOps)
+        for (const plan::Op op : plan::kAllOps)
           chosen[static_cast<size_t>(rank.rank())].push_back(rank.device.rdma().share(op));
         rank.all.arrive_and_wait();
       },
@@ -302,7 +301,7 @@ TEST_F(RdmaFaultsOfGpus, NewsOfADeathComeBeforeBrokenConnections) {
 TEST_F(RdmaFaultsOfGpus, AnotherShareIsTroubleEverywhere) {
   sys::FakeFabric nics;
   run("20s", nics, "different collectives", [&](GpuRank& rank, NicCaller& sender) {
-    if (rank.rank() == 1) rank.device.rdma().set_share(Op::kAllGather, 0.25);
+    if (rank.rank() == 1) rank.device.rdma().set_share(plan::Op::kAllGather, 0.25);
     (void)sender.gather(1);
   });
 }
