@@ -37,6 +37,9 @@ constexpr Option kOptions[] = {
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
      "of copy engines, and up to four times as much of the others; into memory that is not "
      "registered as much as two such kernels in a row have room for; 0 for none."},
+    {"BRAID_GPU_HOST_WINDOW", OptionType::kBytes, "32KiB",
+     "Bytes that a GPU's bulk copies may have on the way to host memory at a time; what waits for "
+     "PCIe there stands in NVLink's way."},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
      "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
     {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",
@@ -64,7 +67,7 @@ constexpr Option kOptions[] = {
      "registered; the areas of direct kernels and lines come on top (docs/nccl.md)."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
-    {"BRAID_GPU_SLOTS", OptionType::kInteger, "4",
+    {"BRAID_GPU_SLOTS", OptionType::kInteger, "8",
      "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
     {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",
      "Thread blocks that a GPU's sums beside the copy engines may use; 0: 64 for short calls, 16 "

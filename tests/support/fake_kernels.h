@@ -306,8 +306,8 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
 }
 
-/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold and
-/// braid_host_ring.
+/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold, braid_local_copy
+/// and braid_host_ring.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
@@ -332,6 +332,11 @@ inline void define_team_kernels(sys::FakeCuda& cuda) {
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_hold(argument<uint64_t*>(args, 0), argument<uint64_t>(args, 1));
+    return Status();
+  });
+  cuda.define_kernel("braid_local_copy", [](const sys::LaunchShape&, std::span<void*> args) {
+    std::memcpy(argument<std::byte*>(args, 0), argument<const std::byte*>(args, 1),
+                argument<uint64_t>(args, 2));
     return Status();
   });
   for (const char* name : {"braid_host_ring", "braid_host_ring_bulk"})

@@ -162,6 +162,8 @@ class GraphCuda : public sys::FakeCuda {
       sizes = {sizeof(nvlink::Team), sizeof(nvlink::Board), sizeof(uint32_t)};
     else if (name.starts_with("braid_host_ring"))
       sizes = {sizeof(nvlink::Team), sizeof(pcie::HostRing), sizeof(pcie::Flows)};
+    else if (name == "braid_local_copy")
+      sizes = {sizeof(std::byte*), sizeof(const std::byte*), sizeof(uint64_t)};
     else if (name.starts_with("braid_packets_") || name.starts_with("braid_lines_"))
       sizes = {sizeof(coll::PacketArgs)};
     else if (name.starts_with("braid_direct_"))

@@ -87,6 +87,7 @@ class OrderedCuda : public sys::FakeCuda {
       if (name == "braid_meet_pairs") tell_pairs(stream.handle, arguments);
       if (name == "braid_short_blocks") send_short(stream.handle, arguments);
       if (name.starts_with("braid_host_ring")) touch_flows(stream.handle, arguments);
+      if (name == "braid_local_copy") touch_copy(stream.handle, arguments);
       if (name.starts_with("braid_reduce_")) touch_sum(stream.handle, name, arguments);
     }
     const uint64_t number = name.starts_with("braid_barrier") ? number_of(arguments) : 0;
@@ -138,6 +139,11 @@ class OrderedCuda : public sys::FakeCuda {
       touch(stream, reinterpret_cast<sys::DevicePtr>(sends ? flow.source : flow.destination),
             flow.bytes, !sends, sends ? "a flow's source" : "a flow's destination");
     }
+  }
+  void touch_copy(void* stream, std::span<void*> arguments) {
+    const auto bytes = argument<uint64_t>(arguments, 2);
+    touch(stream, argument<sys::DevicePtr>(arguments, 1), bytes, false, "a copy's source");
+    touch(stream, argument<sys::DevicePtr>(arguments, 0), bytes, true, "a copy's destination");
   }
   void touch_sum(void* stream, const std::string& name, std::span<void*> arguments) {
     const auto args = argument<coll::ReduceArgs>(arguments, 0);

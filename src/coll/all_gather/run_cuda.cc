@@ -32,7 +32,9 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing)));
     return call.end();
   }
-  BRAID_ASSIGN_OR_RETURN(const Cut cut, counted_cut(device, plan::Op::kAllGather, block));
+  const bool is_registered = e.landing.window != nullptr;
+  BRAID_ASSIGN_OR_RETURN(const Cut cut, counted_cut(device, plan::Op::kAllGather, block,
+                                                    is_registered ? 1 : kBesideTakeOut));
   const uint64_t nvlink = cut.nvlink_of(block);
   e.signature = signature_of(
       {plan::Op::kAllGather, dtype, RedOp::kSum, count, 0, false, cut.pcie, cut.rdma}, e.landing);
@@ -56,7 +58,8 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     }
     // Behind the rings: the driver may copy by a kernel that leaves no room for their blocks.
     BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
-    return device.copy(copies, own, send, block);
+    return cut.pcie != 0 && is_registered ? device.copy_beside_ring(copies, own, send, block)
+                                          : device.copy(copies, own, send, block);
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return take_out(device, side, piece, recv, block);

@@ -16,9 +16,10 @@
 // Why nothing is overwritten in the scratch, where segment k lies in the same place as k - 2: the
 // barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k waits
 // for it. So do results: the barrier before out k - 1 says that everyone has done out k - 2. What
-// the host link brings is written by this rank alone, after its own sum k - 2.
+// the host link brings is written by this rank's own ring, one segment after the other.
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "coll/all_reduce/segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
@@ -42,6 +43,7 @@ constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;
 constexpr uint64_t kLastingBlocks = 16;        // a sum has twice as long as one of reduce_scatter
 constexpr uint64_t kBlocksBesideResults = 12;  // and the ring's four: 16 in all
+constexpr uint64_t kMostHostBlocks = 8;        // of a sum that is as small as PCIe is slow
 
 /// One call. A segment begins with its operands and their sums, and ends with its results.
 class AllReduce {
@@ -60,14 +62,14 @@ class AllReduce {
         signature_(signature),
         n_(static_cast<uint64_t>(device.size())) {}
 
-  Status run(sys::DevicePtr send, sys::DevicePtr recv, const Segments& segments) {
+  Status run(sys::DevicePtr send, sys::DevicePtr recv, const Segments& segments, bool uses_ring) {
     send_ = send;
     recv_ = recv;
     segments_ = segments;
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
-    uses_ring_ = host_part(device_, plan::Op::kAllReduce, segments.bytes_of(0)) > 0;
+    uses_ring_ = uses_ring;
     if (uses_ring_) BRAID_RETURN_IF_ERROR(device_.after(ring_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     for (uint64_t k = 0; k < segments.count; ++k) {
@@ -93,13 +95,9 @@ class AllReduce {
   Segment& segment(uint64_t k) { return open_[k % open_.size()]; }
 
   Status begin_segment(uint64_t k) {
-    const sys::Event last_summed_there = last_summed_[k % 2];
     Segment& s = segment(k) = cut(k);
     if (k >= 2) BRAID_RETURN_IF_ERROR(pushes_.wait(operands_met_));
-    if (s.host_bytes > 0) {
-      if (k >= 2) BRAID_RETURN_IF_ERROR(device_.wait(ring_, last_summed_there));
-      BRAID_RETURN_IF_ERROR(run_host_part(s));
-    }
+    if (s.host_bytes > 0) BRAID_RETURN_IF_ERROR(run_host_part(s));
     for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
       const uint64_t at = p * s.slices.piece_bytes;
       BRAID_RETURN_IF_ERROR(push_operands(s, at));
@@ -111,7 +109,6 @@ class AllReduce {
       BRAID_RETURN_IF_ERROR(sum_piece(s, at));
       BRAID_ASSIGN_OR_RETURN(s.summed[p], device_.mark(sums_));
       if (p == 0 && s.host_results > 0) BRAID_RETURN_IF_ERROR(send_results_over_host(s));
-      last_summed_[k % 2] = s.summed[p];
     }
     return {};
   }
@@ -166,9 +163,9 @@ class AllReduce {
     s.slices = slices_of(bytes - s.host_bytes, n_, is_last);
     return s;
   }
-  uint64_t blocks_of(const Segment& s) const {
+  uint64_t most_blocks(uint64_t host_results) const {
     return sum_blocks(device_, segments_.bytes,
-                      s.host_results > 0 ? kBlocksBesideResults : kLastingBlocks);
+                      host_results > 0 ? kBlocksBesideResults : kLastingBlocks);
   }
   /// Where `source`'s operands of `owner`'s slice land at the owner.
   sys::DevicePtr operand(const Segment& s, int owner, int source, uint64_t at) const {
@@ -181,26 +178,30 @@ class AllReduce {
                            : device_.scratch().at(rank) + s.results_at;
   }
 
-  // The same in small: operands to their owners' scratch, behind NVLink's, the sum, results to
-  // everyone. The ring's own counters order its steps among the ranks.
+  // The same in small: operands to their owners' scratch, the sum, results to everyone. The ring's
+  // own counters order its steps among the ranks. (In two parts, of which the ring carried one
+  // while the other was summed, it was slower: it takes 25 us to fill.)
   Status run_host_part(const Segment& s) {
     const uint64_t slice = s.host_bytes / n_;
     const auto me = static_cast<size_t>(device_.rank());
+    const sys::DevicePtr scratch =
+        device_.scratch().at(device_.rank()) + segments_.host_operands_at(s.host_bytes);
     Addresses sources{}, operands{}, results{};
     for (size_t r = 0; r < n_; ++r) {
       const uint64_t at = s.begin + s.slices.bytes + r * slice;
       sources[r] = send_ + at;
-      operands[r] = operand(s, device_.rank(), device_.size(), 0) + r * slice;
+      operands[r] = scratch + r * slice;
       results[r] = recv_ + at;
     }
     BRAID_RETURN_IF_ERROR(
-        device_.send_over_host(ring_, each_to_each(device_, sources, operands, slice)));
+        device_.send_over_host_beside_sums(ring_, each_to_each(device_, sources, operands, slice)));
     operands[me] = sources[me];
     BRAID_RETURN_IF_ERROR(
         sum(device_, ring_,
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
-            {dtype_, op_, blocks_of(s)}));
-    return device_.send_over_host(ring_, all_to_everyone(device_, results[me], results, slice));
+            {dtype_, op_, std::min(most_blocks(s.host_results), kMostHostBlocks)}));
+    return device_.send_over_host_beside_sums(
+        ring_, all_to_everyone(device_, results[me], results, slice));
   }
 
   // The first bytes of every slice's result: the first sum makes them, so that the ring has most of
@@ -210,9 +211,8 @@ class AllReduce {
     for (size_t r = 0; r < n_; ++r) results[r] = recv_ + s.begin + r * s.slices.slice_bytes;
     const sys::DevicePtr own = results[static_cast<size_t>(device_.rank())];
     BRAID_RETURN_IF_ERROR(device_.wait(ring_, s.summed[0]));
-    pcie::Flows flows = all_to_everyone(device_, own, results, s.host_results);
-    flows.num_lanes = std::max(flows.num_lanes / 2, 1);  // beside the blocks of sums
-    return device_.send_over_host(ring_, flows);
+    return device_.send_over_host_beside_sums(
+        ring_, all_to_everyone(device_, own, results, s.host_results));
   }
   /// Of a piece of a slice's result: what NVLink carries.
   static Span result_of(const Segment& s, int rank, uint64_t at) {
@@ -238,7 +238,7 @@ class AllReduce {
     return sum(device_, sums_,
                one_destination(operands, device_.size(), recv_ + s.begin + span.begin,
                                span.bytes / dtype_bytes(dtype_)),
-               {dtype_, op_, blocks_of(s)});
+               {dtype_, op_, most_blocks(s.host_results)});
   }
   Status push_results(const Segment& s, uint64_t at) {
     const Span span = result_of(s, device_.rank(), at);
@@ -271,7 +271,6 @@ class AllReduce {
   Segments segments_{};
   bool uses_ring_ = false;
   std::array<Segment, 2> open_{};
-  std::array<sys::Event, 2> last_summed_{};  // of even segments and of odd ones
   // Of the last segment that began, and of the last that ended: after its first barrier.
   sys::Event operands_met_{}, results_met_{};
 };
@@ -296,14 +295,15 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
     return call.end();
   }
+  const uint64_t scratch = device.scratch_bytes();
+  BRAID_ASSIGN_OR_RETURN(const uint64_t host, counted_host_part(device, plan::Op::kAllReduce,
+                                                                std::min(bytes, scratch / 2)));
   const Segments segments =
-      segments_of(bytes, device.scratch_bytes(), static_cast<uint64_t>(device.size()),
-                  landing.window != nullptr);
-  BRAID_ASSIGN_OR_RETURN(const uint64_t host,
-                         counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0)));
+      segments_of(bytes, scratch, static_cast<uint64_t>(device.size()), landing.window != nullptr,
+                  host > 0 ? most_host_bytes(device, plan::Op::kAllReduce, bytes) : 0);
   AllReduce run(device, stream, dtype, op, landing,
                 signature_of({plan::Op::kAllReduce, dtype, op, count, 0, false, host}, landing));
-  BRAID_RETURN_IF_ERROR(run.run(send, recv, segments));
+  BRAID_RETURN_IF_ERROR(run.run(send, recv, segments, host > 0));
   return call.end();
 }
 

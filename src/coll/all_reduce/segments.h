@@ -2,13 +2,14 @@
 // a segment into a slice for each owner, a slice into a few pieces. All by values that are equal on
 // all ranks.
 //
-//   scratch, one segment   | operands                       | results                       |
-//   several, registered    | operands of even ones          | operands of odd ones          |
-//   several                | operands, even | operands, odd | results, even | results, odd  |
+//   scratch, one segment   | operands            host's | results                            |
+//   several, registered    | operands of even ones | operands of odd ones          | host's |
+//   several                | operands, even | operands, odd | results, even | odd     | host's |
 //
-// "Operands" is what others send for this rank's slice, a slot for every source, and behind the
-// slots what comes over the host link; "results" is what others send of theirs, laid out as the
-// segment is, where it may not go to its place at once.
+// "Operands" is what others send for this rank's slice, a slot for every source; "results" is what
+// others send of theirs, laid out as the segment is, where it may not go to its place at once.
+// "Host's" are operands that come over the host link. They have a place of their own: this rank's
+// ring may be some segments behind NVLink, of which the others, who push, know nothing.
 #pragma once
 
 #include <algorithm>
@@ -31,30 +32,36 @@ struct Segments {
   uint64_t segment_bytes;  // of every segment but for the last, which may be shorter
   uint64_t buffer_bytes;   // of a segment's operands, and of its results
   uint64_t count;          // at least 1
+  uint64_t host_at;        // of several: host operands' place
 
   bool is_one() const { return count == 1; }
   uint64_t begin_of(uint64_t segment) const { return segment * segment_bytes; }
   uint64_t bytes_of(uint64_t segment) const {
     return std::min(segment_bytes, bytes - begin_of(segment));
   }
-  /// In the scratch.
+  /// Places in the scratch.
   uint64_t operands_at(uint64_t segment) const { return is_one() ? 0 : segment % 2 * buffer_bytes; }
   uint64_t results_at(uint64_t segment) const {
     return is_one() ? buffer_bytes : (2 + segment % 2) * buffer_bytes;
   }
+  uint64_t host_operands_at(uint64_t bytes_of_all) const {
+    return is_one() ? buffer_bytes - bytes_of_all : host_at;
+  }
 };
 
 /// One segment as long as half of the scratch is enough for its operands, and the other for
-/// results; else equal ones, two of which have room there.
+/// results; else equal ones, two of which have room there. `most_host_bytes`: of a segment's
+/// operands over the host link.
 constexpr Segments segments_of(uint64_t bytes, uint64_t scratch_bytes, uint64_t num_ranks,
-                               bool is_registered) {
+                               bool is_registered, uint64_t most_host_bytes) {
   const uint64_t unit = num_ranks * kLineBytes;
   const uint64_t half = scratch_bytes / 2 / unit * unit;
-  if (bytes <= half) return {bytes, half, half, 1};
-  const uint64_t buffer = is_registered ? half : half / 2 / unit * unit;
+  if (bytes <= half) return {bytes, half, half, 1, 0};
+  const uint64_t num_buffers = is_registered ? 2 : 4;
+  const uint64_t buffer = (scratch_bytes - most_host_bytes) / num_buffers / unit * unit;
   const uint64_t least = divided_up(bytes, buffer);
   const uint64_t segment = std::min(round_up(divided_up(bytes, least), unit), buffer);
-  return {bytes, segment, buffer, divided_up(bytes, segment)};
+  return {bytes, segment, buffer, divided_up(bytes, segment), num_buffers * buffer};
 }
 
 struct Span {

@@ -31,9 +31,11 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count}, e.landing)));
     return call.end();
   }
+  const bool is_registered = e.landing.window != nullptr;
   Cut cut;
   if (!in_place) {
-    BRAID_ASSIGN_OR_RETURN(cut, counted_cut(device, plan::Op::kAllToAll, block));
+    BRAID_ASSIGN_OR_RETURN(
+        cut, counted_cut(device, plan::Op::kAllToAll, block, is_registered ? 1 : kBesideTakeOut));
   }
   const uint64_t nvlink = cut.nvlink_of(block);
   e.signature = signature_of(
@@ -60,8 +62,10 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     }
     // Behind the rings: the driver may copy by a kernel that leaves no room for their blocks.
     BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
-    return device.copy(copies, recv + offset_of(device.rank()), send + offset_of(device.rank()),
-                       block);
+    const sys::DevicePtr from = send + offset_of(device.rank());
+    const sys::DevicePtr to = recv + offset_of(device.rank());
+    return cut.pcie != 0 && is_registered ? device.copy_beside_ring(copies, to, from, block)
+                                          : device.copy(copies, to, from, block);
   };
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return take_out(device, side, piece, recv, block);

@@ -17,11 +17,6 @@ bool can_use_host(uint64_t block_bytes) {
   return block_bytes >= kHostFromBytes && block_bytes % 16 == 0;
 }
 
-// Operands of sums wait in a quarter of the scratch.
-uint64_t most_host_bytes(const comm::Device& device) {
-  return device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
-}
-
 void add_flow(pcie::Flows& flows, const pcie::Flow& flow) { flows.flow[flows.num_flows++] = flow; }
 
 }  // namespace
@@ -68,17 +63,26 @@ Status Call::end() {
   return device_.end(stream_);
 }
 
+uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  const bool is_summed = op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter;
+  return is_summed ? device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size())
+                   : block_bytes;
+}
+
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
   if (!can_use_host(block_bytes)) return 0;
   const auto wanted = static_cast<uint64_t>(static_cast<double>(block_bytes) *
                                             device.host_parts(op, block_bytes) / plan::kWhole);
-  return std::min(wanted, most_host_bytes(device)) / kUnit * kUnit;
+  return std::min(wanted, most_host_bytes(device, op, block_bytes)) / kUnit * kUnit;
 }
 
-Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes) {
+Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,
+                                   double used) {
   if (can_use_host(block_bytes))
-    BRAID_RETURN_IF_ERROR(device.count_call(op, block_bytes, most_host_bytes(device)));
-  return host_part(device, op, block_bytes);
+    BRAID_RETURN_IF_ERROR(
+        device.count_call(op, block_bytes, most_host_bytes(device, op, block_bytes), used));
+  const auto all = static_cast<double>(host_part(device, op, block_bytes));
+  return static_cast<uint64_t>(all * used) / kUnit * kUnit;
 }
 
 Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie) {
@@ -90,8 +94,8 @@ Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uin
   return {pcie, std::min(wanted, (block_bytes - pcie) / kUnit * kUnit)};
 }
 
-Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes) {
-  BRAID_ASSIGN_OR_RETURN(const uint64_t pcie, counted_host_part(device, op, block_bytes));
+Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes, double used) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t pcie, counted_host_part(device, op, block_bytes, used));
   return with_rdma(device, op, block_bytes, pcie);
 }
 

@@ -17,13 +17,13 @@ namespace {
 constexpr const char* kFormat = "braid gpu tuning";
 constexpr uint64_t kVersion = 1;
 // Counts changes of the host ring and of what runs beside it: shares of other code say nothing.
-constexpr int kCodeRevision = 4;
+constexpr int kCodeRevision = 5;
 constexpr size_t kMostTextBytes = 64 << 10;
 constexpr size_t kMostNameBytes = 256;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 
-constexpr const char* kSizes[] = {"BRAID_GPU_DIRECT", "BRAID_GPU_LINES", "BRAID_GPU_PACKETS",
-                                  "BRAID_GPU_SCRATCH", "BRAID_GPU_SLOT"};
+constexpr const char* kSizes[] = {"BRAID_GPU_DIRECT",  "BRAID_GPU_HOST_WINDOW", "BRAID_GPU_LINES",
+                                  "BRAID_GPU_PACKETS", "BRAID_GPU_SCRATCH",     "BRAID_GPU_SLOT"};
 constexpr const char* kNumbers[] = {"BRAID_GPU_LANES", "BRAID_GPU_SLOTS", "BRAID_GPU_SUM_BLOCKS"};
 
 uint64_t in_parts(double share) { return static_cast<uint64_t>(std::lround(share * plan::kWhole)); }

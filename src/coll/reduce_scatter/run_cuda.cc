@@ -56,8 +56,8 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const auto started = [&]() -> Status {
     if (host == 0) return {};
     BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-    BRAID_RETURN_IF_ERROR(
-        device.send_over_host(ring, each_to_each(device, host_sources, host_operands, host)));
+    BRAID_RETURN_IF_ERROR(device.send_over_host_beside_sums(
+        ring, each_to_each(device, host_sources, host_operands, host)));
     return sum_at(ring, host_operands, nvlink, host, most_blocks);
   };
   BRAID_RETURN_IF_ERROR(run_rounds(device, stream, e, started, finish));

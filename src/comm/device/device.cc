@@ -15,6 +15,7 @@
 #include "sys/cuda/owned.h"
 #include "transport/nvlink/fatbins.h"
 #include "transport/pcie/fatbins.h"
+#include "transport/pcie/local_copy.h"
 
 namespace braid::comm {
 
@@ -96,6 +97,8 @@ Status Device::load_ring(const sys::DeviceFacts& facts) {
   if (!ring_engine_.has_bulk) return {};
   BRAID_ASSIGN_OR_RETURN(bulk_ring_kernel_, kernel(kernels::host_ring_bulk_fatbin(),
                                                    "braid_host_ring_bulk", pcie::kBulkSharedBytes));
+  BRAID_ASSIGN_OR_RETURN(local_copy_kernel_, kernel(kernels::local_copy_fatbin(),
+                                                    "braid_local_copy", pcie::kLocalSharedBytes));
   return {};
 }
 
@@ -449,6 +452,18 @@ Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
   return run_ring(stream, ring_, flows);
 }
 
+Status Device::send_over_host_beside_sums(sys::Stream stream, const pcie::Flows& flows) {
+  count_sent(CallWatch::kPcie, flows);
+  pcie::Flows narrow = flows;
+  narrow.num_lanes = ring_engine_.lanes_beside_sums(flows.num_flows);
+  pcie::HostRing ring = ring_;
+  if (ring.num_slots >= 4 && ring.num_slots % 2 == 0) {
+    ring.num_slots /= 2;
+    ring.slot_bytes *= 2;
+  }
+  return run_ring(stream, ring, narrow);
+}
+
 Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
   count_sent(CallWatch::kNic, flows);
   pcie::Flows watched = flows;
@@ -459,16 +474,31 @@ Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
 Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {
   if (flows.num_flows == 0) return {};
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
-  if (ring_engine_.has_bulk && are_whole_vectors(flows))
+  if (ring_engine_.has_bulk && are_whole_vectors(flows)) {
+    pcie::Flows windowed = flows;
+    windowed.open_tiles = static_cast<int32_t>(ring_engine_.open_tiles_of(flows));
     return sys::launch(cuda_, bulk_ring_kernel_,
                        {num_blocks, pcie::kBulkThreads, pcie::kBulkSharedBytes}, stream, team_,
-                       ring, flows);
+                       ring, windowed);
+  }
   return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
                      flows);
 }
 
 Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
   return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
+}
+
+Status Device::copy_beside_ring(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from,
+                                uint64_t bytes) {
+  // A block copies 46 GB/s. Ten are done with a rank's own block when NVLink is done with the
+  // other's; among more ranks there is more time.
+  const uint32_t num_blocks = size() == 2 ? 10 : 6;
+  if (!ring_engine_.has_bulk || to % 16 != 0 || from % 16 != 0 || to == from)
+    return copy(stream, to, from, bytes);
+  return sys::launch(cuda_, local_copy_kernel_,
+                     {num_blocks, pcie::kLocalThreads, pcie::kLocalSharedBytes}, stream,
+                     sys::pointer_to<std::byte>(to), sys::pointer_to<const std::byte>(from), bytes);
 }
 
 Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
@@ -515,8 +545,8 @@ Status Device::start_balance(Deadline deadline) {
   return {};
 }
 
-Status Device::count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes) {
-  return balance_ ? balance_->begin_call({op, bytes, most_bytes, is_captured_}) : Status();
+Status Device::count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes, double used) {
+  return balance_ ? balance_->begin_call({op, bytes, most_bytes, is_captured_, used}) : Status();
 }
 
 std::optional<HostBalance::Summary> Device::balance_summary() const {

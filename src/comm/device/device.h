@@ -196,6 +196,10 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
+  /// The same by fewer lanes, with two slots as one: for while sums run, which need the memory,
+  /// too. Slots may have another size than in the call before, since its barrier says that the
+  /// rings are empty.
+  Status send_over_host_beside_sums(sys::Stream stream, const pcie::Flows& flows);
   /// The same through the NIC. Only when rdma() is on.
   Status send_over_rdma(sys::Stream stream, const pcie::Flows& flows);
   Rdma& rdma() { return *rdma_; }
@@ -215,8 +219,9 @@ class Device {
 
   /// Collective, after tuning: from now on shares follow what calls measure.
   Status start_balance(Deadline deadline);
-  /// Of a call that may use the host link, before it asks for host_parts().
-  Status count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes);
+  /// Of a call that may use the host link, before it asks for host_parts(), of which it takes
+  /// `used`.
+  Status count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes, double used);
   Status note(Moment moment, sys::Stream stream) {
     return balance_ ? balance_->mark(moment, stream) : Status();
   }
@@ -228,6 +233,10 @@ class Device {
   /// Blocks that a sum may use (0: as it likes).
   uint64_t sum_blocks() const { return sum_blocks_; }
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
+  /// The same by a few blocks where that can be, for while the host ring runs: the driver's copy
+  /// takes the memory's whole rate, and the ring stands still.
+  Status copy_beside_ring(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from,
+                          uint64_t bytes);
   /// Copies into peers' memory, 16 at most, in no order among each other.
   Status push(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
   /// GB/s that pushes are held to (BRAID_LINK_CAP); 0: as fast as they go.
@@ -308,7 +317,7 @@ class Device {
   std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
   std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
-  sys::Kernel short_kernel_{}, bulk_ring_kernel_{};
+  sys::Kernel short_kernel_{}, bulk_ring_kernel_{}, local_copy_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;

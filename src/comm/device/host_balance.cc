@@ -110,8 +110,8 @@ void HostBalance::sample(const BalancedCall& call) {
   const uint64_t number = num_samples_.fetch_add(1, std::memory_order_relaxed) + 1;
   stopwatch_.begin(number);
   if (group_.rank() != 0) return;
-  const uint64_t host_bytes =
-      std::min(part_of(call.bytes, table_.parts(call.op, call.bytes)), call.most_bytes);
+  const auto wanted = static_cast<double>(part_of(call.bytes, table_.parts(call.op, call.bytes)));
+  const uint64_t host_bytes = std::min(static_cast<uint64_t>(wanted * call.used), call.most_bytes);
   sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key, call.bytes,
                       call.most_bytes, host_bytes, trial ? *trial : table_.class_parts(key),
                       trial.has_value()});

@@ -1,9 +1,9 @@
 // Which of its kernels moves a ring's flows (pcie/host_ring.h), and by how many blocks.
 //
 //   threads   512 threads a block copy; any address, any GPU
-//   bulk      three threads a block order bulk asynchronous copies; whole vectors, sm_90 and later,
-//             slots of 1, 2, 4 or 8 tiles. 31 GB/s alone on 2 H200 by 8 blocks where 16 of the
-//             other had 29 (docs/decisions/0010-host-ring-by-bulk-copies.md)
+//   bulk      a few threads a block order bulk asynchronous copies; whole vectors, sm_90 and later
+//             (docs/decisions/0010-host-ring-by-bulk-copies.md). What they store is held to a
+//             window (docs/decisions/0015-stores-that-wait-for-pcie.md)
 //
 // Each rank chooses for itself, and for every launch: both keep the same protocol.
 #pragma once
@@ -17,11 +17,15 @@ namespace braid::comm {
 
 struct RingEngine {
   bool has_bulk = false;
-  int num_blocks = 0;   // of all flows of a call together: the same on all ranks
-  int asked_lanes = 0;  // 0: as many as the blocks allow
+  int num_blocks = 0;         // of all flows of a call together: the same on all ranks
+  int asked_lanes = 0;        // 0: as many as the blocks allow
+  uint64_t window_bytes = 0;  // of stores that bulk copies may have under way, all lanes together
 
   /// Blocks of one flow.
   int lanes_of(int num_flows) const;
+  int lanes_beside_sums(int num_flows) const;
+  /// Flows::open_tiles of a launch: the window's, shared by the lanes that send; 1 to 8.
+  uint32_t open_tiles_of(const pcie::Flows& flows) const;
 };
 
 /// Errors: invalid_argument (BRAID_GPU_LANES out of range; BRAID_GPU_RING=bulk where it cannot be).

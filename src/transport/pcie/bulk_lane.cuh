@@ -1,29 +1,34 @@
-// A lane of the ring by bulk asynchronous copies (sm_90 and later): three threads of a block move
+// A lane of the ring by bulk asynchronous copies (sm_90 and later): a few threads of a block move
 // what 512 do by plain loads and stores, and PCIe sees whole rows. Between memory and slots lie
 // tiles of shared memory, used again and again in order:
 //
-//             warp 0, the loader                       warps 1 and 2, the storers
-//   sender    source -> tiles                          a slot each in turn: wait until it is free,
-//                                                      tiles -> slot, wait until that is performed,
-//                                                      then full, in the slots' order
-//   reader    wait until full, slot -> tiles           warp 1: tiles -> destination; free as soon
-//                                                      as the slot's last tile has arrived
+//             warp 0, the loader         warp 1, the storer            warp 2, the teller
+//   sender    source -> tiles, once a    tiles -> slots, no more than  full, for slots that
+//             slot is free               open_tiles under way          have been performed
+//   reader    slot -> tiles, once it     tiles -> destination          free, for slots that
+//             is full                                                  have arrived in tiles
 //
-// Lane 0 of each warp does its part. Two storers, because a slot's way to the host takes as long as
-// filling it: one stood still between slots (25 GB/s with 4 lanes, 31 with two).
+// Lane 0 of each does its part. Warp 3, the watcher, looks at the other side's flags, a lane for
+// each reader. It and the teller are threads of their own because a look and a fence are a trip to
+// the host and back, behind all stores on the way there: some 5 us, the time of a slot.
+//
+// Why few tiles may be under way: PCIe takes stores more slowly than blocks give them, and what
+// waits for it stands in NVLink's way. 8 blocks that only waited until their tiles had been read
+// stored 53 GB/s to the host, and a copy engine beside them carried 139 GB/s to the peer; when they
+// waited until all but a few had been performed, 53 and 391
+// (docs/decisions/0015-stores-that-wait-for-pcie.md).
 //
 // Who writes what: a tile has an mbarrier `arrived`, which the loader's copies complete, and one
-// `emptied`, at which the storer arrives once its own copy has read the tile; the loader waits for
-// it before the tile's next use. Tiles are numbered through a transfer, and use u of a tile is
-// phase u of both. A phase's parity tells a use from the one before and the one after, no more: so
-// every tile is the same storer's in every round, which who launches the kernel sees to (kTiles is
-// a multiple of the tiles of kStorers slots). A slot's bytes beyond whole 16 are copied by the
-// thread that waits for the slot.
+// `emptied`, at which the storer arrives; the loader waits for it before the tile's next use. Tiles
+// are numbered through a transfer, and use u of a tile is phase u of both: neither the loader nor
+// the storer can be a use ahead of the other, so a phase's parity tells. `may_use` is the
+// watcher's, slots that are free or full; `told_of` the storer's, slots that may be told of. A
+// slot's bytes beyond whole 16 are copied by the storer, a reader's by the loader.
 //
-// Why it cannot hang: waits for other ranks are team.cuh's. Whoever gives up says so in `has_quit`,
-// at which the waits within the block look, and so they end as well. And nothing is left in flight
-// when the block ends: the loader waits for what it has asked for, the storers for what they wrote,
-// or it would land in the shared memory of somebody else.
+// Why it cannot hang: the watcher alone waits for other ranks (team.cuh). When it gives up it says
+// so in `has_quit`, at which the waits within the block look, and so they end. Nothing is in flight
+// when the block ends: the loader waits for what it has asked for, the storer for what it wrote, or
+// it would land in the shared memory of somebody else.
 #pragma once
 
 #include "transport/nvlink/bulk_copy.cuh"
@@ -33,12 +38,13 @@ namespace braid::pcie {
 
 #if __CUDA_ARCH__ >= 900
 
-/// What the block's three threads share.
+/// What the block's warps share.
 struct BulkMemory {
   alignas(128) std::byte tiles[kTiles][kTileBytes];
   uint64_t arrived[kTiles];
   uint64_t emptied[kTiles];
-  uint32_t next_full;  // the slot of this transfer that is to be told of next
+  uint32_t may_use;
+  uint32_t told_of;
   uint32_t has_quit;
 };
 static_assert(sizeof(BulkMemory) <= kBulkSharedBytes);
@@ -64,19 +70,22 @@ class BulkLane {
         nvlink::init_mbarrier(arrived(tile));
         nvlink::init_mbarrier(emptied(tile));
       }
-      memory_->next_full = 0;
+      memory_->may_use = 0;
+      memory_->told_of = 0;
       memory_->has_quit = 0;
       nvlink::publish_mbarriers();
     }
     __syncthreads();
   }
 
-  /// By lane 0 of a warp.
-  __device__ void run(uint32_t warp) {
+  __device__ void run(uint32_t warp, uint32_t lane_of_warp, uint32_t open_tiles) {
     const bool sends = flow_.source != nullptr;
+    if (warp == 3) watch_all(static_cast<int>(lane_of_warp), sends);
+    if (lane_of_warp != 0) return;
     if (warp == 0) load_all(sends);
-    if (warp >= 1 && warp <= kStorers && sends) send_slots(warp - 1);
-    if (warp == 1 && !sends) take_slots();
+    if (warp == 1 && sends) send_all(open_tiles);
+    if (warp == 1 && !sends) take_all();
+    if (warp == 2) tell_all(sends);
   }
 
  private:
@@ -122,10 +131,7 @@ class BulkLane {
   __device__ void load_all(bool sends) {
     uint32_t end = 0;  // of the tiles that were asked for
     for (uint32_t slot = 0; slot < num_slots_; ++slot)
-      if (!load_slot(slot, sends, &end)) {
-        has_quit() = 1;
-        break;
-      }
+      if (!load_slot(slot, sends, &end)) break;
     for (uint32_t tile = end > kTiles ? end - kTiles : 0; tile < end; ++tile)
       while (!nvlink::is_over(arrived(tile), tile / kTiles)) {
       }
@@ -134,11 +140,10 @@ class BulkLane {
     const uint32_t length = slot_length(slot), tiles = num_tiles(length);
     const uint64_t at = begin_ + slot_begin(slot);
     const std::byte* from = sends ? flow_.source + at : view_.slot(first_ + slot);
-    if (!sends) {
-      if (!view_.await_full(team_, flow_.sender, first_ + slot)) return false;
-      nvlink::before_bulk_copies();
-      copy_rest(flow_.destination + at, from, length);
-    }
+    while (load_shared(&memory_->may_use) <= slot)
+      if (has_quit() != 0) return false;
+    nvlink::before_bulk_copies();
+    if (!sends) copy_rest(flow_.destination + at, from, length);
     for (uint32_t i = 0; i < tiles; ++i) {
       const uint32_t tile = slot * tiles_a_slot_ + i;
       if (tile >= kTiles && !await(emptied(tile), tile - kTiles)) return false;
@@ -148,55 +153,97 @@ class BulkLane {
     return true;
   }
 
-  __device__ void send_slots(uint32_t storer) {
-    for (uint32_t slot = storer; slot < num_slots_; slot += kStorers)
-      if (!send_slot(slot)) {
+  // Waits until one slot more than are known may be used, then looks how many there are.
+  __device__ void watch_all(int lane_of_warp, bool sends) {
+    const bool looks = sends
+                           ? lane_of_warp < team_.size && is_reader(team_, flow_.key, lane_of_warp)
+                           : lane_of_warp == 0;
+    const uint64_t* const flag =
+        sends ? &view_.counters->free[lane_of_warp % nvlink::kMostRanks].value
+              : &view_.counters->full.value;
+    // Of a ring that was just made all slots are free, and no flag says so.
+    const uint64_t ahead = sends ? view_.num_slots : 0;
+    for (uint32_t known = 0; known < num_slots_;) {
+      const uint64_t wanted = first_ + known + 1;
+      uint32_t seen = num_slots_;
+      bool is_here = true;
+      if (looks && wanted > ahead)
+        is_here = nvlink::wait_for(team_, flag,
+                                   {sends ? nvlink::Wait::kSlotFree : nvlink::Wait::kSlotFull,
+                                    sends ? lane_of_warp : flow_.sender, wanted - ahead});
+      if (looks)
+        seen = static_cast<uint32_t>(
+            min(nvlink::load_acquire(flag) + ahead - first_, static_cast<uint64_t>(num_slots_)));
+      if (!__all_sync(~0U, is_here ? 1 : 0)) {
         has_quit() = 1;
-        break;
+        return;
       }
-    nvlink::wait_until_stored<0>();
-  }
-  __device__ bool send_slot(uint32_t slot) {
-    const uint64_t number = first_ + slot;
-    for (int reader = 0; reader < team_.size; ++reader)
-      if (is_reader(team_, flow_.key, reader) && !view_.await_free(team_, reader, number))
-        return false;
-    nvlink::before_bulk_copies();
-    if (!store_slot(slot, view_.slot(number), [] {})) return false;
-    copy_rest(view_.slot(number), flow_.source + begin_ + slot_begin(slot), slot_length(slot));
-    nvlink::wait_until_stored<0>();
-    while (load_turn() != slot)
-      if (has_quit() != 0) return false;
-    nvlink::store_release(&view_.counters->full.value, number + 1);
-    if (slot + 1 == num_slots_) *progress_ = number + 1;
-    store_turn(slot + 1);
-    return true;
+      known = __reduce_min_sync(~0U, seen);
+      if (lane_of_warp == 0) store_shared(&memory_->may_use, known);
+    }
   }
 
-  __device__ void take_slots() {
+  // How many stores may be under way is a constant of the instruction that waits for them.
+  __device__ void send_all(uint32_t open_tiles) {
+    if (open_tiles >= 8)
+      send_slots<8>();
+    else if (open_tiles >= 4)
+      send_slots<4>();
+    else if (open_tiles >= 2)
+      send_slots<2>();
+    else
+      send_slots<1>();
+    nvlink::wait_until_stored<0>();
+  }
+  template <uint32_t kOpen>
+  __device__ void send_slots() {
+    Performed performed;
+    for (uint32_t slot = 0; slot < num_slots_; ++slot) {
+      const uint32_t length = slot_length(slot), tiles = num_tiles(length);
+      std::byte* const to = view_.slot(first_ + slot);
+      for (uint32_t i = 0; i < tiles; ++i) {
+        const uint32_t tile = slot * tiles_a_slot_ + i;
+        if (!await(arrived(tile), tile)) return;
+        if (i == 0) {
+          nvlink::before_bulk_copies();  // behind the watcher's look at the slot's flags
+          copy_rest(to, flow_.source + begin_ + slot_begin(slot), length);
+        }
+        nvlink::store_bulk(to + i * kTileBytes, place(tile), tile_length(length, i));
+        nvlink::close_stores();
+        nvlink::wait_until_stored<kOpen - 1>();
+        ++performed.stored;
+        if (performed.stored >= kOpen) note_performed(&performed);
+      }
+    }
+    nvlink::wait_until_stored<0>();
+    while (performed.slot < num_slots_) note_performed(&performed);
+  }
+  /// Of a sender's tiles, one after the other.
+  struct Performed {
+    uint32_t stored = 0;             // tiles that were given to be stored
+    uint32_t slot = 0, of_slot = 0;  // the next one to be performed: its slot, its place there
+  };
+  __device__ void note_performed(Performed* next) const {
+    nvlink::arrive(emptied(next->slot * tiles_a_slot_ + next->of_slot));
+    if (++next->of_slot < num_tiles(slot_length(next->slot))) return;
+    next->of_slot = 0;
+    store_shared(&memory_->told_of, ++next->slot);
+  }
+
+  __device__ void take_all() {
     for (uint32_t slot = 0; slot < num_slots_; ++slot)
       if (!take_slot(slot)) break;
     nvlink::wait_until_stored<0>();
   }
+  /// A slot's tiles to where they belong. It is free once the last of them has arrived.
   __device__ bool take_slot(uint32_t slot) {
-    const uint64_t end = first_ + slot + 1;
-    const bool is_taken = store_slot(slot, flow_.destination + begin_ + slot_begin(slot), [&] {
-      nvlink::store_release(&view_.counters->free[team_.rank].value, end);
-    });
-    if (is_taken && slot + 1 == num_slots_) *progress_ = end;
-    return is_taken;
-  }
-
-  /// A slot's tiles to where they belong; they are empty again afterwards. `all_here` is called
-  /// once the last of them has arrived.
-  template <typename AllHere>
-  __device__ bool store_slot(uint32_t slot, std::byte* to, const AllHere& all_here) const {
     constexpr uint32_t kOpen = 4;  // stores under way: their tiles are still read
-    const uint32_t length = slot_length(slot);
-    const uint32_t first = slot * tiles_a_slot_, tiles = num_tiles(length);
+    const uint32_t length = slot_length(slot), tiles = num_tiles(length);
+    const uint32_t first = slot * tiles_a_slot_;
+    std::byte* const to = flow_.destination + begin_ + slot_begin(slot);
     for (uint32_t i = 0; i < tiles; ++i) {
       if (!await(arrived(first + i), first + i)) return false;
-      if (i + 1 == tiles) all_here();
+      if (i + 1 == tiles) store_shared(&memory_->told_of, slot + 1);
       nvlink::store_bulk(to + i * kTileBytes, place(first + i), tile_length(length, i));
       nvlink::close_stores();
       if (i < kOpen) continue;
@@ -209,18 +256,39 @@ class BulkLane {
     return true;
   }
 
-  __device__ uint32_t load_turn() const {
-    uint32_t turn;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(turn)
-                 : "r"(nvlink::shared_address(&memory_->next_full))
-                 : "memory");
-    return turn;
+  // One flag for all slots since the last one. What the storer saw performed it counts with
+  // release, and the teller reads with acquire: so its own release covers the bulk copies. That a
+  // slot is free needs none: its bytes have come, so nothing that is written there later can change
+  // them.
+  __device__ void tell_all(bool sends) {
+    uint64_t* const flag =
+        sends ? &view_.counters->full.value : &view_.counters->free[team_.rank].value;
+    for (uint32_t told = 0; told < num_slots_;) {
+      const uint32_t told_of = load_shared(&memory_->told_of);
+      if (told_of == told) {
+        if (has_quit() != 0) return;
+        continue;
+      }
+      if (sends)
+        nvlink::store_release(flag, first_ + told_of);
+      else
+        nvlink::store_relaxed(flag, first_ + told_of);
+      told = told_of;
+    }
+    if (num_slots_ > 0) *progress_ = first_ + num_slots_;
   }
-  __device__ void store_turn(uint32_t turn) const {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(
-                     nvlink::shared_address(&memory_->next_full)),
-                 "r"(turn)
+
+  __device__ static uint32_t load_shared(const uint32_t* at) {
+    uint32_t value;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+                 : "=r"(value)
+                 : "r"(nvlink::shared_address(at))
+                 : "memory");
+    return value;
+  }
+  __device__ static void store_shared(uint32_t* at, uint32_t value) {
+    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(nvlink::shared_address(at)),
+                 "r"(value)
                  : "memory");
   }
 

@@ -8,5 +8,6 @@ namespace braid::kernels {
 
 std::span<const std::byte> host_ring_fatbin();
 std::span<const std::byte> host_ring_bulk_fatbin();
+std::span<const std::byte> local_copy_fatbin();
 
 }  // namespace braid::kernels

@@ -32,12 +32,11 @@ inline constexpr int kMostLanes = 8;
 inline constexpr int kMostKeys = nvlink::kMostRanks + 1;
 inline constexpr int kMostFlows = 2 * nvlink::kMostRanks;
 
-/// Where lanes go by bulk copies (bulk_lane.cuh): tiles of shared memory, and a warp that loads
-/// them beside those that store.
-inline constexpr uint32_t kTileBytes = 8 << 10;
-inline constexpr uint32_t kTiles = 16;
-inline constexpr uint32_t kStorers = 2;
-inline constexpr uint32_t kBulkThreads = 32 * (1 + kStorers);
+/// Where lanes go by bulk copies (bulk_lane.cuh): tiles of shared memory, and a warp each that
+/// loads, stores, tells and watches.
+inline constexpr uint32_t kTileBytes = 4 << 10;
+inline constexpr uint32_t kTiles = 32;
+inline constexpr uint32_t kBulkThreads = 32 * 4;
 inline constexpr uint32_t kBulkSharedBytes = kTiles * (kTileBytes + 16) + 128;
 
 struct RingCounters {
@@ -77,7 +76,8 @@ struct Flow {
 
 struct Flows {
   int32_t num_flows;
-  int32_t num_lanes;  // blocks of one flow
+  int32_t num_lanes;   // blocks of one flow
+  int32_t open_tiles;  // of each lane that sends by bulk copies: stores that may be under way
   Flow flow[kMostFlows];
 };
 

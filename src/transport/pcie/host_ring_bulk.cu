@@ -5,8 +5,7 @@
 namespace braid::pcie {
 
 /// num_flows * num_lanes blocks as braid_host_ring's, of kBulkThreads, with kBulkSharedBytes of
-/// dynamic shared memory. Sources and destinations begin at multiples of 16, slots have 1, 2, 4 or
-/// 8 tiles; sm_90 or later.
+/// dynamic shared memory. Sources and destinations begin at multiples of 16; sm_90 or later.
 extern "C" __global__ void __launch_bounds__(kBulkThreads)
     braid_host_ring_bulk(nvlink::Team team, HostRing ring, Flows flows) {
 #if __CUDA_ARCH__ >= 900
@@ -15,7 +14,7 @@ extern "C" __global__ void __launch_bounds__(kBulkThreads)
   const auto lane = static_cast<int>(blockIdx.x) % flows.num_lanes;
   BulkLane bulk(reinterpret_cast<BulkMemory*>(memory), team, ring,
                 flows.flow[blockIdx.x / flows.num_lanes], lane, flows.num_lanes);
-  if (threadIdx.x % 32 == 0) bulk.run(threadIdx.x / 32);
+  bulk.run(threadIdx.x / 32, threadIdx.x % 32, flows.open_tiles);
 #else
   __trap();  // the host does not launch it there
 #endif

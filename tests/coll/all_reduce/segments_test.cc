@@ -7,7 +7,7 @@ namespace braid::coll::all_reduce_cut {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kScratch = 512 * kMiB;
+constexpr uint64_t kScratch = 512 * kMiB, kHost = 17 * kMiB;
 
 // What two segments in a row have in the scratch, and nothing of it twice.
 TEST(Segments, CoverTheMessageAndShareNoScratch) {
@@ -16,7 +16,7 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
       for (const uint64_t bytes : {uint64_t{0}, uint64_t{2}, 200 * kMiB, 256 * kMiB, 256 * kMiB + 2,
                                    300 * kMiB + 14, 512 * kMiB, 1024 * kMiB, 8192 * kMiB + 6}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, " << ranks << " ranks");
-        const Segments all = segments_of(bytes, kScratch, ranks, is_registered);
+        const Segments all = segments_of(bytes, kScratch, ranks, is_registered, kHost);
         ASSERT_GE(all.count, 1U);
         uint64_t covered = 0;
         for (uint64_t k = 0; k < all.count; ++k) {
@@ -35,6 +35,15 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
           }
         }
         EXPECT_EQ(covered, bytes);
+        if (all.is_one()) continue;
+        const uint64_t host_at = all.host_operands_at(kHost);
+        EXPECT_LE(host_at + kHost, kScratch);
+        for (uint64_t k = 0; k < 2; ++k) {
+          EXPECT_LE(all.operands_at(k) + all.buffer_bytes, host_at);
+          if (!is_registered) {
+            EXPECT_LE(all.results_at(k) + all.buffer_bytes, host_at);
+          }
+        }
       }
 }
 
@@ -42,7 +51,7 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
 // the sum of the long one before would have nothing to hide behind.
 TEST(Segments, AreAboutEqual) {
   for (uint64_t bytes = 257 * kMiB; bytes < 1500 * kMiB; bytes += 31 * kMiB + 2) {
-    const Segments all = segments_of(bytes, kScratch, 4, false);
+    const Segments all = segments_of(bytes, kScratch, 4, false, 0);
     EXPECT_GE(all.bytes_of(all.count - 1) + all.count * 4 * kLineBytes, all.segment_bytes);
   }
 }

@@ -35,12 +35,14 @@ struct Case {
   int odd_rank = -1;          // only this rank's are off by that; -1: all
   int rdma_percent = 0;       // through sockets on loopback, where libfabric is there
   bool is_held = false;       // to a rate: a broadcast is pushed by copy engines then
+  bool is_forced = false;     // the host share, which else follows what calls measure
 };
 
 void PrintTo(const Case& c, std::ostream* os) {
   *os << c.size << " ranks, " << c.count << " " << dtype_name(c.dtype) << " " << redop_name(c.redop)
       << ", host share " << c.host_share << ", offset " << c.offset_bytes << " of " << c.odd_rank
-      << ", rdma " << c.rdma_percent << " %" << (c.is_held ? ", held" : "");
+      << ", rdma " << c.rdma_percent << " %" << (c.is_held ? ", held" : "")
+      << (c.is_forced ? ", forced" : "");
 }
 
 /// Bytes without a period; every rank and call reads them from a place of its own.
@@ -223,11 +225,15 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
     GTEST_SKIP() << "skipped: " << sys::real_fabric().status().message();
   const test::Options options = {{"BRAID_GPU_SAMPLE", "1"},
                                  {"BRAID_BALANCE_WINDOW", "1"},
+                                 {"BRAID_GPU_SCRATCH", c.is_forced ? "24MiB" : "16MiB"},
                                  {"BRAID_GPU_RDMA", c.rdma_percent > 0 ? "on" : "off"},
                                  {"BRAID_GPU_RDMA_SHARE", std::to_string(c.rdma_percent)},
                                  {"BRAID_LINK_CAP", c.is_held ? "nvlink:1000" : ""}};
   test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
-    for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, c.host_share);
+    for (const plan::Op op : plan::kAllOps) {
+      rank.device.set_host_share(op, c.host_share);
+      if (c.is_forced) rank.device.force_host_share(op, c.host_share);
+    }
     EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
     Caller caller(rank, cuda, c, sums);
     caller.all_ops(false);
@@ -245,9 +251,9 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
-// 16 MiB of scratch: rounds are of 4 MiB with 2 ranks, 2.67 with 3 and 2 with 4. An all-reduce of
-// up to 8 MiB is one segment; of more, in segments of 4 MiB, or 8 into registered memory. A
-// broadcast's segments have 16.
+// 16 MiB of scratch (24 where shares are forced): rounds are of 4 MiB with 2 ranks, 2.67 with 3 and
+// 2 with 4. An all-reduce of up to 8 MiB is one segment; of more, in segments of 4 MiB, or 8 into
+// registered memory. A broadcast's segments have 16.
 constexpr uint64_t kMega = 1 << 20;
 
 // Results in registered memory over several allocations, which end where no block does: in place;
@@ -328,7 +334,7 @@ TEST(DeviceCalls, AreExplained) {
     const auto large = explain(rank.comm, plan::Op::kAllGather, 128_MiB);
     ASSERT_TRUE(large.ok()) << large.status().to_string();
     EXPECT_EQ(large.value().path, Path::kCopyEngines);
-    EXPECT_DOUBLE_EQ(large.value().host_share, 2. / 64);  // an eighth of 16 MiB of scratch: 2 MiB
+    EXPECT_DOUBLE_EQ(large.value().host_share, 0.25);
     EXPECT_NE(to_words(large.value()).find("held to 147 GB/s"), std::string::npos);
     EXPECT_NE(to_json(large.value()).find(R"("path":"copy engines")"), std::string::npos);
     EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().host_share > 0);
@@ -389,16 +395,19 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0.2, 0, -1, 0, true}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheHost, DeviceCollectives,
-    testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
-                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
-                    Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
-                    Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
-                    Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
-                    Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
-                    Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.08},
-                    Case{3, Dtype::kBfloat16, RedOp::kSum, 4 * kMega + 8, 0.07},
-                    Case{3, Dtype::kFloat32, RedOp::kSum, 2 * kMega + 4, 0.3},
-                    Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1, 8}));
+    testing::Values(
+        Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
+        Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
+        Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
+        Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
+        Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
+        Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
+        Case{4, Dtype::kFloat32, RedOp::kAvg, kMega + 12, 0.08},
+        Case{3, Dtype::kBfloat16, RedOp::kSum, 4 * kMega + 8, 0.07},
+        // The last segment, of no whole vectors, does not use the host link.
+        Case{3, Dtype::kFloat32, RedOp::kSum, 2 * kMega - 4093, 0.3, 0, -1, 0, false, true},
+        Case{2, Dtype::kFloat32, RedOp::kSum, 3 * kMega + 5, 0.3, 0, -1, 0, false, true},
+        Case{4, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 1, 8}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheNic, DeviceCollectives,
     testing::Values(Case{2, Dtype::kFloat32, RedOp::kSum, kMega + 4, 0.1, 0, -1, 25},

@@ -34,6 +34,7 @@ test::Options nic_options(const std::string& percent, const std::string& timeout
   return {{"BRAID_GPU_RDMA", "on"},
           {"BRAID_GPU_RDMA_SHARE", percent},
           {"BRAID_GPU_SLOT", "32KiB"},
+          {"BRAID_GPU_LANES", "4"},  // a share is of whole slots of all lanes
           {"BRAID_TIMEOUT", timeout}};
 }
 

@@ -80,7 +80,9 @@ TEST(DeviceRdma, CarriesWholeSlotsOfWhatItCan) {
   const auto cuda = make_gpus(2);
   sys::FakeFabric nics;
   test::run_gpus(
-      2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", "25"}}),
+      2, *cuda,
+      small_slots(
+          {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", "25"}, {"BRAID_GPU_LANES", "4"}}),
       [&](GpuRank& rank) {
         Rdma& rdma = rank.device.rdma();
         const auto unit = static_cast<uint64_t>(1024 * rank.device.host_lanes(rank.size()));

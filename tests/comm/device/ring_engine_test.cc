@@ -36,18 +36,12 @@ TEST(RingEngine, AskedForWhereItCannotBe) {
   EXPECT_NE(engine.status().message().find("8.0"), std::string::npos) << engine.status().message();
 }
 
-// With 32 tiles a slot two ranks waited for ever: a storer took the first use of a tile for the
-// third. So other slots go by threads.
-TEST(RingEngine, SlotsThatTheTilesDoNotFitGoByThreads) {
-  const auto with_slot = [](const char* slot, const char* wish) {
-    return choose_ring_engine(
-        test::make_config({{"BRAID_GPU_SLOT", slot}, {"BRAID_GPU_RING", wish}}), gpu_of(9));
-  };
-  for (const char* slot : {"128", "8KiB", "16KiB", "32KiB", "64KiB"})
-    EXPECT_TRUE(with_slot(slot, "auto").value().has_bulk) << slot;
-  for (const char* slot : {"20KiB", "48KiB", "96KiB", "128KiB", "256KiB", "16MiB"}) {
-    EXPECT_FALSE(with_slot(slot, "auto").value().has_bulk) << slot;
-    EXPECT_EQ(with_slot(slot, "bulk").status().code(), Code::kInvalidArgument) << slot;
+// Once a tile had two storers in turn, and with slots of 32 tiles two ranks waited for ever.
+TEST(RingEngine, SlotsMayHaveAnyNumberOfTiles) {
+  for (const char* slot : {"128", "4KiB", "20KiB", "64KiB", "256KiB", "16MiB"}) {
+    const auto engine = choose_ring_engine(
+        test::make_config({{"BRAID_GPU_SLOT", slot}, {"BRAID_GPU_RING", "bulk"}}), gpu_of(9));
+    EXPECT_TRUE(engine.ok() && engine.value().has_bulk) << slot;
   }
 }
 
@@ -61,6 +55,7 @@ TEST(RingEngine, LanesShareTheBlocks) {
     EXPECT_LE(threads.lanes_of(num_flows), pcie::kMostLanes);
     EXPECT_LE(bulk.lanes_of(num_flows) * num_flows, std::max(num_flows, 8));
   }
+  EXPECT_EQ(bulk.lanes_of(2), 3);  // what two GPUs' PCIe takes beside NVLink
   EXPECT_EQ(bulk.lanes_of(1), bulk.lanes_of(2));
   EXPECT_EQ(bulk.lanes_of(0), bulk.lanes_of(1));  // of a call that sends nothing
   const auto asked = choose_ring_engine(test::make_config({{"BRAID_GPU_LANES", "3"}}), gpu_of(9));
@@ -75,6 +70,27 @@ pcie::Flows flows_at(uint64_t source, uint64_t destination) {
   flows.flow[1] = {1, 0, nullptr, reinterpret_cast<std::byte*>(destination), 7};
   flows.flow[2] = {1, 0, nullptr, reinterpret_cast<std::byte*>(uint64_t{1}), 7};  // not one of them
   return flows;
+}
+
+pcie::Flows flows_of(int num_sent, int num_received, int num_lanes) {
+  pcie::Flows flows{};
+  for (int i = 0; i < num_sent + num_received; ++i)
+    flows.flow[flows.num_flows++].source =
+        i < num_sent ? reinterpret_cast<const std::byte*>(uint64_t{16}) : nullptr;
+  flows.num_lanes = num_lanes;
+  return flows;
+}
+
+// However many lanes send, PCIe has about as much to take.
+TEST(RingEngine, LanesThatSendShareTheWindow) {
+  const RingEngine engine = chosen("auto", gpu_of(9));
+  EXPECT_EQ(engine.open_tiles_of(flows_of(1, 1, 3)), 2U);
+  EXPECT_EQ(engine.open_tiles_of(flows_of(1, 7, 1)), 8U);
+  EXPECT_EQ(engine.open_tiles_of(flows_of(7, 7, 1)), 1U);
+  EXPECT_EQ(engine.open_tiles_of(flows_of(0, 1, 3)), 8U);  // sends nothing
+  const auto asked =
+      choose_ring_engine(test::make_config({{"BRAID_GPU_HOST_WINDOW", "1"}}), gpu_of(9));
+  EXPECT_EQ(asked.value().open_tiles_of(flows_of(1, 1, 3)), 1U);
 }
 
 TEST(RingEngine, BulkCopiesMoveWholeVectors) {
