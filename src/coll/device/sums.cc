@@ -54,10 +54,12 @@ ReduceArgs one_destination(const std::array<sys::DevicePtr, nvlink::kMostRanks>&
 }
 
 uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting) {
-  constexpr uint64_t kShortBytes = 128 << 20;
+  // An all-reduce of 128 MiB on 2 H200: 430 us with 16 blocks, 388 with 24, 381 with 48; of 192 MiB
+  // 556 with any.
+  constexpr uint64_t kShortBytes = 160 << 20;
   constexpr uint64_t kShortBlocks = 64;
   if (device.sum_blocks() != 0) return device.sum_blocks();
-  return bytes < kShortBytes ? kShortBlocks : lasting;
+  return bytes <= kShortBytes ? kShortBlocks : lasting;
 }
 
 uint64_t last_sum_blocks(const comm::Device& device) {

@@ -93,10 +93,10 @@ uint64_t room_bytes(PacketOp op, uint64_t half_bytes, int num_ranks) {
 //            256 and 512 MiB 435, 696 and 1,215, 318, 636 and 1,262; all_reduce of 128 and 256
 //            MiB 628 and 1,142, 609 and 1,199
 //   2 H200   all_gather of 64 and 128 MiB a rank 237 and 405, 212 and 423; all_to_all of 128 MiB
-//            236 and 212; all_reduce of 64 and 128 MiB 226 and 461, 213 and 426
+//            236 and 212; all_reduce of 64 and 128 MiB 226 and 405, 213 and 426
 uint64_t most_pieces(PacketOp op, int num_ranks) {
   switch (op) {
-    case PacketOp::kAllReduce: return 2;
+    case PacketOp::kAllReduce:
     case PacketOp::kAllGather:
     case PacketOp::kAllToAll: return num_ranks == 2 ? 1 : 2;
     case PacketOp::kReduceScatter:  // lands nothing that would be copied

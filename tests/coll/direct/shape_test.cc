@@ -159,7 +159,8 @@ TEST(DirectPieces, AsManyAsAreFasterThanCopyEngines) {
   EXPECT_EQ(pieces(PacketOp::kAllToAll, 64, 4), 2U);
   EXPECT_EQ(pieces(PacketOp::kAllReduce, 128, 4), 2U);  // of the buffer
   EXPECT_EQ(pieces(PacketOp::kAllReduce, 171, 4), 0U);
-  EXPECT_EQ(pieces(PacketOp::kAllReduce, 128, 2), 2U);
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 64, 2), 1U);
+  EXPECT_EQ(pieces(PacketOp::kAllReduce, 128, 2), 0U);
   EXPECT_EQ(pieces(PacketOp::kAllReduce, 129, 2), 0U);
   EXPECT_EQ(pieces(PacketOp::kReduceScatter, 33, 4), 0U);
   EXPECT_EQ(pieces(PacketOp::kBroadcast, 65, 4), 0U);
