@@ -36,7 +36,8 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_DIRECT", OptionType::kBytes, "32MiB",
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
      "of copy engines, and up to four times as much of the others; into memory that is not "
-     "registered as much as two such kernels in a row have room for; 0 for none."},
+     "registered as much as such a kernel has room for, among three ranks or more two in a row; 0 "
+     "for none."},
     {"BRAID_GPU_HOST_WINDOW", OptionType::kBytes, "32KiB",
      "Bytes that a GPU's bulk copies may have on the way to host memory at a time; what waits for "
      "PCIe there stands in NVLink's way."},

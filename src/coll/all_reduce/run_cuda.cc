@@ -295,12 +295,12 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
     return call.end();
   }
-  const uint64_t scratch = device.scratch_bytes();
-  BRAID_ASSIGN_OR_RETURN(const uint64_t host, counted_host_part(device, plan::Op::kAllReduce,
-                                                                std::min(bytes, scratch / 2)));
   const Segments segments =
-      segments_of(bytes, scratch, static_cast<uint64_t>(device.size()), landing.window != nullptr,
-                  host > 0 ? most_host_bytes(device, plan::Op::kAllReduce, bytes) : 0);
+      segments_of(bytes, device.scratch_bytes(), static_cast<uint64_t>(device.size()),
+                  landing.window != nullptr, most_host_bytes(device, plan::Op::kAllReduce, bytes));
+  BRAID_ASSIGN_OR_RETURN(
+      const uint64_t host,
+      counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0), {1, segments.count}));
   AllReduce run(device, stream, dtype, op, landing,
                 signature_of({plan::Op::kAllReduce, dtype, op, count, 0, false, host}, landing));
   BRAID_RETURN_IF_ERROR(run.run(send, recv, segments, host > 0));

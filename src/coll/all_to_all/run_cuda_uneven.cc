@@ -78,9 +78,14 @@ class UnevenExchange {
                                          peer};
   }
 
+  /// What goes over NVLink is copied out of the scratch by the driver.
+  uint64_t host_part_of(uint64_t bytes) const {
+    const auto all = static_cast<double>(host_part(device_, plan::Op::kAllToAll, bytes));
+    return static_cast<uint64_t>(all * kBesideTakeOut) / kUnit * kUnit;
+  }
   void cut(size_t peer) {
-    out_host_[peer] = host_part(device_, plan::Op::kAllToAll, out_.bytes[peer]);
-    in_host_[peer] = host_part(device_, plan::Op::kAllToAll, in_.bytes[peer]);
+    out_host_[peer] = host_part_of(out_.bytes[peer]);
+    in_host_[peer] = host_part_of(in_.bytes[peer]);
     e_.out[peer] = out_.at[peer];
     e_.in[peer] = in_.at[peer];
     e_.out_bytes[peer] = out_.bytes[peer] - out_host_[peer];

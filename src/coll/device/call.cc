@@ -77,12 +77,14 @@ uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes
 }
 
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,
-                                   double used) {
-  if (can_use_host(block_bytes))
+                                   const Counted& how) {
+  if (can_use_host(block_bytes)) {
+    const uint64_t most = most_host_bytes(device, op, block_bytes);
     BRAID_RETURN_IF_ERROR(
-        device.count_call(op, block_bytes, most_host_bytes(device, op, block_bytes), used));
+        device.count_call({op, block_bytes, most, false, how.used, how.num_segments}));
+  }
   const auto all = static_cast<double>(host_part(device, op, block_bytes));
-  return static_cast<uint64_t>(all * used) / kUnit * kUnit;
+  return static_cast<uint64_t>(all * how.used) / kUnit * kUnit;
 }
 
 Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie) {
@@ -95,7 +97,8 @@ Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uin
 }
 
 Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes, double used) {
-  BRAID_ASSIGN_OR_RETURN(const uint64_t pcie, counted_host_part(device, op, block_bytes, used));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t pcie,
+                         counted_host_part(device, op, block_bytes, {used, 1}));
   return with_rdma(device, op, block_bytes, pcie);
 }
 

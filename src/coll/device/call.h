@@ -76,12 +76,18 @@ inline constexpr uint64_t kUnit = 256;
 uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes);
 /// Bytes at the end of every block that go over the host link: a multiple of kUnit, 0 when the
 /// message is too small to gain. Depends on nothing that ranks may have differently, such as
-/// addresses: all cut their blocks at one place.
+/// addresses: all cut their blocks at one place, or the call's signature says that they did not.
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);
-/// The same for a call that is to be made, which stage 2 counts: once per call, with its first
-/// segment. `used`: of the share that holds.
+/// How a call takes the share that holds: a part of it; in segments of one size, which run through
+/// and are timed as one.
+struct Counted {
+  double used = 1;
+  uint64_t num_segments = 1;
+};
+/// host_part() for a call that is to be made, which stage 2 counts: once per call, asked about a
+/// block of its first segment.
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,
-                                   double used = 1);
+                                   const Counted& how = {});
 
 /// Where the driver copies results out of the scratch the ring stands still meanwhile, so it gets
 /// less. 2 H200, an all-gather of 256 MiB that is not registered: 760 us without, 743 with 5 %, 817

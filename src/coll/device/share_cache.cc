@@ -104,7 +104,11 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
       state.group->exchange("gpu tuning of", facts.name + " " + facts.pci_address, deadline));
-  const std::string key = shares_key(gpus, state.config);
+  // Rank 0's, whose file it is: options that a rank may have for itself count as rank 0 has them.
+  BRAID_ASSIGN_OR_RETURN(
+      const auto keys,
+      state.group->exchange("gpu tuning key", shares_key(gpus, state.config), deadline));
+  const std::string& key = keys.front();
   const std::string path = tuning_path(state.config, "gpu-" + key);
   BRAID_ASSIGN_OR_RETURN(
       const auto texts, state.group->exchange("gpu tuning cache",

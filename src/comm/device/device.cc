@@ -476,7 +476,7 @@ Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pc
   const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
   if (ring_engine_.has_bulk && are_whole_vectors(flows)) {
     pcie::Flows windowed = flows;
-    windowed.open_tiles = static_cast<int32_t>(ring_engine_.open_tiles_of(flows));
+    windowed.open_tiles = static_cast<int32_t>(ring_engine_.open_tiles_of(ring, flows));
     return sys::launch(cuda_, bulk_ring_kernel_,
                        {num_blocks, pcie::kBulkThreads, pcie::kBulkSharedBytes}, stream, team_,
                        ring, windowed);
@@ -545,8 +545,9 @@ Status Device::start_balance(Deadline deadline) {
   return {};
 }
 
-Status Device::count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes, double used) {
-  return balance_ ? balance_->begin_call({op, bytes, most_bytes, is_captured_, used}) : Status();
+Status Device::count_call(BalancedCall call) {
+  call.is_captured = is_captured_;
+  return balance_ ? balance_->begin_call(call) : Status();
 }
 
 std::optional<HostBalance::Summary> Device::balance_summary() const {

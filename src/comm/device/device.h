@@ -219,9 +219,9 @@ class Device {
 
   /// Collective, after tuning: from now on shares follow what calls measure.
   Status start_balance(Deadline deadline);
-  /// Of a call that may use the host link, before it asks for host_parts(), of which it takes
-  /// `used`.
-  Status count_call(plan::Op op, uint64_t bytes, uint64_t most_bytes, double used);
+  /// Of a call that may use the host link, before it asks for host_parts(). Whether it is captured
+  /// is known here.
+  Status count_call(BalancedCall call);
   Status note(Moment moment, sys::Stream stream) {
     return balance_ ? balance_->mark(moment, stream) : Status();
   }

@@ -112,8 +112,9 @@ void HostBalance::sample(const BalancedCall& call) {
   if (group_.rank() != 0) return;
   const auto wanted = static_cast<double>(part_of(call.bytes, table_.parts(call.op, call.bytes)));
   const uint64_t host_bytes = std::min(static_cast<uint64_t>(wanted * call.used), call.most_bytes);
-  sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key, call.bytes,
-                      call.most_bytes, host_bytes, trial ? *trial : table_.class_parts(key),
+  sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key,
+                      call.bytes * call.num_segments, call.most_bytes,
+                      host_bytes * call.num_segments, trial ? *trial : table_.class_parts(key),
                       trial.has_value()});
   if (sampled_.size() > kMostSampled) sampled_.pop_front();
 }

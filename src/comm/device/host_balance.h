@@ -46,7 +46,8 @@ struct BalancedCall {
   uint64_t bytes = 0;       // that the host share is asked about
   uint64_t most_bytes = 0;  // that the host link can carry of them
   bool is_captured = false;
-  double used = 1;  // of the share that holds
+  double used = 1;            // of the share that holds
+  uint64_t num_segments = 1;  // of so many bytes, which run through: timed as one
 };
 
 class HostBalance {

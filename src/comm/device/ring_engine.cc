@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace braid::comm {
 
 namespace {
@@ -35,13 +37,18 @@ int RingEngine::lanes_beside_sums(int num_flows) const {
   return asked_lanes != 0 ? all : std::max((all * 2 + 2) / 3, 1);
 }
 
-uint32_t RingEngine::open_tiles_of(const pcie::Flows& flows) const {
+// The last tiles of a slot are told of behind the first ones of the next, which has to be free: so
+// what is under way must leave a slot of the ring alone, or its reader would wait for these tiles
+// and the sender for the reader.
+uint32_t RingEngine::open_tiles_of(const pcie::HostRing& ring, const pcie::Flows& flows) const {
   const auto is_sent = [](const pcie::Flow& flow) { return flow.source != nullptr; };
   const auto num_lanes =
       std::count_if(flows.flow, flows.flow + flows.num_flows, is_sent) * flows.num_lanes;
   const uint64_t tiles =
       window_bytes / pcie::kTileBytes / static_cast<uint64_t>(std::max<int64_t>(num_lanes, 1));
-  return static_cast<uint32_t>(std::clamp<uint64_t>(tiles, 1, kMostOpenTiles));
+  const uint64_t tiles_a_slot = divided_up(ring.slot_bytes, pcie::kTileBytes);
+  const uint64_t most = tiles_a_slot * (std::max(ring.num_slots, 1U) - 1) + 1;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(std::min(tiles, most), 1, kMostOpenTiles));
 }
 
 Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu) {

@@ -24,8 +24,9 @@ struct RingEngine {
   /// Blocks of one flow.
   int lanes_of(int num_flows) const;
   int lanes_beside_sums(int num_flows) const;
-  /// Flows::open_tiles of a launch: the window's, shared by the lanes that send; 1 to 8.
-  uint32_t open_tiles_of(const pcie::Flows& flows) const;
+  /// Flows::open_tiles of a launch: the window's, shared by the lanes that send; 1 to 8. Fewer
+  /// where slots are few and small.
+  uint32_t open_tiles_of(const pcie::HostRing& ring, const pcie::Flows& flows) const;
 };
 
 /// Errors: invalid_argument (BRAID_GPU_LANES out of range; BRAID_GPU_RING=bulk where it cannot be).

@@ -4,7 +4,8 @@
 //   caller's stream   barrier  START ... pushes  NVLINK  barrier
 //   host's stream                    ring        HOST
 //
-// A call of several segments is timed in its first. A captured call is never timed: its events
+// A broadcast of several segments is timed in its first, an all-reduce's segments run through and
+// are timed as one. A captured call is never timed: its events
 // would belong to the graph.
 //
 // Threads: as comm::Device.

@@ -10,7 +10,8 @@
 //          `size` is for everyone. A lane is a part of a transfer that one block moves.
 // Sender   for its slot number s (counted from the comm's first): waits until every reader's `free`
 //          says s - num_slots + 1, writes the slot, then full = s + 1 with release order.
-// Reader   waits for full > s with acquire order, copies the slot out, then free = s + 1.
+// Reader   waits for full > s with acquire order, loads the slot, then free = s + 1. By bulk copies
+//          without an order of its own: what has been loaded cannot change any more.
 //
 // A lane's block copies by its threads or by bulk copies (bulk_lane.cuh), whatever the other side
 // does.

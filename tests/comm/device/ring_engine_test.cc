@@ -81,16 +81,37 @@ pcie::Flows flows_of(int num_sent, int num_received, int num_lanes) {
   return flows;
 }
 
+pcie::HostRing ring_of(uint32_t num_slots, uint32_t slot_bytes) {
+  pcie::HostRing ring{};
+  ring.num_slots = num_slots;
+  ring.slot_bytes = slot_bytes;
+  return ring;
+}
+
+// A sender whose tiles under way reached over all slots of its ring waited for a reader that waited
+// to be told of them.
+TEST(RingEngine, ASlotOfTheRingIsLeftToTheReader) {
+  const RingEngine engine = chosen("auto", gpu_of(9));
+  for (const uint32_t slot_bytes : {16U, 4096U, 5000U, 8192U, 65536U})
+    for (const uint32_t num_slots : {1U, 2U, 3U, 4U, 8U}) {
+      const uint32_t open = engine.open_tiles_of(ring_of(num_slots, slot_bytes), flows_of(1, 3, 1));
+      const uint32_t tiles = (slot_bytes + pcie::kTileBytes - 1) / pcie::kTileBytes;
+      EXPECT_GE(open, 1U);
+      EXPECT_LT((open - 1 + tiles - 1) / tiles, num_slots) << slot_bytes << " x " << num_slots;
+    }
+}
+
 // However many lanes send, PCIe has about as much to take.
 TEST(RingEngine, LanesThatSendShareTheWindow) {
   const RingEngine engine = chosen("auto", gpu_of(9));
-  EXPECT_EQ(engine.open_tiles_of(flows_of(1, 1, 3)), 2U);
-  EXPECT_EQ(engine.open_tiles_of(flows_of(1, 7, 1)), 8U);
-  EXPECT_EQ(engine.open_tiles_of(flows_of(7, 7, 1)), 1U);
-  EXPECT_EQ(engine.open_tiles_of(flows_of(0, 1, 3)), 8U);  // sends nothing
+  const pcie::HostRing ring = ring_of(8, 64 << 10);
+  EXPECT_EQ(engine.open_tiles_of(ring, flows_of(1, 1, 3)), 2U);
+  EXPECT_EQ(engine.open_tiles_of(ring, flows_of(1, 7, 1)), 8U);
+  EXPECT_EQ(engine.open_tiles_of(ring, flows_of(7, 7, 1)), 1U);
+  EXPECT_EQ(engine.open_tiles_of(ring, flows_of(0, 1, 3)), 8U);  // sends nothing
   const auto asked =
       choose_ring_engine(test::make_config({{"BRAID_GPU_HOST_WINDOW", "1"}}), gpu_of(9));
-  EXPECT_EQ(asked.value().open_tiles_of(flows_of(1, 1, 3)), 1U);
+  EXPECT_EQ(asked.value().open_tiles_of(ring, flows_of(1, 1, 3)), 1U);
 }
 
 TEST(RingEngine, BulkCopiesMoveWholeVectors) {
