@@ -55,6 +55,21 @@ def words(text: str, option: str) -> list[str]:
         fail(f"bench: --{option}: {error}")
 
 
+def word(text: str, option: str) -> str:
+    """One type or reduction."""
+    found = words(text, option)
+    if len(found) > 1:
+        fail(f"bench: --{option}: asked for '{text}', it takes one")
+    return found[0]
+
+
+def check_budget(seconds: float) -> None:
+    """NaN is refused, too."""
+    most = 1e6
+    if not 0 <= seconds <= most:
+        fail(f"bench: --time-budget: asked for {seconds:g} s, it must be from 0 to {most:g} s")
+
+
 def sizes_of(text: str) -> list[int]:
     """A list or a range of sizes."""
     try:

@@ -9,7 +9,16 @@ import typer
 
 from braid.cli import compare, probe_block, probe_calls, probe_lanes
 from braid.cli import probe_options as options
-from braid.cli.checks import NCCL_DTYPES, check_ranks, fail, inside_launch, sizes_of, words
+from braid.cli.checks import (
+    NCCL_DTYPES,
+    check_budget,
+    check_ranks,
+    fail,
+    inside_launch,
+    sizes_of,
+    word,
+    words,
+)
 from braid.cli.launch import launch
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -97,6 +106,8 @@ def bench(
     from braid.cli.measure import Effort
 
     _check_counts(iters=iters, check=check, warmup=warmup)
+    check_budget(time_budget)
+    redop = word(redop, "op")
     if sizes_text and (begin or end):
         fail("bench: --sizes and -b, -e say the same; write one of them")
     sizes_text = sizes_text or _range_text(begin, end, factor)
@@ -140,8 +151,8 @@ def bench(
     settings = Settings(
         ops=words(ops, "ops"),
         sizes=sizes_of(sizes_text or "64MiB"),
-        dtype=words(dtype or "float32", "dtype")[0],
-        redop=words(redop, "op")[0],
+        dtype=word(dtype or "float32", "dtype"),
+        redop=redop,
         against=against,
         effort=Effort(samples=iters, warm_up_calls=warmup, checks=check),
         time_budget_s=time_budget or 60.0,

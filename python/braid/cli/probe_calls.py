@@ -48,7 +48,7 @@ def latency(
     nbytes = options.size(total or ("4GiB" if count else "64MiB"), "--total")
     _within("--messages", messages, 2, 1_000_000)
     kind = _dtype(dtype, count)
-    call = Call(options.words(op, OPS, "--op", "operation")[0], nbytes, kind)
+    call = Call(options.word(op, OPS, "--op", "operation"), nbytes, kind)
 
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.latency(team, players, call, messages)
@@ -83,7 +83,7 @@ def overlap(
     count = options.gpus(device, 2)
     nbytes = options.size(size or ("256MiB" if count else "8MiB"), "--size")
     kind = _dtype(dtype, count)
-    call = Call(options.words(op, OPS, "--op", "operation")[0], nbytes, kind)
+    call = Call(options.word(op, OPS, "--op", "operation"), nbytes, kind)
 
     def make(team: "Team", players: "Sequence[Player]", worker: "Worker") -> "list[Job]":
         return call_kinds.overlap(team, players, call, worker)
@@ -128,8 +128,8 @@ def _dtype(text: str, gpu_count: int) -> str:
     from braid.cli.cases import DTYPES
 
     if gpu_count:
-        return options.words(text or "bfloat16", _GPU_DTYPES, "--dtype", "dtype")[0]
-    return options.words(text or "float32", DTYPES, "--dtype", "dtype")[0]
+        return options.word(text or "bfloat16", _GPU_DTYPES, "--dtype", "dtype")
+    return options.word(text or "float32", DTYPES, "--dtype", "dtype")
 
 
 def _within(option: str, value: int, least: int, most: int) -> None:

@@ -79,6 +79,14 @@ def words(text: str, allowed: tuple[str, ...], option: str, what: str) -> list[s
         raise fail(f"{option}: {error}") from None
 
 
+def word(text: str, allowed: tuple[str, ...], option: str, what: str) -> str:
+    """One of them."""
+    found = words(text, allowed, option, what)
+    if len(found) > 1:
+        raise fail(f"{option}: asked for '{text}', it takes one {what}")
+    return found[0]
+
+
 def gpus(device: str, least: int) -> int:
     """GPUs to use; 0: CPUs. InvalidArgument when GPUs that were asked for are not there."""
     from braid.bench import gpus as machine

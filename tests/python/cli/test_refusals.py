@@ -46,6 +46,11 @@ def braid(monkeypatch, capsys):
         ("topo --form x.xml", "braid: No such option: --form"),
         ("topo diff one", "braid: Missing argument"),
         ("bench p2p --size", "braid: Option '--size' requires an argument; see braid"),
+        ("bench --time-budget -1", "braid: bench: --time-budget: asked for -1 s, "),
+        ("bench --time-budget nan", "braid: bench: --time-budget: asked for nan s, "),
+        ("bench --dtype float32,float64 --device cpu", "braid: bench: --dtype: asked for "),
+        ("bench --op sum,max", "braid: bench: --op: asked for 'sum,max', it takes one"),
+        ("bench latency --dtype float32,float64 --device cpu", "braid: "),
         ("report --out", "braid: Option '--out' requires an argument; see braid"),
     ],
 )
