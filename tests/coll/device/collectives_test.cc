@@ -391,7 +391,6 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{5, Dtype::kInt32, RedOp::kSum, kMega / 2 + 7},
                     Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
                     Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9},
-                    Case{4, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 3, 0, 8},
                     Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0.2, 0, -1, 0, true}));
 INSTANTIATE_TEST_SUITE_P(
     OverTheHost, DeviceCollectives,
