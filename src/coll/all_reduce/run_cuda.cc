@@ -38,6 +38,8 @@ using all_reduce_cut::Slices;
 using all_reduce_cut::slices_of;
 using all_reduce_cut::Span;
 
+static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over the host link is cut by it
+
 constexpr int kCallChannel = 0;
 constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;

@@ -19,12 +19,14 @@
 
 namespace braid::coll::all_reduce_cut {
 
-inline constexpr uint64_t kLineBytes = 256;  // slices and pieces begin at multiples of it
-inline constexpr uint64_t kSmallPiece =
-    4 << 20;  // a copy below pays more for its start than it hides
-inline constexpr uint64_t kLargePiece =
-    32 << 20;                               // two of them, and the last sum hides behind the first
-inline constexpr uint64_t kMostPieces = 3;  // a 256 MiB call on 2 H200: 728 us, 736 with four
+/// Slices and pieces begin at multiples of it.
+inline constexpr uint64_t kLineBytes = 256;
+/// A copy below it pays more for its start than it hides.
+inline constexpr uint64_t kSmallPiece = 4 << 20;
+/// Two of them, and the last sum hides behind the first.
+inline constexpr uint64_t kLargePiece = 32 << 20;
+/// A call of 256 MiB on 2 H200: 728 us, 736 with four.
+inline constexpr uint64_t kMostPieces = 3;
 
 /// How a message is cut into segments.
 struct Segments {

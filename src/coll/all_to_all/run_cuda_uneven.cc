@@ -80,8 +80,7 @@ class UnevenExchange {
 
   /// What goes over NVLink is copied out of the scratch by the driver.
   uint64_t host_part_of(uint64_t bytes) const {
-    const auto all = static_cast<double>(host_part(device_, plan::Op::kAllToAll, bytes));
-    return static_cast<uint64_t>(all * kBesideTakeOut) / kUnit * kUnit;
+    return host_part(device_, plan::Op::kAllToAll, bytes, kBesideTakeOut);
   }
   void cut(size_t peer) {
     out_host_[peer] = host_part_of(out_.bytes[peer]);

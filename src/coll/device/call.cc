@@ -69,11 +69,12 @@ uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block
                    : block_bytes;
 }
 
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used) {
   if (!can_use_host(block_bytes)) return 0;
   const auto wanted = static_cast<uint64_t>(static_cast<double>(block_bytes) *
                                             device.host_parts(op, block_bytes) / plan::kWhole);
-  return std::min(wanted, most_host_bytes(device, op, block_bytes)) / kUnit * kUnit;
+  const uint64_t all = std::min(wanted, most_host_bytes(device, op, block_bytes)) / kUnit * kUnit;
+  return static_cast<uint64_t>(static_cast<double>(all) * used) / kUnit * kUnit;
 }
 
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,
@@ -83,8 +84,7 @@ Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t b
     BRAID_RETURN_IF_ERROR(
         device.count_call({op, block_bytes, most, false, how.used, how.num_segments}));
   }
-  const auto all = static_cast<double>(host_part(device, op, block_bytes));
-  return static_cast<uint64_t>(all * how.used) / kUnit * kUnit;
+  return host_part(device, op, block_bytes, how.used);
 }
 
 Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie) {

@@ -77,7 +77,8 @@ uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block
 /// Bytes at the end of every block that go over the host link: a multiple of kUnit, 0 when the
 /// message is too small to gain. Depends on nothing that ranks may have differently, such as
 /// addresses: all cut their blocks at one place, or the call's signature says that they did not.
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes);
+/// `used`: of the share that holds.
+uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used = 1);
 /// How a call takes the share that holds: a part of it; in segments of one size, which run through
 /// and are timed as one.
 struct Counted {

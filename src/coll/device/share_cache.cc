@@ -86,7 +86,8 @@ Result<HostShares> parse_shares(std::string_view text, const std::string& key) {
   if (format != kFormat) root.fail(fmt::format("format is '{}', not '{}'", format, kFormat));
   (void)root.child("version").integer(kVersion, kVersion);
   const std::string found = root.child("key").text(kMostNameBytes);
-  if (found != key) root.fail(fmt::format("is of key '{}', expected '{}'", found, key));
+  if (!key.empty() && found != key)
+    root.fail(fmt::format("is of key '{}', expected '{}'", found, key));
   const fabric::JsonReader list = root.child("shares");
   const size_t size = list.size(plan::kNumOps);
   if (size != plan::kNumOps)
@@ -104,11 +105,7 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
       state.group->exchange("gpu tuning of", facts.name + " " + facts.pci_address, deadline));
-  // Rank 0's, whose file it is: options that a rank may have for itself count as rank 0 has them.
-  BRAID_ASSIGN_OR_RETURN(
-      const auto keys,
-      state.group->exchange("gpu tuning key", shares_key(gpus, state.config), deadline));
-  const std::string& key = keys.front();
+  const std::string key = shares_key(gpus, state.config);
   const std::string path = tuning_path(state.config, "gpu-" + key);
   BRAID_ASSIGN_OR_RETURN(
       const auto texts, state.group->exchange("gpu tuning cache",
@@ -118,7 +115,8 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
                                                           }),
                                               deadline));
   if (texts.front().empty()) return measure_and_save(device, state, deadline, work, path, key);
-  BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), key));
+  // Rank 0's file, which it has compared with its key: a rank may have options for itself.
+  BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), {}));
   for (const plan::Op op : plan::kAllOps)
     device.set_host_share(op, shares[static_cast<size_t>(op)]);
   state.note_event("gpu tuning read from the cache");

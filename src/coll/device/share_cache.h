@@ -26,6 +26,7 @@ std::string shares_key(const std::vector<std::string>& gpus, const Config& confi
 
 std::string shares_to_json(const std::string& key, const HostShares& shares);
 /// invalid_argument, which says what was expected, for a text that is damaged or of another key.
+/// An empty key: of any.
 Result<HostShares> parse_shares(std::string_view text, const std::string& key);
 
 /// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds

@@ -27,20 +27,6 @@ namespace braid::coll::device {
 
 #if __CUDA_ARCH__ >= 900
 
-__device__ __forceinline__ uint32_t load_acquire_shared(const uint32_t* at) {
-  uint32_t value;
-  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-               : "=r"(value)
-               : "r"(nvlink::shared_address(at))
-               : "memory");
-  return value;
-}
-__device__ __forceinline__ void store_release_shared(uint32_t* at, uint32_t value) {
-  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(nvlink::shared_address(at)),
-               "r"(value)
-               : "memory");
-}
-
 /// For a BulkMover. Units by their number:
 ///   units.count()                       of the call
 ///   units.source(number), each_target(number, put)
@@ -61,7 +47,7 @@ class TakenUnits {
   /// The one after it is asked for at once, so that nobody waits for the counter.
   __device__ __forceinline__ bool take(uint32_t unit) {
     if (ahead_ >= count_) return false;
-    while (unit - load_acquire_shared(&memory_->told[mover_]) >= kBulkTaken) {
+    while (unit - nvlink::load_acquire_shared(&memory_->told[mover_]) >= kBulkTaken) {
     }
     memory_->taken[mover_][unit % kBulkTaken] = ahead_;
     ahead_ = atomicAdd(next_, 1U);
@@ -91,11 +77,11 @@ class TakenUnits {
     const Source all = units_.source(number);
     units_.each_target(number, [&](char* target) { all.copy_rest(target); });
     ended_ = unit + 1;
-    store_release_shared(&memory_->ended[mover_], 2 * ended_);
+    nvlink::store_release_shared(&memory_->ended[mover_], 2 * ended_);
   }
   /// There will be no more.
   __device__ __forceinline__ void finish() {
-    store_release_shared(&memory_->ended[mover_], 2 * ended_ + 1);
+    nvlink::store_release_shared(&memory_->ended[mover_], 2 * ended_ + 1);
   }
 
  private:
@@ -120,14 +106,14 @@ __device__ __forceinline__ void tell_units(const Units& units, BulkMemory* memor
   uint32_t told = 0;
 #pragma unroll 1
   for (;;) {
-    const uint32_t word = load_acquire_shared(&memory->ended[mover]);
+    const uint32_t word = nvlink::load_acquire_shared(&memory->ended[mover]);
     const uint32_t ended = word / 2;
     if (__any_sync(~0U, ended != told)) {
       __threadfence_system();
 #pragma unroll 1
       for (; told != ended; ++told)
         if (tells) units.tell(memory->taken[mover][told % kBulkTaken]);
-      if (tells) store_release_shared(&memory->told[mover], told);
+      if (tells) nvlink::store_release_shared(&memory->told[mover], told);
     } else if (__all_sync(~0U, word % 2 != 0)) {
       return;
     }

@@ -23,6 +23,8 @@ struct RingEngine {
 
   /// Blocks of one flow.
   int lanes_of(int num_flows) const;
+  /// The same while sums run, which need the memory, too: two thirds, unless a number was asked
+  /// for.
   int lanes_beside_sums(int num_flows) const;
   /// Flows::open_tiles of a launch: the window's, shared by the lanes that send; 1 to 8. Fewer
   /// where slots are few and small.

@@ -5,8 +5,7 @@
 //   host's stream                    ring        HOST
 //
 // A broadcast of several segments is timed in its first, an all-reduce's segments run through and
-// are timed as one. A captured call is never timed: its events
-// would belong to the graph.
+// are timed as one. A captured call is never timed: its events would belong to the graph.
 //
 // Threads: as comm::Device.
 #pragma once

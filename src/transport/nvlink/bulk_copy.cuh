@@ -18,6 +18,20 @@ __device__ __forceinline__ uint32_t shared_address(const void* of) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(of));
 }
 
+/// Words of shared memory by which warps of a block tell each other how far they are.
+__device__ __forceinline__ uint32_t load_acquire_shared(const uint32_t* at) {
+  uint32_t value;
+  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
+               : "=r"(value)
+               : "r"(shared_address(at))
+               : "memory");
+  return value;
+}
+__device__ __forceinline__ void store_release_shared(uint32_t* at, uint32_t value) {
+  asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(value)
+               : "memory");
+}
+
 #if __CUDA_ARCH__ >= 900
 
 /// For one arrival a phase.

@@ -4,7 +4,7 @@
 // Who writes what: every counter has exactly one writer at a time. The writer's data comes first
 // (st.*), then the counter with release order at system scope; the reader loads the counter with
 // acquire order at system scope, then the data. A block's other threads are ordered by the barrier
-// before the release and after the acquire.
+// before the release and after the acquire. (One flag goes without: pcie/host_ring.h, "free".)
 //
 // Why it cannot hang: every wait looks at the host's word and at the clock, and ends with a note in
 // Trouble. A kernel whose wait ended skips its work, and so does every later one (has_failed()):

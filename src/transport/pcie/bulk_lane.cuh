@@ -140,7 +140,7 @@ class BulkLane {
     const uint32_t length = slot_length(slot), tiles = num_tiles(length);
     const uint64_t at = begin_ + slot_begin(slot);
     const std::byte* from = sends ? flow_.source + at : view_.slot(first_ + slot);
-    while (load_shared(&memory_->may_use) <= slot)
+    while (nvlink::load_acquire_shared(&memory_->may_use) <= slot)
       if (has_quit() != 0) return false;
     nvlink::before_bulk_copies();
     if (!sends) copy_rest(flow_.destination + at, from, length);
@@ -179,7 +179,7 @@ class BulkLane {
         return;
       }
       known = __reduce_min_sync(~0U, seen);
-      if (lane_of_warp == 0) store_shared(&memory_->may_use, known);
+      if (lane_of_warp == 0) nvlink::store_release_shared(&memory_->may_use, known);
     }
   }
 
@@ -227,7 +227,7 @@ class BulkLane {
     nvlink::arrive(emptied(next->slot * tiles_a_slot_ + next->of_slot));
     if (++next->of_slot < num_tiles(slot_length(next->slot))) return;
     next->of_slot = 0;
-    store_shared(&memory_->told_of, ++next->slot);
+    nvlink::store_release_shared(&memory_->told_of, ++next->slot);
   }
 
   __device__ void take_all() {
@@ -243,7 +243,7 @@ class BulkLane {
     std::byte* const to = flow_.destination + begin_ + slot_begin(slot);
     for (uint32_t i = 0; i < tiles; ++i) {
       if (!await(arrived(first + i), first + i)) return false;
-      if (i + 1 == tiles) store_shared(&memory_->told_of, slot + 1);
+      if (i + 1 == tiles) nvlink::store_release_shared(&memory_->told_of, slot + 1);
       nvlink::store_bulk(to + i * kTileBytes, place(first + i), tile_length(length, i));
       nvlink::close_stores();
       if (i < kOpen) continue;
@@ -264,7 +264,7 @@ class BulkLane {
     uint64_t* const flag =
         sends ? &view_.counters->full.value : &view_.counters->free[team_.rank].value;
     for (uint32_t told = 0; told < num_slots_;) {
-      const uint32_t told_of = load_shared(&memory_->told_of);
+      const uint32_t told_of = nvlink::load_acquire_shared(&memory_->told_of);
       if (told_of == told) {
         if (has_quit() != 0) return;
         continue;
@@ -276,20 +276,6 @@ class BulkLane {
       told = told_of;
     }
     if (num_slots_ > 0) *progress_ = first_ + num_slots_;
-  }
-
-  __device__ static uint32_t load_shared(const uint32_t* at) {
-    uint32_t value;
-    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];"
-                 : "=r"(value)
-                 : "r"(nvlink::shared_address(at))
-                 : "memory");
-    return value;
-  }
-  __device__ static void store_shared(uint32_t* at, uint32_t value) {
-    asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(nvlink::shared_address(at)),
-                 "r"(value)
-                 : "memory");
   }
 
   BulkMemory* const memory_;
