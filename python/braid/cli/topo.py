@@ -44,7 +44,11 @@ def topo(
         ),
     ] = None,
     record: Annotated[
-        Path | None, typer.Option(help="A bench record: measured GB/s beside the specified.")
+        list[Path] | None,
+        typer.Option(
+            help="A bench record: measured GB/s beside the specified. May be given several times;"
+            " of a link that two records measured, the first one's rate counts."
+        ),
     ] = None,
     gpu: Annotated[
         str, typer.Option(help="The GPUs' model, where the source does not tell: h100, mi300x.")
@@ -68,7 +72,7 @@ def topo(
     views = ["matrix"] if matrix_only else _views(show)
     vocabulary = _vocabulary(words)
     machine = _machine(from_path, gpu)
-    whole = document(machine, rates_for(machine, record) if record else [])
+    whole = document(machine, [rate for path in record or [] for rate in rates_for(machine, path)])
     if svg is not None:
         from braid.topo.show.svg import draw
 
@@ -142,11 +146,19 @@ def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> 
     parts = {
         "matrix": lambda: matrix.lines(whole.machine, vocabulary),
         "tree": lambda: tree.lines(whole.machine),
-        "rates": lambda: tables.rate_lines(whole.derived.links) or _no_rates(whole),
+        "rates": lambda: _rates(whole),
         "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts) or ["no warnings"],
     }
     blocks = [parts[view]() for view in views]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
+
+
+def _rates(whole: "Document") -> list[str]:
+    from braid.topo.show import tables
+
+    lines = tables.rate_lines(whole.derived.links) or _no_rates(whole)
+    pairs = tables.pair_lines(whole.derived.measured_pairs)
+    return [*lines, *([""] if pairs else []), *pairs]
 
 
 def _no_rates(whole: "Document") -> list[str]:

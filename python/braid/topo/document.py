@@ -1,10 +1,10 @@
 """The JSON of `braid topo --json`, braid.topo/1.
 
-The fields of Machine are its facts; a reader needs nothing else. `links`, `matrix`, `roles` and
-`verdicts` are there for scripts: they follow from the facts, and reading a document computes them
-anew, so that an old document gets what braid has learnt since. Within version 1 fields may be
-added, with defaults. docs/topo.schema.json is generated from the classes
-(`python -m braid.topo.document`).
+The fields of Machine are its facts; a reader needs nothing else. `links`, `matrix`, `roles`,
+`verdicts` and `measured_pairs` are there for scripts: they follow from the facts and from records,
+and reading a document computes them anew, so that an old document gets what braid has learnt since.
+Within version 1 fields may be added, with defaults. docs/topo.schema.json is generated from the
+classes (`python -m braid.topo.document`).
 """
 
 import json
@@ -20,6 +20,7 @@ from braid.topo.facts import Machine
 from braid.topo.look import View
 from braid.topo.matrix import Matrix, matrix
 from braid.topo.measured import Measured
+from braid.topo.pairs import PairRate, pair_rates
 from braid.topo.rates import Rate, rates
 from braid.topo.roles import roles
 from braid.topo.verdicts import Verdict, verdicts
@@ -37,6 +38,8 @@ class Derived:
     roles: dict[str, facts.NicRole] = field(default_factory=dict)
     """NIC -> the network it belongs to."""
     verdicts: list[Verdict] = field(default_factory=list)
+    measured_pairs: list[PairRate] = field(default_factory=list)
+    """What records say about two GPUs, whatever joins them."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ def document(machine: Machine, measured: Sequence[Measured] = ()) -> Document:
     """Everything about a machine."""
     words = [matrix(machine, "nvidia"), matrix(machine, "nccl")]
     view = View(machine)
+    pairs = pair_rates(machine, measured)
     return Document(
-        machine, Derived(rates(machine, measured), words, roles(view), verdicts(machine))
+        machine, Derived(rates(machine, measured), words, roles(view), verdicts(machine), pairs)
     )
 
 

@@ -3,20 +3,25 @@
 braid.bench/1 names the links of a run and says of each whether its rate was measured. Records of
 GPUs (braid.gpu/1 and /2) have times of collectives; of those only what went over one known kind of
 link counts: NCCL's all-gather inside a machine runs over NVLink alone. braid.probe/1 has copies
-between GPUs (p2p) and to and from the host (host).
+between two GPUs (p2p), whose kind of link only the topology knows, and between a GPU and the host
+(host).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from braid import saved
 from braid.topo.errors import BadTopology
 from braid.topo.facts import Machine
 from braid.typed_json import Json
 
-MeasuredKind = Literal["nvlink", "pcie", "nic"]
+if TYPE_CHECKING:
+    from braid.probe.record import Series
+
+MeasuredKind = Literal["nvlink", "xgmi", "pcie", "nic", "pair"]
+"""A pair is two GPUs, whatever joins them."""
 _LIBRARY = {"nccl": "NCCL", "nccl-best": "NCCL", "braid": "braid over NVLink"}
 _KIND_OF_LINK: dict[str, MeasuredKind] = {"nvlink": "nvlink", "pcie": "pcie", "rdma": "nic"}
 
@@ -29,7 +34,9 @@ class Measured:
     gbps: float
     how: str
     device: str | None = None
-    """The NIC it belongs to; None: every link of this kind."""
+    """The NIC or GPU it belongs to; None: every link of this kind."""
+    peer: str | None = None
+    """Of a pair: the GPU that the bytes went to."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,25 @@ def rates_for(machine: Machine, path: Path) -> list[Measured]:
     if measurement.gpu and (not models or known) and not _any_same(measurement.gpu, known):
         found = " / ".join(sorted(known)) or "no GPU"
         raise BadTopology(f"{path}: a record of {measurement.gpu}, the machine has {found}")
-    return measurement.rates
+    return [_named(machine, rate, path) for rate in measurement.rates]
+
+
+def _named(machine: Machine, rate: Measured, path: Path) -> Measured:
+    """With the machine's own names of the GPUs. BadTopology for one that it has not."""
+    if rate.kind == "nic":
+        return rate
+    device, peer = (_gpu(machine, name, path) for name in (rate.device, rate.peer))
+    return replace(rate, device=device, peer=peer)
+
+
+def _gpu(machine: Machine, name: str | None, path: Path) -> str | None:
+    """A GPU by its name, or by the beginning of its UUID as CUDA_VISIBLE_DEVICES has it."""
+    if name is None:
+        return None
+    for gpu in machine.gpus:
+        if gpu.name == name or gpu.uuid.startswith(name):
+            return gpu.name
+    raise BadTopology(f"{path}: a record with {name}, the machine has {len(machine.gpus)} GPUs")
 
 
 def _any_same(model: str, others: set[str]) -> bool:
@@ -123,25 +148,50 @@ def _of_gpus(document: Json) -> Measurement:
 
 
 def _of_probe(document: Json) -> Measurement:
-    """The median pair of GPUs, one way; the fastest way to or from the host of one GPU alone.
+    """Every pair of GPUs, each way alone; of every GPU the fastest way to or from the host alone.
     Between CPUs it is no link of the machine's that was measured.
     """
     from braid.probe.record import from_json
 
     run = from_json(document)
-    day = run.date[:10]
     if not run.device:
         return Measurement("", [])
     good = [one for one in run.series if one.gbps and not one.wrong_bytes and not one.note]
-    pairs = [one.gbps for one in good if one.group == "one way" and one.gbps]
-    alone = [one.gbps for one in good if one.group.startswith(("d2h ", "h2d ")) and one.gbps]
-    found = []
-    if run.kind == "p2p" and pairs:
-        words = f"braid bench p2p, median of {len(pairs)} pairs, {day}"
-        found.append(Measured("nvlink", round(median(pairs), 1), words))
-    if run.kind == "host" and alone:
-        found.append(Measured("pcie", round(max(alone), 1), f"braid bench host, {day}"))
+    visible = [one.strip() for one in run.options.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    how = f"braid bench {run.kind}, {run.date[:10]}"
+    find = {"p2p": _of_pairs, "host": _of_host}.get(run.kind)
+    found = list(find(good, [one for one in visible if one], how)) if find else []
     return Measurement(run.device.partition(" x ")[2], found)
+
+
+def _of_pairs(series: "Sequence[Series]", visible: Sequence[str], how: str) -> Iterator[Measured]:
+    for one in series:
+        a, b = _place(one.start, visible), _place(one.end, visible)
+        if one.group == "one way" and one.gbps and a and b:
+            yield Measured("pair", round(one.gbps, 1), how, a, b)
+
+
+def _of_host(series: "Sequence[Series]", visible: Sequence[str], how: str) -> Iterator[Measured]:
+    best: dict[str, float] = {}
+    for one in series:
+        gpu = _place(one.case, visible)
+        if gpu and one.gbps and one.group.startswith(("d2h ", "h2d ")):
+            best[gpu] = max(best.get(gpu, 0.0), one.gbps)
+    for gpu, gbps in best.items():
+        yield Measured("pcie", round(gbps, 1), how, gpu)
+
+
+def _place(name: str, visible: Sequence[str]) -> str | None:
+    """ "gpu1" is GPU1, or the second of the GPUs that the run was allowed to see."""
+    number = name.removeprefix("gpu")
+    if number == name or not (number.isascii() and number.isdigit() and len(number) < 5):
+        return None
+    if not visible:
+        return f"GPU{int(number)}"
+    if int(number) >= len(visible):
+        raise ValueError(f"{name}, where CUDA_VISIBLE_DEVICES names {len(visible)} GPUs")
+    seen = visible[int(number)]
+    return f"GPU{seen}" if seen.isdigit() else seen
 
 
 def _best(found: list[Measured]) -> list[Measured]:

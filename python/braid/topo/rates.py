@@ -11,6 +11,7 @@ from typing import Literal
 from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice, PcieLink
 from braid.topo.look import View
 from braid.topo.measured import Measured
+from braid.topo.pairs import by_link
 from braid.topo.tables import pcie_gbps, pcie_generation, pcie_of_model, pcie_speed, spec_for
 
 RateKind = Literal["nvlink", "xgmi", "c2c", "pcie", "nic", "socket"]
@@ -145,16 +146,29 @@ def _all(machine: Machine) -> Iterator[Rate]:
 
 def rates(machine: Machine, measured: Sequence[Measured] = ()) -> list[Rate]:
     """Every link of the machine, with what was measured beside what is specified."""
-    return [_with_measured(rate, measured) for rate in _all(machine)]
+    view = View(machine)
+    known = list(by_link(view, measured))
+    devices = {one.device for one in known} - {None}
+    of_device = {
+        name: [one for one in known if one.device in (None, name)] for name in (*devices, None)
+    }
+    return [
+        _with_measured(rate, of_device.get(rate.a, of_device[None]), rate.a in view.gpus)
+        for rate in _all(machine)
+    ]
 
 
-def _with_measured(rate: Rate, measured: Sequence[Measured]) -> Rate:
-    """A measured rate is that of all links of a kind, or of the device that it names.
+def _with_measured(rate: Rate, measured: Sequence[Measured], is_gpu: bool) -> Rate:
+    """With the first rate that was measured of this link; `measured` has those of its device, and
+    of all links of a kind.
 
-    What was measured of a GPU's links together says nothing about a single one to a peer.
+    What was measured of a GPU's links together says nothing about a single one to a peer, and a
+    way between a GPU and the host nothing about a NIC's.
     """
     is_part = rate.kind in ("nvlink", "xgmi") and rate.b != SWITCH
     for one in measured:
-        if one.kind == rate.kind and not is_part and one.device in (None, rate.a):
+        is_pair = is_part and one.kind == "pair" and one.peer == rate.b
+        is_whole = one.kind == rate.kind and not is_part and (is_gpu or rate.kind != "pcie")
+        if is_pair or is_whole:
             return replace(rate, measured_gbps=one.gbps, measured_how=one.how)
     return rate

@@ -99,6 +99,17 @@ def test_record(topo, fixture_path):
     assert "a record of NVIDIA H200, the machine has NVIDIA H800" in err
 
 
+def test_several_records(topo, fixture_path):
+    records = [REPOSITORY / f"records/{name}.json" for name in ("p2p_4", "gpu_large_2")]
+    asked = [part for record in records for part in ("--record", record)]
+    code, out, _ = topo("--from", fixture_path("h200_vm_x8.xml"), *asked)
+    assert code == 0
+    assert "GPU0-3" in out
+    assert "390.1-390.9      87%" in out
+    assert "\nGPU1  391.6      -  390.1  389.7\n" in out
+    assert "measured: NCCL all_gather" in out
+
+
 def test_check(topo, fixture_path):
     assert topo("--from", fixture_path("h100_x8.xml"), "--check")[0] == 0
     assert topo("--from", fixture_path("broken_x4.txt"), "--check")[0] == 1

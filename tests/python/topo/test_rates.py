@@ -9,7 +9,7 @@ import pytest
 from braid.topo import tables
 from braid.topo.errors import BadTopology
 from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, PciDevice, PcieLink, Source
-from braid.topo.measured import Measured, load
+from braid.topo.measured import Measured, load, rates_for
 from braid.topo.rates import rates
 from braid.topo.read import load as load_machine
 from braid.topo.show.tables import rate_lines, rows
@@ -176,33 +176,77 @@ def test_measured_by_whoever_uses_nvlink_alone(tmp_path, options, gbps):
     assert one.how.startswith(f"{library} all_gather ")
 
 
-@pytest.mark.parametrize(
-    ("kind", "cases", "rates"),
-    [
-        ("p2p", [("one way", 390.0), ("one way", 396.0), ("both ways", 780.0)],
-         [("nvlink", 393.0)]),
-        ("host", [("d2h 1 MiB", 50.0), ("h2d 16 MiB", 55.4), ("all h2d 16 MiB", 99.0)],
-         [("pcie", 55.4)]),
-        ("interference", [("alone", 1.0)], []),
-    ],
-)  # fmt: skip
-def test_measured_by_probes(tmp_path, kind, cases, rates):
-    times = {"samples_us": [1.0], "p5_us": 1.0, "p50_us": 1.0, "p95_us": 1.0, "p99_us": 1.0}
+TIMES = {"samples_us": [1.0], "p5_us": 1.0, "p50_us": 1.0, "p95_us": 1.0, "p99_us": 1.0}
+
+
+def probe(path, kind, cases, **more):
+    """A record of a probe: cases are (group, case, GB/s); a pair's case is "gpu0>gpu1"."""
     series = [
-        {"group": group, "case": str(i), "bytes": 1, "times": times, "gbps": gbps}
-        for i, (group, gbps) in enumerate(cases)
+        {"group": group, "case": case, "bytes": 1, "times": TIMES, "gbps": gbps}
+        | dict(zip(("start", "end"), case.split(">"), strict=True) if ">" in case else ())
+        for group, case, gbps in cases
     ]
     record = {"schema": "braid.probe/1", "kind": kind, "command": "", "date": "2026-11-21T00:00:00"}
     record |= {"commit": "", "dirty": False, "device": "2 x NVIDIA H200", "ranks": 0}
     record |= {"host": {"cpu": "", "cores": 1, "memory_gib": 1.0, "kernel": ""}, "versions": {}}
-    record |= {"settings": {}, "options": {}, "series": series}
-    path = tmp_path / "record.json"
+    record |= {"settings": {}, "options": {}, "series": series, **more}
     path.write_text(json.dumps(record))
+    return path
+
+
+PAIRS = [("one way", "gpu0>gpu1", 390.04), ("one way", "gpu1>gpu0", 396.0)]
+HOST = [("d2h 1 MiB", "gpu0", 50.0), ("h2d 16 MiB", "gpu0", 55.4), ("h2d 16 MiB", "gpu1", 27.2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cases", "rates"),
+    [
+        ("p2p", [*PAIRS, ("both ways", "gpu0>gpu1", 780.0)],
+         [("pair", "GPU0", "GPU1", 390.0), ("pair", "GPU1", "GPU0", 396.0)]),
+        ("host", [*HOST, ("all h2d 16 MiB", "2 at once", 99.0), ("all h2d 16 MiB", "gpu1", 99.0)],
+         [("pcie", "GPU0", None, 55.4), ("pcie", "GPU1", None, 27.2)]),
+        ("interference", [("alone", "gpu0>gpu1", 1.0)], []),
+    ],
+)  # fmt: skip
+def test_measured_by_probes(tmp_path, kind, cases, rates):
+    path = probe(tmp_path / "record.json", kind, cases)
     found = load(path)
     assert found.gpu == "NVIDIA H200"
-    assert [(one.kind, one.gbps) for one in found.rates] == rates
-    path.write_text(json.dumps({**record, "device": ""}))
-    assert load(path).rates == []
+    assert [(one.kind, one.device, one.peer, one.gbps) for one in found.rates] == rates
+    assert load(probe(path, kind, cases, device="")).rates == []
+
+
+def test_probes_number_the_gpus_that_they_were_allowed_to_see(tmp_path):
+    visible = {"options": {"CUDA_VISIBLE_DEVICES": "5,GPU-9c"}}
+    path = probe(tmp_path / "record.json", "host", HOST, **visible)
+    gpus = [Gpu(f"GPU{i}", "NVIDIA H200", uuid=f"GPU-{i}c0ffee") for i in range(8)]
+    machine = Machine(Source("live"), gpus=[*gpus, Gpu("GPU8", "NVIDIA H200", uuid="GPU-9c0ffee")])
+    found = rates_for(machine, path)
+    assert [(one.device, one.gbps) for one in found] == [("GPU5", 55.4), ("GPU8", 27.2)]
+    with pytest.raises(
+        BadTopology, match=r"record\.json: a record with GPU5, the machine has 2 GPUs"
+    ):
+        rates_for(replace(machine, gpus=gpus[:2]), path)
+    probe(path, "host", HOST, options={"CUDA_VISIBLE_DEVICES": "5"})
+    with pytest.raises(BadTopology, match="gpu1, where CUDA_VISIBLE_DEVICES names 1 GPUs"):
+        load(path)
+
+
+def test_every_gpu_has_its_own_host_rate_and_a_nic_has_none(fixture_path, tmp_path):
+    """One GPU's best was put on all GPUs, and on NICs beside them."""
+    machine = load_machine(fixture_path("h100_x8.xml"))
+    cases = [("h2d 16 MiB", f"gpu{i}", 27.0 if i == 5 else 55.0 + i / 10) for i in range(7)]
+    path = probe(tmp_path / "record.json", "host", cases, device="8 x NVIDIA H100 80GB HBM3")
+    found = rates(machine, rates_for(machine, path))
+    own = {rate.a: rate.measured_gbps for rate in found if rate.kind == "pcie"}
+    assert [own[f"GPU{i}"] for i in range(8)] == [55, 55.1, 55.2, 55.3, 55.4, 27, 55.6, None]
+    assert not any(gbps for device, gbps in own.items() if not device.startswith("GPU"))
+    assert not any(rates(machine, [Measured("pcie", 55.0, "x", "mlx5_0")])[i].measured_gbps
+                   for i in range(len(found)))  # fmt: skip
+    lines = [line for line in rate_lines(found) if "PCIe 5 x16" in line]
+    assert [line.split("  ")[0] for line in lines] == ["GPU0-4, GPU6", "GPU5", "GPU7, mlx5_0-7"]
+    assert "55-55.6      87%" in lines[0]
+    assert "27      43%" in lines[1]
 
 
 def test_measured_by_bench(tmp_path):

@@ -38,6 +38,7 @@ def _lines(whole: Document) -> Iterator[str]:
     yield f'<div class="wide">{draw(whole, with_title=False)}</div>'
     yield from verdict_list(whole)
     yield from rate_table(whole)
+    yield from block("Measured between GPUs", tables.pair_lines(whole.derived.measured_pairs))
     yield from block("Matrix", matrix.lines(whole.machine))
     yield from block("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
     yield from block("Tree", tree.lines(whole.machine))
