@@ -36,6 +36,22 @@ def test_access_control(box):
     assert "and 1 more" in said.text
 
 
+def test_access_control_that_may_not_be_read(box, server, fixture_path):
+    """Without root, configuration space ends before it: nothing was said of that."""
+    fake_sys = box()
+    for file in fake_sys.root.rglob("config"):
+        file.write_bytes(file.read_bytes()[:64])
+    said = codes(read_tree(fake_sys.root))["acs-unknown"]
+    assert said.level == "note"
+    assert said.text.startswith("ACS could not be read at the 8 bridges above GPUs and NICs")
+    assert "lspci -vvv | grep ACSCtl" in said.fix
+    assert "0000:15:01.0" in said.devices
+    # One device has no peer, and a source that has no place for it did not fail to look.
+    one = replace(read_tree(server.root), gpus=[], nics=[])
+    assert "acs-unknown" not in codes(one)
+    assert "acs-unknown" not in codes(load(fixture_path("h200_vm_x8.xml")))
+
+
 def test_broken(fixture_path):
     said = codes(load(fixture_path("broken_x4.txt")))
     assert {"nvlink-missing", "nvlink-uneven", "nvlink-partial", "peer-path"} <= said.keys()

@@ -51,13 +51,19 @@ def slow_links(view: View) -> Iterator[Verdict]:
             )
 
 
+def _bridges(view: View) -> dict[str, PciDevice]:
+    """Those above GPUs and NICs, by address; none where no two devices could be peers."""
+    ends = [end.pci for end in view.machine.ends if end.pci]
+    if not view.machine.gpus and len(ends) < 2:
+        return {}
+    return {d.address: d for end in ends for d in list(view.chain(end))[1:]}
+
+
 def redirected_peers(view: View) -> Iterator[Verdict]:
     """Access control services on a bridge above a GPU or NIC."""
-    ends = [end.pci for end in view.machine.ends if end.pci]
-    above = {d.address: d for end in ends for d in list(view.chain(end))[1:]}
-    on = [address for address, device in above.items() if device.redirects_peers]
+    on = [address for address, device in _bridges(view).items() if device.redirects_peers]
     more = f" and {len(on) - 1} more bridges" if len(on) > 1 else ""
-    if on and (view.machine.gpus or len(ends) > 1):
+    if on:
         yield Verdict(
             "acs",
             "warning",
@@ -65,6 +71,23 @@ def redirected_peers(view: View) -> Iterator[Verdict]:
             " transfers between peers are slow, hang or are wrong",
             sorted(on),
             "off in the firmware, or setpci -s BRIDGE ECAP_ACS+0x6.w=0000 after each boot",
+        )
+
+
+def unread_access_control(view: View) -> Iterator[Verdict]:
+    """The kernel shows a bridge's access control to root alone; saved tables never tell it."""
+    above = _bridges(view)
+    could_tell = view.machine.source.format in ("live", "sysfs") and view.machine.gpus
+    if could_tell and above and all(one.redirects_peers is None for one in above.values()):
+        bridges = "the bridge" if len(above) == 1 else f"the {len(above)} bridges"
+        yield Verdict(
+            "acs-unknown",
+            "note",
+            f"ACS could not be read at {bridges} above GPUs and NICs: only root may;"
+            " where it is on, transfers between peers are slow, hang or are wrong",
+            sorted(above),
+            "as root of the host: braid topo, or lspci -vvv | grep ACSCtl"
+            " (ReqRedir+ or CmpltRedir+: it is on)",
         )
 
 
@@ -126,6 +149,7 @@ QUESTIONS = (
     narrow_links,
     slow_links,
     redirected_peers,
+    unread_access_control,
     missing_paths,
     refused_peers,
     translated_addresses,
