@@ -3,15 +3,18 @@
 A format is a tree of frozen dataclasses. build() makes it from a parsed document and names the
 place that does not fit; format_schema() describes it. Both read the same annotations, so what is
 published and what is accepted cannot differ. Fields without a default are required, unknown
-fields are refused. Known annotations: str, int, float, bool, Literal, list, dict, `X | None`,
-dataclasses.
+fields are refused. Known annotations: str, int, float, bool, Literal, StrEnum, list, dict,
+`X | None`, several of the plain ones (`str | float`), dataclasses.
 """
 
 import inspect
+import json
 import math
+import sys
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +28,7 @@ def build(kind: Kind, value: Json, where: str) -> Json:
     """`value` as a `kind`. ValueError names the place, starting with `where`, that does not fit."""
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return None if value is None else build(_not_none(kind), value, where)
+        return None if value is None else build(_option_for(kind, value), value, where)
     if origin is list:
         _expect(isinstance(value, list), "a list", value, where)
         return [build(get_args(kind)[0], item, f"{where}[{i}]") for i, item in enumerate(value)]
@@ -40,6 +43,9 @@ def build(kind: Kind, value: Json, where: str) -> Json:
         return value
     if is_dataclass(kind):
         return _build_object(kind, value, where)
+    if issubclass(kind, StrEnum):
+        _expect(value in list(kind), "one of " + ", ".join(kind), value, where)
+        return kind(value)
     return _build_plain(kind, value, where)
 
 
@@ -69,8 +75,14 @@ def _expect(is_right: bool, wanted: str, found: object, where: str) -> None:
         raise ValueError(f"{where}: asked for {wanted}, found {found!r:.80}")
 
 
-def _not_none(kind: Kind) -> Kind:
-    return next(option for option in get_args(kind) if option is not type(None))
+def _options(kind: Kind) -> list[Kind]:
+    return [option for option in get_args(kind) if option is not type(None)]
+
+
+def _option_for(kind: Kind, value: Json) -> Kind:
+    """The option that a value is of; the last one, whose complaint it gets, if it is of none."""
+    options = _options(kind)
+    return type(value) if type(value) in options else options[-1]
 
 
 @cache
@@ -88,7 +100,7 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 def _schema_of(kind: Kind) -> dict[str, Any]:
     origin: Kind = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return {"anyOf": [_schema_of(_not_none(kind)), {"type": "null"}]}
+        return {"anyOf": [*map(_schema_of, _options(kind)), {"type": "null"}]}
     if origin is list:
         return {"type": "array", "items": _schema_of(get_args(kind)[0])}
     if origin is dict:
@@ -97,6 +109,8 @@ def _schema_of(kind: Kind) -> dict[str, Any]:
         return {"enum": list(get_args(kind))}
     if is_dataclass(kind):
         return {"$ref": f"#/$defs/{kind.__name__}"}  # type: ignore[union-attr]
+    if issubclass(kind, StrEnum):
+        return {"enum": list(kind)}
     return {"type": _JSON_TYPES[kind]}
 
 
@@ -130,3 +144,9 @@ def format_schema(kind: Kind, title: str) -> dict[str, Any]:
         **object_schema(kind),
         "$defs": {part.__name__: object_schema(part) for part in parts_of(kind)},
     }
+
+
+def publish(schema: dict[str, Any]) -> None:
+    """Prints a schema; docs/*.schema.json are such outputs."""
+    json.dump(schema, sys.stdout, indent=1)
+    sys.stdout.write("\n")

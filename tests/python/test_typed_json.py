@@ -3,11 +3,12 @@
 import json
 import math
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Literal
 
 import pytest
 
-from braid.typed_json import build, format_schema, parts_of
+from braid.typed_json import build, format_schema, object_schema, parts_of, publish
 
 
 @dataclass(frozen=True)
@@ -152,3 +153,56 @@ def test_the_schema_says_what_build_takes():
             },
         },
     }
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True)
+class Lamp:
+    """Shines."""
+
+    colour: Colour
+    power: str | int | float | None
+    marks: dict[str, str | bool | None]
+
+
+def test_words_of_an_enum_and_one_of_several_kinds():
+    lamp = build(Lamp, {"colour": "red", "power": 1.5, "marks": {"a": True, "b": None}}, "lamp")
+    assert lamp == Lamp(Colour.RED, 1.5, {"a": True, "b": None})
+    assert type(lamp.colour) is Colour
+    for power in ("much", 3, None):
+        found = build(Lamp, {"colour": "blue", "power": power, "marks": {}}, "lamp").power
+        assert (found, type(found)) == (power, type(power))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"colour": "green"}, "lamp.colour: asked for one of red, blue, found 'green'"),
+        ({"colour": []}, "lamp.colour: asked for one of red, blue"),
+        ({"power": [1]}, r"lamp.power: asked for float, found \[1\]"),
+        ({"power": True}, "lamp.power: asked for float, found True"),
+        ({"power": math.inf}, "lamp.power: asked for a finite number"),
+        ({"marks": {"a": 1}}, "lamp.marks.a: asked for bool, found 1"),
+    ],
+)
+def test_what_is_none_of_them_is_refused(change, said):
+    with pytest.raises(ValueError, match=said):
+        build(Lamp, {"colour": "red", "power": 1, "marks": {}, **change}, "lamp")
+
+
+def test_their_schema():
+    found = object_schema(Lamp)["properties"]
+    assert found["colour"] == {"enum": ["red", "blue"]}
+    kinds = [each["type"] for each in found["power"]["anyOf"]]
+    assert kinds == ["string", "integer", "number", "null"]
+
+
+def test_a_schema_is_printed_whole(capsys):
+    publish(format_schema(Bike, "bikes"))
+    out = capsys.readouterr().out
+    assert json.loads(out) == format_schema(Bike, "bikes")
+    assert out.endswith("}\n")

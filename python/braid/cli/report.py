@@ -4,20 +4,12 @@ Exit codes: 0 fine, 2 wrong arguments, or a file that cannot be read.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from braid.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from braid.report.plan import Plan
-    from braid.report.probes import Probed
-    from braid.report.runs import Run
-    from braid.topo.document import Document
 
 EPILOG = (
     "Example: braid report --from topo.json --model llama3-70b --out report.html"
@@ -48,7 +40,7 @@ def report(
     ] = False,
 ) -> None:
     """Write one page: the machine, its warnings, bandwidth curves, shares, a plan, provenance."""
-    from braid.report import plan
+    from braid.report import answer, plan
     from braid.report.page import page
     from braid.report.runs import load
     from braid.topo.document import document
@@ -68,25 +60,9 @@ def report(
     found = plan.plans(asked, whole, records or []) if model else []
     _write(out, page(whole, runs, found))
     if as_json:
-        print(json.dumps(_said(out, whole, runs, found), indent=1))
+        print(json.dumps(answer.document(out, whole, runs, found), indent=1))
     else:
         print(f"braid: wrote {out}")
-
-
-def _said(
-    out: Path, whole: "Document", runs: "Sequence[Run | Probed]", found: "Sequence[Plan]"
-) -> dict[str, Any]:
-    """What is on the page, for programs."""
-    verdicts = [asdict(verdict) for verdict in whole.derived.verdicts]
-    plans = [{"with": one.title, **one.answer.document()} for one in found]
-    return {
-        "schema": "braid.report/1",
-        "page": str(out),
-        "machine": whole.machine.name,
-        "records": [{"path": one.path, "title": one.title, **one.facts} for one in runs],
-        "verdicts": verdicts,
-        "plans": plans,
-    }
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,13 +1,20 @@
-"""The words of docs/glossary.md, which ships with the package."""
+"""The words of docs/glossary.md, which ships with the package.
+
+docs/plan_explain.schema.json, the form of what `braid plan explain --json` prints, is made from the
+class Meanings (`python -m braid.plan.glossary`).
+"""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Final, Literal
 
 from braid.plan import shipped
 from braid.plan.wrong import PlanError, nearest
+from braid.typed_json import format_schema, publish
 
+SCHEMA: Final = "braid.plan.explain/1"
 _ROW = re.compile(r"\| (?P<word>[^|]+) \| (?P<meaning>.+) \|$")
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _MOST_SAYING = 6
@@ -27,6 +34,14 @@ class Term:
         """How it may be asked for: with and without what stands in brackets."""
         plain = _QUALIFIER.sub("", self.word)
         return [self.word.lower(), *(name.strip().lower() for name in plain.split(","))]
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """What `braid plan explain --json` prints."""
+
+    schema: Literal["braid.plan.explain/1"]
+    terms: list[Term]
 
 
 @cache
@@ -57,3 +72,12 @@ def find(word: str) -> list[Term]:
     if wanted and saying:
         hint = f"; it is said of: {'; '.join(saying[:_MOST_SAYING])}"
     raise PlanError(f"'{word}' is not in the glossary{hint} (braid plan explain lists all words)")
+
+
+def main() -> None:
+    """Prints the schema; docs/plan_explain.schema.json is this output."""
+    publish(format_schema(Meanings, f"words and meanings, {SCHEMA}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,14 +4,11 @@ Names are stable: programs read them from --json. Labels are for people and may 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from braid.plan.answer import SCHEMA, Answer, Result, TableRow, Value
 from braid.plan.basis import Basis, Quantity, weakest
-
-SCHEMA = "braid.plan/1"
-
-Value = str | int | float | None
 
 
 @dataclass(frozen=True)
@@ -79,32 +76,14 @@ class Report:
 
     def document(self) -> dict[str, Any]:
         """The answer for programs."""
-        return {
-            "schema": SCHEMA,
-            "command": self.command,
-            "title": self.title,
-            "inputs": self.inputs,
-            "results": [
-                {"name": line.name, "label": line.label, **_cell(line.quantity)}
-                for line in self.lines
-            ],
-            "rows": [
-                {
-                    "name": row.name,
-                    "note": row.note,
-                    "cells": {name: _cell(each) for name, each in row.cells.items()},
-                }
-                for row in self.rows
-            ],
-            "notes": self.notes,
-            "warnings": self.warnings,
-        }
+        results = [_result(line) for line in self.lines]
+        rows = [TableRow(row.name, row.note, row.cells) for row in self.rows]
+        answer = Answer(
+            SCHEMA, self.command, self.title, self.inputs, results, rows, self.notes, self.warnings
+        )
+        return asdict(answer)
 
 
-def _cell(quantity: Quantity) -> dict[str, Value]:
-    return {
-        "value": quantity.value,
-        "unit": quantity.unit,
-        "basis": quantity.basis.value,
-        "origin": quantity.origin,
-    }
+def _result(line: Line) -> Result:
+    q = line.quantity
+    return Result(line.name, line.label, q.value, q.unit, q.basis, q.origin)

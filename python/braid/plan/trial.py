@@ -24,8 +24,8 @@ def published(number: str) -> tuple[Report, int]:
         cells = {
             "published": Quantity(float(each.expected), each.unit, Basis.EXACT, ""),
             "computed": Quantity(float(each.found()), each.unit, Basis.EXACT, each.call),
-            "off by": Quantity(each.error(), "part", Basis.EXACT, ""),
-            "allowed": Quantity(each.tolerance, "part", Basis.EXACT, ""),
+            "off by": Quantity(float(each.error()), "part", Basis.EXACT, ""),
+            "allowed": Quantity(float(each.tolerance), "part", Basis.EXACT, ""),
         }
         answer.rows.append(Row(each.id, cells, f"{each.what}: {each.words()}"))
     answer.exact("figures", "figures", len(chosen), "")

@@ -1,18 +1,20 @@
 """Two records of the same benchmark: what became slower, faster, wrong, or is gone.
 
 Cases are joined by name. A case is slower when its median time grew by more than the tolerance.
+docs/compare.schema.json, the form of what --json prints, is made from the class Comparison
+(`python -m braid.probe.compare`).
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from braid import saved
 from braid.errors import InvalidArgument
-from braid.typed_json import Json
+from braid.typed_json import Json, format_schema, publish
 
-SCHEMA = "braid.compare/1"
+SCHEMA: Final = "braid.compare/1"
 
 Finding = Literal["slower", "wrong", "gone", "faster", "same", "new"]
 FAILS: tuple[Finding, ...] = ("slower", "wrong", "gone")
@@ -52,6 +54,22 @@ class Row:
     """New time by old time, less 1: above 0 is slower."""
     is_noisy: bool = False
     """The samples of one record spread further than the change."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `braid bench compare --json` prints."""
+
+    schema: Literal["braid.compare/1"]
+    old: str
+    """Path of the record."""
+    new: str
+    tolerance: float
+    """Part of the old time."""
+    passed: bool
+    differences: list[str]
+    """Facts that make times hard to compare."""
+    rows: list[Row]
 
 
 def load(path: Path) -> Saved:
@@ -172,12 +190,17 @@ def differences(old: Saved, new: Saved) -> list[str]:
 
 def document(old: Saved, new: Saved, tolerance: float, found: list[Row]) -> dict[str, Any]:
     """For programs."""
-    return {
-        "schema": SCHEMA,
-        "old": old.path,
-        "new": new.path,
-        "tolerance": tolerance,
-        "passed": not any(row.finding in FAILS for row in found),
-        "differences": differences(old, new),
-        "rows": [asdict(row) for row in found],
-    }
+    passed = not any(row.finding in FAILS for row in found)
+    said = Comparison(
+        SCHEMA, old.path, new.path, tolerance, passed, differences(old, new), list(found)
+    )
+    return asdict(said)
+
+
+def main() -> None:
+    """Prints the schema; docs/compare.schema.json is this output."""
+    publish(format_schema(Comparison, f"comparison of two records, {SCHEMA}"))
+
+
+if __name__ == "__main__":
+    main()

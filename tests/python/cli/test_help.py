@@ -6,27 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from typer.main import get_command
+from command_line import EVERY, WITHOUT_JSON
 from typer.testing import CliRunner
 
 from braid.bench import gpus
 from braid.cli import app, collectives, main
-
-WITHOUT_JSON = {("run",), ("demo",)}
-"""A program's output is its own; a demo writes its record into --out."""
-
-
-def leaves(command, path=()):
-    """Commands that do something: (words, command)."""
-    below = getattr(command, "commands", {})
-    if path and path not in {("plan",), ("trace",)}:
-        yield path
-    for name, each in below.items():
-        yield from leaves(each, (*path, name))
-
-
-app.load_groups([])
-EVERY = list(leaves(get_command(app.app)))
 
 
 def test_they_are_all_here():

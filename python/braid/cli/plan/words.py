@@ -1,10 +1,10 @@
 """`braid plan explain`: the glossary on the command line."""
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from braid.cli.plan import options
 from braid.cli.plan.show import show_document
 from braid.cli.table import console
 from braid.plan import glossary
@@ -17,7 +17,9 @@ def register(app: typer.Typer) -> None:
 
 def explain(
     term: Annotated[str, typer.Argument(help="A word; all of them if not given.")] = "",
-    as_json: options.AsJson = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON (schema braid.plan.explain/1).")
+    ] = False,
 ) -> None:
     """What a word means: every term of docs/glossary.md, speeds and abbreviations included.
 
@@ -25,15 +27,7 @@ def explain(
     """
     found = glossary.find(term) if term else list(glossary.terms())
     if as_json:
-        show_document(
-            {
-                "schema": "braid.plan.explain/1",
-                "terms": [
-                    {"word": each.word, "meaning": each.meaning, "section": each.section}
-                    for each in found
-                ],
-            }
-        )
+        show_document(asdict(glossary.Meanings(glossary.SCHEMA, found)))
         return
     out = console()
     for each in found:

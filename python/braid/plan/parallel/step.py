@@ -1,9 +1,10 @@
 """What all reports about training steps have in common."""
 
+from braid.plan.answer import Value
 from braid.plan.basis import Quantity
 from braid.plan.formulas import overlap
 from braid.plan.parallel.machines import Machines, Work
-from braid.plan.report import Report, Value
+from braid.plan.report import Report
 
 
 def inputs(machines: Machines, work: Work) -> dict[str, Value]:
