@@ -1,27 +1,71 @@
-"""The report that README links to is what its machine and records give today."""
+"""The reports and pictures in docs/results are what the records give today."""
 
+import importlib.util
+import shutil
 from pathlib import Path
 
+import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from braid.cli import app
 
 REPOSITORY = Path(__file__).parents[3]
-PAGE = "docs/results/h200_2.html"
-RECORDS = ("records/flexlink_2.json", "records/flexlink_2_held.json")
-WORDS = ["report", "--from", "records/topo_h200_2.json", "--model", "llama3-70b", "--out"]
+_SPEC = importlib.util.spec_from_file_location(
+    "make_report_docs", REPOSITORY / "scripts/make_report_docs.py"
+)
+script = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(script)
+STALE = "stale; run: scripts/make_report_docs.py"
 
 
-def test_it_is_linked_and_the_page_tells_how_it_is_made():
-    assert f"]({PAGE})" in (REPOSITORY / "README.md").read_text()
+def test_they_are_linked():
+    assert "](docs/results/h200_2.html)" in (REPOSITORY / "README.md").read_text()
+    told = (REPOSITORY / "docs/report.md").read_text()
+    assert all(f"](results/{name}.html)" in told for name in script.REPORTS)
+    assert "](results/report.png)" in told
+    assert "](results/bench_host.svg)" in (REPOSITORY / "docs/bench.md").read_text()
+
+
+@pytest.mark.parametrize("name", script.REPORTS)
+def test_the_page_tells_how_they_are_made(name):
     told = " ".join((REPOSITORY / "docs/report.md").read_text().split())
-    assert f"`braid {' '.join([*WORDS, PAGE, *RECORDS])}`" in told
+    assert f"`braid {' '.join(script.words(name))}`" in told
 
 
-def test_it_is_current(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", script.REPORTS)
+def test_they_are_current(name, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    made = CliRunner().invoke(app.app, [*WORDS, str(tmp_path / "now.html"), *RECORDS])
+    line = [
+        str(tmp_path / "now") if each.endswith(".html") else each for each in script.words(name)
+    ]
+    made = CliRunner().invoke(app.app, line)
     assert made.exit_code == 0, made.output
-    now = (tmp_path / "now.html").read_text()
-    command = " ".join(["braid", *WORDS, PAGE, *RECORDS])
-    assert now == (REPOSITORY / PAGE).read_text(), f"stale; run: {command}"
+    assert (tmp_path / "now").read_text() == Path(f"docs/results/{name}.html").read_text(), STALE
+
+
+def test_the_picture_is_of_today_s_page():
+    assert script.source_of(REPOSITORY / script.SHOT) == script.source(), STALE
+
+
+@pytest.mark.skipif(
+    not (shutil.which("chromium") or shutil.which("chromium-browser")),
+    reason="skipped: needs chromium",
+)
+def test_the_picture_is_made_again(tmp_path):
+    """Fonts may differ; its size, what it says of itself, and that ink is on it do not."""
+    assert script.source_of(tmp_path / "shot.png") == ""
+    script.take_shot(tmp_path / "shot.png")
+    assert script.source_of(tmp_path / "shot.png") == script.source()
+    for path in (tmp_path / "shot.png", REPOSITORY / script.SHOT):
+        with Image.open(path) as shot:
+            assert shot.size == (900, 1100)
+            assert len(shot.getcolors(1 << 20)) > 100
+
+
+def test_the_plot_is_of_its_record(tmp_path):
+    """Words, numbers and date; outlines of letters differ with matplotlib's version."""
+    script.draw_plot(tmp_path / "now.svg")
+    now = script.said((tmp_path / "now.svg").read_text())
+    assert len(now) > 50
+    assert now == script.said((REPOSITORY / script.PLOT).read_text()), STALE
