@@ -44,10 +44,14 @@ def report(
     return answer
 
 
-def algorithms_for(request: Request, path: Path) -> list[str]:
-    """Those that this operation and path have; what a library would take comes first."""
+def algorithms_for(request: Request, path: Path, network: Network | None = None) -> list[str]:
+    """Those that this operation, path and network have; what a library would take comes first."""
     if request.nodes > 1:
-        return ["auto"]
+        if request.op not in collectives.OVER_NODES:
+            return ["auto"]
+        found = ["auto", "ring", "tree", "direct"]
+        found += ["nvls"] if path.nvls_part and request.ranks > 1 else []
+        return [*found, "sharp"] if network and network.adds else found
     if request.op in ("all_to_all", "send"):
         return ["auto", "direct"]
     found = ["auto", "ring", "tree", "direct"]
@@ -57,7 +61,9 @@ def algorithms_for(request: Request, path: Path) -> list[str]:
 def _row(asked: str, found: Prediction) -> Row:
     request, time = found.request, found.time_us
     cells = {}
-    if found.algorithm in collectives.ALGORITHMS:
+    if found.legs:
+        cells = _legs(found)
+    elif found.algorithm in collectives.ALGORITHMS:
         wire = collectives.wire_bytes(
             request.op, found.algorithm, request.all_ranks, request.nbytes
         )
@@ -72,6 +78,20 @@ def _row(asked: str, found: Prediction) -> Row:
     cells["busbw"] = Quantity(found.busbw_gbps, "GB/s", time.basis, "")
     name = asked if asked == found.algorithm else f"{asked} ({found.algorithm})"
     return Row(name, cells, time.origin)
+
+
+def _legs(found: Prediction) -> dict[str, Quantity]:
+    """Of several nodes: what each half carries, and how often its latency is waited for."""
+    inside, outside = found.legs
+    why = "per GPU and direction"
+    return {
+        "inside": Quantity(inside.nbytes, "B", Basis.EXACT, f"{inside.way}; {why}"),
+        "NIC": Quantity(outside.nbytes, "B", Basis.EXACT, f"{outside.way}; {why}"),
+        "inside steps": Quantity(inside.steps, "", Basis.EXACT, inside.way),
+        "NIC steps": Quantity(outside.steps, "", Basis.EXACT, outside.way),
+        "inside least": inside.least_us,
+        "NIC least": outside.least_us,
+    }
 
 
 def buckets(total_bytes: float, sizes: Sequence[int], ranks: int, path: Path) -> Report:

@@ -21,6 +21,8 @@ class Network:
     """gpu or node."""
     basis: Basis
     origin: str
+    adds: bool = True
+    """Its switches can add (SHARP); of a rate that was given, the user knows."""
 
     def per_gpu(self, gpus: int) -> Quantity:
         """One GPU's rate, of `gpus` that communicate in a node."""
@@ -49,6 +51,7 @@ def find(name: str) -> Network:
         "node",
         Basis.SPECIFIED,
         f"{row['title']}, {row['nics']} x {row['gbit']}",
+        row.get("sharp", False),
     )
 
 

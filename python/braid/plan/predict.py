@@ -8,10 +8,11 @@ In this order, and the answer says which it was:
 Asking for an algorithm skips the curves: they do not say which one the library took.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from braid.plan import protocols
-from braid.plan.basis import Basis, Quantity
+from braid.plan.basis import Basis, Quantity, weakest
 from braid.plan.curve import Curve
 from braid.plan.formulas import collectives, rates
 from braid.plan.hardware import Path
@@ -47,6 +48,20 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Leg:
+    """Of a call over several nodes: what goes over the links of a node, or over the NICs."""
+
+    way: str
+    nbytes: float
+    """Per GPU, in the busier direction."""
+    steps: int
+    least_us: Quantity
+    """At the specified rate."""
+    likely_us: float
+    """At what a library reaches of it."""
+
+
+@dataclass(frozen=True)
 class Prediction:
     """The answer."""
 
@@ -58,6 +73,8 @@ class Prediction:
     """The bytes on the wire at the full specified rate, which nothing beats."""
     most_us: Quantity | None = None
     """Of several nodes: inside and outside one after the other."""
+    legs: tuple[Leg, ...] = ()
+    """Of several nodes: inside, then between them."""
 
     @property
     def algbw_gbps(self) -> float:
@@ -82,7 +99,7 @@ def predict(
         nothing = Quantity(0.0, "us", Basis.EXACT, "one rank has nobody to talk to")
         return Prediction(request, "none", nothing, nothing)
     if request.nodes > 1:
-        return _over_nodes(request, path, network)
+        return _over_nodes(request, path, network, algorithm)
     if algorithm == "auto":
         measured = from_curves(request, path)
         if measured:
@@ -93,15 +110,22 @@ def predict(
 
 
 def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
-    if algorithm not in ("auto", *collectives.ALGORITHMS):
-        known = ", ".join(("auto", *collectives.ALGORITHMS))
-        raise PlanError(f"'{algorithm}' is no algorithm; braid has {known}")
-    if algorithm == "nvls" and request.op != "all_reduce":
-        raise PlanError(f"nvls adds in the switch, which helps all_reduce only, not {request.op}")
+    known = ("auto", *collectives.NODE_WAYS)
+    if algorithm not in known:
+        raise PlanError(f"'{algorithm}' is no algorithm; braid has {', '.join(known)}")
     if algorithm == "nvls" and not path.nvls_part:
         raise PlanError(f"nvls needs NVSwitch of generation 3 or later; {path.origin} has none")
-    if request.nodes > 1 and algorithm not in ("auto", "ring"):
-        raise PlanError("over several nodes only --algorithm ring (hierarchical) is planned")
+    if request.nodes > 1:
+        if algorithm not in ("auto", "ring") and request.op not in collectives.OVER_NODES:
+            planned = ", ".join(collectives.OVER_NODES)
+            raise PlanError(
+                f"over several nodes {algorithm} is planned for {planned}, not {request.op}"
+            )
+        return
+    if algorithm == "nvls" and request.op != "all_reduce":
+        raise PlanError(f"nvls adds in the switch, which helps all_reduce only, not {request.op}")
+    if algorithm == "sharp":
+        raise PlanError("sharp adds in the switches between nodes; --nodes 2 or more have some")
 
 
 def from_curves(request: Request, path: Path) -> Quantity | None:
@@ -172,35 +196,72 @@ def _from_links(request: Request, path: Path, algorithm: str) -> Prediction:
     return Prediction(request, algorithm, time, _least(request, path, algorithm))
 
 
-def _over_nodes(request: Request, path: Path, network: Network | None) -> Prediction:
-    """F18: every GPU exchanges its part with its like on the other nodes, over its own part of
-    the NICs; inside and outside overlap at best, and follow each other at worst.
+def _over_nodes(
+    request: Request, path: Path, network: Network | None, algorithm: str
+) -> Prediction:
+    """F18: inside and outside overlap at best, and follow each other at worst. Left to choose, a
+    library takes the ring, or for an all_reduce the tree where that is faster.
     """
     if network is None:
         raise PlanError("several nodes need the NICs' rate: --network, or --nic-gbit and --nic-per")
     if not path.rate_gbps:
         raise PlanError(f"{path.origin}: no rate is known")
-    inside = collectives.inside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
-    outside = collectives.outside_bytes(request.op, request.ranks, request.nodes, request.nbytes)
-    inside_us = 0.0
-    if request.ranks > 1:
-        inside_us = rates.seconds(inside, path.specified(request.ranks).value) * 1e6
+    if algorithm == "sharp" and not network.adds:
+        raise PlanError(f"sharp needs InfiniBand switches; {network.origin} has none")
+    ring = _by_legs(request, path, network, "ring" if algorithm == "auto" else algorithm)
+    if algorithm == "auto" and request.op == "all_reduce":
+        tree = _by_legs(request, path, network, "tree")
+        return min(ring, tree, key=lambda found: found.time_us.value)
+    return ring
+
+
+def _by_legs(request: Request, path: Path, network: Network, algorithm: str) -> Prediction:
+    legs = (_inside(request, path, algorithm), _outside(request, network, algorithm))
+    basis = weakest(leg.least_us.basis for leg in legs if leg.nbytes)
     nic = network.per_gpu(request.ranks)
-    outside_us = rates.seconds(outside, nic.value) * 1e6
-    origin = f"hierarchical; {nic.origin}"
-    usual = f"{origin}; {rates.ACHIEVABLE:.0%} of rates"
-    least, most = max(inside_us, outside_us), inside_us + outside_us
+    name = "hierarchical" if algorithm == "ring" else algorithm
+    origin = f"{legs[0].way} inside, {legs[1].way} between nodes; {nic.origin}"
+    least = [leg.least_us.value for leg in legs]
     return Prediction(
         request,
-        "hierarchical",
-        Quantity(_with_latency(request, least), "us", Basis.ASSUMED, usual),
-        Quantity(least, "us", nic.basis, origin),
-        Quantity(_with_latency(request, most), "us", Basis.ASSUMED, f"{usual}; no overlap"),
+        name,
+        _call_us(legs, max, f"{origin}; {rates.ACHIEVABLE:.0%} of rates"),
+        Quantity(max(least), "us", basis, origin),
+        _call_us(legs, sum, f"{origin}; {rates.ACHIEVABLE:.0%} of rates; no overlap"),
+        legs,
     )
 
 
-def _with_latency(request: Request, wire_us: float) -> float:
-    """The time for bytes that take `wire_us` at the specified rates."""
-    inside = collectives.steps(request.op, "ring", request.ranks)
-    outside = collectives.steps(request.op, "ring", request.nodes)
-    return protocols.call_us(wire_us / rates.ACHIEVABLE, inside, outside)
+def _call_us(
+    legs: tuple[Leg, Leg], join: Callable[[Iterable[float]], float], origin: str
+) -> Quantity:
+    wire_us = join([leg.likely_us for leg in legs])
+    us = protocols.call_us(wire_us, legs[0].steps, legs[1].steps, legs[0].way == "nvls")
+    return Quantity(us, "us", Basis.ASSUMED, origin)
+
+
+def _inside(request: Request, path: Path, algorithm: str) -> Leg:
+    way = collectives.NODE_WAYS[algorithm][0]
+    if way == "nvls" and not path.nvls_part:
+        way = "ring"
+    op, gpus = request.op, request.ranks
+    nbytes = collectives.inside_bytes(op, gpus, request.nodes, request.nbytes, way)
+    rate = path.specified(gpus)
+    reached = rates.achievable_gbps(rate.value)
+    if way == "nvls":
+        reached = path.achievable(gpus, way).value
+    least = rates.seconds(nbytes, rate.value) * 1e6 if nbytes else 0.0
+    likely = rates.seconds(nbytes, reached) * 1e6 if nbytes else 0.0
+    quantity = Quantity(least, "us", rate.basis, rate.origin)
+    return Leg(way, nbytes, collectives.steps(op, way, gpus), quantity, likely)
+
+
+def _outside(request: Request, network: Network, algorithm: str) -> Leg:
+    way = collectives.NODE_WAYS[algorithm][1]
+    op, gpus, nodes = request.op, request.ranks, request.nodes
+    nbytes = collectives.outside_bytes(op, gpus, nodes, request.nbytes, way)
+    nic = network.per_gpu(gpus)
+    least = rates.seconds(nbytes, nic.value) * 1e6
+    likely = rates.seconds(nbytes, rates.achievable_gbps(nic.value)) * 1e6
+    quantity = Quantity(least, "us", nic.basis, nic.origin)
+    return Leg(way, nbytes, collectives.steps(op, way, nodes), quantity, likely)

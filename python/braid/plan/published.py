@@ -58,16 +58,37 @@ def outside_s(op: str, gpus: int, nodes: int, nbytes: float, nic_gbps: float) ->
 
 
 def hierarchical_holds(
-    nbytes: float, gpus: int, nodes: int, nic_gbit: float, hardware_name: str, measured_s: float
+    nbytes: float,
+    gpus: int,
+    nodes: int,
+    nic_gbit: float,
+    hardware_name: str,
+    measured_s: float,
+    algorithm: str = "ring",
 ) -> bool:
     """Whether a measured all-reduce lies between our least and our most."""
     found = predict(
         Request("all_reduce", nbytes, gpus, nodes),
         hardware.find(hardware_name).paths[0],
         network.given(nic_gbit, "gpu"),
+        algorithm,
     )
     most = found.most_us.value if found.most_us else 0.0
     return found.least_us.value <= measured_s * 1e6 <= most
+
+
+def busbw_holds(
+    nbytes: float,
+    gpus: int,
+    nodes: int,
+    nic_gbit: float,
+    hardware_name: str,
+    busbw: float,
+    algorithm: str,
+) -> bool:
+    """The same from a measured bus bandwidth."""
+    measured_s = collectives.time_us("all_reduce", gpus * nodes, nbytes, busbw) / 1e6
+    return hierarchical_holds(nbytes, gpus, nodes, nic_gbit, hardware_name, measured_s, algorithm)
 
 
 def node_links(gpus: int, link: str) -> int:

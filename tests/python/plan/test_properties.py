@@ -140,7 +140,7 @@ def test_algorithms_of_operations():
         ["auto", "ring", "tree", "direct"],
         ["auto", "ring", "tree", "direct"],
         ["auto", "direct"],
-        ["auto"],
+        ["auto", "ring", "tree", "direct", "nvls"],
     ]
 
 

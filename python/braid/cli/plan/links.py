@@ -70,7 +70,10 @@ def one_collective(
     nic_gbit: options.NicGbit = 0.0,
     nic_per: options.NicPer = "",
     path: options.PathName = "auto",
-    algorithm: Annotated[str, typer.Option(help="ring, tree, direct, nvls; all, auto.")] = "all",
+    algorithm: Annotated[
+        str,
+        typer.Option(help="ring, tree, direct, nvls; over nodes also sharp; all, auto."),
+    ] = "all",
     record: options.RecordFiles = None,
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
@@ -81,14 +84,18 @@ def one_collective(
     Rates in GB/s = 1e9 bytes per second and direction.
 
     Example: braid plan collective all_reduce 64MiB -n 8 --hw h200-nvlink4
+
+    Example: braid plan collective all_gather 1GiB -n 8 --hw h200-nvlink4 --nodes 4
+    --network ib-ndr-8x400
     """
     machine = options.machine(hw, record, who)
     request = Request(op, options.parse_bytes(size, "size"), ranks, nodes)
     request.check()
     _check_ranks(ranks, machine)
     way = machine.path(path)
-    algorithms = collective.algorithms_for(request, way) if algorithm == "all" else [algorithm]
     nics = options.nics(network, nic_gbit, nic_per, nodes)
+    every = collective.algorithms_for(request, way, nics)
+    algorithms = every if algorithm == "all" else [algorithm]
     show(collective.report(request, way, nics, algorithms), as_json)
 
 

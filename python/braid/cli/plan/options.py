@@ -34,7 +34,7 @@ RecordFiles = Annotated[
 ]
 Who = Annotated[str, typer.Option(help="Whose times of a record: nccl, braid, or a baseline.")]
 PathName = Annotated[str, typer.Option("--path", help="nvlink, host-staged, ..., all or auto.")]
-Algorithm = Annotated[str, typer.Option(help="auto, ring, tree, direct or nvls.")]
+Algorithm = Annotated[str, typer.Option(help="auto, ring, tree, direct, nvls, sharp (nodes).")]
 Nodes = Annotated[int, typer.Option(help="Nodes.")]
 NetworkName = Annotated[str, typer.Option("--network", help="NICs by name (see: braid plan hw).")]
 NicGbit = Annotated[float, typer.Option(help="NICs' rate in Gbit/s per direction.")]

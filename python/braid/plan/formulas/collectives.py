@@ -8,6 +8,18 @@ import math
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
 ALGORITHMS = ("ring", "tree", "direct", "nvls")
+OVER_NODES = ("all_reduce", "all_gather", "reduce_scatter")
+"""Operations that have every algorithm over several nodes."""
+NODE_WAYS = {
+    "ring": ("ring", "ring"),
+    "tree": ("ring", "tree"),
+    "direct": ("direct", "direct"),
+    "nvls": ("nvls", "tree"),
+    "sharp": ("nvls", "sharp"),
+}
+"""Over several nodes: an algorithm's way inside a node, and its way between nodes. nvls is NCCL's
+NVLSTree; sharp adds in the switches between nodes, and inside where NVSwitch can.
+"""
 
 
 def bus_factor(op: str, ranks: int) -> float:
@@ -38,12 +50,14 @@ def wire_bytes(op: str, algorithm: str, ranks: int, nbytes: float) -> float:
     In a double binary tree a rank sends half of the buffer up in one tree, and in the other, where
     it has two children (one or none in a small group), another half up and two down. In NVLS (F17)
     it sends the buffer to the switch, which adds, and receives the result; its own part goes both
-    ways.
+    ways. Of a gather or a scatter through the switch one direction has the whole buffer.
     """
     if ranks == 1:
         return 0.0
     if op == "all_reduce" and algorithm == "nvls":
         return nbytes * (ranks + 1) / ranks
+    if op in OVER_NODES and algorithm == "nvls":
+        return nbytes
     if op == "all_reduce" and algorithm == "tree":
         return nbytes * min(2.0, ranks / 2)
     return nbytes * bus_factor(op, ranks)
@@ -53,12 +67,16 @@ def steps(op: str, algorithm: str, ranks: int) -> int:
     """How many times one link's latency is waited for, one after the other."""
     if ranks == 1:
         return 0
-    phases = 2 if op == "all_reduce" else 1
-    if op in ("all_to_all", "send") or algorithm in ("direct", "nvls"):
-        return phases
+    if op in ("all_to_all", "send") or algorithm in ("direct", "nvls", "sharp"):
+        return phases(op)
     if algorithm == "tree":
-        return phases * math.ceil(math.log2(ranks))
-    return phases * (ranks - 1)
+        return phases(op) * math.ceil(math.log2(ranks))
+    return phases(op) * (ranks - 1)
+
+
+def phases(op: str) -> int:
+    """An all-reduce is a reduce-scatter, then an all-gather."""
+    return 2 if op == "all_reduce" else 1
 
 
 def nvls_wire_gbps(ranks: int, busbw: float) -> float:
@@ -79,18 +97,30 @@ def ring_bytes_of_all(ranks: int, nbytes: float) -> float:
     return ranks * wire_bytes("all_reduce", "ring", ranks, nbytes)
 
 
-def inside_bytes(op: str, gpus: int, nodes: int, nbytes: float) -> float:
-    """F18: a GPU's bytes over the links of its node, of a call over `nodes` times `gpus` GPUs."""
-    if op == "all_to_all":
-        return nbytes * (gpus - 1) / (gpus * nodes)
-    return wire_bytes(op, "ring", gpus, nbytes)
+def inside_bytes(op: str, gpus: int, nodes: int, nbytes: float, way: str = "ring") -> float:
+    """F18: a GPU's bytes over the links of its node, of a call over `nodes` times `gpus` GPUs.
+
+    `way` is ring, nvls, or direct: every GPU exchanges with every other one of all nodes.
+    """
+    if op == "all_to_all" or way == "direct":
+        return phases(op) * nbytes * (gpus - 1) / (gpus * nodes)
+    return wire_bytes(op, way, gpus, nbytes)
 
 
-def outside_bytes(op: str, gpus: int, nodes: int, nbytes: float) -> float:
-    """F18: a GPU's bytes over its NIC; every GPU exchanges its own part with its like."""
-    if op == "all_to_all":
-        return nbytes * (nodes - 1) / nodes
-    return wire_bytes(op, "ring", nodes, nbytes / gpus)
+def outside_bytes(op: str, gpus: int, nodes: int, nbytes: float, way: str = "ring") -> float:
+    """F18: a GPU's bytes over its NIC in the busier direction.
+
+    ring, tree: every GPU exchanges its own part with its like. sharp: it sends its part to the
+    switches once, and gets the result once. direct: it sends to every GPU of the other nodes, which
+    is as many times the bytes of a ring as a node has GPUs.
+    """
+    if nodes == 1:
+        return 0.0
+    if op == "all_to_all" or way == "direct":
+        return phases(op) * nbytes * (nodes - 1) / nodes
+    if way == "sharp":
+        return nbytes / gpus
+    return wire_bytes(op, way, nodes, nbytes / gpus)
 
 
 def flat_ring_s(op: str, gpus: int, nodes: int, nbytes: float, node_gbps: float) -> float:

@@ -125,6 +125,53 @@ def test_all_to_all_over_nodes_counted_pair_by_pair(gpus, nodes):
     assert collectives.outside_bytes("all_to_all", gpus, nodes, nbytes) == outside
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3, 8])
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize(("op", "phases"), [("all_reduce", 2), ("all_gather", 1)])
+def test_all_pairs_over_nodes_counted_message_by_message(op, phases, gpus, nodes):
+    """Rank (0, 0) sends a block to every other rank, twice where it reduces first."""
+    block = 64
+    ranks = [(node, gpu) for node in range(nodes) for gpu in range(gpus)]
+    sent = Counter(node == 0 for node, gpu in ranks if (node, gpu) != (0, 0))
+    nbytes = block * len(ranks)
+    inside = collectives.inside_bytes(op, gpus, nodes, nbytes, "direct")
+    outside = collectives.outside_bytes(op, gpus, nodes, nbytes, "direct")
+    assert (inside, outside) == (phases * block * sent[True], phases * block * sent[False])
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 4, 32])
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_ways_between_nodes(gpus, nodes):
+    """Each NIC has its GPU's part. The tree sends it up and down; a switch that adds takes it once
+    and gives the result back once; where nothing is added, ring and tree send the same.
+    """
+    nbytes = 8e9
+    part = nbytes / gpus
+
+    def outside(op, way):
+        return collectives.outside_bytes(op, gpus, nodes, nbytes, way)
+
+    assert outside("all_reduce", "tree") == pytest.approx(part * min(2, nodes / 2))
+    for op in collectives.OVER_NODES:
+        assert outside(op, "sharp") == part
+    for op in ("all_gather", "reduce_scatter"):
+        assert outside(op, "tree") == outside(op, "ring") == pytest.approx(part - part / nodes)
+    depth = math.ceil(math.log2(nodes))
+    assert collectives.steps("all_reduce", "tree", nodes) == 2 * depth
+    assert collectives.steps("all_gather", "sharp", nodes) == 1
+    assert collectives.steps("all_reduce", "sharp", nodes) == 2
+    assert collectives.outside_bytes("all_reduce", gpus, 1, nbytes, "sharp") == 0
+
+
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_a_switch_inside_nodes(gpus):
+    nbytes = 8e9
+    for op in ("all_gather", "reduce_scatter"):
+        assert collectives.inside_bytes(op, gpus, 4, nbytes, "nvls") == nbytes
+    added = collectives.inside_bytes("all_reduce", gpus, 4, nbytes, "nvls")
+    assert added == pytest.approx(nbytes + nbytes / gpus)
+
+
 @pytest.mark.parametrize("nodes", [2, 4, 32])
 @pytest.mark.parametrize("gpus", [1, 4, 8])
 def test_an_all_reduce_over_nodes_in_two_levels(gpus, nodes):
