@@ -115,6 +115,10 @@ class Result:
     baseline: Baseline | None
     ratio: float | None
     """Median time of the baseline by the median time of braid: above 1, braid is faster."""
+    wire_gbps: float | None = None
+    """What rank 0's links carried in the busier direction, by the median time: counted, not made
+    of a formula. None: no link, or a record from before it was kept.
+    """
 
 
 @dataclass(frozen=True)

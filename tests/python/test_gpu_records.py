@@ -1,13 +1,16 @@
 """Records of the GPU benchmark, what they say, and the figures that come of them."""
 
+import io
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from gpu_fakes import record, repeats, result
+from matplotlib import pyplot
+from rich.console import Console
 
-from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu_record
+from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu_record, rates
 from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
@@ -238,6 +241,82 @@ def test_the_wire_beside_bus_bandwidth(capsys):
     assert ">=321.4" in capsys.readouterr().out
     gpu_table.show(record(results, ranks=8, options={"NCCL_NVLS_ENABLE": "0"}))
     assert ">=" not in capsys.readouterr().out
+
+
+def test_a_record_says_every_bandwidth():
+    """NCCL's all_reduce on 8 GPUs: 500 of bus bandwidth are 321.4 on the wire (F17)."""
+    made = record([result("all_reduce", 1 << 20, braid=1.0, nccl=2.0)], ranks=8)
+    assert [run.wire_gbps for run in made.results[0].runs] == [None, None]
+    ours, nccl = rates.with_rates(made).results[0].runs
+    assert (ours.algbw_gbps, ours.wire_gbps) == (1048.576, ours.busbw_gbps)
+    assert (nccl.algbw_gbps, nccl.wire_gbps) == (524.288, 321.429)
+    held = rates.with_rates(replace(made, options={"NCCL_ALGO": "Ring"}))
+    assert held.results[0].run_of("nccl").wire_gbps == 500.0
+
+
+def test_only_what_may_have_been_added_is_a_bound():
+    """Bus bandwidths of tables by others have digits of their own."""
+    made = record([result("all_gather", 1 << 20, nccl=2.0)], ranks=8)
+    run = replace(made.results[0].runs[0], busbw_gbps=361.43219)
+    assert rates.wire_text(run, made.results[0], made) == "361.4"
+    assert rates.wire_text(run, replace(made.results[0], op="all_reduce"), made) == ">=232.3"
+
+
+def rows_of_everybody(text):
+    return {
+        line.strip().split("  ")[0]: line.split()[-8:]
+        for line in text.splitlines()
+        if line.startswith("  ")
+    }
+
+
+def test_everybody_s_times_and_bandwidths():
+    samples = [float(us) for us in range(1, 102)]
+    run = gpu_record.make_run("nccl", "nccl", samples, lambda us: 700 / us, 3)
+    made = result("all_reduce", 1 << 20, "graph", braid=1.0)
+    out = io.StringIO()
+    gpu_table.show(
+        record([replace(made, runs=[*made.runs, run])], ranks=8), Console(file=out, width=200)
+    )
+    text = out.getvalue()
+    heads = next(line for line in text.splitlines() if line.startswith("case, contestant"))
+    words = "case, contestant samples p50 us p95 us p99 us algbw busbw wire wrong"
+    assert " ".join(heads.split()) == words
+    assert "all_reduce 1 MiB graph" in text
+    found = rows_of_everybody(text)
+    assert found["nccl"] == ["101", "51.0", "96.0", "100.0", "20.6", "13.7", ">=8.8", "3"]
+    assert found["braid"] == ["3", "1.0", "1.0", "1.0", "1048.6", "1000.0", "1000.0", "0"]
+
+
+def test_gpu_tables_fit_a_terminal_of_100_characters():
+    out = io.StringIO()
+    gpu_table.show(good_record(), Console(file=out, width=100))
+    text = out.getvalue()
+    tables = [line for line in text.splitlines() if line[:1] in "┃│" or line.startswith("  ")]
+    assert max(map(len, tables)) <= 100
+    assert "…" not in text
+    for name in ("braid us", "nccl us", "nccl's best us", "symm us", "samples", "p99 us"):
+        assert text.count(name) == 1
+
+
+def test_a_curve_above_the_wire_has_the_wire_below():
+    sizes = [1 << 20, 1 << 24]
+    gathered = [result("all_gather", n, braid=1.0, nccl=2.0) for n in sizes]
+    reduced = [result("all_reduce", n, braid=1.0, nccl=2.0) for n in sizes]
+    for options, is_drawn in (({}, True), ({"NCCL_NVLS_ENABLE": "0"}, False)):
+        made = record([*gathered, *reduced], ranks=8, options=options)
+        drawn = curves.figure_of(made)
+        lines = [
+            (axes.get_title(loc="left"), list(line.get_ydata()))
+            for axes in drawn.axes
+            for line in axes.get_lines()
+            if line.get_linestyle() == ":"
+        ]
+        wire = 500 * 9 / 14
+        assert lines == ([("all-reduce", pytest.approx([wire, wire]))] if is_drawn else [])
+        names = [text.get_text() for text in drawn.legends[0].get_texts()]
+        assert ("on the wire, at the least" in names) is is_drawn
+        pyplot.close(drawn)
 
 
 def test_late_ranks_are_named(capsys):

@@ -1,9 +1,12 @@
-"""A GPU record as a picture: bandwidth by size with a line per library, and who carried what."""
+"""A GPU record as a picture: bandwidth by size with a line per library, and who carried what. Where
+NVSwitch may have added, a dotted line says what was on the wire at the least.
+"""
 
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from braid.bench.gpu_record import GpuRecord, GpuResult
+from braid.bench.gpu_record import GpuRecord, GpuResult, Run
+from braid.bench.rates import wire_gbps_of
 from braid.cli.sizes import format_size
 
 Axes: TypeAlias = Any  # matplotlib has no types
@@ -21,20 +24,20 @@ _NAMES = {
     "symm": "torch symmetric memory, best",
     "mscclpp": "MSCCL++ in NCCL's place",
 }
+_ON_WIRE = "on the wire, at the least"
 _TICK_BITS = 4  # a tick at every 16-fold size
 
 
-def _points(results: list[GpuResult], family: str) -> list[tuple[int, float]]:
-    """Sizes and bus bandwidths of a family's fastest; braid's own is the one called braid."""
-    found: dict[int, float] = {}
+def _fastest(results: list[GpuResult], family: str) -> list[tuple[GpuResult, Run]]:
+    """A family's fastest run of each size; braid's own is the one called braid."""
+    found: dict[int, tuple[GpuResult, Run]] = {}
     for result in results:
-        runs = [run for run in result.runs if run.family == family and not run.wrong]
-        if family == "braid":
-            runs = [run for run in runs if run.who == "braid"]
-        if runs:
-            best = max(run.busbw_gbps for run in runs)
-            found[result.bytes] = max(best, found.get(result.bytes, 0.0))
-    return sorted(found.items())
+        for run in result.runs:
+            if run.family != family or run.wrong or (family == "braid" and run.who != "braid"):
+                continue
+            if result.bytes not in found or found[result.bytes][1].busbw_gbps < run.busbw_gbps:
+                found[result.bytes] = result, run
+    return [found[size] for size in sorted(found)]
 
 
 def _size_axis(axes: Axes, sizes: list[int]) -> None:
@@ -46,15 +49,18 @@ def _size_axis(axes: Axes, sizes: list[int]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_bandwidth(axes: Axes, op: str, results: list[GpuResult]) -> None:
+def _draw_bandwidth(axes: Axes, op: str, results: list[GpuResult], record: GpuRecord) -> None:
     for family, colour in _COLOURS.items():
-        points = _points(results, family)
-        if points:
-            width = 2.2 if family == "braid" else 1.3
-            axes.plot(
-                *zip(*points, strict=True),
-                color=colour, lw=width, marker="o", ms=3, label=_NAMES[family],
-            )  # fmt: skip
+        best = _fastest(results, family)
+        if not best:
+            continue
+        sizes = [result.bytes for result, _ in best]
+        rates = [run.busbw_gbps for _, run in best]
+        width = 2.2 if family == "braid" else 1.3
+        axes.plot(sizes, rates, color=colour, lw=width, marker="o", ms=3, label=_NAMES[family])
+        wires = [wire_gbps_of(run, result, record) for result, run in best]
+        if wires != rates:
+            axes.plot(sizes, wires, color=colour, lw=width, ls=":", label=_ON_WIRE)
     _size_axis(axes, sorted({result.bytes for result in results}))
     axes.set_ylim(bottom=0)
     axes.set_title(op.replace("_", "-"), loc="left", fontsize=10)
@@ -90,8 +96,18 @@ def title(record: GpuRecord) -> str:
     )
 
 
-def save(record: GpuRecord, path: Path) -> None:
-    """Writes the picture. The file's ending is the format."""
+def _legend(places: list[Axes]) -> tuple[list[Any], list[str]]:
+    """Of the first operation, and of the wire if any has it: all_reduce is seldom the first."""
+    handles, names = places[0].get_legend_handles_labels()
+    for axes in places:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            if name == _ON_WIRE and name not in names:
+                handles, names = [*handles, handle], [*names, name]
+    return handles, names
+
+
+def figure_of(record: GpuRecord) -> Any:  # noqa: ANN401 - matplotlib has no types
+    """The picture. Whoever asked closes it."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -104,14 +120,22 @@ def save(record: GpuRecord, path: Path) -> None:
     figure, grid = plt.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
     places = list(grid.flat)
     for axes, (op, results) in zip(places, by_op.items(), strict=False):
-        _draw_bandwidth(axes, op, results)
+        _draw_bandwidth(axes, op, results, record)
     if not _draw_shares(places[-1], by_op):
         places[-1].set_axis_off()
     for axes in places[len(by_op) : -1]:
         axes.set_axis_off()
-    handles, names = places[0].get_legend_handles_labels()
+    handles, names = _legend(places)
     figure.legend(handles, names, loc="outside lower center", ncols=len(_NAMES), frameon=False)
     figure.suptitle(title(record), x=0.01, ha="left", weight="bold", fontsize=11)
+    return figure
+
+
+def save(record: GpuRecord, path: Path) -> None:
+    """Writes the picture. The file's ending is the format."""
+    figure = figure_of(record)
+    from matplotlib import pyplot as plt
+
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
     plt.close(figure)

@@ -38,6 +38,11 @@ class Run:
     p99_us: float | None = None
     by_rank_us: list[float] = field(default_factory=list)
     """Median of every rank's own times, in rank order: who holds the others up."""
+    algbw_gbps: float | None = None
+    """total_bytes by the median; None in records from before it was kept, as the next."""
+    wire_gbps: float | None = None
+    """What a GPU's links carried in one direction, at the least; below busbw_gbps where NVSwitch
+    may have added."""
 
 
 @dataclass(frozen=True)

@@ -1,29 +1,33 @@
-"""A GPU record as a table for people."""
+"""A GPU record as tables for people: a line per case, then a line per contestant."""
+
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from braid.bench.gpu_record import GpuRecord, GpuResult, Run
+from braid.bench.rates import algbw_gbps, wire_text
 from braid.bench.verdict import judge
+from braid.cli.columns import Column, tables
 from braid.cli.sizes import format_size
 from braid.cli.table import console
 from braid.probe.outliers import stragglers
-from braid.probe.wire import may_be_nvls, wire_gbps
 
-_COLUMNS = (
-    "bytes",
-    "calls",
-    "path",
-    "braid us",
-    "busbw",
-    "host",
-    "nccl us",
-    "busbw",
-    "wire",
-    "gain",
-    "nccl's best us",
+_HEADS = (
+    ("op", "bytes", "calls"),
+    ("wrong", "path", "host"),
+    ("braid us", "busbw", "wire"),
+    ("nccl us", "busbw", "wire", "gain"),
+    ("nccl's best us", "gain"),
+    ("symm us", "gain"),
 )
-_REST = ("gain", "symm us", "gain", "wrong")
+"""Of the cases: what stays beside each other where a terminal is narrow."""
+_EVERYBODY = (
+    ("case, contestant",),
+    ("samples",),
+    ("p50 us", "p95 us", "p99 us"),
+    ("algbw", "busbw", "wire"),
+    ("wrong",),
+)
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -31,8 +35,12 @@ def ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}x"
 
 
+def _us(time_us: float | None) -> str:
+    return "-" if time_us is None else f"{time_us:,.1f}"
+
+
 def _time(run: Run | None) -> str:
-    return "-" if run is None else f"{run.median_us:,.1f}"
+    return _us(run.median_us if run else None)
 
 
 def _share(result: GpuResult) -> str:
@@ -43,13 +51,11 @@ def _share(result: GpuResult) -> str:
     return f"{result.host_share:.1%}{nic}"
 
 
-def _wire(result: GpuResult, run: Run | None, record: GpuRecord) -> str:
-    """What NCCL's links carried; where NVSwitch may have added, the least that they can have."""
+def _bandwidth(run: Run | None, result: GpuResult, record: GpuRecord) -> list[str]:
+    """busbw, and what of it was on the wire."""
     if run is None:
-        return "-"
-    nvls = may_be_nvls(result.op, record.ranks, run.who, record.options)
-    gbps = wire_gbps(result.op, record.ranks, run.busbw_gbps, nvls=nvls)
-    return f">={gbps:.1f}" if gbps < run.busbw_gbps else f"{gbps:.1f}"
+        return ["-", "-"]
+    return [f"{run.busbw_gbps:.1f}", wire_text(run, result, record)]
 
 
 def _row(result: GpuResult, record: GpuRecord) -> list[str]:
@@ -66,19 +72,28 @@ def _row(result: GpuResult, record: GpuRecord) -> list[str]:
         result.op,
         format_size(result.bytes),
         result.mode,
+        str(sum(run.wrong for run in result.runs)),
         result.path or "-",
-        _time(ours),
-        f"{ours.busbw_gbps:.1f}" if ours else "-",
         _share(result),
+        _time(ours),
+        *_bandwidth(ours, result, record),
         _time(nccl),
-        f"{nccl.busbw_gbps:.1f}" if nccl else "-",
-        _wire(result, nccl, record),
+        *_bandwidth(nccl, result, record),
         ratio_text(verdict.to_nccl),
         f"{_time(best)} {verdict.nccl_best.removeprefix('nccl').strip() or 'default'}",
         ratio_text(verdict.to_nccl_best),
         f"{_time(symm)} {symm.who.removeprefix('symm ')}" if symm else "-",
         ratio_text(symm_gain),
-        str(sum(run.wrong for run in result.runs)),
+    ]
+
+
+def _columns(heads: tuple[tuple[str, ...], ...], rows: list[list[str]]) -> list[list[Column]]:
+    """Cells under their heads, in the heads' groups; the first column is words."""
+    cells = iter(list(column) for column in zip(*rows, strict=True))
+    first = heads[0][0]
+    return [
+        [Column(name, next(cells) if rows else [], is_number=name != first) for name in names]
+        for names in heads
     ]
 
 
@@ -95,17 +110,12 @@ def title(record: GpuRecord) -> str:
 
 
 def show(record: GpuRecord, out: Console | None = None) -> None:
-    """Prints the tables: everybody's best beside braid, then braid's own variants."""
+    """Prints the tables: everybody's best beside braid, then everybody alone."""
     out = out or console()
-    table = Table(title=title(record), title_justify="left")
-    table.add_column("op")
-    for name in (*_COLUMNS, *_REST):
-        table.add_column(name, justify="right", no_wrap=True)
-    for result in record.results:
-        table.add_row(
-            *_row(result, record), style="red" if any(r.wrong for r in result.runs) else None
-        )
-    out.print(table)
+    keys, *groups = _columns(_HEADS, [_row(result, record) for result in record.results])
+    styles = ["red" if any(run.wrong for run in result.runs) else "" for result in record.results]
+    for table in tables(keys, groups, out.width, title=title(record), styles=styles):
+        out.print(table)
     _show_everybody(record, out)
     for result in record.results:
         for run in result.runs:
@@ -117,14 +127,33 @@ def show(record: GpuRecord, out: Console | None = None) -> None:
         out.print(f"{repeat.what}: {repeat.calls} calls, {repeat.different} with other bits")
 
 
-def _show_everybody(record: GpuRecord, out: Console) -> None:
-    """A line per case: all medians."""
+def _everybody(record: GpuRecord) -> Iterator[tuple[list[str], str]]:
+    """A head for each case and a row for each contestant, with their styles."""
     for result in record.results:
-        times = ", ".join(
-            f"{run.who} {run.median_us:,.1f}" + (f" WRONG {run.wrong}" if run.wrong else "")
-            for run in result.runs
-        )
-        out.print(f"{result.op} {format_size(result.bytes)} {result.mode}: {times}", soft_wrap=True)
+        words = f"{result.op} {format_size(result.bytes)} {result.mode}"
+        yield [words, *[""] * 8], "bold"
+        for run in result.runs:
+            times = (run.median_us, run.p95_us, run.p99_us)
+            yield (
+                [
+                    f"  {run.who}",
+                    str(len(run.samples_us)),
+                    *map(_us, times),
+                    f"{algbw_gbps(run, result):.1f}",
+                    *_bandwidth(run, result, record),
+                    str(run.wrong),
+                ],
+                "red" if run.wrong else "",
+            )
+
+
+def _show_everybody(record: GpuRecord, out: Console) -> None:
+    """Every contestant's times and bandwidths, then who was missing."""
+    rows = list(_everybody(record))
+    keys, *groups = _columns(_EVERYBODY, [cells for cells, _ in rows])
+    styles = [style for _, style in rows]
+    for table in tables(keys, groups, out.width, styles=styles, is_framed=False):
+        out.print(table)
     reasons = {(who, why): None for result in record.results for who, why in result.absent.items()}
     for who, why in reasons:
         out.print(f"without {who}: {why}", soft_wrap=True)

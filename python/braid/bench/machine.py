@@ -8,6 +8,7 @@ import torch
 import braid
 from braid.bench.case import CONVENTION
 from braid.bench.gpu_record import SCHEMA, GpuRecord, GpuResult, Repeats
+from braid.bench.rates import with_rates
 from braid.cli import facts
 
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -33,7 +34,7 @@ def make_record(
 ) -> GpuRecord:
     """Everything about this run. `commit` is for a tree without git."""
     found, dirty = facts.commit()
-    return GpuRecord(
+    made = GpuRecord(
         schema=SCHEMA,
         command=facts.command(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -55,3 +56,4 @@ def make_record(
         blocks=blocks,
         stopped=stopped,
     )
+    return with_rates(made)

@@ -100,6 +100,7 @@ class Bench:
         )
         baseline = Baseline(rival.name, times[1], rival_wrong) if rival else None
         algbw = case.bytes / times[0].median_us / 1e3
+        wire = links.wire_gbps(times[0].median_us)
         return Result(
             op=case.op,
             bytes=case.bytes,
@@ -115,6 +116,7 @@ class Bench:
             links=links.uses(),
             baseline=baseline,
             ratio=round(baseline.times.median_us / times[0].median_us, 4) if baseline else None,
+            wire_gbps=None if wire is None else round(wire, 4),
         )
 
     def _check(self, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:

@@ -43,14 +43,22 @@ class LinkTotals:
     share: dict[str, float] = field(default_factory=dict)
     moved_bytes: dict[str, int] = field(default_factory=dict)
     duration_ns: int = 0
+    calls: int = 0
 
     def add(self, call: dict[str, Any]) -> None:
         """Adds one call's report."""
         self.duration_ns += int(call["duration_ns"])
+        self.calls += 1
         for link in call["links"]:
             moved = max(link["sent_bytes"], link["received_bytes"])
             self.moved_bytes[link["name"]] = self.moved_bytes.get(link["name"], 0) + moved
             self.share[link["name"]] = link["share"]
+
+    def wire_gbps(self, time_us: float) -> float | None:
+        """All links' bytes of one call by its time; None where there is no link."""
+        if not self.moved_bytes or not self.calls:
+            return None
+        return sum(self.moved_bytes.values()) / self.calls / time_us / 1e3
 
     def uses(self) -> list[LinkUse]:
         """Per link: the last share, and bytes by the time of whole calls."""

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from braid import json_file
+from braid.cli.columns import Column, Group, tables
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.record import Record, Result
 
-_PLAIN_WIDTH = 170  # of lines when the output is no terminal, so that no column is cut
+_PLAIN_WIDTH = 200  # of lines when the output is no terminal, so that no column is cut
 
 
 def console(json_path: Path | None = None) -> Console:
@@ -22,26 +22,51 @@ def console(json_path: Path | None = None) -> Console:
     return out if out.is_terminal else Console(highlight=False, stderr=beside, width=_PLAIN_WIDTH)
 
 
-def _links_text(result: Result) -> list[str]:
-    return [
-        f"{use.share:.1%} {use.rate_gbps:.3g} GB/s" if use.share > 0 else "-"
-        for use in result.links
+def _link_text(result: Result, name: str) -> str:
+    use = next((use for use in result.links if use.name == name), None)
+    return f"{use.share:.1%} {use.rate_gbps:.3g} GB/s" if use and use.share > 0 else "-"
+
+
+def _us(time_us: float | None) -> str:
+    return "-" if time_us is None else f"{time_us:,.1f}"
+
+
+def _columns(record: Record) -> tuple[Group, list[Group]]:
+    """Operation and size, and what was measured of them."""
+    results = record.results
+    keys = [
+        Column("op", [result.op for result in results], is_number=False),
+        Column("bytes", [format_size(result.bytes) for result in results]),
     ]
-
-
-def _row(result: Result) -> list[str]:
-    base = result.baseline
-    return [
-        result.op,
-        format_size(result.bytes),
-        f"{result.times.median_us:,.1f}",
-        "-" if result.times.p99_us is None else f"{result.times.p99_us:,.1f}",
-        f"{result.algbw_gbps:.3g}",
-        f"{result.busbw_gbps:.3g}",
-        *_links_text(result),
-        f"{base.name} {base.times.median_us:,.1f}" if base else "-",
-        f"{result.ratio:.2f}x" if result.ratio is not None else "-",
-        str(result.wrong_bytes + (base.wrong_bytes if base else 0)),
+    times = [result.times for result in results]
+    bases = [result.baseline for result in results]
+    wrong = [r.wrong_bytes + (r.baseline.wrong_bytes if r.baseline else 0) for r in results]
+    return keys, [
+        [
+            Column("p50 us", [_us(each.median_us) for each in times]),
+            Column("p95 us", [_us(each.p95_us) for each in times]),
+            Column("p99 us", [_us(each.p99_us) for each in times]),
+        ],
+        [
+            Column("algbw", [f"{result.algbw_gbps:.3g}" for result in results]),
+            Column("busbw", [f"{result.busbw_gbps:.3g}" for result in results]),
+            Column("wire", ["-" if r.wire_gbps is None else f"{r.wire_gbps:.3g}" for r in results]),
+        ],
+        *(
+            [Column(link.name, [_link_text(r, link.name) for r in results])]
+            for link in record.fabric
+        ),
+        [
+            Column(
+                "baseline us", [f"{b.name} {_us(b.times.median_us)}" if b else "-" for b in bases]
+            ),
+            Column(
+                "gain",
+                ["-" if r.ratio is None else f"{r.ratio:.2f}x" for r in results],
+                style="bold",
+            ),
+            Column("wrong", [str(count) for count in wrong]),
+        ],
     ]
 
 
@@ -55,24 +80,11 @@ def title(record: Record) -> str:
 
 
 def show(record: Record, out: Console) -> None:
-    """Prints the table."""
-    table = Table(title=title(record), title_justify="left")
-    table.add_column("op")
-    for name in (
-        "bytes",
-        "time us",
-        "p99 us",
-        "algbw",
-        "busbw",
-        *(link.name for link in record.fabric),
-        "baseline us",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("gain", justify="right", style="bold")
-    table.add_column("wrong", justify="right")
-    for result in record.results:
-        table.add_row(*_row(result), style="red" if result.wrong_bytes else None)
-    out.print(table)
+    """Prints the table, in parts where the terminal is narrow."""
+    keys, groups = _columns(record)
+    styles = ["red" if result.wrong_bytes else "" for result in record.results]
+    for table in tables(keys, groups, out.width, title=title(record), styles=styles):
+        out.print(table)
     for result in record.results:
         names = {f"rank {i}": us for i, us in enumerate(result.times.by_rank_us)}
         for late in stragglers(names):

@@ -18,7 +18,7 @@ class Line:
 
     name: str
     style: str
-    """CSS classes of palette.rules() for the colour, "graph" for dashes."""
+    """CSS classes of palette.rules() for the colour, "graph" for dashes, "onwire" for dots."""
     points: list[tuple[float, float]]
     mark: int = 0
     """Of palette.MARKS."""

@@ -8,13 +8,17 @@ from dataclasses import dataclass, replace
 
 from braid.cli.sizes import format_size
 from braid.report import chart, palette
-from braid.report.runs import Curve, Run, Share
+from braid.report.runs import Curve, Point, Run, Share
 from braid.topo.document import Document
 from braid.topo.show import html
 from braid.topo.show.markup import clean
 from braid.topo.tables import model_known
 
 _FIRST = ("braid", "nccl", "gloo")  # colours stay theirs from page to page
+_WIRE_NOTE = (
+    '<p class="fix">Dotted, or after "on the wire": what the links carried of NCCL\'s all-reduce at'
+    " the least. Where NVSwitch adds (NVLS), bus bandwidth may pass a link's rate.</p>"
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,8 @@ def figures(group: Group, whole: Document) -> Iterator[str]:
     """All figures of a group."""
     styles = _styles(group.curves)
     yield _key(styles)
+    if any(_on_wire(curve) for curve in group.curves):
+        yield _WIRE_NOTE
     if any(len(curve.points) > 1 for curve in group.curves):
         yield from _charts(group, styles, _theory(group, whole))
     else:
@@ -115,7 +121,8 @@ def _bars(group: Group, styles: Styles) -> Iterator[str]:
     for curve, point in sorted(points, key=lambda pair: (pair[0].op, pair[0].who)):
         style = styles[curve.who, curve.mode]
         width = f"width:{point.gbps / most:.1%}"
-        bar = f'<span class="{style.classes}" style="{width}">{point.gbps:.3g}</span>'
+        wire = f", on the wire {clean(_wire_text(point))}" if point.is_least else ""
+        bar = f'<span class="{style.classes}" style="{width}">{point.gbps:.3g}{wire}</span>'
         yield (
             f"<tr><td>{clean(curve.op)}</td><td>{format_size(point.nbytes)}</td>"
             f"<td>{clean(_label(curve.who, curve.mode))}</td>"
@@ -158,9 +165,28 @@ def _figure(
         )
         for curve in curves
     ]
+    if not is_time:
+        lines += [_wire_line(c, styles[c.who, c.mode]) for c in curves if _on_wire(c)]
     title = f"{op.replace('_', '-')}: {what}"
     picture = chart.draw(title, lines, levels, log=is_time)
     return f"<figure><figcaption>{clean(title)}</figcaption>{picture}</figure>"
+
+
+def _on_wire(curve: Curve) -> bool:
+    """Whether NVSwitch may have added: bus bandwidth then is not what the links carried."""
+    return any(point.is_least for point in curve.points)
+
+
+def _wire_text(point: Point) -> str:
+    if point.wire_gbps is None:
+        return "-"
+    return f"{'>=' if point.is_least else ''}{point.wire_gbps:.4g}"
+
+
+def _wire_line(curve: Curve, style: Style) -> chart.Line:
+    points = [(p.nbytes, p.gbps if p.wire_gbps is None else p.wire_gbps) for p in curve.points]
+    name = f"{_label(curve.who, curve.mode)}, on the wire at the least"
+    return chart.Line(name, f"{style.classes} onwire", list(points), style.mark, curve.record)
 
 
 def _share_bars(shares: Sequence[Share]) -> Iterator[str]:
@@ -202,11 +228,15 @@ def _numbers(group: Group) -> Iterator[str]:
     """Every point as a number, for those who cannot or will not look at curves."""
     yield "<details><summary>Numbers</summary>"
     yield '<div class="wide"><table><thead>'
-    yield html.table_row(["operation", "who", "bytes", "time us", "GB/s"], "th", range(2, 5))
+    has_wire = any(p.wire_gbps is not None for curve in group.curves for p in curve.points)
+    heads = ["operation", "who", "bytes", "time us", "GB/s", *(["wire"] if has_wire else [])]
+    yield html.table_row(heads, "th", range(2, len(heads)))
     yield "</thead><tbody>"
     for curve in sorted(group.curves, key=lambda curve: curve.op):
         for point in curve.points:
             numbers = [format_size(point.nbytes), f"{point.time_us:,.1f}", f"{point.gbps:.4g}"]
             cells = [curve.op, _label(curve.who, curve.mode), *numbers]
-            yield html.table_row(cells, "td", range(2, 5))
+            if has_wire:
+                cells.append(_wire_text(point))
+            yield html.table_row(cells, "td", range(2, len(cells)))
     yield "</tbody></table></div></details>"

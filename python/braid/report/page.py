@@ -22,6 +22,7 @@ svg.chart{min-width:0;width:100%}.chart text{font:10px system-ui,sans-serif;fill
 .end{text-anchor:end}.mid{text-anchor:middle}.grid{stroke:var(--line)}
 .level{stroke:var(--soft);stroke-dasharray:2 3}
 .curve{fill:none;stroke-width:2}.graph{stroke-dasharray:5 3}.dot{stroke:none}
+.onwire{stroke-dasharray:1 3}
 .key{display:flex;flex-wrap:wrap;gap:.2rem 1.2rem;padding:0;list-style:none;font-size:.85rem}
 .key svg{width:1.6rem;height:.7rem;min-width:0;vertical-align:middle;margin-right:.3rem}
 .share{display:flex;height:1.1rem;font-size:.75rem;line-height:1.1rem;min-width:12rem}

@@ -22,6 +22,10 @@ class Point:
     nbytes: int
     gbps: float
     time_us: float
+    wire_gbps: float | None = None
+    """What the links carried; None: not known."""
+    is_least: bool = False
+    """NVSwitch may have added: wire_gbps, below gbps, is the least that it can have been."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def _bench(name: str, document: Json) -> Run:
         if result.wrong_bytes:
             continue
         us = result.times.median_us
-        rows.append((result.op, "braid", "", Point(result.bytes, result.busbw_gbps, us)))
+        point = Point(result.bytes, result.busbw_gbps, us, result.wire_gbps)
+        rows.append((result.op, "braid", "", point))
         if (base := result.baseline) and not base.wrong_bytes and base.times.median_us > 0:
             other_us = base.times.median_us
             gbps = result.busbw_gbps * us / other_us
@@ -140,19 +145,18 @@ def _links(host: float, rdma: float) -> dict[str, float]:
 
 def _gpu(name: str, document: Json) -> Run:
     from braid.bench import old_gpu_record
+    from braid.bench.rates import wire_gbps_of
 
     run = old_gpu_record.read(document)
-    rows = [
-        (
-            result.op,
-            one.who,
-            _mode(result.mode),
-            Point(result.total_bytes, one.busbw_gbps, one.median_us),
-        )
-        for result in run.results
-        for one in result.runs
-        if not one.wrong
-    ]
+    rows = []
+    for result in run.results:
+        for one in result.runs:
+            if one.wrong:
+                continue
+            wire = wire_gbps_of(one, result, run)
+            is_least = wire < one.busbw_gbps
+            point = Point(result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least)
+            rows.append((result.op, one.who, _mode(result.mode), point))
     shares = [
         Share(r.op, r.total_bytes, _links(r.host_share, r.rdma_share or 0.0))
         for r in run.results

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from braid.cli import plot, table
 from braid.cli.cases import Case, busbw_factor, pattern
+from braid.cli.columns import Column, tables
 from braid.cli.measure import LinkTotals, calls_for, samples_for, summarise
 from braid.cli.progress import Bars, Lines, Reporter
 from braid.errors import InvalidArgument
@@ -71,22 +72,64 @@ def cells(text, first):
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
+def heads(text):
+    """Of the first table."""
+    line = next(x for x in text.splitlines() if x.startswith("┃"))
+    return [cell.strip() for cell in line.strip("┃").split("┃")]
+
+
 def test_a_row_of_every_number():
-    text = shown(table.show, record(result()))
+    times = replace(samples(1000.0), p95_us=1001.0, p99_us=1002.0)
+    text = shown(table.show, record(result(times=times, wire_gbps=1.5)))
     assert text.splitlines()[0].strip() == (
         "4 ranks, float32; medians of the slowest rank; bandwidths in GB/s;"
         " gain: baseline's time by braid's"
     )
     assert cells(text, "all_reduce") == [
-        "all_reduce", "1 MiB", "1,000.0", "1,000.0", "1.25", "1.88", "75.0% 0.5 GB/s", "-",
-        "gloo 2,000.0", "2.00x", "0",
+        "all_reduce", "1 MiB", "1,000.0", "1,001.0", "1,002.0", "1.25", "1.88", "1.5",
+        "75.0% 0.5 GB/s", "-", "gloo 2,000.0", "2.00x", "0",
     ]  # fmt: skip
+    assert heads(text)[2:8] == ["p50 us", "p95 us", "p99 us", "algbw", "busbw", "wire"]
 
 
 def test_what_was_not_measured_is_a_dash():
     bare = result(baseline=None, ratio=None, times=replace(samples(5.0), p99_us=None))
     row = cells(shown(table.show, record(bare)), "all_reduce")
-    assert (row[2], row[3], row[8], row[9]) == ("5.0", "-", "-", "-")
+    assert (row[2], row[3], row[4], row[10], row[11]) == ("5.0", "5.0", "-", "-", "-")
+
+
+def test_the_wire_of_older_records_was_not_counted():
+    """Their links' rates are by rank 0's own time, which is not that of the slowest rank."""
+    assert cells(shown(table.show, record(result())), "all_reduce")[7] == "-"
+
+
+def test_columns_without_room_go_on_below():
+    """100 characters: no line is longer, no cell is cut, every part says which case it is."""
+    out = io.StringIO()
+    table.show(record(result(), result("reduce_scatter")), Console(file=out, width=100))
+    text = out.getvalue()
+    assert max(map(len, text.splitlines())) <= 100
+    assert "…" not in text
+    assert text.count("reduce_scatter") == 2
+    for name in ("p99 us", "wire", "shm", "staged", "baseline us", "wrong"):
+        assert text.count(name) == 1
+    assert heads(text)[:2] == ["op", "bytes"]
+
+
+def test_columns_of_one_group_stay_together():
+    keys = [Column("k", ["x"])]
+    groups = [[Column(name * 4, ["1"]) for name in names] for names in ("ab", "cd", "e")]
+    for width, parts in (
+        (200, ["k aaaa bbbb cccc dddd eeee"]),
+        (34, ["k aaaa bbbb cccc dddd", "k eeee"]),
+        (32, ["k aaaa bbbb", "k cccc dddd eeee"]),
+        (5, ["k aaaa bbbb", "k cccc dddd", "k eeee"]),
+    ):
+        found = [
+            " ".join(str(column.header) for column in each.columns)
+            for each in tables(keys, groups, width)
+        ]
+        assert found == parts
 
 
 def test_wrong_bytes_of_both_are_added():
@@ -292,6 +335,19 @@ def test_links_by_the_time_of_whole_calls():
         totals.add({"duration_ns": 1000, "links": [link]})
     (use,) = totals.uses()
     assert (use.name, use.share, use.rate_gbps) == ("shm", 0.75, (3000 + 5000) / 2000)
+
+
+def test_the_wire_carries_all_links_bytes_of_a_call():
+    """Counted over the calls that were looked at: not a formula's."""
+    totals = LinkTotals()
+    assert totals.wire_gbps(1.0) is None
+    for sent, received in ((3000, 1000), (1000, 5000)):
+        links = [
+            {"name": name, "sent_bytes": times * sent, "received_bytes": received, "share": 0.5}
+            for name, times in (("shm", 1), ("staged", 2))
+        ]
+        totals.add({"duration_ns": 1000, "links": links})
+    assert totals.wire_gbps(2.0) == (3000 + 5000 + 6000 + 5000) / 2 / 2.0 / 1e3
 
 
 def test_samples_are_kept_and_summed_up():

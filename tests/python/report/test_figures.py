@@ -158,6 +158,37 @@ def test_every_point_is_a_number_too():
     ]
 
 
+def multicast(*, sizes=(1 << 20, 1 << 24)):
+    """480 GB/s of bus bandwidth over links of 450: 308.6 on the wire (F17)."""
+    points = [Point(n, 480.0, 2.0, 308.57, True) for n in sizes]
+    return Curve("all_reduce", "nccl", "", points)
+
+
+def test_nothing_is_drawn_as_faster_than_the_wire_without_the_wire_beside_it():
+    drawn = text(run(curve("braid", *LINE, op="all_reduce"), multicast()))
+    assert "Where NVSwitch adds (NVLS)" in drawn
+    dotted = re.findall(r'class="curve c1 onwire" d="M([^"]*)"', drawn)
+    plain = re.findall(r'class="curve c1" d="M([\d. L]*)"', drawn)
+    heights = [float(path.split()[1].split("L")[0]) for path in (dotted[0], plain[0])]
+    assert len(dotted) == 1  # with the bandwidths; times are times
+    assert heights[0] > heights[1]  # pixels from the top: below
+    assert drawn.count("nccl, on the wire at the least, 1 MiB: 309") == 1
+
+
+def test_a_bar_of_multicast_says_what_was_on_the_wire():
+    drawn = text(run(multicast(sizes=(1 << 20,))))
+    assert ">480, on the wire &gt;=308.6<" in drawn
+
+
+def test_the_wire_is_a_number_where_it_is_known():
+    known = Curve("broadcast", "braid", "", [Point(1 << 20, 40.0, 2.0, 39.5)])
+    drawn = text(run(known, multicast(), curve("gloo", (1 << 20, 10.0, 36.0))))
+    rows = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr>.*?</tr>", drawn)]
+    assert [row[-1] for row in rows if len(row) == 6] == ["-", "&gt;=308.6", "&gt;=308.6", "39.5"]
+    assert '<th class="n">wire</th>' in drawn
+    assert "NVSwitch" not in text(run(known))
+
+
 def test_names_from_a_record_cannot_break_the_page():
     bad = "<script>&\"'"
     share = Share(bad, 1, {bad: 0.5, "x": 0.5})

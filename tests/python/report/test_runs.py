@@ -74,6 +74,34 @@ def test_newer_gpu_records(tmp_path):
     assert run.facts["options"] == "NCCL_ALGO=Ring"
 
 
+def test_the_wire_of_every_point(tmp_path):
+    """8 GPUs: where NVSwitch may have added, the least; a record without options does not say."""
+    document = newer(options={})
+    (result,) = document["results"]
+    result["op"] = "all_reduce"
+    for one in result["runs"]:
+        one |= {"busbw_gbps": 480.0, "wrong": 0}
+    path = tmp_path / "nvls.json"
+    for options, wire, is_least in (({}, 308.571, True), ({"NCCL_NVLS_ENABLE": "0"}, 480.0, False)):
+        path.write_text(json.dumps({**document, "options": options}))
+        run = load(path)
+        (ours,) = curve(run, "all_reduce", "braid").points
+        (nccl,) = curve(run, "all_reduce", "nccl").points
+        assert (ours.wire_gbps, ours.is_least) == (480.0, False)
+        assert (nccl.wire_gbps, nccl.is_least) == (pytest.approx(wire, abs=1e-3), is_least)
+
+
+def test_the_wire_between_cpus_was_counted(tmp_path):
+    document = json.loads((RECORDS / "paced_421.json").read_text())
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(document))
+    assert curve(load(path), "all_gather", "braid").points[0].wire_gbps is None
+    document["results"][0]["wire_gbps"] = 0.25
+    path.write_text(json.dumps(document))
+    assert curve(load(path), "all_gather", "braid").points[0].wire_gbps == 0.25
+    assert curve(load(path), "all_gather", "shm alone").points[0].wire_gbps is None
+
+
 def test_a_nic_that_carried_a_part_is_a_link(tmp_path):
     document = newer()
     document["results"][0]["rdma_share"] = 0.05
