@@ -66,8 +66,9 @@ constexpr Option kOptions[] = {
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which operands of large sums land, and large results that are not "
      "registered; the areas of direct kernels and lines come on top (docs/nccl.md)."},
-    {"BRAID_GPU_SLOT", OptionType::kBytes, "64KiB",
-     "Size of one slot of the pinned host memory through which GPUs use the PCIe link."},
+    {"BRAID_GPU_SLOT", OptionType::kBytes, "0",
+     "Size of one slot of the pinned host memory through which GPUs use the PCIe link; 0: 64 KiB "
+     "between two GPUs, 128 KiB among more."},
     {"BRAID_GPU_SLOTS", OptionType::kInteger, "8",
      "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
     {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",

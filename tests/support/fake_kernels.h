@@ -214,8 +214,7 @@ class FakeRingBlock {
         end_(pcie::lane_begin(flow.bytes, lane + 1, num_lanes)) {
     std::byte* segment = ring.segment[flow.sender];
     counters_ = &reinterpret_cast<pcie::RingHead*>(segment)->counters[flow.key][lane];
-    const uint64_t index =
-        static_cast<uint64_t>(flow.key) * pcie::kMostLanes + static_cast<uint64_t>(lane);
+    const uint64_t index = static_cast<uint64_t>(flow.key * ring.num_lanes + lane);
     slots_ = segment + sizeof(pcie::RingHead) + index * ring.num_slots * ring.slot_bytes;
     expect();
   }

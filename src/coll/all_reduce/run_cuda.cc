@@ -13,10 +13,16 @@
 // instead. Results go straight into peers' registered memory; otherwise into their scratch, from
 // where they are copied out when everyone's have landed.
 //
-// Why nothing is overwritten in the scratch, where segment k lies in the same place as k - 2: the
-// barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k waits
-// for it. So do results: the barrier before out k - 1 says that everyone has done out k - 2. What
-// the host link brings is written by this rank's own ring, one segment after the other.
+// Why nothing is overwritten in the scratch. Operands of segment k lie where those of k - 2 did:
+// the barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k
+// waits for it. Results of all segments lie in one place: a barrier after out k - 1 says that
+// everyone has taken them out, and the push of results k waits for that; between them lie the
+// operands of k + 1, so it waits for nothing. What the host link brings is written by this rank's
+// own ring, one segment after the other.
+//
+// A call right behind another one that ended in a barrier pushes at once: nobody uses the scratch
+// or the ring any longer, and the users' buffers are written only behind the sums' barriers. That
+// all ranks mean this call is then found beside the first push, before anything is summed.
 #include <algorithm>
 
 #include "base/rounding.h"
@@ -32,6 +38,7 @@ namespace braid::coll::device {
 
 namespace {
 
+using all_reduce_cut::place_of;
 using all_reduce_cut::Segments;
 using all_reduce_cut::segments_of;
 using all_reduce_cut::Slices;
@@ -43,9 +50,12 @@ static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over the host 
 constexpr int kCallChannel = 0;
 constexpr int kSumsChannel = 1;
 constexpr int kResultsChannel = 3;
-constexpr uint64_t kLastingBlocks = 16;        // a sum has twice as long as one of reduce_scatter
+// A sum has twice as long as one of reduce_scatter. Among two it has the fewest operands, and the
+// least time for them: of two pieces it takes 0.75 of their copy's time by 24 blocks, 1.1 by 16.
+constexpr uint64_t kLastingBlocks = 16, kLastingBlocksOfTwo = 24;
 constexpr uint64_t kBlocksBesideResults = 12;  // and the ring's four: 16 in all
-constexpr uint64_t kMostHostBlocks = 8;        // of a sum that is as small as PCIe is slow
+// Of 256 MiB on 2 H200: 679 us with 8, of which the ring stands still for 55, 676 with 16.
+constexpr uint64_t kMostHostBlocks = 16;
 
 /// One call. A segment begins with its operands and their sums, and ends with its results.
 class AllReduce {
@@ -68,9 +78,12 @@ class AllReduce {
     send_ = send;
     recv_ = recv;
     segments_ = segments;
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
+    if (!device_.is_settled())
+      BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
+    if (device_.is_settled())
+      BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kCallChannel, signature_));
     uses_ring_ = uses_ring;
     if (uses_ring_) BRAID_RETURN_IF_ERROR(device_.after(ring_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
@@ -89,7 +102,7 @@ class AllReduce {
     Slices slices{};            // of what goes over NVLink
     uint64_t host_bytes = 0;    // behind it: over the host link, as operands and as results
     uint64_t host_results = 0;  // of every slice: the bytes whose results go over the host link
-    sys::DevicePtr operands_at = 0, results_at = 0;  // in every rank's scratch
+    uint64_t operands_at = 0;   // in every rank's scratch
     std::array<sys::Event, all_reduce_cut::kMostPieces> summed{};
   };
 
@@ -117,7 +130,7 @@ class AllReduce {
 
   Status end_segment(uint64_t k) {
     const Segment& s = segment(k);
-    if (k >= 2 && !is_registered()) BRAID_RETURN_IF_ERROR(pushes_.wait(results_met_));
+    if (k >= 1 && !is_registered()) BRAID_RETURN_IF_ERROR(pushes_.wait(taken_out_));
     for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
       const uint64_t at = p * s.slices.piece_bytes;
       BRAID_RETURN_IF_ERROR(pushes_.wait(s.summed[p]));
@@ -125,11 +138,11 @@ class AllReduce {
       if (is_registered()) continue;
       BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
       BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
-      if (p == 0 && !segments_.is_one()) {
-        BRAID_ASSIGN_OR_RETURN(results_met_, device_.mark(copies_));
-      }
       BRAID_RETURN_IF_ERROR(copy_out(s, at));
     }
+    if (is_registered() || k + 1 == segments_.count) return {};
+    BRAID_RETURN_IF_ERROR(device_.barrier(copies_, kResultsChannel, signature_));
+    BRAID_ASSIGN_OR_RETURN(taken_out_, device_.mark(copies_));
     return {};
   }
 
@@ -140,18 +153,19 @@ class AllReduce {
       BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kHostDone, ring_));
       BRAID_RETURN_IF_ERROR(device_.after(stream_, ring_));
     }
-    if (is_registered()) return device_.barrier(stream_, kCallChannel, signature_);
-    return device_.after(stream_, copies_);
+    if (!is_registered()) return device_.after(stream_, copies_);
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
+    device_.settle();
+    return {};
   }
 
   Segment cut(uint64_t k) const {
     Segment s;
     const uint64_t bytes = segments_.bytes_of(k);
-    const bool is_last = k + 1 == segments_.count;
+    const uint64_t pieces = k + 1 == segments_.count ? most_pieces() : 1;
     s.begin = segments_.begin_of(k);
     s.operands_at = segments_.operands_at(k);
-    s.results_at = segments_.results_at(k);
-    s.slices = slices_of(bytes, n_, is_last);
+    s.slices = slices_of(bytes, n_, pieces);
     if (!uses_ring_) return s;
     const uint64_t of_slice =
         host_part(device_, plan::Op::kAllReduce, bytes) / (kUnit * n_) * kUnit;
@@ -162,22 +176,30 @@ class AllReduce {
       return s;
     }
     s.host_bytes = of_slice * n_;
-    s.slices = slices_of(bytes - s.host_bytes, n_, is_last);
+    s.slices = slices_of(bytes - s.host_bytes, n_, pieces);
     return s;
   }
+  uint64_t lasting_blocks() const { return n_ == 2 ? kLastingBlocksOfTwo : kLastingBlocks; }
   uint64_t most_blocks(uint64_t host_results) const {
     return sum_blocks(device_, segments_.bytes,
-                      host_results > 0 ? kBlocksBesideResults : kLastingBlocks);
+                      host_results > 0 ? kBlocksBesideResults : lasting_blocks());
+  }
+  uint64_t most_pieces() const {
+    const bool sums_keep_up = most_blocks(0) >= lasting_blocks();
+    return is_registered() && sums_keep_up ? all_reduce_cut::kLeastPieces
+                                           : all_reduce_cut::kMostPieces;
   }
   /// Where `source`'s operands of `owner`'s slice land at the owner.
   sys::DevicePtr operand(const Segment& s, int owner, int source, uint64_t at) const {
     return device_.scratch().at(owner) + s.operands_at +
-           static_cast<uint64_t>(source) * s.slices.slice_bytes + at;
+           place_of(owner, source, device_.size()) * s.slices.slice_bytes + at;
   }
-  /// Where others' results of a segment land at `rank`.
-  sys::DevicePtr results(const Segment& s, int rank) const {
-    return is_registered() ? landing_.at(rank) + s.begin
-                           : device_.scratch().at(rank) + s.results_at;
+  /// Where `owner`'s results [begin, ...) of the segment land at `rank`.
+  sys::DevicePtr result(const Segment& s, int rank, int owner, uint64_t begin) const {
+    if (is_registered()) return landing_.at(rank) + s.begin + begin;
+    const uint64_t in_slice = begin - static_cast<uint64_t>(owner) * s.slices.slice_bytes;
+    return device_.scratch().at(rank) + segments_.results_at() +
+           place_of(rank, owner, device_.size()) * s.slices.slice_bytes + in_slice;
   }
 
   // The same in small: operands to their owners' scratch, the sum, results to everyone. The ring's
@@ -186,8 +208,7 @@ class AllReduce {
   Status run_host_part(const Segment& s) {
     const uint64_t slice = s.host_bytes / n_;
     const auto me = static_cast<size_t>(device_.rank());
-    const sys::DevicePtr scratch =
-        device_.scratch().at(device_.rank()) + segments_.host_operands_at(s.host_bytes);
+    const sys::DevicePtr scratch = device_.scratch().at(device_.rank()) + segments_.host_at;
     Addresses sources{}, operands{}, results{};
     for (size_t r = 0; r < n_; ++r) {
       const uint64_t at = s.begin + s.slices.bytes + r * slice;
@@ -235,8 +256,8 @@ class AllReduce {
     const Span span = s.slices.span_of(device_.rank(), at);
     Addresses operands{};
     for (int r = 0; r < device_.size(); ++r)
-      operands[static_cast<size_t>(r)] = operand(s, device_.rank(), r, at);
-    operands[static_cast<size_t>(device_.rank())] = send_ + s.begin + span.begin;
+      operands[static_cast<size_t>(r)] =
+          r == device_.rank() ? send_ + s.begin + span.begin : operand(s, device_.rank(), r, at);
     return sum(device_, sums_,
                one_destination(operands, device_.size(), recv_ + s.begin + span.begin,
                                span.bytes / dtype_bytes(dtype_)),
@@ -246,16 +267,19 @@ class AllReduce {
     const Span span = result_of(s, device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      pushes_.add(results(s, peer) + span.begin, recv_ + s.begin + span.begin, span.bytes);
+      pushes_.add(result(s, peer, device_.rank(), span.begin), recv_ + s.begin + span.begin,
+                  span.bytes);
     }
     return pushes_.send();
   }
   /// The others' results of a piece; our own are in place already.
   Status copy_out(const Segment& s, uint64_t at) {
     for (int step = 1; step < device_.size(); ++step) {
-      const Span span = result_of(s, (device_.rank() + step) % device_.size(), at);
+      const int owner = (device_.rank() + step) % device_.size();
+      const Span span = result_of(s, owner, at);
+      if (span.bytes == 0) continue;
       BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + s.begin + span.begin,
-                                         results(s, device_.rank()) + span.begin, span.bytes));
+                                         result(s, device_.rank(), owner, span.begin), span.bytes));
     }
     return {};
   }
@@ -273,8 +297,8 @@ class AllReduce {
   Segments segments_{};
   bool uses_ring_ = false;
   std::array<Segment, 2> open_{};
-  // Of the last segment that began, and of the last that ended: after its first barrier.
-  sys::Event operands_met_{}, results_met_{};
+  sys::Event operands_met_{};  // of the last segment that began: after its first barrier
+  sys::Event taken_out_{};     // of the last that ended: everyone's results are out of the scratch
 };
 
 }  // namespace

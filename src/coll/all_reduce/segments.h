@@ -2,14 +2,13 @@
 // a segment into a slice for each owner, a slice into a few pieces. All by values that are equal on
 // all ranks.
 //
-//   scratch, one segment   | operands            host's | results                            |
-//   several, registered    | operands of even ones | operands of odd ones          | host's |
-//   several                | operands, even | operands, odd | results, even | odd     | host's |
+//   scratch, one segment   | operands                    | results |                 host's |
+//   several                | operands, even | odd segments | results |               host's |
 //
-// "Operands" is what others send for this rank's slice, a slot for every source; "results" is what
-// others send of theirs, laid out as the segment is, where it may not go to its place at once.
-// "Host's" are operands that come over the host link. They have a place of their own: this rank's
-// ring may be some segments behind NVLink, of which the others, who push, know nothing.
+// "Operands" is what the others send for this rank's slice, a place for each of them; "results" is
+// what they send of theirs, where it may not go to its place at once. "Host's" are operands that
+// come over the host link. They have a place of their own: this rank's ring may be some segments
+// behind NVLink, of which the others, who push, know nothing.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +22,12 @@ namespace braid::coll::all_reduce_cut {
 inline constexpr uint64_t kLineBytes = 256;
 /// A copy below it pays more for its start than it hides.
 inline constexpr uint64_t kSmallPiece = 4 << 20;
-/// Two of them, and the last sum hides behind the first.
-inline constexpr uint64_t kLargePiece = 32 << 20;
-/// A call of 256 MiB on 2 H200: 728 us, 736 with four.
+/// Of a call whose results are copied out: a smaller one costs as much as it hides.
+inline constexpr uint64_t kLargePiece = 40 << 20;
+/// Where the last sum alone is to be hidden: a copy costs 6 to 9 us beside its bytes. 256 MiB on 2
+/// H200: 720 us by 24 blocks, 729 by three pieces and 16, 786 by two and 16.
+inline constexpr uint64_t kLeastPieces = 2;
+/// Where the copying out of results is, too, or sums are slower than copies.
 inline constexpr uint64_t kMostPieces = 3;
 
 /// How a message is cut into segments.
@@ -34,7 +36,7 @@ struct Segments {
   uint64_t segment_bytes;  // of every segment but for the last, which may be shorter
   uint64_t buffer_bytes;   // of a segment's operands, and of its results
   uint64_t count;          // at least 1
-  uint64_t host_at;        // of several: host operands' place
+  uint64_t host_at;        // host operands' place
 
   bool is_one() const { return count == 1; }
   uint64_t begin_of(uint64_t segment) const { return segment * segment_bytes; }
@@ -42,28 +44,34 @@ struct Segments {
     return std::min(segment_bytes, bytes - begin_of(segment));
   }
   /// Places in the scratch.
-  uint64_t operands_at(uint64_t segment) const { return is_one() ? 0 : segment % 2 * buffer_bytes; }
-  uint64_t results_at(uint64_t segment) const {
-    return is_one() ? buffer_bytes : (2 + segment % 2) * buffer_bytes;
-  }
-  uint64_t host_operands_at(uint64_t bytes_of_all) const {
-    return is_one() ? buffer_bytes - bytes_of_all : host_at;
-  }
+  uint64_t operands_at(uint64_t segment) const { return segment % 2 * buffer_bytes; }
+  uint64_t results_at() const { return (is_one() ? 1 : 2) * buffer_bytes; }
 };
 
-/// One segment as long as half of the scratch is enough for its operands, and the other for
-/// results; else equal ones, two of which have room there. `most_host_bytes`: of a segment's
-/// operands over the host link.
+/// Which of a rank's places belongs to another one: 0 to num_ranks - 2.
+constexpr uint64_t place_of(int rank, int other, int num_ranks) {
+  return static_cast<uint64_t>((other - rank + num_ranks) % num_ranks - 1);
+}
+
+/// Bytes of the slice that each rank owns of a message or segment.
+constexpr uint64_t slice_bytes_of(uint64_t bytes, uint64_t num_ranks) {
+  return std::max(round_up(divided_up(bytes, num_ranks), kLineBytes), kLineBytes);
+}
+
+/// One segment if the scratch has room for it; else equal ones. Copies are to be few and long:
+/// each costs some microseconds beside its bytes. `most_host_bytes`: of a segment's operands over
+/// the host link.
 constexpr Segments segments_of(uint64_t bytes, uint64_t scratch_bytes, uint64_t num_ranks,
                                bool is_registered, uint64_t most_host_bytes) {
-  const uint64_t unit = num_ranks * kLineBytes;
-  const uint64_t half = scratch_bytes / 2 / unit * unit;
-  if (bytes <= half) return {bytes, half, half, 1, 0};
-  const uint64_t num_buffers = is_registered ? 2 : 4;
-  const uint64_t buffer = (scratch_bytes - most_host_bytes) / num_buffers / unit * unit;
-  const uint64_t least = divided_up(bytes, buffer);
-  const uint64_t segment = std::min(round_up(divided_up(bytes, least), unit), buffer);
-  return {bytes, segment, buffer, divided_up(bytes, segment), num_buffers * buffer};
+  const uint64_t num_others = std::max<uint64_t>(num_ranks - 1, 1);
+  const uint64_t host_at = (scratch_bytes - most_host_bytes) / kLineBytes * kLineBytes;
+  const uint64_t of_all = num_others * slice_bytes_of(bytes, num_ranks);
+  if (of_all <= host_at / (is_registered ? 1 : 2)) return {bytes, bytes, of_all, 1, host_at};
+  const uint64_t num_buffers = is_registered ? 2 : 3;
+  const uint64_t slice = host_at / num_buffers / num_others / kLineBytes * kLineBytes;
+  const uint64_t least = divided_up(bytes, slice * num_ranks);
+  const uint64_t segment = num_ranks * slice_bytes_of(divided_up(bytes, least), num_ranks);
+  return {bytes, segment, num_others * slice, divided_up(bytes, segment), host_at};
 }
 
 struct Span {
@@ -88,12 +96,13 @@ struct Slices {
   }
 };
 
-/// `in_pieces`: nothing of the message comes behind the segment that its sums could hide behind.
-constexpr Slices slices_of(uint64_t bytes, uint64_t num_ranks, bool in_pieces) {
-  const uint64_t slice = std::max(round_up(divided_up(bytes, num_ranks), kLineBytes), kLineBytes);
-  const uint64_t num_pieces = !in_pieces || slice < 2 * kSmallPiece
+/// `most_pieces` above 1: nothing of the message comes behind the segment that its sums could hide
+/// behind.
+constexpr Slices slices_of(uint64_t bytes, uint64_t num_ranks, uint64_t most_pieces) {
+  const uint64_t slice = slice_bytes_of(bytes, num_ranks);
+  const uint64_t num_pieces = most_pieces == 1 || slice < 2 * kSmallPiece
                                   ? 1
-                                  : std::clamp<uint64_t>(slice / kLargePiece, 2, kMostPieces);
+                                  : std::clamp(slice / kLargePiece, kLeastPieces, most_pieces);
   return {bytes, slice, round_up(divided_up(slice, num_pieces), kLineBytes)};
 }
 

@@ -48,7 +48,8 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
     return sum(device, side, one_destination(operands, n, recv + begin, length / element),
                {dtype, op, most_blocks});
   };
-  const uint64_t most_blocks = sum_blocks(device, block, lasting_blocks);
+  const uint64_t most_blocks =
+      sum_blocks(device, static_cast<uint64_t>(n - 1) * block, lasting_blocks);
   const auto finish = [&](sys::Stream side, const Piece& piece) {
     return sum_at(side, piece.scratch, piece.begin, piece.length,
                   piece.is_last ? last_sum_blocks(device) : most_blocks);

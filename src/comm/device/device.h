@@ -166,6 +166,13 @@ class Device {
   Status begin(sys::Stream user);
   Status end(sys::Stream user);
 
+  /// By a call that ends in a barrier of all ranks behind which none of them uses the scratch or
+  /// the host ring any longer, once that is enqueued.
+  void settle() { settles_ = !has_captures_; }
+  /// Whether the call before this one did so: this one may write into peers' scratch at once. Never
+  /// where a graph was captured, which may be replayed between any two calls.
+  bool is_settled() const { return is_settled_; }
+
   /// What the comm's Observer is told of calls.
   CallWatch& call_watch() { return call_watch_; }
   /// Whether the call under way is captured in a graph.
@@ -196,9 +203,9 @@ class Device {
   /// it has come as far as they. All ranks take the same steps in the same order.
   Status step(sys::Stream stream, int channel, int teller);
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
-  /// The same by fewer lanes, with two slots as one: for while sums run, which need the memory,
-  /// too. Slots may have another size than in the call before, since its barrier says that the
-  /// rings are empty.
+  /// The same by fewer lanes, with half as many slots, two as one where they are small: for while
+  /// sums run, which need the memory, too. Slots may have another size than in the call before,
+  /// since its barrier says that the rings are empty.
   Status send_over_host_beside_sums(sys::Stream stream, const pcie::Flows& flows);
   /// The same through the NIC. Only when rdma() is on.
   Status send_over_rdma(sys::Stream stream, const pcie::Flows& flows);
@@ -326,6 +333,8 @@ class Device {
   uint64_t captured_in_ = 0;
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
+  bool has_captures_ = false;
+  bool settles_ = false, is_settled_ = false;  // the call under way; the one before
   bool shares_gpus_ = false;
   CallWatch call_watch_;
   ShareTable shares_;

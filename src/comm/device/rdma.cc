@@ -73,6 +73,7 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
   words_ = how_in_words(nic, reaches_gpus(*library.value(), nic));
   ring_.slot_bytes = setup.slot_bytes;
   ring_.num_slots = setup.num_slots;
+  ring_.num_lanes = setup.num_lanes;
   unit_bytes_ =
       std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes), kBlockUnit);
   const Status pinned = pin(cuda, *mirrors);

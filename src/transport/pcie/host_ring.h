@@ -64,6 +64,7 @@ struct HostRing {
   RingProgress* progress;
   uint32_t slot_bytes;
   uint32_t num_slots;
+  int32_t num_lanes;  // that a key has slots for
 };
 
 /// One transfer over a ring, as this rank sees it: it either sends or receives.
@@ -82,9 +83,11 @@ struct Flows {
   Flow flow[kMostFlows];
 };
 
-constexpr uint64_t segment_bytes(int num_ranks, uint32_t slot_bytes, uint32_t num_slots) {
-  return sizeof(RingHead) +
-         static_cast<uint64_t>(num_ranks + 1) * kMostLanes * num_slots * slot_bytes;
+/// `num_lanes`: the most that a flow may have.
+constexpr uint64_t segment_bytes(int num_ranks, uint32_t slot_bytes, uint32_t num_slots,
+                                 int num_lanes) {
+  const auto num_rings = static_cast<uint64_t>(num_ranks + 1) * static_cast<uint64_t>(num_lanes);
+  return sizeof(RingHead) + num_rings * num_slots * slot_bytes;
 }
 
 /// A lane's part of a transfer: whole 16-byte units, the last lane takes what is left.

@@ -16,7 +16,7 @@ struct RingView {
       : slot_bytes(ring.slot_bytes), num_slots(ring.num_slots) {
     std::byte* segment = ring.segment[sender];
     counters = &reinterpret_cast<RingHead*>(segment)->counters[key][lane];
-    const uint64_t index = static_cast<uint64_t>(key) * kMostLanes + lane;
+    const uint64_t index = static_cast<uint64_t>(key) * ring.num_lanes + lane;
     slots = segment + sizeof(RingHead) + index * num_slots * slot_bytes;
   }
   __device__ std::byte* slot(uint64_t number) const {

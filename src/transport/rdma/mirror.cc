@@ -25,7 +25,8 @@ Mirrors::Mirrors(MirrorOptions options, int self, int size)
     : options_(std::move(options)),
       self_(self),
       size_(size),
-      segment_bytes_(pcie::segment_bytes(size, options_.slot_bytes, options_.num_slots)),
+      segment_bytes_(
+          pcie::segment_bytes(size, options_.slot_bytes, options_.num_slots, options_.num_lanes)),
       pages_(static_cast<size_t>(size)),
       peers_(static_cast<size_t>(size)) {
   for (Peer& peer : peers_)
@@ -109,7 +110,7 @@ pcie::RingCounters& Mirrors::counters(int owner, int key, int lane) const {
 }
 
 uint64_t Mirrors::slot_offset(int key, int lane, uint64_t number) const {
-  const uint64_t ring = static_cast<uint64_t>(key) * pcie::kMostLanes + static_cast<uint64_t>(lane);
+  const auto ring = static_cast<uint64_t>(key * options_.num_lanes + lane);
   return (ring * options_.num_slots + number % options_.num_slots) * options_.slot_bytes;
 }
 

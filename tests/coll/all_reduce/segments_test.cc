@@ -3,48 +3,70 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace braid::coll::all_reduce_cut {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kScratch = 512 * kMiB, kHost = 17 * kMiB;
 
-// What two segments in a row have in the scratch, and nothing of it twice.
+constexpr uint64_t kAllRanks[] = {1, 2, 3, 4, 7, 8};
+
+// What a segment, and two in a row, have in the scratch: nothing of it twice.
 TEST(Segments, CoverTheMessageAndShareNoScratch) {
-  for (const uint64_t ranks : {2, 3, 4, 7, 8})
+  for (const uint64_t ranks : kAllRanks)
     for (const bool is_registered : {false, true})
       for (const uint64_t bytes : {uint64_t{0}, uint64_t{2}, 200 * kMiB, 256 * kMiB, 256 * kMiB + 2,
                                    300 * kMiB + 14, 512 * kMiB, 1024 * kMiB, 8192 * kMiB + 6}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, " << ranks << " ranks");
         const Segments all = segments_of(bytes, kScratch, ranks, is_registered, kHost);
         ASSERT_GE(all.count, 1U);
+        EXPECT_LE(all.host_at + kHost, kScratch);
+        const uint64_t operands_end = (all.is_one() ? 1 : 2) * all.buffer_bytes;
+        EXPECT_LE(operands_end, all.host_at);
+        if (!is_registered) {
+          EXPECT_LE(operands_end, all.results_at());
+          EXPECT_LE(all.results_at() + all.buffer_bytes, all.host_at);
+        }
         uint64_t covered = 0;
         for (uint64_t k = 0; k < all.count; ++k) {
           ASSERT_EQ(all.begin_of(k), covered);
           covered += all.bytes_of(k);
-          const Slices slices = slices_of(all.bytes_of(k), ranks, k + 1 == all.count);
-          EXPECT_LE(slices.slice_bytes * ranks, all.buffer_bytes);
-          const uint64_t operands_end = all.operands_at(k) + all.buffer_bytes;
-          if (!is_registered) {
-            EXPECT_LE(all.results_at(k) + all.buffer_bytes, kScratch);
-            EXPECT_LE(operands_end, all.results_at(0));
-          }
-          EXPECT_LE(operands_end, kScratch);
+          const uint64_t pieces = k + 1 == all.count ? kMostPieces : 1;
+          const Slices slices = slices_of(all.bytes_of(k), ranks, pieces);
+          EXPECT_LE(slices.slice_bytes * (ranks - 1), all.buffer_bytes);
+          EXPECT_LE(all.operands_at(k) + all.buffer_bytes, operands_end);
           if (k > 0) {
             EXPECT_NE(all.operands_at(k), all.operands_at(k - 1));
           }
         }
         EXPECT_EQ(covered, bytes);
-        if (all.is_one()) continue;
-        const uint64_t host_at = all.host_operands_at(kHost);
-        EXPECT_LE(host_at + kHost, kScratch);
-        for (uint64_t k = 0; k < 2; ++k) {
-          EXPECT_LE(all.operands_at(k) + all.buffer_bytes, host_at);
-          if (!is_registered) {
-            EXPECT_LE(all.results_at(k) + all.buffer_bytes, host_at);
-          }
-        }
       }
+}
+
+// Every copy costs some microseconds: no more segments than the scratch asks for.
+TEST(Segments, AreAsFewAsTheScratchAllows) {
+  EXPECT_EQ(segments_of(896 * kMiB, kScratch, 2, true, 64 * kMiB).count, 1U);
+  EXPECT_EQ(segments_of(897 * kMiB, kScratch, 2, true, 64 * kMiB).count, 3U);
+  EXPECT_EQ(segments_of(448 * kMiB, kScratch, 2, false, 64 * kMiB).count, 1U);
+  EXPECT_EQ(segments_of(512 * kMiB, kScratch, 2, false, 64 * kMiB).count, 2U);
+  EXPECT_EQ(segments_of(640 * kMiB, kScratch, 4, true, 32 * kMiB).count, 1U);
+  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, true, 32 * kMiB).count, 4U);
+  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, false, 32 * kMiB).count, 5U);
+}
+
+TEST(Segments, EveryOtherRankHasAPlaceOfItsOwn) {
+  for (const uint64_t ranks : kAllRanks) {
+    const auto n = static_cast<int>(ranks);
+    for (int rank = 0; rank < n; ++rank) {
+      std::set<uint64_t> places;
+      for (int other = 0; other < n; ++other)
+        if (other != rank) places.insert(place_of(rank, other, n));
+      EXPECT_EQ(places.size(), ranks - 1);
+      EXPECT_TRUE(places.empty() || *places.rbegin() == ranks - 2);
+    }
+  }
 }
 
 // With segments as long as can be, a message of little more than two would end with a short one:
@@ -58,14 +80,11 @@ TEST(Segments, AreAboutEqual) {
 
 TEST(Slices, EveryByteIsInOnePiece) {
   for (const uint64_t ranks : {2, 3, 8})
-    for (const bool in_pieces : {false, true})
+    for (const uint64_t most_pieces : {uint64_t{1}, kLeastPieces, kMostPieces})
       for (const uint64_t bytes :
            {uint64_t{0}, uint64_t{2}, 700 * ranks, 20 * kMiB + 2, 256 * kMiB}) {
-        const Slices slices = slices_of(bytes, ranks, in_pieces);
-        if (!in_pieces) {
-          EXPECT_EQ(slices.num_pieces(), 1U);
-        }
-        ASSERT_LE(slices.num_pieces(), kMostPieces);
+        const Slices slices = slices_of(bytes, ranks, most_pieces);
+        ASSERT_LE(slices.num_pieces(), most_pieces);
         uint64_t covered = 0;
         for (int rank = 0; rank < static_cast<int>(ranks); ++rank)
           for (uint64_t p = 0; p < slices.num_pieces(); ++p) {
@@ -79,9 +98,11 @@ TEST(Slices, EveryByteIsInOnePiece) {
 }
 
 TEST(Slices, OfTheLastSegmentAreCutWhereACopyIsLongEnough) {
-  EXPECT_EQ(slices_of(8 * kMiB, 2, true).num_pieces(), 1U);
-  EXPECT_EQ(slices_of(64 * kMiB, 4, true).num_pieces(), 2U);
-  EXPECT_EQ(slices_of(256 * kMiB, 2, true).num_pieces(), 3U);
+  EXPECT_EQ(slices_of(8 * kMiB, 2, kMostPieces).num_pieces(), 1U);
+  EXPECT_EQ(slices_of(64 * kMiB, 4, kMostPieces).num_pieces(), 2U);
+  EXPECT_EQ(slices_of(256 * kMiB, 2, kMostPieces).num_pieces(), 3U);
+  EXPECT_EQ(slices_of(896 * kMiB, 2, kLeastPieces).num_pieces(), 2U);
+  EXPECT_EQ(slices_of(896 * kMiB, 2, 1).num_pieces(), 1U);
 }
 
 }  // namespace

@@ -90,6 +90,8 @@ class Caller {
     all_gather(in_place);
     all_to_all(in_place);
     all_reduce(in_place);
+    all_reduce(
+        in_place);  // where nobody uses the scratch any longer it does not wait for a barrier
     reduce_scatter(in_place);
     const int step = c_.size > 4 ? c_.size - 1 : 1;  // of many roots the first and the last
     for (int root = 0; root < c_.size; root += step) broadcast(root, in_place);
@@ -252,8 +254,9 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
 }
 
 // 16 MiB of scratch (24 where shares are forced): rounds are of 4 MiB with 2 ranks, 2.67 with 3 and
-// 2 with 4. An all-reduce of up to 8 MiB is one segment; of more, in segments of 4 MiB, or 8 into
-// registered memory. A broadcast's segments have 16.
+// 2 with 4. An all-reduce of up to 14, 10.5 and 10 MiB is one segment, or 28, 21 and 20 MiB into
+// registered memory; of more, it is in segments of up to two thirds of that, or half of it. A
+// broadcast's segments have 16.
 constexpr uint64_t kMega = 1 << 20;
 
 // Results in registered memory over several allocations, which end where no block does: in place;

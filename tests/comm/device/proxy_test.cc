@@ -24,10 +24,10 @@ class ProxyPair : public testing::Test {
   static uint64_t& full(std::byte* segment) {
     return reinterpret_cast<pcie::RingHead*>(segment)->counters[1][0].full.value;
   }
-  /// Slot `number` of the first lane of the ring for rank 1; options of three slots of 384 bytes.
+  /// Slot `number` of the first lane of the ring for rank 1; options of three slots of 384 bytes,
+  /// two lanes.
   static std::byte* slot(std::byte* segment, uint64_t number) {
-    return segment + sizeof(pcie::RingHead) +
-           (uint64_t{pcie::kMostLanes} * 3 + number % 3) * uint64_t{384};
+    return segment + sizeof(pcie::RingHead) + (uint64_t{2} * 3 + number % 3) * uint64_t{384};
   }
   void write(uint64_t number) {
     std::memset(slot(segment_, number), static_cast<int>(number) + 1, 384);

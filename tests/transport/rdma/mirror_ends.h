@@ -48,6 +48,7 @@ class MirrorEnd {
     ring_.progress = progress_.get();
     ring_.slot_bytes = mirrors_->options().slot_bytes;
     ring_.num_slots = mirrors_->options().num_slots;
+    ring_.num_lanes = mirrors_->options().num_lanes;
     for (int r = 0; r < size; ++r) ring_.segment[r] = mirrors_->segment(r);
     fake_team_ = std::make_unique<test::FakeTeam>(team_);
   }
