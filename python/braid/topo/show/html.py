@@ -9,8 +9,9 @@ from braid.topo.show.svg import draw
 
 STYLE = """
 :root{color-scheme:light dark;--ink:#1d2733;--soft:#5b6875;--page:#fff;--line:#d5dce2;--bad:#c62828}
-@media(prefers-color-scheme:dark){:root{--ink:#e3e8ed;--soft:#9fabb6;--page:#12181f;--line:#33404c;
---bad:#ff8a80}}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e3e8ed;--soft:#9fabb6;--page:#12181f;
+--line:#33404c;--bad:#ff8a80}}
+:focus-visible{outline:2px solid;outline-offset:2px}
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);margin:0 auto;
 max-width:70rem;padding:1rem}
 h1{font-size:1.3rem}h2{font-size:1.05rem;margin-top:2rem}
@@ -20,7 +21,7 @@ th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--line);w
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 pre{font:12px/1.35 ui-monospace,monospace}li{margin:.4rem 0}
 .warning b{color:var(--bad)}.fix,footer{color:var(--soft);font-size:.85rem}
-@media print{body{max-width:none;padding:0}.wide{overflow:visible}pre{font-size:7px}}
+@media print{:root{color-scheme:light}body{max-width:none;padding:0}.wide{overflow:visible}pre{font-size:7px}}
 """
 _NUMBERS = range(2, 8)
 
