@@ -48,6 +48,9 @@ class Path:
         if self.library_gbps:
             part = self.nvls_part if algorithm == "nvls" else 1.0
             gbps = self.library_gbps * part
+            rate = self.specified(ranks)
+            if self.basis is Basis.MEASURED and rate.value < gbps:
+                return replace(rate, basis=Basis.ASSUMED)
             return Quantity(gbps, "GB/s", Basis.ASSUMED, "what NCCL plans with")
         part = rates.HOST_STAGED if self.shape == "host" else rates.ACHIEVABLE
         gbps = rates.achievable_gbps(self.specified(ranks).value, part)

@@ -1,7 +1,8 @@
 """What if the same GPUs divided the model in another way? Best first, as a table and as bars.
 
 A step is computation, the pipeline's bubble, and what no computation hides: all-reduces of tensor
-parallelism, sends that fill the pipeline, gradients that outlast the backward pass.
+parallelism, dispatch and combine of expert parallelism, sends that fill the pipeline, gradients
+that outlast the backward pass.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from braid.plan.wrong import PlanError, a_count, a_part, above_zero
 _BACKWARD = 2 / 3
 """Of a step's computation, what runs while gradients leave."""
 _ALL_REDUCES_PER_LAYER = 2 * tensor.PER_LAYER  # forward and backward
+_EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 _WEIGHTS_BYTES = 6  # per parameter: bf16 weights, fp32 gradients
 _OPTIMIZER_BYTES = training.BYTES_PER_PARAMETER - _WEIGHTS_BYTES  # shared by the replicas
 
@@ -58,16 +60,31 @@ class Job:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is divided: tensor parallelism inside, then replicas, then stages."""
+    """How a model is divided: tensor parallelism inside, then replicas, then stages. Experts are
+    divided over as many neighbours as `ep` says, of the same tensor-parallel group first; with 1,
+    tensor parallelism cuts them as everything else.
+    """
 
     tp: int
     pp: int
     dp: int
+    ep: int = 1
 
     @property
     def name(self) -> str:
         """As people write it."""
-        return f"TP{self.tp} PP{self.pp} DP{self.dp}"
+        experts = f" EP{self.ep}" if self.ep > 1 else ""
+        return f"TP{self.tp} PP{self.pp} DP{self.dp}{experts}"
+
+    @property
+    def expert_parts(self) -> int:
+        """Of how many GPUs of a stage each has a part of the experts of its own."""
+        return self.ep if self.ep > 1 else self.tp
+
+    @property
+    def expert_copies(self) -> int:
+        """How many GPUs of a stage have the same part of the experts."""
+        return self.tp * self.dp // self.expert_parts
 
 
 def layouts(job: Job) -> list[Layout]:
@@ -78,8 +95,15 @@ def layouts(job: Job) -> list[Layout]:
             dp = job.ranks // tp // pp
             fits_heads = tp <= job.model.heads and job.model.heads % tp == 0
             if fits_heads and pp <= job.model.layers and job.batch % dp == 0:
-                found.append(Layout(tp, pp, dp))
+                found += [Layout(tp, pp, dp, ep) for ep in _expert_groups(job.model, tp * dp)]
     return found
+
+
+def _expert_groups(model: Model, ranks: int) -> list[int]:
+    """Over how many of a stage's GPUs the experts may be divided."""
+    if not model.experts:
+        return [1]
+    return [ep for ep in _divisors(ranks) if model.experts.count % ep == 0]
 
 
 def _divisors(number: int) -> list[int]:
@@ -109,6 +133,10 @@ def by_layout(job: Job, top: int) -> Ranking:
     rows = [_layout_row(job, layout) for layout in found]
     rows.sort(key=lambda row: (bool(row.note), row.cells["step"].value))
     answer.rows = rows[:top]
+    if job.model.experts:
+        answer.notes.append(
+            "EP: whole experts on each GPU, even routing, activations in bf16 both ways"
+        )
     answer.notes += [
         "microbatches of one sequence; gradients in bf16, hidden behind the backward pass",
         "memory without activations; optimizer states are shared by the replicas (ZeRO-1)",
@@ -123,12 +151,13 @@ def _layout_row(job: Job, layout: Layout) -> Row:
     compute = training.compute_s(work, job.hardware.peak().value, job.mfu)
     bubble = overlap.bubble_part(layout.pp, microbatches)
     waiting = compute / (1 - bubble) - compute
-    tp = _tensor_s(job, layout, microbatches)
-    dp = _gradients_s(job, layout)
-    exposed_dp = max(0.0, dp.value - _BACKWARD * compute)
-    pp = _fill_s(job, layout)
-    wire = tp.value + exposed_dp + pp.value
-    basis = weakest([Basis.ASSUMED, tp.basis, dp.basis])
+    parts = {"TP": _tensor_s(job, layout, microbatches)}
+    if job.model.experts:
+        parts["EP"] = _experts_s(job, layout, microbatches)
+    parts |= {"DP": _gradients_s(job, layout), "PP": _fill_s(job, layout)}
+    exposed_dp = max(0.0, parts["DP"].value - _BACKWARD * compute)
+    wire = sum(part.value for name, part in parts.items() if name != "DP") + exposed_dp
+    basis = weakest([Basis.ASSUMED, *(part.basis for part in parts.values())])
     need = _memory_bytes(job.model, layout)
     have = job.hardware.memory_gb * 1e9
     fits = not have or need <= have
@@ -139,9 +168,7 @@ def _layout_row(job: Job, layout: Layout) -> Row:
             "computation": Quantity(compute, "s", Basis.ASSUMED, f"{job.mfu:.0%} of the peak"),
             "waiting": Quantity(waiting, "s", Basis.ASSUMED, "pipeline bubble"),
             "communication": Quantity(wire, "s", basis, "not hidden"),
-            "TP": tp,
-            "DP": dp,
-            "PP": pp,
+            **parts,
             "memory": Quantity(need, "B", Basis.EXACT, "per GPU, without activations"),
         },
         "" if fits else f"does not fit: {job.hardware.memory_gb:g} GB per GPU",
@@ -151,15 +178,37 @@ def _layout_row(job: Job, layout: Layout) -> Row:
 def _tensor_s(job: Job, layout: Layout, microbatches: int) -> Quantity:
     nbytes = messages.activation_bytes(job.sequence, job.model.hidden)
     one = _call(job, "all_reduce", nbytes, layout.tp, 1)
-    layers = job.model.layers / layout.pp
-    count = _ALL_REDUCES_PER_LAYER * layers * microbatches
+    model = job.model
+    saved = _ALL_REDUCES_PER_LAYER / 2 * model.sparse_layers if layout.ep > 1 else 0.0
+    calls = (_ALL_REDUCES_PER_LAYER * model.layers - saved) / layout.pp * microbatches
+    return Quantity(one.value * calls / 1e6, "s", one.basis, one.origin)
+
+
+def _experts_s(job: Job, layout: Layout, microbatches: int) -> Quantity:
+    """In place of the MLP's all-reduce, tokens travel: each GPU of a tensor-parallel group sends
+    its part of them.
+    """
+    if layout.ep == 1 or not job.model.experts:
+        return Quantity(0.0, "s", Basis.EXACT, "experts are not divided")
+    token = messages.activation_bytes(1, job.model.hidden)
+    routed = messages.routed_bytes(job.sequence, job.model.experts.per_token, token) / layout.tp
+    one = _call(job, "all_to_all", routed, layout.ep, 1)
+    count = _EXCHANGES_PER_LAYER * job.model.sparse_layers / layout.pp * microbatches
     return Quantity(one.value * count / 1e6, "s", one.basis, one.origin)
 
 
 def _gradients_s(job: Job, layout: Layout) -> Quantity:
-    nbytes = 2 * job.model.parameters / layout.tp / layout.pp
-    one = _call(job, "all_reduce", nbytes, layout.dp, layout.tp)
-    return Quantity(one.value / 1e6, "s", one.basis, one.origin)
+    """Those of experts go to fewer GPUs than the others where experts are divided."""
+    experts = _all_experts(job.model)
+    dense = 2 * (job.model.parameters - experts) / layout.tp / layout.pp
+    own = 2 * experts / layout.expert_parts / layout.pp
+    if layout.expert_parts == layout.tp:
+        calls = [(dense + own, layout.dp, layout.tp)]
+    else:
+        calls = [(dense, layout.dp, layout.tp), (own, layout.expert_copies, layout.ep)]
+    each = [_call(job, "all_reduce", nbytes, ranks, stride) for nbytes, ranks, stride in calls]
+    total = sum(one.value for one in each) / 1e6
+    return Quantity(total, "s", weakest(one.basis for one in each), each[0].origin)
 
 
 def _fill_s(job: Job, layout: Layout) -> Quantity:
@@ -190,6 +239,16 @@ def _shared(job: Job) -> Network | None:
     return Network(each.value, "gpu", each.basis, job.network.origin)
 
 
+def _all_experts(model: Model) -> float:
+    """Parameters that expert parallelism divides; shared experts count as dense."""
+    count = model.experts.count if model.experts else 0
+    return float(model.sparse_layers * count * model.expert_parameters)
+
+
 def _memory_bytes(model: Model, layout: Layout) -> float:
-    here = model.parameters / layout.tp / layout.pp
-    return here * (_WEIGHTS_BYTES + _OPTIMIZER_BYTES / layout.dp)
+    experts = _all_experts(model)
+    dense = (model.parameters - experts) / layout.tp / layout.pp
+    own = experts / layout.expert_parts / layout.pp
+    dense_each = _WEIGHTS_BYTES + _OPTIMIZER_BYTES / layout.dp
+    own_each = _WEIGHTS_BYTES + _OPTIMIZER_BYTES / layout.expert_copies
+    return dense * dense_each + own * own_each

@@ -21,11 +21,17 @@ class Ranking:
     strips: list[Strip]
 
 
-def by_hardware(model: Model, ranks: int, tokens: int, names: Sequence[str], mfu: float) -> Ranking:
-    """One tensor-parallel pass on every machine that has enough GPUs in a node."""
+def by_hardware(
+    model: Model, ranks: int, tokens: int, machines: Sequence[str | Hardware], mfu: float
+) -> Ranking:
+    """One tensor-parallel pass on every machine that has enough GPUs in a node; machines are names
+    of the table (all of it, if none is given), or were read from records.
+    """
     a_count("--tp", ranks)
     a_part("--mfu", mfu)
-    nodes = [hardware.find(name) for name in names or hardware.names()]
+    nodes = [
+        hardware.find(one) if isinstance(one, str) else one for one in machines or hardware.names()
+    ]
     fitting = [node for node in nodes if node.gpus_per_node >= ranks]
     if not fitting:
         raise PlanError(f"--tp {ranks}: none of these machines has as many GPUs in a node")
@@ -34,6 +40,10 @@ def by_hardware(model: Model, ranks: int, tokens: int, names: Sequence[str], mfu
         f"{model.name}, TP {ranks}, {tokens} tokens: which hardware?",
         {"model": model.name, "tp": ranks, "tokens": tokens, "by": "hardware", "mfu": mfu},
     )
+    few = [node for node in nodes if node.gpus_per_node < ranks]
+    if machines and few:
+        left_out = ", ".join(f"{node.name} ({node.gpus_per_node} GPUs)" for node in few)
+        answer.notes.append(f"fewer than {ranks} GPUs in a node, left out: {left_out}")
     rows = sorted(
         (_pass(model, ranks, tokens, node, mfu) for node in fitting),
         key=lambda row: row.cells["pass"].value,

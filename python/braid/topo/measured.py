@@ -92,6 +92,11 @@ def load(path: Path) -> Measurement:
         raise BadTopology(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise BadTopology(f"{path}: {error!s:.200}") from error
+    return of_document(document, str(path))
+
+
+def of_document(document: Json, path: str) -> Measurement:
+    """A record that was read already; `path` is for messages."""
     schema = document.get("schema") if isinstance(document, dict) else None
     try:
         if schema == "braid.bench/1":

@@ -6,6 +6,7 @@ from itertools import product
 import pytest
 
 from braid.plan import hardware, layouts, models, network, ranking
+from braid.plan.predict import Request, predict
 from braid.plan.wrong import PlanError
 
 H200 = hardware.find("h200-nvlink4")
@@ -56,6 +57,61 @@ def test_a_step_is_the_sum_of_its_parts(nodes):
         need = asked.model.parameters / tp / pp * (6 + 12 / dp)
         assert cells["memory"] == pytest.approx(need)
         assert bool(row.note) is (need > H200.memory_gb * 1e9)
+
+
+QWEN = models.find("qwen3-235b-a22b")
+
+
+def test_experts_are_divided_over_a_stage_s_gpus():
+    asked = job(model=QWEN, nodes=2, network=NICS)
+    every = {
+        (tp, pp, dp, ep)
+        for tp, pp, dp in product((1, 2, 4, 8, 16), repeat=3)
+        if tp * pp * dp == 16
+        for ep in range(1, 17)
+        if tp * dp % ep == 0 and QWEN.experts.count % ep == 0
+    }
+    found = layouts.layouts(asked)
+    assert {(one.tp, one.pp, one.dp, one.ep) for one in found} == every
+    assert len(found) == len(every)
+    assert {one.ep for one in layouts.layouts(job())} == {1}
+    names = {one.name for one in found}
+    assert {"TP2 PP1 DP8", "TP2 PP1 DP8 EP16"} <= names
+
+
+def test_what_dividing_experts_changes():
+    """Counted by hand for one layout: 4 exchanges and 2 sums less per sparse layer."""
+    asked = job(model=QWEN, nodes=2, network=NICS, batch=32)
+    rows = {row.name: row for row in layouts.by_layout(asked, 1000).report.rows}
+    whole, cut = rows["TP4 PP1 DP4"].cells, rows["TP4 PP1 DP4 EP8"].cells
+    assert cut["TP"].value == pytest.approx(whole["TP"].value / 2)  # every layer has experts
+    assert whole["EP"].value == 0
+    routed = 4096 * 8 * QWEN.hidden * 2 / 4
+    one = predict(Request("all_to_all", routed, 8), H200.paths[0]).time_us.value
+    assert cut["EP"].value == pytest.approx(4 * QWEN.layers * (32 // 4) * one / 1e6)
+    experts = QWEN.layers * 128 * QWEN.expert_parameters
+    dense = QWEN.parameters - experts
+    need = dense / 4 * (6 + 12 / 4) + experts / 8 * (6 + 12 / 2)
+    assert cut["memory"].value == pytest.approx(need)
+    parts = ("computation", "waiting", "communication")
+    assert cut["step"].value == pytest.approx(sum(cut[name].value for name in parts))
+
+
+def test_gradients_of_experts_go_to_those_who_have_them():
+    """8 x 2 GPUs, EP 8: each expert is in both nodes, all else on all GPUs."""
+    asked = job(model=QWEN, nodes=2, network=NICS, batch=32)
+    rows = {row.name: row for row in layouts.by_layout(asked, 1000).report.rows}
+    experts = QWEN.layers * 128 * QWEN.expert_parameters
+    nic = network.given(400, "gpu")
+
+    def us(nbytes, ranks, nodes):
+        return predict(Request("all_reduce", nbytes, ranks, nodes), H200.paths[0], nic).time_us
+
+    dense, own = us(2 * (QWEN.parameters - experts), 8, 2), us(2 * experts / 8, 1, 2)
+    both = (dense.value + own.value) / 1e6
+    assert rows["TP1 PP1 DP16 EP8"].cells["DP"].value == pytest.approx(both)
+    once = us(2 * (QWEN.parameters - experts), 8, 2).value / 1e6
+    assert rows["TP1 PP1 DP16 EP16"].cells["DP"].value == pytest.approx(once)
 
 
 def test_what_fits_comes_first_and_is_sorted():

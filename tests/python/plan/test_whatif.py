@@ -38,6 +38,16 @@ def test_measured_hardware_says_so():
     assert basis == {"a100-nvlink3": Basis.MEASURED, "h100-nvlink4": Basis.ASSUMED}
 
 
+def test_machines_of_one_s_own_stand_beside_names():
+    from dataclasses import replace
+
+    own = replace(hardware.find("h100-nvlink4"), name="mine.json", peak_tflops=2000.0)
+    small = replace(own, name="small.json", gpus_per_node=4)
+    found = ranking.by_hardware(LLAMA, 8, 4096, ["h100-nvlink4", own, small], 0.5).report
+    assert [row.name for row in found.rows] == ["mine.json", "h100-nvlink4"]
+    assert found.notes == ["fewer than 8 GPUs in a node, left out: small.json (4 GPUs)"]
+
+
 def test_too_few_gpus():
     with pytest.raises(PlanError, match="--tp 16: none"):
         ranking.by_hardware(LLAMA, 16, 4096, [], 0.5)

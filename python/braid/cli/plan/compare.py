@@ -10,6 +10,7 @@ from braid.cli.plan import options
 from braid.cli.plan.show import show
 from braid.cli.table import console
 from braid.plan import chart, layouts, models, ranking, timeline
+from braid.plan.hardware import Hardware
 from braid.plan.report import Report
 from braid.plan.wrong import PlanError, at_least
 
@@ -25,7 +26,12 @@ def register(app: typer.Typer) -> None:
 def what_if(
     model: options.ModelName,
     by: Annotated[str, typer.Option(help="hardware, or layout.")] = "hardware",
-    hw: Annotated[str, typer.Option("--hw", help="Comma list of names; all if empty.")] = "",
+    hw: Annotated[
+        str,
+        typer.Option(
+            "--hw", help="Comma list of names, and of files as other commands take; all if empty."
+        ),
+    ] = "",
     ranks: Annotated[int, typer.Option("--tp", help="GPUs of a pass (by hardware).")] = 8,
     tokens: Annotated[int, typer.Option(help="Tokens of a pass (by hardware).")] = 4096,
     gpus: Annotated[int, typer.Option(help="GPUs per node (by layout).")] = 8,
@@ -36,15 +42,22 @@ def what_if(
     seq: Annotated[int, typer.Option("--seq", help="Tokens of a sequence (by layout).")] = 4096,
     batch: Annotated[int, typer.Option("--batch", help="Sequences of a step (by layout).")] = 64,
     mfu: options.Mfu = 0.5,
+    peak_tflops: Annotated[
+        float, typer.Option(help="Peak in TFLOP/s, dense, of GPUs that the tables do not have.")
+    ] = 0.0,
+    who: options.Who = "nccl",
     top: Annotated[int, typer.Option(help="Rows to show.")] = 12,
     svg: Svg = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Rank hardware for a tensor-parallel pass, or layouts (TP x PP x DP) for a training step.
+    """Rank hardware for a tensor-parallel pass, or layouts (TP x PP x DP, EP where the model has
+    experts) for a training step.
 
     Times in ms, memory in bytes per GPU; every number says what it rests on.
 
     Example: braid plan what-if --model llama3-70b --tp 8 --tokens 4096 --svg hardware.svg
+
+    Example: braid plan what-if --model llama3-8b --tp 2 --hw h100,records/gpu_large_2.json
 
     Example: braid plan what-if --by layout --model llama3-70b --hw h200-nvlink4 --nodes 4
     --network ib-ndr-8x400 --batch 256
@@ -53,18 +66,25 @@ def what_if(
     shape = models.find(model)
     names = [name.strip() for name in hw.split(",") if name.strip()]
     if by == "hardware":
-        found = ranking.by_hardware(shape, ranks, tokens, names, mfu)
+        machines = [_machine(name, who, peak_tflops) for name in names]
+        found = ranking.by_hardware(shape, ranks, tokens, machines, mfu)
         found = ranking.Ranking(found.report.first(top), found.strips[:top])
     elif by == "layout":
         if len(names) != 1:
             raise PlanError("--by layout: give one machine with --hw")
         nics = options.nics(network, nic_gbit, nic_per, nodes)
-        machine = options.machine(names[0], None, "nccl")
+        machine = _machine(names[0], who, peak_tflops)
         job = layouts.Job(shape, machine, gpus, nodes, nics, seq, batch, mfu)
         found = layouts.by_layout(job, top)
     else:
         raise PlanError(f"--by: '{by}' is no ranking; braid has hardware, layout")
     _publish(found.report, found.strips, svg, as_json)
+
+
+def _machine(name: str, who: str, peak_tflops: float) -> Hardware:
+    """A name or a file; `peak_tflops` where the tables do not have its GPU."""
+    found = options.machine(name, None, who)
+    return found.with_peak(peak_tflops) if peak_tflops and not found.peak_tflops else found
 
 
 def step(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braid.cli import sizes
-from braid.plan import hardware, network, records, topology
+from braid.plan import hardware, network, probes, records, topology
 from braid.plan.curve import Curve
 from braid.plan.hardware import Hardware
 from braid.plan.network import Network
@@ -23,7 +23,8 @@ HardwareName = Annotated[
     str,
     typer.Option(
         "--hw",
-        help="Name (see: braid plan hw), a bench record, nccl-tests' table, or what topo reads.",
+        help="Name (see: braid plan hw), a bench record (p2p and host, too), nccl-tests' table, or"
+        " what topo reads.",
     ),
 ]
 RecordFiles = Annotated[
@@ -88,6 +89,8 @@ def _from_file(path: Path, who: str) -> Hardware:
     document = _document(path)
     if document["schema"] == topology.SCHEMA:
         return topology.machine(document, str(path))
+    if document["schema"] == probes.SCHEMA:
+        return probes.machine(document, str(path))
     return records.machine(document, curves(document, who, path), str(path))
 
 
@@ -109,6 +112,8 @@ def _document(path: Path) -> Json:
 
 def curves(document: Json, who: str, path: Path) -> list[Curve]:
     """A record's times of `who`. PlanError when it has none."""
+    if document["schema"] == probes.SCHEMA:
+        raise PlanError(f"{path}: copies, no times of collectives; give it with --hw")
     found = records.curves(document, who, str(path))
     if not found:
         whose = ", ".join(records.contestants(document))

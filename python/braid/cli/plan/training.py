@@ -93,6 +93,7 @@ def zero(
     recompute: Recompute = False,
     mfu: options.Mfu = 0.5,
     compute_ms: ComputeMs = 0.0,
+    peak_tflops: options.PeakTflops = 0.0,
     record: options.RecordFiles = None,
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
@@ -103,7 +104,7 @@ def zero(
 
     Example: braid plan zero --params 10B --gpus 8 --hw a100-nvlink3
     """
-    machine = options.machine(hw, record, who)
+    machine = options.machine(hw, record, who, peak_tflops)
     where = Machines(
         machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
     )
@@ -126,6 +127,7 @@ def fsdp(
     recompute: Recompute = False,
     mfu: options.Mfu = 0.5,
     compute_ms: ComputeMs = 0.0,
+    peak_tflops: options.PeakTflops = 0.0,
     record: options.RecordFiles = None,
     who: options.Who = "nccl",
     as_json: options.AsJson = False,
@@ -136,7 +138,7 @@ def fsdp(
 
     Example: braid plan fsdp --model llama3-70b --gpus 8 --hw h200-nvlink4 --seq 8192 --batch 8
     """
-    machine = options.machine(hw, record, who)
+    machine = options.machine(hw, record, who, peak_tflops)
     where = Machines(
         machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
     )
@@ -157,7 +159,14 @@ def pp(
     nic_gbit: options.NicGbit = 0.0,
     nic_per: options.NicPer = "",
     path: options.PathName = "auto",
-    compute_ms: ComputeMs = 0.0,
+    recompute: Recompute = False,
+    mfu: options.Mfu = 0.5,
+    compute_ms: Annotated[
+        float, typer.Option(help="Computation of a step in ms and GPU, measured; 0: from --mfu.")
+    ] = 0.0,
+    peak_tflops: options.PeakTflops = 0.0,
+    record: options.RecordFiles = None,
+    who: options.Who = "nccl",
     as_json: options.AsJson = False,
 ) -> None:
     """Pipeline parallelism: sends between stages, and the bubble.
@@ -167,12 +176,12 @@ def pp(
     Example: braid plan pp --model gpt3-175b --stages 8 --microbatches 32 --tokens 2048
     --hw a100-nvlink3
     """
-    machine = options.machine(hw, None, "nccl")
+    machine = options.machine(hw, record, who, peak_tflops)
     where = Machines(
         machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
     )
     shape = models.find(model)
-    job = Work(shape.active_parameters, compute_s=compute_ms / 1e3)
+    job = Work(shape.active_parameters, tokens, microbatches, recompute, mfu, compute_ms / 1e3)
     show(pipeline.report(where, shape, stages, microbatches, tokens, job), as_json)
 
 

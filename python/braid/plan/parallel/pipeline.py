@@ -14,7 +14,8 @@ def report(
 ) -> Report:
     """One step: every microbatch crosses every border once forward and once back.
 
-    `tokens` are those of one microbatch. With several nodes the borders between them count.
+    `tokens` are those of one microbatch. With several nodes the borders between them count. A
+    stage is one GPU.
     """
     machines.check()
     work.check()
@@ -33,6 +34,7 @@ def report(
             "microbatches": microbatches,
             "tokens": tokens,
             "nodes": machines.nodes,
+            "mfu": work.mfu,
         },
     )
     nbytes = messages.activation_bytes(tokens, model.hidden)
@@ -51,12 +53,22 @@ def report(
         [send],
         "sends of other microbatches run beside computation",
     )
-    compute = work.seconds(machines.hardware, machines.ranks)
+    _add_step(answer, machines, work, stages, send, fill)
+    return answer
+
+
+def _add_step(
+    answer: Report, machines: Machines, work: Work, stages: int, send: Quantity, fill: Quantity
+) -> None:
+    """The step with its computation, as measured or at a part of the peak."""
+    if not work.compute_s and not machines.hardware.peak_tflops:
+        answer.notes.append("say --peak-tflops, or --compute-ms, to see the step")
+        return
+    compute = work.seconds(machines.hardware, stages)
     if compute:
         answer.add("compute_s", "computation per step and GPU", compute)
-        step = compute.value / (1 - bubble) + fill.value
+        step = compute.value / (1 - answer.value("bubble_part")) + fill.value
         answer.derived("step_s", "step with bubble and sends", step, "s", [compute, send])
-    return answer
 
 
 def _send(machines: Machines, nbytes: float) -> Quantity:

@@ -103,6 +103,47 @@ def test_a_record_comes_before_the_tables(braid):
     assert "records/gpu_large_2.json" in cell["origin"]
 
 
+def test_saved_machines_are_ranked_beside_names(braid):
+    files = "records/gpu_large_2.json,records/topo_h200_2.json,records/p2p_4.json"
+    code, out, _ = braid(f"what-if --model llama3-8b --tp 2 --hw h100,{files} --json")
+    assert code == 0
+    names = {row["name"] for row in json.loads(out)["rows"]}
+    assert names == {"h100-nvlink4", *files.split(",")}
+    cells = {row["name"]: row["cells"]["communication"] for row in json.loads(out)["rows"]}
+    assert cells["records/gpu_large_2.json"]["basis"] == "measured"
+
+
+def test_a_peak_for_gpus_that_the_tables_do_not_have(braid):
+    line = "what-if --model llama3-8b --tp 2 --hw records/gloo_2.json,h100 --who gloo"
+    code, _, err = braid(line)
+    assert (code, "give --peak-tflops" in err) == (2, True)
+    code, out, _ = braid(f"{line} --peak-tflops 100 --json")
+    rows = {row["name"]: row["cells"]["computation"] for row in json.loads(out)["rows"]}
+    assert rows["records/gloo_2.json"]["value"] == pytest.approx(
+        rows["h100-nvlink4"]["value"] * 9.89
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zero --params 8B --gpus 8 --seq 4096 --batch 8",
+        "fsdp --model llama3-8b --gpus 8 --seq 4096 --batch 8",
+        "pp --model llama3-8b --stages 8 --microbatches 8 --tokens 4096",
+    ],
+)
+def test_a_given_peak_and_mfu_count(line, braid):
+    def compute_s(more):
+        _, out, _ = braid(f"{line} --hw h100-nvlink4 --json {more}")
+        found = {row["name"]: row["value"] for row in json.loads(out)["results"]}
+        return found["compute_s"]
+
+    once = compute_s("--peak-tflops 1000 --mfu 0.4")
+    assert compute_s("--peak-tflops 2000 --mfu 0.4") == pytest.approx(once / 2)
+    assert compute_s("--peak-tflops 1000 --mfu 0.8") == pytest.approx(once / 2)
+    assert compute_s("--peak-tflops 1000 --recompute --mfu 0.4") == pytest.approx(once * 4 / 3)
+
+
 def test_svg_is_written(braid, tmp_path):
     path = tmp_path / "step.svg"
     code, _, _ = braid(f"timeline --compute-ms 420 --comm-ms 640 --svg {path}")
@@ -188,6 +229,11 @@ BAD = [
     f"{LAYOUT} --svg /nowhere/a.svg",
     f"{LAYOUT} --svg records/steady.json",
     f"{LAYOUT} --top 0",
+    "what-if --model llama3-8b --hw missing.json",
+    "what-if --model llama3-8b --tp 2 --hw records/bench_host.json",
+    "what-if --model llama3-8b --tp 2 --hw records/tp_2.json",
+    f"{TP} --record records/p2p_4.json",
+    "pp --model llama3-8b --stages 2 --microbatches 1 --tokens 1 --hw a100-nvlink3 --mfu 2",
     "timeline --compute-ms 0",
     "timeline --compute-ms 1 --mode some",
     "explain busbq",

@@ -1,5 +1,7 @@
 """Expert and pipeline parallelism."""
 
+from dataclasses import replace
+
 import pytest
 
 from braid.plan import hardware, models, network
@@ -48,6 +50,19 @@ def test_pipeline_sends_and_bubble():
     assert answer.value("sends_per_border") == 64
     assert answer.value("bubble_part") == pytest.approx(7 / 39)
     assert answer.value("step_s") == pytest.approx(39 / 32 + answer.value("exposed_s"))
+
+
+def test_a_pipeline_s_computation_at_a_part_of_the_peak():
+    work = Work(1e9, 4096, 8, mfu=0.4)
+    answer = pipeline.report(HERE, GPT3, 4, 8, 4096, work)
+    each = 6 * 1e9 * 4096 * 8 / 4 / (989e12 * 0.4)
+    assert answer.value("compute_s") == pytest.approx(each)
+    assert answer.value("step_s") == pytest.approx(each * 11 / 8 + answer.value("exposed_s"))
+    blind = Machines(replace(NODE, peak_tflops=0.0), NODE.path("auto"), 8)
+    answer = pipeline.report(blind, GPT3, 4, 8, 4096, work)
+    assert answer.notes == ["say --peak-tflops, or --compute-ms, to see the step"]
+    given = pipeline.report(blind, GPT3, 4, 8, 4096, Work(1, compute_s=2.0))
+    assert given.value("compute_s") == 2
 
 
 def test_one_stage_waits_for_nobody():
