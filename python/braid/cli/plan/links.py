@@ -28,7 +28,7 @@ def send(
     model: Annotated[str, typer.Option(help="A model's weights, instead of --size.")] = "",
     element_bytes: Annotated[float, typer.Option(help="Bytes per parameter.")] = 2,
     gbit: Annotated[float, typer.Option(help="Rate of one NIC or lane in Gbit/s.")] = 0.0,
-    count: Annotated[int, typer.Option(help="How many of them work together.")] = 1,
+    count: Annotated[int, typer.Option(help="NICs or lanes that work together.")] = 1,
     hw: Annotated[str, typer.Option("--hw", help="A GPU's path instead of --gbit.")] = "",
     path: options.PathName = "auto",
     as_json: options.AsJson = False,
@@ -108,9 +108,9 @@ def buckets(
     total: Annotated[str, typer.Option(help="All bytes, such as 8GB.")],
     hw: options.HardwareName,
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs.")],
-    bucket_sizes: Annotated[str, typer.Option("--sizes", help="A list, or a range.")] = (
-        "4MiB,32MiB,512MiB,16GiB"
-    ),
+    bucket_sizes: Annotated[
+        str, typer.Option("--sizes", help="Bytes of one all-reduce: a list.")
+    ] = ("4MiB,32MiB,512MiB,16GiB"),
     path: options.PathName = "auto",
     record: options.RecordFiles = None,
     who: options.Who = "nccl",
