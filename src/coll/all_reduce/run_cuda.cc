@@ -54,8 +54,9 @@ constexpr int kResultsChannel = 3;
 // least time for them: of two pieces it takes 0.75 of their copy's time by 24 blocks, 1.1 by 16.
 constexpr uint64_t kLastingBlocks = 16, kLastingBlocksOfTwo = 24;
 constexpr uint64_t kBlocksBesideResults = 12;  // and the ring's four: 16 in all
-// Of 256 MiB on 2 H200: 679 us with 8, of which the ring stands still for 55, 676 with 16.
-constexpr uint64_t kMostHostBlocks = 16;
+// The ring stands still meanwhile: 256 MiB on 2 H200 took 679 us with 8 blocks, 676 with 16.
+constexpr uint64_t kMostHostBlocks = 32;
+constexpr uint64_t kBytesOfHostBlock = 1 << 20;
 
 /// One call. A segment begins with its operands and their sums, and ends with its results.
 class AllReduce {
@@ -184,6 +185,11 @@ class AllReduce {
     return sum_blocks(device_, segments_.bytes,
                       host_results > 0 ? kBlocksBesideResults : lasting_blocks());
   }
+  uint64_t host_blocks(const Segment& s) const {
+    const uint64_t wanted =
+        std::clamp<uint64_t>(s.host_bytes / kBytesOfHostBlock, 1, kMostHostBlocks);
+    return device_.sum_blocks() != 0 ? std::min(wanted, device_.sum_blocks()) : wanted;
+  }
   uint64_t most_pieces() const {
     const bool sums_keep_up = most_blocks(0) >= lasting_blocks();
     return is_registered() && sums_keep_up ? all_reduce_cut::kLeastPieces
@@ -222,7 +228,7 @@ class AllReduce {
     BRAID_RETURN_IF_ERROR(
         sum(device_, ring_,
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
-            {dtype_, op_, std::min(most_blocks(s.host_results), kMostHostBlocks)}));
+            {dtype_, op_, host_blocks(s)}));
     return device_.send_over_host_beside_sums(
         ring_, all_to_everyone(device_, results[me], results, slice));
   }

@@ -59,7 +59,7 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
 /// How many bytes of each block one round moves through the scratch at most.
 uint64_t piece_bytes(const comm::Device& device, uint64_t block_bytes, uint64_t scratch_bytes);
 
-/// And how many when `left` are left: half of them once they are about one piece, until that is
+/// And how many when `left` are left: most of them once they are about one piece, until that is
 /// small.
 uint64_t next_piece_bytes(uint64_t left, uint64_t piece_bytes);
 

@@ -20,24 +20,36 @@ TEST(NextPiece, PiecesCoverTheBlockAndShrinkAtItsEnd) {
         before = next;
         left -= next;
       }
-      EXPECT_LT(before, 16 * kMiB);
+      EXPECT_LE(before, 22 * kMiB);
     }
 }
 
-// A quarter of the block that is rounded down leaves a little for a fifth piece: a last but one of
-// 62 MiB once left its whole sum exposed.
-TEST(NextPiece, NothingLargeIsLeftForTheEnd) {
-  for (uint64_t host = 0; host < 32 * kMiB; host += 256 * 1024 + 16) {
-    const uint64_t bytes = 256 * kMiB - host, piece = bytes / 4 / 4096 * 4096;
-    uint64_t left = bytes, last = 0, last_but_one = 0;
-    while (left > 0) {
-      last_but_one = last;
-      last = next_piece_bytes(left, piece);
-      left -= last;
+// A little was once left for the last piece, and the sum of 62 MiB before it was exposed.
+TEST(NextPiece, TheLastButOneHidesBehindTheLast) {
+  for (const uint64_t piece : {4 * kMiB, 37 * kMiB, 64 * kMiB})
+    for (uint64_t bytes = 5 * kMiB; bytes < 288 * kMiB; bytes += 256 * 1024 + 16) {
+      uint64_t left = bytes, last = 0, last_but_one = 0;
+      while (left > 0) {
+        last_but_one = last;
+        last = next_piece_bytes(left, piece);
+        left -= last;
+      }
+      EXPECT_GE(5 * last, 2 * last_but_one) << bytes << " in pieces of " << piece;
+      EXPECT_LE(last, 22 * kMiB) << bytes;
     }
-    EXPECT_LE(last_but_one, 16 * kMiB) << bytes;
-    EXPECT_LE(last, 16 * kMiB) << bytes;
-  }
+}
+
+// Rounds cost time of their own.
+TEST(NextPiece, RoundsAreFew) {
+  const auto num_rounds = [](uint64_t left, uint64_t piece) {
+    int rounds = 0;
+    for (; left > 0; ++rounds) left -= next_piece_bytes(left, piece);
+    return rounds;
+  };
+  EXPECT_EQ(num_rounds(256 * kMiB, 64 * kMiB), 5);
+  EXPECT_EQ(num_rounds(64 * kMiB, 64 * kMiB), 2);
+  EXPECT_EQ(num_rounds(20 * kMiB, 64 * kMiB), 1);
+  EXPECT_EQ(num_rounds(256 * kMiB, 32 * kMiB), 9);
 }
 
 }  // namespace
