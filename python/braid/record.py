@@ -65,6 +65,18 @@ class LinkUse:
 
 
 @dataclass(frozen=True)
+class RankTimes:
+    """One rank's own times in a case."""
+
+    p50_us: float
+    p95_us: float
+    slowest: int
+    """In how many samples it took longer than every other rank."""
+    behind_us: float
+    """By how much in those, their median: what all would gain if it were as the next slowest."""
+
+
+@dataclass(frozen=True)
 class Samples:
     """Times of one contestant.
 
@@ -79,6 +91,8 @@ class Samples:
     """None in records from before it was kept."""
     by_rank_us: list[float] = field(default_factory=list)
     """Median of every rank's own times, in rank order: who holds the others up."""
+    by_rank: list[RankTimes] = field(default_factory=list)
+    """The same with more about each; none in records from before it was kept."""
 
 
 @dataclass(frozen=True)

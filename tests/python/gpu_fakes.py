@@ -28,6 +28,9 @@ class Alone(Crew):
     def every(self, number):
         return [number] * self.size
 
+    def rows(self, times):
+        return [list(times)] * self.size
+
     def least(self, number):
         return number
 

@@ -129,6 +129,7 @@ def main():
         json_path=Path(sys.argv[1]),
         svg_path=Path(sys.argv[1]).with_suffix(".svg"),
         mscclpp=mscclpp,
+        by_rank=True,
     )
     return session.run_rank(request)
 

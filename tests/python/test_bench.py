@@ -150,6 +150,7 @@ def bench_files(tmp_path_factory):
     arguments = ["bench", "-n", "2", "--ops", "all_gather,all_reduce", "--sizes", "4KiB:64KiB:x16"]
     arguments += ["--links", "shm,staged", "--pace", "shm=400MB/s,staged=200MB/s", "--iters", "3"]
     arguments += ["--tune", "off", "--json", str(folder / "r.json"), "--svg", str(folder / "r.svg")]
+    arguments += ["--by-rank"]
     done = subprocess.run(
         [sys.executable, "-m", "braid.cli", *arguments],
         capture_output=True, text=True, timeout=100, check=False, cwd=REPOSITORY,
@@ -161,6 +162,8 @@ def test_command_writes_everything(bench_files):
     done, folder = bench_files
     assert done.returncode == 0, done.stderr
     assert "PACED" in done.stdout
+    assert "all_gather 64 KiB, braid" in done.stdout
+    assert done.stdout.count(" of 3 ") == 16  # 4 cases, with their baselines, of 2 ranks
     for word in ("all_gather", "all_reduce", "64 KiB", "busbw", "gain", "wrong", "shm", "staged"):
         assert word in done.stdout
     assert (folder / "r.svg").read_text().lstrip().startswith("<?xml")
@@ -276,3 +279,5 @@ def test_ctrl_c_keeps_the_cases_before(tmp_path):
     times = kept.results[0].times
     assert times.median_us <= times.p99_us
     assert len(times.by_rank_us) == 2
+    assert [one.p50_us for one in times.by_rank] == times.by_rank_us
+    assert sum(one.slowest for one in times.by_rank) <= len(times.samples_us)

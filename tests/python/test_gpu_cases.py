@@ -180,11 +180,13 @@ def test_what_ranks_tell_each_other(ranks):
             crew.total(comm.rank),
             crew.slowest([comm.rank, -comm.rank]),
             crew.least(comm.rank - 7),
+            crew.rows([comm.rank, 2.5]),
             said,
             crew.first_words(""),
         )
 
-    for numbers, total, slowest, least, said, silence in ranks(3, body):
+    for numbers, total, slowest, least, rows, said, silence in ranks(3, body):
+        assert rows == [[0, 2.5], [1, 2.5], [2, 2.5]]
         assert (numbers, total, slowest, least) == ([5, 2], 3, [2, 0], -7)
         assert said.startswith("one: it failed xxx")
         assert len(said) <= 240

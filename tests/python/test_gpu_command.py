@@ -45,6 +45,11 @@ def test_gpus_are_used_when_they_are_there():
         command.gpus_to_use(replace(ASKED, device="cpu", suite="flexlink"))
 
 
+def test_what_was_asked_reaches_the_ranks():
+    assert not command.request_of(ASKED).by_rank
+    assert command.request_of(replace(ASKED, by_rank=True)).by_rank
+
+
 @pytest.mark.usefixtures("no_gpus")
 def test_without_gpus_the_cpu_twin_is_measured():
     assert command.gpus_to_use(ASKED) == 0

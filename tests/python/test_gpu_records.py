@@ -15,6 +15,7 @@ from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
 from braid.cli.cases import OPS
+from braid.probe.ranks import of_samples
 from braid.record import schema_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def test_published_schema_is_current():
     assert published == schema_of(gpu_record.GpuRecord, gpu_record.SCHEMA), (
         "run: python -m braid.bench.gpu_record > docs/gpu_record.schema.json"
     )
-    assert {"Run", "GpuResult", "Host", "Repeats"} == published["$defs"].keys()
+    assert {"Run", "RankTimes", "GpuResult", "Host", "Repeats"} == published["$defs"].keys()
 
 
 def test_statistics_keep_every_sample():
@@ -283,8 +284,8 @@ def test_everybody_s_times_and_bandwidths():
     words = "case, contestant samples p50 us p95 us p99 us algbw busbw wire wrong"
     assert " ".join(heads.split()) == words
     assert "all_reduce 1 MiB graph" in text
-    found = rows_of_everybody(text)
-    assert found["nccl"] == ["101", "51.0", "96.0", "100.0", "20.6", "13.7", ">=8.8", "3"]
+    found = rows_of_everybody(text.replace("WRONG 3", "WRONG_3"))
+    assert found["nccl"] == ["101", "51.0", "96.0", "100.0", "20.6", "13.7", ">=8.8", "WRONG_3"]
     assert found["braid"] == ["3", "1.0", "1.0", "1.0", "1048.6", "1000.0", "1000.0", "0"]
 
 
@@ -324,6 +325,25 @@ def test_late_ranks_are_named(capsys):
     late = replace(made.results[0].runs[0], by_rank_us=[1.0, 1.0, 1.5])
     gpu_table.show(replace(made, results=[replace(made.results[0], runs=[late])]))
     assert "rank 2 is late, 1.5 us" in capsys.readouterr().out
+
+
+def test_the_view_by_rank_of_a_gpu_run():
+    rows = [[10.0] * 9, [12.0] * 9]
+    run = gpu_record.make_run("nccl", "nccl", rows[1], lambda us: 1 / us, 0, of_samples(rows))
+    assert run.by_rank_us == [10.0, 12.0]
+    made = record([replace(result("all_reduce", 1 << 20), runs=[run])], ranks=2)
+    for by_rank, samples, is_shown in ((False, 9, True), (False, 5, False), (True, 5, True)):
+        cut = replace(
+            run,
+            samples_us=run.samples_us[:samples],
+            by_rank=of_samples([row[:samples] for row in rows]),
+        )
+        out = io.StringIO()
+        one = replace(made.results[0], runs=[cut])
+        gpu_table.show(replace(made, results=[one]), Console(file=out, width=100), by_rank=by_rank)
+        text = out.getvalue()
+        assert ("all_reduce 1 MiB eager, nccl" in text) is is_shown
+        assert (f"{samples} of {samples}" in text) is is_shown
 
 
 def test_busiest_moment_of_a_trace():

@@ -40,6 +40,13 @@ def test_a_run_measures_whoever_is_there(tmp_path):
     for result in made.results:
         assert {run.who for run in result.runs} == {"braid", "nccl", "braid unregistered"}
         assert all(len(run.samples_us) == 3 and run.wrong == 0 for run in result.runs)
+        for run_of in result.runs:
+            assert run_of.wire_gbps is not None
+            assert run_of.algbw_gbps is not None
+            assert [one.p50_us for one in run_of.by_rank] == run_of.by_rank_us
+            assert len(run_of.by_rank) == 2
+            slowest = max(one.p95_us for one in run_of.by_rank)
+            assert slowest <= max(run_of.samples_us) + 0.002
         assert "braid host" in result.absent
         assert (result.path, result.host_share) == ("copy engines", 0.1)
     assert (tmp_path / "r.svg").exists()
@@ -48,6 +55,7 @@ def test_a_run_measures_whoever_is_there(tmp_path):
     for name in ("nccl 32 ctas", "nccl symmetric", "nccl zero-cta", "symm copies"):
         assert f"without {name}: " in done.stdout
     assert not made.stopped
+    assert "broadcast 256 KiB eager, braid unregistered" in done.stdout  # ranks were asked for
 
 
 def test_a_wrong_byte_of_anybody_is_seen_everywhere(tmp_path):

@@ -45,6 +45,7 @@ class Asked:
     host_only: list[str]
     """Options given that only make sense between CPUs."""
     mscclpp: Path | None = None
+    by_rank: bool = False
 
 
 def gpus_to_use(asked: Asked) -> int:
@@ -98,6 +99,7 @@ def request_of(asked: Asked) -> Request:
         commit=asked.commit,
         mscclpp=library_of(asked),
         quiet=asked.quiet,
+        by_rank=asked.by_rank,
     )
 
 

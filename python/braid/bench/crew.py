@@ -40,6 +40,10 @@ class Crew(ABC):
         """Each rank's, in rank order."""
 
     @abstractmethod
+    def rows(self, times: Sequence[float]) -> list[list[float]]:
+        """Each rank's times, in rank order. All have as many."""
+
+    @abstractmethod
     def least(self, number: int) -> int:
         """The smallest over ranks."""
 
@@ -77,6 +81,11 @@ class CommCrew(Crew):
     def every(self, number: float) -> list[float]:
         """Each rank's, in rank order."""
         return [float(x) for x in self._comm.all_gather(np.array([number], dtype=np.float64))]
+
+    def rows(self, times: Sequence[float]) -> list[list[float]]:
+        """Each rank's times, in rank order."""
+        every = self._comm.all_gather(np.array(times, dtype=np.float64))
+        return [[float(x) for x in row] for row in every.reshape(self.size, len(times))]
 
     def least(self, number: int) -> int:
         """The smallest over ranks."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from braid import json_file
-from braid.record import Host, schema_of
+from braid.record import Host, RankTimes, schema_of
 from braid.typed_json import build
 
 SCHEMA = "braid.gpu/2"
@@ -38,6 +38,8 @@ class Run:
     p99_us: float | None = None
     by_rank_us: list[float] = field(default_factory=list)
     """Median of every rank's own times, in rank order: who holds the others up."""
+    by_rank: list[RankTimes] = field(default_factory=list)
+    """The same with more about each; none in records from before it was kept."""
     algbw_gbps: float | None = None
     """total_bytes by the median; None in records from before it was kept, as the next."""
     wire_gbps: float | None = None
@@ -140,13 +142,22 @@ def make_run(
     samples_us: list[float],
     busbw_at: Callable[[float], float],
     wrong: int,
-    by_rank_us: Sequence[float] = (),
+    by_rank: Sequence[RankTimes] = (),
 ) -> Run:
     """A run with its statistics; busbw_at makes GB/s of a time."""
     p5, middle, p95, p99 = (round(float(x), 3) for x in np.percentile(samples_us, [5, 50, 95, 99]))
-    rounded, of_ranks = ([round(x, 3) for x in row] for row in (samples_us, by_rank_us))
     return Run(
-        who, family, rounded, middle, p5, p95, round(busbw_at(middle), 3), wrong, p99, of_ranks
+        who=who,
+        family=family,
+        samples_us=[round(x, 3) for x in samples_us],
+        median_us=middle,
+        p5_us=p5,
+        p95_us=p95,
+        busbw_gbps=round(busbw_at(middle), 3),
+        wrong=wrong,
+        p99_us=p99,
+        by_rank_us=[one.p50_us for one in by_rank],
+        by_rank=list(by_rank),
     )
 
 

@@ -7,10 +7,12 @@ from rich.console import Console
 from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.rates import algbw_gbps, wire_text
 from braid.bench.verdict import judge
+from braid.cli import ranks
 from braid.cli.columns import Column, tables
 from braid.cli.sizes import format_size
 from braid.cli.table import console
 from braid.probe.outliers import stragglers
+from braid.probe.ranks import named
 
 _HEADS = (
     ("op", "bytes", "calls"),
@@ -109,14 +111,17 @@ def title(record: GpuRecord) -> str:
     )
 
 
-def show(record: GpuRecord, out: Console | None = None) -> None:
-    """Prints the tables: everybody's best beside braid, then everybody alone."""
+def show(record: GpuRecord, out: Console | None = None, *, by_rank: bool = False) -> None:
+    """Prints the tables: everybody's best beside braid, then everybody alone. `by_rank`: each
+    rank's own times too, even where none is late.
+    """
     out = out or console()
     keys, *groups = _columns(_HEADS, [_row(result, record) for result in record.results])
     styles = ["red" if any(run.wrong for run in result.runs) else "" for result in record.results]
     for table in tables(keys, groups, out.width, title=title(record), styles=styles):
         out.print(table)
     _show_everybody(record, out)
+    ranks.show(list(_by_rank(record)), out, everybody=by_rank)
     for result in record.results:
         for run in result.runs:
             names = {f"rank {i}": us for i, us in enumerate(run.by_rank_us)}
@@ -125,6 +130,13 @@ def show(record: GpuRecord, out: Console | None = None) -> None:
                 out.print(f"{words}, {names[late]:,.1f} us", soft_wrap=True)
     for repeat in record.repeats:
         out.print(f"{repeat.what}: {repeat.calls} calls, {repeat.different} with other bits")
+
+
+def _by_rank(record: GpuRecord) -> Iterator[ranks.Timed]:
+    for result in record.results:
+        words = f"{result.op} {format_size(result.bytes)} {result.mode}"
+        for run in result.runs:
+            yield ranks.Timed(f"{words}, {run.who}", named(run.by_rank), len(run.samples_us))
 
 
 def _everybody(record: GpuRecord) -> Iterator[tuple[list[str], str]]:
@@ -141,7 +153,7 @@ def _everybody(record: GpuRecord) -> Iterator[tuple[list[str], str]]:
                     *map(_us, times),
                     f"{algbw_gbps(run, result):.1f}",
                     *_bandwidth(run, result, record),
-                    str(run.wrong),
+                    f"WRONG {run.wrong}" if run.wrong else "0",
                 ],
                 "red" if run.wrong else "",
             )

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 
 import torch
 
@@ -23,6 +22,7 @@ from braid.bench.seats import Seats
 from braid.bench.timer import REPLAYS, Eager, Graphed, Timer
 from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
+from braid.probe.ranks import of_samples
 
 _PILOT_CALLS = 2
 
@@ -97,13 +97,15 @@ class Match:
         times = self._race(case, timer, racers, calls, budget_s, pilots)
         if not times or not times[0]:
             return None
-        runs = [
-            make_run(
-                c.name, c.family, self._crew.slowest(row), case.busbw_gbps, wrong[c.name],
-                self._crew.every(median(row)),
+        runs = []
+        for c, mine in zip(racers, times, strict=True):
+            rows = self._crew.rows(mine)
+            slowest = [max(sample) for sample in zip(*rows, strict=True)]
+            runs.append(
+                make_run(
+                    c.name, c.family, slowest, case.busbw_gbps, wrong[c.name], of_samples(rows)
+                )
             )
-            for c, row in zip(racers, times, strict=True)
-        ]  # fmt: skip
         plan = plan_of(self._comm, case)
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,

@@ -46,6 +46,8 @@ class Request:
     """The library of MSCCL++ that has NCCL's names; "": it takes no part."""
     quiet: bool = False
     """No table at the end: somebody else reads the record."""
+    by_rank: bool = False
+    """Print every rank's times, even where none is late."""
 
     @property
     def groups(self) -> set[str]:

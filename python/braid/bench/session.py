@@ -154,7 +154,7 @@ class Session:
         out = console(self._request.json_path)
         self.record = made = self._record(roster)
         if not self._request.quiet:
-            gpu_table.show(made, out)
+            gpu_table.show(made, out, by_rank=self._request.by_rank)
         for words, why in self._skipped.items():
             out.print(f"without {words}: {why}", soft_wrap=True)
         if self._request.json_path == json_file.STDOUT:

@@ -82,7 +82,7 @@ def run(asked: Asked, count: int) -> int:
             held = beside(base, ranks, "_held")
             code = _launch(ranks, held, _CAPPED_BUDGET_S, flexlink.CAP)
             capped = _load(held)
-        gpu_table.show(record)
+        gpu_table.show(record, by_rank=asked.by_rank)
         if asked.svg_path:
             from braid.bench import curves
 

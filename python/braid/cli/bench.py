@@ -36,6 +36,8 @@ class Settings:
     """braid.init's options: links, pace, timeout, tune."""
     json_path: Path | None
     svg_path: Path | None
+    by_rank: bool = False
+    """Print every rank's times, even where none is late."""
 
 
 class Bench:
@@ -194,7 +196,7 @@ def _publish(settings: Settings, record: Record) -> None:
     from braid.cli import plot, table
 
     out = table.console(settings.json_path)
-    table.show(record, out)
+    table.show(record, out, by_rank=settings.by_rank)
     if settings.json_path:
         record.save(settings.json_path)
         out.print(f"record  {settings.json_path}")

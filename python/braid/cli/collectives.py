@@ -41,11 +41,11 @@ def bench(
     ctx: typer.Context,
     ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
     sizes_text: Annotated[
-        str, typer.Option("--sizes", help="64MiB, or a range 1KiB:64MiB:x4.")
+        str, typer.Option("--sizes", help="Bytes: 64MiB, or a range 1KiB:64MiB:x4.")
     ] = "",
-    begin: Annotated[str, typer.Option("-b", help="As nccl-tests: the smallest size.")] = "",
-    end: Annotated[str, typer.Option("-e", help="As nccl-tests: the largest size.")] = "",
-    factor: Annotated[int, typer.Option("-f", help="As nccl-tests: from size to size.")] = 2,
+    begin: Annotated[str, typer.Option("-b", help="As nccl-tests: bytes to begin at.")] = "",
+    end: Annotated[str, typer.Option("-e", help="As nccl-tests: bytes to end at.")] = "",
+    factor: Annotated[int, typer.Option("-f", help="As nccl-tests: factor between sizes.")] = 2,
     ranks: Annotated[
         int, typer.Option("--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.")
     ] = 0,
@@ -92,6 +92,9 @@ def bench(
     svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
     commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
     quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,
+    by_rank: Annotated[
+        bool, typer.Option("--by-rank", help="Print every rank's times, even if none is late.")
+    ] = False,
 ) -> None:
     """Check every byte of the collectives, then time them against a baseline in the same run.
 
@@ -137,6 +140,7 @@ def bench(
             if text
         ],
         mscclpp=mscclpp,
+        by_rank=by_rank,
     )
     try:
         count = gpus_to_use(asked)
@@ -159,6 +163,7 @@ def bench(
         options={name: text for name, text in chosen.items() if text},
         json_path=json_path,
         svg_path=svg_path,
+        by_rank=by_rank,
     )
     if inside_launch():
         raise typer.Exit(run_rank(settings))

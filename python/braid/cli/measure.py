@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 import braid
 from braid.cli.cases import Buffers
 from braid.cli.contestants import Contestant, Gloo
-from braid.record import LinkUse, Samples
+from braid.probe.ranks import of_samples
+from braid.record import LinkUse, RankTimes, Samples
 
 # A sample lasts about this long, so that the clock and the barrier's skew do not count.
 _SAMPLE_NS = 2_000_000
@@ -86,19 +87,22 @@ def slowest(comm: braid.Comm, times: Sequence[float]) -> NDArray[np.float64]:
     return comm.all_reduce(np.array(times, dtype=np.float64), "max")
 
 
-def summarise(samples_us: NDArray[np.float64], by_rank_us: Sequence[float] = ()) -> Samples:
+def summarise(samples_us: NDArray[np.float64], by_rank: Sequence[RankTimes] = ()) -> Samples:
     """Median and percentiles, every sample kept."""
 
     def rounded(values: Iterable[float]) -> list[float]:
         return [round(float(value), 3) for value in values]
 
     p5, median, p95, p99 = rounded(np.percentile(samples_us, [5, 50, 95, 99]))
-    return Samples(rounded(samples_us), median, p5, p95, p99, rounded(by_rank_us))
+    medians = [one.p50_us for one in by_rank]
+    return Samples(rounded(samples_us), median, p5, p95, p99, medians, list(by_rank))
 
 
-def by_rank(comm: braid.Comm, times: Sequence[float]) -> NDArray[np.float64]:
-    """Every rank's median."""
-    return np.asarray(comm.all_gather(np.array([np.median(times)], dtype=np.float64)))
+def of_all(comm: braid.Comm, times: Sequence[float]) -> Samples:
+    """The slowest rank's times, and what each rank's own were."""
+    mine = np.array(times, dtype=np.float64)
+    rows = np.asarray(comm.all_gather(mine)).reshape(comm.size, len(mine))
+    return summarise(rows.max(axis=0), of_samples(rows.tolist()))
 
 
 def check(comm: braid.Comm, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:
@@ -159,4 +163,4 @@ def race(
             if who == 0:
                 totals.add(comm.last_call())
         tick(f"sample {i + 1} of {samples}")
-    return [summarise(slowest(comm, row), list(by_rank(comm, row))) for row in times], totals
+    return [of_all(comm, row) for row in times], totals

@@ -1,13 +1,16 @@
 """A record as a table for people."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
 
 from braid import json_file
+from braid.cli import ranks
 from braid.cli.columns import Column, Group, tables
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
+from braid.probe.ranks import named
 from braid.record import Record, Result
 
 _PLAIN_WIDTH = 200  # of lines when the output is no terminal, so that no column is cut
@@ -70,6 +73,17 @@ def _columns(record: Record) -> tuple[Group, list[Group]]:
     ]
 
 
+def _by_rank(record: Record) -> Iterator[ranks.Timed]:
+    """braid's, and its baseline's."""
+    for result in record.results:
+        case = f"{result.op} {format_size(result.bytes)}"
+        both = [("braid", result.times)]
+        if result.baseline:
+            both.append((result.baseline.name, result.baseline.times))
+        for who, times in both:
+            yield ranks.Timed(f"{case}, {who}", named(times.by_rank), len(times.samples_us))
+
+
 def title(record: Record) -> str:
     """What the table shows, in one line; says "paced" when links were slowed down."""
     first = record.results[0]
@@ -79,12 +93,15 @@ def title(record: Record) -> str:
     return f"{record.ranks} ranks, {first.dtype}; {paced}{what}{gain}"
 
 
-def show(record: Record, out: Console) -> None:
-    """Prints the table, in parts where the terminal is narrow."""
+def show(record: Record, out: Console, *, by_rank: bool = False) -> None:
+    """Prints the table, in parts where the terminal is narrow. `by_rank`: everybody's own times
+    too, even where no rank is late.
+    """
     keys, groups = _columns(record)
     styles = ["red" if result.wrong_bytes else "" for result in record.results]
     for table in tables(keys, groups, out.width, title=title(record), styles=styles):
         out.print(table)
+    ranks.show(list(_by_rank(record)), out, everybody=by_rank)
     for result in record.results:
         names = {f"rank {i}": us for i, us in enumerate(result.times.by_rank_us)}
         for late in stragglers(names):

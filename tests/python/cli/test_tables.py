@@ -16,6 +16,7 @@ from braid.cli.progress import Bars, Lines, Reporter
 from braid.errors import InvalidArgument
 from braid.probe import picture
 from braid.probe import table as probe_table
+from braid.probe.ranks import of_samples
 from braid.probe.record import SCHEMA as PROBE
 from braid.probe.record import ProbeRecord, Series, times_of
 from braid.progress import Bar, choose
@@ -144,6 +145,24 @@ def test_late_ranks_come_below_the_table():
     assert "rank 2 is late" not in text
 
 
+def test_the_view_by_rank_of_braid_and_of_its_baseline():
+    rows = [[10.0] * 20, [12.0] * 20]
+    both = summarise(np.array(rows[1]), of_samples(rows))
+    text = shown(table.show, record(result(times=both)))
+    assert "all_reduce 1 MiB, braid" in text
+    assert "all_reduce 1 MiB, gloo" not in text
+    assert next(x for x in text.splitlines() if x.startswith("  rank 1")).split() == [
+        "rank", "1", "12.0", "12.0", "20", "of", "20", "2.0",
+    ]  # fmt: skip
+    other = Baseline("gloo", both, 0)
+    assert "all_reduce 1 MiB, gloo" in shown(table.show, record(result(baseline=other)))
+    fair = summarise(np.array(rows[0]), of_samples([[10.0, 9.0] * 10, [9.0, 10.0] * 10]))
+    plain = record(result(times=fair, baseline=None))
+    assert "slowest" not in shown(table.show, plain).partition("GB/s")[2]
+    asked = shown(lambda made, out: table.show(made, out, by_rank=True), plain)
+    assert asked.count("10 of 20") == 2
+
+
 def test_records_come_back_as_they_were(tmp_path):
     made = record(result(), result("broadcast", 64, baseline=None), stopped="interrupted")
     path = tmp_path / "a" / "b" / "r.json"
@@ -163,7 +182,7 @@ def test_fields_of_older_records_have_defaults():
         del document[name]
     del document["host"]["num_hosts"]
     for times in (document["results"][0]["times"], document["results"][0]["baseline"]["times"]):
-        del times["p99_us"], times["by_rank_us"]
+        del times["p99_us"], times["by_rank_us"], times["by_rank"]
     old = from_json(json.loads(json.dumps(document)))
     assert (old.stopped, old.balance_log, old.host.num_hosts) == ("", [], 1)
     assert old.results[0].times.p99_us is None
@@ -352,7 +371,7 @@ def test_the_wire_carries_all_links_bytes_of_a_call():
 
 def test_samples_are_kept_and_summed_up():
 
-    made = summarise(np.arange(101.0)[::-1] + 0.00049, [1.23456])
+    made = summarise(np.arange(101.0)[::-1] + 0.00049, of_samples([[1.23456]]))
     assert (made.p5_us, made.median_us, made.p95_us, made.p99_us) == (5.0, 50.0, 95.0, 99.0)
     assert (made.samples_us[0], made.samples_us[-1]) == (100.0, 0.0)
     assert made.by_rank_us == [1.235]
