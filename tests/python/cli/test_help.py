@@ -2,11 +2,12 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
-from command_line import EVERY, WITHOUT_JSON
+from command_line import COMMANDS, EVERY, WITHOUT_JSON
 from typer.testing import CliRunner
 
 from braid.bench import gpus
@@ -27,6 +28,62 @@ def test_help(words):
     assert f"braid {' '.join(words)}" in text.partition("Example: ")[2]
     assert "xit code" in text
     assert ("--json" in text) == (words not in WITHOUT_JSON)
+
+
+WORDS = {
+    "--against", "--algorithm", "--baselines", "--by", "--commit", "--device", "--dispatch",
+    "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json", "--links",
+    "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--op", "--ops", "--out", "--path",
+    "--record", "--show", "--step-path", "--suite", "--svg", "--tune", "--variants", "--who",
+    "--words", "a", "b", "files", "name", "new", "number", "old", "op", "records", "target", "term",
+    "trace",
+}  # fmt: skip
+"""Options and arguments that take names and files. Every other one takes a quantity."""
+UNITS = re.compile(
+    r"(?<![A-Za-z])(bytes|ms|seconds|30s|GB/s|MB/s|Gbit/s|TFLOP/s|0 to 1|GPUs|NICs|nodes|"
+    r"processes|tokens|sequences|layers|blocks|samples|calls|parameters|microbatches|stages|rows|factor)\b|\d%",
+    re.IGNORECASE,
+)
+UNITS_OF = {"ms": " ms", "bytes": "Bytes", "gbit": "Gbit/s", "tflops": "TFLOP/s", "size": "ytes",
+            "sizes": "ytes", "total": "ytes", "budget": "Seconds", "tokens": "okens",
+            "gpus": "GPUs", "nodes": "odes", "params": "Parameters"}  # fmt: skip
+"""What the last word of a name promises."""
+SAYS_NOTHING_IN_UNITS = {
+    "nccl-env", "nccl-check", "options", "topo diff", "trace merge", "run"
+}  # fmt: skip
+
+
+def quantities():
+    """(words of the command, name, help) of everything that takes a quantity."""
+    for words, command in COMMANDS.items():
+        for each in command.params:
+            name = max(each.opts, key=len)
+            if name != "--help" and not getattr(each, "is_flag", False) and name not in WORDS:
+                yield " ".join(words), name, each.help
+
+
+@pytest.mark.parametrize(("words", "name", "said"), quantities())
+def test_every_quantity_says_its_unit(words, name, said):
+    """ "GPUs: " in front says where an option is heeded, not what it counts."""
+    said = said.removeprefix("GPUs: ")
+    assert UNITS.search(said), f"braid {words} {name}: {said}"
+    promised = UNITS_OF.get(name.split("-")[-1], "")
+    assert promised in said, f"braid {words} {name}: {said}"
+
+
+def test_quantities_are_found():
+    found = {name for _, name, _ in quantities()}
+    assert {"--size", "--ranks", "-b", "--pace", "--tolerance", "--mfu", "size"} <= found
+    assert len(list(quantities())) > 130
+    assert not UNITS.search("The smallest one.")
+
+
+@pytest.mark.parametrize("words", [" ".join(words) for words in EVERY])
+def test_every_command_says_the_units_of_what_it_prints(words):
+    text = CliRunner().invoke(app.app, [*words.split(), "--help"]).output.partition("Options:")[0]
+    text += COMMANDS[tuple(words.split())].epilog or ""
+    has_units = re.search(r"\b(GB/s|us|ms|seconds|bytes|TFLOP)\b", text, re.IGNORECASE)
+    assert bool(has_units) != (words in SAYS_NOTHING_IN_UNITS), text
 
 
 def loaded_by(*arguments, **environment):
