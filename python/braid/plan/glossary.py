@@ -1,4 +1,4 @@
-"""The words of docs/glossary.md, which ships with the package.
+"""The words of docs/glossary.md, which ships with the package, and formulas beside them.
 
 docs/plan_explain.schema.json, the form of what `braid plan explain --json` prints, is made from the
 class Meanings (`python -m braid.plan.glossary`).
@@ -6,11 +6,12 @@ class Meanings (`python -m braid.plan.glossary`).
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, Literal
 
-from braid.plan import shipped
+from braid.plan import formula, shipped
+from braid.plan.formula import Formula
 from braid.plan.wrong import PlanError, nearest
 from braid.typed_json import format_schema, publish
 
@@ -42,6 +43,7 @@ class Meanings:
 
     schema: Literal["braid.plan.explain/1"]
     terms: list[Term]
+    formulas: list[Formula] = field(default_factory=list)
 
 
 @cache
@@ -58,6 +60,17 @@ def _parse(text: str) -> Iterator[Term]:
         found = _ROW.match(line)
         if found and found["word"].strip() not in ("word", "---"):
             yield Term(found["word"].strip(), _LINK.sub(r"\1", found["meaning"]), section)
+
+
+def meanings(word: str) -> Meanings:
+    """All there is to say about a word, or about the number of a formula; without one, everything.
+    PlanError with the nearest word for one that is nowhere.
+    """
+    if not word:
+        return Meanings(SCHEMA, list(terms()), list(formula.every()))
+    formulas = formula.find(word)
+    is_term = any(word.strip().lower() in term.names for term in terms())
+    return Meanings(SCHEMA, find(word) if is_term or not formulas else [], formulas)
 
 
 def find(word: str) -> list[Term]:

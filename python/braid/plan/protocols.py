@@ -1,10 +1,12 @@
 """What a call costs besides its bytes, as NCCL's own planner reckons it.
 
-Constants: graph/tuning.cc, as of 2026-06. LL sends 8 bytes of data in 16, LL128 120 in 128, which
-makes their steps short and their rate lower; Simple has the whole rate.
+Constants: data/protocols.json. LL sends 8 bytes of data in 16, LL128 120 in 128, which makes their
+steps short and their rate lower; Simple has the whole rate.
 """
 
 from dataclasses import dataclass
+
+from braid.plan import shipped
 
 
 @dataclass(frozen=True)
@@ -21,11 +23,15 @@ class Protocol:
     """What part of the bytes on the wire is data."""
 
 
-LL = Protocol(6.6, 0.6, 2.7, 8 / 16)
-LL128 = Protocol(14.0, 1.9, 4.0, 120 / 128)
-SIMPLE = Protocol(8.4, 3.4, 14.0, 1.0)
-MULTICAST = Protocol(8.4, 25.0 / 2, 14.0, 1.0)
-"""NVLS: 25 us for its two steps."""
+def _protocol(name: str) -> Protocol:
+    row = shipped.table("protocols")[name]
+    data = row["payload"] / row["frame"]
+    return Protocol(row["base_us"], row["step_us"], row["net_step_us"], data)
+
+
+LL, LL128, SIMPLE = map(_protocol, ("ll", "ll128", "simple"))
+MULTICAST = _protocol("multicast")
+"""NVLS."""
 
 
 def call_us(wire_us: float, steps: int, net_steps: int = 0, is_multicast: bool = False) -> float:

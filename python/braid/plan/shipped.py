@@ -23,3 +23,9 @@ def source(key: str) -> str:
     """A source in a few words; data/sources.json has the rest."""
     row = table("sources")[key]
     return f"{row['short']}, {row['date']}"
+
+
+def constant(name: str) -> float:
+    """A number of data/constants.json, whose row has its unit, what it means and its source."""
+    value: float = table("constants")[name]["value"]
+    return value

@@ -1,4 +1,4 @@
-"""`braid plan explain`: the glossary on the command line."""
+"""`braid plan explain`: the glossary and the formulas on the command line."""
 
 from dataclasses import asdict
 from typing import Annotated
@@ -8,6 +8,7 @@ import typer
 from braid.cli.plan.show import show_document
 from braid.cli.table import console
 from braid.plan import glossary
+from braid.plan.formula import Formula
 
 
 def register(app: typer.Typer) -> None:
@@ -16,20 +17,35 @@ def register(app: typer.Typer) -> None:
 
 
 def explain(
-    term: Annotated[str, typer.Argument(help="A word; all of them if not given.")] = "",
+    term: Annotated[
+        str, typer.Argument(help="A word, or a formula: F17, bus_factor; all if not given.")
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON (schema braid.plan.explain/1).")
     ] = False,
 ) -> None:
-    """What a word means: every term of docs/glossary.md, speeds and abbreviations included.
+    """What a word means, and the formulas that belong to it, with units, source and date.
+
+    Every term of docs/glossary.md, speeds and abbreviations included, and F1 to F21.
 
     Example: braid plan explain busbw
     """
-    found = glossary.find(term) if term else list(glossary.terms())
+    found = glossary.meanings(term)
     if as_json:
-        show_document(asdict(glossary.Meanings(glossary.SCHEMA, found)))
+        show_document(asdict(found))
         return
     out = console()
-    for each in found:
+    for each in found.terms:
         out.print(f"[bold]{each.word}[/bold]", end=": ")
         out.print(each.meaning, markup=False)
+    for one in found.formulas:
+        out.print(f"[bold]{_name(one)}[/bold]", end=": ")
+        out.print(one.what, markup=False)
+        out.print(f"  = {one.says}{f'  [{one.unit}]' if one.unit else ''}", markup=False)
+        given = ", ".join(f"{name} [{unit}]" if unit else name for name, unit in one.given.items())
+        out.print(f"  from {given}", markup=False)
+        out.print(f"  {one.source}; {one.date}", markup=False, style="dim")
+
+
+def _name(one: Formula) -> str:
+    return f"{', '.join(one.ids)} {one.name}".strip()

@@ -1,12 +1,14 @@
 """Rates: of bits and bytes, of links and lanes, of specifications and what is reached of them."""
 
-ACHIEVABLE = 0.8
+from braid.plan.shipped import constant
+
+ACHIEVABLE = constant("achievable")
 """Of a specified rate, large messages reach 80 to 90 %; F14 plans with the lower end."""
 
-HOST_STAGED = 0.28
-"""Of a GPU's PCIe rate, NCCL reaches this through host memory: 8.85 of 31.5 GB/s (tp-article)."""
+HOST_STAGED = constant("host_staged")
+"""Of a GPU's PCIe rate, NCCL reaches this through host memory."""
 
-_DUPLEX_BAND = (0.30, 0.47)  # around 0.4: 75 to 94 % of half the figure
+_DUPLEX_BAND = (constant("duplex_low"), constant("duplex_high"))
 
 
 def gbps_of_gbit(gbit: float) -> float:

@@ -1,14 +1,16 @@
 """Training: memory, gradients and weights on the wire, floating-point work."""
 
-BYTES_PER_PARAMETER = 18
+from braid.plan.shipped import constant
+
+BYTES_PER_PARAMETER = constant("bytes_per_parameter")
 """Mixed precision with Adam: weights 2 + 4, gradients 4, two moments 8."""
 
-GRADIENT_BYTES = 4
-FORWARD_BACKWARD = 3
+GRADIENT_BYTES = constant("gradient_bytes")
+FORWARD_BACKWARD = int(constant("passes"))
 """Work of a step in forward passes: one, and two for the backward pass."""
-FORWARD_BACKWARD_RECOMPUTE = 4
+FORWARD_BACKWARD_RECOMPUTE = int(constant("passes_recompute"))
 
-ZERO_MULTIPLES = {0: 2, 1: 2, 2: 2, 3: 3}
+ZERO_MULTIPLES = {stage: int(constant(f"zero_{stage}")) for stage in range(4)}
 """F15: how many times the model crosses the links in a step, by ZeRO stage; 0 is DDP.
 
 Gradients take a reduce-scatter and an all-gather. Stage 3 gathers the weights twice (forward and

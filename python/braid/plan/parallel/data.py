@@ -5,9 +5,10 @@ from braid.plan.formulas import rates, training
 from braid.plan.parallel.machines import Machines, Work
 from braid.plan.parallel.step import beside, inputs, least
 from braid.plan.report import Report
+from braid.plan.shipped import constant
 from braid.plan.wrong import a_count, above_zero
 
-DDP_BUCKET_BYTES = 25 << 20
+DDP_BUCKET_BYTES = int(constant("ddp_bucket"))
 """torch's default."""
 
 

@@ -7,9 +7,10 @@ from braid.plan.formulas import messages
 from braid.plan.model import Experts, Model
 from braid.plan.parallel.machines import Machines
 from braid.plan.report import Report
+from braid.plan.shipped import constant
 from braid.plan.wrong import PlanError, at_least
 
-_SCALE_GROUP = 128  # fp8 elements that share one fp32 scale
+_SCALE_GROUP = int(constant("fp8_scale_group"))
 FORMATS = ("fp8", "bf16")
 
 

@@ -144,6 +144,16 @@ def test_a_given_peak_and_mfu_count(line, braid):
     assert compute_s("--peak-tflops 1000 --recompute --mfu 0.4") == pytest.approx(once * 4 / 3)
 
 
+def test_explain_says_a_formula_with_units_source_and_date(braid):
+    code, out, _ = braid("explain F17")
+    assert code == 0
+    for text in ("busbw (n+1) / (2 (n-1))  [GB/s]", "busbw [GB/s]", "issue 2140", "read 2026-09"):
+        assert text in " ".join(out.split()).replace("(n-1)) [", "(n-1))  [")
+    _, out, _ = braid("explain F17 --json")
+    (one, *_) = json.loads(out)["formulas"]
+    assert {"name", "ids", "says", "unit", "given", "source", "date"} <= one.keys()
+
+
 def test_svg_is_written(braid, tmp_path):
     path = tmp_path / "step.svg"
     code, _, _ = braid(f"timeline --compute-ms 420 --comm-ms 640 --svg {path}")
