@@ -1,12 +1,17 @@
-"""What links are specified to carry: data, with where it is from.
+"""What links are specified to carry, by a GPU's name or architecture, out of the tables of
+`braid plan`: plan/data/links.json and sockets.json, each row with its source.
 
 All rates are GB/s = 1e9 bytes per second, one direction. Data sheets mostly print both directions
 together, and `nvidia-smi nvlink -s` the raw line rate, 6 % above what is payload; neither is here.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
+from braid.plan import shipped
+from braid.plan.formulas import rates
 from braid.topo.facts import Gpu, GpuLinkKind
 
 
@@ -22,46 +27,18 @@ class LinkSpec:
     """What NCCL's own tables reckon with: after protocol, for kernels."""
 
 
-# NVIDIA's data sheets; the last column is NCCL 2.28, src/graph/topo.h. Read 2026-08.
-_NVLINK1 = LinkSpec("NVLink 1", 20.0, 4, 18.0)
-_NVLINK2 = LinkSpec("NVLink 2", 25.0, 6, 20.0)
-_NVLINK3 = LinkSpec("NVLink 3", 25.0, 12, 20.0)
-_NVLINK3_BRIDGE = LinkSpec("NVLink 3", 14.0625, 4, 11.2)  # A40, A6000, RTX 3090: 112.5 duplex
-_NVLINK4 = LinkSpec("NVLink 4", 25.0, 18, 20.6)
-_NVLINK5 = LinkSpec("NVLink 5", 50.0, 18, 40.1)
-_NVLINK6 = LinkSpec("NVLink 6", 50.0, 36, None)
-# AMD's data sheets: 7 links, one to each peer.
-_XGMI_MI250 = LinkSpec("xGMI", 50.0, 7, None)
-_XGMI_MI300 = LinkSpec("xGMI", 64.0, 7, None)
-_XGMI_MI350 = LinkSpec("xGMI", 76.5, 7, None)
+def _specs() -> Iterator[tuple[dict[str, Any], LinkSpec]]:
+    """Rows that tell which GPUs have them."""
+    for row in shipped.table("links").values():
+        if "models" in row or "arch" in row:
+            each = float(rates.links_gbps(row["lane_gbps"], row["lanes"], 1))
+            nccl = float(row["nccl_link_gbps"]) if "nccl_link_gbps" in row else None
+            yield row, LinkSpec(row.get("name") or row["title"], each, row["links"], nccl)
 
-_BY_ARCH: dict[str, LinkSpec] = {
-    "sm_60": _NVLINK1,
-    "sm_70": _NVLINK2,
-    "sm_80": _NVLINK3,
-    "sm_86": _NVLINK3_BRIDGE,
-    "sm_90": _NVLINK4,
-    "sm_100": _NVLINK5,
-    "sm_103": _NVLINK5,
-    "sm_107": _NVLINK6,
-    "gfx90a": _XGMI_MI250,
-    "gfx942": _XGMI_MI300,
-    "gfx950": _XGMI_MI350,
-}
-# Export models have fewer links than their chip.
-_BY_MODEL: tuple[tuple[str, LinkSpec], ...] = (
-    (r"\bP100\b", _NVLINK1),
-    (r"\bV100\b", _NVLINK2),
-    (r"\bA800\b", LinkSpec("NVLink 3", 25.0, 8, 20.0)),
-    (r"\bA100\b|\bA30\b", _NVLINK3),
-    (r"\bA40\b|\bA6000\b|\b3090\b", _NVLINK3_BRIDGE),
-    (r"\bH800\b", LinkSpec("NVLink 4", 25.0, 8, 20.6)),
-    (r"\bG?H(20|100|200)\b", _NVLINK4),
-    (r"\bG?B(100|200|300)\b", _NVLINK5),
-    (r"\bMI2[15]0X?\b", _XGMI_MI250),
-    (r"\bMI3(00|25)[XA]?\b", _XGMI_MI300),
-    (r"\bMI35[05]X?\b", _XGMI_MI350),
-)
+
+# Export models have fewer links than their chip: their name counts before their architecture.
+_BY_MODEL = tuple((row["models"], spec) for row, spec in _specs() if "models" in row)
+_BY_ARCH = {arch: spec for row, spec in _specs() for arch in row.get("arch", ())}
 # Without a name: NVLink 2, 3 and 4 all carry 25 a link. An NVLink 5 carries twice that.
 ASSUMED_NVLINK = LinkSpec("NVLink", 25.0, 0, 20.0)
 
@@ -81,58 +58,47 @@ def spec_for(gpu: Gpu, kind: GpuLinkKind) -> LinkSpec | None:
     return links_of(gpu) or (ASSUMED_NVLINK if kind == "nvlink" else None)
 
 
-# The slot that a card's data sheet names, with 16 lanes: for sources that tell no PCIe.
-_PCIE_OF_MODEL: tuple[tuple[str, int], ...] = (
-    (r"\b[PV]100\b|\bT4\b", 3),
-    (r"\bA(2|10|16|30|40|100|800|[456]000)\b|\bL(4|20|40S?)\b|\bRTX [34]0[89]0\b|\bMI2", 4),
-    (r"\bH(20|100|200|800)\b|\bB[23]00\b|\bRTX (50[89]0|PRO)\b|\bMI3", 5),
-)
+_PCIE: dict[int, dict[str, Any]] = {
+    row["generation"]: row for row in shipped.table("links").values() if "generation" in row
+}
 
 
 def pcie_of_model(model: str) -> int | None:
-    """The PCIe generation of a GPU by its name; None for one that is not known."""
-    return next((gen for text, gen in _PCIE_OF_MODEL if re.search(text, model, re.I)), None)
-
-
-# PCI Express base specifications: GT/s per lane -> generation, part of the bits that is payload.
-_PCIE: tuple[tuple[float, int, float], ...] = (
-    (2.5, 1, 8 / 10),
-    (5.0, 2, 8 / 10),
-    (8.0, 3, 128 / 130),
-    (16.0, 4, 128 / 130),
-    (32.0, 5, 128 / 130),
-    (64.0, 6, 242 / 256),
-    (128.0, 7, 242 / 256),
-)
+    """The PCIe generation of the slot that a card's data sheet names, with 16 lanes: for sources
+    that tell no PCIe. None for a card that is not known.
+    """
+    for generation, row in _PCIE.items():
+        if "cards" in row and re.search(row["cards"], model, re.IGNORECASE):
+            return generation
+    return None
 
 
 def pcie_generation(gts: float) -> int | None:
     """5 for 32 GT/s; None for a speed that is no generation's."""
-    return next((generation for speed, generation, _ in _PCIE if speed == gts), None)
+    return next((one for one, row in _PCIE.items() if row["gt_per_s"] == gts), None)
 
 
 def pcie_speed(generation: int) -> float:
     """32 GT/s for 5; 0 for an unknown generation."""
-    return next((speed for speed, known, _ in _PCIE if known == generation), 0.0)
+    return float(_PCIE[generation]["gt_per_s"]) if generation in _PCIE else 0.0
 
 
 def pcie_gbps(gts: float, width: int) -> float | None:
     """A link's rate: 63.0 for 32 GT/s on 16 lanes. None when speed or width is not told."""
-    coding = next((coding for speed, _, coding in _PCIE if speed == gts), None)
-    return gts * width * coding / 8 if coding is not None and width > 0 else None
+    generation = pcie_generation(gts)
+    if generation is None or width <= 0:
+        return None
+    row = _PCIE[generation]
+    return rates.pcie_gbps(gts, row["payload"], row["frame"], width)
 
 
 def socket_gbps(arch: str, vendor: str, model: int | None) -> float | None:
     """What NCCL reckons with between two sockets (src/graph/topo.h); None for a CPU it does not
     know.
     """
-    if vendor == "AuthenticAMD":
-        return 16.0
-    if arch == "arm64" or arch == "aarch64":
-        return 6.0
-    if arch == "ppc64":
-        return 32.0
-    if vendor == "GenuineIntel" and model is not None:
-        # Broadwell and before, Skylake to Ice Lake, Sapphire Rapids, later ones.
-        return 6.0 if model < 0x55 else 10.0 if model < 0x8F else 22.0 if model == 0x8F else 40.0
+    for row in shipped.table("sockets"):
+        is_own = row.get("vendor") == vendor or arch in row.get("arch", ())
+        least, most = row.get("models", (None, None))
+        if is_own and (least is None or (model is not None and least <= model <= most)):
+            return float(row["gbps"])
     return None

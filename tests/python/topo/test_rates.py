@@ -1,11 +1,13 @@
 """What links carry: the tables, the narrowest link of a chain, and what a record adds."""
 
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from braid.plan import hardware, shipped
 from braid.topo import tables
 from braid.topo.errors import BadTopology
 from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, PciDevice, PcieLink, Source
@@ -65,6 +67,35 @@ def test_same_as_the_tables_of_plan():
                 assert spec.gbps_each == row["lane_gbps"] * row["lanes"], name
                 assert spec.links == row["links"], name
                 assert spec.nccl_gbps_each == row.get("nccl_link_gbps"), name
+
+
+def test_what_only_topo_knew_is_in_the_tables_of_plan():
+    """Export models, bridges and old slots, from which `braid plan` computes as well."""
+    assert hardware.link_gbps("nvlink3-a800") == 200
+    assert hardware.link_gbps("nvlink3-bridge") == 56.25
+    assert [hardware.link_gbps(f"pcie{i}") for i in (1, 2)] == [4, 8]
+    for name in hardware.names():
+        slot = next((path for path in hardware.find(name).paths if path.shape == "host"), None)
+        model = name.split("-")[0]
+        if slot:
+            generation = tables.pcie_of_model(model)
+            assert slot.rate_gbps == tables.pcie_gbps(tables.pcie_speed(generation), 16), name
+
+
+def test_tables_have_no_copy_here(monkeypatch):
+    """What is changed in the data is changed in both tools."""
+    links = json.loads(json.dumps(shipped.table("links")))
+    links["nvlink4"]["lane_gbps"] *= 2
+    links["pcie5"]["gt_per_s"] = 33.0
+    try:
+        monkeypatch.setattr(shipped, "table", {"links": links}.__getitem__)
+        importlib.reload(tables)
+        assert tables.model_known("h100").gbps_each == 50
+        assert tables.pcie_speed(5) == 33
+    finally:
+        monkeypatch.undo()
+        importlib.reload(tables)
+    assert tables.model_known("h100").gbps_each == 25
 
 
 def test_unknown_models():
