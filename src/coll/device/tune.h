@@ -27,7 +27,7 @@ struct TimedShare {
   double share;
   double us;
 };
-/// The smallest share whose time is the best's, or no more than half a percent above it. Of one
+/// The smallest share whose time is the best's, or no more than 0.3 % above it. Of one
 /// time or more.
 TimedShare least_good_share(std::span<const TimedShare> timed);
 
