@@ -133,6 +133,8 @@ class Result:
     """What rank 0's links carried in the busier direction, by the median time: counted, not made
     of a formula. None: no link, or a record from before it was kept.
     """
+    root: int | None = None
+    """Broadcast's. None: another operation, or a record from before it was kept: the last rank."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One rank of the GPU benchmark on a machine without a GPU: torch's CPU tensors and Gloo stand in.
 
-    braid run -n 2 tests/python/gpu_stand_in.py RECORD [lie|slow|interrupt]
+    braid run -n 2 tests/python/gpu_stand_in.py RECORD [lie|slow|interrupt|asked]
 
 Nothing that is timed here means anything; the walk through a run does.
 """
@@ -111,6 +111,7 @@ def main():
         misbehave(how)
     deadline._LOOK_EVERY_S = 0.05
     groups = {"nccl", "nccl-best", "symm", "links", "unregistered"}
+    wanted = {"calls": 7, "launches": 3, "root": 0} if how == "asked" else {}
     mscclpp = os.environ.get("FAKE_LIBRARY", "")
     sizes = (1000, 1 << 18)
     if mscclpp:
@@ -130,6 +131,7 @@ def main():
         svg_path=Path(sys.argv[1]).with_suffix(".svg"),
         mscclpp=mscclpp,
         by_rank=True,
+        **wanted,
     )
     return session.run_rank(request)
 

@@ -127,6 +127,26 @@ def test_bench_finds_nothing_wrong(ranks, against):
                 )
 
 
+def test_calls_and_root_as_asked(ranks):
+    """Every byte of a broadcast from a rank that was named is checked like any other's."""
+    effort = measure.Effort(samples=3, warm_up_calls=1, checks=1, calls=7)
+
+    def body(comm):
+        asked = settings(ops=["broadcast", "all_gather"], effort=effort, root=0)
+        return Bench(asked, comm, Reporter()).run()
+
+    for sent, gathered in ranks(3, body):
+        assert (sent.root, gathered.root) == (0, None)
+        assert sent.wrong_bytes == sent.baseline.wrong_bytes == 0
+        assert (sent.calls_per_sample, gathered.calls_per_sample) == (7, 7)
+
+
+def test_a_root_is_whose_data_all_have():
+    made = [cases.Case("broadcast", 64, np.dtype("int32"), "sum", r, 3, 1) for r in range(3)]
+    assert all((one.expected() == made[1].data(1)).all() for one in made)
+    assert case("broadcast", 0, 3).root == 2
+
+
 def test_bench_sees_one_wrong_byte(ranks, monkeypatch):
     honest = Braid.run
 

@@ -170,6 +170,12 @@ def test_tasks_and_groups():
     assert Request(tasks).groups == {"nccl"}
 
 
+def test_the_root_that_was_asked_for():
+    asked, plain = (GpuCase.of("broadcast", 1024, "int8", 4, root=root) for root in (1, None))
+    assert (asked.root, plain.root) == (1, 3)
+    assert [expected(one, 0)[0].source for one in (asked, plain)] == [1, 3]
+
+
 def test_what_ranks_tell_each_other(ranks):
     def body(comm):
         crew = CommCrew(comm)

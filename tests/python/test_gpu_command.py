@@ -15,6 +15,8 @@ from braid.bench.command import Asked, Refused
 from braid.bench.deadline import EXIT_CODE, Deadlines
 from braid.bench.interrupt import Interrupt
 from braid.bench.no_multicast import NO_MULTICAST, forbid_multicast
+from braid.bench.request import mode_of
+from braid.errors import InvalidArgument
 
 ASKED = Asked(
     device="auto", suite="", ops=["all_gather"], sizes=[1 << 20], ranks=0, dtype="", redop="sum",
@@ -48,6 +50,35 @@ def test_gpus_are_used_when_they_are_there():
 def test_what_was_asked_reaches_the_ranks():
     assert not command.request_of(ASKED).by_rank
     assert command.request_of(replace(ASKED, by_rank=True)).by_rank
+    request = command.request_of(replace(ASKED, calls=7, launches=3, root=1))
+    assert (request.calls, request.launches, request.root) == (7, 3, 1)
+    assert {task.mode for task in request.tasks} == {"graph"}
+    plain = command.request_of(replace(ASKED, launches=0))
+    assert (plain.launches, {task.mode for task in plain.tasks}) == (2, {"eager"})
+
+
+@pytest.mark.parametrize(
+    ("mode", "launches", "found"),
+    [
+        ("auto", None, "auto"), ("auto", 3, "graph"), ("auto", 0, "eager"), ("both", 3, "both"),
+        ("graph", 3, "graph"), ("eager", 0, "eager"), ("eager", None, "eager"),
+        ("eager", 3, None), ("graph", 0, None), ("both", 0, None),
+    ],
+)  # fmt: skip
+def test_graphs_and_modes(mode, launches, found):
+    if found:
+        assert mode_of(mode, launches) == found
+        return
+    with pytest.raises(ValueError, match=f"--cudagraph {launches} and --mode {mode} contradict"):
+        mode_of(mode, launches)
+
+
+def test_a_root_must_be_a_rank(monkeypatch):
+    monkeypatch.setattr(command, "launch", lambda *_a, **_k: 0)
+    assert command.run(replace(ASKED, root=3), 4) == 0
+    for root, count in ((4, 4), (-1, 4), (2, 2)):
+        with pytest.raises(InvalidArgument, match=f"asked for {root}, ranks are 0 to {count - 1}"):
+            command.run(replace(ASKED, root=root), count)
 
 
 @pytest.mark.usefixtures("no_gpus")
@@ -75,6 +106,10 @@ def test_one_gpu_is_not_enough(monkeypatch):
         ({"dtype": "float8"}, "--dtype: 'float8' is none of bfloat16"),
         ({"baselines": "gloo"}, "'gloo' is no baseline"),
         ({"variants": "x"}, "'x' is no variant"),
+        ({"mode": "eager", "launches": 2}, "--cudagraph 2 and --mode eager contradict"),
+        ({"suite": "flexlink", "root": 0}, "its figures are for its own calls; leave -m, -G"),
+        ({"suite": "flexlink", "calls": 1}, "its figures are for its own calls; leave -m, -G"),
+        ({"suite": "flexlink", "launches": 0}, "its figures are for its own calls; leave -m"),
         ({"ranks": 5}, "asked for 5, this machine has 4 GPUs"),
         ({"ranks": 1}, "a collective needs two"),
         ({"ranks": 9}, "GPUs of one node are 8"),

@@ -5,15 +5,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from braid.bench import gpu_record  # noqa: E402
+from gpu_fakes import Alone, Runner  # noqa: E402
+
+from braid.bench import gpu_record, timer  # noqa: E402
 from braid.bench.case import GpuCase  # noqa: E402
 from braid.bench.deadline import EXIT_CODE  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
+from braid.bench.verdict import wrong_bytes  # noqa: E402
 from braid.cli.cases import OPS  # noqa: E402
 
 STAND_IN = Path(__file__).with_name("gpu_stand_in.py")
@@ -65,6 +69,29 @@ def test_a_wrong_byte_of_anybody_is_seen_everywhere(tmp_path):
         wrong = {run.who: run.wrong for run in result.runs}
         assert wrong == {"braid": 0, "nccl": 1, "braid unregistered": 0}
     assert "WRONG 1" in done.stdout
+
+
+def test_calls_launches_and_root_as_asked(tmp_path):
+    done = run(tmp_path / "r.json", "asked")
+    assert done.returncode == 0, done.stderr
+    results = gpu_record.load(tmp_path / "r.json").results
+    assert {result.calls_per_sample for result in results} == {7}
+    assert [result.launches for result in results if result.mode == "graph"] == [3]
+    assert {result.root for result in results if result.op == "broadcast"} == {0}
+    assert {result.root for result in results if result.op != "broadcast"} == {None}
+    assert not wrong_bytes(results)
+
+
+def test_a_graph_is_launched_as_often_as_asked(monkeypatch):
+    launches = []
+    graphed = timer.Graphed(Alone(), 3)
+    graphed._graphs["x"] = SimpleNamespace(replay=lambda: launches.append(1))
+    monkeypatch.setattr(timer, "_between_events", lambda _crew, burst, _meet: burst() or 420.0)
+    case = GpuCase.of("all_reduce", 1024, "int8", 2)
+    runner = Runner("x")
+    runner.load = lambda _case: None
+    assert graphed.sample_us(runner, case, 7) == 20.0
+    assert len(launches) == 3
 
 
 def test_a_rank_that_hangs_ends_the_run(tmp_path):

@@ -36,16 +36,27 @@ class GpuCase:
     dtype: str
     ranks: int
     mode: str = "eager"
+    asked_root: int | None = None
+    """Broadcast's root, if one was asked for."""
 
     @classmethod
-    def of(cls, op: str, nbytes: int, dtype: str, ranks: int, mode: str = "eager") -> "GpuCase":
+    def of(
+        cls,
+        op: str,
+        nbytes: int,
+        dtype: str,
+        ranks: int,
+        mode: str = "eager",
+        root: int | None = None,
+    ) -> "GpuCase":
         """The case whose size comes nearest to `nbytes` from below, made of whole aligned
         blocks; one block at the least.
         """
         if op not in OPS or mode not in MODES:
             raise ValueError(f"no such case: {op}, {mode}")
         unit = _ALIGNMENT // DTYPES[dtype] * (ranks if op == "all_to_all" else 1)
-        return cls(op, max(nbytes // DTYPES[dtype] // unit, 1) * unit, dtype, ranks, mode)
+        count = max(nbytes // DTYPES[dtype] // unit, 1) * unit
+        return cls(op, count, dtype, ranks, mode, root)
 
     @property
     def itemsize(self) -> int:
@@ -76,8 +87,10 @@ class GpuCase:
 
     @property
     def root(self) -> int:
-        """Broadcast's root: the last rank, so that rank 0, which reports, is one that receives."""
-        return self.ranks - 1
+        """Broadcast's root; if none was asked for the last rank, so that rank 0, which reports, is
+        one that receives.
+        """
+        return self.ranks - 1 if self.asked_root is None else self.asked_root
 
     def busbw_gbps(self, time_us: float) -> float:
         """Bus bandwidth as nccl-tests defines it."""

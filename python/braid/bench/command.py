@@ -9,8 +9,17 @@ from pathlib import Path
 from braid.bench import gpus
 from braid.bench.case import DTYPES
 from braid.bench.no_multicast import forbid_multicast
-from braid.bench.request import DEFAULT_SIZES, MODES, Request, parse_groups, tasks_for
+from braid.bench.request import (
+    DEFAULT_SIZES,
+    LAUNCHES,
+    MODES,
+    Request,
+    mode_of,
+    parse_groups,
+    tasks_for,
+)
 from braid.cli.cases import OPS
+from braid.cli.checks import check_root
 from braid.cli.launch import launch
 
 _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
@@ -46,6 +55,10 @@ class Asked:
     """Options given that only make sense between CPUs."""
     mscclpp: Path | None = None
     by_rank: bool = False
+    calls: int = 0
+    launches: int | None = None
+    """Of a CUDA graph in a sample; 0: no graphs; None: as the mode has it."""
+    root: int | None = None
 
 
 def gpus_to_use(asked: Asked) -> int:
@@ -85,9 +98,10 @@ def request_of(asked: Asked) -> Request:
         groups = parse_groups(
             asked.baselines, asked.variants, has_mscclpp=asked.mscclpp is not None
         )
+        mode = mode_of(asked.mode, asked.launches)
     except ValueError as error:
         raise Refused(str(error)) from None
-    tasks = tasks_for(asked.ops or OPS, asked.sizes or DEFAULT_SIZES, asked.mode, groups)
+    tasks = tasks_for(asked.ops or OPS, asked.sizes or DEFAULT_SIZES, mode, groups)
     return Request(
         tasks=tasks,
         dtype=dtype,
@@ -100,6 +114,9 @@ def request_of(asked: Asked) -> Request:
         mscclpp=library_of(asked),
         quiet=asked.quiet,
         by_rank=asked.by_rank,
+        calls=asked.calls,
+        launches=asked.launches or LAUNCHES,
+        root=asked.root,
     )
 
 
@@ -128,7 +145,9 @@ def run(asked: Asked, count: int) -> int:
 
         return suite.run(asked, count)
     request_of(asked)  # wrong arguments are found before anything starts
-    return start(asked.ranks or min(count, gpus.MOST), [])
+    ranks = asked.ranks or min(count, gpus.MOST)
+    check_root(asked.root, ranks)
+    return start(ranks, [])
 
 
 def start(ranks: int, more: Sequence[str]) -> int:
@@ -142,6 +161,7 @@ def _be_rank(asked: Asked) -> int:
     from braid.bench.session import run_rank
 
     if not asked.suite:
+        check_root(asked.root, int(os.environ["WORLD_SIZE"]))
         return run_rank(request_of(asked))
     from braid.bench import suite
     from braid.bench.flexlink_rows import rows

@@ -70,6 +70,11 @@ class GpuResult:
     known, as in records from before it was kept."""
     rdma_share: float | None = None
     """The part of it that went through a NIC; None: not known, as in records from before."""
+    root: int | None = None
+    """Broadcast's. None: another operation, or a record from before it was kept: the last rank."""
+    launches: int | None = None
+    """Of the graph in a sample, each of calls_per_sample calls. None: eager, or a record from
+    before it was kept: 2."""
 
     def run_of(self, who: str) -> Run | None:
         """A contestant's run."""

@@ -19,7 +19,7 @@ from braid.bench.race import calls_for, race, samples_for
 from braid.bench.request import Request, Task
 from braid.bench.roster import Roster
 from braid.bench.seats import Seats
-from braid.bench.timer import REPLAYS, Eager, Graphed, Timer
+from braid.bench.timer import Eager, Graphed, Timer
 from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
 from braid.probe.ranks import of_samples
@@ -47,12 +47,15 @@ class Match:
         self.skipped: dict[str, str] = {}
         """Cases that did not take place, and why."""
         self._eager: Timer = Eager(crew)
-        self._graphed: Timer = Graphed(crew)
+        self._graphed: Timer = Graphed(crew, request.launches)
         self._seats = Seats(crew, roster.contestants)
 
     def play(self, task: Task, budget_s: float) -> GpuResult | None:
         """The result, or None when the case did not fit or was interrupted before a sample."""
-        case = GpuCase.of(task.op, task.bytes, self._request.dtype, self._crew.size, task.mode)
+        request = self._request
+        case = GpuCase.of(
+            task.op, task.bytes, request.dtype, self._crew.size, task.mode, request.root
+        )
         timer = self._graphed if case.mode == "graph" else self._eager
         chosen, absent = self._seats.choose(case, task.groups)
         if not chosen:
@@ -84,7 +87,8 @@ class Match:
         if "braid" not in pilots:
             raise RuntimeError(f"{_name(case)}: braid cannot run it: {absent['braid']}")
         racers = [c for c in chosen if c.name in pilots]
-        calls = self._crew.agree(calls_for(min(pilots[c.name] for c in racers)))[0]
+        quickest_us = min(pilots[c.name] for c in racers)
+        calls = self._crew.agree(self._request.calls or calls_for(quickest_us))[0]
         for contestant in list(racers):
             self._reporter.say(case, f"warming up {contestant.name}")
             why = self._attempt(
@@ -110,6 +114,8 @@ class Match:
         return GpuResult(
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
             plan.host_share, runs, absent, plan.path, plan.rdma_share,
+            case.root if case.op == "broadcast" else None,
+            self._request.launches if case.mode == "graph" else None,
         )  # fmt: skip
 
     def blocks(self, op: str, nbytes: int) -> int | None:
@@ -141,7 +147,7 @@ class Match:
         budget_s: float,
         pilots: dict[str, float],
     ) -> list[list[float]]:
-        factor = REPLAYS * calls + calls if case.mode == "graph" else calls + 1
+        factor = (self._request.launches + 1) * calls if case.mode == "graph" else calls + 1
         round_s = sum(pilots[c.name] for c in racers) * factor / 1e6
         samples = self._crew.agree(samples_for(budget_s, round_s, self._request.samples))[0]
         self._reporter.expect(samples)

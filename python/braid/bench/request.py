@@ -6,6 +6,7 @@ from pathlib import Path
 
 from braid.bench.contestant import BASELINES, MSCCLPP, VARIANTS
 
+LAUNCHES = 2
 MODES = ("auto", "eager", "graph", "both")
 _GRAPH_UP_TO = 4 << 20  # auto: from here on the host's part of a call does not count
 DEFAULT_SIZES = (1 << 20, 16 << 20, 64 << 20, 256 << 20)
@@ -48,6 +49,12 @@ class Request:
     """No table at the end: somebody else reads the record."""
     by_rank: bool = False
     """Print every rank's times, even where none is late."""
+    calls: int = 0
+    """Per sample; 0: as many as make it last long enough."""
+    launches: int = LAUNCHES
+    """Of a graph in a sample."""
+    root: int | None = None
+    """Broadcast's, if one was asked for."""
 
     @property
     def groups(self) -> set[str]:
@@ -62,6 +69,19 @@ def modes_for(nbytes: int, mode: str) -> tuple[str, ...]:
     if mode == "auto":
         return ("graph",) if nbytes <= _GRAPH_UP_TO else ("eager",)
     return (mode,)
+
+
+def mode_of(mode: str, launches: int | None) -> str:
+    """`mode` where so many launches of a graph are asked for; 0: none. ValueError if they
+    contradict each other.
+    """
+    if launches is None:
+        return mode
+    if mode not in (("auto", "graph", "both") if launches else ("auto", "eager")):
+        raise ValueError(f"--cudagraph {launches} and --mode {mode} contradict each other")
+    if mode == "auto":
+        return "graph" if launches else "eager"
+    return mode
 
 
 def tasks_for(

@@ -27,6 +27,8 @@ def request_of(asked: Asked) -> Request:
     """What the ranks of one launch measure."""
     if asked.suite not in SUITES:
         raise Refused(f"--suite: '{asked.suite}' is no suite; braid has {', '.join(SUITES)}")
+    if asked.calls or asked.launches is not None or asked.root is not None:
+        raise Refused("--suite: its figures are for its own calls; leave -m, -G and -r out")
     try:
         baselines = parse_groups(asked.baselines, "none", has_mscclpp=asked.mscclpp is not None)
     except ValueError as error:

@@ -14,8 +14,6 @@ from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 
-REPLAYS = 2  # of a graph in one sample
-
 
 class Timer(ABC):
     """How samples are taken in one mode."""
@@ -72,8 +70,8 @@ class Eager(Timer):
 class Graphed(Timer):
     """`calls` calls are captured once and replayed."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
+    def __init__(self, crew: Crew, launches: int) -> None:
+        self._crew, self._launches = crew, launches
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
 
     def make_ready(self, contestant: Contestant, calls: int) -> None:
@@ -96,11 +94,11 @@ class Graphed(Timer):
         graph = self._graphs[contestant.name]
 
         def burst() -> None:
-            for _ in range(REPLAYS):
+            for _ in range(self._launches):
                 graph.replay()
 
         contestant.load(case)
-        return _between_events(self._crew, burst, graph.replay) / (calls * REPLAYS)
+        return _between_events(self._crew, burst, graph.replay) / (calls * self._launches)
 
     def forget(self) -> None:
         """Graphs hold memory, and pointers into buffers that may go."""

@@ -14,7 +14,7 @@ import typer
 
 import braid
 from braid.cli import report
-from braid.cli.checks import check_ranks, fail, inside_launch, our_op, sizes_of, words
+from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
 from braid.cli.launch import command_for, launch
 
 app = typer.Typer(
@@ -180,13 +180,13 @@ def top(
 
 
 def load_groups(words_given: list[str]) -> None:
-    """Adds the group that is asked for, none for a command without one; all of them where the list
-    of all is asked for, or a shell wants completions.
+    """Adds the group that is asked for, none for a command without one or for the version; all of
+    them where the list of all is asked for, or a shell wants completions.
     """
     asked = words_given[0] if words_given else ""
-    wanted = list(GROUPS)
+    wanted, alone = list(GROUPS), {*_plain_commands(), "--version"}
     if not any(name.endswith("_COMPLETE") for name in os.environ):
-        wanted = [asked] if asked in GROUPS else [] if asked in _plain_commands() else wanted
+        wanted = [asked] if asked in GROUPS else [] if asked in alone else wanted
     for name in wanted:
         if name not in _loaded:
             _loaded.add(name)
@@ -202,9 +202,10 @@ def _plain_commands() -> set[str]:
 
 def _take_nccl_words(line: list[str]) -> None:
     """`braid bench all_reduce_perf -b 8`, as who knows nccl-tests writes it: --ops all_reduce."""
-    operations = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
-    if line[1:2] == ["bench"] and len(line) > 2 and our_op(line[2]) in operations:
-        line[2:3] = ["--ops", our_op(line[2])]
+    if line[1:2] == ["bench"]:
+        from braid.cli import nccl_words
+
+        nccl_words.take(line)
 
 
 def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that typer keeps to itself
@@ -220,10 +221,10 @@ def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that ty
 
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
-    _take_nccl_words(sys.argv)
-    load_groups(sys.argv[1:])
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
     try:
+        _take_nccl_words(sys.argv)
+        load_groups(sys.argv[1:])
         code = app(prog_name="braid", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except _Refused as error:

@@ -14,6 +14,7 @@ import braid
 from braid.bench.interrupt import Interrupt
 from braid.cli import facts, measure
 from braid.cli.cases import Buffers, Case, busbw_factor
+from braid.cli.checks import check_root
 from braid.cli.contestants import Braid, Contestant, Gloo
 from braid.cli.progress import Reporter
 from braid.record import SCHEMA, Baseline, Record, Result
@@ -38,6 +39,8 @@ class Settings:
     svg_path: Path | None
     by_rank: bool = False
     """Print every rank's times, even where none is late."""
+    root: int | None = None
+    """Broadcast's, if one was asked for."""
 
 
 class Bench:
@@ -58,7 +61,7 @@ class Bench:
         self._braid = Braid(comm)
         self._gloo = Gloo(comm) if settings.against == "gloo" else None
         self._cases = [
-            Case.of(op, size, settings.dtype, settings.redop, comm)
+            Case.of(op, size, settings.dtype, settings.redop, comm, settings.root)
             for op in settings.ops
             for size in settings.sizes
         ]
@@ -88,7 +91,8 @@ class Bench:
         wrong, call_ns = self._check(self._braid, buffers)
         rival, rival_wrong, rival_ns = self._find_rival(case, buffers)
         racers: list[Contestant] = [self._braid, *([rival] if rival else [])]
-        calls = measure.calls_for(min(call_ns, rival_ns) if rival else call_ns)
+        quickest_ns = min(call_ns, rival_ns) if rival else call_ns
+        calls = self._settings.effort.calls or measure.calls_for(quickest_ns)
         left_ns = budget_ns - (monotonic_ns() - start_ns)
         wanted = measure.samples_for(
             left_ns, calls * (call_ns + rival_ns), self._settings.effort.samples
@@ -119,6 +123,7 @@ class Bench:
             baseline=baseline,
             ratio=round(baseline.times.median_us / times[0].median_us, 4) if baseline else None,
             wire_gbps=None if wire is None else round(wire, 4),
+            root=case.root if case.op == "broadcast" else None,
         )
 
     def _check(self, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:
@@ -216,6 +221,7 @@ def run_rank(settings: Settings) -> int:
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         comm = braid.init(progress=reporter.tuning, **settings.options)
         with comm:
+            check_root(settings.root, comm.size)
             bench = Bench(settings, comm, reporter, stop.asked)
             results = bench.run()
             made = make_record(settings, comm, results, bench.stopped)

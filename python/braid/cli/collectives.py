@@ -3,7 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from braid.cli.checks import (
     NCCL_DTYPES,
     check_budget,
     check_ranks,
+    check_root,
     fail,
     inside_launch,
     sizes_of,
@@ -21,6 +22,9 @@ from braid.cli.checks import (
 )
 from braid.cli.launch import launch
 
+if TYPE_CHECKING:
+    from braid.bench.command import Asked
+
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 probe_lanes.register(app)
 probe_calls.register(app)
@@ -28,6 +32,7 @@ probe_block.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)
+_MOST_CALLS = 1000  # of a sample, and launches of a graph
 _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
 
 
@@ -45,7 +50,10 @@ def bench(
     ] = "",
     begin: Annotated[str, typer.Option("-b", help="As nccl-tests: bytes to begin at.")] = "",
     end: Annotated[str, typer.Option("-e", help="As nccl-tests: bytes to end at.")] = "",
-    factor: Annotated[int, typer.Option("-f", help="As nccl-tests: factor between sizes.")] = 2,
+    factor: Annotated[
+        int | None, typer.Option("-f", help="As nccl-tests: factor between sizes; 2 if not said.")
+    ] = None,
+    step: Annotated[str, typer.Option("-i", help="As nccl-tests: bytes from size to size.")] = "",
     ranks: Annotated[
         int, typer.Option("--ranks", "-n", "-g", help="Processes: 4, or one for every GPU.")
     ] = 0,
@@ -73,7 +81,20 @@ def bench(
     redop: Annotated[
         str, typer.Option("--op", "-o", help="Reduction: sum, prod, min, max, avg.")
     ] = "sum",
+    root: Annotated[
+        int | None,
+        typer.Option("--root", "-r", help="Of broadcast, among the processes; the last if unsaid."),
+    ] = None,
     iters: Annotated[int, typer.Option(help="Samples per case, at most.")] = 20,
+    calls: Annotated[
+        int, typer.Option("--calls", "-m", help="Calls per sample; 0: as many as last 2 ms.")
+    ] = 0,
+    launches: Annotated[
+        int | None,
+        typer.Option(
+            "--cudagraph", "-G", help="GPUs: launches of a graph of -m calls; 0: no graph."
+        ),
+    ] = None,
     warmup: Annotated[
         int, typer.Option("--warmup", "-w", help="Calls before the first sample.")
     ] = 2,
@@ -111,9 +132,10 @@ def bench(
     _check_counts(iters=iters, check=check, warmup=warmup)
     check_budget(time_budget)
     redop = word(redop, "op")
-    if sizes_text and (begin or end):
+    _check_calls(calls, launches)
+    if sizes_text and (begin or end or step):
         fail("bench: --sizes and -b, -e say the same; write one of them")
-    sizes_text = sizes_text or _range_text(begin, end, factor)
+    sizes_text = sizes_text or _range_text(begin, end, factor, step)
     dtype = NCCL_DTYPES.get(dtype, dtype)
     chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
     asked = Asked(
@@ -141,16 +163,24 @@ def bench(
         ],
         mscclpp=mscclpp,
         by_rank=by_rank,
+        calls=calls,
+        launches=launches,
+        root=root,
     )
+    _check_root(asked)
     try:
         count = gpus_to_use(asked)
         if count:
             raise typer.Exit(run_on_gpus(asked, count))
     except Refused as refused:
         fail(f"bench: {refused}")
+    if launches:
+        fail("bench: --cudagraph: graphs are for GPUs; leave it out between CPUs")
     ranks = ranks or 4
     against = against or "best-link"
     check_ranks(ranks)
+    if not inside_launch():
+        check_root(root, ranks)
     _check_against(against)
     settings = Settings(
         ops=words(ops, "ops"),
@@ -158,12 +188,13 @@ def bench(
         dtype=word(dtype or "float32", "dtype"),
         redop=redop,
         against=against,
-        effort=Effort(samples=iters, warm_up_calls=warmup, checks=check),
+        effort=Effort(samples=iters, warm_up_calls=warmup, checks=check, calls=calls),
         time_budget_s=time_budget or 60.0,
         options={name: text for name, text in chosen.items() if text},
         json_path=json_path,
         svg_path=svg_path,
         by_rank=by_rank,
+        root=root,
     )
     if inside_launch():
         raise typer.Exit(run_rank(settings))
@@ -173,18 +204,34 @@ def bench(
     raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
 
 
-def _range_text(begin: str, end: str, factor: int) -> str:
-    """nccl-tests' -b -e -f as our ranges are written."""
+def _range_text(begin: str, end: str, factor: int | None, step: str = "") -> str:
+    """nccl-tests' -b -e -f -i as our ranges are written."""
+    if step and factor is not None:
+        fail("bench: -i and -f both say the next size; write one of them")
     if not begin and not end:
+        if step:
+            fail("bench: -i: there is no range; write -b and -e")
         return ""
     begin = begin or "32MiB"  # nccl-tests' own
-    return f"{begin}:{end or begin}:x{factor}"
+    by = f"+{step}" if step else f"x{2 if factor is None else factor}"
+    return f"{begin}:{end or begin}:{by}"
 
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             fail(f"bench: --{name}: asked for {count}, at least 1 is needed")
+
+
+def _check_calls(calls: int, launches: int | None) -> None:
+    for name, count in (("calls", calls), ("cudagraph", launches or 0)):
+        if not 0 <= count <= _MOST_CALLS:
+            fail(f"bench: --{name}: asked for {count}, it must be from 0 to {_MOST_CALLS}")
+
+
+def _check_root(asked: "Asked") -> None:
+    if asked.root is not None and "broadcast" not in asked.ops:
+        fail("bench: --root: only broadcast has one, and --ops leaves it out")
 
 
 def _check_against(against: str) -> None:

@@ -35,6 +35,8 @@ class Effort:
     samples: int
     warm_up_calls: int
     checks: int
+    calls: int = 0
+    """Per sample; 0: as many as make it last long enough."""
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import re
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_MOST_SIZES = 4096  # of a range by steps: "8:1GiB:+8" would be 134 million cases
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 
 
@@ -15,7 +16,9 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """A comma list of sizes and ranges FROM:TO:xFACTOR ("1KiB:64MiB:x4"), sorted, each once."""
+    """A comma list of sizes and ranges FROM:TO:xFACTOR ("1KiB:64MiB:x4") or FROM:TO:+STEP
+    ("1MiB:8MiB:+1MiB"), sorted, each once.
+    """
     sizes: set[int] = set()
     for part in text.split(","):
         sizes.update(_range(part) if ":" in part else [parse_size(part)])
@@ -23,17 +26,31 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def _range(text: str) -> list[int]:
-    match = re.fullmatch(r"([^:]+):([^:]+):x(\d+)", text.strip())
-    if match is None or int(match[3]) < 2:
-        raise ValueError(f"'{text}' is no range; write FROM:TO:xFACTOR such as 1KiB:64MiB:x4")
+    match = re.fullmatch(r"([^:]+):([^:]+):(?:x(\d+)|\+([^:]+))", text.strip())
+    if match is None or (match[3] and int(match[3]) < 2):
+        raise ValueError(
+            f"'{text}' is no range; write FROM:TO:xFACTOR such as 1KiB:64MiB:x4, or"
+            " FROM:TO:+STEP such as 1MiB:8MiB:+1MiB"
+        )
     size, last = parse_size(match[1]), parse_size(match[2])
     if not 0 < size <= last:
         raise ValueError(f"'{text}' is no range; FROM must be above 0 and not above TO")
+    if match[4]:
+        return _steps(text, size, last, parse_size(match[4]))
     found = []
     while size <= last:
         found.append(size)
         size *= int(match[3])
     return found
+
+
+def _steps(text: str, first: int, last: int, step: int) -> list[int]:
+    if step < 1:
+        raise ValueError(f"'{text}' is no range; STEP must be above 0")
+    found = range(first, last + 1, step)
+    if len(found) > _MOST_SIZES:
+        raise ValueError(f"'{text}' are {len(found)} sizes; {_MOST_SIZES} are taken")
+    return list(found)
 
 
 def format_size(size: int) -> str:

@@ -2,11 +2,12 @@
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
 from braid.bench import gpus
-from braid.cli import app, bench, collectives, main, probe_calls, probe_options
+from braid.cli import app, bench, collectives, main, nccl_words, probe_calls, probe_options
 from braid.cli.compare import parse_tolerance
 
 
@@ -40,6 +41,32 @@ def braid(monkeypatch, capsys, tmp_path):
         ("bench -b 4K -e 1K", "bench: --sizes: '4K:1K:x2' is no range"),
         ("bench -b 4K -e 8K -f 1", "bench: --sizes: '4K:8K:x1' is no range"),
         ("bench -e 1M", "bench: --sizes: '32MiB:1M:x2' is no range"),
+        ("bench -b 4K -e 8K -f 0", "bench: --sizes: '4K:8K:x0' is no range"),
+        ("bench -b 4K -e 8K -i 0", "bench: --sizes: '4K:8K:+0' is no range; STEP"),
+        ("bench -b 4K -e 8K -i 1K -f 2", "bench: -i and -f both say the next size"),
+        ("bench -i 1K", "bench: -i: there is no range; write -b and -e"),
+        ("bench --sizes 1K -i 1K", "bench: --sizes and -b, -e say the same"),
+        ("bench --root 4", "bench: --root: asked for 4, ranks are 0 to 3"),
+        ("bench -n 2 -r 2", "bench: --root: asked for 2, ranks are 0 to 1"),
+        ("bench broadcast_perf -r -1", "bench: --root: asked for -1, ranks are 0 to 3"),
+        ("bench --ops all_reduce -r 0", "bench: --root: only broadcast has one"),
+        ("bench -m -1", "bench: --calls: asked for -1, it must be from 0 to 1000"),
+        ("bench -m 1001", "bench: --calls: asked for 1001"),
+        ("bench -G -1", "bench: --cudagraph: asked for -1, it must be from 0 to 1000"),
+        ("bench -G 3", "bench: --cudagraph: graphs are for GPUs; leave it out between CPUs"),
+        (
+            "bench all_reduce_perf -b 8 -n 20 -g 2",
+            "bench: -n means iterations to nccl-tests and ranks to braid; write --iters 20, or"
+            " --ranks 20\n",
+        ),
+        ("bench all_reduce_perf -n20", "write --iters 20, or --ranks 20"),
+        ("bench -n 20 -g 2", "bench: -n means iterations to nccl-tests and ranks to braid"),
+        ("bench -g2 -n 20", "bench: -n means iterations to nccl-tests and ranks to braid"),
+        ("bench -n 2 --minbytes 8", "bench: -n means iterations to nccl-tests"),
+        ("bench all_reduce_perf -t 8", "bench: -t of nccl-tests is not here: ranks are processes"),
+        ("bench all_reduce_perf -z1", "bench: -z of nccl-tests is not here: calls always run"),
+        ("bench all_reduce_perf -J a.json", "bench: -J of nccl-tests is not here: write --json"),
+        ("bench --average=1", "bench: --average of nccl-tests is not here: the slowest rank's"),
         ("bench -n 65", "--ranks: asked for 65, braid takes 1 to 64"),
         ("bench -n -1", "--ranks: asked for -1, braid takes 1 to 64"),
         ("bench --iters 0", "bench: --iters: asked for 0, at least 1 is needed"),
@@ -98,6 +125,57 @@ def test_the_line_of_the_drop_in(braid, monkeypatch, tmp_path):
 )
 def test_sizes_as_nccl_tests_writes_them(begin, end, factor, text):
     assert collectives._range_text(begin, end, factor) == text
+
+
+def test_steps_as_nccl_tests_writes_them():
+    assert collectives._range_text("1M", "8M", None, "1M") == "1M:8M:+1M"
+    assert collectives._range_text("8", "", None) == "8:8:x2"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("all_reduce_perf --minbytes 8 --maxbytes=1G", "--ops all_reduce -b 8 -e 1G"),
+        ("alltoall_perf --stepbytes 1M --iters 7", "--ops all_to_all -i 1M --iters 7"),
+        ("--stepfactor 4 --ngpus 2 --agg_iters 3", "-f 4 -g 2 -m 3"),
+        ("--warmup_iters=9 --datatype half --check 2", "-w 9 -d half --check 2"),
+        ("broadcast --root 1 --cudagraph 3 -n 4", "--ops broadcast --root 1 --cudagraph 3 -n 4"),
+        ("-n 2 -b 8 --json=a=b.json", "-n 2 -b 8 --json=a=b.json"),
+        ("p2p --minbytes 8 -t", "p2p --minbytes 8 -t"),
+    ],
+)
+def test_long_names_of_nccl_tests(theirs, ours):
+    line = ["braid", "bench", *theirs.split()]
+    nccl_words.take(line)
+    assert line == ["braid", "bench", *ours.split()]
+    again = list(line)
+    nccl_words.take(again)  # as ranks do
+    assert again == line
+
+
+def test_every_name_is_taken_or_explained():
+    """All that nccl-tests' help had in 2.19.6 and braid knows is in the table of the docs."""
+    table = (Path(__file__).parents[3] / "docs/bench.md").read_text().partition("nccl-tests has")[2]
+    table = table.partition("\n## ")[0]
+    for name in (*nccl_words.OURS, *nccl_words.OURS.values(), "--iters", "--root", "--cudagraph"):
+        assert f"`{name}`" in table, name
+    for names in nccl_words.NOT_HERE:
+        for name in names:
+            assert f"`{name}`" in table, name
+
+
+def test_they_reach_the_measurement(braid, monkeypatch):
+    """What the ranks get is what was written."""
+    seen = []
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setattr(bench, "run_rank", lambda settings: seen.append(settings) or 0)
+    line = "bench broadcast_perf -b 1K -e 4K -i 1K -r 2 -m 7 --iters 3 -w 4 -d half"
+    assert braid(line)[0] == 0
+    (settings,) = seen
+    assert settings.sizes == [1024, 2048, 3072, 4096]
+    assert (settings.ops, settings.root, settings.dtype) == (["broadcast"], 2, "float16")
+    effort = settings.effort
+    assert (effort.calls, effort.samples, effort.warm_up_calls) == (7, 3, 4)
 
 
 def test_version_and_options(braid):

@@ -85,6 +85,10 @@ def test_lists_are_sorted_and_have_no_size_twice():
         ("1:100:x10", [1, 10, 100]),
         ("3:81:x3", [3, 9, 27, 81]),
         (" 1KiB:1MiB:x32 ", [1 << 10, 1 << 15, 1 << 20]),
+        ("1k:4k:+1k", [1024, 2048, 3072, 4096]),
+        ("8:20:+5", [8, 13, 18]),
+        ("8:8:+1G", [8]),
+        ("1:4096:+1", list(range(1, 4097))),
     ],
 )
 def test_a_range_ends_at_its_last_size(text, found):
@@ -100,6 +104,11 @@ def test_a_range_ends_at_its_last_size(text, found):
         ("1k:4k:x1.5", "is no range; write"),
         ("1k:4k:x2:x2", "is no (range|size)"),
         ("0:4k:x2", "FROM must be above 0"),
+        ("0:4k:+8", "FROM must be above 0"),
+        ("8:4k:+0", "STEP must be above 0"),
+        ("8:4k:+", "is no range; write FROM:TO:xFACTOR .* or FROM:TO:.STEP"),
+        ("8:4k:+x", "'x' is no size"),
+        ("8:1G:+8", "'8:1G:.8' are 134217728 sizes; 4096 are taken"),
         ("4k:1k:x2", "not above TO"),
         ("a:4k:x2", "'a' is no size"),
         ("1k,,4k", "'' is no size"),
