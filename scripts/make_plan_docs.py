@@ -97,9 +97,9 @@ TABLES = """
 ## Tables
 
 `braid plan hw`, `hw --links`, `hw --networks` and `models` print the tables of `hardware.json`,
-`links.json`, `networks.json`, `infiniband.json`, `measured.json` and `models.json`; `braid topo` takes
-links from there, too, and from `sockets.json` what NCCL reckons with between sockets. Each row names
-its source, and `sources.json` has its date:
+`links.json`, `networks.json`, `infiniband.json`, `measured.json` and `models.json`. `braid topo`
+takes links from there, too, and from `sockets.json` what NCCL reckons with between sockets. Each
+row names its source, and `sources.json` has its date:
 
 | source | date | where |
 |---|---|---|

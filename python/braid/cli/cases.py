@@ -62,24 +62,13 @@ class Case:
     redop: str
     rank: int
     ranks: int
-    asked_root: int | None = None
-    """Broadcast's root, if one was asked for."""
 
     @classmethod
-    def of(
-        cls,
-        op: str,
-        nbytes: int,
-        dtype: str,
-        redop: str,
-        comm: "braid.Comm",
-        root: int | None = None,
-    ) -> "Case":
+    def of(cls, op: str, nbytes: int, dtype: str, redop: str, comm: "braid.Comm") -> "Case":
         """The case whose size comes nearest to `nbytes` from below, with at least one element."""
         kind = np.dtype(dtype)
         parts = comm.size if op in _BLOCK_OPS else 1
-        count = max(1, nbytes // (kind.itemsize * parts))
-        return cls(op, count, kind, redop, comm.rank, comm.size, root)
+        return cls(op, max(1, nbytes // (kind.itemsize * parts)), kind, redop, comm.rank, comm.size)
 
     @property
     def bytes(self) -> int:
@@ -89,10 +78,8 @@ class Case:
 
     @property
     def root(self) -> int:
-        """Broadcast's root; if none was asked for the last rank, so that rank 0, which reports, is
-        one that receives.
-        """
-        return self.ranks - 1 if self.asked_root is None else self.asked_root
+        """Broadcast's root: the last rank, so that rank 0, which reports, is one that receives."""
+        return self.ranks - 1
 
     def data(self, rank: int) -> Array:
         """What `rank` sends."""

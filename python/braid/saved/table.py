@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from braid.plan.formulas.collectives import bus_factor
 from braid.typed_json import Json
 
 OUT, IN = "nccl", "nccl in place"
@@ -121,9 +122,9 @@ def _op_by_columns(table: Table, ranks: int, source: str) -> str:
     cell = next(iter(row.cells.values()))
     factor = cell.busbw_gbps / cell.algbw_gbps if cell.algbw_gbps else 0.0
     adds = row.redop not in ("", "none")
-    if adds and row.root < 0 and _near(factor, 2 * (ranks - 1) / ranks):
+    if adds and row.root < 0 and _near(factor, bus_factor("all_reduce", ranks)):
         return "all_reduce"
-    if adds and row.root < 0 and _near(factor, (ranks - 1) / ranks):
+    if adds and row.root < 0 and _near(factor, bus_factor("reduce_scatter", ranks)):
         return "reduce_scatter"
     if not adds and row.root >= 0 and _near(factor, 1):
         return "broadcast"
@@ -203,8 +204,7 @@ def _result(op: str, ranks: int, rows: Sequence[Row], table: Table) -> dict[str,
 
 def _busbw(op: str, ranks: int, nbytes: int) -> float:
     """GB/s times us of this case."""
-    factor = 1.0 if op == "broadcast" or ranks == 1 else (ranks - 1) / ranks
-    return nbytes / 1e3 * factor * (2 if op == "all_reduce" else 1)
+    return nbytes / 1e3 * (bus_factor(op, ranks) if ranks > 1 else 1.0)
 
 
 def _run(

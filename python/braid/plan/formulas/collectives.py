@@ -24,7 +24,7 @@ NVLSTree; sharp adds in the switches between nodes, and inside where NVSwitch ca
 
 def bus_factor(op: str, ranks: int) -> float:
     """F5: bus bandwidth by algorithm bandwidth, as nccl-tests defines it."""
-    if op in ("broadcast", "send"):
+    if op in ("broadcast", "reduce", "send"):
         return 1.0
     return (2.0 if op == "all_reduce" else 1.0) * (ranks - 1) / ranks
 

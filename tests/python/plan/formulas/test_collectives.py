@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 
+from braid.cli import cases
 from braid.plan.formulas import collectives
 from braid.plan.formulas.collectives import OPS
+from braid.saved import table
 
 RANKS = [2, 3, 4, 5, 8, 16]
 
@@ -111,6 +113,18 @@ def test_bus_factors_grow_towards_their_limits(ranks):
         assert factors == sorted(factors)
         assert limit - factors[-1] == pytest.approx(limit / ranks)
     assert collectives.bus_factor("broadcast", ranks) == collectives.bus_factor("send", ranks) == 1
+
+
+@pytest.mark.parametrize("op", [*OPS, "reduce", "gather"])
+def test_bench_and_saved_tables_have_the_same_bus_factor(op):
+    """There were three of them, of which one knew that a reduce has 1."""
+    for ranks in RANKS:
+        factor = collectives.bus_factor(op, ranks)
+        assert cases.busbw_factor(op, ranks) == factor
+        assert table._busbw(op, ranks, 1000) == factor
+    assert collectives.bus_factor("reduce", 8) == 1
+    assert collectives.bus_factor("gather", 8) == 7 / 8
+    assert cases.busbw_factor(op, 1) == 1  # of a single rank the bandwidth of its copy
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])
