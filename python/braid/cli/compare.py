@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from braid.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from braid.probe.compare import Row
 
 
@@ -42,7 +43,7 @@ def compare(
 
     Exit code 0: nothing is slower than the tolerance allows, wrong or gone; 1: something is.
     """
-    from braid.cli.table import console
+    from braid.cli.console import console
     from braid.probe import compare as comparison
 
     allowed = parse_tolerance(tolerance)
@@ -68,7 +69,9 @@ _ORDER = ("wrong", "gone", "slower", "faster", "same", "new")
 _STYLES = {"wrong": "red", "gone": "red", "slower": "red", "faster": "green", "new": "cyan"}
 
 
-def _table(found: "Sequence[Row]") -> Table:
+def _table(found: "Sequence[Row]") -> "Table":
+    from rich.table import Table
+
     table = Table()
     table.add_column("case", overflow="fold")
     for name in ("old us", "new us", "change"):

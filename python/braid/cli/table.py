@@ -1,28 +1,16 @@
 """A record as a table for people."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from rich.console import Console
 
-from braid import json_file
 from braid.cli import ranks
 from braid.cli.columns import Column, Group, tables
+from braid.cli.console import console as console
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.probe.ranks import named
 from braid.record import Record, Result
-
-_PLAIN_WIDTH = 200  # of lines when the output is no terminal, so that no column is cut
-
-
-def console(json_path: Path | None = None) -> Console:
-    """Standard output, or standard error when a record goes to the former; wide when it is a file
-    or a pipe.
-    """
-    beside = json_path == json_file.STDOUT
-    out = Console(highlight=False, stderr=beside)
-    return out if out.is_terminal else Console(highlight=False, stderr=beside, width=_PLAIN_WIDTH)
 
 
 def _link_text(result: Result, name: str) -> str:

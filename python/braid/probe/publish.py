@@ -107,7 +107,7 @@ def _versions() -> dict[str, str]:
 
 
 def _show(record: ProbeRecord, output: Output) -> None:
-    from braid.cli.table import console
+    from braid.cli.console import console
     from braid.probe import picture, table
 
     out = console(output.json_path)

@@ -1,12 +1,12 @@
 """Files of measurements: braid's own records, and what nccl-tests printed or wrote.
 
-Everything that takes a record reads it here, so that all take the same files.
+Everything that takes a record reads it here, so that all take the same files. What reads tables is
+loaded where there is one: most commands only might be given a record.
 """
 
 import json
 from pathlib import Path
 
-from braid.saved import nccl_json, nccl_text, table
 from braid.typed_json import Json
 
 MOST_BYTES = 256 << 20
@@ -28,12 +28,21 @@ def load(path: Path) -> Json:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error!s:.100}") from error
-    if nccl_json.is_one(document):
-        return table.document([nccl_json.read(document)], path.name)
-    return document
+    if not _is_of_nccl_tests(document):
+        return document
+    from braid.saved import nccl_json, table
+
+    return table.document([nccl_json.read(document)], path.name)
+
+
+def _is_of_nccl_tests(document: Json) -> bool:
+    """It has a version for a schema, and NCCL's."""
+    return isinstance(document, dict) and {"version", "nccl_version", "results"} <= document.keys()
 
 
 def _from_text(content: bytes, path: Path) -> Json:
+    from braid.saved import nccl_text, table
+
     text = content.decode("utf-8", "replace")
     tables = nccl_text.read(text)
     if not tables:

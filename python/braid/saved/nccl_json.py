@@ -7,11 +7,6 @@ _PLACES = {"out_of_place": OUT, "in_place": IN}
 _KEPT = ("NCCL_", "CUDA_")
 
 
-def is_one(document: Json) -> bool:
-    """Whether it is of nccl-tests: it has a version for a schema, and NCCL's."""
-    return isinstance(document, dict) and {"version", "nccl_version", "results"} <= document.keys()
-
-
 def read(document: Json) -> Table:
     """The table. ValueError when it is damaged."""
     try:

@@ -62,7 +62,7 @@ def quantities():
                 yield " ".join(words), name, each.help
 
 
-@pytest.mark.parametrize(("words", "name", "said"), quantities())
+@pytest.mark.parametrize(("words", "name", "said"), list(quantities()))
 def test_every_quantity_says_its_unit(words, name, said):
     """ "GPUs: " in front says where an option is heeded, not what it counts."""
     said = said.removeprefix("GPUs: ")
@@ -111,7 +111,15 @@ def test_a_saved_machine_is_read_without_the_rest(tmp_path):
     modules = loaded_by("topo", "--from", str(path))
     assert "braid.topo.document" in modules
     heavy = {"numpy", "matplotlib", "rich.table", "braid.plan.records", "braid.cli.collectives"}
+    heavy |= {"braid.saved.table", "braid.saved.nccl_text"}
     assert not heavy & modules
+
+
+@pytest.mark.parametrize("line", ["plan hw --json", "plan --help", "--help"])
+def test_tables_are_loaded_when_one_is_drawn(line):
+    modules = loaded_by(*line.split())
+    assert "braid.cli.plan.show" in modules
+    assert not {"rich.console", "rich.table", "braid.topo.facts", "braid.record"} & modules
 
 
 def test_plan_needs_no_numbers_of_arrays():
@@ -120,9 +128,10 @@ def test_plan_needs_no_numbers_of_arrays():
     assert not {"numpy", "braid.topo.document", "braid.cli.collectives"} & modules
 
 
-def test_commands_without_a_group_load_none():
-    modules = loaded_by("nccl-env", "--json")
-    assert "braid.cli.nccl" in modules
+@pytest.mark.parametrize("line", [["nccl-env", "--json"]], ids=" ".join)
+def test_commands_without_a_group_load_none(line):
+    modules = loaded_by(*line)
+    assert ("braid.cli.nccl" in modules) == (line[0] == "nccl-env")
     assert not {"braid.cli.plan", "braid.cli.topo", "braid.cli.collectives"} & modules
 
 

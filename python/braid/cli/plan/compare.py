@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from braid.cli.console import console
 from braid.cli.plan import options
 from braid.cli.plan.show import show
-from braid.cli.table import console
 from braid.plan import chart, layouts, models, ranking, timeline
 from braid.plan.hardware import Hardware
 from braid.plan.report import Report

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from braid.cli import sizes
-from braid.plan import hardware, network, probes, records, topology
+from braid.plan import hardware, network, records, topology
 from braid.plan.curve import Curve
 from braid.plan.hardware import Hardware
 from braid.plan.network import Network
@@ -86,6 +86,8 @@ def machine(name: str, files: list[Path] | None, who: str, peak_tflops: float = 
 
 
 def _from_file(path: Path, who: str) -> Hardware:
+    from braid.plan import probes  # here, as most commands need none
+
     document = _document(path)
     if document["schema"] == topology.SCHEMA:
         return topology.machine(document, str(path))
@@ -112,6 +114,8 @@ def _document(path: Path) -> Json:
 
 def curves(document: Json, who: str, path: Path) -> list[Curve]:
     """A record's times of `who`. PlanError when it has none."""
+    from braid.plan import probes
+
     if document["schema"] == probes.SCHEMA:
         raise PlanError(f"{path}: copies, no times of collectives; give it with --hw")
     found = records.curves(document, who, str(path))

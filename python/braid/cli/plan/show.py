@@ -2,15 +2,15 @@
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from braid.cli.table import console
+from braid.cli.console import console
 from braid.plan.basis import Basis, Quantity
 from braid.plan.report import Report
+
+if TYPE_CHECKING:  # loaded when a table is drawn: help and --json start without
+    from rich.console import Console
+    from rich.table import Table
 
 _STYLES = {
     Basis.EXACT: "",
@@ -40,7 +40,10 @@ def show_document(document: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def _lines(report: Report) -> Table:
+def _lines(report: Report) -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=None, pad_edge=False)
     table.add_column("what")
     table.add_column("value", justify="right", no_wrap=True)
@@ -53,7 +56,9 @@ def _lines(report: Report) -> Table:
     return table
 
 
-def _rows(report: Report) -> Table:
+def _rows(report: Report) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     columns = list(dict.fromkeys(name for row in report.rows for name in row.cells))
@@ -74,7 +79,7 @@ def _marked(quantity: Quantity) -> str:
     return f"{amount(quantity)}{mark}"
 
 
-def _remarks(report: Report, out: Console) -> None:
+def _remarks(report: Report, out: "Console") -> None:
     if any(cell.basis is not Basis.EXACT for row in report.rows for cell in row.cells.values()):
         out.print("m measured, s specified, a assumed", style="dim")
     for warning in report.warnings:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from braid.cli.console import console
 from braid.cli.plan.show import show_document
-from braid.cli.table import console
 from braid.plan import glossary
 from braid.plan.formula import Formula
 
