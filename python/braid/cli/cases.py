@@ -62,13 +62,24 @@ class Case:
     redop: str
     rank: int
     ranks: int
+    asked_root: int | None = None
+    """Broadcast's root, if one was asked for."""
 
     @classmethod
-    def of(cls, op: str, nbytes: int, dtype: str, redop: str, comm: "braid.Comm") -> "Case":
+    def of(
+        cls,
+        op: str,
+        nbytes: int,
+        dtype: str,
+        redop: str,
+        comm: "braid.Comm",
+        root: int | None = None,
+    ) -> "Case":
         """The case whose size comes nearest to `nbytes` from below, with at least one element."""
         kind = np.dtype(dtype)
         parts = comm.size if op in _BLOCK_OPS else 1
-        return cls(op, max(1, nbytes // (kind.itemsize * parts)), kind, redop, comm.rank, comm.size)
+        count = max(1, nbytes // (kind.itemsize * parts))
+        return cls(op, count, kind, redop, comm.rank, comm.size, root)
 
     @property
     def bytes(self) -> int:
@@ -78,8 +89,10 @@ class Case:
 
     @property
     def root(self) -> int:
-        """Broadcast's root: the last rank, so that rank 0, which reports, is one that receives."""
-        return self.ranks - 1
+        """Broadcast's root; if none was asked for the last rank, so that rank 0, which reports, is
+        one that receives.
+        """
+        return self.ranks - 1 if self.asked_root is None else self.asked_root
 
     def data(self, rank: int) -> Array:
         """What `rank` sends."""
