@@ -90,20 +90,23 @@ TEST(Wanted, WhatNcclIsFasterAtIsNot) {
   struct Case {
     Op op;
     int few_ranks;         // among whom braid is faster at every size
-    uint64_t most_floats;  // of a rank's block, or of the buffer, among more
+    int num_ranks;         // more
+    uint64_t most_floats;  // of a rank's block, or of the buffer, among them
   };
-  const Case cases[] = {{Op::kBroadcast, 2, 4 << 20},
-                        {Op::kAllReduce, 4, 8 << 20},
-                        {Op::kAllToAll, 4, (16 << 20) / 8}};
+  const Case cases[] = {{Op::kBroadcast, 2, 8, 4 << 20},
+                        {Op::kAllReduce, 2, 4, 64 << 20},
+                        {Op::kAllReduce, 2, 8, 8 << 20},
+                        {Op::kAllToAll, 4, 8, (16 << 20) / 8}};
   const Settings named = settings({{"BRAID_NCCL_OPS", "all_reduce,all_to_all,broadcast"}});
   for (const Case& one : cases) {
     Call call = all_reduce(one.most_floats);
     call.op = one.op;
-    EXPECT_TRUE(is_wanted(settings({}), call, 8)) << op_name(one.op);
+    const int n = one.num_ranks;
+    EXPECT_TRUE(is_wanted(settings({}), call, n)) << op_name(one.op);
     ++call.count;
-    EXPECT_FALSE(is_wanted(settings({}), call, 8)) << op_name(one.op);
-    EXPECT_FALSE(is_wanted(settings({{"BRAID_NCCL_OPS", "all"}}), call, 8)) << op_name(one.op);
-    EXPECT_TRUE(is_wanted(named, call, 8)) << op_name(one.op);
+    EXPECT_FALSE(is_wanted(settings({}), call, n)) << op_name(one.op);
+    EXPECT_FALSE(is_wanted(settings({{"BRAID_NCCL_OPS", "all"}}), call, n)) << op_name(one.op);
+    EXPECT_TRUE(is_wanted(named, call, n)) << op_name(one.op);
     call.count = 1 << 28;
     EXPECT_TRUE(is_wanted(settings({}), call, one.few_ranks)) << op_name(one.op);
     EXPECT_FALSE(is_wanted(settings({}), call, one.few_ranks + 1)) << op_name(one.op);
