@@ -128,7 +128,7 @@ def test_plan_needs_no_numbers_of_arrays():
     assert not {"numpy", "braid.topo.document", "braid.cli.collectives"} & modules
 
 
-@pytest.mark.parametrize("line", [["nccl-env", "--json"]], ids=" ".join)
+@pytest.mark.parametrize("line", [["nccl-env", "--json"], ["--version"]], ids=" ".join)
 def test_commands_without_a_group_load_none(line):
     modules = loaded_by(*line)
     assert ("braid.cli.nccl" in modules) == (line[0] == "nccl-env")
