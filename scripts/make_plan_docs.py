@@ -60,9 +60,13 @@ ELSEWHERE = """
 | C25, C26, C28 | work, bottleneck, 20 B and 200 B | F9, F12, F13 |
 | C29, C30 | other schemes, 80 % | F15, F14 |
 | C32 | one message against many | F20, F21, `braid plan buckets` |
-| C35, C38, C44 | pairs of GPUs, noise, paths side by side | `braid bench` |
+| C35 | pairs of GPUs, as nvbandwidth prints them | `braid bench p2p`: from row to column |
 | C36, C37 | plugins, distance of nodes | not here |
+| C38 | noise of shared networks | `braid bench` keeps every sample, and `braid bench compare` \
+says where they spread further than a change; nothing watches a network over time |
 | C42 | latency grows linearly with size | C33: one line is off by 36 % at worst |
+| C44 | NVLink, PCIe and host memory side by side | `braid plan tp` has a machine's paths, \
+`braid bench p2p` and `braid bench host` measure them; no picture has all three |
 """
 
 
