@@ -21,7 +21,8 @@ th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid var(--line);w
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 pre{font:12px/1.35 ui-monospace,monospace}li{margin:.4rem 0}
 .warning b{color:var(--bad)}.fix,footer{color:var(--soft);font-size:.85rem}
-@media print{:root{color-scheme:light}body{max-width:none;padding:0}.wide{overflow:visible}pre{font-size:7px}}
+@media print{:root{color-scheme:light}body{max-width:none;padding:0}.wide{overflow:visible}
+pre{font-size:7px}}
 """
 _NUMBERS = range(2, 8)
 
