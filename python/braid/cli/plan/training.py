@@ -47,6 +47,7 @@ def ddp(
     nic_gbit: options.NicGbit = 0.0,
     nic_per: options.NicPer = "",
     path: options.PathName = "auto",
+    algorithm: options.Algorithm = "auto",
     gradient_bytes: Annotated[float, typer.Option(help="Bytes per gradient on the wire.")] = 4,
     bucket: Annotated[str, typer.Option(help="Bytes of one all-reduce, such as 25MiB.")] = "25MiB",
     layers: Annotated[int, typer.Option(help="Layers, for overlap layer by layer.")] = 32,
@@ -67,9 +68,8 @@ def ddp(
     Example: braid plan ddp --params 2B --gpus 8 --hw a100-nvlink3 --seq 2048 --batch 16 --recompute
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    where = Machines(
-        machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
-    )
+    nics = options.nics(network, nic_gbit, nic_per, nodes)
+    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
     if model:
         layers = models.find(model).layers
     job = Work(parameters(params, model), seq, batch, recompute, mfu, compute_ms / 1e3)
@@ -87,6 +87,7 @@ def zero(
     nic_gbit: options.NicGbit = 0.0,
     nic_per: options.NicPer = "",
     path: options.PathName = "auto",
+    algorithm: options.Algorithm = "auto",
     element_bytes: Annotated[float, typer.Option(help="Bytes per weight and gradient.")] = 2,
     seq: Sequence = 0,
     batch: Batch = 0,
@@ -105,9 +106,8 @@ def zero(
     Example: braid plan zero --params 10B --gpus 8 --hw a100-nvlink3
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    where = Machines(
-        machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
-    )
+    nics = options.nics(network, nic_gbit, nic_per, nodes)
+    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
     job = Work(parameters(params, model), seq, batch, recompute, mfu, compute_ms / 1e3)
     show(sharded.zero(where, job, element_bytes), as_json)
 
@@ -121,6 +121,7 @@ def fsdp(
     nic_gbit: options.NicGbit = 0.0,
     nic_per: options.NicPer = "",
     path: options.PathName = "auto",
+    algorithm: options.Algorithm = "auto",
     gradient_bytes: Annotated[float, typer.Option(help="Bytes per gradient: 2 bf16, 4 fp32.")] = 2,
     seq: Sequence = 0,
     batch: Batch = 0,
@@ -139,9 +140,8 @@ def fsdp(
     Example: braid plan fsdp --model llama3-70b --gpus 8 --hw h200-nvlink4 --seq 8192 --batch 8
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    where = Machines(
-        machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
-    )
+    nics = options.nics(network, nic_gbit, nic_per, nodes)
+    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
     shape = models.find(model)
     job = Work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
     show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)

@@ -20,6 +20,8 @@ class Machines:
     """Per node."""
     nodes: int = 1
     network: Network | None = None
+    algorithm: str = "auto"
+    """Of every collective."""
 
     def check(self) -> None:
         """PlanError for what no machine can do."""
@@ -44,7 +46,8 @@ class Machines:
 
     def time(self, op: str, nbytes: float) -> Prediction:
         """One call over all ranks."""
-        return predict(Request(op, nbytes, self.gpus, self.nodes), self.path, self.network)
+        request = Request(op, nbytes, self.gpus, self.nodes)
+        return predict(request, self.path, self.network, self.algorithm)
 
     def words(self) -> str:
         """For titles."""

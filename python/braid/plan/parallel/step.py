@@ -15,6 +15,7 @@ def inputs(machines: Machines, work: Work) -> dict[str, Value]:
         "path": machines.path.name,
         "gpus_per_node": machines.gpus,
         "nodes": machines.nodes,
+        "algorithm": machines.algorithm,
         "sequence": work.sequence,
         "batch": work.batch,
         "mfu": work.mfu,

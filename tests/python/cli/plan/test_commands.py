@@ -144,6 +144,31 @@ def test_a_given_peak_and_mfu_count(line, braid):
     assert compute_s("--peak-tflops 1000 --recompute --mfu 0.4") == pytest.approx(once * 4 / 3)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ddp --model llama3-8b --gpus 8",
+        "fsdp --model llama3-8b --gpus 8",
+        "zero --model llama3-8b --gpus 8",
+    ],
+)
+def test_training_over_nodes_by_a_chosen_algorithm(line, braid):
+    def communication(algorithm):
+        over = f"{line} --hw h200 --nodes 4 --network ib-ndr-8x400 --algorithm {algorithm}"
+        code, out, err = braid(f"{over} --json")
+        assert (code, err) == (0, "")
+        document = json.loads(out)
+        assert document["inputs"]["algorithm"] == algorithm
+        found = {row["name"]: row["value"] for row in document["results"]}
+        cells = [row["cells"]["likely"]["value"] for row in document["rows"]]
+        return found.get("communication_s") or cells
+
+    ways = [communication(each) for each in ("ring", "direct")]
+    assert ways[1] > ways[0]
+    code, _, err = braid(f"{line} --hw h200 --algorithm sharp")
+    assert (code, "--nodes 2" in err) == (2, True)
+
+
 def test_explain_says_a_formula_with_units_source_and_date(braid):
     code, out, _ = braid("explain F17")
     assert code == 0
