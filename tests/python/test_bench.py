@@ -120,6 +120,7 @@ def test_bench_finds_nothing_wrong(ranks, against):
             assert len(result.times.samples_us) == 3
             assert (result.baseline is None) == (against == "none")
             assert sum(use.share for use in result.links) == pytest.approx(1)
+            assert result.wire_gbps == pytest.approx(result.busbw_gbps, rel=0.05)  # two ranks
             if result.baseline:
                 assert result.baseline.wrong_bytes == 0
                 assert result.ratio == pytest.approx(
@@ -139,6 +140,28 @@ def test_calls_and_root_as_asked(ranks):
         assert (sent.root, gathered.root) == (0, None)
         assert sent.wrong_bytes == sent.baseline.wrong_bytes == 0
         assert (sent.calls_per_sample, gathered.calls_per_sample) == (7, 7)
+
+
+def test_a_sample_is_the_slowest_rank_s(ranks):
+    def body(comm):
+        return measure.of_all(comm, [10.0 + comm.rank, 20.0 - comm.rank, 30.0])
+
+    for found in ranks(3, body):
+        assert found.samples_us == [12.0, 20.0, 30.0]
+        assert found.by_rank_us == [20.0, 19.0, 18.0]
+        assert [one.slowest for one in found.by_rank] == [1, 0, 1]
+
+
+def test_ranks_of_an_enclosing_launch_check_the_root():
+    """How many there are is known when they have met."""
+    line = ["run", "-n", "2", "-m", "braid.cli", "bench", "--device", "cpu", "-r", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "braid.cli", *line, "--sizes", "1K", "--ops", "broadcast"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "bench: --root: asked for 2, ranks are 0 to 1" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_root_is_whose_data_all_have():

@@ -115,7 +115,7 @@ class Match:
             case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
             plan.host_share, runs, absent, plan.path, plan.rdma_share,
             case.root if case.op == "broadcast" else None,
-            self._request.launches if case.mode == "graph" else None,
+            timer.launches,
         )  # fmt: skip
 
     def blocks(self, op: str, nbytes: int) -> int | None:
@@ -147,7 +147,7 @@ class Match:
         budget_s: float,
         pilots: dict[str, float],
     ) -> list[list[float]]:
-        factor = (self._request.launches + 1) * calls if case.mode == "graph" else calls + 1
+        factor = (timer.launches + 1) * calls if timer.launches else calls + 1
         round_s = sum(pilots[c.name] for c in racers) * factor / 1e6
         samples = self._crew.agree(samples_for(budget_s, round_s, self._request.samples))[0]
         self._reporter.expect(samples)

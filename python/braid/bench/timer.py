@@ -18,6 +18,9 @@ from braid.bench.crew import Crew
 class Timer(ABC):
     """How samples are taken in one mode."""
 
+    launches: int | None = None
+    """Of a graph in a sample; None where there is no graph."""
+
     @abstractmethod
     def make_ready(self, contestant: Contestant, calls: int) -> None:
         """Called before the samples of a contestant. Collective."""
@@ -70,8 +73,10 @@ class Eager(Timer):
 class Graphed(Timer):
     """`calls` calls are captured once and replayed."""
 
+    launches: int
+
     def __init__(self, crew: Crew, launches: int) -> None:
-        self._crew, self._launches = crew, launches
+        self._crew, self.launches = crew, launches
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
 
     def make_ready(self, contestant: Contestant, calls: int) -> None:
@@ -91,14 +96,14 @@ class Graphed(Timer):
 
     def sample_us(self, contestant: Contestant, case: GpuCase, calls: int) -> float:
         """Mean time of a call on this rank."""
-        graph = self._graphs[contestant.name]
+        graph, launches = self._graphs[contestant.name], self.launches
 
         def burst() -> None:
-            for _ in range(self._launches):
+            for _ in range(launches):
                 graph.replay()
 
         contestant.load(case)
-        return _between_events(self._crew, burst, graph.replay) / (calls * self._launches)
+        return _between_events(self._crew, burst, graph.replay) / (calls * launches)
 
     def forget(self) -> None:
         """Graphs hold memory, and pointers into buffers that may go."""
