@@ -15,8 +15,9 @@ from braid.plan.predict import Request, from_curves
 from braid.probe.block import Block
 from braid.probe.call_kinds import Team
 from braid.probe.effort import Effort
-from braid.probe.job import Job, Tick
+from braid.probe.job import Job, Tick, with_ranks
 from braid.probe.player import Call, Player
+from braid.probe.ranks import divided
 from braid.probe.record import Series, times_of
 
 PARTS = tuple(dict.fromkeys((*ATTENTION, *MLP)))
@@ -159,5 +160,5 @@ def _each(
 def _scaled(one: Series, things: int, moved: int) -> Series:
     assert one.times
     samples = [us / things for us in one.times.samples_us]
-    by_rank = {name: round(us / things, 3) for name, us in one.by_rank_us.items()}
-    return replace(one, bytes=moved, times=times_of(samples), by_rank_us=by_rank)
+    scaled = replace(one, bytes=moved, times=times_of(samples))
+    return with_ranks(scaled, divided(one.by_rank, things))

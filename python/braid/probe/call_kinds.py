@@ -6,15 +6,15 @@ collective. A sample's time is the slowest rank's.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from time import perf_counter_ns
 
 from braid.bench.crew import Crew
 from braid.cli.cases import busbw_factor
 from braid.cli.sizes import format_size
 from braid.probe.effort import Effort, calls_for
-from braid.probe.job import Job, Tick, finished
+from braid.probe.job import Job, Tick, finished, with_ranks
 from braid.probe.player import Call, Player
+from braid.probe.ranks import named, of_samples
 from braid.probe.record import Series
 from braid.probe.wire import may_be_nvls, wire_gbps
 from braid.probe.worker import Worker
@@ -42,11 +42,10 @@ class Team:
 
         def run(effort: Effort, tick: Tick) -> list[Series]:
             times = self._sampled(effort, tick, do, calls)
-            slowest = self.crew.slowest(times) if times else []
+            rows = self.crew.rows(times) if times else []
+            slowest = [max(sample) for sample in zip(*rows, strict=True)]
             found = finished(group, case, moved, slowest, wrong, moved)
-            by_rank = self.crew.every(median(times)) if times else []
-            names = {f"rank {i}": round(us, 3) for i, us in enumerate(by_rank)}
-            return [replace(one, by_rank_us=names) for one in found]
+            return [with_ranks(one, named(of_samples(rows))) for one in found]
 
         return Job(f"{case}: {group}", moved, run)
 

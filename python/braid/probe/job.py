@@ -3,14 +3,15 @@ grows with every case.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from statistics import median
 
 from braid.cli.progress import Reporter
 from braid.probe.effort import Effort, calls_for
 from braid.probe.lane import Busy, Lane, together_us
+from braid.probe.ranks import of_samples
 from braid.probe.record import Series, gbps_of, times_of
+from braid.record import RankTimes
 
 ALONE, BESIDE = "alone, in turn with ", "beside "
 Tick = Callable[[int], None]
@@ -73,11 +74,12 @@ def lanes_together(
         sample()  # warms up
         rows.clear()
         samples = effort.repeat(sample, tick)
-        by_lane = zip(*rows, strict=True) if len(lanes) > 1 else ()
         found = finished(group, case, nbytes, samples, wrong, nbytes * len(lanes), lanes)
-        for one in found:
-            one.by_rank_us.update(_medians(lanes, by_lane))
-        return found
+        if len(lanes) < 2:
+            return found
+        every = of_samples(list(zip(*rows, strict=True)))
+        by_lane = {lane.name: times for lane, times in zip(lanes, every, strict=False)}
+        return [with_ranks(one, by_lane) for one in found]
 
     return Job(f"{group} {case}", nbytes, run)
 
@@ -116,11 +118,10 @@ def lane_beside(words: str, lane: Lane, others: Sequence[Lane], nbytes: int) -> 
     return Job(f"{lane.name} beside {words}", nbytes, run)
 
 
-def _medians(lanes: Sequence[Lane], columns: object) -> dict[str, float]:
-    return {
-        lane.name: round(median(column), 3)
-        for lane, column in zip(lanes, columns, strict=False)  # type: ignore[call-overload]
-    }
+def with_ranks(one: Series, by_rank: dict[str, RankTimes]) -> Series:
+    """The same case, with what each rank's or lane's times were."""
+    medians = {name: times.p50_us for name, times in by_rank.items()}
+    return replace(one, by_rank_us=medians, by_rank=by_rank)
 
 
 def finished(

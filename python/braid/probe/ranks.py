@@ -5,6 +5,7 @@ was, and whether chance alone would do that.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import comb
 from statistics import median, quantiles
 
@@ -59,6 +60,19 @@ def late(by_rank: Mapping[str, RankTimes], samples: int) -> list[str]:
         and ranks * chance_of(min(one.slowest, samples), samples, ranks) < CHANCE
     ]
     return sorted(found, key=lambda name: -by_rank[name].slowest)
+
+
+def divided(by_rank: Mapping[str, RankTimes], by: float) -> dict[str, RankTimes]:
+    """Times of one of `by` things that were done in a row."""
+    return {
+        name: replace(
+            one,
+            p50_us=round(one.p50_us / by, 3),
+            p95_us=round(one.p95_us / by, 3),
+            behind_us=round(one.behind_us / by, 3),
+        )
+        for name, one in by_rank.items()
+    }
 
 
 def named(by_rank: Sequence[RankTimes]) -> dict[str, RankTimes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from braid import json_file
-from braid.record import Host, schema_of
+from braid.record import Host, RankTimes, schema_of
 from braid.typed_json import Json, build
 
 SCHEMA = "braid.probe/1"
@@ -56,6 +56,8 @@ class Series:
     end: str = ""
     by_rank_us: dict[str, float] = field(default_factory=dict)
     """Median of every rank, or lane: who holds the others up."""
+    by_rank: dict[str, RankTimes] = field(default_factory=dict)
+    """The same with more about each; none in records from before it was kept."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from braid.cli import ranks
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.probe.record import ProbeRecord, Series
@@ -23,14 +24,21 @@ LEGEND = "- slower, + faster than 3 % from the median of its matrix; ! wrong dat
 def show(record: ProbeRecord, out: Console) -> None:
     """Prints everything."""
     where = record.device or record.host.cpu
-    ranks = f", {record.ranks} ranks" if record.ranks else ""
-    out.print(f"{record.kind} on {where}{ranks}; GB/s = 1e9 bytes/s, medians", style="bold")
+    count = f", {record.ranks} ranks" if record.ranks else ""
+    out.print(f"{record.kind} on {where}{count}; GB/s = 1e9 bytes/s, medians", style="bold")
     if record.kind == "p2p":
         _matrices(record, out)
     else:
         out.print(_rows(record.series))
+    ranks.show(list(_by_rank(record.series)), out, everybody=False)
     for line in remarks(record):
         out.print(line, soft_wrap=True)
+
+
+def _by_rank(series: Sequence[Series]) -> Iterator[ranks.Timed]:
+    for one in series:
+        if one.times:
+            yield ranks.Timed(f"{one.group} {one.case}", one.by_rank, len(one.times.samples_us))
 
 
 def _matrices(record: ProbeRecord, out: Console) -> None:

@@ -16,7 +16,8 @@ from braid.cli.progress import Bars, Lines, Reporter
 from braid.errors import InvalidArgument
 from braid.probe import picture
 from braid.probe import table as probe_table
-from braid.probe.ranks import of_samples
+from braid.probe.job import with_ranks
+from braid.probe.ranks import named, of_samples
 from braid.probe.record import SCHEMA as PROBE
 from braid.probe.record import ProbeRecord, Series, times_of
 from braid.progress import Bar, choose
@@ -261,6 +262,16 @@ def test_rows_and_remarks():
         "2 cases, 2 wrong bytes", "stopped: interrupted",
     ):  # fmt: skip
         assert words in text
+
+
+def test_the_view_by_rank_of_calls_and_lanes():
+    rows = [[10.0] * 20, [12.0] * 20]
+    one = with_ranks(replace(series("a"), times=times_of(rows[1])), named(of_samples(rows)))
+    text = shown(probe_table.show, probe("latency", one, ranks=2))
+    assert "one way a" in text
+    assert "20 of 20" in text
+    fair = named(of_samples([[10.0, 9.0] * 10, [9.0, 10.0] * 10]))
+    assert "slowest" not in shown(probe_table.show, probe("latency", with_ranks(one, fair)))
 
 
 @pytest.mark.parametrize("kind", ["p2p", "host"])

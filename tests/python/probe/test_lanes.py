@@ -33,6 +33,8 @@ def test_the_slowest_lane_counts():
     assert one.times.p50_us == 40
     assert one.gbps == 2 * 1000 / 40 / 1e3
     assert one.by_rank_us == {"a": 10.0, "b": 40.0}
+    assert [times.slowest for times in one.by_rank.values()] == [0, 3]
+    assert one.by_rank["b"].behind_us == 30.0
 
 
 def test_wrong_bytes_are_a_verdict():

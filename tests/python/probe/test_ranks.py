@@ -8,7 +8,10 @@ import pytest
 from rich.console import Console
 
 from braid.cli import ranks as shown
-from braid.probe.ranks import chance_of, late, named, of_samples
+from braid.probe.block_kind import _scaled
+from braid.probe.job import with_ranks
+from braid.probe.ranks import chance_of, divided, late, named, of_samples
+from braid.probe.record import Series, times_of
 from braid.record import RankTimes
 
 
@@ -80,6 +83,17 @@ def test_ranks_that_are_alike_are_seldom_called_late():
         rows = [[rng.gauss(100, 5) for _ in range(20)] for _ in range(8)]
         alarms += bool(late(named(of_samples(rows)), 20))
     assert alarms <= 10
+
+
+def test_of_one_thing_of_several_in_a_row():
+    made = divided({"rank 0": RankTimes(10.0, 25.0, 7, 5.0)}, 10)
+    assert made == {"rank 0": RankTimes(1.0, 2.5, 7, 0.5)}
+    series = Series("block", "braid", 8, times_of([40.0, 60.0]), None)
+    both = with_ranks(series, named(of_samples([[40.0, 20.0], [30.0, 60.0]])))
+    one = _scaled(both, 10, 3)
+    assert one.times.samples_us == [4.0, 6.0]
+    assert one.by_rank_us == {"rank 0": 3.0, "rank 1": 4.5}
+    assert one.by_rank["rank 1"].behind_us == 4.0
 
 
 def table(rows, *, everybody=False, width=100):
