@@ -24,7 +24,17 @@ from braid.probe.record import from_json
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("docs/results")
 REPORTS = {
-    "h200_2": ("flexlink_2", "flexlink_2_held"),
+    "h200_2": (
+        "flexlink_2",
+        "flexlink_2_held",
+        "p2p_2",
+        "host_2",
+        "interference_2",
+        "engine_2",
+        "latency_2",
+        "overlap_2",
+        "replay_2",
+    ),
     "h200_4": ("gpu_with_pieces_4", "curve_4", "p2p_4", "tp_block_8b_4", "tp_block_70b_4"),
 }
 """Pages by name: the machine is records/topo_NAME.json."""
