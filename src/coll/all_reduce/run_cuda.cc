@@ -21,8 +21,8 @@
 // own ring, one segment after the other.
 //
 // A call right behind another one that ended in a barrier pushes at once: nobody uses the scratch
-// or the ring any longer, and the users' buffers are written only behind the sums' barriers. That
-// all ranks mean this call is then found beside the first push, before anything is summed.
+// or the ring any longer, and peers' results are written only behind the sums' barriers. That all
+// ranks mean this call is then found beside the first push, before anything is summed.
 #include <algorithm>
 
 #include "base/rounding.h"
@@ -81,10 +81,12 @@ class AllReduce {
     segments_ = segments;
     if (!device_.is_settled())
       BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kCallChannel, signature_));
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(device_.after(sums_, stream_));
     if (device_.is_settled())
       BRAID_RETURN_IF_ERROR(device_.barrier(sums_, kCallChannel, signature_));
+    // Behind the barrier: what a rank that comes late keeps the others waiting is no link's time.
+    BRAID_RETURN_IF_ERROR(
+        device_.note(comm::Moment::kStart, device_.is_settled() ? sums_ : stream_));
     uses_ring_ = uses_ring;
     if (uses_ring_) BRAID_RETURN_IF_ERROR(device_.after(ring_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
@@ -307,6 +309,13 @@ class AllReduce {
   sys::Event taken_out_{};     // of the last that ended: everyone's results are out of the scratch
 };
 
+// The share that holds before this call is counted is the same on all ranks.
+all_reduce_cut::HostRoom host_room(const comm::Device& device, uint64_t bytes) {
+  const uint64_t most = most_host_bytes(device, plan::Op::kAllReduce, bytes);
+  const uint64_t parts = device.host_parts(plan::Op::kAllReduce, bytes);
+  return {most, parts == 0 ? UINT64_MAX : most / parts * plan::kWhole};
+}
+
 }  // namespace
 
 Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
@@ -329,7 +338,7 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   }
   const Segments segments =
       segments_of(bytes, device.scratch_bytes(), static_cast<uint64_t>(device.size()),
-                  landing.window != nullptr, most_host_bytes(device, plan::Op::kAllReduce, bytes));
+                  landing.window != nullptr, host_room(device, bytes));
   BRAID_ASSIGN_OR_RETURN(
       const uint64_t host,
       counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0), {1, segments.count}));

@@ -58,17 +58,25 @@ constexpr uint64_t slice_bytes_of(uint64_t bytes, uint64_t num_ranks) {
   return std::max(round_up(divided_up(bytes, num_ranks), kLineBytes), kLineBytes);
 }
 
+/// What a segment leaves to the host link.
+struct HostRoom {
+  uint64_t most_bytes;          // of its operands there
+  uint64_t most_segment_bytes;  // a longer one would have more
+};
+
 /// One segment if the scratch has room for it; else equal ones. Copies are to be few and long:
-/// each costs some microseconds beside its bytes. `most_host_bytes`: of a segment's operands over
-/// the host link.
+/// each costs some microseconds beside its bytes.
 constexpr Segments segments_of(uint64_t bytes, uint64_t scratch_bytes, uint64_t num_ranks,
-                               bool is_registered, uint64_t most_host_bytes) {
+                               bool is_registered, const HostRoom& host) {
   const uint64_t num_others = std::max<uint64_t>(num_ranks - 1, 1);
-  const uint64_t host_at = (scratch_bytes - most_host_bytes) / kLineBytes * kLineBytes;
+  const uint64_t host_at = (scratch_bytes - host.most_bytes) / kLineBytes * kLineBytes;
   const uint64_t of_all = num_others * slice_bytes_of(bytes, num_ranks);
-  if (of_all <= host_at / (is_registered ? 1 : 2)) return {bytes, bytes, of_all, 1, host_at};
+  if (of_all <= host_at / (is_registered ? 1 : 2) && bytes <= host.most_segment_bytes)
+    return {bytes, bytes, of_all, 1, host_at};
   const uint64_t num_buffers = is_registered ? 2 : 3;
-  const uint64_t slice = host_at / num_buffers / num_others / kLineBytes * kLineBytes;
+  const uint64_t most_slice =
+      std::min(host_at / num_buffers / num_others, host.most_segment_bytes / num_ranks);
+  const uint64_t slice = std::max(most_slice / kLineBytes * kLineBytes, kLineBytes);
   const uint64_t least = divided_up(bytes, slice * num_ranks);
   const uint64_t segment = num_ranks * slice_bytes_of(divided_up(bytes, least), num_ranks);
   return {bytes, segment, num_others * slice, divided_up(bytes, segment), host_at};

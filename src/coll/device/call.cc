@@ -64,9 +64,12 @@ Status Call::end() {
 }
 
 uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
-  const bool is_summed = op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter;
-  return is_summed ? device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size())
-                   : block_bytes;
+  switch (op) {
+    case plan::Op::kAllReduce: return device.scratch_bytes() / 8;  // of a segment
+    case plan::Op::kReduceScatter:
+      return device.scratch_bytes() / 4 / static_cast<uint64_t>(device.size());
+    default: return block_bytes;
+  }
 }
 
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used) {

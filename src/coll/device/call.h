@@ -72,7 +72,8 @@ class Call {
 /// Parts of a buffer begin and end at multiples of it: whole elements, aligned for every access.
 inline constexpr uint64_t kUnit = 256;
 
-/// What host_part() never exceeds: operands of sums wait in a quarter of the scratch.
+/// What host_part() never exceeds: operands of sums wait in a quarter of the scratch, an
+/// all-reduce's in an eighth.
 uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes);
 /// Bytes at the end of every block that go over the host link: a multiple of kUnit, 0 when the
 /// message is too small to gain. Depends on nothing that ranks may have differently, such as

@@ -15,7 +15,8 @@ struct TuneWork {
   int rounds = 8;                    // of which the first warms up; 2 or more
 };
 
-/// Collective, at the making of a Device, within about two seconds; takes device memory for as
+/// Collective, at the making of a Device, within about two seconds (two GPUs;
+/// eight take some nine); takes device memory for as
 /// long. False when a rank had none: then nothing was measured, and NVLink alone is used. Runs each
 /// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest
 /// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.

@@ -205,10 +205,11 @@ Status Device::make_ring(Deadline deadline) {
   // others not.
   const int num_blocks = ring_engine_.asked_lanes != 0 ? 0 : ring_engine_.num_blocks;
   request.shape = fmt::format(
-      "{}x{},lanes:{}:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}", ring_.num_slots,
-      ring_.slot_bytes, num_blocks, ring_engine_.asked_lanes, packet_limit_, line_limit_,
-      direct_limit_, link_cap_gbps_, state_.config.text("BRAID_GPU_RDMA"),
-      state_.config.integer("BRAID_GPU_RDMA_SHARE"), state_.config.text("BRAID_RDMA_PROVIDER"));
+      "{}x{},lanes:{}:{},sums:{},packets:{},lines:{},direct:{},cap:{},rdma:{}:{}:{}",
+      ring_.num_slots, ring_.slot_bytes, num_blocks, ring_engine_.asked_lanes, sum_blocks_,
+      packet_limit_, line_limit_, direct_limit_, link_cap_gbps_,
+      state_.config.text("BRAID_GPU_RDMA"), state_.config.integer("BRAID_GPU_RDMA_SHARE"),
+      state_.config.text("BRAID_RDMA_PROVIDER"));
   request.host_id = state_.config.text("BRAID_HOST_ID");
   BRAID_ASSIGN_OR_RETURN(segments_, transport::share_segments(*state_.group, request, deadline));
   Status own;

@@ -205,7 +205,7 @@ class Device {
   Status send_over_host(sys::Stream stream, const pcie::Flows& flows);
   /// The same by fewer lanes, with half as many slots, two as one where they are small: for while
   /// sums run, which need the memory, too. Slots may have another size than in the call before,
-  /// since its barrier says that the rings are empty.
+  /// since a barrier, its own or that of the call before, says that the rings are empty.
   Status send_over_host_beside_sums(sys::Stream stream, const pcie::Flows& flows);
   /// The same through the NIC. Only when rdma() is on.
   Status send_over_rdma(sys::Stream stream, const pcie::Flows& flows);

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kScratch = 512 * kMiB, kHost = 17 * kMiB;
+constexpr uint64_t kNone = UINT64_MAX;  // no segment is too long for the host link's share
 
 constexpr uint64_t kAllRanks[] = {1, 2, 3, 4, 7, 8};
 
@@ -20,7 +21,7 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
       for (const uint64_t bytes : {uint64_t{0}, uint64_t{2}, 200 * kMiB, 256 * kMiB, 256 * kMiB + 2,
                                    300 * kMiB + 14, 512 * kMiB, 1024 * kMiB, 8192 * kMiB + 6}) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, " << ranks << " ranks");
-        const Segments all = segments_of(bytes, kScratch, ranks, is_registered, kHost);
+        const Segments all = segments_of(bytes, kScratch, ranks, is_registered, {kHost, kNone});
         ASSERT_GE(all.count, 1U);
         EXPECT_LE(all.host_at + kHost, kScratch);
         const uint64_t operands_end = (all.is_one() ? 1 : 2) * all.buffer_bytes;
@@ -47,13 +48,26 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
 
 // Every copy costs some microseconds: no more segments than the scratch asks for.
 TEST(Segments, AreAsFewAsTheScratchAllows) {
-  EXPECT_EQ(segments_of(896 * kMiB, kScratch, 2, true, 64 * kMiB).count, 1U);
-  EXPECT_EQ(segments_of(897 * kMiB, kScratch, 2, true, 64 * kMiB).count, 3U);
-  EXPECT_EQ(segments_of(448 * kMiB, kScratch, 2, false, 64 * kMiB).count, 1U);
-  EXPECT_EQ(segments_of(512 * kMiB, kScratch, 2, false, 64 * kMiB).count, 2U);
-  EXPECT_EQ(segments_of(640 * kMiB, kScratch, 4, true, 32 * kMiB).count, 1U);
-  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, true, 32 * kMiB).count, 4U);
-  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, false, 32 * kMiB).count, 5U);
+  EXPECT_EQ(segments_of(896 * kMiB, kScratch, 2, true, {64 * kMiB, kNone}).count, 1U);
+  EXPECT_EQ(segments_of(897 * kMiB, kScratch, 2, true, {64 * kMiB, kNone}).count, 3U);
+  EXPECT_EQ(segments_of(448 * kMiB, kScratch, 2, false, {64 * kMiB, kNone}).count, 1U);
+  EXPECT_EQ(segments_of(512 * kMiB, kScratch, 2, false, {64 * kMiB, kNone}).count, 2U);
+  EXPECT_EQ(segments_of(640 * kMiB, kScratch, 4, true, {32 * kMiB, kNone}).count, 1U);
+  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, true, {32 * kMiB, kNone}).count, 4U);
+  EXPECT_EQ(segments_of(1024 * kMiB, kScratch, 4, false, {32 * kMiB, kNone}).count, 5U);
+}
+
+// With NVLink held to a rate 18 % go over the host link: of a longer segment there would be no room
+// for so much.
+TEST(Segments, AreNoLongerThanTheHostLinksShareAllows) {
+  for (const uint64_t ranks : kAllRanks)
+    for (const bool is_registered : {false, true}) {
+      const HostRoom room{64 * kMiB, 355 * kMiB};
+      EXPECT_EQ(segments_of(256 * kMiB, kScratch, ranks, true, room).count, 1U);
+      const Segments all = segments_of(896 * kMiB, kScratch, ranks, is_registered, room);
+      EXPECT_GE(all.count, 3U);
+      EXPECT_LE(all.segment_bytes, room.most_segment_bytes);
+    }
 }
 
 TEST(Segments, EveryOtherRankHasAPlaceOfItsOwn) {
@@ -73,7 +87,7 @@ TEST(Segments, EveryOtherRankHasAPlaceOfItsOwn) {
 // the sum of the long one before would have nothing to hide behind.
 TEST(Segments, AreAboutEqual) {
   for (uint64_t bytes = 257 * kMiB; bytes < 1500 * kMiB; bytes += 31 * kMiB + 2) {
-    const Segments all = segments_of(bytes, kScratch, 4, false, 0);
+    const Segments all = segments_of(bytes, kScratch, 4, false, {0, kNone});
     EXPECT_GE(all.bytes_of(all.count - 1) + all.count * 4 * kLineBytes, all.segment_bytes);
   }
 }

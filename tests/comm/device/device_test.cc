@@ -440,6 +440,7 @@ TEST(DeviceOptions, DifferentOnesAreRefusedOnEveryRank) {
                                            {"BRAID_GPU_LANES", "3"},
                                            {"BRAID_GPU_SLOT", "32KiB"},
                                            {"BRAID_GPU_SLOTS", "3"},
+                                           {"BRAID_GPU_SUM_BLOCKS", "16"},
                                            {"BRAID_GPU_RDMA", "auto"},
                                            {"BRAID_GPU_RDMA_SHARE", "7"},
                                            {"BRAID_RDMA_PROVIDER", "shm"},
