@@ -125,6 +125,38 @@ TEST_F(DeviceCallFaults, ARankThatNeverCallsIsNamed) {
   });
 }
 
+// A call right behind one that ended in a barrier pushes before it has met the others: it finds
+// them out all the same.
+TEST_F(DeviceCallFaults, AnotherCallBehindASettledOneIsTroubleEverywhere) {
+  for (const bool is_operation : {false, true}) {
+    sys::FakeCuda cuda(2);
+    run(2, cuda, {}, [&](GpuRank& rank, Buffers& buffers) {
+      EXPECT_TRUE(rank.device.register_memory(buffers.recv.get(), buffers.bytes).ok());
+      EXPECT_TRUE(reduce_all(rank, buffers).ok());
+      rank.all.arrive_and_wait();
+      const bool is_odd = rank.rank() == 1;
+      (void)(is_operation && is_odd ? gather_all(rank, buffers)
+                                    : reduce_all(rank, buffers, is_odd ? kCount - 1 : kCount));
+      const Status trouble = await_trouble(rank);
+      EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
+    });
+  }
+}
+
+TEST_F(DeviceCallFaults, ARankThatNeverCallsAgainBehindASettledCallIsNamed) {
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
+    EXPECT_TRUE(rank.device.register_memory(buffers.recv.get(), buffers.bytes).ok());
+    EXPECT_TRUE(reduce_all(rank, buffers).ok());
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) (void)reduce_all(rank, buffers);
+    const Status trouble = await_trouble(rank);
+    EXPECT_EQ(trouble.code(), Code::kTimeout) << trouble.to_string();
+    EXPECT_NE(trouble.message().find("waited for rank 1: barrier"), std::string::npos)
+        << trouble.to_string();
+  });
+}
+
 TEST_F(DeviceCallFaults, FreedMemoryIsRefused) {
   sys::FakeCuda cuda(2);
   run(2, cuda, {}, [](GpuRank& rank, Buffers& buffers) {
