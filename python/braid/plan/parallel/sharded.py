@@ -1,6 +1,6 @@
 """Data parallelism with shards: the ZeRO stages, and FSDP as it is called layer by layer."""
 
-from braid.plan.basis import Basis, Quantity
+from braid.plan.basis import Basis, Quantity, weakest
 from braid.plan.formulas import collectives, overlap, training
 from braid.plan.model import Model
 from braid.plan.parallel.machines import Machines, Work
@@ -41,21 +41,28 @@ def _stage(
 ) -> Row:
     volume = training.zero_bytes(stage, parameters, element_bytes)
     cells = {"volume": Quantity(volume, "B", Basis.EXACT, "multiple of the weights")}
-    if rate.value:
-        least = training.zero_s(stage, parameters, element_bytes, rate.value)
-        cells["at specified rate"] = Quantity(least, "s", rate.basis, rate.origin)
-    gathers = training.ZERO_MULTIPLES[stage] - 1
     weights = training.weight_bytes(parameters, element_bytes)
-    gather = machines.time("all_gather", weights).time_us
-    scatter = machines.time("reduce_scatter", weights).time_us
-    total = (gathers * gather.value + scatter.value) / 1e6
-    likely = Quantity(total, "s", Basis.ASSUMED, gather.origin)
-    cells["likely"] = likely
+    calls = [(machines.time(op, weights), count) for op, count in _calls(stage)]
+    origin = calls[0][0].time_us.origin
+    if rate.value:
+        each = [found.least_us for found, _ in calls]
+        at_least = sum(found.least_us.value * count for found, count in calls) / 1e6
+        basis = weakest(one.basis for one in each)
+        cells["at specified rate"] = Quantity(at_least, "s", basis, each[0].origin)
+    total = sum(found.time_us.value * count for found, count in calls) / 1e6
+    cells["likely"] = Quantity(total, "s", Basis.ASSUMED, origin)
     if compute:
         exposed = overlap.exposed_s("perfect", compute.value, total)
         cells["exposed"] = Quantity(exposed, "s", Basis.ASSUMED, "perfect overlap")
     note = "DDP" if stage == 0 else ""
     return Row(f"ZeRO-{stage}", cells, note)
+
+
+def _calls(stage: int) -> list[tuple[str, int]]:
+    """Operations of all weights or gradients, and how often a step has them."""
+    if stage == 0:
+        return [("all_reduce", 1)]  # as DDP, and an algorithm may move less than two halves do
+    return [("all_gather", int(training.ZERO_MULTIPLES[stage]) - 1), ("reduce_scatter", 1)]
 
 
 def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2) -> Report:

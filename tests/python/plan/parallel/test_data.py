@@ -10,9 +10,9 @@ from braid.plan.parallel.sharded import fsdp, zero
 from braid.plan.wrong import PlanError
 
 
-def machines(name="a100-nvlink3", gpus=8, nodes=1, nics=None):
+def machines(name="a100-nvlink3", gpus=8, nodes=1, nics=None, algorithm="auto"):
     node = hardware.find(name)
-    return Machines(node, node.path("auto"), gpus, nodes, nics)
+    return Machines(node, node.path("auto"), gpus, nodes, nics, algorithm)
 
 
 TWO_B = Work(2e9, 2048, 16, recompute=True)
@@ -64,6 +64,22 @@ def test_zero_needs_the_link_more_than_ddp_does():
         rows = {r.name: r.cells for r in zero(machines(name), Work(10e9, compute_s=0.15)).rows}
         assert rows["ZeRO-3"]["likely"].value > 1.4 * rows["ZeRO-0"]["likely"].value
     assert rows["ZeRO-3"]["exposed"].value > 1
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "least_s", "likely_s"),
+    [("ring", 0.0778, 0.09736), ("tree", 0.1, 0.12511), ("sharp", 0.05, 0.07145)],
+)
+def test_zero_0_is_one_all_reduce_of_the_algorithm(algorithm, least_s, likely_s):
+    nics = network.choose("ib-ndr-8x400", 0.0, "")
+    where = machines("h200-nvlink4", 8, 4, nics, algorithm)
+    rows = zero(where, Work(10e9)).rows
+    first = rows[0].cells
+    assert first["likely"].value == pytest.approx(likely_s, rel=1e-3)
+    assert first["at specified rate"].value == pytest.approx(least_s, rel=1e-3)
+    assert first["likely"].value == where.time("all_reduce", 20e9).time_us.value / 1e6
+    for row in rows:
+        assert row.cells["likely"].value >= row.cells["at specified rate"].value
 
 
 def test_fsdp_layer_and_step():
