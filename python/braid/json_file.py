@@ -1,22 +1,84 @@
 """Where records go: a file, or standard output."""
 
 import json
+import os
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from braid.errors import InvalidArgument
 
 STDOUT = Path("-")
 """`--json -`: the record is all that standard output has; tables go to standard error."""
 
 
 def save(record: Any, path: Path) -> None:  # noqa: ANN401 - any dataclass
-    """Writes JSON; a reader never sees half of a file."""
+    """Writes JSON; a reader never sees half of a file. Devices and pipes are written into."""
     text = json.dumps(asdict(record), indent=1) + "\n"
     if path == STDOUT:
         sys.stdout.write(text)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(path.suffix + ".part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    with writing(path):
+        if not is_replaced(path):
+            path.write_text(text, encoding="utf-8")
+            return
+        file = _file_of(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = _part_of(file)
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(file)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def is_replaced(path: Path) -> bool:
+    """Whether a record takes the place of the one before; a device or a pipe keeps all of them, so
+    that it gets the last one alone.
+    """
+    return path != STDOUT and (path.is_file() or not path.exists())
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses becomes one line that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidArgument(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def check(path: Path | None, option: str) -> None:
+    """Refuses a path that nothing can be written to, before anything is measured. Leaves no trace:
+    folders that are missing are made with the file.
+    """
+    if path is None or path == STDOUT:
+        return
+    try:
+        if path.is_dir():
+            raise InvalidArgument(f"{option}: {path} is a folder, a file is needed")
+        if not is_replaced(path):
+            if not os.access(path, os.W_OK):
+                raise InvalidArgument(f"{option}: {path}: cannot be written: no permission")
+            return
+        file = _file_of(path)
+        _part_of(file).exists()  # a name too long is found here
+        folder = next(each for each in file.parents if each.exists())
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InvalidArgument(f"{option}: {path}: cannot be written: {error.strerror}") from error
+
+
+def _file_of(path: Path) -> Path:
+    """Behind links: these stay, and what they point to is written."""
+    return Path(os.path.realpath(path))
+
+
+def _part_of(file: Path) -> Path:
+    return file.with_suffix(file.suffix + ".part")

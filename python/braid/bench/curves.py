@@ -5,6 +5,7 @@ NVSwitch may have added, a dotted line says what was on the wire at the least.
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from braid import json_file
 from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.rates import wire_gbps_of
 from braid.cli.sizes import format_size
@@ -136,6 +137,7 @@ def save(record: GpuRecord, path: Path) -> None:
     figure = figure_of(record)
     from matplotlib import pyplot as plt
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
+    with json_file.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
     plt.close(figure)

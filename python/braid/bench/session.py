@@ -134,7 +134,7 @@ class Session:
 
     def _save(self, comm: braid.Comm, roster: Roster) -> None:
         path = self._request.json_path
-        if comm.rank == 0 and path and path != json_file.STDOUT:
+        if comm.rank == 0 and path and json_file.is_replaced(path):
             self._record(roster).save(path)
 
     def _record(self, roster: Roster) -> GpuRecord:
@@ -157,10 +157,11 @@ class Session:
             gpu_table.show(made, out, by_rank=self._request.by_rank)
         for words, why in self._skipped.items():
             out.print(f"without {words}: {why}", soft_wrap=True)
-        if self._request.json_path == json_file.STDOUT:
-            made.save(json_file.STDOUT)
-        if self._request.json_path:
-            out.print(f"record  {self._request.json_path}")
+        path = self._request.json_path
+        if path:
+            if not json_file.is_replaced(path):
+                made.save(path)
+            out.print(f"record  {path}")
         if self._request.svg_path and self.results:
             from braid.bench import curves
 

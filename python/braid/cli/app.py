@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import braid
+from braid import json_file
 from braid.cli import report
 from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
 from braid.cli.launch import command_for, launch
@@ -90,6 +91,7 @@ def demo(
     check_ranks(ranks or 4)
     if size:
         sizes_of(size)
+    json_file.check(out / "demo.json", "--out")
     raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
 
@@ -219,6 +221,24 @@ def _refuse(who: str, error: Any) -> NoReturn:  # noqa: ANN401 - a class that ty
     sys.exit(2)
 
 
+def _why_stdout_fails() -> str:
+    """Empty if it does not. What could not be written may be gone, so one more byte is tried.
+    Python would write what is left at the end, and complain: it goes nowhere.
+    """
+    try:
+        out = sys.stdout.fileno()
+    except (AttributeError, ValueError):  # closed, or no file
+        return ""
+    try:
+        os.write(out, b"\n")
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, out)
+        os.close(nowhere)
+        return error.strerror or type(error).__name__
+    return ""
+
+
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
@@ -226,6 +246,8 @@ def main() -> None:
         _take_nccl_words(sys.argv)
         load_groups(sys.argv[1:])
         code = app(prog_name="braid", standalone_mode=False)
+        if sys.stdout:
+            sys.stdout.flush()  # what it cannot take is known now
         sys.exit(code if isinstance(code, int) else 0)
     except _Refused as error:
         _refuse(who, error)
@@ -238,3 +260,10 @@ def main() -> None:
     except braid.Error as error:
         print(f"{who}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        if not (why := _why_stdout_fails()):
+            raise
+        if isinstance(error, BrokenPipeError):  # `| head`: it has read enough; typer's own code
+            sys.exit(1)
+        print(f"{who}: standard output: cannot be written: {why}", file=sys.stderr)
+        sys.exit(2)

@@ -2,10 +2,12 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import typer
 
+from braid import json_file
 from braid.cli import sizes
 from braid.errors import InvalidArgument
 
@@ -33,6 +35,13 @@ def check_root(root: int | None, ranks: int) -> None:
 def inside_launch() -> bool:
     """Whether this process is a rank."""
     return "RANK" in os.environ or "SLURM_PROCID" in os.environ
+
+
+def check_outputs(json_path: Path | None, svg_path: Path | None) -> None:
+    """Where the record and the picture go. Of ranks, the first alone writes."""
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
+        json_file.check(json_path, "--json")
+        json_file.check(svg_path, "--svg")
 
 
 NCCL_DTYPES = {"half": "float16", "float": "float32", "double": "float64", "bf16": "bfloat16"}

@@ -12,6 +12,7 @@ from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
     check_budget,
+    check_outputs,
     check_ranks,
     check_root,
     fail,
@@ -168,6 +169,7 @@ def bench(
         root=root,
     )
     _check_root(asked)
+    check_outputs(json_path, svg_path)
     try:
         count = gpus_to_use(asked)
         if count:

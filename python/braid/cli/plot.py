@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from braid import json_file
 from braid.cli.sizes import format_size
 from braid.record import Record, Result
 
@@ -141,6 +142,7 @@ def save(record: Record, path: Path) -> None:
         _draw_speeds(left, record, labels)
         _draw_shares(right, record, labels)
     figure.suptitle(_title(record), x=0.01, ha="left", weight="bold")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
+    with json_file.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
     plt.close(figure)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid.cli import sizes
+from braid.cli.checks import check_outputs
 from braid.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def output(
         raise fail(f"--time-budget: asked for {budget_s:g} s, it must be above 0 s")
     if svg_path and svg_path.suffix not in (".svg", ".png", ".pdf"):
         raise fail(f"--svg: '{svg_path.name}' is no .svg, .png or .pdf")
+    check_outputs(json_path, svg_path)
     return Output(samples, budget_s, json_path, svg_path, quiet, why_cpus(device))
 
 

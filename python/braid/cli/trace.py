@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from braid import timeline
+from braid import json_file, timeline
 from braid.cli.sizes import format_size
 
 app = typer.Typer(
@@ -35,8 +35,9 @@ def merge(
 ) -> None:
     """Put the ranks' timelines into one file."""
     whole = timeline.merge([timeline.read(path) for path in files])
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(whole), encoding="utf-8")
+    with json_file.writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(whole), encoding="utf-8")
     found = {
         "out": str(out),
         "files": len(files),

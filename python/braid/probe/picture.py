@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from braid import json_file
 from braid.cli.sizes import format_size
 from braid.probe.record import ProbeRecord, Series
 from braid.probe.table import by_number
@@ -40,8 +41,9 @@ def save(record: ProbeRecord, path: Path) -> None:
         _bars(axes, shown)
     where = record.device or record.host.cpu
     figure.suptitle(f"{record.kind}: {where}", x=0.01, ha="left", weight="bold", fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
+    with json_file.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
     plt.close(figure)
 
 

@@ -59,7 +59,7 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
 
         def save() -> None:
             path = output.json_path
-            if run.rank == 0 and path and path != json_file.STDOUT:
+            if run.rank == 0 and path and json_file.is_replaced(path):
                 _record(run, runner).save(path)
 
         runner.run(run.jobs, save)

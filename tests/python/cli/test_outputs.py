@@ -1,0 +1,76 @@
+"""Paths and standard outputs that cannot be written: one line, exit code 2, nothing measured."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = "bench --device cpu -n 2 --sizes 1KiB --iters 1"
+COPIES = "bench host --device cpu --samples 3"
+
+
+def run(words, **where):
+    line = [sys.executable, "-m", "braid.cli", *words]
+    return subprocess.run(line, stderr=subprocess.PIPE, text=True, timeout=100, **where)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "path", "why"),
+    [
+        (BENCH, "--json", "", "--json: . is a folder, a file is needed"),
+        (BENCH, "--json", "/proc/x.json", "--json: /proc/x.json: cannot be written: "),
+        (BENCH, "--svg", "/proc/x.svg", "--svg: /proc/x.svg: cannot be written: "),
+        (COPIES, "--json", "/proc/x.json", "--json: /proc/x.json: cannot be written: "),
+        (COPIES, "--svg", "/proc/x.svg", "--svg: /proc/x.svg: cannot be written: "),
+        ("demo --device cpu", "--out", "/proc/x", "--out: /proc/x/demo.json: cannot be written: "),
+    ],
+)
+def test_a_path_is_refused_before_anything_is_measured(command, option, path, why):
+    done = run([*command.split(), option, path], stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"braid: {why}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_record_that_cannot_be_saved_is_one_line(tmp_path):
+    full = tmp_path / "full.json"
+    full.symlink_to("/dev/full")
+    words = f"{BENCH} --ops all_reduce --against none --json {full}"
+    done = run(words.split(), stdout=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "all_reduce" in done.stdout  # the table is not lost
+    assert f"{full}: cannot be written: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["options", "plan hw", "--help", "topo --json", COPIES])
+def test_a_full_standard_output_is_one_line(words):
+    with Path("/dev/full").open("w") as full:
+        done = run(words.split(), stdout=full)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert lines[-1] == "braid: standard output: cannot be written: No space left on device"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("words", ["--version", "options"])
+def test_a_reader_that_left_is_told_nothing(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(words.split(), stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_pipe_gets_one_whole_record(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        done = run([*COPIES.split(), "--json", str(pipe)], stdout=subprocess.PIPE)
+        found = reader.communicate(timeout=10)[0]
+    assert done.returncode == 0, done.stderr
+    assert json.loads(found)["kind"] == "host"
