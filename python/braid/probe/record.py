@@ -101,7 +101,22 @@ def from_json(document: Json) -> ProbeRecord:
     record: ProbeRecord = build(ProbeRecord, document, "record")
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+    for i, one in enumerate(record.series):
+        _check_numbers(one, f"record.series[{i}]")
     return record
+
+
+def _check_numbers(one: Series, where: str) -> None:
+    """ValueError for a rate or a time that nobody can have measured."""
+    found = [("gbps", one.gbps), ("wire_gbps", one.wire_gbps)]
+    if one.times:
+        found += [("times.samples_us", us) for us in one.times.samples_us]
+        for name in ("p5_us", "p50_us", "p95_us", "p99_us"):
+            found.append((f"times.{name}", getattr(one.times, name)))
+    found += [(f"by_rank_us.{rank}", us) for rank, us in one.by_rank_us.items()]
+    for name, value in found:
+        if value is not None and not value > 0:
+            raise ValueError(f"{where}.{name}: asked for a number above 0, found {value:g}")
 
 
 def times_of(samples_us: Sequence[float]) -> Times:

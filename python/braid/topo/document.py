@@ -24,6 +24,7 @@ from braid.topo.pairs import PairRate, pair_rates
 from braid.topo.rates import Rate, rates
 from braid.topo.roles import roles
 from braid.topo.verdicts import Verdict, verdicts
+from braid.topo.verdicts.measured import too_fast
 from braid.typed_json import Json, build, object_schema, parts_of
 
 SCHEMA = "braid.topo/1"
@@ -55,9 +56,9 @@ def document(machine: Machine, measured: Sequence[Measured] = ()) -> Document:
     words = [matrix(machine, "nvidia"), matrix(machine, "nccl")]
     view = View(machine)
     pairs = pair_rates(machine, measured)
-    return Document(
-        machine, Derived(rates(machine, measured), words, roles(view), verdicts(machine), pairs)
-    )
+    links = rates(machine, measured)
+    found = [*too_fast(links), *verdicts(machine)]
+    return Document(machine, Derived(links, words, roles(view), found, pairs))
 
 
 def to_json(whole: Document) -> str:

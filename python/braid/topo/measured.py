@@ -7,6 +7,7 @@ between two GPUs (p2p), whose kind of link only the topology knows, and between 
 (host).
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,12 +100,8 @@ def of_document(document: Json, path: str) -> Measurement:
     """A record that was read already; `path` is for messages."""
     schema = document.get("schema") if isinstance(document, dict) else None
     try:
-        if schema == "braid.bench/1":
-            return _of_bench(document)
-        if schema in ("braid.gpu/1", "braid.gpu/2"):
-            return _of_gpus(document)
-        if schema == "braid.probe/1":
-            return _of_probe(document)
+        if schema in _READERS:
+            return _checked(_READERS[schema](document))
     except KeyError as error:
         raise BadTopology(f"{path}: the record has no field {error}") from error
     except (ValueError, TypeError, ArithmeticError, AttributeError) as error:
@@ -113,6 +110,16 @@ def of_document(document: Json, path: str) -> Measurement:
         f"{path}: a record is of braid.bench/1, braid.probe/1, braid.gpu/1 or /2,"
         f" not {schema!r:.40}"
     )
+
+
+def _checked(found: Measurement) -> Measurement:
+    """ValueError for a rate that no link can have."""
+    for one in found.rates:
+        if not 0 < one.gbps < math.inf:  # NaN, too
+            raise ValueError(
+                f"{one.kind} {one.device or ''}: asked for GB/s above 0, found {one.gbps:g}"
+            )
+    return found
 
 
 def _of_bench(document: Json) -> Measurement:
@@ -201,3 +208,11 @@ def _place(name: str, visible: Sequence[str]) -> str | None:
 
 def _best(found: list[Measured]) -> list[Measured]:
     return [max(found, key=lambda one: one.gbps)] if found else []
+
+
+_READERS = {
+    "braid.bench/1": _of_bench,
+    "braid.gpu/1": _of_gpus,
+    "braid.gpu/2": _of_gpus,
+    "braid.probe/1": _of_probe,
+}

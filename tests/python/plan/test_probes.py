@@ -48,6 +48,12 @@ def test_pairs_of_a_saved_record():
     assert found.least_us.value == pytest.approx(0.75 * (1 << 30) / 389.7e3)
 
 
+@pytest.mark.parametrize("gbps", [-5.0, 0.0, float("nan"), float("inf")])
+def test_a_rate_that_nobody_measured_is_refused(gbps):
+    with pytest.raises(PlanError, match=r"p2p.json: record.series\[1\].gbps: asked for a "):
+        pairs(390.0, gbps)
+
+
 def test_the_slowest_pair_bounds_what_a_library_reaches():
     """NCCL plans with 370.8 GB/s of NVLink 4; a pair with 200 cannot do that."""
     nvlink = pairs(390.0, 200.0).paths[0]

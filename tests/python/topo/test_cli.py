@@ -110,6 +110,42 @@ def test_several_records(topo, fixture_path):
     assert "measured: NCCL all_gather" in out
 
 
+def of_pairs(tmp_path, change):
+    """A record of pairs in which `change` was done to every series."""
+    document = json.loads((REPOSITORY / "records/p2p_4.json").read_text())
+    for one in document["series"]:
+        change(one)
+    path = tmp_path / "p2p.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("gbps", [-5, 0, float("nan"), float("inf")])
+def test_a_rate_that_nobody_measured(topo, fixture_path, tmp_path, gbps):
+    path = of_pairs(tmp_path, lambda one: one.update(gbps=gbps))
+    code, out, err = topo("--from", fixture_path("h200_vm_x8.xml"), "--record", path)
+    assert (code, out) == (2, "")
+    assert "record.series[0].gbps: asked for a " in err
+    assert err.count("\n") == 1
+
+
+def test_a_time_that_nobody_measured(topo, fixture_path, tmp_path):
+    path = of_pairs(tmp_path, lambda one: one["times"].update(p50_us=-1))
+    code, _, err = topo("--from", fixture_path("h200_vm_x8.xml"), "--record", path)
+    assert code == 2
+    assert "record.series[0].times.p50_us: asked for a number above 0, found -1" in err
+
+
+def test_a_rate_far_above_the_specified_is_a_warning(topo, fixture_path, tmp_path):
+    path = of_pairs(tmp_path, lambda one: one.update(gbps=one["gbps"] and 4000.0))
+    asked = ("--from", fixture_path("h200_vm_x8.xml"), "--record", path, "--check")
+    code, out, _ = topo(*asked)
+    assert code == 1
+    assert "4000 GB/s were measured, NVLink 4 has 450" in out
+    asked = (*asked[:3], REPOSITORY / "records/p2p_4.json")
+    assert "were measured," not in topo(*asked)[1]
+
+
 def test_check(topo, fixture_path):
     assert topo("--from", fixture_path("h100_x8.xml"), "--check")[0] == 0
     assert topo("--from", fixture_path("broken_x4.txt"), "--check")[0] == 1
