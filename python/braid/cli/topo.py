@@ -129,8 +129,10 @@ def _vocabulary(text: str) -> "Vocabulary":
 
 
 def _machine(path: Path | None, gpu: str) -> "Machine":
-    from braid.topo import read
+    from braid.topo import read, tables
 
+    if gpu and not (tables.model_known(gpu) or tables.pcie_of_model(gpu)):
+        raise InvalidArgument(f"topo: --gpu: '{gpu}' is no GPU that braid knows the links of")
     if path is not None:
         machine = read.load(path)
     else:

@@ -41,6 +41,35 @@ def braid(monkeypatch, capsys):
             "plan ddp --hw h200 --gpus 8 --params 2B --compute-ms -4",
             "braid: --compute-ms: asked for -4, ",
         ),
+        (
+            "plan ddp --hw h200 --gpus 8 --params 2B --seq 2048",
+            "braid: --seq says nothing without --batch; give both",
+        ),
+        (
+            "plan zero --hw h200 --gpus 8 --params 2B --batch 8",
+            "braid: --batch says nothing without --seq; give both",
+        ),
+        (
+            "plan ddp --hw h200 --gpus 8 --params 2B --compute-ms 4 --seq 8 --batch 8",
+            "braid: --compute-ms is the computation itself; ",
+        ),
+        (
+            "plan what-if --model llama3-8b --hw h200 --peak-tflops -1",
+            "braid: --peak-tflops: asked for -1, ",
+        ),
+        (
+            "plan what-if --model llama3-8b --hw h200 --peak-tflops nan",
+            "braid: --peak-tflops: asked for nan, ",
+        ),
+        (
+            "plan what-if --model llama3-8b --by layout --hw h200 --tp 4",
+            "braid: --tp: --by layout does not take it",
+        ),
+        (
+            "plan what-if --model llama3-8b --hw h200 --batch 4",
+            "braid: --batch: --by hardware does not take it",
+        ),
+        ("topo --gpu foo", "braid: topo: --gpu: 'foo' is no GPU that braid knows the links of"),
         ("plan tpp", "braid: No such command 'tpp'"),
         ("topology", "braid: No such command 'topology'"),
         ("topo --form x.xml", "braid: No such option: --form"),

@@ -12,9 +12,22 @@ from braid.cli.plan.show import show
 from braid.plan import chart, layouts, models, ranking, timeline
 from braid.plan.hardware import Hardware
 from braid.plan.report import Report
-from braid.plan.wrong import PlanError, at_least
+from braid.plan.wrong import PlanError, above_zero, at_least
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Draw it here, too.")]
+
+
+_OF_HARDWARE = {"ranks": "--tp", "tokens": "--tokens"}
+_OF_LAYOUT = {
+    "gpus": "--gpus",
+    "nodes": "--nodes",
+    "network": "--network",
+    "nic_gbit": "--nic-gbit",
+    "nic_per": "--nic-per",
+    "seq": "--seq",
+    "batch": "--batch",
+}
+"""Options of one ranking alone, by the name of their parameter."""
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def what_if(
+    ctx: typer.Context,
     model: options.ModelName,
     by: Annotated[str, typer.Option(help="hardware, or layout.")] = "hardware",
     hw: Annotated[
@@ -63,6 +77,9 @@ def what_if(
     --network ib-ndr-8x400 --batch 256
     """
     at_least("--top", top, 1)
+    if peak_tflops:
+        above_zero("--peak-tflops", peak_tflops)
+    _check_options(ctx, by)
     shape = models.find(model)
     names = [name.strip() for name in hw.split(",") if name.strip()]
     if by == "hardware":
@@ -79,6 +96,15 @@ def what_if(
     else:
         raise PlanError(f"--by: '{by}' is no ranking; braid has hardware, layout")
     _publish(found.report, found.strips, svg, as_json)
+
+
+def _check_options(ctx: typer.Context, by: str) -> None:
+    """PlanError for an option that the other ranking takes."""
+    other = {"hardware": _OF_LAYOUT, "layout": _OF_HARDWARE}.get(by, {})
+    for name, option in other.items():
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise PlanError(f"{option}: --by {by} does not take it")
 
 
 def _machine(name: str, who: str, peak_tflops: float) -> Hardware:

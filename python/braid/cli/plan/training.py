@@ -37,6 +37,20 @@ def parameters(params: str, model: str) -> float:
     )
 
 
+def _work(
+    parameters: float, seq: int, batch: int, recompute: bool, mfu: float, compute_ms: float
+) -> Work:
+    """A step's computation, said in one of two ways. PlanError for half of one, and for both."""
+    if compute_ms and (seq or batch):
+        raise PlanError(
+            "--compute-ms is the computation itself; --seq and --batch would say it again"
+        )
+    if bool(seq) != bool(batch):
+        given, missing = ("--seq", "--batch") if seq else ("--batch", "--seq")
+        raise PlanError(f"{given} says nothing without {missing}; give both")
+    return Work(parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
+
+
 def ddp(
     hw: options.HardwareName,
     gpus: Gpus,
@@ -72,7 +86,7 @@ def ddp(
     where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
     if model:
         layers = models.find(model).layers
-    job = Work(parameters(params, model), seq, batch, recompute, mfu, compute_ms / 1e3)
+    job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
     size = options.parse_bytes(bucket, "--bucket")
     show(data.ddp(where, job, gradient_bytes, size, layers), as_json)
 
@@ -108,7 +122,7 @@ def zero(
     machine = options.machine(hw, record, who, peak_tflops)
     nics = options.nics(network, nic_gbit, nic_per, nodes)
     where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
-    job = Work(parameters(params, model), seq, batch, recompute, mfu, compute_ms / 1e3)
+    job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
     show(sharded.zero(where, job, element_bytes), as_json)
 
 
@@ -143,7 +157,7 @@ def fsdp(
     nics = options.nics(network, nic_gbit, nic_per, nodes)
     where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
     shape = models.find(model)
-    job = Work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
+    job = _work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms)
     show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)
 
 
