@@ -1,5 +1,6 @@
 """A whole run of the GPU benchmark, with CPU tensors and Gloo in place of GPUs and NCCL."""
 
+import json
 import os
 import subprocess
 import sys
@@ -109,6 +110,16 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     assert made.results[0].bytes == 992
     assert done.returncode == 130
     assert "stopped: interrupted" in done.stdout
+
+
+def test_a_pipe_gets_one_whole_record(tmp_path):
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+        done = run(pipe)
+        found = reader.communicate(timeout=10)[0]
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(found)["results"]) == 2 * len(OPS) + 1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64", "int8", "uint8"])
