@@ -5,7 +5,7 @@ parallelism, dispatch and combine of expert parallelism, sends that fill the pip
 that outlast the backward pass.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.plan.basis import Basis, Quantity, weakest
 from braid.plan.formulas import messages, overlap, training
@@ -132,6 +132,8 @@ def by_layout(job: Job, top: int) -> Ranking:
     )
     rows = [_layout_row(job, layout) for layout in found]
     rows.sort(key=lambda row: (bool(row.note), row.cells["step"].value))
+    if all(row.note for row in rows):
+        rows = _nothing_fits(job, rows, answer)
     answer.rows = rows[:top]
     if job.model.experts:
         answer.notes.append(
@@ -142,6 +144,17 @@ def by_layout(job: Job, top: int) -> Ranking:
         "memory without activations; optimizer states are shared by the replicas (ZeRO-1)",
     ]
     return Ranking(answer, [strip(row) for row in answer.rows])
+
+
+def _nothing_fits(job: Job, rows: list[Row], answer: Report) -> list[Row]:
+    """The rows by memory, and one warning in place of a note on every row."""
+    rows = sorted(rows, key=lambda row: row.cells["memory"].value)
+    least_gb = rows[0].cells["memory"].value / 1e9
+    answer.warnings.append(
+        f"no layout fits in {job.hardware.memory_gb:g} GB per GPU: {rows[0].name} needs the least,"
+        f" {least_gb:.4g} GB without activations; ordered by memory"
+    )
+    return [replace(row, note="") for row in rows]
 
 
 def _layout_row(job: Job, layout: Layout) -> Row:

@@ -125,6 +125,18 @@ def test_what_fits_comes_first_and_is_sorted():
     assert len(few.strips) == 3
 
 
+def test_where_nothing_fits_one_warning_says_what_is_needed():
+    answer = layouts.by_layout(job(model=models.find("llama3-70b"), gpus=4), 100).report
+    assert answer.warnings == [
+        "no layout fits in 141 GB per GPU: TP1 PP4 DP1 needs the least, 317.5 GB without"
+        " activations; ordered by memory"
+    ]
+    assert not any(row.note for row in answer.rows)
+    needed = [row.cells["memory"].value for row in answer.rows]
+    assert needed == sorted(needed)
+    assert not layouts.by_layout(job(), 100).report.warnings
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
