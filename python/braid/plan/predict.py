@@ -208,6 +208,8 @@ def _over_nodes(
         raise PlanError(f"{path.origin}: no rate is known")
     if algorithm == "sharp" and not network.adds:
         raise PlanError(f"sharp needs InfiniBand switches; {network.origin} has none")
+    if request.op == "all_to_all":  # every rank sends to every other one, whatever is asked for
+        return _by_legs(request, path, network, "direct")
     ring = _by_legs(request, path, network, "ring" if algorithm == "auto" else algorithm)
     if algorithm == "auto" and request.op == "all_reduce":
         tree = _by_legs(request, path, network, "tree")

@@ -116,3 +116,12 @@ def test_a_row_for_each_says_both_halves():
     assert tree["NIC steps"].value == 2
     assert tree["likely"].origin.startswith("ring inside, tree between nodes")
     assert rows["sharp"]["inside"].value == GIB
+
+
+@pytest.mark.parametrize("asked", ["auto", "ring"])
+def test_all_to_all_goes_between_all_pairs(asked):
+    answer = found(asked, "all_to_all")
+    assert answer.algorithm == "direct"
+    assert [leg.way for leg in answer.legs] == ["direct", "direct"]
+    assert answer.time_us.origin.startswith("direct inside, direct between nodes;")
+    assert answer.legs[1].nbytes == 4 * GIB * 3 / 4
