@@ -19,6 +19,7 @@ from braid.errors import InvalidArgument
 if TYPE_CHECKING:  # loaded when the command runs: other commands start without them
     from braid.topo.document import Document
     from braid.topo.facts import Machine
+    from braid.topo.measured import Measured
     from braid.topo.words import Vocabulary
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -67,12 +68,11 @@ def topo(
     if ctx.invoked_subcommand is not None:
         return
     from braid.topo.document import document, to_json
-    from braid.topo.measured import rates_for
 
     views = ["matrix"] if matrix_only else _views(show)
     vocabulary = _vocabulary(words)
     machine = _machine(from_path, gpu)
-    whole = document(machine, [rate for path in record or [] for rate in rates_for(machine, path)])
+    whole = document(machine, [rate for path in record or [] for rate in _rates_of(path, machine)])
     if svg is not None:
         from braid.topo.show.svg import draw
 
@@ -140,6 +140,18 @@ def _machine(path: Path | None, gpu: str) -> "Machine":
 
         machine = live.read()
     return read.with_model(machine, gpu) if gpu else machine
+
+
+def _rates_of(path: Path, machine: "Machine") -> "list[Measured]":
+    from braid.topo.measured import rates_for
+
+    found = rates_for(machine, path)
+    if not found:
+        raise InvalidArgument(
+            f"topo: --record {path}: nothing in it measured a link of this machine;"
+            " p2p and host on GPUs do, and NCCL's all_gather"
+        )
+    return found
 
 
 def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> str:

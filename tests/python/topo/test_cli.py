@@ -110,6 +110,19 @@ def test_several_records(topo, fixture_path):
     assert "measured: NCCL all_gather" in out
 
 
+@pytest.mark.parametrize("name", ["engine_2", "replay_2", "tp_block_70b_4", "bench_host", "p2p_4"])
+def test_a_record_that_measured_no_link(topo, fixture_path, tmp_path, name):
+    record = json.loads((REPOSITORY / f"records/{name}.json").read_text())
+    if name == "p2p_4":
+        record["kind"] = "something"
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps(record))
+    code, out, err = topo("--from", fixture_path("h200_vm_x8.xml"), "--record", path)
+    assert (code, out) == (2, "")
+    assert "record.json: nothing in it measured a link of this machine" in err
+    assert err.count("\n") == 1
+
+
 def of_pairs(tmp_path, change):
     """A record of pairs in which `change` was done to every series."""
     document = json.loads((REPOSITORY / "records/p2p_4.json").read_text())
