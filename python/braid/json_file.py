@@ -45,12 +45,13 @@ def is_replaced(path: Path) -> bool:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What the system refuses becomes one line that names the path."""
+def writing(path: Path, option: str = "") -> Iterator[None]:
+    """What the system refuses becomes one line that names the path, and where it was asked for."""
     try:
         yield
     except OSError as error:
-        raise InvalidArgument(f"{path}: cannot be written: {error.strerror}") from error
+        asked = f"{option}: " if option else ""
+        raise InvalidArgument(f"{asked}{path}: cannot be written: {error.strerror}") from error
 
 
 def check(path: Path | None, option: str) -> None:
@@ -59,7 +60,7 @@ def check(path: Path | None, option: str) -> None:
     """
     if path is None or path == STDOUT:
         return
-    try:
+    with writing(path, option):
         if path.is_dir():
             raise InvalidArgument(f"{option}: {path} is a folder, a file is needed")
         if not is_replaced(path):
@@ -71,8 +72,6 @@ def check(path: Path | None, option: str) -> None:
         folder = next(each for each in file.parents if each.exists())
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
-        raise InvalidArgument(f"{option}: {path}: cannot be written: {error.strerror}") from error
 
 
 def _file_of(path: Path) -> Path:

@@ -19,10 +19,15 @@ def wire_gbps_of(run: Run, result: GpuResult, record: GpuRecord) -> float:
     return wire_gbps(result.op, record.ranks, run.busbw_gbps, nvls=nvls)
 
 
+def is_least(run: Run, wire_gbps: float) -> bool:
+    """Whether NVSwitch may have added, so that the links carried so much at the least."""
+    return wire_gbps < run.busbw_gbps
+
+
 def wire_text(run: Run, result: GpuResult, record: GpuRecord) -> str:
     """ "258.1", or ">=165.9" where it is not known whether NVSwitch added."""
     wire = wire_gbps_of(run, result, record)
-    return f">={wire:.1f}" if wire < run.busbw_gbps else f"{wire:.1f}"
+    return f">={wire:.1f}" if is_least(run, wire) else f"{wire:.1f}"
 
 
 def with_rates(record: GpuRecord) -> GpuRecord:

@@ -145,7 +145,7 @@ def _links(host: float, rdma: float) -> dict[str, float]:
 
 def _gpu(name: str, document: Json) -> Run:
     from braid.bench import old_gpu_record
-    from braid.bench.rates import wire_gbps_of
+    from braid.bench.rates import is_least, wire_gbps_of
 
     run = old_gpu_record.read(document)
     rows = []
@@ -154,8 +154,9 @@ def _gpu(name: str, document: Json) -> Run:
             if one.wrong:
                 continue
             wire = wire_gbps_of(one, result, run)
-            is_least = wire < one.busbw_gbps
-            point = Point(result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least)
+            point = Point(
+                result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least(one, wire)
+            )
             rows.append((result.op, one.who, _mode(result.mode), point))
     shares = [
         Share(r.op, r.total_bytes, _links(r.host_share, r.rdma_share or 0.0))
