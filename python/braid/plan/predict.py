@@ -3,13 +3,14 @@
 In this order, and the answer says which it was:
 1. a curve of the same operation and number of ranks whose points reach the size;
 2. a curve of another number of ranks, carried over by the bytes on the wire (not on a mesh, where
-   a smaller group has fewer links);
+   a smaller group has fewer links); of a curve where the switch added only if no ring or tree over
+   the links is faster: it does not tell what those take;
 3. the links: steps * latency + bytes on the wire / what a library reaches of the rate.
 Asking for an algorithm skips the curves: they do not say which one the library took.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from braid.plan import protocols
 from braid.plan.basis import Basis, Quantity, weakest
@@ -101,9 +102,9 @@ def predict(
     if request.nodes > 1:
         return _over_nodes(request, path, network, algorithm)
     if algorithm == "auto":
-        measured = from_curves(request, path)
-        if measured:
-            return Prediction(request, "measured", measured, _least_of_any(request, path))
+        curve = _nearest_curve(request, path)
+        if curve:
+            return _by_curve(curve, request, path)
         is_direct = path.shape == "mesh" or request.op in ("all_to_all", "send")
         algorithm = "direct" if is_direct else "ring"
     return _from_links(request, path, algorithm)
@@ -130,17 +131,37 @@ def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
 
 def from_curves(request: Request, path: Path) -> Quantity | None:
     """From a curve of the same ranks, else of other ranks; None when none reaches the size."""
+    curve = _nearest_curve(request, path)
+    return _by_curve(curve, request, path).time_us if curve else None
+
+
+def _nearest_curve(request: Request, path: Path) -> Curve | None:
+    """Of the curves that reach the size the first of the same ranks, else of the nearest number."""
     fitting = [c for c in path.curves if c.op == request.op and c.covers(request.nbytes)]
-    for curve in fitting:
-        if curve.ranks == request.ranks:
-            return _read(curve, request.nbytes)
-    others = [c for c in fitting if c.ranks > 1] if path.shape != "mesh" else []
-    if not others or request.ranks == 1:
-        return None
-    curve = min(others, key=lambda c: abs(c.ranks - request.ranks))
+    same = [curve for curve in fitting if curve.ranks == request.ranks]
+    if same or path.shape == "mesh" or request.ranks == 1:
+        return same[0] if same else None
+    others = [curve for curve in fitting if curve.ranks > 1]
+    return min(others, key=lambda curve: abs(curve.ranks - request.ranks), default=None)
+
+
+def _by_curve(curve: Curve, request: Request, path: Path) -> Prediction:
+    least = _least_of_any(request, path)
+    if curve.ranks == request.ranks:
+        return Prediction(request, "measured", _read(curve, request.nbytes), least)
     us = curve.time_us(request.nbytes) * carry_factor(curve, request.ranks)
     origin = f"{curve.origin}; {curve.ranks} ranks, carried over by the bytes on the wire"
-    return Quantity(us, "us", Basis.ASSUMED, origin)
+    if curve.is_multicast and path.rate_gbps:
+        plain = min((_from_links(request, path, way) for way in ("ring", "tree")), key=_us)
+        if _us(plain) < us:
+            origin = f"{plain.time_us.origin}; {curve.ranks} ranks carried over: {us:,.1f} us"
+            return replace(plain, time_us=replace(plain.time_us, origin=origin), least_us=least)
+        origin += f"; {plain.algorithm} over the links: {_us(plain):,.1f} us"
+    return Prediction(request, "measured", Quantity(us, "us", Basis.ASSUMED, origin), least)
+
+
+def _us(found: Prediction) -> float:
+    return found.time_us.value
 
 
 def carry_factor(curve: Curve, ranks: int) -> float:
