@@ -1,6 +1,7 @@
 """Curves: points exactly, between line and power law among them, the large ones' slope beyond."""
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -38,10 +39,26 @@ def test_latency_that_gives_way_to_a_rate_is_on_the_line(ends):
     assert measured.time_us(1 << 19) == pytest.approx(6 + 6 / 3)
 
 
-@pytest.mark.parametrize("ends", [slice(0, 4), slice(0, 3), slice(1, 4)])
+@pytest.mark.parametrize("ends", [slice(0, 3), slice(1, 4)])
 def test_ever_better_protocols_are_a_power_law(ends):
     measured = curve(*FALLING[ends])
     assert measured.time_us(1 << 19) == pytest.approx(math.sqrt(13 * 31))
+
+
+def test_ever_better_protocols_on_both_sides_may_jump_here():
+    """From the power law at the left point half the way to the line of the points on the right."""
+    power, right = math.sqrt(13 * 31), 31 - (70 - 31) / 3 / 2
+    assert curve(*FALLING).time_us(1 << 19) == pytest.approx(power**0.75 * right**0.25)
+    times = [curve(*FALLING).time_us((256 + step) << 10) for step in range(769)]
+    assert times == sorted(times)
+    assert max(b / a for a, b in pairwise(times)) < 1.01  # and meets both points
+
+
+def test_far_points_on_both_sides_do_not_tell_of_a_jump():
+    """A line that goes on for 16 times the size is no guess."""
+    far = curve((1 << 10, 5.0), (1 << 14, 13.0), (1 << 18, 31.0), (1 << 22, 70.0))
+    line, power = 13 + 18 / 5, math.sqrt(13 * 31)
+    assert far.time_us(1 << 16) == pytest.approx(math.sqrt(line * power))
 
 
 def test_neighbours_that_contradict_each_other_leave_it_halfway():

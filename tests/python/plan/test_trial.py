@@ -28,16 +28,11 @@ def test_every_second_size_is_predicted_from_the_rest():
 
 
 def test_both_halves_in_turn():
-    """One size is off by a little more than 15 %: NCCL jumps by 63 % between 1 and 2 MiB, and what
-    remains around 2 MiB does not show it."""
+    """NCCL jumps by 63 % between 1 and 2 MiB, where what remains around 2 MiB does not show it."""
     answer = trial.left_out(curves(), 0, "nccl")
     assert len(answer.rows) >= 22
     assert answer.value("median_error") <= 0.03
-    off = [row for row in answer.rows if abs(row.cells["error"].value) > 0.15]
-    assert [(row.name, row.cells["bytes"].value) for row in off] == [
-        ("all_reduce, 2 ranks", 1 << 21)
-    ]
-    assert answer.value("worst_error") <= 0.16
+    assert answer.value("worst_error") <= 0.15
 
 
 @pytest.mark.parametrize("first", [1, 2, 0])
@@ -56,25 +51,27 @@ def test_each_half_of_the_densest_records(name, worst, first):
     assert answer.value("worst_error") <= worst
 
 
+@pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.parametrize(
-    ("name", "first"),
-    [("curve_4.json", 1), ("curve_2.json", 2), ("flexlink_8.json", 1), ("flexlink_8.json", 2)],
+    "name", ["curve_2.json", "curve_4.json", "flexlink_4.json", "flexlink_8.json"]
 )
-def test_halves_without_a_size_behind_a_jump_keep_to_the_figure(name, first):
-    """docs/decisions/0013: the others miss it by one size each."""
+def test_both_halves_keep_to_the_figure(name, first):
+    """Also where the size behind a jump of NCCL's is the one left out."""
     record = records.curves(records.load(RECORDS / name), "nccl", name)
     answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")
     assert answer.value("median_error") <= 0.05
     assert answer.value("worst_error") <= 0.15
 
 
-@pytest.mark.parametrize(("name", "first"), [("curve_4.json", 2), ("curve_2.json", 1)])
-def test_the_size_behind_a_jump_is_the_one_that_misses(name, first):
-    record = records.curves(records.load(RECORDS / name), "nccl", name)
-    answer = trial.left_out([c for c in record if c.op in FIGURE], first, "nccl")
-    assert answer.value("median_error") <= 0.05
-    assert sum(abs(row.cells["error"].value) > 0.15 for row in answer.rows) == 1
-    assert answer.value("worst_error") <= 0.165
+def test_between_the_last_two_points_a_jump_is_missed():
+    """docs/decisions/0013: nothing behind it says how the larger ones go on."""
+    record = records.curves(records.load(RECORDS / "flexlink_2.json"), "nccl", "flexlink_2.json")
+    answer = trial.left_out([c for c in record if c.op in FIGURE], 1, "nccl")
+    off = [row for row in answer.rows if abs(row.cells["error"].value) > 0.15]
+    assert [(row.name, row.cells["bytes"].value) for row in off] == [
+        ("all_reduce, 2 ranks", 2 << 20)
+    ]
+    assert answer.value("worst_error") <= 0.167
 
 
 @pytest.mark.parametrize("name", ["tp_block_8b_4.json", "tp_block_70b_4.json"])
