@@ -1,0 +1,319 @@
+"""PyTorch's own distributed tests, with NCCL alone and with braid in its place, test by test.
+
+    python3 scripts/torch_tests.py CHECKOUT --json RECORD      # CHECKOUT/test/distributed
+    python3 scripts/torch_tests.py CHECKOUT --files test_c10d_nccl.py --workers 4
+
+CHECKOUT is PyTorch's source, outside this repository, of about the version that is installed: a
+file that does not fit it cannot be read, and is named. Needs pytest and expecttest. Tests start
+processes of their own; several run at a time, on the same GPUs. One that fails with braid and not
+with NCCL is run again, alone, in both ways: only what fails each time is held against braid.
+
+Exit code 1: a test fails, hangs or crashes with braid that passes with NCCL alone, or no
+communicator was taken over.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DROP_IN = ROOT / "python/braid/libbraid-nccl.so"
+NCCL, BRAID = "nccl", "braid"
+FILES = (
+    "test_c10d_nccl.py",
+    "test_distributed_spawn.py",
+    "test_nccl.py",
+    "test_c10d_object_collectives.py",
+    "test_c10d_spawn_nccl.py",
+    "test_functional_api.py",
+    "test_device_mesh.py",
+    "test_pg_wrapper.py",
+    "test_data_parallel.py",
+    "_composable/fsdp/test_fully_shard_comm.py",
+    "_composable/fsdp/test_fully_shard_overlap.py",
+    "tensor/parallel/test_tp_examples.py",
+    "tensor/parallel/test_parallelize_api.py",
+    "_tensor/test_redistribute.py",
+    "_tensor/test_dtensor.py",
+    "algorithms/ddp_comm_hooks/test_ddp_hooks.py",
+    "optim/test_zero_redundancy_optimizer.py",
+)
+CHUNK = 4
+"""Tests of one pytest: starting one costs seconds, and a hang takes the rest with it."""
+START_S, TEST_S = 40.0, 60.0
+PYTEST = [
+    *(sys.executable, "-m", "pytest", "-p", "torch_tests", "-p", "no:cacheprovider"),
+    *("-c", os.devnull, "--rootdir", "."),  # no settings of a folder that CHECKOUT lies in
+]
+GOOD = ("passed", "skipped")
+TAKEN = ": taken over (rank"
+"""In the drop-in's line about a communicator, of each rank."""
+NOTES = "BRAID_TORCH_TESTS_NOTES"
+
+
+# ---- within pytest, which is told to load this file (-p torch_tests) ----
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Names the test that a hang or a crash was in."""
+    _note(nodeid, "started")
+
+
+def pytest_runtest_logreport(report: "object") -> None:
+    """A test is what its worst part is."""
+    outcome, when = getattr(report, "outcome", ""), getattr(report, "when", "")
+    if when == "call" or outcome != "passed":
+        _note(getattr(report, "nodeid", ""), outcome)
+
+
+def _note(nodeid: str, word: str) -> None:
+    path = os.environ.get(NOTES)
+    if path:
+        with Path(path).open("a") as notes:
+            notes.write(f"{nodeid}\t{word}\n")
+
+
+# ---- outside ----
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every pytest is started with."""
+
+    folder: Path
+    """CHECKOUT/test/distributed."""
+    ranks: int
+    logs: Path | None = None
+
+
+@dataclass
+class Result:
+    """One test: its outcome in each way, the last one where it was run again."""
+
+    test: str
+    outcomes: dict[str, str] = field(default_factory=dict)
+    tries: int = 1
+
+    @property
+    def is_fault(self) -> bool:
+        """Held against braid."""
+        return self.outcomes.get(NCCL) in GOOD and self.outcomes.get(BRAID) not in (*GOOD, None)
+
+
+def environment(way: str, ranks: int, scratch: str) -> dict[str, str]:
+    """Of a pytest and all that it starts. `scratch` is a folder of its own."""
+    env = {**os.environ, "BACKEND": "nccl", "WORLD_SIZE": str(ranks), "TEMP_DIR": scratch}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "scripts"), env.get("PYTHONPATH", "")])
+    env[NOTES] = f"{scratch}/notes"
+    if way == BRAID:
+        env |= {"LD_PRELOAD": str(DROP_IN), "BRAID_LOG": "info"}
+    return env
+
+
+def outcomes_of(notes: str, ended: str) -> dict[str, str]:
+    """By test. One that started and is not told of again is what `ended` says of the process."""
+    told: dict[str, str] = {}
+    for line in notes.splitlines():
+        test, _, word = line.partition("\t")
+        if told.get(test) not in ("failed", "skipped"):
+            told[test] = word
+    return {test: ended if word == "started" else word for test, word in told.items()}
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of some tests, by test; of those behind one that hangs or crashes, nothing."""
+
+    outcomes: dict[str, str]
+    taken_over: int
+    """Ranks of communicators that braid took over meanwhile."""
+
+
+def play(way: str, tests: list[str], setup: Setup) -> Played:
+    """Runs tests of one file in one process."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in ("init_dir", "barrier", "test_dir"):
+            (Path(scratch) / name).mkdir()
+        log = (setup.logs or Path(scratch)) / f"{way}-{time.monotonic_ns()}.log"
+        with log.open("wb") as out:
+            child = subprocess.Popen(
+                [*PYTEST, "-q", "-s", *tests], cwd=setup.folder, start_new_session=True,
+                env=environment(way, setup.ranks, scratch), stdin=subprocess.DEVNULL,
+                stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+            try:
+                child.wait(START_S + TEST_S * len(tests))
+                ended = "crashed"
+            except subprocess.TimeoutExpired:
+                ended = "hung"
+            finally:
+                _end_session(child)
+        notes = Path(scratch) / "notes"
+        return Played(
+            outcomes_of(notes.read_text() if notes.exists() else "", ended),
+            log.read_text(errors="replace").count(TAKEN),
+        )
+
+
+def _end_session(child: "subprocess.Popen[bytes]") -> None:
+    """With the processes that tests have started and left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, 9)
+    child.wait()
+
+
+def collected(file: str, setup: Setup) -> list[str]:
+    """The tests of a file; [] where it cannot be read here."""
+    with tempfile.TemporaryDirectory() as scratch:
+        said = subprocess.run(
+            [*PYTEST, "--collect-only", "-q", file], cwd=setup.folder,
+            env=environment(NCCL, setup.ranks, scratch), capture_output=True, text=True,
+            check=False, timeout=300,
+        )  # fmt: skip
+    return [line for line in said.stdout.splitlines() if line.startswith(file + "::")]
+
+
+def chunks(tests: list[str], size: int) -> list[list[str]]:
+    """In order, each of one file."""
+    return [tests[i : i + size] for i in range(0, len(tests), size)]
+
+
+class Race:
+    """All tests in both ways."""
+
+    def __init__(self, setup: Setup, workers: int, until_s: float) -> None:
+        self.setup, self.workers, self.until_s = setup, workers, until_s
+        self.results: dict[str, Result] = {}
+        self.unread: list[str] = []
+        self.taken_over = 0
+
+    def run(self, files: list[str]) -> None:
+        """What is not begun when the time is over is left out."""
+        with ThreadPoolExecutor(self.workers) as pool:
+            found = dict(
+                zip(files, pool.map(lambda f: collected(f, self.setup), files), strict=True)
+            )
+            self.unread = [file for file, tests in found.items() if not tests]
+            parts = [part for tests in found.values() for part in chunks(tests, CHUNK)]
+            list(pool.map(self._both, parts))
+        for test in [t for t, result in self.results.items() if result.is_fault]:
+            self._again(test)
+
+    def faults(self) -> list[Result]:
+        return [result for result in self.results.values() if result.is_fault]
+
+    def _both(self, tests: list[str]) -> None:
+        for way in (NCCL, BRAID):
+            left = list(tests)
+            while left and time.monotonic() < self.until_s:
+                told = self._play(way, left)
+                for test, word in told.items():
+                    self.results.setdefault(test, Result(test)).outcomes[way] = word
+                left = [test for test in left if test not in told] if told else []
+
+    def _play(self, way: str, tests: list[str]) -> dict[str, str]:
+        played = play(way, tests, self.setup)
+        self.taken_over += played.taken_over  # a number that is only told: a lost one is no harm
+        return played.outcomes
+
+    def _again(self, test: str) -> None:
+        """Alone, twice at most, until it is no fault."""
+        result = self.results[test]
+        for _ in range(2):
+            if not result.is_fault or time.monotonic() >= self.until_s:
+                return
+            result.tries += 1
+            for way in (NCCL, BRAID):
+                result.outcomes[way] = self._play(way, [test]).get(test, "not run")
+
+
+def table(race: Race) -> str:
+    """A line a file, then every fault."""
+    lines = [
+        f"{'file':48} {'tests':>6} {'nccl ok':>8} {'braid ok':>9} {'skipped':>8} {'faults':>7}"
+    ]
+    by_file: dict[str, list[Result]] = {}
+    for result in race.results.values():
+        by_file.setdefault(result.test.partition("::")[0], []).append(result)
+    for file, results in by_file.items():
+        ok = {w: sum(r.outcomes.get(w) == "passed" for r in results) for w in (NCCL, BRAID)}
+        skipped = sum(r.outcomes.get(BRAID) == "skipped" for r in results)
+        faults = sum(r.is_fault for r in results)
+        lines.append(
+            f"{file:48} {len(results):6} {ok[NCCL]:8} {ok[BRAID]:9} {skipped:8} {faults:7}"
+        )
+    lines.append(f"ranks of communicators taken over: {race.taken_over}")
+    lines += [f"cannot be read with this torch: {file}" for file in race.unread]
+    lines += [
+        f"FAULT {fault.test}: {fault.outcomes[BRAID]} with braid, {fault.outcomes[NCCL]} with NCCL"
+        for fault in race.faults()
+    ]
+    return "\n".join(lines)
+
+
+def record(race: Race, args: argparse.Namespace) -> dict[str, object]:
+    """What was run, by test."""
+    return {
+        "schema": "braid.torch_tests/1",
+        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": args.commit,
+        "ranks": args.ranks,
+        "torch": _torch_version(),
+        "source": args.source,
+        "unread": race.unread,
+        "taken_over": race.taken_over,
+        "faults": len(race.faults()),
+        "tests": [asdict(result) for result in race.results.values()],
+    }
+
+
+def _torch_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return "none"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--files", nargs="+", default=list(FILES), help="under test/distributed")
+    parser.add_argument("--ranks", type=int, default=2, help="WORLD_SIZE, where a test asks for it")
+    parser.add_argument("--workers", type=int, default=4, help="pytests at a time")
+    parser.add_argument("--seconds", type=float, default=3600, help="begin nothing after them")
+    parser.add_argument("--logs", type=Path, help="keep what every pytest prints in this folder")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="", help="of braid, for the record")
+    parser.add_argument("--source", default="", help="the version of CHECKOUT, for the record")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = arguments()
+    setup = Setup(args.checkout / "test/distributed", args.ranks, args.logs)
+    if not setup.folder.is_dir():
+        print(f"{setup.folder}: no such folder; asked for PyTorch's source", file=sys.stderr)
+        return 2
+    if args.logs:
+        args.logs.mkdir(parents=True, exist_ok=True)
+    race = Race(setup, args.workers, time.monotonic() + args.seconds)
+    race.run(args.files)
+    print(table(race))
+    if args.json:
+        args.json.write_text(json.dumps(record(race, args), indent=1) + "\n")
+    return 1 if race.faults() or race.taken_over == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

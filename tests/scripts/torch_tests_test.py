@@ -1,0 +1,150 @@
+"""scripts/torch_tests.py on small files of tests, with a drop-in that only has its name."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+import torch_tests  # noqa: E402
+from torch_tests import BRAID, NCCL, Race, Result, Setup, outcomes_of, table  # noqa: E402
+
+FILE = """
+import os, time
+import pytest
+
+UNDER_BRAID = "libbraid" in os.environ.get("LD_PRELOAD", "")
+if UNDER_BRAID:
+    print("info nccl communicator of 2 ranks: taken over (rank 0, gpu 0)", flush=True)
+
+def test_good(): pass
+def test_bad_in_both(): assert False
+def test_skipped(): pytest.skip("no")
+def test_bad_with_braid(): assert not UNDER_BRAID
+def test_bad_with_nccl(): assert UNDER_BRAID
+def test_after(): pass
+"""
+ENDS = """
+import os, time
+UNDER_BRAID = "libbraid" in os.environ.get("LD_PRELOAD", "")
+
+def test_crash():
+    if UNDER_BRAID: os._exit(3)
+def test_between(): pass
+def test_hang():
+    if UNDER_BRAID: time.sleep(60)
+def test_last(): pass
+"""
+FLAKY = """
+import os
+from pathlib import Path
+
+def test_once():
+    if "libbraid" not in os.environ.get("LD_PRELOAD", ""): return
+    mark = Path(__file__).with_suffix(".mark")
+    is_first = not mark.exists()
+    mark.touch()
+    assert not is_first
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """With a folder of tests."""
+    folder = tmp_path / "test/distributed"
+    folder.mkdir(parents=True)
+    for name, text in (("test_file.py", FILE), ("test_ends.py", ENDS), ("test_flaky.py", FLAKY)):
+        (folder / name).write_text(text)
+    (folder / "test_unread.py").write_text("import a_module_that_is_nowhere\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--nowhere'\n")
+    return tmp_path
+
+
+def race_of(checkout, *files):
+    race = Race(Setup(checkout / "test/distributed", 2), 2, time.monotonic() + 100)
+    race.run(list(files))
+    return race
+
+
+def test_what_fails_with_braid_alone_is_a_fault(checkout):
+    race = race_of(checkout, "test_file.py", "test_unread.py")
+    outcomes = {t.partition("::")[2]: r.outcomes for t, r in race.results.items()}
+    assert outcomes["test_good"] == {NCCL: "passed", BRAID: "passed"}
+    assert outcomes["test_bad_in_both"] == {NCCL: "failed", BRAID: "failed"}
+    assert outcomes["test_skipped"] == {NCCL: "skipped", BRAID: "skipped"}
+    assert outcomes["test_bad_with_nccl"] == {NCCL: "failed", BRAID: "passed"}
+    assert [fault.test for fault in race.faults()] == ["test_file.py::test_bad_with_braid"]
+    assert race.faults()[0].tries == 3
+    assert race.unread == ["test_unread.py"]
+    assert race.taken_over > 0
+    assert "FAULT test_file.py::test_bad_with_braid: failed with braid" in table(race)
+    assert "cannot be read with this torch: test_unread.py" in table(race)
+
+
+def test_a_crash_and_a_hang_are_named_and_what_is_behind_them_is_run(checkout, monkeypatch):
+    monkeypatch.setattr(torch_tests, "START_S", 4.0)
+    monkeypatch.setattr(torch_tests, "TEST_S", 0.5)
+    race = race_of(checkout, "test_ends.py")
+    under = {t.partition("::")[2]: r.outcomes[BRAID] for t, r in race.results.items()}
+    assert under == {
+        "test_crash": "crashed", "test_between": "passed", "test_hang": "hung",
+        "test_last": "passed",
+    }  # fmt: skip
+    assert len(race.faults()) == 2
+
+
+def test_what_passes_when_it_is_run_again_is_no_fault(checkout):
+    race = race_of(checkout, "test_flaky.py")
+    (result,) = race.results.values()
+    assert (result.tries, result.outcomes[BRAID], race.faults()) == (2, "passed", [])
+
+
+def test_a_failure_in_a_tests_end_counts():
+    notes = "a\tstarted\na\tpassed\na\tfailed\nb\tstarted\nb\tpassed\nc\tstarted\n"
+    assert outcomes_of(notes, "hung") == {"a": "failed", "b": "passed", "c": "hung"}
+
+
+def test_what_was_not_run_is_no_fault():
+    assert not Result("a", {NCCL: "passed"}).is_fault
+    assert not Result("a", {NCCL: "hung", BRAID: "hung"}).is_fault
+    assert Result("a", {NCCL: "passed", BRAID: "hung"}).is_fault
+
+
+def command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["torch_tests.py", *map(str, arguments)])
+    return torch_tests.main()
+
+
+def test_the_command_writes_a_record(checkout, monkeypatch, tmp_path, capsys):
+    path = tmp_path / "record.json"
+    files = ["--files", "test_file.py", "--json", path, "--commit", "abc", "--source", "1.2"]
+    assert command(monkeypatch, checkout, *files, "--logs", tmp_path / "logs") == 1
+    record = json.loads(path.read_text())
+    assert (record["faults"], record["commit"], record["source"]) == (1, "abc", "1.2")
+    assert len(record["tests"]) == 6
+    assert list((tmp_path / "logs").glob("braid-*.log"))
+    assert "FAULT" in capsys.readouterr().out
+
+
+def test_nothing_taken_over_is_bad(checkout, monkeypatch):
+    (checkout / "test/distributed/test_none.py").write_text("def test_none(): pass\n")
+    assert command(monkeypatch, checkout, "--files", "test_none.py") == 1
+
+
+def test_a_folder_that_is_not_there_is_one_line(monkeypatch, tmp_path, capsys):
+    assert command(monkeypatch, tmp_path) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_way_by_nccl_has_no_drop_in(monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert "LD_PRELOAD" not in torch_tests.environment(NCCL, 2, "x")
+    assert "libbraid-nccl.so" in torch_tests.environment(BRAID, 2, "x")["LD_PRELOAD"]
+    assert (
+        torch_tests.environment(NCCL, 2, "x")["PYTHONPATH"].split(os.pathsep)[0].endswith("scripts")
+    )
