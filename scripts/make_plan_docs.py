@@ -62,8 +62,9 @@ ELSEWHERE = """
 | C32 | one message against many | F20, F21, `braid plan buckets` |
 | C35 | pairs of GPUs, as nvbandwidth prints them | `braid bench p2p`: from row to column |
 | C36, C37 | plugins, distance of nodes | not here |
-| C38 | noise of shared networks | `braid bench` keeps every sample, and `braid bench compare` \
-says where they spread further than a change; nothing watches a network over time |
+| C38 | noise of shared networks | `braid bench` and `braid report` mark medians whose samples \
+vary by more than 5 %, records have it as `variation`; `braid bench compare` says where samples \
+spread further than a change |
 | C42 | latency grows linearly with size | C33: one line is off by 36 % at worst |
 | C44 | NVLink, PCIe and host memory side by side | `braid plan tp` has a machine's paths, \
 `braid bench p2p` and `braid bench host` measure them; no picture has all three |

@@ -93,6 +93,9 @@ class Samples:
     """Median of every rank's own times, in rank order: who holds the others up."""
     by_rank: list[RankTimes] = field(default_factory=list)
     """The same with more about each; none in records from before it was kept."""
+    variation: float | None = None
+    """Standard deviation by mean of the samples: above 0.05 they are noisy. None: one sample, or a
+    record from before it was kept."""
 
 
 @dataclass(frozen=True)

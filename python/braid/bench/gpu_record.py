@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from braid import json_file
+from braid.noise import variation
 from braid.record import Host, RankTimes, schema_of
 from braid.typed_json import build
 
@@ -45,6 +46,9 @@ class Run:
     wire_gbps: float | None = None
     """What a GPU's links carried in one direction, at the least; below busbw_gbps where NVSwitch
     may have added."""
+    variation: float | None = None
+    """Standard deviation by mean of the samples: above 0.05 they are noisy. None: one sample, or a
+    record from before it was kept."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +167,7 @@ def make_run(
         p99_us=p99,
         by_rank_us=[one.p50_us for one in by_rank],
         by_rank=list(by_rank),
+        variation=variation(samples_us),
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from braid import noise
 from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.rates import algbw_gbps, wire_text
 from braid.bench.verdict import judge
@@ -42,7 +43,7 @@ def _us(time_us: float | None) -> str:
 
 
 def _time(run: Run | None) -> str:
-    return _us(run.median_us if run else None)
+    return f"{_us(run.median_us)}{noise.mark(run.samples_us)}" if run else "-"
 
 
 def _share(result: GpuResult) -> str:
@@ -121,6 +122,8 @@ def show(record: GpuRecord, out: Console | None = None, *, by_rank: bool = False
     for table in tables(keys, groups, out.width, title=title(record), styles=styles):
         out.print(table)
     _show_everybody(record, out)
+    if any(noise.mark(run.samples_us) for result in record.results for run in result.runs):
+        out.print(noise.LEGEND, style="dim", soft_wrap=True)
     ranks.show(list(_by_rank(record)), out, everybody=by_rank)
     for result in record.results:
         for run in result.runs:
@@ -145,12 +148,12 @@ def _everybody(record: GpuRecord) -> Iterator[tuple[list[str], str]]:
         words = f"{result.op} {format_size(result.bytes)} {result.mode}"
         yield [words, *[""] * 8], "bold"
         for run in result.runs:
-            times = (run.median_us, run.p95_us, run.p99_us)
             yield (
                 [
                     f"  {run.who}",
                     str(len(run.samples_us)),
-                    *map(_us, times),
+                    _time(run),
+                    *map(_us, (run.p95_us, run.p99_us)),
                     f"{algbw_gbps(run, result):.1f}",
                     *_bandwidth(run, result, record),
                     f"WRONG {run.wrong}" if run.wrong else "0",

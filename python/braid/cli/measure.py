@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 import braid
 from braid.cli.cases import Buffers
 from braid.cli.contestants import Contestant, Gloo
+from braid.noise import variation
 from braid.probe.ranks import of_samples
 from braid.record import LinkUse, RankTimes, Samples
 
@@ -97,7 +98,8 @@ def summarise(samples_us: NDArray[np.float64], by_rank: Sequence[RankTimes] = ()
 
     p5, median, p95, p99 = rounded(np.percentile(samples_us, [5, 50, 95, 99]))
     medians = [one.p50_us for one in by_rank]
-    return Samples(rounded(samples_us), median, p5, p95, p99, medians, list(by_rank))
+    part = variation(samples_us.tolist())
+    return Samples(rounded(samples_us), median, p5, p95, p99, medians, list(by_rank), part)
 
 
 def of_all(comm: braid.Comm, times: Sequence[float]) -> Samples:

@@ -4,18 +4,23 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
+from braid import noise
 from braid.cli import ranks
 from braid.cli.columns import Column, Group, tables
 from braid.cli.console import console as console
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.probe.ranks import named
-from braid.record import Record, Result
+from braid.record import Record, Result, Samples
 
 
 def _link_text(result: Result, name: str) -> str:
     use = next((use for use in result.links if use.name == name), None)
     return f"{use.share:.1%} {use.rate_gbps:.3g} GB/s" if use and use.share > 0 else "-"
+
+
+def _median(times: Samples) -> str:
+    return f"{_us(times.median_us)}{noise.mark(times.samples_us)}"
 
 
 def _us(time_us: float | None) -> str:
@@ -34,7 +39,7 @@ def _columns(record: Record) -> tuple[Group, list[Group]]:
     wrong = [r.wrong_bytes + (r.baseline.wrong_bytes if r.baseline else 0) for r in results]
     return keys, [
         [
-            Column("p50 us", [_us(each.median_us) for each in times]),
+            Column("p50 us", [_median(each) for each in times]),
             Column("p95 us", [_us(each.p95_us) for each in times]),
             Column("p99 us", [_us(each.p99_us) for each in times]),
         ],
@@ -48,9 +53,7 @@ def _columns(record: Record) -> tuple[Group, list[Group]]:
             for link in record.fabric
         ),
         [
-            Column(
-                "baseline us", [f"{b.name} {_us(b.times.median_us)}" if b else "-" for b in bases]
-            ),
+            Column("baseline us", [f"{b.name} {_median(b.times)}" if b else "-" for b in bases]),
             Column(
                 "gain",
                 ["-" if r.ratio is None else f"{r.ratio:.2f}x" for r in results],
@@ -59,6 +62,14 @@ def _columns(record: Record) -> tuple[Group, list[Group]]:
             Column("wrong", [str(count) for count in wrong]),
         ],
     ]
+
+
+def _times(record: Record) -> Iterator[Samples]:
+    """braid's and its baseline's."""
+    for result in record.results:
+        yield result.times
+        if result.baseline:
+            yield result.baseline.times
 
 
 def _by_rank(record: Record) -> Iterator[ranks.Timed]:
@@ -89,6 +100,8 @@ def show(record: Record, out: Console, *, by_rank: bool = False) -> None:
     styles = ["red" if result.wrong_bytes else "" for result in record.results]
     for table in tables(keys, groups, out.width, title=title(record), styles=styles):
         out.print(table)
+    if any(noise.mark(each.samples_us) for each in _times(record)):
+        out.print(noise.LEGEND, style="dim", soft_wrap=True)
     ranks.show(list(_by_rank(record)), out, everybody=by_rank)
     for result in record.results:
         names = {f"rank {i}": us for i, us in enumerate(result.times.by_rank_us)}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from braid import json_file
+from braid.noise import variation
 from braid.record import Host, RankTimes, schema_of
 from braid.typed_json import Json, build
 
@@ -31,6 +32,9 @@ class Times:
     p50_us: float
     p95_us: float
     p99_us: float
+    variation: float | None = None
+    """Standard deviation by mean of the samples: above 0.05 they are noisy. None: one sample, or a
+    record from before it was kept."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,9 @@ def times_of(samples_us: Sequence[float]) -> Times:
         above = min(below + 1, len(ordered) - 1)
         return round(ordered[below] + (ordered[above] - ordered[below]) * (place - below), 3)
 
-    return Times([round(x, 3) for x in samples_us], at(5), at(50), at(95), at(99))
+    return Times(
+        [round(x, 3) for x in samples_us], at(5), at(50), at(95), at(99), variation(samples_us)
+    )
 
 
 def gbps_of(nbytes: float, us: float) -> float:

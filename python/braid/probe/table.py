@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from braid import noise
 from braid.cli import ranks
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
@@ -30,6 +31,8 @@ def show(record: ProbeRecord, out: Console) -> None:
         _matrices(record, out)
     else:
         out.print(_rows(record.series))
+    if any(one.times and noise.mark(one.times.samples_us) for one in record.series):
+        out.print(noise.LEGEND, style="dim", soft_wrap=True)
     ranks.show(list(_by_rank(record.series)), out, everybody=False)
     for line in remarks(record):
         out.print(line, soft_wrap=True)
@@ -89,7 +92,7 @@ def _cell(one: Series | None, is_latency: bool) -> str:
     if one.times is None:
         return mark or one.verdict
     number = one.times.p50_us if is_latency else one.gbps or 0.0
-    return f"{number:.4g}{mark}"
+    return f"{number:.4g}{mark}{noise.mark(one.times.samples_us)}"
 
 
 def _rows(series: Sequence[Series]) -> Table:
@@ -106,6 +109,7 @@ def _rows(series: Sequence[Series]) -> Table:
         verdict = "" if one.verdict == "ok" else one.verdict
         times = (one.times.p50_us, one.times.p95_us, one.times.p99_us) if one.times else ()
         shown = [f"{us:,.1f}" for us in times] or ["-"] * 3
+        shown[0] += noise.mark(one.times.samples_us) if one.times else ""
         table.add_row(
             one.group, one.case, format_size(one.bytes) if one.bytes else "-",
             *shown, _rate(one.gbps), *wire, verdict, style=_STYLES.get(one.verdict, "red"),

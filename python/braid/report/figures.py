@@ -6,6 +6,7 @@ Classes in the markup are those of page.py's style and of palette.rules().
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from braid import noise
 from braid.cli.sizes import format_size
 from braid.report import chart, palette
 from braid.report.runs import Curve, Point, Run, Share
@@ -76,6 +77,7 @@ def figures(group: Group, whole: Document) -> Iterator[str]:
     else:
         yield from _bars(group, styles)
     yield from _share_bars(group.shares)
+    yield from _noise(group)
     yield from _numbers(group)
 
 
@@ -224,6 +226,17 @@ def _alone(shares: Sequence[Share]) -> str:
     return ", ".join(dict.fromkeys(links[0] for links in carried if len(links) == 1))
 
 
+def _noise(group: Group) -> Iterator[str]:
+    """How many points vary too much, said beside the pictures: their marks are in the table."""
+    points = [point for curve in group.curves for point in curve.points]
+    noisy = sum(bool(point.noisy) for point in points)
+    if noisy:
+        words = (
+            f"{noisy} of {len(points)} times are {noise.LEGEND.removeprefix(noise.MARK).strip()}"
+        )
+        yield f'<p class="fix">{clean(words)}; {noise.MARK} in the table.</p>'
+
+
 def _numbers(group: Group) -> Iterator[str]:
     """Every point as a number, for those who cannot or will not look at curves."""
     yield "<details><summary>Numbers</summary>"
@@ -234,7 +247,11 @@ def _numbers(group: Group) -> Iterator[str]:
     yield "</thead><tbody>"
     for curve in sorted(group.curves, key=lambda curve: curve.op):
         for point in curve.points:
-            numbers = [format_size(point.nbytes), f"{point.time_us:,.1f}", f"{point.gbps:.4g}"]
+            numbers = [
+                format_size(point.nbytes),
+                f"{point.time_us:,.1f}{point.noisy}",
+                f"{point.gbps:.4g}",
+            ]
             cells = [curve.op, _label(curve.who, curve.mode), *numbers]
             if has_wire:
                 cells.append(_wire_text(point))

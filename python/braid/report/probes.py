@@ -6,6 +6,7 @@ record (who is late, what was wrong) is said here.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from braid import noise
 from braid.cli.sizes import format_size
 from braid.probe.record import ProbeRecord, Series
 from braid.probe.table import MARKS, by_number, remarks, title
@@ -87,6 +88,8 @@ def section(probed: Probed) -> Iterator[str]:
     yield "<ul>"
     for line in remarks(record):
         yield f"<li>{clean(line)}</li>"
+    if any(one.times and noise.mark(one.times.samples_us) for one in record.series):
+        yield f"<li>{clean(noise.LEGEND)}; in the table</li>"
     yield "</ul>"
     yield from _numbers(record.series)
 
@@ -165,6 +168,7 @@ def _numbers(series: Sequence[Series]) -> Iterator[str]:
     for one in series:
         t = one.times
         times = [f"{us:,.1f}" for us in (t.p50_us, t.p95_us, t.p99_us)] if t else ["-"] * 3
+        times[0] += noise.mark(t.samples_us) if t else ""
         rates = ["-" if x is None else f"{x:.4g}" for x in (one.gbps, one.wire_gbps)]
         verdict = "" if one.verdict == "ok" else one.verdict
         size = format_size(one.bytes) if one.bytes else "-"

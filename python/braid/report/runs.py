@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from braid import saved
+from braid import noise, saved
 from braid.errors import InvalidArgument
 from braid.report import probes
 from braid.report.probes import Probed
@@ -26,6 +26,8 @@ class Point:
     """What the links carried; None: not known."""
     is_least: bool = False
     """NVSwitch may have added: wire_gbps, below gbps, is the least that it can have been."""
+    noisy: str = ""
+    """noise.MARK where the samples vary too much."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,15 @@ def _bench(name: str, document: Json) -> Run:
         if result.wrong_bytes:
             continue
         us = result.times.median_us
-        point = Point(result.bytes, result.busbw_gbps, us, result.wire_gbps)
+        noisy = noise.mark(result.times.samples_us)
+        point = Point(result.bytes, result.busbw_gbps, us, result.wire_gbps, noisy=noisy)
         rows.append((result.op, "braid", "", point))
         if (base := result.baseline) and not base.wrong_bytes and base.times.median_us > 0:
             other_us = base.times.median_us
             gbps = result.busbw_gbps * us / other_us
-            rows.append((result.op, base.name, "", Point(result.bytes, gbps, other_us)))
+            noisy = noise.mark(base.times.samples_us)
+            point = Point(result.bytes, gbps, other_us, noisy=noisy)
+            rows.append((result.op, base.name, "", point))
     facts = _facts(document) | {
         "host": f"{run.host.cpu}, {run.host.cores} cores, {run.host.memory_gib:g} GiB",
         "kernel": run.host.kernel,
@@ -155,8 +160,9 @@ def _gpu(name: str, document: Json) -> Run:
                 continue
             wire = wire_gbps_of(one, result, run)
             point = Point(
-                result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least(one, wire)
-            )
+                result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least(one, wire),
+                noise.mark(one.samples_us),
+            )  # fmt: skip
             rows.append((result.op, one.who, _mode(result.mode), point))
     shares = [
         Share(r.op, r.total_bytes, _links(r.host_share, r.rdma_share or 0.0))

@@ -51,6 +51,18 @@ def result(op="all_reduce", nbytes=1 << 20, us=1000.0, **changes):
     return replace(made, **changes)
 
 
+def test_noisy_samples_are_marked_and_explained():
+    """C38: above 5 %, standard deviation by mean."""
+    noisy, quiet = summarise(np.array([100.0, 110.0, 90.0])), summarise(np.array([100.0, 101.0]))
+    assert (noisy.variation, quiet.variation) == (0.1, 0.007)
+    assert summarise(np.array([100.0])).variation is None
+    text = shown(table.show, record(result(times=noisy, baseline=Baseline("gloo", quiet, 0))))
+    assert "100.0~" in text
+    assert "gloo 100.5 " in text
+    assert "~ noisy: the samples vary by more than 5% (standard deviation by mean)" in text
+    assert "~" not in shown(table.show, record(result(times=quiet, baseline=None)))
+
+
 def record(*results, **changes):
     links = [FabricLink(name, name, 1.0, 900, "measured") for name in ("shm", "staged")]
     made = Record(

@@ -45,6 +45,20 @@ def text(*runs, whole=None):
     return "\n".join(figures(group, whole or nothing()))
 
 
+def test_noisy_times_are_counted_and_marked():
+    drawn = text(
+        run(
+            Curve(
+                "all_gather", "nccl", "", [Point(1024, 1.0, 2.0, noisy="~"), Point(2048, 2.0, 3.0)]
+            )
+        )
+    )
+    assert "1 of 2 times are noisy: the samples vary by more than 5%" in drawn
+    assert ">2.0~<" in drawn
+    assert ">3.0<" in drawn
+    assert "noisy" not in text(run(curve("nccl", *LINE)))
+
+
 def test_runs_of_one_title_are_one_group():
     runs = [run(curve("a"), title="x"), run(curve("b"), title="y"), run(curve("c"), title="x")]
     found = groups(runs)

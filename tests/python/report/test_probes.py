@@ -106,7 +106,23 @@ def test_errors_are_percents_and_long_times_are_written_out():
 def test_every_number_is_in_the_table():
     drawn = text("latency", case("1 x 64 MiB", "nccl", 100.0, 157.1, wire_gbps=120.25))
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", drawn.partition("<details>")[2])
-    assert cells == ["1 x 64 MiB", "nccl", "1 KiB", "100.0", "109.0", "109.8", "157.1", "120.2", ""]
+    assert cells == [
+        "1 x 64 MiB",
+        "nccl",
+        "1 KiB",
+        "100.0~",
+        "109.0",
+        "109.8",
+        "157.1",
+        "120.2",
+        "",
+    ]
+    assert "<li>~ noisy: the samples vary by more than 5%" in drawn
+
+
+def test_quiet_samples_have_no_mark():
+    quiet = Series("one way", "d2h", 1024, times_of([100.0, 101.0, 99.0]), 50.0)
+    assert "~" not in text("host", quiet)
 
 
 def test_names_from_a_record_cannot_break_the_page():
