@@ -1,12 +1,13 @@
-"""PyTorch's own distributed tests, with NCCL alone and with braid in its place, test by test.
+"""PyTorch's own distributed tests with braid in NCCL's place, and with NCCL alone what fails.
 
     python3 scripts/torch_tests.py CHECKOUT --json RECORD      # CHECKOUT/test/distributed
     python3 scripts/torch_tests.py CHECKOUT --files test_c10d_nccl.py --workers 4
 
 CHECKOUT is PyTorch's source, outside this repository, of about the version that is installed: a
 file that does not fit it cannot be read, and is named. Needs pytest and expecttest. Tests start
-processes of their own; several run at a time, on the same GPUs. One that fails with braid and not
-with NCCL is run again, alone, in both ways: only what fails each time is held against braid.
+processes of their own; several run at a time, on the same GPUs. One that fails with braid is run
+with NCCL, and where it passes there again, alone, in both ways: only what fails with braid each
+time is held against it.
 
 Exit code 1: a test fails, hangs or crashes with braid that passes with NCCL alone, or no
 communicator was taken over.
@@ -19,7 +20,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -57,6 +60,7 @@ PYTEST = [
 GOOD = ("passed", "skipped")
 TAKEN = ": taken over (rank"
 """In the drop-in's line about a communicator, of each rank."""
+BAD = ("failed", "crashed", "hung")
 NOTES = "BRAID_TORCH_TESTS_NOTES"
 
 
@@ -97,7 +101,8 @@ class Setup:
 
 @dataclass
 class Result:
-    """One test: its outcome in each way, the last one where it was run again."""
+    """One test: its outcome in each way, the last one where it was run again. By NCCL only where it
+    was not good with braid."""
 
     test: str
     outcomes: dict[str, str] = field(default_factory=dict)
@@ -106,7 +111,7 @@ class Result:
     @property
     def is_fault(self) -> bool:
         """Held against braid."""
-        return self.outcomes.get(NCCL) in GOOD and self.outcomes.get(BRAID) not in (*GOOD, None)
+        return self.outcomes.get(NCCL) in GOOD and self.outcomes.get(BRAID) in BAD
 
 
 def environment(way: str, ranks: int, scratch: str) -> dict[str, str]:
@@ -138,8 +143,8 @@ class Played:
     """Ranks of communicators that braid took over meanwhile."""
 
 
-def play(way: str, tests: list[str], setup: Setup) -> Played:
-    """Runs tests of one file in one process."""
+def play(way: str, tests: list[str], setup: Setup, until_s: float) -> Played:
+    """Runs tests of one file in one process, until then at most."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("init_dir", "barrier", "test_dir"):
             (Path(scratch) / name).mkdir()
@@ -150,11 +155,12 @@ def play(way: str, tests: list[str], setup: Setup) -> Played:
                 env=environment(way, setup.ranks, scratch), stdin=subprocess.DEVNULL,
                 stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
+            limit_s = START_S + TEST_S * len(tests)
             try:
-                child.wait(START_S + TEST_S * len(tests))
+                child.wait(max(0.0, min(limit_s, until_s - time.monotonic())))
                 ended = "crashed"
             except subprocess.TimeoutExpired:
-                ended = "hung"
+                ended = "hung" if time.monotonic() < until_s else "not run"
             finally:
                 _end_session(child)
         notes = Path(scratch) / "notes"
@@ -190,8 +196,15 @@ def chunks(tests: list[str], size: int) -> list[list[str]]:
 class Race:
     """All tests in both ways."""
 
-    def __init__(self, setup: Setup, workers: int, until_s: float) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        workers: int,
+        until_s: float,
+        keep: Callable[["Race"], None] | None = None,
+    ) -> None:
         self.setup, self.workers, self.until_s = setup, workers, until_s
+        self._keep, self._lock = keep, threading.Lock()
         self.results: dict[str, Result] = {}
         self.unread: list[str] = []
         self.taken_over = 0
@@ -208,20 +221,34 @@ class Race:
         for test in [t for t, result in self.results.items() if result.is_fault]:
             self._again(test)
 
+    def keep(self) -> None:
+        """Writes down what there is: a job that is ended has its record."""
+        if self._keep:
+            with self._lock:
+                self._keep(self)
+
     def faults(self) -> list[Result]:
         return [result for result in self.results.values() if result.is_fault]
 
     def _both(self, tests: list[str]) -> None:
-        for way in (NCCL, BRAID):
-            left = list(tests)
-            while left and time.monotonic() < self.until_s:
-                told = self._play(way, left)
-                for test, word in told.items():
-                    self.results.setdefault(test, Result(test)).outcomes[way] = word
-                left = [test for test in left if test not in told] if told else []
+        self._all_of(BRAID, tests)
+        self._all_of(NCCL, [t for t in tests if self._told(t) not in (*GOOD, None)])
+        self.keep()
+
+    def _told(self, test: str) -> str | None:
+        return self.results[test].outcomes.get(BRAID) if test in self.results else None
+
+    def _all_of(self, way: str, tests: list[str]) -> None:
+        """Behind one that hangs or crashes the rest are run anew."""
+        left = tests
+        while left and time.monotonic() < self.until_s:
+            told = self._play(way, left)
+            for test, word in told.items():
+                self.results.setdefault(test, Result(test)).outcomes[way] = word
+            left = [test for test in left if test not in told] if told else []
 
     def _play(self, way: str, tests: list[str]) -> dict[str, str]:
-        played = play(way, tests, self.setup)
+        played = play(way, tests, self.setup, self.until_s)
         self.taken_over += played.taken_over  # a number that is only told: a lost one is no harm
         return played.outcomes
 
@@ -237,20 +264,16 @@ class Race:
 
 
 def table(race: Race) -> str:
-    """A line a file, then every fault."""
-    lines = [
-        f"{'file':48} {'tests':>6} {'nccl ok':>8} {'braid ok':>9} {'skipped':>8} {'faults':>7}"
-    ]
+    """A line a file, of what there was with braid; then every fault."""
+    columns = ("passed", "skipped", *BAD)
+    lines = [f"{'file':48} {'tests':>6} " + " ".join(f"{c:>8}" for c in columns) + "   faults"]
     by_file: dict[str, list[Result]] = {}
-    for result in race.results.values():
+    for result in list(race.results.values()):
         by_file.setdefault(result.test.partition("::")[0], []).append(result)
     for file, results in by_file.items():
-        ok = {w: sum(r.outcomes.get(w) == "passed" for r in results) for w in (NCCL, BRAID)}
-        skipped = sum(r.outcomes.get(BRAID) == "skipped" for r in results)
-        faults = sum(r.is_fault for r in results)
-        lines.append(
-            f"{file:48} {len(results):6} {ok[NCCL]:8} {ok[BRAID]:9} {skipped:8} {faults:7}"
-        )
+        counts = [sum(r.outcomes.get(BRAID) == column for r in results) for column in columns]
+        told = " ".join(f"{count:8}" for count in counts)
+        lines.append(f"{file:48} {len(results):6} {told} {sum(r.is_fault for r in results):8}")
     lines.append(f"ranks of communicators taken over: {race.taken_over}")
     lines += [f"cannot be read with this torch: {file}" for file in race.unread]
     lines += [
@@ -272,7 +295,7 @@ def record(race: Race, args: argparse.Namespace) -> dict[str, object]:
         "unread": race.unread,
         "taken_over": race.taken_over,
         "faults": len(race.faults()),
-        "tests": [asdict(result) for result in race.results.values()],
+        "tests": [asdict(result) for result in list(race.results.values())],
     }
 
 
@@ -291,7 +314,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--files", nargs="+", default=list(FILES), help="under test/distributed")
     parser.add_argument("--ranks", type=int, default=2, help="WORLD_SIZE, where a test asks for it")
     parser.add_argument("--workers", type=int, default=4, help="pytests at a time")
-    parser.add_argument("--seconds", type=float, default=3600, help="begin nothing after them")
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="and no longer: what runs then is ended"
+    )
     parser.add_argument("--logs", type=Path, help="keep what every pytest prints in this folder")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="", help="of braid, for the record")
@@ -307,11 +332,15 @@ def main() -> int:
         return 2
     if args.logs:
         args.logs.mkdir(parents=True, exist_ok=True)
-    race = Race(setup, args.workers, time.monotonic() + args.seconds)
+
+    def keep(race: Race) -> None:
+        if args.json:
+            args.json.write_text(json.dumps(record(race, args), indent=1) + "\n")
+
+    race = Race(setup, args.workers, time.monotonic() + args.seconds, keep)
     race.run(args.files)
     print(table(race))
-    if args.json:
-        args.json.write_text(json.dumps(record(race, args), indent=1) + "\n")
+    race.keep()
     return 1 if race.faults() or race.taken_over == 0 else 0
 
 

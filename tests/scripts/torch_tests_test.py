@@ -74,10 +74,10 @@ def race_of(checkout, *files):
 def test_what_fails_with_braid_alone_is_a_fault(checkout):
     race = race_of(checkout, "test_file.py", "test_unread.py")
     outcomes = {t.partition("::")[2]: r.outcomes for t, r in race.results.items()}
-    assert outcomes["test_good"] == {NCCL: "passed", BRAID: "passed"}
+    assert outcomes["test_good"] == {BRAID: "passed"}
     assert outcomes["test_bad_in_both"] == {NCCL: "failed", BRAID: "failed"}
-    assert outcomes["test_skipped"] == {NCCL: "skipped", BRAID: "skipped"}
-    assert outcomes["test_bad_with_nccl"] == {NCCL: "failed", BRAID: "passed"}
+    assert outcomes["test_skipped"] == {BRAID: "skipped"}
+    assert outcomes["test_bad_with_nccl"] == {BRAID: "passed"}
     assert [fault.test for fault in race.faults()] == ["test_file.py::test_bad_with_braid"]
     assert race.faults()[0].tries == 3
     assert race.unread == ["test_unread.py"]
@@ -104,6 +104,14 @@ def test_what_passes_when_it_is_run_again_is_no_fault(checkout):
     assert (result.tries, result.outcomes[BRAID], race.faults()) == (2, "passed", [])
 
 
+def test_the_end_of_the_time_ends_what_runs(checkout):
+    began = time.monotonic()
+    race = Race(Setup(checkout / "test/distributed", 2), 1, began + 3)
+    race.run(["test_ends.py"])
+    assert time.monotonic() - began < 30
+    assert race.faults() == []
+
+
 def test_a_failure_in_a_tests_end_counts():
     notes = "a\tstarted\na\tpassed\na\tfailed\nb\tstarted\nb\tpassed\nc\tstarted\n"
     assert outcomes_of(notes, "hung") == {"a": "failed", "b": "passed", "c": "hung"}
@@ -111,6 +119,7 @@ def test_a_failure_in_a_tests_end_counts():
 
 def test_what_was_not_run_is_no_fault():
     assert not Result("a", {NCCL: "passed"}).is_fault
+    assert not Result("a", {NCCL: "passed", BRAID: "not run"}).is_fault
     assert not Result("a", {NCCL: "hung", BRAID: "hung"}).is_fault
     assert Result("a", {NCCL: "passed", BRAID: "hung"}).is_fault
 
