@@ -81,6 +81,14 @@ def test_a_root_must_be_a_rank(monkeypatch):
             command.run(replace(ASKED, root=root), count)
 
 
+def test_a_size_that_is_cut_is_said_once_for_all_modes(monkeypatch, capsys):
+    monkeypatch.setattr(command, "launch", lambda *_a, **_k: 0)
+    one = replace(ASKED, ops=["all_reduce"], sizes=[1000], mode="both")
+    assert command.run(one, 2) == 0
+    words = "all_reduce of 1,000 B is measured at 992 B, in whole elements"
+    assert capsys.readouterr().err == f"braid: {words}\n"
+
+
 @pytest.mark.usefixtures("no_gpus")
 def test_without_gpus_the_cpu_twin_is_measured():
     assert command.gpus_to_use(ASKED) == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid.bench import gpus
-from braid.bench.case import DTYPES
+from braid.bench.case import DTYPES, GpuCase
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import (
     DEFAULT_SIZES,
@@ -18,6 +18,7 @@ from braid.bench.request import (
     parse_groups,
     tasks_for,
 )
+from braid.cli import cut
 from braid.cli.cases import OPS
 from braid.cli.checks import check_root
 from braid.cli.launch import launch
@@ -144,9 +145,11 @@ def run(asked: Asked, count: int) -> int:
         from braid.bench import suite
 
         return suite.run(asked, count)
-    request_of(asked)  # wrong arguments are found before anything starts
+    request = request_of(asked)  # wrong arguments are found before anything starts
     ranks = asked.ranks or min(count, gpus.MOST)
     check_root(asked.root, ranks)
+    wanted = dict.fromkeys((task.op, task.bytes) for task in request.tasks)  # eager, and in graphs
+    cut.say((op, size, GpuCase.of(op, size, request.dtype, ranks).bytes) for op, size in wanted)
     return start(ranks, [])
 
 

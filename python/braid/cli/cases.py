@@ -49,6 +49,17 @@ def pattern(rank: int, count: int, dtype: np.dtype[Any], redop: str = "sum") -> 
     return np.resize(period.astype(dtype), count)
 
 
+def _unit(op: str, dtype: np.dtype[Any], ranks: int) -> int:
+    """Bytes of one element of every block."""
+    return dtype.itemsize * (ranks if op in _BLOCK_OPS else 1)
+
+
+def measured_bytes(op: str, nbytes: int, dtype: str, ranks: int) -> int:
+    """What a case has that is asked for so many bytes: whole elements, one at the least."""
+    unit = _unit(op, np.dtype(dtype), ranks)
+    return max(1, nbytes // unit) * unit
+
+
 @dataclass(frozen=True)
 class Case:
     """One operation at one size on this rank."""
@@ -77,9 +88,8 @@ class Case:
     ) -> "Case":
         """The case whose size comes nearest to `nbytes` from below, with at least one element."""
         kind = np.dtype(dtype)
-        parts = comm.size if op in _BLOCK_OPS else 1
-        count = max(1, nbytes // (kind.itemsize * parts))
-        return cls(op, count, kind, redop, comm.rank, comm.size, root)
+        unit = _unit(op, kind, comm.size)
+        return cls(op, max(1, nbytes // unit), kind, redop, comm.rank, comm.size, root)
 
     @property
     def bytes(self) -> int:

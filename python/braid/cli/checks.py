@@ -12,6 +12,7 @@ from braid.cli import sizes
 from braid.errors import InvalidArgument
 
 _MAX_RANKS = 64
+_PICTURES = (".svg", ".png", ".pdf")
 
 
 def fail(message: str) -> NoReturn:
@@ -39,6 +40,9 @@ def inside_launch() -> bool:
 
 def check_outputs(json_path: Path | None, svg_path: Path | None) -> None:
     """Where the record and the picture go. Of ranks, the first alone writes."""
+    if svg_path and svg_path.suffix not in _PICTURES:
+        kinds = f"{', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}"
+        raise InvalidArgument(f"--svg: '{svg_path.name}' is no {kinds}")
     if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0":
         json_file.check(json_path, "--json")
         json_file.check(svg_path, "--svg")

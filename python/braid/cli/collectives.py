@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braid.cli import compare, probe_block, probe_calls, probe_lanes
+from braid.cli import compare, cut, probe_block, probe_calls, probe_lanes
 from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
@@ -128,6 +128,7 @@ def bench(
     from braid.bench.command import Asked, Refused, gpus_to_use
     from braid.bench.command import run as run_on_gpus
     from braid.cli.bench import Settings, run_rank
+    from braid.cli.cases import measured_bytes
     from braid.cli.measure import Effort
 
     _check_counts(iters=iters, check=check, warmup=warmup)
@@ -202,6 +203,11 @@ def bench(
         raise typer.Exit(run_rank(settings))
     if (why := options.why_cpus(device)) and not asked.host_only:
         print(why, file=sys.stderr, flush=True)
+    cut.say(
+        (op, size, measured_bytes(op, size, settings.dtype, ranks))
+        for op in settings.ops
+        for size in settings.sizes
+    )
     command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
     raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
 

@@ -48,6 +48,7 @@ def tp_block(
     budget: options.Budget = 60.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """Time a transformer block whose layers ranks share, and what braid plan predicts of it; us.
@@ -66,7 +67,7 @@ def tp_block(
     allowed = parse_tolerance(within, "bench tp-block: --within") if within else None
     shape = Shape.of(models.find(model), size, tokens or (4096 if count else 16))
     who = baseline(against, count)
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     dtype, element_bytes = ("bfloat16", 2) if count else ("float32", 4)
     call = Call("all_reduce", shape.payload_bytes(element_bytes), dtype)
     players = ["braid"] if who == "none" else ["braid", who]

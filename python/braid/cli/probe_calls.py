@@ -34,6 +34,7 @@ def latency(
     budget: options.Budget = 30.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """The same bytes in one call and in many: 1 x 4 GiB against 1000 x 4 MiB; us and GB/s.
@@ -53,7 +54,7 @@ def latency(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.latency(team, players, call, messages)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     said = {"op": call.op, "bytes": str(nbytes), "messages": str(messages), "dtype": kind}
     _go("latency", count, ranks, against, links, output, make, call_kinds.gain, said)
 
@@ -70,6 +71,7 @@ def overlap(
     budget: options.Budget = 20.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """How much of a call disappears behind products of matrices that take as long; us, and parts.
@@ -88,7 +90,7 @@ def overlap(
     def make(team: "Team", players: "Sequence[Player]", worker: "Worker") -> "list[Job]":
         return call_kinds.overlap(team, players, call, worker)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     said = {"op": call.op, "bytes": str(nbytes), "dtype": kind}
     _go("overlap", count, ranks, against, links, output, make, call_kinds.hidden, said)
 
@@ -103,6 +105,7 @@ def replay(
     budget: options.Budget = 60.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """Make the collective calls of a real job, the whole trace and each call alone; us and GB/s.
@@ -119,7 +122,7 @@ def replay(
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.replay(team, players, calls)
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     said = {"trace": trace.name, "calls": str(len(calls))}
     _go("replay", count, ranks, against, links, output, make, call_kinds.to_first, said)
 

@@ -26,6 +26,7 @@ def p2p(
     budget: options.Budget = 40.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """Every pair of GPUs: one way, both ways, latency; GB/s per direction, latency in us.
@@ -36,7 +37,7 @@ def p2p(
     from braid.probe import outliers, pairs
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     chosen = options.words(links, options.LINKS, "--links", "link")
     if not 0 < pair_timeout <= 3600:
         raise options.fail(f"--pair-timeout: asked for {pair_timeout:g} s, it must be 0 to 3600 s")
@@ -101,6 +102,7 @@ def host(
     budget: options.Budget = 30.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """Between GPUs and the host's memory: out (d2h), in (h2d), both, all GPUs at once; GB/s.
@@ -110,7 +112,7 @@ def host(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     found = options.gpus(device, 1)
     default = "64KiB,1MiB,16MiB" + (",256MiB" if found else "")
     chosen = options.sizes_of(windows or default, "--windows")
@@ -132,6 +134,7 @@ def interference(
     budget: options.Budget = 30.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """What a lane loses while others are busy: the part of its GB/s that it keeps.
@@ -141,7 +144,7 @@ def interference(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     chosen = options.words(links, options.LINKS, "--links", "link")
     found = options.gpus(device, 1)
     if not found and len(chosen) < 2:
@@ -173,6 +176,7 @@ def engine(
     budget: options.Budget = 20.0,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
     """What moving bytes in pages costs, against one piece: GB/s, and how many times as long.
@@ -182,7 +186,7 @@ def engine(
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
 
-    output = options.output(samples, budget, json_path, svg_path, quiet, device)
+    output = options.output(samples, budget, json_path, svg_path, quiet, device, commit)
     page_sizes = options.sizes_of(pages, "--pages")
     nbytes = options.size(total, "--total")
     found = options.gpus(device, 1)

@@ -22,6 +22,7 @@ JsonPath = Annotated[
     Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
 ]
 SvgPath = Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")]
+Commit = Annotated[str, typer.Option(help="For a record of a tree without git.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No table.")]
 Links = Annotated[str, typer.Option(help="CPUs: links to use, a list of shm, staged, rdma.")]
 Dtype = Annotated[str, typer.Option(help="float32, or on GPUs bfloat16, if not said.")]
@@ -43,6 +44,7 @@ def output(
     svg_path: Path | None,
     quiet: bool,
     device: str,
+    commit: str = "",
 ) -> "Output":
     """Checked."""
     from braid.probe.publish import Output
@@ -51,10 +53,8 @@ def output(
         raise fail(f"--samples: asked for {samples}, it must be from 1 to 100,000")
     if not 0 < budget_s <= 1e6:
         raise fail(f"--time-budget: asked for {budget_s:g} s, it must be above 0 s")
-    if svg_path and svg_path.suffix not in (".svg", ".png", ".pdf"):
-        raise fail(f"--svg: '{svg_path.name}' is no .svg, .png or .pdf")
     check_outputs(json_path, svg_path)
-    return Output(samples, budget_s, json_path, svg_path, quiet, why_cpus(device))
+    return Output(samples, budget_s, json_path, svg_path, quiet, why_cpus(device), commit)
 
 
 def size(text: str, option: str) -> int:

@@ -40,7 +40,7 @@ class Path:
         """The rate that a group of this size has."""
         if self.shape == "mesh":
             gbps = min(rates.mesh_gbps(self.pair_gbps, ranks), self.rate_gbps)
-            return Quantity(gbps, "GB/s", self.basis, f"{self.origin}; {ranks - 1} links in use")
+            return Quantity(gbps, "GB/s", self.basis, f"{self.origin}; {_links(ranks - 1)} in use")
         return Quantity(self.rate_gbps, "GB/s", self.basis, self.origin)
 
     def achievable(self, ranks: int, algorithm: str = "ring") -> Quantity:
@@ -95,6 +95,10 @@ class Hardware:
         """The same node with measurements, which come before older ones."""
         first, *others = self.paths
         return replace(self, paths=(replace(first, curves=(*curves, *first.curves)), *others))
+
+
+def _links(count: int) -> str:
+    return f"{count} link{'s' * (count != 1)}"
 
 
 def names() -> list[str]:

@@ -229,6 +229,8 @@ def _over_nodes(
         raise PlanError(f"{path.origin}: no rate is known")
     if algorithm == "sharp" and not network.adds:
         raise PlanError(f"sharp needs InfiniBand switches; {network.origin} has none")
+    if request.op == "send":  # from one GPU to another's node, through its NIC
+        return _by_legs(request, path, network, "direct")
     if request.op == "all_to_all":  # every rank sends to every other one, whatever is asked for
         return _by_legs(request, path, network, "direct")
     ring = _by_legs(request, path, network, "ring" if algorithm == "auto" else algorithm)
@@ -243,7 +245,10 @@ def _by_legs(request: Request, path: Path, network: Network, algorithm: str) -> 
     basis = weakest(leg.least_us.basis for leg in legs if leg.nbytes)
     nic = network.per_gpu(request.ranks)
     name = "hierarchical" if algorithm == "ring" else algorithm
-    origin = f"{legs[0].way} inside, {legs[1].way} between nodes; {nic.origin}"
+    ways = f"{legs[0].way} inside, {legs[1].way} between nodes"
+    if request.op == "send":
+        ways = "one GPU to another, through a NIC"
+    origin = f"{ways}; {nic.origin}"
     least = [leg.least_us.value for leg in legs]
     return Prediction(
         request,
@@ -276,7 +281,8 @@ def _inside(request: Request, path: Path, algorithm: str) -> Leg:
     least = rates.seconds(nbytes, rate.value) * 1e6 if nbytes else 0.0
     likely = rates.seconds(nbytes, reached) * 1e6 if nbytes else 0.0
     quantity = Quantity(least, "us", rate.basis, rate.origin)
-    return Leg(way, nbytes, collectives.steps(op, way, gpus), quantity, likely)
+    steps = collectives.steps(op, way, gpus) if nbytes else 0
+    return Leg(way, nbytes, steps, quantity, likely)
 
 
 def _outside(request: Request, network: Network, algorithm: str) -> Leg:

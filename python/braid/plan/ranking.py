@@ -48,6 +48,7 @@ def by_hardware(
         (_pass(model, ranks, tokens, node, mfu) for node in fitting),
         key=lambda row: row.cells["pass"].value,
     )
+    answer.warnings += tensor.undivided(model, ranks)
     best = rows[0].cells["pass"].value
     for row in rows:
         slower = Quantity(row.cells["pass"].value / best, "x", row.cells["pass"].basis, "")

@@ -28,6 +28,8 @@ class Output:
     quiet: bool = False
     why_cpus: str = ""
     """Said before a run between CPUs."""
+    commit: str = ""
+    """Of a tree without git."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ def _record(run: Run, runner: Runner) -> ProbeRecord:
         kind=run.kind,
         command=facts.command(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=found,
-        dirty=dirty,
+        commit=run.output.commit or found,
+        dirty=dirty and not run.output.commit,
         device=run.device,
         ranks=run.ranks,
         host=facts.host(),

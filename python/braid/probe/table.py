@@ -130,7 +130,8 @@ def remarks(record: ProbeRecord) -> Iterator[str]:
             yield f"{one.group} {one.case}: {name} is late, {one.by_rank_us[name]:,.1f} us"
     yield from dict.fromkeys(_note(one) for one in record.series if one.note)
     wrong = sum(one.wrong_bytes for one in record.series)
-    yield f"{len(record.series)} cases, {wrong} wrong bytes"
+    cases = len(record.series)
+    yield f"{cases} case{'s' * (cases != 1)}, {wrong} wrong byte{'s' * (wrong != 1)}"
     if record.stopped:
         yield f"stopped: {record.stopped}"
 

@@ -82,7 +82,10 @@ def load(path: Path) -> Run | Probed:
     read = _READERS.get(str(schema))
     if read is None:
         known = "braid.bench/1, braid.probe/1, braid.gpu/1 and /2, and tables of nccl-tests"
-        raise InvalidArgument(f"{path}: {schema!r:.40} cannot be drawn; a report takes {known}")
+        what = (
+            "no record: it has no schema" if schema is None else f"{schema!r:.40} cannot be drawn"
+        )
+        raise InvalidArgument(f"{path}: {what}; a report takes {known}")
     try:
         return read(path.name, document)
     except KeyError as error:

@@ -264,3 +264,11 @@ def test_tolerances(text, part):
 
 def test_baselines_that_bench_knows():
     assert set(bench.AGAINST) == {"best-link", "fixed-shares", "gloo", "none"}
+
+
+def test_a_size_that_is_cut_is_said_before_it_is_measured(braid, monkeypatch):
+    monkeypatch.setattr(collectives, "launch", lambda *_a, **_k: 0)
+    code, _, said = braid("bench --device cpu -n 2 --ops all_reduce -b 7 -e 7")
+    assert code == 0
+    assert said == "braid: all_reduce of 7 B is measured at 4 B, in whole elements\n"
+    assert braid("bench --device cpu -n 2 --ops all_reduce -b 8 -e 8")[2] == ""

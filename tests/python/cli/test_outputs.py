@@ -25,6 +25,8 @@ def run(words, **where):
         (BENCH, "--svg", "/proc/x.svg", "--svg: /proc/x.svg: cannot be written: "),
         (COPIES, "--json", "/proc/x.json", "--json: /proc/x.json: cannot be written: "),
         (COPIES, "--svg", "/proc/x.svg", "--svg: /proc/x.svg: cannot be written: "),
+        (BENCH, "--svg", "x.txt", "--svg: 'x.txt' is no .svg, .png or .pdf"),
+        (COPIES, "--svg", "x.txt", "--svg: 'x.txt' is no .svg, .png or .pdf"),
         ("demo --device cpu", "--out", "/proc/x", "--out: /proc/x/demo.json: cannot be written: "),
     ],
 )

@@ -5,6 +5,8 @@ import random
 import pytest
 
 from braid.cli import sizes
+from braid.cli.cases import measured_bytes
+from braid.cli.cut import words as cut_words
 from braid.cli.plan.options import parse_bytes, parse_count
 from braid.cli.plan.show import amount
 from braid.plan.basis import Basis, Quantity
@@ -204,3 +206,39 @@ def test_no_bytes():
 )
 def test_amounts_with_their_units(value, unit, text):
     assert amount(Quantity(value, unit, Basis.EXACT, "")) == text
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "alone", "beside"),
+    [
+        (8 << 20, "8 MiB", "8 MiB"),
+        (11184810.67, "11.18 MB", "10.67 MiB"),
+        (11_000_000, "11 MB", "11 MB"),  # exact: nobody asked for 10.49 MiB
+        (1100.5, "1.101 kB", "1.075 KiB"),
+        (100.5, "100.5 B", "100.5 B"),
+    ],
+)
+def test_bytes_that_are_not_short_are_written_as_their_neighbours(nbytes, alone, beside):
+    quantity = Quantity(nbytes, "B", Basis.EXACT, "")
+    assert (amount(quantity), amount(quantity, binary=True)) == (alone, beside)
+
+
+@pytest.mark.parametrize(
+    ("op", "nbytes", "ranks", "measured"),
+    [
+        ("all_reduce", 7, 3, 4),
+        ("all_reduce", 1, 3, 4),
+        ("all_gather", 100, 3, 96),
+        ("all_gather", 96, 3, 96),
+    ],
+)
+def test_sizes_are_whole_elements_of_every_block(op, nbytes, ranks, measured):
+    assert measured_bytes(op, nbytes, "float32", ranks) == measured
+
+
+def test_sizes_that_are_cut_are_said():
+    assert cut_words([("all_reduce", 8, 8)]) == ""
+    one = ("all_reduce", 1007, 1004)
+    said = "all_reduce of 1,007 B is measured at 1,004 B, in whole elements"
+    assert cut_words([("broadcast", 8, 8), one]) == said
+    assert cut_words([one, ("all_gather", 7, 8)]) == f"{said}; 1 more likewise"

@@ -125,3 +125,14 @@ def test_all_to_all_goes_between_all_pairs(asked):
     assert [leg.way for leg in answer.legs] == ["direct", "direct"]
     assert answer.time_us.origin.startswith("direct inside, direct between nodes;")
     assert answer.legs[1].nbytes == 4 * GIB * 3 / 4
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_send_goes_through_one_nic(gpus):
+    """Whoever else is on the nodes; as pipelines reckon with."""
+    one = found("auto", "send", GIB, gpus, 2)
+    inside, outside = one.legs
+    assert (one.algorithm, inside.nbytes, inside.steps, outside.nbytes) == ("direct", 0, 0, GIB)
+    assert one.least_us.value == pytest.approx(GIB / NICS.per_gpu(gpus).value / 1e3)
+    assert "one GPU to another, through a NIC" in one.time_us.origin
+    assert "ring" not in one.time_us.origin

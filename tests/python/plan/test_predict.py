@@ -128,6 +128,11 @@ def test_a_small_group_on_a_mesh_has_few_links():
     assert eight.busbw_gbps / two.busbw_gbps == pytest.approx(7, rel=0.05)
 
 
+def test_one_link_is_one_link():
+    assert MI300.specified(2).origin.endswith("; 1 link in use")
+    assert MI300.specified(3).origin.endswith("; 2 links in use")
+
+
 def test_the_switch_adds_for_all_reduce_only():
     ring = predict(Request("all_reduce", 1024 * MIB, 8), H100, algorithm="ring")
     nvls = predict(Request("all_reduce", 1024 * MIB, 8), H100, algorithm="nvls")

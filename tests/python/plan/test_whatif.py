@@ -32,6 +32,12 @@ def test_hardware_is_ranked_by_the_whole_pass():
         assert strip.end_s == pytest.approx(row.cells["pass"].value)
 
 
+def test_heads_that_do_not_divide_are_said_once():
+    found = ranking.by_hardware(models.find("llama3-8b"), 3, 1024, [], 0.5).report
+    assert found.warnings == ["32 heads do not divide over 3 GPUs: engines refuse this"]
+    assert ranking.by_hardware(LLAMA, 8, 4096, [], 0.5).report.warnings == []
+
+
 def test_measured_hardware_says_so():
     found = ranking.by_hardware(LLAMA, 8, 4096, ["a100-nvlink3", "h100-nvlink4"], 0.5)
     basis = {row.name: row.cells["communication"].basis for row in found.report.rows}

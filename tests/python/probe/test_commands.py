@@ -221,3 +221,10 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path):
     kept = load(record)
     assert kept.stopped.startswith("interrupted in case")
     assert 1 <= len(kept.series) < 18
+
+
+def test_a_record_of_a_tree_without_git_has_the_commit_that_is_said(bench, tmp_path):
+    path = tmp_path / "host.json"
+    bench(f"host --device cpu --windows 64KiB --samples 3 --commit abc1234 --json {path} --quiet")
+    record = json.loads(path.read_text())
+    assert (record["commit"], record["dirty"]) == ("abc1234", False)

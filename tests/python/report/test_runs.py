@@ -122,7 +122,7 @@ def test_held_links_are_said(tmp_path):
     [
         ("", "not JSON"),
         ("[" * 99999, "not JSON"),
-        ("[]", "None cannot be drawn"),
+        ("[]", "no record: it has no schema; a report takes braid.bench/1, braid.probe/1"),
         ('{"schema": "braid.tuning/1"}', "'braid.tuning/1' cannot be drawn"),
         ('{"schema": "braid.gpu/1"}', "the record has no field 'command'"),
         ('{"schema": "braid.gpu/2"}', "record: asked for the fields"),

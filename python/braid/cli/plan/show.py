@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from braid.cli.console import console
@@ -12,6 +13,9 @@ if TYPE_CHECKING:  # loaded when a table is drawn: help and --json start without
     from rich.console import Console
     from rich.table import Table
 
+Units = tuple[tuple[str, int], ...]
+_BINARY: Units = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
+_DECIMAL: Units = (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 _STYLES = {
     Basis.EXACT: "",
     Basis.MEASURED: "green",
@@ -49,10 +53,11 @@ def _lines(report: Report) -> "Table":
     table.add_column("value", justify="right", no_wrap=True)
     table.add_column("basis")
     table.add_column("from", style="dim")
+    binary = _is_binary(line.quantity for line in report.lines)
     for line in report.lines:
         each = line.quantity
         basis = Text(each.basis.value, style=_STYLES[each.basis])
-        table.add_row(line.label, amount(each), basis, each.origin)
+        table.add_row(line.label, amount(each, binary), basis, each.origin)
     return table
 
 
@@ -67,16 +72,17 @@ def _rows(report: Report) -> "Table":
     has_notes = any(row.note for row in report.rows)
     if has_notes:
         table.add_column("", style="dim")
+    binary = _is_binary(cell for row in report.rows for cell in row.cells.values())
     for row in report.rows:
-        cells = [_marked(row.cells[name]) if name in row.cells else "-" for name in columns]
+        cells = [_marked(row.cells[name], binary) if name in row.cells else "-" for name in columns]
         table.add_row(row.name, *cells, *([row.note] if has_notes else []))
     return table
 
 
-def _marked(quantity: Quantity) -> str:
+def _marked(quantity: Quantity, binary: bool) -> str:
     """With the basis' first letter; exact numbers have none."""
     mark = "" if quantity.basis is Basis.EXACT else f" {quantity.basis[0]}"
-    return f"{amount(quantity)}{mark}"
+    return f"{amount(quantity, binary)}{mark}"
 
 
 def _remarks(report: Report, out: "Console") -> None:
@@ -88,15 +94,22 @@ def _remarks(report: Report, out: "Console") -> None:
         out.print(f"note: {note}", style="dim")
 
 
-def amount(quantity: Quantity) -> str:
-    """A number as people read it, with its unit."""
+def _is_binary(quantities: Iterable[Quantity]) -> bool:
+    """Whether some bytes of a table are short in powers of 1024: others then are, too."""
+    return any(each.unit == "B" and _in_units(each.value, _BINARY) for each in quantities)
+
+
+def amount(quantity: Quantity, binary: bool = False) -> str:
+    """A number as people read it, with its unit; `binary`: bytes in powers of 1024, unless powers
+    of 1000 are exact and short.
+    """
     value, unit = quantity.value, quantity.unit
     if unit == "s":
         return _time(value * 1e6)
     if unit == "us":
         return _time(value)
     if unit == "B":
-        return _bytes(value)
+        return _bytes(value, binary)
     if unit == "part":
         return f"{value:+.2%}" if value < 0 else f"{value:.1%}"
     if not unit and abs(value) < 1e18 and value == int(value):
@@ -114,12 +127,17 @@ def _time(us: float) -> str:
     return f"{us / 1e6:.4g} s"
 
 
-def _bytes(nbytes: float) -> str:
+def _bytes(nbytes: float, binary: bool) -> str:
     """In powers of 1024 where that is exact and short (1.5 GiB), else in powers of 1000."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale and f"{nbytes / scale:.4g}" == f"{nbytes / scale:.9g}":
-            return f"{nbytes / scale:.4g} {unit}"
-    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.4g} {unit}"
-    return f"{nbytes:.4g} B"
+    short = _in_units(nbytes, _BINARY) or _in_units(nbytes, _DECIMAL)
+    units = _BINARY if binary else _DECIMAL
+    return short or _in_units(nbytes, units, is_exact=False) or f"{nbytes:.4g} B"
+
+
+def _in_units(nbytes: float, units: Units, is_exact: bool = True) -> str:
+    """In four digits; "" where these are not all of it, or it is less than every unit."""
+    for unit, scale in units:
+        text = f"{nbytes / scale:.4g}"
+        if nbytes >= scale and (not is_exact or text == f"{nbytes / scale:.9g}"):
+            return f"{text} {unit}"
+    return ""

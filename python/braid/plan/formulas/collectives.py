@@ -100,8 +100,11 @@ def ring_bytes_of_all(ranks: int, nbytes: float) -> float:
 def inside_bytes(op: str, gpus: int, nodes: int, nbytes: float, way: str = "ring") -> float:
     """F18: a GPU's bytes over the links of its node, of a call over `nodes` times `gpus` GPUs.
 
-    `way` is ring, nvls, or direct: every GPU exchanges with every other one of all nodes.
+    `way` is ring, nvls, or direct: every GPU exchanges with every other one of all nodes. A send
+    goes to another node.
     """
+    if op == "send" and nodes > 1:
+        return 0.0
     if op == "all_to_all" or way == "direct":
         return phases(op) * nbytes * (gpus - 1) / (gpus * nodes)
     return wire_bytes(op, way, gpus, nbytes)
@@ -112,10 +115,12 @@ def outside_bytes(op: str, gpus: int, nodes: int, nbytes: float, way: str = "rin
 
     ring, tree: every GPU exchanges its own part with its like. sharp: it sends its part to the
     switches once, and gets the result once. direct: it sends to every GPU of the other nodes, which
-    is as many times the bytes of a ring as a node has GPUs.
+    is as many times the bytes of a ring as a node has GPUs. A send has one NIC.
     """
     if nodes == 1:
         return 0.0
+    if op == "send":
+        return nbytes
     if op == "all_to_all" or way == "direct":
         return phases(op) * nbytes * (nodes - 1) / nodes
     if way == "sharp":

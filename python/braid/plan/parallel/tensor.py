@@ -118,12 +118,16 @@ def report(question: Question, paths: list[Path], steps: list[MeasuredStep]) -> 
         answer.notes.append(
             "with expert parallelism the MLP's all-reduce becomes dispatch and combine: see ep"
         )
-    if model.heads % question.ranks:
-        answer.warnings.append(
-            f"{model.heads} heads do not divide over {question.ranks} GPUs: engines refuse this"
-        )
+    answer.warnings += undivided(model, question.ranks)
     answer.notes.append("some engines add one all-reduce for the embedding, and gather the logits")
     return answer
+
+
+def undivided(model: Model, ranks: int) -> list[str]:
+    """A warning where the heads do not divide over the ranks."""
+    if not model.heads % ranks:
+        return []
+    return [f"{model.heads} heads do not divide over {ranks} GPUs: engines refuse this"]
 
 
 def _add_path(answer: Report, question: Question, path: Path) -> None:

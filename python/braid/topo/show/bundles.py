@@ -47,7 +47,8 @@ def _bar(label: str, own: dict[str, list[Rate]], plan: Layout) -> Iterator[str]:
     for chip, bundles in zip(chips, own.values(), strict=True):
         yield _drop(chip, y, bundles)
     first = next(iter(own.values()))
-    text = f"{label}: {first[0].name}, {sum(bundle.count for bundle in first)} links a GPU"
+    count = sum(bundle.count for bundle in first)
+    text = f"{label}: {first[0].name}, {count} link{'s' * (count != 1)} a GPU"
     left = min(chip.x for chip in chips)
     right = max(*(chip.x + chip.width for chip in chips), left + len(text) * LETTER + 2 * PAD)
     yield (
