@@ -9,6 +9,7 @@ checks against them, so the three cannot differ. Units are in the names: _us mic
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -186,7 +187,44 @@ def from_json(document: Json) -> Record:
     record = build(Record, document, "record")
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+    for i, result in enumerate(record.results):
+        where = f"record.results[{i}]"
+        _check_times(result.times, record.ranks, f"{where}.times")
+        if result.baseline:
+            _check_times(result.baseline.times, record.ranks, f"{where}.baseline.times")
     return record  # type: ignore[no-any-return]
+
+
+def _check_times(times: Samples, ranks: int, where: str) -> None:
+    check_by_rank(dict(enumerate(times.by_rank_us)), dict(enumerate(times.by_rank)), ranks,
+                  len(times.samples_us), where)  # fmt: skip
+
+
+def check_by_rank(
+    by_rank_us: Mapping[int, float] | Mapping[str, float],
+    by_rank: Mapping[int, RankTimes] | Mapping[str, RankTimes],
+    ranks: int,
+    samples: int,
+    where: str,
+) -> None:
+    """ValueError for times of ranks that no run can have: of all ranks or of none, above 0.
+    `ranks` is 0 where these are lanes, of which there may be any number.
+    """
+    for name, found in (("by_rank_us", len(by_rank_us)), ("by_rank", len(by_rank))):
+        if ranks and found not in (0, ranks):
+            raise ValueError(f"{where}.{name}: asked for {ranks} ranks or none, found {found}")
+    for rank, us in by_rank_us.items():
+        if not us > 0:
+            raise ValueError(f"{where}.by_rank_us[{rank}]: asked for us above 0, found {us:g}")
+    for rank, one in by_rank.items():
+        if not (one.p50_us > 0 and one.p95_us > 0 and one.behind_us >= 0):
+            times = f"{one.p50_us:g}, {one.p95_us:g} and {one.behind_us:g} us"
+            raise ValueError(f"{where}.by_rank[{rank}]: asked for times above 0, found {times}")
+        if not 0 <= one.slowest <= samples:
+            asked = f"0 to {samples} samples"
+            raise ValueError(
+                f"{where}.by_rank[{rank}].slowest: asked for {asked}, found {one.slowest}"
+            )
 
 
 def schema_of(kind: Kind, name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from braid import json_file
 from braid.noise import variation
-from braid.record import Host, RankTimes, schema_of
+from braid.record import Host, RankTimes, check_by_rank, schema_of
 from braid.typed_json import build
 
 SCHEMA = "braid.gpu/2"
@@ -137,6 +137,12 @@ def from_json(document: Any) -> GpuRecord:  # noqa: ANN401 - what json.loads giv
     record: GpuRecord = build(GpuRecord, document, "record")
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+    for i, result in enumerate(record.results):
+        for k, run in enumerate(result.runs):
+            check_by_rank(
+                dict(enumerate(run.by_rank_us)), dict(enumerate(run.by_rank)), record.ranks,
+                len(run.samples_us), f"record.results[{i}].runs[{k}]",
+            )  # fmt: skip
     return record
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from braid import json_file
 from braid.noise import variation
-from braid.record import Host, RankTimes, schema_of
+from braid.record import Host, RankTimes, check_by_rank, schema_of
 from braid.typed_json import Json, build
 
 SCHEMA = "braid.probe/1"
@@ -106,7 +106,10 @@ def from_json(document: Json) -> ProbeRecord:
     if record.schema != SCHEMA:
         raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
     for i, one in enumerate(record.series):
-        _check_numbers(one, f"record.series[{i}]")
+        where = f"record.series[{i}]"
+        _check_numbers(one, where)
+        samples = len(one.times.samples_us) if one.times else 0
+        check_by_rank(one.by_rank_us, one.by_rank, record.ranks, samples, where)
     return record
 
 
@@ -117,7 +120,6 @@ def _check_numbers(one: Series, where: str) -> None:
         found += [("times.samples_us", us) for us in one.times.samples_us]
         for name in ("p5_us", "p50_us", "p95_us", "p99_us"):
             found.append((f"times.{name}", getattr(one.times, name)))
-    found += [(f"by_rank_us.{rank}", us) for rank, us in one.by_rank_us.items()]
     for name, value in found:
         if value is not None and not value > 0:
             raise ValueError(f"{where}.{name}: asked for a number above 0, found {value:g}")

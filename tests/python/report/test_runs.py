@@ -1,6 +1,7 @@
 """Records as curves and shares: every form, one convention."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from braid.errors import InvalidArgument
 from braid.report.runs import load
 
 RECORDS = Path(__file__).parents[3] / "records"
+TIMED = {"p50_us": 1.0, "p95_us": 2.0, "slowest": 1, "behind_us": 0.0}
+"""Of one rank."""
 
 
 def curve(run, op, who, mode=""):
@@ -138,6 +141,48 @@ def test_refused(tmp_path, text, said):
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def ranks_of(document):
+    """Where a record has times by rank, of the first case."""
+    schema = document["schema"]
+    if schema == "braid.probe/1":
+        return document["series"][0]
+    return document["results"][0]["runs"][0] if "gpu" in schema else document["results"][0]["times"]
+
+
+@pytest.mark.parametrize("name", ["flexlink_2.json", "latency_2.json", "steady.json"])
+@pytest.mark.parametrize(
+    ("field", "changed", "said"),
+    [
+        ("by_rank_us", {}, ""),
+        ("by_rank", {}, ""),
+        ("by_rank_us", {"rank 0": -1.0}, "above 0, found -1"),
+        ("by_rank_us", {"rank 0": math.nan}, "a finite number, found nan"),
+        ("by_rank_us", {"rank 99": 1.0}, "by_rank_us: asked for "),
+        ("by_rank", {"rank 99": TIMED}, "by_rank: asked for "),
+        ("by_rank", {"rank 0": {**TIMED, "p95_us": -2.0}}, "above 0, found 1, -2 and 0 us"),
+        ("by_rank", {"rank 0": {**TIMED, "slowest": 10_000}}, "found 10000"),
+    ],
+)
+def test_times_by_rank_are_checked(tmp_path, name, field, changed, said):
+    """Of collectives, whose ranks are a list, and of kinds, where they have names."""
+    document = json.loads((RECORDS / name).read_text())
+    one = ranks_of(document)
+    is_list = isinstance(one["by_rank_us"], list)
+    every = {f"rank {i}": TIMED for i in range(document["ranks"])}
+    named = {"by_rank_us": dict.fromkeys(every, 1.0), "by_rank": every}
+    named[field] = {**named[field], **changed} if changed else {}
+    one |= {key: list(found.values()) if is_list else found for key, found in named.items()}
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    if not said:
+        load(path)
+        return
+    with pytest.raises(InvalidArgument) as refused:
+        load(path)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_no_file():
