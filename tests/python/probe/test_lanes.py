@@ -3,6 +3,7 @@
 import os
 import time
 from functools import partial
+from typing import ClassVar
 
 import pytest
 from probe_fakes import FakeLane
@@ -195,6 +196,49 @@ def test_pairs_that_do_not_get_ready_had_the_whole_time(tmp_path):
     assert {one.note for one in series if one.verdict == "hang"} == {"nothing came back within 1 s"}
     assert [one.verdict for one in series].count("hang") == 2 * 3
     assert [one.verdict for one in series].count("ok") == 3
+
+
+class TimedChild:
+    """A pair as it was on H200, in a clock of its own: 15 s for six of them one after the other.
+    Half of what opening two GPUs lasts is the driver's, which opens one after the other.
+    """
+
+    OPEN_S, DRIVER_S, MEASURE_S = 1.0, 1.0, 0.5
+    clock_s = driver_free_s = 0.0
+    runs: ClassVar[list[tuple[float, float]]] = []
+    opens: ClassVar[list[tuple[float, float]]] = []
+
+    def __init__(self, *_):
+        begin_s = TimedChild.clock_s
+        TimedChild.driver_free_s = max(TimedChild.driver_free_s, begin_s) + self.DRIVER_S
+        self.ready_s = TimedChild.driver_free_s + self.OPEN_S
+        self.opens.append((begin_s, self.ready_s))
+
+    def make_ready(self, *_):
+        TimedChild.clock_s = max(TimedChild.clock_s, self.ready_s)
+        return child.Outcome("ok")
+
+    def run(self, *_):
+        begin_s = TimedChild.clock_s
+        TimedChild.clock_s += self.MEASURE_S
+        self.runs.append((begin_s, TimedChild.clock_s))
+        return child.Outcome("ok", [])
+
+
+@pytest.mark.parametrize(("at_once", "is_soon_enough"), [(pairs.AT_ONCE, True), (1, False)])
+def test_eight_gpus_take_less_than_a_minute(monkeypatch, at_once, is_soon_enough):
+    """28 pairs, and while one is measured no other is at work."""
+    fake = TimedChild
+    fake.clock_s = fake.driver_free_s = 0.0
+    fake.runs, fake.opens = [], []
+    monkeypatch.setattr(child, "Child", fake)
+    monkeypatch.setattr(pairs, "AT_ONCE", at_once)
+    run(pairs.jobs(8, SETTINGS, pairs.gpu_pair, prepare=pairs.open_gpus))
+    assert len(fake.runs) == len(fake.opens) == 28
+    assert (fake.clock_s < 60) is is_soon_enough
+    every = sorted([*fake.runs, *fake.opens])
+    for begin_s, end_s in fake.runs:
+        assert [one for one in every if one[0] < end_s and one[1] > begin_s] == [(begin_s, end_s)]
 
 
 def test_a_child_that_nobody_asks_for_ends():
