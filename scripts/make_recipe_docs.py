@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes what the recipes' records say into docs/recipes.md, or with --check says that it is stale.
 
-Records are those of examples/recipes (kinds fsdp2-step, ddp-step and tp-inference) under records/.
+Records are those of examples/recipes (kinds fsdp2-step, ddp-step and tp-inference) and of
+tests/gpu/apps (kind apps) under records/.
 Needs no compiled module:
 
     PYTHONPATH=python python3 scripts/make_recipe_docs.py [--check]
@@ -17,7 +18,13 @@ from braid.probe.record import ProbeRecord, from_json
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/recipes.md"
 BEGIN, END = "<!-- records: written by scripts/make_recipe_docs.py -->\n", "<!-- end -->\n"
-KINDS = {"fsdp2-step": "FSDP2", "ddp-step": "DDP", "tp-inference": "tensor parallel"}
+KINDS = {
+    "fsdp2-step": "FSDP2, ",
+    "ddp-step": "DDP, ",
+    "tp-inference": "tensor parallel, ",
+    "apps": "",
+}
+"""What a row begins with; those of others' programs name themselves."""
 NONE = "No record from GPUs yet: nothing here says how fast the recipes are.\n"
 
 
@@ -35,17 +42,43 @@ def rows(name: str, record: ProbeRecord) -> Iterator[str]:
         times = {
             one.case: one.times.p50_us for one in record.series if one.group == what and one.times
         }
-        ours = times.pop("braid")
-        ((other, theirs),) = times.items()
+        ours = times.pop("braid", None)
+        if ours is None or not times:
+            continue  # a program that did not come to its end
+        other, theirs = next(iter(times.items()))
         yield (
-            f"| {KINDS[record.kind]}, {record.device}: {what} | {ours / 1e3:.2f}"
+            f"| {KINDS[record.kind]}{record.device}: {what} | {ours / 1e3:.2f}"
             f" | {theirs / 1e3:.2f} ({other}) | {theirs / ours:.2f}x"
             f" | [{name}](../records/{name}) |\n"
         )
 
 
+def of_programs(name: str, record: ProbeRecord) -> Iterator[str]:
+    """What was checked of each of others' programs, in a sentence."""
+    titles = dict.fromkeys(key.rpartition(": ")[0] for key in record.figures if ": wrong" in key)
+    for title in (t for t in titles if f"{t}: wrong" in record.figures):
+        one = {k.removeprefix(f"{title}: "): v for k, v in record.figures.items()}
+        said = [record.settings.get(f"{title}: wrong", "nothing wrong")]
+        if "steps" in one:
+            equal = one["steps with losses equal to the bit on all ranks"]
+            said.append(f"losses equal to the bit in {equal:.0f} of {one['steps']:.0f} steps")
+        if "results" in one:
+            said.append(f"{one['wrong results']:.0f} of {one['results']:.0f} results wrong")
+        calls = [record.settings.get(f"{title}: {what}") for what in ("taken over", "handed on")]
+        said.append(f"taken over by rank 0: {calls[0] or 'nothing'}")
+        if calls[1]:
+            said.append(f"handed on: {calls[1]}")
+        yield (
+            f"[{name}](../records/{name}) of commit {record.commit[:7]}, "
+            f"{record.settings.get(title, title)}: {'; '.join(said)}.\n"
+        )
+
+
 def remarks(name: str, record: ProbeRecord) -> Iterator[str]:
     """What was checked, in a sentence."""
+    if record.kind == "apps":
+        yield from of_programs(name, record)
+        return
     figures = record.figures
     wrong = sum(one.wrong_bytes for one in record.series)
     said = [f"{wrong} wrong bytes of collectives"]

@@ -20,20 +20,6 @@ import braid.torch  # noqa: F401  makes "braid" a backend
 from braid.probe.record import Series, gbps_of, times_of
 
 
-def make_deterministic() -> None:
-    """From now on torch's own kernels give the same bits for the same numbers, or raise. Before
-    anything runs on a GPU.
-
-    On H100 and H200 torch 2.11 prefers cuDNN's attention, of which it says itself that it is not
-    deterministic; with this it takes the next one, flash attention, which splits a long row of keys
-    as well but adds the parts in order. cuBLAS needs workspaces of a fixed size, one per stream.
-    """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # kernels that nobody asked for
-    torch.backends.cuda.enable_cudnn_sdp(False)
-
-
 @dataclass(frozen=True)
 class Contestant:
     """One of the two."""

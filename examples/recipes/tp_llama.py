@@ -25,7 +25,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from bits import Bits
-from contest import Contest, Contestant, make_deterministic
+from contest import Contest, Contestant
+from exact import make_deterministic
 from llama import Cache, Layer, parts_of, random, run_layers
 from sheet import publish, record_of
 from traffic import Replay, Tap

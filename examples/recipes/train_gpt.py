@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from contest import Contest, make_deterministic, turned
+from contest import Contest, turned
+from exact import make_deterministic
 from gpt import Shape, batches
 from sheet import publish, record_of
 from traffic import Call, Replay, Tap

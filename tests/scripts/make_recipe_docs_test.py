@@ -71,6 +71,35 @@ def test_times_ratios_and_checks_are_told(script, tmp_path):
     assert "1 of 2 claims about equal bits hold" in page
 
 
+def test_programs_of_others_are_told_with_what_was_taken_over(script, tmp_path):
+    zero, server = "DeepSpeed, ZeRO 2", "vLLM's NCCL layer"
+    times = [replace(one, group=f"{zero}: step") for one in STEP]
+    ended = Series(server, "braid", 0, None, None, verdict="hang", note="did not end")
+    apps = record("apps", "2 x NVIDIA H200", {}, *times, ended)
+    figures = {
+        f"{zero}: wrong": 0.0,
+        f"{zero}: steps": 12.0,
+        f"{zero}: steps with losses equal to the bit on all ranks": 12.0,
+        f"{server}: wrong": 1.0,
+        f"{server}: results": 70.0,
+        f"{server}: wrong results": 3.0,
+    }
+    settings = {
+        zero: "DeepSpeed 0.19.8, ZeRO 2",
+        f"{zero}: taken over": "all_reduce 40",
+        f"{zero}: handed on": "send 1",
+        f"{server}: wrong": "braid: 3 wrong results",
+    }
+    replace(apps, figures=figures, settings=settings).save(tmp_path / "apps_2.json")
+    page = script.page(script.BEGIN + script.END, tmp_path)
+    assert "| 2 x NVIDIA H200: DeepSpeed, ZeRO 2: step | 20.00 | 30.00 (nccl) | 1.50x" in page
+    assert (
+        "DeepSpeed 0.19.8, ZeRO 2: nothing wrong; losses equal to the bit in 12 of 12 steps; "
+        "taken over by rank 0: all_reduce 40; handed on: send 1.\n"
+    ) in page
+    assert "layer: braid: 3 wrong results; 3 of 70 results wrong; taken over by rank 0: not" in page
+
+
 def test_records_between_cpus_and_of_other_kinds_are_no_figures(script, tmp_path):
     replace(FSDP2, device="").save(tmp_path / "a.json")
     replace(FSDP2, kind="host").save(tmp_path / "b.json")

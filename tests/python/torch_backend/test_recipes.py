@@ -22,7 +22,8 @@ import sheet  # noqa: E402
 import tp_llama  # noqa: E402
 import train_gpt  # noqa: E402
 from bits import Bits  # noqa: E402
-from contest import Contest, Contestant, make_deterministic, turned  # noqa: E402
+from contest import Contest, Contestant, turned  # noqa: E402
+from exact import make_deterministic  # noqa: E402
 from llama import Cache, Layer, parts_of, random, run_layers  # noqa: E402
 from traffic import Call, Replay, Tap, expected, numbers  # noqa: E402
 
