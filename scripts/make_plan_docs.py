@@ -67,7 +67,7 @@ vary by more than 5 %, records have it as `variation`; `braid bench compare` say
 spread further than a change |
 | C42 | latency grows linearly with size | C33: one line is off by 36 % at worst |
 | C44 | NVLink, PCIe and host memory side by side | `braid plan tp` has a machine's paths, \
-`braid bench p2p` and `braid bench host` measure them; no picture has all three |
+`braid bench p2p` and `braid bench host` measure them, `braid report` draws the three curves |
 """
 
 

@@ -1,10 +1,10 @@
-"""The page: picture of the machine, warnings, curves, shares, a plan, rates, and where all comes
-from.
+"""The page: picture of the machine, warnings, curves, shares, ways between GPUs, a plan, rates, and
+where all comes from.
 """
 
 from collections.abc import Iterator, Sequence
 
-from braid.report import palette, plan, probes
+from braid.report import palette, plan, probes, ways
 from braid.report.figures import Group, figures, groups
 from braid.report.plan import Plan
 from braid.report.probes import Probed
@@ -28,8 +28,8 @@ svg.chart{min-width:0;width:100%}.chart text{font:10px system-ui,sans-serif;fill
 .share{display:flex;height:1.1rem;font-size:.75rem;line-height:1.1rem;min-width:12rem}
 .share span{overflow:hidden;white-space:nowrap;padding-left:.25rem;color:#fff}
 .share span,.dot{print-color-adjust:exact;-webkit-print-color-adjust:exact}
-summary{cursor:pointer;font-weight:600;margin-top:1.2rem}td.w{white-space:normal;min-width:16rem;
-overflow-wrap:anywhere}
+summary{cursor:pointer;font-weight:600;margin-top:1.2rem;scroll-margin:.5rem}
+td.w{white-space:normal;min-width:16rem;overflow-wrap:anywhere}
 """
 
 
@@ -49,7 +49,8 @@ def _lines(
     yield '<link rel="icon" href="data:,">'  # browsers ask for one otherwise
     style = f"{html.STYLE}{_STYLE}{palette.rules()}{probes.STYLE}"
     yield f"<style>{style}</style></head><body><main><h1>{title}</h1>"
-    yield _navigation(found, probed, bool(plans))
+    between = list(ways.section(probed, whole))
+    yield _navigation(found, probed, bool(plans), bool(between))
     yield f'<section id="machine"><div class="wide">{draw(whole, with_title=False)}</div>'
     yield from html.verdict_list(whole)
     yield "</section>"
@@ -61,6 +62,7 @@ def _lines(
         yield f'<section id="probe{i}"><h2>{clean(one.title)}</h2>'
         yield from probes.section(one)
         yield "</section>"
+    yield from between
     if plans:
         yield '<section id="plan">'
         yield from plan.section(plans)
@@ -75,9 +77,12 @@ def _lines(
     yield f"</main><footer>{html.origin(whole)}</footer></body></html>"
 
 
-def _navigation(found: Sequence[Group], probed: Sequence[Probed], has_plan: bool) -> str:
+def _navigation(
+    found: Sequence[Group], probed: Sequence[Probed], has_plan: bool, has_ways: bool
+) -> str:
     links = [("machine", "machine"), *((f"run{i}", g.title) for i, g in enumerate(found))]
     links += [(f"probe{i}", one.title.partition(":")[0]) for i, one in enumerate(probed)]
+    links += [("ways", "ways")] if has_ways else []
     links += [("plan", "plan")] if has_plan else []
     links.append(("links", "links"))
     links += [("provenance", "provenance")] if found or probed else []
