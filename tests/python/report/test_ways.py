@@ -72,6 +72,24 @@ def test_the_picture_has_a_key_and_numbers():
     assert '<td>the host&#x27;s memory</td><td class="n">64 KiB</td>' in drawn
 
 
+def test_bundles_to_switches_are_added():
+    half = [replace(link, count=9) for link in H200.machine.gpu_links]
+    machine = replace(H200.machine, gpu_links=half)
+    (link,) = [
+        one for one in document(machine).derived.links if (one.a, one.kind) == ("GPU0", "nvlink")
+    ]
+    both = replace(H200.derived, links=[link, link])
+    found = by_name(ways.ways([HOST], replace(H200, derived=both)))
+    assert found["NVLink 4"][1][MIB] == 450
+
+
+def test_one_way_alone_is_no_comparison():
+    alone = document(load_machine(FIXTURES / "h100_x8.txt"))
+    record = from_json(json.loads((RECORDS / "p2p_2.json").read_text()))
+    assert len(list(ways.ways([record.series], alone))) == 1
+    assert list(ways.section([probes.of("x.json", record)], alone)) == []
+
+
 def test_nothing_where_nothing_was_measured_of_it():
     assert section("overlap_2") == ""
     assert section("bench_host") == ""  # between CPUs
