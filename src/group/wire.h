@@ -1,19 +1,18 @@
 // The control protocol's bytes: frames, and the messages in them.
 //
-//   frame    length u32 | type u8 | body (length bytes)            little-endian, length without
-//   the 5-byte head
+//   frame           length u32 | type u8 | body (length bytes)
+//                   little-endian, length without the 5-byte head
 //
-//   store -> rank   challenge {magic, nonce}                        at once after accept: a client
-//   that meets a
-//                                                                   foreign service never says a
-//                                                                   word to it
+//   store -> rank   challenge {magic, nonce}
+//                   at once after accept: a client that meets a foreign service never says a word
+//                   to it
 //   rank -> store   hello {nonce, job id, rank, size, proof}
-//   store -> rank   welcome {proof}   or   refusal {kind, text, proof or zeros}, then the
-//   connection closes store -> rank   joined {rank} / gone {rank}, until all are there: ready both
-//   ways       blob {sequence, rank, topic, bytes}             one rank's part of one exchange
-//                   news {code, rank, text}                         a failure; the first one is
-//                   everybody's fate left {rank}                                     an orderly
-//                   goodbye
+//   store -> rank   welcome {proof}   or   refusal {kind, text, proof or zeros}, then the end
+//   store -> rank   joined {rank} / gone {rank}, until all are there: ready
+//   both ways       blob {sequence, rank, topic, bytes}   one rank's part of one exchange
+//                   news {code, rank, text}               a failure; the first one is everybody's
+//                                                         fate
+//                   left {rank}                           an orderly goodbye
 //
 // Everything here is a pure function of bytes, so that a fuzzer can call it. A length is compared
 // with its limit before one byte is allocated for it.

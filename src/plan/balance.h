@@ -1,8 +1,8 @@
 // Balancer: stage 2 as a state machine, one per (operation, size class), on the rank that decides.
 //
 //   rank 0: after each call observe() what every link did (the slowest rank counts); a Decision
-//   that comes back holds
-//           new shares, which the caller publishes with the epoch from which they hold.
+//           that comes back holds new shares, which the caller publishes with the epoch from which
+//           they hold.
 //
 // Evaluator: calls are gathered into windows; a window's verdict is each link's median, so that one
 // preempted call moves nothing. Times are taken per byte of the call, so that the sizes of one
@@ -12,24 +12,20 @@
 // Mover, once per window: share goes from the slowest link to the fastest, a part (gain) of what
 // would make the two finish together, never more than max_move of the message.
 //   dead-band    no move while (slowest - fastest) / slowest is within it, or within what the
-//   scatter of the window's
-//                calls explains; narrower when the link with the largest share is not the slowest,
-//                because giving it back share is always safe
+//                scatter of the window's calls explains; narrower when the link with the largest
+//                share is not the slowest, because giving it back share is always safe
 //   hysteresis   a small imbalance must name the same slowest link in two windows running; a large
-//   one moves at once
-//                (which link is fastest may change: with several level ones that is chance, and any
-//                of them will do)
+//                one moves at once (which link is fastest may change: with several level ones that
+//                is chance, and any of them will do)
 //   opening      the first windows after the start are short, and a small imbalance moves share at
-//   once: shares come from
-//                the measurements of smaller messages, and most of what they lack is seen in a few
-//                calls
+//                once: shares come from the measurements of smaller messages, and most of what they
+//                lack is seen in a few calls
 //   floor        a link that would fall under min_share gets 0 instead: a sliver costs more than it
-//   carries. It is
-//                probed again later with min_share, ever more seldom
+//                carries. It is probed again later with min_share, ever more seldom
 //   never worse  when in two windows running the slowest link ends after the main link (the one
-//   with the largest
-//                share) alone would have ended, it is cut at once to half the share that its rate
-//                deserves; a link that keeps losing is halved to the floor and so left out
+//                with the largest share) alone would have ended, it is cut at once to half the
+//                share that its rate deserves; a link that keeps losing is halved to the floor and
+//                so left out
 //   trials       (option) a link that was left out is tried in single calls with a sliver, so that
 //                a link that is still slow costs one call and not a window of them; it may come
 //                back when that call took no longer, and how seldom it is tried follows from what a

@@ -8,8 +8,7 @@
 //   sender                                  receiver
 //   try_put(peers, tag, payload)  ------->  available(src) grows by one
 //   (payload is copied: the caller's        at(src, 0) is the oldest unreleased piece; its view
-//   stays
-//    buffer is free when put returns)       valid until release()
+//   buffer is free when put returns)        stays valid until release()
 //   acked(peer) grows            <-------   release(src, n): the slot goes back to the sender
 //
 // A piece is acknowledged when the receiver has RELEASED it, never when a library says it was sent:

@@ -7,15 +7,13 @@
 // scheduler does.
 //
 //   sender    a piece departs at S = max(clock, now), the clock moves on; S travels behind the
-//   payload. Pieces are
-//             taken up to 0.5 ms ahead of the clock, as a NIC's queue would. A sender that was
-//             refused and comes back late (descheduled) finds its clock up to 20 ms in the past and
-//             catches up.
+//             payload. Pieces are taken up to 0.5 ms ahead of the clock, as a NIC's queue would. A
+//             sender that was refused and comes back late (descheduled) finds its clock up to 20 ms
+//             in the past and catches up.
 //   receiver  a piece is due at max(clock, S + latency + its own time); it is shown by available()
-//   when due. Its
-//             clock may lag the arrivals by up to 5 ms inside a busy spell, for the same reason;
-//             after a pause it starts afresh, so short transfers take their full time, the first
-//             byte included.
+//             when due. Its clock may lag the arrivals by up to 5 ms inside a busy spell, for the
+//             same reason; after a pause it starts afresh, so short transfers take their full time,
+//             the first byte included.
 //
 // A multicast lane is charged once at the sender; others once per peer. S is CLOCK_MONOTONIC: when
 // it cannot be this machine's, the moment the piece was first seen takes its place.

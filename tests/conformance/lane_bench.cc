@@ -1,6 +1,6 @@
 // Measures one-way latency and throughput of the host lanes between ranks that are threads of this
-// process, to choose slot size and depth. Not part of the test run: cmake --build DIR --target
-// lane_bench, then
+// process, to choose slot size and depth. Not part of the test run:
+//   cmake --build DIR --target lane_bench
 //   lane_bench [ranks [rate_gbps]]
 // Prints one line per lane, slot and depth: GB/s out of every rank (all ranks send to all at once,
 // each received byte is copied out as a collective would) and half the round trip of an 8-byte

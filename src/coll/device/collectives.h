@@ -2,15 +2,13 @@
 // same shapes, same numbers, same bits. What differs:
 //
 // Returns  ok = enqueued on `stream`, nothing more: the result is there when the stream is. A
-// failure
-//          that shows later (a lost peer, a deadline, ranks that called different things) comes
-//          back from the next call and from Device::status().
+//          failure that shows later (a lost peer, a deadline, ranks that called different things)
+//          comes back from the next call and from Device::status().
 // Buffers  any alignment. In memory that was registered, at the same offset on all ranks, results
 //          are written in place by the peers; elsewhere they go through scratch.
 // Graphs   may be captured; a replay counts its own epochs. A graph keeps the share of the PCIe
-// link
-//          that held when it was captured: all ranks capture a call at the same place among their
-//          eager ones.
+//          link that held when it was captured: all ranks capture a call at the same place among
+//          their eager ones.
 #pragma once
 
 #include <array>

@@ -17,6 +17,7 @@ namespace {
 // The first pass; the second looks around the best of it.
 constexpr double kShares[] = {0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.25};
 constexpr double kSteps[] = {-0.02, -0.01, 0.01, 0.02, 0.03};
+static_assert(std::end(kShares)[-1] + std::end(kSteps)[-1] <= kMostTunedShare);
 // Of the NIC, beside the host link's share; as far as the x16 has room for both.
 constexpr double kRdmaShares[] = {0, 0.02, 0.04, 0.08, 0.12};
 // In a row: one alone would also measure how fast the host enqueues it.

@@ -15,11 +15,14 @@ struct TuneWork {
   int rounds = 8;                    // of which the first warms up; 2 or more
 };
 
-/// Collective, at the making of a Device, within about two seconds (two GPUs;
-/// eight take some nine); takes device memory for as
-/// long. False when a rank had none: then nothing was measured, and NVLink alone is used. Runs each
-/// operation with a few shares, in turn, and keeps the one whose slowest rank was fastest
-/// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
+/// The largest share of the host link that is tried.
+inline constexpr double kMostTunedShare = 0.28;
+
+/// Collective, at the making of a Device, within about two seconds (two GPUs; eight take some
+/// nine); takes device memory for as long. False when a rank had none: then nothing was measured,
+/// and NVLink alone is used. Runs each operation with a few shares, in turn, and keeps the one
+/// whose slowest rank was fastest (least_good_share()); a gain of less than 1 % over NVLink alone
+/// keeps NVLink alone.
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               const TuneWork& work = {});
 
@@ -28,8 +31,8 @@ struct TimedShare {
   double share;
   double us;
 };
-/// The smallest share whose time is the best's, or no more than 0.3 % above it. Of one
-/// time or more.
+/// The smallest share whose time is the best's, or no more than 0.3 % above it. Of one time or
+/// more.
 TimedShare least_good_share(std::span<const TimedShare> timed);
 
 /// The same for the NIC, after the host link: what it should carry beside both, for blocks of

@@ -2,28 +2,28 @@
 // thread and is the only thing that touches the lanes meanwhile.
 //
 //   begin    epoch + 1; the plan (shares that hold for this epoch); an entry piece to every peer;
-//   ranges to the
-//            links' queues by the plan's cuts
+//            ranges to the links' queues by the plan's cuts
 //   loop     lanes progress, the outbox puts, arrivals are taken; when nothing moved: look for a
-//   broken group, a
-//            passed deadline, a stalled link; then wait
+//            broken group, a passed deadline, a stalled link; then wait
 //   done     every peer's entry is in, every expected cell is in its place (or reduced), the outbox
-//   is empty, and
-//            lanes that can lose pieces have acknowledged theirs
+//            is empty, and lanes that can lose pieces have acknowledged theirs
 //
 // Why it is right:
 //   - Nothing is written to the receive buffer before every peer's entry has come and agrees with
-//   ours, so a
-//     mismatch leaves memory untouched on every rank; all ranks see all entries, so all ranks see
-//     the mismatch.
+//     ours, so a mismatch leaves memory untouched on every rank; all ranks see all entries, so all
+//     ranks see the mismatch.
 //   - A cell is used once: a bitmap per source drops the second copy that a failed link may deliver
-//   late.
+//     late.
 //   - A piece of an older epoch is dropped, a piece of a later one (a peer is one call ahead) stays
-//   in its lane.
+//     in its lane.
 //   - A peer cannot be two calls ahead: it needs our entry of the next call to finish that.
+//
 // Why it cannot hang: every loop pass ends in progress, or in a bounded wait after which the group
-// and the deadline
-//   are looked at. The deadline restarts with progress, of which a call has a bounded amount.
+// and the deadline are looked at. The deadline restarts with progress, of which a call has a
+// bounded amount.
+//
+// In call_send.cc what a rank sends by itself, in call_receive.cc what arrives, in call_agree.cc
+// what follows once all have entered, in call_watch.cc what ends a call that does not get on.
 #pragma once
 
 #include <cstdint>

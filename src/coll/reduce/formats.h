@@ -3,11 +3,11 @@
 // nearest even; subnormals are kept on both ways.
 //
 // NaN      To fp32: sign and payload kept (payload in the top fraction bits), made quiet, as F16C
-// does; e4m3 has one
-//          payload. To fp16 and bf16: sign kept, payload cut to its top bits, made quiet. To fp8:
-//          0x7f, sign dropped, as the conversion instructions of CUDA devices since sm_89 do.
+//          does; e4m3 has one payload. To fp16 and bf16: sign kept, payload cut to its top bits,
+//          made quiet. To fp8: 0x7f, sign dropped, as the conversion instructions of CUDA devices
+//          since sm_89 do.
 // Overflow fp16 and bf16 go to infinity; fp8 saturates to the largest finite value, infinity
-// included (SATFINITE).
+//          included (SATFINITE).
 //
 // Everything here is compiled with several instruction sets and lives in the namespace of the one
 // (see kernels.h). So nothing of the standard library is called: its inline functions would be

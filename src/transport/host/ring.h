@@ -15,7 +15,7 @@
 //   s - released < depth, else full
 //   fill the room, then tag, bytes, room
 //   stamp = s + 1            (release) ------>  stamp == s + 1 (acquire): check, copy the header
-//   out, show the piece
+//                                               out, show the piece
 //                                               read the payload in place for as long as it likes
 //   read released (acquire)  <---------------   released = s + 1 (release)
 //   the slot and, when no other reader holds

@@ -6,16 +6,15 @@
 // for the peer's flag, and copies what came to its place.
 //
 // Flags    One word per (source, part) on the receiver's board, behind the cells. It holds the
-// number
-//          of the barrier that opened the call: ranks count barriers alike, so nothing else has to
-//          be counted, and a flag only grows. It has one writer.
+//          number of the barrier that opened the call: ranks count barriers alike, so nothing else
+//          has to be counted, and a flag only grows. It has one writer.
+//
 // Nothing tears: a part is read after an acquire that saw the call's number, which was released
-// after
-//          a barrier of the block that wrote the part.
+// after a barrier of the block that wrote the part.
 // Nothing is overwritten: all ranks have passed the barrier, so that earlier calls have taken what
-//          was theirs out of the scratch, and in this one a pair has its place there for itself.
+// was theirs out of the scratch, and in this one a pair has its place there for itself.
 // Why it cannot hang: a block stores before it waits, so blocks wait for nothing but to be started,
-//          and all of them have room on a GPU at once; team.cuh for what else may go wrong.
+// and all of them have room on a GPU at once; team.cuh for what else may go wrong.
 #pragma once
 
 #include <cstddef>

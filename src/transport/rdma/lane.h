@@ -7,11 +7,10 @@
 //   sender                                             receiver
 //   try_put: payload and header into the transmit
 //   slot of the sequence (kept until acked)
-//   write slot -> ring, immediate {piece, life, seq} --> checks window and header, marks the
-//   sequence as here;
-//                                                       shown to the caller when all before it are
-//                                                       here
-//   acked() = n                <-- immediate {ack, n} -- released n, told at the next progress()
+//   write slot -> ring, immediate {piece, life, seq} ->  checks window and header, marks the
+//                                                      sequence as here; shown to the caller when
+//                                                      all before it are here
+//   acked() = n             <-- immediate {ack, n} --  released n, told at the next progress()
 //
 // Assumed of the fabric: a write that lands is whole when its immediate is seen, and writes land at
 // most once. Order is NOT assumed: the sequence restores it; an ack is cumulative and lives in the
@@ -26,9 +25,11 @@
 // pieces stay readable. Other peers go on. From then on the sender asks, again and again with
 // growing pauses, for a new life:
 //
-//   up --(a write failed, or pieces are lost)--> broken --(ask, life+1)--> receiver lays a NEW
-//   ring, answers {life+1, arrived, key} --> sender writes everything from `arrived` on into the
-//   new ring --> up
+//   up       a write failed, or pieces are lost      --> broken
+//   broken   the sender asks for life + 1            --> the receiver lays a NEW ring and answers
+//                                                        {life + 1, arrived, key}
+//   broken   the answer                              --> up; the sender writes everything from
+//                                                        `arrived` on into the new ring
 //
 // Zombies, writes of the old life that some queue still holds, land in the old ring, whose memory
 // is never used again (so they cannot tear a piece), and their immediates carry the old life (so

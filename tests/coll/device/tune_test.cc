@@ -37,7 +37,7 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   EXPECT_EQ(chosen[0], chosen[1]);
   for (const double share : chosen[0]) {
     EXPECT_GE(share, 0);
-    EXPECT_LE(share, 0.27);
+    EXPECT_LE(share, kMostTunedShare);
   }
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }

@@ -1,0 +1,64 @@
+// What a call that does not get on says, and when it ends.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "coll/host/call.h"
+
+namespace braid::coll {
+
+std::string Call::missing() const {
+  std::string text;
+  for (int r = 0; r < state_.size(); ++r) {
+    if (r == state_.rank()) continue;
+    const auto index = static_cast<size_t>(r);
+    uint64_t cells = 0;
+    if (index < data_seen_.size())
+      cells += static_cast<uint64_t>(
+          std::count(data_seen_[index].begin(), data_seen_[index].end(), false));
+    if (index < operand_seen_.size())
+      cells += static_cast<uint64_t>(
+          std::count(operand_seen_[index].begin(), operand_seen_[index].end(), false));
+    uint64_t unacked = 0;
+    for (const comm::LinkState& link : state_.links)
+      unacked += link.lane->posted(r) - link.lane->acked(r);
+    if (!entries_[index])
+      text += fmt::format("; rank {} has not entered", r);
+    else if (cells > 0 || unacked > 0)
+      text +=
+          fmt::format("; rank {}: {} cells expected, {} pieces unacknowledged", r, cells, unacked);
+  }
+  return text;
+}
+
+// Looks for trouble: a broken group, a stalled link, a passed deadline.
+void Call::watch() {
+  if (state_.group && state_.group->broken()) return stop(state_.group->fate());
+  for (int r = 0; r < state_.size(); ++r)
+    if (!entries_[static_cast<size_t>(r)] && state_.group->has_left(r))
+      return stop(peer_lost("{} (call {}): rank {} has left and will not enter",
+                            to_words(moves_.signature), epoch_, r));
+  if (!outbox_.fate().ok()) return stop(outbox_.fate());
+  if (state_.interrupt)
+    if (Status interrupted = state_.interrupt(); !interrupted.ok())
+      return stop(std::move(interrupted));
+  const int64_t now = now_ns();
+  const StallWatch::Finding found = stall_watch_.check(now, outbox_);
+  if (found.kind == StallWatch::Finding::kStalled)
+    outbox_.evacuate(found.link, fmt::format("no ack from rank {} for {} while other links go on",
+                                             found.peer, format_ns(found.silent_ns)));
+  if (found.kind == StallWatch::Finding::kProbe)
+    outbox_.push_piece(found.link, found.peer, encode_tag({epoch_, PieceKind::kEntry}),
+                       entry_bytes_);
+  const int64_t timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
+  // Only what brings the call forward restarts the deadline: an entry, a cell, and, once all have
+  // entered, an ack. Probes and second copies are answered by any peer that is alive, for as long
+  // as a third one keeps everybody waiting.
+  const int64_t moved_ns =
+      agreed_ ? std::max(last_progress_ns_, stall_watch_.last_ack_ns()) : last_progress_ns_;
+  if (now - moved_ns < timeout_ns) return;
+  stop(timeout("{} (call {}): nothing moved for {}{}", to_words(moves_.signature), epoch_,
+               format_ns(timeout_ns), missing()));
+}
+
+}  // namespace braid::coll

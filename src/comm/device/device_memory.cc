@@ -1,0 +1,86 @@
+// Registered memory: what peers may write into in place, and whether it is still what it was.
+#include <utility>
+
+#include "base/log.h"
+#include "comm/device/device.h"
+
+namespace braid::comm {
+
+Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
+  const Deadline deadline = Deadline::after_ns(team_.timeout_ns);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  Status refusal = close_forgotten();  // told to all: they wait for this rank
+  const auto facts = cuda_.pointer_facts(memory);
+  if (refusal.ok()) refusal = facts.status();
+  if (refusal.ok() && registered_.contains(memory))
+    refusal = invalid_argument("memory at {:#x} is registered already", memory);
+  BRAID_ASSIGN_OR_RETURN(
+      nvlink::Window window,
+      nvlink::share_window(*state_.group, cuda_,
+                           {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
+                           deadline));
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), false};
+  return {};
+}
+
+Status Device::unregister_memory(sys::DevicePtr memory) {
+  BRAID_RETURN_IF_ERROR(forget_memory(memory));
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
+  BRAID_RETURN_IF_ERROR(close_forgotten());
+  return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
+}
+
+Status Device::forget_memory(sys::DevicePtr memory) {
+  const auto found = registered_.find(memory);
+  if (found == registered_.end())
+    return invalid_argument("memory at {:#x} is not registered", memory);
+  forgotten_.push_back(std::move(found->second));
+  registered_.erase(found);
+  return {};
+}
+
+Status Device::close_forgotten() {
+  if (forgotten_.empty()) return {};
+  BRAID_RETURN_IF_ERROR(finish_last_call());
+  forgotten_.clear();
+  return {};
+}
+
+/// Of memory of cuMemCreate. That it is not is noted once.
+bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes) {
+  const sys::RelaxedCapture relaxed(cuda_);
+  if (entry.window.is_current(memory, bytes)) return true;
+  if (!std::exchange(entry.was_remapped, true)) {
+    std::string line = fmt::format(
+        "gpu {}: registered memory at {:#x} was unmapped since; calls on it go through scratch",
+        ordinal_, memory);
+    log::warn("comm", "{}", line);
+    state_.note_event(std::move(line));
+  }
+  return false;
+}
+
+Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
+  auto next = registered_.upper_bound(memory);
+  if (next == registered_.begin()) return Landing{};
+  auto& [base, entry] = *--next;
+  if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
+  if (entry.window.is_mapped_memory())
+    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base} : Landing{};
+  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
+  if (facts.buffer_id != entry.buffer_id)
+    return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
+  return Landing{&entry.window, memory - base};
+}
+
+Device::Registrations Device::registrations() const {
+  Registrations found;
+  for (const auto& [memory, entry] : registered_) {
+    ++found.spans;
+    found.bytes += entry.bytes;
+    found.remapped += entry.was_remapped ? 1 : 0;
+  }
+  return found;
+}
+
+}  // namespace braid::comm
