@@ -12,7 +12,7 @@ import pytest
 
 from braid import record
 from braid.bench import old_gpu_record
-from braid.cli import cases, measure, plot, sizes, table
+from braid.cli import cases, facts, measure, plot, sizes, table
 from braid.cli.bench import Bench, Settings
 from braid.cli.contestants import Braid
 from braid.cli.progress import Lines, Reporter
@@ -324,3 +324,19 @@ def test_ctrl_c_keeps_the_cases_before(tmp_path):
     assert len(times.by_rank_us) == 2
     assert [one.p50_us for one in times.by_rank] == times.by_rank_us
     assert sum(one.slowest for one in times.by_rank) <= len(times.samples_us)
+
+
+class Spread:
+    """A comm whose ranks are on so many hosts."""
+
+    def __init__(self, ranks, hosts):
+        self.size, self._hosts = ranks, hosts
+
+    def all_gather(self, mine):
+        return np.concatenate([mine + rank % self._hosts for rank in range(self.size)])
+
+
+@pytest.mark.parametrize(("ranks", "hosts"), [(1, 1), (4, 1), (4, 2), (6, 3)])
+def test_a_record_says_on_how_many_hosts_its_ranks_were(ranks, hosts):
+    assert facts.num_hosts(Spread(ranks, hosts)) == hosts
+    assert facts.host(hosts).num_hosts == hosts

@@ -173,7 +173,7 @@ class Bench:
 def make_record(
     settings: Settings, comm: braid.Comm, results: list[Result], stopped: str = ""
 ) -> Record:
-    """Everything about this run."""
+    """Everything about this run. Collective."""
     links = facts.fabric(comm)
     commit, dirty = facts.commit()
     chosen = {f"BRAID_{name.upper()}": value for name, value in settings.options.items()}
@@ -189,7 +189,7 @@ def make_record(
         fabric_hash=comm.fabric_hash,
         fabric=links,
         options=options,
-        host=facts.host(),
+        host=facts.host(facts.num_hosts(comm)),
         versions=facts.versions(),
         results=results,
         balance_log=comm.balance_log(),

@@ -1,5 +1,6 @@
 """Facts about the machine and the code, for records."""
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -18,11 +19,26 @@ _SECRET = "BRAID_JOB_TOKEN"  # noqa: S105 - the name of a secret, not one
 _PREFIXES = ("BRAID_", "NCCL_", "TORCH_SYMM_MEM", "CUDA_VISIBLE", "CUDA_DEVICE_MAX")
 
 
-def host() -> Host:
-    """This machine."""
+def host(num_hosts: int = 1) -> Host:
+    """This machine, of so many that ranks run on."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     cores = len(os.sched_getaffinity(0))
-    return Host(_cpu_model(), cores, round(memory, 1), platform.release())
+    return Host(_cpu_model(), cores, round(memory, 1), platform.release(), num_hosts)
+
+
+def num_hosts(comm: braid.Comm) -> int:
+    """On how many machines the ranks of this comm are. Collective."""
+    if comm.size == 1:
+        return 1
+    names = comm.all_gather(np.array([_host_number()], dtype=np.int64))
+    return len(np.unique(np.asarray(names)))
+
+
+def _host_number() -> int:
+    """Of the machine's start; containers on one machine may have names of their own."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    name = boot.read_text(encoding="ascii") if boot.exists() else platform.node()
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
 def _cpu_model() -> str:

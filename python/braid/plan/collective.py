@@ -35,6 +35,7 @@ def report(
     for algorithm in algorithms:
         found = predict(request, path, network, algorithm)
         answer.rows.append(_row(algorithm, found))
+    answer.notes += _unused(request, path)
     if request.op == "all_reduce" and path.nvls_part and request.ranks > 1:
         saving = collectives.nvls_saving(request.ranks)
         answer.notes.append(
@@ -42,6 +43,15 @@ def report(
             f" a ring moves {saving:.3f} times as much"
         )
     return answer
+
+
+def _unused(request: Request, path: Path) -> list[str]:
+    """Times over nodes that a record has, and this question is not about."""
+    over = {(c.nodes, c.ranks) for c in path.curves if c.op == request.op and c.nodes > 1}
+    return [
+        f"not used: times of {nodes} nodes with {ranks} rank{'s' * (ranks != 1)} each"
+        for nodes, ranks in sorted(over - {(request.nodes, request.ranks)})
+    ]
 
 
 def algorithms_for(request: Request, path: Path, network: Network | None = None) -> list[str]:

@@ -32,12 +32,14 @@ class Curve:
 
     op: str
     ranks: int
+    """On one node."""
     points: tuple[tuple[int, float], ...]
     """Bytes as nccl-tests counts them, and microseconds."""
     path: str
     origin: str
     is_multicast: bool = False
     """The switch added (NVLS)."""
+    nodes: int = 1
 
     @classmethod
     def of(

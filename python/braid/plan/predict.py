@@ -5,6 +5,7 @@ In this order, and the answer says which it was:
 2. a curve of another number of ranks, carried over by the bytes on the wire (not on a mesh, where
    a smaller group has fewer links); of a curve where the switch added only if no ring or tree over
    the links is faster: it does not tell what those take;
+   Over nodes only a curve of as many nodes, each with as many ranks;
 3. the links: steps * latency + bytes on the wire / what a library reaches of the rate.
 Asking for an algorithm skips the curves: they do not say which one the library took.
 """
@@ -137,9 +138,10 @@ def from_curves(request: Request, path: Path) -> Quantity | None:
 
 def _nearest_curve(request: Request, path: Path) -> Curve | None:
     """Of the curves that reach the size the first of the same ranks, else of the nearest number."""
-    fitting = [c for c in path.curves if c.op == request.op and c.covers(request.nbytes)]
+    of_op = [c for c in path.curves if (c.op, c.nodes) == (request.op, request.nodes)]
+    fitting = [curve for curve in of_op if curve.covers(request.nbytes)]
     same = [curve for curve in fitting if curve.ranks == request.ranks]
-    if same or path.shape == "mesh" or request.ranks == 1:
+    if same or path.shape == "mesh" or request.ranks == 1 or request.nodes > 1:
         return same[0] if same else None
     others = [curve for curve in fitting if curve.ranks > 1]
     return min(others, key=lambda curve: abs(curve.ranks - request.ranks), default=None)
@@ -229,6 +231,10 @@ def _over_nodes(
         raise PlanError(f"{path.origin}: no rate is known")
     if algorithm == "sharp" and not network.adds:
         raise PlanError(f"sharp needs InfiniBand switches; {network.origin} has none")
+    curve = _nearest_curve(request, path) if algorithm == "auto" else None
+    if curve:
+        least = _over_nodes(request, replace(path, curves=()), network, algorithm).least_us
+        return Prediction(request, "measured", _read(curve, request.nbytes), least)
     if request.op == "send":  # from one GPU to another's node, through its NIC
         return _by_legs(request, path, network, "direct")
     if request.op == "all_to_all":  # every rank sends to every other one, whatever is asked for

@@ -3,7 +3,7 @@
 Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json), its
 older form braid.gpu/1, and tables of nccl-tests (braid.saved). A record has times of several
 contestants; `who` chooses one. Calls in a CUDA graph and eager ones are curves of their own: what
-they cost besides the bytes differs.
+they cost besides the bytes differs. Times over several hosts are those of as many nodes alone.
 """
 
 import pathlib
@@ -46,28 +46,29 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
     if schema not in _READERS:
         raise PlanError(f"{origin}: schema {schema:.40}; braid reads {', '.join(_READERS)}")
     try:
-        _one_host(document, origin)
         points: Points = {}
-        every = _number("ranks", document["ranks"], _MOST_RANKS)
+        nodes = _number("num_hosts", (document.get("host") or {}).get("num_hosts", 1), _MOST_RANKS)
+        every = _per_node(document["ranks"], nodes)
         for op, mode, name, nbytes, us in _READERS[schema](document):
             if name == who:
                 _number("bytes", nbytes, _MOST_BYTES)
                 points.setdefault((op, every, mode), {})[nbytes] = _time_us(us)
-        return [
-            Curve.of(op, ranks, times.items(), "measured", f"{origin}{mode and f', {mode}'}")
+        where = f", {nodes} nodes" if nodes > 1 else ""
+        made = [
+            Curve.of(op, ranks, times.items(), "measured", f"{origin}{mode and f', {mode}'}{where}")
             for (op, ranks, mode), times in points.items()
         ]
+        return [replace(curve, nodes=nodes) for curve in made]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise PlanError(f"{origin}: not a whole record: {error!s:.200}") from error
 
 
-def _one_host(document: Json, origin: str) -> None:
-    """Times over several hosts are no times of a node's links."""
-    hosts = (document.get("host") or {}).get("num_hosts", 1)
-    if hosts != 1:
-        raise PlanError(
-            f"{origin}: measured over {hosts!r:.10} hosts; give one node's, and --nodes"
-        )
+def _per_node(ranks: Json, nodes: int) -> int:
+    """ValueError where nodes have different numbers of ranks: no question is about such."""
+    every = _number("ranks", ranks, _MOST_RANKS)
+    if every % nodes:
+        raise ValueError(f"ranks: {every} on {nodes} hosts; every host must have as many")
+    return every // nodes
 
 
 def _number(what: str, value: Json, most: int) -> int:

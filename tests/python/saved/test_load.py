@@ -1,6 +1,7 @@
 """One loader for all tools: records, nccl-tests' tables as text and JSON, and what is neither."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,9 @@ from saved_tables import half, of_2026, us_of
 from braid import saved
 from braid.bench import gpu_record
 from braid.cli.plan import options
-from braid.plan import records
+from braid.plan import collective, hardware, network, records
+from braid.plan.basis import Basis
+from braid.plan.predict import Request, predict
 from braid.plan.wrong import PlanError
 from braid.probe import compare
 from braid.report import runs
@@ -109,10 +112,34 @@ def test_plan_says_why_a_topology_is_none(tmp_path):
         options.machine(str(written(tmp_path, "hello", "x.txt")), None, "nccl")
 
 
-def test_plan_refuses_times_over_several_hosts(tmp_path):
+def test_times_over_several_hosts_are_of_as_many_nodes_alone(tmp_path):
     path = written(tmp_path, of_2026("all_reduce", SIZES, hosts=2))
-    with pytest.raises(PlanError, match="measured over 2 hosts"):
-        records.curves(records.load(path), "nccl", "x")
+    (curve,) = records.curves(records.load(path), "nccl", "x")
+    assert (curve.ranks, curve.nodes) == (2, 2)
+    way = hardware.find("h100-nvlink4").with_curves([curve]).paths[0]
+    nics = network.find("ib-ndr-8x400")
+
+    def found(ranks, nodes, algorithm="auto"):
+        return predict(Request("all_reduce", SIZES[-1], ranks, nodes), way, nics, algorithm)
+
+    over = found(2, 2)
+    assert (over.algorithm, over.time_us.basis) == ("measured", Basis.MEASURED)
+    assert over.time_us.value == pytest.approx(curve.time_us(SIZES[-1]))
+    assert "2 nodes" in over.time_us.origin
+    plain = replace(way, curves=())
+    asked = Request("all_reduce", SIZES[-1], 2, 2)
+    assert over.least_us == predict(asked, plain, nics).least_us
+    for other in (found(2, 1), found(4, 1), found(4, 2), found(2, 4), found(2, 2, "ring")):
+        assert other.time_us.basis is Basis.ASSUMED
+        assert "carried over" not in other.time_us.origin
+    words = [collective.report(Request("all_reduce", SIZES[-1], 2, n), way, nics, ["auto"]).notes
+             for n in (1, 2)]  # fmt: skip
+    said = "not used: times of 2 nodes with 2 ranks each"
+    assert [said in notes for notes in words] == [True, False]
+    document = records.load(path)
+    document["host"]["num_hosts"] = 3
+    with pytest.raises(PlanError, match="4 on 3 hosts; every host must have as many"):
+        records.curves(document, "nccl", "x")
 
 
 def test_compare_sees_what_became_slower(tmp_path):
