@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.plan import records
+from braid.plan import collective, records
 from braid.plan.basis import Basis
 from braid.plan.predict import Request, predict
 from braid.plan.wrong import PlanError
@@ -111,3 +111,13 @@ def test_broken_files(text, tmp_path):
     path.write_text(text, encoding="latin-1")
     with pytest.raises(PlanError, match=r"record\.json"):
         records.load(path)
+
+
+def test_a_machine_without_known_rates_has_what_was_measured():
+    """A record between CPUs: no way over links can be computed."""
+    document = {**GPU, "gpu": ""}
+    found = records.machine(document, records.curves(document, "nccl", "x"), "x").paths[0]
+    request = Request("all_reduce", 1024, 4)
+    assert collective.algorithms_for(request, found) == ["auto"]
+    (row,) = collective.report(request, found, None, ["auto"]).rows
+    assert row.cells["likely"].value == 5.0
