@@ -36,6 +36,11 @@ def found(folder: Path) -> Iterator[tuple[str, ProbeRecord]]:
             yield path.name, from_json(document)
 
 
+def _ms(us: float) -> str:
+    """To the microsecond where it is short."""
+    return f"{us / 1e3:.2f}" if us >= 1e3 else f"{us / 1e3:.3f}"
+
+
 def rows(name: str, record: ProbeRecord) -> Iterator[str]:
     """A line for everything that was timed."""
     for what in dict.fromkeys(one.group for one in record.series):
@@ -47,8 +52,8 @@ def rows(name: str, record: ProbeRecord) -> Iterator[str]:
             continue  # a program that did not come to its end
         other, theirs = next(iter(times.items()))
         yield (
-            f"| {KINDS[record.kind]}{record.device}: {what} | {ours / 1e3:.2f}"
-            f" | {theirs / 1e3:.2f} ({other}) | {theirs / ours:.2f}x"
+            f"| {KINDS[record.kind]}{record.device}: {what} | {_ms(ours)}"
+            f" | {_ms(theirs)} ({other}) | {theirs / ours:.2f}x"
             f" | [{name}](../records/{name}) |\n"
         )
 

@@ -285,10 +285,15 @@ def table(race: Race) -> str:
 
 def record(race: Race, args: argparse.Namespace) -> dict[str, object]:
     """What was run, by test."""
+    from braid.cli import facts
+
+    commit, dirty = (args.commit, False) if args.commit else facts.commit()
     return {
         "schema": "braid.torch_tests/1",
-        "begun": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": args.commit,
+        "command": " ".join(["scripts/torch_tests.py", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
         "ranks": args.ranks,
         "torch": _torch_version(),
         "source": args.source,

@@ -273,7 +273,10 @@ def test_every_committed_record_fits():
         elif document["schema"] == "braid.topo/1":
             topo_document.read(path.read_text(encoding="utf-8"))
         # These are their own scripts' form.
-        elif document["schema"] in ("braid.two_hosts/1", "braid.tuning/1", "braid.nccl_tests/1"):
+        elif document["schema"] in (
+            *("braid.two_hosts/1", "braid.tuning/1"),
+            *("braid.nccl_tests/1", "braid.torch_tests/1"),
+        ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
         else:
             record.load(path)

@@ -67,11 +67,13 @@ def drop_in(folder, taken) -> Path:
 def tried(apps, monkeypatch, tmp_path, capsys):
     """Runs one stand-in both ways; its exit code, what was printed, and the record."""
 
-    def body(losses="[3.0, 2.5, 2.0]", more="", wrong="0", taken=9, needs="json", *options):
+    def body(
+        losses="[3.0, 2.5, 2.0]", more="", wrong="0", taken=9, needs="json", *options, **fields
+    ):
         script = tmp_path / "program.py"
         script.write_text(PROGRAM.format(losses=losses, more=more, wrong=wrong))
         program = apps.Program(
-            "fake", "Stand-in", needs, (str(script),), "VLLM_NCCL_SO_PATH"
+            "fake", "Stand-in", needs, (str(script),), "VLLM_NCCL_SO_PATH", **fields
         )  # LD_PRELOAD would be in the tests' own tools as well
         monkeypatch.setattr(apps, "PROGRAMS", (program,))
         monkeypatch.setattr(apps, "DROP_IN", drop_in(tmp_path, taken))
@@ -98,6 +100,15 @@ def test_equal_losses_and_calls_taken_over_are_right(tried):
     assert record.figures["Stand-in: calls taken over"] == 9
     assert record.figures["Stand-in: steps with losses equal to the bit on all ranks"] == 3
     assert record.figures["Stand-in: step: nccl / braid"] == 1
+
+
+def test_a_process_that_has_all_gpus_is_started_once_and_sees_as_many_as_asked(tried, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    seen = "assert (os.environ['WORLD_SIZE'], os.environ['CUDA_VISIBLE_DEVICES']) == ('1', '0,1,2')"
+    code, said, _ = tried(
+        "[3.0, 2.5]", f"import os; {seen}", "0", 9, "json", "-n", "3", is_one_process=True
+    )
+    assert code == 0, said
 
 
 def test_a_last_bit_is_wrong_between_two_ranks(tried):

@@ -3,11 +3,12 @@
     PYTHONPATH=python:.carry/site python3 tests/gpu/apps/run.py --logs /tmp/apps --json apps_2.json
 
 Nothing of braid is in what runs: DeepSpeed and Megatron-Core train (examples/recipes), vLLM's and
-SGLang's own NCCL layers are called (pynccl.py beside this file). Each is started twice, the second
-time under LD_PRELOAD or the program's own variable. One line a program says whether every loss of
-every rank was the same, or how many results were wrong; both step times; and which calls braid took
-over. The exit code is 1 when losses differ, a result is wrong, a program fails or does not end, or
-braid took nothing over; what is not installed is skipped by name.
+SGLang's own NCCL layers are called (pynccl.py beside this file), and JAX and CuPy, whose one
+process has all GPUs. Each is started twice, the second time under LD_PRELOAD or the program's own
+variable. One line a program says whether every loss of every rank was the same, or how many results
+were wrong; both step times; and which calls braid took over. The exit code is 1 when losses differ,
+a result is wrong, a program fails or does not end, or braid took nothing over; what is not
+installed is skipped by name.
 
 With two ranks a sum has one order, so that losses must be equal to the bit. Where they are not,
 NCCL runs once more: if it differs from itself the kernels do not repeat, and losses need only be
@@ -52,6 +53,8 @@ class Program:
     """What names the drop-in to it."""
     more: tuple[tuple[str, str], ...] = ()
     """Other variables, with braid."""
+    is_one_process: bool = False
+    """Whether one process has all the GPUs."""
     on_cpus: bool = False
     """Whether it can do without GPUs, to try this program itself."""
 
@@ -68,6 +71,11 @@ def layer(name: str, title: str, variable: str, *more: tuple[str, str]) -> Progr
     return Program(name, title, name, (str(HERE / "pynccl.py"), name), variable, more)
 
 
+def threads(name: str, title: str, script: str) -> Program:
+    """A library whose one process has a thread per GPU."""
+    return Program(name, title, name, (str(HERE / script),), is_one_process=True)
+
+
 ZERO, MEGATRON = ("deepspeed", "deepspeed_gpt.py"), ("megatron", "megatron_gpt.py")
 PROGRAMS = (
     trains("deepspeed-zero2", "DeepSpeed, ZeRO 2", *ZERO, "--stage", "2"),
@@ -76,6 +84,8 @@ PROGRAMS = (
     trains("megatron-dp", "Megatron-Core, data parallel", *MEGATRON, "--how", "dp"),
     layer("vllm", "vLLM", "VLLM_NCCL_SO_PATH"),
     layer("sglang", "SGLang", "SGLANG_NCCL_SO_PATH", ("BRAID_NCCL_GROUPED", "on")),
+    threads("jax", "JAX", "jax_collectives.py"),
+    threads("cupy", "CuPy", "cupy_collectives.py"),
 )
 
 
@@ -118,10 +128,12 @@ def gaps(one: Run, other: Run) -> list[float]:
 # ---- running ----
 
 
-def environment(program: Program, way: str, limit_s: float) -> dict[str, str]:
+def environment(program: Program, way: str, limit_s: float, ranks: int) -> dict[str, str]:
     """Of the child: braid is named in it or nowhere."""
     found = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", program.variable)}
     found |= {"PYTHONUNBUFFERED": "1", "WITNESS_LIMIT_S": str(max(1.0, limit_s - 10))}
+    if program.is_one_process and "CUDA_VISIBLE_DEVICES" not in found:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(ranks)))
     if way == "braid" and DROP_IN.exists():
         found |= {program.variable: str(DROP_IN), "BRAID_LOG": os.environ.get("BRAID_LOG", "info")}
         found |= dict(program.more)
@@ -150,7 +162,8 @@ def started(program: Program, way: str, args: argparse.Namespace, limit_s: float
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.json"):
         old.unlink()
-    command = [sys.executable, "-m", "braid.cli", "run", "-n", str(args.ranks)]
+    processes = 1 if program.is_one_process else args.ranks
+    command = [sys.executable, "-m", "braid.cli", "run", "-n", str(processes)]
     command += [str(HERE / "witness.py"), str(folder / "calls.%r.json"), *program.command]
     command += ["--out", str(folder / "told.%r.json"), *(["--cpu"] if args.cpu else [])]
     began = time.monotonic()
@@ -159,11 +172,11 @@ def started(program: Program, way: str, args: argparse.Namespace, limit_s: float
             command,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=environment(program, way, limit_s),
+            env=environment(program, way, limit_s, args.ranks),
         )
         ended = wait(child, limit_s)
     found = Run(ended, time.monotonic() - began)
-    told = [folder / f"told.{rank}.json" for rank in range(args.ranks)]
+    told = [folder / f"told.{rank}.json" for rank in range(processes)]
     if all(path.exists() for path in told):
         found.ranks = [json.loads(path.read_text(encoding="utf-8")) for path in told]
     elif not ended:
