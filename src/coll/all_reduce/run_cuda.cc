@@ -26,7 +26,7 @@
 #include <algorithm>
 
 #include "base/rounding.h"
-#include "coll/all_reduce/segments.h"
+#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
@@ -40,7 +40,6 @@ namespace {
 
 using all_reduce_cut::place_of;
 using all_reduce_cut::Segments;
-using all_reduce_cut::segments_of;
 using all_reduce_cut::Slices;
 using all_reduce_cut::slices_of;
 using all_reduce_cut::Span;
@@ -309,13 +308,6 @@ class AllReduce {
   sys::Event taken_out_{};     // of the last that ended: everyone's results are out of the scratch
 };
 
-// The share that holds before this call is counted is the same on all ranks.
-all_reduce_cut::HostRoom host_room(const comm::Device& device, uint64_t bytes) {
-  const uint64_t most = most_host_bytes(device, plan::Op::kAllReduce, bytes);
-  const uint64_t parts = device.host_parts(plan::Op::kAllReduce, bytes);
-  return {most, parts == 0 ? UINT64_MAX : most / parts * plan::kWhole};
-}
-
 }  // namespace
 
 Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
@@ -336,9 +328,7 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
         signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
     return call.end();
   }
-  const Segments segments =
-      segments_of(bytes, device.scratch_bytes(), static_cast<uint64_t>(device.size()),
-                  landing.window != nullptr, host_room(device, bytes));
+  const Segments segments = segments_of(device, bytes, landing.window != nullptr);
   BRAID_ASSIGN_OR_RETURN(
       const uint64_t host,
       counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0), {1, segments.count}));

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
+#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
@@ -92,9 +93,17 @@ std::string rdma_line(const Explanation& e) {
   return fmt::format("  rdma   {:5.1f} %, {}\n", 100 * e.rdma_share, e.rdma_words);
 }
 
+/// What a call's share is asked about: a block; of a long all-reduce, in registered memory, a
+/// segment.
+uint64_t asked_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
+  return op == plan::Op::kAllReduce ? segments_of(device, block_bytes, true).bytes_of(0)
+                                    : block_bytes;
+}
+
 // What NVLink, host memory and the NIC carry of a block.
 void add_shares(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
   if (e.path != Path::kCopyEngines || block_bytes == 0) return;
+  block_bytes = asked_bytes(device, e.op, block_bytes);
   const uint64_t host = host_part(device, e.op, block_bytes);
   const auto of_block = [&](uint64_t bytes) {
     return static_cast<double>(bytes) / static_cast<double>(block_bytes);

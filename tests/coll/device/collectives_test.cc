@@ -341,6 +341,10 @@ TEST(DeviceCalls, AreExplained) {
     EXPECT_NE(to_words(large.value()).find("held to 147 GB/s"), std::string::npos);
     EXPECT_NE(to_json(large.value()).find(R"("path":"copy engines")"), std::string::npos);
     EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().host_share > 0);
+    // In segments, each of which has the share: of the whole it would be less than the scratch has
+    // room for.
+    rank.device.set_host_share(plan::Op::kAllReduce, 0.125);
+    EXPECT_NEAR(explain(rank.comm, plan::Op::kAllReduce, 8_GiB).value().host_share, 0.125, 0.005);
     EXPECT_NE(rank.comm.health_json().find(R"("gpu":{"ordinal":)"), std::string::npos);
     rank.all.arrive_and_wait();
   });
