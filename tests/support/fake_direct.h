@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
-#include <thread>
 #include <vector>
 
 #include "coll/direct/direct.h"
@@ -118,10 +117,9 @@ class FakeDirect {
   }
   bool await(int region, int from, uint64_t chunk) const {
     FakeWait wait(nvlink::Wait::kChunk, from, flag(me(), region, from, chunk), epoch_, 0);
-    for (;;) {
+    for (Pause pause;; pause()) {
       const FakeWait::Outcome outcome = wait.look(team_);
       if (outcome != FakeWait::Outcome::kPending) return outcome == FakeWait::Outcome::kArrived;
-      std::this_thread::yield();
     }
   }
   void take_out(int region, int from, Part part) const {

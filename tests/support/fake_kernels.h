@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <span>
 #include <thread>
@@ -33,6 +34,22 @@ T argument(std::span<void*> arguments, size_t index) {
   std::memcpy(&value, arguments[index], sizeof value);
   return value;
 }
+
+/// Between two looks at a flag. Ranks are threads, often more than there are cores: one that waits
+/// for long leaves them to those that work.
+class Pause {
+ public:
+  void operator()() {
+    if (++num_looks_ < kYields)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+
+ private:
+  static constexpr int kYields = 50;
+  int num_looks_ = 0;
+};
 
 /// What team.cuh does, on the CPU.
 class FakeTeam {
@@ -114,6 +131,7 @@ void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
     waits.emplace_back(
         peer, FakeWait(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0));
   }
+  Pause pause;
   while (!waits.empty()) {
     std::erase_if(waits, [&](auto& entry) {
       const FakeWait::Outcome outcome = entry.second.look(team);
@@ -125,7 +143,7 @@ void fake_barrier(const FakeTeam& team, const nvlink::Board& board, int channel,
         team.give_up(nvlink::Wait::kAgreement, entry.first, 0, ours, meant, false);
       return true;
     });
-    std::this_thread::yield();
+    pause();
   }
   board.numbers[channel] = number;
 }
@@ -155,10 +173,11 @@ inline void fake_meet_pairs(const FakeTeam& team, const nvlink::Board& board, ui
     std::atomic_ref(cell_of(peer, rank)->number).store(number, std::memory_order_release);
     waits.emplace_back(nvlink::Wait::kBarrier, peer, &cell_of(rank, peer)->number, number, 0);
   }
+  Pause pause;
   while (!waits.empty()) {
     std::erase_if(waits,
                   [&](FakeWait& wait) { return wait.look(team) != FakeWait::Outcome::kPending; });
-    std::this_thread::yield();
+    pause();
   }
 }
 
@@ -186,6 +205,7 @@ inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, 
                        FakeWait(nvlink::Wait::kChunk, block.peer,
                                 nvlink::short_flag(board, rank, block.peer, part), number, b));
   }
+  Pause pause;
   while (!waits.empty()) {
     std::erase_if(waits, [&](auto& entry) {
       auto& [block, part, wait] = entry;
@@ -194,7 +214,7 @@ inline void fake_short_blocks(const FakeTeam& team, const nvlink::Board& board, 
         copy_part(block->in, block->ours, block->in_bytes, part);
       return outcome != FakeWait::Outcome::kPending;
     });
-    std::this_thread::yield();
+    pause();
   }
 }
 
@@ -292,9 +312,10 @@ inline void fake_host_ring(const FakeTeam& team, const pcie::HostRing& ring,
                         flows.num_lanes, b);
   std::vector<FakeRingBlock*> running;
   for (FakeRingBlock& block : blocks) running.push_back(&block);
+  Pause pause;
   while (!running.empty()) {
     std::erase_if(running, [](FakeRingBlock* block) { return !block->step(); });
-    std::this_thread::yield();
+    pause();
   }
 }
 
@@ -302,7 +323,7 @@ inline void fake_host_ring(const FakeTeam& team, const pcie::HostRing& ring,
 inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   if (cost_ns == 0) *free_ns = std::max(*free_ns, static_cast<uint64_t>(now_ns()));
   *free_ns += cost_ns;
-  while (static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0) std::this_thread::yield();
+  for (Pause pause; static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0;) pause();
 }
 
 /// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold, braid_local_copy

@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "coll/relay/relay.h"
 #include "support/fake_kernels.h"
@@ -39,10 +38,9 @@ class FakeRelay {
   }
   bool await(int source, uint32_t row) const {
     FakeWait wait(nvlink::Wait::kChunk, source, flag(args_.team.rank, source, row), epoch_, 0);
-    for (;;) {
+    for (Pause pause;; pause()) {
       const FakeWait::Outcome outcome = wait.look(team_);
       if (outcome != FakeWait::Outcome::kPending) return outcome == FakeWait::Outcome::kArrived;
-      std::this_thread::yield();
     }
   }
   void copy(int to, const std::byte* from, uint32_t row, uint32_t owner) const {
