@@ -71,6 +71,11 @@ def test_code_is_plain_data() -> None:
     assert parse_codes("arch = sm_80\n\t\tFunction : f\nX\n") == [Code("sm_80", "f", "X\n")]
 
 
+def test_encodings_are_left_out() -> None:
+    dump = "arch = sm_80\n\t\tFunction : f\n  /*0010*/  EXIT ;   /* 0x000000000000794d */\n"
+    assert [code.text for code in parse_codes(dump)] == ["  /*0010*/  EXIT ;\n"]
+
+
 def test_a_library_with_kernels_of_an_older_build_is_found(tmp_path: Path) -> None:
     fatbins = [tmp_path / "kernels" / name for name in ("same.fatbin", "changed.fatbin")]
     (tmp_path / "kernels").mkdir()
