@@ -6,7 +6,8 @@ In this order, and the answer says which it was:
    a smaller group has fewer links); of a curve where the switch added only if no ring or tree over
    the links is faster: it does not tell what those take;
    Over nodes only a curve of as many nodes, each with as many ranks;
-3. the links: steps * latency + bytes on the wire / what a library reaches of the rate.
+3. the links: steps * latency + bytes on the wire / what a library reaches of the rate; of an
+   all_reduce by the ring or the tree, whichever is faster.
 Asking for an algorithm skips the curves: they do not say which one the library took.
 """
 
@@ -107,8 +108,15 @@ def predict(
         if curve:
             return _by_curve(curve, request, path)
         is_direct = path.shape == "mesh" or request.op in ("all_to_all", "send")
+        if request.op == "all_reduce" and not is_direct:
+            return _fastest_plain(request, path)
         algorithm = "direct" if is_direct else "ring"
     return _from_links(request, path, algorithm)
+
+
+def _fastest_plain(request: Request, path: Path) -> Prediction:
+    """Without the switch's adding, as a library left to choose takes it."""
+    return min((_from_links(request, path, way) for way in ("ring", "tree")), key=_us)
 
 
 def _check_algorithm(request: Request, path: Path, algorithm: str) -> None:
@@ -154,7 +162,7 @@ def _by_curve(curve: Curve, request: Request, path: Path) -> Prediction:
     us = curve.time_us(request.nbytes) * carry_factor(curve, request.ranks)
     origin = f"{curve.origin}; {curve.ranks} ranks, carried over by the bytes on the wire"
     if curve.is_multicast and path.rate_gbps:
-        plain = min((_from_links(request, path, way) for way in ("ring", "tree")), key=_us)
+        plain = _fastest_plain(request, path)
         if _us(plain) < us:
             origin = f"{plain.time_us.origin}; {curve.ranks} ranks carried over: {us:,.1f} us"
             return replace(plain, time_us=replace(plain.time_us, origin=origin), least_us=least)

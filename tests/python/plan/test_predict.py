@@ -122,6 +122,24 @@ def test_more_bytes_take_longer():
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("name", ["h200-nvlink4", "b200-nvlink5", "h100-nvlink4"])
+@pytest.mark.parametrize("ranks", [2, 4, 6, 8, 16])
+def test_an_all_reduce_of_more_bytes_takes_longer_where_curves_begin_and_end(name, ranks):
+    """Below and above the carried-over times the links tell: the tree there, too."""
+    path = hardware.find(name).paths[0]
+    times = [
+        predict(Request("all_reduce", 2 ** (i / 4), ranks), path).time_us.value
+        for i in range(40, 133)
+    ]
+    assert times == sorted(times)
+
+
+def test_a_small_all_reduce_over_the_links_is_a_trees():
+    found = predict(Request("all_reduce", 8 * 1024, 16), H200)
+    tree = predict(Request("all_reduce", 8 * 1024, 16), H200, algorithm="tree")
+    assert (found.algorithm, found.time_us) == ("tree", tree.time_us)
+
+
 def test_a_small_group_on_a_mesh_has_few_links():
     two = predict(Request("all_gather", 1024 * MIB, 2), MI300)
     eight = predict(Request("all_gather", 1024 * MIB, 8), MI300)
