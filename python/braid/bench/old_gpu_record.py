@@ -25,7 +25,7 @@ def read(document: Any) -> GpuRecord:  # noqa: ANN401 - what json.loads gives
         date=document["date"],
         commit=document["commit"],
         dirty=document["dirty"],
-        gpu=document["gpu"],
+        gpu=build(str, document["gpu"], "record.gpu"),
         driver="unknown",
         cuda=document["cuda"],
         torch=document["torch"],

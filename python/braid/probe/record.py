@@ -115,6 +115,8 @@ def from_json(document: Json) -> ProbeRecord:
 
 def _check_numbers(one: Series, where: str) -> None:
     """ValueError for a rate or a time that nobody can have measured."""
+    if one.bytes < 0:
+        raise ValueError(f"{where}.bytes: asked for 0 or more, found {one.bytes}")
     found = [("gbps", one.gbps), ("wire_gbps", one.wire_gbps)]
     if one.times:
         found += [("times.samples_us", us) for us in one.times.samples_us]

@@ -15,6 +15,10 @@ from braid.report.probes import Probed
 from braid.typed_json import Json
 
 
+_MOST_BYTES, _MOST_US, _MOST_GBPS = 1 << 50, 1e15, 1e9
+"""What a record can say of one call; more is a mistake."""
+
+
 @dataclass(frozen=True)
 class Point:
     """One size."""
@@ -109,10 +113,20 @@ def _curves(rows: Iterable[tuple[str, str, str, Point]]) -> list[Curve]:
     """Rows (operation, who, mode, point) as curves, each in order of size."""
     found: dict[tuple[str, str, str], Curve] = {}
     for op, who, mode, point in rows:
+        _check(point, f"{op} of {point.nbytes} B by {who}")
         found.setdefault((op, who, mode), Curve(op, who, mode)).points.append(point)
     for curve in found.values():
         curve.points.sort(key=lambda point: point.nbytes)
     return list(found.values())
+
+
+def _check(point: Point, where: str) -> None:
+    """ValueError for what no axis has a place for."""
+    if not 1 <= point.nbytes <= _MOST_BYTES:
+        raise ValueError(f"{where}: asked for 1 to {_MOST_BYTES} bytes, found {point.nbytes!r:.40}")
+    for what, value, most in (("us", point.time_us, _MOST_US), ("GB/s", point.gbps, _MOST_GBPS)):
+        if not 0 < value <= most:
+            raise ValueError(f"{where}: asked for {what} from 0 to {most:g}, found {value:g}")
 
 
 def _bench(name: str, document: Json) -> Run:

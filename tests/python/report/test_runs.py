@@ -185,6 +185,33 @@ def test_times_by_rank_are_checked(tmp_path, name, field, changed, said):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "value", "said"),
+    [
+        ("gloo_2.json", ("results", 0, "bytes"), 0, "bytes, found 0"),
+        ("gloo_2.json", ("results", 0, "bytes"), -1, "bytes, found -1"),
+        ("gloo_2.json", ("results", 0, "busbw_gbps"), 1e308, "found 1e+308"),
+        ("gloo_2.json", ("results", 0, "busbw_gbps"), -1.0, "GB/s from 0"),
+        ("gloo_2.json", ("results", 0, "times", "median_us"), 0.0, "us from 0"),
+        ("gpu_before_units_2.json", ("results", 0, "runs", 0, "busbw_gbps"), 1e300, "1e+300"),
+        ("gpu_large_2.json", ("gpu",), 7, "record.gpu: asked for str, found 7"),
+        ("gpu_large_2.json", ("gpu",), ["H200"], "record.gpu: asked for str"),
+        ("host_2.json", ("series", 0, "bytes"), -1, "bytes: asked for 0 or more, found -1"),
+    ],
+)
+def test_what_no_axis_has_a_place_for_is_refused(tmp_path, name, place, value, said):
+    document = json.loads((RECORDS / name).read_text())
+    part = document
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InvalidArgument) as refused:
+        load(path)
+    assert said in str(refused.value)
+
+
 def test_no_file():
     with pytest.raises(InvalidArgument, match="No such file"):
         load(Path("/nowhere/x.json"))
