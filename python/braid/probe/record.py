@@ -17,6 +17,8 @@ from braid.record import Host, RankTimes, check_by_rank, schema_of
 from braid.typed_json import Json, build
 
 SCHEMA = "braid.probe/1"
+_MOST = 1e15
+"""Of us, and of GB/s: more is a mistake."""
 
 Verdict = Literal["ok", "slow", "fast", "wrong data", "hang", "unsupported", "failed"]
 BAD: tuple[Verdict, ...] = ("wrong data", "hang", "failed")
@@ -125,6 +127,8 @@ def _check_numbers(one: Series, where: str) -> None:
     for name, value in found:
         if value is not None and not value > 0:
             raise ValueError(f"{where}.{name}: asked for a number above 0, found {value:g}")
+        if value is not None and value > _MOST:
+            raise ValueError(f"{where}.{name}: asked for {_MOST:g} at most, found {value:g}")
 
 
 def times_of(samples_us: Sequence[float]) -> Times:

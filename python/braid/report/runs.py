@@ -14,7 +14,6 @@ from braid.report import probes
 from braid.report.probes import Probed
 from braid.typed_json import Json
 
-
 _MOST_BYTES, _MOST_US, _MOST_GBPS = 1 << 50, 1e15, 1e9
 """What a record can say of one call; more is a mistake."""
 

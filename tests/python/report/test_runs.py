@@ -196,6 +196,7 @@ def test_times_by_rank_are_checked(tmp_path, name, field, changed, said):
         ("gpu_before_units_2.json", ("results", 0, "runs", 0, "busbw_gbps"), 1e300, "1e+300"),
         ("gpu_large_2.json", ("gpu",), 7, "record.gpu: asked for str, found 7"),
         ("gpu_large_2.json", ("gpu",), ["H200"], "record.gpu: asked for str"),
+        ("p2p_2.json", ("series", 0, "times", "samples_us"), [1e308] * 2, "at most, found 1e+308"),
         ("host_2.json", ("series", 0, "bytes"), -1, "bytes: asked for 0 or more, found -1"),
     ],
 )
