@@ -52,15 +52,19 @@ FILES = (
 )
 CHUNK = 4
 """Tests of one pytest: starting one costs seconds, and a hang takes the rest with it."""
-START_S, TEST_S = 40.0, 60.0
+START_S, TEST_S, COLLECT_S = 40.0, 60.0, 300.0
 PYTEST = [
     *(sys.executable, "-m", "pytest", "-p", "torch_tests", "-p", "no:cacheprovider"),
     *("-c", os.devnull, "--rootdir", "."),  # no settings of a folder that CHECKOUT lies in
 ]
+PYTEST_ENDS = (0, 1)
+"""Its exit codes where it ran what it was asked for."""
 GOOD = ("passed", "skipped")
 TAKEN = ": taken over (rank"
 """In the drop-in's line about a communicator, of each rank."""
 BAD = ("failed", "crashed", "hung")
+NOT_RUN = "not run"
+"""The time was over."""
 NOTES = "BRAID_TORCH_TESTS_NOTES"
 
 
@@ -134,6 +138,18 @@ def outcomes_of(notes: str, ended: str) -> dict[str, str]:
     return {test: ended if word == "started" else word for test, word in told.items()}
 
 
+def with_the_end(told: dict[str, str], tests: list[str], ended: str) -> dict[str, str]:
+    """The outcomes and how the process ended, "" for well: where that was in no test, all are that
+    before the first one, and behind one that one.
+    """
+    if ended in ("", NOT_RUN) or ended in told.values():
+        return told
+    if not told:
+        return dict.fromkeys(tests, ended)
+    last = list(told)[-1]
+    return told | {last: ended} if told[last] in GOOD else told
+
+
 @dataclass(frozen=True)
 class Played:
     """What came of some tests, by test; of those behind one that hangs or crashes, nothing."""
@@ -158,14 +174,15 @@ def play(way: str, tests: list[str], setup: Setup, until_s: float) -> Played:
             limit_s = START_S + TEST_S * len(tests)
             try:
                 child.wait(max(0.0, min(limit_s, until_s - time.monotonic())))
-                ended = "crashed"
+                ended = "crashed" if child.returncode not in PYTEST_ENDS else ""
             except subprocess.TimeoutExpired:
-                ended = "hung" if time.monotonic() < until_s else "not run"
+                ended = "hung" if time.monotonic() < until_s else NOT_RUN
             finally:
                 _end_session(child)
         notes = Path(scratch) / "notes"
+        told = outcomes_of(notes.read_text() if notes.exists() else "", ended or "crashed")
         return Played(
-            outcomes_of(notes.read_text() if notes.exists() else "", ended),
+            with_the_end(told, tests, ended),
             log.read_text(errors="replace").count(TAKEN),
         )
 
@@ -180,11 +197,14 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
 def collected(file: str, setup: Setup) -> list[str]:
     """The tests of a file; [] where it cannot be read here."""
     with tempfile.TemporaryDirectory() as scratch:
-        said = subprocess.run(
-            [*PYTEST, "--collect-only", "-q", file], cwd=setup.folder,
-            env=environment(NCCL, setup.ranks, scratch), capture_output=True, text=True,
-            check=False, timeout=300,
-        )  # fmt: skip
+        try:
+            said = subprocess.run(
+                [*PYTEST, "--collect-only", "-q", file], cwd=setup.folder,
+                env=environment(NCCL, setup.ranks, scratch), capture_output=True, text=True,
+                check=False, timeout=COLLECT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return []
     return [line for line in said.stdout.splitlines() if line.startswith(file + "::")]
 
 
@@ -259,8 +279,10 @@ class Race:
             if not result.is_fault or time.monotonic() >= self.until_s:
                 return
             result.tries += 1
-            for way in (NCCL, BRAID):
-                result.outcomes[way] = self._play(way, [test]).get(test, "not run")
+            found = {way: self._play(way, [test]).get(test, NOT_RUN) for way in (NCCL, BRAID)}
+            if NOT_RUN in found.values():  # the time is over: what was found stays
+                return
+            result.outcomes = found
 
 
 def table(race: Race) -> str:
@@ -313,12 +335,21 @@ def _torch_version() -> str:
         return "none"
 
 
+def _count(text: str) -> int:
+    """argparse says the rest of what is wrong."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"asked for 1 or more, found '{text}'")
+    return int(text)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("checkout", type=Path)
     parser.add_argument("--files", nargs="+", default=list(FILES), help="under test/distributed")
-    parser.add_argument("--ranks", type=int, default=2, help="WORLD_SIZE, where a test asks for it")
-    parser.add_argument("--workers", type=int, default=4, help="pytests at a time")
+    parser.add_argument(
+        "--ranks", type=_count, default=2, help="WORLD_SIZE, where a test asks for it"
+    )
+    parser.add_argument("--workers", type=_count, default=4, help="pytests at a time")
     parser.add_argument(
         "--seconds", type=float, default=3600, help="and no longer: what runs then is ended"
     )
@@ -334,6 +365,9 @@ def main() -> int:
     setup = Setup(args.checkout / "test/distributed", args.ranks, args.logs)
     if not setup.folder.is_dir():
         print(f"{setup.folder}: no such folder; asked for PyTorch's source", file=sys.stderr)
+        return 2
+    if args.json and not args.json.parent.is_dir():
+        print(f"--json: {args.json.parent}: no such folder", file=sys.stderr)
         return 2
     if args.logs:
         args.logs.mkdir(parents=True, exist_ok=True)

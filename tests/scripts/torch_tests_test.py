@@ -40,6 +40,21 @@ def test_hang():
     if UNDER_BRAID: time.sleep(60)
 def test_last(): pass
 """
+AT_THE_END = """
+import os, atexit
+if "libbraid" in os.environ.get("LD_PRELOAD", ""):
+    atexit.register(os._exit, 11)
+
+def test_first(): pass
+def test_second(): pass
+"""
+AT_THE_START = """
+import os
+if "libbraid" in os.environ.get("LD_PRELOAD", ""): os._exit(11)
+
+def test_first(): pass
+def test_second(): pass
+"""
 FLAKY = """
 import os
 from pathlib import Path
@@ -96,6 +111,58 @@ def test_a_crash_and_a_hang_are_named_and_what_is_behind_them_is_run(checkout, m
         "test_last": "passed",
     }  # fmt: skip
     assert len(race.faults()) == 2
+
+
+def under_braid(race):
+    return {t.partition("::")[2]: r.outcomes[BRAID] for t, r in race.results.items()}
+
+
+def test_a_crash_behind_the_last_test_is_a_fault_of_it(checkout):
+    (checkout / "test/distributed/test_at.py").write_text(AT_THE_END)
+    race = race_of(checkout, "test_at.py")
+    assert under_braid(race) == {"test_first": "passed", "test_second": "crashed"}
+    assert [fault.test for fault in race.faults()] == ["test_at.py::test_second"]
+
+
+def test_a_crash_before_the_first_test_is_a_fault_of_all(checkout):
+    (checkout / "test/distributed/test_at.py").write_text(AT_THE_START)
+    race = race_of(checkout, "test_at.py")
+    assert under_braid(race) == {"test_first": "crashed", "test_second": "crashed"}
+    assert len(race.faults()) == 2
+
+
+def test_a_crash_between_two_tests_is_the_first_ones():
+    told = {"a": "passed"}
+    assert torch_tests.with_the_end(told, ["a", "b"], "crashed") == {"a": "crashed"}
+    assert torch_tests.with_the_end(told, ["a", "b"], "not run") == told
+    assert torch_tests.with_the_end({"a": "failed"}, ["a"], "hung") == {"a": "failed"}
+    assert torch_tests.with_the_end({"a": "crashed"}, ["a", "b"], "crashed") == {"a": "crashed"}
+
+
+def test_a_fault_stays_one_where_the_time_ends_before_it_was_run_again(checkout, monkeypatch):
+    race = Race(Setup(checkout / "test/distributed", 2), 1, time.monotonic() + 100)
+    race.results["a"] = Result("a", {NCCL: "passed", BRAID: "failed"})
+    monkeypatch.setattr(race, "_play", lambda way, tests: dict.fromkeys(tests, "not run"))
+    race._again("a")
+    assert [fault.test for fault in race.faults()] == ["a"]
+
+
+def test_a_file_whose_reading_hangs_is_named(checkout, monkeypatch):
+    monkeypatch.setattr(torch_tests, "COLLECT_S", 3.0)
+    (checkout / "test/distributed/test_long.py").write_text("import time\ntime.sleep(60)\n")
+    assert race_of(checkout, "test_long.py").unread == ["test_long.py"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--workers", "0"], ["--ranks", "-1"], ["--json", "/nowhere/at/all.json"]]
+)
+def test_bad_arguments_are_said_before_anything_runs(checkout, monkeypatch, words, capsys):
+    try:
+        code = command(monkeypatch, checkout, "--files", "test_none.py", *words)
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    assert words[0] in capsys.readouterr().err
 
 
 def test_what_passes_when_it_is_run_again_is_no_fault(checkout):
