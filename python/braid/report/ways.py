@@ -8,11 +8,12 @@ from statistics import median
 
 from braid.cli.sizes import format_size
 from braid.probe.pairs import LATENCY, ONE_WAY
-from braid.probe.record import Series
+from braid.probe.record import BAD, ProbeRecord, Series
 from braid.report import chart, palette
 from braid.report.probes import Probed
 from braid.topo.document import Document
 from braid.topo.facts import SWITCH
+from braid.topo.measured import any_same
 from braid.topo.show import html
 from braid.topo.show.markup import clean
 
@@ -35,7 +36,7 @@ def section(probed: Sequence[Probed], whole: Document) -> Iterator[str]:
     """The picture and its numbers; nothing where fewer than two ways are known, or none was
     measured.
     """
-    found = list(ways([one.record.series for one in probed if one.record.device], whole))
+    found = list(ways([one.record.series for one in probed if _is_of(one.record, whole)], whole))
     if len(found) < 2 or not any("measured" in way.basis for way in found):
         return
     yield '<section id="ways"><h2>Ways between GPUs</h2>'
@@ -55,6 +56,13 @@ def section(probed: Sequence[Probed], whole: Document) -> Iterator[str]:
     yield "</section>"
 
 
+def _is_of(record: ProbeRecord, whole: Document) -> bool:
+    """Whether a record was made on GPUs like the machine's, as far as both have names."""
+    device = record.device.partition(" x ")[2] or record.device
+    models = {gpu.model for gpu in whole.machine.gpus} - {""}
+    return bool(device) and (not models or any_same(device, models))
+
+
 def _numbers(found: Sequence[Way]) -> Iterator[str]:
     yield '<details><summary>Numbers</summary><div class="wide"><table><thead>'
     yield html.table_row(["way", "bytes", "GB/s"], "th", range(1, 3))
@@ -68,7 +76,7 @@ def _numbers(found: Sequence[Way]) -> Iterator[str]:
 
 def ways(records: Sequence[Sequence[Series]], whole: Document) -> Iterator[Way]:
     """Links of their own, PCIe, host memory, as far as they are known."""
-    series = [one for record in records for one in record if one.times]
+    series = [one for record in records for one in record if _is_good(one)]
     sizes = sorted({one.bytes for one in series if one.group.startswith(("d2h ", "h2d "))})
     pairs = [one for one in series if one.group == ONE_WAY and one.gbps]
     most = max((one.bytes for one in pairs), default=0)
@@ -91,6 +99,10 @@ def ways(records: Sequence[Sequence[Series]], whole: Document) -> Iterator[Way]:
         yield Way("the host's memory", "measured: out, then in", staged)
 
 
+def _is_good(one: Series) -> bool:
+    return bool(one.times and one.bytes) and not one.wrong_bytes and one.verdict not in BAD
+
+
 def _specified(whole: Document, kinds: Sequence[str]) -> tuple[str, float] | None:
     """Name and GB/s that the first GPU's links of these kinds have to one other: all of those to
     switches, the best bundle where links are point to point.
@@ -109,12 +121,13 @@ def _flat(sizes: Sequence[int], gbps: float) -> list[tuple[float, float]]:
 
 def _peers(series: Sequence[Series], sizes: Sequence[int]) -> list[tuple[float, float]]:
     """latency + bytes / rate, of the middle pair; none where one of the two is missing."""
-    rates = [one.gbps for one in series if one.group == ONE_WAY and one.gbps]
+    pairs = [one for one in series if one.group == ONE_WAY and one.gbps]
+    largest = max((one.bytes for one in pairs), default=0)
+    rates = [one.gbps or 0.0 for one in pairs if one.bytes == largest]
     waits = [one.times.p50_us for one in series if one.group == LATENCY and one.times]
     if not rates or not waits:
         return []
     wait_us, rate = median(waits), median(rates)
-    largest = max(one.bytes for one in series if one.group == ONE_WAY)
     return [
         (size, rate if size == largest else size / (wait_us + size / rate / 1e3) / 1e3)
         for size in sizes

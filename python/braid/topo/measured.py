@@ -54,7 +54,7 @@ def rates_for(machine: Machine, path: Path) -> list[Measured]:
     measurement = load(path)
     models = {gpu.model for gpu in machine.gpus}
     known = models - {""}
-    if measurement.gpu and (not models or known) and not _any_same(measurement.gpu, known):
+    if measurement.gpu and (not models or known) and not any_same(measurement.gpu, known):
         found = " / ".join(sorted(known)) or "no GPU"
         raise BadTopology(f"{path}: a record of {measurement.gpu}, the machine has {found}")
     return [_named(machine, rate, path) for rate in measurement.rates]
@@ -78,7 +78,7 @@ def _gpu(machine: Machine, name: str | None, path: Path) -> str | None:
     raise BadTopology(f"{path}: a record with {name}, the machine has {len(machine.gpus)} GPUs")
 
 
-def _any_same(model: str, others: set[str]) -> bool:
+def any_same(model: str, others: set[str]) -> bool:
     """ "h200" and "NVIDIA H200" are one model."""
     one = model.lower().removeprefix("nvidia ")
     two = [other.lower().removeprefix("nvidia ") for other in others]

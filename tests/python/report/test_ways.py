@@ -72,6 +72,33 @@ def test_the_picture_has_a_key_and_numbers():
     assert '<td>the host&#x27;s memory</td><td class="n">64 KiB</td>' in drawn
 
 
+def test_records_of_other_gpus_are_left_out():
+    record = from_json(json.loads((RECORDS / "p2p_2.json").read_text()))
+    gpus = [replace(gpu, model="NVIDIA L20") for gpu in H200.machine.gpus]
+    other = replace(H200, machine=replace(H200.machine, gpus=gpus))
+    nameless = [replace(gpu, model="") for gpu in gpus]
+    unknown = replace(H200, machine=replace(H200.machine, gpus=nameless))
+    probed = [probes.of("x.json", record)]
+    assert list(ways.section(probed, other)) == []
+    assert list(ways.section(probed, H200))
+    assert list(ways.section(probed, unknown))
+
+
+@pytest.mark.parametrize(
+    "bad", [{"verdict": "wrong data"}, {"verdict": "hang"}, {"wrong_bytes": 3}, {"bytes": 0}]
+)
+def test_what_is_wrong_is_no_way(bad):
+    pairs = [*PAIRS, replace(copies("one way", 512 * MIB, 1.0), **bad)]
+    host = [*HOST, *(replace(copies(f"{way} 4 KiB", 4096, 1.0), **bad) for way in ("d2h", "h2d"))]
+    assert by_name(ways.ways([pairs, host], H200)) == by_name(ways.ways([PAIRS, HOST], H200))
+
+
+def test_the_rate_is_that_of_the_largest_copies():
+    small = copies("one way", MIB, 100.0)
+    found = by_name(ways.ways([[small, small, *PAIRS]], H200))
+    assert found["NVLink 4"][1][256 * MIB] == PAIRS[0].gbps
+
+
 def test_bundles_to_switches_are_added():
     half = [replace(link, count=9) for link in H200.machine.gpu_links]
     machine = replace(H200.machine, gpu_links=half)
