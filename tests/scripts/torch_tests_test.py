@@ -142,7 +142,7 @@ def test_a_crash_between_two_tests_is_the_first_ones():
 def test_a_fault_stays_one_where_the_time_ends_before_it_was_run_again(checkout, monkeypatch):
     race = Race(Setup(checkout / "test/distributed", 2), 1, time.monotonic() + 100)
     race.results["a"] = Result("a", {NCCL: "passed", BRAID: "failed"})
-    monkeypatch.setattr(race, "_play", lambda way, tests: dict.fromkeys(tests, "not run"))
+    monkeypatch.setattr(race, "_play", lambda _, tests: dict.fromkeys(tests, "not run"))
     race.run([])
     assert [fault.test for fault in race.faults()] == ["a"]
 
