@@ -86,7 +86,8 @@ class Curve:
         top = [point for point in self.points if point[0] * _SATURATED >= last[0]]
         if len(top) == 1:
             return last[1] / last[0]
-        return fit(top, weight=lambda _: 1.0).us_per_byte
+        slope = fit(top, weight=lambda _: 1.0).us_per_byte
+        return slope if slope > 0 else last[1] / last[0]  # no size takes less than a smaller one
 
     def _between(self, nbytes: float) -> float:
         i = bisect_left(self.points, nbytes, key=lambda point: point[0])
@@ -98,7 +99,8 @@ class Curve:
         better = log(low_us) * (1 - part) + log(high_us) * part
         votes = self._votes(i)
         if votes == 2 and high / low <= _APART:
-            on_right_us = high_us - (high - nbytes) * self._us_per_byte(i + 1)
+            # no dearer than the point itself, where the next one happened to be faster
+            on_right_us = high_us - (high - nbytes) * max(0.0, self._us_per_byte(i + 1))
             better += (log(on_right_us) - better) * part / 2
         # 1 for the power law, 0 for the line, a half for neither
         power = 0.5 + 0.5 * ((votes > 0) - (votes < 0))

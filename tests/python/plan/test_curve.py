@@ -150,3 +150,15 @@ def test_what_is_left_out_is_not_looked_at():
     assert worst_error(omissions) == pytest.approx(0.9)
     assert median_error(omissions) == pytest.approx(0.45)
     assert math.copysign(1, omissions[1].error) == -1
+
+
+def test_a_faster_point_next_to_a_slower_one_makes_no_peak_before_them():
+    points = [(512, 1.0), (1024, 20.0), (2048, 30.0), (2049, 25.0)]
+    curve = Curve.of("all_reduce", 2, points, "nvlink", "a record")
+    assert all(20 <= curve.time_us(nbytes) <= 30 for nbytes in range(1024, 2049, 64))
+
+
+def test_times_that_fall_go_on_above_zero():
+    points = [(1 << 20, 10.0), (1 << 24, 5.0), (1 << 25, 1.0)]
+    curve = Curve.of("all_reduce", 2, points, "nvlink", "a record")
+    assert curve.time_us(1 << 26) == pytest.approx(2.0)
