@@ -167,6 +167,17 @@ def test_without_time_nothing_is_started(tried):
     assert "fake: skipped: no time left, 1 s were given" in said
 
 
+def test_no_way_names_another_programs_library(apps, monkeypatch):
+    """Calls would be asked of that one."""
+    names = {program.variable for program in apps.PROGRAMS}
+    for name in names:
+        monkeypatch.setenv(name, "/somewhere/else.so")
+    for program in apps.PROGRAMS:
+        assert not names & apps.environment(program, "nccl", 20, 2).keys()
+        found = names & apps.environment(program, "braid", 20, 2).keys()
+        assert found <= {program.variable}
+
+
 def test_a_name_that_is_not_there_is_one_line(apps, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["run.py", "--only", "x"])
     with pytest.raises(SystemExit) as ended:

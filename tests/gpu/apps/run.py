@@ -130,7 +130,8 @@ def gaps(one: Run, other: Run) -> list[float]:
 
 def environment(program: Program, way: str, limit_s: float, ranks: int) -> dict[str, str]:
     """Of the child: braid is named in it or nowhere."""
-    found = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", program.variable)}
+    named = {"LD_PRELOAD", *(each.variable for each in PROGRAMS)}
+    found = {name: value for name, value in os.environ.items() if name not in named}
     found |= {"PYTHONUNBUFFERED": "1", "WITNESS_LIMIT_S": str(max(1.0, limit_s - 10))}
     if program.is_one_process and "CUDA_VISIBLE_DEVICES" not in found:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(ranks)))
