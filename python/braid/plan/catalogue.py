@@ -20,7 +20,7 @@ def machines() -> Report:
             "memory": Quantity(node.memory_gb * 1e9, "B", Basis.SPECIFIED, "data sheet"),
         }
         measured = sum(len(path.curves) for path in node.paths)
-        note = f"{measured} measured curves" if measured else ""
+        note = f"{measured} measured curve{'s' * (measured != 1)}" if measured else ""
         answer.rows.append(Row(name, cells, f"{first.name}; {note}" if note else first.name))
     return answer
 

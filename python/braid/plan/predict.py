@@ -235,13 +235,15 @@ def _over_nodes(
     """
     if network is None:
         raise PlanError("several nodes need the NICs' rate: --network, or --nic-gbit and --nic-per")
-    if not path.rate_gbps:
-        raise PlanError(f"{path.origin}: no rate is known")
+    curve = _nearest_curve(request, path) if algorithm == "auto" else None
+    if not path.rate_gbps and not curve:
+        raise PlanError(f"{path.origin}: no rate is known and {request.op} was not measured")
     if algorithm == "sharp" and not network.adds:
         raise PlanError(f"sharp needs InfiniBand switches; {network.origin} has none")
-    curve = _nearest_curve(request, path) if algorithm == "auto" else None
     if curve:
-        least = _over_nodes(request, replace(path, curves=()), network, algorithm).least_us
+        least = Quantity(0.0, "us", Basis.ASSUMED, "the link's rate is not known")
+        if path.rate_gbps:
+            least = _over_nodes(request, replace(path, curves=()), network, algorithm).least_us
         return Prediction(request, "measured", _read(curve, request.nbytes), least)
     if request.op == "send":  # from one GPU to another's node, through its NIC
         return _by_legs(request, path, network, "direct")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.plan import collective, records
+from braid.plan import collective, network, records
 from braid.plan.basis import Basis
 from braid.plan.predict import Request, predict
 from braid.plan.wrong import PlanError
@@ -85,6 +85,17 @@ def test_a_record_of_an_unknown_machine_has_its_measurements_only():
     assert predict(Request("all_reduce", 1024, 4), node.path("auto")).time_us.value == 5.0
     with pytest.raises(PlanError, match="no rate is known"):
         predict(Request("broadcast", 1024, 4), node.path("auto"))
+
+
+def test_a_record_over_nodes_of_an_unknown_machine_answers_for_as_many():
+    document = {**GPU, "gpu": "CPU", "host": {"num_hosts": 2}}
+    node = records.machine(document, records.curves(document, "nccl", "test"), "test")
+    nics = network.find("ib-ndr-8x400")
+    path = node.path("auto")
+    found = predict(Request("all_reduce", 1024, 2, 2), path, nics)
+    assert (found.algorithm, found.time_us.value, found.least_us.value) == ("measured", 5.0, 0)
+    with pytest.raises(PlanError, match="no rate is known and broadcast was not measured"):
+        predict(Request("broadcast", 1024, 2, 2), path, nics)
 
 
 @pytest.mark.parametrize(
