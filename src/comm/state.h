@@ -89,7 +89,7 @@ class Comm::State {
   /// Marks a link as not usable and remembers why; a link already marked keeps its first reason.
   void suspect(int link, const std::string& why);
   /// Tries links that are suspect, and clears the mark of those that proved themselves; never
-  /// waits.
+  /// waits. Between calls, and in one that has a single link left.
   void absolve_links();
   void note_event(std::string line);
   /// Releases pieces of finished calls and lets lossy lanes send their acks; true when anything

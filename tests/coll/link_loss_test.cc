@@ -92,6 +92,36 @@ TEST(LinkLoss, CutInTheMiddleOfACall) {
   });
 }
 
+// A rank that had left one link, which works again, hung on its last one when that was cut: no
+// other link was left to tell a stall from a slow peer.
+TEST(LinkLoss, LastLinkIsLeftForOneThatCameBackInTheSameCall) {
+  test::Options options = kThreeLinks;
+  options["BRAID_LINKS"] = "shm,staged";
+  options["BRAID_PACE"] = "shm=40MB/s,staged=40MB/s";
+  options["BRAID_TIMEOUT"] = "5s";
+  run_comms(2, options, [&](comm::Comm& comm) {
+    checked_call(comm, 0);
+    const auto set_after_ms = [&](int ms, size_t link, LinkSwitch state) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+      lane_of(comm, link).set_link(state);
+    };
+    std::thread hand([&] {
+      set_after_ms(20, 1, LinkSwitch::kCut);
+      set_after_ms(200, 1, LinkSwitch::kOn);
+      set_after_ms(100, 0, LinkSwitch::kCut);
+    });
+    constexpr size_t kLong = 15 * kElements;  // 24 MB: 0.6 s over one link
+    std::vector<float> own(kLong), all(2 * kLong);
+    for (size_t i = 0; i < kLong; ++i) own[i] = static_cast<float>(i % 8191) + comm.rank();
+    const Status status = coll::all_gather(comm, own.data(), all.data(), kLong, Dtype::kFloat32);
+    hand.join();
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    for (size_t i = 0; i < 2 * kLong; ++i)
+      ASSERT_EQ(all[i], static_cast<float>(i % kLong % 8191) + static_cast<float>(i / kLong));
+    EXPECT_GT(comm.state().links[0].down_count, 0U) << comm.health_json();
+  });
+}
+
 TEST(LinkLoss, DeadLaneIsLeftAtOnce) {
   run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
     checked_call(comm, 0);

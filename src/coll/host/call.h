@@ -84,6 +84,7 @@ class Call {
   // Waiting.
   bool done() const;
   void watch();
+  bool has_one_link_left() const;
   void stop(Status status);
   std::string missing() const;
   void finish_report();

@@ -31,6 +31,12 @@ std::string Call::missing() const {
   return text;
 }
 
+bool Call::has_one_link_left() const {
+  const auto is_left = [](const comm::LinkState& link) { return !link.is_suspect; };
+  return state_.links.size() > 1 &&
+         std::count_if(state_.links.begin(), state_.links.end(), is_left) == 1;
+}
+
 // Looks for trouble: a broken group, a stalled link, a passed deadline.
 void Call::watch() {
   if (state_.group && state_.group->broken()) return stop(state_.group->fate());
@@ -42,6 +48,8 @@ void Call::watch() {
   if (state_.interrupt)
     if (Status interrupted = state_.interrupt(); !interrupted.ok())
       return stop(std::move(interrupted));
+  // A stall of the last link would show on no other: links that were left may be good again.
+  if (has_one_link_left()) state_.absolve_links();
   const int64_t now = now_ns();
   const StallWatch::Finding found = stall_watch_.check(now, outbox_);
   if (found.kind == StallWatch::Finding::kStalled)

@@ -7,7 +7,8 @@
 // acknowledged something on another link well inside the silence (in its second half). Where no
 // other link has anything outstanding to that peer there can be no such evidence: then a probe is
 // wanted, any small piece put on another link; our entry is one, and helps when the first copy was
-// lost. If that stays unanswered too it is the peer, and only the call's deadline speaks.
+// lost. If that stays unanswered too it is the peer, and only the call's deadline speaks. Of a last
+// link there is no evidence either: the call then asks whether links it left are good again.
 //
 // Threads: the comm's lock. Lives for one call.
 #pragma once
