@@ -104,7 +104,7 @@ def test_what_fails_with_braid_alone_is_a_fault(checkout):
 def test_a_crash_and_a_hang_are_named_and_what_is_behind_them_is_run(checkout, monkeypatch):
     monkeypatch.setattr(torch_tests, "START_S", 4.0)
     monkeypatch.setattr(torch_tests, "TEST_S", 0.5)
-    monkeypatch.setattr(Race, "_again", lambda race, test: None)  # a hang takes seconds each time
+    monkeypatch.setattr(Race, "_again", lambda *_: None)  # a hang takes seconds each time
     race = race_of(checkout, "test_ends.py")
     under = {t.partition("::")[2]: r.outcomes[BRAID] for t, r in race.results.items()}
     assert under == {
