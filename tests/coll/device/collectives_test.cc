@@ -396,7 +396,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{3, Dtype::kFloat64, RedOp::kSum, 3 * kMega / 4 + 5},
                     Case{4, Dtype::kUint64, RedOp::kMax, 9 * kMega / 16 + 1},
                     Case{5, Dtype::kInt32, RedOp::kSum, kMega / 2 + 7},
-                    Case{8, Dtype::kUint64, RedOp::kMax, kMega / 4 + 1},
+                    Case{8, Dtype::kUint8, RedOp::kMax, 2 * kMega + 5},
                     Case{6, Dtype::kUint64, RedOp::kSum, kMega / 2 + 2, 0.9},
                     Case{3, Dtype::kInt32, RedOp::kSum, kMega + 7, 0.2, 0, -1, 0, true}));
 INSTANTIATE_TEST_SUITE_P(
@@ -404,7 +404,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{2, Dtype::kFloat32, RedOp::kSum, 9 * kMega / 4, 0.3},
         Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 16, 1},
-        Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 5, 0.3},
+        Case{2, Dtype::kUint8, RedOp::kMax, 4 * kMega + 8, 0.3},
         Case{2, Dtype::kUint8, RedOp::kMin, 4 * kMega, 0.3, 3, 1},
         Case{3, Dtype::kFloat64, RedOp::kSum, kMega / 2 + 2, 0.3},
         Case{3, Dtype::kBfloat16, RedOp::kSum, 5 * kMega / 4 + 8, 0.07},
