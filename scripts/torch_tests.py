@@ -15,7 +15,6 @@ communicator was taken over.
 
 import argparse
 import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -248,7 +247,7 @@ class Race:
                 self._keep(self)
 
     def faults(self) -> list[Result]:
-        return [result for result in self.results.values() if result.is_fault]
+        return [result for result in list(self.results.values()) if result.is_fault]
 
     def _both(self, tests: list[str]) -> None:
         self._all_of(BRAID, tests)
@@ -305,25 +304,39 @@ def table(race: Race) -> str:
     return "\n".join(lines)
 
 
-def record(race: Race, args: argparse.Namespace) -> dict[str, object]:
+@dataclass
+class Record:
     """What was run, by test."""
+
+    schema: str
+    command: str
+    date: str
+    commit: str
+    dirty: bool
+    ranks: int
+    torch: str
+    source: str
+    unread: list[str] = field(default_factory=list)
+    taken_over: int = 0
+    faults: int = 0
+    tests: list[Result] = field(default_factory=list)
+
+
+def begun(args: argparse.Namespace) -> Record:
+    """Before anything was run."""
     from braid.cli import facts
 
     commit, dirty = (args.commit, False) if args.commit else facts.commit()
-    return {
-        "schema": "braid.torch_tests/1",
-        "command": " ".join(["scripts/torch_tests.py", *sys.argv[1:]]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
-        "dirty": dirty,
-        "ranks": args.ranks,
-        "torch": _torch_version(),
-        "source": args.source,
-        "unread": race.unread,
-        "taken_over": race.taken_over,
-        "faults": len(race.faults()),
-        "tests": [asdict(result) for result in list(race.results.values())],
-    }
+    return Record(
+        schema="braid.torch_tests/1",
+        command=" ".join(["scripts/torch_tests.py", *sys.argv[1:]]),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        commit=commit,
+        dirty=dirty,
+        ranks=args.ranks,
+        torch=_torch_version(),
+        source=args.source,
+    )
 
 
 def _torch_version() -> str:
@@ -333,6 +346,22 @@ def _torch_version() -> str:
         return version("torch")
     except PackageNotFoundError:
         return "none"
+
+
+def keeper(args: argparse.Namespace) -> Callable[[Race], None] | None:
+    """Writes the record; nothing where none was asked for."""
+    if not args.json:
+        return None
+    from braid import json_file
+
+    record = begun(args)
+
+    def keep(race: Race) -> None:
+        record.unread, record.taken_over = race.unread, race.taken_over
+        record.faults, record.tests = len(race.faults()), list(race.results.values())
+        json_file.save(record, args.json)
+
+    return keep
 
 
 def _count(text: str) -> int:
@@ -371,12 +400,7 @@ def main() -> int:
         return 2
     if args.logs:
         args.logs.mkdir(parents=True, exist_ok=True)
-
-    def keep(race: Race) -> None:
-        if args.json:
-            args.json.write_text(json.dumps(record(race, args), indent=1) + "\n")
-
-    race = Race(setup, args.workers, time.monotonic() + args.seconds, keep)
+    race = Race(setup, args.workers, time.monotonic() + args.seconds, keeper(args))
     race.run(args.files)
     print(table(race))
     race.keep()
