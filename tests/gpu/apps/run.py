@@ -1,6 +1,6 @@
 """Programs of others on this machine's GPUs, by NCCL alone and with braid in its place.
 
-    PYTHONPATH=python:.carry/site python3 tests/gpu/apps/run.py --logs /tmp/apps --json apps_2.json
+    PYTHONPATH=python:PACKAGES python3 tests/gpu/apps/run.py --logs LOGS --json apps_2.json
 
 Nothing of braid is in what runs: DeepSpeed and Megatron-Core train (examples/recipes), vLLM's and
 SGLang's own NCCL layers are called (pynccl.py beside this file), and JAX and CuPy, whose one
