@@ -124,7 +124,10 @@ Status Comm::close(bool say_farewell) {
   constexpr int64_t kFarewellNs = 2'000'000'000;
   if (say_farewell && is_healthy && state_->size() > 1) {
     const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
-    if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
+    if (!farewell.ok()) {
+      log::debug("comm", "closing without the others: {}", farewell.to_string());
+      if (state_->device) state_->device->leave_memory();
+    }
   }
   std::shared_ptr<Device> device;
   {

@@ -5,7 +5,9 @@
 //   nvcc -std=c++20 -O2 -I src -I tests --expt-relaxed-constexpr
 //     -gencode arch=compute_90a,code=sm_90a tests/device/packets_check.cu
 //     src/coll/packets/shape.cc -o packets_check
-//   ./packets_check packets_copies.fatbin packets_reduce_floats.fatbin packets_reduce_whole.fatbin
+//   ./packets_check copies.fatbin packets_reduce_floats.fatbin packets_reduce_whole.fatbin
+//
+// The fatbins are those of build/gpu/kernels/coll/packets.
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -273,6 +275,39 @@ void check_mixed(Ranks& ranks, const Kernels& kernels) {
   report("mixed calls, " + std::to_string(ranks.size()) + " ranks", ranks.take_differences() == 0);
 }
 
+/// A root is through with its broadcast before the others have begun theirs, time and again; roots
+/// and sizes change, and now and then a call of another kind comes behind.
+void check_root_ahead(Ranks& ranks, const Kernels& kernels) {
+  constexpr uint64_t kBytes[] = {0, 8, 5000, 64 << 10};
+  Case other{PacketOp::kAllReduce, PacketPath::kOneShot, kElements[0], 3000, 0, false, 0, {}, {}};
+  fill_in(other, ranks.size());
+  for (int turn = 0; turn < 40; ++turn) {
+    const int root = turn / 3 % ranks.size();
+    Case c{PacketOp::kBroadcast,
+           PacketPath::kCopy,
+           kElements[2],
+           kBytes[turn % 4],
+           0,
+           false,
+           root,
+           {},
+           {}};
+    fill_in(c, ranks.size());
+    Run run(ranks, kernels, c);
+    run.enqueue(root);
+    CHECK_CUDA(cudaStreamSynchronize(ranks[root].stream));
+    for (int r = 0; r < ranks.size(); ++r)
+      if (r != root) run.enqueue(r);
+    ranks.wait();
+    if (turn % 5 != 4) continue;
+    Run behind(ranks, kernels, other);
+    for (int r = 0; r < ranks.size(); ++r) behind.enqueue(r);
+    ranks.wait();
+  }
+  report("a root ahead of the others, " + std::to_string(ranks.size()) + " ranks",
+         ranks.take_differences() == 0);
+}
+
 /// `enqueue` of every rank as a graph.
 template <typename Enqueue>
 std::vector<cudaGraphExec_t> capture(Ranks& ranks, Enqueue enqueue) {
@@ -401,6 +436,7 @@ void check_ranks(const Kernels& kernels, int num_ranks) {
     run_case(ranks, kernels, {op, paths_of(op).back(), kElements[0], 20'000, 0, false, 0, {}, {}},
              200);
   check_mixed(ranks, kernels);
+  check_root_ahead(ranks, kernels);
   check_graph(ranks, kernels, PacketPath::kOneShot);
   check_graph(ranks, kernels, PacketPath::kTwoShot);
   check_giving_up(ranks, kernels, false);

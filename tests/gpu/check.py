@@ -244,6 +244,24 @@ class Check:
             graph.replay()
             self.same(f"graph all_gather {count}", out, comm.all_gather(one))
 
+    def root_ahead(self) -> None:
+        """The root of a small broadcast waits for nobody: it is through before the others call."""
+        comm = self.comm
+        for turn, count in enumerate((1, 1000, 1000, 20_000, 7, 3000, 16_000, 2)):
+            root = turn // 2 % comm.size
+            one = self.random(count, torch.float32)
+            want = comm.broadcast(one.clone(), root)
+            tensor = self.on_gpu(one)
+            if comm.rank == root:
+                comm.broadcast(tensor, root)
+                torch.cuda.synchronize()
+            comm.barrier()  # of the hosts
+            if comm.rank != root:
+                comm.broadcast(tensor, root)
+            self.same(f"root ahead, turn {turn}", tensor, want)
+            if turn % 3 == 2:  # what comes next is of another kind
+                self.all_ops(100 * turn, torch.float32, "sum", 0)
+
     def rdma(self) -> None:
         """Where a NIC must carry a part, it did."""
         told = self.comm.health()["gpu"]["rdma"]
@@ -314,6 +332,7 @@ def main() -> int:
             group(f"pieces {count}", check.all_ops, count, torch.bfloat16, "sum", 0)
         group("uneven", check.all_uneven, quick)
         group("streams", check.streams)
+        group("root ahead", check.root_ahead)
         for count in (1000, 500_000, 3_000_000, 12_000_000):
             group(f"graph {count}", check.graph, count)
         for count in (1000, 12_000_000):

@@ -18,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -209,6 +210,26 @@ class Check:
                 want = sum(range(self.size)) + self.size * step + step
                 self.same(f"stream step {step}", t, torch.full_like(t, want))
 
+    def ahead(self) -> None:
+        """The root of a small broadcast waits for nobody: it is through before the others call, as
+        with NCCL. PyTorch's tests of models that differ among ranks rest on that.
+        """
+        store = dist.distributed_c10d._get_default_store()
+        for turn, count in enumerate((1, 5000, 5000, 700, 20_000, 3)):
+            root, told = turn // 2 % self.size, f"root {turn} is through"
+            t = self.data(self.rank, count, torch.float32)
+            if self.rank == root:
+                dist.broadcast(t, root)
+                torch.cuda.synchronize()
+                store.set(told, "")
+            else:
+                store.wait([told], timedelta(seconds=20))
+                dist.broadcast(t, root)
+            self.same(f"broadcast of a root ahead {turn}", t, self.data(root, count, torch.float32))
+            if turn % 3 == 2:  # what comes next is of another kind
+                self.reductions(100 * turn, torch.float32, "sum", 0)
+                self.copies(100 * turn, torch.float32, 0)
+
     def graphs(self) -> None:
         for count in (64, 40_000, 6 << 20):
             self.graph_of(count)
@@ -377,6 +398,7 @@ def sections(check: Check) -> dict[str, tuple[Callable[[], None], bool]]:
         "middle": (check.middle, True),
         "large": (check.large, True),
         "streams": (check.streams, True),
+        "ahead": (check.ahead, True),
         "graphs": (check.graphs, True),
         "groups": (check.groups, False),
         "handed_on": (check.handed_on, False),

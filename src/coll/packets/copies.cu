@@ -39,7 +39,7 @@ __device__ void receive_blocks(const Call& call) {
   }
 }
 
-__device__ void all_gather(const Call& call) {
+__device__ uint64_t all_gather(const Call& call) {
   const uint64_t bytes = call.args.bytes;
   const uint64_t slot = num_packets(bytes);
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
@@ -51,9 +51,10 @@ __device__ void all_gather(const Call& call) {
   }
   copy_own(call.args.send, block_of(call.args.recv, call.rank(), bytes), bytes);
   receive_blocks(call);
+  return 0;
 }
 
-__device__ void all_to_all(const Call& call) {
+__device__ uint64_t all_to_all(const Call& call) {
   const uint64_t bytes = call.args.bytes;
   const uint64_t slot = num_packets(bytes);
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
@@ -68,6 +69,7 @@ __device__ void all_to_all(const Call& call) {
   copy_own(block_of(call.args.send, call.rank(), bytes),
            block_of(call.args.recv, call.rank(), bytes), bytes);
   receive_blocks(call);
+  return 0;
 }
 
 /// Waits for one packet. False: gave up.
@@ -85,9 +87,9 @@ __device__ bool await_packet(const Call& call, const Packet* at, int from, Words
 // A half in a broadcast: the root's packets, then a greeting per rank.
 
 /// Every rank but the root sends a greeting to all; the root's data is its greeting. The first
-/// block does it, a thread for each peer.
+/// block does it, a thread for each peer. The root hears them in its next call (hear()).
 __device__ void greet(const Call& call, uint64_t slot) {
-  if (blockIdx.x != 0 || call.rank() == call.args.root) return;
+  if (blockIdx.x != 0) return;
   for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
     if (peer != call.rank()) send_packet(call, call.half_of(peer) + slot + call.rank(), {0, 0});
   }
@@ -122,15 +124,17 @@ __device__ void receive_message(const Call& call, uint64_t slot) {
   }
 }
 
-__device__ void broadcast(const Call& call) {
+/// Where the root leaves the others' greetings, for PacketState::unheard.
+__device__ uint64_t broadcast(const Call& call) {
   const uint64_t slot = num_packets(call.args.bytes);
-  greet(call, slot);
   if (call.rank() == call.args.root) {
     send_message(call, slot);
-  } else {
-    receive_message(call, slot);
+    return 1 + slot;
   }
+  greet(call, slot);
+  receive_message(call, slot);
   await_greetings(call, slot);
+  return 0;
 }
 
 }  // namespace braid::coll::device
@@ -139,11 +143,7 @@ __device__ void broadcast(const Call& call) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kPacketThreads, 2)     \
       braid_packets_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
     using namespace braid::coll::device;                                           \
-    const Before before = look_before(args);                                       \
-    if (before.has_failed) return;                                                 \
-    const Call call = begin_call(args, before);                                    \
-    name(call);                                                                    \
-    end_call(call);                                                                \
+    run_call(args, [](const Call& call) { return name(call); });                   \
   }
 BRAID_PACKET_KERNEL(all_gather)
 BRAID_PACKET_KERNEL(all_to_all)

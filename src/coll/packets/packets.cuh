@@ -15,12 +15,15 @@
 //
 // Nothing tears: both 8-byte words of a packet carry the flag, and aligned 8-byte words are
 //   written and read whole. A packet counts only when both flags are the call's.
-// Nothing is lost: two halves suffice. Every call receives at least one packet from every peer
-//   (empty messages and slices send packets without data; in a broadcast the other ranks greet each
-//   other). So when rank p, in epoch e, writes into q's half, it has finished e - 1 and had a
-//   packet of e - 1 from q; q's kernel of e - 1 was running then, so q's kernel of e - 2 had ended,
-//   and with it every read of what p now overwrites. And no packet of epoch e - 2 is still on its
-//   way to be written over one of e: q had read all that was sent to it in e - 2.
+// Nothing is lost: two halves suffice. Before a rank sends anything in epoch e it has had a packet
+//   of e - 1 from every peer (empty messages and slices send packets without data; in a broadcast
+//   the other ranks greet each other and the root). So when rank p, in epoch e, writes into q's
+//   half, q's kernel of e - 1 had begun, so its kernel of e - 2 had ended, and with it every read
+//   of what p now overwrites. And no packet of epoch e - 2 is still on its way to be written over
+//   one of e: q had read all that was sent to it in e - 2.
+// The root of a broadcast waits for nobody: its call ends when its data is on its way, whether or
+//   not the others have come to theirs, as a program may expect that has used NCCL. It leaves the
+//   greetings unheard, and its next call of packets hears them before it sends (hear()).
 // No old packet is taken for a new one: areas start zeroed and a flag is never 0; what lies in a
 //   half is from e - 2 or earlier. Flags are the low 32 bits of the epoch, so that a place would
 //   have to be left unwritten for exactly 2^32 calls and then be read.
@@ -78,12 +81,14 @@ __device__ __forceinline__ uint64_t next_epoch(uint64_t epoch) {
 /// level cache and back is a tenth of the shortest call.
 struct Before {
   uint64_t epoch;
+  uint64_t unheard;  // as in PacketState
   bool has_failed;
 };
 
 __device__ __forceinline__ Before look_before(const PacketArgs& args) {
+  const volatile PacketState* state = args.packets.state;
   const bool has_failed = nvlink::has_failed(args.team);
-  return {*const_cast<volatile uint64_t*>(&args.packets.state->epoch), has_failed};
+  return {state->epoch, state->unheard, has_failed};
 }
 
 __device__ __forceinline__ Call begin_call(const PacketArgs& args, const Before& before) {
@@ -92,9 +97,9 @@ __device__ __forceinline__ Call begin_call(const PacketArgs& args, const Before&
 }
 
 /// All threads of every block come here. The last block closes the call: by then every block has
-/// read the epoch. No fence: nothing but the counter passes between blocks, and a fence would wait
-/// for the peers to have taken all packets.
-__device__ __forceinline__ void end_call(const Call& call) {
+/// read what was before. No fence: nothing but the counter passes between blocks, and a fence would
+/// wait for the peers to have taken all packets.
+__device__ __forceinline__ void end_call(const Call& call, uint64_t unheard = 0) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   PacketState& state = *call.args.packets.state;
@@ -102,6 +107,7 @@ __device__ __forceinline__ void end_call(const Call& call) {
     if (atomicAdd(&state.blocks_done, 1U) + 1 != gridDim.x) return;
     state.blocks_done = 0;
   }
+  state.unheard = unheard;
   state.epoch = call.epoch;
 }
 
@@ -142,6 +148,42 @@ struct Patience {
     return may_go_on(call.args, call.flag, peer, seen, start_ns);
   }
 };
+
+/// Every block, before it sends anything: waits for the greetings that this rank's last call left.
+/// They lie in the half of that call. A peer that heard another block of ours may be two calls
+/// further, and something of those calls lie in the greeting's place: it is as good, and its flag
+/// is at most 4 ahead (next_epoch() may skip). All threads say the same. False: gave up.
+static __device__ __noinline__ bool hear(const PacketArgs& args, Before before) {
+  constexpr uint32_t kMostAhead = 4;
+  const Call call = begin_call(args, before);
+  const uint64_t half_bytes = before.epoch % 2 * (args.packets.capacity_bytes / 2);
+  const auto* greetings =
+      reinterpret_cast<const Packet*>(args.packets.area[call.rank()] + half_bytes) +
+      (before.unheard - 1);
+  const auto flag = static_cast<uint32_t>(before.epoch);
+  bool goes_on = true;
+  for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
+    if (peer == call.rank()) continue;
+    Patience patience;
+    for (uint32_t seen; goes_on; goes_on = patience.holds(call, peer, seen)) {
+      seen = look_at(greetings + peer).flag_low;
+      if (seen - flag <= kMostAhead) break;
+    }
+  }
+  return __syncthreads_and(goes_on ? 1 : 0) != 0;
+}
+
+/// A call from its beginning to its end; `exchange(call)` sends and receives, and returns what it
+/// leaves unheard.
+template <typename Exchange>
+__device__ __forceinline__ void run_call(const PacketArgs& args, const Exchange& exchange) {
+  const Before before = look_before(args);
+  if (before.has_failed) return;
+  const Call call = begin_call(args, before);
+  uint64_t unheard = 0;
+  if (before.unheard == 0 || hear(args, before)) unheard = exchange(call);
+  end_call(call, unheard);
+}
 
 /// Waits for one packet of each rank in [first, first + kPacketBatch) but this one; that of rank r
 /// lies `stride` packets after that of r - 1, `slots` being rank 0's. False: gave up.

@@ -128,13 +128,12 @@ __device__ __forceinline__ void receive_sums(const Call& call, const Slices& sli
 
 template <typename R>
 __device__ __forceinline__ void reduce_packets(const PacketArgs& args) {
-  const Before before = look_before(args);
-  if (before.has_failed) return;
-  const Call call = begin_call(args, before);
-  const Slices slices(call);
-  send_operands(call, slices);
-  if (sum_own<R>(call, slices) && slices.is_two_shot) receive_sums(call, slices);
-  end_call(call);
+  run_call(args, [](const Call& call) {
+    const Slices slices(call);
+    send_operands(call, slices);
+    if (sum_own<R>(call, slices) && slices.is_two_shot) receive_sums(call, slices);
+    return uint64_t{0};
+  });
 }
 
 }  // namespace braid::coll::device

@@ -90,6 +90,10 @@ class Device {
   /// windows on the peers' memory; nothing may be enqueued afterwards. Before our own memory goes
   /// (the destructor) every rank must have done this.
   void detach(bool in_peace);
+  /// After detach(), where not every rank has come to it: our memory stays allocated for good when
+  /// another rank is a thread of this process. Its calls may still write there (the greeting of a
+  /// broadcast that this rank, its root, has left); other processes' mappings keep memory alive.
+  void leave_memory();
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
   /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
@@ -320,7 +324,8 @@ class Device {
   AreaSizes areas_;
   uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
   sys::DevicePtr arena_memory_ = 0;
-  sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
+  bool had_peer_in_process_ = false;  // before detach()
+  sys::DevicePtr local_memory_ = 0;   // counters that only this GPU uses
   nvlink::Window arena_;
   std::optional<transport::Segments> segments_;
   std::vector<void*> pinned_;  // host memory to unregister

@@ -245,7 +245,12 @@ void Device::detach(bool in_peace) {
   call_watch_.settle();
   registered_.clear();
   forgotten_.clear();
+  had_peer_in_process_ = has_peer_in_process();
   arena_ = {};
+}
+
+void Device::leave_memory() {
+  if (had_peer_in_process_) arena_memory_ = 0;
 }
 
 Device::~Device() {

@@ -113,6 +113,17 @@ TEST_P(DeviceRanks, PairsMeetAsOftenAsTheyLike) {
   });
 }
 
+// A rank that closed without the others must not give back what their kernels may still write to.
+TEST(DeviceMemory, StaysWhereAThreadMayStillWrite) {
+  constexpr int kSize = 2;
+  const auto cuda = make_cuda(kSize);
+  run_gpus(kSize, *cuda, {}, [&](GpuRank& rank) {
+    rank.device.detach(true);
+    if (rank.rank() == 0) rank.device.leave_memory();
+  });
+  EXPECT_EQ(cuda->alive().memory, 1U);
+}
+
 // More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
 TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
   const test::Options options = {{"BRAID_GPU_SLOT", "4KiB"}, {"BRAID_GPU_SLOTS", "2"}};
