@@ -32,8 +32,7 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
-    if (made->has_peer_in_process()) BRAID_RETURN_IF_ERROR(preload_kernels(*made));
-    if (can_relay(*made)) BRAID_RETURN_IF_ERROR(relay_kernel(*made).status());
+    if (state.size() > 1) BRAID_RETURN_IF_ERROR(preload_kernels(*made));
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
       BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline));

@@ -1,5 +1,7 @@
 #include "coll/device/preload.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
 #include "coll/device/relay.h"
@@ -18,7 +20,8 @@ Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
 }
 
 Status preload_kernels(comm::Device& device) {
-  return for_each_kind([&](const PacketCall& kind) -> Status {
+  const int64_t begin_ns = now_ns();
+  const Status loaded = for_each_kind([&](const PacketCall& kind) -> Status {
     BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
     BRAID_RETURN_IF_ERROR(line_kernel(device, kind).status());
     BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
@@ -27,6 +30,9 @@ Status preload_kernels(comm::Device& device) {
     if (kind.op != PacketOp::kAllReduce) return {};
     return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });
+  log::debug("coll", "gpu {}: kernels loaded in {} us", device.ordinal(),
+             (now_ns() - begin_ns) / 1000);
+  return loaded;
 }
 
 }  // namespace braid::coll::device

@@ -1,9 +1,10 @@
 // Every kernel that calls of a comm may use, loaded before the first of them.
 //
-// A module is loaded by whoever first needs a kernel of it, and the driver lets no load end while a
-// kernel runs on any GPU of the process. With one rank per process that is a short wait. Where
-// several ranks are threads of one process it may be without end: one rank's kernel waits for the
-// peer that waits for its kernel to be loaded (seen with all ranks on one thread, 2 H200).
+// A load does not end while a kernel runs on any GPU of the process (sys/cuda/loaded_kernels.h).
+// Without end it was where ranks are threads of one process, one's kernel waiting for the peer that
+// waited for its own to be loaded (all ranks on one thread, 2 H200), and where a rank had enqueued
+// a small call, which its peer never came to, and went on to a large one: its host stood in the
+// load and never came to abort the comm (a rank per process, 2 H200).
 #pragma once
 
 #include <functional>

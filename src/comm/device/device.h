@@ -41,6 +41,7 @@
 #include "comm/device/share_table.h"
 #include "comm/state.h"
 #include "sys/cuda/api.h"
+#include "sys/cuda/loaded_kernels.h"
 #include "transport/host/segments.h"
 #include "transport/nvlink/barrier.h"
 #include "transport/nvlink/short_blocks.h"
@@ -252,9 +253,9 @@ class Device {
   Status push(sys::Stream stream, std::span<const sys::DeviceCopy> copies);
   /// GB/s that pushes are held to (BRAID_LINK_CAP); 0: as fast as they go.
   double link_cap_gbps() const { return link_cap_gbps_; }
-  /// An entry of an embedded fatbin, which is loaded at its first use: before any graph capture. It
-  /// may be launched with `shared_bytes` of dynamic shared memory, the same at every use.
-  /// unavailable when this build has no kernels.
+  /// An entry of an embedded fatbin, which is loaded at its first use (sys/cuda/loaded_kernels.h):
+  /// coll/device/preload.h asks for all. It may be launched with `shared_bytes` of dynamic shared
+  /// memory, the same at every use. unavailable when this build has no kernels.
   Result<sys::Kernel> kernel(std::span<const std::byte> fatbin, const char* name,
                              uint32_t shared_bytes = 0);
   /// What one block may have, static and dynamic.
@@ -289,7 +290,10 @@ class Device {
   };
 
   Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
-      : state_(state), cuda_(cuda), ordinal_(ordinal) {}
+      : state_(state),
+        cuda_(cuda),
+        ordinal_(ordinal),
+        loaded_(sys::LoadedKernels::of(cuda, ordinal)) {}
   Status prepare();  // what needs no peer
   Status check_slots();
   Status make_page();
@@ -332,9 +336,9 @@ class Device {
   Page* page_ = nullptr;
   sys::DevicePtr page_on_device_ = 0;
   std::map<sys::DevicePtr, Registered> registered_;
-  std::vector<Registered> forgotten_;                // whose mappings work under way may still use
-  std::map<const std::byte*, sys::Module> modules_;  // by their fatbin
-  std::map<std::string, sys::Kernel, std::less<>> kernels_;
+  std::vector<Registered> forgotten_;  // whose mappings work under way may still use
+  std::shared_ptr<sys::LoadedKernels> loaded_;
+  std::map<std::string, sys::Kernel, std::less<>> kernels_;  // of loaded_, those asked for
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
   sys::Kernel short_kernel_{}, bulk_ring_kernel_{}, local_copy_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};

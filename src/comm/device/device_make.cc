@@ -133,12 +133,7 @@ Result<sys::Kernel> Device::kernel(std::span<const std::byte> fatbin, const char
                                    uint32_t shared_bytes) {
   const auto known = kernels_.find(name);
   if (known != kernels_.end()) return known->second;
-  sys::Module& module = modules_[fatbin.data()];
-  if (module.handle == nullptr) {
-    BRAID_ASSIGN_OR_RETURN(module, cuda_.load_module(fatbin));
-  }
-  BRAID_ASSIGN_OR_RETURN(const sys::Kernel found, cuda_.kernel(module, name));
-  if (shared_bytes > 0) BRAID_RETURN_IF_ERROR(cuda_.allow_shared_bytes(found, shared_bytes));
+  BRAID_ASSIGN_OR_RETURN(const sys::Kernel found, loaded_->find(fatbin, name, shared_bytes));
   return kernels_[name] = found;
 }
 
@@ -270,8 +265,7 @@ Device::~Device() {
   if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);
   if (arena_memory_ != 0) (void)cuda_.free(arena_memory_);
-  for (const auto& [fatbin, module] : modules_)
-    if (module.handle != nullptr) (void)cuda_.unload_module(module);
+  loaded_.reset();
 }
 
 }  // namespace braid::comm
