@@ -194,7 +194,7 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
 
 
 def collected(file: str, setup: Setup) -> list[str]:
-    """The tests of a file; [] where it cannot be read here."""
+    """The tests of a file, or of a part of it (FILE::CLASS::TEST); [] where it cannot be read."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             said = subprocess.run(
@@ -204,7 +204,7 @@ def collected(file: str, setup: Setup) -> list[str]:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return []
-    return [line for line in said.stdout.splitlines() if line.startswith(file + "::")]
+    return [line for line in said.stdout.splitlines() if f"{line}::".startswith(f"{file}::")]
 
 
 def chunks(tests: list[str], size: int) -> list[list[str]]:
@@ -374,7 +374,7 @@ def _count(text: str) -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--files", nargs="+", default=list(FILES), help="under test/distributed")
+    parser.add_argument("--files", nargs="+", default=list(FILES), help="or FILE::CLASS::TEST")
     parser.add_argument(
         "--ranks", type=_count, default=2, help="WORLD_SIZE, where a test asks for it"
     )

@@ -101,6 +101,13 @@ def test_what_fails_with_braid_alone_is_a_fault(checkout):
     assert "cannot be read with this torch: test_unread.py" in table(race)
 
 
+def test_a_part_of_a_file_may_be_named(checkout):
+    setup = Setup(checkout / "test/distributed", 2)
+    one = "test_file.py::test_bad_with_braid"
+    assert torch_tests.collected(one, setup) == [one]
+    assert len(torch_tests.collected("test_ends.py", setup)) == 4
+
+
 def test_a_crash_and_a_hang_are_named_and_what_is_behind_them_is_run(checkout, monkeypatch):
     monkeypatch.setattr(torch_tests, "START_S", 4.0)
     monkeypatch.setattr(torch_tests, "TEST_S", 0.5)
