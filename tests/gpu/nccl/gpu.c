@@ -73,8 +73,12 @@ void* gpu_alloc(size_t bytes) {
 }
 void gpu_forget(void) { arenas[gpu_current()].used = 0; }
 
+/* The copy returns when pageable memory has been read, and may still be on its way to the GPU: work
+ * of a stream that does not wait for the default one would overtake it. (A Bcast of 1 MiB sent the
+ * last 50 KiB of what was there before.) */
 void gpu_write(void* to, const void* from, size_t bytes) {
   must("cuMemcpyHtoD_v2", AT(to), AT(from), bytes, 0);
+  gpu_wait(NULL);
 }
 void gpu_read(void* to, const void* from, size_t bytes) {
   must("cuMemcpyDtoH_v2", AT(to), AT(from), bytes, 0);
