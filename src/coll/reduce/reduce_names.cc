@@ -37,32 +37,44 @@ constexpr Row kRows[] = {
     BRAID_ROW(kFloat8E5m2, "float8_e5m2"),
 };
 
-const Row* find(Dtype dtype) noexcept {
+const Row* find(Dtype dtype, RedOp op) noexcept {
+  if (!is_valid(op)) return nullptr;
   for (const Row& row : kRows)
-    if (row.dtype == dtype) return &row;
+    if (row.dtype == kernel_dtype(dtype, op)) return &row;
   return nullptr;
 }
 
 }  // namespace
 
+Dtype kernel_dtype(Dtype dtype, RedOp op) noexcept {
+  if (op != RedOp::kSum && op != RedOp::kProd) return dtype;
+  switch (dtype) {
+    case Dtype::kInt8: return Dtype::kUint8;
+    case Dtype::kInt16: return Dtype::kUint16;
+    case Dtype::kInt32: return Dtype::kUint32;
+    case Dtype::kInt64: return Dtype::kUint64;
+    default: return dtype;
+  }
+}
+
 const char* reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
-  const Row* row = find(dtype);
-  return row && is_valid(op) ? row->reduce[static_cast<int>(op)] : nullptr;
+  const Row* row = find(dtype, op);
+  return row ? row->reduce[static_cast<int>(op)] : nullptr;
 }
 
 const char* packet_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
-  const Row* row = find(dtype);
-  return row && is_valid(op) ? row->packets[static_cast<int>(op)] : nullptr;
+  const Row* row = find(dtype, op);
+  return row ? row->packets[static_cast<int>(op)] : nullptr;
 }
 
 const char* line_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
-  const Row* row = find(dtype);
-  return row && is_valid(op) ? row->lines[static_cast<int>(op)] : nullptr;
+  const Row* row = find(dtype, op);
+  return row ? row->lines[static_cast<int>(op)] : nullptr;
 }
 
 const char* direct_reduce_kernel_name(Dtype dtype, RedOp op) noexcept {
-  const Row* row = find(dtype);
-  return row && is_valid(op) ? row->direct[static_cast<int>(op)] : nullptr;
+  const Row* row = find(dtype, op);
+  return row ? row->direct[static_cast<int>(op)] : nullptr;
 }
 
 }  // namespace braid::coll

@@ -141,7 +141,7 @@ class Elements : public testing::TestWithParam<std::tuple<Dtype, RedOp>> {};
 TEST_P(Elements, AreThoseOfReduce) {
   const auto [dtype, op] = GetParam();
   const size_t bytes = dtype_bytes(dtype);
-  const Functions device_functions = functions_of(dtype, op);
+  const Functions device_functions = functions_of(kernel_dtype(dtype, op), op);
   std::mt19937_64 rng(17);
   for (int round = 0; round < 4; ++round) {
     std::vector<Words> srcs = {random_words(bytes, rng)};
@@ -160,9 +160,20 @@ TEST_P(Elements, AreThoseOfReduce) {
 
 TEST_P(Elements, HaveAKernelOfTheirName) {
   const auto [dtype, op] = GetParam();
-  const std::string suffix = std::string(dtype_name(dtype)) + "_" + redop_name(op);
+  const std::string suffix =
+      std::string(dtype_name(kernel_dtype(dtype, op))) + "_" + redop_name(op);
   EXPECT_EQ(reduce_kernel_name(dtype, op), "braid_reduce_" + suffix);
   EXPECT_EQ(packet_reduce_kernel_name(dtype, op), "braid_packets_reduce_" + suffix);
+}
+
+// Whose kernels serve another dtype: only where the bits are the same, which AreThoseOfReduce
+// shows.
+TEST(KernelNames, SumsAndProductsOfSignedIntegersAreUnsignedOnes) {
+  EXPECT_EQ(kernel_dtype(Dtype::kInt8, RedOp::kSum), Dtype::kUint8);
+  EXPECT_EQ(kernel_dtype(Dtype::kInt64, RedOp::kProd), Dtype::kUint64);
+  for (const RedOp op : {RedOp::kMin, RedOp::kMax, RedOp::kAvg})
+    EXPECT_EQ(kernel_dtype(Dtype::kInt16, op), Dtype::kInt16);
+  for (const RedOp op : kAllRedOps) EXPECT_EQ(kernel_dtype(Dtype::kFloat32, op), Dtype::kFloat32);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Elements,
