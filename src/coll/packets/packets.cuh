@@ -167,7 +167,7 @@ static __device__ __noinline__ bool hear(const PacketArgs& args, Before before) 
     Patience patience;
     for (uint32_t seen; goes_on; goes_on = patience.holds(call, peer, seen)) {
       seen = look_at(greetings + peer).flag_low;
-      if (seen - flag <= kMostAhead) break;
+      if (seen != 0 && seen - flag <= kMostAhead) break;  // 0: never written
     }
   }
   return __syncthreads_and(goes_on ? 1 : 0) != 0;
