@@ -108,6 +108,7 @@ class Shim {
   struct Group;
   static Group& this_group();
   std::optional<Group> ended_group();
+  void break_off(Group& group);
   NcclResult end_outermost(Group& group);
   NcclResult end_real(Group& group);
   void note_windows(Group& group, NcclResult ended);
@@ -142,6 +143,7 @@ struct Shim::Group {
   std::vector<Kept> kept;
   std::vector<Made> made;
   std::vector<MadeWindow> windows;
+  std::vector<std::shared_ptr<Entry>> aborted;
   NcclResult error = NcclResult::kSuccess;
   bool is_open = true;  // the real group, at its end
 };

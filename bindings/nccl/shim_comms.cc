@@ -124,7 +124,13 @@ NcclResult Shim::destroy(NcclComm comm) {
 }
 
 NcclResult Shim::abort(NcclComm comm) {
-  if (const auto entry = passes() ? nullptr : comms_.take(comm)) part(entry, false);
+  if (const auto entry = passes() ? nullptr : comms_.take(comm)) {
+    Group& group = this_group();
+    if (group.depth == 0)
+      part(entry, false);
+    else
+      group.aborted.push_back(entry);
+  }
   const Inside inside;
   return real_.abort(comm);
 }

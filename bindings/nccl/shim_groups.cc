@@ -1,6 +1,8 @@
 // The end of a group. Its order is the same for all groups of all ranks, whatever is in them: a
 // rank may have calls in its group that its peers do not see.
 //
+//   0. communicators that were aborted in it are broken off, on a thread each: one's work may lie
+//      on its stream behind another's, and ends when that is broken off, too
 //   1. the real group ends, with what was handed on at once; beside it, on a thread each, the
 //      communicators are set up that have not been, and windows mapped that are new
 //   2. what is not taken over after all goes into a second real group (or into the first one, when
@@ -50,10 +52,17 @@ NcclResult Shim::group_end() {
   return real_.group_end();
 }
 
+void Shim::break_off(Group& group) {
+  side_by_side(group.aborted.size(), [&](size_t i) noexcept { part(group.aborted[i], false); });
+  group.aborted.clear();
+}
+
 // Nothing is enqueued, and NCCL estimates what it sees: all of the group.
 NcclResult Shim::group_simulate_end(void* simulation) {
-  if (const std::optional<Group> ended = ended_group())
+  if (std::optional<Group> ended = ended_group()) {
+    break_off(*ended);
     for (const Kept& kept : ended->kept) (void)forward(kept.call);
+  }
   const Inside inside;
   return real_.group_simulate_end(simulation);
 }
@@ -72,6 +81,7 @@ NcclResult Shim::end_real(Group& group) {
 }
 
 NcclResult Shim::end_outermost(Group& group) {
+  break_off(group);
   // An argument was refused: like NCCL, nothing of the group is done.
   if (!is_good(group.error)) {
     const NcclResult ended = end_real(group);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -40,6 +41,7 @@ struct World {
   void* next_window = nullptr;
   std::map<braid_nccl_seat*, std::string> keys;
   int num_seats = 0;
+  std::function<void()> on_close;
 
   void add(const std::string& line) {
     const std::lock_guard lock(mutex);
@@ -153,7 +155,10 @@ const braid_nccl_core* fake_core() {
       },
       [](int, void*) { return world->is_capturing ? 1 : 0; },
       [](braid_nccl_seat*, braid_nccl_why why) { return tell(world->status_code, why); },
-      [](braid_nccl_seat*, int in_peace) { world->add(in_peace != 0 ? "close" : "break off"); },
+      [](braid_nccl_seat*, int in_peace) {
+        world->add(in_peace != 0 ? "close" : "break off");
+        if (world->on_close) world->on_close();
+      },
       [](braid_nccl_seat*) { world->add("release"); }};
   return &core;
 }
@@ -673,6 +678,30 @@ TEST_F(ShimTest, EndsOfACommunicator) {
   EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 2")) << "an error that NCCL tells";
   shim_.revoke(c, 0);
   EXPECT_THAT(log(), ElementsAre("break off", "real revoke"));
+}
+
+// What one has enqueued may lie behind what another has: neither ends before both are broken off.
+TEST_F(ShimTest, CommunicatorsAbortedInAGroupAreBrokenOffTogether) {
+  const NcclComm a = make(1, "a"), b = make(2, "b");
+  for (const NcclComm comm : {a, b}) submit(call_on(comm, 8));
+  log();
+  std::atomic<int> num_closing{0};
+  world->on_close = [&] {
+    ++num_closing;
+    const Deadline deadline = Deadline::after_ns(10'000'000'000);
+    while (num_closing < 2 && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(num_closing, 2);
+  };
+  shim_.group_start();
+  shim_.group_start();
+  shim_.abort(a);
+  shim_.abort(b);
+  shim_.group_end();
+  EXPECT_EQ(num_closing, 0) << "not before the outermost end";
+  shim_.group_end();
+  world->on_close = nullptr;
+  EXPECT_THAT(log(), ElementsAre("real start", "real start", "real abort", "real abort", "real end",
+                                 "break off", "break off", "release", "release", "real end"));
 }
 
 TEST_F(ShimTest, WhatNcclCallsOfItselfGoesStraightOn) {
