@@ -11,6 +11,7 @@
 #include "coll/device/share_cache.h"
 #include "coll/device/tune.h"
 #include "comm/state.h"
+#include "group/agree.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::coll::device {
@@ -32,7 +33,11 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
                            comm::Device::create(state, sys::real_cuda(), ordinal,
                                                 area_sizes(state.config, state.size())));
-    if (state.size() > 1) BRAID_RETURN_IF_ERROR(preload_kernels(*made));
+    const Status loaded = preload_kernels(*made);
+    if (state.size() > 1)
+      BRAID_RETURN_IF_ERROR(
+          group::agree(*state.group, "gpu kernels", loaded, "", deadline).status());
+    BRAID_RETURN_IF_ERROR(loaded);
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
       BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline));

@@ -29,9 +29,9 @@ uint32_t most_blocks(const comm::Device& device) {
 
 }  // namespace
 
-Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, int num_ranks) {
   const auto copies = [&](const char* few, const char* wide) {
-    return device.kernel(kernels::line_copies_fatbin(), is_wide(device.size()) ? wide : few);
+    return device.kernel(kernels::line_copies_fatbin(), is_wide(num_ranks) ? wide : few);
   };
   switch (call.op) {
     case PacketOp::kAllGather:
@@ -45,6 +45,10 @@ Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
   return device.kernel(
       is_whole(call.dtype) ? kernels::line_whole_fatbin() : kernels::line_floats_fatbin(),
       line_reduce_kernel_name(call.dtype, call.redop));
+}
+
+Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
+  return line_kernel(device, call, device.size());
 }
 
 uint64_t line_area_for(const Config& config, int num_ranks) {

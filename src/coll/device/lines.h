@@ -18,6 +18,8 @@ bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes);
 
 /// The kernel of a call by lines; its buffers do not matter.
 Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call);
+/// The same among so many ranks, who may be another comm's.
+Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, int num_ranks);
 
 /// Enqueues it. The call is told as to packets.
 Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call);

@@ -23,10 +23,10 @@ Status preload_kernels(comm::Device& device) {
   const int64_t begin_ns = now_ns();
   const Status loaded = for_each_kind([&](const PacketCall& kind) -> Status {
     BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
-    BRAID_RETURN_IF_ERROR(line_kernel(device, kind).status());
+    for (const int num_ranks : {2, nvlink::kMostRanks})  // few, and so many that lines are wide
+      BRAID_RETURN_IF_ERROR(line_kernel(device, kind, num_ranks).status());
     BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
-    if (kind.op == PacketOp::kBroadcast && can_relay(device))
-      BRAID_RETURN_IF_ERROR(relay_kernel(device).status());
+    if (kind.op == PacketOp::kBroadcast) BRAID_RETURN_IF_ERROR(relay_kernel(device).status());
     if (kind.op != PacketOp::kAllReduce) return {};
     return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });

@@ -67,13 +67,13 @@ Status Device::prepare() {
                          kernel(kernels::short_blocks_fatbin(), "braid_short_blocks"));
   BRAID_RETURN_IF_ERROR(load_ring(facts));
   BRAID_RETURN_IF_ERROR(read_link_cap());
-  BRAID_RETURN_IF_ERROR(make_page());
-  BRAID_RETURN_IF_ERROR(make_arena());
   for (int side = 0; side < kNumSides; ++side) {
     const auto priority =
         side == kPushes ? sys::StreamPriority::kNormal : sys::StreamPriority::kHigh;
     BRAID_ASSIGN_OR_RETURN(sides_[static_cast<size_t>(side)], cuda_.create_stream(priority));
   }
+  BRAID_RETURN_IF_ERROR(make_page());
+  BRAID_RETURN_IF_ERROR(make_arena());
   for (sys::Event& event : events_) {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
@@ -168,12 +168,15 @@ Status Device::make_arena() {
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
   board_.pair_numbers = sys::pointer_to<uint64_t>(local_memory_ + kPairNumbersAt);
   ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
-  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, {}));
+  // Not the default stream, which would wait for other comms' calls on the caller's.
+  const sys::Stream stream = sides_[kCopies];
+  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, stream));
   BRAID_RETURN_IF_ERROR(cuda_.fill(
       arena_memory_ + kScratchAt + scratch_bytes_, 0,
-      areas_.packet_bytes + areas_.line_bytes + areas_.relay_bytes + areas_.direct_flag_bytes, {}));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, {}));
-  return cuda_.synchronize({});  // before any peer learns of it
+      areas_.packet_bytes + areas_.line_bytes + areas_.relay_bytes + areas_.direct_flag_bytes,
+      stream));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, stream));
+  return cuda_.synchronize(stream);  // before any peer learns of it
 }
 
 Status Device::make_ring(Deadline deadline) {

@@ -96,8 +96,11 @@ Status Rdma::pin(sys::Cuda& cuda, const Mirrors& mirrors) {
   constexpr uint64_t kBytes = sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(progress_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(kBytes)));
   ring_.progress = sys::pointer_to<pcie::RingProgress>(progress_.get());
-  BRAID_RETURN_IF_ERROR(cuda.fill(progress_.get(), 0, kBytes, {}));
-  return cuda.synchronize({});
+  BRAID_ASSIGN_OR_RETURN(  // not the default one, which waits for other comms' calls
+      const auto stream,
+      sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)));
+  BRAID_RETURN_IF_ERROR(cuda.fill(progress_.get(), 0, kBytes, stream.get()));
+  return cuda.synchronize(stream.get());
 }
 
 // The thread first, which uses what is pinned; the mirrors' memory last.

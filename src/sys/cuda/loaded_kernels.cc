@@ -1,16 +1,33 @@
 #include "sys/cuda/loaded_kernels.h"
 
 #include <utility>
+#include <vector>
 
 namespace braid::sys {
 
+namespace {
+
+/// Never destroyed: a comm may end later than static objects do.
+struct All {
+  std::mutex mutex;
+  std::map<std::pair<const Cuda*, int>, std::weak_ptr<LoadedKernels>> known;
+  std::vector<std::shared_ptr<LoadedKernels>> kept;
+};
+
+All& all() {
+  static All* const the = new All;
+  return *the;
+}
+
+}  // namespace
+
 std::shared_ptr<LoadedKernels> LoadedKernels::of(Cuda& cuda, int device) {
-  static std::mutex mutex;
-  static std::map<std::pair<const Cuda*, int>, std::weak_ptr<LoadedKernels>> all;
-  const std::lock_guard lock(mutex);
-  std::weak_ptr<LoadedKernels>& known = all[{&cuda, device}];
+  const std::lock_guard lock(all().mutex);
+  std::weak_ptr<LoadedKernels>& known = all().known[{&cuda, device}];
   std::shared_ptr<LoadedKernels> held = known.lock();
-  if (!held) known = held = std::make_shared<LoadedKernels>(cuda);
+  if (held) return held;
+  known = held = std::make_shared<LoadedKernels>(cuda);
+  if (&cuda == &real_cuda()) all().kept.push_back(held);
   return held;
 }
 

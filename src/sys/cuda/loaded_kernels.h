@@ -3,7 +3,7 @@
 // The driver lets no load of a module end while a kernel runs on any GPU of the process. A kernel
 // that waits for a peer runs for as long as the peer likes, and for ever when the peer waits for
 // this host. So whatever a comm may launch is loaded before its first call, and a comm that is made
-// beside others finds it there.
+// beside others finds it there. An unload waits as a load does: on real GPUs there is none.
 #pragma once
 
 #include <map>
@@ -18,8 +18,8 @@ namespace braid::sys {
 
 class LoadedKernels {
  public:
-  /// Those of a GPU, which all who ask share for as long as one of them holds them. Whoever lets go
-  /// of them last, and unloads them, does so in the context of the GPU. Threads: any.
+  /// Those of a GPU, which all who ask share: of real_cuda() for good, of another Cuda for as long
+  /// as somebody holds them, who lets go of them in the context of the GPU. Threads: any.
   static std::shared_ptr<LoadedKernels> of(Cuda& cuda, int device);
 
   LoadedKernels(Cuda& cuda) : cuda_(cuda) {}

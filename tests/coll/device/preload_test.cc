@@ -1,4 +1,4 @@
-// Ranks that are threads of one process load no kernel once the first of them may run.
+// No rank loads a kernel once the first call of any may run.
 #include "coll/device/preload.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
+#include "coll/device/relay.h"
 #include "coll/device/sums.h"
 #include "coll/reduce/reduce_names.h"
 #include "support/gpu_ranks.h"
@@ -24,6 +25,9 @@ void define_all_kernels(sys::FakeCuda& cuda) {
   for (const char* path : {"packets", "lines", "direct"})
     for (const char* op : {"all_gather", "all_to_all", "broadcast"})
       define(std::string("braid_") + path + "_" + op);
+  for (const char* op : {"all_gather", "all_to_all", "broadcast"})
+    define(std::string("braid_lines_") + op + "_wide");
+  define("braid_relay");
   for (const Dtype dtype : kAllDtypes)
     for (const RedOp op : kAllRedOps)
       for (const auto name_of : {packet_reduce_kernel_name, line_reduce_kernel_name,
@@ -39,11 +43,12 @@ Status find_all_kernels(comm::Device& device) {
       for (const RedOp redop : kAllRedOps) {
         const PacketCall call{op, 0, 0, 0, dtype, redop};
         BRAID_RETURN_IF_ERROR(packet_kernel(device, call).status());
-        BRAID_RETURN_IF_ERROR(line_kernel(device, call).status());
+        for (const int num_ranks : {device.size(), 2, 5, 16})  // those of comms made beside it, too
+          BRAID_RETURN_IF_ERROR(line_kernel(device, call, num_ranks).status());
         BRAID_RETURN_IF_ERROR(direct_kernel(device, call).status());
         BRAID_RETURN_IF_ERROR(sum_kernel(device, {dtype, redop, 16}).status());
       }
-  return {};
+  return relay_kernel(device).status();
 }
 
 TEST(Preload, NothingIsLoadedAfterwards) {
