@@ -11,8 +11,9 @@
 // The receiver's warp polls the row by the same pattern of 16-byte loads and takes it when all four
 // flags are the call's. Everything else is as with packets (packets/packets.cuh): the areas' two
 // halves, epochs, why nothing is lost and why nothing hangs hold word for word, "packet" read as
-// "line", "thread" as "warp". Flags are whole epochs, and lie on a grid of 128 bytes where nothing
-// else is ever written: data is never read as a flag, and no number comes twice.
+// "line", "thread" as "warp"; but a broadcast's root waits for the others' greetings itself. Flags
+// are whole epochs, and lie on a grid of 128 bytes where nothing else is ever written: data is
+// never read as a flag, and no number comes twice.
 //
 // Nothing tears: that is where lines ask more than packets. A line's flag tells of its other 120
 //   bytes, so that all 128 must become visible together. They do over NVLink: the eight stores of

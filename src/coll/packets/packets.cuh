@@ -28,7 +28,8 @@
 //   half is from e - 2 or earlier. Flags are the low 32 bits of the epoch, so that a place would
 //   have to be left unwritten for exactly 2^32 calls and then be read.
 // Nothing hangs: a block sends all that it can before it waits, and waits only for the block of its
-//   own number on other ranks, so that blocks need not be resident together. Every wait looks at
+//   own number on other ranks (or, in hear(), for the first one of the call before), so that blocks
+//   need not be resident together. Every wait looks at
 //   the clock and at the host's word. A wait that ends without its packet notes it in Trouble and
 //   in Team::has_failed, the thread skips its remaining work, and later calls of this rank do
 //   nothing.
@@ -151,23 +152,23 @@ struct Patience {
 
 /// Every block, before it sends anything: waits for the greetings that this rank's last call left.
 /// They lie in the half of that call. A peer that heard another block of ours may be two calls
-/// further, and something of those calls lie in the greeting's place: it is as good, and its flag
-/// is at most 4 ahead (next_epoch() may skip). All threads say the same. False: gave up.
+/// further, and something of the call after ours, which has the same half, lie in the greeting's
+/// place: it is as good. All threads say the same. False: gave up.
 static __device__ __noinline__ bool hear(const PacketArgs& args, Before before) {
-  constexpr uint32_t kMostAhead = 4;
   const Call call = begin_call(args, before);
   const uint64_t half_bytes = before.epoch % 2 * (args.packets.capacity_bytes / 2);
   const auto* greetings =
       reinterpret_cast<const Packet*>(args.packets.area[call.rank()] + half_bytes) +
       (before.unheard - 1);
-  const auto flag = static_cast<uint32_t>(before.epoch);
+  const auto greeted = static_cast<uint32_t>(before.epoch);
+  const auto next_in_half = static_cast<uint32_t>(next_epoch(call.epoch));
   bool goes_on = true;
   for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
     if (peer == call.rank()) continue;
     Patience patience;
     for (uint32_t seen; goes_on; goes_on = patience.holds(call, peer, seen)) {
       seen = look_at(greetings + peer).flag_low;
-      if (seen != 0 && seen - flag <= kMostAhead) break;  // 0: never written
+      if (seen == greeted || seen == next_in_half) break;
     }
   }
   return __syncthreads_and(goes_on ? 1 : 0) != 0;

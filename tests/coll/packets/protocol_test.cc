@@ -137,9 +137,9 @@ class Model {
     if (step.what == Step::What::kReceive)
       return rank.half[epoch_of(rank) % 2][step.place].flag ==
              static_cast<uint32_t>(epoch_of(rank));
-    constexpr uint32_t kMostAhead = 4;  // as hear()
-    const uint32_t seen = rank.half[rank.epoch % 2][step.place].flag;
-    return seen != 0 && seen - static_cast<uint32_t>(rank.epoch) <= kMostAhead;
+    const uint32_t seen = rank.half[rank.epoch % 2][step.place].flag;  // as hear()
+    return seen == static_cast<uint32_t>(rank.epoch) ||
+           seen == static_cast<uint32_t>(next_epoch(epoch_of(rank)));
   }
   bool can_go_on() {
     for (int r = 0; r < size(); ++r)
