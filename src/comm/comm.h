@@ -110,6 +110,8 @@ class Comm {
  private:
   explicit Comm(std::unique_ptr<State> state);
   Status closed() const;
+  bool meet_for_farewell();
+  bool have_all_left() const;  // the others
   Result<Observer*> settled_observer();
   std::unique_ptr<State> state_;
 };

@@ -91,9 +91,10 @@ class Device {
   /// windows on the peers' memory; nothing may be enqueued afterwards. Before our own memory goes
   /// (the destructor) every rank must have done this.
   void detach(bool in_peace);
-  /// After detach(), where not every rank has come to it: our memory stays allocated for good when
-  /// another rank is a thread of this process. Its calls may still write there (the greeting of a
-  /// broadcast that this rank, its root, has left); other processes' mappings keep memory alive.
+  /// After detach(), where another rank may not have come to it: our memory stays allocated for
+  /// good if that rank is a thread of this process. Its calls may still write there (what is
+  /// aborted, or the greeting of a broadcast whose root has gone ahead); the mappings of other
+  /// processes keep memory alive.
   void leave_memory();
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
