@@ -9,16 +9,40 @@ import os
 import secrets
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+import typer.main
 
 import braid
 from braid.cli.launch import free_port
 
 _fork = mp.get_context("fork")
 _ENVIRONMENT = {"BRAID_TUNE": "off", "BRAID_TIMEOUT": "20s", "BRAID_LOG": "error"}
+
+
+# What NumPy brings for products of matrices starts a thread per core wherever it is loaded, which
+# takes as long as all the rest of NumPy. Ranks have one, as `braid run` says; so have the tests and
+# what they start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+_make_command = typer.main.get_command
+
+
+@cache
+def _made_once(app: typer.Typer, _groups: int, _commands: int) -> Any:
+    return _make_command(app)
+
+
+def _get_command(app: typer.Typer) -> Any:
+    return _made_once(app, len(app.registered_groups), len(app.registered_commands))
+
+
+# typer makes all commands anew whenever one is called, which takes longer than most of them. A
+# process of a user's calls one; the tests call many.
+typer.main.get_command = _get_command
 
 
 class RankError(AssertionError):
