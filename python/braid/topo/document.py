@@ -10,7 +10,7 @@ classes (`python -m braid.topo.document`).
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from braid.topo import facts
@@ -63,8 +63,13 @@ def document(machine: Machine, measured: Sequence[Measured] = ()) -> Document:
 
 def to_json(whole: Document) -> str:
     """As text, readable by people too."""
-    parts = {"schema": SCHEMA, **asdict(whole.machine), **asdict(whole.derived)}
-    return json.dumps(parts, indent=1)
+    parts = {"schema": SCHEMA, **_parts(whole.machine), **_parts(whole.derived)}
+    return json.dumps(parts, indent=1, default=_parts)
+
+
+def _parts(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """Its fields as they are: asdict would copy all that is in them, too."""
+    return {f.name: getattr(record, f.name) for f in fields(record)}
 
 
 def read(text: str) -> Machine:

@@ -38,13 +38,24 @@ class View:
                     found[end].append(link)
         return found
 
+    @cached_property
+    def _fabric(self) -> dict[str, list[GpuLink]]:
+        return {gpu: [x for x in links if x.b != CPU] for gpu, links in self._links.items()}
+
+    @cached_property
+    def _switch_links(self) -> dict[str, int]:
+        return {
+            gpu: sum(link.count for link in links if link.b == SWITCH)
+            for gpu, links in self._fabric.items()
+        }
+
     def path(self, a: str, b: str) -> PathKind | None:
         """How two devices meet over PCIe."""
         return self._paths.get(frozenset((a, b)))
 
     def links_of(self, gpu: str) -> list[GpuLink]:
         """NVLink and xGMI bundles of a GPU, either way round; not the link to its own CPU."""
-        return [link for link in self._links.get(gpu, []) if link.b != CPU]
+        return self._fabric.get(gpu, [])
 
     def link_to_cpu(self, gpu: str) -> GpuLink | None:
         """The C2C bundle of a GPU."""
@@ -52,7 +63,7 @@ class View:
 
     def switch_links(self, gpu: str) -> int:
         """Links of a GPU that end in switches."""
-        return sum(link.count for link in self.links_of(gpu) if link.b == SWITCH)
+        return self._switch_links.get(gpu, 0)
 
     def links_between(self, a: str, b: str) -> int:
         """Links that two GPUs can use to reach each other: their own, or those into switches."""

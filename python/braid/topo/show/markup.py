@@ -8,7 +8,9 @@ LETTER, SMALL_LETTER, TITLE_LETTER = 6.4, 5.2, 7.4
 
 def clean(text: str) -> str:
     """Escaped, and without characters that neither may have."""
-    return escape("".join(c for c in text if c.isprintable()))
+    if not text.isprintable():
+        text = "".join(c for c in text if c.isprintable())
+    return escape(text)
 
 
 def hover(text: str) -> str:
