@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,20 +52,27 @@ def apps(monkeypatch):
     return module
 
 
-def drop_in(folder, taken) -> Path:
-    """A library that only counts."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("skipped: needs a C compiler")
-    (folder / "counts.c").write_text(COUNTS)
-    path = folder / "libcounts.so"
-    command = [compiler, "-shared", "-fPIC", f"-DTAKEN={taken}", "-o", str(path)]
-    subprocess.run([*command, str(folder / "counts.c")], check=True)
-    return path
+@pytest.fixture(scope="module")
+def drop_in(tmp_path_factory):
+    """A library that only counts, by what it says was taken over: compiled once each."""
+
+    @cache
+    def compiled(taken) -> Path:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("skipped: needs a C compiler")
+        folder = tmp_path_factory.mktemp("counts")
+        (folder / "counts.c").write_text(COUNTS)
+        path = folder / "libcounts.so"
+        command = [compiler, "-shared", "-fPIC", f"-DTAKEN={taken}", "-o", str(path)]
+        subprocess.run([*command, str(folder / "counts.c")], check=True)
+        return path
+
+    return compiled
 
 
 @pytest.fixture
-def tried(apps, monkeypatch, tmp_path, capsys):
+def tried(apps, drop_in, monkeypatch, tmp_path, capsys):
     """Runs one stand-in both ways; its exit code, what was printed, and the record."""
 
     def body(
@@ -76,7 +84,7 @@ def tried(apps, monkeypatch, tmp_path, capsys):
             "fake", "Stand-in", needs, (str(script),), "VLLM_NCCL_SO_PATH", **fields
         )  # LD_PRELOAD would be in the tests' own tools as well
         monkeypatch.setattr(apps, "PROGRAMS", (program,))
-        monkeypatch.setattr(apps, "DROP_IN", drop_in(tmp_path, taken))
+        monkeypatch.setattr(apps, "DROP_IN", drop_in(taken))
         path = tmp_path / "apps.json"
         words = ["run.py", "--logs", str(tmp_path / "logs"), "--json", str(path), *options]
         monkeypatch.setattr(sys, "argv", words)

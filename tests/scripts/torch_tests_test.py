@@ -1,9 +1,12 @@
 """scripts/torch_tests.py on small files of tests, with a drop-in that only has its name."""
 
+import contextlib
+import io
 import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -68,16 +71,52 @@ def test_once():
 """
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    """With a folder of tests."""
-    folder = tmp_path / "test/distributed"
+def fill(path):
+    """Makes it a checkout, with a folder of tests."""
+    folder = path / "test/distributed"
     folder.mkdir(parents=True)
     for name, text in (("test_file.py", FILE), ("test_ends.py", ENDS), ("test_flaky.py", FLAKY)):
         (folder / name).write_text(text)
     (folder / "test_unread.py").write_text("import a_module_that_is_nowhere\n")
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--nowhere'\n")
-    return tmp_path
+    (path / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--nowhere'\n")
+    return path
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """With a folder of tests."""
+    return fill(tmp_path)
+
+
+@dataclass
+class Ran:
+    """The command on two files, one of which cannot be read."""
+
+    code: int
+    said: str
+    race: Race
+    folder: Path
+    """With its record and its logs."""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Once for all that look at it: a race starts ten pytests."""
+    path = fill(tmp_path_factory.mktemp("checkout"))
+    races = []
+
+    class Kept(Race):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            races.append(self)
+
+    words = ["--files", "test_file.py", "test_unread.py", "--json", path / "record.json"]
+    words += ["--commit", "abc", "--source", "1.2", "--logs", path / "logs"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        patch.setattr(torch_tests, "Race", Kept)
+        code = command(patch, path, *words)
+    (race,) = races
+    return Ran(code, said.getvalue(), race, path)
 
 
 def race_of(checkout, *files):
@@ -86,8 +125,8 @@ def race_of(checkout, *files):
     return race
 
 
-def test_what_fails_with_braid_alone_is_a_fault(checkout):
-    race = race_of(checkout, "test_file.py", "test_unread.py")
+def test_what_fails_with_braid_alone_is_a_fault(ran):
+    race = ran.race
     outcomes = {t.partition("::")[2]: r.outcomes for t, r in race.results.items()}
     assert outcomes["test_good"] == {BRAID: "passed"}
     assert outcomes["test_bad_in_both"] == {NCCL: "failed", BRAID: "failed"}
@@ -204,15 +243,13 @@ def command(monkeypatch, *arguments):
     return torch_tests.main()
 
 
-def test_the_command_writes_a_record(checkout, monkeypatch, tmp_path, capsys):
-    path = tmp_path / "record.json"
-    files = ["--files", "test_file.py", "--json", path, "--commit", "abc", "--source", "1.2"]
-    assert command(monkeypatch, checkout, *files, "--logs", tmp_path / "logs") == 1
-    record = json.loads(path.read_text())
+def test_the_command_writes_a_record(ran):
+    assert ran.code == 1
+    record = json.loads((ran.folder / "record.json").read_text())
     assert (record["faults"], record["commit"], record["source"]) == (1, "abc", "1.2")
     assert len(record["tests"]) == 6
-    assert list((tmp_path / "logs").glob("braid-*.log"))
-    assert "FAULT" in capsys.readouterr().out
+    assert list((ran.folder / "logs").glob("braid-*.log"))
+    assert "FAULT" in ran.said
 
 
 def test_nothing_taken_over_is_bad(checkout, monkeypatch):
