@@ -131,25 +131,35 @@ static double seconds_now(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The highest rank never calls: the others' work waits until they abort. */
-void check_abort(Rank* r) {
-  const ncclComm_t comm = make_comm(r);
-  reduce_on(r, "before an abort", comm, 0);
+/* The highest rank never calls: the others' work waits until they abort. Of two communicators in a
+ * group, the work of the one that is named first lies behind the other's. */
+static void abort_waiting(Rank* r, int num_comms) {
+  ncclComm_t comms[2];
+  for (int i = 0; i < num_comms; ++i) {
+    comms[i] = make_comm(r);
+    reduce_on(r, "before an abort", comms[i], 0);
+  }
   int* const one = device_values(r->rank, kCount);
   if (r->rank != r->size - 1) {
-    OK(r, ncclAllReduce(one, one, kCount, ncclInt32, ncclSum, comm, r->stream));
+    for (int i = num_comms - 1; i >= 0; --i)
+      OK(r, ncclAllReduce(one, one, kCount, ncclInt32, ncclSum, comms[i], r->stream));
     usleep(300 * 1000);
     expect_true(r, "work waits for a rank", !gpu_is_done(r->stream));
   } else {
     usleep(600 * 1000);
   }
   const double began = seconds_now();
-  OK(r, ncclCommAbort(comm));
+  if (num_comms > 1) OK(r, ncclGroupStart());
+  for (int i = 0; i < num_comms; ++i) OK(r, ncclCommAbort(comms[i]));
+  if (num_comms > 1) OK(r, ncclGroupEnd());
   gpu_wait(r->stream);
   expect_true(r, "an abort ends it in seconds", seconds_now() - began < 10);
   meet(r); /* the last of a process to abort frees what all had there, which waits for kernels */
   reduce_on(r, "other communicators after an abort", r->comm, 0);
 }
+
+void check_abort(Rank* r) { abort_waiting(r, 1); }
+void check_abort_group(Rank* r) { abort_waiting(r, 2); }
 
 /* A child of a process with communicators: it may ask, and ends as it likes. */
 void check_forks(Rank* r) {

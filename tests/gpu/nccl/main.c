@@ -46,6 +46,7 @@ static const Section kSections[] = {
     {"finalize", check_finalize},
     {"forks", check_forks},
     {"abort", check_abort},
+    {"abort in a group", check_abort_group},
     {"death", check_death},
 };
 enum { kNumSections = sizeof kSections / sizeof *kSections, kTimeLimit = 300, kSkipped = 77 };

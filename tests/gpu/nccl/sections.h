@@ -23,6 +23,7 @@ void check_split(Rank* r);
 void check_shrink(Rank* r);
 void check_finalize(Rank* r);
 void check_abort(Rank* r);
+void check_abort_group(Rank* r);
 void check_forks(Rank* r);
 void check_death(Rank* r); /* the last: the highest rank does not come back */
 /* memory.c */
