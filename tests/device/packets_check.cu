@@ -4,7 +4,7 @@
 //
 //   nvcc -std=c++20 -O2 -I src -I tests --expt-relaxed-constexpr
 //     -gencode arch=compute_90a,code=sm_90a tests/device/packets_check.cu
-//     src/coll/packets/shape.cc src/coll/reduce/reduce_names.cc -o packets_check
+//     src/coll/packets/shape.cc -o packets_check
 //   ./packets_check copies.fatbin packets_reduce_floats.fatbin packets_reduce_whole.fatbin
 //
 // The fatbins are those of build/gpu/kernels/coll/packets.
@@ -14,7 +14,6 @@
 
 #include "coll/packets/packets.h"
 #include "coll/reduce/elements.cuh"
-#include "coll/reduce/reduce_names.h"
 #include "device/gpu.h"
 #include "device/ranks.h"
 
@@ -57,14 +56,13 @@ Bytes sum_of(const std::vector<Bytes>& operands) {
 }
 
 struct Element {
-  Dtype dtype;
   const char* name;
   uint64_t bytes;
   Bytes (*sum)(const std::vector<Bytes>&);
 };
-const Element kElements[] = {{Dtype::kFloat32, "float32", 4, sum_of<coll::device::Fp32>},
-                             {Dtype::kBfloat16, "bfloat16", 2, sum_of<coll::device::Bf16>},
-                             {Dtype::kInt8, "int8", 1, sum_of<coll::device::Whole<int8_t>>}};
+const Element kElements[] = {{"float32", 4, sum_of<coll::device::Fp32>},
+                             {"bfloat16", 2, sum_of<coll::device::Bf16>},
+                             {"uint8", 1, sum_of<coll::device::Whole<uint8_t>>}};
 
 const char* const kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                 "broadcast"};
@@ -89,7 +87,7 @@ struct Case {
   bool sends_blocks() const { return op == PacketOp::kReduceScatter || op == PacketOp::kAllToAll; }
   std::string kernel() const {
     if (!is_reducing(op)) return std::string("braid_packets_") + kOpNames[static_cast<int>(op)];
-    return coll::packet_reduce_kernel_name(element.dtype, RedOp::kSum);
+    return std::string("braid_packets_reduce_") + element.name + "_sum";
   }
   std::string name(int num_ranks) const {
     std::string text = std::string(kOpNames[static_cast<int>(op)]) +
