@@ -142,7 +142,8 @@ constexpr Option kOptions[] = {
      "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
     {"BRAID_TUNE", OptionType::kString, "auto",
      "Tuning at start: auto (measure unless cached), off or force."},
-    {"BRAID_TUNE_TIME", OptionType::kDuration, "8s", "Time that tuning may take at start."},
+    {"BRAID_TUNE_TIME", OptionType::kDuration, "8s",
+     "Time that tuning may take at start; on GPUs for the host link, and again for a NIC."},
     {"BRAID_WAIT", OptionType::kString, "auto",
      "How a rank waits for a peer: auto, spin, yield or sleep."},
 };

@@ -40,8 +40,10 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     BRAID_RETURN_IF_ERROR(loaded);
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
-      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline));
-      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline));
+      TuneWork work;
+      work.time_ns = state.config.duration_ns("BRAID_TUNE_TIME");
+      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline, work));
+      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline, work));
     }
     made->rdma().settle();
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));

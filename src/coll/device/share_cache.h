@@ -30,7 +30,7 @@ std::string shares_to_json(const std::string& key, const HostShares& shares);
 Result<HostShares> parse_shares(std::string_view text, const std::string& key);
 
 /// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds
-/// by `work`, which are then kept. A cache that cannot be read or written is a warning.
+/// by `work`, which are then kept unless it was given up. A cache that cannot be read or written is a warning.
 Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
                           const TuneWork& work = {});
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "coll/device/collectives.h"
+#include "coll/device/tune_pace.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::coll::device {
@@ -32,11 +33,23 @@ constexpr double kLeastGain = 0.01;
 // where 7 % takes 673 (2 H200).
 constexpr double kAsGood = 0.003;
 constexpr int kFineRounds = 2;  // for each of the first pass
+// Timed ones, before a pass may end for want of time.
+constexpr int kLeastRounds = 3;
+// What a share of the time is cut into: the first pass gets one part, the second as many as it has
+// rounds for each of the first's.
+constexpr int kPartsOfOne = 1 + kFineRounds;
+constexpr int kSizes = 2;  // of each operation
 
 class Tuner {
  public:
-  Tuner(comm::Device& device, group::Group& group, Deadline deadline, const TuneWork& work)
-      : device_(device), group_(group), deadline_(deadline), work_(work) {}
+  /// `num_parts` of time, as TunePace::begin() counts them.
+  Tuner(comm::Device& device, group::Group& group, Deadline deadline, const TuneWork& work,
+        int num_parts)
+      : device_(device),
+        group_(group),
+        deadline_(deadline),
+        work_(work),
+        pace_(work.time_ns, num_parts) {}
 
   Status prepare() {
     sys::Cuda& cuda = device_.cuda();
@@ -55,30 +68,40 @@ class Tuner {
   Status open() { return device_.register_memory(recv_.get(), bytes_of_all()); }
   Status close() { return device_.unregister_memory(recv_.get()); }
 
-  Status tune(plan::Op op) {
-    BRAID_ASSIGN_OR_RETURN(const double short_share, best_share(op, work_.block_bytes / 4));
-    BRAID_ASSIGN_OR_RETURN(const double long_share, best_share(op, work_.block_bytes));
+  /// False: given up, and why() says the reason.
+  Result<bool> tune(plan::Op op) {
+    BRAID_ASSIGN_OR_RETURN(const auto short_share, best_share(op, work_.block_bytes / 4));
+    std::optional<double> long_share;
+    if (short_share) {
+      BRAID_ASSIGN_OR_RETURN(long_share, best_share(op, work_.block_bytes));
+    }
     device_.force_host_share(op, std::nullopt);
+    if (!long_share) return false;
     device_.set_host_share(op, {seen_bytes(op, work_.block_bytes / 4),
-                                seen_bytes(op, work_.block_bytes), short_share, long_share});
-    return {};
+                                seen_bytes(op, work_.block_bytes), *short_share, *long_share});
+    return true;
   }
 
-  /// The NIC's share beside what the host link carries by now.
-  Status tune_rdma(plan::Op op) {
+  /// The NIC's share beside what the host link carries by now. False: given up.
+  Result<bool> tune_rdma(plan::Op op) {
     comm::Rdma& rdma = device_.rdma();
     std::vector<Tried> tried;
     for (const double share : kRdmaShares) tried.push_back({share, {}});
-    BRAID_RETURN_IF_ERROR(time_all(op, work_.block_bytes, tried, work_.rounds,
-                                   [&](double share) { rdma.set_share(op, share); }));
+    BRAID_ASSIGN_OR_RETURN(const bool is_timed,
+                           time_all(op, work_.block_bytes, tried, {work_.rounds, 1},
+                                    [&](double share) { rdma.set_share(op, share); }));
+    rdma.set_share(op, 0);
+    if (!is_timed || is_given_up(tried.front())) return false;
     const Tried& best = best_of(tried);
     const double without_us = tried.front().median_us();
-    const bool is_worth = best.median_us() < without_us * (1 - kLeastGain);
-    rdma.set_share(op, is_worth ? best.share : 0);
+    if (best.median_us() < without_us * (1 - kLeastGain)) rdma.set_share(op, best.share);
     log::info("coll", "gpu {}: {}: {:.1f} us without the NIC, {:.1f} us with {} % through it",
               device_.ordinal(), plan::op_name(op), without_us, best.median_us(), 100 * best.share);
-    return {};
+    return true;
   }
+
+  const std::string& why() const { return why_; }
+  int64_t elapsed_ns() const { return pace_.elapsed_ns(); }
 
  private:
   uint64_t bytes_of_all() const {
@@ -87,12 +110,11 @@ class Tuner {
   struct Tried {
     double share;
     std::vector<double> times_us;  // of the slowest rank
-    double median_us() const {
-      std::vector<double> sorted = times_us;
-      const auto middle = sorted.begin() + static_cast<long>(sorted.size() / 2);
-      std::nth_element(sorted.begin(), middle, sorted.end());
-      return *middle;
-    }
+    double median_us() const { return median_of(times_us); }
+  };
+  struct Rounds {
+    int most;
+    int parts;  // of the time
   };
   static const Tried& best_of(const std::vector<Tried>& tried) {
     return *std::min_element(tried.begin(), tried.end(), [](const Tried& a, const Tried& b) {
@@ -108,18 +130,31 @@ class Tuner {
     return is_one_buffer(op) ? 2 * block_bytes : block_bytes;
   }
 
-  Result<double> best_share(plan::Op op, uint64_t block_bytes) {
+  /// Says so, once.
+  bool is_given_up(const Tried& alone) {
+    if (!is_disturbed(alone.times_us, work_.most_spread)) return false;
+    why_ = fmt::format("equal calls took {:.0f} and {:.0f} us: other work on these GPUs",
+                       *std::ranges::min_element(alone.times_us), alone.median_us());
+    return true;
+  }
+
+  /// Nothing: given up.
+  Result<std::optional<double>> best_share(plan::Op op, uint64_t block_bytes) {
     // Not balanced: what is timed is this share's.
     const auto force = [&](double share) { device_.force_host_share(op, share); };
     std::vector<Tried> coarse;
     for (const double share : kShares) coarse.push_back({share, {}});
-    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, coarse, work_.rounds, force));
+    BRAID_ASSIGN_OR_RETURN(bool is_timed,
+                           time_all(op, block_bytes, coarse, {work_.rounds, 1}, force));
+    if (!is_timed || is_given_up(coarse.front())) return std::optional<double>();
     const double about = best_of(coarse).share;
     std::vector<Tried> fine = {{0, {}}};
     if (about > 0) fine.push_back({about, {}});
     for (const double step : kSteps)
       if (about > 0 && about + step > 0) fine.push_back({about + step, {}});
-    BRAID_RETURN_IF_ERROR(time_all(op, block_bytes, fine, kFineRounds * work_.rounds, force));
+    BRAID_ASSIGN_OR_RETURN(is_timed, time_all(op, block_bytes, fine,
+                                              {kFineRounds * work_.rounds, kFineRounds}, force));
+    if (!is_timed || is_given_up(fine.front())) return std::optional<double>();
     std::vector<TimedShare> timed;
     for (const Tried& one : fine) timed.push_back({one.share, one.median_us()});
     const TimedShare chosen = least_good_share(timed);
@@ -129,19 +164,27 @@ class Tuner {
               "host link",
               device_.ordinal(), plan::op_name(op), format_bytes(seen_bytes(op, block_bytes)),
               alone_us, chosen.us, 100 * chosen.share);
-    return chosen.us < alone_us * (1 - kLeastGain) ? chosen.share : 0;
+    return std::optional(chosen.us < alone_us * (1 - kLeastGain) ? chosen.share : 0);
   }
 
-  Status time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried, int num_rounds,
-                  const std::function<void(double)>& use) {
-    for (int round = 0; round < num_rounds; ++round)
+  /// As many rounds as there is time for. False: given up, for not even the least were done.
+  Result<bool> time_all(plan::Op op, uint64_t block_bytes, std::vector<Tried>& tried,
+                        const Rounds& rounds, const std::function<void(double)>& use) {
+    pace_.begin(rounds.parts);
+    for (int round = 0; round < rounds.most; ++round) {
+      const bool are_enough = round > kLeastRounds;
+      if (are_enough && !pace_.has_time()) break;
       for (Tried& one : tried) {
         use(one.share);
         BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
         BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
         if (round > 0) one.times_us.push_back(slowest_us);
+        if (are_enough || !pace_.is_over()) continue;
+        why_ = "the time was over (BRAID_TUNE_TIME)";
+        return false;
       }
-    return {};
+    }
+    return true;
   }
 
   Result<double> time_calls(plan::Op op, uint64_t block_bytes) {
@@ -179,16 +222,20 @@ class Tuner {
     return internal_error("op {} is unknown", static_cast<int>(op));
   }
 
+  /// Of all ranks; and so all learn how long the slowest has been at it.
   Result<double> slowest(double own_us) {
+    const int64_t own[] = {static_cast<int64_t>(own_us * 1e3), now_ns() - begin_ns_};
     BRAID_ASSIGN_OR_RETURN(
         const auto texts,
-        group_.exchange("gpu tuning", fmt::format("{}", static_cast<int64_t>(own_us * 1e3)),
-                        deadline_));
+        group_.exchange("gpu tuning", fmt::format("{} {}", own[0], own[1]), deadline_));
     int64_t most_ns = 0;  // whole numbers, which no rank's locale reads differently
     for (const std::string& text : texts) {
-      int64_t ns = 0;
-      std::from_chars(text.data(), text.data() + text.size(), ns);
-      most_ns = std::max(most_ns, ns);
+      int64_t call_ns = 0, elapsed_ns = 0;
+      const char* const end = text.data() + text.size();
+      const char* const space = std::from_chars(text.data(), end, call_ns).ptr;
+      if (space != end) std::from_chars(space + 1, end, elapsed_ns);
+      most_ns = std::max(most_ns, call_ns);
+      pace_.saw(elapsed_ns);
     }
     return static_cast<double>(most_ns) / 1e3;
   }
@@ -197,16 +244,20 @@ class Tuner {
   group::Group& group_;
   const Deadline deadline_;
   const TuneWork work_;
+  const int64_t begin_ns_ = now_ns();
+  TunePace pace_;
+  std::string why_;
   sys::DeviceMemory send_, recv_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
 };
 
-// Runs `tune` on a Tuner that all ranks have memory for; without it everything stays as it is.
-// False: a rank had none.
+// Runs `tune` for every operation, on a Tuner that all ranks have memory for; without it everything
+// stays as it is. False: a rank had none, or it was given up.
 Result<bool> with_tuner(comm::Device& device, group::Group& group, Deadline deadline,
-                        const TuneWork& work, const std::function<Status(Tuner&)>& tune) {
-  Tuner tuner(device, group, deadline, work);
+                        const TuneWork& work, int parts_of_one, std::span<const plan::Op> ops,
+                        const std::function<Result<bool>(Tuner&, plan::Op)>& tune) {
+  Tuner tuner(device, group, deadline, work, parts_of_one * static_cast<int>(ops.size()));
   Status ready = tuner.prepare();
   BRAID_ASSIGN_OR_RETURN(const auto verdicts,
                          group.exchange("gpu tuning memory", ready.to_string(), deadline));
@@ -217,9 +268,18 @@ Result<bool> with_tuner(comm::Device& device, group::Group& group, Deadline dead
       return false;
     }
   BRAID_RETURN_IF_ERROR(tuner.open());
-  BRAID_RETURN_IF_ERROR(tune(tuner));
+  bool is_done = true;
+  for (const plan::Op op : ops) {
+    BRAID_ASSIGN_OR_RETURN(is_done, tune(tuner, op));
+    if (!is_done) break;
+  }
   BRAID_RETURN_IF_ERROR(tuner.close());
-  return true;
+  if (!is_done && device.rank() == 0)
+    log::warn("coll",
+              "tuning of {} GPUs was given up after {:.1f} s: {}; NVLink alone carries what was "
+              "not measured, and the next comm measures again",
+              device.size(), static_cast<double>(tuner.elapsed_ns()) / 1e9, tuner.why());
+  return is_done;
 }
 
 }  // namespace
@@ -235,21 +295,18 @@ TimedShare least_good_share(std::span<const TimedShare> timed) {
 
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               const TuneWork& work) {
-  return with_tuner(device, group, deadline, work, [](Tuner& tuner) {
-    for (const plan::Op op : plan::kAllOps) BRAID_RETURN_IF_ERROR(tuner.tune(op));
-    return Status();
-  });
+  return with_tuner(device, group, deadline, work, kSizes * kPartsOfOne, plan::kAllOps,
+                    [](Tuner& tuner, plan::Op op) { return tuner.tune(op); });
 }
 
 Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
                         const TuneWork& work) {
   if (!device.rdma().is_on() || device.rdma().is_share_given()) return {};
-  return with_tuner(device, group, deadline, work,
-                    [](Tuner& tuner) {
-                      for (const plan::Op op : plan::kAllOps)
-                        if (comm::Rdma::can_carry(op)) BRAID_RETURN_IF_ERROR(tuner.tune_rdma(op));
-                      return Status();
-                    })
+  std::vector<plan::Op> ops;
+  for (const plan::Op op : plan::kAllOps)
+    if (comm::Rdma::can_carry(op)) ops.push_back(op);
+  return with_tuner(device, group, deadline, work, 1, ops,
+                    [](Tuner& tuner, plan::Op op) { return tuner.tune_rdma(op); })
       .status();
 }
 

@@ -13,16 +13,20 @@ namespace braid::coll::device {
 struct TuneWork {
   uint64_t block_bytes = 128 << 20;  // half the buffer, for all-reduce and broadcast; and a quarter
   int rounds = 8;                    // of which the first warms up; 2 or more
+  int64_t time_ns = 8'000'000'000;   // and no longer; less time, fewer rounds
+  double most_spread = 1.5;          // of equal calls' times: else others' work was measured, too
 };
 
 /// The largest share of the host link that is tried.
 inline constexpr double kMostTunedShare = 0.28;
 
-/// Collective, at the making of a Device, within about two seconds (two GPUs; eight take some
-/// nine); takes device memory for as long. False when a rank had none: then nothing was measured,
-/// and NVLink alone is used. Runs each operation with a few shares, in turn, and keeps the one
-/// whose slowest rank was fastest (least_good_share()); a gain of less than 1 % over NVLink alone
-/// keeps NVLink alone.
+/// Collective, at the making of a Device, within about two seconds (two GPUs; among eight it would
+/// take some nine, and takes work.time_ns); takes device memory for as long. Runs each operation
+/// with a few shares, in turn, and keeps the one whose slowest rank was fastest
+/// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
+/// False when it was given up, on all ranks: a rank had no memory, the time was over before enough
+/// was measured, or other work on the GPUs was measured with it (tune_pace.h). What was not
+/// measured by then is left to NVLink alone.
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               const TuneWork& work = {});
 
@@ -36,7 +40,8 @@ struct TimedShare {
 TimedShare least_good_share(std::span<const TimedShare> timed);
 
 /// The same for the NIC, after the host link: what it should carry beside both, for blocks of
-/// work.block_bytes. Nothing where there is no NIC, or an option gave its share.
+/// work.block_bytes, within work.time_ns of its own. Nothing where there is no NIC, or an option
+/// gave its share.
 Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
                         const TuneWork& work = {});
 

@@ -83,7 +83,11 @@ class DeviceTuningCache : public ::testing::Test {
   void SetUp() override { fs::remove_all(folder_); }
   void TearDown() override { fs::remove_all(folder_); }
 
-  Seen start(const std::string& mode, const test::Options& of_rank_1 = {}) {
+  // Fake GPUs have no steady times.
+  static constexpr TuneWork kWork{64_KiB, 2, 60_s, 1e9};
+
+  Seen start(const std::string& mode, const test::Options& of_rank_1 = {},
+             const TuneWork& work = kWork) {
     sys::FakeCuda cuda(2);
     test::define_team_kernels(cuda);
     test::define_sums(cuda);
@@ -96,7 +100,7 @@ class DeviceTuningCache : public ::testing::Test {
           EXPECT_TRUE(rank.comm.state().config.set(name, value).ok());
         }
       const Status status =
-          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), {64_KiB, 2});
+          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), work);
       EXPECT_TRUE(status.ok()) << status.to_string();
       std::vector<double> shares;
       for (const plan::Op op : plan::kAllOps)
@@ -144,6 +148,14 @@ TEST_F(DeviceTuningCache, IsRankZerosWhateverOptionsOthersHave) {
 TEST_F(DeviceTuningCache, ForceMeasuresAgain) {
   (void)start("auto");
   EXPECT_EQ(start("force").num_from_cache, 0);
+}
+
+TEST_F(DeviceTuningCache, WhatWasGivenUpIsNotKept) {
+  constexpr TuneWork kNoTime{64_KiB, 2, 0, 1e9};
+  EXPECT_EQ(start("auto", {}, kNoTime).num_from_cache, 0);
+  EXPECT_FALSE(fs::exists(folder_));
+  EXPECT_EQ(start("auto").num_from_cache, 0);
+  EXPECT_EQ(start("auto").num_from_cache, 2);
 }
 
 TEST_F(DeviceTuningCache, ADamagedFileIsMadeAnew) {

@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "coll/device/fake_sums.h"
+#include "coll/device/tune_pace.h"
 #include "support/gpu_ranks.h"
 
 namespace braid::coll::device {
@@ -16,30 +17,101 @@ namespace {
 
 using test::GpuRank;
 
-TEST(DeviceTuning, AllRanksChooseTheSameShares) {
-  constexpr int kSize = 2;
+constexpr int kSize = 2;
+// Fake GPUs are as quick as the processor that plays them is idle: no spread says anything.
+constexpr double kAnySpread = 1e9;
+
+struct Tuned {
+  bool is_measured;
+  std::vector<comm::HostShare> shares;  // by operation
+};
+
+/// What every rank came to, in no order.
+std::vector<Tuned> tune(const TuneWork& work) {
   sys::FakeCuda cuda(kSize);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   std::mutex mutex;
-  std::vector<std::vector<double>> chosen;
+  std::vector<Tuned> all;
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
-    const Result<bool> measured = tune_host_shares(rank.device, *rank.comm.state().group,
-                                                   Deadline::after_ns(60_s), {256_KiB, 3});
+    const Result<bool> measured =
+        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), work);
     ASSERT_TRUE(measured.ok()) << measured.status().to_string();
-    EXPECT_TRUE(measured.value());
-    std::vector<double> shares;
-    for (const plan::Op op : plan::kAllOps) shares.push_back(rank.device.host_share(op).long_share);
+    Tuned tuned{measured.value(), {}};
+    for (const plan::Op op : plan::kAllOps) tuned.shares.push_back(rank.device.host_share(op));
     const std::lock_guard lock(mutex);
-    chosen.push_back(shares);
+    all.push_back(tuned);
   });
-  ASSERT_EQ(chosen.size(), static_cast<size_t>(kSize));
-  EXPECT_EQ(chosen[0], chosen[1]);
-  for (const double share : chosen[0]) {
-    EXPECT_GE(share, 0);
-    EXPECT_LE(share, kMostTunedShare);
-  }
+  EXPECT_EQ(all.size(), static_cast<size_t>(kSize));
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+  return all;
+}
+
+void expect_nvlink_alone(const Tuned& tuned) {
+  EXPECT_FALSE(tuned.is_measured);
+  for (const comm::HostShare& share : tuned.shares) {
+    EXPECT_EQ(share.short_share, 0);
+    EXPECT_EQ(share.long_share, 0);
+  }
+}
+
+TEST(DeviceTuning, AllRanksChooseTheSameShares) {
+  const std::vector<Tuned> all = tune({256_KiB, 3, 60_s, kAnySpread});
+  for (size_t op = 0; op < plan::kNumOps; ++op) {
+    EXPECT_EQ(all[0].shares[op].long_share, all[1].shares[op].long_share);
+    EXPECT_EQ(all[0].shares[op].short_share, all[1].shares[op].short_share);
+    EXPECT_GE(all[0].shares[op].long_share, 0);
+    EXPECT_LE(all[0].shares[op].long_share, kMostTunedShare);
+  }
+  EXPECT_TRUE(all[0].is_measured && all[1].is_measured);
+}
+
+// 16 programs on two GPUs once stood in their first calls for minutes.
+TEST(DeviceTuning, WithoutTimeItIsGivenUpOnAllRanks) {
+  for (const Tuned& tuned : tune({256_KiB, 3, 0, kAnySpread})) expect_nvlink_alone(tuned);
+}
+
+TEST(DeviceTuning, AmongOthersWorkItIsGivenUpOnAllRanks) {
+  constexpr double kNone = 0;  // no times are as equal as that
+  for (const Tuned& tuned : tune({256_KiB, 3, 60_s, kNone})) expect_nvlink_alone(tuned);
+}
+
+TEST(TunePace, WhatAPartLeavesOverFallsToTheOthers) {
+  TunePace pace(1000, 4);
+  pace.begin(1);  // until 250
+  pace.saw(249);
+  EXPECT_TRUE(pace.has_time());
+  pace.saw(250);
+  EXPECT_FALSE(pace.has_time());
+  pace.saw(100);  // a rank that began later
+  EXPECT_EQ(pace.elapsed_ns(), 250);
+  pace.begin(2);  // of three parts, 250 each: until 750
+  pace.saw(300);
+  EXPECT_TRUE(pace.has_time());
+  pace.begin(1);  // until the end
+  pace.saw(999);
+  EXPECT_TRUE(pace.has_time());
+  EXPECT_FALSE(pace.is_over());
+  pace.saw(1000);
+  EXPECT_FALSE(pace.has_time());
+  EXPECT_TRUE(pace.is_over());
+}
+
+TEST(TunePace, BehindTheEndNothingHasTime) {
+  TunePace pace(1000, 4);
+  pace.saw(1500);
+  pace.begin(1);
+  EXPECT_FALSE(pace.has_time());
+  EXPECT_TRUE(pace.is_over());
+}
+
+TEST(TunePace, DisturbedAreTimesOfWhichHalfAreFarFromTheLeast) {
+  constexpr double kSpread = 1.5;
+  EXPECT_FALSE(is_disturbed({700}, kSpread));
+  EXPECT_FALSE(is_disturbed({700, 710, 705, 30'000, 702}, kSpread));  // one of them
+  EXPECT_FALSE(is_disturbed({700, 1050, 1050}, kSpread));
+  EXPECT_TRUE(is_disturbed({700, 1051, 1051}, kSpread));
+  EXPECT_TRUE(is_disturbed({370, 7345, 9'330, 8'448, 372}, kSpread));
 }
 
 TEST(DeviceTuning, OfSharesAsGoodTheSmallestIsChosen) {
