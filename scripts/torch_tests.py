@@ -122,6 +122,7 @@ def environment(way: str, ranks: int, scratch: str) -> dict[str, str]:
     env = {**os.environ, "BACKEND": "nccl", "WORLD_SIZE": str(ranks), "TEMP_DIR": scratch}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "scripts"), env.get("PYTHONPATH", "")])
     env[NOTES] = f"{scratch}/notes"
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # one that is installed may not fit this pytest
     if way == BRAID:
         env |= {"LD_PRELOAD": str(DROP_IN), "BRAID_LOG": "info"}
     return env
@@ -193,8 +194,8 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
     child.wait()
 
 
-def collected(file: str, setup: Setup) -> list[str]:
-    """The tests of a file, or of a part of it (FILE::CLASS::TEST); [] where it cannot be read."""
+def collected(file: str, setup: Setup) -> tuple[list[str], str]:
+    """The tests of a file, or of a part of it (FILE::CLASS::TEST); where it has none, why."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
             said = subprocess.run(
@@ -203,8 +204,16 @@ def collected(file: str, setup: Setup) -> list[str]:
                 check=False, timeout=COLLECT_S,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            return []
-    return [line for line in said.stdout.splitlines() if f"{line}::".startswith(f"{file}::")]
+            return [], f"not read within {COLLECT_S:.0f} s"
+    tests = [line for line in said.stdout.splitlines() if f"{line}::".startswith(f"{file}::")]
+    return tests, "" if tests else _why(said.stdout, said.stderr)
+
+
+def _why(out: str, err: str) -> str:
+    """Of a reading that found nothing: what pytest marks as an error (E), or what is said last."""
+    lines = [line.strip() for line in out.splitlines() + err.splitlines() if line.strip()]
+    marked = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    return (marked or lines or ["it has no tests"])[-1]
 
 
 def chunks(tests: list[str], size: int) -> list[list[str]]:
@@ -225,7 +234,8 @@ class Race:
         self.setup, self.workers, self.until_s = setup, workers, until_s
         self._keep, self._lock = keep, threading.Lock()
         self.results: dict[str, Result] = {}
-        self.unread: list[str] = []
+        self.unread: dict[str, str] = {}
+        """Why, by file."""
         self.taken_over = 0
 
     def run(self, files: list[str]) -> None:
@@ -234,8 +244,8 @@ class Race:
             found = dict(
                 zip(files, pool.map(lambda f: collected(f, self.setup), files), strict=True)
             )
-            self.unread = [file for file, tests in found.items() if not tests]
-            parts = [part for tests in found.values() for part in chunks(tests, CHUNK)]
+            self.unread = {file: why for file, (tests, why) in found.items() if not tests}
+            parts = [part for tests, _ in found.values() for part in chunks(tests, CHUNK)]
             list(pool.map(self._both, parts))
         for test in [t for t, result in self.results.items() if result.is_fault]:
             self._again(test)
@@ -296,7 +306,7 @@ def table(race: Race) -> str:
         told = " ".join(f"{count:8}" for count in counts)
         lines.append(f"{file:48} {len(results):6} {told} {sum(r.is_fault for r in results):8}")
     lines.append(f"ranks of communicators taken over: {race.taken_over}")
-    lines += [f"cannot be read with this torch: {file}" for file in race.unread]
+    lines += [f"cannot be read with this torch: {file}: {why}" for file, why in race.unread.items()]
     lines += [
         f"FAULT {fault.test}: {fault.outcomes[BRAID]} with braid, {fault.outcomes[NCCL]} with NCCL"
         for fault in race.faults()
@@ -357,7 +367,7 @@ def keeper(args: argparse.Namespace) -> Callable[[Race], None] | None:
     record = begun(args)
 
     def keep(race: Race) -> None:
-        record.unread, record.taken_over = race.unread, race.taken_over
+        record.unread, record.taken_over = list(race.unread), race.taken_over
         record.faults, record.tests = len(race.faults()), list(race.results.values())
         json_file.save(record, args.json)
 
