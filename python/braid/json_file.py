@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -69,8 +70,6 @@ def check(path: Path | None, option: str) -> None:
         file = _file_of(path)
         _part_of(file).exists()  # a name too long is found here
         folder = next(each for each in file.parents if each.exists())
-        import tempfile  # only where a file is written: it loads much
-
         with tempfile.TemporaryFile(dir=folder):
             pass
 

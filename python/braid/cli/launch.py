@@ -9,16 +9,17 @@ them. Its rules:
   - every rank is the leader of a process group of its own, so that a Ctrl-C reaches it once,
     through us;
   - when the launcher itself is killed the kernel sends SIGTERM to the ranks.
-
-Every command loads this file, few start ranks: what only these need is loaded by them.
 """
 
+import ctypes
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
@@ -31,8 +32,6 @@ _PR_SET_PDEATHSIG = 1
 
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody listens on now."""
-    import socket
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -57,18 +56,15 @@ def _rank_environment(rank: int, ranks: int, job: Mapping[str, str]) -> dict[str
 
 
 def _job_environment() -> dict[str, str]:
-    import secrets
-
     token = os.environ.get("BRAID_JOB_TOKEN") or secrets.token_hex(16)
     return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BRAID_JOB_TOKEN": token}
 
 
-def _die_with_launcher() -> Callable[[], None]:
-    """What a rank does between fork and exec; made before any fork, which may load nothing."""
-    import ctypes
+_libc = ctypes.CDLL(None)  # loaded before any fork
 
-    prctl = ctypes.CDLL(None).prctl
-    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+def _die_with_launcher() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Job:
@@ -81,7 +77,6 @@ class Job:
         self._end_at: float | None = None  # when patience with the remaining ranks ends
         self._was_terminated = False
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._first = _die_with_launcher()
         job = _job_environment()
         try:
             for rank in range(ranks):
@@ -99,7 +94,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             process_group=0,
-            preexec_fn=self._first,
+            preexec_fn=_die_with_launcher,
         )
 
     def _running(self) -> list[subprocess.Popen[bytes]]:
