@@ -119,7 +119,7 @@ def show(found: list[Ratio]) -> None:
 def _record(setup: Setup) -> Record:
     from braid.cli import facts
 
-    commit, dirty = (setup.commit, False) if setup.commit else facts.commit()
+    commit, dirty = facts.commit(setup.commit)
     return Record(
         schema=SCHEMA,
         command=" ".join(sys.argv),

@@ -336,7 +336,7 @@ def begun(args: argparse.Namespace) -> Record:
     """Before anything was run."""
     from braid.cli import facts
 
-    commit, dirty = (args.commit, False) if args.commit else facts.commit()
+    commit, dirty = facts.commit(args.commit)
     return Record(
         schema="braid.torch_tests/1",
         command=" ".join(["scripts/torch_tests.py", *sys.argv[1:]]),

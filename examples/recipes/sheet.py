@@ -41,7 +41,7 @@ def record_of(
     git.
     """
     is_gpu = contest.device.type == "cuda"
-    commit, dirty = (str(settings["commit"]), False) if settings["commit"] else facts.commit()
+    commit, dirty = facts.commit(str(settings["commit"] or ""))
     return ProbeRecord(
         schema=SCHEMA,
         kind=kind,

@@ -33,13 +33,13 @@ def make_record(
     stopped: str,
 ) -> GpuRecord:
     """Everything about this run. `commit` is for a tree without git."""
-    found, dirty = facts.commit()
+    commit, dirty = facts.commit(commit)
     made = GpuRecord(
         schema=SCHEMA,
         command=facts.command(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=commit or found,
-        dirty=dirty and not commit,
+        commit=commit,
+        dirty=dirty,
         gpu=torch.cuda.get_device_name(),
         driver=driver(),
         cuda=str(torch.version.cuda),

@@ -70,10 +70,12 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def commit() -> tuple[str, bool]:
+def commit(given: str = "") -> tuple[str, bool]:
     """The commit of braid's checkout that holds the working directory, and whether files differ
-    from it.
+    from it; or what a caller says, whose tree is without git.
     """
+    if given:
+        return given, False
     top = _git("rev-parse", "--show-toplevel")
     if not top or not (Path(top) / _OUR_HEADER).exists():
         return "unknown", False

@@ -74,15 +74,15 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
 
 
 def _record(run: Run, runner: Runner) -> ProbeRecord:
-    found, dirty = facts.commit()
+    commit, dirty = facts.commit(run.output.commit)
     series = run.judge(runner.series)
     return ProbeRecord(
         schema=SCHEMA,
         kind=run.kind,
         command=facts.command(),
         date=datetime.now(UTC).isoformat(timespec="seconds"),
-        commit=run.output.commit or found,
-        dirty=dirty and not run.output.commit,
+        commit=commit,
+        dirty=dirty,
         device=run.device,
         ranks=run.ranks,
         host=facts.host(),

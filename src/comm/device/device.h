@@ -339,7 +339,8 @@ class Device {
   std::map<sys::DevicePtr, Registered> registered_;
   std::vector<Registered> forgotten_;  // whose mappings work under way may still use
   std::shared_ptr<sys::LoadedKernels> loaded_;
-  std::map<std::string, sys::Kernel, std::less<>> kernels_;  // of loaded_, those asked for
+  // Of loaded_, those asked for: every call looks here, without the lock that other comms share.
+  std::map<std::string, sys::Kernel, std::less<>> kernels_;
   sys::Kernel barrier_kernel_{}, barrier_of_pairs_kernel_{}, pairs_kernel_{}, ring_kernel_{};
   sys::Kernel short_kernel_{}, bulk_ring_kernel_{}, local_copy_kernel_{};
   std::array<sys::Stream, kNumSides> sides_{};

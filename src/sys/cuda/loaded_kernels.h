@@ -22,7 +22,7 @@ class LoadedKernels {
   /// as somebody holds them, who lets go of them in the context of the GPU. Threads: any.
   static std::shared_ptr<LoadedKernels> of(Cuda& cuda, int device);
 
-  LoadedKernels(Cuda& cuda) : cuda_(cuda) {}
+  explicit LoadedKernels(Cuda& cuda) : cuda_(cuda) {}
   ~LoadedKernels();
   LoadedKernels(const LoadedKernels&) = delete;
   LoadedKernels& operator=(const LoadedKernels&) = delete;

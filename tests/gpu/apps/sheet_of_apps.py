@@ -109,7 +109,7 @@ def _versions() -> dict[str, str]:
 
 def record_of(findings, args) -> ProbeRecord:
     """Everything about this run."""
-    commit, dirty = (args.commit, False) if args.commit else facts.commit()
+    commit, dirty = facts.commit(args.commit)
     figures: dict[str, float] = {}
     for found in findings:
         figures |= figures_of(found)
