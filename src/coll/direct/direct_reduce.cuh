@@ -5,6 +5,7 @@
 #include "coll/direct/bulk_sums.cuh"
 #include "coll/direct/copy_out.cuh"
 #include "coll/direct/push.cuh"
+#include "coll/reduce/each_op.cuh"
 
 namespace braid::coll::device {
 
@@ -180,12 +181,3 @@ __device__ __forceinline__ void reduce_direct(const DirectArgs& args) {
     using namespace braid::coll::device;                                                         \
     reduce_direct<Reduction<Format, Op::kOp>, kVectors>(args);                                   \
   }
-/// Sums and products of signed integers are those of unsigned ones (reduce_names.h).
-#define BRAID_DIRECT_REDUCE_SIGNED_KERNELS(dtype, Format, kVectors) \
-  BRAID_DIRECT_REDUCE_KERNEL(dtype, max, Format, kMax, kVectors)    \
-  BRAID_DIRECT_REDUCE_KERNEL(dtype, min, Format, kMin, kVectors)    \
-  BRAID_DIRECT_REDUCE_KERNEL(dtype, avg, Format, kAvg, kVectors)
-#define BRAID_DIRECT_REDUCE_KERNELS(dtype, Format, kVectors)       \
-  BRAID_DIRECT_REDUCE_KERNEL(dtype, sum, Format, kSum, kVectors)   \
-  BRAID_DIRECT_REDUCE_KERNEL(dtype, prod, Format, kProd, kVectors) \
-  BRAID_DIRECT_REDUCE_SIGNED_KERNELS(dtype, Format, kVectors)

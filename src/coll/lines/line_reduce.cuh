@@ -5,6 +5,7 @@
 
 #include "coll/lines/lines.cuh"
 #include "coll/lines/wide.cuh"
+#include "coll/reduce/each_op.cuh"
 
 namespace braid::coll::device {
 
@@ -212,12 +213,3 @@ __device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
     using namespace braid::coll::device;                                                        \
     reduce_lines<Reduction<Format, Op::kOp>>(args);                                             \
   }
-/// Sums and products of signed integers are those of unsigned ones (reduce_names.h).
-#define BRAID_LINE_REDUCE_SIGNED_KERNELS(dtype, Format) \
-  BRAID_LINE_REDUCE_KERNEL(dtype, max, Format, kMax)    \
-  BRAID_LINE_REDUCE_KERNEL(dtype, min, Format, kMin)    \
-  BRAID_LINE_REDUCE_KERNEL(dtype, avg, Format, kAvg)
-#define BRAID_LINE_REDUCE_KERNELS(dtype, Format)       \
-  BRAID_LINE_REDUCE_KERNEL(dtype, sum, Format, kSum)   \
-  BRAID_LINE_REDUCE_KERNEL(dtype, prod, Format, kProd) \
-  BRAID_LINE_REDUCE_SIGNED_KERNELS(dtype, Format)

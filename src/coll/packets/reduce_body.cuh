@@ -10,6 +10,7 @@
 #pragma once
 
 #include "coll/packets/bytes.cuh"
+#include "coll/reduce/each_op.cuh"
 #include "coll/reduce/words.cuh"
 
 namespace braid::coll::device {
@@ -145,12 +146,3 @@ __device__ __forceinline__ void reduce_packets(const PacketArgs& args) {
     using namespace braid::coll::device;                                                          \
     reduce_packets<Reduction<Format, Op::kOp>>(args);                                             \
   }
-/// Sums and products of signed integers are those of unsigned ones (reduce_names.h).
-#define BRAID_PACKET_REDUCE_SIGNED_KERNELS(dtype, Format) \
-  BRAID_PACKET_REDUCE_KERNEL(dtype, max, Format, kMax)    \
-  BRAID_PACKET_REDUCE_KERNEL(dtype, min, Format, kMin)    \
-  BRAID_PACKET_REDUCE_KERNEL(dtype, avg, Format, kAvg)
-#define BRAID_PACKET_REDUCE_KERNELS(dtype, Format)       \
-  BRAID_PACKET_REDUCE_KERNEL(dtype, sum, Format, kSum)   \
-  BRAID_PACKET_REDUCE_KERNEL(dtype, prod, Format, kProd) \
-  BRAID_PACKET_REDUCE_SIGNED_KERNELS(dtype, Format)

@@ -13,6 +13,7 @@
 // one round after its sum, by when the sum has been stored: its loads are done.
 #pragma once
 
+#include "coll/reduce/each_op.cuh"
 #include "coll/reduce/reduce_body.cuh"
 
 namespace braid::coll::device {
@@ -144,12 +145,3 @@ __device__ __forceinline__ void reduce_through_ring(const ReduceArgs& args) {
     using namespace braid::coll::device;                                                  \
     reduce_through_ring<Reduction<Format, Op::kOp>, kVectors>(args);                      \
   }
-/// Sums and products of signed integers are those of unsigned ones (reduce_names.h).
-#define BRAID_REDUCE_SIGNED_KERNELS(dtype, Format, kVectors) \
-  BRAID_REDUCE_KERNEL(dtype, max, Format, kMax, kVectors)    \
-  BRAID_REDUCE_KERNEL(dtype, min, Format, kMin, kVectors)    \
-  BRAID_REDUCE_KERNEL(dtype, avg, Format, kAvg, kVectors)
-#define BRAID_REDUCE_KERNELS(dtype, Format, kVectors)       \
-  BRAID_REDUCE_KERNEL(dtype, sum, Format, kSum, kVectors)   \
-  BRAID_REDUCE_KERNEL(dtype, prod, Format, kProd, kVectors) \
-  BRAID_REDUCE_SIGNED_KERNELS(dtype, Format, kVectors)
