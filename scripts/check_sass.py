@@ -9,15 +9,18 @@ Beside a kernel file `src/X/y.cu` lies `src/X/y.sass`, one rule per line:
 All are regular expressions: the first must match a kernel's whole name, ARCHITECTURES the whole
 of, say, sm_90a, the others are searched in its machine code, for each architecture in
 `build/release/kernels/X/y.fatbin`. A rule that matches no kernel is an error, and so is a library
-of that build which holds other kernels than these. Exits 77 when there is nothing to read or to
-read it with.
+of that build which holds other kernels than these, or a kernel that the host asks for (as a test
+of that build notes) and none of them has. Exits 77 when there is nothing to read or to read it
+with.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -105,14 +108,33 @@ def disassemble(fatbin: Path, path: str) -> str:
     ).stdout
 
 
-def check_one(build: Path, fatbin: Path, path: str) -> list[str]:
+def check_one(build: Path, fatbin: Path, codes: list[Code]) -> list[str]:
     name = fatbin.relative_to(build / "kernels").with_suffix(".sass")
     rules = ROOT / "src" / name
     if not rules.exists():
         return [f"src/{name} is missing"]
-    codes = parse_codes(disassemble(fatbin, path))
     wrong = complaints(parse_rules(rules.read_text()), codes)
     return [f"src/{name}: {line}" for line in wrong]
+
+
+def asked_for(build: Path) -> set[str]:
+    """The kernels that the host loads, as a test of the build notes; none where it has no tests."""
+    program, test = build / "tests/test_coll", "Preload.NothingIsLoadedAfterwards"
+    if not program.exists():
+        return set()
+    with tempfile.NamedTemporaryFile() as notes:
+        command = [str(program), f"--gtest_filter={test}", f"--gtest_output=json:{notes.name}"]
+        subprocess.run(command, check=True, capture_output=True)
+        told = json.loads(Path(notes.name).read_text())
+    return set(told["testsuites"][0]["testsuite"][0]["kernels"].split())
+
+
+def absent(asked: set[str], codes: list[Code]) -> Iterator[str]:
+    """What is asked for and was not compiled, by architecture."""
+    for architecture in sorted({code.architecture for code in codes}):
+        here = {code.kernel for code in codes if code.architecture == architecture}
+        for name in sorted(asked - here):
+            yield f"the host asks for {name}, which no file has on {architecture}"
 
 
 def stale(build: Path, fatbins: list[Path]) -> Iterator[str]:
@@ -131,8 +153,11 @@ def check(build: Path, path: str) -> tuple[int, list[str]]:
     """How many fatbins were read, and what is wrong with them."""
     fatbins = sorted((build / "kernels").rglob("*.fatbin"))
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # reading one is another program's work
-        found = list(pool.map(lambda fatbin: check_one(build, fatbin, path), fatbins))
+        codes = list(pool.map(lambda fatbin: parse_codes(disassemble(fatbin, path)), fatbins))
+    found = [check_one(build, *one) for one in zip(fatbins, codes, strict=True)]
     wrong = [line for lines in found for line in lines]
+    everything = [code for one in codes for code in one]
+    wrong += absent(asked_for(build), everything) if fatbins else []
     return len(fatbins), [*wrong, *stale(build, fatbins)]
 
 

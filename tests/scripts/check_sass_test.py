@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from check_sass import Code, complaints, parse_codes, parse_rules, stale  # noqa: E402
+from check_sass import Code, absent, asked_for, complaints, parse_codes, parse_rules, stale  # noqa: E402
 
 DUMP = """
 Fatbin elf code:
@@ -84,3 +84,21 @@ def test_a_library_with_kernels_of_an_older_build_is_found(tmp_path: Path) -> No
     fatbins[1].write_bytes(b"kernel 3")
     wrong = list(stale(tmp_path, fatbins))
     assert wrong == ["libbraid.so does not hold kernels/changed.fatbin as it is now"]
+
+
+def test_a_kernel_that_the_host_asks_for_is_compiled_for_each_architecture() -> None:
+    codes = parse_codes(DUMP)
+    assert list(absent({"copy_wide"}, codes)) == []
+    assert list(absent({"copy_slow", "copy_wide"}, codes)) == [
+        "the host asks for copy_slow, which no file has on sm_90a"
+    ]
+
+
+def test_what_the_host_asks_for_is_what_a_test_of_the_build_notes(tmp_path: Path) -> None:
+    assert asked_for(tmp_path) == set()  # a build without tests
+    program = tmp_path / "tests/test_coll"
+    program.parent.mkdir()
+    noted = '{"testsuites": [{"testsuite": [{"kernels": "copy_wide copy_slow "}]}]}'
+    program.write_text(f"#!/bin/sh\necho '{noted}' > \"${{2#--gtest_output=json:}}\"\n")
+    program.chmod(0o755)
+    assert asked_for(tmp_path) == {"copy_wide", "copy_slow"}

@@ -50,6 +50,8 @@ class FakeCuda : public Cuda {
   void fail(const std::string& name, uint64_t nth, Status why);
   /// What launch_kernel() runs for the kernel `name`.
   void define_kernel(const std::string& name, HostKernel kernel);
+  /// The names that kernel() has found so far.
+  std::set<std::string> kernels_found() const;
   void forbid_peer(int device, int peer);
   /// How long wait_value32() waits for another thread before it answers timeout.
   void set_wait_limit_ns(int64_t limit_ns) { wait_limit_ns_ = limit_ns; }
@@ -147,6 +149,7 @@ class FakeCuda : public Cuda {
   std::map<std::string, std::map<uint64_t, Status>> faults_;  // by method, by call number
   std::map<std::string, uint64_t> num_calls_;
   std::map<std::string, HostKernel> kernels_;
+  std::set<std::string> kernels_found_;
   std::set<std::pair<int, int>> forbidden_peers_;
   std::map<std::thread::id, Context> current_;
   std::map<int, uint64_t> num_retains_;

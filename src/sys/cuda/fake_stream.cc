@@ -156,8 +156,15 @@ Result<Kernel> FakeCuda::kernel(Module module, const char* name) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin("kernel"));
   const auto found = kernels_.find(name);
-  if (modules_.contains(module.handle) && found != kernels_.end()) return Kernel{&found->second};
-  return driver_error("fake cuda: kernel: {}: CUDA_ERROR_NOT_FOUND (500)", name);
+  if (!modules_.contains(module.handle) || found == kernels_.end())
+    return driver_error("fake cuda: kernel: {}: CUDA_ERROR_NOT_FOUND (500)", name);
+  kernels_found_.insert(name);
+  return Kernel{&found->second};
+}
+
+std::set<std::string> FakeCuda::kernels_found() const {
+  const std::lock_guard lock(mutex_);
+  return kernels_found_;
 }
 
 Status FakeCuda::allow_shared_bytes(Kernel, uint32_t) {

@@ -51,6 +51,7 @@ Status find_all_kernels(comm::Device& device) {
   return relay_kernel(device).status();
 }
 
+// scripts/check_sass.py compares the names that it notes with those of the compiled kernels.
 TEST(Preload, NothingIsLoadedAfterwards) {
   constexpr int kSize = 2;
   sys::FakeCuda cuda(kSize);
@@ -69,6 +70,9 @@ TEST(Preload, NothingIsLoadedAfterwards) {
     EXPECT_TRUE(found.ok()) << found.to_string();
     EXPECT_EQ(cuda.alive().modules, modules);
   });
+  std::string names;
+  for (const std::string& name : cuda.kernels_found()) names += name + " ";
+  RecordProperty("kernels", names);
 }
 
 TEST(Preload, AKernelThatIsMissingIsTold) {
