@@ -47,9 +47,9 @@ comm::HostShare read_host_share(const fabric::JsonReader& value, plan::Op op) {
 
 Status measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
                         const TuneWork& work, const std::string& path, const std::string& key) {
-  BRAID_ASSIGN_OR_RETURN(const bool is_measured,
+  BRAID_ASSIGN_OR_RETURN(const bool is_worth_keeping,
                          tune_host_shares(device, *state.group, deadline, work));
-  if (!is_measured || state.rank() != 0) return {};
+  if (!is_worth_keeping || state.rank() != 0) return {};
   HostShares shares;
   for (const plan::Op op : plan::kAllOps) shares[static_cast<size_t>(op)] = device.host_share(op);
   keep_tuning(path, shares_to_json(key, shares), "these GPUs");

@@ -68,7 +68,7 @@ class Tuner {
   Status open() { return device_.register_memory(recv_.get(), bytes_of_all()); }
   Status close() { return device_.unregister_memory(recv_.get()); }
 
-  /// False: given up, and why() says the reason.
+  /// False: given up.
   Result<bool> tune(plan::Op op) {
     BRAID_ASSIGN_OR_RETURN(const auto short_share, best_share(op, work_.block_bytes / 4));
     std::optional<double> long_share;
@@ -100,7 +100,8 @@ class Tuner {
     return true;
   }
 
-  const std::string& why() const { return why_; }
+  /// Of what was given up. "": the time was over.
+  const std::string& disturbed() const { return disturbed_; }
   int64_t elapsed_ns() const { return pace_.elapsed_ns(); }
 
  private:
@@ -133,8 +134,8 @@ class Tuner {
   /// Says so, once.
   bool is_given_up(const Tried& alone) {
     if (!is_disturbed(alone.times_us, work_.most_spread)) return false;
-    why_ = fmt::format("equal calls took {:.0f} and {:.0f} us: other work on these GPUs",
-                       *std::ranges::min_element(alone.times_us), alone.median_us());
+    disturbed_ = fmt::format("equal calls took {:.0f} and {:.0f} us: other work on these GPUs",
+                             *std::ranges::min_element(alone.times_us), alone.median_us());
     return true;
   }
 
@@ -179,9 +180,7 @@ class Tuner {
         BRAID_ASSIGN_OR_RETURN(const double own_us, time_calls(op, block_bytes));
         BRAID_ASSIGN_OR_RETURN(const double slowest_us, slowest(own_us));
         if (round > 0) one.times_us.push_back(slowest_us);
-        if (are_enough || !pace_.is_over()) continue;
-        why_ = "the time was over (BRAID_TUNE_TIME)";
-        return false;
+        if (!are_enough && pace_.is_over()) return false;
       }
     }
     return true;
@@ -246,14 +245,29 @@ class Tuner {
   const TuneWork work_;
   const int64_t begin_ns_ = now_ns();
   TunePace pace_;
-  std::string why_;
+  std::string disturbed_;
   sys::DeviceMemory send_, recv_;
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
 };
 
+void tell_given_up(const comm::Device& device, const Tuner& tuner, int num_done) {
+  if (device.rank() != 0) return;
+  const double seconds = static_cast<double>(tuner.elapsed_ns()) / 1e9;
+  if (!tuner.disturbed().empty())
+    return log::warn("coll",
+                     "tuning of {} GPUs was given up after {:.1f} s: {}; NVLink alone carries what "
+                     "was not measured, and nothing is kept: the next comm measures again",
+                     device.size(), seconds, tuner.disturbed());
+  log::warn("coll",
+            "tuning of {} GPUs ended after {:.1f} s (BRAID_TUNE_TIME) with {} operations measured; "
+            "NVLink alone carries the others",
+            device.size(), seconds, num_done);
+}
+
 // Runs `tune` for every operation, on a Tuner that all ranks have memory for; without it everything
-// stays as it is. False: a rank had none, or it was given up.
+// stays as it is. True: what was found is worth keeping. A machine that is merely slow is not
+// measured again by every comm.
 Result<bool> with_tuner(comm::Device& device, group::Group& group, Deadline deadline,
                         const TuneWork& work, int parts_of_one, std::span<const plan::Op> ops,
                         const std::function<Result<bool>(Tuner&, plan::Op)>& tune) {
@@ -268,18 +282,16 @@ Result<bool> with_tuner(comm::Device& device, group::Group& group, Deadline dead
       return false;
     }
   BRAID_RETURN_IF_ERROR(tuner.open());
-  bool is_done = true;
+  int num_done = 0;
   for (const plan::Op op : ops) {
-    BRAID_ASSIGN_OR_RETURN(is_done, tune(tuner, op));
+    BRAID_ASSIGN_OR_RETURN(const bool is_done, tune(tuner, op));
     if (!is_done) break;
+    ++num_done;
   }
   BRAID_RETURN_IF_ERROR(tuner.close());
-  if (!is_done && device.rank() == 0)
-    log::warn("coll",
-              "tuning of {} GPUs was given up after {:.1f} s: {}; NVLink alone carries what was "
-              "not measured, and the next comm measures again",
-              device.size(), static_cast<double>(tuner.elapsed_ns()) / 1e9, tuner.why());
-  return is_done;
+  const bool are_done = num_done == static_cast<int>(ops.size());
+  if (!are_done) tell_given_up(device, tuner, num_done);
+  return are_done || (num_done > 0 && tuner.disturbed().empty());
 }
 
 }  // namespace

@@ -24,9 +24,9 @@ inline constexpr double kMostTunedShare = 0.28;
 /// take some nine, and takes work.time_ns); takes device memory for as long. Runs each operation
 /// with a few shares, in turn, and keeps the one whose slowest rank was fastest
 /// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
-/// False when it was given up, on all ranks: a rank had no memory, the time was over before enough
-/// was measured, or other work on the GPUs was measured with it (tune_pace.h). What was not
-/// measured by then is left to NVLink alone.
+/// It is given up, on all ranks, where a rank has no memory, the time is over before enough was
+/// measured, or other work on the GPUs was measured with it (tune_pace.h). What was not measured by
+/// then is left to NVLink alone. True: what was found is worth keeping.
 Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                               const TuneWork& work = {});
 

@@ -22,7 +22,7 @@ constexpr int kSize = 2;
 constexpr double kAnySpread = 1e9;
 
 struct Tuned {
-  bool is_measured;
+  bool is_worth_keeping;
   std::vector<comm::HostShare> shares;  // by operation
 };
 
@@ -48,7 +48,7 @@ std::vector<Tuned> tune(const TuneWork& work) {
 }
 
 void expect_nvlink_alone(const Tuned& tuned) {
-  EXPECT_FALSE(tuned.is_measured);
+  EXPECT_FALSE(tuned.is_worth_keeping);
   for (const comm::HostShare& share : tuned.shares) {
     EXPECT_EQ(share.short_share, 0);
     EXPECT_EQ(share.long_share, 0);
@@ -63,12 +63,24 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
     EXPECT_GE(all[0].shares[op].long_share, 0);
     EXPECT_LE(all[0].shares[op].long_share, kMostTunedShare);
   }
-  EXPECT_TRUE(all[0].is_measured && all[1].is_measured);
+  EXPECT_TRUE(all[0].is_worth_keeping && all[1].is_worth_keeping);
 }
 
 // 16 programs on two GPUs once stood in their first calls for minutes.
 TEST(DeviceTuning, WithoutTimeItIsGivenUpOnAllRanks) {
   for (const Tuned& tuned : tune({256_KiB, 3, 0, kAnySpread})) expect_nvlink_alone(tuned);
+}
+
+// Wherever the end of the time falls, no rank goes on alone.
+TEST(DeviceTuning, AllRanksEndTogetherWheneverTheTimeIsOver) {
+  for (const int64_t time_ns : {1_ms, 4_ms, 16_ms, 64_ms, 256_ms}) {
+    const std::vector<Tuned> all = tune({64_KiB, 3, time_ns, kAnySpread});
+    EXPECT_EQ(all[0].is_worth_keeping, all[1].is_worth_keeping);
+    for (size_t op = 0; op < plan::kNumOps; ++op) {
+      EXPECT_EQ(all[0].shares[op].long_bytes, all[1].shares[op].long_bytes);
+      EXPECT_EQ(all[0].shares[op].long_share, all[1].shares[op].long_share);
+    }
+  }
 }
 
 TEST(DeviceTuning, AmongOthersWorkItIsGivenUpOnAllRanks) {
