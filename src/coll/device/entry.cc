@@ -41,9 +41,11 @@ Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
     // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
     if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
       TuneWork work;
-      work.time_ns = state.config.duration_ns("BRAID_TUNE_TIME");
-      BRAID_RETURN_IF_ERROR(ensure_host_shares(*made, state, deadline, work));
-      BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline, work));
+      // In vain at the deadline: a call waits for this.
+      work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
+      BRAID_ASSIGN_OR_RETURN(const bool may_go_on,
+                             ensure_host_shares(*made, state, deadline, work));
+      if (may_go_on) BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline, work));
     }
     made->rdma().settle();
     BRAID_RETURN_IF_ERROR(made->start_balance(deadline));

@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
+#include "base/clock.h"
+#include "base/units.h"
 #include "coll/device/tune.h"
 #include "coll/tune/cache.h"
 #include "fabric/hash.h"
@@ -15,13 +19,14 @@ namespace braid::coll::device {
 namespace {
 
 constexpr const char* kFormat = "braid gpu tuning";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;
 // Counts changes of the host ring and of what runs beside it: shares of other code say nothing.
 // 7: some of revision 6 were measured among other programs' work.
 constexpr int kCodeRevision = 7;
 constexpr size_t kMostTextBytes = 64 << 10;
 constexpr size_t kMostNameBytes = 256;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
+constexpr uint64_t kMostNs = uint64_t{1} << 62;
 
 constexpr const char* kSizes[] = {"BRAID_GPU_DIRECT",  "BRAID_GPU_HOST_WINDOW", "BRAID_GPU_LINES",
                                   "BRAID_GPU_PACKETS", "BRAID_GPU_SCRATCH",     "BRAID_GPU_SLOT"};
@@ -45,15 +50,69 @@ comm::HostShare read_host_share(const fabric::JsonReader& value, plan::Op op) {
   return share;
 }
 
-Status measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                        const TuneWork& work, const std::string& path, const std::string& key) {
-  BRAID_ASSIGN_OR_RETURN(const bool is_worth_keeping,
-                         tune_host_shares(device, *state.group, deadline, work));
-  if (!is_worth_keeping || state.rank() != 0) return {};
+// Rank 0's word to all in place of a cached text.
+constexpr const char* kBusy = "busy";
+constexpr int64_t kBusyFor_ns = 60'000'000'000;
+
+/// By key, when tuning was last given up in this process. Never destroyed: a comm may be made later
+/// than static objects are.
+struct Busy {
+  std::mutex mutex;
+  std::map<std::string, int64_t> since_ns;
+};
+Busy& busy() {
+  static Busy* const the = new Busy;
+  return *the;
+}
+
+void note_busy(const std::string& key) {
+  const std::lock_guard lock(busy().mutex);
+  busy().since_ns[key] = now_ns();
+}
+bool is_busy(const std::string& key) {
+  const std::lock_guard lock(busy().mutex);
+  const auto found = busy().since_ns.find(key);
+  return found != busy().since_ns.end() && now_ns() - found->second < kBusyFor_ns;
+}
+
+bool is_forced(const Config& config) { return config.text("BRAID_TUNE") == "force"; }
+
+/// Rank 0's text, kBusy, or nothing: measure.
+std::string find_shares(const comm::Comm::State& state, const std::string& path,
+                        const std::string& key, const TuneWork& work) {
+  const auto holds = [&](const std::string& text) -> Status {
+    BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(text, key));
+    const int64_t more_ns = work.time_ns / 10 * 9;  // not by the time that a start took until here
+    if (shares.ended_ns == 0 || shares.ended_ns >= more_ns) return {};
+    return invalid_argument("gpu tuning: ended after {}, and there is {} now",
+                            format_ns(shares.ended_ns), format_ns(work.time_ns));
+  };
+  const std::string text = find_tuning(state.config, state.rank(), path, holds);
+  const bool may_wait = state.rank() == 0 && text.empty() && !is_forced(state.config);
+  return may_wait && is_busy(key) ? kBusy : text;
+}
+
+Result<bool> measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
+                              const TuneWork& work, const std::string& path,
+                              const std::string& key) {
+  BRAID_ASSIGN_OR_RETURN(const TuneEnd end, tune_host_shares(device, *state.group, deadline, work));
+  if (end == TuneEnd::kDisturbed) {
+    state.note_event("gpu tuning given up: other work on these GPUs");
+    note_busy(key);
+    return false;
+  }
   HostShares shares;
-  for (const plan::Op op : plan::kAllOps) shares[static_cast<size_t>(op)] = device.host_share(op);
-  keep_tuning(path, shares_to_json(key, shares), "these GPUs");
-  return {};
+  if (end == TuneEnd::kTimeOver) {
+    state.note_event("gpu tuning ended by BRAID_TUNE_TIME");
+    shares.ended_ns = work.time_ns;
+  }
+  for (const plan::Op op : plan::kAllOps)
+    shares.of_op[static_cast<size_t>(op)] = device.host_share(op);
+  // Who forced it may have had all of it before.
+  const bool is_worth =
+      end == TuneEnd::kDone || (end == TuneEnd::kTimeOver && !is_forced(state.config));
+  if (is_worth && state.rank() == 0) keep_tuning(path, shares_to_json(key, shares), "these GPUs");
+  return true;
 }
 
 }  // namespace
@@ -69,9 +128,10 @@ std::string shares_key(const std::vector<std::string>& gpus, const Config& confi
 }
 
 std::string shares_to_json(const std::string& key, const HostShares& shares) {
-  nlohmann::ordered_json json{{"format", kFormat}, {"version", kVersion}, {"key", key}};
+  nlohmann::ordered_json json{
+      {"format", kFormat}, {"version", kVersion}, {"key", key}, {"ended_ns", shares.ended_ns}};
   for (const plan::Op op : plan::kAllOps) {
-    const comm::HostShare& share = shares[static_cast<size_t>(op)];
+    const comm::HostShare& share = shares.of_op[static_cast<size_t>(op)];
     json["shares"].push_back({{"op", plan::op_name(op)},
                               {"short_bytes", share.short_bytes},
                               {"long_bytes", share.long_bytes},
@@ -94,14 +154,16 @@ Result<HostShares> parse_shares(std::string_view text, const std::string& key) {
   if (size != plan::kNumOps)
     list.fail(fmt::format("{} operations, expected {}", size, plan::kNumOps));
   HostShares shares;
+  shares.ended_ns = static_cast<int64_t>(root.child("ended_ns").integer(0, kMostNs));
   for (size_t i = 0; i < size && root.ok(); ++i)
-    shares[static_cast<size_t>(plan::kAllOps[i])] = read_host_share(list.at(i), plan::kAllOps[i]);
+    shares.of_op[static_cast<size_t>(plan::kAllOps[i])] =
+        read_host_share(list.at(i), plan::kAllOps[i]);
   if (!root.ok()) return root.status();
   return shares;
 }
 
-Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                          const TuneWork& work) {
+Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
+                                const TuneWork& work) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, device.cuda().device(device.ordinal()));
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
@@ -109,19 +171,19 @@ Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadli
   const std::string key = shares_key(gpus, state.config);
   const std::string path = tuning_path(state.config, "gpu-" + key);
   BRAID_ASSIGN_OR_RETURN(
-      const auto texts, state.group->exchange("gpu tuning cache",
-                                              find_tuning(state.config, state.rank(), path,
-                                                          [&](const std::string& text) {
-                                                            return parse_shares(text, key).status();
-                                                          }),
-                                              deadline));
+      const auto texts,
+      state.group->exchange("gpu tuning cache", find_shares(state, path, key, work), deadline));
+  if (texts.front() == kBusy) {
+    state.note_event("gpu tuning left out: these GPUs were busy less than a minute ago");
+    return false;
+  }
   if (texts.front().empty()) return measure_and_save(device, state, deadline, work, path, key);
   // Rank 0's file, which it has compared with its key: a rank may have options for itself.
   BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), {}));
   for (const plan::Op op : plan::kAllOps)
-    device.set_host_share(op, shares[static_cast<size_t>(op)]);
+    device.set_host_share(op, shares.of_op[static_cast<size_t>(op)]);
   state.note_event("gpu tuning read from the cache");
-  return {};
+  return true;
 }
 
 }  // namespace braid::coll::device

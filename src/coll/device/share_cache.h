@@ -4,6 +4,9 @@
 //            the revision of the device code
 //   rank 0   alone reads and writes the file; all ranks install the text that it sends, so theirs
 //            are equal whatever their own caches hold
+//   time     what was not enough for all of it is kept, too: who has more measures anew
+//   busy     what other programs' work disturbed is not kept; comms that a process makes within a
+//            minute do without
 #pragma once
 
 #include <array>
@@ -19,7 +22,10 @@
 
 namespace braid::coll::device {
 
-using HostShares = std::array<comm::HostShare, plan::kNumOps>;  // by operation
+struct HostShares {
+  std::array<comm::HostShare, plan::kNumOps> of_op{};
+  int64_t ended_ns = 0;  // measuring was ended by this time; 0: it was not
+};
 
 /// 16 hex digits.
 std::string shares_key(const std::vector<std::string>& gpus, const Config& config);
@@ -30,8 +36,9 @@ std::string shares_to_json(const std::string& key, const HostShares& shares);
 Result<HostShares> parse_shares(std::string_view text, const std::string& key);
 
 /// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds
-/// by `work`, which are then kept unless it was given up. A cache that cannot be read or written is a warning.
-Status ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                          const TuneWork& work = {});
+/// by `work`. A cache that cannot be read or written is a warning. False: these GPUs are busy, and
+/// measuring anything else says nothing.
+Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
+                                const TuneWork& work = {});
 
 }  // namespace braid::coll::device

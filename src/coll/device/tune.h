@@ -14,7 +14,17 @@ struct TuneWork {
   uint64_t block_bytes = 128 << 20;  // half the buffer, for all-reduce and broadcast; and a quarter
   int rounds = 8;                    // of which the first warms up; 2 or more
   int64_t time_ns = 8'000'000'000;   // and no longer; less time, fewer rounds
-  double most_spread = 1.5;          // of equal calls' times: else others' work was measured, too
+  // Beyond these others' work was measured, too (tune_pace.h): the median of equal calls' times by
+  // the least of them, and the time of a quarter of a message by that of all.
+  double most_spread = 1.5;
+  double most_short_part = 0.6;
+};
+
+enum class TuneEnd {
+  kDone,
+  kTimeOver,   // before enough was measured; what was measured holds
+  kDisturbed,  // by other work on the GPUs; what was measured before may be no better
+  kNoMemory,   // on some rank
 };
 
 /// The largest share of the host link that is tried.
@@ -24,11 +34,10 @@ inline constexpr double kMostTunedShare = 0.28;
 /// take some nine, and takes work.time_ns); takes device memory for as long. Runs each operation
 /// with a few shares, in turn, and keeps the one whose slowest rank was fastest
 /// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
-/// It is given up, on all ranks, where a rank has no memory, the time is over before enough was
-/// measured, or other work on the GPUs was measured with it (tune_pace.h). What was not measured by
-/// then is left to NVLink alone. True: what was found is worth keeping.
-Result<bool> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                              const TuneWork& work = {});
+/// Ends alike on all ranks; unless kDone, what was not measured is left to NVLink alone, and rank 0
+/// warns.
+Result<TuneEnd> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
+                                 const TuneWork& work = {});
 
 /// What calls with a share over the host link took.
 struct TimedShare {

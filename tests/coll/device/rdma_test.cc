@@ -180,25 +180,39 @@ TEST(DeviceOverRdma, EveryByteIsRightOverSockets) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
-TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
+/// By rank, what tuning gives the NIC of each operation.
+std::array<std::vector<double>, 2> tuned_shares(sys::FakeFabric& nics, const TuneWork& work) {
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);
   test::define_relay(cuda);
-  sys::FakeFabric nics;
   std::array<std::vector<double>, 2> chosen;
   test::run_gpus(
       2, cuda, nic_options("0"),
       [&](GpuRank& rank) {
         // Operations that sum have no kernel here: only the NIC's are asked for.
         expect_success(tune_rdma_shares(rank.device, *rank.comm.state().group,
-                                        Deadline::after_ns(20_s), {kNicBlock}));
+                                        Deadline::after_ns(20_s), work));
         for (const plan::Op op : plan::kAllOps)
           chosen[static_cast<size_t>(rank.rank())].push_back(rank.device.rdma().share(op));
         rank.all.arrive_and_wait();
       },
       &nics);
+  return chosen;
+}
+
+TEST(DeviceOverRdma, TuningChoosesTheSameSharesOnAllRanks) {
+  sys::FakeFabric nics;
+  const auto chosen = tuned_shares(nics, {kNicBlock, 8, 60_s, 1e9, 1e9});
   EXPECT_EQ(chosen[0], chosen[1]);
   EXPECT_GT(nics.num_landed(), 100U) << "the shares were tried";
+}
+
+TEST(DeviceOverRdma, TuningAmongOthersWorkGivesTheNicNothing) {
+  sys::FakeFabric nics;
+  const std::vector<double> nothing(plan::kNumOps, 0.0);
+  for (const auto& shares : tuned_shares(nics, {kNicBlock, 4, 60_s, 0, 0}))
+    EXPECT_EQ(shares, nothing);
+  EXPECT_GT(nics.num_landed(), 0U) << "the shares were tried";
 }
 
 // ---- faults ----

@@ -4,8 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <mutex>
-#include <vector>
+#include <array>
 
 #include "base/units.h"
 #include "coll/device/fake_sums.h"
@@ -18,74 +17,86 @@ namespace {
 using test::GpuRank;
 
 constexpr int kSize = 2;
-// Fake GPUs are as quick as the processor that plays them is idle: no spread says anything.
-constexpr double kAnySpread = 1e9;
+// Fake GPUs are as quick as the processor that plays them is idle: their times say nothing.
+constexpr double kAny = 1e9;
 
 struct Tuned {
-  bool is_worth_keeping;
-  std::vector<comm::HostShare> shares;  // by operation
+  TuneEnd end;
+  std::array<comm::HostShare, plan::kNumOps> of_op;
+  std::array<uint32_t, plan::kNumOps> host_parts;  // of a long message, in the next call
 };
 
-/// What every rank came to, in no order.
-std::vector<Tuned> tune(const TuneWork& work) {
+/// What the ranks came to.
+std::array<Tuned, kSize> tune(const TuneWork& work) {
   sys::FakeCuda cuda(kSize);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
-  std::mutex mutex;
-  std::vector<Tuned> all;
+  std::array<Tuned, kSize> all{};
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
-    const Result<bool> measured =
+    const Result<TuneEnd> end =
         tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), work);
-    ASSERT_TRUE(measured.ok()) << measured.status().to_string();
-    Tuned tuned{measured.value(), {}};
-    for (const plan::Op op : plan::kAllOps) tuned.shares.push_back(rank.device.host_share(op));
-    const std::lock_guard lock(mutex);
-    all.push_back(tuned);
+    ASSERT_TRUE(end.ok()) << end.status().to_string();
+    Tuned& tuned = all[static_cast<size_t>(rank.rank())];
+    tuned.end = end.value();
+    for (const plan::Op op : plan::kAllOps) {
+      const auto i = static_cast<size_t>(op);
+      tuned.of_op[i] = rank.device.host_share(op);
+      tuned.host_parts[i] = rank.device.host_parts(op, 1_GiB);
+    }
   });
-  EXPECT_EQ(all.size(), static_cast<size_t>(kSize));
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
   return all;
 }
 
 void expect_nvlink_alone(const Tuned& tuned) {
-  EXPECT_FALSE(tuned.is_worth_keeping);
-  for (const comm::HostShare& share : tuned.shares) {
-    EXPECT_EQ(share.short_share, 0);
-    EXPECT_EQ(share.long_share, 0);
+  EXPECT_EQ(tuned.end, TuneEnd::kDisturbed);
+  for (size_t op = 0; op < plan::kNumOps; ++op) {
+    EXPECT_EQ(tuned.of_op[op].short_share, 0);
+    EXPECT_EQ(tuned.of_op[op].long_share, 0);
+    EXPECT_EQ(tuned.host_parts[op], 0U) << "no share that was tried stays";
+  }
+}
+
+void expect_alike(const std::array<Tuned, kSize>& all) {
+  EXPECT_EQ(all[0].end, all[1].end);
+  for (size_t op = 0; op < plan::kNumOps; ++op) {
+    EXPECT_EQ(all[0].of_op[op].long_bytes, all[1].of_op[op].long_bytes);
+    EXPECT_EQ(all[0].of_op[op].short_share, all[1].of_op[op].short_share);
+    EXPECT_EQ(all[0].of_op[op].long_share, all[1].of_op[op].long_share);
+    EXPECT_EQ(all[0].host_parts[op], all[1].host_parts[op]);
   }
 }
 
 TEST(DeviceTuning, AllRanksChooseTheSameShares) {
-  const std::vector<Tuned> all = tune({256_KiB, 3, 60_s, kAnySpread});
-  for (size_t op = 0; op < plan::kNumOps; ++op) {
-    EXPECT_EQ(all[0].shares[op].long_share, all[1].shares[op].long_share);
-    EXPECT_EQ(all[0].shares[op].short_share, all[1].shares[op].short_share);
-    EXPECT_GE(all[0].shares[op].long_share, 0);
-    EXPECT_LE(all[0].shares[op].long_share, kMostTunedShare);
+  const auto all = tune({256_KiB, 3, 60_s, kAny, kAny});
+  EXPECT_EQ(all[0].end, TuneEnd::kDone);
+  expect_alike(all);
+  for (const comm::HostShare& share : all[0].of_op) {
+    EXPECT_GE(share.long_share, 0);
+    EXPECT_LE(share.long_share, kMostTunedShare);
   }
-  EXPECT_TRUE(all[0].is_worth_keeping && all[1].is_worth_keeping);
 }
 
 // 16 programs on two GPUs once stood in their first calls for minutes.
 TEST(DeviceTuning, WithoutTimeItIsGivenUpOnAllRanks) {
-  for (const Tuned& tuned : tune({256_KiB, 3, 0, kAnySpread})) expect_nvlink_alone(tuned);
-}
-
-// Wherever the end of the time falls, no rank goes on alone.
-TEST(DeviceTuning, AllRanksEndTogetherWheneverTheTimeIsOver) {
-  for (const int64_t time_ns : {1_ms, 4_ms, 16_ms, 64_ms, 256_ms}) {
-    const std::vector<Tuned> all = tune({64_KiB, 3, time_ns, kAnySpread});
-    EXPECT_EQ(all[0].is_worth_keeping, all[1].is_worth_keeping);
-    for (size_t op = 0; op < plan::kNumOps; ++op) {
-      EXPECT_EQ(all[0].shares[op].long_bytes, all[1].shares[op].long_bytes);
-      EXPECT_EQ(all[0].shares[op].long_share, all[1].shares[op].long_share);
-    }
-  }
+  for (const Tuned& tuned : tune({256_KiB, 3, 0, kAny, kAny})) expect_nvlink_alone(tuned);
 }
 
 TEST(DeviceTuning, AmongOthersWorkItIsGivenUpOnAllRanks) {
-  constexpr double kNone = 0;  // no times are as equal as that
-  for (const Tuned& tuned : tune({256_KiB, 3, 60_s, kNone})) expect_nvlink_alone(tuned);
+  constexpr double kNone = 0;  // no times are as equal as that, no quarter is as quick
+  for (const Tuned& tuned : tune({256_KiB, 3, 60_s, kNone, kAny})) expect_nvlink_alone(tuned);
+  for (const Tuned& tuned : tune({256_KiB, 3, 60_s, kAny, kNone})) expect_nvlink_alone(tuned);
+}
+
+// Wherever the end of the time falls, no rank goes on alone, and what was measured holds.
+TEST(DeviceTuning, AllRanksEndTogetherWheneverTheTimeIsOver) {
+  TuneEnd end = TuneEnd::kDisturbed;  // before any call could be repeated
+  for (int64_t time_ns = 1_ms; end == TuneEnd::kDisturbed; time_ns += time_ns / 2) {
+    const auto all = tune({64_KiB, 8, time_ns, kAny, kAny});
+    expect_alike(all);
+    end = all[0].end;
+  }
+  EXPECT_EQ(end, TuneEnd::kTimeOver);
 }
 
 TEST(TunePace, WhatAPartLeavesOverFallsToTheOthers) {

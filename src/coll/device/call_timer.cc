@@ -1,0 +1,98 @@
+#include "coll/device/call_timer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "base/clock.h"
+#include "coll/device/collectives.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+// In a row: one alone would also measure how fast the host enqueues it.
+constexpr int kCalls = 3;
+
+}  // namespace
+
+uint64_t seen_bytes(plan::Op op, uint64_t block_bytes) {
+  const bool is_one_buffer = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
+  return is_one_buffer ? 2 * block_bytes : block_bytes;
+}
+
+Status CallTimer::prepare() {
+  sys::Cuda& cuda = device_.cuda();
+  BRAID_ASSIGN_OR_RETURN(send_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
+  BRAID_ASSIGN_OR_RETURN(recv_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
+  BRAID_ASSIGN_OR_RETURN(
+      stream_, sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)));
+  for (auto& event : events_) {
+    BRAID_ASSIGN_OR_RETURN(
+        event, sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOn)));
+  }
+  return {};
+}
+
+Status CallTimer::open() {
+  begin_ns_ = now_ns();
+  return device_.register_memory(recv_.get(), bytes_of_all());
+}
+
+Status CallTimer::close() { return device_.unregister_memory(recv_.get()); }
+
+Result<double> CallTimer::time(plan::Op op, uint64_t block_bytes) {
+  BRAID_ASSIGN_OR_RETURN(const int64_t took_ns, own_ns(op, block_bytes));
+  // Whole numbers, which no rank's locale reads differently.
+  const std::string own = fmt::format("{} {}", took_ns, now_ns() - begin_ns_);
+  BRAID_ASSIGN_OR_RETURN(const auto texts, group_.exchange("gpu tuning", own, deadline_));
+  int64_t most_ns = 0;
+  for (const std::string& text : texts) {
+    int64_t call_ns = 0, elapsed_ns = 0;
+    const char* const end = text.data() + text.size();
+    const char* const space = std::from_chars(text.data(), end, call_ns).ptr;
+    if (space != end) std::from_chars(space + 1, end, elapsed_ns);
+    most_ns = std::max(most_ns, call_ns);
+    elapsed_ns_ = std::max(elapsed_ns_, elapsed_ns);
+  }
+  return static_cast<double>(most_ns) / 1e3;
+}
+
+Result<int64_t> CallTimer::own_ns(plan::Op op, uint64_t block_bytes) {
+  sys::Cuda& cuda = device_.cuda();
+  const sys::Stream stream = stream_.get();
+  // Ranks meet before the clock starts: otherwise the first to come measures its own waiting.
+  BRAID_RETURN_IF_ERROR(barrier(device_, stream));
+  BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
+  for (int call = 0; call < kCalls; ++call) BRAID_RETURN_IF_ERROR(run(op, block_bytes, stream));
+  BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
+  BRAID_RETURN_IF_ERROR(cuda.synchronize(stream));
+  BRAID_ASSIGN_OR_RETURN(const int64_t took_ns,
+                         cuda.elapsed_ns(events_[0].get(), events_[1].get()));
+  return took_ns / kCalls;
+}
+
+Status CallTimer::run(plan::Op op, uint64_t block_bytes, sys::Stream stream) {
+  const uint64_t floats = block_bytes / sizeof(float);
+  const uint64_t buffer_floats = 2 * floats;
+  switch (op) {
+    case plan::Op::kAllGather:
+      return all_gather(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
+    case plan::Op::kAllReduce:
+      return all_reduce(device_, send_.get(), recv_.get(), buffer_floats, Dtype::kFloat32,
+                        RedOp::kSum, stream);
+    case plan::Op::kReduceScatter:
+      return reduce_scatter(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, RedOp::kSum,
+                            stream);
+    case plan::Op::kAllToAll:
+      return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
+    case plan::Op::kBroadcast:
+      return broadcast(device_, recv_.get(), recv_.get(), buffer_floats, Dtype::kFloat32, 0,
+                       stream);
+  }
+  return internal_error("op {} is unknown", static_cast<int>(op));
+}
+
+}  // namespace braid::coll::device
