@@ -117,16 +117,24 @@ def check_one(build: Path, fatbin: Path, codes: list[Code]) -> list[str]:
     return [f"src/{name}: {line}" for line in wrong]
 
 
-def asked_for(build: Path) -> set[str]:
-    """The kernels that the host loads, as a test of the build notes; none where it has no tests."""
+def asked_for(build: Path) -> tuple[set[str], str]:
+    """The kernels that the host loads, as a test of the build notes, or why they are not known.
+    None and no reason: the build has no tests.
+    """
     program, test = build / "tests/test_coll", "Preload.NothingIsLoadedAfterwards"
-    if not program.exists():
-        return set()
+    if not program.parent.exists():
+        return set(), ""
     with tempfile.NamedTemporaryFile() as notes:
         command = [str(program), f"--gtest_filter={test}", f"--gtest_output=json:{notes.name}"]
-        subprocess.run(command, check=True, capture_output=True)
-        told = json.loads(Path(notes.name).read_text())
-    return set(told["testsuites"][0]["testsuite"][0]["kernels"].split())
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+            told = json.loads(Path(notes.name).read_text())
+            noted = set(told["testsuites"][0]["testsuite"][0]["kernels"].split())
+        except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
+            return set(), f"{program} noted no kernels: {error!r}"
+    if done.returncode != 0 or not noted:
+        return set(), f"{program} --gtest_filter={test} failed: {done.stdout[-2000:]}"
+    return noted, ""
 
 
 def absent(asked: set[str], codes: list[Code]) -> Iterator[str]:
@@ -157,7 +165,9 @@ def check(build: Path, path: str) -> tuple[int, list[str]]:
     found = [check_one(build, *one) for one in zip(fatbins, codes, strict=True)]
     wrong = [line for lines in found for line in lines]
     everything = [code for one in codes for code in one]
-    wrong += absent(asked_for(build), everything) if fatbins else []
+    if fatbins:
+        asked, why_not = asked_for(build)
+        wrong += [why_not] if why_not else absent(asked, everything)
     return len(fatbins), [*wrong, *stale(build, fatbins)]
 
 

@@ -94,11 +94,40 @@ def test_a_kernel_that_the_host_asks_for_is_compiled_for_each_architecture() -> 
     ]
 
 
-def test_what_the_host_asks_for_is_what_a_test_of_the_build_notes(tmp_path: Path) -> None:
-    assert asked_for(tmp_path) == set()  # a build without tests
-    program = tmp_path / "tests/test_coll"
-    program.parent.mkdir()
-    noted = '{"testsuites": [{"testsuite": [{"kernels": "copy_wide copy_slow "}]}]}'
-    program.write_text(f"#!/bin/sh\necho '{noted}' > \"${{2#--gtest_output=json:}}\"\n")
+def make_program(build: Path, script: str) -> None:
+    program = build / "tests/test_coll"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    assert asked_for(tmp_path) == {"copy_wide", "copy_slow"}
+
+
+def noting(report: str) -> str:
+    return f"echo '{report}' > \"${{2#--gtest_output=json:}}\""
+
+
+def test_what_the_host_asks_for_is_what_a_test_of_the_build_notes(tmp_path: Path) -> None:
+    assert asked_for(tmp_path) == (set(), "")  # a build without tests
+    report = '{"testsuites": [{"testsuite": [{"kernels": "copy_wide copy_slow "}]}]}'
+    make_program(tmp_path, noting(report))
+    assert asked_for(tmp_path) == ({"copy_wide", "copy_slow"}, "")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "exit 1",  # before there is a report
+        noting('{"testsuites": []}'),  # no test of that name
+        noting('{"testsuites": [{"testsuite": [{"kernels": ""}]}]}'),
+        noting('{"testsuites": [{"testsuite": [{"kernels": "copy_wide"}]}]}') + "; exit 1",
+    ],
+)
+def test_a_test_that_notes_nothing_is_told(tmp_path: Path, script: str) -> None:
+    make_program(tmp_path, script)
+    asked, why_not = asked_for(tmp_path)
+    assert asked == set()
+    assert "tests/test_coll" in why_not
+
+
+def test_a_missing_test_program_is_told(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    assert "noted no kernels" in asked_for(tmp_path)[1]
