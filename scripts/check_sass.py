@@ -117,6 +117,14 @@ def check_one(build: Path, fatbin: Path, codes: list[Code]) -> list[str]:
     return [f"src/{name}: {line}" for line in wrong]
 
 
+def kernels_in(report: str) -> set[str]:
+    """What a test noted in gtest's report; nothing where there is no such report, test or note."""
+    try:
+        return set(json.loads(report)["testsuites"][0]["testsuite"][0]["kernels"].split())
+    except (ValueError, LookupError):
+        return set()
+
+
 def asked_for(build: Path) -> tuple[set[str], str]:
     """The kernels that the host loads, as a test of the build notes, or why they are not known.
     None and no reason: the build has no tests.
@@ -127,13 +135,17 @@ def asked_for(build: Path) -> tuple[set[str], str]:
     with tempfile.NamedTemporaryFile() as notes:
         command = [str(program), f"--gtest_filter={test}", f"--gtest_output=json:{notes.name}"]
         try:
-            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-            told = json.loads(Path(notes.name).read_text())
-            noted = set(told["testsuites"][0]["testsuite"][0]["kernels"].split())
-        except (OSError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
-            return set(), f"{program} noted no kernels: {error!r}"
+            done = subprocess.run(
+                command, check=False, timeout=300, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return set(), f"{program} noted no kernels: {error}"
+        noted = kernels_in(Path(notes.name).read_text())
     if done.returncode != 0 or not noted:
-        return set(), f"{program} --gtest_filter={test} failed: {done.stdout[-2000:]}"
+        tail = done.stdout[-2000:].decode(errors="replace")
+        ended = f"ended with {done.returncode} and noted {len(noted)} kernels"
+        return set(), f"{' '.join(command[:2])} {ended}; it said:\n{tail}"
     return noted, ""
 
 

@@ -122,10 +122,11 @@ def test_what_the_host_asks_for_is_what_a_test_of_the_build_notes(tmp_path: Path
     ],
 )
 def test_a_test_that_notes_nothing_is_told(tmp_path: Path, script: str) -> None:
-    make_program(tmp_path, script)
+    make_program(tmp_path, f"echo 'a library is gone' >&2; {script}")
     asked, why_not = asked_for(tmp_path)
     assert asked == set()
     assert "tests/test_coll" in why_not
+    assert "a library is gone" in why_not
 
 
 def test_a_missing_test_program_is_told(tmp_path: Path) -> None:
