@@ -123,6 +123,7 @@ def environment(way: str, ranks: int, scratch: str) -> dict[str, str]:
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "scripts"), env.get("PYTHONPATH", "")])
     env[NOTES] = f"{scratch}/notes"
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # one that is installed may not fit this pytest
+    env.pop("PYTEST_ADDOPTS", None)  # meant for the pytest that one starts oneself
     if way == BRAID:
         env |= {"LD_PRELOAD": str(DROP_IN), "BRAID_LOG": "info"}
     return env
@@ -210,10 +211,13 @@ def collected(file: str, setup: Setup) -> tuple[list[str], str]:
 
 
 def _why(out: str, err: str) -> str:
-    """Of a reading that found nothing: what pytest marks as an error (E), or what is said last."""
+    """Of a reading that found nothing: what pytest marks as an error (E), else what it calls one
+    (an option: a folder's name comes last), or what is said last.
+    """
     lines = [line.strip() for line in out.splitlines() + err.splitlines() if line.strip()]
     marked = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    return (marked or lines or ["it has no tests"])[-1]
+    called = [line for line in lines if line.startswith("ERROR") or ": error: " in line]
+    return (marked or called or lines or ["it has no tests"])[-1]
 
 
 def chunks(tests: list[str], size: int) -> list[list[str]]:

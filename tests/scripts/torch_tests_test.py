@@ -148,6 +148,20 @@ def test_a_part_of_a_file_may_be_named(checkout):
     assert len(torch_tests.collected("test_ends.py", setup)[0]) == 4
 
 
+def test_options_for_another_pytest_are_left_out(checkout, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--nowhere")
+    assert (
+        len(torch_tests.collected("test_ends.py", Setup(checkout / "test/distributed", 2))[0]) == 4
+    )
+
+
+def test_what_pytest_calls_an_error_is_told(checkout, monkeypatch):
+    setup = Setup(checkout / "test/distributed", 2)
+    assert "not found: test_gone.py" in torch_tests.collected("test_gone.py", setup)[1]
+    monkeypatch.setattr(torch_tests, "PYTEST", [*torch_tests.PYTEST, "--nowhere"])
+    assert "--nowhere" in torch_tests.collected("test_file.py", setup)[1]
+
+
 def test_a_crash_and_a_hang_are_named_and_what_is_behind_them_is_run(checkout, monkeypatch):
     monkeypatch.setattr(torch_tests, "START_S", 4.0)
     monkeypatch.setattr(torch_tests, "TEST_S", 0.5)
