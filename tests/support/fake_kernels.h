@@ -326,8 +326,8 @@ inline void fake_hold(uint64_t* free_ns, uint64_t cost_ns) {
   for (Pause pause; static_cast<uint64_t>(now_ns()) < *free_ns && cost_ns > 0;) pause();
 }
 
-/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold, braid_local_copy
-/// and braid_host_ring.
+/// braid_barrier and what else is in barrier.cu, braid_short_blocks, braid_hold, braid_local_copy,
+/// braid_host_ring, and braid_longest_pause, which finds the GPU to be ours alone.
 inline void define_team_kernels(sys::FakeCuda& cuda) {
   cuda.define_kernel("braid_barrier", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_barrier(FakeTeam(argument<nvlink::Team>(args, 0)), argument<nvlink::Board>(args, 1),
@@ -352,6 +352,10 @@ inline void define_team_kernels(sys::FakeCuda& cuda) {
   });
   cuda.define_kernel("braid_hold", [](const sys::LaunchShape&, std::span<void*> args) {
     fake_hold(argument<uint64_t*>(args, 0), argument<uint64_t>(args, 1));
+    return Status();
+  });
+  cuda.define_kernel("braid_longest_pause", [](const sys::LaunchShape&, std::span<void*> args) {
+    *argument<int64_t*>(args, 0) = 0;
     return Status();
   });
   cuda.define_kernel("braid_local_copy", [](const sys::LaunchShape&, std::span<void*> args) {

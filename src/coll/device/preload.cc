@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "coll/device/call_timer.h"
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
 #include "coll/device/relay.h"
@@ -21,7 +22,7 @@ Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
 
 Status preload_kernels(comm::Device& device) {
   const int64_t begin_ns = now_ns();
-  const Status loaded = for_each_kind([&](const PacketCall& kind) -> Status {
+  Status loaded = for_each_kind([&](const PacketCall& kind) -> Status {
     BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
     for (const int num_ranks : {2, nvlink::kMostRanks})  // few, and so many that lines are wide
       BRAID_RETURN_IF_ERROR(line_kernel(device, kind, num_ranks).status());
@@ -30,6 +31,7 @@ Status preload_kernels(comm::Device& device) {
     if (kind.op != PacketOp::kAllReduce) return {};
     return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });
+  if (loaded.ok()) loaded = longest_pause_kernel(device).status();
   log::debug("coll", "gpu {}: kernels loaded in {} us", device.ordinal(),
              (now_ns() - begin_ns) / 1000);
   return loaded;

@@ -67,6 +67,9 @@ class Tuner {
     }
     device_.force_host_share(op, std::nullopt);
     if (end == TuneEnd::kDone) end = compare(of_short.alone_us, of_long.alone_us);
+    if (end == TuneEnd::kDone) {
+      BRAID_ASSIGN_OR_RETURN(end, look_around());
+    }
     if (end == TuneEnd::kDone)
       device_.set_host_share(op, {seen_bytes(op, short_bytes), seen_bytes(op, work_.block_bytes),
                                   of_short.share, of_long.share});
@@ -78,10 +81,12 @@ class Tuner {
     comm::Rdma& rdma = device_.rdma();
     std::vector<Tried> tried;
     for (const double share : kRdmaShares) tried.push_back({share, {}});
-    BRAID_ASSIGN_OR_RETURN(const TuneEnd end,
-                           time_all(op, work_.block_bytes, tried, {work_.rounds, 1},
-                                    [&](double share) { rdma.set_share(op, share); }));
+    BRAID_ASSIGN_OR_RETURN(TuneEnd end, time_all(op, work_.block_bytes, tried, {work_.rounds, 1},
+                                                 [&](double share) { rdma.set_share(op, share); }));
     rdma.set_share(op, 0);
+    if (end == TuneEnd::kDone) {
+      BRAID_ASSIGN_OR_RETURN(end, look_around());
+    }
     if (end != TuneEnd::kDone) return end;
     const Tried& best = best_of(tried);
     const double without_us = tried.front().median_us();
@@ -89,6 +94,15 @@ class Tuner {
     log::info("coll", "gpu {}: {}: {:.1f} us without the NIC, {:.1f} us with {} % through it",
               device_.ordinal(), plan::op_name(op), without_us, best.median_us(), 100 * best.share);
     return end;
+  }
+
+  /// kDone: nobody else's kernels run on these GPUs just now. Else kDisturbed.
+  Result<TuneEnd> look_around() {
+    BRAID_ASSIGN_OR_RETURN(const int64_t pause_ns, timer_.longest_pause_ns());
+    pace_.saw(timer_.elapsed_ns());
+    if (pause_ns <= work_.most_pause_ns) return TuneEnd::kDone;
+    disturbed_ = fmt::format("a GPU ran something else for {} us", pause_ns / 1000);
+    return TuneEnd::kDisturbed;
   }
 
   /// After kDisturbed: by what.
@@ -123,8 +137,11 @@ class Tuner {
     }
     std::vector<TimedShare> timed;
     for (const Tried& one : tried) timed.push_back({one.share, one.median_us()});
-    const TimedShare best = least_good_share(timed);
     const double alone_us = timed.front().us;
+    for (const TimedShare& one : timed)
+      if (!is_possible(alone_us, one.share, one.us, work_.least_of_rest))
+        return is_impossible(alone_us, one);
+    const TimedShare best = least_good_share(timed);
     log::info("coll",
               "gpu {}: {} of {}: {:.1f} us over NVLink alone, {:.1f} us with {:.0f} % over the "
               "host link",
@@ -175,6 +192,12 @@ class Tuner {
     if (short_us <= work_.most_short_part * long_us) return TuneEnd::kDone;
     disturbed_ =
         fmt::format("a quarter of a message took {:.0f} us, all of it {:.0f}", short_us, long_us);
+    return TuneEnd::kDisturbed;
+  }
+
+  TuneEnd is_impossible(double alone_us, const TimedShare& one) {
+    disturbed_ = fmt::format("{:.0f} us over NVLink alone, {:.0f} us with {:.0f} % elsewhere",
+                             alone_us, one.us, 100 * one.share);
     return TuneEnd::kDisturbed;
   }
 
@@ -237,11 +260,11 @@ Result<TuneEnd> tune_all(comm::Device& device, group::Group& group, Deadline dea
   const int num_parts = subject.parts_of_op * static_cast<int>(subject.ops.size());
   Tuner tuner(device, timer, work, {*time_ns, num_parts});
   BRAID_RETURN_IF_ERROR(timer.open());
-  TuneEnd end = TuneEnd::kDone;
+  BRAID_ASSIGN_OR_RETURN(TuneEnd end, tuner.look_around());
   size_t num_done = 0;
-  for (; num_done < subject.ops.size(); ++num_done) {
+  while (end == TuneEnd::kDone && num_done < subject.ops.size()) {
     BRAID_ASSIGN_OR_RETURN(end, (tuner.*subject.tune)(subject.ops[num_done]));
-    if (end != TuneEnd::kDone) break;
+    num_done += end == TuneEnd::kDone ? 1 : 0;
   }
   BRAID_RETURN_IF_ERROR(timer.close());
   if (end != TuneEnd::kDone && device.rank() == 0)

@@ -15,9 +15,13 @@ struct TuneWork {
   int rounds = 8;                    // of which the first warms up; 2 or more
   int64_t time_ns = 8'000'000'000;   // and no longer; less time, fewer rounds
   // Beyond these others' work was measured, too (tune_pace.h): the median of equal calls' times by
-  // the least of them, and the time of a quarter of a message by that of all.
+  // the least of them; the time of a quarter of a message by that of all; the least time with a
+  // share over the host link by what is left to NVLink of the time without; and for how long at
+  // most a GPU runs something else.
   double most_spread = 1.5;
   double most_short_part = 0.6;
+  double least_of_rest = 0.9;
+  int64_t most_pause_ns = 100'000;
 };
 
 enum class TuneEnd {

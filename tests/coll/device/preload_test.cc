@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "coll/device/call_timer.h"
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
 #include "coll/device/relay.h"
@@ -48,6 +49,7 @@ Status find_all_kernels(comm::Device& device) {
         BRAID_RETURN_IF_ERROR(direct_kernel(device, call).status());
         BRAID_RETURN_IF_ERROR(sum_kernel(device, {dtype, redop, 16}).status());
       }
+  BRAID_RETURN_IF_ERROR(longest_pause_kernel(device).status());
   return relay_kernel(device).status();
 }
 

@@ -87,7 +87,7 @@ class DeviceTuningCache : public ::testing::Test {
   void TearDown() override { fs::remove_all(folder_); }
 
   // Fake GPUs have no steady times.
-  static constexpr TuneWork kWork{64_KiB, 2, 15_s, 1e9, 1e9};
+  static constexpr TuneWork kWork{64_KiB, 2, 15_s, 1e9, 1e9, 0};
 
   Seen start(const std::string& mode, const test::Options& of_rank_1 = {},
              const TuneWork& work = kWork) {
@@ -165,7 +165,7 @@ TEST_F(DeviceTuningCache, ForceMeasuresAgain) {
 // one of its own.
 TEST_F(DeviceTuningCache, WhatWasGivenUpIsNotKeptAndNotTriedAgainAtOnce) {
   options_ = {{"BRAID_GPU_LANES", "3"}};
-  constexpr TuneWork kNoneAreAsEqual{64_KiB, 3, 15_s, 0, 1e9};
+  constexpr TuneWork kNoneAreAsEqual{64_KiB, 3, 15_s, 0, 1e9, 0};
   EXPECT_EQ(start("auto", {}, kNoneAreAsEqual).num_given_up, 2);
   EXPECT_FALSE(fs::exists(folder_));
   EXPECT_EQ(start("auto").num_left_out, 2);

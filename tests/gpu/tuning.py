@@ -1,0 +1,195 @@
+"""Tuning on real GPUs. Alone it comes to shares of the PCIe link, which are kept. Beside a program
+that keeps the GPUs busy it ends within its time, and what it saw there is not kept.
+
+    python tests/gpu/tuning.py [RANKS] [--times 3] [--json FILE]
+
+Needs torch and a GPU per rank. Every start has an empty cache. The exit code is 1 when a start
+alone was not tuned, when one beside others kept what it measured or took longer than it may, or
+when its first call was wrong.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+import braid
+from braid.cli import facts
+from braid.cli.launch import free_port
+
+OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
+SIZES_MIB = (64, 512)
+TUNE_TIME_S = 8.0  # BRAID_TUNE_TIME's default
+SLACK_S = 4.0  # of the slowest call under way when the time is over, and of making the comm
+# What the other program does on each GPU: one kernel after the other of some milliseconds, or of
+# some microseconds.
+LOADS = ("long kernels", "short kernels")
+
+
+@dataclass
+class Start:
+    """What one start from an empty cache came to."""
+
+    beside: str  # nothing, or the other program's load
+    seconds: float = 0  # of the first call, which tunes
+    is_kept: bool = False
+    wrong: int = 0
+    events: list[str] = field(default_factory=list)
+    # By operation and size, the part that the PCIe link carries.
+    shares: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def fault(self) -> str:
+        if self.wrong:
+            return f"{self.wrong} elements wrong"
+        if not self.beside:
+            return "" if self.is_kept else "not tuned, with nobody else on the GPUs"
+        if self.is_kept:
+            return "kept what it measured beside others"
+        return "" if self.seconds < TUNE_TIME_S + SLACK_S else "took too long"
+
+
+def load_main(load: str) -> None:
+    """Keeps this process's GPU busy until it is killed."""
+    size, calls = (8192, 4) if load == "long kernels" else (256, 400)
+    a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
+    first = True
+    while True:
+        for _ in range(calls):
+            torch.mm(a, b)
+        torch.cuda.synchronize()
+        if first:
+            print("busy", flush=True)
+        first = False
+
+
+def rank_main(cache: str) -> None:
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(gpu)
+    place = torch.arange(1 << 20, device=gpu, dtype=torch.int32)
+    with braid.init(progress=False, cache_dir=cache) as comm:
+        begin = time.perf_counter()
+        got = comm.all_gather(place * (comm.rank + 3))
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        want = torch.cat([place * (rank + 3) for rank in range(comm.size)])
+        wrong = comm.all_reduce(torch.tensor([int((got != want).sum())]))
+        shares = {}
+        for op in OPS:
+            for mib in SIZES_MIB:
+                links = comm.explain(op, mib << 20, on="gpu").json["links"]
+                share = sum(link["share"] for link in links if link["name"] == "pcie")
+                shares[f"{op} {mib} MiB"] = round(share, 4)
+        if comm.rank == 0:
+            start = {"seconds": seconds, "wrong": int(wrong[0]), "shares": shares}
+            print(json.dumps({**start, "events": comm.health()["events"]}), flush=True)
+
+
+@contextlib.contextmanager
+def loaded(load: str, ranks: int) -> Iterator[None]:
+    """The other program's processes, one a GPU; killed at the end."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, "--load", load],
+            env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
+            stdout=subprocess.PIPE,
+        )
+        for gpu in range(ranks if load else 0)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline() != b"busy\n":
+                raise RuntimeError(f"the load '{load}' did not start")
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def start(beside: str, ranks: int) -> Start:
+    with tempfile.TemporaryDirectory() as cache, loaded(beside, ranks):
+        job = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "BRAID_JOB_TOKEN": secrets.token_hex(16),
+        }
+        children = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", cache],
+                env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=None if rank else subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            out, _ = children[0].communicate(timeout=90)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+        return Start(beside, is_kept=any(Path(cache).glob("*gpu-*")), **json.loads(out))
+
+
+def save(starts: list[Start], args: argparse.Namespace) -> None:
+    commit, dirty = facts.commit(args.commit)
+    record = {
+        "schema": "braid.gpu_tuning/1",
+        "command": " ".join(["tests/gpu/tuning.py", *sys.argv[1:]]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "ranks": args.ranks,
+        "device": torch.cuda.get_device_name(),
+        "starts": [asdict(one) for one in starts],
+    }
+    args.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ranks", type=int, nargs="?", default=2)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="", help="for the record, where there is no git")
+    parser.add_argument("--rank", metavar="CACHE", help=argparse.SUPPRESS)
+    parser.add_argument("--load", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.load:
+        load_main(args.load)
+    if args.rank:
+        rank_main(args.rank)
+        return 0
+    starts: list[Start] = []
+    for beside in ("", *LOADS):
+        for _ in range(args.times):
+            one = start(beside, args.ranks)
+            starts.append(one)
+            where = f"beside {beside}" if beside else "alone"
+            kept = "kept" if one.is_kept else "nothing kept"
+            print(f"{where}: {one.seconds:.1f} s, {kept} {one.events} {one.fault}", flush=True)
+            print(f"  {one.shares}", flush=True)
+            if args.json:
+                save(starts, args)
+    faults = sum(bool(one.fault) for one in starts)
+    print(f"gpu tuning: {len(starts) - faults} passed, {faults} failed")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
