@@ -7,7 +7,8 @@ CHECKOUT is PyTorch's source, outside this repository, of about the version that
 file that does not fit it cannot be read, and is named. Needs pytest and expecttest. Tests start
 processes of their own; several run at a time, on the same GPUs. One that fails with braid is run
 with NCCL, and where it passes there again, alone, in both ways: only what fails with braid each
-time is held against it.
+time is held against it. A quarter of the time is kept for that: beside many others a test may take
+longer than it may.
 
 Exit code 1: a test fails, hangs or crashes with braid that passes with NCCL alone, or no
 communicator was taken over.
@@ -62,6 +63,8 @@ GOOD = ("passed", "skipped")
 TAKEN = ": taken over (rank"
 """In the drop-in's line about a communicator, of each rank."""
 BAD = ("failed", "crashed", "hung")
+KEPT = 0.25
+"""Of the time, in which nothing is begun but what is run again."""
 NOT_RUN = "not run"
 """The time was over."""
 NOTES = "BRAID_TORCH_TESTS_NOTES"
@@ -115,6 +118,11 @@ class Result:
     def is_fault(self) -> bool:
         """Held against braid."""
         return self.outcomes.get(NCCL) in GOOD and self.outcomes.get(BRAID) in BAD
+
+    @property
+    def is_open(self) -> bool:
+        """It may be: the time ended before NCCL was asked."""
+        return self.outcomes.get(NCCL, NOT_RUN) == NOT_RUN and self.outcomes.get(BRAID) in BAD
 
 
 def environment(way: str, ranks: int, scratch: str) -> dict[str, str]:
@@ -236,6 +244,7 @@ class Race:
         keep: Callable[["Race"], None] | None = None,
     ) -> None:
         self.setup, self.workers, self.until_s = setup, workers, until_s
+        self._begin_until_s = until_s - KEPT * max(0.0, until_s - time.monotonic())
         self._keep, self._lock = keep, threading.Lock()
         self.results: dict[str, Result] = {}
         self.unread: dict[str, str] = {}
@@ -251,7 +260,8 @@ class Race:
             self.unread = {file: why for file, (tests, why) in found.items() if not tests}
             parts = [part for tests, _ in found.values() for part in chunks(tests, CHUNK)]
             list(pool.map(self._both, parts))
-        for test in [t for t, result in self.results.items() if result.is_fault]:
+        self._begin_until_s = self.until_s
+        for test in [t for t, one in self.results.items() if one.is_fault or one.is_open]:
             self._again(test)
 
     def keep(self) -> None:
@@ -274,7 +284,7 @@ class Race:
     def _all_of(self, way: str, tests: list[str]) -> None:
         """Behind one that hangs or crashes the rest are run anew."""
         left = tests
-        while left and time.monotonic() < self.until_s:
+        while left and time.monotonic() < self._begin_until_s:
             told = self._play(way, left)
             for test, word in told.items():
                 self.results.setdefault(test, Result(test)).outcomes[way] = word
@@ -289,7 +299,8 @@ class Race:
         """Alone, twice at most, until it is no fault."""
         result = self.results[test]
         for _ in range(2):
-            if not result.is_fault or time.monotonic() >= self.until_s:
+            is_told = not (result.is_fault or result.is_open)
+            if is_told or time.monotonic() >= self.until_s:
                 return
             result.tries += 1
             found = {way: self._play(way, [test]).get(test, NOT_RUN) for way in (NCCL, BRAID)}

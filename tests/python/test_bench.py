@@ -275,7 +275,7 @@ def test_every_committed_record_fits():
         # These are their own scripts' form.
         elif document["schema"] in (
             *("braid.two_hosts/1", "braid.tuning/1"),
-            *("braid.nccl_tests/1", "braid.torch_tests/1"),
+            *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1"),
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
         else:

@@ -209,6 +209,24 @@ def test_a_fault_stays_one_where_the_time_ends_before_it_was_run_again(checkout,
     assert [fault.test for fault in race.faults()] == ["a"]
 
 
+# Four tests that hung beside nineteen others were held against braid, since the time was over.
+def test_time_is_kept_for_what_is_run_again(checkout):
+    began = time.monotonic()
+    race = Race(Setup(checkout / "test/distributed", 2), 1, began + 100)
+    race._begin_until_s = began  # the others have taken it all
+    race.results["test_file.py::test_good"] = Result(
+        "test_file.py::test_good", {NCCL: "passed", BRAID: "hung"}
+    )
+    race.results["test_file.py::test_bad_in_both"] = Result(
+        "test_file.py::test_bad_in_both", {BRAID: "hung"}
+    )
+    race.run(["test_flaky.py"])
+    assert {result.test: result.outcomes for result in race.results.values()} == {
+        "test_file.py::test_good": {NCCL: "passed", BRAID: "passed"},
+        "test_file.py::test_bad_in_both": {NCCL: "failed", BRAID: "failed"},
+    }
+
+
 def test_a_file_whose_reading_hangs_is_named(checkout, monkeypatch):
     monkeypatch.setattr(torch_tests, "COLLECT_S", 3.0)
     (checkout / "test/distributed/test_long.py").write_text("import time\ntime.sleep(60)\n")
@@ -251,6 +269,10 @@ def test_what_was_not_run_is_no_fault():
     assert not Result("a", {NCCL: "passed", BRAID: "not run"}).is_fault
     assert not Result("a", {NCCL: "hung", BRAID: "hung"}).is_fault
     assert Result("a", {NCCL: "passed", BRAID: "hung"}).is_fault
+    assert Result("a", {NCCL: "not run", BRAID: "hung"}).is_open
+    assert Result("a", {BRAID: "failed"}).is_open
+    assert not Result("a", {BRAID: "passed"}).is_open
+    assert not Result("a", {NCCL: "hung", BRAID: "hung"}).is_open
 
 
 def command(monkeypatch, *arguments):
