@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -40,6 +43,9 @@ constexpr int kLeastRounds = 3;
 // second as many times more as it has rounds for each of the first's.
 constexpr int kShort = 1, kLong = 4;
 constexpr int kPartsOfOp = (kShort + kLong) * (1 + kFineRounds);
+// Half a second for others to be through.
+constexpr int kMostLooks = 6;
+constexpr std::chrono::milliseconds kBetweenLooks{100};
 
 struct Tried {
   double share;
@@ -94,6 +100,16 @@ class Tuner {
     log::info("coll", "gpu {}: {}: {:.1f} us without the NIC, {:.1f} us with {} % through it",
               device_.ordinal(), plan::op_name(op), without_us, best.median_us(), 100 * best.share);
     return end;
+  }
+
+  /// Looks around until nobody is there, some times: a program that starts, one of this job
+  /// perhaps, is soon through.
+  Result<TuneEnd> find_calm() {
+    for (int looks = 1;; ++looks) {
+      BRAID_ASSIGN_OR_RETURN(const TuneEnd end, look_around());
+      if (end == TuneEnd::kDone || looks == kMostLooks || pace_.is_over()) return end;
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
   }
 
   /// kDone: nobody else's kernels run on these GPUs just now. Else kDisturbed.
@@ -260,11 +276,16 @@ Result<TuneEnd> tune_all(comm::Device& device, group::Group& group, Deadline dea
   const int num_parts = subject.parts_of_op * static_cast<int>(subject.ops.size());
   Tuner tuner(device, timer, work, {*time_ns, num_parts});
   BRAID_RETURN_IF_ERROR(timer.open());
-  BRAID_ASSIGN_OR_RETURN(TuneEnd end, tuner.look_around());
+  TuneEnd end = TuneEnd::kDone;
   size_t num_done = 0;
-  while (end == TuneEnd::kDone && num_done < subject.ops.size()) {
+  bool may_repeat = true;  // one operation, once: others come and go
+  while (num_done < subject.ops.size()) {
+    BRAID_ASSIGN_OR_RETURN(end, tuner.find_calm());
+    if (end != TuneEnd::kDone) break;
     BRAID_ASSIGN_OR_RETURN(end, (tuner.*subject.tune)(subject.ops[num_done]));
     num_done += end == TuneEnd::kDone ? 1 : 0;
+    if (end == TuneEnd::kDone) continue;
+    if (end != TuneEnd::kDisturbed || !std::exchange(may_repeat, false)) break;
   }
   BRAID_RETURN_IF_ERROR(timer.close());
   if (end != TuneEnd::kDone && device.rank() == 0)

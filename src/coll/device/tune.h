@@ -38,8 +38,8 @@ inline constexpr double kMostTunedShare = 0.28;
 /// take some nine, and takes work.time_ns); takes device memory for as long. Runs each operation
 /// with a few shares, in turn, and keeps the one whose slowest rank was fastest
 /// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
-/// Ends alike on all ranks; unless kDone, what was not measured is left to NVLink alone, and rank 0
-/// warns.
+/// What disturbs one operation, and goes by, costs time only. Ends alike on all ranks; unless
+/// kDone, what was not measured is left to NVLink alone, and rank 0 warns.
 Result<TuneEnd> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
                                  const TuneWork& work = {});
 

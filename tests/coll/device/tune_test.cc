@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 
 #include "base/units.h"
 #include "coll/device/fake_sums.h"
@@ -27,15 +28,19 @@ struct Tuned {
   std::array<uint32_t, plan::kNumOps> host_parts;  // of a long message, in the next call
 };
 
-/// What the ranks came to. Of all looks for pauses on their GPUs, one after the other, that of
-/// number `pause_at` finds one.
-std::array<Tuned, kSize> tune(const TuneWork& work, int pause_at = -1) {
+/// Which looks for pauses find one, counted over the GPUs: two before an operation, until none
+/// finds any, and two behind its calls.
+using Pauses = std::function<bool(int)>;
+bool never(int) { return false; }
+
+/// What the ranks came to.
+std::array<Tuned, kSize> tune(const TuneWork& work, const Pauses& has_pause = never) {
   sys::FakeCuda cuda(kSize);
   test::define_team_kernels(cuda);
   test::define_sums(cuda);
   std::atomic<int> num_looks = 0;
   cuda.define_kernel("braid_longest_pause", [&](const sys::LaunchShape&, std::span<void*> args) {
-    *test::argument<int64_t*>(args, 0) = num_looks++ == pause_at ? 300'000 : 40'000;
+    *test::argument<int64_t*>(args, 0) = has_pause(num_looks++) ? 300'000 : 40'000;
     return Status();
   });
   std::array<Tuned, kSize> all{};
@@ -95,16 +100,37 @@ TEST(DeviceTuning, AmongOthersWorkItIsGivenUpOnAllRanks) {
   for (const Tuned& tuned : tune({256_KiB, 3, 60_s, kAny, kNone, 0})) expect_nvlink_alone(tuned);
 }
 
-// On one rank's GPU, and the pause need not come while a call is timed.
+constexpr TuneWork kBelieving{64_KiB, 3, 60_s, kAny, kAny, 0};
+
+// On one rank's GPU, and a pause need not come while a call is timed.
 TEST(DeviceTuning, BesideAnotherProgramsKernelsItIsGivenUpOnAllRanks) {
-  const TuneWork work{64_KiB, 3, 60_s, kAny, kAny, 0};
-  for (const int at_once : {0, 1})
-    for (const Tuned& tuned : tune(work, at_once)) expect_nvlink_alone(tuned);
-  const auto all = tune(work, 2 * 3);  // by then two operations are measured
+  const Pauses on_one_gpu = [](int look) { return look % 2 == 1; };
+  for (const Tuned& tuned : tune(kBelieving, on_one_gpu)) expect_nvlink_alone(tuned);
+  const auto all = tune(kBelieving, [](int look) { return look >= 2 * 4; });  // of two operations
   expect_alike(all);
   EXPECT_EQ(all[0].end, TuneEnd::kDisturbed);
   EXPECT_GT(all[0].of_op[1].long_bytes, 0U);
   EXPECT_EQ(all[0].of_op[2].long_bytes, 0U);
+}
+
+// A rank that was still starting would leave the job without the host link for as long as it runs.
+TEST(DeviceTuning, WhoIsSoonThroughIsWaitedFor) {
+  const auto all = tune(kBelieving, [](int look) { return look < 4; });
+  expect_alike(all);
+  EXPECT_EQ(all[0].end, TuneEnd::kDone);
+}
+
+TEST(DeviceTuning, OneOperationIsMeasuredOnceMore) {
+  constexpr int kBehindTheSecond = 4 + 2;
+  const auto once = [](int look) { return look == kBehindTheSecond; };
+  auto all = tune(kBelieving, once);
+  expect_alike(all);
+  EXPECT_EQ(all[0].end, TuneEnd::kDone);
+  const auto twice = [&](int look) { return once(look) || look == kBehindTheSecond + 5; };
+  all = tune(kBelieving, twice);
+  expect_alike(all);
+  EXPECT_EQ(all[0].end, TuneEnd::kDisturbed);
+  EXPECT_EQ(all[0].of_op[1].long_bytes, 0U);
 }
 
 TEST(DeviceTuning, WhatCannotBeIsNotBelieved) {
