@@ -8,7 +8,7 @@ process has all GPUs. Each is started twice, the second time under LD_PRELOAD or
 variable. One line a program says whether every loss of every rank was the same, or how many results
 were wrong; both step times; and which calls braid took over. The exit code is 1 when losses differ,
 a result is wrong, a program fails or does not end, or braid took nothing over; what is not
-installed is skipped by name.
+installed is skipped by name, and where all was skipped the code is 1, too.
 
 With two ranks a sum has one order, so that losses must be equal to the bit. Where they are not,
 NCCL runs once more: if it differs from itself the kernels do not repeat, and losses need only be
@@ -346,6 +346,9 @@ def main() -> int:
         from sheet_of_apps import record_of  # what it imports is not needed to run programs
 
         record_of(findings, args).save(args.json)
+    if all(found.skipped for found in findings):
+        print("nothing was compared", file=sys.stderr)
+        return 1
     return 1 if any(found.wrong for found in findings) else 0
 
 
