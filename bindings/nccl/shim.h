@@ -119,6 +119,7 @@ class Shim {
   NcclResult run_all(const std::vector<Kept>& kept);
   static bool fills_streams(const std::vector<Kept>& kept);
   static bool meets_itself(const std::vector<Kept>& kept);
+  static bool has_own_streams(const std::vector<Kept>& kept);
   NcclResult join_streams(const std::vector<Kept>& kept);
 
   const Real real_;

@@ -181,10 +181,10 @@ NcclResult Shim::run_joined(const std::vector<Kept>& kept) {
 
 // Enqueuing waits when a stream is full of work that waits for other ranks. So ranks of one
 // communicator do not wait for this thread to come to them: each GPU has a thread, unless the
-// group's work is too little to fill a stream.
+// group's work is too little to fill a stream, or a stream is another one in another thread.
 NcclResult Shim::run_all(const std::vector<Kept>& kept) {
   std::map<int, std::vector<const Kept*>> by_device;
-  const bool is_apart = fills_streams(kept) && meets_itself(kept);
+  const bool is_apart = fills_streams(kept) && meets_itself(kept) && !has_own_streams(kept);
   for (const Kept& each : kept) by_device[is_apart ? each.entry->device() : 0].push_back(&each);
   std::vector<const std::vector<const Kept*>*> parts;
   for (const auto& [device, part] : by_device) parts.push_back(&part);
@@ -205,6 +205,13 @@ bool Shim::fills_streams(const std::vector<Kept>& kept) {
   return kept.size() > kFewCalls || std::any_of(kept.begin(), kept.end(), [](const Kept& each) {
            return bytes_of(each.call, each.entry->num_ranks()) > kFewBytes;
          });
+}
+
+/// Whether a call is on the thread's own default stream, which every thread calls by one name.
+bool Shim::has_own_streams(const std::vector<Kept>& kept) {
+  const auto per_thread = reinterpret_cast<void*>(uintptr_t{2});  // cudaStreamPerThread
+  return std::any_of(kept.begin(), kept.end(),
+                     [&](const Kept& each) { return each.call.stream == per_thread; });
 }
 
 /// Whether several ranks of one communicator are in it. It is ordered by their keys.

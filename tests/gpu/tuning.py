@@ -4,8 +4,9 @@ that keeps the GPUs busy it ends within its time, and what it saw there is not k
     python tests/gpu/tuning.py [RANKS] [--times 3] [--json FILE]
 
 Needs torch and a GPU per rank. Every start has an empty cache. The exit code is 1 when no start
-alone was tuned (somebody else's program would explain one that was not), when one beside others
-kept what it measured or took longer than it may, or when a first call was wrong.
+alone was tuned (somebody else's program would explain one that was not), when those that were
+differ in a long message's share by more than five hundredths, when one beside others kept or used
+what it measured or took longer than it may, or when a first call was wrong.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from braid.cli.launch import free_port
 OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
 SIZES_MIB = (64, 512)
 TUNE_TIME_S = 8.0  # BRAID_TUNE_TIME's default
+MOST_SPREAD = 0.05
 SLACK_S = 4.0  # of the slowest call under way when the time is over, and of making the comm
 # What the other program does on each GPU: one kernel after the other of some milliseconds, or of
 # some microseconds.
@@ -53,13 +55,14 @@ class Start:
     def fault(self) -> str:
         if self.wrong:
             return f"{self.wrong} elements wrong"
-        if self.beside and self.is_kept:
-            return "kept what it measured beside others"
+        if self.beside and (self.is_kept or any(self.shares.values())):
+            return "uses what it measured beside others"
         return "" if self.seconds < TUNE_TIME_S + SLACK_S else "took too long"
 
 
-def load_main(load: str) -> None:
-    """Keeps this process's GPU busy until it is killed."""
+def load_main(load: str, gpu: int) -> None:
+    """Keeps a GPU busy until this process is killed."""
+    torch.cuda.set_device(gpu)
     size, calls = (8192, 4) if load == "long kernels" else (256, 400)
     a = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(size, size, device="cuda", dtype=torch.bfloat16)
@@ -98,20 +101,18 @@ def rank_main(cache: str) -> None:
 @contextlib.contextmanager
 def loaded(load: str, ranks: int) -> Iterator[None]:
     """The other program's processes, one a GPU; killed at the end."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, __file__, "--load", load],
-            env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
-            stdout=subprocess.PIPE,
-        )
-        for gpu in range(ranks if load else 0)
-    ]
+    processes: list[subprocess.Popen[bytes]] = []
     try:
+        for gpu in range(ranks if load else 0):
+            words = [sys.executable, __file__, str(gpu), "--load", load]
+            processes.append(subprocess.Popen(words, stdout=subprocess.PIPE))
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline() != b"busy\n":
                 raise RuntimeError(f"the load '{load}' did not start")
         yield
+        if any(process.poll() is not None for process in processes):
+            raise RuntimeError(f"the load '{load}' ended too soon")
     finally:
         for process in processes:
             process.kill()
@@ -126,22 +127,29 @@ def start(beside: str, ranks: int) -> Start:
             "MASTER_PORT": str(free_port()),
             "BRAID_JOB_TOKEN": secrets.token_hex(16),
         }
-        children = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", cache],
-                env=os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=None if rank else subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(ranks)
-        ]
+        children: list[subprocess.Popen[str]] = []
         try:
+            for rank in range(ranks):
+                env = os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                words = [sys.executable, __file__, "--rank", cache]
+                out_to = None if rank else subprocess.PIPE
+                children.append(subprocess.Popen(words, env=env, stdout=out_to, text=True))
             out, _ = children[0].communicate(timeout=90)
+            codes = [child.wait(timeout=30) for child in children]
         finally:
             for child in children:
                 child.kill()
                 child.wait()
+        if any(codes):
+            raise RuntimeError(f"ranks ended with {codes}")
         return Start(beside, is_kept=any(Path(cache).glob("*gpu-*")), **json.loads(out))
+
+
+def spread_of(starts: list[Start]) -> float:
+    """The most by which starts that were tuned alone differ in an operation's long share."""
+    tuned = [one.shares for one in starts if one.is_kept and not one.beside]
+    long = [[shares[f"{op} {SIZES_MIB[-1]} MiB"] for shares in tuned] for op in OPS]
+    return max((max(one) - min(one) for one in long if one), default=0.0)
 
 
 def save(starts: list[Start], args: argparse.Namespace) -> None:
@@ -169,7 +177,7 @@ def main() -> int:
     parser.add_argument("--load", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.load:
-        load_main(args.load)
+        load_main(args.load, args.ranks)
     if args.rank:
         rank_main(args.rank)
         return 0
@@ -186,8 +194,12 @@ def main() -> int:
                 save(starts, args)
     faults = sum(bool(one.fault) for one in starts)
     num_tuned = sum(one.is_kept for one in starts if not one.beside)
-    print(f"gpu tuning: {num_tuned} of {args.times} starts alone were tuned; {faults} faults")
-    return 1 if faults or num_tuned == 0 else 0
+    spread = spread_of(starts)
+    print(
+        f"gpu tuning: {num_tuned} of {args.times} starts alone were tuned, with long shares within "
+        f"{spread:.2f}; {faults} faults"
+    )
+    return 1 if faults or num_tuned == 0 or spread > MOST_SPREAD else 0
 
 
 if __name__ == "__main__":

@@ -204,27 +204,39 @@ def test_a_crash_between_two_tests_is_the_first_ones():
 def test_a_fault_stays_one_where_the_time_ends_before_it_was_run_again(checkout, monkeypatch):
     race = Race(Setup(checkout / "test/distributed", 2), 1, time.monotonic() + 100)
     race.results["a"] = Result("a", {NCCL: "passed", BRAID: "failed"})
-    monkeypatch.setattr(race, "_play", lambda _, tests: dict.fromkeys(tests, "not run"))
+    monkeypatch.setattr(race, "_play", lambda _, tests, __: dict.fromkeys(tests, "not run"))
     race.run([])
     assert [fault.test for fault in race.faults()] == ["a"]
 
 
 # Four tests that hung beside nineteen others were held against braid, since the time was over.
-def test_time_is_kept_for_what_is_run_again(checkout):
-    began = time.monotonic()
-    race = Race(Setup(checkout / "test/distributed", 2), 1, began + 100)
-    race._begin_until_s = began  # the others have taken it all
-    race.results["test_file.py::test_good"] = Result(
-        "test_file.py::test_good", {NCCL: "passed", BRAID: "hung"}
-    )
-    race.results["test_file.py::test_bad_in_both"] = Result(
-        "test_file.py::test_bad_in_both", {BRAID: "hung"}
-    )
-    race.run(["test_flaky.py"])
-    assert {result.test: result.outcomes for result in race.results.values()} == {
-        "test_file.py::test_good": {NCCL: "passed", BRAID: "passed"},
-        "test_file.py::test_bad_in_both": {NCCL: "failed", BRAID: "failed"},
+def test_time_is_kept_for_what_is_run_again(checkout, monkeypatch):
+    monkeypatch.setattr(torch_tests, "KEPT", 0.8)
+    race = Race(Setup(checkout / "test/distributed", 2), 1, time.monotonic() + 40)
+    for test, outcomes in (
+        ("test_file.py::test_good", {NCCL: "passed", BRAID: "hung"}),
+        ("test_file.py::test_bad_in_both", {BRAID: "hung"}),
+    ):
+        race.results[test] = Result(test, outcomes)
+    race.run(["test_ends.py"])  # the one that hangs takes all that it is given
+    assert race.results["test_file.py::test_good"].outcomes == {NCCL: "passed", BRAID: "passed"}
+    assert race.results["test_file.py::test_bad_in_both"].outcomes == {
+        NCCL: "failed",
+        BRAID: "failed",
     }
+    assert "AGAIN test_file.py::test_good: passed with braid" in torch_tests.table(race)
+
+
+def test_what_nccl_was_not_asked_for_is_told_and_is_no_success(checkout, monkeypatch, capsys):
+    def run(race, _):
+        race.results["a"] = Result("a", {BRAID: "failed"})
+        race.taken_over, race.not_begun = 2, 7
+
+    monkeypatch.setattr(Race, "run", run)
+    assert command(monkeypatch, checkout) == 1
+    said = capsys.readouterr().out
+    assert "OPEN a: failed with braid, NCCL was not asked" in said
+    assert "before 7 tests were begun" in said
 
 
 def test_a_file_whose_reading_hangs_is_named(checkout, monkeypatch):

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -92,6 +94,20 @@ std::string find_shares(const comm::Comm::State& state, const std::string& path,
   return may_wait && is_busy(key) ? kBusy : text;
 }
 
+/// Collective. Ranks have different options, and came here at different times.
+Result<int64_t> least_of_all(const comm::Comm::State& state, Deadline deadline, int64_t own_ns) {
+  BRAID_ASSIGN_OR_RETURN(
+      const auto texts,
+      state.group->exchange("gpu tuning time", fmt::format("{}", own_ns), deadline));
+  int64_t least_ns = own_ns;
+  for (const std::string& text : texts) {
+    int64_t ns = 0;
+    std::from_chars(text.data(), text.data() + text.size(), ns);
+    least_ns = std::min(least_ns, ns);
+  }
+  return least_ns;
+}
+
 Result<bool> measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
                               const TuneWork& work, const std::string& path,
                               const std::string& key) {
@@ -104,7 +120,7 @@ Result<bool> measure_and_save(comm::Device& device, comm::Comm::State& state, De
   HostShares shares;
   if (end == TuneEnd::kTimeOver) {
     state.note_event("gpu tuning ended by BRAID_TUNE_TIME");
-    shares.ended_ns = work.time_ns;
+    shares.ended_ns = std::max<int64_t>(work.time_ns, 1);
   }
   for (const plan::Op op : plan::kAllOps)
     shares.of_op[static_cast<size_t>(op)] = device.host_share(op);
@@ -168,16 +184,18 @@ Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, 
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
       state.group->exchange("gpu tuning of", facts.name + " " + facts.pci_address, deadline));
+  TuneWork agreed = work;
+  BRAID_ASSIGN_OR_RETURN(agreed.time_ns, least_of_all(state, deadline, work.time_ns));
   const std::string key = shares_key(gpus, state.config);
   const std::string path = tuning_path(state.config, "gpu-" + key);
   BRAID_ASSIGN_OR_RETURN(
       const auto texts,
-      state.group->exchange("gpu tuning cache", find_shares(state, path, key, work), deadline));
+      state.group->exchange("gpu tuning cache", find_shares(state, path, key, agreed), deadline));
   if (texts.front() == kBusy) {
     state.note_event("gpu tuning left out: these GPUs were busy less than a minute ago");
     return false;
   }
-  if (texts.front().empty()) return measure_and_save(device, state, deadline, work, path, key);
+  if (texts.front().empty()) return measure_and_save(device, state, deadline, agreed, path, key);
   // Rank 0's file, which it has compared with its key: a rank may have options for itself.
   BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), {}));
   for (const plan::Op op : plan::kAllOps)

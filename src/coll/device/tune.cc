@@ -143,13 +143,15 @@ class Tuner {
                            time_all(op, block_bytes, tried, {work_.rounds, weight}, force));
     if (end != TuneEnd::kDone) return end;
     const double about = best_of(tried).share;
+    const Rounds finer{kFineRounds * work_.rounds, kFineRounds * weight};
     if (about > 0) {
       tried = {{0, {}}, {about, {}}};
       for (const double step : kSteps)
         if (about + step > 0) tried.push_back({about + step, {}});
-      const Rounds rounds{kFineRounds * work_.rounds, kFineRounds * weight};
-      BRAID_ASSIGN_OR_RETURN(end, time_all(op, block_bytes, tried, rounds, force));
+      BRAID_ASSIGN_OR_RETURN(end, time_all(op, block_bytes, tried, finer, force));
       if (end != TuneEnd::kDone) return end;
+    } else {
+      pace_.skip(finer.parts);
     }
     std::vector<TimedShare> timed;
     for (const Tried& one : tried) timed.push_back({one.share, one.median_us()});
@@ -187,20 +189,17 @@ class Tuner {
 
   /// Of the times over NVLink alone.
   TuneEnd judge(const Tried& alone) {
-    was_calm_ = !is_disturbed(alone.times_us, work_.most_spread);
-    if (was_calm_) return TuneEnd::kDone;
+    if (!is_disturbed(alone.times_us, work_.most_spread)) return TuneEnd::kDone;
     disturbed_ = fmt::format("equal calls took {:.0f} and {:.0f} us",
                              *std::ranges::min_element(alone.times_us), alone.median_us());
     return TuneEnd::kDisturbed;
   }
 
-  /// The machine is slow, or it is not ours alone: by these times, or those of the pass before.
-  TuneEnd why_over(const Tried& alone) {
-    constexpr size_t kComparable = 2;
-    if (alone.times_us.size() >= kComparable) (void)judge(alone);
-    if (was_calm_) return TuneEnd::kTimeOver;
-    if (disturbed_.empty()) disturbed_ = "no call could be repeated by then";
-    return TuneEnd::kDisturbed;
+  /// The machine is slow, or it is not ours alone.
+  Result<TuneEnd> why_over(const Tried& alone) {
+    if (!alone.times_us.empty() && judge(alone) != TuneEnd::kDone) return TuneEnd::kDisturbed;
+    BRAID_ASSIGN_OR_RETURN(const TuneEnd end, look_around());
+    return end == TuneEnd::kDone ? TuneEnd::kTimeOver : end;
   }
 
   /// Calls that wait for their turn take as long whatever they carry, and each time.
@@ -221,7 +220,6 @@ class Tuner {
   CallTimer& timer_;
   const TuneWork work_;
   TunePace pace_;
-  bool was_calm_ = false;
   std::string disturbed_;
 };
 

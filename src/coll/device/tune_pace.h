@@ -11,7 +11,8 @@
 
 namespace braid::coll::device {
 
-/// `time_ns` cut into `num_parts`. What a part leaves over falls to those behind it.
+/// `time_ns` cut into `num_parts`. What a part leaves over falls to those behind it; one that was
+/// not counted takes from them.
 class TunePace {
  public:
   TunePace(int64_t time_ns, int num_parts) : time_ns_(time_ns), parts_left_(num_parts) {}
@@ -23,9 +24,11 @@ class TunePace {
   /// What comes now may take so many parts of those that are left.
   void begin(int parts) {
     const int64_t left_ns = std::max<int64_t>(time_ns_ - elapsed_ns_, 0);
-    until_ns_ = elapsed_ns_ + left_ns / std::max(parts_left_, 1) * parts;
-    parts_left_ -= parts;
+    until_ns_ = elapsed_ns_ + left_ns / std::max(parts_left_, parts) * parts;
+    skip(parts);
   }
+  /// So many parts are not needed.
+  void skip(int parts) { parts_left_ = std::max(parts_left_ - parts, 0); }
   bool has_time() const { return elapsed_ns_ < until_ns_; }
   bool is_over() const { return elapsed_ns_ >= time_ns_; }
 

@@ -265,6 +265,16 @@ TEST_F(OneThreadTest, LittleWorkNeedsNoThreads) {
   }
 }
 
+// In another thread cudaStreamPerThread, which is called 2, is not the stream that the caller means.
+TEST_F(OneThreadTest, AThreadsOwnStreamIsUsedInIt) {
+  in_group(one_, {call_of(20), call_of(10)});
+  crowd_.runners.clear();
+  Call large = large_call_of(20);
+  large.stream = pointer(2);
+  in_group(one_, {large, large_call_of(10)});
+  EXPECT_EQ(crowd_.runners, (std::set{std::this_thread::get_id()}));
+}
+
 TEST_F(OneThreadTest, EveryGpuJoinsItsOwnStreams) {
   in_group(one_, {call_of(10, 0), call_of(20, 0)});
   EXPECT_TRUE(crowd_.joins.empty()) << "the default streams of two GPUs are not one";

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -90,7 +91,7 @@ class DeviceTuningCache : public ::testing::Test {
   static constexpr TuneWork kWork{64_KiB, 2, 15_s, 1e9, 1e9, 0};
 
   Seen start(const std::string& mode, const test::Options& of_rank_1 = {},
-             const TuneWork& work = kWork) {
+             const TuneWork& work = kWork, int64_t most_ns_of_rank_1 = INT64_MAX) {
     sys::FakeCuda cuda(2);
     test::define_team_kernels(cuda);
     test::define_sums(cuda);
@@ -103,8 +104,10 @@ class DeviceTuningCache : public ::testing::Test {
         if (rank.rank() == 1) {
           EXPECT_TRUE(rank.comm.state().config.set(name, value).ok());
         }
+      TuneWork own = work;
+      if (rank.rank() == 1) own.time_ns = std::min(own.time_ns, most_ns_of_rank_1);
       const Result<bool> ensured =
-          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), work);
+          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), own);
       EXPECT_TRUE(ensured.ok()) << ensured.status().to_string();
       std::vector<double> shares;
       for (const plan::Op op : plan::kAllOps)
@@ -186,6 +189,17 @@ TEST_F(DeviceTuningCache, WhatTheTimeWasShortForIsKeptUntilThereIsMore) {
   longer.time_ns = 2 * kWork.time_ns;
   EXPECT_EQ(start("auto", {}, longer).num_from_cache, 0);
   EXPECT_EQ(start("auto").num_from_cache, 2);
+}
+
+// BRAID_TUNE_TIME is each rank's own. Rank 0's was noted, so that nothing was measured ever after.
+TEST_F(DeviceTuningCache, TheTimeIsThatOfTheRankThatHasLeast) {
+  for (const int64_t least_ns : {int64_t{1}, int64_t{0}}) {
+    EXPECT_EQ(start("auto", {}, kWork, least_ns).num_from_cache, 0);
+    EXPECT_EQ(start("auto", {}, kWork, least_ns).num_from_cache, 2);
+    EXPECT_EQ(start("auto").num_from_cache, 0);
+    EXPECT_EQ(start("auto").num_from_cache, 2);
+    fs::remove(only_file());
+  }
 }
 
 TEST_F(DeviceTuningCache, ADamagedFileIsMadeAnew) {

@@ -60,8 +60,8 @@ std::array<Tuned, kSize> tune(const TuneWork& work, const Pauses& has_pause = ne
   return all;
 }
 
-void expect_nvlink_alone(const Tuned& tuned) {
-  EXPECT_EQ(tuned.end, TuneEnd::kDisturbed);
+void expect_nvlink_alone(const Tuned& tuned, TuneEnd end = TuneEnd::kDisturbed) {
+  EXPECT_EQ(tuned.end, end);
   for (size_t op = 0; op < plan::kNumOps; ++op) {
     EXPECT_EQ(tuned.of_op[op].short_share, 0);
     EXPECT_EQ(tuned.of_op[op].long_share, 0);
@@ -91,7 +91,11 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
 
 // 16 programs on two GPUs once stood in their first calls for minutes.
 TEST(DeviceTuning, WithoutTimeItIsGivenUpOnAllRanks) {
-  for (const Tuned& tuned : tune({256_KiB, 3, 0, kAny, kAny, 0})) expect_nvlink_alone(tuned);
+  const TuneWork work{256_KiB, 3, 0, kAny, kAny, 0};
+  for (const Tuned& tuned : tune(work)) expect_nvlink_alone(tuned, TuneEnd::kTimeOver);
+  constexpr int kBehindTheCall = 2;
+  const auto pause = [](int look) { return look >= kBehindTheCall; };
+  for (const Tuned& tuned : tune(work, pause)) expect_nvlink_alone(tuned);
 }
 
 TEST(DeviceTuning, AmongOthersWorkItIsGivenUpOnAllRanks) {
@@ -141,13 +145,16 @@ TEST(DeviceTuning, WhatCannotBeIsNotBelieved) {
 
 // Wherever the end of the time falls, no rank goes on alone, and what was measured holds.
 TEST(DeviceTuning, AllRanksEndTogetherWheneverTheTimeIsOver) {
-  TuneEnd end = TuneEnd::kDisturbed;  // before any call could be repeated
-  for (int64_t time_ns = 1_ms; end == TuneEnd::kDisturbed; time_ns += time_ns / 2) {
+  TuneEnd end = TuneEnd::kTimeOver;
+  int num_over = 0;
+  for (int64_t time_ns = 1_ms; end == TuneEnd::kTimeOver; time_ns += time_ns / 2) {
     const auto all = tune({64_KiB, 8, time_ns, kAny, kAny, 0});
     expect_alike(all);
     end = all[0].end;
+    num_over += end == TuneEnd::kTimeOver ? 1 : 0;
   }
-  EXPECT_EQ(end, TuneEnd::kTimeOver);
+  EXPECT_EQ(end, TuneEnd::kDone);
+  EXPECT_GT(num_over, 0);
 }
 
 TEST(TunePace, WhatAPartLeavesOverFallsToTheOthers) {
@@ -169,6 +176,30 @@ TEST(TunePace, WhatAPartLeavesOverFallsToTheOthers) {
   pace.saw(1000);
   EXPECT_FALSE(pace.has_time());
   EXPECT_TRUE(pace.is_over());
+}
+
+// An operation that is measured once more was not counted.
+TEST(TunePace, MorePartsThanThereAreTakeNoMoreThanIsLeft) {
+  TunePace pace(1000, 4);
+  pace.begin(3);
+  pace.saw(400);
+  for (int again = 0; again < 3; ++again) {
+    pace.begin(3);  // all that is left: until 1000
+    pace.saw(pace.elapsed_ns() + 199);
+    EXPECT_TRUE(pace.has_time());
+  }
+  pace.saw(1000);
+  EXPECT_FALSE(pace.has_time());
+}
+
+TEST(TunePace, WhatIsSkippedFallsToTheOthers) {
+  TunePace pace(1000, 4);
+  pace.skip(2);
+  pace.begin(1);  // of two
+  pace.saw(499);
+  EXPECT_TRUE(pace.has_time());
+  pace.saw(500);
+  EXPECT_FALSE(pace.has_time());
 }
 
 TEST(TunePace, BehindTheEndNothingHasTime) {
