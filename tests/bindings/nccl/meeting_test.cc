@@ -265,7 +265,8 @@ TEST_F(OneThreadTest, LittleWorkNeedsNoThreads) {
   }
 }
 
-// In another thread cudaStreamPerThread, which is called 2, is not the stream that the caller means.
+// In another thread cudaStreamPerThread, which is called 2, is not the stream that the caller
+// means.
 TEST_F(OneThreadTest, AThreadsOwnStreamIsUsedInIt) {
   in_group(one_, {call_of(20), call_of(10)});
   crowd_.runners.clear();
