@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import json
 import os
-import secrets
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ import torch
 
 import braid
 from braid.cli import facts
-from braid.cli.launch import free_port
 
 OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
 SIZES_MIB = (64, 512)
@@ -120,29 +118,11 @@ def loaded(load: str, ranks: int) -> Iterator[None]:
 
 
 def start(beside: str, ranks: int) -> Start:
+    launch = [sys.executable, "-m", "braid.cli", "run", "-n", str(ranks), "--", __file__]
     with tempfile.TemporaryDirectory() as cache, loaded(beside, ranks):
-        job = {
-            "WORLD_SIZE": str(ranks),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "BRAID_JOB_TOKEN": secrets.token_hex(16),
-        }
-        children: list[subprocess.Popen[str]] = []
-        try:
-            for rank in range(ranks):
-                env = os.environ | job | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                words = [sys.executable, __file__, "--rank", cache]
-                out_to = None if rank else subprocess.PIPE
-                children.append(subprocess.Popen(words, env=env, stdout=out_to, text=True))
-            out, _ = children[0].communicate(timeout=90)
-            codes = [child.wait(timeout=30) for child in children]
-        finally:
-            for child in children:
-                child.kill()
-                child.wait()
-        if any(codes):
-            raise RuntimeError(f"ranks ended with {codes}")
-        return Start(beside, is_kept=any(Path(cache).glob("*gpu-*")), **json.loads(out))
+        command = [*launch, "--rank", cache]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=90, check=True)
+        return Start(beside, is_kept=any(Path(cache).glob("*gpu-*")), **json.loads(done.stdout))
 
 
 def spread_of(starts: list[Start]) -> float:
