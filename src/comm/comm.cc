@@ -111,17 +111,10 @@ Comm::~Comm() {
 
 // Peers may still wait for our last acknowledgements: the keeper goes on sending them until
 // everyone is here, or for a moment when somebody never comes.
-bool Comm::meet_for_farewell() {
+void Comm::meet_for_farewell() {
   constexpr int64_t kFarewellNs = 2'000'000'000;
   const Status farewell = state_->group->barrier("close", Deadline::after_ns(kFarewellNs));
   if (!farewell.ok()) log::debug("comm", "closing without the others: {}", farewell.to_string());
-  return farewell.ok();
-}
-
-bool Comm::have_all_left() const {
-  for (int r = 0; r < state_->size(); ++r)
-    if (r != state_->rank() && !state_->group->has_left(r)) return false;
-  return true;
 }
 
 Status Comm::close(bool say_farewell) {
@@ -135,10 +128,7 @@ Status Comm::close(bool say_farewell) {
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
   if (state_->device) state_->device->detach(say_farewell && is_healthy);
   const bool says_farewell = say_farewell && is_healthy && state_->size() > 1;
-  const bool have_met = says_farewell && meet_for_farewell();
-  // Where the group is broken all ranks end what they have under way.
-  const bool may_be_written = is_healthy && !have_met && !have_all_left();
-  if (state_->device && may_be_written) state_->device->leave_memory();
+  if (says_farewell) meet_for_farewell();
   std::shared_ptr<Device> device;
   {
     const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at it

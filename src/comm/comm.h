@@ -110,8 +110,7 @@ class Comm {
  private:
   explicit Comm(std::unique_ptr<State> state);
   Status closed() const;
-  bool meet_for_farewell();
-  bool have_all_left() const;  // the others
+  void meet_for_farewell();
   Result<Observer*> settled_observer();
   std::unique_ptr<State> state_;
 };

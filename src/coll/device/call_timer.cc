@@ -40,7 +40,8 @@ Result<sys::Kernel> longest_pause_kernel(comm::Device& device) {
 Status CallTimer::prepare() {
   sys::Cuda& cuda = device_.cuda();
   BRAID_ASSIGN_OR_RETURN(send_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
-  BRAID_ASSIGN_OR_RETURN(recv_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(bytes_of_all())));
+  BRAID_ASSIGN_OR_RETURN(recv_, cuda.alloc(bytes_of_all()));
+  recv_hold_ = nvlink::lend(cuda, device_.ordinal(), recv_);
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)));
   for (auto& event : events_) {
@@ -55,10 +56,10 @@ Status CallTimer::prepare() {
 
 Status CallTimer::open() {
   begin_ns_ = now_ns();
-  return device_.register_memory(recv_.get(), bytes_of_all());
+  return device_.register_memory(recv_, bytes_of_all());
 }
 
-Status CallTimer::close() { return device_.unregister_memory(recv_.get()); }
+Status CallTimer::close() { return device_.unregister_memory(recv_); }
 
 Result<double> CallTimer::time(plan::Op op, uint64_t block_bytes) {
   BRAID_ASSIGN_OR_RETURN(const int64_t took_ns, own_ns(op, block_bytes));
@@ -112,18 +113,17 @@ Status CallTimer::run(plan::Op op, uint64_t block_bytes, sys::Stream stream) {
   const uint64_t buffer_floats = 2 * floats;
   switch (op) {
     case plan::Op::kAllGather:
-      return all_gather(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
+      return all_gather(device_, send_.get(), recv_, floats, Dtype::kFloat32, stream);
     case plan::Op::kAllReduce:
-      return all_reduce(device_, send_.get(), recv_.get(), buffer_floats, Dtype::kFloat32,
-                        RedOp::kSum, stream);
+      return all_reduce(device_, send_.get(), recv_, buffer_floats, Dtype::kFloat32, RedOp::kSum,
+                        stream);
     case plan::Op::kReduceScatter:
-      return reduce_scatter(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, RedOp::kSum,
+      return reduce_scatter(device_, send_.get(), recv_, floats, Dtype::kFloat32, RedOp::kSum,
                             stream);
     case plan::Op::kAllToAll:
-      return all_to_all(device_, send_.get(), recv_.get(), floats, Dtype::kFloat32, stream);
+      return all_to_all(device_, send_.get(), recv_, floats, Dtype::kFloat32, stream);
     case plan::Op::kBroadcast:
-      return broadcast(device_, recv_.get(), recv_.get(), buffer_floats, Dtype::kFloat32, 0,
-                       stream);
+      return broadcast(device_, recv_, recv_, buffer_floats, Dtype::kFloat32, 0, stream);
   }
   return internal_error("op {} is unknown", static_cast<int>(op));
 }

@@ -54,7 +54,9 @@ class CallTimer {
   const uint64_t block_bytes_;
   int64_t begin_ns_ = 0;
   int64_t elapsed_ns_ = 0;
-  sys::DeviceMemory send_, recv_;
+  sys::DeviceMemory send_;
+  sys::DevicePtr recv_ = 0;
+  nvlink::Hold recv_hold_;  // peers write there
   sys::OwnedStream stream_;
   std::array<sys::OwnedEvent, 2> events_;
   std::unique_ptr<HostPage> page_;

@@ -24,38 +24,37 @@ comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
           std::min(direct_bytes, kDirectFlagBytes), relay_area_for(num_ranks)};
 }
 
+/// Behind Device::create(): peers may write into our memory from here on.
+Status make_ready(comm::Device& device, comm::Comm::State& state, Deadline deadline) {
+  // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
+  if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !device.shares_gpus()) {
+    TuneWork work;
+    // In vain at the deadline: a call waits for this.
+    work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
+    BRAID_ASSIGN_OR_RETURN(const bool may_go_on, ensure_host_shares(device, state, deadline, work));
+    if (may_go_on) BRAID_RETURN_IF_ERROR(tune_rdma_shares(device, *state.group, deadline, work));
+  }
+  device.rdma().settle();
+  return device.start_balance(deadline);
+}
+
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
   if (!state.device) {
-    const comm::Unobserved tuning(state.observer.get());
-    const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
     // Not ok without a driver: create() then says so, to all ranks.
     const auto scope = sys::CurrentDevice::use(sys::real_cuda(), ordinal);
-    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<comm::Device> made,
-                           comm::Device::create(state, sys::real_cuda(), ordinal,
-                                                area_sizes(state.config, state.size())));
-    const Status loaded = preload_kernels(*made);
-    if (state.size() > 1)
-      BRAID_RETURN_IF_ERROR(
-          group::agree(*state.group, "gpu kernels", loaded, "", deadline).status());
-    BRAID_RETURN_IF_ERROR(loaded);
-    // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
-    if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !made->shares_gpus()) {
-      TuneWork work;
-      // In vain at the deadline: a call waits for this.
-      work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
-      BRAID_ASSIGN_OR_RETURN(const bool may_go_on,
-                             ensure_host_shares(*made, state, deadline, work));
-      if (may_go_on) BRAID_RETURN_IF_ERROR(tune_rdma_shares(*made, *state.group, deadline, work));
-    }
-    made->rdma().settle();
-    BRAID_RETURN_IF_ERROR(made->start_balance(deadline));
-    const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
-    state.device = std::move(made);
+    BRAID_RETURN_IF_ERROR(attach(state, sys::real_cuda(), ordinal));
   }
   if (state.device->ordinal() != ordinal)
     return invalid_argument("gpu {}: this comm uses gpu {}; one comm has one GPU per rank", ordinal,
                             state.device->ordinal());
   return state.device.get();
+}
+
+/// All ranks hear of it, and every later call of this one answers it.
+Status broken_off(comm::Comm::State& state, const Status& why) {
+  state.fatal = why;
+  state.group->report(why);
+  return why;
 }
 
 Status with_its_context(comm::Device& device, const std::function<Status(comm::Device&)>& call) {
@@ -66,16 +65,32 @@ Status with_its_context(comm::Device& device, const std::function<Status(comm::D
 
 }  // namespace
 
+Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal) {
+  const comm::Unobserved tuning(state.observer.get());
+  const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
+  BRAID_ASSIGN_OR_RETURN(
+      std::unique_ptr<comm::Device> made,
+      comm::Device::create(state, cuda, ordinal, area_sizes(state.config, state.size())));
+  const Status loaded = preload_kernels(*made);
+  if (state.size() > 1)
+    BRAID_RETURN_IF_ERROR(group::agree(*state.group, "gpu kernels", loaded, "", deadline).status());
+  BRAID_RETURN_IF_ERROR(loaded);
+  const Status ready = make_ready(*made, state, deadline);
+  {
+    // One that is not ready, too: what peers may still write to goes when the comm is closed.
+    const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
+    state.device = std::move(made);
+  }
+  return ready.ok() ? ready : broken_off(state, ready);
+}
+
 Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
   Status status = with_its_context(*device, call);
   if (status.ok()) return status;
-  if (status.code() != Code::kInvalidArgument) {
-    guard.state().fatal = status;
-    guard.state().group->report(status);
-  }
+  if (status.code() != Code::kInvalidArgument) (void)broken_off(guard.state(), status);
   if (guard.state().observer) guard.state().observer->failed(status);
   return status;
 }

@@ -1,5 +1,7 @@
 #include "coll/device/packets.h"
 
+#include <algorithm>
+
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"
 
@@ -12,6 +14,19 @@ std::span<const std::byte> packets_reduce_whole_fatbin();
 }  // namespace braid::kernels
 
 namespace braid::coll::device {
+
+namespace {
+
+// Blocks wait for those of the same number on other ranks: where several ranks have one GPU, all
+// must find a place on it, two on a multiprocessor (their __launch_bounds__).
+PacketShape shape_of(const comm::Device& device, const PacketCall& call) {
+  PacketShape shape = packets_shape(call.op, call.bytes, device.size());
+  if (device.shares_gpus())
+    shape.num_blocks = std::min(shape.num_blocks, 2 * device.shared_blocks());
+  return shape;
+}
+
+}  // namespace
 
 Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
@@ -61,7 +76,7 @@ bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
 }
 
 Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call) {
-  const PacketShape shape = packets_shape(call.op, call.bytes, device.size());
+  const PacketShape shape = shape_of(device, call);
   PacketArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r)

@@ -1,5 +1,7 @@
 #include "coll/device/relay.h"
 
+#include <algorithm>
+
 #include "coll/device/direct.h"
 #include "coll/relay/relay.h"
 #include "sys/cuda/launch.h"
@@ -25,6 +27,13 @@ bool are_whole_vectors(const RelayArgs& args) {
 uint64_t sent_bytes(const comm::Device& device, const RelayCall& call) {
   const auto num_others = static_cast<uint64_t>(device.size() - 1);
   return device.rank() == call.root ? call.bytes : call.bytes / num_others * (num_others - 1);
+}
+
+/// Each rank's own choice. Blocks wait for those of other ranks: where several have one GPU, all
+/// must find a place on it.
+uint32_t num_blocks(const comm::Device& device, const RelayShape& shape) {
+  const uint32_t most = relay_blocks(shape);
+  return device.shares_gpus() ? std::min(most, device.shared_blocks()) : most;
 }
 
 }  // namespace
@@ -58,8 +67,8 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
-  return sys::launch(device.cuda(), kernel, {relay_blocks(args.shape), kRelayThreads, shared_bytes},
-                     stream, args);
+  return sys::launch(device.cuda(), kernel,
+                     {num_blocks(device, args.shape), kRelayThreads, shared_bytes}, stream, args);
 }
 
 }  // namespace braid::coll::device

@@ -88,14 +88,10 @@ class Device {
   const nvlink::Team& team() const { return team_; }
 
   /// Waits for the comm's work, or ends it when the ranks do not part in peace, and closes the
-  /// windows on the peers' memory; nothing may be enqueued afterwards. Before our own memory goes
-  /// (the destructor) every rank must have done this.
+  /// windows on the peers' memory; nothing may be enqueued afterwards. Our own memory stays until
+  /// every rank has done this, and the destructor has run: peers hold it, by their mappings or as
+  /// threads of this process (nvlink/lent_memory.h).
   void detach(bool in_peace);
-  /// After detach(), where another rank may not have come to it: our memory stays allocated for
-  /// good if that rank is a thread of this process. Its calls may still write there (what is
-  /// aborted, or the greeting of a broadcast whose root has gone ahead); the mappings of other
-  /// processes keep memory alive.
-  void leave_memory();
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
   /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
@@ -329,8 +325,8 @@ class Device {
   AreaSizes areas_;
   uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
   sys::DevicePtr arena_memory_ = 0;
-  bool had_peer_in_process_ = false;  // before detach()
-  sys::DevicePtr local_memory_ = 0;   // counters that only this GPU uses
+  nvlink::Hold arena_hold_;
+  sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
   nvlink::Window arena_;
   std::optional<transport::Segments> segments_;
   std::vector<void*> pinned_;  // host memory to unregister

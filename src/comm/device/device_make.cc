@@ -163,6 +163,7 @@ Status Device::make_arena() {
   constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
   constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
+  arena_hold_ = nvlink::lend(cuda_, ordinal_, arena_memory_);
   BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
   team_.has_failed = sys::pointer_to<uint32_t>(local_memory_ + kFailedAt);
   board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
@@ -243,12 +244,7 @@ void Device::detach(bool in_peace) {
   call_watch_.settle();
   registered_.clear();
   forgotten_.clear();
-  had_peer_in_process_ = has_peer_in_process();
   arena_ = {};
-}
-
-void Device::leave_memory() {
-  if (had_peer_in_process_) arena_memory_ = 0;
 }
 
 Device::~Device() {
@@ -267,7 +263,7 @@ Device::~Device() {
   for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
   if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);
-  if (arena_memory_ != 0) (void)cuda_.free(arena_memory_);
+  arena_hold_.reset();
   loaded_.reset();
 }
 

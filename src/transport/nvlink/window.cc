@@ -162,6 +162,7 @@ class Opening {
       if (offer.device != request_.device)
         BRAID_RETURN_IF_ERROR(cuda_.enable_peer_access(offer.device));
       ++parts_.num_in_process;
+      if (Hold held = borrow(offer.address)) parts_.borrowed.push_back(std::move(held));
       return offer.address;
     }
     BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr base, cuda_.open_ipc(offer.handle));

@@ -5,7 +5,8 @@
 // allocation; ranks that are threads of one process use each other's addresses. Memory of
 // cuMemCreate travels as the allocations that are mapped under the span, one file descriptor each
 // (handover.h); a peer maps them one after the other in addresses of its own. Either mapping keeps
-// a peer's memory alive, so a peer that is gone cannot make our writes land in somebody else's.
+// a peer's memory alive, so a peer that is gone cannot make our writes land in somebody else's; of
+// threads only what they lend does (lent_memory.h).
 //
 // Whoever owns memory of cuMemCreate may map something else at its addresses at any time. The
 // windows still lead to the old memory: is_current() says whether that is what our addresses mean.
@@ -20,6 +21,7 @@
 #include "group/group.h"
 #include "sys/cuda/api.h"
 #include "transport/nvlink/backing.h"
+#include "transport/nvlink/lent_memory.h"
 
 namespace braid::nvlink {
 
@@ -32,6 +34,7 @@ class Window {
     std::vector<MappedParts> mapped;     // of peers' memory of cuMemCreate
     Backing own;                         // of ours
     int num_in_process = 0;              // peers that are threads of this process
+    std::vector<Hold> borrowed;          // their memory, where they lend it
   };
   Window(sys::Cuda& cuda, uint64_t bytes, Parts parts)
       : cuda_(&cuda), bytes_(bytes), parts_(std::move(parts)) {}

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "coll/device/all_kernels.h"
 #include "coll/device/call_timer.h"
 #include "coll/device/direct.h"
 #include "coll/device/lines.h"
@@ -17,24 +18,6 @@ namespace braid::coll::device {
 namespace {
 
 using test::GpuRank;
-
-/// By their names alone: nothing here is launched.
-void define_all_kernels(sys::FakeCuda& cuda) {
-  const auto define = [&](const std::string& name) {
-    cuda.define_kernel(name, [](const sys::LaunchShape&, std::span<void*>) { return Status(); });
-  };
-  for (const char* path : {"packets", "lines", "direct"})
-    for (const char* op : {"all_gather", "all_to_all", "broadcast"})
-      define(std::string("braid_") + path + "_" + op);
-  for (const char* op : {"all_gather", "all_to_all", "broadcast"})
-    define(std::string("braid_lines_") + op + "_wide");
-  define("braid_relay");
-  for (const Dtype dtype : kAllDtypes)
-    for (const RedOp op : kAllRedOps)
-      for (const auto name_of : {packet_reduce_kernel_name, line_reduce_kernel_name,
-                                 direct_reduce_kernel_name, reduce_kernel_name})
-        define(name_of(dtype, op));
-}
 
 /// Every kind of call, by each path.
 Status find_all_kernels(comm::Device& device) {
@@ -58,7 +41,7 @@ TEST(Preload, NothingIsLoadedAfterwards) {
   constexpr int kSize = 2;
   sys::FakeCuda cuda(kSize);
   test::define_team_kernels(cuda);
-  define_all_kernels(cuda);
+  test::define_all_kernels(cuda);
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
     EXPECT_TRUE(rank.device.has_peer_in_process());
     const Status loaded = preload_kernels(rank.device);
@@ -80,7 +63,7 @@ TEST(Preload, NothingIsLoadedAfterwards) {
 TEST(Preload, AKernelThatIsMissingIsTold) {
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);
-  define_all_kernels(cuda);
+  test::define_all_kernels(cuda);
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     rank.all.arrive_and_wait();
     if (rank.rank() == 0) cuda.fail("kernel", 0, driver_error("no such kernel"));

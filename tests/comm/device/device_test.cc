@@ -118,10 +118,18 @@ TEST(DeviceMemory, StaysWhereAThreadMayStillWrite) {
   constexpr int kSize = 2;
   const auto cuda = make_cuda(kSize);
   run_gpus(kSize, *cuda, {}, [&](GpuRank& rank) {
-    rank.device.detach(true);
-    if (rank.rank() == 0) rank.device.leave_memory();
+    const int me = rank.rank();
+    const sys::DevicePtr of_rank_0 = rank.device.scratch().at(0);
+    rank.all.arrive_and_wait();
+    if (me == 0) {
+      rank.comm.abort("on purpose");  // all are told, and nobody has to come
+      rank.comm.state().fatal = rank.comm.state().group->fate();
+      expect_ok(rank.comm.close(false));
+    }
+    rank.all.arrive_and_wait();
+    if (me == 1) expect_ok(cuda->fill(of_rank_0, 1, 8, {}));
   });
-  EXPECT_EQ(cuda->alive().memory, 1U);
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});  // the last to go has freed it
 }
 
 // More bytes than the ring's slots hold, for everyone and for each rank alone, twice.
