@@ -80,6 +80,22 @@ Result<Settings> settings_from(const Config& config) {
   return settings;
 }
 
+// Each word spread over all bits (the finalizer of SplitMix64) before the next is added.
+uint64_t fingerprint(const Settings& settings) {
+  uint64_t flags = settings.is_on ? 1 : 0;
+  for (const bool is_taken : settings.ops) flags = 2 * flags + (is_taken ? 1 : 0);
+  flags = 2 * flags + (settings.is_grouped_exchange ? 1 : 0);
+  flags = 2 * flags + (settings.takes_all_sizes ? 1 : 0);
+  uint64_t hash = 0;
+  for (const uint64_t word : {flags, settings.least_bytes, settings.most_bytes}) {
+    hash += word + 0x9e3779b97f4a7c15;
+    hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9;
+    hash = (hash ^ (hash >> 27)) * 0x94d049bb133111eb;
+    hash ^= hash >> 31;
+  }
+  return hash;
+}
+
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
   const auto op = static_cast<size_t>(call.op);
   if (op >= settings.ops.size() || !settings.ops[op]) return false;

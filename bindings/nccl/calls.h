@@ -31,6 +31,9 @@ struct Call {
   CudaStream stream = nullptr;
 };
 
+/// Of two ranks, not of all.
+inline bool is_exchange(const Call& call) { return call.op == Op::kSend || call.op == Op::kRecv; }
+
 /// What the user wants taken over. Equal on all ranks of a communicator that is: the core compares.
 struct Settings {
   bool is_on = true;
@@ -42,6 +45,8 @@ struct Settings {
   bool takes_all_sizes = false;
 };
 Result<Settings> settings_from(const Config& config);
+/// Ranks whose settings differ have different ones, but for chance.
+uint64_t fingerprint(const Settings& settings);
 
 /// Whether a collective call among `num_ranks` is taken over.
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks);

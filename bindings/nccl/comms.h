@@ -57,6 +57,11 @@ class Entry {
     return state() == State::kUndecided || (state() == State::kTaken && windows_.has_new());
   }
 
+  /// The program has broken it off: a call that waited meanwhile is not NCCL's to have, for which
+  /// the communicator may be gone.
+  void give_up() { is_given_up_.store(true, std::memory_order_release); }
+  bool is_given_up() const { return is_given_up_.load(std::memory_order_acquire); }
+
   /// The key of the next child by a call `kind` with the argument `which`. All ranks of the child
   /// have made the same calls with that argument before, whatever else they did: no two children
   /// have one key.
@@ -72,6 +77,7 @@ class Entry {
   const std::string key_;
   braid_nccl_seat* const seat_;
   std::atomic<State> state_;
+  std::atomic<bool> is_given_up_{false};
   int num_ranks_ = 0, rank_ = -1, device_ = -1;
   std::map<std::string, int> num_children_;  // by kind
   Windows windows_;

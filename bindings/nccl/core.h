@@ -3,8 +3,8 @@
  * their own.
  *
  * Functions return 0 or a braid_code (braid/braid.h) and then put words into `why`, ended by a
- * zero. A seat is one rank's part of one communicator. Threads: one at a time per seat; status()
- * and close() also by any other.
+ * zero. A seat is one rank's part of one communicator. Threads: one at a time per seat; status(),
+ * interrupt() and close() also by any other.
  */
 #ifndef BRAID_BINDINGS_NCCL_CORE_H_
 #define BRAID_BINDINGS_NCCL_CORE_H_
@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 3u
+#define BRAID_NCCL_CORE_VERSION 4u
 #define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
 
 typedef enum {
@@ -49,9 +49,11 @@ typedef struct braid_nccl_seat braid_nccl_seat;
 typedef struct {
   uint32_t version;
 
-  /* Signs the roll of the communicator that `key` names. Before NCCL's init. NULL: not to be taken
+  /* Signs the roll of the communicator that `key` names, for a caller that decides by `settings`, a
+   * number for all of them, which must be every rank's. Before NCCL's init. NULL: not to be taken
    * over, `why` tells. */
-  braid_nccl_seat* (*sign)(const void* key, size_t key_bytes, braid_nccl_why why);
+  braid_nccl_seat* (*sign)(const void* key, size_t key_bytes, uint64_t settings,
+                           braid_nccl_why why);
   /* NCCL's init has succeeded on this rank: all that ever sign have signed. */
   void (*seal)(braid_nccl_seat*);
   /* Collective: sets the communicator up, or agrees with all ranks not to. 1 when it is taken over,
@@ -66,15 +68,17 @@ typedef struct {
   /* Results land there no longer, and the memory may be freed, on this rank. Waits for nothing. */
   int (*drop_window)(braid_nccl_seat*, void* memory, braid_nccl_why why);
   /* Work enqueued from now on any of the streams, all of the seat's GPU, starts after what is on
-   * all of them now. */
+   * all of them now; of those that are captured, on those of the same graph. */
   int (*join)(braid_nccl_seat*, void* const* streams, size_t num_streams, braid_nccl_why why);
   /* Of a stream that is used with a communicator of `device`; makes no context. */
   int (*is_capturing)(int device, void* stream);
   /* Trouble that showed after a call was enqueued. */
   int (*status)(braid_nccl_seat*, braid_nccl_why why);
-  /* Ends the work of this rank's part: waits for it and, shortly, for the other ranks (in peace),
-   * or makes it give up now, also an open() that another thread is in. Later calls fail. Twice is
-   * fine. */
+  /* Makes the work of this rank's part give up, also an open() that another thread is in, and waits
+   * for nothing on the GPU. Later calls fail. Twice is fine. */
+  void (*interrupt)(braid_nccl_seat*);
+  /* Ends this rank's part: waits for its work and, shortly, for the other ranks (in peace), or
+   * interrupts it and waits for what lies before it on its streams. Twice is fine. */
   void (*close)(braid_nccl_seat*, int is_in_peace);
   /* The last use of a seat. Closes what is open. */
   void (*release)(braid_nccl_seat*);

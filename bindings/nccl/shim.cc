@@ -40,6 +40,11 @@ NcclResult Shim::hand_on(const Call& call) {
   return result;
 }
 
+NcclResult Shim::refuse(const Call& call) {
+  log::debug("nccl", "{}: its communicator was broken off meanwhile", op_name(call.op));
+  return NcclResult::kRemoteError;
+}
+
 // Of a communicator that is still being made in the background nothing can be said yet.
 bool Shim::learn(Entry& entry, NcclComm comm) {
   if (entry.num_ranks() != 0) return true;
@@ -59,8 +64,7 @@ bool Shim::learn(Entry& entry, NcclComm comm) {
 bool Shim::may_take(Entry& entry, const Call& call) {
   if (entry.state() == Entry::State::kHandedOn) return false;
   if (!learn(entry, call.comm)) return false;
-  const bool is_exchange = call.op == Op::kSend || call.op == Op::kRecv;
-  if (is_exchange) return settings_.is_grouped_exchange && this_group().depth > 0;
+  if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;
   if (!is_wanted(settings_, call, entry.num_ranks())) return false;
   return entry.state() == Entry::State::kTaken ||
          entry.core().is_capturing(entry.device(), call.stream) == 0;
@@ -69,13 +73,19 @@ bool Shim::may_take(Entry& entry, const Call& call) {
 NcclResult Shim::submit(const Call& call) {
   if (passes()) return forward(call);
   const std::shared_ptr<Entry> entry = comms_.find(call.comm);
-  if (entry == nullptr || !may_take(*entry, call)) return hand_on(call);
-  if (Group& group = this_group(); group.depth > 0) {
+  Group& group = this_group();
+  if (entry == nullptr || !may_take(*entry, call)) {
+    const bool may_be_kept = entry != nullptr && entry->state() != Entry::State::kHandedOn;
+    if (group.depth > 0 && may_be_kept) group.beside.push_back({entry, call});
+    return hand_on(call);
+  }
+  if (group.depth > 0) {
     group.kept.push_back({entry, call});
     return NcclResult::kSuccess;
   }
   settle(*entry);
-  return entry->state() == Entry::State::kTaken ? run(*entry, call) : hand_on(call);
+  if (entry->state() == Entry::State::kTaken) return run(*entry, call);
+  return entry->is_given_up() ? refuse(call) : hand_on(call);
 }
 
 void Shim::settle(Entry& entry) {

@@ -82,6 +82,7 @@ class Shim {
                          const std::function<NcclResult()>& make);
   void adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made);
   void part(const std::shared_ptr<Entry>& entry, bool is_in_peace);
+  static void interrupt(Entry& entry);
   bool learn(Entry& entry, NcclComm comm);
   void settle(Entry& entry);
   void open(Entry& entry);
@@ -90,6 +91,7 @@ class Shim {
   bool may_take(Entry& entry, const Call& call);
   NcclResult run(Entry& entry, const Call& call);
   NcclResult hand_on(const Call& call);
+  NcclResult refuse(const Call& call);
   NcclResult forward(const Call& call);
 
   // The end of a group.
@@ -115,15 +117,16 @@ class Shim {
   NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
   NcclResult hand_on_rest(Group& group);
-  NcclResult run_joined(const std::vector<Kept>& kept);
+  NcclResult run_joined(const Group& group);
   NcclResult run_all(const std::vector<Kept>& kept);
   static bool fills_streams(const std::vector<Kept>& kept);
   static bool meets_itself(const std::vector<Kept>& kept);
   static bool has_own_streams(const std::vector<Kept>& kept);
-  NcclResult join_streams(const std::vector<Kept>& kept);
+  NcclResult join_streams(const std::vector<Kept>& kept, const std::vector<Kept>& beside);
 
   const Real real_;
   const Settings settings_;
+  const uint64_t fingerprint_ = fingerprint(settings_);
   const OpenCore open_core_;
   Comms comms_;
   Counts counts_;
@@ -142,6 +145,7 @@ struct Shim::Group {
   };
   int depth = 0;
   std::vector<Kept> kept;
+  std::vector<Kept> beside;  // handed on, of communicators of which others may be kept
   std::vector<Made> made;
   std::vector<MadeWindow> windows;
   std::vector<std::shared_ptr<Entry>> aborted;

@@ -28,7 +28,7 @@ std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks) {
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
   if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr);
   Why why;
-  braid_nccl_seat* seat = core->sign(key.data(), key.size(), why);
+  braid_nccl_seat* seat = core->sign(key.data(), key.size(), fingerprint_, why);
   if (seat == nullptr) log::info("nccl", "a communicator is left to NCCL: {}", why.text());
   return std::make_shared<Entry>(core, key, seat);
 }
@@ -87,13 +87,22 @@ NcclResult Shim::shrink(NcclComm parent, int* excluded, int num_excluded, NcclCo
   const std::shared_ptr<Entry> entry = passes() ? nullptr : comms_.find(parent);
   if (entry == nullptr || (excluded == nullptr && num_excluded > 0)) return make();
   // What the parent has under way may wait for a rank that is gone; NCCL ends its part.
-  if ((flags & kShrinkAbort) != 0 && entry->seat() != nullptr)
-    entry->core().close(entry->seat(), 0);
+  const bool breaks_off = (flags & kShrinkAbort) != 0 && entry->seat() != nullptr;
+  if (breaks_off) interrupt(*entry);
   std::vector<int> gone(excluded, excluded + std::max(num_excluded, 0));
   std::sort(gone.begin(), gone.end());
   std::string without;
   for (const int rank : gone) without += std::to_string(rank) + ",";
-  return create(entry->next_child("shrink:" + without, ""), 0, child, make);
+  const NcclResult made = create(entry->next_child("shrink:" + without, ""), 0, child, make);
+  if (breaks_off) entry->core().close(entry->seat(), 0);
+  return made;
+}
+
+// Before the real communicator is broken off: its kernels may lie behind ours on a stream. And only
+// then are we closed, which waits for the streams: ours may lie behind its.
+void Shim::interrupt(Entry& entry) {
+  entry.give_up();
+  if (entry.seat() != nullptr) entry.core().interrupt(entry.seat());
 }
 
 // In peace the ranks wait for each other, so those of this process do it side by side.
@@ -124,22 +133,31 @@ NcclResult Shim::destroy(NcclComm comm) {
 }
 
 NcclResult Shim::abort(NcclComm comm) {
-  if (const auto entry = passes() ? nullptr : comms_.take(comm)) {
-    Group& group = this_group();
-    if (group.depth == 0)
-      part(entry, false);
-    else
-      group.aborted.push_back(entry);
+  const auto entry = passes() ? nullptr : comms_.take(comm);
+  if (entry != nullptr) interrupt(*entry);
+  NcclResult aborted;
+  {
+    const Inside inside;
+    aborted = real_.abort(comm);
   }
-  const Inside inside;
-  return real_.abort(comm);
+  if (entry == nullptr) return aborted;
+  if (Group& group = this_group(); group.depth > 0)
+    group.aborted.push_back(entry);
+  else
+    part(entry, false);
+  return aborted;
 }
 
 NcclResult Shim::revoke(NcclComm comm, int flags) {
-  if (const auto entry = passes() ? nullptr : comms_.find(comm); entry && entry->seat())
-    entry->core().close(entry->seat(), 0);
-  const Inside inside;
-  return real_.revoke(comm, flags);
+  const auto entry = passes() ? nullptr : comms_.find(comm);
+  if (entry != nullptr) interrupt(*entry);
+  NcclResult revoked;
+  {
+    const Inside inside;
+    revoked = real_.revoke(comm, flags);
+  }
+  if (entry != nullptr && entry->seat() != nullptr) entry->core().close(entry->seat(), 0);
+  return revoked;
 }
 
 NcclResult Shim::get_async_error(NcclComm comm, NcclResult* error) {

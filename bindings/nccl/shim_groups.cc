@@ -1,8 +1,8 @@
 // The end of a group. Its order is the same for all groups of all ranks, whatever is in them: a
 // rank may have calls in its group that its peers do not see.
 //
-//   0. communicators that were aborted in it are broken off, on a thread each: one's work may lie
-//      on its stream behind another's, and ends when that is broken off, too
+//   0. communicators that were aborted in it are closed, on a thread each. All of their work has
+//      been interrupted by now, ours and NCCL's: one's may lie on its stream behind another's
 //   1. the real group ends, with what was handed on at once; beside it, on a thread each, the
 //      communicators are set up that have not been, and windows mapped that are new
 //   2. what is not taken over after all goes into a second real group (or into the first one, when
@@ -93,7 +93,7 @@ NcclResult Shim::end_outermost(Group& group) {
   const NcclResult rest = hand_on_rest(group);
   if (group.is_open) ended = end_real(group);
   if (!is_good(rest) || !is_good(ended)) return is_good(rest) ? ended : rest;
-  const NcclResult ran = run_joined(group.kept);
+  const NcclResult ran = run_joined(group);
   return is_good(ran) ? ended : ran;
 }
 
@@ -106,6 +106,7 @@ NcclResult Shim::settle_beside(Group& group) {
   };
   std::map<Entry*, bool> unsettled;  // and whether it waits for the real group's end
   for (const Kept& each : group.kept) {
+    if (is_exchange(each.call)) continue;  // of some ranks alone: the others do not come
     const bool has_window = makes_window(each.entry.get());
     if (has_window || each.entry->must_settle()) unsettled[each.entry.get()] = has_window;
   }
@@ -126,14 +127,11 @@ NcclResult Shim::settle_beside(Group& group) {
 
 /// Puts one all-to-all in the place of the sends and receives that form it.
 void Shim::find_exchanges(std::vector<Kept>& kept) {
-  const auto is_exchange = [](const Kept& each) {
-    return each.call.op == Op::kSend || each.call.op == Op::kRecv;
-  };
   for (size_t i = 0; i < kept.size(); ++i) {
-    if (!is_exchange(kept[i])) continue;
+    if (!is_exchange(kept[i].call)) continue;
     const std::shared_ptr<Entry> entry = kept[i].entry;
     const auto is_of_it = [&](const Kept& each) {
-      return each.entry == entry && is_exchange(each);
+      return each.entry == entry && is_exchange(each.call);
     };
     std::vector<Call> calls;
     for (const Kept& each : kept)
@@ -149,8 +147,7 @@ void Shim::find_exchanges(std::vector<Kept>& kept) {
 /// What was kept and is not taken over after all goes to NCCL.
 NcclResult Shim::hand_on_rest(Group& group) {
   const auto is_taken = [](const Kept& each) {
-    const bool is_exchange = each.call.op == Op::kSend || each.call.op == Op::kRecv;
-    return !is_exchange && each.entry->state() == Entry::State::kTaken;
+    return !is_exchange(each.call) && each.entry->state() == Entry::State::kTaken;
   };
   std::vector<Kept>& kept = group.kept;
   const auto rest = std::stable_partition(kept.begin(), kept.end(), is_taken);
@@ -161,22 +158,25 @@ NcclResult Shim::hand_on_rest(Group& group) {
     group.is_open = true;
   }
   for (auto each = rest; each != kept.end(); ++each) {
-    const NcclResult result = hand_on(each->call);
+    const NcclResult result = each->entry->is_given_up() ? refuse(each->call) : hand_on(each->call);
     if (is_good(first)) first = result;
+    group.beside.push_back(*each);
   }
   kept.erase(rest, kept.end());
   return first;
 }
 
-NcclResult Shim::run_joined(const std::vector<Kept>& kept) {
+NcclResult Shim::run_joined(const Group& group) {
+  const std::vector<Kept>& kept = group.kept;
   if (kept.empty()) return NcclResult::kSuccess;
-  if (kept.size() == 1) return run(*kept[0].entry, kept[0].call);
+  if (kept.size() == 1 && group.beside.empty()) return run(*kept[0].entry, kept[0].call);
   std::vector<Kept> ordered = kept;
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const Kept& a, const Kept& b) { return a.entry->key() < b.entry->key(); });
-  if (const NcclResult before = join_streams(ordered); !is_good(before)) return before;
+  const NcclResult before = join_streams(ordered, group.beside);
+  if (!is_good(before)) return before;
   if (const NcclResult ran = run_all(ordered); !is_good(ran)) return ran;
-  return join_streams(ordered);
+  return join_streams(ordered, group.beside);
 }
 
 // Enqueuing waits when a stream is full of work that waits for other ranks. So ranks of one
@@ -224,20 +224,26 @@ bool Shim::meets_itself(const std::vector<Kept>& kept) {
 }
 
 // The streams of a group wait for each other before it and after it: those of a GPU, for the ranks
-// of a communicator wait for each other anyway. The default stream of every GPU is called null.
-NcclResult Shim::join_streams(const std::vector<Kept>& kept) {
+// of a communicator wait for each other anyway; and those of NCCL's calls in it on the same
+// communicators. The default stream of every GPU is called null.
+NcclResult Shim::join_streams(const std::vector<Kept>& kept, const std::vector<Kept>& beside) {
   struct Streams {
     Entry* entry;
     std::vector<void*> all;
   };
   std::map<int, Streams> by_device;
-  for (const Kept& each : kept) {
+  const auto add = [&](const Kept& each) {
     std::vector<void*>& known =
         by_device.try_emplace(each.entry->device(), Streams{each.entry.get(), {}})
             .first->second.all;
     if (std::find(known.begin(), known.end(), each.call.stream) == known.end())
       known.push_back(each.call.stream);
-  }
+  };
+  for (const Kept& each : kept) add(each);
+  for (const Kept& each : beside)
+    if (std::any_of(kept.begin(), kept.end(),
+                    [&](const Kept& one) { return one.entry == each.entry; }))
+      add(each);
   for (const auto& [device, streams] : by_device) {
     if (streams.all.size() < 2) continue;
     Why why;

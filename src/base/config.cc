@@ -115,9 +115,9 @@ constexpr Option kOptions[] = {
     {"BRAID_NCCL_SHARED", OptionType::kBool, "on",
      "Take over communicators of which one process has several GPUs (ncclCommInitAll, a thread per "
      "GPU, nccl-tests -g)."},
-    {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "30min",
-     "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: its users may let a rank "
-     "be late for as long as it takes to write a checkpoint."},
+    {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "24h",
+     "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: NCCL has none, and a rank "
+     "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
     {"BRAID_NVTX", OptionType::kBool, "off",
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",

@@ -134,7 +134,10 @@ Status Comm::close(bool say_farewell) {
     const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at it
     device.swap(state_->device);
   }
-  device.reset();
+  if (device && device->is_left())
+    Device::leave(std::move(device));
+  else
+    device.reset();
   state_->keeper.reset();  // its thread uses the links
   std::vector<LinkState> links;
   {

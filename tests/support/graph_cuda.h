@@ -53,6 +53,7 @@ class GraphCuda : public sys::FakeCuda {
     Graph* const graph = &graphs_[stream.handle];
     std::erase_if(captured_, [&](const auto& each) { return each.second == graph; });
     std::erase_if(points_, [&](const auto& each) { return each.second == graph; });
+    most_work_.erase(graph);
     return std::move(*graph);
   }
   static Status replay(const Graph& graph) {
@@ -60,8 +61,17 @@ class GraphCuda : public sys::FakeCuda {
     return {};
   }
 
+  /// As an unsafe call of some other thread does: after so much more work the capture that is under
+  /// way takes none.
+  void invalidate_capture(sys::Stream stream, size_t after = 0) {
+    const std::lock_guard lock(mutex_);
+    Graph* const graph = captured_.at(stream.handle);
+    most_work_[graph] = graph->work.size() + after;
+  }
   Result<sys::CaptureState> capture_state(sys::Stream stream) override {
-    return graph_of(stream) != nullptr ? sys::CaptureState::kActive : sys::CaptureState::kNone;
+    const Graph* const graph = graph_of(stream);
+    if (graph == nullptr) return sys::CaptureState::kNone;
+    return is_invalid(graph) ? sys::CaptureState::kInvalidated : sys::CaptureState::kActive;
   }
   Result<uint64_t> capture_id(sys::Stream stream) override {
     const Graph* const graph = graph_of(stream);
@@ -128,9 +138,15 @@ class GraphCuda : public sys::FakeCuda {
     const auto found = captured_.find(stream.handle);
     return found == captured_.end() ? nullptr : found->second;
   }
+  bool is_invalid(const Graph* graph) {
+    const std::lock_guard lock(mutex_);
+    const auto found = most_work_.find(graph);
+    return found != most_work_.end() && graph->work.size() >= found->second;
+  }
   Status enqueue(sys::Stream stream, std::string bytes, std::function<Status()> piece) {
     Graph* const graph = graph_of(stream);
     if (graph == nullptr) return piece();
+    if (is_invalid(graph)) return driver_error("graph cuda: the capture is invalid");
     graph->work.push_back(std::move(piece));
     graph->bytes.push_back(std::move(bytes));
     return {};
@@ -185,6 +201,7 @@ class GraphCuda : public sys::FakeCuda {
   std::map<void*, Graph*> points_;    // events: the capture that recorded them; null: none
   std::map<void*, std::string> names_;
   std::map<const Graph*, uint64_t> ids_;
+  std::map<const Graph*, size_t> most_work_;  // of captures that become invalid
   uint64_t last_id_ = 0;
   std::map<void*, void*> recorded_on_;          // events: the stream of their last point
   std::vector<std::pair<void*, void*>> waits_;  // streams: who waited for whom

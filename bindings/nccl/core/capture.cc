@@ -6,12 +6,6 @@ namespace braid::nccl {
 
 namespace {
 
-// CU_STREAM_LEGACY: the default stream by name. Neither it nor the null stream can be captured, and
-// asking about them fails without a context and while another stream is captured.
-bool is_legacy(sys::Stream stream) {
-  return stream.handle == nullptr || reinterpret_cast<uintptr_t>(stream.handle) == 1;
-}
-
 /// As the current context sees the stream; true when that cannot be known.
 bool captures(sys::Cuda& cuda, sys::Stream stream) {
   const Result<sys::CaptureState> state = cuda.capture_state(stream);
@@ -20,8 +14,13 @@ bool captures(sys::Cuda& cuda, sys::Stream stream) {
 
 }  // namespace
 
+// CU_STREAM_LEGACY: the default stream by name.
+bool is_default_by_name(sys::Stream stream) {
+  return stream.handle == nullptr || reinterpret_cast<uintptr_t>(stream.handle) == 1;
+}
+
 bool is_capturing(sys::Cuda& cuda, int device, sys::Stream stream) {
-  if (is_legacy(stream)) return false;
+  if (is_default_by_name(stream)) return false;
   const Result<sys::Context> context = cuda.current_context();
   if (!context.ok()) return true;
   if (context->handle != nullptr) return captures(cuda, stream);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "bindings/nccl/core/join.h"
 #include "bindings/nccl/core/shared_group.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -34,8 +35,8 @@ bool must_agree(std::string_view option) {
          option == "BRAID_TUNE" || option == "BRAID_LINK_CAP";
 }
 
-uint64_t fingerprint_of_settings() {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+uint64_t fingerprint_of_settings(uint64_t of_caller) {
+  uint64_t hash = 0xcbf29ce484222325 ^ of_caller;  // FNV-1a
   for (const Option& option : all_options()) {
     if (!must_agree(option.name)) continue;
     const char* value = std::getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
@@ -175,11 +176,11 @@ Status check_machine() {
   return {};
 }
 
-Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key) {
+Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
-  BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings()}));
+  BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings(settings)}));
   std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
   LiveSeats::all().add(seat.get());
   return seat;
@@ -289,21 +290,12 @@ Status Seat::drop_window(const void* memory) {
       [&](comm::Device& device) { return device.forget_memory(address_of(memory)); });
 }
 
-// All wait for the first one, which has waited for all.
 Status Seat::join(std::span<void* const> streams) {
   sys::Cuda& cuda = sys::real_cuda();
   BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda, device_));
-  BRAID_ASSIGN_OR_RETURN(
-      const auto point, sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOff)));
-  const sys::Stream first{streams[0]};
-  for (void* const stream : streams.subspan(1)) {
-    BRAID_RETURN_IF_ERROR(cuda.record(point.get(), {stream}));
-    BRAID_RETURN_IF_ERROR(cuda.wait_event(first, point.get()));
-  }
-  BRAID_RETURN_IF_ERROR(cuda.record(point.get(), first));
-  for (void* const stream : streams.subspan(1))
-    BRAID_RETURN_IF_ERROR(cuda.wait_event({stream}, point.get()));
-  return {};
+  std::vector<sys::Stream> all;
+  for (void* const stream : streams) all.push_back({stream});
+  return join_streams(cuda, all);
 }
 
 Status Seat::status() {
@@ -313,23 +305,35 @@ Status Seat::status() {
   return comm_->state().device->status();
 }
 
-void Seat::close(bool is_in_peace) {
-  if (!is_in_peace) {
-    is_aborted_ = true;
+void Seat::interrupt() {
+  is_aborted_ = true;
+  {
     const std::lock_guard lock(mutex_);
     // Whoever is in open() waits for other ranks, without a look at us: this ends it.
     if (is_setting_up_) group_->report(unavailable("aborted while it was set up"));
   }
   const std::lock_guard opening(opening_);
+  if (!stop()) return;
+  free_caller();
+  if (comm_->state().device) comm_->state().device->end_waits();
+}
+
+void Seat::close(bool is_in_peace) {
+  if (!is_in_peace) interrupt();
+  const std::lock_guard opening(opening_);
+  if (!stop()) return;
+  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  (void)comm_->close(is_in_peace);
+}
+
+/// Whether there is a comm to be closed.
+bool Seat::stop() {
   {
     const std::lock_guard lock(mutex_);
     is_open_ = false;
   }
   give_up_roll();
-  if (comm_ == nullptr || comm_->is_closed()) return;
-  if (!is_in_peace) free_caller();
-  const sys::RelaxedCapture relaxed(sys::real_cuda());
-  (void)comm_->close(is_in_peace);
+  return comm_ != nullptr && !comm_->is_closed();
 }
 
 // A thread may be inside a call of this comm because the stream is full of work that waits for a

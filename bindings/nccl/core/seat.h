@@ -1,8 +1,8 @@
 // A seat: one rank's part of one NCCL communicator that may be taken over. Its comm and Device are
 // made at the first call (open()), together with all ranks or not at all.
 //
-// Threads: open(), run(), join() and windows by one at a time; status() and close() by any, also
-// while another one is in open().
+// Threads: open(), run(), join() and windows by one at a time; status(), interrupt() and close() by
+// any, also while another one is in open().
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ Status check_machine();
 
 class Seat {
  public:
-  /// Signs the roll of the communicator called `key`.
-  static Result<std::unique_ptr<Seat>> sign(const std::string& key);
+  /// Signs the roll of the communicator called `key`. Ranks with other `settings` agree on nothing.
+  static Result<std::unique_ptr<Seat>> sign(const std::string& key, uint64_t settings = 0);
   ~Seat();
   Seat(const Seat&) = delete;
   Seat& operator=(const Seat&) = delete;
@@ -46,8 +46,10 @@ class Seat {
   Status drop_window(const void* memory);
   Status join(std::span<void* const> streams);
   Status status();
-  /// In peace: when all work is done, and the other ranks are told. Else now: waits of this rank
-  /// end.
+  /// Waits of this rank end, and later calls fail. What lies before them on their streams, such as
+  /// a kernel of NCCL's, is not waited for: the caller can end it only now.
+  void interrupt();
+  /// In peace: when all work is done, and the other ranks are told. Else interrupts.
   void close(bool is_in_peace);
   /// A goodbye to the other ranks, at the end of the process.
   void leave();
@@ -59,6 +61,7 @@ class Seat {
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
   Status with_device(const std::function<Status(comm::Device&)>& body);
+  bool stop();
   void free_caller();
   void give_up_roll();
 

@@ -41,11 +41,12 @@ int guarded(braid_nccl_why why, Body&& body) noexcept {
   return static_cast<int>(Code::kInternal);
 }
 
-braid_nccl_seat* sign(const void* key, size_t key_bytes, braid_nccl_why why) {
+braid_nccl_seat* sign(const void* key, size_t key_bytes, uint64_t settings, braid_nccl_why why) {
   braid_nccl_seat* made = nullptr;
   (void)guarded(why, [&]() -> Status {
     BRAID_RETURN_IF_ERROR(braid::nccl::check_machine());
-    BRAID_ASSIGN_OR_RETURN(auto seat, Seat::sign({static_cast<const char*>(key), key_bytes}));
+    BRAID_ASSIGN_OR_RETURN(auto seat,
+                           Seat::sign({static_cast<const char*>(key), key_bytes}, settings));
     made = new braid_nccl_seat{std::move(seat)};
     return {};
   });
@@ -87,6 +88,13 @@ int status(braid_nccl_seat* seat, braid_nccl_why why) {
   return guarded(why, [&] { return seat->seat->status(); });
 }
 
+void interrupt(braid_nccl_seat* seat) {
+  (void)guarded({}, [&] {
+    seat->seat->interrupt();
+    return Status();
+  });
+}
+
 void close(braid_nccl_seat* seat, int is_in_peace) {
   (void)guarded({}, [&] {
     seat->seat->close(is_in_peace != 0);
@@ -114,6 +122,7 @@ extern "C" __attribute__((visibility("default"))) const braid_nccl_core* braid_n
                                      join,
                                      is_capturing,
                                      status,
+                                     interrupt,
                                      close,
                                      release};
   return &table;

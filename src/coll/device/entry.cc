@@ -88,9 +88,11 @@ Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm:
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
+  device->expect_call();
   Status status = with_its_context(*device, call);
   if (status.ok()) return status;
-  if (status.code() != Code::kInvalidArgument) (void)broken_off(guard.state(), status);
+  const bool is_harmless = status.code() == Code::kInvalidArgument || device->is_captured();
+  if (!is_harmless) (void)broken_off(guard.state(), status);
   if (guard.state().observer) guard.state().observer->failed(status);
   return status;
 }

@@ -18,6 +18,8 @@ Status Device::begin(sys::Stream user) {
   BRAID_RETURN_IF_ERROR(status());
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
   BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
+  if (capture == sys::CaptureState::kInvalidated)
+    return invalid_argument("stream {}: its capture has become invalid", user.handle);
   is_captured_ = capture != sys::CaptureState::kNone;
   has_captures_ = has_captures_ || is_captured_;
   is_settled_ = std::exchange(settles_, false) && !has_captures_;

@@ -92,6 +92,15 @@ class Device {
   /// every rank has done this, and the destructor has run: peers hold it, by their mappings or as
   /// threads of this process (nvlink/lent_memory.h).
   void detach(bool in_peace);
+  /// After detach(): a graph that was broken off is not through, as far as can be known. Its
+  /// kernels may still look at everything here, so the object is given to leave().
+  bool is_left() const { return is_left_; }
+  /// Keeps it for as long as the process lives.
+  static void leave(std::shared_ptr<Device> device);
+  /// Ends every wait of this rank's work, without waiting for any of it: before what else may be on
+  /// the streams, another library's kernels perhaps, has been ended, too. Between calls; twice is
+  /// fine.
+  void end_waits();
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
   /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
@@ -177,8 +186,11 @@ class Device {
 
   /// What the comm's Observer is told of calls.
   CallWatch& call_watch() { return call_watch_; }
-  /// Whether the call under way is captured in a graph.
+  /// Whether the call under way is captured in a graph: what fails in it has enqueued nothing that
+  /// any rank could wait for.
   bool is_captured() const { return is_captured_; }
+  /// Before a call whose begin() is yet to come.
+  void expect_call() { is_captured_ = false; }
   /// Tells the Observer of calls that the GPU has done. Takes the device's context.
   void settle_calls();
 
@@ -311,6 +323,8 @@ class Device {
   Status hold(sys::Stream stream, uint64_t bytes);
   Status meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting);
   void watch();
+  void stop_watch();
+  bool are_graphs_through(bool in_peace);
   Status look_for_trouble();
   Status rdma_trouble();
 
@@ -348,6 +362,7 @@ class Device {
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
   bool has_captures_ = false;
+  bool is_left_ = false;
   bool settles_ = false, is_settled_ = false;  // the call under way; the one before
   bool shares_gpus_ = false;
   CallWatch call_watch_;

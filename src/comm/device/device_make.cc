@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "base/log.h"
@@ -232,19 +234,61 @@ Status Device::settle_lines(Deadline deadline) {
   return {};
 }
 
-void Device::detach(bool in_peace) {
+// The watch is through before: what it finds then is not news for the other ranks.
+void Device::end_waits() {
+  stop_watch();
+  std::atomic_ref(page_->must_abort).store(1);
+}
+
+void Device::stop_watch() {
   must_stop_ = true;
   if (watch_.joinable()) watch_.join();
-  if (!in_peace || state_.group->broken() || !status().ok())
-    std::atomic_ref(page_->must_abort).store(1);  // no kernel of ours waits any longer
+}
+
+void Device::detach(bool in_peace) {
+  stop_watch();
+  const bool breaks_off = !in_peace || state_.group->broken() || !status().ok();
+  if (breaks_off) end_waits();
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   for (const sys::Stream stream : sides_)
     if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
   (void)finish_last_call();
   call_watch_.settle();
+  is_left_ = has_captures_ && !are_graphs_through(!breaks_off);
+  if (is_left_) {
+    if (rdma_) rdma_->stop_proxy();
+    return;
+  }
+  has_captures_ = false;
   registered_.clear();
   forgotten_.clear();
   arena_ = {};
+}
+
+// Nothing tells when a replay ends: all of the GPU's work is waited for. Where ours was broken off
+// other work may be stuck, and is not waited for long.
+bool Device::are_graphs_through(bool in_peace) {
+  if (in_peace) return cuda_.synchronize_device().ok();
+  constexpr auto kPatience = std::chrono::seconds(2);
+  auto through = std::make_shared<std::promise<bool>>();
+  std::future<bool> answer = through->get_future();
+  std::thread([&cuda = cuda_, ordinal = ordinal_, through] {
+    const sys::RelaxedCapture relaxed(cuda);
+    const auto scope = sys::CurrentDevice::use(cuda, ordinal);
+    through->set_value(cuda.synchronize_device().ok());
+  }).detach();
+  return answer.wait_for(kPatience) == std::future_status::ready && answer.get();
+}
+
+void Device::leave(std::shared_ptr<Device> device) {
+  static std::mutex mutex;
+  static auto* const left = new std::vector<std::shared_ptr<Device>>;
+  const std::lock_guard lock(mutex);
+  log::warn("comm",
+            "gpu {}: a graph was still running when its comm was broken off: the comm's "
+            "memory is left to it",
+            device->ordinal());
+  left->push_back(std::move(device));
 }
 
 Device::~Device() {

@@ -104,6 +104,11 @@ Status Rdma::pin(sys::Cuda& cuda, const Mirrors& mirrors) {
 }
 
 // The thread first, which uses what is pinned; the mirrors' memory last.
+void Rdma::stop_proxy() {
+  const std::lock_guard lock(proxy_mutex_);
+  if (proxy_) proxy_->stop();
+}
+
 void Rdma::stop() {
   std::unique_ptr<Proxy> ended;
   {

@@ -78,6 +78,8 @@ class Rdma {
     const std::lock_guard lock(proxy_mutex_);
     return proxy_ ? proxy_->mirrors().traffic() : transport::rdma::Mirrors::Traffic{};
   }
+  /// Ends the thread that drives the NIC. The memory stays: kernels may still look at it.
+  void stop_proxy();
 
  private:
   explicit Rdma(int num_ranks) : num_ranks_(num_ranks) {}

@@ -112,6 +112,8 @@ class Cuda {
   virtual Result<bool> is_done(Stream stream) = 0;
   /// Blocks without a deadline: for tests and for the end of a process.
   virtual Status synchronize(Stream stream) = 0;
+  /// The same for all work on the current device, whoever of this process enqueued it.
+  virtual Status synchronize_device() = 0;
   virtual Result<CaptureState> capture_state(Stream stream) = 0;
   /// Tells captures apart. 0: the stream is not captured, or the driver is too old to say.
   virtual Result<uint64_t> capture_id(Stream stream) = 0;

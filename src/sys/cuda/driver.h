@@ -129,6 +129,7 @@ struct Driver {
   Call<Handle> stream_destroy{library, "cuStreamDestroy_v2"};
   Call<Handle> stream_query{library, "cuStreamQuery"};
   Call<Handle> stream_synchronize{library, "cuStreamSynchronize"};
+  Call<> context_synchronize{library, "cuCtxSynchronize"};
   Call<Handle, int*> stream_capturing{library, "cuStreamIsCapturing"};
   // CUDA 12.3. State, id, graph, dependencies, their edges' data and how many they are.
   Call<Handle, int*, Flags64*, Handle*, const Handle**, const void**, Bytes*> stream_capture{

@@ -38,6 +38,11 @@ Status FakeCuda::synchronize(Stream stream) {
   return begin_on_stream("synchronize", stream);
 }
 
+Status FakeCuda::synchronize_device() {
+  const std::lock_guard lock(mutex_);
+  return begin_in_context("synchronize_device");
+}
+
 Result<CaptureState> FakeCuda::capture_state(Stream stream) {
   const std::lock_guard lock(mutex_);
   BRAID_RETURN_IF_ERROR(begin_on_stream("capture_state", stream));

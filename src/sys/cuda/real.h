@@ -80,6 +80,7 @@ class RealCuda : public Cuda {
   Status destroy_stream(Stream stream) override;
   Result<bool> is_done(Stream stream) override;
   Status synchronize(Stream stream) override;
+  Status synchronize_device() override;
   Result<CaptureState> capture_state(Stream stream) override;
   Result<uint64_t> capture_id(Stream stream) override;
   Result<CaptureMode> exchange_capture_mode(CaptureMode mode) override;

@@ -45,6 +45,10 @@ Status RealCuda::synchronize(Stream stream) {
   return call(driver_.stream_synchronize, about("stream {}", stream.handle), stream.handle);
 }
 
+Status RealCuda::synchronize_device() {
+  return call(driver_.context_synchronize, about("the current device"));
+}
+
 Result<CaptureState> RealCuda::capture_state(Stream stream) {
   int state = 0;
   BRAID_RETURN_IF_ERROR(

@@ -5,8 +5,10 @@
 
 #include "bindings/nccl/core.h"
 
-static braid_nccl_seat* sign(const void* key, size_t key_bytes, braid_nccl_why why) {
+static braid_nccl_seat* sign(const void* key, size_t key_bytes, uint64_t settings,
+                             braid_nccl_why why) {
   (void)key;
+  (void)settings;
   (void)why;
   printf("core sign, key of %zu bytes\n", key_bytes);
   return (braid_nccl_seat*)&printf;
@@ -62,6 +64,10 @@ static int status(braid_nccl_seat* seat, braid_nccl_why why) {
   (void)why;
   return 0;
 }
+static void interrupt(braid_nccl_seat* seat) {
+  (void)seat;
+  printf("core interrupt\n");
+}
 static void close_seat(braid_nccl_seat* seat, int is_in_peace) {
   (void)seat;
   printf("core close %d\n", is_in_peace);
@@ -79,6 +85,7 @@ const braid_nccl_core* braid_nccl_core_table(void) {
                                         join,
                                         is_capturing,
                                         status,
+                                        interrupt,
                                         close_seat,
                                         release};
   return &table;

@@ -48,5 +48,6 @@ int cuStreamCreate(Word* stream, Word flags) {
   *stream = __atomic_add_fetch(&last, 1 + 0 * flags, __ATOMIC_RELAXED);
   return 0;
 }
-int cuStreamSynchronize(Word stream) { return stream == 0; }
+/* 0 is the default stream. */
+int cuStreamSynchronize(Word stream) { return stream == 0 || stream > 100 ? 0 : 400; }
 int cuStreamQuery(Word stream) { return stream == 0; }

@@ -64,7 +64,7 @@ bool count_meeting(const std::string& name, int& counter) {
 const braid_nccl_core* meeting_core() {
   static const braid_nccl_core core{
       BRAID_NCCL_CORE_VERSION,
-      [](const void* key, size_t bytes, braid_nccl_why) -> braid_nccl_seat* {
+      [](const void* key, size_t bytes, uint64_t, braid_nccl_why) -> braid_nccl_seat* {
         const std::lock_guard lock(crowd->mutex);
         crowd->keys.reserve(64);
         crowd->keys.emplace_back(static_cast<const char*>(key), bytes);
@@ -96,6 +96,7 @@ const braid_nccl_core* meeting_core() {
       },
       [](int, void*) { return 0; },
       [](braid_nccl_seat*, braid_nccl_why) { return 0; },
+      [](braid_nccl_seat*) {},
       [](braid_nccl_seat* seat, int in_peace) {
         if (in_peace != 0) count_meeting("close " + key_of_seat(seat), crowd->num_closed);
       },

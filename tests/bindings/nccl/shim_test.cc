@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,8 +24,11 @@
 namespace braid::nccl {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
 using testing::UnorderedElementsAre;
 
 // Function tables have no place for `this`.
@@ -41,7 +45,8 @@ struct World {
   void* next_window = nullptr;
   std::map<braid_nccl_seat*, std::string> keys;
   int num_seats = 0;
-  std::function<void()> on_close;
+  uint64_t settings = 0;
+  std::function<void()> on_open, on_interrupt, on_close;
 
   void add(const std::string& line) {
     const std::lock_guard lock(mutex);
@@ -122,7 +127,8 @@ int tell(int code, braid_nccl_why why) {
 const braid_nccl_core* fake_core() {
   static const braid_nccl_core core{
       BRAID_NCCL_CORE_VERSION,
-      [](const void* key, size_t bytes, braid_nccl_why why) -> braid_nccl_seat* {
+      [](const void* key, size_t bytes, uint64_t settings, braid_nccl_why why) -> braid_nccl_seat* {
+        world->settings = settings;
         if (!world->may_sign) return tell(3, why), nullptr;
         auto* seat = static_cast<braid_nccl_seat*>(
             handle(1000 + static_cast<uintptr_t>(world->num_seats++)));
@@ -133,6 +139,7 @@ const braid_nccl_core* fake_core() {
       [](braid_nccl_seat*) { world->add("seal"); },
       [](braid_nccl_seat* seat, int, int, int, braid_nccl_why why) {
         world->add("open " + world->keys[seat]);
+        if (world->on_open) world->on_open();
         tell(world->may_open ? 0 : 3, why);
         return world->may_open ? 1 : 0;
       },
@@ -155,6 +162,10 @@ const braid_nccl_core* fake_core() {
       },
       [](int, void*) { return world->is_capturing ? 1 : 0; },
       [](braid_nccl_seat*, braid_nccl_why why) { return tell(world->status_code, why); },
+      [](braid_nccl_seat*) {
+        world->add("interrupt");
+        if (world->on_interrupt) world->on_interrupt();
+      },
       [](braid_nccl_seat*, int in_peace) {
         world->add(in_peace != 0 ? "close" : "break off");
         if (world->on_close) world->on_close();
@@ -336,7 +347,7 @@ TEST_F(ShimTest, ChildrenHaveNamesOfTheirOwn) {
   NcclComm small = nullptr;
   world->next_comm = handle(4);
   shim_.shrink(parent, gone, 2, &small, nullptr, kShrinkAbort);
-  EXPECT_THAT(log(), ElementsAre("break off", "sign", "real shrink", "seal"));
+  EXPECT_THAT(log(), ElementsAre("interrupt", "sign", "real shrink", "seal", "break off"));
   submit(call_on(small, 8));
   EXPECT_THAT(log(), ElementsAre("open k/shrink:1,3,0:", "run all_reduce 8"));
 }
@@ -453,6 +464,52 @@ TEST_F(ShimTest, StreamsOfAGroupWaitForEachOther) {
   shim_.group_end();
   EXPECT_THAT(log(), ElementsAre("real start", "real end", "join 2", "run all_reduce 8",
                                  "run all_reduce 9", "join 2"));
+}
+
+// One that is too large for us, say, and another that is not.
+TEST_F(ShimTest, StreamsOfNcclsCallsInAGroupAreWaitedForToo) {
+  const NcclComm comm = make(1, "k"), other = make(2, "other");
+  submit(call_on(comm, 1));
+  submit(call_on(other, 1));
+  const auto odd = [](NcclComm of, size_t count, uintptr_t stream) {
+    Call call = odd_call_on(of, count);
+    call.stream = handle(stream);
+    return call;
+  };
+  log();
+  shim_.group_start();
+  submit(odd(comm, 8, 1));
+  submit(odd(other, 7, 3));
+  submit(call_on(comm, 9, 2));
+  shim_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real all_reduce 8 on 1", "real all_reduce 7 on 2",
+                                 "real end", "join 2", "run all_reduce 9", "join 2"));
+  shim_.group_start();
+  submit(odd(comm, 8, 2));
+  submit(call_on(comm, 9, 2));
+  shim_.group_end();
+  EXPECT_THAT(log(),
+              ElementsAre("real start", "real all_reduce 8 on 1", "real end", "run all_reduce 9"));
+}
+
+// They are read once, and a rank may have changed its environment since.
+TEST_F(ShimTest, TheSettingsThatDecideAreThoseThatRanksCompare) {
+  std::set<uint64_t> seen;
+  std::vector<Settings> all(6);
+  all[1].ops[0] = false;
+  all[2].least_bytes = 8;
+  all[3].most_bytes = 8;
+  all[4].is_grouped_exchange = true;
+  all[5].takes_all_sizes = true;
+  for (const Settings& each : all) {
+    Shim shim(fake_real(), each, fake_core);
+    NcclComm comm = nullptr;
+    world->next_comm = handle(1);
+    shim.create("k", 2, &comm, [&] { return fake_real().init_rank(&comm, 2, {}, 0); });
+    EXPECT_EQ(world->settings, fingerprint(each));
+    seen.insert(world->settings);
+  }
+  EXPECT_EQ(seen.size(), all.size());
 }
 
 TEST_F(ShimTest, ARefusedCallEndsTheGroup) {
@@ -671,13 +728,46 @@ TEST_F(ShimTest, EndsOfACommunicator) {
   for (const NcclComm comm : {a, b, c}) submit(call_on(comm, 8));
   log();
   shim_.abort(a);
-  EXPECT_THAT(log(), ElementsAre("break off", "release", "real abort"));
+  EXPECT_THAT(log(), ElementsAre("interrupt", "real abort", "break off", "release"));
   shim_.finalize(b);
   EXPECT_THAT(log(), ElementsAre("close", "real finalize"));
   submit(call_on(b, 8));
   EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 2")) << "an error that NCCL tells";
   shim_.revoke(c, 0);
-  EXPECT_THAT(log(), ElementsAre("break off", "real revoke"));
+  EXPECT_THAT(log(), ElementsAre("interrupt", "real revoke", "break off"));
+}
+
+// A call of ours behind a kernel of NCCL's on a stream ends after it, and that one when NCCL breaks
+// it off: a rank that waited for ours first waited for good.
+TEST_F(ShimTest, AnAbortWaitsForNothingBeforeNcclHasBrokenOff) {
+  const NcclComm a = make(1, "a");
+  submit(call_on(a, 8));
+  log();
+  const auto is_broken_off = [&] {
+    return std::find(world_.log.begin(), world_.log.end(), "real abort") != world_.log.end();
+  };
+  bool was_before_interrupt = true, was_before_close = false;
+  world->on_interrupt = [&] { was_before_interrupt = is_broken_off(); };
+  world->on_close = [&] { was_before_close = is_broken_off(); };
+  shim_.abort(a);
+  EXPECT_FALSE(was_before_interrupt) << "NCCL's kernel may lie behind ours, too";
+  EXPECT_TRUE(was_before_close);
+}
+
+// NCCL's communicator was called while NCCL took it down.
+TEST_F(ShimTest, ACallThatWaitsWhileItsCommunicatorIsAbortedIsNotHandedOn) {
+  for (const bool in_group : {false, true}) {
+    const NcclComm comm = make(1, "k");
+    world->may_open = false;
+    world->on_open = [&] { std::thread([&] { shim_.abort(comm); }).join(); };
+    log();
+    if (in_group) shim_.group_start();
+    NcclResult result = submit(call_on(comm, 8));
+    if (in_group) result = shim_.group_end();
+    EXPECT_EQ(result, NcclResult::kRemoteError);
+    EXPECT_THAT(log(), Not(Contains(StartsWith("real all_reduce"))));
+    world->on_open = nullptr;
+  }
 }
 
 // What one has enqueued may lie behind what another has: neither ends before both are broken off.
@@ -700,8 +790,9 @@ TEST_F(ShimTest, CommunicatorsAbortedInAGroupAreBrokenOffTogether) {
   EXPECT_EQ(num_closing, 0) << "not before the outermost end";
   shim_.group_end();
   world->on_close = nullptr;
-  EXPECT_THAT(log(), ElementsAre("real start", "real start", "real abort", "real abort", "real end",
-                                 "break off", "break off", "release", "release", "real end"));
+  EXPECT_THAT(log(), ElementsAre("real start", "real start", "interrupt", "real abort", "interrupt",
+                                 "real abort", "real end", "break off", "break off", "release",
+                                 "release", "real end"));
 }
 
 TEST_F(ShimTest, WhatNcclCallsOfItselfGoesStraightOn) {
@@ -870,6 +961,21 @@ TEST_F(ExchangeTest, WithThePromiseItIsAnAllToAll) {
   alone.op = Op::kSend;
   shim.submit(alone);
   EXPECT_THAT(log(), ElementsAre("real send 0"));
+}
+
+// Two ranks of four send to each other in a group: nobody else comes to open anything.
+TEST_F(ExchangeTest, WhatIsNoAllToAllWaitsForNobody) {
+  Shim shim(fake_real(), promise_, fake_core);
+  NcclComm comm = nullptr;
+  world->next_comm = handle(1);
+  world->num_ranks = 4;
+  shim.create("k", 4, &comm, [&] { return fake_real().init_rank(&comm, 4, {}, 0); });
+  log();
+  shim.group_start();
+  submit_exchange(shim, comm);
+  shim.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real send 0", "real recv 0", "real send 1",
+                                 "real recv 1", "real end"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
@@ -226,6 +227,67 @@ TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
     all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+/// Sums a captured or an eager call of 3 KiB per rank, as users call it.
+Status sum_on_device(test::GpuRank& rank, const GuardedMemory& memory, sys::Stream stream) {
+  return on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+    return all_reduce(device, memory.get(), memory.get(), memory.bytes() / sizeof(int32_t),
+                      Dtype::kInt32, RedOp::kSum, stream);
+  });
+}
+
+// One rank's capture was invalid, before a call or in the midst of it: all ranks' later calls
+// failed.
+TEST(DeviceGraphs, ACaptureThatBecameInvalidIsTheProgramsErrorAlone) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+    const sys::OwnedStream stream = stream_of(cuda);
+    const GuardedMemory memory(cuda, kRanks * 3_KiB);
+    for (const size_t num_pieces : {0, 1, 3}) {
+      cuda.begin_capture(stream.get());
+      if (rank.rank() == 1) cuda.invalidate_capture(stream.get(), num_pieces);
+      const Status captured = sum_on_device(rank, memory, stream.get());
+      EXPECT_EQ(captured.ok(), rank.rank() != 1) << num_pieces << captured.to_string();
+      (void)cuda.end_capture(stream.get());
+      rank.all.arrive_and_wait();
+      std::memset(memory.data(), 0, memory.bytes());
+      *reinterpret_cast<int32_t*>(memory.data()) = 1 + rank.rank();
+      rank.all.arrive_and_wait();
+      const Status eager = sum_on_device(rank, memory, stream.get());
+      EXPECT_TRUE(eager.ok()) << num_pieces << eager.to_string();
+      EXPECT_EQ(*reinterpret_cast<int32_t*>(memory.data()), 6);
+      rank.all.arrive_and_wait();
+    }
+    EXPECT_FALSE(rank.comm.state().group->broken());
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+// What a graph that may still run looks at stays, for as long as the process lives.
+TEST(DeviceGraphs, MemoryIsLeftToAGraphThatIsNotThrough) {
+  static GraphCuda cuda(kRanks);  // as long as what is left
+  test::define_team_kernels(cuda);
+  test::define_sums(cuda);
+  for (const bool is_through : {true, false}) {
+    SCOPED_TRACE(is_through ? "through" : "not through");
+    if (!is_through) cuda.fail("synchronize_device", 0, driver_error("work is stuck"));
+    test::run_gpus(kRanks, cuda, {}, [&](test::GpuRank& rank) {
+      {
+        const sys::OwnedStream stream = stream_of(cuda);
+        const GuardedMemory memory(cuda, kRanks * 3_KiB);
+        cuda.begin_capture(stream.get());
+        EXPECT_TRUE(sum_on_device(rank, memory, stream.get()).ok());
+        (void)cuda.end_capture(stream.get());
+      }
+      rank.all.arrive_and_wait();
+      EXPECT_TRUE(rank.comm.close(false).ok());
+      rank.all.arrive_and_wait();
+    });
+    EXPECT_EQ(cuda.alive() == sys::FakeCudaCounts{}, is_through);
+  }
 }
 
 }  // namespace

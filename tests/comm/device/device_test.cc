@@ -357,6 +357,28 @@ TEST(DeviceTrouble, AReportEndsTheWaits) {
   });
 }
 
+// One rank's waits end by its own word; the other goes on waiting for it.
+TEST(DeviceTrouble, ARankEndsItsOwnWaits) {
+  const auto cuda = make_cuda(2);
+  run_gpus(2, *cuda, {{"BRAID_TIMEOUT", "15s"}}, [&](GpuRank& rank) {
+    if (rank.rank() == 0) {
+      std::thread other([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        rank.device.end_waits();
+        rank.device.end_waits();
+      });
+      const auto scope = sys::CurrentDevice::use(*cuda, 0);
+      const int64_t start_ns = now_ns();
+      expect_ok(rank.device.barrier({}, 0, 1));
+      EXPECT_LT(now_ns() - start_ns, 10'000'000'000);
+      other.join();
+    }
+    rank.all.arrive_and_wait();
+    EXPECT_FALSE(rank.comm.state().group->broken());
+  });
+  EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
+}
+
 struct Fault {
   const char* method;
   uint64_t most;  // tried: every call up to here

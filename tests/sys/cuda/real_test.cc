@@ -49,6 +49,7 @@ std::vector<Status> every_call(Cuda& cuda) {
       cuda.destroy_stream({}),
       cuda.is_done(Stream{}).status(),
       cuda.synchronize({}),
+      cuda.synchronize_device(),
       cuda.capture_state({}).status(),
       cuda.capture_id({}).status(),
       cuda.exchange_capture_mode(CaptureMode::kRelaxed).status(),
