@@ -16,6 +16,8 @@ from nccl_tests_plan import BRAID, HANDED_ON, NCCL, TAKEN, Step, plan  # noqa: E
 from nccl_tests_record import ratios, read  # noqa: E402
 from saved_tables import of_2026, us_of  # noqa: E402
 
+from braid import saved  # noqa: E402
+
 SIZES = (1024, 1 << 20)
 TAKEN_LINES = "".join(f"info nccl communicator of 2 ranks: taken over (rank {r})\n" for r in (0, 1))
 
@@ -138,6 +140,12 @@ def test_a_run_keeps_everything(programs, tmp_path, capsys):
     assert [one["step"]["who"] for one in record["outcomes"]] == [NCCL, BRAID]
     assert record["outcomes"][1]["taken_over"] == 2
     assert {one["bytes"] for one in record["ratios"]} == {1024}
+    (found,) = saved.load(tmp_path / "r.json")["results"]
+    assert [(run["who"], run["median_us"]) for run in found["runs"]] == [
+        ("nccl", us_of(1024)), ("braid", us_of(1024)),
+        ("nccl in place", us_of(1024, in_place=True)),
+        ("braid in place", us_of(1024, in_place=True)),
+    ]  # fmt: skip
     assert "under braid: 2 results, 0 wrong values; 0 steps failed" in capsys.readouterr().out
 
 

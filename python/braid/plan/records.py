@@ -1,9 +1,10 @@
 """Saved measurements as curves: records of `braid bench` on CPUs and on GPUs.
 
 Read are braid.bench/1 (docs/record.schema.json), braid.gpu/2 (docs/gpu_record.schema.json), its
-older form braid.gpu/1, and tables of nccl-tests (braid.saved). A record has times of several
-contestants; `who` chooses one. Calls in a CUDA graph and eager ones are curves of their own: what
-they cost besides the bytes differs. Times over several hosts are those of as many nodes alone.
+older form braid.gpu/1, braid.nccl_tests/1 and tables of nccl-tests (braid.saved). A record has
+times of several contestants; `who` chooses one. Calls in a CUDA graph and eager ones are curves of
+their own: what they cost besides the bytes differs. Times over several hosts are those of as many
+nodes alone.
 """
 
 import pathlib
@@ -44,7 +45,8 @@ def curves(document: Json, who: str, origin: str) -> list[Curve]:
     """Every operation of a record. PlanError when the record has nothing of `who`."""
     schema = document["schema"]
     if schema not in _READERS:
-        raise PlanError(f"{origin}: schema {schema:.40}; braid reads {', '.join(_READERS)}")
+        known = ", ".join([*_READERS, saved.DROP_IN])
+        raise PlanError(f"{origin}: schema {schema:.40}; braid reads {known}")
     try:
         points: Points = {}
         nodes = _number("num_hosts", (document.get("host") or {}).get("num_hosts", 1), _MOST_RANKS)

@@ -82,9 +82,8 @@ def load(path: Path) -> Saved:
         raise InvalidArgument(f"{path}: {error!s:.200}") from error
     schema = str(document.get("schema")) if isinstance(document, dict) else ""
     if schema not in _READERS:
-        raise InvalidArgument(
-            f"{path}: {schema!r:.40} cannot be compared; compare takes {', '.join(_READERS)}"
-        )
+        known = ", ".join([*_READERS, saved.DROP_IN])
+        raise InvalidArgument(f"{path}: {schema!r:.40} cannot be compared; compare takes {known}")
     try:
         facts, points = _READERS[schema](document)
     except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -84,7 +84,10 @@ def load(path: Path) -> Run | Probed:
     schema = document.get("schema") if isinstance(document, dict) else None
     read = _READERS.get(str(schema))
     if read is None:
-        known = "braid.bench/1, braid.probe/1, braid.gpu/1 and /2, and tables of nccl-tests"
+        known = (
+            f"braid.bench/1, braid.probe/1, braid.gpu/1 and /2, {saved.DROP_IN},"
+            " and tables of nccl-tests"
+        )
         what = (
             "no record: it has no schema" if schema is None else f"{schema!r:.40} cannot be drawn"
         )

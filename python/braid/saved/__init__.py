@@ -1,4 +1,5 @@
-"""Files of measurements: braid's own records, and what nccl-tests printed or wrote.
+"""Files of measurements: braid's own records, what nccl-tests printed or wrote, and what
+scripts/nccl_tests.py made of it.
 
 Everything that takes a record reads it here, so that all take the same files. What reads tables is
 loaded where there is one: most commands only might be given a record.
@@ -11,10 +12,13 @@ from braid.typed_json import Json
 
 MOST_BYTES = 256 << 20
 """No record is larger: what is, is something else."""
+DROP_IN = "braid.nccl_tests/1"
+"""The form of scripts/nccl_tests.py, which is read as braid.gpu/2."""
 
 
 def load(path: Path) -> Json:
-    """A file as the document of a record: JSON as it is, tables of nccl-tests as braid.gpu/2.
+    """A file as the document of a record: JSON as it is; tables of nccl-tests, and records of NCCL
+    and braid's drop-in in them (DROP_IN), as braid.gpu/2.
 
     Raises OSError, and ValueError in one line that does not name the file.
     """
@@ -28,11 +32,15 @@ def load(path: Path) -> Json:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error!s:.100}") from error
-    if not _is_of_nccl_tests(document):
-        return document
-    from braid.saved import nccl_json, table
+    if _is_of_nccl_tests(document):
+        from braid.saved import nccl_json, table
 
-    return table.document([nccl_json.read(document)], path.name)
+        return table.document([nccl_json.read(document)], path.name)
+    if isinstance(document, dict) and document.get("schema") == DROP_IN:
+        from braid.saved import drop_in
+
+        return drop_in.read(document)
+    return document
 
 
 def _is_of_nccl_tests(document: Json) -> bool:

@@ -17,13 +17,14 @@ AVERAGE_TOLERANCE = 0.02
 _OPS = {"alltoall": "all_to_all"}  # nccl-tests' name, where it is not ours
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 _PER_RANK = ("all_gather", "reduce_scatter")
-_DTYPES = {
+DTYPES = {
     "char": ("int8", 1), "int8": ("int8", 1), "uint8": ("uint8", 1), "int": ("int32", 4),
     "int32": ("int32", 4), "uint32": ("uint32", 4), "int64": ("int64", 8),
     "uint64": ("uint64", 8), "half": ("float16", 2), "float": ("float32", 4),
     "double": ("float64", 8), "bfloat16": ("bfloat16", 2), "f8e4m3": ("float8_e4m3", 1),
     "f8e5m2": ("float8_e5m2", 1),
 }  # fmt: skip
+"""nccl-tests' names: ours, and bytes of an element."""
 SIZES = (
     "bytes per rank: what it sends (all_gather), its result (reduce_scatter), its buffer (others)"
 )
@@ -98,7 +99,7 @@ def document(tables: Sequence[Table], source: str) -> Json:
         "torch": "none",
         "nccl": tables[0].nccl or "unknown",
         "braid": "none",
-        "host": _host(tables),
+        "host": host(len({name for one in tables for name, _ in one.devices})),
         "ranks": every,
         "sizes": SIZES,
         "settings": _settings(tables),
@@ -110,11 +111,15 @@ def document(tables: Sequence[Table], source: str) -> Json:
 
 def op_of(table: Table, ranks: int, source: str) -> str:
     """Which collective it is: by the program's name, else by what the columns say."""
-    name = table.program.partition("_perf")[0]
-    op = _OPS.get(name, name) or _op_by_columns(table, ranks, source)
+    op = op_named(table.program.partition("_perf")[0]) or _op_by_columns(table, ranks, source)
     if op not in OPS:
         raise ValueError(f"a table of {op}; braid has {', '.join(OPS)}")
     return op
+
+
+def op_named(program: str) -> str:
+    """A program without _perf by our name of its collective; as it is where we have none."""
+    return _OPS.get(program, program)
 
 
 def _op_by_columns(table: Table, ranks: int, source: str) -> str:
@@ -155,10 +160,10 @@ def _ranks(table: Table) -> int:
     raise ValueError("no lines '# Rank ...': they say how many GPUs there were, and which")
 
 
-def _host(tables: Sequence[Table]) -> Json:
-    hosts = {host for one in tables for host, _ in one.devices}
+def host(num_hosts: int) -> Json:
+    """The field of that name: nccl-tests tells nothing else of hosts."""
     cpu = {"cpu": "unknown", "cores": 0, "memory_gib": 0.0, "kernel": "unknown"}
-    return {**cpu, "num_hosts": max(len(hosts), 1)}
+    return {**cpu, "num_hosts": max(num_hosts, 1)}
 
 
 def _settings(tables: Sequence[Table]) -> dict[str, str]:
@@ -182,17 +187,14 @@ def _results(table: Table, ranks: int, source: str) -> list[dict[str, Any]]:
 
 def _result(op: str, ranks: int, rows: Sequence[Row], table: Table) -> dict[str, Any]:
     first = rows[0]
-    dtype, itemsize = _DTYPES.get(first.dtype, (first.dtype, 1))
+    dtype, itemsize = DTYPES.get(first.dtype, (first.dtype, 1))
     runs = []
     for who in (OUT, IN):
         cells = [row.cells[who] for row in rows if who in row.cells]
         if cells:
-            runs.append(_run(who, cells, _busbw(op, ranks, first.nbytes), itemsize, table.failed))
-    is_part = op in _PER_RANK
+            runs.append(_run(who, cells, busbw_us(op, ranks, first.nbytes), itemsize, table.failed))
     return {
-        "op": op,
-        "bytes": first.nbytes // ranks if is_part else first.nbytes,
-        "total_bytes": first.nbytes,
+        **sizes(op, ranks, first.nbytes),
         "dtype": dtype,
         "mode": "graph" if table.is_graph else "eager",
         "calls_per_sample": int(table.settings.get("iters", "1")),
@@ -202,7 +204,13 @@ def _result(op: str, ranks: int, rows: Sequence[Row], table: Table) -> dict[str,
     }
 
 
-def _busbw(op: str, ranks: int, nbytes: int) -> float:
+def sizes(op: str, ranks: int, nbytes: int) -> Json:
+    """The operation of a result and its two sizes, of what nccl-tests prints as its size."""
+    part = nbytes // ranks if op in _PER_RANK else nbytes
+    return {"op": op, "bytes": part, "total_bytes": nbytes}
+
+
+def busbw_us(op: str, ranks: int, nbytes: int) -> float:
     """GB/s times us of this case."""
     return nbytes / 1e3 * (bus_factor(op, ranks) if ranks > 1 else 1.0)
 
@@ -210,22 +218,27 @@ def _busbw(op: str, ranks: int, nbytes: int) -> float:
 def _run(
     who: str, cells: Sequence[Cell], busbw_us: float, itemsize: int, failed: int | None
 ) -> dict[str, Any]:
-    samples = sorted(cell.us for cell in cells)
-    middle = samples[len(samples) // 2]
     tails = [cell.p99_us for cell in cells if cell.p99_us is not None]
     wrong = sum(cell.wrong or 0 for cell in cells) * itemsize
     if failed and all(cell.wrong is None for cell in cells):
         wrong = failed * itemsize  # a table that says that values were wrong, but not where
+    run = run_of(who, "nccl", [cell.us for cell in cells], busbw_us)
+    return {**run, "wrong": wrong, "p99_us": max(tails) if tails else None}
+
+
+def run_of(who: str, family: str, samples_us: Iterable[float], busbw_us: float) -> dict[str, Any]:
+    """A contestant's times of a case, none of them wrong; busbw_us is GB/s times us."""
+    samples = sorted(samples_us)
+    middle = samples[len(samples) // 2]
     return {
         "who": who,
-        "family": "nccl",
+        "family": family,
         "samples_us": samples,
         "median_us": middle,
         "p5_us": samples[0],
         "p95_us": samples[-1],
         "busbw_gbps": round(busbw_us / middle, 3),
-        "wrong": wrong,
-        "p99_us": max(tails) if tails else None,
+        "wrong": 0,
     }
 
 

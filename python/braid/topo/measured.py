@@ -108,7 +108,7 @@ def of_document(document: Json, path: str) -> Measurement:
         raise BadTopology(f"{path}: {error!s:.200}") from error
     raise BadTopology(
         f"{path}: a record is of braid.bench/1, braid.probe/1, braid.gpu/1 or /2,"
-        f" not {schema!r:.40}"
+        f" {saved.DROP_IN}, not {schema!r:.40}"
     )
 
 

@@ -121,7 +121,7 @@ def test_bench_and_saved_tables_have_the_same_bus_factor(op):
     for ranks in RANKS:
         factor = collectives.bus_factor(op, ranks)
         assert cases.busbw_factor(op, ranks) == factor
-        assert table._busbw(op, ranks, 1000) == factor
+        assert table.busbw_us(op, ranks, 1000) == factor
     assert collectives.bus_factor("reduce", 8) == 1
     assert collectives.bus_factor("gather", 8) == 7 / 8
     assert cases.busbw_factor(op, 1) == 1  # of a single rank the bandwidth of its copy
