@@ -306,9 +306,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=40)
     args = parser.parse_args()
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = torch.device("cpu") if args.cpu else torch.device("cuda", local_rank)
+    device = torch.device("cpu")
     if not args.cpu:
+        num_gpus = torch.cuda.device_count()
+        device = torch.device("cuda", local_rank % num_gpus)
         torch.cuda.set_device(device)
+        if int(os.environ["WORLD_SIZE"]) > num_gpus:  # NCCL takes no two ranks of a host on a GPU
+            os.environ["NCCL_HOSTID"] = f"rank {local_rank}"
     dist.init_process_group("braid")
     check = Check(device, dist.new_group(backend="gloo" if args.cpu else "nccl"))
     collectives(check, args.quick or args.cpu)

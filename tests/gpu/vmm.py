@@ -86,7 +86,7 @@ def register_again(comm: braid.Comm, tensor: torch.Tensor) -> str:
 
 
 def main() -> int:
-    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    gpu = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     torch.cuda.set_device(gpu)
     with braid.init(tune=False, progress=False) as comm:
         check = Check(comm, gpu)

@@ -34,12 +34,12 @@ void check_facts(Rank* r) {
   OK(r, ncclCommCuDevice(r->comm, &device));
   OK(r, ncclCommGetAsyncError(r->comm, &state));
   expect_true(r, "count, rank and device",
-              count == r->size && rank == r->rank && device == r->rank);
+              count == r->size && rank == r->rank && device == gpu_of(r->rank));
   expect_true(r, "no asynchronous error", state == ncclSuccess);
   expect_true(
       r, "texts",
       strlen(ncclGetErrorString(ncclInvalidUsage)) > 0 && ncclGetLastError(r->comm) != NULL);
-  expect_true(r, "the thread's device is as it was", gpu_current() == r->rank);
+  expect_true(r, "the thread's device is as it was", gpu_current() == gpu_of(r->rank));
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   ncclResetDebugInit();

@@ -39,6 +39,11 @@ int gpu_count(void) {
   return find("cuDeviceGetCount")(AT(&count), 0, 0, 0) == 0 ? count : 0;
 }
 
+int gpu_of(int rank) {
+  const int count = gpu_count();
+  return count > 0 ? rank % count : rank;
+}
+
 enum { kMostDevices = 64 };
 static const size_t kBlockBytes = (size_t)4 << 30;
 static struct {

@@ -15,6 +15,7 @@ typedef struct CUgraphExec_st* Graph;
 /* How many GPUs there are; 0 without a driver. The driver must not be used before a fork: ask in a
  * child. */
 int gpu_count(void);
+int gpu_of(int rank);
 void gpu_use(int device);
 /* The calling thread's device. */
 int gpu_current(void);

@@ -8,7 +8,10 @@
  *
  * Runs with NCCL alone, or with braid's library in front of it (LD_PRELOAD). The exit code is 1
  * when something is wrong, and 77 with fewer than two GPUs. A rank that hangs is ended after five
- * minutes. */
+ * minutes.
+ *
+ * Of more ranks than GPUs, which are processes, some share a GPU: to NCCL each is a host of its own
+ * then. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -62,7 +65,7 @@ static void* run_rank(void* argument) {
   Run* const run = argument;
   Rank r = {
       .rank = run->rank, .size = run->size, .is_thread = run->is_thread, .shared = run->shared};
-  gpu_use(r.rank);
+  gpu_use(gpu_of(r.rank));
   r.stream = gpu_stream();
   r.other = gpu_stream();
   r.comm = make_comm(&r);
@@ -94,14 +97,21 @@ static Shared* make_shared(int size) {
   return shared;
 }
 
+static void be_host(int number) {
+  char name[32];
+  snprintf(name, sizeof name, "rank %d", number);
+  setenv("NCCL_HOSTID", name, 1);
+}
+
 /* A rank that kills itself is the last section's. */
-static int run_processes(int size, const char* only) {
+static int run_processes(int size, int num_gpus, const char* only) {
   Shared* const shared = make_shared(size);
   pid_t children[kMostRanks];
   fflush(NULL);
   for (int rank = 0; rank < size; ++rank) {
     children[rank] = fork();
     if (children[rank] != 0) continue;
+    if (size > num_gpus) be_host(rank);
     Run run = {shared, only, rank, size, 0, 0};
     alarm(kTimeLimit);
     run_rank(&run);
@@ -161,10 +171,11 @@ int main(int argc, char** argv) {
   }
   const int num_gpus = count_gpus();
   if (size == 0) size = num_gpus;
-  if (size > num_gpus || size < 2 || size > kMostRanks) {
+  const int fits = size <= num_gpus || (num_gpus > 0 && !on_one && !in_threads);
+  if (!fits || size < 2 || size > kMostRanks) {
     printf("nccl_conformance: skipped: %d ranks on %d GPUs\n", size, num_gpus);
     return kSkipped;
   }
   if (on_one) return alarm(kTimeLimit), check_one_thread(size) != 0;
-  return in_threads ? run_threads(size, only) : run_processes(size, only);
+  return in_threads ? run_threads(size, only) : run_processes(size, num_gpus, only);
 }
