@@ -23,6 +23,7 @@ using braid::c::to_dtype;
 using braid::c::to_op;
 using braid::coll::Buffer;
 using braid::coll::buffer_bytes;
+using braid::coll::check_in_place_or_apart;
 namespace coll = braid::coll;
 namespace comm = braid::comm;
 namespace sys = braid::sys;
@@ -60,12 +61,6 @@ Status on_gpu(comm::Comm& c, std::initializer_list<Buffer> buffers, Call&& call)
   BRAID_ASSIGN_OR_RETURN(const int gpu, current_gpu(cuda));
   for (const Buffer& buffer : buffers) BRAID_RETURN_IF_ERROR(check_on_gpu(cuda, gpu, buffer));
   return coll::device::on_device(c, gpu, call);
-}
-
-/// `own` is the place in `whole` where `part` may be, too.
-Status check_in_place_or_apart(const Buffer& part, const Buffer& whole, uint64_t own_offset_bytes) {
-  if (whole.data != nullptr && part.data == coll::bytes_at(whole.data, own_offset_bytes)) return {};
-  return coll::check_disjoint(part, whole);
 }
 
 uint64_t own_offset(const comm::Comm& c, uint64_t block_bytes) {

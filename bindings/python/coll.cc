@@ -16,6 +16,7 @@
 #include "coll/all_gather/all_gather.h"
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/all_to_all/all_to_all.h"
+#include "coll/arguments.h"
 #include "coll/broadcast/broadcast.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -72,6 +73,15 @@ void check_blocks(const char* function, const Buffer& send, int size) {
         function, size, send.count()));
 }
 
+/// `part` may be at its own place in `whole`, so many bytes into it.
+void check_overlap(const char* function, const Buffer& part, const char* part_name,
+                   const Buffer& whole, const char* whole_name, uint64_t offset_bytes = 0) {
+  raise_if_failed(coll::check_in_place_or_apart({part_name, part.data(), part.bytes()},
+                                                {whole_name, whole.data(), whole.bytes()},
+                                                offset_bytes)
+                      .with_context(function));
+}
+
 Dtype reducible(const char* function, const Buffer& buffer) {
   if (!buffer.dtype())
     raise_if_failed(invalid_argument(
@@ -93,6 +103,7 @@ void all_gather(PyComm& self, nb::handle send_object, nb::handle out_object, uin
   const Buffer out = Buffer::borrow(out_object, {name, "out"}, Access::kWrite);
   comm::Comm& comm = self.get();
   check_out(name, out, send, send.count() * static_cast<uint64_t>(comm.size()));
+  check_overlap(name, send, "send", out, "out", static_cast<uint64_t>(comm.rank()) * send.bytes());
   run(
       self, name, send, out,
       [&](comm::Device& device) {
@@ -115,6 +126,7 @@ void all_reduce(PyComm& self, nb::handle send_object, nb::handle out_object,
   const Dtype dtype = reducible(name, send);
   const RedOp op = op_of(name, op_name);
   check_out(name, out, send, send.count());
+  check_overlap(name, send, "send", out, "out");
   run(
       self, name, send, out,
       [&](comm::Device& device) {
@@ -137,6 +149,7 @@ void reduce_scatter(PyComm& self, nb::handle send_object, nb::handle out_object,
   check_blocks(name, send, comm.size());
   const uint64_t count = send.count() / static_cast<uint64_t>(comm.size());
   check_out(name, out, send, count);
+  check_overlap(name, out, "out", send, "send", static_cast<uint64_t>(comm.rank()) * out.bytes());
   run(
       self, name, send, out,
       [&](comm::Device& device) {
@@ -153,6 +166,7 @@ void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uin
   comm::Comm& comm = self.get();
   check_blocks(name, send, comm.size());
   check_out(name, out, send, send.count());
+  check_overlap(name, send, "send", out, "out");
   const uint64_t count = send.wire_count() / static_cast<uint64_t>(comm.size());
   run(
       self, name, send, out,

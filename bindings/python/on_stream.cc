@@ -1,6 +1,7 @@
 // The collectives on GPU memory by addresses, for callers that know their buffers already: what
 // borrowing them through DLPack costs is more than what the call costs. Nothing is checked here but
-// codes; coll/ checks the rest. Counts are those of the C interface: a block's, in elements.
+// codes: lengths are a tensor's own, and what buffers that overlap give is up to the caller, as
+// with torch's other backends. Counts are those of the C interface: a block's, in elements.
 #include <nanobind/stl/string.h>
 
 #include <string>

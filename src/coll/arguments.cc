@@ -41,6 +41,11 @@ Status check_disjoint(const Buffer& a, const Buffer& b) {
       a.bytes, b.name, b.bytes);
 }
 
+Status check_in_place_or_apart(const Buffer& part, const Buffer& whole, uint64_t offset_bytes) {
+  if (whole.data != nullptr && part.data == bytes_at(whole.data, offset_bytes)) return {};
+  return check_disjoint(part, whole);
+}
+
 Status check_redop(RedOp op) {
   if (is_valid(op)) return {};
   return invalid_argument("reduction op {} is unknown", static_cast<int>(op));

@@ -30,6 +30,8 @@ Result<uint64_t> blocks_bytes(const char* name, std::span<const uint64_t> counts
 Status check_buffer(const Buffer& buffer);
 /// The two share no byte.
 Status check_disjoint(const Buffer& a, const Buffer& b);
+/// The same, or `part` is at its own place in `whole`, so many bytes into it.
+Status check_in_place_or_apart(const Buffer& part, const Buffer& whole, uint64_t offset_bytes);
 Status check_redop(RedOp op);
 Status check_root(int root, int num_ranks);
 

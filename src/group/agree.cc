@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 namespace braid::group {
 
 namespace {
@@ -11,6 +13,18 @@ std::string encode(const Status& status, std::string_view payload) {
   if (status.ok()) return "+" + std::string(payload);
   return fmt::format("-{}{}", static_cast<char>('a' + static_cast<int>(status.code())),
                      status.message());
+}
+
+/// Whole numbers, which no rank's locale reads differently, and a blank behind each.
+bool read_numbers(const std::string& text, std::span<int64_t> numbers) {
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (int64_t& number : numbers) {
+    const auto read = std::from_chars(at, end, number);
+    if (read.ec != std::errc() || read.ptr == end || *read.ptr != ' ') return false;
+    at = read.ptr + 1;
+  }
+  return at == end;
 }
 
 }  // namespace
@@ -29,6 +43,20 @@ Result<std::vector<std::string>> agree(Group& group, const std::string& topic, c
   }
   for (std::string& blob : blobs) blob.erase(0, 1);
   return blobs;
+}
+
+Result<std::vector<std::vector<int64_t>>> exchange_numbers(Group& group, const std::string& topic,
+                                                           std::span<const int64_t> own,
+                                                           Deadline deadline) {
+  std::string text;
+  for (const int64_t number : own) text += fmt::format("{} ", number);
+  BRAID_ASSIGN_OR_RETURN(const auto texts, group.exchange(topic, text, deadline));
+  std::vector<std::vector<int64_t>> all(texts.size(), std::vector<int64_t>(own.size()));
+  for (size_t r = 0; r < texts.size(); ++r)
+    if (!read_numbers(texts[r], all[r]))
+      return internal_error("{}: rank {} said '{}', expected {} numbers", topic, r, texts[r],
+                            own.size());
+  return all;
 }
 
 }  // namespace braid::group

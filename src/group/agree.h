@@ -1,6 +1,8 @@
 // Steps that all ranks take or none: everyone tells how it fared, and hears of everyone.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,5 +17,10 @@ namespace braid::group {
 /// same on all ranks.
 Result<std::vector<std::string>> agree(Group& group, const std::string& topic, const Status& mine,
                                        std::string_view payload, Deadline deadline);
+
+/// Collective: numbers of all ranks, each as many as `own`; internal where a rank's are others.
+Result<std::vector<std::vector<int64_t>>> exchange_numbers(Group& group, const std::string& topic,
+                                                           std::span<const int64_t> own,
+                                                           Deadline deadline);
 
 }  // namespace braid::group

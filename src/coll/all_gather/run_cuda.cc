@@ -3,6 +3,7 @@
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/path.h"
 #include "coll/device/rounds.h"
 
 namespace braid::coll::device {

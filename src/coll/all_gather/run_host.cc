@@ -12,10 +12,9 @@ Status all_gather(comm::Comm& comm, const void* send, void* recv, uint64_t count
   const uint64_t block = total / static_cast<uint64_t>(n);
   BRAID_RETURN_IF_ERROR(check_buffer({"send", send, block}).with_context("all_gather"));
   BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, total}).with_context("all_gather"));
-  std::byte* own = bytes_at(recv, all_gather_steps::block_offset(comm.rank(), block));
-  if (send != own)
-    BRAID_RETURN_IF_ERROR(
-        check_disjoint({"send", send, block}, {"recv", recv, total}).with_context("all_gather"));
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart({"send", send, block}, {"recv", recv, total},
+                                                all_gather_steps::block_offset(comm.rank(), block))
+                            .with_context("all_gather"));
 
   Moves moves;
   moves.signature.op = plan::Op::kAllGather;

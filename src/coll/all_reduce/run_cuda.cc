@@ -30,6 +30,7 @@
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/direct.h"
+#include "coll/device/path.h"
 #include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"

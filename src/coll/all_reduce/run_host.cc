@@ -12,9 +12,8 @@ Status all_reduce(comm::Comm& comm, const void* send, void* recv, uint64_t count
   BRAID_ASSIGN_OR_RETURN(const uint64_t bytes, buffer_bytes(count, 1, dtype));
   BRAID_RETURN_IF_ERROR(check_buffer({"send", send, bytes}).with_context("all_reduce"));
   BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, bytes}).with_context("all_reduce"));
-  if (send != recv)
-    BRAID_RETURN_IF_ERROR(
-        check_disjoint({"send", send, bytes}, {"recv", recv, bytes}).with_context("all_reduce"));
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart({"send", send, bytes}, {"recv", recv, bytes}, 0)
+                            .with_context("all_reduce"));
 
   Moves moves;
   moves.signature.op = plan::Op::kAllReduce;

@@ -33,9 +33,8 @@ Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count
   const uint64_t block = total / static_cast<uint64_t>(n);
   BRAID_RETURN_IF_ERROR(check_buffer({"send", send, total}).with_context("all_to_all"));
   BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, total}).with_context("all_to_all"));
-  if (send != recv)
-    BRAID_RETURN_IF_ERROR(
-        check_disjoint({"send", send, total}, {"recv", recv, total}).with_context("all_to_all"));
+  BRAID_RETURN_IF_ERROR(check_in_place_or_apart({"send", send, total}, {"recv", recv, total}, 0)
+                            .with_context("all_to_all"));
 
   Moves moves;
   moves.signature.op = plan::Op::kAllToAll;

@@ -20,7 +20,7 @@
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/direct.h"
+#include "coll/device/path.h"
 #include "coll/device/pushes.h"
 #include "coll/device/relay.h"
 #include "coll/device/rounds.h"

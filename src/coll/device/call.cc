@@ -74,10 +74,8 @@ uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block
 
 uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used) {
   if (!can_use_host(block_bytes)) return 0;
-  const auto wanted = static_cast<uint64_t>(static_cast<double>(block_bytes) *
-                                            device.host_parts(op, block_bytes) / plan::kWhole);
-  const uint64_t all = std::min(wanted, most_host_bytes(device, op, block_bytes)) / kUnit * kUnit;
-  return static_cast<uint64_t>(static_cast<double>(all) * used) / kUnit * kUnit;
+  return comm::host_part_bytes(block_bytes, device.host_parts(op, block_bytes),
+                               most_host_bytes(device, op, block_bytes), used);
 }
 
 Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,

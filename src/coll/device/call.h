@@ -69,8 +69,7 @@ class Call {
   std::array<bool, comm::Device::kNumSides> is_forked_{};
 };
 
-/// Parts of a buffer begin and end at multiples of it: whole elements, aligned for every access.
-inline constexpr uint64_t kUnit = 256;
+inline constexpr uint64_t kUnit = comm::kCutUnit;
 
 /// What host_part() never exceeds: operands of sums wait in a quarter of the scratch, an
 /// all-reduce's in an eighth.

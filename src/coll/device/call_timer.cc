@@ -1,13 +1,10 @@
 #include "coll/device/call_timer.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <charconv>
-#include <string>
 
 #include "base/clock.h"
 #include "coll/device/collectives.h"
+#include "group/agree.h"
 #include "sys/cuda/launch.h"
 
 namespace braid::kernels {
@@ -79,17 +76,13 @@ Result<int64_t> CallTimer::longest_pause_ns() {
 
 /// Collective: the largest of what the ranks say. Also brings the time that has passed.
 Result<int64_t> CallTimer::most_of_all(int64_t own_ns) {
-  // Whole numbers, which no rank's locale reads differently.
-  const std::string own = fmt::format("{} {}", own_ns, now_ns() - begin_ns_);
-  BRAID_ASSIGN_OR_RETURN(const auto texts, group_.exchange("gpu tuning", own, deadline_));
+  const int64_t own[] = {own_ns, now_ns() - begin_ns_};
+  BRAID_ASSIGN_OR_RETURN(const auto all,
+                         group::exchange_numbers(group_, "gpu tuning", own, deadline_));
   int64_t most_ns = 0;
-  for (const std::string& text : texts) {
-    int64_t ns = 0, elapsed_ns = 0;
-    const char* const end = text.data() + text.size();
-    const char* const space = std::from_chars(text.data(), end, ns).ptr;
-    if (space != end) std::from_chars(space + 1, end, elapsed_ns);
-    most_ns = std::max(most_ns, ns);
-    elapsed_ns_ = std::max(elapsed_ns_, elapsed_ns);
+  for (const std::vector<int64_t>& of_rank : all) {
+    most_ns = std::max(most_ns, of_rank[0]);
+    elapsed_ns_ = std::max(elapsed_ns_, of_rank[1]);
   }
   return most_ns;
 }

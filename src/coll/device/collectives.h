@@ -1,6 +1,9 @@
 // The five collectives on device memory. Contracts are those of the host calls (coll/<op>/<op>.h):
 // same shapes, same numbers, same bits. What differs:
 //
+// Checks   the caller's, of lengths and of buffers that overlap (coll/arguments.h); it knows what
+//          they are, and a call that is taken over from NCCL must not be refused on one rank.
+//          Counts of all_to_all_v and roots are checked.
 // Returns  ok = enqueued on `stream`, nothing more: the result is there when the stream is. A
 //          failure that shows later (a lost peer, a deadline, ranks that called different things)
 //          comes back from the next call and from Device::status().

@@ -1,10 +1,6 @@
 #include "coll/device/direct.h"
 
-#include <algorithm>
-
-#include "coll/device/lines.h"
 #include "coll/reduce/reduce_names.h"
-#include "plan/wire.h"
 #include "sys/cuda/launch.h"
 
 namespace braid::kernels {
@@ -18,8 +14,6 @@ std::span<const std::byte> direct_whole_fatbin();
 namespace braid::coll::device {
 
 namespace {
-
-constexpr int kAgreeChannel = 0;
 
 /// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
 /// would not all find one while they wait for each other.
@@ -37,26 +31,6 @@ bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
   return can_move_in_bulk(device) && call.send % kUnit == 0 &&
          (!has_blocks || stride_of(call) % kUnit == 0);
-}
-
-plan::Op plan_op(PacketOp op) {
-  switch (op) {
-    case PacketOp::kAllGather: return plan::Op::kAllGather;
-    case PacketOp::kAllReduce: return plan::Op::kAllReduce;
-    case PacketOp::kReduceScatter: return plan::Op::kReduceScatter;
-    case PacketOp::kAllToAll: return plan::Op::kAllToAll;
-    case PacketOp::kBroadcast: break;
-  }
-  return plan::Op::kBroadcast;
-}
-
-/// Tells an observer: how the call goes, and what the busiest rank sends by the plan.
-void note_path(comm::Device& device, const PacketCall& call, const char* path) {
-  const plan::Request request{plan_op(call.op), message_bytes(device, call.op, call.bytes),
-                              device.size()};
-  device.call_watch().took(path);
-  device.call_watch().sends(comm::CallWatch::kNvlink,
-                            static_cast<uint64_t>(plan::egress_bytes(request, false)));
 }
 
 }  // namespace
@@ -102,43 +76,6 @@ bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
 uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes) {
   if (device.link_cap_gbps() > 0) return 0;
   return direct_pieces(op, bytes, device.direct_bytes(), device.size());
-}
-
-bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return fits_thread_kernel(device, op, bytes) || fits_direct(device, op, bytes);
-}
-
-bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  return fits_packets(device, op, bytes) || fits_lines(device, op, bytes);
-}
-
-Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call) {
-  if (fits_packets(device, call.op, call.bytes)) {
-    note_path(device, call, "packets");
-    return run_packets(device, stream, call);
-  }
-  if (fits_lines(device, call.op, call.bytes)) {
-    note_path(device, call, "lines");
-    return run_lines(device, stream, call);
-  }
-  note_path(device, call, "direct");
-  return run_direct(device, stream, call);
-}
-
-Status run_direct_pieces(comm::Device& device, sys::Stream stream, const PacketCall& call,
-                         uint64_t num_pieces, uint64_t signature) {
-  note_path(device, call, "direct");
-  BRAID_RETURN_IF_ERROR(device.barrier(stream, kAgreeChannel, signature));
-  const uint64_t piece = direct_piece_bytes(call.bytes, num_pieces);
-  for (uint64_t begin = 0; begin < call.bytes; begin += piece) {
-    PacketCall part = call;
-    part.send += begin;
-    part.recv += begin;
-    part.bytes = std::min(piece, call.bytes - begin);
-    part.stride_bytes = call.bytes;
-    BRAID_RETURN_IF_ERROR(run_direct(device, stream, part));
-  }
-  return {};
 }
 
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {

@@ -16,14 +16,6 @@ uint64_t direct_area_for(const Config& config, int num_ranks);
 /// Whether a call may go this way; alike on all ranks.
 bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes);
 
-/// Whether a call goes by one kernel, of packets, lines or direct; alike on all ranks.
-bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
-/// Whether that kernel is one whose threads receive into what they alone have sent, packets or
-/// lines: those may work in place where blocks change their place, and copy a root's own.
-bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes);
-/// Enqueues it.
-Status run_one_kernel(comm::Device& device, sys::Stream stream, const PacketCall& call);
-
 /// Of a block that moves by bulk copies, dynamic; 0: not on this GPU. A kernel is allowed it once,
 /// when it is first used.
 uint32_t bulk_shared_bytes(const comm::Device& device);
@@ -37,11 +29,6 @@ Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
 /// go by one, where its results land in memory that is not registered; 0: by copy engines. Alike on
 /// all ranks.
 uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes);
-/// Enqueues so many, one or more, behind a barrier: it finds out where ranks call something else,
-/// or one has registered its memory.
-Status run_direct_pieces(comm::Device& device, sys::Stream stream, const PacketCall& call,
-                         uint64_t num_pieces, uint64_t signature);
-
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
 

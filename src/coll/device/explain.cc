@@ -8,32 +8,14 @@
 #include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
-#include "coll/device/lines.h"
-#include "coll/device/packets.h"
+#include "coll/device/path.h"
+#include "coll/device/relay.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
 
 namespace braid::coll::device {
 
 namespace {
-
-PacketOp packet_op(plan::Op op) {
-  switch (op) {
-    case plan::Op::kAllGather: return PacketOp::kAllGather;
-    case plan::Op::kAllReduce: return PacketOp::kAllReduce;
-    case plan::Op::kReduceScatter: return PacketOp::kReduceScatter;
-    case plan::Op::kAllToAll: return PacketOp::kAllToAll;
-    case plan::Op::kBroadcast: break;
-  }
-  return PacketOp::kBroadcast;
-}
-
-Path path_of(const comm::Device& device, plan::Op op, uint64_t block_bytes) {
-  if (device.size() == 1) return Path::kNone;
-  if (fits_packets(device, packet_op(op), block_bytes)) return Path::kPackets;
-  if (fits_lines(device, packet_op(op), block_bytes)) return Path::kLines;
-  return fits_direct(device, packet_op(op), block_bytes) ? Path::kDirect : Path::kCopyEngines;
-}
 
 const char* name_of(Path path) {
   switch (path) {
@@ -80,8 +62,9 @@ std::string registered_words(const Explanation& e) {
                         e.direct_pieces)
           : fmt::format("others go through {} of scratch", format_bytes(e.scratch_bytes));
   std::string words =
-      fmt::format("  results in registered memory ({} spans, {}) are written in place, {}\n",
-                  e.registered.spans, format_bytes(e.registered.bytes), others);
+      fmt::format("  results in registered memory ({} spans, {}) are written in place{}, {}\n",
+                  e.registered.spans, format_bytes(e.registered.bytes),
+                  e.is_relayed ? " and passed on while they land" : "", others);
   if (e.registered.remapped > 0)
     words += fmt::format("  {} of these spans were unmapped since, and go through scratch\n",
                          e.registered.remapped);
@@ -127,24 +110,21 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
   const bool is_one_buffer = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
   const uint64_t block =
       is_one_buffer ? bytes : bytes / static_cast<uint64_t>(std::max(device.size(), 1));
-  Explanation e{op,
-                bytes,
-                device.size(),
-                device.ordinal(),
-                path_of(device, op, block),
-                0,
-                0,
-                device.rdma().is_on(),
-                device.rdma().words(),
-                device.link_cap_gbps(),
-                device.arena_bytes(),
-                device.scratch_bytes(),
-                0,
-                0,
-                false};
+  Explanation e{.op = op,
+                .bytes = bytes,
+                .num_ranks = device.size(),
+                .gpu = device.ordinal(),
+                .path = path_of(device, packet_op(op), block),
+                .has_rdma = device.rdma().is_on(),
+                .rdma_words = device.rdma().words(),
+                .link_cap_gbps = device.link_cap_gbps(),
+                .memory_bytes = device.arena_bytes(),
+                .scratch_bytes = device.scratch_bytes()};
   e.registered = device.registrations();
-  if (e.path == Path::kCopyEngines)
+  if (e.path == Path::kCopyEngines) {
     e.direct_pieces = num_direct_pieces(device, packet_op(op), block);
+    e.is_relayed = op == plan::Op::kBroadcast && can_relay(device);
+  }
   add_balance(device, block, e);
   add_shares(device, block, e);
   return e;
@@ -169,16 +149,16 @@ std::string to_words(const Explanation& e) {
 std::string to_json(const Explanation& e) {
   return fmt::format(
       R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
-      R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
+      R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"relayed":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
       R"({{"name":"pcie","state":"up","share":{}}},)"
       R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
       R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
       R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
       plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path), e.link_cap_gbps,
-      e.memory_bytes, e.scratch_bytes, e.direct_pieces, 1 - e.host_share - e.rdma_share,
-      e.host_share, e.has_rdma ? "up" : "off", e.rdma_share, escaped(e.rdma_words),
-      e.registered.spans, e.registered.bytes, e.registered.remapped, e.is_balanced, e.tuned_share,
-      e.windows, e.moves);
+      e.memory_bytes, e.scratch_bytes, e.direct_pieces, e.is_relayed,
+      1 - e.host_share - e.rdma_share, e.host_share, e.has_rdma ? "up" : "off", e.rdma_share,
+      escaped(e.rdma_words), e.registered.spans, e.registered.bytes, e.registered.remapped,
+      e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

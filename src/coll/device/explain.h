@@ -5,13 +5,12 @@
 #include <string>
 
 #include "base/status.h"
+#include "coll/device/path.h"
 #include "comm/comm.h"
 #include "comm/device/device.h"
 #include "plan/plan.h"
 
 namespace braid::coll::device {
-
-enum class Path { kNone, kPackets, kLines, kDirect, kCopyEngines };
 
 struct Explanation {
   plan::Op op;
@@ -19,16 +18,17 @@ struct Explanation {
   int num_ranks;
   int gpu;
   Path path;
-  double host_share;       // of a message by copy engines
-  double rdma_share;       // the same, through the NIC
-  bool has_rdma;           // else that says why not:
-  std::string rdma_words;  // how the NIC is used
-  double link_cap_gbps;    // 0: not held
-  uint64_t memory_bytes;   // of this GPU, that the comm takes; the scratch among it
-  uint64_t scratch_bytes;  // where unregistered results land
-  uint64_t direct_pieces;  // direct kernels by which they go instead; 0: through scratch
-  double tuned_share;      // what tuning found for the host link
-  bool is_balanced;        // whether the share follows what calls measure
+  double host_share = 0;       // of a message by copy engines
+  double rdma_share = 0;       // the same, through the NIC
+  bool has_rdma;               // else that says why not:
+  std::string rdma_words;      // how the NIC is used
+  double link_cap_gbps;        // 0: not held
+  uint64_t memory_bytes;       // of this GPU, that the comm takes; the scratch among it
+  uint64_t scratch_bytes;      // where unregistered results land
+  uint64_t direct_pieces = 0;  // direct kernels by which they go instead; 0: through scratch
+  bool is_relayed = false;     // each rank passes registered results on while they land
+  double tuned_share = 0;      // what tuning found for the host link
+  bool is_balanced = false;    // whether the share follows what calls measure
   comm::Device::Registrations registered{};
   uint64_t windows = 0;  // of the balancer, over all operations and sizes
   uint64_t moves = 0;    // of this operation and size
@@ -38,8 +38,9 @@ struct Explanation {
 /// Threads: as the comm's calls.
 Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes);
 
-/// One short paragraph; and an object with path, memory_bytes, links [{name, share, state, why}],
-/// gpu, ranks, direct_pieces, balance {on, tuned_share, windows, moves}.
+/// One short paragraph; and an object with op, bytes, ranks, gpu, path, link_cap_gbps,
+/// memory_bytes, scratch_bytes, direct_pieces, relayed, links [{name, state, share, why}],
+/// registered {spans, bytes, remapped}, balance {on, tuned_share, windows, moves}.
 std::string to_words(const Explanation& explanation);
 std::string to_json(const Explanation& explanation);
 

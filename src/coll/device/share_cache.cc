@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "coll/tune/cache.h"
 #include "fabric/hash.h"
 #include "fabric/json_read.h"
+#include "group/agree.h"
 
 namespace braid::coll::device {
 
@@ -30,9 +30,22 @@ constexpr size_t kMostNameBytes = 256;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 constexpr uint64_t kMostNs = uint64_t{1} << 62;
 
-constexpr const char* kSizes[] = {"BRAID_GPU_DIRECT",  "BRAID_GPU_HOST_WINDOW", "BRAID_GPU_LINES",
-                                  "BRAID_GPU_PACKETS", "BRAID_GPU_SCRATCH",     "BRAID_GPU_SLOT"};
-constexpr const char* kNumbers[] = {"BRAID_GPU_LANES", "BRAID_GPU_SLOTS", "BRAID_GPU_SUM_BLOCKS"};
+/// Whether shares were found under an option: all that say how calls go. How often a call is timed
+/// later is none of them.
+bool is_tuned_under(std::string_view option) {
+  return (option.starts_with("BRAID_GPU_") && option != "BRAID_GPU_SAMPLE") ||
+         option == "BRAID_LINK_CAP";
+}
+
+/// Alike for 1MiB and 1048576.
+std::string value_of(const Config& config, const Option& option) {
+  switch (option.type) {
+    case OptionType::kBytes: return fmt::format("{}", config.bytes(option.name));
+    case OptionType::kInteger: return fmt::format("{}", config.integer(option.name));
+    case OptionType::kBool: return config.flag(option.name) ? "on" : "off";
+    default: return config.text(option.name);
+  }
+}
 
 uint64_t in_parts(double share) { return static_cast<uint64_t>(std::lround(share * plan::kWhole)); }
 
@@ -96,15 +109,10 @@ std::string find_shares(const comm::Comm::State& state, const std::string& path,
 
 /// Collective. Ranks have different options, and came here at different times.
 Result<int64_t> least_of_all(const comm::Comm::State& state, Deadline deadline, int64_t own_ns) {
-  BRAID_ASSIGN_OR_RETURN(
-      const auto texts,
-      state.group->exchange("gpu tuning time", fmt::format("{}", own_ns), deadline));
+  BRAID_ASSIGN_OR_RETURN(const auto all, group::exchange_numbers(*state.group, "gpu tuning time",
+                                                                 {&own_ns, 1}, deadline));
   int64_t least_ns = own_ns;
-  for (const std::string& text : texts) {
-    int64_t ns = 0;
-    std::from_chars(text.data(), text.data() + text.size(), ns);
-    least_ns = std::min(least_ns, ns);
-  }
+  for (const std::vector<int64_t>& of_rank : all) least_ns = std::min(least_ns, of_rank[0]);
   return least_ns;
 }
 
@@ -136,10 +144,9 @@ Result<bool> measure_and_save(comm::Device& device, comm::Comm::State& state, De
 std::string shares_key(const std::vector<std::string>& gpus, const Config& config) {
   std::string text = fmt::format("{} {}\n", kFormat, kCodeRevision);
   for (const std::string& gpu : gpus) text += gpu + "\n";
-  for (const char* option : kSizes) text += fmt::format("{}={}\n", option, config.bytes(option));
-  for (const char* option : kNumbers)
-    text += fmt::format("{}={}\n", option, config.integer(option));
-  text += config.text("BRAID_LINK_CAP");
+  for (const Option& option : all_options())
+    if (is_tuned_under(option.name))
+      text += fmt::format("{}={}\n", option.name, value_of(config, option));
   return fabric::text_hash(text);
 }
 

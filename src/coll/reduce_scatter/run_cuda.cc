@@ -2,7 +2,7 @@
 // adds them in rank order, its own where they are.
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/direct.h"
+#include "coll/device/path.h"
 #include "coll/device/rounds.h"
 #include "coll/device/sums.h"
 

@@ -14,10 +14,10 @@ Status reduce_scatter(comm::Comm& comm, const void* send, void* recv, uint64_t c
   const uint64_t block = total / static_cast<uint64_t>(n);
   BRAID_RETURN_IF_ERROR(check_buffer({"send", send, total}).with_context("reduce_scatter"));
   BRAID_RETURN_IF_ERROR(check_buffer({"recv", recv, block}).with_context("reduce_scatter"));
-  const std::byte* own = bytes_at(send, reduce_scatter_steps::block_offset(comm.rank(), block));
-  if (recv != own)
-    BRAID_RETURN_IF_ERROR(check_disjoint({"send", send, total}, {"recv", recv, block})
-                              .with_context("reduce_scatter"));
+  const uint64_t own_offset = reduce_scatter_steps::block_offset(comm.rank(), block);
+  BRAID_RETURN_IF_ERROR(
+      check_in_place_or_apart({"recv", recv, block}, {"send", send, total}, own_offset)
+          .with_context("reduce_scatter"));
 
   Moves moves;
   moves.signature.op = plan::Op::kReduceScatter;

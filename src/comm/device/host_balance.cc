@@ -14,10 +14,6 @@ constexpr size_t kMostSampled = Samples::kKept / 2;
 
 plan::Shares shares_of(uint32_t host_parts) { return {plan::kWhole - host_parts, host_parts}; }
 
-uint64_t part_of(uint64_t bytes, uint32_t parts) {
-  return static_cast<uint64_t>(static_cast<double>(bytes) * parts / plan::kWhole);
-}
-
 template <typename Part, typename Pages>
 std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part) {
   std::vector<Part*> all;
@@ -110,8 +106,8 @@ void HostBalance::sample(const BalancedCall& call) {
   const uint64_t number = num_samples_.fetch_add(1, std::memory_order_relaxed) + 1;
   stopwatch_.begin(number);
   if (group_.rank() != 0) return;
-  const auto wanted = static_cast<double>(part_of(call.bytes, table_.parts(call.op, call.bytes)));
-  const uint64_t host_bytes = std::min(static_cast<uint64_t>(wanted * call.used), call.most_bytes);
+  const uint64_t host_bytes =
+      host_part_bytes(call.bytes, table_.parts(call.op, call.bytes), call.most_bytes, call.used);
   sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key,
                       call.bytes * call.num_segments, call.most_bytes,
                       host_bytes * call.num_segments, trial ? *trial : table_.class_parts(key),

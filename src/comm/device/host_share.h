@@ -3,7 +3,10 @@
 // best for a short message to what was found best for a long one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+
+#include "plan/plan.h"
 
 namespace braid::comm {
 
@@ -21,5 +24,18 @@ struct HostShare {
     return short_share + way * (long_share - short_share);
   }
 };
+
+/// Parts of a block begin and end at multiples of it: whole elements, aligned for every access.
+inline constexpr uint64_t kCutUnit = 256;
+
+/// What the host link carries of a block when its share is `parts` of plan::kWhole: at most so
+/// much, and of that `used`. Calls are cut and stage 2 counts by the same words.
+inline uint64_t host_part_bytes(uint64_t block_bytes, uint32_t parts, uint64_t most_bytes,
+                                double used) {
+  const auto wanted =
+      static_cast<uint64_t>(static_cast<double>(block_bytes) * parts / plan::kWhole);
+  const uint64_t all = std::min(wanted, most_bytes) / kCutUnit * kCutUnit;
+  return static_cast<uint64_t>(static_cast<double>(all) * used) / kCutUnit * kCutUnit;
+}
 
 }  // namespace braid::comm

@@ -15,7 +15,6 @@ using transport::rdma::Mirrors;
 
 namespace {
 
-constexpr uint64_t kBlockUnit = 256;  // parts of a block begin at multiples of it (coll/device)
 // A NIC that was found, not asked for, may be one that reaches no other (another subnet, storage):
 // nobody is to wait long for that.
 constexpr int64_t kFoundGreetingNs = 2'000'000'000;
@@ -75,7 +74,7 @@ Status Rdma::start(Comm::State& state, sys::Cuda& cuda, const NicChoice& nic,
   ring_.num_slots = setup.num_slots;
   ring_.num_lanes = setup.num_lanes;
   unit_bytes_ =
-      std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes), kBlockUnit);
+      std::lcm(uint64_t{setup.slot_bytes} * static_cast<uint64_t>(setup.num_lanes), kCutUnit);
   const Status pinned = pin(cuda, *mirrors);
   {
     const std::lock_guard lock(proxy_mutex_);

@@ -328,6 +328,20 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
   });
 }
 
+TEST(DeviceCalls, ABroadcastThatRanksPassOnIsExplained) {
+  for (const int size : {2, 3}) {
+    sys::FakeCuda cuda(size);
+    test::define_team_kernels(cuda);
+    test::run_gpus(size, cuda, {{"BRAID_GPU_DIRECT", "0"}}, [&](GpuRank& rank) {
+      const Explanation told = explain(rank.comm, plan::Op::kBroadcast, 64_MiB).value();
+      EXPECT_EQ(told.is_relayed, size > 2);
+      EXPECT_EQ(to_words(told).find("passed on while they land") != std::string::npos, size > 2);
+      EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 64_MiB).value().is_relayed);
+      rank.all.arrive_and_wait();
+    });
+  }
+}
+
 TEST(DeviceCalls, AreExplained) {
   sys::FakeCuda cuda(2);
   test::define_team_kernels(cuda);

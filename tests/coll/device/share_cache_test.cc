@@ -74,6 +74,22 @@ TEST(ShareCache, TheKeyTellsGpusAndOptionsApart) {
   }
 }
 
+// An option that was left out let shares of one way to copy be used with another.
+TEST(ShareCache, TheKeyKnowsEveryOptionOfGpus) {
+  const std::vector<std::string> gpus = {"H200 0000:1b:00.0"};
+  const std::string key = shares_key(gpus, Config());
+  for (const Option& option : all_options()) {
+    const std::string name = option.name;
+    if (!name.starts_with("BRAID_GPU_") || option.type == OptionType::kBool) continue;
+    Config other;
+    ASSERT_TRUE(other.set(name, option.type == OptionType::kString ? "another" : "77").ok());
+    EXPECT_EQ(key == shares_key(gpus, other), name == "BRAID_GPU_SAMPLE") << name;
+  }
+  Config same;
+  ASSERT_TRUE(same.set("BRAID_GPU_SCRATCH", "536870912").ok());
+  EXPECT_EQ(key, shares_key(gpus, same));
+}
+
 /// A folder of its own for the cache, with two fake GPUs to tune.
 class DeviceTuningCache : public ::testing::Test {
  protected:

@@ -24,5 +24,16 @@ TEST(HostShare, OneForAll) {
   }
 }
 
+// What stage 2 counted was cut in another order than the call: more than it carried, where what the
+// link can carry bound it and a part of that was used.
+TEST(HostShare, ThePartOfABlockIsBoundBeforeItIsUsed) {
+  constexpr uint32_t kQuarter = plan::kWhole / 4;
+  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 64_MiB, 1), 16_MiB);
+  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 8_MiB, 1), 8_MiB);
+  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 8_MiB, 0.5), 4_MiB);
+  EXPECT_EQ(host_part_bytes(64_MiB + 1000, kQuarter, 64_MiB, 1) % kCutUnit, 0U);
+  EXPECT_EQ(host_part_bytes(1000, kQuarter, 64_MiB, 1), 0U);
+}
+
 }  // namespace
 }  // namespace braid::comm
