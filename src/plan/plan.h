@@ -10,19 +10,10 @@
 
 #include "base/status.h"
 #include "fabric/types.h"
+#include "plan/op.h"
 
 namespace braid::plan {
 
-enum class Op : uint8_t {
-  kAllGather = 0,
-  kAllReduce = 1,
-  kReduceScatter = 2,
-  kAllToAll = 3,
-  kBroadcast = 4
-};
-inline constexpr int kNumOps = 5;
-inline constexpr Op kAllOps[] = {Op::kAllGather, Op::kAllReduce, Op::kReduceScatter, Op::kAllToAll,
-                                 Op::kBroadcast};
 const char* op_name(Op op) noexcept;  // "all_gather"
 Result<Op> parse_op(std::string_view name);
 

@@ -20,7 +20,6 @@
 namespace braid::test {
 namespace {
 
-using coll::PacketOp;
 using coll::PacketPath;
 using Bytes = std::vector<uint8_t>;
 
@@ -68,13 +67,13 @@ const char* const kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "a
                                 "broadcast"};
 const char* const kPathNames[] = {"", " one shot", " two shots", ""};
 
-bool is_reducing(PacketOp op) {
-  return op == PacketOp::kAllReduce || op == PacketOp::kReduceScatter;
+bool is_reducing(plan::Op op) {
+  return op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter;
 }
 
 /// One kind of call, with the bytes that every rank sends and must receive.
 struct Case {
-  PacketOp op;
+  plan::Op op;
   PacketPath path;
   Element element;
   uint64_t bytes;
@@ -84,7 +83,7 @@ struct Case {
   std::vector<Bytes> sent;
   std::vector<Bytes> want;
 
-  bool sends_blocks() const { return op == PacketOp::kReduceScatter || op == PacketOp::kAllToAll; }
+  bool sends_blocks() const { return op == plan::Op::kReduceScatter || op == plan::Op::kAllToAll; }
   std::string kernel() const {
     if (!is_reducing(op)) return std::string("braid_packets_") + kOpNames[static_cast<int>(op)];
     return std::string("braid_packets_reduce_") + element.name + "_sum";
@@ -121,13 +120,13 @@ Bytes random_bytes(const Element& element, uint64_t bytes, int rank) {
 
 Bytes wanted_by(const Case& c, int rank, int num_ranks) {
   const auto blocks = static_cast<uint64_t>(num_ranks);
-  if (c.op == PacketOp::kBroadcast) return c.sent[static_cast<size_t>(c.root)];
-  if (c.op == PacketOp::kAllReduce) return c.element.sum(c.sent);
+  if (c.op == plan::Op::kBroadcast) return c.sent[static_cast<size_t>(c.root)];
+  if (c.op == plan::Op::kAllReduce) return c.element.sum(c.sent);
   std::vector<Bytes> parts;
   for (uint64_t r = 0; r < blocks; ++r)
     parts.push_back(c.sends_blocks() ? block_of(c.sent[r], static_cast<uint64_t>(rank), c.bytes)
                                      : c.sent[r]);
-  if (c.op == PacketOp::kReduceScatter) return c.element.sum(parts);
+  if (c.op == plan::Op::kReduceScatter) return c.element.sum(parts);
   Bytes all;
   for (const Bytes& part : parts) all.insert(all.end(), part.begin(), part.end());
   return all;
@@ -138,7 +137,7 @@ void fill_in(Case& c, int num_ranks) {
   for (int r = 0; r < num_ranks; ++r)
     c.sent.push_back(random_bytes(c.element, c.bytes * blocks, r));
   for (int r = 0; r < num_ranks; ++r) {
-    if (c.op == PacketOp::kAllReduce && r > 0) {
+    if (c.op == plan::Op::kAllReduce && r > 0) {
       c.want.push_back(c.want[0]);
     } else {
       c.want.push_back(wanted_by(c, r, num_ranks));
@@ -169,7 +168,7 @@ class Run {
     count_differences<<<16, 256, 0, rank.stream>>>(recv_of(r), rank.want + c_.offset_bytes,
                                                    out_bytes, rank.differences);
     // In place, a reduce-scatter's other blocks are its input.
-    if (c_.is_in_place && c_.op == PacketOp::kReduceScatter) return;
+    if (c_.is_in_place && c_.op == plan::Op::kReduceScatter) return;
     count_differences<<<1, 256, 0, rank.stream>>>(recv_of(r) + out_bytes,
                                                   rank.want + c_.offset_bytes + out_bytes,
                                                   kGuardBytes, rank.differences);
@@ -188,11 +187,11 @@ class Run {
  private:
   const void* send_of(int r) {
     Rank& rank = ranks_[r];
-    const uint64_t block = c_.op == PacketOp::kAllGather ? static_cast<uint64_t>(r) * c_.bytes : 0;
+    const uint64_t block = c_.op == plan::Op::kAllGather ? static_cast<uint64_t>(r) * c_.bytes : 0;
     return c_.is_in_place ? rank.recv + c_.offset_bytes + block : rank.send + c_.offset_bytes;
   }
   uint8_t* recv_of(int r) {
-    const bool is_block = c_.is_in_place && c_.op == PacketOp::kReduceScatter;
+    const bool is_block = c_.is_in_place && c_.op == plan::Op::kReduceScatter;
     return ranks_[r].recv + c_.offset_bytes + (is_block ? static_cast<uint64_t>(r) * c_.bytes : 0);
   }
   void upload(int r) {
@@ -223,23 +222,23 @@ void run_case(Ranks& ranks, const Kernels& kernels, Case c, int num_calls) {
   report(c.name(ranks.size()) + times, ranks.take_differences() == 0);
 }
 
-std::vector<PacketPath> paths_of(PacketOp op) {
-  if (op == PacketOp::kAllReduce) return {PacketPath::kOneShot, PacketPath::kTwoShot};
-  return {op == PacketOp::kReduceScatter ? PacketPath::kReduceScatter : PacketPath::kCopy};
+std::vector<PacketPath> paths_of(plan::Op op) {
+  if (op == plan::Op::kAllReduce) return {PacketPath::kOneShot, PacketPath::kTwoShot};
+  return {op == plan::Op::kReduceScatter ? PacketPath::kReduceScatter : PacketPath::kCopy};
 }
 
-constexpr PacketOp kOps[] = {PacketOp::kAllReduce, PacketOp::kAllGather, PacketOp::kReduceScatter,
-                             PacketOp::kAllToAll, PacketOp::kBroadcast};
+constexpr plan::Op kOps[] = {plan::Op::kAllReduce, plan::Op::kAllGather, plan::Op::kReduceScatter,
+                             plan::Op::kAllToAll, plan::Op::kBroadcast};
 
 void check_sizes(Ranks& ranks, const Kernels& kernels) {
-  for (const PacketOp op : kOps)
+  for (const plan::Op op : kOps)
     for (const PacketPath path : paths_of(op))
       for (const Element& element : kElements) {
         if (!is_reducing(op) && element.bytes != 1) continue;
         for (const uint64_t size : kSizes)
           for (const uint64_t offset : {uint64_t{0}, element.bytes})
             for (const bool is_in_place : {false, true}) {
-              if (is_in_place && op == PacketOp::kAllToAll) continue;
+              if (is_in_place && op == plan::Op::kAllToAll) continue;
               if (size == kMostBytes && (is_in_place || element.bytes == 1) && offset != 0)
                 continue;  // the host's sums take long
               const uint64_t bytes = size / element.bytes * element.bytes;
@@ -262,7 +261,7 @@ void check_sizes(Ranks& ranks, const Kernels& kernels) {
 /// Shapes differ from call to call, so that a half is cut differently each time.
 void check_mixed(Ranks& ranks, const Kernels& kernels) {
   std::vector<Case> cases;
-  for (const PacketOp op : kOps)
+  for (const plan::Op op : kOps)
     for (const PacketPath path : paths_of(op))
       cases.push_back({op, path, kElements[1], 1000 + 600 * cases.size(), 0, false, 1, {}, {}});
   for (int round = 0; round < 20; ++round)
@@ -279,11 +278,11 @@ void check_mixed(Ranks& ranks, const Kernels& kernels) {
 /// and sizes change, and now and then a call of another kind comes behind.
 void check_root_ahead(Ranks& ranks, const Kernels& kernels) {
   constexpr uint64_t kBytes[] = {0, 8, 5000, 64 << 10};
-  Case other{PacketOp::kAllReduce, PacketPath::kOneShot, kElements[0], 3000, 0, false, 0, {}, {}};
+  Case other{plan::Op::kAllReduce, PacketPath::kOneShot, kElements[0], 3000, 0, false, 0, {}, {}};
   fill_in(other, ranks.size());
   for (int turn = 0; turn < 40; ++turn) {
     const int root = turn / 3 % ranks.size();
-    Case c{PacketOp::kBroadcast,
+    Case c{plan::Op::kBroadcast,
            PacketPath::kCopy,
            kElements[2],
            kBytes[turn % 4],
@@ -340,7 +339,7 @@ void destroy(const std::vector<cudaGraphExec_t>& graphs) {
 }
 
 void check_graph(Ranks& ranks, const Kernels& kernels, PacketPath path) {
-  Case c{PacketOp::kAllReduce, path, kElements[1], 10'000, 0, false, 0, {}, {}};
+  Case c{plan::Op::kAllReduce, path, kElements[1], 10'000, 0, false, 0, {}, {}};
   fill_in(c, ranks.size());
   Run run(ranks, kernels, c);
   const auto graphs = capture(ranks, [&](int r) {
@@ -355,7 +354,7 @@ void check_graph(Ranks& ranks, const Kernels& kernels, PacketPath path) {
 /// The last rank never calls: the others give up, by the clock or by the host's word, and their
 /// next calls end at once.
 void check_giving_up(Ranks& ranks, const Kernels& kernels, bool by_host) {
-  Case c{PacketOp::kAllGather, PacketPath::kCopy, kElements[2], 4096, 0, false, 0, {}, {}};
+  Case c{plan::Op::kAllGather, PacketPath::kCopy, kElements[2], 4096, 0, false, 0, {}, {}};
   fill_in(c, ranks.size());
   Run run(ranks, kernels, c);
   const int64_t before_ns = ranks.timeout_ns;
@@ -384,7 +383,7 @@ void check_giving_up(Ranks& ranks, const Kernels& kernels, bool by_host) {
 }
 
 /// Microseconds of a call, out of a graph of many; not a test.
-void print_latency(Ranks& ranks, const Kernels& kernels, PacketOp op, uint64_t bytes) {
+void print_latency(Ranks& ranks, const Kernels& kernels, plan::Op op, uint64_t bytes) {
   constexpr int kCalls = 50;
   constexpr int kLaunches = 5;
   const PacketPath path = coll::packets_shape(op, bytes, ranks.size()).path;
@@ -432,7 +431,7 @@ void enable_peers() {
 void check_ranks(const Kernels& kernels, int num_ranks) {
   Ranks ranks(num_ranks, kMostBytes);
   check_sizes(ranks, kernels);
-  for (const PacketOp op : kOps)
+  for (const plan::Op op : kOps)
     run_case(ranks, kernels, {op, paths_of(op).back(), kElements[0], 20'000, 0, false, 0, {}, {}},
              200);
   check_mixed(ranks, kernels);
@@ -442,9 +441,9 @@ void check_ranks(const Kernels& kernels, int num_ranks) {
   check_giving_up(ranks, kernels, false);
   check_giving_up(ranks, kernels, true);
   run_case(ranks, kernels,
-           {PacketOp::kAllReduce, PacketPath::kOneShot, kElements[0], 4096, 0, false, 0, {}, {}},
+           {plan::Op::kAllReduce, PacketPath::kOneShot, kElements[0], 4096, 0, false, 0, {}, {}},
            2);
-  for (const PacketOp op : kOps)
+  for (const plan::Op op : kOps)
     for (const uint64_t bytes : {8 << 10, 128 << 10, 512 << 10, 1 << 20})
       print_latency(ranks, kernels, op, bytes);
 }

@@ -19,17 +19,17 @@ Status all_gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
     BRAID_RETURN_IF_ERROR(device.copy(stream, own, send, block));
     return call.end();
   }
-  if (fits_one_kernel(device, PacketOp::kAllGather, block)) {
+  if (fits_one_kernel(device, plan::Op::kAllGather, block)) {
     BRAID_RETURN_IF_ERROR(
-        run_one_kernel(device, stream, {PacketOp::kAllGather, send, recv, block}));
+        run_one_kernel(device, stream, {plan::Op::kAllGather, send, recv, block}));
     return call.end();
   }
   Exchange e;
   BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
-  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllGather, block);
+  const uint64_t num_pieces = num_direct_pieces(device, plan::Op::kAllGather, block);
   if (e.landing.window == nullptr && num_pieces > 0) {
     BRAID_RETURN_IF_ERROR(run_direct_pieces(
-        device, stream, {PacketOp::kAllGather, send, recv, block}, num_pieces,
+        device, stream, {plan::Op::kAllGather, send, recv, block}, num_pieces,
         signature_of({plan::Op::kAllGather, dtype, RedOp::kSum, count}, e.landing)));
     return call.end();
   }

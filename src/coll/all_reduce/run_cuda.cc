@@ -316,16 +316,16 @@ Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const uint64_t bytes = count * dtype_bytes(dtype);
   Call call(device, stream, {plan::Op::kAllReduce, false, dtype, op, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (device.size() > 1 && fits_one_kernel(device, PacketOp::kAllReduce, bytes)) {
+  if (device.size() > 1 && fits_one_kernel(device, plan::Op::kAllReduce, bytes)) {
     BRAID_RETURN_IF_ERROR(
-        run_one_kernel(device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}));
+        run_one_kernel(device, stream, {plan::Op::kAllReduce, send, recv, bytes, dtype, op}));
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
-  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllReduce, bytes);
+  const uint64_t num_pieces = num_direct_pieces(device, plan::Op::kAllReduce, bytes);
   if (landing.window == nullptr && num_pieces > 0) {
     BRAID_RETURN_IF_ERROR(run_direct_pieces(
-        device, stream, {PacketOp::kAllReduce, send, recv, bytes, dtype, op}, num_pieces,
+        device, stream, {plan::Op::kAllReduce, send, recv, bytes, dtype, op}, num_pieces,
         signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
     return call.end();
   }

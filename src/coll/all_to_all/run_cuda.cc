@@ -17,18 +17,18 @@ Status all_to_all(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv
   const bool in_place = send == recv;
   Call call(device, stream, {plan::Op::kAllToAll, false, dtype, RedOp::kSum, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && fits_one_kernel(device, PacketOp::kAllToAll, block)) {
-    BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {PacketOp::kAllToAll, send, recv, block}));
+  if (n > 1 && fits_one_kernel(device, plan::Op::kAllToAll, block)) {
+    BRAID_RETURN_IF_ERROR(run_one_kernel(device, stream, {plan::Op::kAllToAll, send, recv, block}));
     return call.end();
   }
   Exchange e;
   if (!in_place) {
     BRAID_ASSIGN_OR_RETURN(e.landing, device.find_landing(recv, static_cast<uint64_t>(n) * block));
   }
-  const uint64_t num_pieces = num_direct_pieces(device, PacketOp::kAllToAll, block);
+  const uint64_t num_pieces = num_direct_pieces(device, plan::Op::kAllToAll, block);
   if (e.landing.window == nullptr && num_pieces > 0) {
     BRAID_RETURN_IF_ERROR(run_direct_pieces(
-        device, stream, {PacketOp::kAllToAll, send, recv, block}, num_pieces,
+        device, stream, {plan::Op::kAllToAll, send, recv, block}, num_pieces,
         signature_of({plan::Op::kAllToAll, dtype, RedOp::kSum, count}, e.landing)));
     return call.end();
   }

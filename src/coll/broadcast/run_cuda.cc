@@ -184,16 +184,16 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
   Call call(device, stream, {plan::Op::kBroadcast, false, dtype, RedOp::kSum, root, count});
   BRAID_RETURN_IF_ERROR(call.begin());
   const bool copies_own =  // the kernel does
-      device.size() > 1 && fits_thread_kernel(device, PacketOp::kBroadcast, bytes);
+      device.size() > 1 && fits_thread_kernel(device, plan::Op::kBroadcast, bytes);
   if (is_root && send != recv && bytes > 0 && !copies_own) {
     BRAID_ASSIGN_OR_RETURN(const sys::Stream own, call.fork(comm::Device::kOwn));
     BRAID_RETURN_IF_ERROR(copy_beside_pushes(device, own, recv, send, bytes));
   }
   if (device.size() == 1) return call.end();
-  if (fits_one_kernel(device, PacketOp::kBroadcast, bytes)) {
+  if (fits_one_kernel(device, plan::Op::kBroadcast, bytes)) {
     const sys::DevicePtr to = copies_own ? recv : buf;
     BRAID_RETURN_IF_ERROR(run_one_kernel(
-        device, stream, {PacketOp::kBroadcast, buf, to, bytes, Dtype::kUint8, RedOp::kSum, root}));
+        device, stream, {plan::Op::kBroadcast, buf, to, bytes, Dtype::kUint8, RedOp::kSum, root}));
     return call.end();
   }
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));

@@ -26,8 +26,7 @@ constexpr int64_t kLookForPauses_ns = 5'000'000;
 }  // namespace
 
 uint64_t seen_bytes(plan::Op op, uint64_t block_bytes) {
-  const bool is_one_buffer = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
-  return is_one_buffer ? 2 * block_bytes : block_bytes;
+  return plan::is_one_buffer(op) ? 2 * block_bytes : block_bytes;
 }
 
 Result<sys::Kernel> longest_pause_kernel(comm::Device& device) {

@@ -28,7 +28,7 @@ uint64_t stride_of(const PacketCall& call) {
 /// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
 bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
   constexpr uint64_t kUnit = 16;
-  const bool has_blocks = call.op == PacketOp::kAllToAll || call.op == PacketOp::kReduceScatter;
+  const bool has_blocks = call.op == plan::Op::kAllToAll || call.op == plan::Op::kReduceScatter;
   return can_move_in_bulk(device) && call.send % kUnit == 0 &&
          (!has_blocks || stride_of(call) % kUnit == 0);
 }
@@ -50,11 +50,11 @@ Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call) 
     return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
   };
   switch (call.op) {
-    case PacketOp::kAllGather: return copies("braid_direct_all_gather");
-    case PacketOp::kAllToAll: return copies("braid_direct_all_to_all");
-    case PacketOp::kBroadcast: return copies("braid_direct_broadcast");
-    case PacketOp::kAllReduce:
-    case PacketOp::kReduceScatter: break;
+    case plan::Op::kAllGather: return copies("braid_direct_all_gather");
+    case plan::Op::kAllToAll: return copies("braid_direct_all_to_all");
+    case plan::Op::kBroadcast: return copies("braid_direct_broadcast");
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter: break;
   }
   return device.kernel(
       is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
@@ -66,14 +66,14 @@ uint64_t direct_area_for(const Config& config, int num_ranks) {
   return most == 0 || num_ranks < 2 ? 0 : direct_area_bytes(most, num_ranks);
 }
 
-bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes) {
+bool fits_direct(const comm::Device& device, plan::Op op, uint64_t bytes) {
   if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
   return device.direct_bytes() != 0 &&
          message_bytes(device, op, bytes) <=
              direct_most_bytes(op, device.direct_limit(), device.size());
 }
 
-uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes) {
+uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes) {
   if (device.link_cap_gbps() > 0) return 0;
   return direct_pieces(op, bytes, device.direct_bytes(), device.size());
 }
@@ -90,11 +90,11 @@ Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& ca
   args.bytes = call.bytes;
   args.stride_bytes = stride_of(call);
   args.root = call.root;
-  args.is_in_place = call.op == PacketOp::kAllToAll && call.send == call.recv ? 1 : 0;
+  args.is_in_place = call.op == plan::Op::kAllToAll && call.send == call.recv ? 1 : 0;
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
   if (is_crowded(device)) args.shape = with_fewer_blocks(args.shape, device.shared_blocks());
-  if (call.op == PacketOp::kBroadcast)
+  if (call.op == plan::Op::kBroadcast)
     args.shape = for_root(args.shape, device.rank() == call.root);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, direct_kernel(device, call));

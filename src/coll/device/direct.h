@@ -14,7 +14,7 @@ namespace braid::coll::device {
 uint64_t direct_area_for(const Config& config, int num_ranks);
 
 /// Whether a call may go this way; alike on all ranks.
-bool fits_direct(const comm::Device& device, PacketOp op, uint64_t bytes);
+bool fits_direct(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 /// Of a block that moves by bulk copies, dynamic; 0: not on this GPU. A kernel is allowed it once,
 /// when it is first used.
@@ -28,7 +28,7 @@ Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
 /// By how many direct kernels in a row, each with a part of every block, a call goes that does not
 /// go by one, where its results land in memory that is not registered; 0: by copy engines. Alike on
 /// all ranks.
-uint64_t num_direct_pieces(const comm::Device& device, PacketOp op, uint64_t bytes);
+uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes);
 /// Enqueues it. The call is told as to packets.
 Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
 

@@ -107,14 +107,13 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
   if (!guard.state().device)
     return invalid_argument("explain: no call on GPU memory was made on this comm yet");
   const comm::Device& device = *guard.state().device;
-  const bool is_one_buffer = op == plan::Op::kAllReduce || op == plan::Op::kBroadcast;
   const uint64_t block =
-      is_one_buffer ? bytes : bytes / static_cast<uint64_t>(std::max(device.size(), 1));
+      plan::is_one_buffer(op) ? bytes : bytes / static_cast<uint64_t>(std::max(device.size(), 1));
   Explanation e{.op = op,
                 .bytes = bytes,
                 .num_ranks = device.size(),
                 .gpu = device.ordinal(),
-                .path = path_of(device, packet_op(op), block),
+                .path = path_of(device, op, block),
                 .has_rdma = device.rdma().is_on(),
                 .rdma_words = device.rdma().words(),
                 .link_cap_gbps = device.link_cap_gbps(),
@@ -122,7 +121,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 .scratch_bytes = device.scratch_bytes()};
   e.registered = device.registrations();
   if (e.path == Path::kCopyEngines) {
-    e.direct_pieces = num_direct_pieces(device, packet_op(op), block);
+    e.direct_pieces = num_direct_pieces(device, op, block);
     e.is_relayed = op == plan::Op::kBroadcast && can_relay(device);
   }
   add_balance(device, block, e);

@@ -34,13 +34,13 @@ Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, in
     return device.kernel(kernels::line_copies_fatbin(), is_wide(num_ranks) ? wide : few);
   };
   switch (call.op) {
-    case PacketOp::kAllGather:
+    case plan::Op::kAllGather:
       return copies("braid_lines_all_gather", "braid_lines_all_gather_wide");
-    case PacketOp::kAllToAll:
+    case plan::Op::kAllToAll:
       return copies("braid_lines_all_to_all", "braid_lines_all_to_all_wide");
-    case PacketOp::kBroadcast: return copies("braid_lines_broadcast", "braid_lines_broadcast_wide");
-    case PacketOp::kAllReduce:
-    case PacketOp::kReduceScatter: break;
+    case plan::Op::kBroadcast: return copies("braid_lines_broadcast", "braid_lines_broadcast_wide");
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter: break;
   }
   return device.kernel(
       is_whole(call.dtype) ? kernels::line_whole_fatbin() : kernels::line_floats_fatbin(),
@@ -56,7 +56,7 @@ uint64_t line_area_for(const Config& config, int num_ranks) {
   return most == 0 || num_ranks < 2 ? 0 : round_up(line_area_bytes(most, num_ranks), kAreaUnit);
 }
 
-bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes) {
+bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes) {
   if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
   return device.line_limit() != 0 &&
          message_bytes(device, op, bytes) <=

@@ -14,7 +14,7 @@ namespace braid::coll::device {
 uint64_t line_area_for(const Config& config, int num_ranks);
 
 /// Whether a call may go this way; alike on all ranks.
-bool fits_lines(const comm::Device& device, PacketOp op, uint64_t bytes);
+bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 /// The kernel of a call by lines; its buffers do not matter.
 Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call);

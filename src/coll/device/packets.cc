@@ -30,14 +30,14 @@ PacketShape shape_of(const comm::Device& device, const PacketCall& call) {
 
 Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) {
   switch (call.op) {
-    case PacketOp::kAllGather:
+    case plan::Op::kAllGather:
       return device.kernel(kernels::copies_fatbin(), "braid_packets_all_gather");
-    case PacketOp::kAllToAll:
+    case plan::Op::kAllToAll:
       return device.kernel(kernels::copies_fatbin(), "braid_packets_all_to_all");
-    case PacketOp::kBroadcast:
+    case plan::Op::kBroadcast:
       return device.kernel(kernels::copies_fatbin(), "braid_packets_broadcast");
-    case PacketOp::kAllReduce:
-    case PacketOp::kReduceScatter: break;
+    case plan::Op::kAllReduce:
+    case plan::Op::kReduceScatter: break;
   }
   return device.kernel(is_whole(call.dtype) ? kernels::packets_reduce_whole_fatbin()
                                             : kernels::packets_reduce_floats_fatbin(),
@@ -56,9 +56,8 @@ bool is_whole(Dtype dtype) {
   }
 }
 
-uint64_t message_bytes(const comm::Device& device, PacketOp op, uint64_t bytes) {
-  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
-  return is_one_buffer ? bytes : bytes * static_cast<uint64_t>(device.size());
+uint64_t message_bytes(const comm::Device& device, plan::Op op, uint64_t bytes) {
+  return plan::is_one_buffer(op) ? bytes : bytes * static_cast<uint64_t>(device.size());
 }
 
 uint64_t packet_area_for(const Config& config, int num_ranks) {
@@ -67,10 +66,10 @@ uint64_t packet_area_for(const Config& config, int num_ranks) {
 
 // The limit is on what arrives at a rank, as twice the bytes of an all-gather among two. An
 // all-reduce receives its whole message; a broadcast too, but among two it sends nothing meanwhile.
-bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes) {
+bool fits_packets(const comm::Device& device, plan::Op op, uint64_t bytes) {
   uint64_t weighed = message_bytes(device, op, bytes);
-  if (op == PacketOp::kAllReduce) weighed *= 2;
-  if (op == PacketOp::kBroadcast && device.size() == 2) weighed /= 2;
+  if (op == plan::Op::kAllReduce) weighed *= 2;
+  if (op == plan::Op::kBroadcast && device.size() == 2) weighed /= 2;
   return weighed <= device.packet_limit() &&
          packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
 }

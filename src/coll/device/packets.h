@@ -9,7 +9,7 @@
 namespace braid::coll::device {
 
 struct PacketCall {
-  PacketOp op;
+  plan::Op op;
   sys::DevicePtr send;
   sys::DevicePtr recv;
   uint64_t bytes;  // as PacketArgs counts
@@ -23,13 +23,13 @@ struct PacketCall {
 uint64_t packet_area_for(const Config& config, int num_ranks);
 
 /// A call's larger buffer: all ranks' blocks.
-uint64_t message_bytes(const comm::Device& device, PacketOp op, uint64_t bytes);
+uint64_t message_bytes(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 /// Where a sum's entries are: the integers' or the floats' fatbin.
 bool is_whole(Dtype dtype);
 
 /// Whether a call is small enough for packets; alike on all ranks.
-bool fits_packets(const comm::Device& device, PacketOp op, uint64_t bytes);
+bool fits_packets(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 /// The kernel of a call by packets; its buffers do not matter.
 Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call);

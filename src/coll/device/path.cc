@@ -14,8 +14,7 @@ constexpr int kAgreeChannel = 0;
 
 /// Tells an observer: how the call goes, and what the busiest rank sends by the plan.
 void note_path(comm::Device& device, const PacketCall& call, const char* path) {
-  const plan::Request request{plan_op(call.op), message_bytes(device, call.op, call.bytes),
-                              device.size()};
+  const plan::Request request{call.op, message_bytes(device, call.op, call.bytes), device.size()};
   device.call_watch().took(path);
   device.call_watch().sends(comm::CallWatch::kNvlink,
                             static_cast<uint64_t>(plan::egress_bytes(request, false)));
@@ -23,18 +22,18 @@ void note_path(comm::Device& device, const PacketCall& call, const char* path) {
 
 }  // namespace
 
-Path path_of(const comm::Device& device, PacketOp op, uint64_t bytes) {
+Path path_of(const comm::Device& device, plan::Op op, uint64_t bytes) {
   if (device.size() == 1) return Path::kNone;
   if (fits_packets(device, op, bytes)) return Path::kPackets;
   if (fits_lines(device, op, bytes)) return Path::kLines;
   return fits_direct(device, op, bytes) ? Path::kDirect : Path::kCopyEngines;
 }
 
-bool fits_one_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
+bool fits_one_kernel(const comm::Device& device, plan::Op op, uint64_t bytes) {
   return fits_thread_kernel(device, op, bytes) || path_of(device, op, bytes) == Path::kDirect;
 }
 
-bool fits_thread_kernel(const comm::Device& device, PacketOp op, uint64_t bytes) {
+bool fits_thread_kernel(const comm::Device& device, plan::Op op, uint64_t bytes) {
   const Path path = path_of(device, op, bytes);
   return path == Path::kPackets || path == Path::kLines;
 }
@@ -66,28 +65,6 @@ Status run_direct_pieces(comm::Device& device, sys::Stream stream, const PacketC
     BRAID_RETURN_IF_ERROR(run_direct(device, stream, part));
   }
   return {};
-}
-
-plan::Op plan_op(PacketOp op) {
-  switch (op) {
-    case PacketOp::kAllGather: return plan::Op::kAllGather;
-    case PacketOp::kAllReduce: return plan::Op::kAllReduce;
-    case PacketOp::kReduceScatter: return plan::Op::kReduceScatter;
-    case PacketOp::kAllToAll: return plan::Op::kAllToAll;
-    case PacketOp::kBroadcast: break;
-  }
-  return plan::Op::kBroadcast;
-}
-
-PacketOp packet_op(plan::Op op) {
-  switch (op) {
-    case plan::Op::kAllGather: return PacketOp::kAllGather;
-    case plan::Op::kAllReduce: return PacketOp::kAllReduce;
-    case plan::Op::kReduceScatter: return PacketOp::kReduceScatter;
-    case plan::Op::kAllToAll: return PacketOp::kAllToAll;
-    case plan::Op::kBroadcast: break;
-  }
-  return PacketOp::kBroadcast;
 }
 
 }  // namespace braid::coll::device

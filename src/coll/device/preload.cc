@@ -11,12 +11,12 @@
 namespace braid::coll::device {
 
 Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
-  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllToAll, PacketOp::kBroadcast})
+  for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllToAll, plan::Op::kBroadcast})
     BRAID_RETURN_IF_ERROR(load({op, 0, 0, 0}));
   // An all-reduce and a reduce-scatter have one kernel.
   for (const Dtype dtype : kAllDtypes)
     for (const RedOp redop : kAllRedOps)
-      BRAID_RETURN_IF_ERROR(load({PacketOp::kAllReduce, 0, 0, 0, dtype, redop}));
+      BRAID_RETURN_IF_ERROR(load({plan::Op::kAllReduce, 0, 0, 0, dtype, redop}));
   return {};
 }
 
@@ -27,8 +27,8 @@ Status preload_kernels(comm::Device& device) {
     for (const int num_ranks : {2, nvlink::kMostRanks})  // few, and so many that lines are wide
       BRAID_RETURN_IF_ERROR(line_kernel(device, kind, num_ranks).status());
     BRAID_RETURN_IF_ERROR(direct_kernel(device, kind).status());
-    if (kind.op == PacketOp::kBroadcast) BRAID_RETURN_IF_ERROR(relay_kernel(device).status());
-    if (kind.op != PacketOp::kAllReduce) return {};
+    if (kind.op == plan::Op::kBroadcast) BRAID_RETURN_IF_ERROR(relay_kernel(device).status());
+    if (kind.op != plan::Op::kAllReduce) return {};
     return sum_kernel(device, {kind.dtype, kind.redop, 1}).status();
   });
   if (loaded.ok()) loaded = longest_pause_kernel(device).status();

@@ -90,7 +90,7 @@ struct DirectArgs {
 
 /// For 2 ranks or more. `in_bulk`, whether pushes go by bulk copies, says how many blocks; nothing
 /// else depends on it, and ranks may differ.
-DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept;
+DirectShape direct_shape(plan::Op op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept;
 /// With so many blocks in all, but one of each kind of work: where ranks' blocks, which wait for
 /// each other, must find places on one GPU.
 DirectShape with_fewer_blocks(DirectShape shape, uint32_t most_blocks) noexcept;
@@ -99,17 +99,17 @@ DirectShape for_root(DirectShape shape, bool is_root) noexcept;
 
 /// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
 /// than copy engines, where an all-gather's is `limit_bytes`.
-uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept;
+uint64_t direct_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept;
 
 /// How many calls in a row, each of a part of every block, take a message into memory that is not
 /// registered faster than copy engines, which land it in scratch first; 0: none do. For messages
 /// beyond direct_most_bytes(); `area_bytes` has room for each of the calls.
-uint64_t direct_pieces(PacketOp op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept;
+uint64_t direct_pieces(plan::Op op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept;
 /// Of so many: the bytes of each but the last, which has no more.
 uint64_t direct_piece_bytes(uint64_t bytes, uint64_t num_pieces) noexcept;
 
 /// What a call needs of a rank's area; and an area for every call up to direct_most_bytes().
-uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+uint64_t direct_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept;
 uint64_t direct_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept;
 
 /// One half of the data of an area.

@@ -37,7 +37,7 @@ bool copies_blocks_in_bulk(uint64_t slot, uint64_t ranks) {
 // may be 32. In bulk 8 carry 345, and what takes out may have the others: 4 H200, all_to_all of 64
 // MiB 183 us with 32 that push and 32 that copy, 162 with 8 and 48. A broadcast's root pushes
 // alone.
-Kinds most_blocks(PacketOp op, PacketPath path, uint64_t slot, uint64_t ranks, bool in_bulk) {
+Kinds most_blocks(plan::Op op, PacketPath path, uint64_t slot, uint64_t ranks, bool in_bulk) {
   switch (path) {
     case PacketPath::kCopy:
       if (!in_bulk) return {32, 0, 32};
@@ -48,7 +48,7 @@ Kinds most_blocks(PacketOp op, PacketPath path, uint64_t slot, uint64_t ranks, b
       return ranks > 4 ? Kinds{16, 64, 0} : Kinds{8, 48, 0};
     case PacketPath::kTwoShot: break;
   }
-  if (op == PacketOp::kBroadcast)
+  if (op == plan::Op::kBroadcast)
     return in_bulk && ranks > 2 ? Kinds{32, 64, 32} : Kinds{32, 32, 16};
   return in_bulk ? Kinds{8, 32, 32} : Kinds{32, 32, 16};
 }
@@ -60,27 +60,27 @@ constexpr uint64_t kSlotUnit = 256;
 constexpr uint64_t kHalfUnit = 256;
 
 /// Two ranks send as much in one shot as in two. With more, two shots send less.
-PacketPath path_of(PacketOp op, uint64_t ranks) {
+PacketPath path_of(plan::Op op, uint64_t ranks) {
   switch (op) {
-    case PacketOp::kReduceScatter: return PacketPath::kReduceScatter;
-    case PacketOp::kAllReduce: return ranks == 2 ? PacketPath::kOneShot : PacketPath::kTwoShot;
-    case PacketOp::kBroadcast: return PacketPath::kTwoShot;
-    case PacketOp::kAllGather:
-    case PacketOp::kAllToAll: break;
+    case plan::Op::kReduceScatter: return PacketPath::kReduceScatter;
+    case plan::Op::kAllReduce: return ranks == 2 ? PacketPath::kOneShot : PacketPath::kTwoShot;
+    case plan::Op::kBroadcast: return PacketPath::kTwoShot;
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll: break;
   }
   return PacketPath::kCopy;
 }
 
 /// Two shots cut the message into a slice per owner; a broadcast's root owns none.
-uint64_t slot_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
-  if (op == PacketOp::kBroadcast) return round_up(divided_up(bytes, ranks - 1), kSlotUnit);
+uint64_t slot_bytes(plan::Op op, uint64_t bytes, uint64_t ranks) {
+  if (op == plan::Op::kBroadcast) return round_up(divided_up(bytes, ranks - 1), kSlotUnit);
   if (path_of(op, ranks) == PacketPath::kTwoShot)
     return round_up(divided_up(bytes, ranks), kSlotUnit);
   return round_up(bytes, kSlotUnit);
 }
 
 /// The most bytes of a call whose slots lie in a half.
-uint64_t room_bytes(PacketOp op, uint64_t half_bytes, int num_ranks) {
+uint64_t room_bytes(plan::Op op, uint64_t half_bytes, int num_ranks) {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const bool is_two_shot = path_of(op, ranks) == PacketPath::kTwoShot;
   const uint64_t slot = half_bytes / (ranks * (is_two_shot ? 2 : 1)) / kSlotUnit * kSlotUnit;
@@ -94,21 +94,21 @@ uint64_t room_bytes(PacketOp op, uint64_t half_bytes, int num_ranks) {
 //            MiB 628 and 1,142, 609 and 1,199
 //   2 H200   all_gather of 64 and 128 MiB a rank 237 and 405, 212 and 423; all_to_all of 128 MiB
 //            236 and 212; all_reduce of 64 and 128 MiB 226 and 405, 213 and 426
-uint64_t most_pieces(PacketOp op, int num_ranks) {
+uint64_t most_pieces(plan::Op op, int num_ranks) {
   switch (op) {
-    case PacketOp::kAllReduce:
-    case PacketOp::kAllGather:
-    case PacketOp::kAllToAll: return num_ranks == 2 ? 1 : 2;
-    case PacketOp::kReduceScatter:  // lands nothing that would be copied
-    case PacketOp::kBroadcast: break;
+    case plan::Op::kAllReduce:
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll: return num_ranks == 2 ? 1 : 2;
+    case plan::Op::kReduceScatter:  // lands nothing that would be copied
+    case plan::Op::kBroadcast: break;
   }
   return 0;
 }
 
-bool is_summed(PacketOp op) { return op == PacketOp::kAllReduce || op == PacketOp::kReduceScatter; }
+bool is_summed(plan::Op op) { return op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter; }
 
-uint64_t wanted_chunk_bytes(PacketOp op, uint64_t pushed_bytes, uint64_t ranks) {
-  if (op == PacketOp::kBroadcast)
+uint64_t wanted_chunk_bytes(plan::Op op, uint64_t pushed_bytes, uint64_t ranks) {
+  if (op == plan::Op::kBroadcast)
     return round_up(pushed_bytes / (ranks - 1) / kChunksPerSlice, kChunkUnit);
   if (!is_summed(op) || ranks == 2) return round_up(pushed_bytes / kChunksPerPush, kBulkTileBytes);
   return round_up(pushed_bytes / kChunksPerSum, kChunkUnit);
@@ -125,13 +125,13 @@ uint32_t blocks_for(uint64_t units, uint32_t most) {
 
 }  // namespace
 
-DirectShape direct_shape(PacketOp op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept {
+DirectShape direct_shape(plan::Op op, uint64_t bytes, int num_ranks, bool in_bulk) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   DirectShape shape{};
   shape.path = path_of(op, ranks);
   shape.slot_bytes = slot_bytes(op, bytes, ranks);
   // All-gather and one shot read a chunk once for all peers.
-  const bool is_for_all = op == PacketOp::kAllGather || shape.path == PacketPath::kOneShot;
+  const bool is_for_all = op == plan::Op::kAllGather || shape.path == PacketPath::kOneShot;
   const uint64_t parts = is_for_all ? 1 : ranks - 1;
   shape.chunk_bytes =
       chunk_bytes(shape.slot_bytes, wanted_chunk_bytes(op, shape.slot_bytes * parts, ranks));
@@ -163,7 +163,7 @@ DirectShape for_root(DirectShape shape, bool is_root) noexcept {
   return shape;
 }
 
-uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+uint64_t direct_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const uint64_t regions = path_of(op, ranks) == PacketPath::kTwoShot ? 2 : 1;
   const uint64_t half = regions * ranks * slot_bytes(op, bytes, ranks);
@@ -173,18 +173,18 @@ uint64_t direct_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept 
 // Where copy engines take over, by op (2 and 4 H200, docs/decisions/0005): they have nothing
 // to begin twice in an all-gather, and need two passes through memory for what is summed. From
 // three ranks on the one-buffer operations take two steps, and their copies are short.
-uint64_t direct_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept {
+uint64_t direct_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept {
   switch (op) {
-    case PacketOp::kReduceScatter: return 4 * limit_bytes;
-    case PacketOp::kAllToAll: return 2 * limit_bytes;
-    case PacketOp::kAllReduce:
-    case PacketOp::kBroadcast: return num_ranks > 2 ? 2 * limit_bytes : limit_bytes;
-    case PacketOp::kAllGather: break;
+    case plan::Op::kReduceScatter: return 4 * limit_bytes;
+    case plan::Op::kAllToAll: return 2 * limit_bytes;
+    case plan::Op::kAllReduce:
+    case plan::Op::kBroadcast: return num_ranks > 2 ? 2 * limit_bytes : limit_bytes;
+    case plan::Op::kAllGather: break;
   }
   return limit_bytes;
 }
 
-uint64_t direct_pieces(PacketOp op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept {
+uint64_t direct_pieces(plan::Op op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept {
   const uint64_t most = room_bytes(op, direct_half_bytes(area_bytes), num_ranks);
   if (most == 0) return 0;
   const uint64_t num_pieces = divided_up(bytes, most);
@@ -197,11 +197,11 @@ uint64_t direct_piece_bytes(uint64_t bytes, uint64_t num_pieces) noexcept {
 
 uint64_t direct_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept {
   uint64_t most = 0;
-  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllReduce, PacketOp::kReduceScatter,
-                            PacketOp::kAllToAll, PacketOp::kBroadcast}) {
-    const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
+  for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllReduce, plan::Op::kReduceScatter,
+                            plan::Op::kAllToAll, plan::Op::kBroadcast}) {
     const uint64_t message = direct_most_bytes(op, limit_bytes, num_ranks);
-    const uint64_t bytes = is_one_buffer ? message : message / static_cast<uint64_t>(num_ranks);
+    const uint64_t bytes =
+        plan::is_one_buffer(op) ? message : message / static_cast<uint64_t>(num_ranks);
     most = std::max(most, direct_call_bytes(op, bytes, num_ranks));
   }
   return most;

@@ -38,14 +38,14 @@ uint32_t most_line_blocks(int num_sms) noexcept;
 
 /// How to launch a call of `bytes` as PacketArgs counts them. Depends on nothing else, so that all
 /// ranks choose alike.
-PacketShape lines_shape(PacketOp op, uint64_t bytes, int num_ranks, uint32_t most_blocks) noexcept;
+PacketShape lines_shape(plan::Op op, uint64_t bytes, int num_ranks, uint32_t most_blocks) noexcept;
 
 /// What that call needs of PacketArea::capacity_bytes.
-uint64_t line_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+uint64_t line_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept;
 
 /// The largest message (the larger buffer, as all ranks' blocks) of `op` for which this is faster
 /// than what comes next, where an all-gather's among two is `limit_bytes`.
-uint64_t line_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept;
+uint64_t line_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept;
 
 /// A capacity for every call up to line_most_bytes().
 uint64_t line_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept;

@@ -25,32 +25,32 @@ uint64_t most_sent_to_all_bytes(uint64_t ranks) {
   return ranks <= 2 ? ~uint64_t{0} : kTripBytes / (ranks - 2);
 }
 
-PacketPath line_path_of(PacketOp op, uint64_t bytes, uint64_t ranks) {
+PacketPath line_path_of(plan::Op op, uint64_t bytes, uint64_t ranks) {
   switch (op) {
-    case PacketOp::kReduceScatter: return PacketPath::kReduceScatter;
-    case PacketOp::kAllReduce:
+    case plan::Op::kReduceScatter: return PacketPath::kReduceScatter;
+    case plan::Op::kAllReduce:
       return bytes <= most_one_shot_line_bytes(ranks) ? PacketPath::kOneShot : PacketPath::kTwoShot;
-    case PacketOp::kBroadcast:
+    case plan::Op::kBroadcast:
       return bytes <= most_sent_to_all_bytes(ranks) ? PacketPath::kCopy : PacketPath::kTwoShot;
-    case PacketOp::kAllGather:
-    case PacketOp::kAllToAll: break;
+    case plan::Op::kAllGather:
+    case plan::Op::kAllToAll: break;
   }
   return PacketPath::kCopy;
 }
 
 /// Rows from one rank to another, in one phase.
-uint64_t slot_rows(PacketOp op, PacketPath path, uint64_t bytes, uint64_t ranks) {
-  const uint64_t owners = op == PacketOp::kBroadcast ? ranks - 1 : ranks;
+uint64_t slot_rows(plan::Op op, PacketPath path, uint64_t bytes, uint64_t ranks) {
+  const uint64_t owners = op == plan::Op::kBroadcast ? ranks - 1 : ranks;
   const uint64_t whole = device::num_rows(bytes);
   return path == PacketPath::kTwoShot ? divided_up(whole, owners) : whole;
 }
 
-uint64_t line_half_bytes(PacketOp op, uint64_t bytes, uint64_t ranks) {
+uint64_t line_half_bytes(plan::Op op, uint64_t bytes, uint64_t ranks) {
   const PacketPath path = line_path_of(op, bytes, ranks);
   const uint64_t slot = slot_rows(op, path, bytes, ranks);
   const bool is_two_shot = path == PacketPath::kTwoShot;
   uint64_t rows = ranks * slot * (is_two_shot ? 2 : 1);
-  if (op == PacketOp::kBroadcast) rows = slot * (is_two_shot ? 1 + ranks : 1) + ranks;  // greetings
+  if (op == plan::Op::kBroadcast) rows = slot * (is_two_shot ? 1 + ranks : 1) + ranks;  // greetings
   return rows * kRowBytes;
 }
 
@@ -61,7 +61,7 @@ uint32_t most_line_blocks(int num_sms) noexcept {
   return num_sms > static_cast<int>(kMany) ? kMany : kSome;
 }
 
-PacketShape lines_shape(PacketOp op, uint64_t bytes, int num_ranks, uint32_t most_blocks) noexcept {
+PacketShape lines_shape(plan::Op op, uint64_t bytes, int num_ranks, uint32_t most_blocks) noexcept {
   constexpr uint32_t kWarps = kLineThreads / 32;
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const PacketPath path = line_path_of(op, bytes, ranks);
@@ -69,33 +69,32 @@ PacketShape lines_shape(PacketOp op, uint64_t bytes, int num_ranks, uint32_t mos
   return {path, static_cast<uint32_t>(std::min<uint64_t>(blocks, most_blocks)), kLineThreads};
 }
 
-uint64_t line_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+uint64_t line_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
   return 2 * line_half_bytes(op, bytes, static_cast<uint64_t>(num_ranks));
 }
 
 // As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
 // among two. Among more, direct kernels are faster from 8 MiB on (an all-gather's from 32; 4 H200,
 // docs/decisions/0005).
-uint64_t line_most_bytes(PacketOp op, uint64_t limit_bytes, int num_ranks) noexcept {
-  const bool is_one_buffer = op == PacketOp::kAllReduce || op == PacketOp::kBroadcast;
-  if (num_ranks == 2) return is_one_buffer ? limit_bytes / 2 : limit_bytes;
-  return op == PacketOp::kAllGather ? limit_bytes / 2 : limit_bytes / 4;
+uint64_t line_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept {
+  if (num_ranks == 2) return plan::is_one_buffer(op) ? limit_bytes / 2 : limit_bytes;
+  return op == plan::Op::kAllGather ? limit_bytes / 2 : limit_bytes / 4;
 }
 
 uint64_t line_area_bytes(uint64_t limit_bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
-  const auto most = [&](PacketOp op) { return line_most_bytes(op, limit_bytes, num_ranks); };
-  const auto for_buffer = [&](PacketOp op, uint64_t change) {
+  const auto most = [&](plan::Op op) { return line_most_bytes(op, limit_bytes, num_ranks); };
+  const auto for_buffer = [&](plan::Op op, uint64_t change) {
     return std::max(line_call_bytes(op, most(op), num_ranks),
                     line_call_bytes(op, std::min(most(op), change), num_ranks));
   };
-  const auto for_blocks = [&](PacketOp op) {
+  const auto for_blocks = [&](plan::Op op) {
     return line_call_bytes(op, divided_up(most(op), ranks), num_ranks);
   };
-  return std::max({for_buffer(PacketOp::kAllReduce, most_one_shot_line_bytes(ranks)),
-                   for_buffer(PacketOp::kBroadcast, most_sent_to_all_bytes(ranks)),
-                   for_blocks(PacketOp::kAllGather), for_blocks(PacketOp::kAllToAll),
-                   for_blocks(PacketOp::kReduceScatter)});
+  return std::max({for_buffer(plan::Op::kAllReduce, most_one_shot_line_bytes(ranks)),
+                   for_buffer(plan::Op::kBroadcast, most_sent_to_all_bytes(ranks)),
+                   for_blocks(plan::Op::kAllGather), for_blocks(plan::Op::kAllToAll),
+                   for_blocks(plan::Op::kReduceScatter)});
 }
 
 }  // namespace braid::coll

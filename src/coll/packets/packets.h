@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "plan/op.h"
 #include "transport/nvlink/team.h"
 
 namespace braid::coll {
@@ -72,8 +73,6 @@ struct PacketArgs {
   int32_t root;
 };
 
-enum class PacketOp : uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast };
-
 struct PacketShape {
   PacketPath path;
   uint32_t num_blocks;
@@ -82,10 +81,10 @@ struct PacketShape {
 
 /// How to launch a call of `bytes` as PacketArgs counts them. Depends on nothing else, so that all
 /// ranks choose alike.
-PacketShape packets_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+PacketShape packets_shape(plan::Op op, uint64_t bytes, int num_ranks) noexcept;
 
 /// What that call needs of PacketArea::capacity_bytes.
-uint64_t packet_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept;
+uint64_t packet_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept;
 
 /// A capacity for every call whose larger buffer, as all ranks' blocks, has at most max_bytes.
 uint64_t packet_area_bytes(uint64_t max_bytes, int num_ranks) noexcept;

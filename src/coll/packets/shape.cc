@@ -17,9 +17,9 @@ uint64_t most_one_shot_bytes(uint64_t ranks) {
   return kTripBytes * ranks / (2 * (ranks - 1) * (ranks - 2));
 }
 
-PacketPath path_of(PacketOp op, uint64_t bytes, uint64_t ranks) {
-  if (op == PacketOp::kReduceScatter) return PacketPath::kReduceScatter;
-  if (op != PacketOp::kAllReduce) return PacketPath::kCopy;
+PacketPath path_of(plan::Op op, uint64_t bytes, uint64_t ranks) {
+  if (op == plan::Op::kReduceScatter) return PacketPath::kReduceScatter;
+  if (op != plan::Op::kAllReduce) return PacketPath::kCopy;
   return bytes <= most_one_shot_bytes(ranks) ? PacketPath::kOneShot : PacketPath::kTwoShot;
 }
 
@@ -29,17 +29,17 @@ uint64_t slot_packets(PacketPath path, uint64_t bytes, uint64_t ranks) {
   return path == PacketPath::kTwoShot ? (whole + ranks - 1) / ranks : whole;
 }
 
-uint64_t half_bytes(PacketOp op, PacketPath path, uint64_t bytes, uint64_t ranks) {
+uint64_t half_bytes(plan::Op op, PacketPath path, uint64_t bytes, uint64_t ranks) {
   const uint64_t slot = slot_packets(path, bytes, ranks);
   uint64_t packets = ranks * slot;
-  if (op == PacketOp::kBroadcast) packets = slot + ranks;  // greetings
+  if (op == plan::Op::kBroadcast) packets = slot + ranks;  // greetings
   if (path == PacketPath::kTwoShot) packets *= 2;
   return packets * sizeof(Packet);
 }
 
 }  // namespace
 
-PacketShape packets_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+PacketShape packets_shape(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const PacketPath path = path_of(op, bytes, ranks);
   const uint64_t packets = slot_packets(path, bytes, ranks);
@@ -48,7 +48,7 @@ PacketShape packets_shape(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
           kPacketThreads};
 }
 
-uint64_t packet_call_bytes(PacketOp op, uint64_t bytes, int num_ranks) noexcept {
+uint64_t packet_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   return 2 * half_bytes(op, path_of(op, bytes, ranks), bytes, ranks);
 }
@@ -57,10 +57,10 @@ uint64_t packet_area_bytes(uint64_t max_bytes, int num_ranks) noexcept {
   const auto ranks = static_cast<uint64_t>(num_ranks);
   const uint64_t one_shot = std::min(max_bytes, most_one_shot_bytes(ranks));
   return std::max({
-      packet_call_bytes(PacketOp::kAllReduce, one_shot, num_ranks),
-      packet_call_bytes(PacketOp::kAllReduce, max_bytes, num_ranks),
-      packet_call_bytes(PacketOp::kBroadcast, max_bytes, num_ranks),
-      packet_call_bytes(PacketOp::kAllGather, (max_bytes + ranks - 1) / ranks, num_ranks),
+      packet_call_bytes(plan::Op::kAllReduce, one_shot, num_ranks),
+      packet_call_bytes(plan::Op::kAllReduce, max_bytes, num_ranks),
+      packet_call_bytes(plan::Op::kBroadcast, max_bytes, num_ranks),
+      packet_call_bytes(plan::Op::kAllGather, (max_bytes + ranks - 1) / ranks, num_ranks),
   });
 }
 

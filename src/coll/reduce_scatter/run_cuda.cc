@@ -16,9 +16,9 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const auto me = static_cast<size_t>(device.rank());
   Call call(device, stream, {plan::Op::kReduceScatter, false, dtype, op, 0, count});
   BRAID_RETURN_IF_ERROR(call.begin());
-  if (n > 1 && fits_one_kernel(device, PacketOp::kReduceScatter, block)) {
+  if (n > 1 && fits_one_kernel(device, plan::Op::kReduceScatter, block)) {
     BRAID_RETURN_IF_ERROR(
-        run_one_kernel(device, stream, {PacketOp::kReduceScatter, send, recv, block, dtype, op}));
+        run_one_kernel(device, stream, {plan::Op::kReduceScatter, send, recv, block, dtype, op}));
     return call.end();
   }
   uint64_t host = 0;

@@ -11,8 +11,7 @@ CallShape with_buffers(CallShape shape, int size) {
   if (shape.op == plan::Op::kAllGather || shape.op == plan::Op::kAllToAll) shape.recv_count = all;
   if (shape.op == plan::Op::kReduceScatter || shape.op == plan::Op::kAllToAll)
     shape.send_count = all;
-  const bool is_one_buffer = shape.op == plan::Op::kAllReduce || shape.op == plan::Op::kBroadcast;
-  shape.bytes = (is_one_buffer ? one : all) * dtype_bytes(shape.dtype);
+  shape.bytes = (plan::is_one_buffer(shape.op) ? one : all) * dtype_bytes(shape.dtype);
   return shape;
 }
 

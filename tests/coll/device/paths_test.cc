@@ -34,7 +34,7 @@ void on_ranks(int size, const std::function<void(comm::Device&)>& check,
 
 /// The largest message of `op`, as message_bytes() counts it, that `fits`.
 template <typename Fits>
-uint64_t most_bytes(const comm::Device& device, PacketOp op, const Fits& fits) {
+uint64_t most_bytes(const comm::Device& device, plan::Op op, const Fits& fits) {
   uint64_t most = 0;
   for (uint64_t bytes = 1_KiB; bytes <= 4_MiB; bytes *= 2)
     if (fits(device, op, bytes)) most = message_bytes(device, op, bytes);
@@ -44,42 +44,42 @@ uint64_t most_bytes(const comm::Device& device, PacketOp op, const Fits& fits) {
 TEST(Paths, LinesAmongTwo) {
   on_ranks(2, [](comm::Device& device) {
     ASSERT_EQ(device.line_limit(), kLines);
-    const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_lines); };
-    EXPECT_EQ(most(PacketOp::kAllGather), kLines);
-    EXPECT_EQ(most(PacketOp::kAllToAll), kLines);
-    EXPECT_EQ(most(PacketOp::kReduceScatter), kLines);
-    EXPECT_EQ(most(PacketOp::kAllReduce), kLines / 2);
-    EXPECT_EQ(most(PacketOp::kBroadcast), kLines / 2);
+    const auto most = [&](plan::Op op) { return most_bytes(device, op, fits_lines); };
+    EXPECT_EQ(most(plan::Op::kAllGather), kLines);
+    EXPECT_EQ(most(plan::Op::kAllToAll), kLines);
+    EXPECT_EQ(most(plan::Op::kReduceScatter), kLines);
+    EXPECT_EQ(most(plan::Op::kAllReduce), kLines / 2);
+    EXPECT_EQ(most(plan::Op::kBroadcast), kLines / 2);
   });
 }
 
 TEST(Paths, LinesEndEarlierAmongMore) {
   for (const int size : {4, 8})
     on_ranks(size, [](comm::Device& device) {
-      const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_lines); };
-      EXPECT_EQ(most(PacketOp::kAllGather), kLines / 2);
-      for (const PacketOp op : {PacketOp::kAllToAll, PacketOp::kReduceScatter, PacketOp::kAllReduce,
-                                PacketOp::kBroadcast})
+      const auto most = [&](plan::Op op) { return most_bytes(device, op, fits_lines); };
+      EXPECT_EQ(most(plan::Op::kAllGather), kLines / 2);
+      for (const plan::Op op : {plan::Op::kAllToAll, plan::Op::kReduceScatter, plan::Op::kAllReduce,
+                                plan::Op::kBroadcast})
         EXPECT_EQ(most(op), kLines / 4) << static_cast<int>(op);
     });
 }
 
 TEST(Paths, DirectKernelsInARowTakeWhatTheAreaOfOneHasNoRoomFor) {
   const auto check = [](comm::Device& device) {
-    const auto pieces = [&](PacketOp op, uint64_t bytes) {
+    const auto pieces = [&](plan::Op op, uint64_t bytes) {
       return num_direct_pieces(device, op, bytes);
     };
-    EXPECT_TRUE(fits_direct(device, PacketOp::kAllGather, 256_KiB));
-    EXPECT_FALSE(fits_direct(device, PacketOp::kAllGather, 1_MiB));
-    EXPECT_EQ(pieces(PacketOp::kAllGather, 1_MiB), 1U);
-    EXPECT_EQ(pieces(PacketOp::kAllGather, 2_MiB), 2U);
-    EXPECT_EQ(pieces(PacketOp::kAllToAll, 2_MiB), 2U);
-    EXPECT_EQ(pieces(PacketOp::kAllGather, 4_MiB), 0U);
-    EXPECT_EQ(pieces(PacketOp::kReduceScatter, 2_MiB), 0U);
+    EXPECT_TRUE(fits_direct(device, plan::Op::kAllGather, 256_KiB));
+    EXPECT_FALSE(fits_direct(device, plan::Op::kAllGather, 1_MiB));
+    EXPECT_EQ(pieces(plan::Op::kAllGather, 1_MiB), 1U);
+    EXPECT_EQ(pieces(plan::Op::kAllGather, 2_MiB), 2U);
+    EXPECT_EQ(pieces(plan::Op::kAllToAll, 2_MiB), 2U);
+    EXPECT_EQ(pieces(plan::Op::kAllGather, 4_MiB), 0U);
+    EXPECT_EQ(pieces(plan::Op::kReduceScatter, 2_MiB), 0U);
   };
   on_ranks(4, check, {{"BRAID_GPU_DIRECT", "1MiB"}});
   const auto none = [](comm::Device& device) {
-    EXPECT_EQ(num_direct_pieces(device, PacketOp::kAllGather, 1_MiB), 0U);
+    EXPECT_EQ(num_direct_pieces(device, plan::Op::kAllGather, 1_MiB), 0U);
   };
   on_ranks(4, none);
   on_ranks(4, none, {{"BRAID_GPU_DIRECT", "1MiB"}, {"BRAID_LINK_CAP", "nvlink:147"}});
@@ -88,10 +88,10 @@ TEST(Paths, DirectKernelsInARowTakeWhatTheAreaOfOneHasNoRoomFor) {
 TEST(Paths, Packets) {
   for (const int size : {2, 4})
     on_ranks(size, [&](comm::Device& device) {
-      const auto most = [&](PacketOp op) { return most_bytes(device, op, fits_packets); };
-      EXPECT_EQ(most(PacketOp::kAllGather), kPackets);
-      EXPECT_EQ(most(PacketOp::kAllReduce), kPackets / 2);
-      EXPECT_EQ(most(PacketOp::kBroadcast), size == 2 ? 2 * kPackets : kPackets);
+      const auto most = [&](plan::Op op) { return most_bytes(device, op, fits_packets); };
+      EXPECT_EQ(most(plan::Op::kAllGather), kPackets);
+      EXPECT_EQ(most(plan::Op::kAllReduce), kPackets / 2);
+      EXPECT_EQ(most(plan::Op::kBroadcast), size == 2 ? 2 * kPackets : kPackets);
     });
 }
 
@@ -100,7 +100,7 @@ TEST(Paths, Packets) {
 TEST(Paths, LinesAmongManyAreKernelsOfTheirOwn) {
   for (const int size : {4, 5})
     on_ranks(size, [&](comm::Device& device) {
-      const PacketCall call{PacketOp::kAllGather, 0, 0, 0, Dtype::kInt8, RedOp::kSum};
+      const PacketCall call{plan::Op::kAllGather, 0, 0, 0, Dtype::kInt8, RedOp::kSum};
       const Result<sys::Kernel> kernel = line_kernel(device, call);
       ASSERT_FALSE(kernel.ok());  // a fake has those alone that were defined
       const std::string why = kernel.status().to_string();

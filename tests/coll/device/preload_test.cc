@@ -21,8 +21,8 @@ using test::GpuRank;
 
 /// Every kind of call, by each path.
 Status find_all_kernels(comm::Device& device) {
-  for (const PacketOp op : {PacketOp::kAllGather, PacketOp::kAllToAll, PacketOp::kBroadcast,
-                            PacketOp::kAllReduce, PacketOp::kReduceScatter})
+  for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllToAll, plan::Op::kBroadcast,
+                            plan::Op::kAllReduce, plan::Op::kReduceScatter})
     for (const Dtype dtype : kAllDtypes)
       for (const RedOp redop : kAllRedOps) {
         const PacketCall call{op, 0, 0, 0, dtype, redop};

@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "coll/lines/lines.h"
-#include "support/packet_ops.h"
 
 namespace braid::coll {
 namespace {
@@ -14,15 +13,15 @@ constexpr uint64_t kLineSizes[] = {0,       1,       480,     481,      100'000,
                                    200'001, 1 << 20, 3 << 20, 16 << 20, 16'000'007};
 constexpr uint32_t kBlocks = 128;
 
-void for_all_line_calls(const std::function<void(PacketOp, uint64_t, int)>& check) {
+void for_all_line_calls(const std::function<void(plan::Op, uint64_t, int)>& check) {
   for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
     for (const uint64_t bytes : kLineSizes)
-      for (const PacketOp op : test::kPacketOps) check(op, bytes, ranks);
+      for (const plan::Op op : plan::kAllOps) check(op, bytes, ranks);
 }
 
 TEST(LinesShape, EveryCallFitsTheAreaOfItsBytes) {
-  for_all_line_calls([](PacketOp op, uint64_t bytes, int ranks) {
-    const uint64_t message = bytes * (test::counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1);
+  for_all_line_calls([](plan::Op op, uint64_t bytes, int ranks) {
+    const uint64_t message = bytes * (!plan::is_one_buffer(op) ? static_cast<uint64_t>(ranks) : 1);
     for (const uint64_t most : kLineSizes) {
       if (message > line_most_bytes(op, most, ranks)) continue;
       EXPECT_LE(line_call_bytes(op, bytes, ranks), line_area_bytes(most, ranks))
@@ -39,15 +38,15 @@ TEST(LinesShape, AnAreaHasRoomForWhatGoesByLinesAndNoMore) {
 
 // A line that lay across two lines of the memory would be written in two parts.
 TEST(LinesShape, BothHalvesLieOnTheGridOfLines) {
-  for_all_line_calls([](PacketOp op, uint64_t bytes, int ranks) {
+  for_all_line_calls([](plan::Op op, uint64_t bytes, int ranks) {
     EXPECT_EQ(line_call_bytes(op, bytes, ranks) / 2 % kLineBytes, 0U);
     EXPECT_EQ(line_area_bytes(bytes, ranks) / 2 % kLineBytes, 0U);
   });
 }
 
 TEST(LinesShape, ASlotForEveryRankHoldsItsData) {
-  for_all_line_calls([](PacketOp op, uint64_t bytes, int ranks) {
-    if (op == PacketOp::kBroadcast) return;
+  for_all_line_calls([](plan::Op op, uint64_t bytes, int ranks) {
+    if (op == plan::Op::kBroadcast) return;
     const bool is_two_shot = lines_shape(op, bytes, ranks, kBlocks).path == PacketPath::kTwoShot;
     const uint64_t sent = is_two_shot ? bytes : bytes * static_cast<uint64_t>(ranks);
     const uint64_t rows = line_call_bytes(op, bytes, ranks) / 2 / kRowBytes;
@@ -57,7 +56,7 @@ TEST(LinesShape, ASlotForEveryRankHoldsItsData) {
 
 TEST(LinesShape, ABroadcastHasRoomForGreetings) {
   const auto rows = [](uint64_t bytes, int ranks) {
-    return line_call_bytes(PacketOp::kBroadcast, bytes, ranks) / 2 / kRowBytes;
+    return line_call_bytes(plan::Op::kBroadcast, bytes, ranks) / 2 / kRowBytes;
   };
   EXPECT_EQ(rows(480, 2), 1U + 2);
   EXPECT_EQ(rows(481, 8), 2U + 8);
@@ -66,7 +65,7 @@ TEST(LinesShape, ABroadcastHasRoomForGreetings) {
 }
 
 TEST(LinesShape, BlocksGrowWithTheMessage) {
-  for (const PacketOp op : test::kPacketOps) {
+  for (const plan::Op op : plan::kAllOps) {
     EXPECT_EQ(lines_shape(op, 0, 8, kBlocks).num_blocks, 1U);
     EXPECT_EQ(lines_shape(op, 16 * 480, 8, kBlocks).num_blocks, 1U);
     EXPECT_EQ(lines_shape(op, 64 << 20, 8, kBlocks).num_blocks, kBlocks);
@@ -82,17 +81,17 @@ TEST(LinesShape, LeavesMultiprocessorsToOthers) {
 }
 
 TEST(LinesShape, LargeMessagesTakeTwoShots) {
-  const auto path = [](PacketOp op, uint64_t bytes, int ranks) {
+  const auto path = [](plan::Op op, uint64_t bytes, int ranks) {
     return lines_shape(op, bytes, ranks, kBlocks).path;
   };
-  EXPECT_EQ(path(PacketOp::kAllReduce, 64 << 10, 8), PacketPath::kOneShot);
-  EXPECT_EQ(path(PacketOp::kAllReduce, 1 << 20, 8), PacketPath::kTwoShot);
-  EXPECT_EQ(path(PacketOp::kAllReduce, 16 << 20, 2), PacketPath::kOneShot);
-  EXPECT_EQ(path(PacketOp::kBroadcast, 64 << 10, 8), PacketPath::kCopy);
-  EXPECT_EQ(path(PacketOp::kBroadcast, 1 << 20, 8), PacketPath::kTwoShot);
-  EXPECT_EQ(path(PacketOp::kBroadcast, 16 << 20, 2), PacketPath::kCopy);
-  EXPECT_EQ(path(PacketOp::kReduceScatter, 1, 8), PacketPath::kReduceScatter);
-  EXPECT_EQ(path(PacketOp::kAllGather, 1 << 20, 8), PacketPath::kCopy);
+  EXPECT_EQ(path(plan::Op::kAllReduce, 64 << 10, 8), PacketPath::kOneShot);
+  EXPECT_EQ(path(plan::Op::kAllReduce, 1 << 20, 8), PacketPath::kTwoShot);
+  EXPECT_EQ(path(plan::Op::kAllReduce, 16 << 20, 2), PacketPath::kOneShot);
+  EXPECT_EQ(path(plan::Op::kBroadcast, 64 << 10, 8), PacketPath::kCopy);
+  EXPECT_EQ(path(plan::Op::kBroadcast, 1 << 20, 8), PacketPath::kTwoShot);
+  EXPECT_EQ(path(plan::Op::kBroadcast, 16 << 20, 2), PacketPath::kCopy);
+  EXPECT_EQ(path(plan::Op::kReduceScatter, 1, 8), PacketPath::kReduceScatter);
+  EXPECT_EQ(path(plan::Op::kAllGather, 1 << 20, 8), PacketPath::kCopy);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "coll/packets/packets.h"
-#include "support/packet_ops.h"
 
 namespace braid::coll {
 namespace {
@@ -14,15 +13,16 @@ TEST(PacketsShape, EveryCallFitsTheAreaOfItsBytes) {
   for (int ranks = 2; ranks <= nvlink::kMostRanks; ++ranks)
     for (const uint64_t most : kPacketSizes)
       for (const uint64_t bytes : kPacketSizes)
-        for (const PacketOp op : test::kPacketOps) {
-          if (bytes * (test::counts_blocks(op) ? static_cast<uint64_t>(ranks) : 1) > most) continue;
+        for (const plan::Op op : plan::kAllOps) {
+          if (bytes * (!plan::is_one_buffer(op) ? static_cast<uint64_t>(ranks) : 1) > most)
+            continue;
           EXPECT_LE(packet_call_bytes(op, bytes, ranks), packet_area_bytes(most, ranks))
               << static_cast<int>(op) << " of " << bytes << " bytes, " << ranks << " ranks";
         }
 }
 
 TEST(PacketsShape, BlocksGrowWithTheMessage) {
-  for (const PacketOp op : test::kPacketOps) {
+  for (const plan::Op op : plan::kAllOps) {
     EXPECT_EQ(packets_shape(op, 0, 8).num_blocks, 1U);
     EXPECT_EQ(packets_shape(op, 1024, 8).num_blocks, 1U);
     EXPECT_EQ(packets_shape(op, 4 << 20, 8).num_blocks, kMostPacketBlocks);
@@ -32,13 +32,13 @@ TEST(PacketsShape, BlocksGrowWithTheMessage) {
 
 TEST(PacketsShape, LargeAllReducesTakeTwoShots) {
   const auto path = [](uint64_t bytes, int ranks) {
-    return packets_shape(PacketOp::kAllReduce, bytes, ranks).path;
+    return packets_shape(plan::Op::kAllReduce, bytes, ranks).path;
   };
   EXPECT_EQ(path(8 << 10, 8), PacketPath::kOneShot);
   EXPECT_EQ(path(1 << 20, 8), PacketPath::kTwoShot);
   EXPECT_EQ(path(1 << 20, 2), PacketPath::kOneShot);  // as many bytes, one trip less
-  EXPECT_EQ(packets_shape(PacketOp::kReduceScatter, 1, 8).path, PacketPath::kReduceScatter);
-  EXPECT_EQ(packets_shape(PacketOp::kBroadcast, 1, 8).path, PacketPath::kCopy);
+  EXPECT_EQ(packets_shape(plan::Op::kReduceScatter, 1, 8).path, PacketPath::kReduceScatter);
+  EXPECT_EQ(packets_shape(plan::Op::kBroadcast, 1, 8).path, PacketPath::kCopy);
 }
 
 TEST(PacketsShape, HalvesLieOnTheGridOfPackets) {
