@@ -16,6 +16,7 @@ from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
 from braid.cli.cases import OPS
 from braid.probe.ranks import of_samples
+from braid.ratio import part_words, ratio_words, verdict
 from braid.record import schema_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -152,6 +153,29 @@ def test_rows_say_what_was_not_reached():
     assert (bits.is_reached, bits.reached) == (False, "2 of 1000 calls differ")
     of_sum = found["broadcast 256 MiB: of the sum of both links, each alone in the same run"]
     assert (of_sum.is_reached, of_sum.reached) == (False, "90.0%")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(0.998, "0.998x"), (0.99999, "0.999x"), (0.9957, "0.995x"), (0.994, "0.99x"), (1.0, "1.00x")],
+)
+def test_a_loss_never_reads_as_equal(ratio, words):
+    assert ratio_words(ratio) == words
+    assert [verdict(one) for one in (0.97, 0.985, 1.015, 1.03)] == [
+        "slower", "equal", "equal", "faster"
+    ]  # fmt: skip
+    assert part_words(1.0001) == "1.001x"
+    assert [part_words(part) for part in (0.998, 1.0, 1.02)] == ["1.00x", "1.00x", "1.02x"]
+
+
+def test_nccls_default_is_its_best_where_it_came_alone():
+    made = good_record(2)
+    huge = result("all_reduce", flexlink.HUGE, braid=10.02, nccl=10)
+    found = rows(replace(made, results=[*made.results, huge]))
+    best = next(row for row in found if "NCCL at its best" in row.work)
+    assert best.reached == "0.998x at the least (all_reduce 1 GiB eager)"
+    assert best.work.endswith("(of 16 MiB, 64 MiB, 1 GiB its default alone)")
+    assert best.ratio == pytest.approx(0.998, abs=1e-4)
 
 
 def test_rows_of_an_empty_record_measure_nothing():

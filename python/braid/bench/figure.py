@@ -17,6 +17,8 @@ class Row:
     reached: str
     is_reached: bool | None
     """None: not measured; `reached` says why."""
+    ratio: float | None = None
+    """Of somebody else's time to braid's, where the figure is one: above 1 braid is faster."""
 
 
 def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None:
@@ -28,9 +30,10 @@ def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None
 
 
 def row(
-    work: str, ranks: int, required: str, value: float | None, text: str, is_reached: bool
-) -> Row:
+    work: str, ranks: int, required: str, value: float | None, text: str, is_reached: bool,
+    ratio: float | None = None,
+) -> Row:  # fmt: skip
     """A figure; without a value `text` says why there is none."""
     if value is None:
         return Row(work, ranks, required, f"{NOT_MEASURED}: {text}", None)
-    return Row(work, ranks, required, text, is_reached)
+    return Row(work, ranks, required, text, is_reached, ratio)

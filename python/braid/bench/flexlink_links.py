@@ -52,6 +52,7 @@ def added(record: GpuRecord) -> Row:
         gain,
         f"{gain:+.1%}" if gain is not None else "no links alone",
         gain is not None and gain >= (aim or 0),
+        None if gain is None else 1 + gain,
     )
 
 
@@ -70,4 +71,5 @@ def held(ranks: int, capped: GpuRecord | None) -> Iterator[Row]:
             gain,
             f"{gain:+.1%}" if gain is not None else "no run with BRAID_LINK_CAP",
             gain is not None and gain >= (aim or 0),
+            None if gain is None else 1 + gain,
         )

@@ -9,6 +9,7 @@ from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.bench.verdict import judge
 from braid.cli.cases import OPS
 from braid.cli.sizes import format_size
+from braid.ratio import part_words, ratio_words
 
 
 def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:
@@ -38,8 +39,9 @@ def _large(record: GpuRecord) -> Iterator[Row]:
             record.ranks,
             f">= {aim:.2f}x" if aim else "no figure",
             ratio,
-            f"{ratio:.2f}x" if ratio else "no NCCL, or no such case",
+            ratio_words(ratio) if ratio else "no NCCL, or no such case",
             bool(ratio and ratio >= (aim or 0)),
+            ratio,
         )
 
 
@@ -65,13 +67,18 @@ def _least_row(
         return Row(work, record.ranks, required, f"{NOT_MEASURED}: nobody to compare with", None)
     value, case = least
     is_reached = value > aim if strict else value >= aim
-    return Row(work, record.ranks, required, f"{value:.2f}x at the least ({case})", is_reached)
+    reached = f"{ratio_words(value)} at the least ({case})"
+    return Row(work, record.ranks, required, reached, is_reached, value)
 
 
 def _best(record: GpuRecord) -> Row:
-    there = [r for r in record.results if any(run.family == "nccl-best" for run in r.runs)]
-    least = _least(there, lambda r: judge(r).to_nccl_best)
-    work = "every case against NCCL at its best"
+    """Where NCCL's other settings took no part, as at 1 GiB, its default is its best."""
+    others = [r for r in record.results if any(run.family == "nccl-best" for run in r.runs)]
+    least = _least(record.results, lambda r: judge(r).to_nccl_best) if others else None
+    alone = sorted({r.bytes for r in record.results} - {r.bytes for r in others})
+    sizes = ", ".join(map(format_size, alone))
+    beside = f" (of {sizes} its default alone)" if alone and others else ""
+    work = f"every case against NCCL at its best{beside}"
     return _least_row(work, record, "> 1.00x", least, suite.BEST_AIM, strict=True)
 
 
@@ -97,10 +104,11 @@ def _part_row(work: str, record: GpuRecord, aim: float, least: Value | None, mis
     if least is None:
         return Row(work, record.ranks, required, f"{NOT_MEASURED}: nobody to compare with", None)
     part = 1 / least[0]
-    reached = f"{part:.2f}x at the most ({least[1]})"
+    reached = f"{part_words(part)} at the most ({least[1]})"
     if missing:
         reached += f"; without {missing}"
-    return Row(work, record.ranks, required, reached, None if missing else part <= aim)
+    is_reached = None if missing else part <= aim
+    return Row(work, record.ranks, required, reached, is_reached, least[0])
 
 
 def _missing_others(results: Iterable[GpuResult | None]) -> str:

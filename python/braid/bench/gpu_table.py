@@ -14,6 +14,7 @@ from braid.cli.sizes import format_size
 from braid.cli.table import console
 from braid.probe.outliers import stragglers
 from braid.probe.ranks import named
+from braid.ratio import ratio_words
 
 _HEADS = (
     ("op", "bytes", "calls"),
@@ -35,7 +36,7 @@ _EVERYBODY = (
 
 def ratio_text(ratio: float | None) -> str:
     """ "1.25x"."""
-    return "-" if ratio is None else f"{ratio:.2f}x"
+    return "-" if ratio is None else ratio_words(ratio)
 
 
 def _us(time_us: float | None) -> str:

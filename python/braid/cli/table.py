@@ -11,6 +11,7 @@ from braid.cli.console import console as console
 from braid.cli.sizes import format_size
 from braid.probe.outliers import stragglers
 from braid.probe.ranks import named
+from braid.ratio import ratio_words
 from braid.record import Record, Result, Samples
 
 
@@ -56,7 +57,7 @@ def _columns(record: Record) -> tuple[Group, list[Group]]:
             Column("baseline us", [f"{b.name} {_median(b.times)}" if b else "-" for b in bases]),
             Column(
                 "gain",
-                ["-" if r.ratio is None else f"{r.ratio:.2f}x" for r in results],
+                ["-" if r.ratio is None else ratio_words(r.ratio) for r in results],
                 style="bold",
             ),
             Column("wrong", [str(count) for count in wrong]),
