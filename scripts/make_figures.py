@@ -1,41 +1,39 @@
-"""Writes the tables of figures in README.md from the records, and the plots of GPU records; --check
-says whether the tables are current.
+"""Writes the tables of figures in README.md and docs/results.md from the records, and the plots of
+GPU records; --check says whether the tables are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
 
-import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
+import app_figures
 import gpu_figures
+from record_notes import ROOT, links, load, with_changes
 
-ROOT = Path(__file__).resolve().parent.parent
-RECORDS = ROOT / "records"
-README = ROOT / "README.md"
+from braid import noise
+from braid.bench.figure import Row as GpuRow
+from braid.ratio import ratio_words, verdict
+
+README, RESULTS = ROOT / "README.md", ROOT / "docs/results.md"
 BEGIN = "<!-- figures: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of figures -->"
 GPU_BEGIN = "<!-- gpu figures: written by scripts/make_figures.py from records/ -->"
 GPU_END = "<!-- end of gpu figures -->"
 
-Row = tuple[str, str, str, str]  # work, must reach, measured, record
-
-
-def load(name: str) -> dict[str, Any]:
-    """A record by its file name."""
-    record: dict[str, Any] = json.loads((RECORDS / name).read_text(encoding="utf-8"))
-    return record
+Row = tuple[str, str, str, str, str]
+"""Work, aim, measured, whether braid was faster than what it was compared with, record."""
+PACED_OPS = "64 MiB, 4 ranks, three links paced 4:2:1, against the fastest alone"
 
 
 def paced(name: str) -> Iterator[Row]:
     """All operations over three paced links against the fastest one."""
     for result in load(name)["results"]:
         yield (
-            f"{result['op']} 64 MiB, 4 ranks, three links paced 4:2:1, against the fastest alone",
+            f"{result['op']} {PACED_OPS}",
             ">= 1.66x (theory 1.75x)",
-            f"{result['ratio']:.2f}x",
+            ratio_words(result["ratio"]),
+            verdict(result["ratio"]),
             name,
         )
 
@@ -45,32 +43,35 @@ def h800(ranks: int, scale: int) -> Row:
     name = f"h800_scaled_{ranks}.json"
     ratio = load(name)["results"][0]["ratio"]
     work = f"all_gather 64 MiB, {ranks} ranks, H800's links paced at 1:{scale}, against NVLink's"
-    return work, ">= 1.20x (theory 1.23x)", f"{ratio:.2f}x", name
+    return work, ">= 1.20x (theory 1.23x)", ratio_words(ratio), verdict(ratio), name
 
 
 def hosts() -> Iterator[Row]:
     """Two hosts over three rails."""
     name = "two_hosts.json"
     record = load(name)
-    verdict = record["verdict"]
-    before, lost, back = verdict["share_of_cut_rail_before_after_back"]
-    of_nominal = f"{100 * verdict['together_of_nominal']:.1f} % of the nominal 1400 Mbit/s"
+    found = record["verdict"]
+    before, lost, back = found["share_of_cut_rail_before_after_back"]
+    of_nominal = f"{100 * found['together_of_nominal']:.1f} % of the nominal 1400 Mbit/s"
     yield (
-        "two hosts, rails of 800, 400 and 200 Mbit/s, all_reduce 64 MiB: part of the rails' sum",
+        "two hosts, rails held to 800, 400 and 200 Mbit/s, all_reduce 64 MiB: of the rails' sum",
         ">= 95 %",
-        f"{100 * verdict['together_of_sum_alone']:.1f} % ({of_nominal})",
+        f"{100 * found['together_of_sum_alone']:.1f} % ({of_nominal})",
+        "",
         name,
     )
     yield (
-        "the same, one rail slowed to 100 Mbit/s while running: after 10 windows, of the new sum",
+        "the same (held), one rail slowed to 100 Mbit/s while running: after 10 windows, of it",
         ">= 90 %, no wrong byte",
-        f"{100 * verdict['slowed_of_new_nominal']:.1f} %, {record['wrong']} wrong",
+        f"{100 * found['slowed_of_new_nominal']:.1f} %, {record['wrong']} wrong",
+        "",
         name,
     )
     yield (
-        "the same, one rail cut and mended while running: its share before, after, back",
+        "the same (held), one rail cut and mended while running: its share before, after, back",
         "no error, share back",
         f"{100 * before:.1f} %, {100 * lost:.1f} %, {100 * back:.1f} %, {record['wrong']} wrong",
+        "",
         name,
     )
 
@@ -87,7 +88,8 @@ def gloo(ranks: int) -> Iterator[Row]:
             f"{op} over shm, {ranks} ranks, 1 KiB to 64 MiB, against Gloo (torch"
             f" {record['versions']['torch']})",
             "> 1x, >= 2x from 1 MiB",
-            f"{small:.1f}x at the least below 1 MiB, {large:.2f}x from it",
+            f"{small:.1f}x at the least below 1 MiB, {ratio_words(large)} from it",
+            verdict(min(small, large)),
             name,
         )
 
@@ -97,18 +99,31 @@ def tuning() -> Row:
     record = load("tuning.json")
     tuned, cached = max(record["tuned_s"]), max(record["cached_s"])
     measured = f"{tuned:.1f} s, from the cache {cached:.1f} s (longest of {len(record['tuned_s'])})"
-    return "stage 1 tuning, 4 ranks, three links", "<= 10 s, then cached", measured, "tuning.json"
+    work = "stage 1 tuning, 4 ranks, three links, paced"
+    return work, "<= 10 s, then cached", measured, "", "tuning.json"
 
 
 def steady() -> Iterator[Row]:
     """Balancing on against shares held fixed."""
     for result in load("steady.json")["results"]:
         yield (
-            f"{result['op']} 16 MiB, balancing on against fixed shares, steady state",
+            f"{result['op']} 16 MiB, three links paced 4:2:1, balancing on against fixed shares,"
+            " steady state",
             "<= 1 % slower",
             f"{100 / result['ratio'] - 100:+.1f} %",
+            verdict(result["ratio"]),
             "steady.json",
         )
+
+
+def gpus(row: GpuRow, name: str) -> Row:
+    """A figure of the suite."""
+    judged = verdict(row.ratio) if row.ratio is not None else ""
+    return row.work, f"{row.required}", f"{row.reached}{_missed(row)}", judged, name
+
+
+def _missed(row: GpuRow) -> str:
+    return "" if row.is_reached or row.required == "no figure" else ", missed"
 
 
 def rows() -> list[Row]:
@@ -121,24 +136,82 @@ def rows() -> list[Row]:
         *gloo(4),
         tuning(),
         *steady(),
-        *gpu_figures.figure_rows(),
+        *(gpus(*each) for each in gpu_figures.figure_rows()),
     ]
 
 
-def table() -> str:
-    """The figures as Markdown."""
+def how() -> str:
+    """What holds for all of them."""
     host = load("paced_421.json")["host"]
+    return (
+        f"CPUs: {host['cores']} cores of {host['cpu']} (a virtual machine). GPUs: those of one"
+        " virtual machine, NVLink multicast off, NCCL with `NCCL_NVLS_ENABLE=0`. Medians of the"
+        " slowest rank, baseline and braid in turn in one run. *Paced*, *held*: links held to a"
+        " rate on purpose, so that the algorithm is measured and not the machine. *+changes*: made"
+        " from a tree with changes that no commit holds."
+    )
+
+
+def results(text: str) -> str:
+    """All figures as Markdown; `text` is the page as it is."""
     lines = [
-        f"On {host['cores']} cores of {host['cpu']} (a virtual machine), medians of the slowest"
-        " rank, baseline and braid in turn in one run. *Paced* links are held to a rate on"
-        " purpose. GPUs are those of one virtual machine, NVLink multicast off.",
+        how() + " *Faster*, *equal* (within 2 %), *slower*: braid against what the row names, in"
+        " the worst case where there are several. *Missed*: the aim was not reached.",
         "",
-        "| work | aim | measured | record |",
-        "|---|---|---|---|",
     ]
-    for work, aim, measured, name in rows():
-        links = ", ".join(f"[{part}](records/{part})" for part in name.split(", "))
-        lines.append(f"| {work} | {aim} | {measured} | {links} |")
+    if said := gpu_figures.since(text):
+        lines += [said, ""]
+    lines += ["| work | aim | measured | verdict | record |", "|---|---|---|---|---|"]
+    for work, aim, measured, judged, name in rows():
+        lines.append(f"| {work} | {aim} | {measured} | {judged} | {links(name, '../records')} |")
+    listed = links(", ".join(with_changes()), "../records").replace(" (+changes)", "")
+    return "\n".join([*lines, "", f"Records made from a tree with changes: {listed}."])
+
+
+def short() -> str:
+    """A few figures as Markdown."""
+    ratios = [one["ratio"] for one in load("paced_421.json")["results"]]
+    scaled = [h800(ranks, scale)[2] for ranks, scale in ((2, 200), (4, 400), (8, 800))]
+    least = min(one["ratio"] for ranks in (2, 4) for one in load(f"gloo_{ranks}.json")["results"])
+    (together, *_) = hosts()
+    few = [
+        (
+            f"five operations {PACED_OPS}",
+            f"{ratio_words(min(ratios))} to {ratio_words(max(ratios))} of 1.75x",
+            "paced_421.json",
+        ),
+        (
+            "all_gather 64 MiB, 2, 4 and 8 ranks, H800's links paced, against NVLink's alone",
+            f"{', '.join(scaled)} of 1.23x",
+            ", ".join(f"h800_scaled_{ranks}.json" for ranks in (2, 4, 8)),
+        ),
+        (together[0], together[2], together[4]),
+        (
+            "all_reduce, all_gather over shared memory, 2 and 4 ranks, 1 KiB to 64 MiB, against"
+            " Gloo",
+            f"{ratio_words(least)} at the least",
+            "gloo_2.json, gloo_4.json",
+        ),
+        *gpu_figures.short_rows(),
+    ]
+    lines = [how(), "", "| work | measured | record |", "|---|---|---|"]
+    lines += [f"| {work} | {measured} | {links(names)} |" for work, measured, names in few]
+    lines += [
+        "",
+        "Whole programs on GPUs, a step's time by NCCL by that by braid. *n*: samples of each;"
+        f" `{noise.MARK}`: they vary by more than {noise.MOST:.0%}; *one after the other*: not in"
+        " turn, so that what changed on the machine between them is in the ratio.",
+        "",
+        "| program | GPUs | NCCL by braid | samples | record |",
+        "|---|--:|---|---|---|",
+        *app_figures.program_rows(),
+        "",
+        *filter(None, [app_figures.unrecorded()]),
+        "",
+        "What it costs:",
+        "",
+        *app_figures.costs(),
+    ]
     return "\n".join(lines)
 
 
@@ -148,17 +221,27 @@ def between(text: str, begin: str, end: str, new: str) -> str:
     return f"{head}{begin}\n{new}\n{end}{rest.split(end)[1]}"
 
 
+def pages() -> list[tuple[str, str, str]]:
+    """Name, text and what the text should be of every page."""
+    text = README.read_text(encoding="utf-8")
+    wanted = between(text, BEGIN, END, short())
+    wanted = between(wanted, GPU_BEGIN, GPU_END, gpu_figures.first_screen(text))
+    all_of_it = RESULTS.read_text(encoding="utf-8")
+    return [
+        ("README.md", text, wanted),
+        ("docs/results.md", all_of_it, between(all_of_it, BEGIN, END, results(all_of_it))),
+    ]
+
+
 def main() -> int:
     """Writes, or with --check compares."""
-    text = README.read_text(encoding="utf-8")
-    wanted = between(text, BEGIN, END, table())
-    wanted = between(wanted, GPU_BEGIN, GPU_END, gpu_figures.first_screen())
+    stale = [(name, wanted) for name, text, wanted in pages() if wanted != text]
     if "--check" in sys.argv:
-        if wanted != text:
-            print("README.md: the figures are not those of records/; run scripts/make_figures.py")
-            return 1
-        return 0
-    README.write_text(wanted, encoding="utf-8")
+        for name, _ in stale:
+            print(f"{name}: the figures are not those of records/; run scripts/make_figures.py")
+        return int(bool(stale))
+    for name, wanted in stale:
+        (ROOT / name).write_text(wanted, encoding="utf-8")
     gpu_figures.draw()
     return 0
 
