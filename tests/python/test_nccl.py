@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
+import struct
 import subprocess
 import sys
 
 import pytest
 
-from braid.cli import nccl
+from braid.cli import kernels, nccl
 
 pytestmark = pytest.mark.skipif(nccl.library() is None, reason="built without the drop-in")
 BRAID = [sys.executable, "-m", "braid.cli"]
@@ -58,25 +60,111 @@ def test_programs_start_with_it():
     assert (out.stdout, out.stderr) == ("42\n", "")
 
 
+FATBIN = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64 + 8) + struct.pack(
+    "<HHIQ12xI32x", 2, 0x101, 64, 8, 90
+)
+"""A head, and one part for sm_90 without its code."""
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """A library that tells a version as NCCL does."""
+    folder = tmp_path_factory.mktemp("nccl")
+    source, library = folder / "real.c", folder / "libreal.so"
+    source.write_text("int ncclGetVersion(int* version) { *version = 22809; return 0; }")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("needs cc")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source], check=True)
+    return str(library)
+
+
+@pytest.fixture
+def build(monkeypatch, tmp_path):
+    """A build whose core holds what is asked for."""
+
+    def make(core=None):
+        (tmp_path / nccl.FILE).touch()
+        if core is not None:
+            (tmp_path / nccl.CORE).write_bytes(core)
+        monkeypatch.setattr(nccl, "library", lambda: tmp_path / nccl.FILE)
+        monkeypatch.setattr(nccl, "real_version", lambda _path: ("2.28.9", True))
+        return tmp_path / nccl.FILE
+
+    return make
+
+
+def test_a_build_says_for_which_gpus_it_is(tmp_path):
+    library = tmp_path / "core.so"
+    library.write_bytes(b"x" * 7 + FATBIN + b"\0" * 8 + FATBIN[:4] + b"y" * 9)
+    assert kernels.built_for(library) == [90]
+    assert kernels.words(library) == "for sm_90"
+    library.write_bytes(FATBIN)  # cut off
+    assert kernels.words(library) == kernels.NONE
+    assert kernels.words(tmp_path / "none.so").startswith("MISSING")
+
+
 @pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")
-def test_the_check_says_what_is_there():
-    checked = braid("nccl-check")
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+@pytest.mark.parametrize(
+    ("core", "code", "words"),
+    [
+        (FATBIN + b"\0" * 8, 0, "kernels         for sm_90"),
+        (b"no kernels", 2, f"kernels         {kernels.NONE}"),
+        (None, 2, "core            MISSING"),
+    ],
+)
+def test_the_check_fails_where_everything_would_go_to_nccl(build, capsys, core, code, words):
+    path = build(core)
+    assert nccl.check() == code
+    said = capsys.readouterr().out
+    assert f"drop-in         {path}" in said
+    assert words in said
+    assert ("self-test       skipped" in said) is (code == 0)
+    assert (nccl.lacks(path) == "") is (code == 0)
+
+
+@pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")
+def test_the_check_says_what_is_there(real):
+    code = nccl.MISSING if nccl.lacks(nccl.library()) else 0
+    checked = braid("nccl-check", BRAID_NCCL_REAL=real)
+    assert checked.returncode == code, checked.stdout + checked.stderr
     assert f"drop-in         {nccl.library()}" in checked.stdout
-    assert "MISSING" not in checked.stdout
-    assert "self-test       skipped" in checked.stdout
+    assert "the real NCCL   2.28.9" in checked.stdout
     assert "several GPUs    of one process: taken over" in checked.stdout
-    shared = braid("nccl-check", BRAID_NCCL_SHARED="off")
+    shared = braid("nccl-check", BRAID_NCCL_SHARED="off", BRAID_NCCL_REAL=real)
     assert "several GPUs    of one process: left to NCCL" in shared.stdout
 
 
+def test_without_nccl_the_check_fails():
+    checked = braid("nccl-check", "--json", BRAID_NCCL_REAL="/nowhere/libnccl.so.2")
+    code = nccl.MISSING if nccl.lacks(nccl.library()) else nccl.NO_NCCL
+    assert checked.returncode == code
+    facts = json.loads(checked.stdout)
+    assert facts["the real NCCL"].startswith("NOT FOUND: ")
+    assert facts["self-test"].startswith("not run")
+
+
+def test_the_line_warns_of_a_build_without_kernels(build, capsys, monkeypatch):
+    from braid.cli import app
+
+    monkeypatch.setenv("LD_PRELOAD", "")
+    path = build(b"no kernels")
+    app.nccl_env()
+    said = capsys.readouterr()
+    assert said.out == f"LD_PRELOAD={path}\n"
+    assert said.err.startswith("braid: nccl-env: everything will go to NCCL: kernels: MISSING")
+    build(FATBIN + b"\0" * 8)
+    app.nccl_env()
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.skipif(nccl.num_gpus() > 1, reason="the self-test would use the GPUs")
-def test_both_as_json():
+def test_both_as_json(real):
     (line,) = json.loads(braid("nccl-env", "--json", LD_PRELOAD="").stdout).items()
     assert line == ("LD_PRELOAD", str(nccl.library()))
-    facts = json.loads(braid("nccl-check", "--json").stdout)
+    facts = json.loads(braid("nccl-check", "--json", BRAID_NCCL_REAL=real).stdout)
     assert facts["drop-in"] == str(nccl.library())
-    assert facts["self-test"].startswith("skipped")
+    assert {"core", "kernels", "self-test"} <= facts.keys()
 
 
 def test_without_a_real_library_it_says_so():

@@ -152,6 +152,8 @@ def nccl_env(
     path = nccl.library()
     if path is None:
         fail(f"nccl-env: {nccl.FILE} is not beside the package")
+    if missing := nccl.lacks(path):
+        print(f"braid: nccl-env: everything will go to NCCL: {missing}", file=sys.stderr)
     found = nccl.variables(path, program)
     lines = (f"{name}={value}" for name, value in found.items())
     print(json.dumps(found) if as_json else "\n".join(lines))
@@ -159,7 +161,7 @@ def nccl_env(
 
 @app.command(
     epilog="Example: braid nccl-check --json. Exit code 0 fine or nothing to try it on, 1 the test"
-    " on GPUs failed, 2 built without the drop-in."
+    " on GPUs failed, 2 built without the drop-in or without kernels, 3 no NCCL was found."
 )
 def nccl_check(as_json: AsJson = False) -> None:
     """Say what the drop-in for NCCL finds here, and try it on the GPUs: half a minute."""

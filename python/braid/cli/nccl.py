@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TextIO
 
 import braid
+from braid.cli import kernels
 from braid.cli.launch import launch
 
-FILE = "libbraid-nccl.so"
+FILE, CORE = "libbraid-nccl.so", "libbraid-nccl-core.so"
+MISSING, NO_NCCL = 2, 3
+"""Exit codes of the check: this build lacks a part; there is no NCCL that programs could see."""
 PROGRAMS = {
     "vllm": {"VLLM_NCCL_SO_PATH": "", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"},
     "sglang": {"SGLANG_NCCL_SO_PATH": ""},
@@ -56,8 +59,17 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
-def real_version(path: Path) -> str:
-    """The version that programs will see, or why there is none."""
+def lacks(path: Path) -> str:
+    """What this build lacks, so that everything would go to NCCL; "" for nothing."""
+    core = path.with_name(CORE)
+    if not core.is_file():
+        return f"{CORE} is not beside {FILE}"
+    found = kernels.words(core)
+    return f"kernels: {found}" if found == kernels.NONE else ""
+
+
+def real_version(path: Path) -> tuple[str, bool]:
+    """The version that programs will see, or why there is none; and whether there is."""
     code = _ASK_VERSION.format(imports="import torch" if has_torch() else "")
     asked = subprocess.run(
         [sys.executable, "-c", code],
@@ -69,8 +81,9 @@ def real_version(path: Path) -> str:
     answer = asked.stdout.strip()
     if answer.isdigit():
         number = int(answer)
-        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-    return asked.stderr.strip().splitlines()[-1] if asked.stderr.strip() else "no answer"
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}", True
+    lines = asked.stderr.strip().splitlines() or [answer or "no answer"]
+    return f"NOT FOUND: {lines[-1].removeprefix('braid: ')}", False
 
 
 def _several_gpus() -> str:
@@ -81,12 +94,13 @@ def _several_gpus() -> str:
     return "of one process: left to NCCL (BRAID_NCCL_SHARED=off); one process per GPU is taken over"
 
 
-def _facts(path: Path) -> dict[str, str]:
-    core = path.with_name("libbraid-nccl-core.so")
+def _facts(path: Path, nccl: str) -> dict[str, str]:
+    core = path.with_name(CORE)
     return {
         "drop-in": str(path),
         "core": str(core) if core.is_file() else "MISSING: everything goes to NCCL",
-        "the real NCCL": real_version(path),
+        "kernels": kernels.words(core),
+        "the real NCCL": nccl,
         "BRAID_NCCL": os.environ.get("BRAID_NCCL", "on"),
         "several GPUs": _several_gpus(),
     }
@@ -109,12 +123,17 @@ def check(as_json: bool = False) -> int:
             f"braid: nccl-check: {FILE} is not beside the package: built without it",
             file=sys.stderr,
         )
-        return 2
-    facts = _facts(path)
+        return MISSING
+    nccl, has_nccl = real_version(path)
+    facts = _facts(path, nccl)
     if not as_json:
         for name, text in facts.items():
             print(f"{name:15} {text}", flush=True)
-    code, facts["self-test"] = _self_test(path, sys.stderr if as_json else None)
+    if lacks(path) or not has_nccl:
+        code = MISSING if lacks(path) else NO_NCCL
+        facts["self-test"] = "not run: see MISSING and NOT FOUND above"
+    else:
+        code, facts["self-test"] = _self_test(path, sys.stderr if as_json else None)
     print(json.dumps(facts, indent=1) if as_json else f"self-test       {facts['self-test']}")
     return code
 
