@@ -1,6 +1,7 @@
 """What has to be said beside a record's numbers: a tree with changes, code that changed since."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -23,6 +24,18 @@ def link(name: str, folder: str = "records") -> str:
     """To a record, in Markdown; marked where its tree had changes that no commit holds."""
     mark = " (+changes)" if load(name).get("dirty") else ""
     return f"[{name}]({folder}/{name}){mark}"
+
+
+def commit_words(name: str) -> str:
+    """Of which commit a record is, and what makes that doubtful."""
+    record = load(name)
+    commit, said = str(record["commit"]), re.search(r"--commit (\S+)", str(record["command"]))
+    words = f"commit {commit[:7]}"
+    if record.get("dirty"):
+        words += " with changes that no commit holds"
+    if said and not commit.startswith(said[1]) and not said[1].startswith(commit):
+        words += f" by the record, {said[1]} by its command line: which of them ran is not known"
+    return words
 
 
 def links(names: str, folder: str = "records") -> str:

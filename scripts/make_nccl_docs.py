@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Writes what records say of the drop-in into docs/nccl.md, or with --check says that it is stale.
+
+    PYTHONPATH=python python3 scripts/make_nccl_docs.py [--check]
+
+Records: nccl-tests' (nccl_tests_*.json), the suite's (flexlink_*.json), PyTorch's own tests
+(torch_tests_*.json).
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import gpu_figures
+from record_notes import RECORDS, ROOT, commit_words, link, load
+from torch_tests import BAD, BRAID, GOOD, NCCL, NOT_RUN
+
+from braid.bench.gpu_record import GpuResult
+from braid.bench.verdict import judge
+from braid.cli.cases import OPS
+from braid.cli.sizes import format_size
+from braid.ratio import ratio_words
+
+PAGE = ROOT / "docs/nccl.md"
+MARK = "<!-- {}: written by scripts/make_nccl_docs.py -->\n"
+END = "<!-- end of {} -->\n"
+MIB = 1 << 20
+SIZES = tuple(MIB << shift for shift in (0, 2, 4, 6, 8, 10))
+RECORDS_FOLDER = "../records"
+WORSE = 0.99
+"""Below it a call that is taken over counts as slower here."""
+PROGRAMS = {"all_to_all": "alltoall"}
+CHECKS = {
+    2: ("nccl_tests_check_2.json", "nccl_tests_windows_2.json"),
+    4: ("nccl_tests_4.json", "nccl_tests_large_4.json", "nccl_tests_windows_4.json"),
+    8: ("nccl_tests_check_8.json",),
+}
+TIMED = (2, 4)
+"""GPUs of which nccl_tests_time_N.json and nccl_tests_windows_N.json are there."""
+
+
+def to(name: str) -> str:
+    """A record's link from docs/."""
+    return link(name, RECORDS_FOLDER)
+
+
+def is_left_to_nccl(op: str, nbytes: int, ranks: int) -> bool:
+    """As is_faster_by_nccl of bindings/nccl/calls.cc; bytes of all ranks' blocks together."""
+    if op == "broadcast":
+        return ranks > 2 and nbytes > 16 * MIB
+    if op == "all_reduce":
+        return (ranks > 4 and nbytes > 32 * MIB) or (ranks > 2 and nbytes > 256 * MIB)
+    return op == "all_to_all" and ranks > 4 and nbytes > 64 * MIB
+
+
+@dataclass(frozen=True)
+class Slower:
+    """A call that is taken over though NCCL is faster."""
+
+    ranks: int
+    op: str
+    nbytes: int
+    how: str
+    ratio: float
+    name: str
+
+    def row(self) -> str:
+        return (
+            f"| {self.ranks} | {self.op} | {format_size(self.nbytes)} | {self.how} |"
+            f" {ratio_words(self.ratio)} | {to(self.name)} |\n"
+        )
+
+
+def _of_suite(ranks: int) -> Iterator[Slower]:
+    record, name = gpu_figures.record_of(ranks), f"flexlink_{ranks}.json"
+    kinds: list[tuple[str, list[GpuResult]]] = [
+        ("registered", record.results),
+        ("not registered", gpu_figures.unregistered(record).results),
+    ]
+    for how, results in kinds:
+        for one in results:
+            ratio = judge(one).to_nccl
+            if ratio and ratio < WORSE and not is_left_to_nccl(one.op, one.total_bytes, ranks):
+                yield Slower(ranks, one.op, one.total_bytes, how, ratio, name)
+
+
+def _of_nccl_tests(ranks: int) -> Iterator[Slower]:
+    names = {program: op for op, program in PROGRAMS.items()}
+    for kind, how in (("time", "not registered"), ("windows", "windows")):
+        name = f"nccl_tests_{kind}_{ranks}.json"
+        for one in load(name)["ratios"]:
+            op = names.get(one["program"], one["program"])
+            place = ", in place" if "in place" in one["place"] else ""
+            if one["ratio"] < WORSE and not is_left_to_nccl(op, one["bytes"], ranks):
+                yield Slower(ranks, op, one["bytes"], how + place, one["ratio"], name)
+
+
+def slower() -> str:
+    """What is taken over though the records have NCCL faster."""
+    found = [each for ranks in gpu_figures.all_ranks() for each in _of_suite(ranks)]
+    found += [each for ranks in TIMED for each in _of_nccl_tests(ranks)]
+    head = "| GPUs | call | bytes | results | NCCL by braid | record |\n|--:|---|--:|---|--:|---|\n"
+    order = sorted(found, key=lambda each: (-each.ranks, each.op, each.nbytes, each.how))
+    return head + "".join(each.row() for each in order)
+
+
+def _ratio(ratios: list[dict[str, Any]], op: str, nbytes: int) -> str:
+    program = PROGRAMS.get(op, op)
+    for size in (nbytes, 2 * nbytes):  # programs of several blocks go in steps of their own
+        for one in ratios:
+            is_it = (one["program"], one["bytes"], one["place"]) == (program, size, "nccl")
+            if is_it and not one["is_graph"]:
+                return ratio_words(one["ratio"])
+    return "-"
+
+
+def times() -> str:
+    """nccl-tests' times by size, and what else there is of them."""
+    text = ""
+    for ranks in TIMED:
+        names = [f"nccl_tests_{kind}_{ranks}.json" for kind in ("time", "windows")]
+        heads = " | ".join(format_size(size) for size in SIZES)
+        text += f"| {ranks} GPUs, all ranks' bytes | {heads} |\n|---|" + "--:|" * len(SIZES) + "\n"
+        for op in OPS:
+            for name, how in zip(names, ("", " in windows"), strict=True):
+                cells = (_ratio(load(name)["ratios"], op, size) for size in SIZES)
+                text += f"| {op}{how} | {' | '.join(cells)} |\n"
+        text += "\n" + "".join(f"{_of_all(name)} " for name in names).rstrip() + "\n\n"
+    return text
+
+
+def _of_all(name: str) -> str:
+    ratios = [one["ratio"] for one in load(name)["ratios"]]
+    below = sum(ratio < WORSE for ratio in ratios)
+    return (
+        f"Of all {len(ratios)} in {to(name)} ({commit_words(name)}): {ratio_words(min(ratios))} to"
+        f" {ratio_words(max(ratios))}, {below} below {WORSE}."
+    )
+
+
+def gain() -> str:
+    """The first screen's line."""
+    said: list[str] = []
+    sizes: list[int] = []
+    for ranks in TIMED:
+        sizes += [one["bytes"] for one in load(f"nccl_tests_time_{ranks}.json")["ratios"]]
+        ratios = [one["ratio"] for one in load(f"nccl_tests_time_{ranks}.json")["ratios"]]
+        said.append(
+            f"on {ranks} GPUs {ratio_words(min(ratios))} to {ratio_words(max(ratios))}, half of"
+            f" {len(ratios)} times {ratio_words(median(ratios))} or more"
+        )
+    return (
+        "- **What you gain**, NCCL's time by braid's in nccl-tests, results not registered, all"
+        f" sizes from {format_size(min(sizes))}: {'; '.join(said)} ([below](#what-it-gave)). On 8"
+        " GPUs large calls gain little or nothing, and some are slower that are"
+        " [taken over](#taken-over-though-slower) all the same. NCCL ran with"
+        " `NCCL_NVLS_ENABLE=0`: with NVLink SHARP its all-reduce on four GPUs or more is faster"
+        " than what is compared here, and braid was never measured beside it.\n"
+    )
+
+
+def checks() -> str:
+    """How many results of nccl-tests were right."""
+    text = ""
+    for ranks, names in CHECKS.items():
+        for name in names:
+            parts: dict[str, list[dict[str, Any]]] = {}
+            for one in load(name)["outcomes"]:
+                if one["step"]["who"] == BRAID and one["step"]["part"] != "time":
+                    parts.setdefault(one["step"]["part"], []).append(one)
+            told = [one for found in parts.values() for one in found]
+            programs = {one["step"]["program"] for one in told}
+            first = told[0]
+            unread = [one["step"]["program"] for one in told if one["stopped"]]
+            not_read = f"; the table of {', '.join(unread)} was not understood" if unread else ""
+            text += (
+                f"| {ranks} | {', '.join(parts)} | {len(programs)} |"
+                f" {sum(one['num_checked'] for one in told):,} |"
+                f" {sum(one['wrong'] for one in told)} | {first['nccl']}, {first['nccl_tests']} |"
+                f" {to(name)}, {commit_words(name)}{not_read} |\n"
+            )
+    head = "| GPUs | parts | programs | results | wrong | NCCL, nccl-tests | record |\n"
+    return head + "|--:|---|--:|--:|--:|---|---|\n" + text
+
+
+Run = tuple[str, dict[str, str]]
+"""A record's name, and a test's outcomes in it."""
+
+
+def torch_runs(records: Iterable[tuple[str, dict[str, Any]]]) -> dict[str, list[Run]]:
+    """By test, in the order of the records' dates."""
+    found: dict[str, list[Run]] = {}
+    for name, record in sorted(records, key=lambda each: str(each[1]["date"])):
+        for one in record["tests"]:
+            found.setdefault(one["test"], []).append((name, one["outcomes"]))
+    return found
+
+
+def kind_of(runs: list[Run]) -> str:
+    """What came of a test: by its last run with braid, and where that is bad, NCCL's last."""
+    ours = [one for _, one in runs if one.get(BRAID, NOT_RUN) != NOT_RUN]
+    if not ours:
+        return "not come to"
+    if ours[-1][BRAID] in GOOD:
+        return "good"
+    theirs = [one[NCCL] for one in ours if one.get(NCCL, NOT_RUN) != NOT_RUN]
+    return "bad with NCCL too" if theirs and theirs[-1] in BAD else "open"
+
+
+def torch() -> str:
+    """PyTorch's tests, split by what came of them."""
+    paths = sorted(RECORDS.glob("torch_tests_*.json"))
+    runs = torch_runs((path.name, load(path.name)) for path in paths)
+    kinds = {test: kind_of(one) for test, one in runs.items()}
+    count = {kind: list(kinds.values()).count(kind) for kind in sorted(set(kinds.values()))}
+    files = {test.partition("::")[0] for test in runs}
+    still = [test for test, kind in kinds.items() if kind == "open"]
+    text = (
+        f"Of {len(runs)} tests of {len(files)} files, each by its last run with braid:"
+        f" {count['good']} pass or are skipped (they want more GPUs, or other ones),"
+        f" {count['bad with NCCL too']} fail, hang or crash with NCCL alone, too,"
+        f" {count['not come to']} were not come to, {count['open']} are open.\n\n"
+        "| open | with braid | with NCCL alone | record |\n|---|---|---|---|\n"
+    )
+    for test in still:
+        name, outcomes = next(
+            each for each in reversed(runs[test]) if each[1].get(BRAID, NOT_RUN) != NOT_RUN
+        )
+        asked = outcomes.get(NCCL, NOT_RUN)
+        theirs = asked if asked != NOT_RUN else "not asked"
+        words = test.rpartition("::")[2]
+        text += f"| `{words}` | {outcomes[BRAID]} | {theirs} | {to(name)} |\n"
+    return text + "\nRecords: " + ", ".join(to(path.name) for path in paths) + ".\n"
+
+
+BLOCKS = {
+    "gain": gain,
+    "slower calls": slower,
+    "nccl-tests' times": times,
+    "nccl-tests' checks": checks,
+    "torch tests": torch,
+}
+
+
+def page(text: str) -> str:
+    """The page with today's blocks."""
+    for name, write in BLOCKS.items():
+        before, mark, rest = text.partition(MARK.format(name))
+        _, end, after = rest.partition(END.format(name))
+        if not (mark and end):
+            raise SystemExit(f"docs/nccl.md: the marks of '{name}' are not there")
+        text = before + mark + write() + end + after
+    return text
+
+
+def main() -> int:
+    """Writes, or with --check compares."""
+    text = PAGE.read_text(encoding="utf-8")
+    now = page(text)
+    if "--check" in sys.argv:
+        if now != text:
+            print("docs/nccl.md is stale; run scripts/make_nccl_docs.py")
+        return int(now != text)
+    PAGE.write_text(now, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
