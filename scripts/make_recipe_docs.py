@@ -13,11 +13,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from braid.probe.record import ProbeRecord, from_json
+from app_figures import Pair, mark, pairs
+from record_notes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
+from braid import noise
+from braid.probe.record import ProbeRecord, Series, from_json
+
 PAGE = ROOT / "docs/recipes.md"
 BEGIN, END = "<!-- records: written by scripts/make_recipe_docs.py -->\n", "<!-- end -->\n"
+JAX_BEGIN, JAX_END = (
+    "<!-- psum: written by scripts/make_recipe_docs.py -->\n",
+    "<!-- end of psum -->\n",
+)
+JAX, PSUM = "apps_threads_2.json", "JAX: psum "
 KINDS = {
     "fsdp2-step": "FSDP2, ",
     "ddp-step": "DDP, ",
@@ -41,21 +49,47 @@ def _ms(us: float) -> str:
     return f"{us / 1e3:.2f}" if us >= 1e3 else f"{us / 1e3:.3f}"
 
 
+def _link(name: str, record: ProbeRecord) -> str:
+    mark_of_tree = " (+changes)" if record.dirty else ""
+    return f"[{name}](../records/{name}){mark_of_tree}"
+
+
+def _commit(record: ProbeRecord) -> str:
+    return f"commit {record.commit[:7]}{', with changes' if record.dirty else ''}"
+
+
+def _time(series: Series) -> str:
+    return f"{_ms(series.times.p50_us)}{mark(series)}" if series.times else "-"
+
+
 def rows(name: str, record: ProbeRecord) -> Iterator[str]:
     """A line for everything that was timed."""
-    for what in dict.fromkeys(one.group for one in record.series):
-        times = {
-            one.case: one.times.p50_us for one in record.series if one.group == what and one.times
-        }
-        ours = times.pop("braid", None)
-        if ours is None or not times:
-            continue  # a program that did not come to its end
-        other, theirs = next(iter(times.items()))
+    for what, pair in pairs(record):
         yield (
-            f"| {KINDS[record.kind]}{record.device}: {what} | {_ms(ours)}"
-            f" | {_ms(theirs)} ({other}) | {theirs / ours:.2f}x"
-            f" | [{name}](../records/{name}) |\n"
+            f"| {KINDS[record.kind]}{record.device}: {what} | {_time(pair.ours)}"
+            f" | {_time(pair.theirs)} ({pair.theirs.case}) | {pair.ratio_words}"
+            f" | {pair.marks} | {_link(name, record)} |\n"
         )
+
+
+def psum(record: ProbeRecord) -> str:
+    """What JAX's sums take, size by size, where braid stands in NCCL's place."""
+    found = {what.removeprefix(PSUM): pair for what, pair in pairs(record) if what.startswith(PSUM)}
+    told = {
+        "slower": [_of_psum(*each) for each in found.items() if each[1].ratio < 1],
+        "faster": [_of_psum(*each) for each in found.items() if each[1].ratio >= 1],
+    }
+    said = (f"**{word}** at {', '.join(sizes)}" for word, sizes in told.items() if sizes)
+    return (
+        f"A jitted psum by braid beside NCCL's is {'; '.join(said)} ({_link(JAX, record)},"
+        f" {next(iter(found.values())).marks}; {noise.MARK}: noisy).\n"
+    )
+
+
+def _of_psum(size: str, pair: Pair) -> str:
+    change = 100 / pair.ratio - 100
+    words = f"{abs(change):.0f} % {'longer' if change > 0 else 'shorter'}"
+    return f"{size} ({words}, {pair.ratio_words})"
 
 
 def of_programs(name: str, record: ProbeRecord) -> Iterator[str]:
@@ -74,7 +108,7 @@ def of_programs(name: str, record: ProbeRecord) -> Iterator[str]:
         if calls[1]:
             said.append(f"handed on: {calls[1]}")
         yield (
-            f"[{name}](../records/{name}) of commit {record.commit[:7]}, "
+            f"[{name}](../records/{name}) of {_commit(record)}, "
             f"{record.settings.get(title, title)}: {'; '.join(said)}.\n"
         )
 
@@ -98,22 +132,38 @@ def remarks(name: str, record: ProbeRecord) -> Iterator[str]:
     else:
         claims = {k: v for k, v in figures.items() if "gap" not in k and " / " not in k}
         said.append(f"{sum(claims.values()):.0f} of {len(claims)} claims about equal bits hold")
-    yield f"[{name}](../records/{name}) of commit {record.commit[:7]}: {', '.join(said)}.\n"
+    yield f"[{name}](../records/{name}) of {_commit(record)}: {', '.join(said)}.\n"
 
 
 def table(records: list[tuple[str, ProbeRecord]]) -> str:
     """Everything, or that there is nothing."""
     if not records:
         return NONE
-    head = "| what | braid, ms | the other, ms | | record |\n|---|--:|--:|--:|---|\n"
+    are_without = all(one.options.get("NCCL_NVLS_ENABLE") == "0" for _, one in records)
+    without = " NCCL ran with `NCCL_NVLS_ENABLE=0`." if are_without else ""
+    head = (
+        "*n*: samples of each, of which the medians are; they were taken in turn where it does not"
+        f" say *one after the other*. `{noise.MARK}`: they vary by more than {noise.MOST:.0%}"
+        " (standard deviation by mean), and the median or ratio says less than its digits."
+        f" *+changes*: made from a tree with changes that no commit holds.{without}\n\n"
+        "| what | braid, ms | the other, ms | the other by braid | samples | record |\n"
+        "|---|--:|--:|--:|---|---|\n"
+    )
     lines = "".join(line for each in records for line in rows(*each))
     return head + lines + "\n" + "\n".join(line for each in records for line in remarks(*each))
 
 
+def _between(text: str, begin: str, end: str, new: str) -> str:
+    before, _, rest = text.partition(begin)
+    return before + begin + new + end + rest.partition(end)[2]
+
+
 def page(text: str, folder: Path) -> str:
     """The page with today's table."""
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + table(list(found(folder))) + END + rest.partition(END)[2]
+    records = list(found(folder))
+    text = _between(text, BEGIN, END, table(records))
+    jax = dict(records).get(JAX)
+    return _between(text, JAX_BEGIN, JAX_END, psum(jax)) if jax and JAX_BEGIN in text else text
 
 
 def main() -> int:

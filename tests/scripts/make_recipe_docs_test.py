@@ -1,6 +1,7 @@
 """docs/recipes.md says what the recipes' records say."""
 
 import importlib.util
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,9 @@ def script():
         "make_recipe_docs", ROOT / "scripts/make_recipe_docs.py"
     )
     module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(ROOT / "scripts"))  # it imports others that lie there
     spec.loader.exec_module(module)
+    sys.path.remove(str(ROOT / "scripts"))
     return module
 
 
@@ -64,7 +67,7 @@ def test_times_ratios_and_checks_are_told(script, tmp_path):
     assert page.startswith("# Recipes\n")
     assert page.endswith("rest\n")
     assert "yesterday" not in page
-    line = "| FSDP2, 2 x NVIDIA H200: step | 20.00 | 30.00 (nccl) | 1.50x | [fsdp2_2.json]"
+    line = "| FSDP2, 2 x NVIDIA H200: step | 20.00 | 30.00 (nccl) | 1.50x | n=1 | [fsdp2_2.json]"
     assert line in page
     assert "equal to the bit in 4 of 21 steps" in page
     assert "of commit abcdef0: 0 wrong bytes of collectives, 1.21e9 parameters" in page
@@ -92,7 +95,10 @@ def test_programs_of_others_are_told_with_what_was_taken_over(script, tmp_path):
     }
     replace(apps, figures=figures, settings=settings).save(tmp_path / "apps_2.json")
     page = script.page(script.BEGIN + script.END, tmp_path)
-    assert "| 2 x NVIDIA H200: DeepSpeed, ZeRO 2: step | 20.00 | 30.00 (nccl) | 1.50x" in page
+    assert (
+        "| 2 x NVIDIA H200: DeepSpeed, ZeRO 2: step | 20.00 | 30.00 (nccl) | 1.50x | n=1, one"
+        in page
+    )
     assert (
         "DeepSpeed 0.19.8, ZeRO 2: nothing wrong; losses equal to the bit in 12 of 12 steps; "
         "taken over by rank 0: all_reduce 40; handed on: send 1.\n"
@@ -104,3 +110,28 @@ def test_records_between_cpus_and_of_other_kinds_are_no_figures(script, tmp_path
     replace(FSDP2, device="").save(tmp_path / "a.json")
     replace(FSDP2, kind="host").save(tmp_path / "b.json")
     assert script.table(list(script.found(tmp_path))) == script.NONE
+
+
+def test_noise_changes_and_how_it_was_measured_are_told(script, tmp_path):
+    noisy = [
+        Series("step", who, 0, times_of(us), None)
+        for who, us in (("braid", [20e3, 30e3, 20e3]), ("nccl", [19.95e3, 19.9e3, 20e3]))
+    ]
+    replace(FSDP2, dirty=True, series=noisy).save(tmp_path / "fsdp2_2.json")
+    page = script.page(script.BEGIN + script.END, tmp_path)
+    assert "| 20.00~ | 19.95 (nccl) | 0.997x~ | n=3 | [fsdp2_2.json]" in page
+    assert "(../records/fsdp2_2.json) (+changes) |" in page
+    assert "of commit abcdef0, with changes: 0 wrong" in page
+
+
+def test_psum_says_where_it_is_slower(script, tmp_path):
+    sizes = (("64 KiB", 120, 100), ("256 MiB", 100, 125))
+    series = [
+        Series(f"JAX: psum {size}", who, 0, times_of([us]), None)
+        for size, ours, theirs in sizes
+        for who, us in (("nccl", theirs), ("braid", ours))
+    ]
+    record("apps", "2 x NVIDIA H200", {}, *series).save(tmp_path / script.JAX)
+    page = script.page(script.JAX_BEGIN + "old\n" + script.JAX_END, tmp_path)
+    assert "**slower** at 64 KiB (20 % longer, 0.83x); **faster** at 256 MiB (20 % shorter" in page
+    assert "one after the other" in page
