@@ -111,7 +111,9 @@ def explain(
     if not inside_launch():
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     with braid.init() as comm:
-        explanation = comm.explain(op, nbytes)
+        from braid.cli.explain import told
+
+        explanation = told(comm, op, nbytes)
         if comm.rank == 0:
             print(json.dumps(explanation.json, indent=1) if as_json else explanation)
         comm.barrier()
