@@ -8,13 +8,13 @@ Records: nccl-tests' (nccl_tests_*.json), the suite's (flexlink_*.json), PyTorch
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import gpu_figures
-from record_notes import RECORDS, ROOT, commit_words, link, load
+from record_notes import RECORDS, ROOT, commit_words, link, load, since_line
 from torch_tests import BAD, BRAID, GOOD, NCCL, NOT_RUN
 
 from braid.bench.gpu_record import GpuResult
@@ -116,8 +116,8 @@ def _ratio(ratios: list[dict[str, Any]], op: str, nbytes: int) -> str:
     return "-"
 
 
-def times() -> str:
-    """nccl-tests' times by size, and what else there is of them."""
+def times(page_now: str) -> str:
+    """nccl-tests' times by size, what else there is of them, and that the code changed since."""
     text = ""
     for ranks in TIMED:
         names = [f"nccl_tests_{kind}_{ranks}.json" for kind in ("time", "windows")]
@@ -128,7 +128,9 @@ def times() -> str:
                 cells = (_ratio(load(name)["ratios"], op, size) for size in SIZES)
                 text += f"| {op}{how} | {' | '.join(cells)} |\n"
         text += "\n" + "".join(f"{_of_all(name)} " for name in names).rstrip() + "\n\n"
-    return text
+    commits = {f"{ranks} GPUs": load(f"nccl_tests_time_{ranks}.json")["commit"] for ranks in TIMED}
+    said = since_line(commits, page_now)
+    return f"{text}{said}\n\n" if said else text
 
 
 def _of_all(name: str) -> str:
@@ -235,13 +237,14 @@ def torch() -> str:
     return text + "\nRecords: " + ", ".join(to(path.name) for path in paths) + ".\n"
 
 
-BLOCKS = {
-    "gain": gain,
-    "slower calls": slower,
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "gain": lambda _: gain(),
+    "slower calls": lambda _: slower(),
     "nccl-tests' times": times,
-    "nccl-tests' checks": checks,
-    "torch tests": torch,
+    "nccl-tests' checks": lambda _: checks(),
+    "torch tests": lambda _: torch(),
 }
+"""By what the marks say; of the page as it is."""
 
 
 def page(text: str) -> str:
@@ -251,7 +254,7 @@ def page(text: str) -> str:
         _, end, after = rest.partition(END.format(name))
         if not (mark and end):
             raise SystemExit(f"docs/nccl.md: the marks of '{name}' are not there")
-        text = before + mark + write() + end + after
+        text = before + mark + write(text) + end + after
     return text
 
 

@@ -58,12 +58,14 @@ def _git(root: Path, *arguments: str) -> tuple[int, str]:
 
 
 def code_changed(commit: str, root: Path = ROOT) -> bool | None:
-    """Whether what runs on GPUs is another since that commit. None: it cannot be told, as in an
-    archive without git or a clone that does not go back so far."""
+    """Whether what runs on GPUs is another than in that commit, also by changes that are to be
+    committed. None: it cannot be told, as in an archive without git or a clone that does not go
+    back so far.
+    """
     code, top = _git(root, "rev-parse", "--show-toplevel")
     if code or Path(top).resolve() != root.resolve():
         return None
-    code, _ = _git(root, "diff", "--quiet", commit, "HEAD", "--", *GPU_CODE)
+    code, _ = _git(root, "diff", "--quiet", commit, "--", *GPU_CODE)
     return {0: False, 1: True}.get(code)
 
 
@@ -79,6 +81,6 @@ def since_line(commits: dict[str, str], text: str) -> str:
     words = ", ".join(what[:-1]) + (" and " if what[1:] else "") + what[-1]
     folders = " or ".join(f"`{folder}/`" for folder in GPU_CODE)
     return (
-        f"{SINCE} code in {folders} has changed: the present version was not measured by"
-        f" this suite on {words}.*"
+        f"{SINCE} code in {folders} has changed: the present version was not measured"
+        f" so on {words}.*"
     )

@@ -49,6 +49,8 @@ def test_code_that_changed_is_seen(checkout):
 
     first, second, third = reversed(git(checkout, "log", "--format=%h").split())
     assert [code_changed(one, checkout) for one in (first, second, third)] == [True, True, False]
+    (checkout / "src/a.cc").write_text("3")
+    assert code_changed(third, checkout) is True  # before it is committed
 
 
 def test_where_it_cannot_be_told_nothing_is_said_anew(checkout, tmp_path, monkeypatch):
