@@ -109,8 +109,8 @@ def costs() -> Iterator[str]:
     middle = median(one["seconds"] for one in starts)
     yield (
         f"- Start: a communicator's first call tunes: {middle:.1f} s on 2 GPUs (median of"
-        f" {len(starts)}, {link('tuning_gpu_2.json')}), then from a file. With no file it may"
-        " take `BRAID_TUNE_TIME` (8 s)."
+        f" {len(starts)}, {link('tuning_gpu_2.json')}), then from a file. It ends after"
+        " `BRAID_TUNE_TIME` (8 s)."
     )
     yield (
         "- Memory: 0.8 to 0.9 GiB of every GPU for every communicator that is used"
