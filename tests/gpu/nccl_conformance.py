@@ -356,7 +356,7 @@ class Check:
         torch.cuda.synchronize()
         dist.barrier()
         if self.rank == 0:
-            # None is NCCL's, which connects in its first call, on the host, and waits for all there.
+            # None is NCCL's, which connects on the host in its first call, and waits there.
             for count in (4, 1 << 20, (32 if self.size < 5 else 8) << 20):
                 dist.all_reduce(torch.zeros(count, device=self.gpu), group=group, async_op=True)
             time.sleep(1)
