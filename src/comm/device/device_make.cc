@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "comm/device/device.h"
 #include "comm/device/nvlinks.h"
+#include "group/agree.h"
 #include "sys/cuda/owned.h"
 #include "transport/nvlink/fatbins.h"
 #include "transport/pcie/fatbins.h"
@@ -208,11 +209,9 @@ Status Device::make_ring(Deadline deadline) {
     ring_.segment[r] = sys::pointer_to<std::byte>(pinned.value());
   }
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
-  BRAID_ASSIGN_OR_RETURN(const auto verdicts,
-                         state_.group->exchange("gpu host ring pinned", own.to_string(), deadline));
-  for (size_t r = 0; r < verdicts.size(); ++r)
-    if (verdicts[r] != "ok") return unavailable("gpu host ring: rank {}: {}", r, verdicts[r]);
-  return {};
+  return group::agree(*state_.group, "gpu host ring pinned", own, "", deadline)
+      .status()
+      .with_context("gpu host ring");
 }
 
 Status Device::make_rdma(sys::FabricLibrary* nics, Deadline deadline) {
