@@ -1,13 +1,7 @@
 // Checks the packet kernels on GPUs: every op, 2 to 8 ranks, many sizes, misaligned and in place,
 // repeated and mixed calls, graph replay, the deadline and the host's word; then prints latencies.
 // With fewer GPUs than ranks, several ranks are streams of one GPU.
-//
-//   nvcc -std=c++20 -O2 -I src -I tests --expt-relaxed-constexpr
-//     -gencode arch=compute_90a,code=sm_90a tests/device/packets_check.cu
-//     src/coll/packets/shape.cc -o packets_check
-//   ./packets_check copies.fatbin packets_reduce_floats.fatbin packets_reduce_whole.fatbin
-//
-// The fatbins are those of build/gpu/kernels/coll/packets.
+// scripts/device_checks compiles and runs it.
 #include <chrono>
 #include <cstring>
 #include <thread>

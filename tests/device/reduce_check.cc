@@ -1,12 +1,7 @@
 // Checks the reduce kernels on a GPU against the processor's (coll/reduce/kernels.h), bit for bit:
 // every dtype and op, 1 to 16 sources, several destinations, in place, any alignment; then prints
 // what 16 blocks read a second.
-//
-//   g++ -std=c++20 -O2 -ffp-contract=off -DFMT_HEADER_ONLY -I src -I tests -isystem $CUDA/include
-//     tests/device/reduce_check.cc src/coll/reduce/kernels_generic.cc
-//     src/coll/reduce/reduce_names.cc src/base/dtype.cc src/base/status.cc
-//     -L $CUDA/lib -lcudart_static -ldl -lrt -pthread -o reduce_check
-//   ./reduce_check reduce_floats.fatbin reduce_rest.fatbin reduce_whole.fatbin
+// scripts/device_checks compiles and runs it.
 #include <algorithm>
 #include <cstring>
 
