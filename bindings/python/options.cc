@@ -18,7 +18,6 @@ const char* type_text(OptionType type) {
     case OptionType::kInteger: return "integer";
     case OptionType::kBytes: return "bytes";
     case OptionType::kDuration: return "duration";
-    case OptionType::kRate: return "rate";
   }
   return "unknown";
 }

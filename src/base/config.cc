@@ -183,7 +183,6 @@ Status check_value(OptionType type, std::string_view value) {
     case OptionType::kInteger: return parse_integer(value).status();
     case OptionType::kBytes: return parse_bytes(value).status();
     case OptionType::kDuration: return parse_duration_ns(value).status();
-    case OptionType::kRate: return parse_rate_gbps(value).status();
   }
   return internal_error("option type {} is outside the enum", static_cast<int>(type));
 }
@@ -275,10 +274,6 @@ uint64_t Config::bytes(std::string_view name) const {
 
 int64_t Config::duration_ns(std::string_view name) const {
   return parse_duration_ns(text_of(typed_option(name, OptionType::kDuration))).value();
-}
-
-double Config::rate_gbps(std::string_view name) const {
-  return parse_rate_gbps(text_of(typed_option(name, OptionType::kRate))).value();
 }
 
 }  // namespace braid

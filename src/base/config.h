@@ -19,7 +19,7 @@
 
 namespace braid {
 
-enum class OptionType { kString, kBool, kInteger, kBytes, kDuration, kRate };
+enum class OptionType { kString, kBool, kInteger, kBytes, kDuration };
 
 struct Option {
   const char* name;  // with the BRAID_ prefix
@@ -52,7 +52,6 @@ class Config {
   int64_t integer(std::string_view name) const;
   uint64_t bytes(std::string_view name) const;
   int64_t duration_ns(std::string_view name) const;
-  double rate_gbps(std::string_view name) const;
 
  private:
   const std::string& text_of(const Option& option) const;

@@ -108,7 +108,6 @@ class Balancer {
   std::optional<Decision> link_up(size_t link);
 
   void freeze(bool frozen) { is_frozen_ = frozen; }
-  bool is_frozen() const { return is_frozen_; }
   int windows() const { return windows_; }
 
  private:

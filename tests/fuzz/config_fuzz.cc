@@ -29,7 +29,6 @@ void read_all(const braid::Config& config) {
       case braid::OptionType::kDuration:
         BRAID_CHECK(config.duration_ns(option.name) >= 0, "negative");
         break;
-      case braid::OptionType::kRate: BRAID_CHECK(config.rate_gbps(option.name) > 0, "rate"); break;
     }
 }
 

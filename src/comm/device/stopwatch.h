@@ -39,7 +39,6 @@ class Stopwatch {
   /// The calls of mark() until stop() belong to sample `number`. Without effect when the events of
   /// kMostPending samples are still under way.
   void begin(uint64_t number);
-  bool is_running() const { return is_running_; }
   /// The first of its kind in a sample counts.
   Status mark(Moment moment, sys::Stream stream);
   void stop();

@@ -32,8 +32,6 @@ class Cuda {
   virtual Result<int> driver_version() = 0;
   virtual Result<int> num_devices() = 0;
   virtual Result<DeviceFacts> device(int device) = 0;
-  /// Whether kernels and copies of `device` may reach `peer`'s memory without the host.
-  virtual Result<bool> can_access_peer(int device, int peer) = 0;
   /// Whether the link between them carries atomic operations: NVLink does, PCIe does not.
   virtual Result<bool> has_native_atomics(int device, int peer) = 0;
   /// Makes the device's primary context, which all libraries of a process share, the calling
@@ -129,11 +127,6 @@ class Cuda {
   virtual Result<bool> is_done(Event event) = 0;
   /// Both done, both with timing.
   virtual Result<int64_t> elapsed_ns(Event begin, Event end) = 0;
-
-  /// Writes after all earlier work of the stream, visible to the whole system in that order.
-  virtual Status write_value32(Stream stream, DevicePtr address, uint32_t value) = 0;
-  /// Holds the stream until the word is at `value` or past it, read as int32_t(word - value) >= 0.
-  virtual Status wait_value32(Stream stream, DevicePtr address, uint32_t value) = 0;
 
   // --- kernels ---
 

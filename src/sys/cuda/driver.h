@@ -84,7 +84,6 @@ struct Driver {
   Call<char*, int, int> device_pci{library, "cuDeviceGetPCIBusId"};
   Call<Bytes*, int> device_memory{library, "cuDeviceTotalMem_v2"};
   Call<int*, int, int> device_attribute{library, "cuDeviceGetAttribute"};
-  Call<int*, int, int> device_peer{library, "cuDeviceCanAccessPeer"};
   Call<int*, int, int, int> device_peer_attribute{library, "cuDeviceGetP2PAttribute"};
 
   Call<Handle*, int> context_retain{library, "cuDevicePrimaryCtxRetain"};
@@ -136,8 +135,6 @@ struct Driver {
       library, "cuStreamGetCaptureInfo_v3", decltype(stream_capture)::Since::kNewer};
   Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
-  Call<Handle, Ptr, uint32_t, unsigned> stream_write{library, "cuStreamWriteValue32_v2"};
-  Call<Handle, Ptr, uint32_t, unsigned> stream_wait{library, "cuStreamWaitValue32_v2"};
 
   Call<Handle*, unsigned> event_create{library, "cuEventCreate"};
   Call<Handle> event_destroy{library, "cuEventDestroy_v2"};

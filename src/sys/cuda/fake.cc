@@ -100,17 +100,9 @@ Result<DeviceFacts> FakeCuda::device(int device) {
   facts.num_copy_engines = 3;
   facts.compute_major = 9;
   facts.max_shared_bytes_per_block = 227 << 10;
-  facts.has_virtual_memory = facts.can_export_fd = true;
-  facts.has_stream_memory_ops = facts.is_rdma_capable = true;
+  facts.can_export_fd = true;
+  facts.is_rdma_capable = true;
   return facts;
-}
-
-Result<bool> FakeCuda::can_access_peer(int device, int peer) {
-  const std::lock_guard lock(mutex_);
-  BRAID_RETURN_IF_ERROR(begin("can_access_peer"));
-  BRAID_RETURN_IF_ERROR(check_device("can_access_peer", device));
-  BRAID_RETURN_IF_ERROR(check_device("can_access_peer", peer));
-  return device != peer && !forbidden_peers_.contains({device, peer});
 }
 
 Result<bool> FakeCuda::has_native_atomics(int device, int peer) {

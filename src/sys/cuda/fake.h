@@ -53,15 +53,12 @@ class FakeCuda : public Cuda {
   /// The names that kernel() has found so far.
   std::set<std::string> kernels_found() const;
   void forbid_peer(int device, int peer);
-  /// How long wait_value32() waits for another thread before it answers timeout.
-  void set_wait_limit_ns(int64_t limit_ns) { wait_limit_ns_ = limit_ns; }
   FakeCudaCounts alive() const;
 
   Status ready() override { return {}; }
   Result<int> driver_version() override { return 13000; }
   Result<int> num_devices() override;
   Result<DeviceFacts> device(int device) override;
-  Result<bool> can_access_peer(int device, int peer) override;
   Result<bool> has_native_atomics(int device, int peer) override;
   Status use_device(int device) override;
   Result<Context> current_context() override;
@@ -112,8 +109,6 @@ class FakeCuda : public Cuda {
   Status wait_event(Stream stream, Event event) override;
   Result<bool> is_done(Event event) override;
   Result<int64_t> elapsed_ns(Event begin, Event end) override;
-  Status write_value32(Stream stream, DevicePtr address, uint32_t value) override;
-  Status wait_value32(Stream stream, DevicePtr address, uint32_t value) override;
 
   Result<Module> load_module(std::span<const std::byte> fatbin) override;
   Status unload_module(Module module) override;
@@ -146,7 +141,6 @@ class FakeCuda : public Cuda {
 
   mutable std::mutex mutex_;
   const int num_devices_;
-  int64_t wait_limit_ns_ = 5'000'000'000;
   std::map<std::string, std::map<uint64_t, Status>> faults_;  // by method, by call number
   std::map<std::string, uint64_t> num_calls_;
   std::map<std::string, HostKernel> kernels_;

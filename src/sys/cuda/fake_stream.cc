@@ -1,18 +1,9 @@
-#include <atomic>
 #include <utility>
 
 #include "base/clock.h"
 #include "sys/cuda/fake_state.h"
 
 namespace braid::sys {
-
-namespace {
-
-std::atomic_ref<uint32_t> word_at(DevicePtr address) {
-  return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(address));
-}
-
-}  // namespace
 
 Result<Stream> FakeCuda::create_stream(StreamPriority) {
   const std::lock_guard lock(mutex_);
@@ -116,32 +107,6 @@ Result<int64_t> FakeCuda::elapsed_ns(Event begin_event, Event end_event) {
   if (!can_time(from) || !can_time(to))
     return driver_error("fake cuda: elapsed_ns: an event has no time");
   return to->recorded_ns - from->recorded_ns;
-}
-
-Status FakeCuda::write_value32(Stream stream, DevicePtr address, uint32_t value) {
-  {
-    const std::lock_guard lock(mutex_);
-    BRAID_RETURN_IF_ERROR(begin_on_stream("write_value32", stream));
-    BRAID_RETURN_IF_ERROR(check_range("write_value32", address, sizeof value));
-  }
-  word_at(address).store(value, std::memory_order_release);  // pairs with wait_value32()
-  return {};
-}
-
-Status FakeCuda::wait_value32(Stream stream, DevicePtr address, uint32_t value) {
-  {
-    const std::lock_guard lock(mutex_);
-    BRAID_RETURN_IF_ERROR(begin_on_stream("wait_value32", stream));
-    BRAID_RETURN_IF_ERROR(check_range("wait_value32", address, sizeof value));
-  }
-  const int64_t until_ns = now_ns() + wait_limit_ns_;
-  for (;;) {
-    const uint32_t seen = word_at(address).load(std::memory_order_acquire);  // write_value32()
-    if (static_cast<int32_t>(seen - value) >= 0) return {};
-    if (now_ns() >= until_ns)
-      return timeout("fake cuda: wait_value32: {} at {:#x}, wanted {}", seen, address, value);
-    std::this_thread::yield();
-  }
 }
 
 Result<Module> FakeCuda::load_module(std::span<const std::byte>) {

@@ -17,9 +17,7 @@ enum Attribute {  // CUdevice_attribute
   kComputeMajor = 75,
   kComputeMinor = 76,
   // CUDA 12 gives the 32-bit operations to every device and tells only of the 64-bit ones.
-  kStreamMemoryOps64 = 122,
   kSharedBytesOptin = 97,
-  kVirtualMemory = 102,
   kPosixFdHandles = 103,
   kRdma = 116,
 };
@@ -99,20 +97,9 @@ Result<DeviceFacts> RealCuda::device(int ordinal) {
   facts.compute_major = attribute(device, kComputeMajor, 0);
   facts.compute_minor = attribute(device, kComputeMinor, 0);
   facts.max_shared_bytes_per_block = attribute(device, kSharedBytesOptin, 0);
-  facts.has_virtual_memory = attribute(device, kVirtualMemory, 0) != 0;
   facts.can_export_fd = attribute(device, kPosixFdHandles, 0) != 0;
-  facts.has_stream_memory_ops = attribute(device, kStreamMemoryOps64, 0) != 0;
   facts.is_rdma_capable = attribute(device, kRdma, 0) != 0;
   return facts;
-}
-
-Result<bool> RealCuda::can_access_peer(int device, int peer) {
-  BRAID_ASSIGN_OR_RETURN(const int from, device_of(device));
-  BRAID_ASSIGN_OR_RETURN(const int to, device_of(peer));
-  int can = 0;
-  BRAID_RETURN_IF_ERROR(
-      call(driver_.device_peer, about("device {} to {}", device, peer), &can, from, to));
-  return can != 0;
 }
 
 Result<bool> RealCuda::has_native_atomics(int device, int peer) {

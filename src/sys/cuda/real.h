@@ -39,7 +39,6 @@ class RealCuda : public Cuda {
   Result<int> driver_version() override;
   Result<int> num_devices() override;
   Result<DeviceFacts> device(int device) override;
-  Result<bool> can_access_peer(int device, int peer) override;
   Result<bool> has_native_atomics(int device, int peer) override;
   Status use_device(int device) override;
   Result<Context> current_context() override;
@@ -90,8 +89,6 @@ class RealCuda : public Cuda {
   Status wait_event(Stream stream, Event event) override;
   Result<bool> is_done(Event event) override;
   Result<int64_t> elapsed_ns(Event begin, Event end) override;
-  Status write_value32(Stream stream, DevicePtr address, uint32_t value) override;
-  Status wait_value32(Stream stream, DevicePtr address, uint32_t value) override;
 
   Result<Module> load_module(std::span<const std::byte> fatbin) override;
   Status unload_module(Module module) override;

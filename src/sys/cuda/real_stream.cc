@@ -9,8 +9,6 @@ namespace {
 constexpr unsigned kStreamNonBlocking = 1;   // CU_STREAM_NON_BLOCKING
 constexpr unsigned kEventDefault = 0;        // CU_EVENT_DEFAULT
 constexpr unsigned kEventDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
-constexpr unsigned kWaitValueGeq = 0;        // CU_STREAM_WAIT_VALUE_GEQ
-constexpr unsigned kWriteValueDefault = 0;   // CU_STREAM_WRITE_VALUE_DEFAULT: with a barrier
 constexpr int kMaxDynamicSharedBytes = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 }  // namespace
@@ -106,16 +104,6 @@ Result<int64_t> RealCuda::elapsed_ns(Event begin, Event end) {
                              about("event {} to {}", begin.handle, end.handle), &ms, begin.handle,
                              end.handle));
   return static_cast<int64_t>(static_cast<double>(ms) * 1e6);
-}
-
-Status RealCuda::write_value32(Stream stream, DevicePtr address, uint32_t value) {
-  return call(driver_.stream_write, about("{} to {:#x}", value, address), stream.handle, address,
-              value, kWriteValueDefault);
-}
-
-Status RealCuda::wait_value32(Stream stream, DevicePtr address, uint32_t value) {
-  return call(driver_.stream_wait, about("{} at {:#x}", value, address), stream.handle, address,
-              value, kWaitValueGeq);
 }
 
 Result<Module> RealCuda::load_module(std::span<const std::byte> fatbin) {

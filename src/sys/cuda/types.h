@@ -56,9 +56,7 @@ struct DeviceFacts {
   int num_copy_engines = 0;
   int compute_major = 0, compute_minor = 0;
   int max_shared_bytes_per_block = 0;  // after Cuda::allow_shared_bytes
-  bool has_virtual_memory = false;     // create_allocation and what follows it
   bool can_export_fd = false;          // export_allocation
-  bool has_stream_memory_ops = false;  // write_value32, wait_value32
   bool is_rdma_capable = false;        // NICs may reach its memory (GPUDirect RDMA)
 };
 
