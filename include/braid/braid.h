@@ -1,12 +1,13 @@
 /* braid: collectives over every link of the machine at once. The C interface.
  *
- * Every function returns BRAID_OK or a code; braid_last_error() then has the message of this
- * thread's last failure. A braid_comm may be used by one thread at a time: a second one gets
- * BRAID_INVALID_ARGUMENT and changes nothing. All calls are collective: every rank makes the same
- * calls in the same order with the same counts, dtype, op and root; a disagreement is detected and
- * returned on all ranks as BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a
- * deadline (BRAID_TIMEOUT, default 30 s). Counts are elements of `dtype`. Buffers are host memory;
- * the functions whose names end in _on are for GPU memory.
+ * Functions that return a braid_code return BRAID_OK or why not; braid_last_error() then has the
+ * message of this thread's last failure. A braid_comm may be used by one thread at a time: a second
+ * one gets BRAID_INVALID_ARGUMENT and changes nothing. Calls that move data are collective, as are
+ * braid_init(), braid_barrier() and registering: every rank makes the same calls in the same order
+ * with the same counts, dtype, op and root; a disagreement is detected and returned on all ranks as
+ * BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a deadline (BRAID_TIMEOUT,
+ * default 30 s). Counts are elements of `dtype`. Buffers are host memory; the functions whose names
+ * end in _on are for GPU memory.
  */
 #ifndef BRAID_BRAID_H_
 #define BRAID_BRAID_H_
@@ -75,6 +76,7 @@ BRAID_API braid_code braid_init(braid_comm** comm);
  * BRAID_PEER_LOST. */
 BRAID_API braid_code braid_close(braid_comm* comm);
 
+/* Of this process, and how many there are. -1: NULL is no comm. Any thread; costs nothing. */
 BRAID_API int braid_rank(const braid_comm* comm);
 BRAID_API int braid_size(const braid_comm* comm);
 
@@ -93,7 +95,8 @@ BRAID_API braid_code braid_reduce_scatter(braid_comm*, const void* send, void* r
  * == recv. */
 BRAID_API braid_code braid_all_to_all(braid_comm*, const void* send, void* recv, size_t count,
                                       braid_dtype);
-/* The same with a count per peer; blocks lie one after the other, without gaps. */
+/* The same with a count per peer, send_counts [size] and recv_counts [size]; blocks lie one after
+ * the other, without gaps. send_counts[j] here is recv_counts[rank] on rank j. */
 BRAID_API braid_code braid_all_to_all_v(braid_comm*, const void* send, const size_t* send_counts,
                                         void* recv, const size_t* recv_counts, braid_dtype);
 /* buf [count] of every rank gets root's. */
@@ -132,9 +135,15 @@ BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
 /* Takes that back. Collective; waits for the comm's GPU work. */
 BRAID_API braid_code braid_unregister(braid_comm*, void* memory);
 
-/* JSON texts, valid until the next call of the same function on this comm. bytes as nccl-tests
- * counts them. */
+/* JSON texts, valid until the next call of the same function on this comm; NULL when that failed
+ * (braid_last_error() says why), as for an op that is none. What holds now; it waits for
+ * nobody: {ok, rank, size, why, links [{name, state, paced, down_count, resent_pieces,
+ * why}], events}, and "gpu" once a call on GPU memory was made. */
 BRAID_API const char* braid_health(braid_comm*);
+/* The plan of the next such call on host memory: {op, bytes, num_ranks,
+ * size_class, cell_bytes, predicted_ns, why, links [{name, kind, share, fraction, bytes, rate_gbps,
+ * latency_ns, can_multicast, source, shares_with}]}, shares of 65536. bytes as nccl-tests
+ * counts them: the buffer for all_reduce and broadcast, the sum over ranks for the others. */
 BRAID_API const char* braid_explain(braid_comm*, const char* op, uint64_t bytes);
 
 /* "peer_lost" for a code; the message of this thread's last failed call, "" before any. Never NULL.

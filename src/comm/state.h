@@ -1,6 +1,9 @@
-// State: the inside of a Comm, for coll/ and the balancer. Everything here is under `mutex`, which
-// a call holds from its first look at the lanes to its last; the keeper thread takes it only
-// between calls.
+// State: the inside of a Comm, for coll/ and the balancer.
+//
+// Threads: what is made once (identity, config, group, observer, facts) is read by any. The rest is
+// under `mutex`, which a call holds from its first look at the lanes to its last; the keeper thread
+// takes it only between calls. health_json() must answer while a call waits: what it reads is
+// changed under `health_mutex`, too, which is the inner one of the two.
 #pragma once
 
 #include <atomic>
@@ -69,8 +72,8 @@ class Comm::State {
   CallReport report;                  // of the last call
   plan::Plan previous_plan;           // of the call whose reports the next entries bring
   bool report_is_fresh = false;
-  std::mutex
-      health_mutex;  // events and the links' `why`: health_json() must answer while a call waits
+  /// Of events, of what health_json() tells of a link, and of changes of `links` and `device`.
+  std::mutex health_mutex;
   std::vector<std::string> events;  // health and balance lines, newest last, bounded
   bool is_oversubscribed =
       false;  // more ranks than cores on this host: waiting must give the core away

@@ -52,7 +52,7 @@ Result<std::unique_ptr<Lane>> connect_staged(group::Group& group, Doorbell& door
 Result<std::unique_ptr<Lane>> connect_rdma(group::Group& group, const RdmaLaneOptions& options,
                                            Deadline deadline);
 
-/// Wraps a lane in a token bucket per direction. caps().is_paced becomes true.
+/// Holds a lane to a rate by a clock per direction. caps().is_paced becomes true.
 std::unique_ptr<Lane> paced(std::unique_ptr<Lane> lane, const PaceOptions& options, int num_ranks);
 
 }  // namespace braid::transport

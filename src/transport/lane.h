@@ -84,7 +84,7 @@ struct LaneCaps {
 
 enum class PutResult {
   kAccepted,
-  kFull,  // a peer's slots or the pacing tokens are used up: progress() and try again
+  kFull,  // a peer's slots are full or the pacing clock is ahead: progress() and try again
   kDown,  // the lane to one of the peers is dead; see health()
 };
 
@@ -120,7 +120,7 @@ class Lane {
   /// Moves what can move now: reads acks and arrivals, completes posted writes. True when anything
   /// changed.
   virtual bool progress() = 0;
-  /// When progress() may next have something to do although no peer acts: a token refill, a link's
+  /// When progress() may next have something to do although no peer acts: a pacing clock, a link's
   /// latency, a network to be polled. now_ns() or less = poll me; INT64_MAX = only a peer can
   /// change my state.
   virtual int64_t next_event_ns() const = 0;

@@ -3,6 +3,8 @@
 Bits and faults in depth are tests/coll's business.
 """
 
+import re
+
 import numpy as np
 import pytest
 
@@ -174,6 +176,9 @@ def test_facts(ranks):
         assert health["ok"] is True
         assert health["rank"] == comm.rank
         assert [link["name"] for link in health["links"]] == [link.name for link in comm.links]
+        told = (braid.Comm.health.__doc__ or "").split("and once", 1)[0]
+        names = [*health, *health["links"][0]]
+        assert sorted(re.findall(r'"(\w+)"', told)) == sorted(names)
         call = comm.last_call()
         assert (call["op"], call["bytes"]) == ("all_gather", 8000 * comm.size)
         assert call["duration_ns"] > 0

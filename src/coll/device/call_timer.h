@@ -25,7 +25,7 @@ class CallTimer {
   /// Memory for blocks of up to block_bytes; of this rank alone.
   Status prepare();
   /// Collective, before the first call and behind the last. Results land in place, as in the calls
-  /// for which a percent counts. The clock of elapsed_ns() starts at open().
+  /// that gain most by tuning. The clock of elapsed_ns() starts at open().
   Status open();
   Status close();
 

@@ -49,9 +49,11 @@
 // Nothing hangs: kinds wait only for kinds that come before them, and have higher block numbers.
 //   Before a turn waits it tells all that it has sent. Blocks start in the order of their numbers,
 //   so where a waiting block runs, all that others may wait for have started before it; pushes end
-//   by themselves, then turns, then copies. One block per GPU is enough for progress. Every wait
-//   looks at the clock and at the host's word; when it ends in vain it notes it in Trouble and in
-//   Team::has_failed, the block ends, and later calls of this rank do nothing.
+//   by themselves, then turns, then copies. One block per GPU is enough for progress where every
+//   rank has one of its own; ranks of a process that share one launch no more blocks than all find
+//   a place (Device::shared_blocks()). Every wait looks at the clock and at the host's word; when
+//   it ends in vain it notes it in Trouble and in Team::has_failed, the block ends, and later calls
+//   of this rank do nothing.
 #pragma once
 
 #include "coll/direct/direct.h"

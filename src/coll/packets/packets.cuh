@@ -28,9 +28,11 @@
 //   half is from e - 2 or earlier. Flags are the low 32 bits of the epoch, so that a place would
 //   have to be left unwritten for exactly 2^32 calls and then be read.
 // Nothing hangs: a block sends all that it can before it waits, and waits only for the block of its
-//   own number on other ranks (or, in hear(), for the first one of the call before), so that blocks
-//   need not be resident together. Every wait looks at
-//   the clock and at the host's word. A wait that ends without its packet notes it in Trouble and
+//   own number on other ranks (or, in hear(), for the first one of the call before). Where every
+//   rank has a GPU of its own, blocks need not be resident together. Where ranks share one, the
+//   host launches no more than all find a place (Device::shared_blocks()): a rank's blocks that
+//   wait would keep out those of another that they wait for. Every wait looks at the clock and at
+//   the host's word. A wait that ends without its packet notes it in Trouble and
 //   in Team::has_failed, the thread skips its remaining work, and later calls of this rank do
 //   nothing.
 //   The fast path reads no host memory: that costs a microsecond, a fifth of the whole call.

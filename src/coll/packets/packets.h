@@ -36,8 +36,8 @@ inline constexpr uint32_t kMostPacketBlocks = 32;
 struct PacketState {
   uint64_t epoch;        // of the last call that ended; 0 before the first
   uint32_t blocks_done;  // of the call that runs; 0 between calls
-  uint32_t unused;       // room for Team::has_failed
-  uint64_t unheard;      // greetings of the last call that its root left: 1 + the first one's place
+  uint32_t unused;
+  uint64_t unheard;  // greetings of the last call that its root left: 1 + the first one's place
   uint64_t unused_too;
 };
 static_assert(sizeof(PacketState) == 32);

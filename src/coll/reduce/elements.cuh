@@ -1,7 +1,7 @@
 // Elements on the device: what formats.h and lanes.h say for the processor, said again for one
 // element and for the 32-bit words that hold it, in code that the host's compiler can read too.
 // tests/coll/reduce/elements_test.cc compares it with reduce() there, bit for bit; where the GPU
-// has conversion instructions of its own, tests/device/reduce_check.cu does so on a GPU.
+// has conversion instructions of its own, tests/device/reduce_check.cc does so on a GPU.
 //
 // Not one product may be contracted with a sum, nothing is flushed to zero and avg divides as IEEE
 // says: the arithmetic is written with intrinsics that the compiler leaves alone.

@@ -1,12 +1,12 @@
 // Device: what the collectives of one GPU need. Made once per comm, at its first call with device
 // memory; every rank of the comm makes its own, and all ranks of the node reach each other's.
 //
-//   arena     device memory that all peers can write: barrier board, scratch, areas of
-//             packets and of direct kernels
+//   arena     device memory that all peers can write: barrier board, scratch, areas of packets,
+//             lines, the relay and direct kernels
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   rdma      a second ring between host memories that a NIC joins, where there is one (rdma.h)
 //   registered  users' own memory, where peers may write results in place
-//   streams   five of our own beside the caller's, joined to it by events
+//   streams   some of our own beside the caller's (Side), joined to it by events
 //   trouble   one page of host memory: a kernel's note on why it gave up, and our word that ends
 //             every wait
 //

@@ -34,7 +34,7 @@
 // Zombies, writes of the old life that some queue still holds, land in the old ring, whose memory
 // is never used again (so they cannot tear a piece), and their immediates carry the old life (so
 // they mark nothing). Asks and answers are idempotent, summed, and may be lost, repeated or torn.
-// 15 lives, then the path is dead.
+// 16 lives (wire.h), then the path is dead.
 //
 // LOSS. Some providers report success for writes that never landed. When no ack came for
 // kProbeAfterNs the sender asks in the CURRENT life; the answer repeats the ack (which may have
