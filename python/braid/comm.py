@@ -264,8 +264,8 @@ class Comm:
         "resent_pieces", "why"}], "events"}, and once a call on GPU memory was made "gpu":
         {"ordinal", "ok", "why", "rdma": {"on", "how", "sent_slots", "received_slots",
         "shares": {op: share}}, "balance": {"on", "calls", "samples", "windows", "moves", "trials",
-        "shares": [{"op", "up_to_bytes", "tuned", "now", "moves"}]}}, where the balance's shares are the PCIe link's
-        that moved since tuning. Any thread.
+        "shares": [{"op", "up_to_bytes", "tuned", "now", "moves"}]}}, where the
+        balance's shares are the PCIe link's that moved since tuning. Any thread.
         """
         return dict(json.loads(self._core.health_json()))
 
