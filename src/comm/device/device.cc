@@ -201,7 +201,8 @@ Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> co
 
 Status Device::hold(sys::Stream stream, uint64_t bytes) {
   const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / link_cap_gbps_);
-  return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream, local_memory_ + kHoldAt, cost_ns);
+  return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream,
+                     local_at(offsetof(LocalMemory, held_until_ns)), cost_ns);
 }
 
 // ---- stage 2 ----

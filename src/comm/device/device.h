@@ -36,6 +36,7 @@
 #include "base/status.h"
 #include "comm/device/call_watch.h"
 #include "comm/device/host_balance.h"
+#include "comm/device/memory_layout.h"
 #include "comm/device/rdma.h"
 #include "comm/device/ring_engine.h"
 #include "comm/device/share_table.h"
@@ -56,16 +57,6 @@ struct Landing {
   const nvlink::Window* window = nullptr;  // null: not registered
   uint64_t offset_bytes = 0;
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
-};
-
-/// Of the areas that the kernels of packets, lines, direct calls and relays write into, and how
-/// much of the direct calls' is flags, which begin as zeros. The same on all ranks.
-struct AreaSizes {
-  uint64_t packet_bytes = 0;
-  uint64_t line_bytes = 0;
-  uint64_t direct_bytes = 0;
-  uint64_t direct_flag_bytes = 0;
-  uint64_t relay_bytes = 0;  // flags, all of it
 };
 
 class Device {
@@ -123,29 +114,23 @@ class Device {
   };
   Registrations registrations() const;
   /// This rank's scratch and the peers', of scratch_bytes() each.
-  Landing scratch() const { return {&arena_, kScratchAt}; }
-  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  Landing scratch() const { return {&arena_, ArenaLayout::kScratchAt}; }
+  uint64_t scratch_bytes() const { return layout_.scratch_bytes; }
   /// Of this GPU's memory, all that the comm has of it, but for some KiB: the scratch and the areas
   /// of packets, lines, the relay and direct kernels.
-  uint64_t arena_bytes() const {
-    const uint64_t bytes = kScratchAt + scratch_bytes_ + areas_.packet_bytes + areas_.line_bytes +
-                           areas_.direct_bytes + areas_.relay_bytes;
-    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  }
+  uint64_t arena_bytes() const { return layout_.bytes(); }
   /// The packet area of `rank`, of packet_bytes() bytes, all zero before the first call.
-  sys::DevicePtr packets_at(int rank) const {
-    return arena_.at(rank) + kScratchAt + scratch_bytes_;
-  }
-  uint64_t packet_bytes() const { return areas_.packet_bytes; }
+  sys::DevicePtr packets_at(int rank) const { return arena_.at(rank) + layout_.packets_at(); }
+  uint64_t packet_bytes() const { return layout_.areas.packet_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for the packets' counters.
-  sys::DevicePtr packet_state() const { return local_memory_; }
+  sys::DevicePtr packet_state() const { return local_at(offsetof(LocalMemory, packets)); }
   /// The largest message, as all ranks' blocks, that may go by packets.
   uint64_t packet_limit() const { return packet_limit_; }
   /// The area for lines of `rank`, of line_bytes() bytes, all zero before the first call.
-  sys::DevicePtr lines_at(int rank) const { return packets_at(rank) + areas_.packet_bytes; }
-  uint64_t line_bytes() const { return areas_.line_bytes; }
+  sys::DevicePtr lines_at(int rank) const { return arena_.at(rank) + layout_.lines_at(); }
+  uint64_t line_bytes() const { return layout_.areas.line_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for the lines' counters.
-  sys::DevicePtr line_state() const { return local_memory_ + 96; }
+  sys::DevicePtr line_state() const { return local_at(offsetof(LocalMemory, lines)); }
   /// The largest message, as all ranks' blocks, that may go by lines; 0 where they could tear.
   uint64_t line_limit() const { return line_limit_; }
   /// The multiprocessors of the comm's smallest GPU; of two ranks or more.
@@ -158,18 +143,18 @@ class Device {
   uint32_t shared_blocks() const { return static_cast<uint32_t>(std::max(least_sms_ / size(), 1)); }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
-  sys::DevicePtr direct_at(int rank) const { return relay_at(rank) + areas_.relay_bytes; }
-  uint64_t direct_bytes() const { return areas_.direct_bytes; }
+  sys::DevicePtr direct_at(int rank) const { return arena_.at(rank) + layout_.direct_at(); }
+  uint64_t direct_bytes() const { return layout_.areas.direct_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
-  sys::DevicePtr direct_state() const { return local_memory_ + 32; }
+  sys::DevicePtr direct_state() const { return local_at(offsetof(LocalMemory, direct)); }
   /// The largest all-gather, as all ranks' blocks, that may go by them (direct_most_bytes()).
   uint64_t direct_limit() const { return direct_limit_; }
 
   /// The relay's flags of `rank`, of relay_bytes() bytes, all zero before the first call.
-  sys::DevicePtr relay_at(int rank) const { return lines_at(rank) + areas_.line_bytes; }
-  uint64_t relay_bytes() const { return areas_.relay_bytes; }
+  sys::DevicePtr relay_at(int rank) const { return arena_.at(rank) + layout_.relay_at(); }
+  uint64_t relay_bytes() const { return layout_.areas.relay_bytes; }
   /// 32 zeroed bytes of this GPU's own memory for its counters.
-  sys::DevicePtr relay_state() const { return local_memory_ + 128; }
+  sys::DevicePtr relay_state() const { return local_at(offsetof(LocalMemory, relay)); }
 
   // ---- one call ----
 
@@ -274,17 +259,14 @@ class Device {
   Status status() const;
 
  private:
-  // The driver's large page. An allocation that is not made of whole ones gets small pages: a copy
-  // engine then wrote 258 GB/s into a peer's scratch instead of 385.
-  static constexpr uint64_t kPageBytes = 2 << 20;
-  static constexpr uint64_t kScratchAt = kPageBytes;  // behind the board
-  static constexpr uint64_t kHoldAt = 72;             // in the GPU's own memory
   // Among more than two a lane is one block, and hears of a slot from several readers: with half as
   // much on its way it carried 7 % of an all-gather of 256 MiB, then no more (4 H200).
   static constexpr uint64_t kSlotBytes = 128 << 10;
   static constexpr uint64_t size_of_slots(int num_ranks) {
     return num_ranks > 2 ? kSlotBytes : kSlotBytes / 2;
   }
+
+  sys::DevicePtr local_at(uint64_t offset_bytes) const { return local_memory_ + offset_bytes; }
 
   struct Registered {
     uint64_t bytes = 0;
@@ -335,8 +317,7 @@ class Device {
   nvlink::Team team_{};
   nvlink::Board board_{};
   pcie::HostRing ring_{};
-  uint64_t scratch_bytes_ = 0;
-  AreaSizes areas_;
+  ArenaLayout layout_;
   uint64_t packet_limit_ = 0, line_limit_ = 0, direct_limit_ = 0;
   sys::DevicePtr arena_memory_ = 0;
   nvlink::Hold arena_hold_;

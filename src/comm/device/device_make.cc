@@ -29,7 +29,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
                                                const AreaSizes& areas, sys::FabricLibrary* nics) {
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   std::unique_ptr<Device> device(new Device(state, cuda, ordinal));
-  device->areas_ = areas;
+  device->layout_.areas = areas;
   Status own = device->prepare();
   BRAID_ASSIGN_OR_RETURN(device->arena_,
                          nvlink::share_window(*state.group, cuda,
@@ -46,8 +46,9 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
 }
 
 Status Device::prepare() {
-  scratch_bytes_ = state_.config.bytes("BRAID_GPU_SCRATCH") / kPageBytes * kPageBytes;
-  if (scratch_bytes_ < 8 * kPageBytes)
+  constexpr uint64_t kPageBytes = ArenaLayout::kPageBytes;
+  layout_.scratch_bytes = state_.config.bytes("BRAID_GPU_SCRATCH") / kPageBytes * kPageBytes;
+  if (layout_.scratch_bytes < 8 * kPageBytes)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
                             state_.config.bytes("BRAID_GPU_SCRATCH"));
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
@@ -155,31 +156,20 @@ Status Device::make_page() {
   return {};
 }
 
-// The GPU's own memory: the counters of packets and of direct calls, the word that says a wait has
-// failed, the numbers of barriers and of meetings of pairs, the ring's progress.
 Status Device::make_arena() {
-  static_assert(nvlink::kBoardBytes <= kScratchAt);
-  constexpr uint64_t kFailedAt = 64;
-  static_assert(kHoldAt >= kFailedAt + sizeof(uint32_t) && kHoldAt + 8 <= 96);  // line_state()
-  constexpr uint64_t kNumbersAt = 160;
-  constexpr uint64_t kPairNumbersAt = kNumbersAt + sizeof(uint64_t) * nvlink::kNumChannels;
-  constexpr uint64_t kProgressAt = kPairNumbersAt + sizeof(uint64_t) * nvlink::kMostRanks;
-  constexpr uint64_t kLocalBytes = kProgressAt + sizeof(pcie::RingProgress);
   BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
   arena_hold_ = nvlink::lend(cuda_, ordinal_, arena_memory_);
-  BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(kLocalBytes));
-  team_.has_failed = sys::pointer_to<uint32_t>(local_memory_ + kFailedAt);
-  board_.numbers = sys::pointer_to<uint64_t>(local_memory_ + kNumbersAt);
-  board_.pair_numbers = sys::pointer_to<uint64_t>(local_memory_ + kPairNumbersAt);
-  ring_.progress = sys::pointer_to<pcie::RingProgress>(local_memory_ + kProgressAt);
+  BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(sizeof(LocalMemory)));
+  team_.has_failed = sys::pointer_to<uint32_t>(local_at(offsetof(LocalMemory, has_failed)));
+  board_.numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, numbers)));
+  board_.pair_numbers = sys::pointer_to<uint64_t>(local_at(offsetof(LocalMemory, pair_numbers)));
+  ring_.progress = sys::pointer_to<pcie::RingProgress>(local_at(offsetof(LocalMemory, progress)));
   // Not the default stream, which would wait for other comms' calls on the caller's.
   const sys::Stream stream = sides_[kCopies];
-  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, kScratchAt, stream));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(
-      arena_memory_ + kScratchAt + scratch_bytes_, 0,
-      areas_.packet_bytes + areas_.line_bytes + areas_.relay_bytes + areas_.direct_flag_bytes,
-      stream));
-  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, kLocalBytes, stream));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_, 0, ArenaLayout::kScratchAt, stream));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(arena_memory_ + layout_.packets_at(), 0,
+                                   layout_.zeros_end() - layout_.packets_at(), stream));
+  BRAID_RETURN_IF_ERROR(cuda_.fill(local_memory_, 0, sizeof(LocalMemory), stream));
   return cuda_.synchronize(stream);  // before any peer learns of it
 }
 
