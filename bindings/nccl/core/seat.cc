@@ -1,15 +1,15 @@
 #include "bindings/nccl/core/seat.h"
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
-#include <set>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "bindings/nccl/core/impatience.h"
 #include "bindings/nccl/core/join.h"
+#include "bindings/nccl/core/live_seats.h"
+#include "bindings/nccl/core/settings.h"
 #include "bindings/nccl/core/shared_group.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -25,27 +25,6 @@ namespace {
 
 // All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
 constexpr int64_t kJoinTime = 15_s;
-
-// ---- what ranks must have alike ----
-
-/// Everything that decides what is taken over and how a call goes; not where caches and logs are.
-bool must_agree(std::string_view option) {
-  if (option == "BRAID_NCCL_REAL") return false;
-  return option.starts_with("BRAID_NCCL") || option.starts_with("BRAID_GPU") ||
-         option == "BRAID_TUNE" || option == "BRAID_LINK_CAP";
-}
-
-uint64_t fingerprint_of_settings(uint64_t of_caller) {
-  uint64_t hash = 0xcbf29ce484222325 ^ of_caller;  // FNV-1a
-  for (const Option& option : all_options()) {
-    if (!must_agree(option.name)) continue;
-    const char* value = std::getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
-    for (const char* c = value ? value : option.default_value; *c != '\0'; ++c)
-      hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
-    hash = (hash ^ 0xff) * 0x100000001b3;  // between two values
-  }
-  return hash;
-}
 
 /// Random, for processes of different containers may have one number.
 Result<uint64_t> number_of_process() {
@@ -64,84 +43,6 @@ Result<std::string> fresh_token() {
   for (const std::byte byte : bytes) token += fmt::format("{:02x}", static_cast<unsigned>(byte));
   return token;
 }
-
-// Calls are late for as long as users like; only device memory moves.
-Result<Config> config_for_calls() {
-  std::vector<std::string> warnings;
-  BRAID_ASSIGN_OR_RETURN(Config config, Config::from_environment(&warnings));
-  for (const std::string& warning : warnings) log::debug("nccl", "{}", warning);
-  const int64_t timeout_ns = config.duration_ns("BRAID_NCCL_TIMEOUT");
-  BRAID_RETURN_IF_ERROR(config.set("BRAID_TIMEOUT", fmt::format("{}ns", timeout_ns)));
-  BRAID_RETURN_IF_ERROR(config.set("BRAID_BIND", "127.0.0.1"));
-  BRAID_RETURN_IF_ERROR(config.set("BRAID_LINKS", "shm"));
-  BRAID_RETURN_IF_ERROR(config.set("BRAID_BALANCE", "off"));
-  return config;
-}
-
-/// While it lives, a group whose ranks do not come to an end by the deadline is broken off: the
-/// waits of setting up have the deadline of calls, which is long. Who ends without a word breaks
-/// the group anyway.
-class Impatience {
- public:
-  Impatience(group::Group& group, Deadline deadline)
-      : watch_([this, &group, deadline] {
-          std::unique_lock lock(mutex_);
-          const auto left = std::chrono::nanoseconds(deadline.left_ns());
-          if (!is_over_.wait_for(lock, left, [this] { return must_stop_; }))
-            group.report(unavailable("the ranks did not set the communicator up in time"));
-        }) {}
-  ~Impatience() {
-    {
-      const std::lock_guard lock(mutex_);
-      must_stop_ = true;
-    }
-    is_over_.notify_all();
-    watch_.join();
-  }
-  Impatience(const Impatience&) = delete;
-  Impatience& operator=(const Impatience&) = delete;
-
- private:
-  std::mutex mutex_;
-  std::condition_variable is_over_;
-  bool must_stop_ = false;
-  std::thread watch_;  // last: it uses all of the above
-};
-
-// ---- the end of the process ----
-
-/// Programs seldom destroy their communicators. Without a goodbye the other ranks would take the
-/// end of this process for a death, and say so; and a roll that was never sealed would keep its
-/// name.
-class LiveSeats {
- public:
-  static LiveSeats& all() {
-    static LiveSeats* const the = [] {
-      auto* made = new LiveSeats;
-      std::atexit([] { all().leave(); });
-      return made;
-    }();
-    return *the;
-  }
-  void add(Seat* seat) {
-    const std::lock_guard lock(mutex_);
-    seats_.insert(seat);
-  }
-  void remove(Seat* seat) {
-    const std::lock_guard lock(mutex_);
-    seats_.erase(seat);
-  }
-
- private:
-  void leave() {
-    if (sys::process_id() != owner_) return;  // a fork has none of the threads
-    const std::lock_guard lock(mutex_);
-    for (Seat* seat : seats_) seat->leave();
-  }
-  const int owner_ = sys::process_id();
-  std::mutex mutex_;
-  std::set<Seat*> seats_;
-};
 
 // ---- calls ----
 

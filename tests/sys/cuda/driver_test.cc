@@ -46,7 +46,6 @@ TEST(CudaDriver, DevicesAreDeclaredAsInTheHeader) {
   EXPECT_DECLARED(device_pci, cuDeviceGetPCIBusId);
   EXPECT_DECLARED(device_memory, cuDeviceTotalMem);
   EXPECT_DECLARED(device_attribute, cuDeviceGetAttribute);
-  EXPECT_DECLARED(device_peer, cuDeviceCanAccessPeer);
   EXPECT_DECLARED(context_retain, cuDevicePrimaryCtxRetain);
   EXPECT_DECLARED(context_release, cuDevicePrimaryCtxRelease);
   EXPECT_DECLARED(context_set, cuCtxSetCurrent);
@@ -101,14 +100,13 @@ TEST(CudaDriver, StreamsAreDeclaredAsInTheHeader) {
   EXPECT_DECLARED(stream_destroy, cuStreamDestroy);
   EXPECT_DECLARED(stream_query, cuStreamQuery);
   EXPECT_DECLARED(stream_synchronize, cuStreamSynchronize);
+  EXPECT_DECLARED(context_synchronize, cuCtxSynchronize);
   EXPECT_DECLARED(stream_capturing, cuStreamIsCapturing);
 #if CUDA_VERSION >= 13000  // the plain name is an older one's before
   EXPECT_DECLARED(stream_capture, cuStreamGetCaptureInfo);
 #endif
   EXPECT_DECLARED(capture_mode, cuThreadExchangeStreamCaptureMode);
   EXPECT_DECLARED(stream_wait_event, cuStreamWaitEvent);
-  EXPECT_DECLARED(stream_write, cuStreamWriteValue32);
-  EXPECT_DECLARED(stream_wait, cuStreamWaitValue32);
   EXPECT_DECLARED(event_create, cuEventCreate);
   EXPECT_DECLARED(event_destroy, cuEventDestroy);
   EXPECT_DECLARED(event_record, cuEventRecord);
