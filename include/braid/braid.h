@@ -129,8 +129,9 @@ BRAID_API braid_code braid_broadcast_on(braid_comm*, void* buf, size_t count, br
 BRAID_API braid_code braid_barrier_on(braid_comm*, void* stream);
 
 /* Shares GPU memory with all ranks: results that later lie in it, at the same offset on every rank,
- * are written there directly instead of through scratch. Collective; sizes must be equal, and a
- * refusal is every rank's. Keep the memory until braid_unregister() or braid_close(). */
+ * are written there directly instead of through scratch. Collective; sizes must be equal, no
+ * byte may be registered already, and a refusal is every rank's. Keep the memory until
+ * braid_unregister() or braid_close(). */
 BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
 /* Takes that back. Collective; waits for the comm's GPU work. */
 BRAID_API braid_code braid_unregister(braid_comm*, void* memory);

@@ -23,6 +23,7 @@
 #include "comm/state.h"
 #include "support/fake_kernels.h"
 #include "sys/cuda/owned.h"
+#include "transport/nvlink/lent_memory.h"
 
 namespace braid::test {
 
@@ -94,6 +95,7 @@ inline void run_gpu_comms(int size, const Options& options,
       EXPECT_TRUE(comm.value()->close().ok());
     });
   for (std::thread& thread : threads) thread.join();
+  nvlink::await_frees();  // as long as the Cuda is there
 }
 
 /// The same with a Device in each comm's state, where coll::device::on_device() finds it. `options`

@@ -183,20 +183,25 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
   const sys::DevicePtr buf = is_root ? send : recv;
   Call call(device, stream, {plan::Op::kBroadcast, false, dtype, RedOp::kSum, root, count});
   BRAID_RETURN_IF_ERROR(call.begin());
+  const bool is_one_kernel =
+      device.size() > 1 && fits_one_kernel(device, plan::Op::kBroadcast, bytes);
+  comm::Landing landing;  // before anything is enqueued: it may be refused
+  if (device.size() > 1 && !is_one_kernel) {
+    BRAID_ASSIGN_OR_RETURN(landing, device.find_landing(recv, bytes));
+  }
   const bool copies_own =  // the kernel does
-      device.size() > 1 && fits_thread_kernel(device, plan::Op::kBroadcast, bytes);
+      is_one_kernel && fits_thread_kernel(device, plan::Op::kBroadcast, bytes);
   if (is_root && send != recv && bytes > 0 && !copies_own) {
     BRAID_ASSIGN_OR_RETURN(const sys::Stream own, call.fork(comm::Device::kOwn));
     BRAID_RETURN_IF_ERROR(copy_beside_pushes(device, own, recv, send, bytes));
   }
   if (device.size() == 1) return call.end();
-  if (fits_one_kernel(device, plan::Op::kBroadcast, bytes)) {
+  if (is_one_kernel) {
     const sys::DevicePtr to = copies_own ? recv : buf;
     BRAID_RETURN_IF_ERROR(run_one_kernel(
         device, stream, {plan::Op::kBroadcast, buf, to, bytes, Dtype::kUint8, RedOp::kSum, root}));
     return call.end();
   }
-  BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
   const uint64_t segment = landing.window != nullptr ? std::max<uint64_t>(bytes, 1)
                                                      : device.scratch_bytes() / kUnit * kUnit;
   BRAID_ASSIGN_OR_RETURN(const Cut cut,

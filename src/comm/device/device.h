@@ -56,6 +56,7 @@ namespace braid::comm {
 struct Landing {
   const nvlink::Window* window = nullptr;  // null: not registered
   uint64_t offset_bytes = 0;
+  uint64_t number = 0;  // of the registration, from 1: the same on all ranks
   sys::DevicePtr at(int rank) const { return window->at(rank) + offset_bytes; }
 };
 
@@ -94,8 +95,8 @@ class Device {
   void end_waits();
 
   /// Shares `memory` with all ranks for as long as the comm lives or until unregister_memory().
-  /// Collective; sizes must be equal. Later calls whose buffers lie in it, at the same offset on
-  /// all ranks, use it in place.
+  /// Collective; sizes must be equal, and no byte may be registered already. Later calls whose
+  /// buffers lie in it, at the same offset on all ranks, use it in place.
   Status register_memory(sys::DevicePtr memory, uint64_t bytes);
   /// Collective. Waits until no work of this comm uses it.
   Status unregister_memory(sys::DevicePtr memory);
@@ -266,12 +267,14 @@ class Device {
     return num_ranks > 2 ? kSlotBytes : kSlotBytes / 2;
   }
 
+  Status check_apart(sys::DevicePtr memory, uint64_t bytes) const;
   sys::DevicePtr local_at(uint64_t offset_bytes) const { return local_memory_ + offset_bytes; }
 
   struct Registered {
     uint64_t bytes = 0;
     uint64_t buffer_id = 0;
     nvlink::Window window;
+    uint64_t number = 0;
     bool was_remapped = false;
   };
   /// What the GPU and the host tell each other, in one pinned page.
@@ -358,7 +361,8 @@ class Device {
 
   mutable std::mutex trouble_mutex_;
   Status trouble_;
-  int64_t rdma_failed_ns_ = 0;  // the watch's
+  uint64_t num_registrations_ = 0;           // that succeeded, which is on all ranks or none
+  std::atomic<int64_t> rdma_failed_ns_ = 0;  // 0: not yet
   std::atomic<bool> must_stop_{false};
   std::thread watch_;  // last: it uses all of the above
 };

@@ -1,4 +1,5 @@
 // Registered memory: what peers may write into in place, and whether it is still what it was.
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -12,15 +13,28 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
   Status refusal = close_forgotten();  // told to all: they wait for this rank
   const auto facts = cuda_.pointer_facts(memory);
   if (refusal.ok()) refusal = facts.status();
-  if (refusal.ok() && registered_.contains(memory))
-    refusal = invalid_argument("memory at {:#x} is registered already", memory);
+  if (refusal.ok()) refusal = check_apart(memory, bytes);
   BRAID_ASSIGN_OR_RETURN(
       nvlink::Window window,
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
                            deadline));
-  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), false};
+  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_registrations_};
   return {};
+}
+
+// A span in two registrations would be found in one of them on this rank, and maybe in the other
+// one elsewhere.
+Status Device::check_apart(sys::DevicePtr memory, uint64_t bytes) const {
+  auto next = registered_.lower_bound(memory);
+  if (next != registered_.end() && next->first - memory < std::max<uint64_t>(bytes, 1))
+    return invalid_argument("memory at {:#x}, {} bytes: that at {:#x} is registered already",
+                            memory, bytes, next->first);
+  if (next == registered_.begin()) return {};
+  const auto& [base, entry] = *--next;
+  if (memory - base >= entry.bytes) return {};
+  return invalid_argument("memory at {:#x} is registered already, in {} bytes at {:#x}", memory,
+                          entry.bytes, base);
 }
 
 Status Device::unregister_memory(sys::DevicePtr memory) {
@@ -66,11 +80,12 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
   auto& [base, entry] = *--next;
   if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
   if (entry.window.is_mapped_memory())
-    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base} : Landing{};
+    return is_current(entry, memory, bytes) ? Landing{&entry.window, memory - base, entry.number}
+                                            : Landing{};
   BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, cuda_.pointer_facts(memory));
   if (facts.buffer_id != entry.buffer_id)
     return invalid_argument("memory at {:#x} was registered, freed, and allocated anew", memory);
-  return Landing{&entry.window, memory - base};
+  return Landing{&entry.window, memory - base, entry.number};
 }
 
 Device::Registrations Device::registrations() const {

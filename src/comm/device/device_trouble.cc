@@ -26,8 +26,10 @@ Status Device::rdma_trouble() {
   constexpr int64_t kNewsFirstNs = 100'000'000;
   const Status found = rdma_->status();
   if (found.ok()) return {};
-  if (rdma_failed_ns_ == 0) rdma_failed_ns_ = now_ns();
-  return now_ns() - rdma_failed_ns_ >= kNewsFirstNs ? found : Status();
+  const int64_t this_ns = now_ns();
+  int64_t failed_ns = 0;  // the watch and the caller may both be the first to see it
+  if (rdma_failed_ns_.compare_exchange_strong(failed_ns, this_ns)) failed_ns = this_ns;
+  return this_ns - failed_ns >= kNewsFirstNs ? found : Status();
 }
 
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.

@@ -28,12 +28,26 @@ Status check_link(sys::Cuda& cuda, int ordinal, const std::string& pci_address) 
   return has ? Status() : unavailable("no NVLink to the gpu at {}", pci_address);
 }
 
-/// A rank's answer: the number of its multiprocessors, or what is missing.
-std::string answer_of(sys::Cuda& cuda, int ordinal, int num_sms,
-                      const std::vector<std::string>& places) {
+/// What is missing; empty: nothing.
+std::string why_not(sys::Cuda& cuda, int ordinal, const std::vector<std::string>& places) {
   for (const std::string& place : places)
     if (const Status link = check_link(cuda, ordinal, place); !link.ok()) return link.message();
-  return std::to_string(num_sms);
+  return {};
+}
+
+/// A rank's answer: the number of its multiprocessors, and what is missing behind a blank.
+struct Answer {
+  int num_sms = 0;
+  std::string why_not;
+};
+Result<Answer> read_answer(const std::string& text, size_t rank) {
+  Answer answer;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, answer.num_sms);
+  if (read.ec != std::errc() || read.ptr == end || *read.ptr != ' ')
+    return internal_error("gpu nvlinks: rank {} said '{}'", rank, text);
+  answer.why_not.assign(read.ptr + 1, end);
+  return answer;
 }
 
 }  // namespace
@@ -42,19 +56,15 @@ Result<Nvlinks> find_nvlinks(group::Group& group, sys::Cuda& cuda, int ordinal, 
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda.device(ordinal));
   BRAID_ASSIGN_OR_RETURN(const auto places,
                          group.exchange("gpu places", facts.pci_address, deadline));
-  const std::string own = answer_of(cuda, ordinal, facts.num_sms, places);
+  const std::string own = fmt::format("{} {}", facts.num_sms, why_not(cuda, ordinal, places));
   BRAID_ASSIGN_OR_RETURN(const auto answers, group.exchange("gpu nvlinks", own, deadline));
   Nvlinks found{{}, std::numeric_limits<int>::max()};
   found.are_shared = std::set(places.begin(), places.end()).size() < places.size();
   for (size_t r = 0; r < answers.size(); ++r) {
-    int num_sms = 0;
-    const std::string& answer = answers[r];
-    const char* const end = answer.data() + answer.size();
-    if (std::from_chars(answer.data(), end, num_sms).ptr == end) {
-      found.least_sms = std::min(found.least_sms, num_sms);
-    } else if (found.why_not.empty()) {
-      found.why_not = fmt::format("rank {}: {}", r, answer);
-    }
+    BRAID_ASSIGN_OR_RETURN(const Answer answer, read_answer(answers[r], r));
+    found.least_sms = std::min(found.least_sms, answer.num_sms);
+    if (found.why_not.empty() && !answer.why_not.empty())
+      found.why_not = fmt::format("rank {}: {}", r, answer.why_not);
   }
   return found;
 }

@@ -328,6 +328,31 @@ TEST(DeviceCalls, RefuseARootThatIsNone) {
   });
 }
 
+// Both lie at the same offset in what holds them: peers wrote into the one that they meant, and
+// nobody was told.
+TEST(DeviceCalls, TwoRegistrationsUsedCrosswiseAreADisagreement) {
+  constexpr int kSize = 3;
+  constexpr uint64_t kCrossBytes = 1_MiB;
+  sys::FakeCuda cuda(kSize);
+  test::define_team_kernels(cuda);
+  test::run_gpus(kSize, cuda, {{"BRAID_TIMEOUT", "5s"}}, [&](GpuRank& rank) {
+    const GuardedMemory send(cuda, kCrossBytes), one(cuda, kSize * kCrossBytes), other(cuda, kSize * kCrossBytes);
+    ASSERT_TRUE(rank.device.register_memory(one.get(), one.bytes()).ok());
+    ASSERT_TRUE(rank.device.register_memory(other.get(), other.bytes()).ok());
+    rank.all.arrive_and_wait();
+    const GuardedMemory& recv = rank.rank() == 2 ? other : one;
+    (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
+      return all_gather(d, send.get(), recv.get(), kCrossBytes, Dtype::kUint8, {});
+    });
+    const Deadline deadline = Deadline::after_ns(4'000'000'000);
+    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(rank.device.status().code(), Code::kInvalidArgument)
+        << rank.device.status().to_string();
+    rank.all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
 TEST(DeviceCalls, ABroadcastThatRanksPassOnIsExplained) {
   for (const int size : {2, 3}) {
     sys::FakeCuda cuda(size);

@@ -197,6 +197,29 @@ TEST_P(DeviceRanks, RegisteredMemoryIsFoundWhereItLies) {
 }
 
 // An empty buffer right behind registered memory belongs to nobody, whoever has the address.
+// One span in two registrations would be found in one of them here and in the other one there.
+TEST_P(DeviceRanks, RegistrationsDoNotOverlap) {
+  run_gpus(GetParam(), *cuda_, {}, [&](GpuRank& rank) {
+    const GuardedMemory memory(*cuda_, 8192);
+    const sys::DevicePtr at = memory.get();
+    expect_ok(rank.device.register_memory(at + 1024, 1024));
+    const std::pair<uint64_t, uint64_t> spans[] = {{0, 8192},  {1024, 1024}, {1024, 1},
+                                                   {1500, 10}, {2047, 1024}, {0, 1025}};
+    for (const auto& [begin, bytes] : spans)
+      EXPECT_EQ(rank.device.register_memory(at + begin, bytes).code(), Code::kInvalidArgument)
+          << begin << ", " << bytes;
+    expect_ok(rank.device.register_memory(at, 1024));
+    expect_ok(rank.device.register_memory(at + 2048, 1024));
+    EXPECT_EQ(rank.device.find_landing(at + 1024, 1024)->number, 1U);
+    EXPECT_EQ(rank.device.find_landing(at + 2048, 1024)->number, 3U);
+    expect_ok(rank.device.unregister_memory(at + 1024));
+    expect_ok(rank.device.register_memory(at + 1024, 512));
+    EXPECT_EQ(rank.device.find_landing(at + 1024, 512)->number, 4U);
+    for (const uint64_t begin : {uint64_t{0}, uint64_t{1024}, uint64_t{2048}})
+      expect_ok(rank.device.unregister_memory(at + begin));
+  });
+}
+
 TEST_P(DeviceRanks, EmptyBufferBehindRegisteredMemory) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     const sys::DeviceMemory memory =
@@ -407,6 +430,7 @@ TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
         if (verdicts[0] != "ok") {
           EXPECT_NE(verdicts[0].find(fmt::format("call {} broke", n)), std::string::npos)
               << verdicts[0];
+          nvlink::await_frees();
           EXPECT_EQ(cuda->alive(), sys::FakeCudaCounts{});
           ++num_failed;
         }

@@ -45,6 +45,8 @@ TEST(Nvlinks, OnePairWithoutDecidesForAllRanks) {
     ASSERT_TRUE(found.ok()) << found.status().to_string();
     EXPECT_EQ(found.value().why_not,
               "rank 2: no NVLink to the gpu at " + cuda.device(3).value().pci_address);
+    // It was the largest of numbers, and what ranks that share a GPU may launch had no bound.
+    EXPECT_EQ(found.value().least_sms, cuda.device(0).value().num_sms);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <semaphore>
 #include <thread>
 
 #include "sys/cuda/fake.h"
@@ -28,6 +29,7 @@ TEST_F(LentMemory, IsFreedByWhoeverLetsGoLast) {
     (owner_is_last ? peer : owner).reset();
     EXPECT_EQ(num_alive(), 1U);
     (owner_is_last ? owner : peer).reset();
+    if (!owner_is_last) await_frees();
     EXPECT_EQ(num_alive(), 0U);
     EXPECT_EQ(borrow(memory), nullptr);
   }
@@ -39,6 +41,36 @@ TEST_F(LentMemory, OfAnotherIsNoneOfOurs) {
   EXPECT_EQ(borrow(users), nullptr);
   EXPECT_EQ(borrow(lent + 1), nullptr) << "what is lent is told by its first byte";
   EXPECT_TRUE(cuda_.free(users).ok());
+}
+
+/// Freeing waits for the GPU's work, as the driver's does.
+class BusyCuda : public sys::FakeCuda {
+ public:
+  using FakeCuda::FakeCuda;
+  Status free(sys::DevicePtr memory) override {
+    work_.acquire();
+    return FakeCuda::free(memory);
+  }
+  void end_work() { work_.release(); }
+
+ private:
+  std::binary_semaphore work_{0};
+};
+
+// The work may wait for a call that this very thread is to make.
+TEST(BusyLentMemory, APeerThatLetsGoLastWaitsForNoWork) {
+  BusyCuda cuda(2);
+  ASSERT_TRUE(cuda.use_device(1).ok());
+  const sys::DevicePtr memory = cuda.alloc(100).value();
+  Hold owner = lend(cuda, 1, memory);
+  Hold peer = borrow(memory);
+  owner.reset();
+  peer.reset();
+  EXPECT_EQ(borrow(memory), nullptr);
+  EXPECT_EQ(cuda.alive().memory, 1U);
+  cuda.end_work();
+  await_frees();
+  EXPECT_EQ(cuda.alive().memory, 0U);
 }
 
 // The driver frees in the context that is current: that of the thread that lets go may be another.
