@@ -17,7 +17,7 @@ from braid.bench.figure import NOT_MEASURED, Row, find
 from braid.bench.flexlink_rows import rows
 from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.bench.verdict import judge
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 from braid.cli.sizes import format_size
 from braid.ratio import ratio_words, verdict
 

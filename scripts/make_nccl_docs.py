@@ -19,7 +19,7 @@ from torch_tests import BAD, BRAID, GOOD, NCCL, NOT_RUN
 
 from braid.bench.gpu_record import GpuResult
 from braid.bench.verdict import judge
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 from braid.cli.sizes import format_size
 from braid.ratio import ratio_words
 

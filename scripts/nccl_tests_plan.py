@@ -3,16 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from braid.plan.formulas.collectives import PER_RANK
+from braid.saved.table import op_named
+
 NCCL, BRAID = "nccl", "braid"
 TAKEN = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall")
 """Whose calls braid takes over."""
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+OPS = tuple(op_named(program) for program in TAKEN)
 """The same as BRAID_NCCL_OPS names them."""
 HANDED_ON = ("reduce", "gather", "scatter", "sendrecv", "hypercube", "alltoallv")
 """Whose calls go through braid's library to NCCL."""
 
 ADDS = ("all_reduce", "reduce_scatter")
-PER_RANK = ("all_gather", "reduce_scatter")  # a size is all ranks' together
 PARTS = ("check", "large", "graph", "shared", "windows", "time", "product")
 DEFAULT_PARTS = PARTS[:-1]
 

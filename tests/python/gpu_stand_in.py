@@ -21,7 +21,7 @@ import braid
 from braid.bench import deadline, nccl, session
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import Request, tasks_for
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 
 
 class Event:

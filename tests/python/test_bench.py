@@ -12,7 +12,9 @@ import pytest
 
 from braid import record
 from braid.bench import old_gpu_record
-from braid.cli import cases, facts, measure, plot, sizes, table
+from braid.cases import host as cases
+from braid.cases import operations
+from braid.cli import facts, measure, plot, sizes, table
 from braid.cli.bench import Bench, Settings
 from braid.cli.contestants import Braid
 from braid.cli.progress import Lines, Reporter
@@ -63,12 +65,12 @@ def test_wrong_bytes_are_counted():
 
 
 def test_bus_bandwidth_is_nccl_tests():
-    assert cases.busbw_factor("all_reduce", 4) == 1.5
-    assert [cases.busbw_factor(op, 4) for op in ("all_gather", "reduce_scatter", "all_to_all")] == [
-        0.75
-    ] * 3
-    assert cases.busbw_factor("broadcast", 4) == 1.0
-    assert cases.busbw_factor("all_reduce", 1) == 1.0
+    assert operations.busbw_factor("all_reduce", 4) == 1.5
+    assert [
+        operations.busbw_factor(op, 4) for op in ("all_gather", "reduce_scatter", "all_to_all")
+    ] == [0.75] * 3
+    assert operations.busbw_factor("broadcast", 4) == 1.0
+    assert operations.busbw_factor("all_reduce", 1) == 1.0
 
 
 def test_sizes():
@@ -93,7 +95,7 @@ def test_effort():
 def settings(**changes):
     """Small and quick."""
     base = Settings(
-        ops=list(cases.OPS),
+        ops=list(operations.OPS),
         sizes=[1 << 16],
         dtype="float32",
         redop="sum",
@@ -113,7 +115,7 @@ def test_bench_finds_nothing_wrong(ranks, against):
         return Bench(settings(against=against), comm, Reporter()).run()
 
     for results in ranks(2, body):
-        assert [result.op for result in results] == list(cases.OPS)
+        assert [result.op for result in results] == list(operations.OPS)
         for result in results:
             assert result.wrong_bytes == 0
             assert result.checked_bytes > 0

@@ -5,11 +5,11 @@ import pytest
 from gpu_fakes import Alone, Runner
 
 from braid.bench import fit, gpus, race
-from braid.bench.case import SUM, GpuCase, expected, pieces
 from braid.bench.contestant import Shelf
 from braid.bench.crew import CommCrew
 from braid.bench.request import Request, modes_for, parse_groups, tasks_for
-from braid.cli.cases import OPS
+from braid.cases.gpu import SUM, GpuCase, expected, pieces
+from braid.cases.operations import OPS
 
 MIB = 1 << 20
 
@@ -47,7 +47,7 @@ def test_a_case_that_is_none_is_refused():
 
 @pytest.mark.parametrize("op", OPS)
 def test_expected_segments_are_what_the_cpu_case_expects(op):
-    from braid.cli import cases
+    from braid.cases import host as cases
 
     ranks, count = 4, 24
     host = cases.Case(

@@ -14,7 +14,7 @@ from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu
 from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 from braid.probe.ranks import of_samples
 from braid.ratio import part_words, ratio_words, verdict
 from braid.record import schema_of

@@ -15,11 +15,11 @@ torch = pytest.importorskip("torch")
 from gpu_fakes import Alone, Runner  # noqa: E402
 
 from braid.bench import gpu_record, timer  # noqa: E402
-from braid.bench.case import GpuCase  # noqa: E402
 from braid.bench.deadline import EXIT_CODE  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
 from braid.bench.verdict import wrong_bytes  # noqa: E402
-from braid.cli.cases import OPS  # noqa: E402
+from braid.cases.gpu import GpuCase  # noqa: E402
+from braid.cases.operations import OPS  # noqa: E402
 
 STAND_IN = Path(__file__).with_name("gpu_stand_in.py")
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 import braid
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.pattern import Data
+from braid.cases.gpu import GpuCase
 
 _SHARE_ERROR = 0.005
 LINKS_FROM_BYTES = 16 << 20  # smaller messages use NVLink alone: there is nothing to hold

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid.bench import gpus
-from braid.bench.case import DTYPES, GpuCase
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import (
     DEFAULT_SIZES,
@@ -18,8 +17,9 @@ from braid.bench.request import (
     parse_groups,
     tasks_for,
 )
+from braid.cases.gpu import DTYPES, GpuCase
+from braid.cases.operations import OPS
 from braid.cli import cut
-from braid.cli.cases import OPS
 from braid.cli.checks import check_root
 from braid.cli.launch import launch
 

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from braid.bench.case import GpuCase
+from braid.cases.gpu import GpuCase
 
 if TYPE_CHECKING:
     import torch

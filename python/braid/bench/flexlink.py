@@ -6,7 +6,7 @@ together, against NCCL as it comes, NCCL at its best and torch's symmetric memor
 
 from braid.bench.contestant import VARIANTS
 from braid.bench.request import Task
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 
 RANK_COUNTS = (2, 4, 8)
 LARGE, MIDDLE, HUGE = 256 << 20, (16 << 20, 64 << 20), 1 << 30

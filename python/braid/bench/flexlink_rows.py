@@ -7,7 +7,7 @@ from braid.bench.figure import NOT_MEASURED, Row, find, row
 from braid.bench.flexlink_links import added, held, sums
 from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.bench.verdict import judge
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 from braid.cli.sizes import format_size
 from braid.ratio import part_words, ratio_words
 

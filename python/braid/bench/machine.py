@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 import braid
-from braid.bench.case import CONVENTION
 from braid.bench.gpu_record import SCHEMA, GpuRecord, GpuResult, Repeats
 from braid.bench.rates import with_rates
+from braid.cases.gpu import CONVENTION
 from braid.cli import facts
 
 _DRIVER = Path("/proc/driver/nvidia/version")

@@ -8,7 +8,6 @@ import torch
 import braid
 from braid.bench.blocks import of_calls
 from braid.bench.braid_contestant import plan_of
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 from braid.bench.deadline import Deadlines
@@ -20,6 +19,7 @@ from braid.bench.request import Request, Task
 from braid.bench.roster import Roster
 from braid.bench.seats import Seats
 from braid.bench.timer import Eager, Graphed, Timer
+from braid.cases.gpu import GpuCase
 from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
 from braid.probe.ranks import of_samples

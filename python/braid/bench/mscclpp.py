@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import MSCCLPP, Contestant, Shelf
 from braid.bench.crew import Crew
 from braid.bench.pattern import Data
+from braid.cases.gpu import GpuCase
 
 _OPS = ("all_reduce", "all_gather", "reduce_scatter")
 _DTYPES = {"uint8": 1, "int32": 2, "float16": 6, "float32": 7, "bfloat16": 9}  # as NCCL counts them

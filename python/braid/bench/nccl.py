@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.crew import Crew
 from braid.bench.pattern import Data
+from braid.cases.gpu import GpuCase
 from braid.cli.launch import free_port
 
 _MIN_CTAS = 32

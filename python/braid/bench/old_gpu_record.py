@@ -7,8 +7,8 @@ They have braid, on registered results, and NCCL as torch sets it up. What they 
 from typing import Any
 
 from braid.bench import gpu_record
-from braid.bench.case import CONVENTION, GpuCase
 from braid.bench.gpu_record import GpuRecord, GpuResult, make_run
+from braid.cases.gpu import CONVENTION, GpuCase
 from braid.record import Host
 from braid.typed_json import build
 

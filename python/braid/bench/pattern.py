@@ -8,8 +8,8 @@ no chunk, slot or block size divides.
 import numpy as np
 import torch
 
-from braid.bench.case import SUM, GpuCase, Segment, expected, pieces
-from braid.cli.cases import pattern
+from braid.cases.gpu import SUM, GpuCase, Segment, expected, pieces
+from braid.cases.host import pattern
 
 _PERIOD = 1048573
 _REPEATS = 8  # periods in one tile: fewer and longer copies and comparisons

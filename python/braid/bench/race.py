@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
+from braid.cases.gpu import GpuCase
 
 _BURST_US = 2000.0  # a sample lasts about so long, so that the ranks' skew does not count
 _LEAST_CALLS = 5

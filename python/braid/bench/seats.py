@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.crew import Crew
 from braid.bench.fit import fitting, merged
+from braid.cases.gpu import GpuCase
 
 _NO_ROOM = "its buffers do not fit in the GPU's memory beside the others"
 

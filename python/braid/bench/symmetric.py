@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant, Shelf
 from braid.bench.no_multicast import NO_MULTICAST
 from braid.bench.pattern import Data
+from braid.cases.gpu import GpuCase
 
 _TYPES = ("bfloat16", "float32")
 _ONE_SHOT_MOST_BYTES = 16 << 20  # every rank reads every whole buffer

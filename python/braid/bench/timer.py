@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
+from braid.cases.gpu import GpuCase
 
 
 class Timer(ABC):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 import braid
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 
 _COUNTS = (1_001, 300_000, 4_000_000)  # elements of a block: packets, one kernel, copy engines
 _DTYPES = (torch.bfloat16, torch.float32)

@@ -1,7 +1,7 @@
 """`braid bench` on one rank: settings, the loop over cases, and the record.
 
-Every rank runs the same code; rank 0 alone prints and writes. What is measured is in cases.py,
-who is measured in contestants.py, how in measure.py.
+Every rank runs the same code; rank 0 alone prints and writes. What is measured is in
+braid.cases.host, who is measured in contestants.py, how in measure.py.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,9 @@ from time import monotonic_ns
 
 import braid
 from braid.bench.interrupt import Interrupt
+from braid.cases.host import Buffers, Case
+from braid.cases.operations import busbw_factor
 from braid.cli import facts, measure
-from braid.cli.cases import Buffers, Case, busbw_factor
 from braid.cli.checks import check_root
 from braid.cli.contestants import Braid, Contestant, Gloo
 from braid.cli.progress import Reporter

@@ -62,7 +62,8 @@ def our_op(name: str) -> str:
 
 def words(text: str, option: str) -> list[str]:
     """A comma list of operations, types or reductions."""
-    from braid.cli.cases import DTYPES, OPS, REDOPS
+    from braid.cases.host import DTYPES
+    from braid.cases.operations import OPS, REDOPS
 
     what, allowed = {
         "ops": ("operation", OPS), "dtype": ("type", DTYPES), "op": ("reduction", REDOPS)

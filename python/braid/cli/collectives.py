@@ -127,8 +127,8 @@ def bench(
         return
     from braid.bench.command import Asked, Refused, gpus_to_use
     from braid.bench.command import run as run_on_gpus
+    from braid.cases.host import measured_bytes
     from braid.cli.bench import Settings, run_rank
-    from braid.cli.cases import measured_bytes
     from braid.cli.measure import Effort
 
     _check_counts(iters=iters, check=check, warmup=warmup)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import braid
-from braid.cli.cases import Buffers
+from braid.cases.host import Buffers
 from braid.cli.launch import free_port
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import braid
-from braid.cli.cases import Buffers
+from braid.cases.host import Buffers
 from braid.cli.contestants import Contestant, Gloo
 from braid.noise import variation
 from braid.probe.ranks import of_samples

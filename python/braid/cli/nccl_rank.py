@@ -11,6 +11,7 @@ from collections.abc import Callable
 from braid.cli.nccl import counts
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
+"""In the order of the drop-in's counters."""
 _SIZES = {"4 KiB": 1 << 10, "64 MiB": 16 << 20}  # float32s
 
 

@@ -9,6 +9,7 @@ import re
 
 from braid.cli.checks import our_op
 from braid.errors import InvalidArgument
+from braid.plan.formulas.collectives import COLLECTIVES
 
 OURS = {
     "--minbytes": "-b",
@@ -32,7 +33,6 @@ NOT_HERE = {
     ("-J", "-F", "--output_file"): "write --json FILE, which has a form of its own",
 }
 """What nccl-tests has and braid has not, and what to write."""
-_OPERATIONS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"}
 _RANKS = re.compile(r"-n(\d*)")
 
 
@@ -42,7 +42,7 @@ def take(line: list[str]) -> None:
     """
     if line[1:2] != ["bench"] or len(line) < 3:
         return
-    program = line[2] if our_op(line[2]) in _OPERATIONS else ""
+    program = line[2] if our_op(line[2]) in COLLECTIVES else ""
     if not program and not line[2].startswith("-"):
         return  # a command of its own
     is_theirs = program.endswith("_perf") or any(_name(word) in OURS for word in line[3:])

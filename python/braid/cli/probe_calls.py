@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     Make = Callable[[Team, Sequence[Player], Worker], list[Job]]
 
-_GPU_DTYPES = ("bfloat16", "float16", "float32", "float64", "int8", "uint8", "int32", "int64")
-
 
 def latency(
     total: Annotated[str, typer.Option(help="Bytes in all, such as 4GiB.")] = "",
@@ -41,7 +39,7 @@ def latency(
 
     Both are warmed up, every size on its own. Between CPUs 64 MiB if not said.
     """
-    from braid.cli.cases import OPS
+    from braid.cases.operations import OPS
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
@@ -78,7 +76,7 @@ def overlap(
 
     1: all of it; below 0: they slow each other down by more than they share.
     """
-    from braid.cli.cases import OPS
+    from braid.cases.operations import OPS
     from braid.probe import call_kinds
     from braid.probe.player import Call
 
@@ -112,12 +110,11 @@ def replay(
 
     A line of TRACE: {"op": "all_reduce", "bytes": 67108864, "dtype": "float32", "count": 160}.
     """
-    from braid.cli.cases import DTYPES
     from braid.probe import call_kinds
     from braid.probe import trace as traces
 
     count = options.gpus(device, 2)
-    calls = traces.read(trace, _GPU_DTYPES if count else DTYPES)
+    calls = traces.read(trace, _dtypes(count))
 
     def make(team: "Team", players: "Sequence[Player]", _: "Worker") -> "list[Job]":
         return call_kinds.replay(team, players, calls)
@@ -127,12 +124,20 @@ def replay(
     _go("replay", count, ranks, against, links, output, make, call_kinds.to_first, said)
 
 
-def _dtype(text: str, gpu_count: int) -> str:
-    from braid.cli.cases import DTYPES
-
+def _dtypes(gpu_count: int) -> tuple[str, ...]:
+    """Those that calls have here."""
     if gpu_count:
-        return options.word(text or "bfloat16", _GPU_DTYPES, "--dtype", "dtype")
-    return options.word(text or "float32", DTYPES, "--dtype", "dtype")
+        from braid.cases import gpu
+
+        return tuple(gpu.DTYPES)
+    from braid.cases import host
+
+    return host.DTYPES
+
+
+def _dtype(text: str, gpu_count: int) -> str:
+    chosen = text or ("bfloat16" if gpu_count else "float32")
+    return options.word(chosen, _dtypes(gpu_count), "--dtype", "dtype")
 
 
 def _within(option: str, value: int, least: int, most: int) -> None:

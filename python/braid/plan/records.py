@@ -16,11 +16,11 @@ from braid import saved
 from braid.plan import hardware
 from braid.plan.basis import Basis
 from braid.plan.curve import Curve
+from braid.plan.formulas.collectives import PER_RANK
 from braid.plan.hardware import Hardware, Path
 from braid.plan.shipped import Json
 from braid.plan.wrong import PlanError
 
-_PER_RANK = ("all_gather", "reduce_scatter")  # braid.gpu/1 counts one rank's part of these
 _MOST_RANKS, _MOST_BYTES, _MOST_US = 100_000, 1 << 50, 1e15
 Row = tuple[str, str, str, int, float]
 """Operation, mode, who, bytes as nccl-tests counts them, microseconds."""
@@ -101,7 +101,7 @@ def _gpu_rows(document: Json) -> Iterator[Row]:
 def _old_gpu_rows(document: Json) -> Iterator[Row]:
     mode = "graph" if "--graph" in document.get("command", "") else "eager"
     for row in document["results"]:
-        nbytes = row["bytes"] * (document["ranks"] if row["op"] in _PER_RANK else 1)
+        nbytes = row["bytes"] * (document["ranks"] if row["op"] in PER_RANK else 1)
         if row.get("wrong"):
             continue
         yield row["op"], mode, row["who"], nbytes, median(row["samples_us"])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
 from braid.bench.crew import Crew
-from braid.cli.cases import busbw_factor
+from braid.cases.operations import busbw_factor
 from braid.cli.sizes import format_size
 from braid.probe.effort import Effort, calls_for
 from braid.probe.job import Job, Tick, finished, with_ranks

@@ -8,14 +8,13 @@ import torch
 import braid
 from braid.bench import nccl
 from braid.bench.braid_contestant import Braid, plain_shelf, registered_shelf
-from braid.bench.case import GpuCase
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 from braid.bench.fit import merged
 from braid.bench.pattern import Data
+from braid.cases.gpu import GpuCase
+from braid.plan.formulas.collectives import PER_RANK
 from braid.probe.player import Call, Player
-
-_PER_RANK = ("all_gather", "reduce_scatter")  # GpuCase counts a rank's own part of these
 
 
 class GpuPlayer(Player):
@@ -46,7 +45,7 @@ class GpuPlayer(Player):
         return wrong
 
     def _case(self, call: Call) -> GpuCase:
-        part = call.bytes // (self._crew.size if call.op in _PER_RANK else 1)
+        part = call.bytes // (self._crew.size if call.op in PER_RANK else 1)
         return GpuCase.of(call.op, part, call.dtype, self._crew.size)
 
     def _data_of(self, dtype: str) -> Data:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import braid
+from braid.cases.host import Buffers, Case
 from braid.cli import measure
-from braid.cli.cases import Buffers, Case
 from braid.cli.contestants import Braid, Contestant, Gloo
 from braid.probe.player import Call, Player
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from braid.cli.cases import OPS
+from braid.cases.operations import OPS
 from braid.errors import InvalidArgument
 from braid.probe.player import Call
 

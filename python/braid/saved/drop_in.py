@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from braid.plan.formulas.collectives import COLLECTIVES
 from braid.saved import table
 from braid.saved.table import IN, OUT
 from braid.typed_json import Json, build
@@ -101,10 +102,12 @@ def _taken(rows: list[Ratio]) -> Iterator[Ratio]:
             "no times of NCCL and braid, only checks: scripts/nccl_tests.py takes times in its"
             " parts `time` and `windows`"
         )
-    taken = [row for row in rows if row.op in table.OPS and row.redop in _SUMS]
+    taken = [row for row in rows if row.op in COLLECTIVES and row.redop in _SUMS]
     if not taken:
         found = ", ".join(sorted({f"{row.program} ({row.redop})" for row in rows}))
-        raise ValueError(f"times of {found!r:.60} alone; braid has {', '.join(table.OPS)}, of sums")
+        raise ValueError(
+            f"times of {found!r:.60} alone; braid has {', '.join(COLLECTIVES)}, of sums"
+        )
     for row in taken:
         _check(row)
         yield row

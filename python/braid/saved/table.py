@@ -8,15 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from braid.plan.formulas.collectives import bus_factor
+from braid.plan.formulas.collectives import COLLECTIVES, PER_RANK, bus_factor
 from braid.typed_json import Json
 
 OUT, IN = "nccl", "nccl in place"
 FACTOR_TOLERANCE = 0.03
 AVERAGE_TOLERANCE = 0.02
 _OPS = {"alltoall": "all_to_all"}  # nccl-tests' name, where it is not ours
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-_PER_RANK = ("all_gather", "reduce_scatter")
 DTYPES = {
     "char": ("int8", 1), "int8": ("int8", 1), "uint8": ("uint8", 1), "int": ("int32", 4),
     "int32": ("int32", 4), "uint32": ("uint32", 4), "int64": ("int64", 8),
@@ -112,8 +110,8 @@ def document(tables: Sequence[Table], source: str) -> Json:
 def op_of(table: Table, ranks: int, source: str) -> str:
     """Which collective it is: by the program's name, else by what the columns say."""
     op = op_named(table.program.partition("_perf")[0]) or _op_by_columns(table, ranks, source)
-    if op not in OPS:
-        raise ValueError(f"a table of {op}; braid has {', '.join(OPS)}")
+    if op not in COLLECTIVES:
+        raise ValueError(f"a table of {op}; braid has {', '.join(COLLECTIVES)}")
     return op
 
 
@@ -133,7 +131,7 @@ def _op_by_columns(table: Table, ranks: int, source: str) -> str:
         return "reduce_scatter"
     if not adds and row.root >= 0 and _near(factor, 1):
         return "broadcast"
-    by_name = [op for op in OPS if op in source.lower().replace("alltoall", "all_to_all")]
+    by_name = [op for op in COLLECTIVES if op in source.lower().replace("alltoall", "all_to_all")]
     if len(by_name) == 1:
         return by_name[0]
     raise ValueError(
@@ -206,7 +204,7 @@ def _result(op: str, ranks: int, rows: Sequence[Row], table: Table) -> dict[str,
 
 def sizes(op: str, ranks: int, nbytes: int) -> Json:
     """The operation of a result and its two sizes, of what nccl-tests prints as its size."""
-    part = nbytes // ranks if op in _PER_RANK else nbytes
+    part = nbytes // ranks if op in PER_RANK else nbytes
     return {"op": op, "bytes": part, "total_bytes": nbytes}
 
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from braid.cases.host import measured_bytes
 from braid.cli import sizes
-from braid.cli.cases import measured_bytes
 from braid.cli.cut import words as cut_words
 from braid.cli.plan.options import parse_bytes, parse_count
 from braid.cli.plan.show import amount

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from braid.cases.host import Case, pattern
+from braid.cases.operations import busbw_factor
 from braid.cli import plot, table
-from braid.cli.cases import Case, busbw_factor, pattern
 from braid.cli.columns import Column, tables
 from braid.cli.measure import LinkTotals, calls_for, samples_for, summarise
 from braid.cli.progress import Bars, Lines, Reporter

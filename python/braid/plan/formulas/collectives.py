@@ -6,7 +6,12 @@ the ranks for the others (docs/measuring.md).
 
 import math
 
-OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+OPS = (*COLLECTIVES, "send")
+PER_RANK = ("all_gather", "reduce_scatter")
+"""Operations whose size torch's calls give as one rank's own part: what it sends (all_gather), what
+it gets (reduce_scatter). `nbytes` is that times the ranks.
+"""
 ALGORITHMS = ("ring", "tree", "direct", "nvls")
 OVER_NODES = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations that have every algorithm over several nodes."""

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from braid.cli import cases
+from braid.cases import operations
 from braid.plan.formulas import collectives
 from braid.plan.formulas.collectives import OPS
 from braid.saved import table
@@ -120,11 +120,11 @@ def test_bench_and_saved_tables_have_the_same_bus_factor(op):
     """There were three of them, of which one knew that a reduce has 1."""
     for ranks in RANKS:
         factor = collectives.bus_factor(op, ranks)
-        assert cases.busbw_factor(op, ranks) == factor
+        assert operations.busbw_factor(op, ranks) == factor
         assert table.busbw_us(op, ranks, 1000) == factor
     assert collectives.bus_factor("reduce", 8) == 1
     assert collectives.bus_factor("gather", 8) == 7 / 8
-    assert cases.busbw_factor(op, 1) == 1  # of a single rank the bandwidth of its copy
+    assert operations.busbw_factor(op, 1) == 1  # of a single rank the bandwidth of its copy
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 8])

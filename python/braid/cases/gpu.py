@@ -1,4 +1,4 @@
-"""What is measured on GPUs: an operation, a size, a type, and whether a graph holds the calls.
+"""A case on GPUs: an operation, a size, a type, and whether a graph holds the calls.
 
 Sizes are those of the rank's own part, as torch's calls take it: what a rank sends (all_gather),
 its result (reduce_scatter), its buffer (the others). nccl-tests prints size x ranks for the first
@@ -7,7 +7,8 @@ two; `total_bytes` is that number, and bandwidths are made from it.
 
 from dataclasses import dataclass
 
-from braid.cli.cases import OPS, busbw_factor
+from braid.cases.operations import OPS, busbw_factor
+from braid.plan.formulas.collectives import PER_RANK
 
 DTYPES = {
     "bfloat16": 2,
@@ -71,7 +72,7 @@ class GpuCase:
     @property
     def total_bytes(self) -> int:
         """The size as nccl-tests counts it."""
-        return self.bytes * (self.ranks if self.op in ("all_gather", "reduce_scatter") else 1)
+        return self.bytes * (self.ranks if self.op in PER_RANK else 1)
 
     @property
     def send_count(self) -> int:

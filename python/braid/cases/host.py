@@ -1,4 +1,4 @@
-"""What is measured: each operation with its buffers, its data and the result that it must have.
+"""A case between CPUs: an operation with its buffers, its data and the result that it must have.
 
 Data is position dependent, so that a wrong offset shows, and made of small integers, so that
 every order of summation gives the same bits and `wrong` can mean bytes. The pattern's period is a
@@ -6,16 +6,16 @@ prime number of elements, which no cell, slot or block size divides.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-import braid
-from braid.plan.formulas.collectives import bus_factor
+from braid.plan.formulas.collectives import PER_RANK
 
-OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
-REDOPS = ("sum", "prod", "min", "max", "avg")
+if TYPE_CHECKING:
+    import braid
+
 DTYPES = (
     "int8",
     "uint8",
@@ -29,16 +29,11 @@ DTYPES = (
     "float32",
     "float64",
 )
-_BLOCK_OPS = ("all_gather", "reduce_scatter", "all_to_all")  # bytes are the sum over ranks
+_BLOCK_OPS = (*PER_RANK, "all_to_all")  # bytes are the sum over ranks
 _PERIOD = 1048573
 _STALE = 0xA5  # what receive buffers hold before a checked call
 
 Array = NDArray[Any]
-
-
-def busbw_factor(op: str, ranks: int) -> float:
-    """busbw / algbw, as nccl-tests defines it: what a link must carry, whatever the algorithm."""
-    return bus_factor(op, ranks) if ranks > 1 else 1.0
 
 
 def pattern(rank: int, count: int, dtype: np.dtype[Any], redop: str = "sum") -> Array:
