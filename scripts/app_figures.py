@@ -10,8 +10,8 @@ from statistics import median
 from record_notes import RECORDS, link, load
 
 from braid import noise
-from braid.probe.record import ProbeRecord, Series, from_json
 from braid.ratio import ratio_words, verdict
+from braid.record.probe import ProbeRecord, Series, from_json
 
 APART = {"apps"}
 """Kinds whose programs run once by each library, one after the other. Others take turns."""

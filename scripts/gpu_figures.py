@@ -12,14 +12,15 @@ from typing import Any
 import record_notes
 from record_notes import RECORDS, link
 
-from braid.bench import curves, flexlink, old_gpu_record
+from braid.bench import curves, flexlink
 from braid.bench.figure import NOT_MEASURED, Row, find
 from braid.bench.flexlink_rows import rows
-from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
 from braid.cli.sizes import format_size
 from braid.ratio import ratio_words, verdict
+from braid.record import old_gpu as old_gpu_record
+from braid.record.gpu import GpuRecord, GpuResult
 
 SMALL = 8 << 10
 WITHOUT_NVLS = (

@@ -17,11 +17,11 @@ import gpu_figures
 from record_notes import RECORDS, ROOT, commit_words, link, load, since_line
 from torch_tests import BAD, BRAID, GOOD, NCCL, NOT_RUN
 
-from braid.bench.gpu_record import GpuResult
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
 from braid.cli.sizes import format_size
 from braid.ratio import ratio_words
+from braid.record.gpu import GpuResult
 
 PAGE = ROOT / "docs/nccl.md"
 MARK = "<!-- {}: written by scripts/make_nccl_docs.py -->\n"

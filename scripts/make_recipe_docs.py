@@ -17,7 +17,7 @@ from app_figures import Pair, mark, pairs
 from record_notes import ROOT
 
 from braid import noise
-from braid.probe.record import ProbeRecord, Series, from_json
+from braid.record.probe import ProbeRecord, Series, from_json
 
 PAGE = ROOT / "docs/recipes.md"
 BEGIN, END = "<!-- records: written by scripts/make_recipe_docs.py -->\n", "<!-- end -->\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 from PIL import Image, PngImagePlugin
 
 from braid.probe import picture
-from braid.probe.record import from_json
+from braid.record.probe import from_json
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path("docs/results")

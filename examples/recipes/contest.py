@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import braid.torch  # noqa: F401  makes "braid" a backend
-from braid.probe.record import Series, gbps_of, times_of
+from braid.record.probe import Series, gbps_of, times_of
 
 
 @dataclass(frozen=True)

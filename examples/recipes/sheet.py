@@ -17,7 +17,7 @@ import braid
 from braid.cli import facts
 from braid.cli.table import console
 from braid.probe import table
-from braid.probe.record import SCHEMA, ProbeRecord, Series
+from braid.record.probe import SCHEMA, ProbeRecord, Series
 
 
 def ratios(series: Sequence[Series]) -> dict[str, float]:

@@ -33,7 +33,7 @@ from traffic import Replay, Tap
 
 from braid.plan import models
 from braid.plan.parallel.block import Shape
-from braid.probe.record import Series
+from braid.record.probe import Series
 
 TINY = Shape(16, 64, 4, 2, 16, 128)
 Runs = dict[str, Callable[[], object]]

@@ -30,7 +30,7 @@ from sheet import publish, record_of
 from traffic import Call, Replay, Tap
 from trainees import Trainee, trainees
 
-from braid.probe.record import Series
+from braid.record.probe import Series
 
 WARM_STEPS, TAPPED_STEPS = 2, 3
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]

@@ -2,8 +2,8 @@
 
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
-from braid.bench.gpu_record import SCHEMA, GpuRecord, GpuResult, Repeats, make_run
-from braid.record import Host
+from braid.record.gpu import SCHEMA, GpuRecord, GpuResult, Repeats, make_run
+from braid.record.parts import Host
 
 
 class Alone(Crew):

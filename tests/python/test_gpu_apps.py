@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.probe.record import from_json
+from braid.record.probe import from_json
 
 APPS = Path(__file__).parents[1] / "gpu" / "apps"
 sys.path.insert(0, str(APPS))

@@ -10,14 +10,15 @@ from gpu_fakes import record, repeats, result
 from matplotlib import pyplot
 from rich.console import Console
 
-from braid.bench import blocks, curves, flexlink, gpu_record, gpu_table, old_gpu_record, rates
+from braid.bench import blocks, curves, flexlink, gpu_table, rates
 from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
 from braid.cases.operations import OPS
-from braid.probe.ranks import of_samples
 from braid.ratio import part_words, ratio_words, verdict
-from braid.record import schema_of
+from braid.record import gpu as gpu_record
+from braid.record import old_gpu as old_gpu_record
+from braid.record.ranks import of_samples
 
 REPOSITORY = Path(__file__).parents[2]
 LARGE = flexlink.LARGE
@@ -41,8 +42,8 @@ def test_round_trip_and_errors(tmp_path):
 
 def test_published_schema_is_current():
     published = json.loads((REPOSITORY / "docs/gpu_record.schema.json").read_text())
-    assert published == schema_of(gpu_record.GpuRecord, gpu_record.SCHEMA), (
-        "run: python -m braid.bench.gpu_record > docs/gpu_record.schema.json"
+    assert published == gpu_record.FORM.json_schema(), (
+        "run: python -m braid.record.gpu > docs/gpu_record.schema.json"
     )
     assert {"Run", "RankTimes", "GpuResult", "Host", "Repeats"} == published["$defs"].keys()
 

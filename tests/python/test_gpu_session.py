@@ -14,12 +14,13 @@ torch = pytest.importorskip("torch")
 
 from gpu_fakes import Alone, Runner  # noqa: E402
 
-from braid.bench import gpu_record, timer  # noqa: E402
+from braid.bench import timer  # noqa: E402
 from braid.bench.deadline import EXIT_CODE  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
 from braid.bench.verdict import wrong_bytes  # noqa: E402
 from braid.cases.gpu import GpuCase  # noqa: E402
 from braid.cases.operations import OPS  # noqa: E402
+from braid.record import gpu as gpu_record  # noqa: E402
 
 STAND_IN = Path(__file__).with_name("gpu_stand_in.py")
 

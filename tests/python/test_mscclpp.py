@@ -16,13 +16,14 @@ torch = pytest.importorskip("torch")
 from gpu_fakes import Alone, record, result  # noqa: E402
 from test_gpu_command import ASKED  # noqa: E402
 
-from braid.bench import flexlink, gpu_record, gpus, mscclpp, suite  # noqa: E402
+from braid.bench import flexlink, gpus, mscclpp, suite  # noqa: E402
 from braid.bench.command import Refused, gpus_to_use, request_of  # noqa: E402
 from braid.bench.deadline import Deadlines  # noqa: E402
 from braid.bench.flexlink_rows import rows  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
 from braid.bench.roster import Roster  # noqa: E402
 from braid.cases.gpu import GpuCase  # noqa: E402
+from braid.record import gpu as gpu_record  # noqa: E402
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")

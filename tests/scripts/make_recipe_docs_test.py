@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.probe.record import SCHEMA, ProbeRecord, Series, times_of
-from braid.record import Host
+from braid.record.parts import Host
+from braid.record.probe import SCHEMA, ProbeRecord, Series, times_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from braid import json_file
-from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.rates import wire_gbps_of
 from braid.cli.sizes import format_size
+from braid.record.gpu import GpuRecord, GpuResult, Run
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _COLOURS = {

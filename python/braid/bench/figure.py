@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from braid.bench.gpu_record import GpuRecord, GpuResult
+from braid.record.gpu import GpuRecord, GpuResult
 
 NOT_MEASURED = "not measured"
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from braid.bench import flexlink as suite
 from braid.bench.figure import Row, find, row
-from braid.bench.gpu_record import GpuRecord, GpuResult
 from braid.cases.operations import OPS
+from braid.record.gpu import GpuRecord, GpuResult
 
 # A PCIe link has an eighth of NVLink's rate. A "host link alone" that is nearly as fast as NVLink
 # was not alone.

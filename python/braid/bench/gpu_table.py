@@ -5,16 +5,15 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from braid import noise
-from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.bench.rates import algbw_gbps, wire_text
 from braid.bench.verdict import judge
 from braid.cli import ranks
 from braid.cli.columns import Column, tables
 from braid.cli.sizes import format_size
 from braid.cli.table import console
-from braid.probe.outliers import stragglers
-from braid.probe.ranks import named
 from braid.ratio import ratio_words
+from braid.record.gpu import GpuRecord, GpuResult, Run
+from braid.record.ranks import named, stragglers
 
 _HEADS = (
     ("op", "bytes", "calls"),

@@ -11,7 +11,6 @@ from braid.bench.braid_contestant import plan_of
 from braid.bench.contestant import Contestant
 from braid.bench.crew import Crew
 from braid.bench.deadline import Deadlines
-from braid.bench.gpu_record import GpuResult, make_run
 from braid.bench.interrupt import Interrupt
 from braid.bench.pattern import Data
 from braid.bench.race import calls_for, race, samples_for
@@ -22,7 +21,8 @@ from braid.bench.timer import Eager, Graphed, Timer
 from braid.cases.gpu import GpuCase
 from braid.cli.progress import Reporter
 from braid.cli.sizes import format_size
-from braid.probe.ranks import of_samples
+from braid.record.gpu import GpuResult, make_run
+from braid.record.ranks import of_samples
 
 _PILOT_CALLS = 2
 

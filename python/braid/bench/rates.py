@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from braid.bench.gpu_record import GpuRecord, GpuResult, Run
 from braid.probe.wire import may_be_nvls, wire_gbps
+from braid.record.gpu import GpuRecord, GpuResult, Run
 
 
 def algbw_gbps(run: Run, result: GpuResult) -> float:

@@ -8,7 +8,7 @@ import torch
 
 import braid
 from braid.bench.crew import Crew
-from braid.bench.gpu_record import Repeats
+from braid.record.gpu import Repeats
 
 _ELEMENTS = 20_000_000  # 80 MB: large enough for both links
 _SEED = 421

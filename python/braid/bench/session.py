@@ -16,7 +16,6 @@ from braid import json_file
 from braid.bench import gpu_table
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
-from braid.bench.gpu_record import GpuRecord, GpuResult, Repeats
 from braid.bench.interrupt import Interrupt
 from braid.bench.machine import make_record
 from braid.bench.match import Match
@@ -29,6 +28,7 @@ from braid.cli import facts
 from braid.cli.launch import free_port
 from braid.cli.progress import Reporter
 from braid.cli.table import console
+from braid.record.gpu import GpuRecord, GpuResult, Repeats
 
 _MOST_SCRATCH_BYTES = 16 << 30
 

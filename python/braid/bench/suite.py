@@ -7,14 +7,15 @@ from pathlib import Path
 from rich.table import Table
 
 from braid import json_file
-from braid.bench import flexlink, gpu_record, gpu_table
+from braid.bench import flexlink, gpu_table
 from braid.bench.command import Asked, Refused, library_of, start
 from braid.bench.figure import Row
 from braid.bench.flexlink_rows import rows
-from braid.bench.gpu_record import GpuRecord
 from braid.bench.request import Request, parse_groups
 from braid.bench.verdict import wrong_bytes
 from braid.cli.table import console
+from braid.record import gpu as gpu_record
+from braid.record.gpu import GpuRecord
 
 SUITES = ("flexlink",)
 LINK_CAP = "BRAID_LINK_CAP"

@@ -5,7 +5,7 @@ all others. Above 1 braid is faster.
 from dataclasses import dataclass
 
 from braid.bench.contestant import MSCCLPP
-from braid.bench.gpu_record import GpuResult, Run
+from braid.record.gpu import GpuResult, Run
 
 BRAID, NCCL = "braid", "nccl"
 

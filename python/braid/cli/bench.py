@@ -18,7 +18,7 @@ from braid.cli import facts, measure
 from braid.cli.checks import check_root
 from braid.cli.contestants import Braid, Contestant, Gloo
 from braid.cli.progress import Reporter
-from braid.record import SCHEMA, Baseline, Record, Result
+from braid.record.bench import SCHEMA, Baseline, Record, Result
 
 AGAINST = ("best-link", "fixed-shares", "gloo", "none")
 

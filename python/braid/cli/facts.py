@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import braid
-from braid.record import FabricLink, Host, Versions
+from braid.record.bench import FabricLink, Versions
+from braid.record.parts import Host
 
 _OUR_HEADER = Path("include/braid/braid.h")
 _SECRET = "BRAID_JOB_TOKEN"  # noqa: S105 - the name of a secret, not one

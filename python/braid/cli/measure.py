@@ -17,8 +17,9 @@ import braid
 from braid.cases.host import Buffers
 from braid.cli.contestants import Contestant, Gloo
 from braid.noise import variation
-from braid.probe.ranks import of_samples
-from braid.record import LinkUse, RankTimes, Samples
+from braid.record.bench import LinkUse, Samples
+from braid.record.parts import RankTimes
+from braid.record.ranks import of_samples
 
 # A sample lasts about this long, so that the clock and the barrier's skew do not count.
 _SAMPLE_NS = 2_000_000

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from braid.probe.job import Job
     from braid.probe.player import Player
     from braid.probe.publish import Output
-    from braid.probe.record import Series
     from braid.probe.worker import Worker
+    from braid.record.probe import Series
 
 _MOST_TOKENS, _MOST_LAYERS = 1 << 20, 1000
 

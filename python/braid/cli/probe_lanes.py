@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from braid.probe.lane import Lane
     from braid.probe.lane_kinds import Ways
     from braid.probe.pairs import Settings
-    from braid.probe.record import Series
+    from braid.record.probe import Series
 
 
 def p2p(
@@ -63,7 +63,7 @@ class _over:  # noqa: N801 - stands for a function
 
     def __call__(self, a: int, b: int, settings: "Settings", budget_s: float) -> "list[Series]":
         from braid.probe import twin
-        from braid.probe.record import Series
+        from braid.record.probe import Series
 
         try:
             return twin.pair_over(self._link, a, b, settings, budget_s)

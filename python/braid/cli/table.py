@@ -9,10 +9,9 @@ from braid.cli import ranks
 from braid.cli.columns import Column, Group, tables
 from braid.cli.console import console as console
 from braid.cli.sizes import format_size
-from braid.probe.outliers import stragglers
-from braid.probe.ranks import named
 from braid.ratio import ratio_words
-from braid.record import Record, Result, Samples
+from braid.record.bench import Record, Result, Samples
+from braid.record.ranks import named, stragglers
 
 
 def _link_text(result: Result, name: str) -> str:

@@ -17,8 +17,8 @@ from braid.probe.call_kinds import Team
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick, with_ranks
 from braid.probe.player import Call, Player
-from braid.probe.ranks import divided
-from braid.probe.record import Series, times_of
+from braid.record.probe import Series, times_of
+from braid.record.ranks import divided
 
 PARTS = tuple(dict.fromkeys((*ATTENTION, *MLP)))
 BLOCK, ALONE = "block", "compute"

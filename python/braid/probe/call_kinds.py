@@ -14,10 +14,10 @@ from braid.cli.sizes import format_size
 from braid.probe.effort import Effort, calls_for
 from braid.probe.job import Job, Tick, finished, with_ranks
 from braid.probe.player import Call, Player
-from braid.probe.ranks import named, of_samples
-from braid.probe.record import Series
 from braid.probe.wire import may_be_nvls, wire_gbps
 from braid.probe.worker import Worker
+from braid.record.probe import Series
+from braid.record.ranks import named, of_samples
 
 
 @dataclass

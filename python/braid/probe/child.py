@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from time import monotonic
 from typing import Any
 
-from braid.probe.record import Verdict
+from braid.record.probe import Verdict
 
 _LEAVE_S = 2.0
 _PR_SET_PDEATHSIG = 1

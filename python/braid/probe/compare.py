@@ -97,7 +97,7 @@ Read = tuple[dict[str, str], dict[str, Point]]
 
 
 def _host_record(document: Json) -> Read:
-    from braid.record import from_json
+    from braid.record.bench import from_json
 
     record = from_json(document)
     points = {}
@@ -111,7 +111,7 @@ def _host_record(document: Json) -> Read:
 
 
 def _gpu_record(document: Json) -> Read:
-    from braid.bench.old_gpu_record import read
+    from braid.record.old_gpu import read
 
     record = read(document)
     points = {
@@ -125,7 +125,7 @@ def _gpu_record(document: Json) -> Read:
 
 
 def _probe_record(document: Json) -> Read:
-    from braid.probe.record import BAD, from_json
+    from braid.record.probe import BAD, from_json
 
     record = from_json(document)
     points = {}

@@ -9,9 +9,9 @@ from functools import partial
 from braid.cli.progress import Reporter
 from braid.probe.effort import Effort, calls_for
 from braid.probe.lane import Busy, Lane, together_us
-from braid.probe.ranks import of_samples
-from braid.probe.record import Series, gbps_of, times_of
-from braid.record import RankTimes
+from braid.record.parts import RankTimes
+from braid.record.probe import Series, gbps_of, times_of
+from braid.record.ranks import of_samples
 
 ALONE, BESIDE = "alone, in turn with ", "beside "
 Tick = Callable[[int], None]

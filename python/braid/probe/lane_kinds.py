@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from braid.cli.sizes import format_size
 from braid.probe.job import ALONE, BESIDE, Job, lane_beside, lanes_together
 from braid.probe.lane import Lane
-from braid.probe.record import Series
+from braid.record.probe import Series
 
 _THROUGH = 64 << 20
 """Windows and pages go through this much memory, so that caches do not hold it all."""

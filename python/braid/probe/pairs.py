@@ -9,7 +9,7 @@ from braid.probe import child
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick, lanes_together
 from braid.probe.lane import Lane
-from braid.probe.record import Series
+from braid.record.probe import Series
 
 ONE_WAY, BOTH_WAYS, LATENCY = "one way", "both ways", "latency"
 LATENCY_BYTES = 16

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from braid import json_file
 from braid.cli.sizes import format_size
-from braid.probe.record import ProbeRecord, Series
 from braid.probe.table import by_number
+from braid.record.probe import ProbeRecord, Series
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _BAR, _INK = "#1b6ca8", "#12355b"

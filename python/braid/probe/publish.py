@@ -12,7 +12,7 @@ from braid.cli import facts
 from braid.cli.progress import Reporter
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Runner
-from braid.probe.record import SCHEMA, ProbeRecord, Series
+from braid.record.probe import SCHEMA, ProbeRecord, Series
 
 Figures = Callable[[Sequence[Series]], dict[str, float]]
 

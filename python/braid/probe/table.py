@@ -8,8 +8,8 @@ from rich.table import Table
 from braid import noise
 from braid.cli import ranks
 from braid.cli.sizes import format_size
-from braid.probe.outliers import stragglers
-from braid.probe.record import ProbeRecord, Series
+from braid.record.probe import ProbeRecord, Series
+from braid.record.ranks import stragglers
 
 _STYLES = {"ok": "", "slow": "yellow", "fast": "cyan", "unsupported": "dim"}
 MARKS = {"slow": "-", "fast": "+", "wrong data": "!", "hang": "hang", "failed": "!"}

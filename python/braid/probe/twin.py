@@ -14,7 +14,7 @@ from braid.cli.launch import free_port
 from braid.probe.lane import Lane
 from braid.probe.link_lane import LinkLane, serve
 from braid.probe.pairs import Settings, measure
-from braid.probe.record import Series
+from braid.record.probe import Series
 
 _PR_SET_PDEATHSIG = 1
 _WAIT = "600s"  # rank 1 waits for orders

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from braid import noise
 from braid.cli.sizes import format_size
-from braid.probe.record import ProbeRecord, Series
 from braid.probe.table import MARKS, by_number, remarks, title
+from braid.record.probe import ProbeRecord, Series
 from braid.topo.show import html
 from braid.topo.show.markup import clean
 

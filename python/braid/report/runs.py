@@ -132,7 +132,7 @@ def _check(point: Point, where: str) -> None:
 
 
 def _bench(name: str, document: Json) -> Run:
-    from braid import record
+    from braid.record import bench as record
 
     run = record.from_json(document)
     rows = []
@@ -168,8 +168,8 @@ def _links(host: float, rdma: float) -> dict[str, float]:
 
 
 def _gpu(name: str, document: Json) -> Run:
-    from braid.bench import old_gpu_record
     from braid.bench.rates import is_least, wire_gbps_of
+    from braid.record import old_gpu as old_gpu_record
 
     run = old_gpu_record.read(document)
     rows = []
@@ -195,7 +195,7 @@ def _gpu(name: str, document: Json) -> Run:
 
 
 def _probe(name: str, document: Json) -> Probed:
-    from braid.probe.record import from_json
+    from braid.record.probe import from_json
 
     return probes.of(name, from_json(document))
 

@@ -8,7 +8,7 @@ from statistics import median
 
 from braid.cli.sizes import format_size
 from braid.probe.pairs import LATENCY, ONE_WAY
-from braid.probe.record import BAD, ProbeRecord, Series
+from braid.record.probe import BAD, ProbeRecord, Series
 from braid.report import chart, palette
 from braid.report.probes import Probed
 from braid.topo.document import Document

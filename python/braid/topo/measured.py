@@ -19,7 +19,7 @@ from braid.topo.facts import Machine
 from braid.typed_json import Json
 
 if TYPE_CHECKING:
-    from braid.probe.record import Series
+    from braid.record.probe import Series
 
 MeasuredKind = Literal["nvlink", "xgmi", "pcie", "nic", "pair"]
 """A pair is two GPUs, whatever joins them."""
@@ -124,7 +124,7 @@ def _checked(found: Measurement) -> Measurement:
 
 def _of_bench(document: Json) -> Measurement:
     """Paced links are an experiment's, not the machine's: left out."""
-    from braid import record
+    from braid.record import bench as record
 
     run = record.from_json(document)
     found = []
@@ -140,7 +140,7 @@ def _of_gpus(document: Json) -> Measurement:
     """The fastest all-gather of who uses NVLink alone, NCCL or braid held to it: its bus bandwidth
     is what each GPU's NVLinks carried. braid over all links carried more than they did.
     """
-    from braid.bench import old_gpu_record
+    from braid.record import old_gpu as old_gpu_record
 
     run = old_gpu_record.read(document)
     alone = set() if "BRAID_LINK_CAP" in run.options else {"braid nvlink"}
@@ -163,7 +163,7 @@ def _of_probe(document: Json) -> Measurement:
     """Every pair of GPUs, each way alone; of every GPU the fastest way to or from the host alone.
     Between CPUs it is no link of the machine's that was measured.
     """
-    from braid.probe.record import from_json
+    from braid.record.probe import from_json
 
     run = from_json(document)
     if not run.device:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import braid
 from braid.cli import facts
-from braid.probe.record import SCHEMA, ProbeRecord, Series, Verdict, times_of
+from braid.record.probe import SCHEMA, ProbeRecord, Series, Verdict, times_of
 
 PACKAGES = ("torch", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "numpy")
 

@@ -18,15 +18,11 @@ from braid.errors import InvalidArgument
 from braid.probe import picture
 from braid.probe import table as probe_table
 from braid.probe.job import with_ranks
-from braid.probe.ranks import named, of_samples
-from braid.probe.record import SCHEMA as PROBE
-from braid.probe.record import ProbeRecord, Series, times_of
 from braid.progress import Bar, choose
-from braid.record import (
+from braid.record.bench import (
     SCHEMA,
     Baseline,
     FabricLink,
-    Host,
     LinkUse,
     Record,
     Result,
@@ -35,6 +31,10 @@ from braid.record import (
     from_json,
     load,
 )
+from braid.record.parts import Host
+from braid.record.probe import SCHEMA as PROBE
+from braid.record.probe import ProbeRecord, Series, times_of
+from braid.record.ranks import named, of_samples
 
 HOST = Host("Xeon", 8, 64.0, "6.1")
 

@@ -10,8 +10,8 @@ from braid.probe.call_kinds import Team
 from braid.probe.effort import Effort
 from braid.probe.job import Runner
 from braid.probe.player import Call
-from braid.probe.record import Series, times_of
 from braid.probe.worker import HostWorker
+from braid.record.probe import Series, times_of
 
 CALL = Call("all_reduce", 1 << 20, "float32")
 

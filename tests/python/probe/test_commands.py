@@ -14,7 +14,7 @@ from typer.main import get_command
 from braid.bench import gpus
 from braid.cli import collectives, main
 from braid.probe import pairs
-from braid.probe.record import from_json
+from braid.record.probe import from_json
 
 KINDS = list(get_command(collectives.app).commands)
 

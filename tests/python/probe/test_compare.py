@@ -11,8 +11,8 @@ from gpu_fakes import result
 from braid.cli.compare import parse_tolerance
 from braid.errors import InvalidArgument
 from braid.probe.compare import load, rows
-from braid.probe.record import SCHEMA, ProbeRecord, Series, times_of
-from braid.record import Host
+from braid.record.parts import Host
+from braid.record.probe import SCHEMA, ProbeRecord, Series, times_of
 
 RECORDS = Path(__file__).parents[3] / "records"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.probe.record import from_json
+from braid.record.probe import from_json
 
 pytest.importorskip("torch")
 

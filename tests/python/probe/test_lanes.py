@@ -14,7 +14,7 @@ from braid.probe.effort import Effort
 from braid.probe.job import Runner, lanes_together
 from braid.probe.lane import Busy, together_us
 from braid.probe.memory_lane import MemoryLane
-from braid.probe.record import Series, times_of
+from braid.record.probe import Series, times_of
 
 SETTINGS = pairs.Settings(1 << 16, 3, 20.0)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.probe.record import SCHEMA, ProbeRecord, Series, times_of
-from braid.record import Host
+from braid.record.parts import Host
+from braid.record.probe import SCHEMA, ProbeRecord, Series, times_of
 from braid.report import probes
 from braid.report.page import page
 from braid.report.plan import Asked, plans

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.probe.record import Series, from_json, times_of
+from braid.record.probe import Series, from_json, times_of
 from braid.report import probes, ways
 from braid.topo.document import document
 from braid.topo.read import load as load_machine

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from braid import saved
-from braid.bench import gpu_record
 from braid.cli.plan import options
 from braid.errors import InvalidArgument
 from braid.plan import records
 from braid.plan.formulas.collectives import bus_factor
 from braid.plan.wrong import PlanError
 from braid.probe import compare
+from braid.record import gpu as gpu_record
 from braid.report import runs
 from braid.saved import drop_in
 from braid.topo import measured

@@ -8,13 +8,13 @@ import pytest
 from saved_tables import half, of_2026, us_of
 
 from braid import saved
-from braid.bench import gpu_record
 from braid.cli.plan import options
 from braid.plan import collective, hardware, network, records
 from braid.plan.basis import Basis
 from braid.plan.predict import Request, predict
 from braid.plan.wrong import PlanError
 from braid.probe import compare
+from braid.record import gpu as gpu_record
 from braid.report import runs
 from braid.topo import measured
 

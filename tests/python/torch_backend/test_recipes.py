@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
 from braid.probe import compare
-from braid.probe.record import Series, from_json, times_of
+from braid.record.probe import Series, from_json, times_of
 from braid.saved import load
 
 RECIPES = Path(__file__).parents[3] / "examples" / "recipes"

@@ -6,10 +6,10 @@ They have braid, on registered results, and NCCL as torch sets it up. What they 
 
 from typing import Any
 
-from braid.bench import gpu_record
-from braid.bench.gpu_record import GpuRecord, GpuResult, make_run
 from braid.cases.gpu import CONVENTION, GpuCase
-from braid.record import Host
+from braid.record import gpu as gpu_record
+from braid.record.gpu import GpuRecord, GpuResult, make_run
+from braid.record.parts import Host
 from braid.typed_json import build
 
 SCHEMA = "braid.gpu/1"

@@ -1,21 +1,19 @@
 """Records of GPU runs: the form braid.gpu/2.
 
-As braid.record, whose checks are used: the classes are the format. Units are in the names.
+As braid.record.bench: the classes are the format, docs/gpu_record.schema.json is made from them
+(`python -m braid.record.gpu`). Units are in the names.
 """
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from braid import json_file
 from braid.noise import variation
-from braid.record import Host, RankTimes, check_by_rank, schema_of
-from braid.typed_json import build
+from braid.record.form import Form
+from braid.record.parts import Host, RankTimes, check_by_rank
 
 SCHEMA = "braid.gpu/2"
 
@@ -132,23 +130,17 @@ class GpuRecord:
         json_file.save(self, path)
 
 
-def from_json(document: Any) -> GpuRecord:  # noqa: ANN401 - what json.loads gives
-    """Checks a parsed document. ValueError names the place that does not fit."""
-    record: GpuRecord = build(GpuRecord, document, "record")
-    if record.schema != SCHEMA:
-        raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+def _check(record: GpuRecord) -> None:
     for i, result in enumerate(record.results):
         for k, run in enumerate(result.runs):
             check_by_rank(
                 dict(enumerate(run.by_rank_us)), dict(enumerate(run.by_rank)), record.ranks,
                 len(run.samples_us), f"record.results[{i}].runs[{k}]",
             )  # fmt: skip
-    return record
 
 
-def load(path: Path) -> GpuRecord:
-    """Reads and checks a record."""
-    return from_json(json.loads(path.read_text(encoding="utf-8")))
+FORM = Form(GpuRecord, SCHEMA, _check)
+from_json, load = FORM.from_json, FORM.load
 
 
 def make_run(
@@ -177,11 +169,5 @@ def make_run(
     )
 
 
-def main() -> None:
-    """Prints the schema; docs/gpu_record.schema.json is this output."""
-    json.dump(schema_of(GpuRecord, SCHEMA), sys.stdout, indent=1)
-    sys.stdout.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    FORM.print_schema()

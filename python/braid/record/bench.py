@@ -1,34 +1,18 @@
-"""Records: what `braid bench --json` writes, and the only source of numbers in the documentation.
+"""Records of collectives between CPUs: the form braid.bench/1.
 
-A record holds everything that is needed to judge a number without the machine: how it was made,
-on what, every sample, what it was compared with in the same run. The classes below are the
-format; docs/record.schema.json is generated from them (`python -m braid.record`), and from_json()
-checks against them, so the three cannot differ. Units are in the names: _us microseconds, _gbps
-1e9 bytes per second.
+The classes below are the format; docs/record.schema.json is generated from them
+(`python -m braid.record.bench`), and from_json() checks against them, so the three cannot differ.
+Units are in the names: _us microseconds, _gbps 1e9 bytes per second.
 """
 
-import json
-import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from braid import json_file
-from braid.typed_json import Json, Kind, build, format_schema
+from braid.record.form import Form
+from braid.record.parts import Host, RankTimes, check_by_rank
 
 SCHEMA = "braid.bench/1"
-
-
-@dataclass(frozen=True)
-class Host:
-    """The machine. All ranks of one record run on it unless num_hosts says otherwise."""
-
-    cpu: str
-    cores: int
-    memory_gib: float
-    kernel: str
-    num_hosts: int = 1
 
 
 @dataclass(frozen=True)
@@ -63,18 +47,6 @@ class LinkUse:
     """Of the bytes, by the plan: 0 to 1."""
     rate_gbps: float
     """Bytes through this link (the larger direction) by the whole call's time."""
-
-
-@dataclass(frozen=True)
-class RankTimes:
-    """One rank's own times in a case."""
-
-    p50_us: float
-    p95_us: float
-    slowest: int
-    """In how many samples it took longer than every other rank."""
-    behind_us: float
-    """By how much in those, their median: what all would gain if it were as the next slowest."""
 
 
 @dataclass(frozen=True)
@@ -174,25 +146,12 @@ class Record:
         json_file.save(self, path)
 
 
-def load(path: Path) -> Record:
-    """Reads and checks a record. ValueError names the place that does not fit."""
-    return from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-def from_json(document: Json) -> Record:
-    """Checks a parsed document against the classes above.
-
-    ValueError names the place that does not fit.
-    """
-    record = build(Record, document, "record")
-    if record.schema != SCHEMA:
-        raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
+def _check(record: Record) -> None:
     for i, result in enumerate(record.results):
         where = f"record.results[{i}]"
         _check_times(result.times, record.ranks, f"{where}.times")
         if result.baseline:
             _check_times(result.baseline.times, record.ranks, f"{where}.baseline.times")
-    return record  # type: ignore[no-any-return]
 
 
 def _check_times(times: Samples, ranks: int, where: str) -> None:
@@ -200,48 +159,9 @@ def _check_times(times: Samples, ranks: int, where: str) -> None:
                   len(times.samples_us), where)  # fmt: skip
 
 
-def check_by_rank(
-    by_rank_us: Mapping[int, float] | Mapping[str, float],
-    by_rank: Mapping[int, RankTimes] | Mapping[str, RankTimes],
-    ranks: int,
-    samples: int,
-    where: str,
-) -> None:
-    """ValueError for times of ranks that no run can have: of all ranks or of none, above 0.
-    `ranks` is 0 where these are lanes, of which there may be any number.
-    """
-    for name, found in (("by_rank_us", len(by_rank_us)), ("by_rank", len(by_rank))):
-        if ranks and found not in (0, ranks):
-            raise ValueError(f"{where}.{name}: asked for {ranks} ranks or none, found {found}")
-    for rank, us in by_rank_us.items():
-        if not us > 0:
-            raise ValueError(f"{where}.by_rank_us[{rank}]: asked for us above 0, found {us:g}")
-    for rank, one in by_rank.items():
-        if not (one.p50_us > 0 and one.p95_us > 0 and one.behind_us >= 0):
-            times = f"{one.p50_us:g}, {one.p95_us:g} and {one.behind_us:g} us"
-            raise ValueError(f"{where}.by_rank[{rank}]: asked for times above 0, found {times}")
-        if not 0 <= one.slowest <= samples:
-            asked = f"0 to {samples} samples"
-            raise ValueError(
-                f"{where}.by_rank[{rank}].slowest: asked for {asked}, found {one.slowest}"
-            )
-
-
-def schema_of(kind: Kind, name: str) -> dict[str, Any]:
-    """The format of a kind of record."""
-    return format_schema(kind, f"braid record, {name}")
-
-
-def json_schema() -> dict[str, Any]:
-    """This format."""
-    return schema_of(Record, SCHEMA)
-
-
-def main() -> None:
-    """Prints the schema; docs/record.schema.json is this output."""
-    json.dump(json_schema(), sys.stdout, indent=1)
-    sys.stdout.write("\n")
+FORM = Form(Record, SCHEMA, _check)
+from_json, load = FORM.from_json, FORM.load
 
 
 if __name__ == "__main__":
-    main()
+    FORM.print_schema()

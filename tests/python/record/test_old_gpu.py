@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from braid.bench import old_gpu_record
 from braid.errors import InvalidArgument
 from braid.probe import compare
+from braid.record import old_gpu as old_gpu_record
 from braid.report import runs
 from braid.topo import measured
 from braid.topo.errors import BadTopology

@@ -9,12 +9,14 @@ from dataclasses import replace
 from math import comb
 from statistics import median, quantiles
 
-from braid.record import RankTimes
+from braid.record.parts import RankTimes
 
 CHANCE = 0.01
 """Of some rank being slowest so often, were all alike: below, a rank is said to be late."""
 LEAST = 0.01
 """Of the median: who is last by less costs nothing worth a table."""
+STRAGGLER = 0.10
+"""A rank that takes so much longer than the median rank holds the others up."""
 
 
 def of_samples(rows: Sequence[Sequence[float]]) -> list[RankTimes]:
@@ -78,3 +80,12 @@ def divided(by_rank: Mapping[str, RankTimes], by: float) -> dict[str, RankTimes]
 def named(by_rank: Sequence[RankTimes]) -> dict[str, RankTimes]:
     """Those of a record of collectives, by name."""
     return {f"rank {i}": one for i, one in enumerate(by_rank)}
+
+
+def stragglers(by_rank_us: dict[str, float], tolerance: float = STRAGGLER) -> list[str]:
+    """Ranks that are slower than the median rank, slowest first."""
+    if len(by_rank_us) < 2:
+        return []
+    limit = median(by_rank_us.values()) * (1 + tolerance)
+    late = [name for name, us in by_rank_us.items() if us > limit]
+    return sorted(late, key=lambda name: -by_rank_us[name])

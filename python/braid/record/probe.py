@@ -1,11 +1,10 @@
 """Records of `braid bench KIND`: the form braid.probe/1.
 
-As braid.record: the classes are the format, docs/probe_record.schema.json is made from them. Units
-are in the names: _us microseconds, _gbps 1e9 bytes per second in one direction.
+As braid.record.bench: the classes are the format, docs/probe_record.schema.json is made from them
+(`python -m braid.record.probe`). Units are in the names: _us microseconds, _gbps 1e9 bytes per
+second in one direction.
 """
 
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Literal
 
 from braid import json_file
 from braid.noise import variation
-from braid.record import Host, RankTimes, check_by_rank, schema_of
-from braid.typed_json import Json, build
+from braid.record.form import Form
+from braid.record.parts import Host, RankTimes, check_by_rank
 
 SCHEMA = "braid.probe/1"
 _MOST = 1e15
@@ -102,19 +101,6 @@ class ProbeRecord:
         return any(one.verdict in BAD or one.wrong_bytes for one in self.series)
 
 
-def from_json(document: Json) -> ProbeRecord:
-    """Checks a parsed document. ValueError names the place that does not fit."""
-    record: ProbeRecord = build(ProbeRecord, document, "record")
-    if record.schema != SCHEMA:
-        raise ValueError(f"record.schema: asked for {SCHEMA}, found {record.schema}")
-    for i, one in enumerate(record.series):
-        where = f"record.series[{i}]"
-        _check_numbers(one, where)
-        samples = len(one.times.samples_us) if one.times else 0
-        check_by_rank(one.by_rank_us, one.by_rank, record.ranks, samples, where)
-    return record
-
-
 def _check_numbers(one: Series, where: str) -> None:
     """ValueError for a rate or a time that nobody can have measured."""
     if one.bytes < 0:
@@ -129,6 +115,18 @@ def _check_numbers(one: Series, where: str) -> None:
             raise ValueError(f"{where}.{name}: asked for a number above 0, found {value:g}")
         if value is not None and value > _MOST:
             raise ValueError(f"{where}.{name}: asked for {_MOST:g} at most, found {value:g}")
+
+
+def _check(record: ProbeRecord) -> None:
+    for i, one in enumerate(record.series):
+        where = f"record.series[{i}]"
+        _check_numbers(one, where)
+        samples = len(one.times.samples_us) if one.times else 0
+        check_by_rank(one.by_rank_us, one.by_rank, record.ranks, samples, where)
+
+
+FORM = Form(ProbeRecord, SCHEMA, _check)
+from_json, load = FORM.from_json, FORM.load
 
 
 def times_of(samples_us: Sequence[float]) -> Times:
@@ -151,11 +149,5 @@ def gbps_of(nbytes: float, us: float) -> float:
     return round(nbytes / max(us, 1e-6) / 1e3, 4)
 
 
-def main() -> None:
-    """Prints the schema; docs/probe_record.schema.json is this output."""
-    json.dump(schema_of(ProbeRecord, SCHEMA), sys.stdout, indent=1)
-    sys.stdout.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    FORM.print_schema()
