@@ -17,10 +17,10 @@ from braid.bench.figure import NOT_MEASURED, Row, find
 from braid.bench.flexlink_rows import rows
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
-from braid.cli.sizes import format_size
 from braid.ratio import ratio_words, verdict
 from braid.record import old_gpu as old_gpu_record
 from braid.record.gpu import GpuRecord, GpuResult
+from braid.sizes import format_size
 
 SMALL = 8 << 10
 WITHOUT_NVLS = (

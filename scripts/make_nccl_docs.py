@@ -19,9 +19,9 @@ from torch_tests import BAD, BRAID, GOOD, NCCL, NOT_RUN
 
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
-from braid.cli.sizes import format_size
 from braid.ratio import ratio_words
 from braid.record.gpu import GpuResult
+from braid.sizes import format_size
 
 PAGE = ROOT / "docs/nccl.md"
 MARK = "<!-- {}: written by scripts/make_nccl_docs.py -->\n"

@@ -11,9 +11,9 @@ sizes that were left out in docs/plan.md from a record. Needs no compiled module
 import sys
 from pathlib import Path
 
-from braid.cli.sizes import format_size
 from braid.plan import chart, formula, models, ranking, records, shipped, vectors
 from braid.plan.curve import Curve, leave_out, median_error, worst_error
+from braid.sizes import format_size
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINES = (

@@ -42,7 +42,7 @@ def main() -> int:
     if "RANK" in os.environ:
         rank_main(args.cache)
         return 0
-    from braid.cli import facts
+    from braid.bench import facts
 
     runs = []
     for _ in range(3):

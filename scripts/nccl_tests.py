@@ -117,7 +117,7 @@ def show(found: list[Ratio]) -> None:
 
 
 def _record(setup: Setup) -> Record:
-    from braid.cli import facts
+    from braid.bench import facts
 
     commit, dirty = facts.commit(setup.commit)
     return Record(

@@ -360,7 +360,7 @@ class Record:
 
 def begun(args: argparse.Namespace) -> Record:
     """Before anything was run."""
-    from braid.cli import facts
+    from braid.bench import facts
 
     commit, dirty = facts.commit(args.commit)
     return Record(

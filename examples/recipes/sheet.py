@@ -14,10 +14,10 @@ import torch
 from contest import Contest
 
 import braid
-from braid.cli import facts
-from braid.cli.table import console
+from braid.bench import facts
 from braid.probe import table
 from braid.record.probe import SCHEMA, ProbeRecord, Series
+from braid.terminal.console import console
 
 
 def ratios(series: Sequence[Series]) -> dict[str, float]:

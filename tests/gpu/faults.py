@@ -17,7 +17,7 @@ import time
 import torch
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 TIMEOUT_S = 3.0
 CASES = ("killed", "late", "other count", "other counts")

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 MIB = 1 << 20
 

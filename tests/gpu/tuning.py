@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 import braid
-from braid.cli import facts
+from braid.bench import facts
 
 OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "broadcast")
 SIZES_MIB = (64, 512)

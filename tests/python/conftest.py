@@ -17,7 +17,7 @@ import pytest
 import typer.main
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 _fork = mp.get_context("fork")
 _ENVIRONMENT = {"BRAID_TUNE": "off", "BRAID_TIMEOUT": "20s", "BRAID_LOG": "error"}

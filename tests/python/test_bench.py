@@ -10,15 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from braid import sizes
+from braid.bench import facts
+from braid.bench.host import measure, plot, table
+from braid.bench.host.contestants import Braid
+from braid.bench.host.session import Bench, Settings
 from braid.cases import host as cases
 from braid.cases import operations
-from braid.cli import facts, measure, plot, sizes, table
-from braid.cli.bench import Bench, Settings
-from braid.cli.contestants import Braid
-from braid.cli.progress import Lines, Reporter
 from braid.record import bench as record
 from braid.record import old_gpu as old_gpu_record
 from braid.record import probe as probe_record
+from braid.terminal.console import console
+from braid.terminal.reporter import Lines, Reporter
 from braid.topo import document as topo_document
 
 REPOSITORY = Path(__file__).parents[2]
@@ -290,7 +293,7 @@ def test_table_and_plot_of_any_record(bench_files, tmp_path, capsys):
     bare = replace(made, paced=False, results=[replace(made.results[0], baseline=None, ratio=None)])
     assert "PACED" in table.title(made)
     assert "PACED" not in table.title(bare)
-    table.show(bare, table.console())
+    table.show(bare, console())
     assert "all_gather" in capsys.readouterr().out
     plot.save(bare, tmp_path / "bare.svg")
     assert "paced" not in (tmp_path / "bare.svg").read_text()

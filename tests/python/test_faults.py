@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 
 def test_disagreement_is_told_to_all(ranks):

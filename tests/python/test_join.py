@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 
 def identities(size: int, **more):

@@ -16,7 +16,7 @@ import pytest
 
 import braid
 from braid import timeline
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 
 def use(comm):

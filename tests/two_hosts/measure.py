@@ -184,7 +184,7 @@ def main() -> int:
     if reason:
         print(f"skipped: {reason}")
         return 77
-    from braid.cli import facts
+    from braid.bench import facts
 
     commit, dirty = facts.commit()
     record: dict[str, Any] = {

@@ -6,22 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid.bench import gpus
+from braid.bench import cut, gpus
 from braid.bench.no_multicast import forbid_multicast
 from braid.bench.request import (
     DEFAULT_SIZES,
     LAUNCHES,
     MODES,
     Request,
+    check_root,
     mode_of,
     parse_groups,
     tasks_for,
 )
 from braid.cases.gpu import DTYPES, GpuCase
 from braid.cases.operations import OPS
-from braid.cli import cut
-from braid.cli.checks import check_root
-from braid.cli.launch import launch
+from braid.launch import launch
 
 _GRACE_S = 30.0  # after Ctrl-C: the case at hand ends, and the record is written
 _BUDGET_S = 90.0

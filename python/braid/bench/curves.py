@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 from braid import json_file
 from braid.bench.rates import wire_gbps_of
-from braid.cli.sizes import format_size
 from braid.record.gpu import GpuRecord, GpuResult, Run
+from braid.sizes import format_size
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _COLOURS = {

@@ -7,9 +7,9 @@ from braid.bench.figure import NOT_MEASURED, Row, find, row
 from braid.bench.flexlink_links import added, held, sums
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
-from braid.cli.sizes import format_size
 from braid.ratio import part_words, ratio_words
 from braid.record.gpu import GpuRecord, GpuResult
+from braid.sizes import format_size
 
 
 def rows(record: GpuRecord, capped: GpuRecord | None = None) -> list[Row]:

@@ -7,13 +7,13 @@ from rich.console import Console
 from braid import noise
 from braid.bench.rates import algbw_gbps, wire_text
 from braid.bench.verdict import judge
-from braid.cli import ranks
-from braid.cli.columns import Column, tables
-from braid.cli.sizes import format_size
-from braid.cli.table import console
 from braid.ratio import ratio_words
 from braid.record.gpu import GpuRecord, GpuResult, Run
 from braid.record.ranks import named, stragglers
+from braid.sizes import format_size
+from braid.terminal import ranks
+from braid.terminal.columns import Column, tables
+from braid.terminal.console import console
 
 _HEADS = (
     ("op", "bytes", "calls"),

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 
 import braid
+from braid.bench import facts
 from braid.bench.rates import with_rates
 from braid.cases.gpu import CONVENTION
-from braid.cli import facts
 from braid.record.gpu import SCHEMA, GpuRecord, GpuResult, Repeats
 
 _DRIVER = Path("/proc/driver/nvidia/version")

@@ -19,10 +19,10 @@ from braid.bench.roster import Roster
 from braid.bench.seats import Seats
 from braid.bench.timer import Eager, Graphed, Timer
 from braid.cases.gpu import GpuCase
-from braid.cli.progress import Reporter
-from braid.cli.sizes import format_size
 from braid.record.gpu import GpuResult, make_run
 from braid.record.ranks import of_samples
+from braid.sizes import format_size
+from braid.terminal.reporter import Reporter
 
 _PILOT_CALLS = 2
 

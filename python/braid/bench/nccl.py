@@ -15,7 +15,7 @@ from braid.bench.contestant import Contestant, Shelf
 from braid.bench.crew import Crew
 from braid.bench.pattern import Data
 from braid.cases.gpu import GpuCase
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 _MIN_CTAS = 32
 _COPY_ENGINE_OPS = ("all_gather", "all_to_all")

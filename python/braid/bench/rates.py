@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from braid.probe.wire import may_be_nvls, wire_gbps
+from braid.bench.wire import may_be_nvls, wire_gbps
 from braid.record.gpu import GpuRecord, GpuResult, Run
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from braid.bench.contestant import BASELINES, MSCCLPP, VARIANTS
+from braid.errors import InvalidArgument
 
 LAUNCHES = 2
 MODES = ("auto", "eager", "graph", "both")
@@ -60,6 +61,12 @@ class Request:
     def groups(self) -> set[str]:
         """Everybody who takes part somewhere."""
         return set().union(*(task.groups for task in self.tasks))
+
+
+def check_root(root: int | None, ranks: int) -> None:
+    """One of the ranks, if any was asked for."""
+    if root is not None and not 0 <= root < ranks:
+        raise InvalidArgument(f"bench: --root: asked for {root}, ranks are 0 to {ranks - 1}")
 
 
 def modes_for(nbytes: int, mode: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 
 import braid
 from braid import json_file
-from braid.bench import gpu_table
+from braid.bench import facts, gpu_table
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
 from braid.bench.interrupt import Interrupt
@@ -24,11 +24,10 @@ from braid.bench.repeats import same_bits
 from braid.bench.request import Request
 from braid.bench.roster import OPEN_S, Roster
 from braid.bench.verdict import wrong_bytes
-from braid.cli import facts
-from braid.cli.launch import free_port
-from braid.cli.progress import Reporter
-from braid.cli.table import console
+from braid.launch import free_port
 from braid.record.gpu import GpuRecord, GpuResult, Repeats
+from braid.terminal.console import console
+from braid.terminal.reporter import Reporter
 
 _MOST_SCRATCH_BYTES = 16 << 30
 

@@ -13,9 +13,9 @@ from braid.bench.figure import Row
 from braid.bench.flexlink_rows import rows
 from braid.bench.request import Request, parse_groups
 from braid.bench.verdict import wrong_bytes
-from braid.cli.table import console
 from braid.record import gpu as gpu_record
 from braid.record.gpu import GpuRecord
+from braid.terminal.console import console
 
 SUITES = ("flexlink",)
 LINK_CAP = "BRAID_LINK_CAP"

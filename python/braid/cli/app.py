@@ -16,7 +16,7 @@ import braid
 from braid import json_file
 from braid.cli import report
 from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
-from braid.cli.launch import command_for, launch
+from braid.launch import command_for, launch
 
 app = typer.Typer(
     no_args_is_help=True,

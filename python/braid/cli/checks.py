@@ -7,8 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from braid import json_file
-from braid.cli import sizes
+from braid import json_file, sizes
 from braid.errors import InvalidArgument
 
 _MAX_RANKS = 64
@@ -25,12 +24,6 @@ def check_ranks(ranks: int) -> None:
     """As many as one machine takes."""
     if not 1 <= ranks <= _MAX_RANKS:
         fail(f"--ranks: asked for {ranks}, braid takes 1 to {_MAX_RANKS}")
-
-
-def check_root(root: int | None, ranks: int) -> None:
-    """One of the ranks, if any was asked for."""
-    if root is not None and not 0 <= root < ranks:
-        raise InvalidArgument(f"bench: --root: asked for {root}, ranks are 0 to {ranks - 1}")
 
 
 def inside_launch() -> bool:

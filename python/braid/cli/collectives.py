@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braid.cli import compare, cut, probe_block, probe_calls, probe_lanes
+from braid.bench import cut
+from braid.bench.request import check_root
+from braid.cli import compare, probe_block, probe_calls, probe_lanes
 from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
     check_budget,
     check_outputs,
     check_ranks,
-    check_root,
     fail,
     inside_launch,
     sizes_of,
     word,
     words,
 )
-from braid.cli.launch import launch
+from braid.launch import launch
 
 if TYPE_CHECKING:
     from braid.bench.command import Asked
@@ -127,9 +128,9 @@ def bench(
         return
     from braid.bench.command import Asked, Refused, gpus_to_use
     from braid.bench.command import run as run_on_gpus
+    from braid.bench.host.measure import Effort
+    from braid.bench.host.session import Settings, run_rank
     from braid.cases.host import measured_bytes
-    from braid.cli.bench import Settings, run_rank
-    from braid.cli.measure import Effort
 
     _check_counts(iters=iters, check=check, warmup=warmup)
     check_budget(time_budget)
@@ -243,7 +244,7 @@ def _check_root(asked: "Asked") -> None:
 
 
 def _check_against(against: str) -> None:
-    from braid.cli.bench import AGAINST
+    from braid.bench.host.session import AGAINST
 
     if against not in AGAINST:
         fail(f"bench: --against: '{against}' is no baseline; braid has {', '.join(AGAINST)}")

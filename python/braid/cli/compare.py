@@ -43,8 +43,8 @@ def compare(
 
     Exit code 0: nothing is slower than the tolerance allows, wrong or gone; 1: something is.
     """
-    from braid.cli.console import console
     from braid.probe import compare as comparison
+    from braid.terminal.console import console
 
     allowed = parse_tolerance(tolerance)
     before, now = comparison.load(old), comparison.load(new)

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from braid.bench import gpus
-from braid.cli.launch import launch
+from braid.launch import launch
 
 PACE = "shm=200MB/s,staged=100MB/s,rdma=50MB/s"
 LINKS = "shm,staged,rdma"

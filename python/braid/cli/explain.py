@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import braid
-from braid.cli.sizes import format_size
+from braid.sizes import format_size
 
 ASSUMED = "assumed"
 

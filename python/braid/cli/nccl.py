@@ -12,7 +12,7 @@ from typing import TextIO
 
 import braid
 from braid.cli import kernels
-from braid.cli.launch import launch
+from braid.launch import launch
 
 FILE, CORE = "libbraid-nccl.so", "libbraid-nccl-core.so"
 MISSING, NO_NCCL = 2, 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from braid.cli import sizes
+from braid import sizes
 from braid.cli.checks import check_outputs
 from braid.errors import InvalidArgument
 
@@ -132,7 +132,7 @@ def inside_launch() -> bool:
 
 def start(ranks: int) -> int:
     """The same command on so many ranks."""
-    from braid.cli.launch import launch
+    from braid.launch import launch
 
     return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=30.0)
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from braid import json_file, timeline
-from braid.cli.sizes import format_size
+from braid.sizes import format_size
 
 app = typer.Typer(
     rich_markup_mode=None,

@@ -9,5 +9,6 @@ nothing needs the compiled module. The command line is braid.cli.plan.
     curve, protocols, predict                       from that to times
     parallel/     DDP, ZeRO, FSDP, TP, PP, EP: volumes and times
     ranking, layouts, timeline, chart               comparisons and pictures
+    show                                            answers on the terminal
     vectors, published, trial, glossary             proofs and words
 """

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from braid.cli.sizes import format_size
 from braid.plan.basis import Basis
 from braid.plan.curve import Curve
 from braid.plan.hardware import Path
@@ -19,6 +18,7 @@ from braid.probe.job import Job, Tick, with_ranks
 from braid.probe.player import Call, Player
 from braid.record.probe import Series, times_of
 from braid.record.ranks import divided
+from braid.sizes import format_size
 
 PARTS = tuple(dict.fromkeys((*ATTENTION, *MLP)))
 BLOCK, ALONE = "block", "compute"

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter_ns
 
 from braid.bench.crew import Crew
+from braid.bench.wire import may_be_nvls, wire_gbps
 from braid.cases.operations import busbw_factor
-from braid.cli.sizes import format_size
 from braid.probe.effort import Effort, calls_for
 from braid.probe.job import Job, Tick, finished, with_ranks
 from braid.probe.player import Call, Player
-from braid.probe.wire import may_be_nvls, wire_gbps
 from braid.probe.worker import Worker
 from braid.record.probe import Series
 from braid.record.ranks import named, of_samples
+from braid.sizes import format_size
 
 
 @dataclass

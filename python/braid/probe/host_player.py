@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import braid
+from braid.bench.host import measure
+from braid.bench.host.contestants import Braid, Contestant, Gloo
 from braid.cases.host import Buffers, Case
-from braid.cli import measure
-from braid.cli.contestants import Braid, Contestant, Gloo
 from braid.probe.player import Call, Player
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from braid.cli.progress import Reporter
 from braid.probe.effort import Effort, calls_for
 from braid.probe.lane import Busy, Lane, together_us
 from braid.record.parts import RankTimes
 from braid.record.probe import Series, gbps_of, times_of
 from braid.record.ranks import of_samples
+from braid.terminal.reporter import Reporter
 
 ALONE, BESIDE = "alone, in turn with ", "beside "
 Tick = Callable[[int], None]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid.cli.sizes import format_size
 from braid.probe.job import ALONE, BESIDE, Job, lane_beside, lanes_together
 from braid.probe.lane import Lane
 from braid.record.probe import Series
+from braid.sizes import format_size
 
 _THROUGH = 64 << 20
 """Windows and pages go through this much memory, so that caches do not hold it all."""

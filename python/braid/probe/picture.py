@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from braid import json_file
-from braid.cli.sizes import format_size
 from braid.probe.table import by_number
 from braid.record.probe import ProbeRecord, Series
+from braid.sizes import format_size
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _BAR, _INK = "#1b6ca8", "#12355b"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid.cli.sizes import format_size
+from braid.sizes import format_size
 
 
 @dataclass(frozen=True)

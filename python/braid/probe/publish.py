@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from braid import json_file
+from braid.bench import facts
 from braid.bench.interrupt import Interrupt
-from braid.cli import facts
-from braid.cli.progress import Reporter
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Runner
 from braid.record.probe import SCHEMA, ProbeRecord, Series
+from braid.terminal.reporter import Reporter
 
 Figures = Callable[[Sequence[Series]], dict[str, float]]
 
@@ -109,8 +109,8 @@ def _versions() -> dict[str, str]:
 
 
 def _show(record: ProbeRecord, output: Output) -> None:
-    from braid.cli.console import console
     from braid.probe import picture, table
+    from braid.terminal.console import console
 
     out = console(output.json_path)
     if not output.quiet:

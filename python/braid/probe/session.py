@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import braid
+from braid.bench import facts
 from braid.bench.crew import CommCrew
 from braid.bench.deadline import Deadlines
-from braid.cli import facts
 from braid.probe.call_kinds import Team
 from braid.probe.job import Job
 from braid.probe.player import Player

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from braid import noise
-from braid.cli import ranks
-from braid.cli.sizes import format_size
 from braid.record.probe import ProbeRecord, Series
 from braid.record.ranks import stragglers
+from braid.sizes import format_size
+from braid.terminal import ranks
 
 _STYLES = {"ok": "", "slow": "yellow", "fast": "cyan", "unsupported": "dim"}
 MARKS = {"slow": "-", "fast": "+", "wrong data": "!", "hang": "hang", "failed": "!"}

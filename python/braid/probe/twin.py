@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 from braid.probe.lane import Lane
 from braid.probe.link_lane import LinkLane, serve
 from braid.probe.pairs import Settings, measure

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from braid import noise
-from braid.cli.sizes import format_size
 from braid.report import chart, palette
 from braid.report.runs import Curve, Point, Run, Share
+from braid.sizes import format_size
 from braid.topo.document import Document
 from braid.topo.show import html
 from braid.topo.show.markup import clean

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid.cli.plan.show import amount
 from braid.plan import models, records, topology
 from braid.plan.curve import Curve
 from braid.plan.hardware import Hardware
 from braid.plan.parallel import tensor
 from braid.plan.report import Report
+from braid.plan.show import amount
 from braid.topo.document import Document, document, to_json
 from braid.topo.show import html
 from braid.topo.show.markup import clean

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from braid import noise
-from braid.cli.sizes import format_size
 from braid.probe.table import MARKS, by_number, remarks, title
 from braid.record.probe import ProbeRecord, Series
+from braid.sizes import format_size
 from braid.topo.show import html
 from braid.topo.show.markup import clean
 

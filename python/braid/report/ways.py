@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from braid.cli.sizes import format_size
 from braid.probe.pairs import LATENCY, ONE_WAY
 from braid.record.probe import BAD, ProbeRecord, Series
 from braid.report import chart, palette
 from braid.report.probes import Probed
+from braid.sizes import format_size
 from braid.topo.document import Document
 from braid.topo.facts import SWITCH
 from braid.topo.measured import any_same

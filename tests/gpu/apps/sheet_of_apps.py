@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 
 import braid
-from braid.cli import facts
+from braid.bench import facts
 from braid.record.probe import SCHEMA, ProbeRecord, Series, Verdict, times_of
 
 PACKAGES = ("torch", "nvidia-nccl-cu13", "nvidia-nccl-cu12", "numpy")

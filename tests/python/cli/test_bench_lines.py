@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from braid.bench import gpus
-from braid.cli import app, bench, collectives, main, nccl_words, probe_calls, probe_options
+from braid.bench.host import session as bench
+from braid.cli import app, collectives, main, nccl_words, probe_calls, probe_options
 from braid.cli.compare import parse_tolerance
 
 

@@ -118,7 +118,7 @@ def test_a_saved_machine_is_read_without_the_rest(tmp_path):
 @pytest.mark.parametrize("line", ["plan hw --json", "plan --help", "--help"])
 def test_tables_are_loaded_when_one_is_drawn(line):
     modules = loaded_by(*line.split())
-    assert "braid.cli.plan.show" in modules
+    assert "braid.plan.show" in modules
     assert not {"rich.console", "rich.table", "braid.topo.facts", "braid.record"} & modules
 
 

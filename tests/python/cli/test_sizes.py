@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from braid import sizes
+from braid.bench.cut import words as cut_words
 from braid.cases.host import measured_bytes
-from braid.cli import sizes
-from braid.cli.cut import words as cut_words
 from braid.cli.plan.options import parse_bytes, parse_count
-from braid.cli.plan.show import amount
 from braid.plan.basis import Basis, Quantity
+from braid.plan.show import amount
 from braid.plan.wrong import PlanError
 
 

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from braid.bench.host import plot, table
+from braid.bench.host.measure import LinkTotals, calls_for, samples_for, summarise
 from braid.cases.host import Case, pattern
 from braid.cases.operations import busbw_factor
-from braid.cli import plot, table
-from braid.cli.columns import Column, tables
-from braid.cli.measure import LinkTotals, calls_for, samples_for, summarise
-from braid.cli.progress import Bars, Lines, Reporter
 from braid.errors import InvalidArgument
 from braid.probe import picture
 from braid.probe import table as probe_table
@@ -35,6 +33,8 @@ from braid.record.parts import Host
 from braid.record.probe import SCHEMA as PROBE
 from braid.record.probe import ProbeRecord, Series, times_of
 from braid.record.ranks import named, of_samples
+from braid.terminal.columns import Column, tables
+from braid.terminal.reporter import Bars, Lines, Reporter
 
 HOST = Host("Xeon", 8, 64.0, "6.1")
 

@@ -4,7 +4,6 @@ import pytest
 from gpu_fakes import Alone
 from probe_fakes import FakePlayer
 
-from braid.cli.progress import Reporter
 from braid.plan.curve import Curve
 from braid.plan.parallel.block import ATTENTION, MLP, Shape
 from braid.probe import block_kind
@@ -14,6 +13,7 @@ from braid.probe.effort import Effort
 from braid.probe.job import Runner
 from braid.probe.player import Call
 from braid.record.probe import Series, times_of
+from braid.terminal.reporter import Reporter
 
 CALL = Call("all_reduce", 1 << 20, "bfloat16")
 SHAPE = Shape(1, 1, 1, 1, 1, 1)

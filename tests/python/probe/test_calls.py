@@ -4,7 +4,6 @@ import pytest
 from gpu_fakes import Alone
 from probe_fakes import FakePlayer
 
-from braid.cli.progress import Reporter
 from braid.probe import call_kinds
 from braid.probe.call_kinds import Team
 from braid.probe.effort import Effort
@@ -12,6 +11,7 @@ from braid.probe.job import Runner
 from braid.probe.player import Call
 from braid.probe.worker import HostWorker
 from braid.record.probe import Series, times_of
+from braid.terminal.reporter import Reporter
 
 CALL = Call("all_reduce", 1 << 20, "float32")
 

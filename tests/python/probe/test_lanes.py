@@ -8,13 +8,13 @@ from typing import ClassVar
 import pytest
 from probe_fakes import FakeLane
 
-from braid.cli.progress import Reporter
 from braid.probe import child, lane_kinds, pairs, twin
 from braid.probe.effort import Effort
 from braid.probe.job import Runner, lanes_together
 from braid.probe.lane import Busy, together_us
 from braid.probe.memory_lane import MemoryLane
 from braid.record.probe import Series, times_of
+from braid.terminal.reporter import Reporter
 
 SETTINGS = pairs.Settings(1 << 16, 3, 20.0)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from probe_fakes import Clock
 
+from braid.bench.wire import may_be_nvls, wire_gbps
 from braid.errors import InvalidArgument
 from braid.probe.effort import Effort, calls_for
 from braid.probe.lane import places
 from braid.probe.outliers import marked
 from braid.probe.trace import read
-from braid.probe.wire import may_be_nvls, wire_gbps
 from braid.record import probe as records
 from braid.record.probe import Series, times_of
 from braid.record.ranks import stragglers

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from braid.cli import ranks as shown
 from braid.probe.block_kind import _scaled
 from braid.probe.job import with_ranks
 from braid.record.parts import RankTimes
 from braid.record.probe import Series, times_of
 from braid.record.ranks import chance_of, divided, late, named, of_samples
+from braid.terminal import ranks as shown
 
 
 def test_who_was_slowest_and_by_how_much():

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_backend_data import mine
 
 import braid
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 
 def lost(call) -> float:

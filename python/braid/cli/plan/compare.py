@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from braid.cli.console import console
 from braid.cli.plan import options
-from braid.cli.plan.show import show
 from braid.plan import chart, layouts, models, ranking, timeline
 from braid.plan.hardware import Hardware
 from braid.plan.report import Report
+from braid.plan.show import show
 from braid.plan.wrong import PlanError, above_zero, at_least
+from braid.terminal.console import console
 
 Svg = Annotated[Path | None, typer.Option("--svg", help="Draw it here, too.")]
 

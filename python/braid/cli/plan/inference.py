@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from braid.cli.plan import options
-from braid.cli.plan.show import show
 from braid.plan import models
 from braid.plan.parallel import tensor
+from braid.plan.show import show
 from braid.plan.wrong import above_zero, at_least
 
 

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from braid.cli import sizes
+from braid import sizes
 from braid.cli.plan import options
-from braid.cli.plan.show import show
 from braid.plan import catalogue, collective, models, transfer, work
 from braid.plan.formulas import training
 from braid.plan.hardware import Hardware
 from braid.plan.predict import Request
+from braid.plan.show import show
 from braid.plan.wrong import PlanError
 
 

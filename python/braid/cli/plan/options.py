@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from braid.cli import sizes
+from braid import sizes
 from braid.plan import hardware, network, records, topology
 from braid.plan.curve import Curve
 from braid.plan.hardware import Hardware

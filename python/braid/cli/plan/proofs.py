@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from braid.cli.plan import options
-from braid.cli.plan.show import show
 from braid.plan import records, trial
+from braid.plan.show import show
 
 MAX_MEDIAN, MAX_WORST = 0.05, 0.15
 

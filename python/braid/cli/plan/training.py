@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from braid.cli.plan import options
-from braid.cli.plan.show import show
 from braid.plan import hardware, models, work
 from braid.plan.parallel import data, expert, pipeline, sharded
 from braid.plan.parallel.machines import Machines, Work
+from braid.plan.show import show
 from braid.plan.wrong import PlanError
 
 Params = Annotated[str, typer.Option("--params", help="Parameters, such as 2B; or give --model.")]

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from braid.cli.console import console
-from braid.cli.plan.show import show_document
 from braid.plan import glossary
 from braid.plan.formula import Formula
+from braid.plan.show import show_document
+from braid.terminal.console import console
 
 
 def register(app: typer.Typer) -> None:

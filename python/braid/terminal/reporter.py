@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from braid.cli.sizes import format_size
+from braid.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -85,7 +85,7 @@ class Lines(Reporter):
         """A line per quarter."""
         if done == 0.0 or done >= self._tuned + 0.25 or done >= 1.0 > self._tuned:
             self._tuned = done
-            print(f"tuning {done:4.0%} {what}", file=sys.stderr, flush=True)
+            print(f"tuning {done:4.0%} {what}", file=sys.stderr, flush=True)  # noqa: T201
 
     def start(self, cases: int) -> None:
         """Remembers how many."""
@@ -97,7 +97,7 @@ class Lines(Reporter):
 
     def expect(self, samples: int) -> None:
         """Says that timing starts."""
-        print(
+        print(  # noqa: T201
             f"case {self._done + 1} of {self._cases}: {self._what}{samples} samples",
             file=sys.stderr,
             flush=True,

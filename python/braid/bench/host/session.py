@@ -1,4 +1,4 @@
-"""`braid bench` on one rank: settings, the loop over cases, and the record.
+"""`braid bench` between CPUs on one rank: settings, the loop over cases, and the record.
 
 Every rank runs the same code; rank 0 alone prints and writes. What is measured is in
 braid.cases.host, who is measured in contestants.py, how in measure.py.
@@ -11,14 +11,15 @@ from pathlib import Path
 from time import monotonic_ns
 
 import braid
+from braid.bench import facts
+from braid.bench.host import measure
+from braid.bench.host.contestants import Braid, Contestant, Gloo
 from braid.bench.interrupt import Interrupt
+from braid.bench.request import check_root
 from braid.cases.host import Buffers, Case
 from braid.cases.operations import busbw_factor
-from braid.cli import facts, measure
-from braid.cli.checks import check_root
-from braid.cli.contestants import Braid, Contestant, Gloo
-from braid.cli.progress import Reporter
 from braid.record.bench import SCHEMA, Baseline, Record, Result
+from braid.terminal.reporter import Reporter
 
 AGAINST = ("best-link", "fixed-shares", "gloo", "none")
 
@@ -199,9 +200,10 @@ def make_record(
 
 
 def _publish(settings: Settings, record: Record) -> None:
-    from braid.cli import plot, table
+    from braid.bench.host import plot, table
+    from braid.terminal.console import console
 
-    out = table.console(settings.json_path)
+    out = console(settings.json_path)
     table.show(record, out, by_rank=settings.by_rank)
     if settings.json_path:
         record.save(settings.json_path)

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from braid import json_file
-from braid.cli.sizes import format_size
 from braid.record.bench import Record, Result
+from braid.sizes import format_size
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _LINK_COLOURS = ("#1b6ca8", "#e08e1b", "#4f9d69", "#8e5ea2", "#b5484b", "#7f7f7f")

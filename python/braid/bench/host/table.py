@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from braid import noise
-from braid.cli import ranks
-from braid.cli.columns import Column, Group, tables
-from braid.cli.console import console as console
-from braid.cli.sizes import format_size
 from braid.ratio import ratio_words
 from braid.record.bench import Record, Result, Samples
 from braid.record.ranks import named, stragglers
+from braid.sizes import format_size
+from braid.terminal import ranks
+from braid.terminal.columns import Column, Group, tables
 
 
 def _link_text(result: Result, name: str) -> str:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from braid.cli.columns import Column, tables
 from braid.record.parts import RankTimes
 from braid.record.ranks import late
+from braid.terminal.columns import Column, tables
 
 _HEADS = ("rank", "p50 us", "p95 us", "slowest", "by us")
 _TITLE = "by rank: its own times, in how many samples it was the slowest, and by how much"

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from braid.cli.console import console
 from braid.plan.basis import Basis, Quantity
 from braid.plan.report import Report
+from braid.terminal.console import console
 
 if TYPE_CHECKING:  # loaded when a table is drawn: help and --json start without
     from rich.console import Console

@@ -144,7 +144,7 @@ class Job:
 def _report(rank: int, code: int, others: int) -> None:
     how = f"exited with code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
     more = f"; ending the other {others}" if others else ""
-    print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)
+    print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager

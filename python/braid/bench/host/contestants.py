@@ -13,7 +13,7 @@ import numpy as np
 
 import braid
 from braid.cases.host import Buffers
-from braid.cli.launch import free_port
+from braid.launch import free_port
 
 
 class Contestant(ABC):

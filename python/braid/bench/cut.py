@@ -17,4 +17,4 @@ def words(sizes: Iterable[tuple[str, int, int]]) -> str:
 def say(sizes: Iterable[tuple[str, int, int]]) -> None:
     """On standard error."""
     if line := words(sizes):
-        print(f"braid: {line}", file=sys.stderr, flush=True)
+        print(f"braid: {line}", file=sys.stderr, flush=True)  # noqa: T201

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import braid
+from braid.bench.host.contestants import Contestant, Gloo
 from braid.cases.host import Buffers
-from braid.cli.contestants import Contestant, Gloo
 from braid.noise import variation
 from braid.record.bench import LinkUse, Samples
 from braid.record.parts import RankTimes
