@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Proves that includes go one way, and that costly headers stay where they belong.
+"""Proves that includes and imports go one way, and that costly headers stay where they belong.
 
-A folder may include itself and what its row names: a folder, or one header of a folder.
+A folder of src/ may include itself and what its row names: a folder, or one header of a folder.
+A package of python/braid may import itself and what its row names; imports inside functions and
+for types alone count, too.
 Prints one line per violation, `file:line: message`, and exits 1 if there is any.
 """
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -23,6 +26,44 @@ ALLOWED: dict[str, list[str]] = {
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]
+
+# python/braid, lowest first: a package, a module beside the packages, or a part of a package that
+# lies lower than the rest of it. `braid` is the package's own __init__, `_braid` what is compiled.
+IMPORTS: dict[str, list[str]] = {
+    "_braid": [],
+    "errors": [],
+    "launch": [],
+    "noise": [],
+    "ratio": [],
+    "sizes": [],
+    "typed_json": [],
+    "arrays": ["errors"],
+    "json_file": ["errors"],
+    "progress": ["errors"],
+    "timeline": ["errors"],
+    "comm": ["_braid", "errors", "arrays", "progress"],
+    "braid": ["_braid", "errors", "comm"],
+    "torch": ["_braid", "errors", "comm", "braid"],
+    "plan.shipped": [],
+    "plan.formulas": ["plan.shipped"],
+    "saved": ["typed_json", "plan.formulas"],
+    "cases": ["braid", "plan.formulas"],
+    "record": ["json_file", "noise", "typed_json", "cases"],
+    "terminal": ["json_file", "sizes", "record"],
+    "topo": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
+    "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
+}
+_LOW = ["errors", "json_file", "launch", "noise", "ratio", "sizes", "typed_json", "braid", "_braid"]
+IMPORTS |= {
+    "bench": [*_LOW, "plan.formulas", "cases", "record", "terminal"],
+    "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],
+    "report": [
+        *("errors", "noise", "sizes", "typed_json", "plan.shipped", "plan.formulas", "saved"),
+        *("record", "topo", "plan", "bench", "probe"),
+    ],
+}
+# The commands: nothing imports them, and they start with no more than they need.
+IMPORTS["cli"] = [name for name in IMPORTS if name != "torch"]
 
 # Headers that cost compile time or belong to a foreign library -> files that may include them.
 CONTAINED: dict[str, str] = {
@@ -60,6 +101,56 @@ def folder_complaint(path: Path, header: str) -> str | None:
     return f"{folder} may include {', '.join(allowed) or 'nothing'}, not {header}"
 
 
+def row_of(module: str) -> str | None:
+    """The row of IMPORTS that a module of braid belongs to: the longest that is its name, or a
+    package it is in.
+    """
+    parts = module.split(".")[1:] or ["braid"]
+    names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return next((name for name in names if name in IMPORTS), None)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number and module of every import of braid, wherever in the file it is."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found = [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            found = [f"{'.' * node.level}{node.module or ''}"]
+        elif isinstance(node, ast.ImportFrom):
+            found = [f"{node.module}.{name.name}" for name in node.names]
+        else:
+            continue
+        for module in found:
+            if module.split(".")[0] in ("braid", ""):
+                yield node.lineno, module
+
+
+def import_complaint(importer: str, module: str) -> str | None:
+    """Why one module of braid may not import another, or a name of it."""
+    if module.startswith("."):
+        return "write the whole name of the module"
+    row = row_of(importer)
+    assert row is not None, importer
+    used = row_of(module) or "braid"  # a name out of the package itself
+    if used in (row, *IMPORTS[row]):
+        return None
+    name = module.removeprefix("braid.")
+    return f"{row} may import {', '.join(IMPORTS[row]) or 'nothing'}, not {name}"
+
+
+def python_complaints(root: Path) -> Iterator[str]:
+    top = root / "python"
+    for path in sorted((top / "braid").rglob("*.py")):
+        importer = ".".join(path.relative_to(top).with_suffix("").parts).removesuffix(".__init__")
+        if row_of(importer) is None:
+            yield f"{path.relative_to(root)}:1: {importer} has no row in scripts/check_layers.py"
+            continue
+        for number, module in sorted(imports(path)):
+            if found := import_complaint(importer, module):
+                yield f"{path.relative_to(root)}:{number}: {found}"
+
+
 def complaints(root: Path, path: Path) -> Iterator[str]:
     relative = path.relative_to(root)
     for number, quoted, header in includes(path):
@@ -79,14 +170,14 @@ def check(root: Path) -> list[str]:
         for p in sorted((root / top).rglob("*"))
         if p.suffix in SOURCES
     ]
-    return [line for path in files for line in complaints(root, path)]
+    return [line for path in files for line in complaints(root, path)] + [*python_complaints(root)]
 
 
 def main() -> int:
     found = check(
         Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent
     )
-    print("\n".join(found) if found else "layers: includes go one way")
+    print("\n".join(found) if found else "layers: includes and imports go one way")
     return 1 if found else 0
 
 
