@@ -47,7 +47,7 @@ IMPORTS: dict[str, list[str]] = {
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
     "saved": ["typed_json", "plan.formulas"],
-    "cases": ["braid", "plan.formulas"],
+    "cases": ["sizes", "braid", "plan.formulas"],
     "record": ["json_file", "noise", "typed_json", "cases"],
     "terminal": ["json_file", "sizes", "record"],
     "topo": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 def test_sizes_are_of_the_ranks_own_part():
     gather = GpuCase.of("all_gather", 256 * MIB, "bfloat16", 4)
-    assert (gather.bytes, gather.total_bytes) == (256 * MIB, 1024 * MIB)
+    assert (gather.own_bytes, gather.total_bytes) == (256 * MIB, 1024 * MIB)
     assert (gather.send_count, gather.out_count) == (128 * MIB, 512 * MIB)
     scatter = GpuCase.of("reduce_scatter", MIB, "float32", 4)
     assert (scatter.total_bytes, scatter.send_count, scatter.out_count) == (4 * MIB, MIB, MIB // 4)
@@ -34,8 +34,8 @@ def test_cases_are_made_of_whole_blocks(op, ranks):
     for nbytes in (1, 17, 1000, 12345, MIB, 3 * MIB + 6):
         case = GpuCase.of(op, nbytes, "bfloat16", ranks)
         unit = 16 * (ranks if op == "all_to_all" else 1)
-        assert case.bytes % unit == 0
-        assert case.bytes == max(nbytes // unit, 1) * unit
+        assert case.own_bytes % unit == 0
+        assert case.own_bytes == max(nbytes // unit, 1) * unit
 
 
 def test_a_case_that_is_none_is_refused():
@@ -166,7 +166,7 @@ def test_tasks_and_groups():
     assert modes_for(1, "both") == ("eager", "graph")
     tasks = tasks_for(OPS, (1024, 8 * MIB), "auto", {"nccl"})
     assert len(tasks) == 10
-    assert {task.mode for task in tasks if task.bytes == 1024} == {"graph"}
+    assert {task.mode for task in tasks if task.own_bytes == 1024} == {"graph"}
     assert Request(tasks).groups == {"nccl"}
 
 

@@ -217,7 +217,7 @@ def test_figures_cover_the_issue_for_every_rank_count():
     ):
         assert set(aims) == set(flexlink.RANK_COUNTS)
     tasks = flexlink.tasks(frozenset({"nccl", "nccl-best", "symm"}))
-    keys = [(task.op, task.bytes, task.mode) for task in tasks]
+    keys = [(task.op, task.own_bytes, task.mode) for task in tasks]
     assert len(keys) == len(set(keys))
     assert {op for op, *_ in keys} == set(OPS)
     small = [task for task in tasks if task.op in flexlink.SMALL_OPS and task.mode == "graph"]

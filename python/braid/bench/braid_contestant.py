@@ -70,7 +70,7 @@ class Braid(Contestant):
 
     def why_not(self, case: GpuCase) -> str:
         """Links can be told apart from some size on."""
-        if self._host_share is not None and case.bytes < LINKS_FROM_BYTES:
+        if self._host_share is not None and case.own_bytes < LINKS_FROM_BYTES:
             return "links are measured alone from 16 MiB on"
         return ""
 

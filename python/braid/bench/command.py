@@ -147,8 +147,9 @@ def run(asked: Asked, count: int) -> int:
     request = request_of(asked)  # wrong arguments are found before anything starts
     ranks = asked.ranks or min(count, gpus.MOST)
     check_root(asked.root, ranks)
-    wanted = dict.fromkeys((task.op, task.bytes) for task in request.tasks)  # eager, and in graphs
-    cut.say((op, size, GpuCase.of(op, size, request.dtype, ranks).bytes) for op, size in wanted)
+    # Each once: a case may be measured eager and in graphs.
+    wanted = dict.fromkeys((task.op, task.own_bytes) for task in request.tasks)
+    cut.say((op, size, GpuCase.of(op, size, request.dtype, ranks).own_bytes) for op, size in wanted)
     return start(ranks, [])
 
 

@@ -21,7 +21,6 @@ from braid.bench.timer import Eager, Graphed, Timer
 from braid.cases.gpu import GpuCase
 from braid.record.gpu import GpuResult, make_run
 from braid.record.ranks import of_samples
-from braid.sizes import format_size
 from braid.terminal.reporter import Reporter
 
 _PILOT_CALLS = 2
@@ -54,14 +53,12 @@ class Match:
         """The result, or None when the case did not fit or was interrupted before a sample."""
         request = self._request
         case = GpuCase.of(
-            task.op, task.bytes, request.dtype, self._crew.size, task.mode, request.root
+            task.op, task.own_bytes, request.dtype, self._crew.size, task.mode, request.root
         )
         timer = self._graphed if case.mode == "graph" else self._eager
         chosen, absent = self._seats.choose(case, task.groups)
         if not chosen:
-            self.skipped[f"{_name(case)} {case.mode}"] = (
-                "its buffers do not fit in the GPU's memory"
-            )
+            self.skipped[f"{case.name} {case.mode}"] = "its buffers do not fit in the GPU's memory"
             return None
         result = self._measure(case, timer, chosen, absent, budget_s)
         timer.forget()  # graphs know addresses
@@ -80,19 +77,19 @@ class Match:
         wrong: dict[str, int] = {}
         pilots: dict[str, float] = {}
         for contestant in chosen:
-            self._reporter.say(case, f"checking {contestant.name}")
+            self._reporter.say(case.name, f"checking {contestant.name}")
             why = self._check(contestant, case, wrong) or self._pilot(contestant, case, pilots)
             if why:
                 absent[contestant.name] = why
         if "braid" not in pilots:
-            raise RuntimeError(f"{_name(case)}: braid cannot run it: {absent['braid']}")
+            raise RuntimeError(f"{case.name}: braid cannot run it: {absent['braid']}")
         racers = [c for c in chosen if c.name in pilots]
         quickest_us = min(pilots[c.name] for c in racers)
         calls = self._crew.agree(self._request.calls or calls_for(quickest_us))[0]
         for contestant in list(racers):
-            self._reporter.say(case, f"warming up {contestant.name}")
+            self._reporter.say(case.name, f"warming up {contestant.name}")
             why = self._attempt(
-                f"{_name(case)}, warming up {contestant.name}",
+                f"{case.name}, warming up {contestant.name}",
                 partial(timer.make_ready, contestant, calls),
             )
             if why:
@@ -112,7 +109,7 @@ class Match:
             )
         plan = plan_of(self._comm, case)
         return GpuResult(
-            case.op, case.bytes, case.total_bytes, case.dtype, case.mode, calls,
+            case.op, case.own_bytes, case.total_bytes, case.dtype, case.mode, calls,
             plan.host_share, runs, absent, plan.path, plan.rdma_share,
             case.root if case.op == "broadcast" else None,
             timer.launches,
@@ -134,7 +131,7 @@ class Match:
             torch.cuda.synchronize()
             count = of_calls(ours.run)
 
-        why = self._attempt(f"{_name(case)}, counting thread blocks", profile)
+        why = self._attempt(f"{case.name}, counting thread blocks", profile)
         ours.let_go()
         return None if why else count
 
@@ -153,13 +150,13 @@ class Match:
         self._reporter.expect(samples)
 
         def sample(contestant: Contestant, case: GpuCase, calls: int) -> float:
-            words = f"{_name(case)}, timing {contestant.name}"
+            words = f"{case.name}, timing {contestant.name}"
             with self._deadlines.step(words, self._request.step_timeout_s):
                 return timer.sample_us(contestant, case, calls)
 
         return race(
             self._crew, racers, sample, case, calls, samples, self._stop.asked,
-            lambda i: self._reporter.step(case, f"sample {i} of {samples}"),
+            lambda i: self._reporter.step(case.name, f"sample {i} of {samples}"),
         )  # fmt: skip
 
     def _check(self, contestant: Contestant, case: GpuCase, wrong: dict[str, int]) -> str:
@@ -172,7 +169,7 @@ class Match:
             contestant.run()
             torch.cuda.synchronize()
 
-        words = f"{_name(case)}, {contestant.name}"
+        words = f"{case.name}, {contestant.name}"
         why = self._attempt(
             f"{words}: buffers", partial(contestant.prepare, case, data, crew.rank)
         ) or self._attempt(f"{words}: a first call", call)
@@ -184,7 +181,7 @@ class Match:
     def _pilot(self, contestant: Contestant, case: GpuCase, pilots: dict[str, float]) -> str:
         """A first look at its time."""
         with self._deadlines.step(
-            f"{_name(case)}, a first look at {contestant.name}", self._request.step_timeout_s
+            f"{case.name}, a first look at {contestant.name}", self._request.step_timeout_s
         ):
             took_us = self._eager.sample_us(contestant, case, _PILOT_CALLS)
             pilots[contestant.name] = self._crew.slowest([took_us])[0]
@@ -201,7 +198,3 @@ class Match:
                     raise
                 said = f"{type(error).__name__}: {error}"
             return self._crew.first_words(said)
-
-
-def _name(case: GpuCase) -> str:
-    return f"{case.op} {format_size(case.bytes)}"

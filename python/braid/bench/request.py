@@ -18,7 +18,8 @@ class Task:
     """One case to measure, and who takes part beside braid."""
 
     op: str
-    bytes: int
+    own_bytes: int
+    """Asked for: see braid.cases.gpu."""
     mode: str
     groups: frozenset[str]
 

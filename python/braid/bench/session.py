@@ -107,7 +107,7 @@ class Session:
         """Comms whose share of the host link is forced; the first comm keeps what it tuned. The
         host link's has room for whole messages, and no kernel that takes another way.
         """
-        largest = max(task.bytes for task in self._request.tasks if "links" in task.groups)
+        largest = max(task.own_bytes for task in self._request.tasks if "links" in task.groups)
         scratch = min(4 * crew.size * largest, _MOST_SCRATCH_BYTES)
         room = {"gpu_scratch": str(scratch), "gpu_direct": "0"}
         made = {}

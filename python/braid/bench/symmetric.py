@@ -68,7 +68,7 @@ class Symmetric(Contestant):
         """Sums are for two types; one-shot reads everything everywhere."""
         if "reduce" in case.op and case.dtype not in _TYPES:
             return f"it adds {' and '.join(_TYPES)}"
-        if self._kind == "one-shot" and case.bytes > _ONE_SHOT_MOST_BYTES:
+        if self._kind == "one-shot" and case.own_bytes > _ONE_SHOT_MOST_BYTES:
             return "one-shot is for messages up to 16 MiB"
         return ""
 

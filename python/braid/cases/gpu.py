@@ -2,13 +2,14 @@
 
 Sizes are those of the rank's own part, as torch's calls take it: what a rank sends (all_gather),
 its result (reduce_scatter), its buffer (the others). nccl-tests prints size x ranks for the first
-two; `total_bytes` is that number, and bandwidths are made from it.
+two: `total_bytes` is that number, `own_bytes` the former. Bandwidths are made of total_bytes.
 """
 
 from dataclasses import dataclass
 
 from braid.cases.operations import OPS, busbw_factor
 from braid.plan.formulas.collectives import PER_RANK
+from braid.sizes import format_size
 
 DTYPES = {
     "bfloat16": 2,
@@ -44,19 +45,19 @@ class GpuCase:
     def of(
         cls,
         op: str,
-        nbytes: int,
+        own_bytes: int,
         dtype: str,
         ranks: int,
         mode: str = "eager",
         root: int | None = None,
     ) -> "GpuCase":
-        """The case whose size comes nearest to `nbytes` from below, made of whole aligned
+        """The case whose size comes nearest to `own_bytes` from below, made of whole aligned
         blocks; one block at the least.
         """
         if op not in OPS or mode not in MODES:
             raise ValueError(f"no such case: {op}, {mode}")
         unit = _ALIGNMENT // DTYPES[dtype] * (ranks if op == "all_to_all" else 1)
-        count = max(nbytes // DTYPES[dtype] // unit, 1) * unit
+        count = max(own_bytes // DTYPES[dtype] // unit, 1) * unit
         return cls(op, count, dtype, ranks, mode, root)
 
     @property
@@ -65,14 +66,19 @@ class GpuCase:
         return DTYPES[self.dtype]
 
     @property
-    def bytes(self) -> int:
-        """The size."""
+    def name(self) -> str:
+        """For people: the operation, and the rank's own part."""
+        return f"{self.op} {format_size(self.own_bytes)}"
+
+    @property
+    def own_bytes(self) -> int:
+        """The size of the rank's own part."""
         return self.count * self.itemsize
 
     @property
     def total_bytes(self) -> int:
         """The size as nccl-tests counts it."""
-        return self.bytes * (self.ranks if self.op in PER_RANK else 1)
+        return self.own_bytes * (self.ranks if self.op in PER_RANK else 1)
 
     @property
     def send_count(self) -> int:

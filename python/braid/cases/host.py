@@ -3,6 +3,9 @@
 Data is position dependent, so that a wrong offset shows, and made of small integers, so that
 every order of summation gives the same bits and `wrong` can mean bytes. The pattern's period is a
 prime number of elements, which no cell, slot or block size divides.
+
+Sizes are those of nccl-tests, `total_bytes`: the buffer for all_reduce and broadcast, the sum over
+ranks for the others. On GPUs they are asked for otherwise: see braid.cases.gpu.
 """
 
 from dataclasses import dataclass
@@ -12,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from braid.plan.formulas.collectives import PER_RANK
+from braid.sizes import format_size
 
 if TYPE_CHECKING:
     import braid
@@ -49,10 +53,10 @@ def _unit(op: str, dtype: np.dtype[Any], ranks: int) -> int:
     return dtype.itemsize * (ranks if op in _BLOCK_OPS else 1)
 
 
-def measured_bytes(op: str, nbytes: int, dtype: str, ranks: int) -> int:
+def measured_bytes(op: str, total_bytes: int, dtype: str, ranks: int) -> int:
     """What a case has that is asked for so many bytes: whole elements, one at the least."""
     unit = _unit(op, np.dtype(dtype), ranks)
-    return max(1, nbytes // unit) * unit
+    return max(1, total_bytes // unit) * unit
 
 
 @dataclass(frozen=True)
@@ -75,19 +79,24 @@ class Case:
     def of(
         cls,
         op: str,
-        nbytes: int,
+        total_bytes: int,
         dtype: str,
         redop: str,
         comm: "braid.Comm",
         root: int | None = None,
     ) -> "Case":
-        """The case whose size comes nearest to `nbytes` from below, with at least one element."""
+        """The case whose size comes nearest to `total_bytes` from below, one element at least."""
         kind = np.dtype(dtype)
         unit = _unit(op, kind, comm.size)
-        return cls(op, max(1, nbytes // unit), kind, redop, comm.rank, comm.size, root)
+        return cls(op, max(1, total_bytes // unit), kind, redop, comm.rank, comm.size, root)
 
     @property
-    def bytes(self) -> int:
+    def name(self) -> str:
+        """For people: the operation and its size."""
+        return f"{self.op} {format_size(self.total_bytes)}"
+
+    @property
+    def total_bytes(self) -> int:
         """The size as nccl-tests counts it."""
         parts = self.ranks if self.op in _BLOCK_OPS else 1
         return self.count * self.dtype.itemsize * parts

@@ -48,7 +48,12 @@ def bench(
     ctx: typer.Context,
     ops: Annotated[str, typer.Option(help="Comma list of operations, or all.")] = "all",
     sizes_text: Annotated[
-        str, typer.Option("--sizes", help="Bytes: 64MiB, or a range 1KiB:64MiB:x4.")
+        str,
+        typer.Option(
+            "--sizes",
+            help="Bytes: 64MiB, or a range 1KiB:64MiB:x4. On GPUs of a rank's own part, between"
+            " CPUs in all, as nccl-tests counts.",
+        ),
     ] = "",
     begin: Annotated[str, typer.Option("-b", help="As nccl-tests: bytes to begin at.")] = "",
     end: Annotated[str, typer.Option("-e", help="As nccl-tests: bytes to end at.")] = "",

@@ -80,7 +80,7 @@ def tp_block(
         raise typer.Exit(options.start(size))
     said = {
         "model": model, "tokens": str(shape.tokens), "layers": str(layers),
-        "bytes": str(call.bytes), "dtype": dtype, "against": who,
+        "bytes": str(call.total_bytes), "dtype": dtype, "against": who,
         "predicted from": ", ".join(str(path) for path in record or []) or "this run",
     }  # fmt: skip
     comm_options = {"links": links or ("shm" if count else "")}
@@ -160,7 +160,7 @@ def _check_records(forecast: "Forecast", files: list[Path]) -> None:
     if files and not any(forecast.from_records_us(who) for who in forecast.curves):
         names, call = " and ".join(forecast.curves), forecast.call
         raise options.fail(
-            f"tp-block: --record: no all_reduce of {names} near {call.bytes} B on"
+            f"tp-block: --record: no all_reduce of {names} near {call.total_bytes} B on"
             f" {forecast.ranks} ranks in {', '.join(path.name for path in files)}"
         )
 

@@ -67,7 +67,7 @@ class Forecast:
 
     def _read(self, curves: Sequence[Curve]) -> float | None:
         path = Path("measured", "host", 0.0, 0.0, 0.0, 0.0, "", Basis.MEASURED, tuple(curves))
-        found = from_curves(Request("all_reduce", self.call.bytes, self.ranks), path)
+        found = from_curves(Request("all_reduce", self.call.total_bytes, self.ranks), path)
         return found.value if found else None
 
     def _own(self, who: str, series: Sequence[Series]) -> list[Curve]:
@@ -91,8 +91,8 @@ def errors(figures: Mapping[str, float]) -> dict[str, float]:
 
 def around(call: Call) -> list[Call]:
     """The calls that the prediction goes by: a size cut to whole elements of any type."""
-    sizes = (int(call.bytes * factor) // 16 * 16 for factor in _FACTORS)
-    return [replace(call, bytes=size) for size in sizes if size > 0]
+    sizes = (int(call.total_bytes * factor) // 16 * 16 for factor in _FACTORS)
+    return [replace(call, total_bytes=size) for size in sizes if size > 0]
 
 
 def jobs(team: Team, players: Sequence[Player], block: Block, call: Call) -> list[Job]:
@@ -102,9 +102,9 @@ def jobs(team: Team, players: Sequence[Player], block: Block, call: Call) -> lis
     for player in players:
         wrong = player.prepare([call, *around(call)])
         for each in (*around(call), call):
-            group = AT_SIZE if each == call else f"all_reduce {format_size(each.bytes)}"
+            group = AT_SIZE if each == call else f"all_reduce {format_size(each.total_bytes)}"
             do = partial(_row, partial(player.run, each), player.wait)
-            found.append(_each(team, group, player.name, each.bytes, do, 1, wrong[each]))
+            found.append(_each(team, group, player.name, each.total_bytes, do, 1, wrong[each]))
         do = partial(_row, partial(_blocks, block, player, call), player.wait)
         blocks.append(_each(team, BLOCK, player.name, 0, do, block.layers, 0))
     return [*found, *blocks]

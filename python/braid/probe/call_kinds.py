@@ -81,13 +81,13 @@ class Team:
 
 def latency(team: Team, players: Sequence[Player], total: Call, messages: int) -> list[Job]:
     """The same bytes in one call and in many."""
-    part = replace(total, bytes=max(total.bytes // messages, 1))
+    part = replace(total, total_bytes=max(total.total_bytes // messages, 1))
     found = []
     for player in players:
         wrong = player.prepare([total, part])
         for call, count in ((total, 1), (part, messages)):
             job = team.series(
-                f"{count} x {format_size(call.bytes)}", player.name, call.bytes * count,
+                f"{count} x {format_size(call.total_bytes)}", player.name, call.total_bytes * count,
                 _several(player, [call] * count), wrong[call], count,
             )  # fmt: skip
             found.append(_wired(job, team, call, player.name))
@@ -109,7 +109,7 @@ def gain(series: Sequence[Series]) -> dict[str, float]:
 def replay(team: Team, players: Sequence[Player], calls: Sequence[Call]) -> list[Job]:
     """The whole trace, and each of its calls on its own."""
     found = []
-    moved = sum(call.bytes for call in calls)
+    moved = sum(call.total_bytes for call in calls)
     for player in players:
         wrong = player.prepare(calls)
         whole = _several(player, calls)
@@ -117,7 +117,7 @@ def replay(team: Team, players: Sequence[Player], calls: Sequence[Call]) -> list
         found.append(team.series(words, player.name, moved, whole, sum(wrong.values()), len(calls)))
         for call in dict.fromkeys(calls):
             job = team.series(
-                f"{call}, {calls.count(call)} in the trace", player.name, call.bytes,
+                f"{call}, {calls.count(call)} in the trace", player.name, call.total_bytes,
                 _several(player, [call]), wrong[call],
             )  # fmt: skip
             found.append(_wired(job, team, call, player.name))
@@ -156,9 +156,9 @@ def overlap(team: Team, players: Sequence[Player], call: Call, worker: Worker) -
             worker.work(rounds)
 
         found += [
-            team.series("call alone", player.name, call.bytes, alone, wrong),
+            team.series("call alone", player.name, call.total_bytes, alone, wrong),
             team.series("work alone", player.name, 0, work, 0),
-            team.series("both", player.name, call.bytes, both, 0),
+            team.series("both", player.name, call.total_bytes, both, 0),
         ]
     return found
 

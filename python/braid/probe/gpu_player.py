@@ -45,7 +45,7 @@ class GpuPlayer(Player):
         return wrong
 
     def _case(self, call: Call) -> GpuCase:
-        part = call.bytes // (self._crew.size if call.op in PER_RANK else 1)
+        part = call.total_bytes // (self._crew.size if call.op in PER_RANK else 1)
         return GpuCase.of(call.op, part, call.dtype, self._crew.size)
 
     def _data_of(self, dtype: str) -> Data:

@@ -21,7 +21,7 @@ class HostPlayer(Player):
         """Every distinct call has buffers of its own."""
         wrong = {}
         for call in dict.fromkeys(calls):
-            buffers = Buffers(Case.of(call.op, call.bytes, call.dtype, "sum", self._comm))
+            buffers = Buffers(Case.of(call.op, call.total_bytes, call.dtype, "sum", self._comm))
             self._contestant.prepare(buffers)
             wrong[call], _ = measure.check(self._comm, self._contestant, buffers)
             self._buffers[call] = buffers

@@ -11,6 +11,7 @@ from braid.probe.lane import Busy, Lane, together_us
 from braid.record.parts import RankTimes
 from braid.record.probe import Series, gbps_of, times_of
 from braid.record.ranks import of_samples
+from braid.sizes import format_size
 from braid.terminal.reporter import Reporter
 
 ALONE, BESIDE = "alone, in turn with ", "beside "
@@ -25,6 +26,11 @@ class Job:
     """Its group and name, for people."""
     bytes: int
     run: Callable[[Effort, Tick], list[Series]]
+
+    @property
+    def name(self) -> str:
+        """With its size."""
+        return f"{self.op} {format_size(self.bytes)}"
 
 
 @dataclass
@@ -41,7 +47,7 @@ class Runner:
         self.reporter.start(len(jobs))
         self.effort.cases = len(jobs)
         for i, job in enumerate(jobs):
-            self.reporter.say(job, "checking")
+            self.reporter.say(job.name, "checking")
             self.reporter.expect(self.effort.samples)
             self.series += job.run(self.effort, partial(self._tick, job))
             self.effort.case_done()
@@ -52,7 +58,7 @@ class Runner:
                 return
 
     def _tick(self, job: Job, sample: int) -> None:
-        self.reporter.step(job, f"sample {sample} of {self.effort.samples}")
+        self.reporter.step(job.name, f"sample {sample} of {self.effort.samples}")
 
 
 def lanes_together(

@@ -14,12 +14,12 @@ class Call:
     """One collective call."""
 
     op: str
-    bytes: int
+    total_bytes: int
     """As nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks else."""
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.op} {format_size(self.bytes)} {self.dtype}"
+        return f"{self.op} {format_size(self.total_bytes)} {self.dtype}"
 
 
 class Player(ABC):

@@ -51,11 +51,11 @@ def _results(document: Any) -> list[GpuResult]:  # noqa: ANN401
         samples = _samples(row["samples_us"], f"{where}.samples_us")
         who, wrong = build(str, row["who"], f"{where}.who"), build(int, row["wrong"], where)
         case = GpuCase.of(row["op"], nbytes, "bfloat16", ranks, mode)
-        calls = 20 if case.bytes <= 4 << 20 else 5
+        calls = 20 if case.own_bytes <= 4 << 20 else 5
         result = cases.setdefault(
             case,
             GpuResult(
-                case.op, case.bytes, case.total_bytes, case.dtype, mode, calls, None, [], {}
+                case.op, case.own_bytes, case.total_bytes, case.dtype, mode, calls, None, [], {}
             ),
         )  # fmt: skip
         family = "nccl" if who == "nccl" else "braid"

@@ -5,28 +5,10 @@ elsewhere.
 import os
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
-
-from braid.sizes import format_size
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
-
-
-class Case(Protocol):
-    """What is being measured, between CPUs or on GPUs."""
-
-    @property
-    def op(self) -> str:
-        """The operation."""
-
-    @property
-    def bytes(self) -> int:
-        """Its size."""
-
-
-def _name(case: Case) -> str:
-    return f"{case.op} {format_size(case.bytes)}"
 
 
 class Reporter:
@@ -56,13 +38,13 @@ class Reporter:
     def start(self, cases: int) -> None:
         """The cases follow."""
 
-    def say(self, case: Case, what: str) -> None:
-        """A step whose length is not known."""
+    def say(self, case: str, what: str) -> None:
+        """A step of a case, by name, whose length is not known."""
 
     def expect(self, samples: int) -> None:
         """This case will have so many samples."""
 
-    def step(self, case: Case, what: str) -> None:
+    def step(self, case: str, what: str) -> None:
         """One sample is done."""
 
     def case_done(self) -> None:
@@ -91,9 +73,9 @@ class Lines(Reporter):
         """Remembers how many."""
         self._cases = cases
 
-    def say(self, case: Case, what: str) -> None:  # noqa: ARG002 - a line per case is enough
+    def say(self, case: str, what: str) -> None:  # noqa: ARG002 - a line per case is enough
         """Remembers which case it is."""
-        self._what = f"{_name(case)}: "
+        self._what = f"{case}: "
 
     def expect(self, samples: int) -> None:
         """Says that timing starts."""
@@ -145,21 +127,19 @@ class Bars(Reporter):
             self._progress.remove_task(self._tuning)
         self._cases = self._progress.add_task("measuring", total=float(cases))
 
-    def say(self, case: Case, what: str) -> None:
+    def say(self, case: str, what: str) -> None:
         """Beside the bar."""
         if self._cases is not None:
-            self._progress.update(self._cases, description=f"{_name(case)}: {what}")
+            self._progress.update(self._cases, description=f"{case}: {what}")
 
     def expect(self, samples: int) -> None:
         """Each sample moves the bar by its part of a case."""
         self._share = 1.0 / samples
 
-    def step(self, case: Case, what: str) -> None:
+    def step(self, case: str, what: str) -> None:
         """Moves the bar."""
         if self._cases is not None:
-            self._progress.update(
-                self._cases, advance=self._share, description=f"{_name(case)}: {what}"
-            )
+            self._progress.update(self._cases, advance=self._share, description=f"{case}: {what}")
 
     def close(self) -> None:
         """Removes the bars."""

@@ -342,9 +342,9 @@ def test_lines_name_the_case(capsys):
     with Lines() as lines:
         lines.start(2)
         for count in (9, 3):
-            lines.say(case, "checking")
+            lines.say(case.name, "checking")
             lines.expect(count)
-            lines.step(case, "sample")
+            lines.step(case.name, "sample")
             lines.case_done()
     assert capsys.readouterr().err.splitlines() == [
         "case 1 of 2: all_reduce 1 KiB: 9 samples",
@@ -356,14 +356,14 @@ def test_bars_take_every_step():
     """On a terminal; nothing is left of them."""
     case = Case("broadcast", 8, np.dtype("int8"), "sum", 0, 2)
     with Bars() as bars:
-        bars.step(case, "before the start")
+        bars.step(case.name, "before the start")
         bars.tuning(0.5, "shm")
         bars.tuning(1.0, "shm")
         bars.start(2)
-        bars.say(case, "checking")
+        bars.say(case.name, "checking")
         bars.expect(4)
         for _ in range(4):
-            bars.step(case, "timing")
+            bars.step(case.name, "timing")
         (task,) = bars._progress.tasks
         assert (task.completed, task.total) == (1.0, 2.0)
         assert task.description == "broadcast 8 B: timing"

@@ -52,8 +52,8 @@ class ToldPlayer(FakePlayer):
 
     def run(self, call):
         super().run(call)
-        self.team.now += 10 + call.bytes / 8192
-        self.log.append(("call", call.bytes))
+        self.team.now += 10 + call.total_bytes / 8192
+        self.log.append(("call", call.total_bytes))
 
     def wait(self):
         pass
@@ -84,7 +84,7 @@ def test_the_block_calls_after_attention_and_after_the_mlp():
     wanted = []
     for layer in (0, 1):
         for parts in (ATTENTION, MLP):
-            wanted += [*((part, layer) for part in parts), ("call", CALL.bytes)]
+            wanted += [*((part, layer) for part in parts), ("call", CALL.total_bytes)]
     assert last == wanted
 
 
@@ -125,6 +125,8 @@ def test_nothing_is_predicted_of_a_run_that_was_stopped():
 
 
 def test_sizes_around():
-    sizes = [call.bytes for call in block_kind.around(CALL)]
+    sizes = [call.total_bytes for call in block_kind.around(CALL)]
     assert sizes == [1 << 18, 1 << 19, 1 << 21, 1 << 22]
-    assert all(call.bytes % 16 == 0 for call in block_kind.around(Call("all_reduce", 1000, "x")))
+    assert all(
+        call.total_bytes % 16 == 0 for call in block_kind.around(Call("all_reduce", 1000, "x"))
+    )

@@ -30,7 +30,7 @@ def test_one_call_against_many():
     player = FakePlayer()
     one, many = run(call_kinds.latency(Team(Alone(2)), [player], CALL, 16))
     assert (one.group, many.group) == ("1 x 1 MiB", "16 x 64 KiB")
-    assert {call.bytes for call in player.ran} == {1 << 20, 1 << 16}
+    assert {call.total_bytes for call in player.ran} == {1 << 20, 1 << 16}
     assert one.bytes == many.bytes == 1 << 20
     assert one.by_rank_us.keys() == one.by_rank.keys() == {"rank 0", "rank 1"}
     assert one.by_rank["rank 1"].p50_us == one.by_rank_us["rank 1"] == one.times.p50_us

@@ -86,10 +86,10 @@ class Bench:
 
     def _measure(self, case: Case, budget_ns: float) -> Result:
         start_ns = monotonic_ns()
-        self._reporter.say(case, "making data")
+        self._reporter.say(case.name, "making data")
         buffers = Buffers(case)
         self._braid.prepare(buffers)
-        self._reporter.say(case, "checking every byte")
+        self._reporter.say(case.name, "checking every byte")
         wrong, call_ns = self._check(self._braid, buffers)
         rival, rival_wrong, rival_ns = self._find_rival(case, buffers)
         racers: list[Contestant] = [self._braid, *([rival] if rival else [])]
@@ -104,14 +104,14 @@ class Bench:
             measure.sample(self._comm, racer, self._settings.effort.warm_up_calls)
         self._reporter.expect(samples)
         times, links = measure.race(
-            self._comm, racers, samples, calls, lambda what: self._reporter.step(case, what)
+            self._comm, racers, samples, calls, lambda what: self._reporter.step(case.name, what)
         )
         baseline = Baseline(rival.name, times[1], rival_wrong) if rival else None
-        algbw = case.bytes / times[0].median_us / 1e3
+        algbw = case.total_bytes / times[0].median_us / 1e3
         wire = links.wire_gbps(times[0].median_us)
         return Result(
             op=case.op,
-            bytes=case.bytes,
+            bytes=case.total_bytes,
             dtype=str(case.dtype),
             redop=case.redop if "reduce" in case.op else "",
             calls_per_sample=calls,
@@ -153,7 +153,7 @@ class Bench:
         links = self._comm.links
         found: list[tuple[float, int, Braid]] = []
         for i, link in enumerate(links):
-            self._reporter.say(case, f"checking {link.name} alone")
+            self._reporter.say(case.name, f"checking {link.name} alone")
             alone = Braid(
                 self._comm, f"{link.name} alone", [float(k == i) for k in range(len(links))]
             )
@@ -165,7 +165,7 @@ class Bench:
 
     def _fixed_shares(self, case: Case, buffers: Buffers) -> tuple[Contestant, int, float]:
         """Braid held to the shares it plans now: what running balancing costs, or brings."""
-        plan = self._comm.explain(case.op, case.bytes).json
+        plan = self._comm.explain(case.op, case.total_bytes).json
         shares = [link["fraction"] for link in plan["links"]]
         fixed = Braid(self._comm, "fixed shares", shares)
         fixed.prepare(buffers)
