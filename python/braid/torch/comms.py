@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 import braid
 from braid.comm import Comm
 from braid.errors import Error, InvalidArgument, PeerLost, Unsupported
+from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
@@ -33,7 +34,7 @@ from braid.torch.work import GpuWork, HostWork
 Body = Callable[[Call], None]
 Tensors = Sequence[torch.Tensor]
 
-_END_S = 5.0  # for a call to notice that its comm was aborted
+_END_S = 5.0  # for a call to notice that its comm was aborted, and for callbacks to end
 
 _living: "weakref.WeakSet[Comms]" = weakref.WeakSet()
 
@@ -50,11 +51,12 @@ class Comms:
         # One lock each: a rank may begin with the one while another begins with the other.
         self._making = {"cpu": threading.Lock(), "cuda": threading.Lock()}
         self._ended: BaseException | None = None
+        self._callbacks = Callbacks(f"braid {meeting.name}")
         self._host = HostCalls(f"braid {meeting.name}")
         self._gpu = GpuCalls()
         self.plain: PlainCalls | None = None
         """The short way of calls on the GPU, once one was made the long way."""
-        self.post = Post(meeting, self._look)
+        self.post = Post(meeting, self._look, self._callbacks)
         self._process_id = os.getpid()
         _living.add(self)
 
@@ -97,7 +99,8 @@ class Comms:
     ) -> HostWork:
         """The same for a call that has no tensors to say where."""
         limit_s = limit_s or self.limit_s
-        work = HostWork(f"{name} of group {self.meeting.name}", outputs, limit_s)
+        full_name = f"{name} of group {self.meeting.name}"
+        work = HostWork(full_name, outputs, limit_s, self._callbacks)
         # With a limit of its own the caller must be free to stop waiting.
         is_async = is_async or limit_s is not None
         return self._host.submit(work, lambda: body(Call(self._comm("cpu"))), is_async=is_async)
@@ -193,6 +196,7 @@ class Comms:
         self._ended = why
         for kind in sorted(self._made):
             self._made.pop(kind).close()
+        self._callbacks.finish(_END_S)
 
     def abort(self, reason: str) -> None:
         """Leaves now: calls that wait, here and on the other ranks, raise. Twice is fine."""
@@ -209,6 +213,7 @@ class Comms:
         self._host.join(_END_S)
         while self._made:
             self._made.popitem()[1]._core.close(say_farewell=False)
+        self._callbacks.finish(_END_S)
 
 
 def _leave_all() -> None:

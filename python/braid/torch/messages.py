@@ -15,7 +15,8 @@ from braid.torch.work import HostWork
 def send(post: Post, tensor: torch.Tensor, target: int, tag: int) -> HostWork:
     """Sends the elements of `tensor`, which must not change until the work is done."""
     device = device_of("send", [tensor])
-    work = HostWork(f"send to rank {target} with tag {tag}", [tensor])
+    name = f"send to rank {target} with tag {tag}"
+    work = HostWork(name, [tensor], callbacks=post.callbacks)
     data = as_bytes(row(tensor))
     if device.type == "cuda":
         return post.send(_to_host(data), target, tag, work)

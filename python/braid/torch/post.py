@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from braid.errors import Error, PeerLost, Timeout
+from braid.torch.callbacks import Callbacks
 from braid.torch.host_calls import HostCalls
 from braid.torch.mailbox import Mailbox, Request, wrong_size
 from braid.torch.meeting import Meeting
@@ -66,7 +67,7 @@ class RecvWork(HostWork):
     """A receive. `deliver` moves what arrived to the user's tensor, in the thread that waits."""
 
     def __init__(self, post: "Post", name: str, deliver: Callable[[], None]) -> None:
-        super().__init__(name)
+        super().__init__(name, callbacks=post.callbacks)
         self._post = post
         self._deliver: Callable[[], None] | None = deliver
 
@@ -92,9 +93,10 @@ class RecvWork(HostWork):
 class Post:
     """This rank's connections of one group. Any thread."""
 
-    def __init__(self, meeting: Meeting, look: Callable[[], None]) -> None:
+    def __init__(self, meeting: Meeting, look: Callable[[], None], callbacks: Callbacks) -> None:
         """`look` raises when the group has failed."""
         self.timeout_s = meeting.timeout_s
+        self.callbacks = callbacks
         self._meeting = meeting
         self._look = look
         self._mailbox = Mailbox()

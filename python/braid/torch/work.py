@@ -15,6 +15,7 @@ from torch.distributed import Work
 from torch.futures import Future
 
 from braid.errors import Timeout
+from braid.torch.callbacks import Callbacks, depth_here
 
 _POLL_S = 0.001
 
@@ -44,17 +45,24 @@ class HostWork(Work):
     """A call on host memory. Any thread."""
 
     def __init__(
-        self, name: str, outputs: Sequence[torch.Tensor] = (), limit_s: float | None = None
+        self,
+        name: str,
+        outputs: Sequence[torch.Tensor] = (),
+        limit_s: float | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
-        """`limit_s`: how long wait() waits when it is not told."""
+        """`limit_s`: how long wait() waits when it is not told. `callbacks` tells futures that the
+        call is done; without it, whoever ends the call does.
+        """
         super().__init__()
         self._name = name
         self._limit_s = limit_s
+        self._callbacks = callbacks
         self._outputs = list(outputs)
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._lock = threading.Lock()
-        self._waiting: list[Future[Any]] = []  # told when it is done
+        self._waiting: list[tuple[Future[Any], int]] = []  # told when it is done, with their depth
         self._source = -1
 
     def finish(self, error: BaseException | None = None, source: int = -1) -> None:
@@ -65,8 +73,11 @@ class HostWork(Work):
             self._error, self._source = error, source
             self._done.set()
             waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            future.set_result(None)
+        for future, depth in waiting:
+            if self._callbacks is not None:
+                self._callbacks.tell(future, depth)
+            else:
+                future.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Blocks until it is done and raises what went wrong. Timeout after `timeout`, which
@@ -108,7 +119,7 @@ class HostWork(Work):
         with self._lock:
             is_done = self._done.is_set()
             if not is_done:
-                self._waiting.append(base)
+                self._waiting.append((base, depth_here()))
         if is_done:
             base.set_result(None)
         return outcome
