@@ -148,7 +148,7 @@ class Comms:
             return self._made[kind]
 
     def _make(self, kind: str) -> Comm:
-        if kind == "cuda" and self.meeting.size > 1 and not self.meeting.is_one_host(self._check):
+        if kind == "cuda" and self.meeting.size > 1 and not self.meeting.is_one_host():
             raise Unsupported(
                 f"group {self.meeting.name}: asked for a call on GPUs of several hosts; braid joins"
                 " those of one: make a group per host, or one with backend='nccl'"
@@ -156,7 +156,7 @@ class Comms:
         identity = self.meeting.identity(kind, self._check)
         options = {"timeout": self._timeout(), **self._options}
         if identity.size > 1:
-            options["job_token"] = self.meeting.secret(kind, self._check)
+            options["job_token"] = self.meeting.secret(kind)
         comm = braid.join(identity, **options)
         comm._core.call_it(f"{self.meeting.name}:{kind}")
         return comm

@@ -1,20 +1,16 @@
 """How the ranks of one torch group find each other: through the c10d store that the group got.
 
 A group's store is its own (torch prefixes it with the group's name), so groups cannot meet each
-other's ranks, whoever else is in the job. It holds, per group:
+other's ranks, whoever else is in the job. When the group is made, its ranks agree on a place there
+that no group before had, and learn each other's cards: which host a rank is on, and an address
+there; and rank 0's secret, which is random (lobby.py). What is proved depends on BRAID_JOB_TOKEN as
+well, which never gets to the store. In their place they leave
 
-  card/<rank>   each rank, when the group is made: which host it is on, and an address there
-  secret        rank 0, likewise: random; what is proved depends on BRAID_JOB_TOKEN as well, which
-                never gets there
-  ready/<rank>  each rank, when it has read all that
-  offer/<kind>  rank 0, when all cards are there: address and port for a comm of that kind
+  offer/<kind>  rank 0, when one is asked for: address and port for a comm of that kind
+  post/<rank>   a rank that takes messages: address and port (post.py)
 
-A group is made once every rank has shown its card, so a rank that is missing is known by number
-before anything listens. Ranks on one host use loopback, others the address on the way to
-MASTER_ADDR.
-
-torch keeps a store when a group is destroyed and made anew; keys therefore begin with how many
-groups of that name this process has made, which is the same on all ranks.
+A group is made once every rank has come, so a rank that is missing is known by number before
+anything listens. Ranks on one host use loopback, others the address on the way to MASTER_ADDR.
 """
 
 import contextlib
@@ -26,30 +22,19 @@ import os
 import secrets
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import DistError, PrefixStore
+from torch.distributed import DistError
 
 from braid.comm import Identity
 from braid.errors import PeerLost, Timeout
+from braid.torch.lobby import Card, Lobby, Party
 
-_made: Counter[str] = Counter()  # groups by name, of this process
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
-
-
-@dataclass(frozen=True)
-class Card:
-    """Where a rank is."""
-
-    host: str
-    """Equal for ranks that reach each other over loopback."""
-    address: str
 
 
 def _own_card() -> Card:
@@ -91,16 +76,12 @@ class Meeting:
     """One group's place in the store. Any thread."""
 
     def __init__(self, store: Any, name: str, rank: int, size: int, timeout_s: float) -> None:
-        _made[name] += 1
         self.name = name
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
-        self._store = PrefixStore(f"braid/{_made[name]}", store)
+        self._lobby = Lobby(store, rank, size, _own_card())
+        self._store: Any = None  # the group's place, once it is made
         self._cards: list[Card] = []
         self._shared = ""  # the secret in the store
-        if size > 1:
-            self._store.set(f"card/{rank}", json.dumps(asdict(_own_card())))
-            if rank == 0:
-                self._store.set("secret", secrets.token_hex(32))
 
     def set(self, key: str, text: str) -> None:
         """Writes for the others to get()."""
@@ -123,13 +104,19 @@ class Meeting:
             if not late:
                 return [self._store.get(key).decode() for key in keys]
         except DistError as error:
-            raise PeerLost(
-                f"group {self.name}, rank {self.rank}: the job's store has gone, on which"
-                f" {missing} {', '.join(keys)} was waited for: {error}"
-            ) from error
-        raise Timeout(
+            raise self._no_store(f"{missing} {', '.join(keys)}", error) from error
+        raise self._too_late(missing, limit_s, [key.split("/")[-1] for key in late])
+
+    def _no_store(self, missing: str, error: Exception) -> PeerLost:
+        return PeerLost(
+            f"group {self.name}, rank {self.rank}: the job's store has gone, on which {missing} was"
+            f" waited for: {error}"
+        )
+
+    def _too_late(self, missing: str, limit_s: float, late: Sequence[Any]) -> Timeout:
+        return Timeout(
             f"group {self.name}, rank {self.rank}: waited {limit_s} s for {missing}"
-            f" {', '.join(key.split('/')[-1] for key in late)}"
+            f" {', '.join(map(str, late))}"
         )
 
     def _wait(self, keys: Sequence[str], limit_s: float, check: Callable[[], None]) -> list[str]:
@@ -143,40 +130,44 @@ class Meeting:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         return []
 
-    def cards(self, check: Callable[[], None]) -> list[Card]:
-        """Every rank's card, in rank order."""
-        if not self._cards:
-            keys = [f"card/{rank}" for rank in range(self.size)]
-            texts = self.get(keys, "ranks of the group to be made on:", check)
-            self._cards = [Card(**json.loads(text)) for text in texts]
-        return self._cards
-
     def gather(self, check: Callable[[], None]) -> None:
-        """Waits until every rank has made the group, and reads what is asked for in threads: the
-        store may go with rank 0's process before the last of them does. For that reason rank 0 also
-        waits until the others have read.
+        """Waits until every rank has made the group. What is asked for in threads later is read
+        now: the store may go with rank 0's process before the last of them does. For that reason
+        rank 0 also waits until the others have read.
         """
-        if self.size == 1:
-            return
-        self.cards(check)
-        self.secret("", check)
-        self.set(f"ready/{self.rank}", "yes")
-        if self.rank == 0:
-            keys = [f"ready/{rank}" for rank in range(self.size)]
-            self.get(keys, "ranks of the group to be made on:", check)
+        try:
+            party = self._meet(check)
+            late = [] if party is not None else self._lobby.missing()
+        except DistError as error:
+            raise self._no_store("ranks of the group to be made on", error) from error
+        if party is None:
+            raise self._too_late("ranks of the group to be made on:", self.timeout_s, late)
+        self._store = self._lobby.place(party)
+        self._cards, self._shared = party.cards, party.secret
 
-    def is_one_host(self, check: Callable[[], None]) -> bool:
+    def _meet(self, check: Callable[[], None]) -> Party | None:
+        """None when not all have come in time."""
+        end, pause_s, seen = time.monotonic() + self.timeout_s, _FIRST_PAUSE_S, self._lobby.progress
+        while (party := self._lobby.poll()) is None:
+            check()
+            if time.monotonic() > end:
+                return None
+            if self._lobby.progress != seen:
+                seen, pause_s = self._lobby.progress, _FIRST_PAUSE_S
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return party
+
+    def is_one_host(self) -> bool:
         """Whether all ranks reach each other over loopback."""
-        return len({card.host for card in self.cards(check)}) == 1
+        return len({card.host for card in self._cards}) == 1
 
-    def address_of(self, rank: int, check: Callable[[], None]) -> str:
+    def address_of(self, rank: int) -> str:
         """Where the others reach `rank`."""
-        return "127.0.0.1" if self.is_one_host(check) else self.cards(check)[rank].address
+        return "127.0.0.1" if self.is_one_host() else self._cards[rank].address
 
-    def secret(self, purpose: str, check: Callable[[], None]) -> str:
+    def secret(self, purpose: str) -> str:
         """What all ranks of this group know and nobody else does, one for each purpose."""
-        if not self._shared:
-            self._shared = self.get(["secret"], "rank 0's", check)[0]
         key = os.environ.get("BRAID_JOB_TOKEN", "") + self._shared
         return hmac.new(key.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
@@ -184,11 +175,11 @@ class Meeting:
         """Who this rank is in the group's comm of that kind; collective."""
         if self.size == 1:
             return Identity(0, 1)
-        cards = self.cards(check)
-        here = [rank for rank, card in enumerate(cards) if card.host == cards[self.rank].host]
+        host = self._cards[self.rank].host
+        here = [rank for rank, card in enumerate(self._cards) if card.host == host]
         key = f"offer/{kind}"
         if self.rank == 0:
-            address = self.address_of(0, check)
+            address = self.address_of(0)
             offer = {"address": address, "port": free_port(address), "job": secrets.token_hex(8)}
             self.set(key, json.dumps(offer))
         agreed = json.loads(self.get([key], "rank 0's", check)[0])

@@ -195,7 +195,7 @@ class Post:
         return sock
 
     def _secret(self) -> str:
-        return self._meeting.secret("post", self._check)
+        return self._meeting.secret("post")
 
     def _keep(self, sock: socket.socket) -> None:
         with contextlib.suppress(OSError):  # who has gone already is noticed when it is read
@@ -214,7 +214,7 @@ class Post:
             if self._is_open or self._meeting.size == 1:
                 return
             self._is_open = True
-        address = self._meeting.address_of(self._meeting.rank, self._check)
+        address = self._meeting.address_of(self._meeting.rank)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         listener = socket.create_server((address, 0), family=family)
         with self._lock:

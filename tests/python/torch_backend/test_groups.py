@@ -1,6 +1,7 @@
 """Several groups in one job: each finds its ranks, and no other's."""
 
 import os
+import threading
 import time
 import warnings
 from datetime import timedelta
@@ -12,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch_backend_data import mine, same
 
 import braid
+from braid.torch import lobby
 
 
 def summed(group) -> float:
@@ -78,6 +80,70 @@ def test_a_group_made_anew_in_the_same_store(torch_ranks):
         return got
 
     assert torch_ranks(2, body) == [[1, 1, 1]] * 2
+
+
+def test_ranks_with_different_pasts(torch_ranks):
+    """Each has made another number of groups of the name that the new one gets."""
+
+    def body():
+        store = dist.PrefixStore("past", dist.group.WORLD.get_group_store())
+        rank = dist.get_rank()
+        pair = dist.new_group([0, 1])
+        got = [summed(pair)] if rank < 2 else []
+        dist.destroy_process_group()
+        dist.init_process_group("braid", store=store, rank=rank, world_size=3)
+        pair = dist.new_group([1, 2])
+        got += [summed(pair)] if rank else []
+        return [*got, summed(None)]
+
+    assert torch_ranks(3, body) == [[1, 3], [1, 3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("fresh", [0, 1])
+def test_a_process_that_takes_anothers_place(ranks, tmp_path, fresh):
+    """One rank is started anew while the other lives on; a store that both lives used, and that
+    has what the ended process wrote there.
+    """
+
+    def one_life(rank):
+        store = dist.FileStore(str(tmp_path / "store"), 2)
+        limit = timedelta(seconds=10)
+        dist.init_process_group("braid", store=store, rank=rank, world_size=2, timeout=limit)
+        total = summed(None)
+        dist.destroy_process_group()
+        return total
+
+    def body():
+        rank = int(os.environ["RANK"])
+        got = [one_life(rank)]
+        if rank == fresh:
+            child = os.fork()
+            if child == 0:
+                time.sleep(0.3)
+                os._exit(0 if one_life(rank) == 1 else 1)
+            got.append(float(os.waitpid(child, 0)[1] == 0))
+        else:
+            got.append(one_life(rank))
+        return got
+
+    assert ranks.collect(ranks.start(2, body)) == [[1, 1]] * 2
+
+
+def test_what_an_earlier_group_left_is_not_taken():
+    """Rank 0 reads an old hello, the others an old invitation: they meet when all are there."""
+    store, card = dist.HashStore(), lobby.Card("a", "127.0.0.1")
+    for _ in range(2):
+        here = {rank: lobby.Lobby(store, rank, 3, card) for rank in (0, 1)}
+        for _ in range(3):  # rank 2 is not there, or in the second round only what it left
+            assert [each.poll() for each in here.values()] == [None, None]
+        assert here[0].missing() == [2]
+        here[2] = lobby.Lobby(store, 2, 3, card)
+        parties = {}
+        for rank in [1, 2, 0] * 5:
+            if rank not in parties and (party := here[rank].poll()) is not None:
+                parties[rank] = party
+        assert len(parties) == 3
+        assert parties[0] == parties[1] == parties[2]
 
 
 def test_one_rank_alone(torch_ranks):
@@ -195,12 +261,13 @@ def test_the_job_token_of_the_environment_is_not_in_the_store(torch_ranks):
     def body():
         meeting = dist.group.WORLD._comms.meeting
         assert summed(None) == 1
-        stored = meeting._store.get("secret").decode()
+        stored = meeting._lobby._store.get("invitation").decode()
+        assert meeting._shared in stored
         assert os.environ["BRAID_JOB_TOKEN"] not in stored
-        mine_ = meeting.secret("cpu", lambda: None)
+        mine_ = meeting.secret("cpu")
         os.environ["BRAID_JOB_TOKEN"] = "another"
-        assert meeting.secret("cpu", lambda: None) != mine_
-        assert meeting.secret("post", lambda: None) != mine_
+        assert meeting.secret("cpu") != mine_
+        assert meeting.secret("post") != mine_
 
     torch_ranks(2, body)
 
@@ -234,39 +301,43 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     from braid.torch import meeting
     from braid.torch.comms import Comms
 
-    store = dist.HashStore()
     cards = [meeting.Card("a", "10.0.0.1"), meeting.Card("b", "10.0.0.2")]
-    places = []
-    for rank in range(2):
-        monkeypatch.setattr(meeting, "_own_card", lambda r=rank: cards[r])
-        monkeypatch.setattr(meeting, "_made", meeting.Counter())
-        places.append(meeting.Meeting(store, "hosts", rank, 2, 1.0))
-    assert [places[0].address_of(rank, lambda: None) for rank in range(2)] == [
-        "10.0.0.1",
-        "10.0.0.2",
-    ]
+
+    def met():
+        """Both ranks, in this process."""
+        store, places = dist.HashStore(), []
+        for card in cards:
+            monkeypatch.setattr(meeting, "_own_card", lambda card=card: card)
+            places.append(meeting.Meeting(store, "hosts", len(places), 2, 5.0))
+        other = threading.Thread(target=places[1].gather, args=(lambda: None,))
+        other.start()
+        places[0].gather(lambda: None)
+        other.join()
+        return places
+
+    places = met()
+    assert [places[0].address_of(rank) for rank in range(2)] == ["10.0.0.1", "10.0.0.2"]
+    assert places[0].secret("cpu") == places[1].secret("cpu")
     comms = Comms(places[0], {})
     with pytest.raises(braid.Unsupported, match="GPUs of several hosts"):
         comms._make("cuda")
     cards[1] = meeting.Card("a", "10.0.0.1")
-    places[1].set("card/1", '{"host": "a", "address": "10.0.0.1"}')
-    assert places[1].address_of(0, lambda: None) == "127.0.0.1"
-    assert places[0].secret("cpu", lambda: None) == places[1].secret("cpu", lambda: None)
+    assert [place.address_of(0) for place in met()] == ["127.0.0.1"] * 2
 
 
 def test_a_rank_that_leaves_at_once_does_not_take_the_store_with_it(ranks):
     """Rank 0's process has the store; it must not end while others still read in it."""
-    from braid.torch.meeting import Meeting
+    from braid.torch.lobby import Lobby
 
     def body():
-        at_once = Meeting.cards
+        at_once = Lobby.poll
 
-        def late(self, check):
+        def late(self):
             time.sleep(0.7)
-            return at_once(self, check)
+            return at_once(self)
 
         if os.environ["RANK"] == "1":
-            Meeting.cards = late
+            Lobby.poll = late
         dist.init_process_group("braid", timeout=timedelta(seconds=20))
         dist.destroy_process_group()
 
