@@ -23,10 +23,15 @@ def send(post: Post, tensor: torch.Tensor, target: int, tag: int) -> HostWork:
     return post.send(data.numpy, target, tag, work)
 
 
+def _host_bytes(count: int, *, is_pinned: bool) -> torch.Tensor:
+    """On the CPU whatever the program's default device is."""
+    return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=is_pinned)
+
+
 def _to_host(data: torch.Tensor) -> Callable[[], Any]:
     """Starts the copy; the function waits for it and gives the bytes."""
     refuse_capture("send")
-    copy = torch.empty(data.numel(), dtype=torch.uint8, pin_memory=True)
+    copy = _host_bytes(data.numel(), is_pinned=True)
     copy.copy_(data, non_blocking=True)
     event = torch.cuda.current_stream(data.device).record_event()
 
@@ -47,7 +52,7 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
     else:
         refuse_capture("recv") if device.type == "cuda" else None
         count = plain.numel() * plain.element_size()
-        arrived = torch.empty(count, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        arrived = _host_bytes(count, is_pinned=device.type == "cuda")
 
     def deliver() -> None:
         if not is_direct:

@@ -104,6 +104,24 @@ def test_batches_strides_and_oneself(ranks_until_all_are_done):
     ranks_until_all_are_done(3, body)
 
 
+def test_a_default_device_elsewhere(ranks_until_all_are_done):
+    """What braid makes for itself on the CPU is there."""
+
+    def body():
+        out = torch.zeros(4, 3)
+        if dist.get_rank() == 0:
+            dist.send(numbers(12, torch.float32, 0).view(3, 4), 1)
+            return
+        torch.set_default_device("meta")
+        try:
+            dist.recv(out.t(), 0)
+        finally:
+            torch.set_default_device(None)
+        same(out.t().contiguous(), numbers(12, torch.float32, 0).view(3, 4))
+
+    ranks_until_all_are_done(2, body)
+
+
 def test_a_wrong_size_is_told(ranks_until_all_are_done):
     def body():
         if dist.get_rank() == 0:
