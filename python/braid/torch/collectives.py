@@ -39,7 +39,11 @@ class Call:
 
 def _combined_block(call: Call, how: Reduction, numbers: torch.Tensor) -> torch.Tensor:
     """This rank's block of the reduction by how.combine; `numbers` divide by the ranks."""
-    arrived = call.comm.all_to_all(as_bytes(numbers)).view(numbers.dtype).view(call.size, -1)
+    arrived = (
+        call.comm.all_to_all(as_bytes(numbers))
+        .view(numbers.dtype)
+        .view(call.size, numbers.numel() // call.size)
+    )
     block = arrived[0].clone()
     for part in arrived[1:]:
         how.combine(block, part, out=block)
@@ -157,8 +161,23 @@ def all_gather_list(call: Call, outputs: Tensors, tensor: torch.Tensor) -> None:
             broadcast(call, [out], root)
         return
     gathered = call.comm.all_gather(as_bytes(row(tensor))).view(tensor.dtype)
-    for out, part in zip(outputs, gathered.view(call.size, -1), strict=True):
+    for out, part in zip(outputs, gathered.view(call.size, tensor.numel()), strict=True):
         put(out, part)
+
+
+def check_coalesced(outputs: Sequence[Tensors], inputs: Tensors, size: int) -> None:
+    """Of all_gather: one list per rank, each of as many tensors as there are inputs."""
+    if len(outputs) != size:
+        raise InvalidArgument(
+            f"all_gather_coalesced: argument output lists: asked for {size} lists (one per rank),"
+            f" found {len(outputs)}"
+        )
+    for each in outputs:
+        if len(each) != len(inputs):
+            raise InvalidArgument(
+                "all_gather_coalesced: argument output lists: asked for one tensor per input,"
+                f" {len(inputs)}, in each of them, found {len(each)}"
+            )
 
 
 def gather(call: Call, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
@@ -170,8 +189,9 @@ def gather(call: Call, outputs: Tensors, tensor: torch.Tensor, root: int) -> Non
     from_all = [sent.numel() if call.rank == root else 0] * call.size
     arrived = call.comm.all_to_all(sent, None, to_root, from_all)
     if call.rank == root:
-        for out, part in zip(outputs, arrived.view(call.size, -1), strict=True):
-            put(out, part.view(out.dtype))
+        parts = arrived.view(tensor.dtype).view(call.size, tensor.numel())
+        for out, part in zip(outputs, parts, strict=True):
+            put(out, part)
 
 
 def scatter(call: Call, out: torch.Tensor, inputs: Tensors, root: int) -> None:

@@ -209,8 +209,11 @@ class BraidGroup(Answers):
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Any:
-        pairs = zip(outputs, inputs, strict=True)
-        return SeveralWorks([self.allgather([list(out)], [t], opts) for out, t in pairs])
+        """outputs[rank][i] becomes that rank's inputs[i]."""
+        coll.check_coalesced(outputs, inputs, self.size())
+        each = zip(*outputs, strict=True)
+        pairs = zip(each, inputs, strict=True)
+        return SeveralWorks([self.allgather([list(outs)], [t], opts) for outs, t in pairs])
 
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None

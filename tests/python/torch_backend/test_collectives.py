@@ -7,6 +7,8 @@ import torch
 import torch.distributed as dist
 from torch_backend_data import all_ranks, mine, same
 
+import braid
+
 COUNTS = [0, 1, 5, 1000, 70_001]
 TYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.uint8]
 
@@ -216,6 +218,45 @@ def test_gloo_agrees_on_rooted_and_coalesced_calls(torch_ranks):
             agree(lambda g, o, t: dist.gather(t, o, dst=0, group=g), [torch.empty(2)] * n, mine(2))
         else:
             agree(lambda g, t: dist.gather(t, None, dst=0, group=g), mine(2))
+
+    torch_ranks(2, body)
+
+
+def test_all_gather_coalesced(torch_ranks):
+    """Outputs are by rank, then by input; inputs may differ in size."""
+
+    def body():
+        n, sizes = dist.get_world_size(), (3, 1, 3)
+
+        def call(group, *tensors):
+            outs, inputs = [list(tensors[i : i + 3]) for i in range(0, 3 * n, 3)], tensors[3 * n :]
+            dist.all_gather_coalesced(outs, list(inputs), group=group)
+
+        agree(call, *[torch.zeros(size) for size in sizes * n],
+              *[mine(size, salt=i) for i, size in enumerate(sizes)])  # fmt: skip
+        future = dist.all_gather_coalesced([[torch.zeros(2)]] * n, [mine(2)], async_op=True)
+        future.wait()
+        group = dist.group.WORLD
+        with pytest.raises(braid.InvalidArgument, match="asked for 2 lists"):
+            group.allgather_coalesced([[torch.zeros(2)]], [mine(2)])
+        with pytest.raises(braid.InvalidArgument, match="one tensor per input, 1"):
+            group.allgather_coalesced([[torch.zeros(2)] * 2] * n, [mine(2)])
+
+    torch_ranks(2, body)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+def test_gloo_agrees_on_empty_tensors(torch_ranks, dtype):
+    def body():
+        n, none = dist.get_world_size(), torch.empty(0, dtype=dtype)
+        at_root = [none] * n if dist.get_rank() == 0 else []
+        agree(lambda g, o, t: dist.gather(t, o or None, dst=0, group=g), at_root, none)
+        agree(lambda g, i, t: dist.scatter(t, i or None, src=0, group=g), at_root, none)
+        agree(lambda g, o, t: dist.all_gather(o, t, group=g), [none] * n, none)
+        if not dtype.is_floating_point:
+            bitwise = none.clone()
+            dist.all_reduce(bitwise, dist.ReduceOp.BXOR)
+            same(bitwise, none)
 
     torch_ranks(2, body)
 
