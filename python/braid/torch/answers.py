@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
-from braid.errors import Unsupported
+from braid.torch.errors import Unsupported
 from braid.torch.work import SeveralWorks
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from braid.comm import Comm
-from braid.errors import InvalidArgument
+from braid.torch.errors import InvalidArgument
 from braid.torch.reduction import Reduction
 from braid.torch.rows import as_bytes, check_count, put, row, written
 

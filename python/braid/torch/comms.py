@@ -20,9 +20,10 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 
 import braid
 from braid.comm import Comm
-from braid.errors import Error, InvalidArgument, PeerLost, Unsupported
+from braid.errors import Error
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
+from braid.torch.errors import InvalidArgument, PeerLost, Unsupported, torch_errors
 from braid.torch.gpu_calls import GpuCalls, refuse_capture
 from braid.torch.host_calls import HostCalls
 from braid.torch.meeting import Meeting
@@ -194,8 +195,9 @@ class Comms:
         self._host.finish(why)
         self.post.close(why, is_orderly=True)
         self._ended = why
-        for kind in sorted(self._made):
-            self._made.pop(kind).close()
+        with torch_errors():
+            for kind in sorted(self._made):
+                self._made.pop(kind).close()
         self._callbacks.finish(_END_S)
 
     def abort(self, reason: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from braid.errors import InvalidArgument
+from braid.torch.errors import InvalidArgument
 from braid.torch.streams import CallerStream
 from braid.torch.work import GpuWork
 

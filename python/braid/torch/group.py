@@ -15,10 +15,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import Backend
 from torch.distributed import ReduceOp, distributed_c10d
 
-from braid.errors import InvalidArgument
 from braid.torch import collectives as coll
 from braid.torch.answers import Answers
 from braid.torch.comms import Body, Comms
+from braid.torch.errors import InvalidArgument
 from braid.torch.meeting import Meeting
 from braid.torch.messages import receive, send
 from braid.torch.reduction import Reduction, reduction_of

@@ -4,7 +4,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from braid.errors import InvalidArgument
+from braid.torch.errors import InvalidArgument
 from braid.torch.work import HostWork
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from torch.distributed import DistError
 
 from braid.comm import Identity
-from braid.errors import PeerLost, Timeout
+from braid.torch.errors import PeerLost, Timeout
 from braid.torch.lobby import Card, Lobby, Party
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
@@ -115,7 +115,8 @@ class Meeting:
 
     def _too_late(self, missing: str, limit_s: float, late: Sequence[Any]) -> Timeout:
         return Timeout(
-            f"group {self.name}, rank {self.rank}: waited {limit_s} s for {missing}"
+            f"group {self.name}, rank {self.rank}: timed out after {limit_s} s, in which it waited"
+            f" for {missing}"
             f" {', '.join(map(str, late))}"
         )
 

@@ -27,8 +27,9 @@ from typing import Any
 
 import torch
 
-from braid.errors import Error, PeerLost, Timeout
+from braid.errors import Error
 from braid.torch.callbacks import Callbacks
+from braid.torch.errors import PeerLost, Timeout
 from braid.torch.host_calls import HostCalls
 from braid.torch.mailbox import Mailbox, Request, wrong_size
 from braid.torch.meeting import Meeting

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from braid.errors import Unsupported
+from braid.torch.errors import Unsupported
 
 PLAIN_OPS = {"SUM": "sum", "PRODUCT": "prod", "MIN": "min", "MAX": "max", "AVG": "avg"}
 _ON_BOOL = {

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-from braid.errors import InvalidArgument, Unsupported
+from braid.torch.errors import InvalidArgument, Unsupported
 
 
 def device_of(function: str, tensors: Sequence[torch.Tensor]) -> torch.device:

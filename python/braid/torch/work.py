@@ -14,8 +14,8 @@ import torch
 from torch.distributed import Work
 from torch.futures import Future
 
-from braid.errors import Timeout
 from braid.torch.callbacks import Callbacks, depth_here
+from braid.torch.errors import Timeout, as_torch
 
 _POLL_S = 0.001
 
@@ -70,7 +70,8 @@ class HostWork(Work):
         with self._lock:
             if self._done.is_set():
                 return
-            self._error, self._source = error, source
+            self._error = as_torch(error) if error is not None else None
+            self._source = source
             self._done.set()
             waiting, self._waiting = self._waiting, []
         for future, depth in waiting:
@@ -85,7 +86,7 @@ class HostWork(Work):
         """
         limit_s = seconds_of(timeout) or self._limit_s
         if not self._done.wait(limit_s):
-            raise Timeout(f"{self._name}: asked to be done within {limit_s} s, it is not")
+            raise Timeout(f"{self._name}: timed out after {limit_s} s; it goes on")
         if self._error is not None:
             raise self._error
         return True
@@ -154,7 +155,7 @@ class GpuWork(Work):
         self._outputs = list(outputs)
         self._stream = stream
         self._event: Any = None
-        self._error = error
+        self._error = as_torch(error) if error is not None else None
         self._current = current
         self._has_passed = error is not None
         self._held: list[torch.Tensor] = []
@@ -200,7 +201,7 @@ class GpuWork(Work):
         end = time.monotonic() + limit_s
         while not self.is_completed():
             if time.monotonic() > end:
-                raise Timeout(f"{self._name}: asked to be done within {limit_s} s, it is not")
+                raise Timeout(f"{self._name}: timed out after {limit_s} s; it goes on")
             time.sleep(_POLL_S)
 
     def is_completed(self) -> bool:
