@@ -1,80 +1,133 @@
-"""Messages that arrived and requests that wait for one, matched in order."""
+"""Messages that arrived and requests that wait for one, matched in order.
+
+What nobody asked for yet is kept, up to KEPT_BYTES of each sender. A message for which there is no
+room is left on the wire, and so its sender waits, until somebody asks for it, or takes others. Only
+where a request waits that this sender could fill with a later message are more messages kept: what
+it waits for may be behind them. So no order of receives waits for itself.
+"""
 
 import threading
-from dataclasses import dataclass
-from typing import Any
+import time
+from collections import Counter
 
-from braid.torch.errors import InvalidArgument
-from braid.torch.work import HostWork
+from braid.torch.errors import InvalidArgument, Timeout
+from braid.torch.receive import Request
 
-
-@dataclass(eq=False)
-class Request:
-    """Somebody waits for a message."""
-
-    source: int | None
-    """None: from any rank."""
-    tag: int
-    target: Any
-    """uint8 NumPy array of the length that he expects."""
-    work: HostWork
-
-    def matches(self, source: int, tag: int) -> bool:
-        return tag == self.tag and self.source in (None, source)
-
+KEPT_BYTES = 256 << 20
 
 Message = tuple[int, int, bytes | bytearray]  # source, tag, bytes
 
 
 class Mailbox:
-    """Messages that arrived and requests that wait, matched in order. Any thread."""
+    """Any thread; each source's messages come from one."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
         self._arrived: list[Message] = []
+        self._kept_bytes: Counter[int] = Counter()  # of what arrived, by source
         self._wanted: list[Request] = []
+        self._filled: list[Request] = []  # whose message arrives just now
         self._lost: dict[int, BaseException] = {}
+        self._ended: BaseException | None = None
 
     def ask(self, request: Request) -> None:
         """The request gets its message now or later."""
-        with self._lock:
+        with self._changed:
             found = next((m for m in self._arrived if request.matches(m[0], m[1])), None)
             if found is not None:
                 self._arrived.remove(found)
-            elif request.source in self._lost:
-                return request.work.finish(self._lost[request.source])
+                self._kept_bytes[found[0]] -= len(found[2])
+            elif (lost := self._why_lost(request)) is not None:
+                return request.work.finish(lost)
             else:
                 self._wanted.append(request)
-                return None
-        return _fill(request, found[0], found[2])
+            self._changed.notify_all()
+        return _fill(request, found[0], found[2]) if found is not None else None
 
-    def claim(self, source: int, tag: int) -> Request | None:
-        """Who gets the message that begins to arrive; he is not in the list any more."""
-        with self._lock:
-            for i, request in enumerate(self._wanted):
-                if request.matches(source, tag):
-                    return self._wanted.pop(i)
-        return None
+    def _why_lost(self, request: Request) -> BaseException | None:
+        if self._ended is not None or request.source is None:
+            return self._ended
+        return self._lost.get(request.source)
+
+    def claim(self, source: int, tag: int, count: int) -> Request | None:
+        """Who gets the message of `count` bytes that is about to arrive; filled() says when it has.
+        None when it is to be put() here. Waits for one or the other.
+        """
+        with self._changed:
+            while self._ended is None:
+                found = next((r for r in self._wanted if r.matches(source, tag)), None)
+                if found is not None:
+                    self._wanted.remove(found)
+                    self._filled.append(found)
+                    return found
+                if self._may_keep(source, count):
+                    return None
+                self._changed.wait()
+        raise ConnectionError("the group has ended")
+
+    def _may_keep(self, source: int, count: int) -> bool:
+        if self._kept_bytes[source] + count <= KEPT_BYTES:
+            return True
+        return any(r.source in (None, source) for r in self._wanted)
+
+    def filled(self, request: Request) -> None:
+        """A claimed request has its message, or never will."""
+        with self._changed:
+            self._filled.remove(request)
 
     def put(self, source: int, tag: int, data: bytes | bytearray) -> None:
         """A message that is here as a whole."""
-        with self._lock:
+        with self._changed:
             found = next((r for r in self._wanted if r.matches(source, tag)), None)
             if found is None:
                 self._arrived.append((source, tag, data))
+                self._kept_bytes[source] += len(data)
                 return
             self._wanted.remove(found)
         _fill(found, source, data)
 
-    def lose(self, source: int | None, why: BaseException) -> None:
-        """Nothing more comes from `source`; None: from anybody."""
-        with self._lock:
-            if source is not None:
-                self._lost.setdefault(source, why)
-            ended = [r for r in self._wanted if source is None or r.source == source]
+    def lose(self, source: int, why: BaseException) -> None:
+        """Nothing more comes from `source`."""
+        with self._changed:
+            self._lost.setdefault(source, why)
+            ended = [r for r in self._wanted if r.source == source]
             self._wanted = [r for r in self._wanted if r not in ended]
         for request in ended:
-            request.work.finish(why)
+            request.end(why)
+
+    def close(self, why: BaseException) -> None:
+        """Nothing comes any more."""
+        with self._changed:
+            self._ended = why
+            ended = self._wanted + self._filled
+            self._wanted = []
+            self._changed.notify_all()
+        for request in ended:
+            request.end(why)
+
+    # ---- deadlines ----
+
+    def wait_for_requests(self) -> bool:
+        """Until a request waits; False when the mailbox was closed."""
+        with self._changed:
+            while self._ended is None and not self._wanted and not self._filled:
+                self._changed.wait()
+            return self._ended is None
+
+    def end_late(self, why: BaseException | None) -> None:
+        """Ends the requests whose time is over; all of them with `why` when that is given."""
+        now = time.monotonic()
+        with self._changed:
+            waiting = self._wanted + self._filled
+            late = [r for r in waiting if why is not None or r.work.ends_at < now]
+            self._wanted = [r for r in self._wanted if r not in late]
+        for request in late:
+            request.end(why if why is not None else _timeout(request))
+
+
+def _timeout(request: Request) -> Timeout:
+    work = request.work
+    return Timeout(f"{work.name}: timed out after {work.limit_s} s, in which nothing arrived")
 
 
 def wrong_size(request: Request, source: int, found: int) -> InvalidArgument:
@@ -87,5 +140,7 @@ def wrong_size(request: Request, source: int, found: int) -> InvalidArgument:
 def _fill(request: Request, source: int, data: bytes | bytearray) -> None:
     if len(data) != request.target.nbytes:
         return request.work.finish(wrong_size(request, source, len(data)), source)
-    memoryview(request.target)[:] = data
+    with request.writing:
+        if not request.is_over:
+            memoryview(request.target)[:] = data
     return request.work.finish(None, source)

@@ -115,7 +115,7 @@ class Meeting:
 
     def _too_late(self, missing: str, limit_s: float, late: Sequence[Any]) -> Timeout:
         return Timeout(
-            f"group {self.name}, rank {self.rank}: timed out after {limit_s} s, in which it waited"
+            f"group {self.name}, rank {self.rank}: timed out after {limit_s:.1f} s, in which it waited"
             f" for {missing}"
             f" {', '.join(map(str, late))}"
         )

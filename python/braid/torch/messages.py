@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from braid.torch.gpu_calls import refuse_capture
-from braid.torch.mailbox import Request
-from braid.torch.post import Post, RecvWork
+from braid.torch.post import Post
+from braid.torch.receive import RecvWork, Request
 from braid.torch.rows import as_bytes, device_of, put, row
 from braid.torch.work import HostWork
 
@@ -60,7 +60,8 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
                 _fill(plain, arrived)
 
     who = "any rank" if source is None else f"rank {source}"
-    work = RecvWork(post, f"recv from {who} with tag {tag}", deliver)
+    name = f"recv from {who} with tag {tag}"
+    work = RecvWork(name, post.limit_s, deliver, post.callbacks)
     work.result().append(tensor)
     post.receive(Request(source, tag, arrived.numpy(), work))
     return work
