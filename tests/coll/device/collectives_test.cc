@@ -336,7 +336,8 @@ TEST(DeviceCalls, TwoRegistrationsUsedCrosswiseAreADisagreement) {
   sys::FakeCuda cuda(kSize);
   test::define_team_kernels(cuda);
   test::run_gpus(kSize, cuda, {{"BRAID_TIMEOUT", "5s"}}, [&](GpuRank& rank) {
-    const GuardedMemory send(cuda, kCrossBytes), one(cuda, kSize * kCrossBytes), other(cuda, kSize * kCrossBytes);
+    const GuardedMemory send(cuda, kCrossBytes), one(cuda, kSize * kCrossBytes),
+        other(cuda, kSize * kCrossBytes);
     ASSERT_TRUE(rank.device.register_memory(one.get(), one.bytes()).ok());
     ASSERT_TRUE(rank.device.register_memory(other.get(), other.bytes()).ok());
     rank.all.arrive_and_wait();
