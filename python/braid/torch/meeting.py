@@ -115,8 +115,8 @@ class Meeting:
 
     def _too_late(self, missing: str, limit_s: float, late: Sequence[Any]) -> Timeout:
         return Timeout(
-            f"group {self.name}, rank {self.rank}: timed out after {limit_s:.1f} s, in which it waited"
-            f" for {missing}"
+            f"group {self.name}, rank {self.rank}: timed out after {limit_s:.1f} s, in which it"
+            f" waited for {missing}"
             f" {', '.join(map(str, late))}"
         )
 
