@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from braid.comm import Comm
-from braid.torch.errors import InvalidArgument
 from braid.torch.reduction import Reduction
-from braid.torch.rows import as_bytes, check_count, put, row, written
+from braid.torch.rows import as_bytes, put, row, written
 
 _PACKED_BYTES = 1 << 20  # of all_reduce_coalesced: what is shorter shares a call with others
 
@@ -106,7 +105,6 @@ def reduce(call: Call, tensor: torch.Tensor, root: int, how: Reduction) -> None:
 
 def reduce_scatter(call: Call, out: torch.Tensor, elements: torch.Tensor, how: Reduction) -> None:
     """`out` becomes block `rank` of the reduction of every rank's row of size * out.numel()."""
-    check_count("reduce_scatter", "input", elements.numel(), out.numel() * call.size)
     with written(out) as target:
         if how.combine is not None:
             how.numbers(target).copy_(_combined_block(call, how, how.numbers(elements)))
@@ -117,8 +115,6 @@ def reduce_scatter(call: Call, out: torch.Tensor, elements: torch.Tensor, how: R
 def reduce_scatter_list(call: Call, out: torch.Tensor, inputs: Tensors, how: Reduction) -> None:
     """The same with one tensor per rank. Blocks of unequal size cost a whole all_reduce."""
     counts = [tensor.numel() for tensor in inputs]
-    _check_list("reduce_scatter", "input list", len(inputs), call.size)
-    check_count("reduce_scatter", "output", out.numel(), counts[call.rank])
     together = torch.cat([row(tensor) for tensor in inputs])
     if len(set(counts)) == 1:
         return reduce_scatter(call, out, together, how)
@@ -127,14 +123,6 @@ def reduce_scatter_list(call: Call, out: torch.Tensor, inputs: Tensors, how: Red
 
 
 # ---- moves ----
-
-
-def _check_list(function: str, argument: str, found: int, wanted: int) -> None:
-    if found != wanted:
-        raise InvalidArgument(
-            f"{function}: argument {argument}: asked for {wanted} tensors (one per rank), found"
-            f" {found}"
-        )
 
 
 def broadcast(call: Call, tensors: Tensors, root: int) -> None:
@@ -146,15 +134,12 @@ def broadcast(call: Call, tensors: Tensors, root: int) -> None:
 
 def all_gather(call: Call, out: torch.Tensor, tensor: torch.Tensor) -> None:
     """Every rank's tensor, one after the other, in `out`."""
-    check_count("all_gather", "output", out.numel(), tensor.numel() * call.size)
     with written(out) as target:
         call.comm.all_gather(as_bytes(row(tensor)), as_bytes(target))
 
 
 def all_gather_list(call: Call, outputs: Tensors, tensor: torch.Tensor) -> None:
     """The same with one output per rank, whose sizes may differ: then each rank broadcasts."""
-    _check_list("all_gather", "output list", len(outputs), call.size)
-    check_count("all_gather", "output of this rank", outputs[call.rank].numel(), tensor.numel())
     if len({out.numel() for out in outputs}) > 1:
         put(outputs[call.rank], row(tensor))
         for root, out in enumerate(outputs):
@@ -165,25 +150,8 @@ def all_gather_list(call: Call, outputs: Tensors, tensor: torch.Tensor) -> None:
         put(out, part)
 
 
-def check_coalesced(outputs: Sequence[Tensors], inputs: Tensors, size: int) -> None:
-    """Of all_gather: one list per rank, each of as many tensors as there are inputs."""
-    if len(outputs) != size:
-        raise InvalidArgument(
-            f"all_gather_coalesced: argument output lists: asked for {size} lists (one per rank),"
-            f" found {len(outputs)}"
-        )
-    for each in outputs:
-        if len(each) != len(inputs):
-            raise InvalidArgument(
-                "all_gather_coalesced: argument output lists: asked for one tensor per input,"
-                f" {len(inputs)}, in each of them, found {len(each)}"
-            )
-
-
 def gather(call: Call, outputs: Tensors, tensor: torch.Tensor, root: int) -> None:
     """Every rank's tensor in root's outputs."""
-    if call.rank == root:
-        _check_list("gather", "output list", len(outputs), call.size)
     sent = as_bytes(row(tensor))
     to_root = [sent.numel() if rank == root else 0 for rank in range(call.size)]
     from_all = [sent.numel() if call.rank == root else 0] * call.size
@@ -197,9 +165,6 @@ def gather(call: Call, outputs: Tensors, tensor: torch.Tensor, root: int) -> Non
 def scatter(call: Call, out: torch.Tensor, inputs: Tensors, root: int) -> None:
     """Root's input number `rank` in each rank's `out`."""
     if call.rank == root:
-        _check_list("scatter", "input list", len(inputs), call.size)
-        for tensor in inputs:
-            check_count("scatter", "input", tensor.numel(), out.numel())
         sent = as_bytes(torch.cat([row(tensor) for tensor in inputs]))
     else:
         sent = as_bytes(torch.empty(0, dtype=out.dtype, device=out.device))
@@ -215,7 +180,6 @@ def scatter(call: Call, out: torch.Tensor, inputs: Tensors, root: int) -> None:
 
 def all_to_all(call: Call, out: torch.Tensor, tensor: torch.Tensor) -> None:
     """Equal blocks: block j of the tensor goes to rank j."""
-    check_count("all_to_all", "output", out.numel(), tensor.numel())
     with written(out) as target:
         call.comm.all_to_all(as_bytes(row(tensor)), as_bytes(target))
 
@@ -232,36 +196,13 @@ def all_to_all_counts(
 def all_to_all_rows(
     call: Call, out: torch.Tensor, tensor: torch.Tensor, received: list[int], counts: list[int]
 ) -> None:
-    """Uneven along the first axis: counts[j] rows go to rank j. An empty list: equal blocks."""
+    """Uneven: counts[j] elements go to rank j, received[i] come from rank i."""
     with written(out) as target:
-        to_each = _elements("input", tensor, counts, call.size)
-        from_each = _elements("output", out, received, call.size)
-        all_to_all_counts(call, target, from_each, row(tensor), to_each)
-
-
-def _elements(argument: str, tensor: torch.Tensor, counts: list[int], size: int) -> list[int]:
-    """Elements of each rank's block."""
-    rows = tensor.shape[0] if tensor.dim() else 1
-    if not counts:
-        if rows % size:
-            raise InvalidArgument(
-                f"all_to_all: argument {argument}: asked for a first axis that {size} ranks"
-                f" divide, found {rows}; give split sizes"
-            )
-        counts = [rows // size] * size
-    if len(counts) != size or sum(counts) != rows or min(counts) < 0:
-        raise InvalidArgument(
-            f"all_to_all: argument {argument} split sizes: asked for {size} that sum to the {rows}"
-            f" rows of the tensor, found {counts}"
-        )
-    width = tensor.numel() // rows if rows else 0
-    return [n * width for n in counts]
+        all_to_all_counts(call, target, received, row(tensor), counts)
 
 
 def all_to_all_list(call: Call, outputs: Tensors, inputs: Tensors) -> None:
     """inputs[j] goes to rank j; outputs[i] comes from rank i. Sizes may differ."""
-    _check_list("all_to_all", "input list", len(inputs), call.size)
-    _check_list("all_to_all", "output list", len(outputs), call.size)
     sent = torch.cat([row(tensor) for tensor in inputs])
     received = [out.numel() for out in outputs]
     arrived = torch.empty(sum(received), dtype=sent.dtype, device=sent.device)

@@ -9,6 +9,7 @@ arguments; they say which tensors a call reads and writes, and collectives.py do
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -17,12 +18,21 @@ from torch.distributed import ReduceOp, distributed_c10d
 
 from braid.torch import collectives as coll
 from braid.torch.answers import Answers
+from braid.torch.checks import (
+    check_coalesced,
+    check_each,
+    check_list,
+    check_one,
+    check_rank,
+    split_elements,
+)
 from braid.torch.comms import Body, Comms
 from braid.torch.errors import InvalidArgument
 from braid.torch.meeting import Meeting
 from braid.torch.messages import receive, send
+from braid.torch.profiles import shown
 from braid.torch.reduction import Reduction, reduction_of
-from braid.torch.rows import check_dtype, row
+from braid.torch.rows import check_count, check_dtype, plain, row
 from braid.torch.work import GpuWork, SeveralWorks, seconds_of
 
 Tensors = Sequence[Tensor]
@@ -32,7 +42,7 @@ _OTHERS_S = 30.0  # of monitored_barrier, when nobody says
 
 def _listed(tensors: Any) -> list[Tensor]:
     """torch has every call for one tensor and for a list."""
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return [plain(t) for t in ([tensors] if isinstance(tensors, Tensor) else tensors)]
 
 
 def _op(options: Any) -> Any:
@@ -80,13 +90,24 @@ class BraidGroup(Answers):
         timeout: timedelta | None = None,
     ) -> Any:
         check_dtype(name, tensors)
+        return self._submit(name, tensors, outputs, body, options, timeout)
+
+    def _submit(
+        self,
+        name: str,
+        tensors: Tensors,
+        outputs: Tensors,
+        body: Body,
+        options: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Any:
         self._count_call()
         limit = timeout if timeout is not None else getattr(options, "timeout", None)
         is_async = bool(getattr(options, "asyncOp", True))
         limit_s = seconds_of(limit)
-        return self._noted(
-            self._comms.run(name, tensors, outputs, body, is_async=is_async, limit_s=limit_s)
-        )
+        with shown(name):
+            work = self._comms.run(name, tensors, outputs, body, is_async=is_async, limit_s=limit_s)
+        return self._noted(work)
 
     def _count_call(self) -> None:
         self._calls += 1
@@ -109,8 +130,8 @@ class BraidGroup(Answers):
     # ---- reductions ----
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
-        plain = self._comms.plain
-        if plain is not None and (work := plain.all_reduce(tensors, opts)) is not None:
+        short = self._comms.plain
+        if short is not None and (work := short.all_reduce(tensors, opts)) is not None:
             return self._short(work)
         each = _listed(tensors)
         how = self._how("all_reduce", opts, each[0])
@@ -125,12 +146,7 @@ class BraidGroup(Answers):
         def body(call: coll.Call) -> None:
             coll.all_reduce_coalesced(call, each, hows.__getitem__)
 
-        self._count_call()
-        is_async = bool(getattr(opts, "asyncOp", True))
-        limit_s = seconds_of(getattr(opts, "timeout", None))
-        return self._noted(
-            self._comms.run("all_reduce", each, each, body, is_async=is_async, limit_s=limit_s)
-        )
+        return self._submit("all_reduce", each, each, body, opts)
 
     def reduce(self, tensors: Any, opts: Any = None) -> Any:
         (tensor,) = _listed(tensors)
@@ -142,8 +158,9 @@ class BraidGroup(Answers):
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         (out,) = _listed(outputs)
-        blocks = list(inputs if isinstance(inputs[0], Tensor) else inputs[0])
+        blocks = _listed(inputs if isinstance(inputs[0], Tensor) else inputs[0])
         how = self._how("reduce_scatter", opts, out)
+        check_one("reduce_scatter", "input", blocks, self.size(), self.rank(), out.numel())
         return self._run(
             "reduce_scatter",
             [out, *blocks],
@@ -153,10 +170,13 @@ class BraidGroup(Answers):
         )
 
     def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        plain = self._comms.plain
-        if plain is not None and (work := plain.reduce_scatter(output, tensor, opts)) is not None:
+        short = self._comms.plain
+        if short is not None and (work := short.reduce_scatter(output, tensor, opts)) is not None:
             return self._short(work)
+        output, tensor = plain(output), plain(tensor)
         how = self._how("reduce_scatter", opts, output)
+        check_dtype("reduce_scatter", [output, tensor])
+        check_count("reduce_scatter", "input", tensor.numel(), output.numel() * self.size())
         return self._run(
             "reduce_scatter",
             [output, tensor],
@@ -174,8 +194,8 @@ class BraidGroup(Answers):
     # ---- moves ----
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
-        plain = self._comms.plain
-        if plain is not None and (work := plain.broadcast(tensors, opts)) is not None:
+        short = self._comms.plain
+        if short is not None and (work := short.broadcast(tensors, opts)) is not None:
             return self._short(work)
         each, root = _listed(tensors), _root(opts)
         self._check_rank("broadcast", "root", root)
@@ -185,7 +205,8 @@ class BraidGroup(Answers):
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         (tensor,) = _listed(inputs)
-        parts = list(outputs if isinstance(outputs[0], Tensor) else outputs[0])
+        parts = _listed(outputs if isinstance(outputs[0], Tensor) else outputs[0])
+        check_one("all_gather", "output", parts, self.size(), self.rank(), tensor.numel())
         return self._run(
             "all_gather",
             [tensor, *parts],
@@ -195,9 +216,12 @@ class BraidGroup(Answers):
         )
 
     def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
-        plain = self._comms.plain
-        if plain is not None and (work := plain.all_gather(output, tensor, opts)) is not None:
+        short = self._comms.plain
+        if short is not None and (work := short.all_gather(output, tensor, opts)) is not None:
             return self._short(work)
+        output, tensor = plain(output), plain(tensor)
+        check_dtype("all_gather", [output, tensor])
+        check_count("all_gather", "output", output.numel(), tensor.numel() * self.size())
         return self._run(
             "all_gather",
             [output, tensor],
@@ -210,7 +234,7 @@ class BraidGroup(Answers):
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Any:
         """outputs[rank][i] becomes that rank's inputs[i]."""
-        coll.check_coalesced(outputs, inputs, self.size())
+        check_coalesced(outputs, inputs, self.size())
         each = zip(*outputs, strict=True)
         pairs = zip(each, inputs, strict=True)
         return SeveralWorks([self.allgather([list(outs)], [t], opts) for outs, t in pairs])
@@ -224,7 +248,9 @@ class BraidGroup(Answers):
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         (tensor,), root = _listed(inputs), _root(opts)
         self._check_rank("gather", "root", root)
-        parts = list(outputs[0]) if self.rank() == root and outputs else []
+        parts = _listed(outputs[0]) if self.rank() == root and outputs else []
+        if self.rank() == root:
+            check_each("gather", "output", parts, self.size(), tensor.numel())
         return self._run(
             "gather",
             [tensor, *parts],
@@ -236,7 +262,9 @@ class BraidGroup(Answers):
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         (out,), root = _listed(outputs), _root(opts)
         self._check_rank("scatter", "root", root)
-        blocks = list(inputs[0]) if self.rank() == root and inputs else []
+        blocks = _listed(inputs[0]) if self.rank() == root and inputs else []
+        if self.rank() == root:
+            check_each("scatter", "input", blocks, self.size(), out.numel())
         return self._run(
             "scatter", [out, *blocks], [out], lambda c: coll.scatter(c, out, blocks, root), opts
         )
@@ -250,20 +278,27 @@ class BraidGroup(Answers):
         opts: Any = None,
     ) -> Any:
         received, sent = list(output_splits or ()), list(input_splits or ())
-        plain = self._comms.plain if not received and not sent else None
-        if plain is not None and (work := plain.all_to_all(output, tensor, opts)) is not None:
+        short = self._comms.plain if not received and not sent else None
+        if short is not None and (work := short.all_to_all(output, tensor, opts)) is not None:
             return self._short(work)
+        output, tensor = plain(output), plain(tensor)
 
-        def body(call: coll.Call) -> None:
-            if received or sent:
-                coll.all_to_all_rows(call, output, tensor, received, sent)
-            else:
-                coll.all_to_all(call, output, tensor)
-
+        if not received and not sent:
+            check_count("all_to_all", "output", output.numel(), tensor.numel())
+            body: Body = partial(coll.all_to_all, out=output, tensor=tensor)
+        else:
+            to_each = split_elements("input", tensor, sent, self.size())
+            from_each = split_elements("output", output, received, self.size())
+            body = partial(
+                coll.all_to_all_rows, out=output, tensor=tensor, received=from_each, counts=to_each
+            )
         return self._run("all_to_all", [output, tensor], [output], body, opts)
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        outs, ins = list(outputs), list(inputs)
+        outs, ins = _listed(outputs), _listed(inputs)
+        check_list("all_to_all", "output list", len(outs), self.size())
+        own = outs[self.rank()].numel()
+        check_one("all_to_all", "input", ins, self.size(), self.rank(), own)
         return self._run(
             "all_to_all", [*ins, *outs], outs, lambda c: coll.all_to_all_list(c, outs, ins), opts
         )
@@ -278,16 +313,20 @@ class BraidGroup(Answers):
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         (tensor,) = _listed(tensors)
         self._check_rank("send", "destination", dst)
-        return self._noted(send(self._comms.post, tensor, dst, tag))
+        with shown("send"):
+            return self._noted(send(self._comms.post, tensor, dst, tag))
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
-        (tensor,) = _listed(tensors)
         self._check_rank("recv", "source", src)
-        return self._noted(receive(self._comms.post, tensor, src, tag))
+        return self._receive(tensors, src, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Any:
+        return self._receive(tensors, None, tag)
+
+    def _receive(self, tensors: Any, source: int | None, tag: int) -> Any:
         (tensor,) = _listed(tensors)
-        return self._noted(receive(self._comms.post, tensor, None, tag))
+        with shown("recv"):
+            return self._noted(receive(self._comms.post, tensor, source, tag))
 
     # ---- barriers ----
 
@@ -295,7 +334,8 @@ class BraidGroup(Answers):
         self._calls += 1
         limit_s = seconds_of(getattr(opts, "timeout", None))
         is_async = bool(getattr(opts, "asyncOp", True))
-        return self._noted(self._comms.barrier(is_async=is_async, limit_s=limit_s))
+        with shown("barrier"):
+            return self._noted(self._comms.barrier(is_async=is_async, limit_s=limit_s))
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -306,11 +346,7 @@ class BraidGroup(Answers):
         self._comms.monitored_barrier(self._barriers, seconds_of(timeout) or _OTHERS_S)
 
     def _check_rank(self, name: str, argument: str, rank: int) -> None:
-        if not 0 <= rank < self.size():
-            raise InvalidArgument(
-                f"{name}: argument {argument}: asked for a rank of the group, 0 to"
-                f" {self.size() - 1}, found {rank}"
-            )
+        check_rank(name, argument, rank, self.size())
 
     # ---- timeout, and the end ----
 

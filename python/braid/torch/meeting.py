@@ -116,8 +116,7 @@ class Meeting:
     def _too_late(self, missing: str, limit_s: float, late: Sequence[Any]) -> Timeout:
         return Timeout(
             f"group {self.name}, rank {self.rank}: timed out after {limit_s:.1f} s, in which it"
-            f" waited for {missing}"
-            f" {', '.join(map(str, late))}"
+            f" waited for {missing} {', '.join(map(str, late))}"
         )
 
     def _wait(self, keys: Sequence[str], limit_s: float, check: Callable[[], None]) -> list[str]:

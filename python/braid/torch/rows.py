@@ -9,8 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from braid.torch.errors import InvalidArgument, Unsupported
+
+_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 
 def device_of(function: str, tensors: Sequence[torch.Tensor]) -> torch.device:
@@ -21,6 +24,11 @@ def device_of(function: str, tensors: Sequence[torch.Tensor]) -> torch.device:
         raise InvalidArgument(f"{function}: asked for at least one tensor, found none")
     device = tensors[0].device
     for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            raise Unsupported(
+                f"{function}: asked for a tensor with elements, found a FakeTensor, which has none;"
+                " use torch's 'fake' backend where nothing is to be moved"
+            )
         if tensor.device != device:
             raise InvalidArgument(
                 f"{function}: asked for tensors on one device, found {device} and {tensor.device}"
@@ -32,6 +40,18 @@ def device_of(function: str, tensors: Sequence[torch.Tensor]) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{function}: asked for tensors on cpu or cuda, found {device}")
     return torch.device(device)
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where torch's functional collectives gave one that waits for its call
+    when it is used, which is now. To be called in the caller's thread: what runs elsewhere runs in
+    inference mode, where that cannot be done.
+    """
+    if type(tensor) in _PLAIN:
+        return tensor
+    wait = getattr(tensor, "trigger_wait", None)
+    result: torch.Tensor = tensor if wait is None else wait()
+    return result
 
 
 def check_dtype(function: str, tensors: Sequence[torch.Tensor]) -> None:

@@ -322,3 +322,94 @@ def test_groups_methods_take_torchs_short_forms(torch_ranks):
         same(torch.cat(outs), torch.cat(all_ranks(2)))
 
     torch_ranks(2, body)
+
+
+def test_what_a_rank_can_see_to_be_wrong_is_said_at_the_call(torch_ranks):
+    """Asynchronous calls too, before anything is sent: the next call is in order."""
+
+    def body():
+        two, three = torch.zeros(2), torch.zeros(3)
+        at_root = [three] * 2 if dist.get_rank() == 0 else None
+        wrong = [
+            lambda: dist.all_gather_into_tensor(three, two, async_op=True),
+            lambda: dist.all_gather([three, three], two, async_op=True),
+            lambda: dist.all_gather([two], two, async_op=True),
+            lambda: dist.reduce_scatter_tensor(two, three, async_op=True),
+            lambda: dist.reduce_scatter(two, [three, three], async_op=True),
+            lambda: dist.all_to_all_single(two, three, async_op=True),
+            lambda: dist.all_to_all_single(two, two, [1, 1], [2, 1], async_op=True),
+            lambda: dist.all_to_all([two], [two, two], async_op=True),
+        ]
+        if dist.get_rank() == 0:
+            wrong.append(lambda: dist.gather(two, at_root, dst=0, async_op=True))
+            wrong.append(lambda: dist.scatter(two, at_root, src=0, async_op=True))
+        for call in wrong:
+            with pytest.raises(braid.InvalidArgument, match="asked for"):
+                call()
+        total = mine(4)
+        dist.all_reduce(total)
+        same(total, sum(all_ranks(4)))
+
+    torch_ranks(2, body)
+
+
+def test_tensors_of_functional_collectives(torch_ranks):
+    """They wait for their call when they are used, also by a call of the other kind."""
+
+    def body():
+        import torch.distributed._functional_collectives as functional
+
+        n, rank, group = dist.get_world_size(), dist.get_rank(), dist.group.WORLD
+
+        def ours(count=4):
+            return functional.all_reduce(torch.ones(count), "sum", group)
+
+        total = ours()
+        dist.all_reduce(total)
+        assert (total + 0).tolist() == [4] * 4
+        dist.all_reduce(total, async_op=True).wait()
+        assert (total + 0).tolist() == [8] * 4
+        outs, whole = [torch.zeros(4) for _ in range(n)], torch.zeros(4 * n)
+        dist.all_gather(outs, ours())
+        dist.all_gather_into_tensor(whole, ours())
+        assert torch.cat(outs).tolist() == whole.tolist() == [2] * 8
+        block = torch.zeros(2)
+        dist.reduce_scatter_tensor(block, ours())
+        dist.all_to_all_single(swapped := torch.zeros(4), ours())
+        dist.broadcast(ours(), 0)
+        dist.gather(ours(), outs if rank == 0 else None, 0)
+        if rank == 0:
+            dist.send(ours(), 1)
+        else:
+            ours()
+            dist.recv(swapped, 0)
+        dist.barrier()
+        return block.tolist(), swapped.tolist()
+
+    assert torch_ranks(2, body) == [([4, 4], [2] * 4)] * 2
+
+
+def test_fake_tensors_are_refused(torch_ranks):
+    def body():
+        from torch._subclasses.fake_tensor import FakeTensorMode
+
+        with FakeTensorMode(), pytest.raises(braid.Unsupported, match="FakeTensor"):
+            dist.all_reduce(torch.ones(3))
+
+    torch_ranks(2, body)
+
+
+def test_the_profiler_sees_calls(torch_ranks):
+    def body():
+        got = torch.zeros(3)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            dist.all_reduce(mine(3))
+            work = dist.isend(mine(3), 1 - dist.get_rank())
+            dist.recv(got, 1 - dist.get_rank())
+            work.wait()
+            dist.barrier()
+        names = {event.key for event in profile.key_averages()}
+        return sorted(name for name in names if name.startswith("braid:"))
+
+    every = ["braid:all_reduce", "braid:barrier", "braid:recv", "braid:send"]
+    assert torch_ranks(2, body) == [every] * 2
