@@ -1,4 +1,4 @@
-"""`braid bench` on GPUs as the command line asks for it: settings checked, ranks started."""
+"""`braid bench` as the command line asks for it; on GPUs settings are checked, ranks started."""
 
 import os
 import sys
@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818 - it is the user's to change
 
 @dataclass(frozen=True)
 class Asked:
-    """The options that matter on GPUs, as they were written."""
+    """The options, as they were written."""
 
     device: str
     suite: str
@@ -59,6 +59,10 @@ class Asked:
     launches: int | None = None
     """Of a CUDA graph in a sample; 0: no graphs; None: as the mode has it."""
     root: int | None = None
+    against: str = ""
+    """Between CPUs alone, as the next two."""
+    warm_up_calls: int = 2
+    checks: int = 1
 
 
 def gpus_to_use(asked: Asked) -> int:

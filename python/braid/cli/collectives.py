@@ -131,91 +131,94 @@ def bench(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from braid.bench.command import Asked, Refused, gpus_to_use
-    from braid.bench.command import run as run_on_gpus
-    from braid.bench.host.measure import Effort
-    from braid.bench.host.session import Settings, run_rank
-    from braid.cases.host import measured_bytes
+    from braid.bench.command import Asked
 
     _check_counts(iters=iters, check=check, warmup=warmup)
     check_budget(time_budget)
     redop = word(redop, "op")
     _check_calls(calls, launches)
-    if sizes_text and (begin or end or step):
-        fail("bench: --sizes and -b, -e say the same; write one of them")
-    sizes_text = sizes_text or _range_text(begin, end, factor, step)
-    dtype = NCCL_DTYPES.get(dtype, dtype)
-    chosen = {"links": links, "pace": pace, "timeout": timeout, "tune": tune}
+    sizes_text = _sizes_text(sizes_text, begin, end, factor, step)
     asked = Asked(
         device=device,
         suite=suite,
         ops=words(ops, "ops"),
         sizes=sizes_of(sizes_text) if sizes_text else [],
         ranks=ranks,
-        dtype=dtype,
+        dtype=NCCL_DTYPES.get(dtype, dtype),
         redop=redop,
         mode=mode,
         baselines=baselines,
         variants=variants,
         samples=iters,
         time_budget_s=time_budget,
-        options={name: text for name, text in chosen.items() if text},
+        options=_given(links=links, pace=pace, timeout=timeout, tune=tune),
         json_path=json_path,
         svg_path=svg_path,
         commit=commit,
         quiet=quiet,
-        host_only=[
-            name
-            for name, text in (("--links", links), ("--pace", pace), ("--against", against))
-            if text
-        ],
+        host_only=[f"--{name}" for name in _given(links=links, pace=pace, against=against)],
         mscclpp=mscclpp,
         by_rank=by_rank,
         calls=calls,
         launches=launches,
         root=root,
+        against=against,
+        warm_up_calls=warmup,
+        checks=check,
     )
     _check_root(asked)
     check_outputs(json_path, svg_path)
+    code = _on_gpus(asked)
+    raise typer.Exit(_on_cpus(asked) if code is None else code)
+
+
+def _given(**options: str) -> dict[str, str]:
+    """Those that were written."""
+    return {name: text for name, text in options.items() if text}
+
+
+def _on_gpus(asked: "Asked") -> int | None:
+    """The exit code; None where the run is for CPUs."""
+    from braid.bench.command import Refused, gpus_to_use, run
+
     try:
         count = gpus_to_use(asked)
-        if count:
-            raise typer.Exit(run_on_gpus(asked, count))
+        return run(asked, count) if count else None
     except Refused as refused:
         fail(f"bench: {refused}")
-    if launches:
+
+
+def _on_cpus(asked: "Asked") -> int:
+    """Starts the ranks, or is one of them. The exit code."""
+    if asked.launches:
         fail("bench: --cudagraph: graphs are for GPUs; leave it out between CPUs")
-    ranks = ranks or 4
-    against = against or "best-link"
+    from braid.bench.host.session import Settings, run_rank
+    from braid.cases.host import measured_bytes
+
+    ranks = asked.ranks or 4
     check_ranks(ranks)
     if not inside_launch():
-        check_root(root, ranks)
-    _check_against(against)
-    settings = Settings(
-        ops=words(ops, "ops"),
-        sizes=sizes_of(sizes_text or "64MiB"),
-        dtype=word(dtype or "float32", "dtype"),
-        redop=redop,
-        against=against,
-        effort=Effort(samples=iters, warm_up_calls=warmup, checks=check, calls=calls),
-        time_budget_s=time_budget or 60.0,
-        options={name: text for name, text in chosen.items() if text},
-        json_path=json_path,
-        svg_path=svg_path,
-        by_rank=by_rank,
-        root=root,
-    )
+        check_root(asked.root, ranks)
+    if asked.against:
+        _check_against(asked.against)
+    settings = Settings.of(asked, word(asked.dtype or "float32", "dtype"))
     if inside_launch():
-        raise typer.Exit(run_rank(settings))
-    if (why := options.why_cpus(device)) and not asked.host_only:
+        return run_rank(settings)
+    if (why := options.why_cpus(asked.device)) and not asked.host_only:
         print(why, file=sys.stderr, flush=True)
     cut.say(
         (op, size, measured_bytes(op, size, settings.dtype, ranks))
         for op in settings.ops
         for size in settings.sizes
     )
-    command = [sys.executable, "-m", "braid.cli", *sys.argv[1:]]
-    raise typer.Exit(launch(command, ranks, grace_s=_GRACE_S))
+    return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=_GRACE_S)
+
+
+def _sizes_text(sizes_text: str, begin: str, end: str, factor: int | None, step: str) -> str:
+    """--sizes, or nccl-tests' words for a range; "" where neither is said."""
+    if sizes_text and (begin or end or step):
+        fail("bench: --sizes and -b, -e say the same; write one of them")
+    return sizes_text or _range_text(begin, end, factor, step)
 
 
 def _range_text(begin: str, end: str, factor: int | None, step: str = "") -> str:

@@ -12,6 +12,7 @@ from time import monotonic_ns
 
 import braid
 from braid.bench import facts
+from braid.bench.command import Asked
 from braid.bench.host import measure
 from braid.bench.host.contestants import Braid, Contestant, Gloo
 from braid.bench.interrupt import Interrupt
@@ -22,6 +23,8 @@ from braid.record.bench import SCHEMA, Baseline, Record, Result
 from braid.terminal.reporter import Reporter
 
 AGAINST = ("best-link", "fixed-shares", "gloo", "none")
+_SIZE = 64 << 20
+_BUDGET_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,29 @@ class Settings:
     """Print every rank's times, even where none is late."""
     root: int | None = None
     """Broadcast's, if one was asked for."""
+
+    @classmethod
+    def of(cls, asked: Asked, dtype: str) -> "Settings":
+        """With what is not said as it is between CPUs."""
+        return cls(
+            ops=asked.ops,
+            sizes=asked.sizes or [_SIZE],
+            dtype=dtype,
+            redop=asked.redop,
+            against=asked.against or AGAINST[0],
+            effort=measure.Effort(
+                samples=asked.samples,
+                warm_up_calls=asked.warm_up_calls,
+                checks=asked.checks,
+                calls=asked.calls,
+            ),
+            time_budget_s=asked.time_budget_s or _BUDGET_S,
+            options=asked.options,
+            json_path=asked.json_path,
+            svg_path=asked.svg_path,
+            by_rank=asked.by_rank,
+            root=asked.root,
+        )
 
 
 class Bench:

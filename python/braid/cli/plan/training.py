@@ -51,6 +51,19 @@ def _work(
     return Work(parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
 
 
+def _where(
+    machine: hardware.Hardware,
+    path: str,
+    gpus: int,
+    nodes: int,
+    nics: tuple[str, float, str],
+    algorithm: str,
+) -> Machines:
+    """Where a job runs; `nics`: what --network, --nic-gbit and --nic-per say."""
+    network = options.nics(*nics, nodes)
+    return Machines(machine, machine.path(path), gpus, nodes, network, algorithm)
+
+
 def ddp(
     hw: options.HardwareName,
     gpus: Gpus,
@@ -82,8 +95,7 @@ def ddp(
     Example: braid plan ddp --params 2B --gpus 8 --hw a100-nvlink3 --seq 2048 --batch 16 --recompute
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    nics = options.nics(network, nic_gbit, nic_per, nodes)
-    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
+    where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     if model:
         layers = models.find(model).layers
     job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
@@ -120,8 +132,7 @@ def zero(
     Example: braid plan zero --params 10B --gpus 8 --hw a100-nvlink3
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    nics = options.nics(network, nic_gbit, nic_per, nodes)
-    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
+    where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
     show(sharded.zero(where, job, element_bytes), as_json)
 
@@ -154,8 +165,7 @@ def fsdp(
     Example: braid plan fsdp --model llama3-70b --gpus 8 --hw h200-nvlink4 --seq 8192 --batch 8
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    nics = options.nics(network, nic_gbit, nic_per, nodes)
-    where = Machines(machine, machine.path(path), gpus, nodes, nics, algorithm)
+    where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     shape = models.find(model)
     job = _work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms)
     show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)
