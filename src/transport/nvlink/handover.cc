@@ -28,10 +28,11 @@ std::string text_of(const Note& note) {
   return text.substr(0, sys::kMostTextOfLetter);
 }
 
-Result<Note> note_of(const std::string& text, int num_ranks) {
+Result<Note> note_of(const std::string& text, const group::Group& group) {
   std::istringstream words(text);
   Note note;
-  if (!(words >> note.rank >> note.first >> note.count) || note.rank < 0 || note.rank >= num_ranks)
+  const bool is_read = static_cast<bool>(words >> note.rank >> note.first >> note.count);
+  if (!is_read || note.rank < 0 || note.rank >= group.size() || note.rank == group.rank())
     return internal_error("handover of memory: a letter says '{}'", text);
   std::getline(words >> std::ws, note.why);
   return note;
@@ -57,6 +58,7 @@ class Handover {
       for (int peer = 0; peer < group_.size(); ++peer) has_moved |= send_to(peer);
       if (has_moved) continue;
       if (group_.broken()) return group_.fate();
+      if (deadline.passed() && !status_.ok()) return status_;  // which may be why
       if (deadline.passed())
         return timeout("{}: {} did not come in time", request_.topic, who_is_missing());
       box_.wait(kLookEveryMs);
@@ -152,7 +154,7 @@ class Handover {
   }
 
   Status take(const sys::Letter& letter) {
-    BRAID_ASSIGN_OR_RETURN(const Note what, note_of(letter.text, group_.size()));
+    BRAID_ASSIGN_OR_RETURN(const Note what, note_of(letter.text, group_));
     uint64_t& taken = num_taken_[static_cast<size_t>(what.rank)];
     const std::vector<uint64_t>& parts = parts_of(what.rank);
     if (what.first != taken || what.count > parts.size() - taken)

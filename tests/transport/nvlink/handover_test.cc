@@ -244,6 +244,35 @@ TEST_F(Handovers, OfTwoWrongLettersTheFirstIsTold) {
   EXPECT_EQ(status.message(), "handover of memory: a letter says 'first'");
 }
 
+// Nobody sends parts to itself.
+TEST_F(Handovers, ALetterInOurOwnNameIsRefused) {
+  Status answer;
+  run(2, [&](group::Group& group) {
+    const SegmentedMemory memory(cuda_, group.rank(), {1});
+    const Backing own = Backing::find(cuda_, memory.get(), memory.bytes()).value();
+    if (group.rank() == 0) {
+      answer = give(group, own, {{kPart}, {kPart}}, kShort_ns).status();
+      EXPECT_TRUE(group.barrier("told", test::test_deadline()).ok());
+      return;
+    }
+    const auto box = sys::FdBox::open();
+    ASSERT_TRUE(box.ok());
+    const auto told = group.exchange("memory boxes", box.value().address(), test::test_deadline());
+    EXPECT_TRUE(box.value().try_send(told.value()[0], "0 0 1 ", exported(1)).value());
+    EXPECT_TRUE(box.value().try_send(told.value()[0], "1 0 1 ", exported(1)).value());
+    EXPECT_TRUE(group.barrier("told", test::test_deadline()).ok());
+  });
+  EXPECT_EQ(answer.to_string(),
+            internal_error("handover of memory: a letter says '0 0 1 '").to_string());
+}
+
+// What went wrong first is the answer, not that the rest did not come either.
+TEST_F(Handovers, TheFirstTroubleIsToldAtTheDeadline) {
+  const Status status = answer_to_text("x", false);
+  EXPECT_EQ(status.to_string(),
+            internal_error("handover of memory: a letter says 'x'").to_string());
+}
+
 TEST_F(Handovers, WhoeverDidNotWriteIsNamedAtTheDeadline) {
   const Status status = answer_to([](const sys::FdBox&, const std::string&) {});
   EXPECT_EQ(status.to_string(), timeout("memory: rank 1 did not come in time").to_string());
