@@ -76,7 +76,17 @@ using ModelStep = std::function<bool()>;
 struct ModelKernel {
   std::vector<std::vector<ModelStep>> blocks;
   size_t resident = 1;
+  /// What a block does when it has done all that; nothing: it has ended.
+  std::function<std::vector<ModelStep>(size_t block)> more = {};
 };
+
+/// Whether the block has not ended: asks for more.
+inline bool has_steps(ModelKernel& kernel, size_t at, size_t block) {
+  std::vector<ModelStep>& steps = kernel.blocks[block];
+  if (at == steps.size() && kernel.more)
+    for (ModelStep& step : kernel.more(block)) steps.push_back(std::move(step));
+  return at < steps.size();
+}
 
 /// Every rank's kernels, one after the other; a kernel is made when the one before has ended.
 /// `error` is set by steps. What went wrong, or nothing.
@@ -100,7 +110,7 @@ inline std::string run_kernels(int num_ranks, size_t num_kernels, WeakMemory& me
     if (rank.number == num_kernels) return false;
     std::vector<size_t> running;
     for (size_t b = 0; b < rank.at.size() && running.size() < rank.kernel.resident; ++b)
-      if (rank.at[b] < rank.kernel.blocks[b].size()) running.push_back(b);
+      if (has_steps(rank.kernel, rank.at[b], b)) running.push_back(b);
     if (running.empty()) {
       ++rank.number;
       begin(r);
