@@ -7,17 +7,18 @@ namespace braid::coll::device {
 
 using RowBatch = Vector[kRowsAtOnce];
 
-__device__ Piece<const char> sent_block(const Call& call, int of) {
+__device__ ArrayPart<const char> sent_block(const BlockCall& call, int of) {
   const uint64_t begin = static_cast<uint64_t>(of) * call.args.bytes;
   return {static_cast<const char*>(call.args.send) + begin, call.args.bytes};
 }
-__device__ Piece<char> received_block(const Call& call, int of) {
+__device__ ArrayPart<char> received_block(const BlockCall& call, int of) {
   const uint64_t begin = static_cast<uint64_t>(of) * call.args.bytes;
   return {static_cast<char*>(call.args.recv) + begin, call.args.bytes};
 }
 
 /// Rows of what each rank sent to its slot of ours, into its block of recv. False: gave up.
-__device__ __forceinline__ bool receive_blocks(const Call& call, uint64_t slot, const Rows& rows) {
+__device__ __forceinline__ bool receive_blocks(const BlockCall& call, uint64_t slot,
+                                               const Rows& rows) {
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
     const int from = call.source(turn);
@@ -29,17 +30,17 @@ __device__ __forceinline__ bool receive_blocks(const Call& call, uint64_t slot, 
 }
 
 /// A row of each peer, as receive_blocks().
-__device__ __forceinline__ bool receive_row_of_blocks(const Call& call, uint64_t slot,
+__device__ __forceinline__ bool receive_row_of_blocks(const BlockCall& call, uint64_t slot,
                                                       uint64_t row) {
   const auto slot_of = [&](int from) { return static_cast<uint64_t>(from) * slot; };
   const auto place_of = [&](int from) { return received_block(call, from); };
   return take_rows(call, -1, slot_of, place_of, row);
 }
 
-__device__ void all_gather_wide(const Call& call) {
+__device__ void all_gather_wide(const BlockCall& call) {
   const uint64_t slot = num_rows(call.args.bytes);
-  const Piece<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
-  const Piece<char> place = received_block(call, call.rank());
+  const ArrayPart<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
+  const ArrayPart<char> place = received_block(call, call.rank());
   const auto send = [&](const Rows& rows) {
     Vector data[1];
     load_rows(own, rows, data);
@@ -54,7 +55,7 @@ __device__ void all_gather_wide(const Call& call) {
   for_rows<1>(slot, send, receive, Nothing{});
 }
 
-__device__ void all_to_all_wide(const Call& call) {
+__device__ void all_to_all_wide(const BlockCall& call) {
   const uint64_t slot = num_rows(call.args.bytes);
   const auto block_of = [&](int to) { return sent_block(call, to); };
   const auto slot_of = [&](int) { return static_cast<uint64_t>(call.rank()) * slot; };
@@ -74,10 +75,10 @@ __device__ void all_to_all_wide(const Call& call) {
   for_rows<1>(slot, send, receive, Nothing{});
 }
 
-__device__ void all_gather(const Call& call) {
+__device__ void all_gather(const BlockCall& call) {
   const uint64_t slot = num_rows(call.args.bytes);
-  const Piece<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
-  const Piece<char> place = received_block(call, call.rank());
+  const ArrayPart<const char> own{static_cast<const char*>(call.args.send), call.args.bytes};
+  const ArrayPart<char> place = received_block(call, call.rank());
   const auto send = [&](const Rows& rows) {
     RowBatch data;
     load_rows(own, rows, data);
@@ -90,7 +91,7 @@ __device__ void all_gather(const Call& call) {
   for_rows<kRowsAtOnce>(slot, send, receive, Nothing{});
 }
 
-__device__ void all_to_all(const Call& call) {
+__device__ void all_to_all(const BlockCall& call) {
   const uint64_t slot = num_rows(call.args.bytes);
   const auto send = [&](const Rows& rows) {
     RowBatch data;
@@ -115,19 +116,19 @@ struct Cast {
   uint64_t slot;     // rows from one rank to another
   bool is_two_shot;  // then a slice is a slot
 
-  __device__ explicit Cast(const Call& call) {
+  __device__ explicit Cast(const BlockCall& call) {
     is_two_shot = call.args.path == PacketPath::kTwoShot;
     slot = num_rows(call.args.bytes);
     const uint64_t owners = static_cast<uint64_t>(call.size()) - 1;
     if (is_two_shot) slot = (slot + owners - 1) / owners;
   }
   __device__ uint64_t passed_on(int from) const { return (1 + static_cast<uint64_t>(from)) * slot; }
-  __device__ uint64_t greeting(const Call& call, int from) const {
+  __device__ uint64_t greeting(const BlockCall& call, int from) const {
     const uint64_t size = static_cast<uint64_t>(call.size());
     return (is_two_shot ? 1 + size : 1) * slot + static_cast<uint64_t>(from);
   }
   template <typename Byte>
-  __device__ Piece<Byte> slice(const Call& call, Byte* base, int owner) const {
+  __device__ ArrayPart<Byte> slice(const BlockCall& call, Byte* base, int owner) const {
     if (!is_two_shot) return {base, call.args.bytes};
     const int behind = owner - call.args.root - 1;
     const uint64_t begin =
@@ -139,7 +140,7 @@ struct Cast {
 
 __device__ bool is_first_warp() { return blockIdx.x == 0 && threadIdx.x < 32; }
 
-__device__ void greet(const Call& call, const Cast& cast) {
+__device__ void greet(const BlockCall& call, const Cast& cast) {
   if (!is_first_warp()) return;
   const Vector nothing{};
   __syncwarp();
@@ -148,7 +149,7 @@ __device__ void greet(const Call& call, const Cast& cast) {
     send_row(call, row_at(call, call.peer(turn), cast.greeting(call, call.rank())), nothing);
 }
 
-__device__ void await_greetings(const Call& call, const Cast& cast) {
+__device__ void await_greetings(const BlockCall& call, const Cast& cast) {
   if (!is_first_warp()) return;
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
@@ -159,7 +160,8 @@ __device__ void await_greetings(const Call& call, const Cast& cast) {
   }
 }
 
-__device__ __forceinline__ void send_message(const Call& call, const Cast& cast, const Rows& rows) {
+__device__ __forceinline__ void send_message(const BlockCall& call, const Cast& cast,
+                                             const Rows& rows) {
   const char* const send = static_cast<const char*>(call.args.send);
   char* const recv = static_cast<char*>(call.args.recv);
   RowBatch data;
@@ -174,7 +176,7 @@ __device__ __forceinline__ void send_message(const Call& call, const Cast& cast,
   }
 }
 
-__device__ __forceinline__ bool receive_message(const Call& call, const Cast& cast,
+__device__ __forceinline__ bool receive_message(const BlockCall& call, const Cast& cast,
                                                 const Rows& rows) {
   RowBatch data;
   if (!receive_rows(call, call.args.root, 0, rows, data)) return false;
@@ -190,7 +192,7 @@ __device__ __forceinline__ bool receive_message(const Call& call, const Cast& ca
 }
 
 /// Of a batch's rows one after the other, each of all peers.
-__device__ __forceinline__ bool receive_passed_on_wide(const Call& call, const Cast& cast,
+__device__ __forceinline__ bool receive_passed_on_wide(const BlockCall& call, const Cast& cast,
                                                        const Rows& rows) {
   const auto slot_of = [&](int from) { return cast.passed_on(from); };
   const auto place_of = [&](int from) {
@@ -204,7 +206,7 @@ __device__ __forceinline__ bool receive_passed_on_wide(const Call& call, const C
   return true;
 }
 
-__device__ __forceinline__ bool receive_passed_on(const Call& call, const Cast& cast,
+__device__ __forceinline__ bool receive_passed_on(const BlockCall& call, const Cast& cast,
                                                   const Rows& rows) {
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
@@ -218,7 +220,7 @@ __device__ __forceinline__ bool receive_passed_on(const Call& call, const Cast& 
 }
 
 template <typename Finish>
-__device__ __forceinline__ void broadcast_and(const Call& call, const Finish& receive_others) {
+__device__ __forceinline__ void broadcast_and(const BlockCall& call, const Finish& receive_others) {
   const Cast cast(call);
   const bool is_root = call.rank() == call.args.root;
   const auto send = [&](const Rows& rows) {
@@ -235,13 +237,13 @@ __device__ __forceinline__ void broadcast_and(const Call& call, const Finish& re
   await_greetings(call, cast);
 }
 
-__device__ void broadcast(const Call& call) {
-  broadcast_and(call, [](const Call& of, const Cast& cast, const Rows& rows) {
+__device__ void broadcast(const BlockCall& call) {
+  broadcast_and(call, [](const BlockCall& of, const Cast& cast, const Rows& rows) {
     return receive_passed_on(of, cast, rows);
   });
 }
-__device__ void broadcast_wide(const Call& call) {
-  broadcast_and(call, [](const Call& of, const Cast& cast, const Rows& rows) {
+__device__ void broadcast_wide(const BlockCall& call) {
+  broadcast_and(call, [](const BlockCall& of, const Cast& cast, const Rows& rows) {
     return receive_passed_on_wide(of, cast, rows);
   });
 }
@@ -256,7 +258,7 @@ __device__ void broadcast_wide(const Call& call) {
     using namespace braid::coll::device;                                              \
     const Before before = look_before(args);                                          \
     if (warp_sees_failure(before)) return;                                            \
-    const Call call = begin_call(args, before);                                       \
+    const BlockCall call = begin_call(args, before);                                  \
     name(call);                                                                       \
     end_call(call);                                                                   \
   }

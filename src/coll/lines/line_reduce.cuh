@@ -20,7 +20,7 @@ struct RowSlices {
   bool is_scatter;
   bool is_two_shot;
 
-  __device__ explicit RowSlices(const Call& call) {
+  __device__ explicit RowSlices(const BlockCall& call) {
     const uint64_t ranks = static_cast<uint64_t>(call.size());
     message_bytes = call.args.bytes;
     is_scatter = call.args.path == PacketPath::kReduceScatter;
@@ -30,28 +30,28 @@ struct RowSlices {
     stride_bytes = is_scatter ? message_bytes : is_two_shot ? slot * kRowDataBytes : 0;
   }
   template <typename Byte>
-  __device__ Piece<Byte> part(Byte* base, int owner) const {
+  __device__ ArrayPart<Byte> part(Byte* base, int owner) const {
     const uint64_t begin = static_cast<uint64_t>(owner) * stride_bytes;
     if (is_scatter) return {base + begin, message_bytes};
     if (begin >= message_bytes) return {base, 0};
     const uint64_t left = message_bytes - begin;
     return {base + begin, is_two_shot ? min(left, stride_bytes) : left};
   }
-  __device__ Piece<const char> operand(const Call& call, int owner) const {
+  __device__ ArrayPart<const char> operand(const BlockCall& call, int owner) const {
     return part(static_cast<const char*>(call.args.send), owner);
   }
-  __device__ Piece<char> result(const Call& call, int owner) const {
+  __device__ ArrayPart<char> result(const BlockCall& call, int owner) const {
     char* const recv = static_cast<char*>(call.args.recv);
-    return is_scatter ? Piece<char>{recv, message_bytes} : part(recv, owner);
+    return is_scatter ? ArrayPart<char>{recv, message_bytes} : part(recv, owner);
   }
   __device__ uint64_t operands_of(int rank) const { return static_cast<uint64_t>(rank) * slot; }
   /// Sums lie behind the operands.
-  __device__ uint64_t sums_of(const Call& call, int owner) const {
+  __device__ uint64_t sums_of(const BlockCall& call, int owner) const {
     return static_cast<uint64_t>(call.size() + owner) * slot;
   }
 };
 
-__device__ __forceinline__ void send_operands(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ void send_operands(const BlockCall& call, const RowSlices& slices,
                                               const Rows& rows) {
   Vector data[kSumRows];
 #pragma unroll 1
@@ -64,7 +64,7 @@ __device__ __forceinline__ void send_operands(const Call& call, const RowSlices&
 
 /// Everyone's operands of the rows, summed. False: gave up.
 template <typename R>
-__device__ __forceinline__ bool sum_rows(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ bool sum_rows(const BlockCall& call, const RowSlices& slices,
                                          const Rows& rows, Vector (&sum)[kSumRows]) {
   typename R::Acc acc[kSumRows][kElementsIn<R, kVectorWords>];
   Vector own[kSumRows];
@@ -95,7 +95,7 @@ __device__ __forceinline__ bool sum_rows(const Call& call, const RowSlices& slic
 }
 
 template <typename R>
-__device__ __forceinline__ bool sum_own(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ bool sum_own(const BlockCall& call, const RowSlices& slices,
                                         const Rows& rows) {
   Vector sum[kSumRows];
   if (!sum_rows<R>(call, slices, rows, sum)) return false;
@@ -108,7 +108,7 @@ __device__ __forceinline__ bool sum_own(const Call& call, const RowSlices& slice
   return true;
 }
 
-__device__ __forceinline__ bool receive_sums(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ bool receive_sums(const BlockCall& call, const RowSlices& slices,
                                              const Rows& rows) {
 #pragma unroll 1
   for (int turn = 1; turn < call.size(); ++turn) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ bool receive_sums(const Call& call, const RowSlices& 
 
 // ---- among many ranks ----
 
-__device__ __forceinline__ void send_operands_wide(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ void send_operands_wide(const BlockCall& call, const RowSlices& slices,
                                                    uint64_t row) {
 #pragma unroll 1
   for (int first = 0; first < call.size(); first += kPeersAtOnce) {
@@ -134,7 +134,7 @@ __device__ __forceinline__ void send_operands_wide(const Call& call, const RowSl
 }
 
 template <typename R>
-__device__ __forceinline__ bool sum_own_wide(const Call& call, const RowSlices& slices,
+__device__ __forceinline__ bool sum_own_wide(const BlockCall& call, const RowSlices& slices,
                                              uint64_t row) {
   const auto waits_for = [&](int from) { return from != call.rank(); };
   const auto slot_of = [&](int from) { return slices.operands_of(from); };
@@ -169,7 +169,7 @@ __device__ __forceinline__ bool sum_own_wide(const Call& call, const RowSlices& 
 }
 
 template <typename R>
-__device__ __forceinline__ void reduce_wide(const Call& call, const RowSlices& slices) {
+__device__ __forceinline__ void reduce_wide(const BlockCall& call, const RowSlices& slices) {
   const auto send = [&](const Rows& rows) { send_operands_wide(call, slices, rows.first); };
   const auto receive = [&](const Rows& rows) { return sum_own_wide<R>(call, slices, rows.first); };
   const auto finish = [&](const Rows& rows) {
@@ -181,7 +181,7 @@ __device__ __forceinline__ void reduce_wide(const Call& call, const RowSlices& s
 }
 
 template <typename R>
-__device__ __forceinline__ void reduce_few(const Call& call, const RowSlices& slices) {
+__device__ __forceinline__ void reduce_few(const BlockCall& call, const RowSlices& slices) {
   const auto send = [&](const Rows& rows) { send_operands(call, slices, rows); };
   const auto receive = [&](const Rows& rows) { return sum_own<R>(call, slices, rows); };
   const auto finish = [&](const Rows& rows) {
@@ -194,7 +194,7 @@ template <typename R>
 __device__ __forceinline__ void reduce_lines(const PacketArgs& args) {
   const Before before = look_before(args);
   if (warp_sees_failure(before)) return;
-  const Call call = begin_call(args, before);
+  const BlockCall call = begin_call(args, before);
   const RowSlices slices(call);
   if (is_wide(call.size())) {
     reduce_wide<R>(call, slices);

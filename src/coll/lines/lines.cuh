@@ -99,7 +99,7 @@ static __device__ __noinline__ void store_few(uint8_t* to, Vector v, uint32_t co
 
 /// Part of an array, cut into rows.
 template <typename Byte>
-struct Piece {
+struct ArrayPart {
   Byte* base;
   uint64_t bytes;
 
@@ -116,7 +116,7 @@ struct Piece {
 };
 
 /// This lane's part of row `row`, then zeros.
-__device__ __forceinline__ Vector load_lane(const Piece<const char>& from, uint64_t row) {
+__device__ __forceinline__ Vector load_lane(const ArrayPart<const char>& from, uint64_t row) {
   const uint64_t at = row * kRowDataBytes + lane_data_at();
   if (!from.is_whole(at))
     return load_few(reinterpret_cast<const uint8_t*>(from.base) + at, from.present(at));
@@ -128,7 +128,8 @@ __device__ __forceinline__ Vector load_lane(const Piece<const char>& from, uint6
   return v;
 }
 
-__device__ __forceinline__ void store_lane(const Piece<char>& to, uint64_t row, const Vector& v) {
+__device__ __forceinline__ void store_lane(const ArrayPart<char>& to, uint64_t row,
+                                           const Vector& v) {
   const uint64_t at = row * kRowDataBytes + lane_data_at();
   if (!to.is_whole(at))
     return store_few(reinterpret_cast<uint8_t*>(to.base) + at, v, to.present(at));
@@ -141,11 +142,11 @@ __device__ __forceinline__ void store_lane(const Piece<char>& to, uint64_t row, 
 // ---- rows in an area ----
 
 /// This lane's part of row `row` of the half in use at rank `at`.
-__device__ __forceinline__ char* row_at(const Call& call, int at, uint64_t row) {
+__device__ __forceinline__ char* row_at(const BlockCall& call, int at, uint64_t row) {
   return reinterpret_cast<char*>(call.half_of(at)) + row * kRowBytes + lane_index() * 16;
 }
 
-__device__ __forceinline__ void send_row(const Call& call, char* to, const Vector& v) {
+__device__ __forceinline__ void send_row(const BlockCall& call, char* to, const Vector& v) {
   const uint32_t third = has_flag() ? static_cast<uint32_t>(call.epoch) : v.words[2];
   const uint32_t fourth = has_flag() ? static_cast<uint32_t>(call.epoch >> 32) : v.words[3];
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.words[0]),
@@ -162,7 +163,7 @@ __device__ __forceinline__ Vector look_at_row(const char* from) {
   return v;
 }
 
-__device__ __forceinline__ bool has_arrived(const Call& call, const Vector& v) {
+__device__ __forceinline__ bool has_arrived(const BlockCall& call, const Vector& v) {
   return !has_flag() || (v.words[2] == static_cast<uint32_t>(call.epoch) &&
                          v.words[3] == static_cast<uint32_t>(call.epoch >> 32));
 }
@@ -176,7 +177,7 @@ __device__ __forceinline__ bool warp_sees_failure(const Before& before) {
 struct WarpPatience {
   Patience of_first;
 
-  __device__ __forceinline__ bool holds(const Call& call, int peer, uint32_t seen) {
+  __device__ __forceinline__ bool holds(const BlockCall& call, int peer, uint32_t seen) {
     const bool goes_on = lane_index() != 0 || of_first.holds(call, peer, seen);
     return __shfl_sync(kWholeWarp, goes_on ? 1 : 0, 0) != 0;
   }
@@ -185,7 +186,7 @@ struct WarpPatience {
 /// Waits for `present` rows from `peer`, the first at `from` (this lane's part), `stride_bytes`
 /// apart. False: gave up.
 template <int kRows>
-__device__ __forceinline__ bool await_rows(const Call& call, const char* from,
+__device__ __forceinline__ bool await_rows(const BlockCall& call, const char* from,
                                            uint64_t stride_bytes, int present, int peer,
                                            Vector (&data)[kRows]) {
   for (WarpPatience patience;;) {
@@ -205,7 +206,7 @@ __device__ __forceinline__ bool await_rows(const Call& call, const char* from,
 }
 
 template <int kRows>
-__device__ __forceinline__ void load_rows(const Piece<const char>& from, const Rows& rows,
+__device__ __forceinline__ void load_rows(const ArrayPart<const char>& from, const Rows& rows,
                                           Vector (&data)[kRows]) {
 #pragma unroll
   for (int u = 0; u < kRows; ++u)
@@ -214,7 +215,7 @@ __device__ __forceinline__ void load_rows(const Piece<const char>& from, const R
 }
 
 template <int kRows>
-__device__ __forceinline__ void store_rows(const Piece<char>& to, const Rows& rows,
+__device__ __forceinline__ void store_rows(const ArrayPart<char>& to, const Rows& rows,
                                            const Vector (&data)[kRows]) {
 #pragma unroll
   for (int u = 0; u < kRows; ++u)
@@ -224,7 +225,7 @@ __device__ __forceinline__ void store_rows(const Piece<char>& to, const Rows& ro
 
 /// To one rank's half, into the slot that begins with row `slot_begin`.
 template <int kRows>
-__device__ __forceinline__ void send_rows(const Call& call, int to, uint64_t slot_begin,
+__device__ __forceinline__ void send_rows(const BlockCall& call, int to, uint64_t slot_begin,
                                           const Rows& rows, const Vector (&data)[kRows]) {
   char* const at = row_at(call, to, slot_begin + rows.first);
   __syncwarp();
@@ -236,7 +237,7 @@ __device__ __forceinline__ void send_rows(const Call& call, int to, uint64_t slo
 
 /// From this rank's half. False: gave up.
 template <int kRows>
-__device__ __forceinline__ bool receive_rows(const Call& call, int from, uint64_t slot_begin,
+__device__ __forceinline__ bool receive_rows(const BlockCall& call, int from, uint64_t slot_begin,
                                              const Rows& rows, Vector (&data)[kRows]) {
   return await_rows(call, row_at(call, call.rank(), slot_begin + rows.first),
                     row_stride() * kRowBytes, rows.present, from, data);

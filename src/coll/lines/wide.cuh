@@ -16,7 +16,7 @@ using RowOfEach = Vector[kPeers];  // of ranks [first, first + kPeers)
 
 /// Row `row` of what piece_of(rank) is, of every rank that there is.
 template <int kPeers, typename PieceOf>
-__device__ __forceinline__ void load_row_of_each(const Call& call, int first,
+__device__ __forceinline__ void load_row_of_each(const BlockCall& call, int first,
                                                  const PieceOf& piece_of, uint64_t row,
                                                  RowOfEach<kPeers>& data) {
 #pragma unroll
@@ -26,8 +26,9 @@ __device__ __forceinline__ void load_row_of_each(const Call& call, int first,
 
 /// To the slot of every peer that begins with row slot_of(peer).
 template <int kPeers, typename SlotOf>
-__device__ __forceinline__ void send_row_of_each(const Call& call, int first, const SlotOf& slot_of,
-                                                 uint64_t row, const RowOfEach<kPeers>& data) {
+__device__ __forceinline__ void send_row_of_each(const BlockCall& call, int first,
+                                                 const SlotOf& slot_of, uint64_t row,
+                                                 const RowOfEach<kPeers>& data) {
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < kPeers; ++k) {
@@ -40,7 +41,7 @@ __device__ __forceinline__ void send_row_of_each(const Call& call, int first, co
 /// Waits for a row of every rank for which waits_for(rank) holds, from its slot of our half. False:
 /// gave up.
 template <int kPeers, typename WaitsFor, typename SlotOf>
-__device__ __forceinline__ bool receive_row_of_each(const Call& call, int first,
+__device__ __forceinline__ bool receive_row_of_each(const BlockCall& call, int first,
                                                     const WaitsFor& waits_for,
                                                     const SlotOf& slot_of, uint64_t row,
                                                     RowOfEach<kPeers>& data) {
@@ -69,7 +70,7 @@ __device__ __forceinline__ bool receive_row_of_each(const Call& call, int first,
 
 /// Every peer's row to its place, but `but`'s: -1 for none.
 template <typename SlotOf, typename PlaceOf>
-__device__ __forceinline__ bool take_rows(const Call& call, int but, const SlotOf& slot_of,
+__device__ __forceinline__ bool take_rows(const BlockCall& call, int but, const SlotOf& slot_of,
                                           const PlaceOf& place_of, uint64_t row) {
   const auto waits_for = [&](int from) { return from != call.rank() && from != but; };
 #pragma unroll 1

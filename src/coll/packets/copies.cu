@@ -21,7 +21,7 @@ __device__ char* block_of(void* base, int rank, uint64_t bytes) {
 }
 
 /// Writes what each rank r sent to slot r into block r of recv.
-__device__ void receive_blocks(const Call& call) {
+__device__ void receive_blocks(const BlockCall& call) {
   const uint64_t bytes = call.args.bytes;
   const uint64_t slot = num_packets(bytes);
   const Packet* slots = call.half_of(call.rank());
@@ -39,7 +39,7 @@ __device__ void receive_blocks(const Call& call) {
   }
 }
 
-__device__ uint64_t all_gather(const Call& call) {
+__device__ uint64_t all_gather(const BlockCall& call) {
   const uint64_t bytes = call.args.bytes;
   const uint64_t slot = num_packets(bytes);
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
@@ -54,7 +54,7 @@ __device__ uint64_t all_gather(const Call& call) {
   return 0;
 }
 
-__device__ uint64_t all_to_all(const Call& call) {
+__device__ uint64_t all_to_all(const BlockCall& call) {
   const uint64_t bytes = call.args.bytes;
   const uint64_t slot = num_packets(bytes);
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
@@ -73,7 +73,7 @@ __device__ uint64_t all_to_all(const Call& call) {
 }
 
 /// Waits for one packet. False: gave up.
-__device__ bool await_packet(const Call& call, const Packet* at, int from, Words* data) {
+__device__ bool await_packet(const BlockCall& call, const Packet* at, int from, Words* data) {
   for (Patience patience;;) {
     const Packet seen = look_at(at);
     if (seen.flag_low == call.flag && seen.flag_high == call.flag) {
@@ -88,14 +88,14 @@ __device__ bool await_packet(const Call& call, const Packet* at, int from, Words
 
 /// Every rank but the root sends a greeting to all; the root's data is its greeting. The first
 /// block does it, a thread for each peer. The root hears them in its next call (hear()).
-__device__ void greet(const Call& call, uint64_t slot) {
+__device__ void greet(const BlockCall& call, uint64_t slot) {
   if (blockIdx.x != 0) return;
   for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
     if (peer != call.rank()) send_packet(call, call.half_of(peer) + slot + call.rank(), {0, 0});
   }
 }
 
-__device__ void await_greetings(const Call& call, uint64_t slot) {
+__device__ void await_greetings(const BlockCall& call, uint64_t slot) {
   if (blockIdx.x != 0) return;
   const Packet* greetings = call.half_of(call.rank()) + slot;
   for (int peer = static_cast<int>(threadIdx.x); peer < call.size(); peer += blockDim.x) {
@@ -105,7 +105,7 @@ __device__ void await_greetings(const Call& call, uint64_t slot) {
   }
 }
 
-__device__ void send_message(const Call& call, uint64_t slot) {
+__device__ void send_message(const BlockCall& call, uint64_t slot) {
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
     const Words data = load_words(call.args.send, i * kPacketDataBytes, call.args.bytes);
 #pragma unroll 4
@@ -115,7 +115,7 @@ __device__ void send_message(const Call& call, uint64_t slot) {
   copy_own(call.args.send, call.args.recv, call.args.bytes);
 }
 
-__device__ void receive_message(const Call& call, uint64_t slot) {
+__device__ void receive_message(const BlockCall& call, uint64_t slot) {
   const Packet* own = call.half_of(call.rank());
   for (uint64_t i = first_packet(); i < slot; i += packet_stride()) {
     Words data;
@@ -125,7 +125,7 @@ __device__ void receive_message(const Call& call, uint64_t slot) {
 }
 
 /// Where the root leaves the others' greetings, for PacketState::unheard.
-__device__ uint64_t broadcast(const Call& call) {
+__device__ uint64_t broadcast(const BlockCall& call) {
   const uint64_t slot = num_packets(call.args.bytes);
   if (call.rank() == call.args.root) {
     send_message(call, slot);
@@ -143,7 +143,7 @@ __device__ uint64_t broadcast(const Call& call) {
   extern "C" __global__ void __launch_bounds__(braid::coll::kPacketThreads, 2)     \
       braid_packets_##name(const __grid_constant__ braid::coll::PacketArgs args) { \
     using namespace braid::coll::device;                                           \
-    run_call(args, [](const Call& call) { return name(call); });                   \
+    run_call(args, [](const BlockCall& call) { return name(call); });              \
   }
 BRAID_PACKET_KERNEL(all_gather)
 BRAID_PACKET_KERNEL(all_to_all)

@@ -51,7 +51,7 @@ struct Words {
 };
 
 /// A call as one block sees it.
-struct Call {
+struct BlockCall {
   const PacketArgs& args;
   uint64_t epoch;
   uint32_t flag;
@@ -94,7 +94,7 @@ __device__ __forceinline__ Before look_before(const PacketArgs& args) {
   return {state->epoch, state->unheard, has_failed};
 }
 
-__device__ __forceinline__ Call begin_call(const PacketArgs& args, const Before& before) {
+__device__ __forceinline__ BlockCall begin_call(const PacketArgs& args, const Before& before) {
   const uint64_t epoch = next_epoch(before.epoch);
   return {args, epoch, static_cast<uint32_t>(epoch), epoch % 2 * (args.packets.capacity_bytes / 2)};
 }
@@ -102,7 +102,7 @@ __device__ __forceinline__ Call begin_call(const PacketArgs& args, const Before&
 /// All threads of every block come here. The last block closes the call: by then every block has
 /// read what was before. No fence: nothing but the counter passes between blocks, and a fence would
 /// wait for the peers to have taken all packets.
-__device__ __forceinline__ void end_call(const Call& call, uint64_t unheard = 0) {
+__device__ __forceinline__ void end_call(const BlockCall& call, uint64_t unheard = 0) {
   __syncthreads();
   if (threadIdx.x != 0) return;
   PacketState& state = *call.args.packets.state;
@@ -114,7 +114,7 @@ __device__ __forceinline__ void end_call(const Call& call, uint64_t unheard = 0)
   state.epoch = call.epoch;
 }
 
-__device__ __forceinline__ void send_packet(const Call& call, Packet* to, const Words& data) {
+__device__ __forceinline__ void send_packet(const BlockCall& call, Packet* to, const Words& data) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to), "r"(data.low),
                "r"(call.flag), "r"(data.high));
 }
@@ -145,7 +145,7 @@ struct Patience {
   int64_t start_ns = 0;
 
   /// After each look without success. False: gave up.
-  __device__ __forceinline__ bool holds(const Call& call, int peer, uint32_t seen) {
+  __device__ __forceinline__ bool holds(const BlockCall& call, int peer, uint32_t seen) {
     if (++looks % 1024 != 0) return true;
     if (start_ns == 0) start_ns = nvlink::device_ns();
     return may_go_on(call.args, call.flag, peer, seen, start_ns);
@@ -157,7 +157,7 @@ struct Patience {
 /// further, and something of the call after ours, which has the same half, lie in the greeting's
 /// place: it is as good. All threads say the same. False: gave up.
 static __device__ __noinline__ bool hear(const PacketArgs& args, Before before) {
-  const Call call = begin_call(args, before);
+  const BlockCall call = begin_call(args, before);
   const uint64_t half_bytes = before.epoch % 2 * (args.packets.capacity_bytes / 2);
   const auto* greetings =
       reinterpret_cast<const Packet*>(args.packets.area[call.rank()] + half_bytes) +
@@ -182,7 +182,7 @@ template <typename Exchange>
 __device__ __forceinline__ void run_call(const PacketArgs& args, const Exchange& exchange) {
   const Before before = look_before(args);
   if (before.has_failed) return;
-  const Call call = begin_call(args, before);
+  const BlockCall call = begin_call(args, before);
   uint64_t unheard = 0;
   if (before.unheard == 0 || hear(args, before)) unheard = exchange(call);
   end_call(call, unheard);
@@ -190,7 +190,7 @@ __device__ __forceinline__ void run_call(const PacketArgs& args, const Exchange&
 
 /// Waits for one packet of each rank in [first, first + kPacketBatch) but this one; that of rank r
 /// lies `stride` packets after that of r - 1, `slots` being rank 0's. False: gave up.
-__device__ __forceinline__ bool await_packets(const Call& call, const Packet* slots,
+__device__ __forceinline__ bool await_packets(const BlockCall& call, const Packet* slots,
                                               uint64_t stride, int first,
                                               Words (&data)[kPacketBatch]) {
   const int left = call.size() - first;

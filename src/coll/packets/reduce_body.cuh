@@ -23,7 +23,7 @@ struct Slices {
   bool is_scatter;
   bool is_two_shot;
 
-  __device__ explicit Slices(const Call& call) {
+  __device__ explicit Slices(const BlockCall& call) {
     const uint64_t ranks = static_cast<uint64_t>(call.size());
     message_bytes = call.args.bytes;
     is_scatter = call.args.path == PacketPath::kReduceScatter;
@@ -37,16 +37,17 @@ struct Slices {
   __device__ uint64_t end(int owner) const {
     return is_scatter ? begin(owner) + message_bytes : message_bytes;
   }
-  __device__ Words operand(const Call& call, int owner, uint64_t i) const {
+  __device__ Words operand(const BlockCall& call, int owner, uint64_t i) const {
     return load_words(call.args.send, begin(owner) + i * kPacketDataBytes, end(owner));
   }
-  __device__ void store_result(const Call& call, int owner, uint64_t i, const Words& sum) const {
+  __device__ void store_result(const BlockCall& call, int owner, uint64_t i,
+                               const Words& sum) const {
     const uint64_t begin_bytes = is_scatter ? 0 : begin(owner);
     store_words(call.args.recv, begin_bytes + i * kPacketDataBytes, message_bytes, sum);
   }
 };
 
-__device__ __forceinline__ void send_operands(const Call& call, const Slices& slices) {
+__device__ __forceinline__ void send_operands(const BlockCall& call, const Slices& slices) {
   const uint64_t own_slot = static_cast<uint64_t>(call.rank()) * slices.slot;
   for (uint64_t i = first_packet(); i < slices.slot; i += packet_stride()) {
 #pragma unroll 4
@@ -59,7 +60,7 @@ __device__ __forceinline__ void send_operands(const Call& call, const Slices& sl
 
 /// The sum of everyone's packet i. False: gave up.
 template <typename R>
-__device__ __forceinline__ bool sum_packets(const Call& call, const Slices& slices, uint64_t i,
+__device__ __forceinline__ bool sum_packets(const BlockCall& call, const Slices& slices, uint64_t i,
                                             Words* sum) {
   constexpr int kWords = kPacketDataBytes / 4;
   typename R::Acc acc[kElementsIn<R, kWords>];
@@ -89,12 +90,12 @@ __device__ __forceinline__ bool sum_packets(const Call& call, const Slices& slic
 }
 
 /// Slots of sums lie behind the slots of operands.
-__device__ __forceinline__ uint64_t sums_begin(const Call& call, const Slices& slices) {
+__device__ __forceinline__ uint64_t sums_begin(const BlockCall& call, const Slices& slices) {
   return static_cast<uint64_t>(call.size()) * slices.slot;
 }
 
 template <typename R>
-__device__ __forceinline__ bool sum_own(const Call& call, const Slices& slices) {
+__device__ __forceinline__ bool sum_own(const BlockCall& call, const Slices& slices) {
   const uint64_t place =
       sums_begin(call, slices) + static_cast<uint64_t>(call.rank()) * slices.slot;
   for (uint64_t i = first_packet(); i < slices.slot; i += packet_stride()) {
@@ -110,7 +111,7 @@ __device__ __forceinline__ bool sum_own(const Call& call, const Slices& slices) 
   return true;
 }
 
-__device__ __forceinline__ void receive_sums(const Call& call, const Slices& slices) {
+__device__ __forceinline__ void receive_sums(const BlockCall& call, const Slices& slices) {
   const Packet* slots = call.half_of(call.rank()) + sums_begin(call, slices);
   for (uint64_t i = first_packet(); i < slices.slot; i += packet_stride()) {
 #pragma unroll 1
@@ -129,7 +130,7 @@ __device__ __forceinline__ void receive_sums(const Call& call, const Slices& sli
 
 template <typename R>
 __device__ __forceinline__ void reduce_packets(const PacketArgs& args) {
-  run_call(args, [](const Call& call) {
+  run_call(args, [](const BlockCall& call) {
     const Slices slices(call);
     send_operands(call, slices);
     if (sum_own<R>(call, slices) && slices.is_two_shot) receive_sums(call, slices);
