@@ -4,17 +4,11 @@
 
 #include <cmath>
 
+#include "base/hash.h"
+
 namespace braid::fabric {
 
 namespace {
-
-// FNV-1a, 64 bits: a fixed published function, so that a hash written by one build is read by the
-// next one.
-uint64_t fnv1a(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-  return hash;
-}
 
 // Four classes per doubling: what the driver reports as 26.5 and as 26.6 is one thing.
 int rate_class(double gbps) {

@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -23,14 +22,6 @@ constexpr size_t kSecretChars = 2 * kSecretBytes;
 Status file_error(const std::string& path, const char* call, int error) {
   return unavailable("token file {}: {}: {}; set BRAID_JOB_TOKEN", path, call,
                      sys::error_text(error));
-}
-
-Result<std::string> make_secret() {
-  std::array<std::byte, kSecretBytes> bytes{};
-  BRAID_RETURN_IF_ERROR(sys::random_bytes(bytes));
-  std::string text;
-  for (const std::byte b : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(b));
-  return text;
 }
 
 Result<std::string> read_secret(const std::string& path) {
@@ -53,9 +44,9 @@ Result<std::string> read_secret(const std::string& path) {
 // A whole file appears under its name in one step, by link(): a reader never finds half a secret,
 // and of several writers the first wins and the others read what it wrote.
 Status publish_secret(const std::string& path) {
-  BRAID_ASSIGN_OR_RETURN(const std::string secret, make_secret());
-  BRAID_ASSIGN_OR_RETURN(const std::string suffix, make_secret());
-  const std::string draft = path + "." + suffix.substr(0, 16);
+  BRAID_ASSIGN_OR_RETURN(const std::string secret, sys::random_hex(kSecretBytes));
+  BRAID_ASSIGN_OR_RETURN(const std::string suffix, sys::random_hex(8));
+  const std::string draft = path + "." + suffix;
   const sys::Fd fd(::open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.is_open()) return file_error(draft, "create", errno);
   const bool is_written =

@@ -47,6 +47,14 @@ TEST(Host, RandomBytesDiffer) {
   EXPECT_TRUE(random_bytes({}).ok());
 }
 
+TEST(Host, RandomWordsAreHexAndDiffer) {
+  const std::string word = random_hex(16).value();
+  EXPECT_EQ(word.size(), 32u);
+  EXPECT_EQ(word.find_first_not_of("0123456789abcdef"), std::string::npos);
+  EXPECT_NE(word, random_hex(16).value());
+  EXPECT_EQ(random_hex(0).value(), "");
+}
+
 TEST(Host, KnowsItsNames) {
   EXPECT_EQ(process_id(), ::getpid());
   EXPECT_FALSE(host_name().empty());

@@ -14,15 +14,8 @@ namespace braid::sys {
 
 namespace {
 
-constexpr size_t kWordChars = 32;  // of a name, and of a secret: 128 bits in hex
-
-Result<std::string> random_word() {
-  std::array<std::byte, kWordChars / 2> bytes{};
-  BRAID_RETURN_IF_ERROR(random_bytes(bytes));
-  std::string word;
-  for (const std::byte byte : bytes) word += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return word;
-}
+constexpr size_t kWordBytes = 16;  // of a name, and of a secret
+constexpr size_t kWordChars = 2 * kWordBytes;
 
 struct SocketName {
   sockaddr_un address{};
@@ -83,8 +76,8 @@ bool is_for_later(int error) {
 Result<FdBox> FdBox::open() {
   Fd made(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made.is_open()) return exhausted("box for descriptors: socket: {}", error_text(errno));
-  BRAID_ASSIGN_OR_RETURN(const std::string word, random_word());
-  BRAID_ASSIGN_OR_RETURN(const std::string secret, random_word());
+  BRAID_ASSIGN_OR_RETURN(const std::string word, random_hex(kWordBytes));
+  BRAID_ASSIGN_OR_RETURN(const std::string secret, random_hex(kWordBytes));
   const SocketName name = socket_name(word);
   if (::bind(made.get(), reinterpret_cast<const sockaddr*>(&name.address), name.bytes) != 0)
     return driver_error("box for descriptors: bind: {}", error_text(errno));

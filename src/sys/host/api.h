@@ -23,6 +23,8 @@ int usable_cores();
 int process_id();
 /// Random bytes from the kernel, fit for nonces and secrets.
 Status random_bytes(std::span<std::byte> bytes);
+/// So many of them as a word: two lower-case hex digits for each.
+Result<std::string> random_hex(size_t num_bytes);
 /// The user's home directory: $HOME, else the password database; empty when neither knows.
 std::string home_directory();
 

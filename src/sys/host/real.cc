@@ -9,6 +9,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/hash.h"
 #include "sys/error_text.h"
 #include "sys/host/api.h"
 
@@ -30,20 +31,13 @@ std::string namespace_id(const char* path) {
   return fmt::format("{}:{}", found.st_dev, found.st_ino);
 }
 
-// FNV-1a, 64 bits: not a secret, only short and evenly spread.
-uint64_t hash(std::string_view text) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return h;
-}
-
 }  // namespace
 
 std::string host_id(std::string_view override_id) {
   if (!override_id.empty()) return std::string(override_id);
   const std::string facts =
       boot_id() + '|' + namespace_id("/proc/self/ns/pid") + '|' + namespace_id("/proc/self/ns/net");
-  return fmt::format("{:016x}", hash(facts));
+  return fmt::format("{:016x}", fnv1a(facts));
 }
 
 std::string host_name() {
@@ -76,6 +70,14 @@ Status random_bytes(std::span<std::byte> bytes) {
     bytes = bytes.subspan(static_cast<size_t>(got));
   }
   return {};
+}
+
+Result<std::string> random_hex(size_t num_bytes) {
+  std::vector<std::byte> bytes(num_bytes);
+  BRAID_RETURN_IF_ERROR(random_bytes(bytes));
+  std::string text;
+  for (const std::byte b : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(b));
+  return text;
 }
 
 std::string home_directory() {

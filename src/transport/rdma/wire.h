@@ -20,6 +20,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/hash.h"
 #include "transport/lane.h"
 
 namespace braid::transport::rdma {
@@ -62,15 +63,15 @@ constexpr uint64_t nearest(uint64_t near, uint64_t low) {
   return nearest_number<kSequenceBits>(near, low);
 }
 
-/// FNV-1a over 8-byte words, then the tail: quick enough for headers, and for payloads in debug
-/// builds.
+/// As FNV-1a (base/hash.h), over 8-byte words and then the tail: quick enough for headers, and for
+/// payloads in debug builds.
 inline uint64_t checksum(const void* data, size_t bytes) {
   const auto* p = static_cast<const std::byte*>(data);
-  uint64_t hash = 0xcbf29ce484222325u ^ bytes, word = 0;
+  uint64_t hash = kFnvStart ^ bytes, word = 0;
   for (; bytes > 0; p += std::min<size_t>(bytes, 8), bytes -= std::min<size_t>(bytes, 8)) {
     word = 0;
     std::memcpy(&word, p, std::min<size_t>(bytes, 8));
-    hash = (hash ^ word) * 0x100000001b3u;
+    hash = (hash ^ word) * kFnvPrime;
     hash ^= hash >> 32;
   }
   return hash;
