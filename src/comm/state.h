@@ -1,9 +1,7 @@
-// State: the inside of a Comm, for coll/ and the balancer.
-//
-// Threads: what is made once (identity, config, group, observer, facts) is read by any. The rest is
-// under `mutex`, which a call holds from its first look at the lanes to its last; the keeper thread
-// takes it only between calls. health_json() must answer while a call waits: what it reads is
-// changed under `health_mutex`, too, which is the inner one of the two.
+// State: the inside of a Comm, for coll/ and the balancer, grouped by who may touch what when. A
+// call holds `mutex` from its first look at the lanes to its last; the keeper thread takes it only
+// between calls. `health_mutex` is held for moments: health_json() must answer while a call waits.
+// Whoever holds both took `mutex` first.
 #pragma once
 
 #include <atomic>
@@ -32,21 +30,26 @@ inline constexpr int64_t kMaxDepthPieces = 64;
 /// The tag of a probe: epoch 0, before every call. Receivers release it unread.
 inline constexpr transport::PieceTag kProbeTag{};
 
-/// One link as this rank sees it now.
+/// One link as this rank sees it now. Under Comm::State::mutex; what health_json() reads changes
+/// under health_mutex as well.
 struct LinkState {
   fabric::Link facts;
   std::unique_ptr<transport::Lane> lane;
-  bool is_suspect =
-      false;  // stalled or failed here: not used for new pieces until it is clean again
-  int64_t suspect_since_ns = 0;
-  transport::PeerSet probed;  // while suspect: peers that were sent a probe, see absolve_links()
+  // Read by health_json(). Suspect: stalled or failed here, not used for new pieces until it is
+  // clean again.
+  bool is_suspect = false;
   uint32_t down_count = 0;
   uint64_t resent_pieces = 0;
   std::string why;  // of the last trouble
+  // By calls and the keeper alone:
+  int64_t suspect_since_ns = 0;
+  transport::PeerSet probed;  // while suspect: peers that were sent a probe, see absolve_links()
 };
 
 class Comm::State {
  public:
+  // Set while the comm is made; then only read, by any thread. close() ends some of them when
+  // nothing uses them any longer.
   group::Identity identity;
   Config config;
   std::unique_ptr<group::Group> group;
@@ -54,29 +57,39 @@ class Comm::State {
   std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
   fabric::Fabric fabric;
   std::vector<fabric::Link> link_facts;
-  std::vector<LinkState> links;
-  plan::TuningTable table;
-  mutable std::map<std::pair<plan::Op, uint64_t>, plan::Plan>
-      plan_cache;  // by (op, bytes), from facts and table alone
+  // More ranks than cores on this host: waiting must give the core away.
+  bool is_oversubscribed = false;
+  int process_id = 0;  // of the process that made it
+
+  // Neither lock.
+  std::atomic<bool> is_closed{false};  // set under `mutex`, which makes it final for its holder
+  std::atomic<bool> in_call{false};    // a thread is between CallGuard and its end
+  std::function<Status()> interrupt;   // may be empty; set between calls, by the calling thread
 
   std::mutex mutex;
+  // Under `mutex`.
+  plan::TuningTable table;
+  mutable std::map<std::pair<plan::Op, uint64_t>, plan::Plan>
+      plan_cache;      // by (op, bytes), from facts and table alone
   uint64_t epoch = 0;  // of the last call begun
   Status fatal;        // set once; every later call answers it
-  std::atomic<bool> is_closed{false};
-  std::atomic<bool> in_call{false};
-
   ShareBook book;
-  std::function<Status()> interrupt;  // may be empty
-  plan::Shares forced;                // empty: not forced
-  RunTimeBalance balance;             // rank 0
-  CallReport report;                  // of the last call
-  plan::Plan previous_plan;           // of the call whose reports the next entries bring
+  plan::Shares forced;       // empty: not forced
+  RunTimeBalance balance;    // rank 0
+  CallReport report;         // of the last call; the calling thread may read it between calls
+  plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
-  /// Of events, of what health_json() tells of a link, and of changes of `links` and `device`.
+  int64_t last_call_end_ns = 0;
+
   std::mutex health_mutex;
+  // Under `health_mutex`.
   std::vector<std::string> events;  // health and balance lines, newest last, bounded
-  bool is_oversubscribed =
-      false;  // more ranks than cores on this host: waiting must give the core away
+  // Changed under both locks, so that either is enough to read; close(), behind which there is no
+  // call, takes them away under health_mutex alone.
+  std::vector<LinkState> links;    // what else LinkState has: see there
+  std::shared_ptr<Device> device;  // from the first call with device memory on
+
+  std::unique_ptr<Keeper> keeper;  // drives the lanes between calls; its thread uses all of this
 
   /// True in a child that was forked off after the comm was made: it must leave everything alone.
   bool is_forked() const;
@@ -98,11 +111,6 @@ class Comm::State {
   /// Releases pieces of finished calls and lets lossy lanes send their acks; true when anything
   /// moved.
   bool idle_progress();
-
-  std::shared_ptr<Device> device;  // from the first call with device memory on
-  std::unique_ptr<Keeper> keeper;  // drives the lanes between calls
-  int64_t last_call_end_ns = 0;
-  int process_id = 0;  // of the process that made it
 };
 
 /// Held for the length of a public call. A second thread, a closed comm or an earlier fatal failure

@@ -1,5 +1,7 @@
 #include "coll/host/outbox.h"
 
+#include <mutex>
+
 #include "base/log.h"
 
 namespace braid::coll {
@@ -181,7 +183,10 @@ void Outbox::save_unacked(int link) {
         return;
       }
       push_piece(other, peer, piece.tag, piece.payload);
-      ++l.resent_pieces;
+      {
+        const std::lock_guard lock(state_.health_mutex);  // health_json() may be looking at it
+        ++l.resent_pieces;
+      }
       ++state_.report.links[static_cast<size_t>(link)].resent_pieces;
     });
   }
