@@ -31,12 +31,19 @@ Status Device::begin(sys::Stream user) {
 // work may not wait for an event of another capture, or of none.
 Status Device::follow_captured(sys::Stream user) {
   BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
-  return id != 0 && id == captured_in_ ? cuda_.wait_event(user, last_captured_) : Status();
+  const auto found = std::ranges::find(captures_, id, &Captured::id);
+  if (id == 0 || found == captures_.end()) return {};
+  return cuda_.wait_event(user, found->last_call);
 }
 
+// In place of the oldest, where it is new.
 Status Device::note_captured(sys::Stream user) {
-  BRAID_ASSIGN_OR_RETURN(captured_in_, cuda_.capture_id(user));
-  return captured_in_ != 0 ? cuda_.record(last_captured_, user) : Status();
+  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
+  if (id == 0) return {};
+  auto found = std::ranges::find(captures_, id, &Captured::id);
+  if (found == captures_.end()) found = &captures_[next_capture_++ % captures_.size()];
+  found->id = id;
+  return cuda_.record(found->last_call, user);
 }
 
 Status Device::end(sys::Stream user) {

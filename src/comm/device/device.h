@@ -300,6 +300,12 @@ class Device {
   bool is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes);
   Status finish_last_call();
   Status close_forgotten();
+  /// The last call of a capture. Captures may take turns: as many at a time as captures_ has room
+  /// for, the calls of more lose their order.
+  struct Captured {
+    uint64_t id = 0;  // 0: none yet
+    sys::Event last_call{};
+  };
   Status follow_captured(sys::Stream user);
   Status note_captured(sys::Stream user);
   Status load_ring(const sys::DeviceFacts& facts);
@@ -341,8 +347,8 @@ class Device {
   std::array<sys::Event, 256> events_{};
   size_t next_event_ = 0;
   sys::Event last_call_{};
-  sys::Event last_captured_{};  // the same, of the capture captured_in_
-  uint64_t captured_in_ = 0;
+  std::array<Captured, 16> captures_{};  // the same, of the captures that had calls last
+  size_t next_capture_ = 0;
   bool has_last_call_ = false;
   bool is_captured_ = false;  // the call under way
   bool has_captures_ = false;

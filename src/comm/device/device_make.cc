@@ -82,7 +82,9 @@ Status Device::prepare() {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
   }
   BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
-  BRAID_ASSIGN_OR_RETURN(last_captured_, cuda_.create_event(sys::EventTiming::kOff));
+  for (Captured& each : captures_) {
+    BRAID_ASSIGN_OR_RETURN(each.last_call, cuda_.create_event(sys::EventTiming::kOff));
+  }
   call_watch_.start(state_.observer.get(), cuda_, sides_[kCopies],
                     [this] { return !look_for_trouble().ok(); });
   return {};
@@ -291,8 +293,9 @@ Device::~Device() {
     if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
   for (const sys::Event event : events_)
     if (event.handle != nullptr) (void)cuda_.destroy_event(event);
-  for (const sys::Event event : {last_call_, last_captured_})
-    if (event.handle != nullptr) (void)cuda_.destroy_event(event);
+  for (const Captured& each : captures_)
+    if (each.last_call.handle != nullptr) (void)cuda_.destroy_event(each.last_call);
+  if (last_call_.handle != nullptr) (void)cuda_.destroy_event(last_call_);
   for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
   if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);

@@ -142,6 +142,17 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
 
+/// The kernels of packets, lines and direct calls, as far as a capture needs them: to be there.
+void define_one_kernel_calls(GraphCuda& cuda) {
+  const auto nothing = [](const sys::LaunchShape&, std::span<void*>) { return Status(); };
+  for (const char* family : {"braid_packets_", "braid_lines_", "braid_direct_"})
+    for (const char* op : {"all_gather", "all_to_all", "broadcast"})
+      cuda.define_kernel(std::string(family) + op, nothing);
+  cuda.define_kernel(packet_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+  cuda.define_kernel(line_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+  cuda.define_kernel(direct_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+}
+
 // Two calls of a graph on streams that nothing has joined used the same scratch at once.
 TEST(DeviceGraphs, CallsOnTwoStreamsOfACaptureAreOrdered) {
   GraphCuda cuda(kRanks);
@@ -174,15 +185,55 @@ TEST(DeviceGraphs, CallsOnTwoStreamsOfACaptureAreOrdered) {
   });
 }
 
-/// The kernels of packets, lines and direct calls, as far as a capture needs them: to be there.
-void define_one_kernel_calls(GraphCuda& cuda) {
-  const auto nothing = [](const sys::LaunchShape&, std::span<void*>) { return Status(); };
-  for (const char* family : {"braid_packets_", "braid_lines_", "braid_direct_"})
-    for (const char* op : {"all_gather", "all_to_all", "broadcast"})
-      cuda.define_kernel(std::string(family) + op, nothing);
-  cuda.define_kernel(packet_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
-  cuda.define_kernel(line_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
-  cuda.define_kernel(direct_reduce_kernel_name(Dtype::kInt32, RedOp::kSum), nothing);
+/// Ranks that have the memory for packets, lines and direct calls, too.
+void run_with_areas(GraphCuda& cuda, const test::Options& options, sys::FabricLibrary* nics,
+                    const std::function<void(test::GpuRank&)>& body) {
+  test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
+    comm.state().config = test::make_config(test::gpu_options(options));
+    const Config& config = comm.state().config;
+    const uint64_t direct_bytes = direct_area_for(config, kRanks);
+    auto device =
+        comm::Device::create(comm.state(), cuda, comm.rank(),
+                             {packet_area_for(config, kRanks), line_area_for(config, kRanks),
+                              direct_bytes, kDirectFlagBytes},
+                             nics);
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    comm.state().device = std::move(device).value();
+    test::GpuRank rank{comm, *comm.state().device, cuda, all};
+    body(rank);
+    all.arrive_and_wait();
+  });
+}
+
+// A call of another capture in between hid what the calls of the first one wait for.
+TEST(DeviceGraphs, CapturesThatTakeTurnsKeepTheOrderOfTheirCalls) {
+  GraphCuda cuda(kRanks);
+  test::define_team_kernels(cuda);
+  define_one_kernel_calls(cuda);
+  run_with_areas(cuda, {{"BRAID_GPU_PACKETS", "64KiB"}}, nullptr, [&](test::GpuRank& rank) {
+    const sys::OwnedStream one = stream_of(cuda), forked = stream_of(cuda), two = stream_of(cuda);
+    const auto fork =
+        sys::own<sys::OwnedEvent>(cuda, cuda.create_event(sys::EventTiming::kOff)).value();
+    const GuardedMemory send(cuda, kRanks * 4096), recv(cuda, kRanks * 4096);
+    const auto call_on = [&](const sys::OwnedStream& stream) {
+      const Status status =
+          all_to_all(rank.device, send.get(), recv.get(), 4096, Dtype::kUint8, stream.get());
+      EXPECT_TRUE(status.ok()) << status.to_string();
+    };
+    cuda.begin_capture(one.get());
+    cuda.begin_capture(two.get());
+    EXPECT_TRUE(cuda.record(fork.get(), one.get()).ok());
+    EXPECT_TRUE(cuda.wait_event(forked.get(), fork.get()).ok());
+    call_on(one);
+    call_on(two);
+    EXPECT_EQ(cuda.num_waits(two.get(), one.get()), 0);
+    const int64_t before = cuda.num_waits(forked.get(), one.get());
+    call_on(forked);
+    EXPECT_EQ(cuda.num_waits(forked.get(), one.get()), before + 1);
+    (void)cuda.end_capture(two.get());
+    (void)cuda.end_capture(one.get());
+    rank.all.arrive_and_wait();
+  });
 }
 
 // The tenth call is enqueued with the bytes of the first one: by packets, by lines, directly, in
@@ -197,34 +248,21 @@ TEST(DeviceGraphs, CallsOfOneKindAreEnqueuedAlike) {
       {"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_GPU_LINES", "1MiB"}, {"BRAID_GPU_DIRECT", "8MiB"}};
   options.insert(kWithNic.begin(), kWithNic.end());
   sys::FakeFabric nics;
-  test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
-    comm.state().config = test::make_config(test::gpu_options(options));
-    const Config& config = comm.state().config;
-    const uint64_t direct_bytes = direct_area_for(config, kRanks);
-    auto device =
-        comm::Device::create(comm.state(), cuda, comm.rank(),
-                             {packet_area_for(config, kRanks), line_area_for(config, kRanks),
-                              direct_bytes, kDirectFlagBytes},
-                             &nics);
-    ASSERT_TRUE(device.ok()) << device.status().to_string();
-    comm.state().device = std::move(device).value();
-    {
-      const sys::OwnedStream stream = stream_of(cuda);
-      for (const uint64_t bytes : {3_KiB, 200_KiB, 1_MiB, 18_MiB}) {
-        GraphRank rank(*comm.state().device, cuda, bytes);
-        std::vector<Graph> graphs(10);
-        for (Graph& graph : graphs) {
-          cuda.begin_capture(stream.get());
-          const Status status = rank.call_all(stream.get());
-          EXPECT_TRUE(status.ok()) << status.to_string();
-          graph = cuda.end_capture(stream.get());
-        }
-        EXPECT_GE(graphs[0].work.size(), 5U);
-        EXPECT_EQ(graphs[0].bytes, graphs[1].bytes) << bytes << " bytes";
-        EXPECT_EQ(graphs[0].bytes, graphs[9].bytes) << bytes << " bytes";
+  run_with_areas(cuda, options, &nics, [&](test::GpuRank& ours) {
+    const sys::OwnedStream stream = stream_of(cuda);
+    for (const uint64_t bytes : {3_KiB, 200_KiB, 1_MiB, 18_MiB}) {
+      GraphRank rank(ours.device, cuda, bytes);
+      std::vector<Graph> graphs(10);
+      for (Graph& graph : graphs) {
+        cuda.begin_capture(stream.get());
+        const Status status = rank.call_all(stream.get());
+        EXPECT_TRUE(status.ok()) << status.to_string();
+        graph = cuda.end_capture(stream.get());
       }
+      EXPECT_GE(graphs[0].work.size(), 5U);
+      EXPECT_EQ(graphs[0].bytes, graphs[1].bytes) << bytes << " bytes";
+      EXPECT_EQ(graphs[0].bytes, graphs[9].bytes) << bytes << " bytes";
     }
-    all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
