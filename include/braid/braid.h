@@ -131,7 +131,12 @@ BRAID_API braid_code braid_barrier_on(braid_comm*, void* stream);
 /* Shares GPU memory with all ranks: results that later lie in it, at the same offset on every rank,
  * are written there directly instead of through scratch. Collective; sizes must be equal, no
  * byte may be registered already, and a refusal is every rank's. Keep the memory until
- * braid_unregister() or braid_close(). */
+ * braid_unregister() or braid_close().
+ *
+ * When the comm fails on any rank (the deadline, a lost peer, calls that differ) copies that were
+ * enqueued already are not taken back: what is registered may be written to on every rank, also on
+ * one that has not come to the call, until all have closed the comm or ended. Where ranks share a
+ * process, free it only then. */
 BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
 /* Takes that back. Collective; waits for the comm's GPU work. */
 BRAID_API braid_code braid_unregister(braid_comm*, void* memory);

@@ -251,6 +251,10 @@ class Comm:
 
         Memory of cudaMalloc and of cuMemCreate (torch's expandable segments) can be shared, memory
         of cudaMallocAsync cannot: Unsupported, and calls on it go through scratch as before.
+
+        When the comm fails on any rank (the deadline, a lost peer, calls that differ) copies that
+        were enqueued already are not taken back: registered memory may be written to on every
+        rank, also on one that has not come to the call, until all have closed the comm or ended.
         """
         _braid.register_memory(self._core, buf)
         return buf

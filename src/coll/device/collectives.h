@@ -8,7 +8,9 @@
 //          failure that shows later (a lost peer, a deadline, ranks that called different things)
 //          comes back from the next call and from Device::status().
 // Buffers  any alignment. In memory that was registered, at the same offset on all ranks, results
-//          are written in place by the peers; elsewhere they go through scratch.
+//          are written in place by the peers; elsewhere they go through scratch. Kernels end
+//          without a word to peers when a wait failed; copy engines, which nothing can stop, do
+//          what was enqueued: after a failure on any rank registered memory holds anything.
 // Graphs   may be captured; a replay counts its own epochs. A graph keeps the share of the PCIe
 //          link that held when it was captured: all ranks capture a call at the same place among
 //          their eager ones.
