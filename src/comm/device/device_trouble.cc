@@ -35,6 +35,7 @@ Status Device::rdma_trouble() {
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.
 void Device::watch() {
   constexpr auto kLookEvery = std::chrono::milliseconds(1);
+  log::set_rank(rank());
   for (; !must_stop_; std::this_thread::sleep_for(kLookEvery)) {
     Status found = look_for_trouble();
     if (found.ok()) continue;

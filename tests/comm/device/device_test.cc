@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/log.h"
 #include "support/gpu_ranks.h"
 #include "support/segmented_memory.h"
 
@@ -378,6 +379,24 @@ TEST(DeviceTrouble, AReportEndsTheWaits) {
     EXPECT_NE(await_trouble(rank.device).message().find("fell off"), std::string::npos);
     EXPECT_LT(now_ns() - start_ns, 10'000'000'000);
   });
+}
+
+// It was told by a thread that did not know its rank.
+TEST(DeviceTrouble, IsLoggedWithTheRankThatFoundIt) {
+  const auto cuda = make_cuda(2);
+  testing::internal::CaptureStderr();
+  run_gpus(2, *cuda, {}, [&](GpuRank& rank) {
+    rank.all.arrive_and_wait();
+    log::configure("comm:error");
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) rank.comm.state().group->report(driver_error("the GPU fell off the bus"));
+    EXPECT_FALSE(await_trouble(rank.device).ok());
+    rank.all.arrive_and_wait();
+    log::configure("off");
+  });
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("braid rank 0 comm error: gpu 0: "), std::string::npos) << lines;
+  EXPECT_NE(lines.find("braid rank 1 comm error: gpu 1: "), std::string::npos) << lines;
 }
 
 // One rank's waits end by its own word; the other goes on waiting for it.
