@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "comm/device/host_share.h"
 #include "fabric/merge.h"
 #include "group/agree.h"
 #include "plan/x16.h"
