@@ -1,10 +1,9 @@
 // Buffer: a Python object's memory, borrowed for one call. Three doors, tried in this order:
 //   1. the buffer protocol: NumPy arrays, bytearray, memoryview, array.array;
 //   2. NumPy arrays of an extension type (ml_dtypes' bfloat16 and float8), which refuse door 1:
-//   seen through
-//      .view() as unsigned integers, with the name of their dtype kept;
+//      seen through .view() as unsigned integers, with the name of their dtype kept;
 //   3. DLPack: torch CPU tensors and all other array libraries.
-//   GPU tensors come through DLPack too; on_gpu() tells them apart.
+//      GPU tensors come through DLPack too; on_gpu() tells them apart.
 // A buffer is contiguous in C order, or there is no Buffer but an exception that
 // says what was asked and what was found. Nothing is written to before every argument of a call has
 // passed.

@@ -80,19 +80,19 @@ BRAID_API braid_code braid_close(braid_comm* comm);
 BRAID_API int braid_rank(const braid_comm* comm);
 BRAID_API int braid_size(const braid_comm* comm);
 
-/* recv [size * count] gets every rank's send [count], in rank order. In place: send == recv + rank
- * * count. */
+/* recv [size * count] gets every rank's send [count], in rank order.
+ * In place: send == recv + rank * count. */
 BRAID_API braid_code braid_all_gather(braid_comm*, const void* send, void* recv, size_t count,
                                       braid_dtype);
 /* recv [count] gets the reduction of every rank's send [count]. In place: send == recv. */
 BRAID_API braid_code braid_all_reduce(braid_comm*, const void* send, void* recv, size_t count,
                                       braid_dtype, braid_op);
-/* recv [count] gets block `rank` of the reduction of send [size * count]. In place: recv == send +
- * rank * count. */
+/* recv [count] gets block `rank` of the reduction of send [size * count].
+ * In place: recv == send + rank * count. */
 BRAID_API braid_code braid_reduce_scatter(braid_comm*, const void* send, void* recv, size_t count,
                                           braid_dtype, braid_op);
-/* Block j of send [size * count] goes to rank j; block i of recv comes from rank i. In place: send
- * == recv. */
+/* Block j of send [size * count] goes to rank j; block i of recv comes from rank i.
+ * In place: send == recv. */
 BRAID_API braid_code braid_all_to_all(braid_comm*, const void* send, void* recv, size_t count,
                                       braid_dtype);
 /* The same with a count per peer, send_counts [size] and recv_counts [size]; blocks lie one after

@@ -7,8 +7,8 @@ namespace braid::coll {
 namespace {
 
 constexpr uint64_t kTagMagic = 0x4252'4449;  // "BRDI" in the top half of word 1
-constexpr uint32_t kEntryMagic =
-    0x4252'4445;  // changes with the layout: two versions refuse each other
+// Changes with the layout: two versions refuse each other.
+constexpr uint32_t kEntryMagic = 0x4252'4445;
 constexpr uint32_t kMaxUpdates = 64;
 
 class Writer {

@@ -94,8 +94,8 @@ void RunTimeBalance::observe(const Observation& seen) {
 }
 
 std::vector<ShareUpdate> RunTimeBalance::take_updates(uint64_t from_epoch) {
-  constexpr size_t kMostPerEntry =
-      8;  // an entry must fit the smallest slot; the rest goes with the next call
+  // An entry must fit the smallest slot; the rest goes with the next call.
+  constexpr size_t kMostPerEntry = 8;
   const size_t count = std::min(updates_.size(), kMostPerEntry);
   std::vector<ShareUpdate> taken(updates_.begin(),
                                  updates_.begin() + static_cast<ptrdiff_t>(count));

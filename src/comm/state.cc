@@ -22,8 +22,8 @@ plan::Plan decide_anew(const Comm::State& state, const plan::Request& request) {
 
 plan::Plan Comm::State::plan_now(const plan::Request& request) const {
   if (links.empty()) return {request, {}, 0, 0, "one rank alone: nothing moves between ranks"};
-  constexpr size_t kMostPlans =
-      1024;  // a job repeats few sizes; one that does not must not grow without end
+  // A job repeats few sizes; one that does not must not grow without end.
+  constexpr size_t kMostPlans = 1024;
   const std::pair<plan::Op, uint64_t> key(request.op, request.bytes);
   auto found = plan_cache.find(key);
   if (found == plan_cache.end()) {

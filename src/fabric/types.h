@@ -31,8 +31,8 @@ struct Link {
   Source source = Source::kAssumed;
   std::string
       shares_with;  // name of the resource shared with other links ("pcie-x16:gpu3"); empty: none
-  double resource_gbps =
-      0;  // what that resource carries per direction; 0: as much as its fastest link
+  // What that resource carries per direction; 0: as much as its fastest link.
+  double resource_gbps = 0;
 };
 
 struct Cpu {

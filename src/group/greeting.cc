@@ -12,10 +12,10 @@ namespace braid::group {
 
 namespace {
 
-constexpr int64_t kConnectTime =
-    2_s;  // a host that drops packets must not hold up the other candidates
-constexpr int64_t kChallengeTime =
-    1_s;  // our store speaks first, at once; what stays silent is foreign
+// A host that drops packets must not hold up the other candidates.
+constexpr int64_t kConnectTime = 2_s;
+// Our store speaks first, at once; what stays silent is foreign.
+constexpr int64_t kChallengeTime = 1_s;
 constexpr int64_t kAnswerTime = 5_s;  // for the store's answer to our hello
 
 Deadline sooner(Deadline a, int64_t limit_ns) {

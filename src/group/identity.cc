@@ -45,8 +45,8 @@ Status read_numbers(const Environment& env, const Names& names, Identity& identi
     return invalid_argument("{}={} with {}={}: expected 0 to {}", names.rank, identity.rank,
                             names.size, identity.size, identity.size - 1);
   if (!env(names.local_rank)) {
-    identity.local_rank =
-        identity.rank;  // right on one host, and nothing but device choice hangs on it
+    // Right on one host, and nothing but device choice hangs on it.
+    identity.local_rank = identity.rank;
     return {};
   }
   BRAID_ASSIGN_OR_RETURN(identity.local_rank,

@@ -22,8 +22,8 @@ constexpr int kNumCandidates = 8;
 constexpr int kBacklog = 512;
 constexpr int64_t kFirstPause = 2_ms,
                   kLongestPause = 100_ms;  // between rounds; ranks start seconds apart
-constexpr int64_t kStrangerPause =
-    1_s;  // before the same foreign service or other job's store is asked again
+// Before the same foreign service or other job's store is asked again.
+constexpr int64_t kStrangerPause = 1_s;
 // A store of another job may sit on our first port while our own has yet to start. After this long
 // it is more likely that our token is wrong.
 constexpr int64_t kStrangerPatience = 10_s;

@@ -123,8 +123,8 @@ bool MonitoredMember::wait_locked(std::unique_lock<std::mutex>& lock, Deadline d
                                   Done done) {
   while (!done()) {
     if (deadline.passed()) return false;
-    const int64_t nap_ns =
-        std::min<int64_t>(deadline.left_ns(), 1_s);  // far deadlines would overflow the clock
+    // Far deadlines would overflow the clock.
+    const int64_t nap_ns = std::min<int64_t>(deadline.left_ns(), 1_s);
     changed_.wait_for(lock, std::chrono::nanoseconds(nap_ns));
   }
   return true;

@@ -23,8 +23,8 @@ namespace braid::group {
 namespace {
 
 constexpr size_t kMaxGreetings = 128;  // strangers at a time
-constexpr size_t kMaxQueuedBytes =
-    256 << 20;  // to one member: 64 ranks' largest blobs, four exchanges deep
+// To one member: 64 ranks' largest blobs, four exchanges deep.
+constexpr size_t kMaxQueuedBytes = 256 << 20;
 constexpr int64_t kAcceptPause =
     100_ms;                          // after running out of descriptors, instead of a busy loop
 constexpr int64_t kWarnPause = 1_s;  // at most one line a second about strangers
@@ -110,8 +110,8 @@ class ThreadedStore final : public Store {
 void ThreadedStore::run() {
   log::set_rank(0);
   while (true) {
-    const bool is_closing =
-        is_closing_.load(std::memory_order_acquire);  // pairs with the release in close()
+    // Pairs with the release in close().
+    const bool is_closing = is_closing_.load(std::memory_order_acquire);
     if (is_closing &&
         (Deadline::at_ns(close_at_ns_.load(std::memory_order_relaxed)).passed() || is_drained()))
       break;
@@ -148,8 +148,8 @@ void ThreadedStore::poll_all(bool is_closing) {
   ::poll(entries.data(), entries.size(),
          next_ns == INT64_MAX ? -1 : sys::poll_timeout_ms(Deadline::at_ns(next_ns)));
   if (entries[0].revents != 0) wake_.drain();
-  const size_t polled =
-      peers_.size();  // accept_all() appends; the new ones wait for the next round
+  // Accept_all() appends; the new ones wait for the next round.
+  const size_t polled = peers_.size();
   for (size_t i = 0; i < polled; ++i) {
     if (entries[i + 2].revents != 0) pump(*peers_[i]);
     expire(*peers_[i]);

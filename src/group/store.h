@@ -35,8 +35,8 @@ struct Terms {
   std::string token;
   std::string job_id;
   int size = 0;
-  int64_t greeting_ns =
-      5'000'000'000;  // for a hello; a rank takes microseconds, a loaded machine less than this
+  // For a hello; a rank takes microseconds, a loaded machine less than this.
+  int64_t greeting_ns = 5'000'000'000;
 };
 
 class Store {

@@ -61,15 +61,15 @@ struct BalanceOptions {
   double gain = 0.7;              // part of the computed move that is made: under 1 damps the loop
   double max_move = 0.04;         // of the message, per window
   double min_share = 0.01;
-  int probe_windows =
-      32;  // a link that fell to 0 is tried again after so many windows, then twice as many...
+  // A link that fell to 0 is tried again after so many windows, then twice as many...
+  int probe_windows = 32;
   int max_probe_windows = 1024;
   double trial_share = 0;     // over 0: probes are trials with so much, see above
   double trial_cost = 0.005;  // trials may cost this part of all calls
   bool takes_back = false;
   int hold_windows = 16;  // without a raise after one was taken back; then twice as many...
-  double loss_band =
-      0.01;  // calls that take this much longer, or what scatter explains, are no loss
+  // Calls that take this much longer, or what scatter explains, are no loss.
+  double loss_band = 0.01;
   double alarm_factor = 0;   // over 0: how many times as long is an alarm
   std::vector<double> most;  // per link: the part of a message that it can carry; empty: all
 };
@@ -179,8 +179,8 @@ class Balancer {
   double median_call_bytes_ = 0;
   int agreeing_windows_ = 0;  // how many windows running named the same slowest link
   size_t last_slowest_ = 0;
-  int losing_windows_ =
-      0;  // how many windows running the slowest link was worse than the main link alone
+  // How many windows running the slowest link was worse than the main link alone.
+  int losing_windows_ = 0;
   int alarming_calls_ = 0;  // how many running named alarming_link_
   size_t alarming_link_ = 0;
   std::optional<Trial> trial_;  // decided, and not yet seen

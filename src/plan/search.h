@@ -24,8 +24,8 @@ namespace braid::plan {
 
 struct SearchOptions {
   double first_step = 0.10;  // of the message
-  double min_step =
-      0.005;  // one cell of a large message is 1/64 or less of a block: finer steps move nothing
+  // One cell of a large message is 1/64 or less of a block: finer steps move nothing.
+  double min_step = 0.005;
   double tolerance = 0.03;   // done when (slowest - fastest) / slowest is no more
   double min_share = 0.005;  // a link that would fall below it is left out
   int max_rounds = 24;

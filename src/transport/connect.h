@@ -25,10 +25,10 @@ struct HostLaneOptions {
 
 struct RdmaLaneOptions {
   std::string name = "rdma";  // link name
-  std::string provider =
-      "tcp";  // libfabric provider: tcp, shm, net, sockets; efa and verbs where there is a device
-  std::string address =
-      "127.0.0.1";  // local address whose interface this lane uses; ignored by provider shm
+  // Libfabric provider: tcp, shm, net, sockets; efa and verbs where there is a device.
+  std::string provider = "tcp";
+  // Local address whose interface this lane uses; ignored by provider shm.
+  std::string address = "127.0.0.1";
   uint32_t slot_bytes = 64 << 10;
   uint32_t depth_pieces = 16;
 };

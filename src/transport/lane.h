@@ -75,10 +75,10 @@ struct LaneCaps {
   uint32_t max_piece_bytes = 0;  // largest payload of one put
   uint32_t depth_pieces = 0;     // unacked pieces that one peer may have
   bool can_multicast = false;    // one put to k peers costs the sender one write, not k
-  bool can_lose =
-      false;  // a put may be lost with its link: do not forget a piece before it is acked
-  bool can_ring =
-      false;  // a peer that sleeps on its doorbell is woken by puts and acks of this lane
+  // A put may be lost with its link: do not forget a piece before it is acked.
+  bool can_lose = false;
+  // A peer that sleeps on its doorbell is woken by puts and acks of this lane.
+  bool can_ring = false;
   bool is_paced = false;  // held to a rate for an experiment; every table must say so
 };
 

@@ -15,8 +15,8 @@ namespace {
 constexpr int64_t kQueueNs = 500'000;            // how far ahead of its clock a sender may put
 constexpr int64_t kEgressCreditNs = 20'000'000;  // several time slices of a busy machine
 constexpr int64_t kIngressCreditNs = 5'000'000;
-constexpr int64_t kOldestStampNs =
-    1'000'000'000;  // a stamp outside [now - 1 s, now + 0.1 s] is another machine's
+// A stamp outside [now - 1 s, now + 0.1 s] is another machine's.
+constexpr int64_t kOldestStampNs = 1'000'000'000;
 constexpr int64_t kNewestStampNs = 100'000'000;
 
 }  // namespace

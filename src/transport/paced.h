@@ -55,8 +55,8 @@ class LinkClock {
 class PacedLane final : public Lane {
  public:
   static constexpr uint32_t kHeaderBytes = 64;  // charged with every piece: tag, length, framing
-  static constexpr uint32_t kTrailerBytes =
-      64;  // max_piece_bytes is smaller by this; the stamp travels in 8 of them
+  // Max_piece_bytes is smaller by this; the stamp travels in 8 of them.
+  static constexpr uint32_t kTrailerBytes = 64;
 
   PacedLane(std::unique_ptr<Lane> lane, const PaceOptions& options, int num_ranks);
 
@@ -106,8 +106,8 @@ class PacedLane final : public Lane {
   std::atomic<LinkSwitch> switch_{LinkSwitch::kOn};
 
   LinkClock egress_, ingress_;
-  bool is_backlogged_ =
-      false;  // the last put was refused: the sender has more to send than the link takes
+  // The last put was refused: the sender has more to send than the link takes.
+  bool is_backlogged_ = false;
   int64_t retry_ns_ = INT64_MAX;  // when the clock will take the put that it refused
   std::vector<Inbound> inbound_;
   std::vector<std::byte> scratch_;  // payload and stamp of the piece being put

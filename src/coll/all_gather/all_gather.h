@@ -10,9 +10,11 @@ namespace braid::coll {
 
 /// Gathers every rank's `send` into every rank's `recv`, in rank order.
 /// Shapes   send [count], recv [size, count], contiguous; in place when send == recv + rank * count
-/// elements Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost Threads  one
-/// caller per comm; same call order on all ranks Cost     receives (size - 1) * count elements per
-/// rank; a multicast link sends count elements, others (size - 1) * count
+///          elements
+/// Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost
+/// Threads  one caller per comm; same call order on all ranks
+/// Cost     receives (size - 1) * count elements per rank; a multicast link sends count elements,
+///          others (size - 1) * count
 Status all_gather(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype);
 
 }  // namespace braid::coll

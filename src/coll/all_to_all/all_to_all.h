@@ -11,8 +11,10 @@ namespace braid::coll {
 
 /// Block j of rank i's `send` becomes block i of rank j's `recv`.
 /// Shapes   send [size, count], recv [size, count], contiguous; send == recv is allowed (costs one
-/// copy) Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost Threads  one caller
-/// per comm; same call order on all ranks Cost     receives (size - 1) * count elements per rank
+///          copy)
+/// Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost
+/// Threads  one caller per comm; same call order on all ranks
+/// Cost     receives (size - 1) * count elements per rank
 Status all_to_all(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype);
 
 /// The same with counts per peer: block j of `send` has send_counts[j] elements, block i of `recv`

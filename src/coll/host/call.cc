@@ -97,8 +97,8 @@ Status Call::execute() {
   }
   send_entries();
   queue_moves();
-  constexpr int kWatchEvery =
-      256;  // passes between looks for trouble while things move; a pass is under a millisecond
+  // Passes between looks for trouble while things move; a pass is under a millisecond.
+  constexpr int kWatchEvery = 256;
   for (int pass = 1; !done(); ++pass) {
     bool moved = outbox_.pump();
     for (comm::LinkState& link : state_.links)

@@ -17,8 +17,8 @@ namespace {
 constexpr int kSpinRounds = 100;
 // With more ranks than cores a yield hands the core to the peer that we wait for.
 constexpr int kYieldRounds = 40;
-constexpr int64_t kLongestSleepNs =
-    1'000'000;  // so that a broken group is seen within a millisecond
+// So that a broken group is seen within a millisecond.
+constexpr int64_t kLongestSleepNs = 1'000'000;
 }  // namespace
 
 Waiter::Waiter(comm::Comm::State& state) : state_(state) {

@@ -24,8 +24,8 @@
 
 namespace braid::coll::BRAID_REDUCE_ISA {
 
-inline constexpr uint64_t kBlock =
-    1024;  // accumulators: 4 KiB in fp32, 8 KiB in fp64, of at least 32 KiB of L1d
+// Accumulators: 4 KiB in fp32, 8 KiB in fp64, of at least 32 KiB of L1d.
+inline constexpr uint64_t kBlock = 1024;
 
 /// One pass over `count` elements: takes accumulators from `acc` unless first, puts them there
 /// unless last.

@@ -2,11 +2,10 @@
 // an accumulator and stores a result, and the operators. Compiled per instruction set, as formats.h
 // is.
 //
-// A format has     Acc, the accumulator; kBytes per element; kWide, the elements that one Acc
-// holds;
+// A format has     Acc, the accumulator; kBytes per element; kWide, the elements that one Acc holds;
 //                  load(p) -> Acc and store(p, Acc), p of any alignment.
 // An operator has  apply(a, b), in rank order; finish(a, n), once before the store, n being the
-// number of sources.
+//                  number of sources.
 //
 // An Acc of integers, fp32 and fp64 is one element, and the compiler makes vectors of the loop. The
 // narrow floats have registers of them as Acc: no compiler finds the F16C instructions by itself,

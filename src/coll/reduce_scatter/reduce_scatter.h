@@ -10,9 +10,10 @@ namespace braid::coll {
 
 /// Reduces and leaves block r of the result on rank r. Numbers as all_reduce.
 /// Shapes   send [size, count], recv [count], contiguous; in place when recv == send + rank * count
-/// elements Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost Threads  one
-/// caller per comm; same call order on all ranks Cost     receives (size - 1) * count elements per
-/// rank
+///          elements
+/// Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost
+/// Threads  one caller per comm; same call order on all ranks
+/// Cost     receives (size - 1) * count elements per rank
 Status reduce_scatter(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype,
                       RedOp op);
 

@@ -283,8 +283,8 @@ void Device::leave(std::shared_ptr<Device> device) {
 }
 
 Device::~Device() {
-  const auto scope =
-      sys::CurrentDevice::use(cuda_, ordinal_);  // owners need a context to give back
+  // Owners need a context to give back.
+  const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   if (page_ != nullptr) detach(false);
   balance_.reset();
   rdma_.reset();

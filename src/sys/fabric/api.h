@@ -60,15 +60,15 @@ struct FabricWrite {
   uint64_t remote_address = 0;
   uint64_t remote_key = 0;
   uint32_t immediate = 0;
-  bool wants_delivery =
-      true;  // complete when it landed, where the provider can tell; else when it left
+  // Complete when it landed, where the provider can tell; else when it left.
+  bool wants_delivery = true;
 };
 
 struct FabricEvent {
   enum class Kind { kWritten, kArrived, kFailed };
   Kind kind = Kind::kWritten;
-  FabricOp* op =
-      nullptr;  // kWritten, kFailed; null when the provider cannot say which write failed
+  // KWritten, kFailed; null when the provider cannot say which write failed.
+  FabricOp* op = nullptr;
   uint32_t immediate = 0;  // kArrived
   std::string why;         // kFailed: the provider's own words
 };

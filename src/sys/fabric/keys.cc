@@ -19,8 +19,8 @@ namespace braid::sys {
 uint64_t random_key() {
   uint64_t key = 0;
   while (key == 0) {
-    const ssize_t got =
-        getrandom(&key, sizeof key, 0);  // up to 256 bytes never come short once seeded
+    // Up to 256 bytes never come short once seeded.
+    const ssize_t got = getrandom(&key, sizeof key, 0);
     BRAID_CHECK(got == sizeof key || errno == EINTR, "getrandom answered {}, errno {}", got, errno);
     key &= ~(uint64_t{1} << 63);
   }

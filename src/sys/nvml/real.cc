@@ -37,8 +37,8 @@ struct FieldValue {  // nvmlFieldValue_t
     unsigned short us;
   } value;
 };
-constexpr unsigned kFieldNvlinkSpeedMbps =
-    90;  // NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: of one link, MB/s and direction
+// NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: of one link, MB/s and direction.
+constexpr unsigned kFieldNvlinkSpeedMbps = 90;
 
 struct Functions {
   int (*init)() = nullptr;

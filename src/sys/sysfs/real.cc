@@ -28,8 +28,8 @@ int64_t Sysfs::read_integer(std::string_view path, int64_t fallback) const {
 
 namespace {
 
-constexpr size_t kMaxFileBytes =
-    16 << 20;  // /proc/cpuinfo of a thousand cores is 1.5 MB; more is no text file
+// /proc/cpuinfo of a thousand cores is 1.5 MB; more is no text file.
+constexpr size_t kMaxFileBytes = 16 << 20;
 
 class RealSysfs : public Sysfs {
  public:

@@ -44,8 +44,8 @@ RingReader::RingReader(std::byte* base, RingLayout layout, Rooms rooms)
 Status RingReader::poll() {
   for (;;) {
     const SlotHeader& header = headers_[seen_ % depth_];
-    const uint64_t stamp =
-        header.stamp.load(std::memory_order_acquire);  // pairs with RingWriter::publish()
+    // Pairs with RingWriter::publish().
+    const uint64_t stamp = header.stamp.load(std::memory_order_acquire);
     const uint64_t last_lap = seen_ < depth_ ? 0 : seen_ + 1 - depth_;
     if (stamp == last_lap) return {};
     BRAID_RETURN_IF_ERROR(accept(header, stamp));

@@ -161,8 +161,8 @@ class RingReader {
 
 template <typename Freed>
 Status RingWriter::poll_acks(Freed&& freed) {
-  const uint64_t released =
-      ack_->released.load(std::memory_order_acquire);  // pairs with RingReader::release()
+  // Pairs with RingReader::release().
+  const uint64_t released = ack_->released.load(std::memory_order_acquire);
   if (released == acked_) return {};
   BRAID_RETURN_IF_ERROR(check_ack(released));
   for (; acked_ < released; ++acked_) freed(room_of(acked_));

@@ -2,9 +2,10 @@
 // place where lanes and the doorbell meet sys/shm; collective, and all ranks come out of it with
 // the same answer.
 //
-//   1. create my segment, touch every page of it      exchange: host, pid, fd, bytes, shape, nonce;
-//   or why not
-//   2. open the peers' segments, touch, check nonces  exchange: ok, or why not
+//   1. create my segment, touch every page of it
+//      exchange: host, pid, fd, bytes, shape, nonce; or why not
+//   2. open the peers' segments, touch, check nonces
+//      exchange: ok, or why not
 //
 // After step 1 every rank knows of every refusal, so none waits for a rank that gave up; after step
 // 2 every mapping exists, so the first put faults nowhere. A process id may name another process on

@@ -6,10 +6,10 @@ namespace braid::transport::rdma {
 
 namespace {
 constexpr int kMaxBatches = 8;  // of 32 events, so that one progress() stays short
-constexpr int64_t kFirstAskPauseNs =
-    20'000'000;  // after a failure: about what tcp needs to notice the same
-constexpr int64_t kLostAfterNs =
-    1'000'000'000;  // far above the time that any write spends on a healthy link
+// After a failure: about what tcp needs to notice the same.
+constexpr int64_t kFirstAskPauseNs = 20'000'000;
+// Far above the time that any write spends on a healthy link.
+constexpr int64_t kLostAfterNs = 1'000'000'000;
 }  // namespace
 
 bool RdmaLane::drain() {

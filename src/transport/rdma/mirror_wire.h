@@ -24,8 +24,8 @@ struct SlotNews {
   int sender = 0;         // of this immediate
   bool everyone = false;  // of the ring that everyone reads, else of the one between the two
   int lane = 0;
-  uint64_t number =
-      0;  // kFull: a slot's, which is written. kFree: so many were freed. Unpacked: low
+  // KFull: a slot's, which is written. kFree: so many were freed. Unpacked: low.
+  uint64_t number = 0;
 };
 
 constexpr uint32_t pack_news(const SlotNews& n) {

@@ -54,8 +54,8 @@ bool RdmaLane::post_to_block(int rank, Kind kind, size_t offset, size_t bytes, u
   write.remote_address = at_peer(rank).control.address + offset;
   write.remote_key = at_peer(rank).control.key;
   write.immediate = pack({kind, self_, life, sequence});
-  write.wants_delivery =
-      false;  // lost ones are repeated, so the extra message that confirms them is saved
+  // Lost ones are repeated, so the extra message that confirms them is saved.
+  write.wants_delivery = false;
   return post(rank, kind, write, life);
 }
 
