@@ -20,6 +20,7 @@ enum Attribute {  // CUdevice_attribute
   kSharedBytesOptin = 97,
   kPosixFdHandles = 103,
   kRdma = 116,
+  kMulticast = 132,
 };
 
 }  // namespace
@@ -99,6 +100,7 @@ Result<DeviceFacts> RealCuda::device(int ordinal) {
   facts.max_shared_bytes_per_block = attribute(device, kSharedBytesOptin, 0);
   facts.can_export_fd = attribute(device, kPosixFdHandles, 0) != 0;
   facts.is_rdma_capable = attribute(device, kRdma, 0) != 0;
+  facts.has_multicast = attribute(device, kMulticast, 0) != 0;
   return facts;
 }
 

@@ -58,6 +58,7 @@ struct DeviceFacts {
   int max_shared_bytes_per_block = 0;  // after Cuda::allow_shared_bytes
   bool can_export_fd = false;          // export_allocation
   bool is_rdma_capable = false;        // NICs may reach its memory (GPUDirect RDMA)
+  bool has_multicast = false;  // NVLink SHARP: others may sum in the switches; braid does not
 };
 
 struct DeviceCopy {

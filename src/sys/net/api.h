@@ -56,6 +56,10 @@ Result<Endpoint> remote_endpoint(int fd);
 
 /// unavailable when refused or unreachable, timeout at the deadline.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
+/// Begins to connect and does not wait: when the socket is writable, connected() has the outcome.
+Result<Fd> begin_connect(const Endpoint& endpoint);
+/// ok, or why not, as connect_to() says it; `endpoint` is for the message.
+Status connected(int fd, const Endpoint& endpoint);
 /// The next connection; timeout at the deadline (one that has passed: only what already waits).
 Result<Fd> accept_on(int listener, Deadline deadline);
 

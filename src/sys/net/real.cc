@@ -94,17 +94,29 @@ Result<Endpoint> remote_endpoint(int fd) {
   return Endpoint(address, length);
 }
 
-Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
+Result<Fd> begin_connect(const Endpoint& endpoint) {
   BRAID_ASSIGN_OR_RETURN(Fd fd, open_socket(endpoint.family()));
+  const int error = ::connect(fd.get(), endpoint.address(), endpoint.length()) == 0 ? 0 : errno;
+  if (error != 0 && error != EINPROGRESS && error != EINTR)
+    return net_error(is_unreachable(error) ? Code::kUnavailable : Code::kDriver,
+                     "connect to " + endpoint.text(), error);
+  return fd;
+}
+
+Status connected(int fd, const Endpoint& endpoint) {
   const std::string what = "connect to " + endpoint.text();
-  int error = ::connect(fd.get(), endpoint.address(), endpoint.length()) == 0 ? 0 : errno;
-  if (error == EINPROGRESS || error == EINTR) {
-    if (!poll_one(fd.get(), POLLOUT, deadline)) return timeout("{}: no answer", what);
-    error = pending_error(fd.get());
-  }
+  const int error = pending_error(fd);
   if (error != 0)
     return net_error(is_unreachable(error) ? Code::kUnavailable : Code::kDriver, what, error);
-  if (is_self_connected(fd.get())) return net_error(Code::kUnavailable, what, ECONNREFUSED);
+  if (is_self_connected(fd)) return net_error(Code::kUnavailable, what, ECONNREFUSED);
+  return {};
+}
+
+Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline) {
+  BRAID_ASSIGN_OR_RETURN(Fd fd, begin_connect(endpoint));
+  if (!poll_one(fd.get(), POLLOUT, deadline))
+    return timeout("connect to {}: no answer", endpoint.text());
+  BRAID_RETURN_IF_ERROR(connected(fd.get(), endpoint));
   return fd;
 }
 

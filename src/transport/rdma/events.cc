@@ -68,7 +68,7 @@ void RdmaLane::on_ask(const Immediate& immediate) {
   if (!is_sealed(line) || line.life != immediate.life)
     return;  // torn or overtaken: it will be repeated
   if (line.life == p.in.life() + 1) {
-    if (const Status s = p.in.renew(*endpoint_); !s.ok()) {
+    if (const Status s = p.in.renew(*domain_); !s.ok()) {
       return log::warn("transport", "lane {}: no new ring for rank {}: {}", name_, immediate.rank,
                        s.message());
     }
@@ -122,14 +122,14 @@ void RdmaLane::on_failed(const sys::FabricEvent& event) {
   const auto* op = static_cast<const Op*>(event.op);
   if (op == nullptr) {  // no one knows which write it was: everyone who waits for one is suspect
     for (int r = 0; r < size_; ++r)
-      if (r != self_ && at_peer(r).out.has_unacked()) break_path(r, event.why);
+      if (r != self_ && at_peer(r).out.has_unacked()) break_path(r, endpoint_->why(event));
     return;
   }
   Peer& p = at_peer(op->peer);
   if (op->kind == Kind::kAck) p.is_ack_due = true;
   const bool is_current =
       op->kind == Kind::kPiece ? op->life == p.out.life() : op->kind == Kind::kAck;
-  if (is_current) break_path(op->peer, event.why);
+  if (is_current) break_path(op->peer, endpoint_->why(event));
 }
 
 void RdmaLane::break_path(int rank, std::string_view why) {

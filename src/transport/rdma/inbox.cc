@@ -4,19 +4,18 @@
 
 namespace braid::transport::rdma {
 
-Status Inbox::lay(sys::FabricEndpoint& endpoint) {
+Status Inbox::lay(sys::FabricDomain& domain) {
   BRAID_ASSIGN_OR_RETURN(Pages ring, Pages::map(shape_.bytes()));
-  BRAID_ASSIGN_OR_RETURN(
-      region_, endpoint.register_memory(ring.data(), ring.bytes(), sys::Access::kRemoteTarget,
-                                        sys::random_key()));
+  const sys::FabricMemory memory{ring.data(), ring.bytes(), sys::Access::kRemoteTarget};
+  BRAID_ASSIGN_OR_RETURN(region_, domain.register_memory(memory, sys::random_key()));
   rings_.push_back(std::move(ring));
   return {};
 }
 
-Status Inbox::renew(sys::FabricEndpoint& endpoint) {
+Status Inbox::renew(sys::FabricDomain& domain) {
   const sys::FabricRegion* old = region_;
-  BRAID_RETURN_IF_ERROR(lay(endpoint));
-  endpoint.unregister(old);
+  BRAID_RETURN_IF_ERROR(lay(domain));
+  domain.unregister(old);
   ++life_;
   for (uint64_t s = arrived_; s < released_ + shape_.depth; ++s) seen(s).is_here = false;
   return {};

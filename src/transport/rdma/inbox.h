@@ -37,10 +37,10 @@ class Inbox {
 
   Inbox(int source, RingShape shape) : source_(source), shape_(shape), here_(shape.depth) {}
   /// Lays the ring of the first life.
-  Status open(sys::FabricEndpoint& endpoint) { return lay(endpoint); }
+  Status open(sys::FabricDomain& domain) { return lay(domain); }
   /// Lays the ring of the next life; pieces that arrived out of order and were not shown yet are
   /// forgotten, because the sender sends everything again from arrived().
-  Status renew(sys::FabricEndpoint& endpoint);
+  Status renew(sys::FabricDomain& domain);
 
   /// A piece's immediate came in. kStale: of an old life or seen before, nothing happened. kBad:
   /// the slot does not hold what the immediate says, which no fabric may cause.
@@ -62,7 +62,7 @@ class Inbox {
     PieceTag tag;
     std::span<const std::byte> payload;
   };
-  Status lay(sys::FabricEndpoint& endpoint);
+  Status lay(sys::FabricDomain& domain);
   Seen& seen(uint64_t sequence) { return here_[sequence % shape_.depth]; }
 
   int source_;

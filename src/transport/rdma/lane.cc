@@ -44,15 +44,14 @@ Result<std::unique_ptr<RdmaLane>> RdmaLane::open(sys::FabricLibrary& library,
   if (size > kMaxRanks)
     return unsupported("lane {}: {} ranks, {} is the limit", options.name, size, kMaxRanks);
   std::unique_ptr<RdmaLane> lane(new RdmaLane(options, self, size));
+  BRAID_ASSIGN_OR_RETURN(lane->domain_,
+                         library.open({options.provider, options.address, lane->shape_.stride()}));
   sys::EndpointRequest request;
-  request.provider = options.provider;
-  request.address = options.address;
-  request.max_write_bytes = lane->shape_.stride();
   request.num_peers = static_cast<uint32_t>(size);
   // A peer may fill its ring and send an ack, an ask and an answer; we may do the same to it.
   request.queue_depth = static_cast<uint32_t>(
       std::max(1024, 2 * size * (static_cast<int>(options.depth_pieces) + 4)));
-  BRAID_ASSIGN_OR_RETURN(lane->endpoint_, library.open(request));
+  BRAID_ASSIGN_OR_RETURN(lane->endpoint_, lane->domain_->open_endpoint(request));
   BRAID_RETURN_IF_ERROR(lane->allocate());
   return lane;
 }
@@ -61,19 +60,17 @@ Status RdmaLane::allocate() {
   const size_t slots_bytes = shape_.bytes() * size_, blocks_bytes = sizeof(ControlBlock) * size_;
   BRAID_ASSIGN_OR_RETURN(source_, Pages::map(slots_bytes + blocks_bytes));
   BRAID_ASSIGN_OR_RETURN(control_, Pages::map(blocks_bytes));
-  BRAID_ASSIGN_OR_RETURN(source_region_,
-                         endpoint_->register_memory(source_.data(), source_.bytes(),
-                                                    sys::Access::kLocalSource, sys::random_key()));
+  const sys::FabricMemory source{source_.data(), source_.bytes(), sys::Access::kLocalSource};
+  BRAID_ASSIGN_OR_RETURN(source_region_, domain_->register_memory(source, sys::random_key()));
   for (int r = 0; r < size_; ++r) {
     if (r == self_) continue;
     peers_[r] = std::make_unique<Peer>(Outbox(self_, shape_, source_.data() + shape_.bytes() * r),
                                        Inbox(r, shape_));
-    BRAID_RETURN_IF_ERROR(at_peer(r).in.open(*endpoint_));
+    BRAID_RETURN_IF_ERROR(at_peer(r).in.open(*domain_));
     auto* block = reinterpret_cast<std::byte*>(&control_in(r));
-    BRAID_ASSIGN_OR_RETURN(
-        at_peer(r).control_region,
-        endpoint_->register_memory(block, sizeof(ControlBlock), sys::Access::kRemoteTarget,
-                                   sys::random_key()));
+    const sys::FabricMemory control{block, sizeof(ControlBlock), sys::Access::kRemoteTarget};
+    BRAID_ASSIGN_OR_RETURN(at_peer(r).control_region,
+                           domain_->register_memory(control, sys::random_key()));
   }
   return {};
 }
@@ -124,7 +121,7 @@ Status RdmaLane::greet(Deadline deadline) {
     silent = silent_peers();
   }
   if (silent.empty()) return {};
-  return timeout("lane {} on {}:{}", name_, endpoint_->description(), silent);
+  return timeout("lane {} on {}:{}", name_, domain_->description(), silent);
 }
 
 PutResult RdmaLane::try_put(PeerSet peers, const PieceTag& tag,
@@ -187,6 +184,7 @@ RdmaLane::~RdmaLane() {
   if (endpoint_ == nullptr) return;
   linger();
   endpoint_.reset();
+  domain_.reset();
   if (provider_ != "shm") return;
   for (const auto& p : peers_)
     if (p) sys::remove_dead_shm_file(p->endpoint_name);

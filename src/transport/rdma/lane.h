@@ -1,4 +1,4 @@
-// RdmaLane: a lane over one libfabric endpoint. One-sided writes into rings, acknowledged by the
+// RdmaLane: a lane over one endpoint of a fabric. One-sided writes into rings, acknowledged by the
 // receiver.
 //
 // THE PROTOCOL. Every rank owns, for each peer, a ring of `depth` slots in registered memory that
@@ -142,7 +142,7 @@ class RdmaLane final : public Lane {
   }
 
   // Posting. Each answers whether anything was posted.
-  bool post(int rank, Kind kind, sys::FabricWrite write, uint32_t life);
+  bool post(int rank, Kind kind, sys::FabricTransfer write, uint32_t life);
   bool post_to_block(int rank, Kind kind, size_t offset, size_t bytes, uint32_t life,
                      uint64_t sequence);
   bool post_pieces(int rank);
@@ -184,10 +184,10 @@ class RdmaLane final : public Lane {
   std::deque<Op> ops_;
   std::vector<Op*> free_ops_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null at self_
+  std::unique_ptr<sys::FabricDomain> domain_;
   std::unique_ptr<sys::FabricEndpoint> endpoint_;
   const sys::FabricRegion* source_region_ = nullptr;
-  std::array<sys::FabricEvent, 32>
-      events_;  // of one poll; kept, because making 32 strings costs more than a poll
+  std::array<sys::FabricEvent, 32> events_;  // of one poll
   int64_t last_active_ns_ = 0;
   uint64_t num_flying_ = 0;
 };

@@ -43,16 +43,15 @@ Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
     return invalid_argument("mirrors: {} slots of {} bytes on {} lanes", options.num_slots,
                             options.slot_bytes, options.num_lanes);
   std::unique_ptr<Mirrors> mirrors(new Mirrors(options, self, size));
+  BRAID_ASSIGN_OR_RETURN(mirrors->domain_,
+                         library.open({options.provider, options.address, options.slot_bytes}));
   sys::EndpointRequest request;
-  request.provider = options.provider;
-  request.address = options.address;
-  request.max_write_bytes = options.slot_bytes;
   request.num_peers = static_cast<uint32_t>(size);
   // Every slot of every ring to every peer and from it, and as many frees.
   const uint64_t most = uint64_t{4} * 2 * static_cast<uint64_t>(size * options.num_lanes) *
                         (uint64_t{options.num_slots} + 1);
   request.queue_depth = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1024, 1 << 14));
-  BRAID_ASSIGN_OR_RETURN(mirrors->endpoint_, library.open(request));
+  BRAID_ASSIGN_OR_RETURN(mirrors->endpoint_, mirrors->domain_->open_endpoint(request));
   BRAID_RETURN_IF_ERROR(mirrors->allocate());
   return mirrors;
 }
@@ -62,10 +61,9 @@ Status Mirrors::allocate() {
     BRAID_ASSIGN_OR_RETURN(pages_[static_cast<size_t>(r)],
                            Pages::map(segment_bytes_ + kNewsWordBytes));
     const sys::Access access = r == self_ ? sys::Access::kLocalSource : sys::Access::kRemoteTarget;
-    BRAID_ASSIGN_OR_RETURN(
-        const sys::FabricRegion* const region,
-        endpoint_->register_memory(segment(r) + slots_at(), slots_bytes() + kNewsWordBytes, access,
-                                   sys::random_key()));
+    const sys::FabricMemory memory{segment(r) + slots_at(), slots_bytes() + kNewsWordBytes, access};
+    BRAID_ASSIGN_OR_RETURN(const sys::FabricRegion* const region,
+                           domain_->register_memory(memory, sys::random_key()));
     (r == self_ ? source_region_ : at_peer(r).region) = region;
   }
   return {};
@@ -98,7 +96,7 @@ std::string Mirrors::silent_peers() const {
 Status Mirrors::greet(Deadline deadline) {
   for (std::string silent = silent_peers(); !silent.empty(); silent = silent_peers()) {
     BRAID_RETURN_IF_ERROR(status());
-    if (deadline.passed()) return timeout("mirrors on {}:{}", endpoint_->description(), silent);
+    if (deadline.passed()) return timeout("mirrors on {}:{}", domain_->description(), silent);
     if (!progress()) sched_yield();
   }
   linger();
@@ -121,15 +119,17 @@ Mirrors::Op* Mirrors::take_op() {
   return op;
 }
 
-bool Mirrors::post(int rank, sys::FabricWrite write, const SlotNews& news) {
+// On shm a confirmed write that is refused never completes, and every later one is "busy".
+bool Mirrors::post(int rank, sys::FabricTransfer write, const SlotNews& news) {
   Op* op = take_op();
   if (op == nullptr) return false;
   op->peer = rank;
   write.peer = at_peer(rank).fabric_peer;
-  write.source_region = source_region_;
+  write.local_region = source_region_;
   write.remote_key = at_peer(rank).door.key;
   write.immediate = pack_news(news);
-  write.wants_delivery = news.told == Told::kFull;  // a free that is lost is in the next one
+  // A free that is lost is in the next one.
+  write.wants_delivery = news.told == Told::kFull && options_.provider != "shm";
   const Result<bool> posted = endpoint_->write(write, op);
   if (posted.ok() && posted.value()) {
     ++num_flying_;
@@ -147,8 +147,8 @@ bool Mirrors::post_slots(int rank, bool everyone, int lane) {
   bool changed = false;
   for (; sent.posted < full; ++sent.posted, ++num_sent_) {
     const uint64_t offset = slot_offset(key, lane, sent.posted);
-    sys::FabricWrite write;
-    write.source = segment(self_) + slots_at() + offset;
+    sys::FabricTransfer write;
+    write.local = segment(self_) + slots_at() + offset;
     write.bytes = options_.slot_bytes;
     write.remote_address = at_peer(rank).door.address + offset;
     if (!post(rank, write, {Told::kFull, self_, everyone, lane, sent.posted})) break;
@@ -165,8 +165,8 @@ bool Mirrors::post_free(int rank, bool everyone, int lane) {
   const uint64_t freed = load_counter(counters(rank, key, lane).free[self_].value);  // of our GPU
   const bool is_greeting = peer.is_greeting_due && everyone && lane == 0;
   if (freed == ring.told && !is_greeting) return false;
-  sys::FabricWrite write;
-  write.source = segment(self_) + segment_bytes_;
+  sys::FabricTransfer write;
+  write.local = segment(self_) + segment_bytes_;
   write.bytes = sizeof(uint64_t);
   write.remote_address = peer.door.address + slots_bytes();
   if (!post(rank, write, {Told::kFree, self_, everyone, lane, freed})) return false;
@@ -213,6 +213,7 @@ Mirrors::~Mirrors() {
   if (endpoint_ == nullptr) return;
   linger();
   endpoint_.reset();
+  domain_.reset();
   if (options_.provider != "shm") return;
   for (const Peer& peer : peers_) sys::remove_dead_shm_file(peer.endpoint_name);
 }

@@ -134,7 +134,7 @@ class Mirrors {
   const Peer& at_peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
 
   // Posting: each answers whether anything was posted.
-  bool post(int rank, sys::FabricWrite write, const SlotNews& news);
+  bool post(int rank, sys::FabricTransfer write, const SlotNews& news);
   bool post_slots(int rank, bool everyone, int lane);
   bool post_free(int rank, bool everyone, int lane);
   bool post_due(int rank);
@@ -160,6 +160,7 @@ class Mirrors {
   std::deque<Op> ops_;
   std::vector<Op*> free_ops_;
   uint64_t num_flying_ = 0;
+  std::unique_ptr<sys::FabricDomain> domain_;
   std::unique_ptr<sys::FabricEndpoint> endpoint_;
   const sys::FabricRegion* source_region_ = nullptr;
   std::array<sys::FabricEvent, 32> events_;

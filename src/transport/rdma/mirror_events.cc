@@ -27,7 +27,8 @@ bool Mirrors::drain() {
 void Mirrors::on_event(const sys::FabricEvent& event) {
   if (event.kind == sys::FabricEvent::Kind::kArrived) return on_news(unpack_news(event.immediate));
   auto* op = static_cast<Op*>(event.op);
-  if (event.kind == sys::FabricEvent::Kind::kFailed) fail(op != nullptr ? op->peer : -1, event.why);
+  if (event.kind == sys::FabricEvent::Kind::kFailed)
+    fail(op != nullptr ? op->peer : -1, endpoint_->why(event));
   if (op == nullptr) return;
   if (num_flying_ > 0) --num_flying_;
   free_ops_.push_back(op);
@@ -74,7 +75,7 @@ void Mirrors::fail(int rank, std::string_view why) {
   const std::lock_guard lock(status_mutex_);
   if (has_failed_) return;
   const std::string peer = rank < 0 ? std::string() : fmt::format(" to rank {}", rank);
-  status_ = driver_error("rdma of gpus on {}{}: {}", endpoint_->description(), peer, why);
+  status_ = driver_error("rdma of gpus on {}{}: {}", domain_->description(), peer, why);
   has_failed_ = true;
 }
 

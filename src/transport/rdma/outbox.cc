@@ -17,15 +17,15 @@ void Outbox::push(const PieceTag& tag, std::span<const std::byte> payload) {
   ++posted_;
 }
 
-sys::FabricWrite Outbox::next_write() {
+sys::FabricTransfer Outbox::next_write() {
   std::byte* from = slot(written_);
   SlotHeader header;
   std::memcpy(&header, from + kHeaderOffset, sizeof header);
   header.life = life_;
   seal(header);
   std::memcpy(from + kHeaderOffset, &header, sizeof header);
-  sys::FabricWrite write;
-  write.source = from + kHeaderOffset;
+  sys::FabricTransfer write;
+  write.local = from + kHeaderOffset;
   write.bytes = sizeof header + header.bytes;
   write.remote_address = ring_.address + written_ % shape_.depth * shape_.stride() + kHeaderOffset;
   write.remote_key = ring_.key;

@@ -35,7 +35,7 @@ class Outbox {
   void push(const PieceTag& tag, std::span<const std::byte> payload);
 
   /// The next piece to write; seals its header for the current life.
-  sys::FabricWrite next_write();
+  sys::FabricTransfer next_write();
   void wrote() { ++written_; }
   /// `sequence` (full) is what the peer says it released. False when that is impossible or old
   /// news.

@@ -28,14 +28,17 @@ RdmaLane::Op* RdmaLane::take_op() {
   return op;
 }
 
-bool RdmaLane::post(int rank, Kind kind, sys::FabricWrite write, uint32_t life) {
+// On shm a confirmed write that is refused, as one into an old ring is, never completes, and every
+// later one is "busy" for ever; unconfirmed ones complete.
+bool RdmaLane::post(int rank, Kind kind, sys::FabricTransfer write, uint32_t life) {
   Op* op = take_op();
   if (op == nullptr) return false;
   op->peer = rank;
   op->kind = kind;
   op->life = life;
   write.peer = at_peer(rank).fabric_peer;
-  write.source_region = source_region_;
+  write.local_region = source_region_;
+  write.wants_delivery = write.wants_delivery && provider_ != "shm";
   const Result<bool> posted = endpoint_->write(write, op);
   if (posted.ok() && posted.value()) {
     ++num_flying_;
@@ -48,8 +51,8 @@ bool RdmaLane::post(int rank, Kind kind, sys::FabricWrite write, uint32_t life) 
 
 bool RdmaLane::post_to_block(int rank, Kind kind, size_t offset, size_t bytes, uint32_t life,
                              uint64_t sequence) {
-  sys::FabricWrite write;
-  write.source = reinterpret_cast<const std::byte*>(&control_out(rank)) + offset;
+  sys::FabricTransfer write;
+  write.local = reinterpret_cast<std::byte*>(&control_out(rank)) + offset;
   write.bytes = bytes;
   write.remote_address = at_peer(rank).control.address + offset;
   write.remote_key = at_peer(rank).control.key;

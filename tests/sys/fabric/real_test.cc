@@ -20,7 +20,12 @@ class RealFabric : public testing::TestWithParam<const char*> {
     const auto library = real_fabric();
     if (!library.ok()) GTEST_SKIP() << library.status().message();
     library_ = library.value();
-    auto a = library_->open(request()), b = library_->open(request());
+    auto first = library_->open(request()), second = library_->open(request());
+    ASSERT_TRUE(first.ok()) << first.status().to_string();
+    ASSERT_TRUE(second.ok()) << second.status().to_string();
+    domain_a_ = std::move(first).value();
+    domain_b_ = std::move(second).value();
+    auto a = domain_a_->open_endpoint({}), b = domain_b_->open_endpoint({});
     ASSERT_TRUE(a.ok()) << a.status().to_string();
     ASSERT_TRUE(b.ok()) << b.status().to_string();
     a_ = std::move(a).value();
@@ -29,24 +34,28 @@ class RealFabric : public testing::TestWithParam<const char*> {
     target_.resize(1 << 16);
     for (size_t i = 0; i < source_.size(); ++i)
       source_[i] = static_cast<std::byte>(i * 7 + i / 256);
-    from_ = a_->register_memory(source_.data(), source_.size(), Access::kLocalSource, random_key())
-                .value();
-    to_ = b_->register_memory(target_.data(), target_.size(), Access::kRemoteTarget, random_key())
-              .value();
+    from_ =
+        domain_a_
+            ->register_memory({source_.data(), source_.size(), Access::kLocalSource}, random_key())
+            .value();
+    to_ =
+        domain_b_
+            ->register_memory({target_.data(), target_.size(), Access::kRemoteTarget}, random_key())
+            .value();
     peer_ = a_->add_peer(b_->name()).value();
     ASSERT_TRUE(b_->add_peer(a_->name()).ok());
   }
-  EndpointRequest request() const {
-    EndpointRequest r;
+  DomainRequest request() const {
+    DomainRequest r;
     r.provider = GetParam();
     r.address = "127.0.0.1";
     return r;
   }
-  FabricWrite write_of(size_t bytes, uint32_t immediate) const {
-    FabricWrite w;
+  FabricTransfer write_of(size_t bytes, uint32_t immediate) {
+    FabricTransfer w;
     w.peer = peer_;
-    w.source_region = from_;
-    w.source = source_.data();
+    w.local_region = from_;
+    w.local = source_.data();
     w.bytes = bytes;
     w.remote_address = to_->remote_address();
     w.remote_key = to_->key();
@@ -55,7 +64,7 @@ class RealFabric : public testing::TestWithParam<const char*> {
   }
   /// Polls both ends until `count` immediates came or the time is up; false when the post never
   /// went out.
-  bool send(const FabricWrite& w, size_t count, int64_t timeout_ns = 10'000'000'000) {
+  bool send(const FabricTransfer& w, size_t count, int64_t timeout_ns = 10'000'000'000) {
     const Deadline deadline = Deadline::after_ns(timeout_ns);
     bool is_posted = false;
     FabricEvent events[8];
@@ -74,6 +83,7 @@ class RealFabric : public testing::TestWithParam<const char*> {
 
   FabricLibrary* library_ = nullptr;
   std::vector<std::byte> source_, target_;
+  std::unique_ptr<FabricDomain> domain_a_, domain_b_;
   std::unique_ptr<FabricEndpoint> a_, b_;
   const FabricRegion* from_ = nullptr;
   const FabricRegion* to_ = nullptr;
@@ -99,7 +109,7 @@ TEST_P(RealFabric, WritesLandWholeWithAll32BitsOfTheImmediate) {
 
 TEST_P(RealFabric, WrongKeyLandsNothing) {
   ASSERT_TRUE(send(write_of(1, 1), 1));
-  FabricWrite w = write_of(64, 2);
+  FabricTransfer w = write_of(64, 2);
   w.remote_key ^= 0x5555;
   std::fill(target_.begin(), target_.end(), std::byte{0});
   seen_.clear();

@@ -240,18 +240,20 @@ TEST(RdmaFaults, BadWritesOfAPeerCloseOnlyThatPath) {
   // Rank 1's own next write, with a header that says another sequence: a rogue endpoint knows the
   // ring of rank 0.
   const Door door = lanes[0]->door_for(1);
-  auto rogue = fabric.open({.address = "rogue"});
+  auto domain = fabric.open({.address = "rogue"});
+  ASSERT_TRUE(domain.ok());
+  auto rogue = (*domain)->open_endpoint({});
   ASSERT_TRUE(rogue.ok());
   std::vector<std::byte> junk(256, std::byte{0xFF});
   const auto source =
-      (*rogue)->register_memory(junk.data(), junk.size(), sys::Access::kLocalSource, 1);
+      (*domain)->register_memory({junk.data(), junk.size(), sys::Access::kLocalSource}, 1);
   ASSERT_TRUE(source.ok());
   const auto target = (*rogue)->add_peer(lanes[0]->endpoint_name());
   ASSERT_TRUE(target.ok());
-  sys::FabricWrite write;
+  sys::FabricTransfer write;
   write.peer = target.value();
-  write.source_region = source.value();
-  write.source = junk.data();
+  write.local_region = source.value();
+  write.local = junk.data();
   write.bytes = junk.size();
   write.remote_address = door.ring.address;
   write.remote_key = door.ring.key ^ 1;

@@ -18,8 +18,8 @@ class RdmaInbox : public testing::Test {
   void SetUp() override {
     auto opened = fabric_.open({});
     ASSERT_TRUE(opened.ok());
-    endpoint_ = std::move(opened).value();
-    ASSERT_TRUE(inbox_.open(*endpoint_).ok());
+    domain_ = std::move(opened).value();
+    ASSERT_TRUE(inbox_.open(*domain_).ok());
   }
   std::byte* slot(uint64_t sequence) {
     return reinterpret_cast<std::byte*>(inbox_.ring_address()) +
@@ -47,7 +47,7 @@ class RdmaInbox : public testing::Test {
   }
 
   sys::FakeFabric fabric_;
-  std::unique_ptr<sys::FabricEndpoint> endpoint_;
+  std::unique_ptr<sys::FabricDomain> domain_;
   Inbox inbox_{kSource, kShape};
 };
 
@@ -111,7 +111,7 @@ TEST_F(RdmaInbox, RenewedRingIgnoresTheOldLifeAndKeepsWhatWasShown) {
   std::byte* old_slot = slot(1);
   std::memset(slot(0) + kPayloadOffset, 0x5A, 8);
   const uint64_t old_key = inbox_.ring_key();
-  ASSERT_TRUE(inbox_.renew(*endpoint_).ok());
+  ASSERT_TRUE(inbox_.renew(*domain_).ok());
   EXPECT_NE(inbox_.ring_key(), old_key);
   EXPECT_EQ(inbox_.arrived(), 1u);
   // A zombie lands in the old ring and announces itself with the old life.

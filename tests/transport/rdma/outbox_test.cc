@@ -29,7 +29,7 @@ class RdmaOutbox : public testing::Test {
     write_ = outbox_.next_write();
     outbox_.wrote();
     SlotHeader header;
-    std::memcpy(&header, write_.source, sizeof header);
+    std::memcpy(&header, write_.local, sizeof header);
     return header;
   }
   std::vector<uint64_t> unacked() {
@@ -44,7 +44,7 @@ class RdmaOutbox : public testing::Test {
 
   std::vector<std::byte> slots_ = std::vector<std::byte>(kRing.bytes());
   Outbox outbox_{kSender, kRing, slots_.data()};
-  sys::FabricWrite write_;
+  sys::FabricTransfer write_;
 };
 
 TEST_F(RdmaOutbox, WritesPiecesInTheirOrderRoundTheRing) {
@@ -57,7 +57,7 @@ TEST_F(RdmaOutbox, WritesPiecesInTheirOrderRoundTheRing) {
     EXPECT_EQ(write_.remote_address,
               kFirstRing.address + number % kRing.depth * kRing.stride() + kHeaderOffset);
     EXPECT_EQ(write_.remote_key, kFirstRing.key);
-    EXPECT_EQ(unpack(write_.immediate).sequence, number);
+    EXPECT_EQ(unpack(write_.immediate.value()).sequence, number);
     EXPECT_TRUE(outbox_.on_ack(number + 1));
   }
 }
@@ -98,7 +98,7 @@ TEST_F(RdmaOutbox, IntoANewRingGoesAllThatHasNotArrived) {
     EXPECT_EQ(header.sequence, number);
     EXPECT_EQ(header.life, 1U);
     EXPECT_EQ(write_.remote_key, kSecondRing.key);
-    EXPECT_EQ(unpack(write_.immediate).life, 1U);
+    EXPECT_EQ(unpack(write_.immediate.value()).life, 1U);
   }
   EXPECT_FALSE(outbox_.has_unwritten());
   EXPECT_EQ(unacked(), (std::vector<uint64_t>{1, 2, 3}));
