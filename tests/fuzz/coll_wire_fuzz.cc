@@ -1,5 +1,6 @@
-// Tags and entry pieces from a peer: a Status, or a value that encodes to something that decodes to
+// Tags, entries and announcements from a peer: a Status, or a value that encodes to something that decodes to
 // it.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -34,11 +35,20 @@ void check_entry(std::span<const std::byte> bytes) {
   BRAID_CHECK(braid::coll::encode_entry(again.value()) == once, "does not read back");
 }
 
+void check_announcement(std::span<const std::byte> bytes) {
+  const auto said = braid::coll::decode_announcement(bytes);
+  if (!said.ok()) return;
+  const auto once = braid::coll::encode_announcement(said.value());
+  BRAID_CHECK(std::equal(once.begin(), once.end(), bytes.begin(), bytes.end()),
+              "does not read back");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto bytes = std::as_bytes(std::span(data, size));
   check_tag(bytes);
   check_entry(bytes);
+  check_announcement(bytes);
   return 0;
 }

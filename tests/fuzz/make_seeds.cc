@@ -7,9 +7,11 @@
 #include <string_view>
 
 #include "coll/wire.h"
+#include "engine/frames.h"
 #include "fabric/json.h"
 #include "group/wire.h"
 #include "plan/table.h"
+#include "sys/verbs/name.h"
 
 namespace {
 
@@ -21,6 +23,31 @@ void write(const char* target, const char* name, std::string_view bytes) {
   std::filesystem::create_directories(corpus / target);
   std::ofstream(corpus / target / name, std::ios::binary)
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+void engine_seeds() {
+  const char* target = "engine_frames";
+  write(
+      target, "open",
+      engine::encode(engine::Open{.name = "a", .host = "h", .process = 7, .nics = {"tcp", "net"}}));
+  write(target, "accept",
+        engine::encode(engine::Accept{.is_local = false, .why_not_local = "", .rails = {{0, 1}}}));
+  write(target, "rail", engine::encode(engine::RailCall{.rail = 1, .endpoint = "name"}));
+  write(target, "rail_ready",
+        engine::encode(engine::RailReady{.rail = 1, .endpoint = "name", .trouble = ""}));
+  engine::Delivery delivery{true, 7, 3, engine::MessageKind::kNotification, "done"};
+  write(target, "landed", engine::encode(engine::Landed{9, delivery}));
+  write(target, "lend", engine::encode(engine::Loan{.region = 2, .handle = std::string(64, 'h')}));
+  write(target, "pull",
+        engine::encode(engine::Pull{.transfer = 9,
+                                    .region = 2,
+                                    .is_last = true,
+                                    .delivery = delivery,
+                                    .stretches = {{4096, 0, 512}, {8192, 512, 512}}}));
+  write(target, "fence", engine::encode(engine::Fence{.rail = 1, .regions = {2, 3}}));
+  write(target, "done", engine::encode(engine::Done{.transfers = {9, 10}}));
+  write(target, "refused",
+        engine::encode(engine::Refused{9, Code::kInvalidArgument, "there is no region 2"}));
 }
 
 void group_seeds() {
@@ -87,10 +114,16 @@ void coll_seeds() {
   entry.updates = {{.from_epoch = 8, .has_shares = true, .size_class = 20, .shares = {65000, 536}}};
   write("coll_wire", "entry_with_update", text_of(coll::encode_entry(entry)));
   entry.signature.op = plan::Op::kAllToAll;
-  entry.signature.is_uneven = true;
+  entry.signature.form = coll::Form::kUneven;
   entry.send_counts = {1, 2, 3, 4};
   entry.recv_counts = {4, 3, 2, 1};
   write("coll_wire", "entry_uneven", text_of(coll::encode_entry(entry)));
+  entry.signature = {
+      .op = plan::Op::kAllGather, .form = coll::Form::kRooted, .root = 1, .count = 7};
+  entry.send_counts = entry.recv_counts = {};
+  write("coll_wire", "entry_rooted", text_of(coll::encode_entry(entry)));
+  write("coll_wire", "announcement",
+        text_of(coll::encode_announcement({Dtype::kBfloat16, uint64_t{1} << 40})));
   const auto tag =
       coll::encode_tag({.epoch = 9, .kind = coll::PieceKind::kData, .block = 2, .cell = 77});
   write("coll_wire", "tag", {reinterpret_cast<const char*>(tag.words.data()), sizeof(tag.words)});
@@ -105,8 +138,16 @@ int main(int argc, char** argv) {
   }
   corpus = argv[1];
   group_seeds();
+  engine_seeds();
   json_seeds();
   coll_seeds();
+  sys::verbs::EndpointName name;
+  name.gid[15] = 1;
+  name.gid_type = sys::verbs::GidType::kRoceV2;
+  name.mtu = 5;
+  name.data = {0x123456, 0xabcdef};
+  write("verbs_name", "roce", sys::verbs::encode(name));
+  write("verbs_name", "port", "mlx5_0:1:3");
   write("link_spec", "auto", "auto\n127.0.0.1\n\n");
   write("link_spec", "named",
         "shm,staged,rdma\n10.0.0.1,10.0.1.1\nshm=400MB/s,rdma=100MB/s@50us\n");

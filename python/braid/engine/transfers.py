@@ -1,0 +1,346 @@
+"""What an engine begins: each call checks its arguments and gives a ticket; nothing waits."""
+
+import os
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from braid import _braid
+from braid.engine import values
+from braid.engine.region import Descriptor, Peer, Region
+from braid.engine.ticket import Callback, Ticket
+from braid.engine.values import Ids
+from braid.engine.words import ScatterPart
+from braid.errors import InvalidArgument
+
+T = TypeVar("T")
+
+_MOST_KEPT = 4096
+
+
+class Transfers:
+    """The part of Engine that begins transfers.
+
+    Of all of them: `timeout` in seconds (the engine's when left out), after which the transfer is
+    taken back and ends as Timeout; a peer that does not answer then is PeerLost after its lease at
+    the latest. `callback(error or None)` runs when it ends. `notify` (at most
+    64 KiB) is a notification for the peer behind all bytes. A source's memory must not change
+    before the ticket has ended. Raised at the call: InvalidArgument (a range, a descriptor that was
+    cut or altered or is another job's), Exhausted. By the ticket: PeerLost, Timeout, Cancelled,
+    DriverError, and InvalidArgument for a region that is gone.
+    """
+
+    def __init__(self, core: _braid.engine.Engine, timeout: float) -> None:
+        self._core = core
+        self._process = os.getpid()
+        self._timeout = timeout
+        self._regions: dict[int, _braid.engine.Region] = {}
+        self._remotes: dict[bytes, _braid.engine.Remote] = {}
+        self._addresses: dict[bytes, _braid.engine.Peer] = {}
+
+    def write(
+        self,
+        src: Region,
+        dst: Descriptor,
+        nbytes: int | None = None,
+        *,
+        src_offset: int = 0,
+        dst_offset: int = 0,
+        imm: int | None = None,
+        notify: bytes = b"",
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """`nbytes` of `src` (left out: all from src_offset on) into a peer's region. It counts 1
+        under `imm`, also for no bytes.
+        """
+        local = self._mine(src, "write: src")
+        begin = values.whole(src_offset, "write: src_offset")
+        core = self._live().write(
+            local,
+            begin,
+            self._remote(dst, "write: dst"),
+            values.whole(dst_offset, "write: dst_offset"),
+            _bytes(nbytes, local, begin, "write"),
+            values.immediate(imm, "write"),
+            values.octets(notify, "write: notify"),
+            values.nanoseconds(timeout, "write", 0),
+            callback,
+        )
+        return self._ticket(core)
+
+    def read(
+        self,
+        dst: Region,
+        src: Descriptor,
+        nbytes: int | None = None,
+        *,
+        dst_offset: int = 0,
+        src_offset: int = 0,
+        notify: bytes = b"",
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """`nbytes` of a peer's region (left out: as many as `dst` has from dst_offset on) into
+        `dst`. The peer counts nothing; `notify` tells it that its memory was read.
+        """
+        local = self._mine(dst, "read: dst")
+        begin = values.whole(dst_offset, "read: dst_offset")
+        core = self._live().read(
+            local,
+            begin,
+            self._remote(src, "read: src"),
+            values.whole(src_offset, "read: src_offset"),
+            _bytes(nbytes, local, begin, "read"),
+            values.octets(notify, "read: notify"),
+            values.nanoseconds(timeout, "read", 0),
+            callback,
+        )
+        return self._ticket(core)
+
+    def write_pages(
+        self,
+        src: Region,
+        dst: Descriptor,
+        page_bytes: int,
+        src_ids: Ids,
+        dst_ids: Ids,
+        *,
+        src_stride: int | None = None,
+        dst_stride: int | None = None,
+        src_offset: int = 0,
+        dst_offset: int = 0,
+        imm: int | None = None,
+        notify: bytes = b"",
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """Page src_ids[i] of `src` to page dst_ids[i] of a peer's region, for all i.
+
+        src_ids, dst_ids: [n] whole numbers. Page k lies at offset + k * stride; strides are
+        page_bytes when left out. Each page counts 1 under `imm`.
+        """
+        core = self._live().pages(
+            False,
+            self._mine(src, "write_pages: src"),
+            self._remote(dst, "write_pages: dst"),
+            *_list("write_pages", page_bytes, src_ids, dst_ids),
+            *_strides("write_pages", page_bytes, src_stride, dst_stride),
+            values.whole(src_offset, "write_pages: src_offset"),
+            values.whole(dst_offset, "write_pages: dst_offset"),
+            values.immediate(imm, "write_pages"),
+            values.octets(notify, "write_pages: notify"),
+            values.nanoseconds(timeout, "write_pages", 0),
+            callback,
+        )
+        return self._ticket(core)
+
+    def read_pages(
+        self,
+        dst: Region,
+        src: Descriptor,
+        page_bytes: int,
+        dst_ids: Ids,
+        src_ids: Ids,
+        *,
+        dst_stride: int | None = None,
+        src_stride: int | None = None,
+        dst_offset: int = 0,
+        src_offset: int = 0,
+        notify: bytes = b"",
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """Page src_ids[i] of a peer's region to page dst_ids[i] of `dst`, as write_pages()."""
+        core = self._live().pages(
+            True,
+            self._mine(dst, "read_pages: dst"),
+            self._remote(src, "read_pages: src"),
+            *_list("read_pages", page_bytes, src_ids, dst_ids),
+            *_strides("read_pages", page_bytes, src_stride, dst_stride),
+            values.whole(src_offset, "read_pages: src_offset"),
+            values.whole(dst_offset, "read_pages: dst_offset"),
+            None,
+            values.octets(notify, "read_pages: notify"),
+            values.nanoseconds(timeout, "read_pages", 0),
+            callback,
+        )
+        return self._ticket(core)
+
+    def scatter(
+        self,
+        src: Region,
+        parts: Iterable[ScatterPart],
+        *,
+        imm: int | None = None,
+        notify: bytes = b"",
+        timeout: float | None = None,
+    ) -> list[Ticket]:
+        """One source, many targets: a write and a ticket for each part, in order. All parts are
+        checked before the first begins.
+        """
+        cores = self._live().scatter(
+            self._mine(src, "scatter: src"),
+            [self._part(part, f"scatter: part {i}") for i, part in enumerate(parts)],
+            values.immediate(imm, "scatter"),
+            values.octets(notify, "scatter: notify"),
+            values.nanoseconds(timeout, "scatter", 0),
+        )
+        return [self._ticket(core) for core in cores]
+
+    def signal(
+        self, peers: Iterable[Peer], imm: int, *, timeout: float | None = None
+    ) -> list[Ticket]:
+        """Adds 1 to the count of `imm` at every peer; no bytes move. A ticket each, in order."""
+        number = values.whole(imm, "signal: imm", 2**32 - 1)
+        limit = values.nanoseconds(timeout, "signal", 0)
+        cores = self._live().signal([self._peer(peer) for peer in peers], number, limit)
+        return [self._ticket(core) for core in cores]
+
+    def send(
+        self,
+        peer: Peer,
+        data: bytes,
+        *,
+        imm: int | None = None,
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """A message for the peer's recv(): at most 64 KiB, in order. Exhausted (by the ticket):
+        the peer has 64 MiB that it has not taken.
+        """
+        return self._say("send", peer, data, imm, timeout, callback)
+
+    def notify(
+        self,
+        peer: Peer,
+        data: bytes,
+        *,
+        imm: int | None = None,
+        timeout: float | None = None,
+        callback: Callback | None = None,
+    ) -> Ticket:
+        """The same for the peer's take_notification()."""
+        return self._say("notify", peer, data, imm, timeout, callback)
+
+    def connect(
+        self, peer: Peer, *, timeout: float | None = None, callback: Callback | None = None
+    ) -> Ticket:
+        """Connects now, so that the first transfer does not have to."""
+        return self._say("connect", peer, b"", None, timeout, callback)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """As Ticket.cancel()."""
+        ticket.cancel()
+
+    def disconnect(self, peer: Peer) -> None:
+        """Ends the connection to the peer; our transfers to it become Cancelled."""
+        self._live().disconnect(self._peer(peer))
+
+    def _say(
+        self,
+        kind: str,
+        peer: Peer,
+        data: bytes,
+        imm: int | None,
+        timeout: float | None,
+        callback: Callback | None,
+    ) -> Ticket:
+        core = self._live().message(
+            self._peer(peer),
+            kind,
+            values.octets(data, kind),
+            values.immediate(imm, kind),
+            values.nanoseconds(timeout, kind, 0),
+            callback,
+        )
+        return self._ticket(core)
+
+    def _ticket(self, core: _braid.engine.Ticket) -> Ticket:
+        return Ticket(core, lambda: self._take_back(core))
+
+    def _take_back(self, core: _braid.engine.Ticket) -> None:
+        if not core.is_done():
+            self._live().cancel(core)
+
+    def _live(self) -> _braid.engine.Engine:
+        if self._process != os.getpid():
+            raise InvalidArgument(
+                f"engine: made in process {self._process}, found in its fork {os.getpid()}: make "
+                "one there, or start processes by spawn"
+            )
+        return self._core
+
+    def _mine(self, region: Region, what: str) -> _braid.engine.Region:
+        if not isinstance(region, Region):
+            found = type(region).__name__
+            raise InvalidArgument(f"{what}: asked for a Region of this engine, found {found}")
+        core = region._core
+        if self._regions.get(core.id) is not core:
+            raise InvalidArgument(
+                f"{what}: region {core.id} of {core.nbytes} bytes is not registered with this "
+                "engine (any more)"
+            )
+        return core
+
+    def _remote(self, descriptor: Descriptor | bytes, what: str) -> _braid.engine.Remote:
+        data = _data(descriptor, Descriptor, what)
+        found = self._remotes.get(data)
+        if found is None:
+            found = self._live().import_region(data)
+            _remember(self._remotes, data, found)
+        return found
+
+    def _peer(self, peer: Peer | bytes) -> _braid.engine.Peer:
+        data = _data(peer, Peer, "peer")
+        found = self._addresses.get(data)
+        if found is None:
+            found = self._live().import_peer(data)
+            _remember(self._addresses, data, found)
+        return found
+
+    def _part(self, part: ScatterPart, what: str) -> tuple[_braid.engine.Remote, int, int, int]:
+        if not isinstance(part, ScatterPart):
+            raise InvalidArgument(f"{what}: asked for a ScatterPart, found {type(part).__name__}")
+        return (
+            self._remote(part.dst, f"{what}: dst"),
+            values.whole(part.dst_offset, f"{what}: dst_offset"),
+            values.whole(part.src_offset, f"{what}: src_offset"),
+            values.whole(part.nbytes, f"{what}: nbytes"),
+        )
+
+
+def _data(thing: object, kind: type[Descriptor] | type[Peer], what: str) -> bytes:
+    data = thing.data if isinstance(thing, Descriptor | Peer) and isinstance(thing, kind) else thing
+    if not isinstance(data, bytes):
+        raise InvalidArgument(
+            f"{what}: asked for a {kind.__name__} or its bytes, found {type(thing).__name__}"
+        )
+    return data
+
+
+def _remember(kept: dict[bytes, T], data: bytes, found: T) -> None:
+    if len(kept) >= _MOST_KEPT:  # checked again when they come again
+        kept.clear()
+    kept[data] = found
+
+
+def _bytes(nbytes: int | None, local: _braid.engine.Region, begin: int, what: str) -> int:
+    if nbytes is None:
+        return max(0, local.nbytes - begin)
+    return values.whole(nbytes, f"{what}: nbytes")
+
+
+def _list(what: str, page_bytes: int, src_ids: Ids, dst_ids: Ids) -> tuple[int, Any, Any]:
+    return (
+        values.whole(page_bytes, f"{what}: page_bytes"),
+        values.ids(src_ids, f"{what}: src_ids"),
+        values.ids(dst_ids, f"{what}: dst_ids"),
+    )
+
+
+def _strides(what: str, page_bytes: int, src: int | None, dst: int | None) -> tuple[int, int]:
+    """0 would mean page_bytes to the core, and one page for all ids to the caller."""
+    for name, stride in (("src_stride", src), ("dst_stride", dst)):
+        if stride is not None and values.whole(stride, f"{what}: {name}") == 0 and page_bytes:
+            raise InvalidArgument(f"{what}: {name}: pages of {page_bytes} bytes overlap with 0")
+    return (src or 0, dst or 0)

@@ -1,0 +1,94 @@
+// The copies of one connection on one host: between regions here and memory of the source, of the
+// host or of a GPU.
+//
+//   here   there   pulled                                 fetched: the other way round
+//   host   host    the kernel copies between processes    the same
+//   GPU    GPU     one kernel, the source's memory mapped the same
+//   host   GPU     the same, where our memory is pinned   the same
+//   GPU    host    into a pinned slot, then to the GPU    to a pinned slot, then out of it
+//
+// The source lends a region of a GPU before it first names it (frames.h): an allocation's handle,
+// which is opened once. What the source has closed stays mapped here until the connection ends, so
+// no copy can meet somebody else's memory.
+//
+// Threads: the worker's alone.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/frames.h"
+#include "engine/ground.h"
+#include "sys/peer_memory/api.h"
+
+namespace braid::engine {
+
+/// A pull or a fetch under way.
+struct CopyOrder {
+  bool is_fetch = false;
+  Pull pull;
+  size_t begun = 0;   // stretches
+  uint64_t mark = 0;  // of the GPU, behind the last copy; 0: it has none
+  /// What a fetch has put into a slot, to be written to the source when the GPU is through.
+  struct Landing {
+    Gpu::Slot* slot = nullptr;
+    uint64_t mark = 0;
+    std::vector<sys::PeerCopy> copies;
+  };
+  std::deque<Landing> landings;
+};
+
+class Copier {
+ public:
+  explicit Copier(Ground& ground) : ground_(ground) {}
+  ~Copier();
+
+  void set_source(int process) { process_ = process; }
+  Status lend(const Loan& loan);
+  /// Does what can be done now of `order`. True: anything was begun or done.
+  Result<bool> advance(CopyOrder& order);
+  /// Whether all of it is done.
+  Result<bool> is_done(const CopyOrder& order) const;
+  /// Whether the source still waits for it. Once it does not, its memory may hold anything: what
+  /// was copied counts only if the source waited for it afterwards.
+  bool is_wanted(const Pull& pull) const;
+  /// The order is dropped, and its slots are free again.
+  static void drop(CopyOrder& order);
+
+ private:
+  /// A source's region of a GPU, as ours sees it.
+  struct Lent {
+    uint64_t base = 0, bytes = 0;  // as the source names it
+    sys::DevicePtr address = 0;
+  };
+  /// An allocation of the source, opened.
+  struct Opened {
+    sys::IpcHandle handle;
+    sys::DevicePtr base = 0;
+  };
+
+  /// A stretch, or the beginning of one, in a slot.
+  struct InSlot {
+    uint64_t offset = 0, bytes = 0;
+    Stretch stretch;
+  };
+
+  Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Region& region) const;
+  static void take(CopyOrder& order, std::span<const InSlot> begun);
+  Result<bool> copy_on_host(CopyOrder& order, const Region& region);
+  Result<bool> copy_by_gpu(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<bool> pull_through_slot(CopyOrder& order, const Region& region);
+  Result<bool> fetch_through_slot(CopyOrder& order, const Region& region);
+  Result<bool> land(CopyOrder& order) const;
+  Status check(const Stretch& stretch, const Region& region) const;
+
+  Ground& ground_;
+  int process_ = 0;
+  std::map<uint64_t, Lent> lent_;
+  std::vector<Opened> opened_;
+};
+
+}  // namespace braid::engine

@@ -1,0 +1,136 @@
+// What the control frames say (docs/engine.md tells when). Bodies in, structures out, and back:
+// pure functions of bytes, so that a fuzzer can call them. Lengths are looked at before anything is
+// allocated for them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace braid::engine {
+
+/// A message of a peer, or a notification: bytes that come behind a transfer.
+enum class MessageKind : uint8_t { kNone = 0, kNotification = 1, kMessage = 2 };
+inline constexpr size_t kMostMessageBytes = 64 << 10;
+
+/// What the target is told when a transfer has landed.
+struct Delivery {
+  bool has_immediate = false;
+  uint32_t immediate = 0;
+  uint32_t count = 0;  // by how much the immediate's count grows
+  MessageKind kind = MessageKind::kNone;
+  std::string message;
+};
+
+/// A stretch of a transfer; addresses of the source's memory, offsets into the target's region.
+struct Stretch {
+  uint64_t source_address = 0;
+  uint64_t target_offset = 0;
+  uint64_t bytes = 0;
+};
+inline constexpr size_t kMostStretches = 8192;  // of one frame
+
+struct Open {
+  std::string name;
+  std::string host;
+  int32_t process = 0;
+  bool wants_local = false;
+  uint64_t probe_address = 0;  // where the target, if it can read our memory, finds probe_value
+  uint64_t probe_value = 0;
+  int64_t lease_ns = 0;
+  std::vector<std::string> nics;  // the provider of each
+};
+struct RailPair {
+  uint16_t source_nic = 0, target_nic = 0;
+};
+struct Accept {
+  bool is_local = false;
+  std::string why_not_local;
+  std::vector<RailPair> rails;
+};
+struct RailCall {  // an endpoint, made anew, of the source
+  uint16_t rail = 0;
+  std::string endpoint;
+};
+struct RailReady {
+  uint16_t rail = 0;
+  std::string endpoint;
+  uint64_t probe_address = 0, probe_key = 0;  // 8 bytes that the source may write
+  std::string trouble;                        // not empty: there is no endpoint, and why
+};
+struct Work {
+  bool is_under_way = false;
+};
+struct Landed {
+  uint64_t transfer = 0;
+  Delivery delivery;
+};
+/// A region of the source, of a GPU, before pulls and fetches name it.
+struct Loan {
+  uint64_t region = 0;
+  uint64_t base = 0, bytes = 0;
+  uint64_t offset = 0;  // of the region in its allocation
+  std::string handle;   // of the allocation: sys::IpcHandle
+};
+struct Pull {  // and fetch
+  uint64_t transfer = 0;
+  uint64_t region = 0;         // of the target
+  uint64_t source_region = 0;  // that was lent; 0: memory of the source's host
+  // In the source's memory: holds `word` for as long as somebody waits for the transfer. 0: none.
+  uint64_t word_address = 0, word = 0;
+  bool is_last = false;
+  Delivery delivery;  // of the last
+  std::vector<Stretch> stretches;
+};
+struct TransferNote {  // cancel, cancelled
+  uint64_t transfer = 0;
+};
+struct Fence {  // and its answer
+  uint16_t rail = 0;
+  std::vector<uint64_t> regions;  // that were written to; in the answer those that are gone
+};
+struct RegionNote {  // gone, gone seen
+  uint64_t region = 0;
+};
+struct Done {
+  std::vector<uint64_t> transfers;
+};
+struct Refused {
+  uint64_t transfer = 0;
+  Code code = Code::kInternal;
+  std::string why;
+};
+
+std::string encode(const Open& open);
+std::string encode(const Accept& accept);
+std::string encode(const RailCall& call);
+std::string encode(const RailReady& ready);
+std::string encode(const Work& work);
+std::string encode(const Landed& landed);
+std::string encode(const Loan& loan);
+std::string encode(const Pull& pull);
+std::string encode(const TransferNote& note);
+std::string encode(const Fence& fence);
+std::string encode(const RegionNote& note);
+std::string encode(const Done& done);
+std::string encode(const Refused& refused);
+
+/// invalid_argument when a body is short, long, or holds what no engine would send.
+Result<Open> decode_open(std::string_view body);
+Result<Accept> decode_accept(std::string_view body);
+Result<RailCall> decode_rail_call(std::string_view body);
+Result<RailReady> decode_rail_ready(std::string_view body);
+Result<Work> decode_work(std::string_view body);
+Result<Landed> decode_landed(std::string_view body);
+Result<Loan> decode_loan(std::string_view body);
+Result<Pull> decode_pull(std::string_view body);
+Result<TransferNote> decode_transfer_note(std::string_view body);
+Result<Fence> decode_fence(std::string_view body);
+Result<RegionNote> decode_region_note(std::string_view body);
+Result<Done> decode_done(std::string_view body);
+Result<Refused> decode_refused(std::string_view body);
+
+}  // namespace braid::engine

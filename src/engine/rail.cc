@@ -1,0 +1,165 @@
+#include "engine/rail.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+namespace braid::engine {
+namespace {
+constexpr int64_t kFirstPauseNs = 100'000'000;
+constexpr int64_t kLongestPauseNs = 10'000'000'000;
+// What a rail may have out: so much time's worth at its rate, within bounds. Less starves it
+// between two polls; more makes a slow rail hold up the end of a transfer.
+constexpr double kWorthNs = 20e6;
+constexpr uint64_t kLeastRoomBytes = 1 << 20;
+constexpr uint64_t kMostRoomBytes = 8 << 20;
+constexpr uint64_t kFirstRoomBytes = 2 << 20;  // before a rate is known
+}  // namespace
+
+Result<std::string> Rail::call() {
+  sys::EndpointRequest request;
+  request.queue_depth = kMostFlights + 64;
+  BRAID_ASSIGN_OR_RETURN(endpoint_, nic_->domain->open_endpoint(request));
+  state_ = State::kCalled;
+  return endpoint_->name();
+}
+
+Status Rail::connect(const RailReady& ready, int64_t now) {
+  BRAID_ASSIGN_OR_RETURN(peer_, endpoint_->add_peer(ready.endpoint));
+  state_ = State::kProbing;
+  probe_target_ = {ready.probe_address, ready.probe_key};
+  Op* op = take_op();
+  op->is_probe = true;
+  op->is_flying = true;
+  op->posted_ns = now;
+  ++num_flying_;
+  probe_to_post_ = op;
+  return {};
+}
+
+// A provider that must connect first is busy until it has, and moves only while it is polled.
+Status Rail::post_probe() {
+  sys::FabricTransfer probe;
+  probe.peer = peer_;
+  probe.local_region = nic_->probe_region;
+  probe.local = nic_->probe->data();
+  probe.bytes = sizeof(uint64_t);
+  probe.remote_address = probe_target_.address;
+  probe.remote_key = probe_target_.key;
+  BRAID_ASSIGN_OR_RETURN(const bool is_posted, endpoint_->write(probe, probe_to_post_));
+  if (is_posted) probe_to_post_ = nullptr;
+  return {};
+}
+
+std::vector<Rail::Flight> Rail::close(State next, int64_t retry_at_ns) {
+  endpoint_.reset();
+  std::vector<Flight> out;
+  for (const Op& op : ops_)
+    if (op.is_flying && !op.is_probe) out.push_back(op.flight);
+  ops_.clear();
+  free_.clear();
+  probe_to_post_ = nullptr;
+  num_flying_ = 0;
+  flying_bytes_ = 0;
+  meter_ = {};
+  state_ = next;
+  retry_at_ns_ = retry_at_ns;
+  return out;
+}
+
+int64_t Rail::next_pause_ns() {
+  pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
+  return pause_ns_;
+}
+
+uint64_t Rail::room_bytes() const {
+  if (num_flying_ >= kMostFlights) return 0;
+  uint64_t most = kFirstRoomBytes;
+  if (meter_.rate() > 0)
+    most = std::clamp(static_cast<uint64_t>(meter_.rate() * kWorthNs), kLeastRoomBytes,
+                      kMostRoomBytes);
+  return most > flying_bytes_ ? most - flying_bytes_ : 0;
+}
+
+double Rail::finish_ns(uint64_t bytes) const {
+  return meter_.rate() > 0 ? static_cast<double>(flying_bytes_ + bytes) / meter_.rate() : 0;
+}
+
+Rail::Op* Rail::take_op() {
+  if (free_.empty()) return &ops_.emplace_back();
+  Op* op = free_.back();
+  free_.pop_back();
+  return op;
+}
+
+Result<bool> Rail::post(const Flight& flight, bool has_more, int64_t now) {
+  const Transfer& t = *flight.transfer;
+  const auto own = static_cast<size_t>(pair_.source_nic);
+  const NicKey& key = t.remote->keys[pair_.target_nic];
+  sys::FabricTransfer out;
+  out.peer = peer_;
+  out.local_region = t.local->handles[own];
+  out.local = reinterpret_cast<std::byte*>(flight.piece.source_address);
+  out.bytes = flight.piece.bytes;
+  out.remote_address = key.address + flight.piece.target_offset;
+  out.remote_key = key.key;
+  out.has_more = has_more;
+  Op* op = take_op();
+  Result<bool> posted =
+      t.kind == Transfer::Kind::kRead ? endpoint_->read(out, op) : endpoint_->write(out, op);
+  if (!posted.ok() || !*posted) {
+    free_.push_back(op);
+    return posted;
+  }
+  op->flight = flight;
+  op->posted_ns = now;
+  op->is_flying = true;
+  op->is_probe = false;
+  if (num_flying_++ == 0) meter_.begin(now);
+  flying_bytes_ += flight.piece.bytes;
+  return true;
+}
+
+void Rail::completed(Op& op, std::vector<Flight>& done, int64_t now) {
+  op.is_flying = false;
+  --num_flying_;
+  if (op.is_probe) {
+    op.is_probe = false;
+    state_ = State::kUp;
+    pause_ns_ = 0;
+    why_down_.clear();
+  } else {
+    flying_bytes_ -= op.flight.piece.bytes;
+    meter_.completed(op.flight.piece.bytes, now);
+    if (num_flying_ == 0) meter_.end(now);
+    done.push_back(op.flight);
+  }
+  free_.push_back(&op);
+}
+
+Status Rail::poll(std::vector<Flight>& done, int64_t now) {
+  if (endpoint_ == nullptr) return {};
+  if (probe_to_post_ != nullptr) BRAID_RETURN_IF_ERROR(post_probe());
+  std::array<sys::FabricEvent, 32> events;
+  while (true) {
+    const size_t count = endpoint_->poll(events);
+    for (size_t i = 0; i < count; ++i) {
+      const sys::FabricEvent& event = events[i];
+      if (event.kind == sys::FabricEvent::Kind::kFailed)
+        return driver_error("{}: {}", nic_->domain->description(), endpoint_->why(event));
+      if (event.kind != sys::FabricEvent::Kind::kCompleted || event.op == nullptr) continue;
+      Op& op = *static_cast<Op*>(event.op);
+      if (op.is_flying) completed(op, done, now);  // some providers tell of one twice
+    }
+    if (count < events.size()) return {};
+  }
+}
+
+int64_t Rail::oldest_ns() const {
+  int64_t oldest = std::numeric_limits<int64_t>::max();
+  for (const Op& op : ops_)
+    if (op.is_flying) oldest = std::min(oldest, op.posted_ns);
+  return oldest;
+}
+
+}  // namespace braid::engine

@@ -1,0 +1,176 @@
+#include "engine/regions.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "sys/verbs/api.h"
+
+namespace braid::engine {
+
+Result<Nic> open_nic(const NicRequest& request) {
+  sys::FabricLibrary* library = request.library;
+  if (library == nullptr) {
+    BRAID_ASSIGN_OR_RETURN(library,
+                           request.provider == "verbs" ? sys::real_verbs() : sys::real_fabric());
+  }
+  BRAID_ASSIGN_OR_RETURN(auto domain, library->open({request.provider, request.address, 0}));
+  if (!domain->limits().is_truthful)
+    return unsupported(
+        "NIC {}: it completes writes that never landed, so nothing can be built on it",
+        domain->description());
+  // Some providers open a domain at any address and find out here that this host has no such one.
+  BRAID_RETURN_IF_ERROR(domain->open_endpoint({}).status().with_context(
+      fmt::format("NIC {} at '{}'", request.provider, request.address)));
+  Nic nic;
+  nic.provider = request.provider;
+  nic.probe = std::make_unique<std::array<std::byte, 64>>();
+  sys::FabricMemory memory;
+  memory.base = nic.probe->data();
+  memory.bytes = nic.probe->size();
+  BRAID_ASSIGN_OR_RETURN(nic.probe_region, domain->register_memory(memory, sys::random_key()));
+  nic.domain = std::move(domain);
+  return nic;
+}
+
+Result<std::shared_ptr<Region>> Regions::add(std::byte* base, uint64_t bytes, int device) {
+  if (base == nullptr || bytes == 0)
+    return invalid_argument("a region of {} bytes at {}: it must have memory", bytes,
+                            static_cast<void*>(base));
+  if (reinterpret_cast<uint64_t>(base) + bytes < bytes)
+    return invalid_argument("a region of {} bytes at {} reaches over the end of the addresses",
+                            bytes, static_cast<void*>(base));
+  auto region = std::make_shared<Region>();
+  region->base = base;
+  region->bytes = bytes;
+  region->device = device;
+  if (device >= 0) {
+    BRAID_RETURN_IF_ERROR(describe_gpu_memory(*region));
+  } else if (gpu_ != nullptr) {
+    region->address = gpu_->map_host(base, bytes);
+    region->is_pinned = region->address != 0;
+  }
+  {
+    const std::lock_guard lock(nics_mutex_);
+    BRAID_RETURN_IF_ERROR(register_on_nics(*region));
+  }
+  const std::lock_guard lock(mutex_);
+  region->id = next_id_++;
+  regions_[region->id] = region;
+  return region;
+}
+
+Status Regions::register_on_nics(Region& region) {
+  sys::FabricMemory memory;
+  memory.base = region.base;
+  memory.bytes = region.bytes;
+  memory.cuda_device = region.device;
+  for (const Nic& nic : nics_) {
+    Result<const sys::FabricRegion*> handle =
+        nic.domain->register_memory(memory, sys::random_key());
+    if (!handle.ok() && region.device >= 0 && handle.status().code() == Code::kUnsupported)
+      handle = nullptr;
+    if (!handle.ok()) {
+      release(region);
+      return handle.status().with_context(
+          fmt::format("{} bytes at {}", region.bytes, static_cast<void*>(region.base)));
+    }
+    region.handles.push_back(*handle);
+  }
+  return {};
+}
+
+// Another process reaches an allocation, not an address: its handle and where in it the region is.
+Status Regions::describe_gpu_memory(Region& region) {
+  const auto address = reinterpret_cast<sys::DevicePtr>(region.base);
+  if (gpu_ == nullptr || gpu_->device() != region.device)
+    return unsupported("memory of GPU {}: this engine is of {}", region.device,
+                       gpu_ == nullptr ? "no GPU" : fmt::format("GPU {}", gpu_->device()));
+  BRAID_ASSIGN_OR_RETURN(const auto current, sys::CurrentDevice::use(gpu_->cuda(), region.device));
+  BRAID_ASSIGN_OR_RETURN(const sys::AddressRange range, gpu_->cuda().address_range(address));
+  if (address + region.bytes > range.base + range.bytes)
+    return invalid_argument("{} bytes at {:#x} reach over the end of their allocation ({} bytes)",
+                            region.bytes, address, range.bytes);
+  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts, gpu_->cuda().pointer_facts(address));
+  if (!facts.is_legacy_ipc_capable)
+    return unsupported(
+        "{} bytes at {:#x}: memory that the driver shares with no other process "
+        "(of cuMemCreate, as torch's expandable segments, or of cudaMallocAsync)",
+        region.bytes, address);
+  BRAID_ASSIGN_OR_RETURN(region.ipc, gpu_->cuda().export_ipc(address));
+  region.ipc_offset = address - range.base;
+  region.address = address;
+  return {};
+}
+
+std::shared_ptr<Region> Regions::find(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = regions_.find(id);
+  return found == regions_.end() ? nullptr : found->second;
+}
+
+bool Regions::begin_use(const std::shared_ptr<Region>& region) {
+  const std::lock_guard lock(mutex_);
+  const auto found = regions_.find(region->id);
+  if (found == regions_.end() || found->second != region) return false;
+  ++region->num_uses;
+  return true;
+}
+
+Status Regions::hide(uint64_t id, TicketPtr clear) {
+  const std::lock_guard lock(mutex_);
+  const auto found = regions_.find(id);
+  if (found == regions_.end()) return invalid_argument("there is no region {}", id);
+  if (const uint32_t uses = found->second->num_uses; uses != 0)
+    return invalid_argument("region {}: {} transfers of ours use it; wait for them or cancel them",
+                            id, uses);
+  hidden_[id] = {found->second, std::move(clear)};
+  regions_.erase(found);
+  gone_.push_back({id, now_ns()});
+  if (gone_.size() > kMostGone) gone_.pop_front();
+  return {};
+}
+
+TicketPtr Regions::hidden(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = hidden_.find(id);
+  return found == hidden_.end() ? nullptr : found->second.clear;
+}
+
+void Regions::let_go(uint64_t id) {
+  const std::lock_guard lock(nics_mutex_);
+  std::shared_ptr<Region> region;
+  {
+    const std::lock_guard table_lock(mutex_);
+    const auto found = hidden_.find(id);
+    if (found == hidden_.end()) return;  // another call for it was first
+    region = std::move(found->second.region);
+    hidden_.erase(found);
+  }
+  release(*region);
+}
+
+void Regions::release(const Region& region) {
+  for (size_t i = 0; i < region.handles.size(); ++i)
+    if (region.handles[i] != nullptr) nics_[i].domain->unregister(region.handles[i]);
+  if (region.is_pinned) gpu_->unmap_host(region.base);
+}
+
+void Regions::release_all() {
+  const std::lock_guard nics_lock(nics_mutex_);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, region] : regions_) release(*region);
+  for (const auto& [id, hidden] : hidden_) release(*hidden.region);
+  regions_.clear();
+  hidden_.clear();
+}
+
+std::string Regions::why_gone(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto found =
+      std::find_if(gone_.begin(), gone_.end(), [&](const Gone& gone) { return gone.id == id; });
+  if (found == gone_.end()) return fmt::format("there is no region {}", id);
+  return fmt::format("region {} was unregistered {:.1f} s ago", id,
+                     static_cast<double>(now_ns() - found->at_ns) / 1e9);
+}
+
+}  // namespace braid::engine

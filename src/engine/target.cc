@@ -1,0 +1,368 @@
+#include "engine/target.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "sys/peer_memory/api.h"
+
+namespace braid::engine {
+Target::Target(Ground& ground, const Incarnation& source)
+    : ground_(ground), source_(source), lease_ns_(ground.options.lease_ns), copier_(ground) {}
+
+void Target::attach(ControlSocket socket, uint64_t peer_received) {
+  session_.attach(std::move(socket), peer_received);
+  (void)session_.flush();
+}
+
+bool Target::converse() {
+  if (!session_.is_attached()) return false;
+  const uint64_t before = session_.received();
+  const Status pumped = session_.pump([this](const Frame& frame) { return on_frame(frame); });
+  if (!pumped.ok()) {
+    session_.detach();
+    log::debug("engine", "'{}': socket from '{}' broke: {}", ground_.self.name, name_,
+               pumped.message());
+  }
+  return session_.received() != before;
+}
+
+Status Target::on_frame(const Frame& frame) {
+  if (!is_open_ && frame.type != FrameType::kOpen)
+    return invalid_argument("a frame of type {} before OPEN", static_cast<int>(frame.type));
+  switch (frame.type) {
+    case FrameType::kOpen: {
+      BRAID_ASSIGN_OR_RETURN(Open open, decode_open(frame.body));
+      if (is_open_) return invalid_argument("a second OPEN");
+      on_open(std::move(open));
+      return {};
+    }
+    case FrameType::kRail: {
+      BRAID_ASSIGN_OR_RETURN(const RailCall call, decode_rail_call(frame.body));
+      on_rail(call);
+      return {};
+    }
+    case FrameType::kWork: {
+      BRAID_ASSIGN_OR_RETURN(const Work work, decode_work(frame.body));
+      is_work_under_way_ = work.is_under_way;
+      return {};
+    }
+    case FrameType::kLanded: {
+      BRAID_ASSIGN_OR_RETURN(Landed landed, decode_landed(frame.body));
+      Pull statement;
+      statement.transfer = landed.transfer;
+      statement.is_last = true;
+      statement.delivery = std::move(landed.delivery);
+      return take_order(false, std::move(statement));
+    }
+    case FrameType::kLend: {
+      BRAID_ASSIGN_OR_RETURN(const Loan loan, decode_loan(frame.body));
+      if (const Status lent = is_local_ ? copier_.lend(loan) : Status(); !lent.ok())
+        log::warn("engine", "'{}': memory that '{}' lends: {}", ground_.self.name, name_,
+                  lent.message());
+      return {};
+    }
+    case FrameType::kPull:
+    case FrameType::kFetch: {
+      BRAID_ASSIGN_OR_RETURN(Pull pull, decode_pull(frame.body));
+      if (!is_local_) return invalid_argument("PULL from a source that is not on this host");
+      return take_order(frame.type == FrameType::kFetch, std::move(pull));
+    }
+    case FrameType::kCancel: {
+      BRAID_ASSIGN_OR_RETURN(const TransferNote note, decode_transfer_note(frame.body));
+      on_cancel(note.transfer);
+      return {};
+    }
+    case FrameType::kFence: {
+      BRAID_ASSIGN_OR_RETURN(Fence fence, decode_fence(frame.body));
+      on_fence(std::move(fence));
+      return {};
+    }
+    case FrameType::kGoneSeen: {
+      BRAID_ASSIGN_OR_RETURN(const RegionNote note, decode_region_note(frame.body));
+      gone_.erase(note.region);
+      return {};
+    }
+    case FrameType::kLeave: lose("has left"); return {};
+    default: return invalid_argument("a frame of type {}", static_cast<int>(frame.type));
+  }
+}
+
+// --- the connection ---
+
+std::string Target::why_not_local(const Open& open) const {
+  if (!ground_.options.uses_local || !open.wants_local)
+    return "copies on one host are switched off";
+  if (open.host != ground_.self.host) return "it is on another host";
+  // A name can be forged and a process number can mean another process in another container: only
+  // the word that lies there proves that this is the memory of whoever sent it.
+  uint64_t found = 0;
+  const sys::PeerCopy probe{reinterpret_cast<std::byte*>(&found), open.probe_address, sizeof found};
+  const Status read = sys::read_peer_memory(open.process, {&probe, 1});
+  if (!read.ok()) return read.message();
+  return found == open.probe_value ? "" : "its process number means another process here";
+}
+
+void Target::on_open(Open open) {
+  is_open_ = true;
+  name_ = open.name;
+  process_ = open.process;
+  copier_.set_source(process_);
+  lease_ns_ = std::max(lease_ns_, open.lease_ns);
+  Accept accept;
+  accept.why_not_local = why_not_local(open);
+  is_local_ = accept.is_local = accept.why_not_local.empty();
+  // Every NIC of either side carries something: the shorter list is gone through again.
+  if (!is_local_) {
+    std::set<std::string> providers(open.nics.begin(), open.nics.end());
+    for (const std::string& provider : providers) {
+      std::vector<uint16_t> theirs, ours;
+      for (size_t i = 0; i < open.nics.size(); ++i)
+        if (open.nics[i] == provider) theirs.push_back(static_cast<uint16_t>(i));
+      for (size_t i = 0; i < ground_.nics.size(); ++i)
+        if (ground_.nics[i].provider == provider) ours.push_back(static_cast<uint16_t>(i));
+      if (ours.empty()) continue;
+      for (size_t k = 0; k < std::max(theirs.size(), ours.size()); ++k)
+        accept.rails.push_back({theirs[k % theirs.size()], ours[k % ours.size()]});
+    }
+  }
+  for (const RailPair& pair : accept.rails) rails_.push_back({pair, nullptr});
+  log::debug("engine", "'{}': '{}' connected, {}", ground_.self.name, name_,
+             is_local_ ? "on this host" : fmt::format("{} rails", rails_.size()));
+  session_.send(FrameType::kAccept, encode(accept));
+}
+
+Result<RailReady> Target::answer(const RailCall& call) {
+  Rail& rail = rails_[call.rail];
+  const Nic& nic = ground_.nics[rail.pair.target_nic];
+  rail.endpoint.reset();  // the old one first: what it would still let in must not land
+  BRAID_ASSIGN_OR_RETURN(rail.endpoint, nic.domain->open_endpoint({}));
+  BRAID_RETURN_IF_ERROR(rail.endpoint->add_peer(call.endpoint).status());
+  RailReady ready;
+  ready.rail = call.rail;
+  ready.endpoint = rail.endpoint->name();
+  ready.probe_address = nic.probe_region->remote_address();
+  ready.probe_key = nic.probe_region->key();
+  return ready;
+}
+
+void Target::on_rail(const RailCall& call) {
+  if (call.rail >= rails_.size()) return;
+  Result<RailReady> ready = answer(call);
+  if (!ready.ok()) {
+    rails_[call.rail].endpoint.reset();
+    RailReady trouble;
+    trouble.rail = call.rail;
+    trouble.trouble = ready.status().message();
+    ready = trouble;
+  }
+  is_work_under_way_ = true;  // the probe comes
+  session_.send(FrameType::kRailReady, encode(*ready));
+}
+
+void Target::on_fence(Fence fence) {
+  if (fence.rail < rails_.size()) rails_[fence.rail].endpoint.reset();
+  // A write to memory that was unregistered looks like a broken rail: the source is told which.
+  std::erase_if(fence.regions,
+                [this](uint64_t region) { return ground_.regions.find(region) != nullptr; });
+  session_.send(FrameType::kFenced, encode(fence));
+}
+
+void Target::fence_rails() {
+  for (Rail& rail : rails_) rail.endpoint.reset();
+  gone_.clear();
+}
+
+void Target::tell_gone(uint64_t region) {
+  if (!is_open_ || is_lost_) return;
+  gone_.insert(region);
+  session_.send(FrameType::kGone, encode(RegionNote{region}));
+  (void)session_.flush();
+}
+
+void Target::lose(const char* why) {
+  if (is_lost_) return;
+  is_lost_ = true;
+  fence_rails();
+  for (CopyOrder& order : queue_) Copier::drop(order);
+  queue_.clear();
+  session_.detach();
+  log::debug("engine", "'{}': '{}' {}", ground_.self.name, name_, why);
+}
+
+void Target::leave() {
+  if (session_.is_attached()) {
+    session_.send(FrameType::kLeave, "");
+    (void)session_.flush();
+  }
+  lose("is left");
+}
+
+void Target::tick(int64_t now) {
+  const int64_t silent_ns = now - session_.heard_at_ns();
+  if (silent_ns > lease_ns_) {
+    ++ground_.stats.peers_lost;
+    return lose("was not heard for its lease");
+  }
+  if (session_.is_attached() && silent_ns > kDeadSocketNs) session_.detach();
+  session_.beat(now);
+  (void)session_.flush();
+}
+
+short Target::events() const { return session_.has_output() ? POLLIN | POLLOUT : POLLIN; }
+
+// --- what lands ---
+
+bool Target::progress() {
+  bool moved = false;
+  std::array<sys::FabricEvent, 32> events;
+  for (Rail& rail : rails_) {
+    const size_t count = rail.endpoint != nullptr ? rail.endpoint->poll(events) : 0;
+    // Nothing that comes this way is believed: whoever reaches a listening endpoint can send it.
+    ground_.stats.stray_immediates += count;
+    moved |= count != 0;
+  }
+  moved |= serve();
+  if (!done_.empty()) {
+    session_.send(FrameType::kDone, encode(Done{std::exchange(done_, {})}));
+    (void)session_.flush();
+    moved = true;
+  }
+  return moved;
+}
+
+Status Target::take_order(bool is_fetch, Pull pull) {
+  if (refused_.contains(pull.transfer)) {
+    if (pull.is_last) refused_.erase(pull.transfer);
+    return {};
+  }
+  CopyOrder order;
+  order.is_fetch = is_fetch;
+  order.pull = std::move(pull);
+  queue_.push_back(std::move(order));
+  return {};
+}
+
+// Begins what can be begun, from the first order on: a GPU has several under way. The processor
+// copies for one order a round. True: another round may do more at once.
+bool Target::serve() {
+  bool moved = end_cancelled();
+  constexpr size_t kMostUnderWay = 8;
+  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
+    CopyOrder& order = queue_[i];
+    Result<bool> advanced = copier_.advance(order);
+    if (!advanced.ok()) {
+      fail(order.pull.transfer, advanced.status());
+      return true;
+    }
+    moved |= *advanced;
+    if (order.begun != order.pull.stretches.size()) break;
+  }
+  while (finish_first()) moved = true;
+  return moved;
+}
+
+bool Target::finish_first() {
+  if (queue_.empty()) return false;
+  CopyOrder& order = queue_.front();
+  Result<bool> is_done = copier_.is_done(order);
+  if (!is_done.ok()) {
+    fail(order.pull.transfer, is_done.status());
+    return true;
+  }
+  if (!*is_done) return false;
+  if (order.pull.is_last && !copier_.is_wanted(order.pull)) {
+    fail(order.pull.transfer, cancelled("'{}': the source has taken it back", ground_.self.name));
+    return true;
+  }
+  if (order.pull.is_last && deliver(order.pull.transfer, order.pull.delivery))
+    done_.push_back(order.pull.transfer);
+  queue_.pop_front();
+  return true;
+}
+
+void Target::fail(uint64_t transfer, const Status& why) {
+  const bool is_whole = std::any_of(queue_.begin(), queue_.end(), [&](const CopyOrder& order) {
+    return order.pull.transfer == transfer && order.pull.is_last;
+  });
+  if (!is_whole) refused_.insert(transfer);
+  endings_.push_back({transfer, drop_orders(transfer), why});
+}
+
+bool Target::deliver(uint64_t transfer, const Delivery& d) {
+  if (d.kind != MessageKind::kNone) {
+    Mailbox& box = d.kind == MessageKind::kMessage ? ground_.messages : ground_.notifications;
+    if (!box.put({d.message, name_, source_})) {
+      refuse(transfer, exhausted("'{}': its mailbox is full ({} bytes): nobody takes what is in it",
+                                 ground_.self.name, ground_.options.mailbox_bytes));
+      return false;
+    }
+    ++ground_.stats.messages_arrived;
+  }
+  if (d.has_immediate && d.count != 0) {
+    ground_.stats.counts_arrived += d.count;
+    ground_.run(ground_.counters.add(d.immediate, d.count));
+  }
+  return true;
+}
+
+void Target::refuse(uint64_t transfer, const Status& why) {
+  log::debug("engine", "'{}': refused a transfer of '{}': {}", ground_.self.name, name_,
+             why.message());
+  session_.send(FrameType::kRefused, encode(Refused{transfer, why.code(), why.message()}));
+  (void)session_.flush();
+}
+
+uint64_t Target::drop_orders(uint64_t transfer) {
+  uint64_t mark = 0;
+  std::erase_if(queue_, [&](CopyOrder& order) {
+    if (order.pull.transfer != transfer) return false;
+    mark = std::max(mark, order.mark);
+    Copier::drop(order);
+    return true;
+  });
+  return mark;
+}
+
+// What was delivered is told by DONE before this answer; of what is left nothing will land any
+// more. A transfer that is not known (any more) is answered, too: somebody waits for it.
+void Target::on_cancel(uint64_t transfer) {
+  if (!done_.empty()) session_.send(FrameType::kDone, encode(Done{std::exchange(done_, {})}));
+  const bool is_whole = std::any_of(queue_.begin(), queue_.end(), [&](const CopyOrder& order) {
+    return order.pull.transfer == transfer && order.pull.is_last;
+  });
+  const size_t before = queue_.size();
+  const uint64_t mark = drop_orders(transfer);
+  if (!is_whole && queue_.size() != before) refused_.insert(transfer);
+  endings_.push_back({transfer, mark, {}});
+  (void)end_cancelled();
+}
+
+// A GPU's copies cannot be taken back: the answer waits until they are over.
+bool Target::end_cancelled() {
+  bool moved = false;
+  while (!endings_.empty()) {
+    if (endings_.front().mark != 0) {
+      Result<uint64_t> done = ground_.gpu->done();
+      if (done.ok() && *done < endings_.front().mark) break;
+    }
+    const Ending ending = endings_.front();
+    endings_.pop_front();
+    if (ending.why.ok())
+      session_.send(FrameType::kCancelled, encode(TransferNote{ending.transfer}));
+    else
+      refuse(ending.transfer, ending.why);
+    (void)session_.flush();
+    moved = true;
+  }
+  return moved;
+}
+
+std::string Target::describe() const {
+  return fmt::format("from '{}': {}, {} rails, {} orders waiting", name_,
+                     is_local_ ? "on this host" : "by rails", rails_.size(), queue_.size());
+}
+
+}  // namespace braid::engine

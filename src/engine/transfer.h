@@ -1,0 +1,71 @@
+// A transfer, as the source's worker sees it: stretches of memory, cut into pieces as rails take
+// them.
+//
+// Threads: the worker's alone, once it is submitted.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "engine/descriptor.h"
+#include "engine/frames.h"
+#include "engine/regions.h"
+#include "engine/ticket.h"
+
+namespace braid::engine {
+
+class Transfer {
+ public:
+  enum class Kind : uint8_t { kWrite, kRead };
+  enum class State : uint8_t {
+    kPosting,  // pieces are posted, or on their way
+    kStated,   // the target was told all; it answers
+    kEnding,   // is being taken back
+  };
+
+  /// `local` is in use by it already (Regions::begin_use).
+  Transfer(Kind kind, TicketPtr ticket, std::shared_ptr<Region> local,
+           std::shared_ptr<const RegionDescriptor> remote, std::vector<Stretch> stretches);
+  ~Transfer();
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  const Kind kind;
+  const TicketPtr ticket;
+  const std::shared_ptr<Region> local;  // null: no bytes move
+  const std::shared_ptr<const RegionDescriptor> remote;
+  const std::vector<Stretch> stretches;
+  uint64_t bytes = 0;
+  Delivery delivery;
+  int64_t deadline_ns = 0;
+
+  State state = State::kPosting;
+  uint32_t num_flying = 0;  // pieces on rails
+  Status ending;            // kEnding: how it will end
+  int64_t fence_at_ns = 0;  // kEnding: when rails that still hold pieces are fenced
+  uint32_t num_again = 0;   // how often pieces of it had to be written again
+  Status last_trouble;      // why
+
+  // Read by a target of this host (Copier::is_wanted): holds a number of its own until the ticket
+  // ends.
+  std::atomic<uint64_t> word;
+
+  uint64_t id() const { return ticket->id(); }
+  bool has_pieces() const { return !again_.empty() || next_ < stretches.size(); }
+  uint64_t bytes_to_post() const { return bytes_to_post_; }
+  /// The next piece, of at most so many bytes. Only when has_pieces().
+  Stretch take_piece(uint64_t most_bytes);
+  /// A piece that was taken and did not land for certain.
+  void give_back(const Stretch& piece);
+  /// No more pieces will be taken.
+  void drop_pieces();
+
+ private:
+  size_t next_ = 0;
+  uint64_t done_of_next_ = 0;
+  uint64_t bytes_to_post_ = 0;
+  std::vector<Stretch> again_;
+};
+
+}  // namespace braid::engine

@@ -1,0 +1,242 @@
+// Memory of a GPU, on a fake one: what is copied where, by which way.
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "engine/copy_pages.h"
+#include "engine/engine.h"
+#include "engine/target.h"
+#include "engines.h"
+#include "sys/cuda/fake.h"
+
+namespace braid::engine::test {
+namespace {
+
+/// What braid_copy_pages does, by the processor.
+Status copy_pages(const sys::LaunchShape& shape, std::span<void*> arguments) {
+  const auto* list = reinterpret_cast<const PageCopy*>(*static_cast<uint64_t*>(arguments[0]));
+  const uint32_t count = *static_cast<uint32_t*>(arguments[1]);
+  EXPECT_EQ(shape.num_threads, kCopyThreads);
+  for (uint32_t i = 0; i < count; ++i)
+    std::memcpy(reinterpret_cast<void*>(list[i].to), reinterpret_cast<const void*>(list[i].from),
+                list[i].bytes);
+  return {};
+}
+
+class GpuMemory : public testing::Test {
+ protected:
+  GpuMemory() {
+    cuda.define_kernel("braid_copy_pages", copy_pages);
+    EXPECT_TRUE(is_ok(cuda.use_device(0)));
+    a = make("a");
+    b = make("b");
+  }
+  std::unique_ptr<Engine> make(const std::string& name, int device = 0) {
+    EngineOptions options = Engines(Way{"local", true, "", 0, {}}).options(name);
+    options.cuda = &cuda;
+    options.device = device;
+    return Engines::make(options);
+  }
+  struct OnGpu {
+    OnGpu(sys::FakeCuda& cuda, Engine& engine, size_t size, uint32_t salt) : bytes(size) {
+      address = cuda.alloc(size).value();
+      const auto content = pattern(size, salt);
+      std::memcpy(memory(), content.data(), size);
+      auto made = engine.register_gpu_memory(address, size);
+      EXPECT_TRUE(is_ok(made));
+      region = made.value();
+      descriptor = engine.descriptor(*region);
+    }
+    std::byte* memory() const { return reinterpret_cast<std::byte*>(address); }
+    std::vector<std::byte> content() const { return {memory(), memory() + bytes}; }
+    sys::DevicePtr address = 0;
+    size_t bytes;
+    std::shared_ptr<Region> region;
+    std::string descriptor;
+  };
+  static RemoteRegion import_from(Engine& engine, const std::string& descriptor) {
+    return engine.import(descriptor).value();
+  }
+  sys::FakeCuda cuda;
+  std::unique_ptr<Engine> a, b;
+};
+
+TEST_F(GpuMemory, WritesAndReadsBetweenGpuAndHostEitherWay) {
+  constexpr size_t kSize = (9 << 20) + 123;
+  OnGpu gpu_a(cuda, *a, kSize, 1), gpu_b(cuda, *b, kSize, 2);
+  Memory host_a(*a, kSize, 3), host_b(*b, kSize, 4);
+  const auto expect_equal = [](const std::byte* from, const std::byte* to, size_t bytes) {
+    EXPECT_TRUE(std::equal(from, from + bytes, to));
+  };
+  const size_t part = kSize - 1000;
+  ASSERT_TRUE(is_ok(
+      wait(a->write({gpu_a.region, 7}, {import_from(*a, gpu_b.descriptor), 11}, part, under(1)))));
+  expect_equal(gpu_a.memory() + 7, gpu_b.memory() + 11, part);
+  ASSERT_TRUE(is_ok(
+      wait(a->write({host_a.region, 5}, {import_from(*a, gpu_b.descriptor), 3}, part, under(1)))));
+  expect_equal(host_a.bytes.data() + 5, gpu_b.memory() + 3, part);
+  ASSERT_TRUE(is_ok(
+      wait(a->write({gpu_a.region, 9}, {import_from(*a, host_b.descriptor), 2}, part, under(1)))));
+  expect_equal(gpu_a.memory() + 9, host_b.bytes.data() + 2, part);
+  EXPECT_EQ(b->count(1), 3);
+  std::vector<std::byte> fresh = pattern(kSize, 9);
+  std::copy(fresh.begin(), fresh.end(), gpu_b.memory());
+  ASSERT_TRUE(
+      is_ok(wait(a->read({host_a.region, 1}, {import_from(*a, gpu_b.descriptor), 4}, part))));
+  expect_equal(gpu_b.memory() + 4, host_a.bytes.data() + 1, part);
+  ASSERT_TRUE(
+      is_ok(wait(a->read({gpu_a.region, 1}, {import_from(*a, gpu_b.descriptor), 4}, part))));
+  expect_equal(gpu_b.memory() + 4, gpu_a.memory() + 1, part);
+  ASSERT_TRUE(
+      is_ok(wait(a->read({gpu_a.region, 2}, {import_from(*a, host_b.descriptor), 6}, part))));
+  expect_equal(host_b.bytes.data() + 6, gpu_a.memory() + 2, part);
+}
+
+TEST_F(GpuMemory, ManyPagesAcrossSeveralLists) {
+  constexpr uint64_t kPage = 512, kPages = 30'000;
+  OnGpu from(cuda, *a, kPage * kPages, 1), to(cuda, *b, kPage * kPages, 2);
+  std::vector<uint64_t> ids(kPages), places(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  places = ids;
+  std::shuffle(places.begin(), places.end(), std::mt19937(1));
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = ids;
+  list.target_ids = places;
+  auto arrived = b->expect(3, kPages);
+  ASSERT_TRUE(
+      is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
+  ASSERT_TRUE(is_ok(wait(arrived)));
+  for (uint64_t i = 0; i < kPages; ++i)
+    ASSERT_EQ(0, std::memcmp(from.memory() + i * kPage, to.memory() + places[i] * kPage, kPage));
+}
+
+// More pages than slots, each way through them.
+TEST_F(GpuMemory, ManyPagesThroughSlots) {
+  constexpr uint64_t kPage = 4096 + 16, kPages = 9000;
+  OnGpu on_gpu(cuda, *b, kPage * kPages, 2);
+  Memory on_host(*a, kPage * kPages, 3), back(*a, kPage * kPages, 4);
+  std::vector<uint64_t> ids(kPages), places(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  places = ids;
+  std::shuffle(places.begin(), places.end(), std::mt19937(1));
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = ids;
+  list.target_ids = places;
+  const RemoteRegion remote = import_from(*a, on_gpu.descriptor);
+  ASSERT_TRUE(is_ok(wait(a->write_pages(on_host.region, remote, list))));
+  for (uint64_t i = 0; i < kPages; ++i)
+    ASSERT_EQ(0, std::memcmp(on_host.bytes.data() + i * kPage, on_gpu.memory() + places[i] * kPage,
+                             kPage));
+  list.source_ids = places;
+  list.target_ids = ids;
+  ASSERT_TRUE(is_ok(wait(a->read_pages(back.region, remote, list))));
+  EXPECT_EQ(back.bytes, on_host.bytes);
+}
+
+TEST_F(GpuMemory, WhatCannotBeReachedIsRefusedWithAReason) {
+  OnGpu from(cuda, *a, 1000, 1);
+  auto c = make("c", -1);
+  Memory to(*c, 1000, 2);
+  EXPECT_TRUE(failed(wait(a->write({from.region, 0}, {import(*a, to), 0}, 1000)),
+                     Code::kInvalidArgument, "was not lent"));
+  EXPECT_TRUE(failed(c->register_gpu_memory(from.address, 1000).status(), Code::kUnsupported,
+                     "this engine is of no GPU"));
+  EXPECT_TRUE(failed(a->register_gpu_memory(from.address, 1001).status(), Code::kInvalidArgument,
+                     "over the end of their allocation"));
+}
+
+/// A target's parts without an engine, and a read of the source's that goes through a slot.
+struct ByHand {
+  explicit ByHand(sys::FakeCuda& cuda) : ground(EngineOptions{}, "a token of tests") {
+    ground.self.host = "here";
+    ground.self.process = ::getpid();
+    ground.gpu = Gpu::open(cuda, 0).value();
+    region = ground.regions.add(reinterpret_cast<std::byte*>(cuda.alloc(kBytes).value()), kBytes, 0)
+                 .value();
+    const auto content = pattern(kBytes, 1);
+    std::memcpy(region->base, content.data(), kBytes);
+    fetch.transfer = 1;
+    fetch.region = region->id;
+    fetch.word_address = reinterpret_cast<uint64_t>(&word);
+    fetch.word = word;
+    fetch.is_last = true;
+    fetch.stretches = {{reinterpret_cast<uint64_t>(memory.data()), 0, kBytes}};
+  }
+  static constexpr size_t kBytes = 5000;
+  Ground ground;
+  std::shared_ptr<Region> region;
+  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);  // of the source
+  uint64_t word = 77;
+  Pull fetch;
+};
+
+// We were stopped while the GPU copied, and the source ended its read meanwhile.
+TEST_F(GpuMemory, AFetchThatNobodyWaitsForIsNotWritten) {
+  ByHand hand(cuda);
+  Copier copier(hand.ground);
+  copier.set_source(::getpid());
+  CopyOrder order;
+  order.is_fetch = true;
+  order.pull = hand.fetch;
+  ASSERT_TRUE(is_ok(copier.advance(order)));
+  ASSERT_FALSE(copier.is_done(order).value());
+  hand.word = 0;
+  EXPECT_EQ(copier.advance(order).status().code(), Code::kCancelled);
+  EXPECT_EQ(hand.memory, std::vector<std::byte>(ByHand::kBytes));
+  Copier::drop(order);
+}
+
+TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {
+  ByHand hand(cuda);
+  const uint64_t probe = 99;
+  Open open;
+  open.host = hand.ground.self.host;
+  open.process = ::getpid();
+  open.wants_local = true;
+  open.probe_address = reinterpret_cast<uint64_t>(&probe);
+  open.probe_value = probe;
+  for (int i = 0; i < 8; ++i) {
+    int fds[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds), 0);
+    ControlSocket ours{sys::Fd(fds[0])}, theirs{sys::Fd(fds[1])};
+    ours.seal("a", "b");
+    theirs.seal("b", "a");
+    Session source;
+    source.attach(std::move(theirs), 0);
+    source.send(FrameType::kOpen, encode(open));
+    source.send(FrameType::kFetch, encode(hand.fetch));
+    ASSERT_TRUE(is_ok(source.flush()));
+    Target target(hand.ground, Incarnation{});
+    target.attach(std::move(ours), 0);
+    ASSERT_TRUE(target.converse());
+    ASSERT_NE(hand.ground.gpu->free_slot(), nullptr) << "after " << i << " of them";
+    (void)target.progress();
+  }
+}
+
+TEST_F(GpuMemory, NothingIsLeftBehind) {
+  {
+    OnGpu from(cuda, *a, 1000, 1), to(cuda, *b, 1000, 2);
+    Memory host(*a, 100'000, 3);
+    ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {import_from(*a, to.descriptor), 0}, 1000))));
+    ASSERT_TRUE(is_ok(a->unregister(*from.region, in_seconds(5))));
+    ASSERT_TRUE(is_ok(b->unregister(*to.region, in_seconds(5))));
+    a.reset();
+    b.reset();
+    EXPECT_TRUE(is_ok(cuda.free(from.address)));
+    EXPECT_TRUE(is_ok(cuda.free(to.address)));
+  }
+  const sys::FakeCudaCounts alive = cuda.alive();
+  EXPECT_EQ(alive.hosts, 0);
+  EXPECT_EQ(alive.streams, 0);
+  EXPECT_EQ(alive.events, 0);
+  EXPECT_EQ(alive.memory, 0);
+}
+
+}  // namespace
+}  // namespace braid::engine::test

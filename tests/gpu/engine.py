@@ -1,0 +1,169 @@
+"""The transfer engine between two processes that share a GPU: every byte of every way is compared.
+
+python3 tests/gpu/engine.py            # needs one GPU and torch
+"""
+
+import ctypes
+import multiprocessing as mp
+import os
+import signal
+import sys
+import time
+from multiprocessing.queues import Queue
+from typing import Any
+
+import numpy as np
+import torch
+
+import braid
+
+PAGES = (512, 8 << 10, 64 << 10, 1 << 20)
+TOTAL = 64 << 20
+
+
+def pattern(nbytes: int, salt: int) -> torch.Tensor:
+    """Bytes that depend on their place, on the GPU."""
+    generator = torch.Generator(device="cuda").manual_seed(salt)
+    return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda", generator=generator)
+
+
+def target(to_source: "Queue[Any]", from_source: "Queue[Any]") -> None:
+    with braid.Engine(name="target", device=0, nics="none") as engine:
+        on_gpu = torch.zeros(TOTAL, dtype=torch.uint8, device="cuda")
+        on_host = np.zeros(TOTAL, np.uint8)
+        torch.cuda.synchronize()
+        regions = {"gpu": engine.register(on_gpu), "host": engine.register(on_host)}
+        to_source.put({name: region.descriptor for name, region in regions.items()})
+        while (asked := from_source.get()) is not None:
+            what, place, salt, moves = asked
+            if what == "fill":
+                on_gpu.copy_(pattern(TOTAL, salt))
+                on_host[:] = pattern(TOTAL, salt).cpu().numpy()
+                torch.cuda.synchronize()
+                to_source.put(True)
+                continue
+            ids, places, page = moves
+            expected = torch.zeros(TOTAL, dtype=torch.uint8, device="cuda").view(-1, page)
+            source = pattern(TOTAL, salt).view(-1, page)
+            expected[torch.as_tensor(places).cuda()] = source[torch.as_tensor(ids).cuda()]
+            found = on_gpu if place == "gpu" else torch.as_tensor(on_host).cuda()
+            is_right = bool(torch.equal(found.view(-1, page), expected))
+            on_gpu.zero_()
+            on_host[:] = 0
+            torch.cuda.synchronize()
+            to_source.put(is_right)  # last: the next write may begin then
+
+
+def shuffled(count: int, seed: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    return np.random.default_rng(seed).permutation(count).astype(np.uint64)
+
+
+def check_writes(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
+    wrong = 0
+    sources = {"gpu": pattern(TOTAL, 7), "host": pattern(TOTAL, 7).cpu().numpy()}
+    torch.cuda.synchronize()
+    for here, memory in sources.items():
+        region = engine.register(memory)
+        for there in ("gpu", "host"):
+            for page in PAGES:
+                count = TOTAL // page
+                ids, places = shuffled(count, 1), shuffled(count, 2)
+                engine.write_pages(region, remote[there], page, ids, places, imm=5).wait()
+                is_right = ask(
+                    "check", there, 7, (ids.astype(np.int64), places.astype(np.int64), page)
+                )
+                print(
+                    f"write {here} to {there}, pages of {page}: {'right' if is_right else 'WRONG'}"
+                )
+                wrong += not is_right
+        region.unregister()
+    return wrong
+
+
+def check_reads(engine: braid.Engine, remote: dict[str, Any], ask: Any) -> int:
+    wrong = 0
+    ask("fill", "", 9, None)
+    expected = pattern(TOTAL, 9)
+    for here in ("gpu", "host"):
+        memory: Any = torch.zeros(
+            TOTAL, dtype=torch.uint8, device="cuda" if here == "gpu" else "cpu"
+        )
+        torch.cuda.synchronize()
+        region = engine.register(memory)
+        for there in ("gpu", "host"):
+            memory.zero_()
+            torch.cuda.synchronize()
+            engine.read(region, remote[there], TOTAL - 100, dst_offset=3, src_offset=50).wait()
+            is_right = torch.equal(memory[3 : TOTAL - 97].cuda(), expected[50 : TOTAL - 50])
+            print(f"read {there} into {here}: {'right' if is_right else 'WRONG'}")
+            wrong += not is_right
+        region.unregister()
+    return wrong
+
+
+def check_watch(engine: braid.Engine) -> int:
+    """A word that the GPU bumps, in stream order."""
+    seen: list[int] = []
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def note(_: int, now: int) -> bool:
+        seen.append(now)
+        return True
+
+    with engine.watch(note) as watch:
+        for value in range(1, 101):
+            stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+            code = driver.cuStreamWriteValue32_v2(
+                stream, ctypes.c_uint64(watch.gpu_address), ctypes.c_uint32(value), 0
+            )
+            if code != 0:
+                print(f"watch: cuStreamWriteValue32 answered {code}")
+                return 1
+            torch.cuda.synchronize()
+        deadline = time.monotonic() + 5
+        while (not seen or seen[-1] != 100) and time.monotonic() < deadline:
+            time.sleep(0.001)
+    is_right = bool(seen) and seen[-1] == 100 and seen == sorted(seen)
+    print(f"watch: {len(seen)} callbacks for 100 bumps: {'right' if is_right else 'WRONG'}")
+    return not is_right
+
+
+def check_death(engine: braid.Engine, remote: dict[str, Any], process: Any) -> int:
+    region = engine.register(pattern(TOTAL, 3))
+    os.kill(process.pid, signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        while True:
+            engine.write(region, remote["gpu"], TOTAL, imm=1, timeout=10).wait()
+    except braid.PeerLost as lost:
+        took = time.monotonic() - began
+        print(f"a killed target: PeerLost after {took:.3f} s: {lost}")
+        return took > 6
+    except braid.Error as other:
+        print(f"a killed target: WRONG: {type(other).__name__}: {other}")
+        return 1
+
+
+def main() -> int:
+    context = mp.get_context("spawn")
+    answers: Queue[Any] = context.Queue()
+    orders: Queue[Any] = context.Queue()
+    process = context.Process(target=target, args=(answers, orders), daemon=True)
+    process.start()
+
+    def ask(*order: Any) -> Any:
+        orders.put(order)
+        return answers.get(timeout=60)
+
+    with braid.Engine(name="source", device=0, nics="none") as engine:
+        remote = answers.get(timeout=120)
+        wrong = check_writes(engine, remote, ask)
+        wrong += check_reads(engine, remote, ask)
+        wrong += check_watch(engine)
+        wrong += check_death(engine, remote, process)
+    print(f"engine on one GPU: {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
