@@ -27,7 +27,7 @@ namespace braid::c {
 namespace {
 
 static_assert(static_cast<int>(Code::kPeerLost) == BRAID_PEER_LOST &&
-              static_cast<int>(Code::kInternal) == BRAID_INTERNAL);
+              static_cast<int>(Code::kCancelled) == BRAID_CANCELLED);
 static_assert(static_cast<int>(Dtype::kFloat8E5m2) == BRAID_FLOAT8_E5M2 &&
               static_cast<int>(Dtype::kUint16) == BRAID_UINT16);
 static_assert(static_cast<int>(RedOp::kMax) == BRAID_MAX &&
@@ -64,20 +64,61 @@ using braid::c::on_comm;
 using braid::c::to_dtype;
 using braid::c::to_op;
 
-Status create(braid_comm** out) {
+using braid::Config;
+using braid::group::Identity;
+
+Status check_place(const char* function, braid_comm** out) {
   if (out == nullptr)
-    return braid::invalid_argument("braid_init: comm is NULL, nowhere to put the new comm");
+    return braid::invalid_argument("{}: comm is NULL, nowhere to put the new comm", function);
   *out = nullptr;
+  return {};
+}
+
+braid::Result<Config> config_here() {
   std::vector<std::string> warnings;
-  BRAID_ASSIGN_OR_RETURN(const braid::Config config, braid::Config::from_environment(&warnings));
+  BRAID_ASSIGN_OR_RETURN(Config config, Config::from_environment(&warnings));
   for (const std::string& warning : warnings) braid::log::warn("base", "{}", warning);
-  BRAID_ASSIGN_OR_RETURN(const braid::group::Identity identity,
-                         braid::group::identity_from_environment(config));
+  return config;
+}
+
+Status create(braid_comm** out, const Identity& identity, const Config& config) {
   auto made = std::make_unique<braid_comm>();
   BRAID_ASSIGN_OR_RETURN(made->comm, braid::comm::Comm::create(identity, config));
   BRAID_RETURN_IF_ERROR(braid::coll::ensure_tuned(*made->comm, nullptr));
   *out = made.release();
   return {};
+}
+
+Status init(braid_comm** out) {
+  BRAID_RETURN_IF_ERROR(check_place("braid_init", out));
+  BRAID_ASSIGN_OR_RETURN(const Config config, config_here());
+  BRAID_ASSIGN_OR_RETURN(const Identity identity, braid::group::identity_from_environment(config));
+  return create(out, identity, config);
+}
+
+Status join(braid_comm** out, int rank, int size, const char* address, int port,
+            int64_t deadline_ms) {
+  BRAID_RETURN_IF_ERROR(check_place("braid_join", out));
+  if (size < 1 || rank < 0 || rank >= size)
+    return braid::invalid_argument("braid_join: rank {} of {}: asked for 0 to size - 1", rank,
+                                   size);
+  if (size > 1 && (address == nullptr || address[0] == '\0'))
+    return braid::invalid_argument("braid_join: address is NULL or empty; rank 0's is needed");
+  if (size > 1 && (port < 1 || port > UINT16_MAX))
+    return braid::invalid_argument("braid_join: port is {}, asked for 1 to 65535", port);
+  if (deadline_ms < 0)
+    return braid::invalid_argument("braid_join: deadline_ms is {}, asked for 0 or more",
+                                   deadline_ms);
+  BRAID_ASSIGN_OR_RETURN(Config config, config_here());
+  if (deadline_ms > 0)
+    BRAID_RETURN_IF_ERROR(config.set("BRAID_TIMEOUT", fmt::format("{}ms", deadline_ms)));
+  Identity identity;
+  identity.rank = identity.local_rank = rank;
+  identity.size = size;
+  if (size > 1) identity.store_address = address;
+  if (size > 1) identity.store_port = static_cast<uint16_t>(port);
+  identity.job_token = config.text("BRAID_JOB_TOKEN");
+  return create(out, identity, config);
 }
 
 Status explain(braid_comm& comm, const char* op, uint64_t bytes) {
@@ -94,7 +135,12 @@ Status explain(braid_comm& comm, const char* op, uint64_t bytes) {
 extern "C" {
 
 braid_code braid_init(braid_comm** comm) {
-  return guarded([&] { return create(comm); });
+  return guarded([&] { return init(comm); });
+}
+
+braid_code braid_join(braid_comm** comm, int rank, int size, const char* address, int port,
+                      int64_t deadline_ms) {
+  return guarded([&] { return join(comm, rank, size, address, port, deadline_ms); });
 }
 
 braid_code braid_close(braid_comm* comm) {

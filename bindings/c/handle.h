@@ -62,10 +62,12 @@ braid_code on_comm(braid_comm* comm, const char* function, Body&& body) noexcept
 
 // The enums of a C caller may hold any integer; 255 is in neither enum, so coll/ refuses it by
 // name.
+// NOLINTBEGIN(clang-analyzer-optin.core.EnumCastOutOfRange)
 inline Dtype to_dtype(braid_dtype dtype) {
   return static_cast<Dtype>(dtype >= 0 && dtype < 255 ? dtype : 255);
 }
 inline RedOp to_op(braid_op op) { return static_cast<RedOp>(op >= 0 && op < 255 ? op : 255); }
+// NOLINTEND(clang-analyzer-optin.core.EnumCastOutOfRange)
 
 /// One count per rank, as the caller's size_t array has them. `counts` must not be NULL.
 inline std::span<const uint64_t> counts_of(const size_t* counts, int size) {

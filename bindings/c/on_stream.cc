@@ -1,24 +1,18 @@
 // The C interface on GPU memory: the functions whose names end in _on, and registered memory. As in
 // CUDA's own interfaces a call is about the calling thread's current device; that its memory is
 // there is looked up, since a kernel that meets another one's ends the context.
-#include <array>
-#include <initializer_list>
-#include <memory>
-#include <mutex>
-
 #include "base/status.h"
 #include "coll/arguments.h"
 #include "coll/device/collectives.h"
-#include "coll/device/entry.h"
-#include "comm/device/device.h"
-#include "comm/state.h"
 #include "handle.h"
-#include "sys/cuda/api.h"
+#include "on_gpu.h"
 
 namespace {
 
 using braid::Status;
+using braid::c::address_of;
 using braid::c::on_comm;
+using braid::c::on_gpu;
 using braid::c::to_dtype;
 using braid::c::to_op;
 using braid::coll::Buffer;
@@ -27,41 +21,6 @@ using braid::coll::check_in_place_or_apart;
 namespace coll = braid::coll;
 namespace comm = braid::comm;
 namespace sys = braid::sys;
-
-sys::DevicePtr address_of(const void* memory) { return reinterpret_cast<sys::DevicePtr>(memory); }
-
-/// The driver that the comm uses, once it uses one.
-sys::Cuda& cuda_of(comm::Comm& c) {
-  const std::lock_guard lock(c.state().health_mutex);
-  return c.state().device ? c.state().device->cuda() : sys::real_cuda();
-}
-
-braid::Result<int> current_gpu(sys::Cuda& cuda) {
-  BRAID_RETURN_IF_ERROR(cuda.ready());
-  return cuda.current_device();
-}
-
-Status check_on_gpu(sys::Cuda& cuda, int gpu, const Buffer& buffer) {
-  if (buffer.bytes == 0) return {};
-  BRAID_RETURN_IF_ERROR(coll::check_buffer(buffer));
-  BRAID_ASSIGN_OR_RETURN(const sys::PointerFacts facts,
-                         cuda.pointer_facts(address_of(buffer.data)));
-  if (facts.kind != sys::MemoryKind::kDevice)
-    return braid::invalid_argument("{} is no GPU memory", buffer.name);
-  if (facts.device != gpu)
-    return braid::invalid_argument("{} is memory of GPU {}, the calling thread's GPU is {}",
-                                   buffer.name, facts.device, gpu);
-  return {};
-}
-
-/// Runs call(device) with the comm's Device, after a look at the memory that it is for.
-template <typename Call>
-Status on_gpu(comm::Comm& c, std::initializer_list<Buffer> buffers, Call&& call) {
-  sys::Cuda& cuda = cuda_of(c);
-  BRAID_ASSIGN_OR_RETURN(const int gpu, current_gpu(cuda));
-  for (const Buffer& buffer : buffers) BRAID_RETURN_IF_ERROR(check_on_gpu(cuda, gpu, buffer));
-  return coll::device::on_device(c, gpu, call);
-}
 
 uint64_t own_offset(const comm::Comm& c, uint64_t block_bytes) {
   return static_cast<uint64_t>(c.rank()) * block_bytes;

@@ -1,11 +1,10 @@
-// The collectives over Python buffers. Each function borrows its buffers (which checks them one by
-// one), checks them against each other, releases the GIL, and calls coll/. Shapes are
-// python/braid's business: here a buffer is a run of elements.
+// The collectives over Python buffers, but for those with a root or uneven blocks (rooted.cc). Each
+// function borrows its buffers (which checks them one by one), checks them against each other
+// (call.h), releases the GIL, and calls coll/. Shapes are python/braid's business: here a buffer is
+// a run of elements.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-
-#include <fmt/ranges.h>
 
 #include <optional>
 #include <string>
@@ -13,10 +12,10 @@
 #include <vector>
 
 #include "buffer.h"
+#include "call.h"
 #include "coll/all_gather/all_gather.h"
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/all_to_all/all_to_all.h"
-#include "coll/arguments.h"
 #include "coll/broadcast/broadcast.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
@@ -31,71 +30,6 @@ namespace nb = nanobind;
 namespace braid::python {
 
 namespace {
-
-/// Runs the collective on the GPU that the buffers are on, or on the host when they are there.
-/// `stream` is a CUDA stream's handle; the GPU's work is enqueued on it and not waited for.
-template <typename OnGpu, typename OnHost>
-void run(PyComm& self, const char* function, const Buffer& send, const Buffer& out, OnGpu&& on_gpu,
-         OnHost&& on_host) {
-  if (send.gpu() != out.gpu())
-    raise_if_failed(invalid_argument(
-        "{}: asked for both buffers in one memory, found GPU {} and GPU {} (-1 is the host)",
-        function, send.gpu(), out.gpu()));
-  if (!send.on_gpu()) return run_unlocked(on_host);
-  run_unlocked([&] {
-    return coll::device::on_device(self.get(), send.gpu(), on_gpu).with_context(function);
-  });
-}
-
-sys::Stream stream_of(uint64_t handle) {
-  return {reinterpret_cast<void*>(handle)};  // NOLINT(performance-no-int-to-ptr)
-}
-sys::DevicePtr address_of(const Buffer& buffer) {
-  return reinterpret_cast<sys::DevicePtr>(buffer.data());
-}
-
-/// `out` must have the type of `send` and `count` elements.
-void check_out(const char* function, const Buffer& out, const Buffer& send, uint64_t count) {
-  if (out.type_name() != send.type_name())
-    raise_if_failed(invalid_argument("{}: argument out: asked for {} like send, found {}", function,
-                                     send.type_name(), out.type_name()));
-  if (out.count() != count)
-    raise_if_failed(
-        invalid_argument("{}: argument out: asked for {} elements of {} (send has {}), found {}",
-                         function, count, send.type_name(), send.count(), out.count()));
-}
-
-/// A send buffer that is cut into one block per rank must divide.
-void check_blocks(const char* function, const Buffer& send, int size) {
-  if (send.count() % static_cast<uint64_t>(size) != 0)
-    raise_if_failed(invalid_argument(
-        "{}: argument send: asked for a multiple of {} elements (one block per rank), found {}",
-        function, size, send.count()));
-}
-
-/// `part` may be at its own place in `whole`, so many bytes into it.
-void check_overlap(const char* function, const Buffer& part, const char* part_name,
-                   const Buffer& whole, const char* whole_name, uint64_t offset_bytes = 0) {
-  raise_if_failed(coll::check_in_place_or_apart({part_name, part.data(), part.bytes()},
-                                                {whole_name, whole.data(), whole.bytes()},
-                                                offset_bytes)
-                      .with_context(function));
-}
-
-Dtype reducible(const char* function, const Buffer& buffer) {
-  if (!buffer.dtype())
-    raise_if_failed(invalid_argument(
-        "{}: asked to reduce elements of type {}; braid reduces int8 to uint64, float16, "
-        "bfloat16, float32, float64, float8_e4m3fn and float8_e5m2",
-        function, buffer.type_name()));
-  return *buffer.dtype();
-}
-
-RedOp op_of(const char* function, const std::string& op) {
-  const Result<RedOp> parsed = parse_redop(op);
-  raise_if_failed(parsed.status().with_context(function));
-  return parsed.value();
-}
 
 void all_gather(PyComm& self, nb::handle send_object, nb::handle out_object, uint64_t stream) {
   const char* const name = "all_gather";
@@ -175,29 +109,6 @@ void all_to_all(PyComm& self, nb::handle send_object, nb::handle out_object, uin
                                         send.wire_dtype(), stream_of(stream));
       },
       [&] { return coll::all_to_all(comm, send.data(), out.data(), count, send.wire_dtype()); });
-}
-
-/// Checks one list of counts against its buffer and turns elements of the object into elements of
-/// the wire.
-std::vector<uint64_t> wire_counts(const Argument& argument, const std::vector<uint64_t>& counts,
-                                  const Buffer& buffer, int size) {
-  if (counts.size() != static_cast<size_t>(size))
-    raise_if_failed(
-        invalid_argument("{}: argument {}: asked for {} counts (one per rank), found {}",
-                         argument.function, argument.name, size, counts.size()));
-  uint64_t left = buffer.count();  // counted down, so that huge counts cannot wrap a sum
-  bool is_exact = true;
-  for (const uint64_t count : counts) {
-    is_exact = is_exact && count <= left;
-    left -= is_exact ? count : 0;
-  }
-  if (!is_exact || left != 0)
-    raise_if_failed(invalid_argument(
-        "{}: argument {}: asked for counts that sum to the buffer's {} elements, found [{}]",
-        argument.function, argument.name, buffer.count(), fmt::join(counts, ", ")));
-  std::vector<uint64_t> wire(counts);
-  for (uint64_t& count : wire) count *= buffer.wire_per_item();
-  return wire;
 }
 
 void all_to_all_v(PyComm& self, nb::handle send_object, const std::vector<uint64_t>& send_counts,

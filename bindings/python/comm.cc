@@ -17,7 +17,7 @@
 #include "plan/plan.h"
 
 namespace nb = nanobind;
-using namespace nb::literals;
+using namespace nb::literals;  // NOLINT(google-build-using-namespace): "_a" has no other way
 
 namespace braid::python {
 

@@ -28,6 +28,9 @@ class PyComm {
 
 void register_comm(nanobind::module_& module);         // comm.cc: the class, its life and its facts
 void register_collectives(nanobind::module_& module);  // coll.cc: functions over a comm
+void register_rooted(nanobind::module_& module);       // rooted.cc: with a root, or uneven
+void register_messages(nanobind::module_& module);     // messages.cc: between two ranks
+void register_stream_mark(nanobind::module_& module);  // stream_mark.cc: points in a CUDA stream
 void register_on_stream(nanobind::module_& module);    // on_stream.cc: the same by addresses
 void register_options(
     nanobind::module_& module);  // options.cc: the option registry and build facts

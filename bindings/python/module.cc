@@ -2,11 +2,16 @@
 #include <nanobind/nanobind.h>
 
 #include "comm.h"
+#include "engine.h"
 
 NB_MODULE(_braid, module) {
   module.doc() = "braid's C++ core; use the package braid, which wraps it";
   braid::python::register_options(module);
   braid::python::register_comm(module);
   braid::python::register_collectives(module);
+  braid::python::register_rooted(module);
+  braid::python::register_messages(module);
+  braid::python::register_stream_mark(module);
   braid::python::register_on_stream(module);
+  braid::python::register_engine(module);
 }

@@ -3,7 +3,7 @@
  * Functions that return a braid_code return BRAID_OK or why not; braid_last_error() then has the
  * message of this thread's last failure. A braid_comm may be used by one thread at a time: a second
  * one gets BRAID_INVALID_ARGUMENT and changes nothing. Calls that move data are collective, as are
- * braid_init(), braid_barrier() and registering: every rank makes the same calls in the same order
+ * braid_init(), braid_barrier() and registering, but not messages: every rank makes the same calls in the same order
  * with the same counts, dtype, op and root; a disagreement is detected and returned on all ranks as
  * BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a deadline (BRAID_TIMEOUT,
  * default 30 s). Counts are elements of `dtype`. Buffers are host memory; the functions whose names
@@ -38,7 +38,8 @@ typedef enum BRAID_AS_INT {
   BRAID_DRIVER = 5,
   BRAID_TIMEOUT = 6,
   BRAID_PEER_LOST = 7,
-  BRAID_INTERNAL = 8
+  BRAID_INTERNAL = 8,
+  BRAID_CANCELLED = 9
 } braid_code;
 
 /* The numbers are NCCL's (ncclDataType_t), int16 and uint16 are braid's own. */
@@ -72,6 +73,13 @@ typedef struct braid_comm braid_comm;
 /* Joins the group that RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT describe and sets up
  * the links. */
 BRAID_API braid_code braid_init(braid_comm** comm);
+/* The same for programs that know who they are, such as those that MPI starts: rank 0 listens at
+ * `address` on the first free port from `port` on (eight are tried), and all ranks say the same two.
+ * A group of one needs neither. deadline_ms is that of every wait, this one's too; 0: BRAID_TIMEOUT.
+ * All else is as the environment's BRAID_ variables say. Off loopback BRAID_JOB_TOKEN must be set,
+ * the secret that the ranks share. */
+BRAID_API braid_code braid_join(braid_comm** comm, int rank, int size, const char* address,
+                                int port, int64_t deadline_ms);
 /* Leaves. NULL is fine. Collective in spirit: ranks that still call on the comm get
  * BRAID_PEER_LOST. */
 BRAID_API braid_code braid_close(braid_comm* comm);
@@ -101,7 +109,39 @@ BRAID_API braid_code braid_all_to_all_v(braid_comm*, const void* send, const siz
                                         void* recv, const size_t* recv_counts, braid_dtype);
 /* buf [count] of every rank gets root's. */
 BRAID_API braid_code braid_broadcast(braid_comm*, void* buf, size_t count, braid_dtype, int root);
+/* recv [sum of counts] gets rank r's send [counts[r]] for every r, in rank order; all ranks give the
+ * same counts [size], 0 is fine. In place: send is its block of recv. */
+BRAID_API braid_code braid_all_gather_v(braid_comm*, const void* send, void* recv,
+                                        const size_t* counts, braid_dtype);
+/* recv [counts[rank]] gets block `rank` of the reduction of send [sum of counts]; counts as above.
+ * In place: recv is its block of send. */
+BRAID_API braid_code braid_reduce_scatter_v(braid_comm*, const void* send, void* recv,
+                                            const size_t* counts, braid_dtype, braid_op);
+/* Root's recv [count] gets the reduction of every rank's send [count]: the same bits as an
+ * all_reduce. In place: send == recv. In this and the two below the buffer that only root needs is
+ * not looked at on other ranks, and may be NULL. */
+BRAID_API braid_code braid_reduce(braid_comm*, const void* send, void* recv, size_t count,
+                                  braid_dtype, braid_op, int root);
+/* Root's recv [size * count] gets every rank's send [count], in rank order.
+ * In place: send == recv + root * count. */
+BRAID_API braid_code braid_gather(braid_comm*, const void* send, void* recv, size_t count,
+                                  braid_dtype, int root);
+/* recv [count] gets block `rank` of root's send [size * count].
+ * In place: recv == send + root * count. */
+BRAID_API braid_code braid_scatter(braid_comm*, const void* send, void* recv, size_t count,
+                                   braid_dtype, int root);
 BRAID_API braid_code braid_barrier(braid_comm*);
+
+/* Messages between two ranks; the others take no part. The k-th send of one rank to another meets
+ * that one's k-th receive from it; count and dtype must agree, or both get BRAID_INVALID_ARGUMENT
+ * and nothing is written. Both return when all has arrived: two ranks that send to each other and
+ * receive afterwards wait for the deadline, and use braid_send_recv(). A collective between the two
+ * ends of a message is found at once, and ends the comm on all ranks. */
+BRAID_API braid_code braid_send(braid_comm*, const void* data, size_t count, braid_dtype, int peer);
+BRAID_API braid_code braid_recv(braid_comm*, void* data, size_t count, braid_dtype, int peer);
+/* Both at once: send [send_count] to rank `to`, recv [recv_count] from rank `from`. */
+BRAID_API braid_code braid_send_recv(braid_comm*, const void* send, size_t send_count, int to,
+                                     void* recv, size_t recv_count, int from, braid_dtype);
 
 /* The same on GPU memory, enqueued on `stream`: a cudaStream_t or CUstream, NULL is the default
  * one. Memory and stream are of the calling thread's current CUDA device, one per rank and comm;
@@ -125,6 +165,25 @@ BRAID_API braid_code braid_all_to_all_v_on(braid_comm*, const void* send, const 
                                            void* stream);
 BRAID_API braid_code braid_broadcast_on(braid_comm*, void* buf, size_t count, braid_dtype, int root,
                                         void* stream);
+/* gather, scatter and all_gather_v are made of all_to_all_v, reduce and reduce_scatter_v of
+ * all_reduce, whose result is dropped where nobody wants it. */
+BRAID_API braid_code braid_all_gather_v_on(braid_comm*, const void* send, void* recv,
+                                           const size_t* counts, braid_dtype, void* stream);
+BRAID_API braid_code braid_reduce_scatter_v_on(braid_comm*, const void* send, void* recv,
+                                               const size_t* counts, braid_dtype, braid_op,
+                                               void* stream);
+BRAID_API braid_code braid_reduce_on(braid_comm*, const void* send, void* recv, size_t count,
+                                     braid_dtype, braid_op, int root, void* stream);
+BRAID_API braid_code braid_gather_on(braid_comm*, const void* send, void* recv, size_t count,
+                                     braid_dtype, int root, void* stream);
+BRAID_API braid_code braid_scatter_on(braid_comm*, const void* send, void* recv, size_t count,
+                                      braid_dtype, int root, void* stream);
+/* Messages of GPU memory go through pinned host memory, wait for the stream and return when all has
+ * arrived; they cannot be captured. The other end may be host memory. */
+BRAID_API braid_code braid_send_on(braid_comm*, const void* data, size_t count, braid_dtype,
+                                   int peer, void* stream);
+BRAID_API braid_code braid_recv_on(braid_comm*, void* data, size_t count, braid_dtype, int peer,
+                                   void* stream);
 /* Work of all ranks' streams after it starts after all ranks' before it. */
 BRAID_API braid_code braid_barrier_on(braid_comm*, void* stream);
 

@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from braid.errors import (
+    Cancelled,
     DriverError,
     Error,
     Exhausted,
@@ -23,11 +24,16 @@ from braid.errors import (
 
 if TYPE_CHECKING:
     from braid._braid import __version__
+    from braid.arguments import Op, Operation
     from braid.comm import Comm, Explanation, Identity, Link, init, join
+    from braid.engine import Engine
+    from braid.work import Work
 
 __all__ = [
+    "Cancelled",
     "Comm",
     "DriverError",
+    "Engine",
     "Error",
     "Exhausted",
     "Explanation",
@@ -35,10 +41,13 @@ __all__ = [
     "InternalError",
     "InvalidArgument",
     "Link",
+    "Op",
+    "Operation",
     "PeerLost",
     "Timeout",
     "Unavailable",
     "Unsupported",
+    "Work",
     "__version__",
     "init",
     "join",
@@ -48,9 +57,13 @@ __all__ = [
 # what needs them is loaded when it is first asked for.
 _LOADED_LATE = {
     "Comm": "braid.comm",
+    "Engine": "braid.engine",
     "Explanation": "braid.comm",
     "Identity": "braid.comm",
     "Link": "braid.comm",
+    "Op": "braid.arguments",
+    "Operation": "braid.arguments",
+    "Work": "braid.work",
     "__version__": "braid._braid",
     "init": "braid.comm",
     "join": "braid.comm",
@@ -63,3 +76,8 @@ def __getattr__(name: str) -> object:
     value: object = getattr(importlib.import_module(_LOADED_LATE[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """What users import, whether it is loaded or not, and nothing of how that is done."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

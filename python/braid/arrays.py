@@ -9,12 +9,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from braid.errors import InvalidArgument
+from braid.errors import Exhausted, InvalidArgument
 
 Array: TypeAlias = Any
 """Anything with the buffer protocol or DLPack."""
 Stream: TypeAlias = Any
 """A CUDA stream: a handle, torch.cuda.Stream, cupy.cuda.Stream, or None for the current one."""
+
+
+_CUDA_KINDS = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 def _plain(array: Array, argument: str) -> Array:
@@ -53,9 +56,13 @@ def empty_rows(like: Array, rows: int, argument: str) -> Array:
     Torch tensors give torch tensors on the same device; all else gives NumPy arrays.
     """
     shape = (rows, *shape_of(like, argument)[1:])
-    if hasattr(like, "new_empty"):
-        return like.new_empty(shape)
-    return np.empty(shape, dtype=_plain(like, argument).dtype)
+    try:
+        if hasattr(like, "new_empty"):
+            return like.new_empty(shape)
+        return np.empty(shape, dtype=_plain(like, argument).dtype)
+    except (MemoryError, ValueError, RuntimeError) as error:  # NumPy's, and torch's
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise Exhausted(f"argument out: no memory for a result of shape {shape}: {why}") from None
 
 
 def split_rows(rows: int, parts: int, what: str) -> int:
@@ -65,6 +72,14 @@ def split_rows(rows: int, parts: int, what: str) -> int:
             f"{what}: argument send: asked for a first axis that {parts} ranks divide, found {rows}"
         )
     return rows // parts
+
+
+def gpu_of(array: Array) -> int | None:
+    """The CUDA device whose memory `array` is in; None for host memory."""
+    if not hasattr(array, "__dlpack_device__"):
+        return None
+    kind, number = array.__dlpack_device__()
+    return int(number) if int(kind) in _CUDA_KINDS else None
 
 
 def stream_of(array: Array, stream: Stream) -> int:

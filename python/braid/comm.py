@@ -1,27 +1,26 @@
-"""The communicator as users see it: shapes in, shapes out; the bytes are moved by braid._braid.
-
-Buffers are anything with the buffer protocol (NumPy arrays, bytearray, memoryview, array.array)
-or DLPack (torch tensors on CPU or GPU), contiguous in C order. Results are of the same library as
-the input: torch in, torch out; all else gives NumPy arrays. The GIL is released while a call
-runs.
+"""The communicator as users see it: its life, its facts, and what it tells. What it does is in
+collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
 """
 
 import json
 import operator
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-import numpy as np
-
-from braid import _braid, arrays
-from braid.arrays import Array, Stream
+from braid import _braid
+from braid.arguments import Operation
+from braid.arrays import Array
 from braid.errors import InvalidArgument
+from braid.objects import Objects
 from braid.progress import Progress, choose
+from braid.split import choose_part, fields_of, own_address, part_of
 
 T = TypeVar("T")
 
@@ -79,30 +78,35 @@ class Explanation:
         return self.text
 
 
-class Comm:
+class Comm(Objects):
     """A group of ranks and the links between them. Made by braid.init().
 
-    Every method from all_gather to barrier is collective: all ranks make the same calls in the
-    same order with the same shapes, dtypes and options. A disagreement raises InvalidArgument on
-    every rank, and nothing is written. One thread at a time; a second one gets InvalidArgument.
-    All raise PeerLost and Timeout.
+    Collectives (all_gather, all_reduce, reduce_scatter, all_to_all, broadcast, reduce, gather,
+    scatter, barrier, broadcast_object, all_gather_object, split, register): all ranks make the
+    same calls in the same order with the same shapes, dtypes and options. A disagreement raises
+    InvalidArgument on every rank, and nothing is written. Messages (send, recv, isend, irecv,
+    send_object, recv_object) are between two ranks. One thread at a time; a second one gets
+    InvalidArgument. All raise PeerLost and Timeout.
+
+    With async_op=True a call returns a Work at once. On host memory a thread of the comm makes it,
+    in order with all others: a call without async_op waits for those before it. What is wrong with
+    its arguments may be raised by wait().
 
     On GPU tensors (DLPack) a call enqueues its work on `stream` and returns; a failure that shows
-    later is raised by the next call. One GPU per rank and comm.
+    later is raised by the next call. With async_op=True its Work is a point in that stream. One GPU
+    per rank and comm.
     """
 
-    def __init__(self, core: _braid.Comm) -> None:
-        self._core = core
-
-    @property
-    def rank(self) -> int:
-        """This process's number, from 0 to size - 1."""
-        return self._core.rank
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return self._core.size
+    def __init__(
+        self,
+        core: _braid.Comm,
+        options: Mapping[str, Any] | None = None,
+        store_address: str | None = None,
+    ) -> None:
+        super().__init__(core)
+        self._options = dict(options or {})
+        self._store_address = store_address or _store_of_environment()
+        self._num_splits = 0
 
     @property
     def local_rank(self) -> int:
@@ -119,130 +123,21 @@ class Comm:
         """Equal for equal fabrics; the key of the tuning cache."""
         return self._core.fabric_hash()
 
-    def all_gather(self, send: Array, out: Array = None, *, stream: Stream = None) -> Array:
-        """Every rank's `send`, one after the other along the first axis, on every rank.
+    def split(self, color: int | None, key: int = 0) -> "Comm | None":
+        """A comm of its own for every color: this rank's, or None where color is None. Collective;
+        so are the calls on each part, which has links, lanes and a deadline of its own, and options
+        as this comm. Ranks there are in order of key, then of rank here.
 
-        send [a, ...], result [size * a, ...]; a scalar counts as [1]. `out` may have any shape
-        with as many elements; `send` may be this rank's part of `out`.
+        Close it as this one; either may be closed first. The parts find each other by a port on the
+        host of their first rank.
         """
-        if out is None:
-            rows = arrays.shape_of(send, "send")[0]
-            out = arrays.empty_rows(send, self.size * rows, "send")
-        _braid.all_gather(self._core, send, out, arrays.stream_of(send, stream))
-        return out
-
-    def all_reduce(
-        self, buf: T, op: str = "sum", out: T | None = None, *, stream: Stream = None
-    ) -> T:
-        """The reduction of every rank's `buf`, in `buf` itself unless `out` is given. Returns
-        where it is.
-
-        op: sum, prod, min, max, avg. Floats are summed in fp32 (fp64 for fp64) in rank order and
-        rounded once: every rank has the same bits, whatever the links and shares.
-        """
-        target = buf if out is None else out
-        _braid.all_reduce(self._core, buf, target, op, arrays.stream_of(buf, stream))
-        return target
-
-    def reduce_scatter(
-        self, send: Array, op: str = "sum", out: Array = None, *, stream: Stream = None
-    ) -> Array:
-        """Block `rank` of the reduction of every rank's `send`.
-
-        send [size * a, ...], result [a, ...]. Numbers as all_reduce. `out` may be this rank's
-        block of `send`.
-        """
-        if out is None:
-            rows = arrays.split_rows(arrays.shape_of(send, "send")[0], self.size, "reduce_scatter")
-            out = arrays.empty_rows(send, rows, "send")
-        _braid.reduce_scatter(self._core, send, out, op, arrays.stream_of(send, stream))
-        return out
-
-    def all_to_all(
-        self,
-        send: Array,
-        out: Array = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        *,
-        stream: Stream = None,
-    ) -> Array:
-        """Block j of `send` goes to rank j; block i of the result came from rank i.
-
-        Even: send [size * a, ...], result [size * a, ...].
-        Uneven: send_counts[j] rows (steps along the first axis) go to rank j, recv_counts[i] rows
-        come from rank i; send [sum(send_counts), ...], result [sum(recv_counts), ...]. Without
-        recv_counts the ranks tell each other theirs first, which costs one small all_to_all over
-        the host. On GPUs counts that do not fit are trouble for all ranks, and end the comm.
-        """
-        if send_counts is not None:
-            return self._all_to_all_uneven(send, out, send_counts, recv_counts, stream)
-        if recv_counts is not None:
-            raise InvalidArgument("all_to_all: recv_counts is given, send_counts is not")
-        rows = arrays.shape_of(send, "send")[0]
-        arrays.split_rows(rows, self.size, "all_to_all")
-        if out is None:
-            out = arrays.empty_rows(send, rows, "send")
-        _braid.all_to_all(self._core, send, out, arrays.stream_of(send, stream))
-        return out
-
-    def _all_to_all_uneven(
-        self,
-        send: Array,
-        out: Array,
-        send_counts: Sequence[int],
-        recv_counts: Sequence[int] | None,
-        stream: Stream,
-    ) -> Array:
-        shape = arrays.shape_of(send, "send")
-        sent = self._counts("send_counts", send_counts)
-        if sum(sent) != shape[0]:
-            raise InvalidArgument(
-                f"all_to_all: argument send_counts: asked for counts that sum to {shape[0]}, the"
-                " rows of send,"
-                f" found {sent}"
-            )
-        if recv_counts is None:
-            recv_counts = self.all_to_all(np.array(sent, dtype=np.int64)).tolist()
-        received = self._counts("recv_counts", recv_counts)
-        if out is None:
-            out = arrays.empty_rows(send, sum(received), "send")
-        row = arrays.row_elements(shape)
-        _braid.all_to_all_v(
-            self._core,
-            send,
-            [n * row for n in sent],
-            out,
-            [n * row for n in received],
-            arrays.stream_of(send, stream),
-        )
-        return out
-
-    def _counts(self, name: str, counts: Sequence[int]) -> list[int]:
-        try:
-            plain = [operator.index(n) for n in counts]
-        except TypeError:
-            raise InvalidArgument(
-                f"all_to_all: argument {name}: asked for whole numbers, found {counts!r}"
-            ) from None
-        if len(plain) != self.size or min(plain) < 0:
-            raise InvalidArgument(
-                f"all_to_all: argument {name}: asked for {self.size} counts of 0 or more,"
-                f" found {plain}"
-            )
-        return plain
-
-    def broadcast(self, buf: T, root: int = 0, *, stream: Stream = None) -> T:
-        """Root's `buf` in every rank's `buf`, which is returned.
-
-        Same shape and dtype everywhere.
-        """
-        _braid.broadcast(self._core, buf, root, arrays.stream_of(buf, stream))
-        return buf
-
-    def barrier(self) -> None:
-        """Returns when every rank has called it."""
-        _braid.barrier(self._core)
+        address = own_address(self._store_address)
+        choices = self.all_gather_object(choose_part(self.rank, color, key, address))
+        self._num_splits += 1
+        if color is None:
+            return None
+        fields = fields_of(part_of(choices, self.rank), self.rank, self._num_splits)
+        return join(Identity(local_rank=self.local_rank, **fields), **self._options)
 
     def register(self, buf: T) -> T:
         """Shares a GPU buffer with all ranks: results of later calls that lie in it, at the same
@@ -256,12 +151,12 @@ class Comm:
         were enqueued already are not taken back: registered memory may be written to on every
         rank, also on one that has not come to the call, until all have closed the comm or ended.
         """
-        _braid.register_memory(self._core, buf)
+        self._calls.run("register", partial(_braid.register_memory, self._core, buf))
         return buf
 
     def unregister(self, buf: Array) -> None:
         """Takes register() back. Collective; waits for the comm's GPU work."""
-        _braid.unregister_memory(self._core, buf)
+        self._calls.run("unregister", partial(_braid.unregister_memory, self._core, buf))
 
     def health(self) -> dict[str, Any]:
         """{"ok", "rank", "size", "why", "links": [{"name", "state", "paced", "down_count",
@@ -273,17 +168,20 @@ class Comm:
         """
         return dict(json.loads(self._core.health_json()))
 
-    def explain(self, op: str, nbytes: int, on: Literal["cpu", "gpu"] = "cpu") -> Explanation:
+    def explain(self, op: Operation, nbytes: int, on: Literal["cpu", "gpu"] = "cpu") -> Explanation:
         """The plan that the next call of `op` would use, on host memory or on this rank's GPU (once
         a call on GPU memory was made).
 
         nbytes as nccl-tests counts: the buffer for all_reduce and broadcast, the sum over ranks
-        for the others.
+        for the others. A reduce goes by the plan of all_reduce, gather by that of all_gather,
+        scatter and messages by that of all_to_all.
         """
         if on not in ("cpu", "gpu"):
             raise InvalidArgument(f"explain: argument on: asked for 'cpu' or 'gpu', found {on!r}")
-        if nbytes < 0:
-            raise InvalidArgument(f"explain: argument nbytes: asked for 0 or more, found {nbytes}")
+        if not 0 <= nbytes < 2**63:
+            raise InvalidArgument(
+                f"explain: argument nbytes: asked for 0 to 2^63 - 1, found {nbytes}"
+            )
         if on == "gpu":
             words, plan = _braid.explain_gpu(self._core, op, nbytes)
             return Explanation(words, json.loads(plan))
@@ -324,10 +222,11 @@ class Comm:
         self._core.abort(why)
 
     def close(self) -> None:
-        """Leaves the group. Closing twice is fine; collectives and explain() then raise
-        InvalidArgument.
+        """Leaves the group, once calls that were started are over. Closing twice is fine;
+        collectives and explain() then raise InvalidArgument.
         """
         if not self._core.closed:
+            self._calls.await_all()
             self._core.close()
 
     def __enter__(self) -> Self:
@@ -339,8 +238,12 @@ class Comm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._core.closed:  # peers of a rank that failed are told at once
-            self._core.close(say_farewell=kind is None)
+        if self._core.closed:
+            return
+        if kind is not None and self._calls.are_under_way:
+            self._core.abort(f"rank {self.rank} left with {kind.__name__}")
+        self._calls.await_all()
+        self._core.close(say_farewell=kind is None)  # peers of a rank that failed are told at once
 
     def __repr__(self) -> str:
         state = "closed" if self._core.closed else f"rank {self.rank} of {self.size}"
@@ -367,6 +270,12 @@ class Comm:
         """
         ask = getattr(_braid, "host_share", None)
         return None if ask is None else float(ask(self._core, gpu, op))
+
+
+def _store_of_environment() -> str:
+    """Where init() found rank 0, as the core reads it."""
+    named = (os.environ.get(name) for name in ("MASTER_ADDR", "SLURM_LAUNCH_NODE_IPADDR"))
+    return next((address for address in named if address), "127.0.0.1")
 
 
 def _fixed_point(shares: Sequence[float]) -> list[int]:
@@ -419,7 +328,7 @@ def init(
     option), Unavailable (no store, no common link), Timeout (names the missing ranks).
     """
     chosen = {"timeout": timeout, "links": links, "tune": tune, **options}
-    return Comm(_braid.Comm(_texts(chosen), choose(progress)))
+    return Comm(_braid.Comm(_texts(chosen), choose(progress)), chosen)
 
 
 def join(identity: Identity, *, progress: Progress | bool = False, **options: object) -> Comm:
@@ -428,7 +337,8 @@ def join(identity: Identity, *, progress: Progress | bool = False, **options: ob
     A process may be in several groups, each with an identity of its own. Options and errors are
     those of init(); job_token is the secret that the ranks of this group share.
     """
-    return Comm(_braid.Comm(_texts(options), choose(progress), asdict(identity)))
+    core = _braid.Comm(_texts(options), choose(progress), asdict(identity))
+    return Comm(core, options, identity.store_address)
 
 
 def _texts(options: Mapping[str, object]) -> dict[str, str]:

@@ -37,5 +37,9 @@ class PeerLost(Error, ConnectionError):
     """A rank died or left. The comm cannot be used any more."""
 
 
+class Cancelled(Error):
+    """The caller took the work back before it was done."""
+
+
 class InternalError(Error):
     """A bug in braid. Please report it."""

@@ -54,12 +54,34 @@ def writing(path: Path, option: str = "") -> Iterator[None]:
         raise InvalidArgument(f"{asked}{path}: cannot be written: {error.strerror}") from error
 
 
+def write_text(path: Path, text: str, option: str) -> None:
+    """A page or a picture, into a folder that is there."""
+    with writing(path, option):
+        check_folder(path, option)
+        path.write_text(text, encoding="utf-8")
+
+
+def check_folder(path: Path, option: str) -> None:
+    """Refuses a path whose folder is missing: a name that was mistyped would else become one."""
+    if not path.parent.is_dir():
+        raise InvalidArgument(f"{option}: {path}: there is no folder {path.parent}")
+
+
+def make_folder(folder: Path, option: str) -> None:
+    """For an option that names a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgument(f"{option}: {folder}: cannot be made: {error.strerror}") from error
+
+
 def check(path: Path | None, option: str) -> None:
-    """Refuses a path that nothing can be written to, before anything is measured. Leaves no trace:
-    folders that are missing are made with the file.
+    """Refuses a path that nothing can be written to, before anything is measured. Leaves no
+    trace.
     """
     if path is None or path == STDOUT:
         return
+    check_folder(path, option)
     with writing(path, option):
         if path.is_dir():
             raise InvalidArgument(f"{option}: {path} is a folder, a file is needed")
@@ -69,8 +91,7 @@ def check(path: Path | None, option: str) -> None:
             return
         file = _file_of(path)
         _part_of(file).exists()  # a name too long is found here
-        folder = next(each for each in file.parents if each.exists())
-        with tempfile.TemporaryFile(dir=folder):
+        with tempfile.TemporaryFile(dir=file.parent):
             pass
 
 

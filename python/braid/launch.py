@@ -25,6 +25,8 @@ from types import FrameType
 from typing import TextIO
 
 KILL_AFTER_S = 2.0
+LOST_READER = 128 + signal.SIGPIPE
+"""Exit code of who writes to a pipe that nobody reads any more, as `| head` leaves it: no fault."""
 _POLL_S = 0.02
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
@@ -133,7 +135,8 @@ class Job:
                 del running[rank]
                 if code != 0 and first_failure == 0:
                     first_failure = code if code > 0 else 128 - code
-                    _report(rank, code, len(running))
+                    if first_failure != LOST_READER:
+                        _report(rank, code, len(running))
                     self._start_clock()
             self._enforce()
             if not ended:

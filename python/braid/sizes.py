@@ -1,18 +1,24 @@
 """Sizes, rates and lists as the command line spells them."""
 
+import difflib
 import re
 
-_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_MOST_BYTES = (1 << 63) - 1  # what a length is held in everywhere
 _MOST_SIZES = 4096  # of a range by steps: "8:1GiB:+8" would be 134 million cases
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """ "64MiB", "64M", "1.5 GiB", "4096" in bytes. M means MiB."""
+    """ "64MiB", "64M", "1.5 GiB", "2T", "4096" in bytes. M means MiB."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"'{text}' is no size; write 4096, 64KiB or 1.5GiB")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    unit = _UNITS[match[2].lower()]
+    nbytes = int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    if nbytes > _MOST_BYTES:
+        raise ValueError(f"'{text}' is too large: sizes end below 2^63 bytes")
+    return nbytes
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -55,7 +61,7 @@ def _steps(text: str, first: int, last: int, step: int) -> list[int]:
 
 def format_size(size: int) -> str:
     """ "64 MiB", "1.5 KiB", "12 B"."""
-    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+    for unit, scale in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= scale:
             return f"{size / scale:.4g} {unit}" if size % scale else f"{size // scale} {unit}"
     return f"{size} B"
@@ -66,5 +72,7 @@ def parse_words(text: str, allowed: tuple[str, ...], what: str) -> list[str]:
     words = list(allowed) if text == "all" else [word.strip() for word in text.split(",")]
     for word in words:
         if word not in allowed:
-            raise ValueError(f"'{word}' is no {what}; braid has {', '.join(allowed)}")
+            near = difflib.get_close_matches(word, allowed, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"'{word}' is no {what}; braid has {', '.join(allowed)}{meant}")
     return list(dict.fromkeys(words))

@@ -107,9 +107,9 @@ constexpr Option kOptions[] = {
      "Largest message that is taken over from NCCL; 0 for no limit."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
-     "reduce_scatter, broadcast, all_to_all. What NCCL is faster at only where the operation is in "
-     "the list: broadcasts of more than 16 MiB among three ranks or more; among five or more "
-     "all_reduces of more than 32 MiB and all_to_alls of more than 64 MiB."},
+     "reduce_scatter, broadcast, all_to_all. all: what a race with NCCL gives to braid "
+     "(docs/nccl.md). "
+     "Operations in a list are taken over at every size, whoever is faster."},
     {"BRAID_NCCL_REAL", OptionType::kString, "",
      "Absolute path of the real libnccl.so.2; empty looks for it."},
     {"BRAID_NCCL_SHARED", OptionType::kBool, "on",
@@ -141,9 +141,12 @@ constexpr Option kOptions[] = {
      "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
      "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
     {"BRAID_TUNE", OptionType::kString, "auto",
-     "Tuning at start: auto (measure unless cached), off or force."},
+     "Tuning at start, and under NCCL's name the race with it: auto (measure unless cached), off "
+     "or "
+     "force."},
     {"BRAID_TUNE_TIME", OptionType::kDuration, "8s",
-     "Time that tuning may take at start; on GPUs for the host link, and again for a NIC."},
+     "Time that tuning may take at start; on GPUs for the host link, again for a NIC, and for all "
+     "races of a communicator with NCCL."},
     {"BRAID_WAIT", OptionType::kString, "auto",
      "How a rank waits for a peer: auto, spin, yield or sleep."},
 };

@@ -13,6 +13,7 @@ const char* code_name(Code code) noexcept {
     case Code::kTimeout: return "timeout";
     case Code::kPeerLost: return "peer_lost";
     case Code::kInternal: return "internal";
+    case Code::kCancelled: return "cancelled";
   }
   return "unknown";
 }

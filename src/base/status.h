@@ -30,6 +30,7 @@ enum class Code : int {
   kTimeout = 6,   // a deadline passed; the message names who was waited for
   kPeerLost = 7,  // a rank died or left
   kInternal = 8,  // a bug in braid
+  kCancelled = 9,  // the caller himself took the work back
 };
 
 /// The lower-case name of a code, as in logs and the C ABI ("peer_lost"). Never null.
@@ -89,6 +90,10 @@ Status timeout(fmt::format_string<Args...> f, Args&&... args) {
 template <typename... Args>
 Status peer_lost(fmt::format_string<Args...> f, Args&&... args) {
   return {Code::kPeerLost, fmt::format(f, std::forward<Args>(args)...)};
+}
+template <typename... Args>
+Status cancelled(fmt::format_string<Args...> f, Args&&... args) {
+  return {Code::kCancelled, fmt::format(f, std::forward<Args>(args)...)};
 }
 template <typename... Args>
 Status internal_error(fmt::format_string<Args...> f, Args&&... args) {

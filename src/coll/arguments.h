@@ -1,4 +1,4 @@
-// Checks on the arguments of collectives, shared by the five: everything that one rank can know is
+// Checks on the arguments of collectives and messages, shared by all of them: everything that one rank can know is
 // wrong alone. What only several ranks together can know (different counts, ops, roots) is found by
 // the entries of the call.
 #pragma once

@@ -57,7 +57,7 @@ class Reader {
 
 void write_signature(Writer& w, const Signature& s) {
   w.u8(static_cast<uint8_t>(s.op));
-  w.u8(static_cast<uint8_t>((s.is_barrier ? 1 : 0) | (s.is_uneven ? 2 : 0)));
+  w.u8(static_cast<uint8_t>(s.form));
   w.u8(static_cast<uint8_t>(s.dtype));
   w.u8(static_cast<uint8_t>(s.redop));
   w.u32(s.root);
@@ -67,9 +67,8 @@ void write_signature(Writer& w, const Signature& s) {
 Signature read_signature(Reader& r) {
   Signature s;
   s.op = static_cast<plan::Op>(r.u8());
-  const uint8_t flags = r.u8();
-  s.is_barrier = (flags & 1) != 0;
-  s.is_uneven = (flags & 2) != 0;
+  // NOLINTNEXTLINE(clang-analyzer-optin.core.EnumCastOutOfRange): check_signature() looks at it
+  s.form = static_cast<Form>(r.u8());
   s.dtype = static_cast<Dtype>(r.u8());
   s.redop = static_cast<RedOp>(r.u8());
   s.root = r.u32();
@@ -125,6 +124,8 @@ Result<comm::ShareUpdate> read_update(Reader& r) {
 Status check_signature(const Signature& s) {
   if (static_cast<int>(s.op) >= plan::kNumOps)
     return internal_error("entry: op {} is unknown", static_cast<int>(s.op));
+  if (s.form > Form::kRooted)
+    return internal_error("entry: form {} is unknown", static_cast<int>(s.form));
   if (!is_valid(s.dtype) || !is_valid(s.redop))
     return internal_error("entry: dtype {} or reduction {} is unknown", static_cast<int>(s.dtype),
                           static_cast<int>(s.redop));
@@ -139,14 +140,14 @@ transport::PieceTag encode_tag(const Tag& tag) {
   words.words[1] = kTagMagic << 32 | uint64_t{tag.block} << 16 | uint64_t{tag.forward} << 8 |
                    static_cast<uint64_t>(tag.kind);
   words.words[2] = tag.cell;
-  words.words[3] = 0;
+  words.words[3] = tag.number;
   return words;
 }
 
 Result<Tag> decode_tag(const transport::PieceTag& words) {
   const uint64_t w = words.words[1];
   const auto kind = static_cast<uint8_t>(w);
-  if (w >> 32 != kTagMagic || kind < 1 || kind > 3)
+  if (w >> 32 != kTagMagic || kind < 1 || kind > 7)
     return internal_error("piece tag {:#x} is not one of braid's", w);
   Tag tag;
   tag.epoch = words.words[0];
@@ -155,18 +156,55 @@ Result<Tag> decode_tag(const transport::PieceTag& words) {
   tag.forward = ((w >> 8) & 1) != 0;
   tag.block = static_cast<uint16_t>(w >> 16);
   tag.cell = words.words[2];
+  tag.number = words.words[3];
   return tag;
 }
 
+const char* call_name(const Signature& s) {
+  using plan::Op;
+  if (s.form == Form::kBarrier) return "barrier";
+  if (s.form == Form::kUneven)
+    return s.op == Op::kAllGather       ? "all_gather_v"
+           : s.op == Op::kReduceScatter ? "reduce_scatter_v"
+                                        : "all_to_all_v";
+  if (s.form == Form::kRooted)
+    return s.op == Op::kAllReduce ? "reduce" : s.op == Op::kAllGather ? "gather" : "scatter";
+  return plan::op_name(s.op);
+}
+
 std::string to_words(const Signature& s) {
-  if (s.is_barrier) return "barrier";
-  std::string text =
-      s.is_uneven ? fmt::format("all_to_all_v of {}", dtype_name(s.dtype))
-                  : fmt::format("{} of {} {}", plan::op_name(s.op), s.count, dtype_name(s.dtype));
+  if (s.form == Form::kBarrier) return "barrier";
+  const bool is_uneven = s.form == Form::kUneven;  // the counts have words of their own
+  std::string text = is_uneven
+                         ? fmt::format("{} of {}", call_name(s), dtype_name(s.dtype))
+                         : fmt::format("{} of {} {}", call_name(s), s.count, dtype_name(s.dtype));
   if (s.op == plan::Op::kAllReduce || s.op == plan::Op::kReduceScatter)
     text += fmt::format(", {}", redop_name(s.redop));
-  if (s.op == plan::Op::kBroadcast) text += fmt::format(" from root {}", s.root);
+  const bool is_from_root = s.op == plan::Op::kBroadcast || s.op == plan::Op::kAllToAll;
+  if (s.op == plan::Op::kBroadcast || s.form == Form::kRooted)
+    text += fmt::format(" {} root {}", is_from_root ? "from" : "to", s.root);
   return text;
+}
+
+std::vector<std::byte> encode_announcement(const comm::Announcement& said) {
+  Writer w;
+  w.u8(static_cast<uint8_t>(said.dtype));
+  w.u64(said.count);
+  return w.take();
+}
+
+Result<comm::Announcement> decode_announcement(std::span<const std::byte> bytes) {
+  Reader r(bytes);
+  comm::Announcement said;
+  said.dtype = static_cast<Dtype>(r.u8());
+  said.count = r.u64();
+  if (r.ran_out() || !r.at_end() || !is_valid(said.dtype))
+    return internal_error("a message's announcement of {} bytes is malformed", bytes.size());
+  return said;
+}
+
+std::string to_words(const comm::Announcement& said) {
+  return fmt::format("{} {}", said.count, dtype_name(said.dtype));
 }
 
 std::vector<std::byte> encode_entry(const Entry& entry) {

@@ -250,9 +250,6 @@ Result<std::string> Comm::explain_words(const plan::Request& request) const {
 
 Result<std::string> Comm::explain_json(const plan::Request& request) const {
   if (state_->is_closed) return closed();
-  if (state_->link_facts.empty())
-    return dump(Json{
-        {"op", plan::op_name(request.op)}, {"bytes", request.bytes}, {"links", Json::array()}});
   return plan::to_json(plan_for(request), state_->link_facts);
 }
 

@@ -118,8 +118,8 @@ void Comm::State::absolve_links() {
   }
 }
 
-// Between calls every arrived piece of an epoch that is over is a late copy. Its epoch is word 0 of
-// the tag (coll/wire.h).
+// Between calls every arrived piece of an epoch that is over is a late copy, and so is one of a
+// message that is over. Its epoch is word 0 of the tag (coll/wire.h).
 bool Comm::State::idle_progress() {
   bool any = false;
   for (LinkState& link : links) {
@@ -127,7 +127,11 @@ bool Comm::State::idle_progress() {
     any |= lane.progress();
     for (int source = 0; source < size(); ++source) {
       if (source == rank()) continue;
-      while (lane.available(source) > 0 && lane.at(source, 0).tag.words[0] <= epoch) {
+      const auto is_late = [&](const transport::PieceTag& tag) {
+        return tag.words[0] <= epoch ||
+               (tag.words[0] == epoch + 1 && is_over(messages, source, tag));
+      };
+      while (lane.available(source) > 0 && is_late(lane.at(source, 0).tag)) {
         lane.release(source, 1);
         any = true;
       }

@@ -15,6 +15,7 @@
 #include "comm/balance.h"
 #include "comm/comm.h"
 #include "comm/keeper.h"
+#include "comm/message_book.h"
 #include "comm/observe/observer.h"
 #include "comm/share_book.h"
 #include "plan/table.h"
@@ -79,6 +80,7 @@ class Comm::State {
   CallReport report;         // of the last call; the calling thread may read it between calls
   plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
+  MessageBook messages;
   int64_t last_call_end_ns = 0;
 
   std::mutex health_mutex;

@@ -75,6 +75,17 @@ Plan solved(const Request& request, std::span<const fabric::Link> links, const R
                      (is_measured ? "by measured rates, " : "by the links' facts, ") + split.why);
 }
 
+// By the curves that solve() goes by.
+std::vector<double> alone_ns(const Request& request, std::span<const fabric::Link> links,
+                             const RateTable& rates) {
+  const std::vector<LinkCost> facts = costs_from_facts(request, links);
+  std::vector<double> found(links.size());
+  for (size_t i = 0; i < links.size(); ++i)
+    if (const RateCurve* curve = rates.curve(request.op, request.num_ranks, i))
+      found[i] = curve->time_ns(static_cast<double>(request.bytes), facts[i].latency_ns);
+  return found;
+}
+
 }  // namespace
 
 Plan decide(const Request& request, std::span<const fabric::Link> links, const TuningTable& table,
@@ -92,8 +103,11 @@ Plan decide(const Request& request, std::span<const fabric::Link> links, const T
   const bool is_usable = is_for_links(table, links);
   const TuningEntry* entry =
       is_usable ? table.find(request.op, request.num_ranks, size_class(request.bytes)) : nullptr;
-  if (entry != nullptr) return from_entry(request, *entry, options);
-  return solved(request, links, is_usable ? &table.rates() : nullptr, options);
+  Plan plan = entry != nullptr
+                  ? from_entry(request, *entry, options)
+                  : solved(request, links, is_usable ? &table.rates() : nullptr, options);
+  if (is_usable) plan.alone_ns = alone_ns(request, links, table.rates());
+  return plan;
 }
 
 }  // namespace braid::plan

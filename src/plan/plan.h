@@ -45,6 +45,8 @@ struct Plan {
   uint32_t cell_bytes = 0;  // blocks are cut into cells of this size; a link carries whole cells
   double predicted_ns = 0;  // by the cost model; 0 when it has no rates
   std::string why;          // one sentence: what decided
+  std::vector<double> alone_ns = {};  // per link, the whole message by it alone, by tuning's rates;
+                                      // 0 or none where it was not measured
 };
 
 /// Cuts `num_cells` cells over the links by `shares`: link i carries cells [cut[i], cut[i+1]).

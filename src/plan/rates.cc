@@ -112,6 +112,13 @@ bool RateCurve::add(RatePoint point) {
   return true;
 }
 
+std::vector<RatePoint> RateCurve::slower_below(const RatePoint& point) const {
+  std::vector<RatePoint> found;
+  for (const RatePoint& each : points_)
+    if (each.bytes < point.bytes && each.ns > point.ns) found.push_back(each);
+  return found;
+}
+
 void RateCurve::rebuild() {
   monotone_ns_.clear();
   double most = 0;

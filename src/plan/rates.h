@@ -29,6 +29,9 @@ class RateCurve {
   bool add(RatePoint point);
   bool empty() const { return points_.empty(); }
   std::span<const RatePoint> points() const { return points_; }
+  /// Points of fewer bytes that took longer than `point`, which no link does: what disturbed them is
+  /// worth another measurement.
+  std::vector<RatePoint> slower_below(const RatePoint& point) const;
 
   /// Time of a part of `bytes` >= 0; `latency_ns` is the link's latency where no point says better.
   /// Monotone in `bytes` and continuous. Aborts when empty.

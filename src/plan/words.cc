@@ -24,11 +24,25 @@ std::string predicted(const Plan& plan) {
   return "predicted " + format_ns(static_cast<int64_t>(plan.predicted_ns));
 }
 
-std::string link_line(const Plan& plan, const fabric::Link& link, uint32_t share) {
+double alone_ns(const Plan& plan, size_t link) {
+  return link < plan.alone_ns.size() ? plan.alone_ns[link] : 0;
+}
+
+// What decides: what tuning found where it measured, else the link's facts.
+std::string rate_words(const Plan& plan, const fabric::Link& link, double alone) {
+  if (alone <= 0)
+    return fmt::format("at {:.3g} GB/s, {} ({}", link.rate_gbps, format_ns(link.latency_ns),
+                       fabric::source_name(link.source));
+  return fmt::format("at {:.3g} GB/s (tuned: all of it alone in {}",
+                     static_cast<double>(plan.request.bytes) / alone,
+                     format_ns(static_cast<int64_t>(alone)));
+}
+
+std::string link_line(const Plan& plan, const fabric::Link& link, size_t i) {
   const std::string shared = link.shares_with.empty() ? "" : ", shares " + link.shares_with;
-  return fmt::format("  {:<16} {:5.1f} %  {:>10}  at {:.3g} GB/s, {} ({}{})\n", link.name,
-                     percent(share), format_bytes(part_bytes(plan, share)), link.rate_gbps,
-                     format_ns(link.latency_ns), fabric::source_name(link.source), shared);
+  return fmt::format("  {:<16} {:5.1f} %  {:>10}  {}{})\n", link.name, percent(plan.shares[i]),
+                     format_bytes(part_bytes(plan, plan.shares[i])),
+                     rate_words(plan, link, alone_ns(plan, i)), shared);
 }
 
 }  // namespace
@@ -40,7 +54,7 @@ std::string to_words(const Plan& plan, std::span<const fabric::Link> links) {
       fmt::format("{} of {} on {} ranks: cells of {}, {}\n", op_name(plan.request.op),
                   format_bytes(plan.request.bytes), plan.request.num_ranks,
                   format_bytes(plan.cell_bytes), predicted(plan));
-  for (size_t i = 0; i < links.size(); ++i) text += link_line(plan, links[i], plan.shares[i]);
+  for (size_t i = 0; i < links.size(); ++i) text += link_line(plan, links[i], i);
   return text + "  because " + plan.why + "\n";
 }
 
@@ -67,6 +81,7 @@ std::string to_json(const Plan& plan, std::span<const fabric::Link> links) {
                              {"latency_ns", link.latency_ns},
                              {"can_multicast", link.can_multicast},
                              {"source", fabric::source_name(link.source)},
+                             {"alone_ns", alone_ns(plan, i)},
                              {"shares_with", link.shares_with}});
   }
   // Link names come from the machine; bytes that are not UTF-8 are replaced instead of throwing.

@@ -55,6 +55,7 @@ TEST(CodeName, IsKnownForEveryCodeAndSafeOutside) {
   EXPECT_STREQ(code_name(Code::kOk), "ok");
   EXPECT_STREQ(code_name(Code::kPeerLost), "peer_lost");
   EXPECT_STREQ(code_name(Code::kInternal), "internal");
+  EXPECT_STREQ(code_name(Code::kCancelled), "cancelled");
   EXPECT_STREQ(code_name(static_cast<Code>(99)), "unknown");
 }
 

@@ -12,8 +12,11 @@
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/all_to_all/all_to_all.h"
 #include "coll/broadcast/broadcast.h"
+#include "coll/gather/gather.h"
 #include "coll/ranks.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
+#include "coll/rooted_reduce/rooted_reduce.h"
+#include "coll/scatter/scatter.h"
 
 namespace braid {
 namespace {
@@ -111,6 +114,53 @@ TEST(Agreement, UnevenCountsDoNotMatch) {
       "rank 2 sends 101 elements to rank 1, which expects 100");
 }
 
+TEST(Agreement, RootsOfRootedCallsDiffer) {
+  expect_mismatch(
+      [](comm::Comm& comm, const float* send, float* recv) {
+        return coll::rooted_reduce(comm, send, recv, kCount, Dtype::kFloat32, RedOp::kSum,
+                                   comm.rank() == 3 ? 1 : 0);
+      },
+      "reduce of 50000 float32, sum to root 1");
+  expect_mismatch(
+      [](comm::Comm& comm, const float* send, float* recv) {
+        return coll::gather(comm, send, recv, kCount, Dtype::kFloat32, comm.rank() == 3 ? 1 : 0);
+      },
+      "gather of 50000 float32 to root 1");
+  expect_mismatch(
+      [](comm::Comm& comm, const float* send, float* recv) {
+        return coll::scatter(comm, send, recv, kCount, Dtype::kFloat32, comm.rank() == 3 ? 1 : 0);
+      },
+      "scatter of 50000 float32 from root 1");
+}
+
+// They use one plan, and are two calls.
+TEST(Agreement, ARootedCallIsNotTheOneForAll) {
+  expect_mismatch(
+      [](comm::Comm& comm, const float* send, float* recv) {
+        if (comm.rank() == 0)
+          return coll::all_reduce(comm, send, recv, kCount, Dtype::kFloat32, RedOp::kSum);
+        return coll::rooted_reduce(comm, send, recv, kCount, Dtype::kFloat32, RedOp::kSum, 0);
+      },
+      "reduce of 50000 float32, sum to root 0");
+}
+
+TEST(Agreement, UnevenBlocksDiffer) {
+  const auto counts_of = [](const comm::Comm& comm) {
+    return std::vector<uint64_t>{10, comm.rank() == 2 ? 21U : 20U, 0, 40'000};
+  };
+  expect_mismatch(
+      [&](comm::Comm& comm, const float* send, float* recv) {
+        return coll::all_gather_v(comm, send, recv, counts_of(comm), Dtype::kFloat32);
+      },
+      "all_gather_v: rank 0 says that block 1 has 20 elements, rank 2 says 21");
+  expect_mismatch(
+      [&](comm::Comm& comm, const float* send, float* recv) {
+        return coll::reduce_scatter_v(comm, send, recv, counts_of(comm), Dtype::kFloat32,
+                                      RedOp::kSum);
+      },
+      "reduce_scatter_v: rank 0 says that block 1 has 20 elements, rank 2 says 21");
+}
+
 TEST(Agreement, OptionsDifferAtCreate) {
   auto hub = std::make_shared<test::ThreadHub>(2);
   std::vector<std::thread> ranks;
@@ -153,6 +203,28 @@ TEST(Arguments, RefusedLocally) {
     const std::vector<uint64_t> one{50};
     EXPECT_EQ(code(coll::all_to_all_v(comm, a.data(), one, b.data(), one, Dtype::kFloat32)),
               Code::kInvalidArgument);
+    for (const int root : {-1, 2}) {
+      EXPECT_EQ(code(coll::gather(comm, a.data(), b.data(), 10, Dtype::kFloat32, root)),
+                Code::kInvalidArgument);
+      EXPECT_EQ(code(coll::scatter(comm, a.data(), b.data(), 10, Dtype::kFloat32, root)),
+                Code::kInvalidArgument);
+      EXPECT_EQ(code(coll::rooted_reduce(comm, a.data(), b.data(), 10, Dtype::kFloat32, RedOp::kSum,
+                                         root)),
+                Code::kInvalidArgument);
+    }
+    const int me = comm.rank();  // what only a root can see
+    EXPECT_EQ(code(coll::gather(comm, a.data(), nullptr, 10, Dtype::kFloat32, me)),
+              Code::kInvalidArgument);
+    EXPECT_EQ(code(coll::scatter(comm, nullptr, b.data(), 10, Dtype::kFloat32, me)),
+              Code::kInvalidArgument);
+    EXPECT_EQ(code(coll::rooted_reduce(comm, a.data(), a.data() + 1, 10, Dtype::kFloat32,
+                                       RedOp::kSum, me)),
+              Code::kInvalidArgument);
+    EXPECT_EQ(code(coll::all_gather_v(comm, a.data(), b.data(), one, Dtype::kFloat32)),
+              Code::kInvalidArgument);
+    EXPECT_EQ(
+        code(coll::reduce_scatter_v(comm, a.data(), b.data(), one, Dtype::kFloat32, RedOp::kSum)),
+        Code::kInvalidArgument);
     EXPECT_TRUE(untouched(b));
     EXPECT_TRUE(coll::barrier(comm).ok());
   });

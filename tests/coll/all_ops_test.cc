@@ -1,4 +1,4 @@
-// Every collective on every mixture of links, with data that names its own place.
+// Every collective, and messages, on every mixture of links, with data that names its own place.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +9,12 @@
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/all_to_all/all_to_all.h"
 #include "coll/broadcast/broadcast.h"
+#include "coll/gather/gather.h"
+#include "coll/messages/messages.h"
 #include "coll/ranks.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
+#include "coll/rooted_reduce/rooted_reduce.h"
+#include "coll/scatter/scatter.h"
 #include "support/rows.h"
 
 namespace braid {
@@ -187,6 +191,155 @@ TEST_P(AllOps, BroadcastFromEveryRoot) {
       const Status status = coll::broadcast(comm, buf.data(), count(), Dtype::kUint32, root);
       ASSERT_TRUE(status.ok()) << status.to_string();
       expect_same(buf, want, "broadcast");
+      ASSERT_TRUE(coll::barrier(comm).ok());
+    }
+  });
+}
+
+// Blocks of rank r: none of rank 1, and of no two others alike.
+std::vector<uint64_t> uneven_counts(int size, uint64_t count) {
+  std::vector<uint64_t> counts;
+  for (int r = 0; r < size; ++r)
+    counts.push_back(r == 1 ? 0
+                            : count / static_cast<uint64_t>(size) * static_cast<uint64_t>(r) + 3);
+  return counts;
+}
+uint64_t sum_before(const std::vector<uint64_t>& counts, int rank) {
+  uint64_t sum = 0;
+  for (int r = 0; r < rank; ++r) sum += counts[static_cast<size_t>(r)];
+  return sum;
+}
+
+TEST_P(AllOps, AllGatherUneven) {
+  run([&](comm::Comm& comm) {
+    const std::vector<uint64_t> counts = uneven_counts(comm.size(), count());
+    const uint64_t own = counts[static_cast<size_t>(comm.rank())];
+    const uint64_t total = sum_before(counts, comm.size());
+    const Elements send = filled(comm.rank(), own);
+    Elements recv(total, kUnwritten), want, in_place(total, kUnwritten);
+    uint32_t* const place = in_place.data() + sum_before(counts, comm.rank());
+    std::copy(send.begin(), send.end(), place);
+    for (int r = 0; r < comm.size(); ++r)
+      append(want, rows().of(r, 0), counts[static_cast<size_t>(r)]);
+    Status status = coll::all_gather_v(comm, send.data(), recv.data(), counts, Dtype::kUint32);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    status = coll::all_gather_v(comm, place, in_place.data(), counts, Dtype::kUint32);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    expect_same(recv, want, "gathered");
+    expect_same(in_place, want, "gathered in place");
+  });
+}
+
+TEST_P(AllOps, ReduceScatterUneven) {
+  run([&](comm::Comm& comm) {
+    const std::vector<uint64_t> counts = uneven_counts(comm.size(), count());
+    const uint64_t own = counts[static_cast<size_t>(comm.rank())];
+    const uint64_t begin = sum_before(counts, comm.rank());
+    Elements send = filled(comm.rank(), sum_before(counts, comm.size()));
+    Elements recv(own, kUnwritten), want;
+    append(want, rows().sum(comm.size(), 0) + begin, own);
+    Status status =
+        coll::reduce_scatter_v(comm, send.data(), recv.data(), counts, Dtype::kUint32, RedOp::kSum);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    status = coll::reduce_scatter_v(comm, send.data(), send.data() + begin, counts, Dtype::kUint32,
+                                    RedOp::kSum);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    expect_same(recv, want, "sums");
+    expect_same({send.begin() + static_cast<std::ptrdiff_t>(begin),
+                 send.begin() + static_cast<std::ptrdiff_t>(begin + own)},
+                want, "sums in place");
+  });
+}
+
+TEST_P(AllOps, ReduceToEveryRoot) {
+  run([&](comm::Comm& comm) {
+    for (int root = 0; root < comm.size(); ++root) {
+      const bool is_root = comm.rank() == root;
+      const Elements before = filled(comm.rank(), count());
+      Elements send = before, recv(is_root ? count() : 0, kUnwritten), want;
+      append(want, rows().sum(comm.size(), 0), count());
+      Status status = coll::rooted_reduce(comm, send.data(), is_root ? recv.data() : nullptr,
+                                          count(), Dtype::kUint32, RedOp::kSum, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      expect_same(send, before, "what was sent");
+      if (is_root) expect_same(recv, want, "sums");
+      status = coll::rooted_reduce(comm, send.data(), is_root ? send.data() : nullptr, count(),
+                                   Dtype::kUint32, RedOp::kSum, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      expect_same(send, is_root ? want : before, "sums in place");
+    }
+  });
+}
+
+TEST_P(AllOps, GatherOnEveryRoot) {
+  run([&](comm::Comm& comm) {
+    for (int root = 0; root < comm.size(); ++root) {
+      const bool is_root = comm.rank() == root;
+      const Elements send = filled(comm.rank(), count());
+      Elements recv(is_root ? all(comm) : 0, kUnwritten), want, in_place = recv;
+      Status status = coll::gather(comm, send.data(), is_root ? recv.data() : nullptr, count(),
+                                   Dtype::kUint32, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      uint32_t* const place = is_root ? in_place.data() + own_begin(comm) : nullptr;
+      if (is_root) std::copy(send.begin(), send.end(), place);
+      status = coll::gather(comm, is_root ? place : send.data(), in_place.data(), count(),
+                            Dtype::kUint32, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      if (!is_root) continue;
+      for (int r = 0; r < comm.size(); ++r) append(want, rows().of(r, 0), count());
+      expect_same(recv, want, "gathered");
+      expect_same(in_place, want, "gathered in place");
+    }
+  });
+}
+
+TEST_P(AllOps, ScatterFromEveryRoot) {
+  run([&](comm::Comm& comm) {
+    for (int root = 0; root < comm.size(); ++root) {
+      const bool is_root = comm.rank() == root;
+      Elements send = is_root ? filled(root, all(comm)) : Elements(), recv(count(), kUnwritten);
+      Status status = coll::scatter(comm, is_root ? send.data() : nullptr, recv.data(), count(),
+                                    Dtype::kUint32, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      Elements want;
+      append(want, rows().of(root, 0) + own_begin(comm), count());
+      expect_same(recv, want, "scattered");
+      std::fill(recv.begin(), recv.end(), kUnwritten);
+      status =
+          coll::scatter(comm, send.data(), is_root ? send.data() + own_begin(comm) : recv.data(),
+                        count(), Dtype::kUint32, root);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      if (!is_root) expect_same(recv, want, "scattered, in place at root");
+      if (is_root) expect_same(send, filled(root, all(comm)), "root's buffer");
+    }
+  });
+}
+
+// Around the ring, both ways at once, and between collectives.
+TEST_P(AllOps, MessagesToBothNeighbours) {
+  using coll::Message;
+  run([&](comm::Comm& comm) {
+    if (comm.size() == 1) return;
+    const int next = (comm.rank() + 1) % comm.size();
+    const int before = (comm.rank() + comm.size() - 1) % comm.size();
+    for (uint64_t call = 0; call < 3; ++call) {
+      const uint64_t back_count = count() / 2 + call;
+      const uint32_t* const mine = rows().of(comm.rank(), call);
+      Elements there(mine, mine + count()), back(mine, mine + back_count);
+      Elements from_before(count(), kUnwritten), from_next(back_count, kUnwritten);
+      const auto message = [&](Message::Way way, int peer, Elements& data) {
+        return Message{way, peer, data.data(), data.size(), Dtype::kUint32};
+      };
+      const Message messages[] = {message(Message::Way::kSend, next, there),
+                                  message(Message::Way::kSend, before, back),
+                                  message(Message::Way::kRecv, before, from_before),
+                                  message(Message::Way::kRecv, next, from_next)};
+      const Status status = coll::exchange(comm, messages);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      const uint32_t* const theirs = rows().of(before, call);
+      expect_same(from_before, {theirs, theirs + count()}, "from the rank before");
+      const uint32_t* const others = rows().of(next, call);
+      expect_same(from_next, {others, others + back_count}, "from the next rank");
       ASSERT_TRUE(coll::barrier(comm).ok());
     }
   });

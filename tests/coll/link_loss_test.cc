@@ -12,6 +12,7 @@
 #include "coll/all_gather/all_gather.h"
 #include "coll/all_reduce/all_reduce.h"
 #include "coll/broadcast/broadcast.h"
+#include "coll/messages/messages.h"
 #include "coll/ranks.h"
 #include "comm/state.h"
 #include "support/rows.h"
@@ -26,10 +27,15 @@ using transport::PacedLane;
 
 constexpr uint64_t kElements = 400'000;  // 1.6 MB of float32
 
-const test::Options kThreeLinks = {{"BRAID_LINKS", "shm,staged,rdma"},
-                                   {"BRAID_PACE", "shm=160MB/s,staged=80MB/s,rdma=40MB/s"},
-                                   {"BRAID_STALL", "60ms"},
-                                   {"BRAID_BALANCE_WINDOW", "3"}};
+// Links are held to rates that the machine reaches, and one is given up that is silent for a while.
+// Under a sanitizer, beside compilers, that is a quarter of the rates and five times the while:
+// else a link that computes too slowly loses its share before the test cuts it.
+const test::Options kThreeLinks = {
+    {"BRAID_LINKS", "shm,staged,rdma"},
+    {"BRAID_PACE", kIsSanitized ? "shm=40MB/s,staged=20MB/s,rdma=10MB/s"
+                                : "shm=160MB/s,staged=80MB/s,rdma=40MB/s"},
+    {"BRAID_STALL", kIsSanitized ? "300ms" : "60ms"},
+    {"BRAID_BALANCE_WINDOW", "3"}};
 
 PacedLane& lane_of(comm::Comm& comm, size_t link) {
   return dynamic_cast<PacedLane&>(*comm.state().links[link].lane);
@@ -89,6 +95,53 @@ TEST(LinkLoss, CutInTheMiddleOfACall) {
     }
     for (int call = 4; call < 8; ++call) checked_call(comm, call);
     EXPECT_EQ(share_now(comm, 1), 0U);
+  });
+}
+
+// A message, too, goes on over the links that are left.
+TEST(LinkLoss, CutInTheMiddleOfAMessage) {
+  if (kIsSanitized)
+    GTEST_SKIP() << "skipped: at a sanitizer's rates a message may stand after the cut until its "
+                    "deadline, which is an open defect (docs/calls.md)";
+  run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
+    static const test::Rows<float> rows(3, kElements);
+    for (uint64_t call = 0; call < 6 && comm.rank() < 2; ++call) {
+      std::thread cutter;
+      if (call == 2)
+        cutter = std::thread([&] {
+          std::this_thread::sleep_for(std::chrono::microseconds(700));
+          lane_of(comm, 0).set_link(LinkSwitch::kCut);
+        });
+      if (call == 4) lane_of(comm, 1).set_link(LinkSwitch::kCut);  // what is announced is lost, too
+      if (call == 5) lane_of(comm, 1).set_link(LinkSwitch::kOn);
+      const float* const input = rows.of(0, call);
+      std::vector<float> buf(kElements, -1.0F);
+      if (comm.rank() == 0) std::copy(input, input + kElements, buf.begin());
+      const Status status = comm.rank() == 0
+                                ? coll::send(comm, buf.data(), kElements, Dtype::kFloat32, 1)
+                                : coll::recv(comm, buf.data(), kElements, Dtype::kFloat32, 0);
+      if (cutter.joinable()) cutter.join();
+      ASSERT_TRUE(status.ok()) << "message " << call << ": " << status.to_string();
+      ASSERT_EQ(test::first_wrong(buf.data(), input, kElements), kElements) << "message " << call;
+    }
+    if (comm.rank() == 2) lane_of(comm, 0).set_link(LinkSwitch::kCut);
+    checked_call(comm, 7);  // over what is left; late pieces of messages disturb nobody
+    if (comm.rank() < 2) {
+      EXPECT_NE(comm.health_json().find("\"down\""), std::string::npos);
+    }
+  });
+}
+
+// Ranks that had left a link, and one that had not, cut their blocks at different places: operands of
+// a cell came over several links, whose slots were held for each other, and nothing moved any more.
+TEST(LinkLoss, KnownToSomeRanksOnly) {
+  run_comms(3, kThreeLinks, [&](comm::Comm& comm) {
+    lane_of(comm, 0).set_link(LinkSwitch::kCut);
+    if (comm.rank() < 2) {
+      const std::lock_guard lock(comm.state().mutex);
+      comm.state().suspect(0, "it is cut");
+    }
+    for (int call = 0; call < 3; ++call) checked_call(comm, call);
   });
 }
 

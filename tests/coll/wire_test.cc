@@ -12,7 +12,7 @@ Entry full_entry() {
   entry.signature.redop = RedOp::kMin;
   entry.signature.root = 3;
   entry.signature.count = uint64_t{1} << 40;
-  entry.signature.is_uneven = true;
+  entry.signature.form = Form::kUneven;
   entry.send_counts = {1, 2, uint64_t{1} << 33};
   entry.recv_counts = {4, 5, 6};
   entry.up_mask = 0b101;
@@ -29,7 +29,8 @@ Entry full_entry() {
 }
 
 TEST(Tag, ComesBackWhole) {
-  const Tag tag{uint64_t{1} << 60, PieceKind::kOperand, true, 65535, uint64_t{1} << 50};
+  const Tag tag{uint64_t{1} << 60, PieceKind::kOperand, true, 65535,
+                uint64_t{1} << 50, uint64_t{1} << 40};
   const auto back = decode_tag(encode_tag(tag));
   ASSERT_TRUE(back.ok());
   EXPECT_EQ(back.value().epoch, tag.epoch);
@@ -37,12 +38,13 @@ TEST(Tag, ComesBackWhole) {
   EXPECT_EQ(back.value().forward, tag.forward);
   EXPECT_EQ(back.value().block, tag.block);
   EXPECT_EQ(back.value().cell, tag.cell);
+  EXPECT_EQ(back.value().number, tag.number);
 }
 
 TEST(Tag, ForeignWordsAreRefused) {
   EXPECT_FALSE(decode_tag({}).ok());
   transport::PieceTag words = encode_tag({1, PieceKind::kData});
-  words.words[1] = (words.words[1] & ~uint64_t{0xff}) | 4;  // no such kind
+  words.words[1] = (words.words[1] & ~uint64_t{0xff}) | 8;  // no such kind
   EXPECT_FALSE(decode_tag(words).ok());
   words = encode_tag({1, PieceKind::kData});
   words.words[1] ^= uint64_t{1} << 40;  // the magic
@@ -93,11 +95,42 @@ TEST(Entry, SharesThatDoNotSumAreRefused) {
 
 TEST(Entry, UnknownNumbersAreRefused) {
   const std::vector<std::byte> good = encode_entry(full_entry());
-  for (const size_t at : {size_t{0}, size_t{4}, size_t{6}, size_t{7}}) {  // magic, op, dtype, redop
+  for (const size_t at :
+       {size_t{0}, size_t{4}, size_t{5}, size_t{6}, size_t{7}}) {  // magic, op, form, dtype, redop
     std::vector<std::byte> bad = good;
     bad[at] = std::byte{0x7f};
     EXPECT_FALSE(decode_entry(bad).ok()) << "byte " << at;
   }
+}
+
+TEST(Announcement, ComesBackWholeAndNothingElseDoes) {
+  const comm::Announcement said{Dtype::kFloat8E5m2, uint64_t{1} << 50};
+  std::vector<std::byte> bytes = encode_announcement(said);
+  ASSERT_TRUE(decode_announcement(bytes).ok());
+  EXPECT_EQ(decode_announcement(bytes).value(), said);
+  EXPECT_EQ(to_words(said), "1125899906842624 float8_e5m2");
+  for (size_t length = 0; length < bytes.size(); ++length)
+    EXPECT_FALSE(decode_announcement({bytes.data(), length}).ok()) << length;
+  bytes.push_back(std::byte{0});
+  EXPECT_FALSE(decode_announcement(bytes).ok());
+  bytes.pop_back();
+  bytes[0] = std::byte{63};  // no such type
+  EXPECT_FALSE(decode_announcement(bytes).ok());
+}
+
+TEST(Signature, WordsNameTheCall) {
+  Signature s{plan::Op::kAllReduce, Form::kRooted, Dtype::kInt8, RedOp::kMin, 2, 9};
+  EXPECT_EQ(to_words(s), "reduce of 9 int8, min to root 2");
+  s.op = plan::Op::kAllGather;
+  EXPECT_EQ(to_words(s), "gather of 9 int8 to root 2");
+  s.op = plan::Op::kAllToAll;
+  EXPECT_EQ(to_words(s), "scatter of 9 int8 from root 2");
+  s.form = Form::kUneven;
+  EXPECT_EQ(to_words(s), "all_to_all_v of int8");
+  s.op = plan::Op::kReduceScatter;
+  EXPECT_EQ(to_words(s), "reduce_scatter_v of int8, min");
+  s.op = plan::Op::kAllGather;
+  EXPECT_EQ(to_words(s), "all_gather_v of int8");
 }
 
 TEST(Signature, WordsNameWhatDiffers) {
@@ -110,7 +143,7 @@ TEST(Signature, WordsNameWhatDiffers) {
   s.op = plan::Op::kBroadcast;
   s.root = 2;
   EXPECT_EQ(to_words(s), "broadcast of 12 float32 from root 2");
-  s.is_barrier = true;
+  s.form = Form::kBarrier;
   EXPECT_EQ(to_words(s), "barrier");
 }
 

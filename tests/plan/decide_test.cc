@@ -49,6 +49,18 @@ TEST(Decide, OneRankZeroBytesAndOneLinkAreSimple) {
   EXPECT_GT(plan.predicted_ns, 0);
 }
 
+TEST(Decide, SaysWhatLinksTakeAloneByTheCurvesThatDecide) {
+  TuningTable table("h", {"a", "b", "c"});
+  for (const RatePoint point : {RatePoint{1 << 20, 4e6}, RatePoint{64 << 20, 2e6}})
+    ASSERT_TRUE(table.rates().add(Op::kAllGather, 4, 0, point));
+  ASSERT_TRUE(table.rates().add(Op::kAllGather, 4, 1, {64 << 20, 9e6}));
+  const Plan plan = decide(kRequest, rails(), table);
+  EXPECT_EQ(plan.alone_ns, (std::vector<double>{4e6, 9e6, 0}));  // no larger part is faster
+  EXPECT_EQ(decide({Op::kAllReduce, 64 << 20, 4}, rails(), table).alone_ns,
+            (std::vector<double>{0, 0, 0}));
+  EXPECT_TRUE(decide(kRequest, rails(), {}).alone_ns.empty());
+}
+
 TEST(Decide, TheTunedEntryOfTheClassWins) {
   TuningTable table("h", {"a", "b", "c"});
   table.put(entry_of(64 << 20, {30000, 30000, 5536}, 8e6, 9e6));

@@ -66,6 +66,19 @@ TEST(RateCurve, IsMonotoneThroughNoise) {
   EXPECT_NEAR(curve.time_ns(3000, 0), 500, 1e-9) << "a faster larger part is noise";
 }
 
+TEST(RateCurve, NamesThePointsThatNoLinkCanHave) {
+  RateCurve curve;
+  for (const RatePoint point : {RatePoint{64 << 10, 5e4}, RatePoint{256 << 10, 2.548e6},
+                                RatePoint{1 << 20, 9e5}, RatePoint{16 << 20, 1.1e6}})
+    ASSERT_TRUE(curve.add(point));
+  EXPECT_EQ(curve.slower_below({4 << 20, 1.116e6}), (std::vector<RatePoint>{{256 << 10, 2.548e6}}));
+  EXPECT_EQ(curve.slower_below({4 << 20, 8e5}),
+            (std::vector<RatePoint>{{256 << 10, 2.548e6}, {1 << 20, 9e5}}));
+  EXPECT_TRUE(curve.slower_below({256 << 10, 1}).size() == 1);
+  EXPECT_TRUE(curve.slower_below({64 << 10, 1}).empty());
+  EXPECT_TRUE(curve.slower_below({1 << 30, 3e6}).empty());
+}
+
 TEST(RateCurve, TangentTouchesTheCurve) {
   const RateCurve curve = curve_of({{1000, 100}, {4000, 200}, {64000, 2500}});
   for (const double bytes : {100.0, 1500.0, 3000.0, 30000.0, 1e6}) {

@@ -36,6 +36,21 @@ TEST(Words, SayWhenThereIsNoPrediction) {
   EXPECT_NE(to_words(plan, two_links()).find("no prediction"), std::string::npos);
 }
 
+TEST(Words, WhatTuningMeasuredStandsInTheFactsPlace) {
+  Plan plan = sample_plan();
+  plan.alone_ns = {0, 128e6};
+  const std::string words = to_words(plan, two_links());
+  EXPECT_NE(words.find("at 5 GB/s, 0 ns (assumed)"), std::string::npos) << words;
+  EXPECT_NE(words.find("at 0.524 GB/s (tuned: all of it alone in 128 ms, shares x16:0)"),
+            std::string::npos)
+      << words;
+  EXPECT_EQ(words.find("paced"), std::string::npos) << words;
+  const auto json = nlohmann::json::parse(to_json(plan, two_links()));
+  EXPECT_EQ(json["links"][0]["alone_ns"], 0);
+  EXPECT_EQ(json["links"][1]["alone_ns"], 128e6);
+  EXPECT_EQ(nlohmann::json::parse(to_json(sample_plan(), two_links()))["links"][1]["alone_ns"], 0);
+}
+
 TEST(Json, HasStableFields) {
   const auto json = nlohmann::json::parse(to_json(sample_plan(), two_links()));
   EXPECT_EQ(json["op"], "all_gather");

@@ -40,6 +40,11 @@ class TimedCuda : public sys::FakeCuda {
     const std::lock_guard lock(mutex_);
     rates_[static_cast<size_t>(device)].host_gbps = gbps;
   }
+  /// Work that takes so long and does nothing.
+  void spend(sys::Stream stream, double ns) {
+    const std::lock_guard lock(mutex_);
+    clocks_[stream.handle] += ns;
+  }
   /// Whether an event has come is denied so many times after each record.
   void set_lateness(int num_questions) {
     const std::lock_guard lock(mutex_);

@@ -22,7 +22,7 @@ Status all_reduce(comm::Comm& comm, const void* send, void* recv, uint64_t count
   moves.signature.count = count;
   moves.bytes = bytes;
   moves.parts_are_operands = true;
-  moves.reduced_for_all = true;
+  moves.reduced_for = transport::PeerSet::all_but(comm.rank(), n);
   const uint64_t element = dtype_bytes(dtype);
   for (int r = 0; r < n; ++r) {
     const uint64_t offset = all_reduce_steps::block_begin(r, n, count) * element;

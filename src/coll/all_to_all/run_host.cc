@@ -62,7 +62,7 @@ Status all_to_all_v(comm::Comm& comm, const void* send, std::span<const uint64_t
 
   Moves moves;
   moves.signature.op = plan::Op::kAllToAll;
-  moves.signature.is_uneven = true;
+  moves.signature.form = Form::kUneven;
   moves.signature.dtype = dtype;
   moves.send_counts.assign(send_counts.begin(), send_counts.end());
   moves.recv_counts.assign(recv_counts.begin(), recv_counts.end());

@@ -27,7 +27,7 @@ Status broadcast(comm::Comm& comm, void* buf, uint64_t count, Dtype dtype, int r
 Status barrier(comm::Comm& comm) {
   Moves moves;
   moves.signature.op = plan::Op::kBroadcast;
-  moves.signature.is_barrier = true;
+  moves.signature.form = Form::kBarrier;
   return run(comm, moves);
 }
 

@@ -1,4 +1,4 @@
-// The five collectives on device memory. Contracts are those of the host calls (coll/<op>/<op>.h):
+// The collectives on device memory. Contracts are those of the host calls (coll/<op>/<op>.h):
 // same shapes, same numbers, same bits. What differs:
 //
 // Checks   the caller's, of lengths and of buffers that overlap (coll/arguments.h); it knows what
@@ -49,6 +49,21 @@ struct Blocks {
 /// The same from blocks and into blocks. `dtype` is compared, not used.
 Status exchange_blocks(comm::Device& device, const Blocks& out, const Blocks& in, Dtype dtype,
                        sys::Stream stream);
+// The following are made of those above and below: gather, scatter and all_gather_v of the uneven
+// exchange, so they go through scratch, and counts that do not fit are trouble on every rank;
+// rooted_reduce and reduce_scatter_v of all_reduce on pieces of at most Device::kSpareBytes, whose
+// results are dropped where nobody wants them: twice the bytes of what would be needed.
+Status gather(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+              Dtype dtype, int root, sys::Stream stream);
+Status scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+               Dtype dtype, int root, sys::Stream stream);
+Status all_gather_v(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
+                    std::span<const uint64_t> counts, Dtype dtype, sys::Stream stream);
+Status rooted_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
+                     Dtype dtype, RedOp op, int root, sys::Stream stream);
+Status reduce_scatter_v(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
+                        std::span<const uint64_t> counts, Dtype dtype, RedOp op,
+                        sys::Stream stream);
 /// Into `recv` on every rank; `send` is read on the root alone, and may be its `recv`.
 Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                  Dtype dtype, int root, sys::Stream stream);

@@ -18,10 +18,23 @@ namespace braid::coll::device {
 
 namespace {
 
-comm::AreaSizes area_sizes(const Config& config, int num_ranks) {
+// The least that a comm may have: of a message that is not large nothing lies in it.
+constexpr uint64_t kSmallScratchBytes = 16 << 20;
+
+comm::AreaSizes all_areas(const Config& config, int num_ranks) {
   const uint64_t direct_bytes = direct_area_for(config, num_ranks);
   return {packet_area_for(config, num_ranks), line_area_for(config, num_ranks), direct_bytes,
           std::min(direct_bytes, kDirectFlagBytes), relay_area_for(num_ranks)};
+}
+
+comm::AreaSizes area_sizes(const Config& config, int num_ranks, Memory memory) {
+  comm::AreaSizes areas = all_areas(config, num_ranks);
+  if (memory == Memory::kAll) return areas;
+  areas.scratch_bytes = kSmallScratchBytes;
+  if (areas.direct_bytes == 0) return areas;
+  areas.direct_limit = std::min(config.bytes("BRAID_GPU_DIRECT"), kSmallBytes);
+  areas.direct_bytes = direct_area_bytes(areas.direct_limit, num_ranks);
+  return areas;
 }
 
 /// Behind Device::create(): peers may write into our memory from here on.
@@ -35,14 +48,16 @@ Status make_ready(comm::Device& device, comm::Comm::State& state, Deadline deadl
     if (may_go_on) BRAID_RETURN_IF_ERROR(tune_rdma_shares(device, *state.group, deadline, work));
   }
   device.rdma().settle();
-  return device.start_balance(deadline);
+  BRAID_RETURN_IF_ERROR(device.start_balance(deadline));
+  device.note_ready();
+  return {};
 }
 
-Result<comm::Device*> attached(comm::Comm::State& state, int ordinal) {
+Result<comm::Device*> attached(comm::Comm::State& state, int ordinal, Memory memory) {
   if (!state.device) {
     // Not ok without a driver: create() then says so, to all ranks.
     const auto scope = sys::CurrentDevice::use(sys::real_cuda(), ordinal);
-    BRAID_RETURN_IF_ERROR(attach(state, sys::real_cuda(), ordinal));
+    BRAID_RETURN_IF_ERROR(attach(state, sys::real_cuda(), ordinal, memory));
   }
   if (state.device->ordinal() != ordinal)
     return invalid_argument("gpu {}: this comm uses gpu {}; one comm has one GPU per rank", ordinal,
@@ -65,17 +80,32 @@ Status with_its_context(comm::Device& device, const std::function<Status(comm::D
 
 }  // namespace
 
-Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal) {
+Status make_room(comm::Comm::State& state) {
+  comm::Device& device = *state.device;
+  if (device.has_room() || state.size() == 1) return {};
+  const comm::Unobserved tuning(state.observer.get());
+  const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
+  const comm::AreaSizes all = all_areas(state.config, state.size());
+  BRAID_RETURN_IF_ERROR(
+      device.make_room({state.config.bytes("BRAID_GPU_SCRATCH"), all.direct_bytes,
+                        all.direct_flag_bytes, state.config.bytes("BRAID_GPU_DIRECT")},
+                       deadline));
+  if (device.is_ready()) return {};  // it had room before
+  const Status ready = make_ready(device, state, deadline);
+  return ready.ok() ? ready : broken_off(state, ready);
+}
+
+Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal, Memory memory) {
   const comm::Unobserved tuning(state.observer.get());
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   BRAID_ASSIGN_OR_RETURN(
       std::unique_ptr<comm::Device> made,
-      comm::Device::create(state, cuda, ordinal, area_sizes(state.config, state.size())));
+      comm::Device::create(state, cuda, ordinal, area_sizes(state.config, state.size(), memory)));
   const Status loaded = preload_kernels(*made);
   if (state.size() > 1)
     BRAID_RETURN_IF_ERROR(group::agree(*state.group, "gpu kernels", loaded, "", deadline).status());
   BRAID_RETURN_IF_ERROR(loaded);
-  const Status ready = make_ready(*made, state, deadline);
+  const Status ready = memory == Memory::kAll ? make_ready(*made, state, deadline) : Status();
   {
     // One that is not ready, too: what peers may still write to goes when the comm is closed.
     const std::lock_guard lock(state.health_mutex);  // health_json() may be looking
@@ -84,10 +114,11 @@ Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal) {
   return ready.ok() ? ready : broken_off(state, ready);
 }
 
-Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call) {
+Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call,
+                 Memory memory) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
-  BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal));
+  BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal, memory));
   device->expect_call();
   Status status = with_its_context(*device, call);
   if (status.ok()) return status;

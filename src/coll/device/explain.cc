@@ -117,7 +117,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 .has_rdma = device.rdma().is_on(),
                 .rdma_words = device.rdma().words(),
                 .link_cap_gbps = device.link_cap_gbps(),
-                .memory_bytes = device.arena_bytes(),
+                .memory_bytes = device.memory_bytes(),
                 .scratch_bytes = device.scratch_bytes()};
   e.registered = device.registrations();
   if (e.path == Path::kCopyEngines) {

@@ -20,15 +20,16 @@ uint64_t largest_block(const Moves& m) {
 }
 
 // Senders and receivers must cut alike without asking each other, so the cell size follows from
-// what the signature fixes. Counts of all_to_all_v differ between ranks: there a cell is as large
-// as a piece may be.
+// what the signature fixes. Counts of uneven forms are compared later, if at all: there a cell is as
+// large as a piece may be.
 uint32_t cell_bytes_for(const comm::Comm::State& state, const Moves& m) {
   uint32_t max_piece = UINT32_MAX;
   for (const comm::LinkState& link : state.links)
     max_piece = std::min(max_piece, link.lane->caps().max_piece_bytes);
   max_piece &= ~63U;  // a cell holds whole elements
   const uint64_t wanted = state.config.bytes("BRAID_CELL");
-  if (m.signature.is_uneven || state.links.empty()) return std::min<uint32_t>(max_piece, 64_KiB);
+  if (m.signature.form == Form::kUneven || state.links.empty())
+    return std::min<uint32_t>(max_piece, 64_KiB);
   if (wanted != 0)
     return static_cast<uint32_t>(
         std::min<uint64_t>(std::max<uint64_t>(wanted & ~63ULL, 64), max_piece));
@@ -97,6 +98,7 @@ Status Call::execute() {
   }
   send_entries();
   queue_moves();
+  refuse_open_messages();
   // Passes between looks for trouble while things move; a pass is under a millisecond.
   constexpr int kWatchEvery = 256;
   for (int pass = 1; !done(); ++pass) {
@@ -121,7 +123,7 @@ void Call::finish_report() {
   state_.report.epoch = epoch_;
   state_.report.plan = plan_;
   state_.report.duration_ns = now_ns() - start_ns_;
-  state_.report_is_fresh = !moves_.signature.is_barrier && moves_.bytes > 0;
+  state_.report_is_fresh = moves_.signature.form != Form::kBarrier && moves_.bytes > 0;
   if (state_.rank() != 0 || state_.size() == 1) return;
   comm::Observation seen;
   seen.up_mask = ~uint64_t{0};
@@ -155,6 +157,13 @@ Status cause_of(Status status, const group::Group* group) {
 
 }  // namespace
 
+Status end_comm(comm::Comm::State& state, Status why) {
+  why = cause_of(std::move(why), state.group.get());
+  state.fatal = why;
+  if (state.group) state.group->report(why);
+  return why;
+}
+
 Status run(comm::Comm& comm, const Moves& moves) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
@@ -162,11 +171,7 @@ Status run(comm::Comm& comm, const Moves& moves) {
   comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
   Call call(state, moves);
   Status status = call.execute();
-  if (!status.ok() && status.code() != Code::kInvalidArgument) {  // else the comm stays usable
-    status = cause_of(std::move(status), state.group.get());
-    state.fatal = status;
-    if (state.group) state.group->report(status);
-  }
+  if (call.ends_comm(status)) status = end_comm(state, std::move(status));
   observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
   return status;
 }

@@ -45,11 +45,18 @@ namespace braid::coll {
 /// Checks the comm, runs the moves on it, and files the report. The one way from coll/<op> to the
 /// lanes.
 Status run(comm::Comm& comm, const Moves& moves);
+/// The comm cannot go on, for `why`: every rank is told, and every later call answers it. Answers
+/// the cause, where `why` is but its first sign. Under the comm's lock.
+Status end_comm(comm::Comm::State& state, Status why);
 
 class Call {
  public:
   Call(comm::Comm::State& state, const Moves& moves);
   Status execute();
+  /// Whether execute()'s failure is one that no call can follow.
+  bool ends_comm(const Status& status) const {
+    return ends_comm_ || (!status.ok() && status.code() != Code::kInvalidArgument);
+  }
 
  private:
   // Setting up.
@@ -65,6 +72,9 @@ class Call {
   /// False: leave the piece in its lane for now.
   bool handle(const transport::Arrival& arrival, int link, int source);
   void on_entry(const transport::Arrival& arrival, int source);
+  /// A peer's message that this call lies in the way of, or a late piece of an old one.
+  void take_message_piece(const Tag& tag, std::span<const std::byte> payload, int source);
+  void refuse_open_messages();
   void on_data(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
   void on_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
   void forward(const Tag& tag, int link);
@@ -76,6 +86,8 @@ class Call {
   // Agreement.
   void all_entries_in();
   Status check_agreement() const;
+  Status check_pairs() const;
+  Status check_blocks() const;
 
   // What stays on this rank.
   void begin_local();
@@ -105,6 +117,7 @@ class Call {
   std::vector<std::optional<Entry>> entries_;
   int entries_missing_;
   bool agreed_ = false;      // all entries are in and match
+  bool cut_alike_ = true;    // all ranks can use the same links
   bool discarding_ = false;  // they are in and do not: drain, then answer mismatch_
   Status mismatch_;
   std::vector<std::vector<bool>> data_seen_;     // by place
@@ -116,7 +129,8 @@ class Call {
     uint64_t bytes = 0;
   } local_;  // still to be copied
   int64_t last_progress_ns_;
-  Status status_;  // not ok: the call is over
+  Status status_;           // not ok: the call is over
+  bool ends_comm_ = false;  // although status_ is an invalid argument
 };
 
 }  // namespace braid::coll

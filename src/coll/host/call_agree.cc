@@ -12,8 +12,10 @@ namespace braid::coll {
 // NOLINTBEGIN(bugprone-unchecked-optional-access)
 void Call::all_entries_in() {
   stall_watch_.all_entered(now_ns());
-  for (const auto& entry : entries_)
+  for (const auto& entry : entries_) {
     for (const comm::ShareUpdate& update : entry->updates) state_.book.learn(update);
+    cut_alike_ = cut_alike_ && entry->up_mask == entries_[0]->up_mask;
+  }
   mismatch_ = check_agreement();
   if (!mismatch_.ok()) {
     discarding_ = true;  // our entry must still reach everyone; nothing of this call touches memory
@@ -33,7 +35,12 @@ Status Call::check_agreement() const {
       return invalid_argument("call {}: rank {} called {}, rank {} called {}", epoch_, me,
                               to_words(mine), r, to_words(entry.signature));
   }
-  if (!mine.is_uneven) return {};
+  if (mine.form != Form::kUneven) return {};
+  return mine.op == plan::Op::kAllToAll ? check_pairs() : check_blocks();
+}
+
+// all_to_all_v: what one rank sends another is what that one expects.
+Status Call::check_pairs() const {
   for (int from = 0; from < state_.size(); ++from) {
     const auto& sends = entries_[static_cast<size_t>(from)]->send_counts;
     for (int to = 0; to < state_.size(); ++to) {
@@ -46,6 +53,24 @@ Status Call::check_agreement() const {
             "call {}: all_to_all_v: rank {} sends {} elements to rank {}, which expects {}", epoch_,
             from, sends[static_cast<size_t>(to)], to, receives[static_cast<size_t>(from)]);
     }
+  }
+  return {};
+}
+
+// The other uneven forms: all ranks say the same of every block. Compared with rank 0's, so that
+// all ranks say the same of a disagreement, too.
+Status Call::check_blocks() const {
+  const auto& first = entries_[0]->send_counts;
+  for (size_t r = 0; r < entries_.size(); ++r) {
+    const auto& counts = entries_[r]->send_counts;
+    if (counts.size() != entries_.size())
+      return internal_error("call {}: rank {} sent {} counts for {} ranks", epoch_, r,
+                            counts.size(), entries_.size());
+    for (size_t block = 0; block < counts.size(); ++block)
+      if (counts[block] != first[block])
+        return invalid_argument(
+            "call {}: {}: rank 0 says that block {} has {} elements, rank {} says {}", epoch_,
+            call_name(moves_.signature), block, first[block], r, counts[block]);
   }
   return {};
 }

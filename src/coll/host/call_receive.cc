@@ -38,10 +38,14 @@ bool Call::handle(const Arrival& arrival, int link, int source) {
   }
   const Tag& tag = decoded.value();
   if (tag.epoch > epoch_) return false;  // a peer is one call ahead: its pieces wait for us
-  if (tag.epoch == epoch_ && tag.kind != PieceKind::kEntry && !agreed_ && !discarding_)
+  if (tag.epoch == epoch_ && tag.kind != PieceKind::kEntry && !is_of_message(tag.kind) &&
+      !agreed_ && !discarding_)
     return false;
   const Taken taken = inbox_.take(link, source);
-  if (tag.epoch < epoch_ || (discarding_ && tag.kind != PieceKind::kEntry)) {
+  if (tag.epoch == epoch_ && is_of_message(tag.kind)) {
+    take_message_piece(tag, arrival.payload, source);
+    inbox_.finish(taken);
+  } else if (tag.epoch < epoch_ || (discarding_ && tag.kind != PieceKind::kEntry)) {
     inbox_.finish(taken);
   } else if (tag.kind == PieceKind::kEntry) {
     on_entry(arrival, source);
@@ -62,6 +66,33 @@ void Call::on_entry(const Arrival& arrival, int source) {
   slot = std::move(entry).value();
   last_progress_ns_ = now_ns();
   if (--entries_missing_ == 0) all_entries_in();
+}
+
+// Why this is an error, and no other piece is: coll/messages/exchange.h.
+void Call::take_message_piece(const Tag& tag, std::span<const std::byte> payload, int source) {
+  if (tag.kind != PieceKind::kOffer && tag.kind != PieceKind::kWant) return;
+  const Result<comm::Announcement> said = decode_announcement(payload);
+  if (!said.ok()) return stop(said.status().with_context(fmt::format("from rank {}", source)));
+  state_.messages.resize(static_cast<size_t>(state_.size()));
+  comm::PeerMessages& known = state_.messages[static_cast<size_t>(source)];
+  const bool is_offer = tag.kind == PieceKind::kOffer;
+  if (tag.number < (is_offer ? known.num_received : known.num_sent)) return;
+  (is_offer ? known.offer : known.want) = said.value();
+  refuse_open_messages();
+}
+
+void Call::refuse_open_messages() {
+  for (size_t peer = 0; peer < state_.messages.size(); ++peer) {
+    const comm::PeerMessages& known = state_.messages[peer];
+    if (!known.offer && !known.want) continue;
+    ends_comm_ = true;
+    stop(invalid_argument("call {}: rank {} called {}, rank {} called {} of {} {} rank {} instead",
+                          epoch_, state_.rank(), to_words(moves_.signature), peer,
+                          known.offer ? "send" : "recv",
+                          to_words(known.offer ? *known.offer : *known.want),
+                          known.offer ? "to" : "from", state_.rank()));
+    return;
+  }
 }
 
 // True when the cell is expected, complete and not here yet; a piece that cannot be true stops the
@@ -120,10 +151,10 @@ void Call::on_operand(const Tag& tag, std::span<const std::byte> payload, const 
   }
   used(taken.link, payload.size());
   // A held slot is not acknowledged: never more than half of the depth, so that the sender has
-  // slots to go on with. All operands of a cell come over one link (all ranks cut alike), so a link
-  // that stops holds up no other.
+  // slots to go on with. All operands of a cell come over one link where all ranks cut alike, so a
+  // link that stops holds up no other; where they do not, links would wait for each other.
   const uint32_t depth = state_.links[static_cast<size_t>(taken.link)].lane->caps().depth_pieces;
-  const bool may_hold = inbox_.held(taken.link, taken.source) <= depth / 2;
+  const bool may_hold = cut_alike_ && inbox_.held(taken.link, taken.source) <= depth / 2;
   if (may_hold) {
     reducer_->add_view(tag.cell, taken.source, payload.data(), taken);
   } else {
@@ -133,13 +164,13 @@ void Call::on_operand(const Tag& tag, std::span<const std::byte> payload, const 
   if (!reducer_->try_reduce(tag.cell)) return;
   for (const Taken& held : reducer_->held()) inbox_.finish(held);
   --cells_missing_;
-  if (moves_.reduced_for_all) share_reduced(tag.cell, taken.link);
+  if (!moves_.reduced_for.empty()) share_reduced(tag.cell, taken.link);
 }
 
 void Call::share_reduced(uint64_t cell, int link) {
   const auto me = static_cast<uint16_t>(state_.rank());
   outbox_.push_all(
-      link, PeerSet::all_but(me, state_.size()),
+      link, moves_.reduced_for,
       {PieceKind::kData, false, me, cell, cell + 1, {moves_.reduced.data, moves_.reduced.bytes}});
 }
 

@@ -1,13 +1,18 @@
-// Moves: one collective, said in terms that are the same for all five. A rank sends parts (block p
-// to rank p only), or its own block to everyone, or both; it receives data at places and operands
-// for one reduced block.
+// Moves: one collective, said in terms that are the same for all of them. A rank sends parts (block
+// p to rank p only), or its own block to everyone, or both; it receives data at places and operands
+// for one reduced block, which may go to others when it is reduced.
 //
-//                   parts           mine              places              reduced
-//   all_gather      -               send              block r of recv     -
-//   all_to_all      block p         -                 block r of recv     -
-//   reduce_scatter  block p, summed -                 -                   recv
-//   all_reduce      block p, summed block me, reduced block r of recv     block me of recv
-//   broadcast       -               buf (root only)   buf (the others)    -
+//                   parts           mine             places            reduced           goes to
+//   all_gather      -               send             block r of recv   -
+//   all_to_all      block p         -                block r of recv   -
+//   reduce_scatter  block p, summed -                -                 recv              -
+//   all_reduce      block p, summed -                block r of recv   block me of recv  everyone
+//   broadcast       -               buf (root only)  buf (the others)  -
+//   reduce          block p, summed -                block r (root)    block me          root
+//   gather          send, to root   -                block r (root)    -
+//   scatter         block p (root)  -                recv, from root   -
+//
+// Uneven forms differ in the lengths of blocks alone.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +21,7 @@
 
 #include "base/dtype.h"
 #include "coll/wire.h"
+#include "transport/lane.h"
 
 namespace braid::coll {
 
@@ -31,16 +37,16 @@ struct Block {
 
 struct Moves {
   Signature signature;
-  std::vector<uint64_t> send_counts;  // all_to_all_v only
+  std::vector<uint64_t> send_counts;  // uneven forms only: as coll::Entry has them
   std::vector<uint64_t> recv_counts;
   uint64_t bytes = 0;  // the request's size, as plan::Request counts it
 
   std::vector<ConstBlock> parts;  // one per rank, or empty
   bool parts_are_operands = false;
-  ConstBlock mine;               // for everyone, at once
-  bool reduced_for_all = false;  // `reduced`, cell by cell as it is ready, goes to everyone
+  ConstBlock mine;                 // for everyone, at once
+  transport::PeerSet reduced_for;  // who gets `reduced`, cell by cell as it is ready
 
-  std::vector<Block> places;  // one per source rank, or empty; broadcast: places[root] alone
+  std::vector<Block> places;  // one per source rank, or empty; those of no bytes have no source
   Block reduced;
 };
 

@@ -8,8 +8,9 @@ comm::CallNote note_of(const Moves& moves, int size) {
   const Signature& s = moves.signature;
   comm::CallNote note;
   note.shape = comm::with_buffers(
-      {s.op, s.is_barrier, s.dtype, s.redop, static_cast<int>(s.root), s.count}, size);
-  if (!s.is_uneven) return note;
+      {s.op, s.form == Form::kBarrier, s.dtype, s.redop, static_cast<int>(s.root), s.count}, size);
+  if (s.form == Form::kRooted) note.shape.name = call_name(s);
+  if (s.form != Form::kUneven) return note;
   const auto sum = [](const std::vector<uint64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   };

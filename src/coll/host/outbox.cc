@@ -71,7 +71,8 @@ void Outbox::push_piece(int link, int peer, const transport::PieceTag& tag,
 PutResult Outbox::put_cell(int link, PeerSet peers, const SendRange& range) {
   comm::LinkState& l = state_.links[static_cast<size_t>(link)];
   const uint64_t length = cell_length(range.cell_begin, range.data.bytes, cell_bytes_);
-  const auto tag = encode_tag({epoch_, range.kind, range.forward, range.block, range.cell_begin});
+  const auto tag =
+      encode_tag({epoch_, range.kind, range.forward, range.block, range.cell_begin, range.number});
   const PutResult result = l.lane->try_put(
       peers, tag, {range.data.data + cell_begin(range.cell_begin, cell_bytes_), length});
   if (result == PutResult::kAccepted) {

@@ -34,6 +34,7 @@ struct SendRange {
   uint64_t cell_begin = 0;
   uint64_t cell_end = 0;
   ConstBlock data;
+  uint64_t number = 0;  // of a message
 };
 
 class Outbox {

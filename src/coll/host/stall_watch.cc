@@ -42,8 +42,14 @@ int64_t StallWatch::limit_ns(size_t link) const {
 }
 
 void StallWatch::all_entered(int64_t now_ns) {
-  may_judge_ = true;
-  for (Mark& m : marks_) m.silent_since_ns = now_ns;
+  for (int peer = 0; peer < state_.size(); ++peer)
+    if (peer != state_.rank()) entered(peer, now_ns);
+}
+
+void StallWatch::entered(int peer, int64_t now_ns) {
+  judged_ = judged_.with(peer);
+  for (size_t link = 0; link < state_.links.size(); ++link)
+    mark(link, peer).silent_since_ns = now_ns;
 }
 
 StallWatch::Finding StallWatch::judge(size_t link, int peer, int64_t now_ns) {
@@ -55,7 +61,7 @@ StallWatch::Finding StallWatch::judge(size_t link, int peer, int64_t now_ns) {
   for (size_t other = 0; other < state_.links.size(); ++other) {
     if (other == link || state_.links[other].is_suspect) continue;
     const bool is_evidence = mark(other, peer).last_ack_ns > m.silent_since_ns + limit / 2;
-    if (may_judge_ && silent_ns >= limit && is_evidence)
+    if (judged_.contains(peer) && silent_ns >= limit && is_evidence)
       return {Finding::kStalled, static_cast<int>(link), peer, silent_ns};
     const transport::Lane& lane = *state_.links[other].lane;
     if (lane.acked(peer) == lane.posted(peer)) idle_link = static_cast<int>(other);

@@ -3,7 +3,7 @@
 // A link towards a peer is silent when pieces are outstanding on it, or wait to be taken by it, and
 // none was acknowledged for the stall time. Silence alone proves nothing: the peer may be slow,
 // stopped, or waiting for the entry of a third rank, until which it takes no data. So no link is
-// judged before every rank has entered, and it is a stall of the LINK only when the same peer
+// judged before every rank has entered (of messages: the peer), and it is a stall of the LINK only when the same peer
 // acknowledged something on another link well inside the silence (in its second half). Where no
 // other link has anything outstanding to that peer there can be no such evidence: then a probe is
 // wanted, any small piece put on another link; our entry is one, and helps when the first copy was
@@ -36,6 +36,10 @@ class StallWatch {
   Finding check(int64_t now_ns, const Outbox& outbox);
   /// Every rank has entered the call: silence counts from now, and links may be judged.
   void all_entered(int64_t now_ns);
+  /// The same of one peer, and that it may be elsewhere again.
+  void entered(int peer, int64_t now_ns);
+  void left(int peer) { judged_ = judged_.without(peer); }
+  bool is_judged(int peer) const { return judged_.contains(peer); }
   /// When a piece of ours was last acknowledged, on any link by any peer.
   int64_t last_ack_ns() const { return last_ack_ns_; }
 
@@ -57,7 +61,7 @@ class StallWatch {
   std::vector<Mark> marks_;
   std::vector<int64_t> probed_ns_;  // by peer
   int64_t last_ack_ns_;
-  bool may_judge_ = false;
+  transport::PeerSet judged_;
 };
 
 }  // namespace braid::coll

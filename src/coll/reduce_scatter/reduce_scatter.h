@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -16,5 +17,10 @@ namespace braid::coll {
 /// Cost     receives (size - 1) * count elements per rank
 Status reduce_scatter(comm::Comm& comm, const void* send, void* recv, uint64_t count, Dtype dtype,
                       RedOp op);
+
+/// The same with blocks of counts[r] elements for rank r, which all ranks give alike; 0 is fine.
+/// Shapes   send [sum of counts], recv [counts[rank]]; in place when recv is its block of send
+Status reduce_scatter_v(comm::Comm& comm, const void* send, void* recv,
+                        std::span<const uint64_t> counts, Dtype dtype, RedOp op);
 
 }  // namespace braid::coll

@@ -32,4 +32,31 @@ Status reduce_scatter(comm::Comm& comm, const void* send, void* recv, uint64_t c
   return run(comm, moves);
 }
 
+Status reduce_scatter_v(comm::Comm& comm, const void* send, void* recv,
+                        std::span<const uint64_t> counts, Dtype dtype, RedOp op) {
+  BRAID_RETURN_IF_ERROR(check_redop(op).with_context("reduce_scatter"));
+  BRAID_ASSIGN_OR_RETURN(const uint64_t total, blocks_bytes("counts", counts, comm.size(), dtype));
+  const uint64_t element = dtype_bytes(dtype);
+  const auto offset = [&](int r) { return reduce_scatter_steps::block_begin(r, counts) * element; };
+  const Buffer whole{"send", send, total};
+  const Buffer own{"recv", recv, counts[static_cast<size_t>(comm.rank())] * element};
+  BRAID_RETURN_IF_ERROR(check_buffer(whole).with_context("reduce_scatter"));
+  BRAID_RETURN_IF_ERROR(check_buffer(own).with_context("reduce_scatter"));
+  BRAID_RETURN_IF_ERROR(
+      check_in_place_or_apart(own, whole, offset(comm.rank())).with_context("reduce_scatter"));
+
+  Moves moves;
+  moves.signature.op = plan::Op::kReduceScatter;
+  moves.signature.form = Form::kUneven;
+  moves.signature.dtype = dtype;
+  moves.signature.redop = op;
+  moves.send_counts.assign(counts.begin(), counts.end());
+  moves.bytes = total;
+  moves.parts_are_operands = true;
+  for (int r = 0; r < comm.size(); ++r)
+    moves.parts.push_back({bytes_at(send, offset(r)), counts[static_cast<size_t>(r)] * element});
+  moves.reduced = {bytes_at(recv, 0), own.bytes};
+  return run(comm, moves);
+}
+
 }  // namespace braid::coll

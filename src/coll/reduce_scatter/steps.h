@@ -2,11 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace braid::coll::reduce_scatter_steps {
 
 constexpr uint64_t block_offset(int rank, uint64_t block) {
   return static_cast<uint64_t>(rank) * block;
+}
+
+/// First element of block `rank` when the blocks have `counts` elements.
+constexpr uint64_t block_begin(int rank, std::span<const uint64_t> counts) {
+  uint64_t begin = 0;
+  for (int r = 0; r < rank; ++r) begin += counts[static_cast<size_t>(r)];
+  return begin;
 }
 
 }  // namespace braid::coll::reduce_scatter_steps

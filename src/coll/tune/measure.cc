@@ -56,8 +56,9 @@ Result<Round> Workload::measure(plan::Op op, uint64_t bytes, const plan::Shares&
   Round round;
   round.elapsed_ns = agreed[num_links + 1];
   for (std::vector<int64_t>& s : samples) {
-    std::nth_element(s.begin(), s.begin() + static_cast<ptrdiff_t>(s.size() / 2), s.end());
-    round.finish_ns.push_back(s[s.size() / 2]);
+    const size_t at = s.size() < 4 ? (s.size() - 1) / 2 : s.size() / 4;
+    std::nth_element(s.begin(), s.begin() + static_cast<ptrdiff_t>(at), s.end());
+    round.finish_ns.push_back(s[at]);
   }
   round.duration_ns = round.finish_ns.back();
   round.finish_ns.pop_back();

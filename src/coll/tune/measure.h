@@ -12,8 +12,9 @@
 
 namespace braid::coll {
 
-/// Medians over the repeats of the maxima over the ranks: equal on every rank, so that every rank
-/// decides alike.
+/// Lower quartiles (of few repeats the median) of the maxima over the ranks: equal on every rank, so
+/// that every rank decides alike. What disturbs a call only makes it longer, so the shorter ones tell
+/// the link; the very shortest of many may have been lucky.
 struct Round {
   int64_t duration_ns = 0;
   std::vector<int64_t> finish_ns;  // per link; 0 when it carried nothing

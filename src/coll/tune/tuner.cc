@@ -18,9 +18,14 @@ constexpr uint64_t kAloneSizes[] = {256_KiB, 4_MiB};
 // a call of a paced experiment takes tens of milliseconds; larger messages differ from it by less
 // than the tolerance of the search.
 constexpr uint64_t kRefinedSizes[] = {1_MiB, 4_MiB, 32_MiB};
-constexpr int kRepeats = 3;  // the median of three ignores one preempted call
+// Of a call as short as a time slice one in two may be preempted on a busy machine; of a long one
+// the slices are a small part.
+constexpr double kShortNs = 5e6;
+constexpr int kRepeats = 3, kShortRepeats = 7;
 constexpr int kMaxRounds = 10;
 constexpr int kSteps = plan::kNumOps * 5;
+
+int repeats_for(double call_ns) { return call_ns < kShortNs ? kShortRepeats : kRepeats; }
 
 std::string in_percent(const plan::Shares& shares) {
   std::string text;
@@ -67,14 +72,38 @@ uint64_t Tuner::affordable_bytes(plan::Op op, uint64_t wanted_bytes) const {
 Status Tuner::measure_alone(plan::Op op, uint64_t bytes) {
   show(fmt::format("{} of {}: each link alone", plan::op_name(op), format_bytes(bytes)));
   for (size_t link = 0; link < names_.size(); ++link) {
+    const double expected_ns = static_cast<double>(bytes) / comm_.links()[link].rate_gbps;
     BRAID_ASSIGN_OR_RETURN(
         const Round round,
-        workload_.measure(op, bytes, plan::single_share(names_.size(), link), 2, true, start_ns_));
+        workload_.measure(op, bytes, plan::single_share(names_.size(), link),
+                          expected_ns < kShortNs ? kShortRepeats : 2, true, start_ns_));
     elapsed_ns_ = round.elapsed_ns;
-    (void)table_.rates().add(op, comm_.size(), link,
-                             {bytes, static_cast<double>(round.duration_ns)});
+    BRAID_RETURN_IF_ERROR(note_alone(op, bytes, link, round.duration_ns));
   }
   ++steps_done_;
+  return {};
+}
+
+// Keeps a point of a link alone. Smaller messages cannot take longer: of those that did, other work
+// was measured. They are measured again, once, and the shorter time holds.
+Status Tuner::note_alone(plan::Op op, uint64_t bytes, size_t link, int64_t duration_ns) {
+  plan::RateTable& rates = table_.rates();
+  const auto ns = static_cast<double>(duration_ns);
+  if (!rates.add(op, comm_.size(), link, {bytes, ns})) return {};
+  for (plan::RatePoint point : rates.curve(op, comm_.size(), link)->slower_below({bytes, ns})) {
+    if (is_late()) break;
+    BRAID_ASSIGN_OR_RETURN(
+        const Round again,
+        workload_.measure(op, point.bytes, plan::single_share(names_.size(), link), repeats_for(ns),
+                          true, start_ns_));
+    elapsed_ns_ = again.elapsed_ns;
+    log_.push_back(fmt::format("{} of {} over {} took {}, longer than {}: measured again, {}",
+                               plan::op_name(op), format_bytes(point.bytes), names_[link],
+                               format_ns(static_cast<int64_t>(point.ns)), format_bytes(bytes),
+                               format_ns(again.duration_ns)));
+    point.ns = std::min(point.ns, static_cast<double>(again.duration_ns));
+    (void)rates.add(op, comm_.size(), link, point);
+  }
   return {};
 }
 
@@ -93,9 +122,10 @@ Result<Tuner::Single> Tuner::best_alone(plan::Op op, uint64_t bytes) {
   }
   BRAID_ASSIGN_OR_RETURN(const Round round,
                          workload_.measure(op, bytes, plan::single_share(names_.size(), best.link),
-                                           kRepeats, true, start_ns_));
+                                           repeats_for(best_ns), true, start_ns_));
   elapsed_ns_ = round.elapsed_ns;
   best.duration_ns = round.duration_ns;
+  BRAID_RETURN_IF_ERROR(note_alone(op, bytes, best.link, best.duration_ns));
   return best;
 }
 
@@ -104,13 +134,14 @@ Status Tuner::refine(plan::Op op, uint64_t bytes) {
   show(fmt::format("{} of {}: all links, from {}", plan::op_name(op), format_bytes(bytes),
                    in_percent(start.shares)));
   ++steps_done_;
-  if (!is_affordable(start.predicted_ns * 1.2, 2 * kRepeats)) return {};
+  const int repeats = repeats_for(start.predicted_ns);
+  if (!is_affordable(start.predicted_ns * 1.2, 2 * repeats)) return {};
   BRAID_ASSIGN_OR_RETURN(const Single single, best_alone(op, bytes));
   plan::StepSearch search(start.shares, names_);
   // A round that starts from one link alone has nothing to move: the closed form says that more
   // links do not pay.
   for (int round = 0; !search.done() && round < kMaxRounds && !is_late(); ++round) {
-    BRAID_ASSIGN_OR_RETURN(const Round seen, workload_.measure(op, bytes, search.shares(), kRepeats,
+    BRAID_ASSIGN_OR_RETURN(const Round seen, workload_.measure(op, bytes, search.shares(), repeats,
                                                                round == 0, start_ns_));
     elapsed_ns_ = seen.elapsed_ns;
     search.observe(seen.finish_ns);

@@ -2,6 +2,9 @@
 // split from that, and then lets plan::StepSearch refine the split of all links together, per size
 // class, until they finish together.
 //
+// What it finds is kept for later starts, so one preempted call must not decide: short calls are
+// repeated more often, and a size that took longer than a larger one is measured again.
+//
 // Every rank runs the same steps on the same agreed numbers (Workload::measure), so all end with
 // the same table and nobody has to tell anybody. The time budget is agreed in the same way: it is
 // the slowest rank's clock that counts.
@@ -32,6 +35,7 @@ class Tuner {
     int64_t duration_ns = 0;
   };
   Status measure_alone(plan::Op op, uint64_t bytes);
+  Status note_alone(plan::Op op, uint64_t bytes, size_t link, int64_t duration_ns);
   Status refine(plan::Op op, uint64_t bytes);
   Result<Single> best_alone(plan::Op op, uint64_t bytes);
   void show(const std::string& what);

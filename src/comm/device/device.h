@@ -3,6 +3,7 @@
 //
 //   arena     device memory that all peers can write: barrier board, scratch, areas of packets,
 //             lines, the relay and direct kernels
+//   room      more of it for large messages, where the arena was made small (device_room.cc)
 //   ring      pinned host memory that all GPUs map: the PCIe link (pcie/host_ring.h)
 //   rdma      a second ring between host memories that a NIC joins, where there is one (rdma.h)
 //   registered  users' own memory, where peers may write results in place
@@ -115,11 +116,25 @@ class Device {
   };
   Registrations registrations() const;
   /// This rank's scratch and the peers', of scratch_bytes() each.
-  Landing scratch() const { return {&arena_, ArenaLayout::kScratchAt}; }
-  uint64_t scratch_bytes() const { return layout_.scratch_bytes; }
+  Landing scratch() const {
+    return room_ ? Landing{&room_->window, 0} : Landing{&arena_, ArenaLayout::kScratchAt};
+  }
+  uint64_t scratch_bytes() const {
+    return room_ ? room_->sizes.scratch_bytes : layout_.scratch_bytes;
+  }
   /// Of this GPU's memory, all that the comm has of it, but for some KiB: the scratch and the areas
-  /// of packets, lines, the relay and direct kernels.
-  uint64_t arena_bytes() const { return layout_.bytes(); }
+  /// of packets, lines, the relay and direct kernels, and the room.
+  uint64_t memory_bytes() const { return layout_.bytes() + (room_ ? room_->window.bytes() : 0); }
+  /// Collective, between calls: from now on they use a larger scratch and a larger area of direct
+  /// kernels. Graphs that were captured before use what they used. Not ok on all ranks: one has no
+  /// memory, and nothing has changed.
+  Status make_room(const RoomSizes& sizes, Deadline deadline);
+  /// Collective, between calls: they use the arena's again. Of room that no graph was captured with.
+  Status give_back_room(Deadline deadline);
+  bool has_room() const { return room_.has_value(); }
+  /// Whether it was tuned, by who attached it (coll/device/entry.h).
+  bool is_ready() const { return is_ready_; }
+  void note_ready() { is_ready_ = true; }
   /// The packet area of `rank`, of packet_bytes() bytes, all zero before the first call.
   sys::DevicePtr packets_at(int rank) const { return arena_.at(rank) + layout_.packets_at(); }
   uint64_t packet_bytes() const { return layout_.areas.packet_bytes; }
@@ -144,12 +159,17 @@ class Device {
   uint32_t shared_blocks() const { return static_cast<uint32_t>(std::max(least_sms_ / size(), 1)); }
   /// The direct kernels' area of `rank`, of direct_bytes() bytes; its flags are zero before the
   /// first call.
-  sys::DevicePtr direct_at(int rank) const { return arena_.at(rank) + layout_.direct_at(); }
-  uint64_t direct_bytes() const { return layout_.areas.direct_bytes; }
+  sys::DevicePtr direct_at(int rank) const {
+    return room_ ? room_->window.at(rank) + room_->sizes.scratch_bytes
+                 : arena_.at(rank) + layout_.direct_at();
+  }
+  uint64_t direct_bytes() const {
+    return room_ ? room_->sizes.direct_bytes : layout_.areas.direct_bytes;
+  }
   /// 32 zeroed bytes of this GPU's own memory for their counters.
   sys::DevicePtr direct_state() const { return local_at(offsetof(LocalMemory, direct)); }
   /// The largest all-gather, as all ranks' blocks, that may go by them (direct_most_bytes()).
-  uint64_t direct_limit() const { return direct_limit_; }
+  uint64_t direct_limit() const { return room_ ? room_->sizes.direct_limit : direct_limit_; }
 
   /// The relay's flags of `rank`, of relay_bytes() bytes, all zero before the first call.
   sys::DevicePtr relay_at(int rank) const { return arena_.at(rank) + layout_.relay_at(); }
@@ -239,6 +259,10 @@ class Device {
   int host_lanes(int num_flows) const { return ring_engine_.lanes_of(num_flows); }
   /// Blocks that a sum may use (0: as it likes).
   uint64_t sum_blocks() const { return sum_blocks_; }
+  /// kSpareBytes of this GPU's memory that peers never see, for results that are dropped or cut: made
+  /// at the first use, kept as long as the comm. A call may use it from begin() to end().
+  Result<sys::DevicePtr> spare();
+  static constexpr uint64_t kSpareBytes = 16 << 20;
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes);
   /// The same by a few blocks where that can be, for while the host ring runs: the driver's copy
   /// takes the memory's whole rate, and the ring stands still.
@@ -331,7 +355,14 @@ class Device {
   sys::DevicePtr arena_memory_ = 0;
   nvlink::Hold arena_hold_;
   sys::DevicePtr local_memory_ = 0;  // counters that only this GPU uses
+  sys::DevicePtr spare_ = 0;
   nvlink::Window arena_;
+  struct Room {
+    RoomSizes sizes;
+    nvlink::Hold hold;  // of this rank's part
+    nvlink::Window window;
+  };
+  std::optional<Room> room_;
   std::optional<transport::Segments> segments_;
   std::vector<void*> pinned_;  // host memory to unregister
   Page* page_ = nullptr;
@@ -353,6 +384,7 @@ class Device {
   bool is_captured_ = false;  // the call under way
   bool has_captures_ = false;
   bool is_left_ = false;
+  bool is_ready_ = false;
   bool settles_ = false, is_settled_ = false;  // the call under way; the one before
   bool shares_gpus_ = false;
   CallWatch call_watch_;

@@ -34,7 +34,7 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
   BRAID_ASSIGN_OR_RETURN(device->arena_,
                          nvlink::share_window(*state.group, cuda,
                                               {"gpu arena", ordinal, device->arena_memory_,
-                                               device->arena_bytes(), std::move(own)},
+                                               device->layout_.bytes(), std::move(own)},
                                               deadline));
   for (int r = 0; r < state.size(); ++r)
     device->board_.cells[r] = sys::pointer_to<nvlink::BoardCell>(device->arena_.at(r));
@@ -47,13 +47,18 @@ Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cu
 
 Status Device::prepare() {
   constexpr uint64_t kPageBytes = ArenaLayout::kPageBytes;
-  layout_.scratch_bytes = state_.config.bytes("BRAID_GPU_SCRATCH") / kPageBytes * kPageBytes;
+  const uint64_t asked_bytes = state_.config.bytes("BRAID_GPU_SCRATCH");
+  layout_.scratch_bytes = asked_bytes / kPageBytes * kPageBytes;
+  if (layout_.areas.scratch_bytes != 0)
+    layout_.scratch_bytes = std::min(layout_.scratch_bytes, layout_.areas.scratch_bytes);
   if (layout_.scratch_bytes < 8 * kPageBytes)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
-                            state_.config.bytes("BRAID_GPU_SCRATCH"));
+                            asked_bytes);
   packet_limit_ = state_.config.bytes("BRAID_GPU_PACKETS");
   line_limit_ = state_.config.bytes("BRAID_GPU_LINES");
   direct_limit_ = state_.config.bytes("BRAID_GPU_DIRECT");
+  if (layout_.areas.direct_limit != 0)
+    direct_limit_ = std::min(direct_limit_, layout_.areas.direct_limit);
   BRAID_RETURN_IF_ERROR(check_slots());
   sum_blocks_ =
       static_cast<uint64_t>(std::max<int64_t>(0, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
@@ -159,7 +164,7 @@ Status Device::make_page() {
 }
 
 Status Device::make_arena() {
-  BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(arena_bytes()));
+  BRAID_ASSIGN_OR_RETURN(arena_memory_, cuda_.alloc(layout_.bytes()));
   arena_hold_ = nvlink::lend(cuda_, ordinal_, arena_memory_);
   BRAID_ASSIGN_OR_RETURN(local_memory_, cuda_.alloc(sizeof(LocalMemory)));
   team_.has_failed = sys::pointer_to<uint32_t>(local_at(offsetof(LocalMemory, has_failed)));
@@ -254,6 +259,7 @@ void Device::detach(bool in_peace) {
   registered_.clear();
   forgotten_.clear();
   arena_ = {};
+  if (room_) room_->window = {};
 }
 
 // Nothing tells when a replay ends: all of the GPU's work is waited for. Where ours was broken off
@@ -299,6 +305,8 @@ Device::~Device() {
   for (void* memory : pinned_) (void)cuda_.unregister_host(memory);
   if (page_ != nullptr) munmap(page_, kHostPageBytes);
   if (local_memory_ != 0) (void)cuda_.free(local_memory_);
+  room_.reset();
+  if (spare_ != 0) (void)cuda_.free(spare_);
   arena_hold_.reset();
   loaded_.reset();
 }

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "comm/device/device.h"
+#include "sys/cuda/owned.h"
 
 namespace braid::comm {
 
@@ -21,6 +22,14 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
                            deadline));
   registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_registrations_};
   return {};
+}
+
+Result<sys::DevicePtr> Device::spare() {
+  const sys::RelaxedCapture relaxed(cuda_);  // a call may be captured
+  if (spare_ == 0) {
+    BRAID_ASSIGN_OR_RETURN(spare_, cuda_.alloc(kSpareBytes));
+  }
+  return spare_;
 }
 
 // A span in two registrations would be found in one of them on this rank, and maybe in the other

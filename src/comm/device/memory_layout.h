@@ -22,13 +22,32 @@ struct AreaSizes {
   uint64_t direct_bytes = 0;
   uint64_t direct_flag_bytes = 0;
   uint64_t relay_bytes = 0;  // flags, all of it
+  // Where not all of what the options ask for is to be taken at once; 0: all.
+  uint64_t scratch_bytes = 0;
+  uint64_t direct_limit = 0;
 };
+
+/// What only large messages need, taken when they come: a scratch and an area of direct kernels, in
+/// place of the smaller ones of the arena.
+///
+///   room   scratch | direct
+struct RoomSizes {
+  uint64_t scratch_bytes = 0;
+  uint64_t direct_bytes = 0;
+  uint64_t direct_flag_bytes = 0;
+  uint64_t direct_limit = 0;
+};
+
+// The driver's large page. An allocation that is not made of whole ones gets small pages: a copy
+// engine then wrote 258 GB/s into a peer's scratch instead of 385.
+constexpr uint64_t kLargePageBytes = 2 << 20;
+constexpr uint64_t whole_pages(uint64_t bytes) {
+  return (bytes + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
+}
 
 /// Offsets in the arena, in bytes.
 struct ArenaLayout {
-  // The driver's large page. An allocation that is not made of whole ones gets small pages: a copy
-  // engine then wrote 258 GB/s into a peer's scratch instead of 385.
-  static constexpr uint64_t kPageBytes = 2 << 20;
+  static constexpr uint64_t kPageBytes = kLargePageBytes;
   static constexpr uint64_t kScratchAt = kPageBytes;  // behind the board
   static_assert(nvlink::kBoardBytes <= kScratchAt);
 
@@ -41,10 +60,7 @@ struct ArenaLayout {
   uint64_t direct_at() const { return relay_at() + areas.relay_bytes; }
   /// From packets_at() to here all begins as zeros, as does the board.
   uint64_t zeros_end() const { return direct_at() + areas.direct_flag_bytes; }
-  uint64_t bytes() const {
-    const uint64_t end = direct_at() + areas.direct_bytes;
-    return (end + kPageBytes - 1) / kPageBytes * kPageBytes;
-  }
+  uint64_t bytes() const { return whole_pages(direct_at() + areas.direct_bytes); }
 };
 
 /// What the kernels of one kind count; coll/ knows its shape.

@@ -71,7 +71,8 @@ class FlightWriter {
     entry["collective_seq_id"] = note.number;
     entry["p2p_seq_id"] = 0;
     entry["op_id"] = note.number;
-    entry["profiling_name"] = torch_name(shape);
+    entry["profiling_name"] =
+        shape.name != nullptr ? fmt::format("nccl:{}", shape.name) : torch_name(shape);
     entry["time_created_ns"] = wall(note.begin_ns);
     if (const int64_t took_ns = note.duration_ns(); took_ns > 0)
       entry["duration_ms"] = static_cast<double>(took_ns) / 1e6;

@@ -16,6 +16,7 @@ CallShape with_buffers(CallShape shape, int size) {
 }
 
 const char* name_of(const CallShape& shape) {
+  if (shape.name != nullptr) return shape.name;
   return shape.is_barrier ? "barrier" : plan::op_name(shape.op);
 }
 

@@ -14,9 +14,9 @@
 
 namespace braid::comm {
 
-using Json = nlohmann::ordered_json;
-
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr size_t kTracedCalls = 65'536, kRecordedCalls = 2'000, kCountedCalls = 1'024;
 

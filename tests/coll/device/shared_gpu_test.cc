@@ -31,9 +31,9 @@ void run_on_one_gpu(int size, sys::FakeCuda& cuda, const std::function<void(comm
 }
 
 /// The blocks of all ranks' launches of `name`.
-class Blocks {
+class BlocksOfGpu {
  public:
-  Blocks(sys::FakeCuda& cuda, const char* name) {
+  BlocksOfGpu(sys::FakeCuda& cuda, const char* name) {
     cuda.define_kernel(name, [this](const sys::LaunchShape& shape, std::span<void*>) {
       num_ += shape.num_blocks;
       return Status();
@@ -49,7 +49,7 @@ TEST(SharedGpu, PacketsOfAllRanksFindAPlace) {
   constexpr uint64_t kMany = 128_KiB;  // for every block that there may be
   for (const int size : {2, 8, 16}) {
     sys::FakeCuda cuda(1);
-    const Blocks blocks(cuda, "braid_packets_all_gather");
+    const BlocksOfGpu blocks(cuda, "braid_packets_all_gather");
     run_on_one_gpu(size, cuda, [&](comm::Device& device) {
       const PacketCall call{plan::Op::kAllGather, 0, 0, kMany};
       EXPECT_TRUE(run_packets(device, {}, call).ok());
@@ -62,7 +62,7 @@ TEST(SharedGpu, PacketsOfAllRanksFindAPlace) {
 TEST(SharedGpu, RelaysOfAllRanksFindAPlace) {
   for (const int size : {3, 16}) {
     sys::FakeCuda cuda(1);
-    const Blocks blocks(cuda, "braid_relay");
+    const BlocksOfGpu blocks(cuda, "braid_relay");
     run_on_one_gpu(size, cuda, [&](comm::Device& device) {
       RelayCall call;
       call.bytes = 1_GiB;

@@ -67,6 +67,7 @@ TEST(TraceFile, IsOnePerPathAndSaysWhatItCannotWrite) {
   EXPECT_EQ(trace["otherData"]["calls"], 3);
   std::remove(path.c_str());
   file->shelf.remove(journal.get());
+  log::configure("warn");  // whatever the tests before this one left
   testing::internal::CaptureStderr();
   TraceFile("/proc/nowhere/trace.json", "host").write();
   EXPECT_NE(testing::internal::GetCapturedStderr().find("BRAID_TRACE: /proc/nowhere/trace.json"),
@@ -77,6 +78,7 @@ TEST(MetricsPort, IsServedWhileSomebodyHoldsIt) {
   const auto free = MetricsServer::start(0, [] { return std::string(); });
   ASSERT_TRUE(free.ok());
   const uint16_t taken = free.value()->port();
+  log::configure("warn");  // whatever the tests before this one left
   testing::internal::CaptureStderr();
   EXPECT_EQ(MetricsPort::at(taken), nullptr);
   EXPECT_NE(testing::internal::GetCapturedStderr().find("BRAID_METRICS_PORT: "), std::string::npos);

@@ -1,0 +1,80 @@
+"""Who is in which part of a group that is split, and where each part meets."""
+
+import operator
+import secrets
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any
+
+from braid.errors import InvalidArgument
+
+_PORTS_TRIED = 8  # by a store, from its port on
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a rank says of itself before a split."""
+
+    rank: int
+    color: int | None
+    key: int
+    address: str
+    """Where others reach this process."""
+    port: int
+    """Free there now."""
+    nonce: str
+
+
+def choose_part(rank: int, color: int | None, key: int, address: str) -> Choice:
+    """This rank's."""
+    try:
+        plain = None if color is None else operator.index(color)
+        order = operator.index(key)
+    except TypeError:
+        raise InvalidArgument(
+            "split: arguments color and key: asked for whole numbers, color may be None, found"
+            f" {color!r} and {key!r}"
+        ) from None
+    return Choice(rank, plain, order, address, _free_port(), secrets.token_hex(4))
+
+
+def part_of(choices: list[Choice], rank: int) -> list[Choice]:
+    """Those of `rank`'s part, in their order there; the first one's is where it meets."""
+    color = choices[rank].color
+    return sorted((c for c in choices if c.color == color), key=lambda c: (c.key, c.rank))
+
+
+def own_address(store_address: str) -> str:
+    """By which other ranks reach this process: the one from which this host reaches the store; that
+    of the store where it is on this host, whose own name may mean loopback here.
+    """
+    family, kind, protocol, _, to = socket.getaddrinfo(
+        store_address, 9, type=socket.SOCK_DGRAM, proto=socket.IPPROTO_UDP
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(to)  # sends nothing
+        found = str(probe.getsockname()[0])
+    return store_address if ip_address(found).is_loopback else found
+
+
+def _free_port() -> int:
+    while True:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
+        if port <= 65535 - _PORTS_TRIED:
+            return port
+
+
+def fields_of(part: list[Choice], rank: int, number: int) -> dict[str, Any]:
+    """The fields of braid.Identity of one rank of a part of a comm's `number`-th split."""
+    place = next(i for i, choice in enumerate(part) if choice.rank == rank)
+    first = part[0]
+    return {
+        "rank": place,
+        "size": len(part),
+        "store_address": first.address,
+        "store_port": first.port,
+        "job_id": f"split {number} {first.color} {first.nonce}",
+    }

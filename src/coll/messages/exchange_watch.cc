@@ -1,0 +1,96 @@
+// What ends messages that do not get on.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "coll/messages/exchange.h"
+
+namespace braid::coll {
+
+using Way = Message::Way;
+
+void Exchange::stop(Status status) {
+  if (status_.ok()) status_ = std::move(status);
+}
+
+std::string Exchange::words_of(int peer, const Open& open) const {
+  const bool is_send = open.message.way == Way::kSend;
+  return fmt::format("{} of {} {} rank {}", is_send ? "send" : "recv",
+                     to_words(comm::Announcement{open.message.dtype, open.message.count}),
+                     is_send ? "to" : "from", peer);
+}
+
+// A message that has not moved for the deadline is the end of the comm: the peer is gone, or waits
+// for something else. Acknowledged pieces are movement only once both have called.
+void Exchange::look_at(int peer, Open& open, int64_t now) {
+  const int64_t timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
+  if (state_.group && state_.group->has_left(peer))
+    return stop(peer_lost("{}: rank {} has left", words_of(peer, open), peer));
+  if (now - open.moved_ns < timeout_ns) return;
+  const char* const other = open.message.way == Way::kSend ? "recv" : "send";
+  stop(timeout("{}: nothing moved for {}; {}", words_of(peer, open), format_ns(timeout_ns),
+               open.is_agreed ? fmt::format("{} cells are missing", open.cells_missing)
+                              : fmt::format("rank {} has not called {}", peer, other)));
+}
+
+// Whether all that is under way with the peer has both its ends.
+bool Exchange::owes_nothing(int peer) const {
+  const Peer& p = peers_[static_cast<size_t>(peer)];
+  return (p.sends.empty() || p.sends.front().is_agreed) &&
+         (p.receives.empty() || p.receives.front().is_agreed);
+}
+
+void Exchange::probe(int link, int peer) {
+  if (owes_nothing(peer)) return outbox_->push_piece(link, peer, comm::kProbeTag, {});
+  for (const Way way : {Way::kSend, Way::kRecv})
+    if (const auto& in_order = queue(peer, way); !in_order.empty() && !in_order.front().is_agreed)
+      put_announcement(link, peer, in_order.front());
+}
+
+void Exchange::look_at_links(int64_t now) {
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    if (peer == state_.rank() || owes_nothing(peer) == stall_watch_->is_judged(peer)) continue;
+    if (stall_watch_->is_judged(peer))
+      stall_watch_->left(peer);
+    else
+      stall_watch_->entered(peer, now);
+  }
+  const StallWatch::Finding found = stall_watch_->check(now, *outbox_);
+  if (found.kind == StallWatch::Finding::kStalled)
+    outbox_->evacuate(found.link, fmt::format("no ack from rank {} for {} while other links go on",
+                                              found.peer, format_ns(found.silent_ns)));
+  if (found.kind == StallWatch::Finding::kProbe) probe(found.link, found.peer);
+}
+
+// All messages are over, and what says so to a peer does not leave.
+void Exchange::look_at_farewell(int64_t now) {
+  const int64_t timeout_ns = state_.config.duration_ns("BRAID_TIMEOUT");
+  if (num_open_ > 0 || now - last_end_ns_ < timeout_ns) return;
+  stop(timeout("messages: the last pieces were not taken for {}", format_ns(timeout_ns)));
+}
+
+void Exchange::watch() {
+  if (state_.group && state_.group->broken()) return stop(state_.group->fate());
+  if (!outbox_->fate().ok()) return stop(outbox_->fate());
+  if (state_.interrupt)
+    if (Status interrupted = state_.interrupt(); !interrupted.ok())
+      return stop(std::move(interrupted));
+  const int64_t now = now_ns();
+  look_at_links(now);
+  look_at_farewell(now);
+  for (int peer = 0; peer < state_.size(); ++peer) {
+    if (peer == state_.rank()) continue;
+    Peer& p = peers_[static_cast<size_t>(peer)];
+    uint64_t acked = 0;
+    for (const comm::LinkState& link : state_.links) acked += link.lane->acked(peer);
+    for (std::deque<Open>* in_order : {&p.sends, &p.receives}) {
+      if (in_order->empty()) continue;
+      Open& open = in_order->front();
+      if (open.is_agreed && acked != p.acked) open.moved_ns = now;
+      look_at(peer, open, now);
+    }
+    p.acked = acked;
+  }
+}
+
+}  // namespace braid::coll

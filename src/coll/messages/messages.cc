@@ -1,0 +1,32 @@
+#include "coll/messages/messages.h"
+
+#include "coll/messages/exchange.h"
+
+namespace braid::coll {
+
+Status exchange(comm::Comm& comm, std::span<const Message> messages) {
+  Exchange all(comm);
+  BRAID_RETURN_IF_ERROR(all.status());
+  for (const Message& message : messages) BRAID_RETURN_IF_ERROR(check_message(comm, message));
+  for (const Message& message : messages) all.post(message);
+  Status first;
+  while (all.has_open()) {
+    BRAID_ASSIGN_OR_RETURN(const auto ended, all.step());
+    for (const Exchange::Ended& message : ended)
+      if (first.ok()) first = message.status;
+  }
+  return first;
+}
+
+Status send(comm::Comm& comm, const void* data, uint64_t count, Dtype dtype, int peer) {
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): a message that is sent is only read
+  const Message message{Message::Way::kSend, peer, const_cast<void*>(data), count, dtype};
+  return exchange(comm, {&message, 1});
+}
+
+Status recv(comm::Comm& comm, void* data, uint64_t count, Dtype dtype, int peer) {
+  const Message message{Message::Way::kRecv, peer, data, count, dtype};
+  return exchange(comm, {&message, 1});
+}
+
+}  // namespace braid::coll

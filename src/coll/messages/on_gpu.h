@@ -1,0 +1,48 @@
+// Messages of GPU memory. They wait: for what the stream holds, for the peer, and for the copy. The
+// bytes go through pinned host memory and the host's links: on the device all ranks meet at every
+// call (coll/device/pair_rounds.h), where a message is between two. So the peer's end may be host
+// memory, and ranks without a GPU may have messages, too.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "coll/messages/messages.h"
+#include "sys/cuda/api.h"
+#include "sys/cuda/owned.h"
+
+namespace braid::coll::device {
+
+/// A message of GPU memory as one of pinned host memory. One that is sent holds the bytes that were
+/// there when `stream` came to its making; one that is received is copied by finish(). Both block
+/// until the stream is done, or the comm's deadline. unsupported in a CUDA graph.
+class StagedMessage {
+ public:
+  static Result<StagedMessage> make(const comm::Comm& comm, sys::Cuda& cuda, int gpu,
+                                    const Message& message, sys::Stream stream);
+  const Message& on_host() const { return on_host_; }
+  /// Once the message is over, and only when it is ok.
+  Status finish();
+
+ private:
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  StagedMessage() = default;
+  Status pin();
+  Status copy();
+
+  sys::Cuda* cuda_ = nullptr;
+  int gpu_ = 0;
+  int64_t timeout_ns_ = 0;
+  sys::Stream stream_;
+  Message on_gpu_, on_host_;
+  std::unique_ptr<void, Free> memory_;
+  sys::RegisteredHost pinned_;  // ends before memory_
+};
+
+/// As coll::send() and recv(), of memory of `gpu`.
+Status exchange_one(comm::Comm& comm, sys::Cuda& cuda, int gpu, const Message& message,
+                    sys::Stream stream);
+
+}  // namespace braid::coll::device

@@ -1,0 +1,89 @@
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "coll/messages/exchange.h"
+#include "coll/messages/on_gpu.h"
+
+namespace braid::coll::device {
+
+namespace {
+
+uint64_t bytes_of(const Message& message) { return message.count * dtype_bytes(message.dtype); }
+
+Status await_stream(sys::Cuda& cuda, sys::Stream stream, int64_t timeout_ns) {
+  constexpr auto kPause = std::chrono::microseconds(20);
+  const Deadline deadline = Deadline::after_ns(timeout_ns);
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const bool is_done, cuda.is_done(stream));
+    if (is_done) return {};
+    if (deadline.passed())
+      return timeout("the stream of a message of GPU memory has more work than the deadline");
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+}  // namespace
+
+Result<StagedMessage> StagedMessage::make(const comm::Comm& comm, sys::Cuda& cuda, int gpu,
+                                          const Message& message, sys::Stream stream) {
+  BRAID_RETURN_IF_ERROR(check_message(comm, message));
+  StagedMessage staged;
+  staged.cuda_ = &cuda;
+  staged.gpu_ = gpu;
+  staged.timeout_ns_ = comm.config().duration_ns("BRAID_TIMEOUT");
+  staged.stream_ = stream;
+  staged.on_gpu_ = staged.on_host_ = message;
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda, gpu));
+  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda.capture_state(stream));
+  if (capture != sys::CaptureState::kNone)
+    return unsupported("a message of GPU memory waits for its peer and cannot be captured");
+  BRAID_RETURN_IF_ERROR(staged.pin());
+  if (message.way == Message::Way::kSend) BRAID_RETURN_IF_ERROR(staged.copy());
+  return staged;
+}
+
+Status StagedMessage::pin() {
+  constexpr size_t kPage = 4096;
+  const size_t whole_pages = (bytes_of(on_gpu_) + kPage - 1) / kPage * kPage;
+  if (whole_pages == 0) return {};
+  memory_.reset(std::aligned_alloc(kPage, whole_pages));
+  if (!memory_) return exhausted("no host memory for a message of {} bytes", bytes_of(on_gpu_));
+  BRAID_RETURN_IF_ERROR(cuda_->register_host(memory_.get(), whole_pages).status());
+  pinned_ = sys::RegisteredHost(*cuda_, memory_.get());
+  on_host_.data = memory_.get();
+  return {};
+}
+
+Status StagedMessage::copy() {
+  if (!memory_) return {};
+  const auto memory = reinterpret_cast<sys::DevicePtr>(on_gpu_.data);
+  const auto staging = reinterpret_cast<sys::DevicePtr>(memory_.get());
+  const bool is_send = on_gpu_.way == Message::Way::kSend;
+  Status status = cuda_->copy(is_send ? staging : memory, is_send ? memory : staging,
+                              bytes_of(on_gpu_), stream_);
+  if (status.ok()) status = await_stream(*cuda_, stream_, timeout_ns_);
+  // The copy may be under way still, and write or read what would be freed: the memory stays.
+  if (!status.ok())
+    (void)std::make_pair(memory_.release(), new sys::RegisteredHost(std::move(pinned_)));
+  return status;
+}
+
+Status StagedMessage::finish() {
+  if (on_gpu_.way == Message::Way::kSend) return {};
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(*cuda_, gpu_));
+  return copy();
+}
+
+Status exchange_one(comm::Comm& comm, sys::Cuda& cuda, int gpu, const Message& message,
+                    sys::Stream stream) {
+  BRAID_ASSIGN_OR_RETURN(StagedMessage staged,
+                         StagedMessage::make(comm, cuda, gpu, message, stream));
+  BRAID_RETURN_IF_ERROR(exchange(comm, {&staged.on_host(), 1}));
+  return staged.finish();
+}
+
+}  // namespace braid::coll::device

@@ -1,0 +1,33 @@
+"""docs/calls.md: its examples run, and it has a section for every call."""
+
+import re
+from pathlib import Path
+
+from braid.collectives import Collectives
+from braid.messages import Messages
+from braid.objects import Objects
+
+PAGE = Path(__file__).parents[2] / "docs/calls.md"
+
+
+def test_examples_run_on_three_ranks(ranks):
+    program = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.M | re.S))
+    assert program.count("assert") > 12
+
+    def body():
+        exec(compile(program, str(PAGE), "exec"), {})
+
+    ranks.collect(ranks.start(3, body))
+
+
+def test_every_call_is_told():
+    text = PAGE.read_text()
+    calls = [
+        name
+        for layer in (Collectives, Messages, Objects)
+        for name in vars(layer)
+        if not name.startswith("_") and name not in ("rank", "size")
+    ]
+    assert len(calls) == 17
+    for name in [*calls, "split"]:
+        assert re.search(rf"^`{name}\(|^## .*\b{name}\b|`{name}\(", text, re.M), name
