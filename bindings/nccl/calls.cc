@@ -76,7 +76,9 @@ Result<Settings> settings_from(const Config& config) {
   const uint64_t most = config.bytes("BRAID_NCCL_MOST");
   settings.most_bytes = most == 0 ? UINT64_MAX : most;
   settings.is_grouped_exchange = config.flag("BRAID_NCCL_GROUPED");
-  settings.takes_all_sizes = config.text("BRAID_NCCL_OPS") != "all";
+  settings.chosen_by = config.text("BRAID_NCCL_OPS") != "all" ? ChosenBy::kNothing
+                       : config.text("BRAID_TUNE") == "off"   ? ChosenBy::kLimits
+                                                              : ChosenBy::kRace;
   return settings;
 }
 
@@ -85,7 +87,7 @@ uint64_t fingerprint(const Settings& settings) {
   uint64_t flags = settings.is_on ? 1 : 0;
   for (const bool is_taken : settings.ops) flags = 2 * flags + (is_taken ? 1 : 0);
   flags = 2 * flags + (settings.is_grouped_exchange ? 1 : 0);
-  flags = 2 * flags + (settings.takes_all_sizes ? 1 : 0);
+  flags = 4 * flags + static_cast<uint64_t>(settings.chosen_by);
   uint64_t hash = 0;
   for (const uint64_t word : {flags, settings.least_bytes, settings.most_bytes}) {
     hash += word + 0x9e3779b97f4a7c15;
@@ -103,12 +105,18 @@ bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
   if (call.count == 0 || !has_good_numbers(call, num_ranks)) return false;
   const std::optional<uint64_t> bytes = message_bytes(call, num_ranks);
   if (!bytes || *bytes < settings.least_bytes || *bytes > settings.most_bytes) return false;
-  return settings.takes_all_sizes || !is_faster_by_nccl(call, *bytes, num_ranks);
+  return settings.chosen_by != ChosenBy::kLimits || !is_faster_by_nccl(call, *bytes, num_ranks);
+}
+
+bool is_left_to_sharp(const Settings& settings, const Call& call) {
+  return settings.chosen_by == ChosenBy::kLimits && call.op == Op::kAllReduce;
 }
 
 uint64_t bytes_of(const Call& call, int num_ranks) {
   return message_bytes(call, num_ranks).value_or(0);
 }
+
+uint64_t block_bytes(const Call& call) { return call.count * kDtypeBytes[call.dtype]; }
 
 std::optional<Call> as_all_to_all(std::span<const Call> calls, int num_ranks) {
   const auto n = static_cast<size_t>(num_ranks);

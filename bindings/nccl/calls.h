@@ -34,6 +34,13 @@ struct Call {
 /// Of two ranks, not of all.
 inline bool is_exchange(const Call& call) { return call.op == Op::kSend || call.op == Op::kRecv; }
 
+/// By what a call that may be taken over is.
+enum class ChosenBy : int {
+  kNothing,  // all are: BRAID_NCCL_OPS names operations
+  kLimits,   // sizes that one machine's records gave: BRAID_TUNE=off
+  kRace,     // what NCCL and braid took here (choice.h)
+};
+
 /// What the user wants taken over. Equal on all ranks of a communicator that is: the core compares.
 struct Settings {
   bool is_on = true;
@@ -41,18 +48,23 @@ struct Settings {
   uint64_t least_bytes = 0;
   uint64_t most_bytes = UINT64_MAX;
   bool is_grouped_exchange = false;  // BRAID_NCCL_GROUPED
-  /// Sizes that NCCL is faster at, too: where BRAID_NCCL_OPS names operations.
-  bool takes_all_sizes = false;
+  ChosenBy chosen_by = ChosenBy::kLimits;
 };
 Result<Settings> settings_from(const Config& config);
 /// Ranks whose settings differ have different ones, but for chance.
 uint64_t fingerprint(const Settings& settings);
 
-/// Whether a collective call among `num_ranks` is taken over.
+/// Whether a collective call among `num_ranks` may be taken over: without a race, is.
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks);
+
+/// Whether NCCL sums faster, where it has the switches for it and nobody has measured.
+bool is_left_to_sharp(const Settings& settings, const Call& call);
 
 /// All ranks' blocks of a collective call that is_wanted(), together.
 uint64_t bytes_of(const Call& call, int num_ranks);
+
+/// `count` elements of a call.
+uint64_t block_bytes(const Call& call);
 
 /// The all-to-all that these calls of one group on one communicator are, on this rank: one kSend to
 /// and one kRecv from every rank, of one size, on one stream, blocks one behind the other.

@@ -4,6 +4,7 @@
 // time, but for abort, get_async_error and get_last_error.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -14,10 +15,18 @@
 #include <vector>
 
 #include "bindings/nccl/abi.h"
+#include "bindings/nccl/calls.h"
 #include "bindings/nccl/core.h"
 #include "bindings/nccl/windows.h"
 
 namespace braid::nccl {
+
+/// Who has the calls of an operation, as far as that is decided: small ones when the first of them
+/// comes, and large ones when one of those does.
+struct Chosen {
+  braid_nccl_choice choice{};
+  bool is_known[2] = {false, false};  // small, large
+};
 
 class Entry {
  public:
@@ -25,9 +34,11 @@ class Entry {
 
   /// `key` is equal on all ranks of the communicator, and no other one has it. Without a seat it is
   /// handed on, and only its children may be taken over.
-  Entry(const braid_nccl_core* core, std::string key, braid_nccl_seat* seat)
+  /// `config`: speed_of_config().
+  Entry(const braid_nccl_core* core, std::string key, braid_nccl_seat* seat, uint64_t config)
       : core_(core),
         key_(std::move(key)),
+        config_(config),
         seat_(seat),
         state_(seat == nullptr ? State::kHandedOn : State::kUndecided) {}
   ~Entry() {
@@ -38,6 +49,7 @@ class Entry {
 
   const braid_nccl_core& core() const { return *core_; }
   const std::string& key() const { return key_; }
+  uint64_t config() const { return config_; }
   braid_nccl_seat* seat() const { return seat_; }
   State state() const { return state_.load(std::memory_order_acquire); }
   void decide(State state) { state_.store(state, std::memory_order_release); }
@@ -50,6 +62,16 @@ class Entry {
   int num_ranks() const { return num_ranks_; }
   int rank() const { return rank_; }      // -1: NCCL does not say
   int device() const { return device_; }  // -1: NCCL does not say
+
+  /// What is known of an operation. By the communicator's thread.
+  const Chosen& chosen(Op op) const { return chosen_[static_cast<size_t>(op)]; }
+  Chosen& chosen(Op op) { return chosen_[static_cast<size_t>(op)]; }
+  /// NCCL may sum in switches.
+  bool has_sharp() const { return has_sharp_; }
+  void note_sharp(bool has) { has_sharp_ = has; }
+  /// Whether a call was taken over: from then on there is no way back to NCCL.
+  bool has_run() const { return has_run_; }
+  void note_run() { has_run_ = true; }
 
   Windows& windows() { return windows_; }
   /// Whether something is to be done, together with all ranks, before a call.
@@ -75,11 +97,15 @@ class Entry {
   friend class Comms;
   const braid_nccl_core* const core_;
   const std::string key_;
+  const uint64_t config_;
   braid_nccl_seat* const seat_;
   std::atomic<State> state_;
   std::atomic<bool> is_given_up_{false};
   int num_ranks_ = 0, rank_ = -1, device_ = -1;
   std::map<std::string, int> num_children_;  // by kind
+  std::array<Chosen, kNumOps> chosen_;
+  bool has_sharp_ = false;
+  std::atomic<bool> has_run_{false};
   Windows windows_;
   std::mutex error_mutex_;
   std::string error_;

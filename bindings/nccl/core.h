@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 4u
+#define BRAID_NCCL_CORE_VERSION 5u
 #define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
 
 typedef enum {
@@ -44,6 +44,25 @@ typedef struct {
   size_t bytes;
 } braid_nccl_why;
 
+/* What open() answers, where it is not 0. */
+#define BRAID_NCCL_TAKEN 1
+#define BRAID_NCCL_HAS_SHARP 2 /* beside it: NCCL may sum in the switches of this machine */
+
+/* Of one operation: bit i is of the size kRacedBytes[i] (choice.h). */
+typedef struct {
+  uint32_t measured; /* both were timed */
+  uint32_t won;      /* and braid was enough faster */
+} braid_nccl_choice;
+
+/* The real communicator, to be timed. */
+typedef struct {
+  void* context;
+  int version;     /* as ncclGetVersion tells it */
+  uint64_t config; /* differs where what it was asked for differs; the same on all ranks */
+  /* Enqueues a call on its stream; an ncclResult_t, which is 0 when that is done. */
+  int (*run)(void* context, const braid_nccl_call*);
+} braid_nccl_real;
+
 typedef struct braid_nccl_seat braid_nccl_seat;
 
 typedef struct {
@@ -56,9 +75,15 @@ typedef struct {
                            braid_nccl_why why);
   /* NCCL's init has succeeded on this rank: all that ever sign have signed. */
   void (*seal)(braid_nccl_seat*);
-  /* Collective: sets the communicator up, or agrees with all ranks not to. 1 when it is taken over,
-   * 0 when not. */
+  /* Collective: sets the communicator up, or agrees with all ranks not to (0). */
   int (*open)(braid_nccl_seat*, int rank, int num_ranks, int device, braid_nccl_why why);
+  /* Collective, on a seat that is open, and while no rank has anything else to do with the real
+   * communicator: which of the two is faster in `op`, in small messages or in large ones (choice.h),
+   * for which memory is taken where braid is. Without a real one: nobody is asked, and all is won
+   * that there is memory for. Every rank has the same answer. Not 0: the seat is of no use any
+   * longer, on any rank, and the real communicator may have work left that does not end. */
+  int (*race)(braid_nccl_seat*, int op, int is_large, const braid_nccl_real*, braid_nccl_choice*,
+              braid_nccl_why why);
   /* Enqueues a call on its stream. */
   int (*run)(braid_nccl_seat*, const braid_nccl_call*, braid_nccl_why why);
   /* Collective, on a seat that is open: results of calls land in place in this memory, in which all

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "bindings/nccl/comm_config.h"
 #include "bindings/nccl/shim.h"
 
 #define BRAID_NCCL_API __attribute__((visibility("default")))
@@ -50,13 +51,13 @@ Result<const braid_nccl_core*> open_core_beside_us() {
 }
 
 const braid_nccl_core* opened_core() {
-  static const braid_nccl_core* const core = [] {
+  static const braid_nccl_core* const kCore = [] {
     const auto opened = open_core_beside_us();
     if (opened.ok()) return opened.value();
     log::warn("nccl", "everything is left to NCCL: {}", opened.status().message());
     return static_cast<const braid_nccl_core*>(nullptr);
   }();
-  return core;
+  return kCore;
 }
 
 /// C cannot unwind an exception: running out of memory is all that can throw here.
@@ -97,9 +98,10 @@ NcclResult CommInitRank(NcclComm* comm, int num_ranks, UniqueId id, int rank) {
 
 NcclResult CommInitRankConfig(NcclComm* comm, int num_ranks, UniqueId id, int rank, void* config) {
   return guarded([&] {
-    return the_shim->create(key_of(&id, 1), num_ranks, comm, [&] {
-      return real.init_rank_config(comm, num_ranks, id, rank, config);
-    });
+    return the_shim->create(
+        key_of(&id, 1), num_ranks, comm,
+        [&] { return real.init_rank_config(comm, num_ranks, id, rank, config); },
+        speed_of_config(config));
   });
 }
 
@@ -110,7 +112,7 @@ NcclResult CommInitRankScalable(NcclComm* comm, int num_ranks, int rank, int num
       return real.init_rank_scalable(comm, num_ranks, rank, num_ids, ids, config);
     };
     if (ids == nullptr || num_ids < 1) return make();
-    return the_shim->create(key_of(ids, num_ids), num_ranks, comm, make);
+    return the_shim->create(key_of(ids, num_ids), num_ranks, comm, make, speed_of_config(config));
   });
 }
 

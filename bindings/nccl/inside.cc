@@ -24,6 +24,7 @@ NcclResult result_of(int code) {
     case Code::kDriver: return NcclResult::kUnhandledCudaError;
     case Code::kTimeout:
     case Code::kPeerLost: return NcclResult::kRemoteError;
+    case Code::kCancelled:
     case Code::kInternal: break;
   }
   return NcclResult::kInternalError;

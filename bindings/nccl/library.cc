@@ -70,6 +70,7 @@ void add_packages(const Paths& objects, Paths& paths) {
 
 void add_matches(const std::string& pattern, Paths& paths) {
   glob_t found{};
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): it is for GLOB_TILDE, which asks who the user is
   if (glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found) == 0)
     for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
   globfree(&found);
@@ -93,11 +94,8 @@ std::string contents(const char* path) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "rbe"), std::fclose);
   std::string text;
   char block[65536];
-  while (file) {
-    const size_t got = std::fread(block, 1, sizeof block, file.get());
-    if (got == 0) break;
-    text.append(block, got);
-  }
+  while (file && std::feof(file.get()) == 0 && std::ferror(file.get()) == 0)
+    text.append(block, std::fread(block, 1, sizeof block, file.get()));
   return text;
 }
 

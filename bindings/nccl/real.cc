@@ -24,6 +24,7 @@ const char* no_text(NcclComm) { return ""; }
 
 Real load_real(const Library& library) {
   Real loaded{};
+  find(library, Name::kGetVersion, loaded.version);
   find(library, Name::kCommInitRank, loaded.init_rank);
   find(library, Name::kCommInitRankConfig, loaded.init_rank_config);
   find(library, Name::kCommInitRankScalable, loaded.init_rank_scalable);
@@ -48,6 +49,7 @@ Real load_real(const Library& library) {
   find(library, Name::kReduceScatter, loaded.reduce_scatter);
   find(library, Name::kBroadcast, loaded.broadcast);
   find(library, Name::kAlltoAll, loaded.all_to_all);
+  loaded.lacks_all_to_all = library.find(symbol_of(Name::kAlltoAll)) == nullptr;
   find(library, Name::kSend, loaded.send);
   find(library, Name::kRecv, loaded.recv);
   void* const text = library.find(symbol_of(Name::kGetLastError));

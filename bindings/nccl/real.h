@@ -8,6 +8,7 @@ namespace braid::nccl {
 class Library;
 
 struct Real {
+  NcclResult (*version)(int*);
   NcclResult (*init_rank)(NcclComm*, int num_ranks, UniqueId, int rank);
   NcclResult (*init_rank_config)(NcclComm*, int num_ranks, UniqueId, int rank, void* config);
   NcclResult (*init_rank_scalable)(NcclComm*, int num_ranks, int rank, int num_ids, UniqueId*,
@@ -42,6 +43,7 @@ struct Real {
                           CudaStream);
   NcclResult (*all_to_all)(const void* send, void* recv, size_t count, int dtype, NcclComm,
                            CudaStream);
+  bool lacks_all_to_all;  // before 2.28
   NcclResult (*send)(const void* send, size_t count, int dtype, int peer, NcclComm, CudaStream);
   NcclResult (*recv)(void* recv, size_t count, int dtype, int peer, NcclComm, CudaStream);
 };

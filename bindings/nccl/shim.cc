@@ -26,11 +26,31 @@ NcclResult Shim::forward(const Call& c) {
       return real_.reduce_scatter(c.send, c.recv, c.count, c.dtype, c.redop, c.comm, c.stream);
     case Op::kBroadcast:
       return real_.broadcast(c.send, c.recv, c.count, c.dtype, c.root, c.comm, c.stream);
-    case Op::kAllToAll: return real_.all_to_all(c.send, c.recv, c.count, c.dtype, c.comm, c.stream);
+    case Op::kAllToAll: return forward_all_to_all(c);
     case Op::kSend: return real_.send(c.send, c.count, c.dtype, c.root, c.comm, c.stream);
     case Op::kRecv: return real_.recv(c.recv, c.count, c.dtype, c.root, c.comm, c.stream);
   }
   return NcclResult::kInternalError;
+}
+
+// Libraries that have no such name have had sends and receives of it.
+NcclResult Shim::forward_all_to_all(const Call& c) {
+  if (!real_.lacks_all_to_all)
+    return real_.all_to_all(c.send, c.recv, c.count, c.dtype, c.comm, c.stream);
+  int num_ranks = 0;
+  NcclResult result = real_.count(c.comm, &num_ranks);
+  if (!is_good(result)) return result;
+  result = real_.group_start();
+  for (int peer = 0; peer < num_ranks && is_good(result); ++peer) {
+    const uint64_t at = static_cast<uint64_t>(peer) * block_bytes(c);
+    result =
+        real_.send(static_cast<const char*>(c.send) + at, c.count, c.dtype, peer, c.comm, c.stream);
+    if (is_good(result))
+      result =
+          real_.recv(static_cast<char*>(c.recv) + at, c.count, c.dtype, peer, c.comm, c.stream);
+  }
+  const NcclResult ended = real_.group_end();
+  return is_good(result) ? ended : result;
 }
 
 NcclResult Shim::hand_on(const Call& call) {
@@ -66,8 +86,10 @@ bool Shim::may_take(Entry& entry, const Call& call) {
   if (!learn(entry, call.comm)) return false;
   if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;
   if (!is_wanted(settings_, call, entry.num_ranks())) return false;
-  return entry.state() == Entry::State::kTaken ||
-         entry.core().is_capturing(entry.device(), call.stream) == 0;
+  const bool is_settled =
+      entry.state() == Entry::State::kTaken && races_before(entry, call).empty();
+  return is_settled ? is_ours(entry, call)
+                    : entry.core().is_capturing(entry.device(), call.stream) == 0;
 }
 
 NcclResult Shim::submit(const Call& call) {
@@ -83,14 +105,16 @@ NcclResult Shim::submit(const Call& call) {
     group.kept.push_back({entry, call});
     return NcclResult::kSuccess;
   }
-  settle(*entry);
-  if (entry->state() == Entry::State::kTaken) return run(*entry, call);
+  settle(*entry, call.comm, races_before(*entry, call));
+  if (is_ours(*entry, call)) return run(*entry, call);
   return entry->is_given_up() ? refuse(call) : hand_on(call);
 }
 
-void Shim::settle(Entry& entry) {
+void Shim::settle(Entry& entry, NcclComm comm, const Races& races) {
   if (entry.state() == Entry::State::kUndecided) open(entry);
   if (entry.must_settle()) map_windows(entry);  // it is taken over, and has new ones
+  for (const Race& each : races)
+    if (entry.state() == Entry::State::kTaken) race(entry, comm, each);
 }
 
 void Shim::open(Entry& entry) {
@@ -98,8 +122,10 @@ void Shim::open(Entry& entry) {
   const Inside inside;
   const int opened =
       entry.core().open(entry.seat(), entry.rank(), entry.num_ranks(), entry.device(), why);
-  entry.decide(opened == 1 ? Entry::State::kTaken : Entry::State::kHandedOn);
-  if (opened == 1)
+  const bool is_taken = (opened & BRAID_NCCL_TAKEN) != 0;
+  entry.note_sharp((opened & BRAID_NCCL_HAS_SHARP) != 0);
+  entry.decide(is_taken ? Entry::State::kTaken : Entry::State::kHandedOn);
+  if (is_taken)
     log::info("nccl", "communicator of {} ranks: taken over (rank {}, gpu {})", entry.num_ranks(),
               entry.rank(), entry.device());
   else
@@ -131,6 +157,7 @@ NcclResult Shim::run(Entry& entry, const Call& call) {
   Why why;
   const int code = entry.core().run(entry.seat(), &asked, why);
   counts_.taken[static_cast<size_t>(call.op)].fetch_add(1, std::memory_order_relaxed);
+  entry.note_run();
   if (code == 0) return NcclResult::kSuccess;
   if (entry.error() == nullptr) log::error("nccl", "{}: {}", op_name(call.op), why.text());
   entry.fail(why.text());

@@ -5,6 +5,7 @@
 //   shim_comms.cc    communicators, from before they are made to their end
 //   shim_windows.cc  their windows of symmetric memory
 //   shim.cc          one call
+//   shim_races.cc    who gets it: braid and NCCL timed, when an operation is called first
 //   shim_groups.cc   the calls of a group
 //
 // A process may have several ranks of a communicator, one per GPU, and one thread may serve them
@@ -16,10 +17,13 @@
 
 #include <array>
 #include <atomic>
+#include <compare>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,9 +48,9 @@ class Shim {
   Shim(const Real& real, Settings settings, OpenCore open_core)
       : real_(real), settings_(settings), open_core_(std::move(open_core)) {}
 
-  // Communicators. `make` is the real call.
+  // Communicators. `make` is the real call, `config` speed_of_config().
   NcclResult create(const std::string& key, int num_ranks, NcclComm* comm,
-                    const std::function<NcclResult()>& make);
+                    const std::function<NcclResult()>& make, uint64_t config = 0);
   /// All ranks of one communicator, of this process.
   NcclResult create_all(int num_ranks, NcclComm* comms, const std::function<NcclResult()>& make);
   NcclResult split(NcclComm parent, int color, int key, NcclComm* child, void* config);
@@ -77,15 +81,25 @@ class Shim {
 
  private:
   bool passes() const;  // nothing of this call is ours
-  std::shared_ptr<Entry> sign(const std::string& key, int num_ranks);
+  std::shared_ptr<Entry> sign(const std::string& key, int num_ranks, uint64_t config);
   NcclResult make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclComm* comms,
                          const std::function<NcclResult()>& make);
   void adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made);
   void part(const std::shared_ptr<Entry>& entry, bool is_in_peace);
   static void interrupt(Entry& entry);
   bool learn(Entry& entry, NcclComm comm);
-  void settle(Entry& entry);
+  /// Sizes of an operation in which a race, or room for it, is to come first.
+  struct Race {
+    Op op;
+    bool is_large;
+    auto operator<=>(const Race&) const = default;
+  };
+  using Races = std::set<Race>;
+  void settle(Entry& entry, NcclComm comm, const Races& races);
   void open(Entry& entry);
+  Races races_before(const Entry& entry, const Call& call) const;
+  void race(Entry& entry, NcclComm comm, const Race& race);
+  bool is_ours(const Entry& entry, const Call& call) const;
   void map_windows(Entry& entry);
   void say_left(const Entry& entry, const std::string& why);
   bool may_take(Entry& entry, const Call& call);
@@ -93,6 +107,9 @@ class Shim {
   NcclResult hand_on(const Call& call);
   NcclResult refuse(const Call& call);
   NcclResult forward(const Call& call);
+  NcclResult forward_all_to_all(const Call& call);
+  NcclResult end_of(NcclComm comm, NcclResult now);
+  static int run_real(void* racer, const braid_nccl_call* call);
 
   // The end of a group.
   struct Kept {
@@ -114,6 +131,12 @@ class Shim {
   NcclResult end_outermost(Group& group);
   NcclResult end_real(Group& group);
   void note_windows(Group& group, NcclResult ended);
+  struct Needs {  // of a communicator in a group
+    NcclComm comm = nullptr;
+    bool has_window = false;
+    Races races;
+  };
+  std::map<Entry*, Needs> needs_of(const Group& group) const;
   NcclResult settle_beside(Group& group);
   void find_exchanges(std::vector<Kept>& kept);
   NcclResult hand_on_rest(Group& group);

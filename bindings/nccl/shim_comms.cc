@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "bindings/nccl/comm_config.h"
 #include "bindings/nccl/inside.h"
 #include "bindings/nccl/shim.h"
 #include "bindings/nccl/threads.h"
@@ -19,18 +20,23 @@ std::string fresh_key() {
   return got == static_cast<ssize_t>(key.size()) ? key : "";
 }
 
+/// Children have their parent's configuration where they bring none.
+uint64_t config_of_child(const Entry& parent, const void* config) {
+  return config != nullptr ? speed_of_config(config) : parent.config();
+}
+
 }  // namespace
 
 // A communicator whose size is not known yet (0) signs: it is looked at again when it is.
-std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks) {
+std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks, uint64_t config) {
   const bool is_possible = settings_.is_on && signs_ && num_ranks != 1 &&
                            num_ranks <= BRAID_NCCL_MOST_RANKS && !key.empty();
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
-  if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr);
+  if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr, config);
   Why why;
   braid_nccl_seat* seat = core->sign(key.data(), key.size(), fingerprint_, why);
   if (seat == nullptr) log::info("nccl", "a communicator is left to NCCL: {}", why.text());
-  return std::make_shared<Entry>(core, key, seat);
+  return std::make_shared<Entry>(core, key, seat, config);
 }
 
 void Shim::adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made) {
@@ -57,9 +63,9 @@ NcclResult Shim::make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclCo
 }
 
 NcclResult Shim::create(const std::string& key, int num_ranks, NcclComm* comm,
-                        const std::function<NcclResult()>& make) {
+                        const std::function<NcclResult()>& make, uint64_t config) {
   if (passes() || comm == nullptr) return make();
-  return make_signed({sign(key, num_ranks)}, comm, make);
+  return make_signed({sign(key, num_ranks, config)}, comm, make);
 }
 
 NcclResult Shim::create_all(int num_ranks, NcclComm* comms,
@@ -67,7 +73,7 @@ NcclResult Shim::create_all(int num_ranks, NcclComm* comms,
   if (passes() || comms == nullptr || num_ranks < 1) return make();
   const std::string key = fresh_key();
   std::vector<std::shared_ptr<Entry>> entries;
-  for (int rank = 0; rank < num_ranks; ++rank) entries.push_back(sign(key, num_ranks));
+  for (int rank = 0; rank < num_ranks; ++rank) entries.push_back(sign(key, num_ranks, 0));
   return make_signed(std::move(entries), comms, make);
 }
 
@@ -76,7 +82,7 @@ NcclResult Shim::split(NcclComm parent, int color, int key, NcclComm* child, voi
   const std::shared_ptr<Entry> entry = passes() ? nullptr : comms_.find(parent);
   if (entry == nullptr) return make();
   const std::string name = entry->next_child("split", std::to_string(color));
-  return create(name, color == kNoColor ? 1 : 0, child, make);
+  return create(name, color == kNoColor ? 1 : 0, child, make, config_of_child(*entry, config));
 }
 
 NcclResult Shim::shrink(NcclComm parent, int* excluded, int num_excluded, NcclComm* child,
@@ -93,7 +99,8 @@ NcclResult Shim::shrink(NcclComm parent, int* excluded, int num_excluded, NcclCo
   std::sort(gone.begin(), gone.end());
   std::string without;
   for (const int rank : gone) without += std::to_string(rank) + ",";
-  const NcclResult made = create(entry->next_child("shrink:" + without, ""), 0, child, make);
+  const NcclResult made = create(entry->next_child("shrink:" + without, ""), 0, child, make,
+                                 config_of_child(*entry, config));
   if (breaks_off) entry->core().close(entry->seat(), 0);
   return made;
 }

@@ -4,7 +4,8 @@
 //   0. communicators that were aborted in it are closed, on a thread each. All of their work has
 //      been interrupted by now, ours and NCCL's: one's may lie on its stream behind another's
 //   1. the real group ends, with what was handed on at once; beside it, on a thread each, the
-//      communicators are set up that have not been, and windows mapped that are new
+//      communicators are set up that have not been, and windows mapped that are new; behind it
+//      braid and NCCL race in operations that are called first (shim_races.cc)
 //   2. what is not taken over after all goes into a second real group (or into the first one, when
 //      there was nothing to set up)
 //   3. what is taken over runs, by communicator in the order of their keys
@@ -97,27 +98,37 @@ NcclResult Shim::end_outermost(Group& group) {
   return is_good(ran) ? ended : ran;
 }
 
-/// Ends the real group meanwhile, if there is anything to set up. Windows that are made in the
-/// group itself are known at its end, and belong to its calls too.
-NcclResult Shim::settle_beside(Group& group) {
-  const auto makes_window = [&](const Entry* entry) {
-    return std::any_of(group.windows.begin(), group.windows.end(),
-                       [&](const MadeWindow& made) { return made.entry.get() == entry; });
-  };
-  std::map<Entry*, bool> unsettled;  // and whether it waits for the real group's end
+/// Windows that are made in the group itself are known at its end, and belong to its calls too.
+std::map<Entry*, Shim::Needs> Shim::needs_of(const Group& group) const {
+  std::map<Entry*, Needs> all;
   for (const Kept& each : group.kept) {
     if (is_exchange(each.call)) continue;  // of some ranks alone: the others do not come
-    const bool has_window = makes_window(each.entry.get());
-    if (has_window || each.entry->must_settle()) unsettled[each.entry.get()] = has_window;
+    Entry* const entry = each.entry.get();
+    const bool has_window =
+        std::any_of(group.windows.begin(), group.windows.end(),
+                    [&](const MadeWindow& made) { return made.entry.get() == entry; });
+    const Races races = races_before(*entry, each.call);
+    if (!has_window && races.empty() && !entry->must_settle()) continue;
+    Needs& needs = all[entry];
+    needs.comm = each.call.comm;
+    needs.has_window = has_window;
+    needs.races.insert(races.begin(), races.end());
   }
+  return all;
+}
+
+/// Ends the real group meanwhile, if there is anything to set up. A race waits for that end: the
+/// group may have calls of the same communicator, which the other ranks have made by then, too.
+NcclResult Shim::settle_beside(Group& group) {
+  const std::map<Entry*, Needs> unsettled = needs_of(group);
   if (unsettled.empty()) return NcclResult::kSuccess;
   std::latch real_end(1);
   Beside settling;
-  for (const std::pair<Entry* const, bool>& each : unsettled)
-    settling.begin([this, &real_end, entry = each.first, has_window = each.second]() noexcept {
+  for (const auto& each : unsettled)
+    settling.begin([this, &real_end, entry = each.first, &needs = each.second]() noexcept {
       if (entry->state() == Entry::State::kUndecided) open(*entry);
-      if (has_window) real_end.wait();
-      settle(*entry);
+      if (needs.has_window || !needs.races.empty()) real_end.wait();
+      settle(*entry, needs.comm, needs.races);
     });
   const NcclResult ended = end_real(group);
   real_end.count_down();
@@ -146,8 +157,8 @@ void Shim::find_exchanges(std::vector<Kept>& kept) {
 
 /// What was kept and is not taken over after all goes to NCCL.
 NcclResult Shim::hand_on_rest(Group& group) {
-  const auto is_taken = [](const Kept& each) {
-    return !is_exchange(each.call) && each.entry->state() == Entry::State::kTaken;
+  const auto is_taken = [this](const Kept& each) {
+    return !is_exchange(each.call) && is_ours(*each.entry, each.call);
   };
   std::vector<Kept>& kept = group.kept;
   const auto rest = std::stable_partition(kept.begin(), kept.end(), is_taken);

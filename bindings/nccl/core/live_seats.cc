@@ -11,12 +11,12 @@ LiveSeats::LiveSeats() : owner_(sys::process_id()) {}
 
 // Never destroyed: threads may still use seats while the process ends.
 LiveSeats& LiveSeats::all() {
-  static LiveSeats* const the = [] {
+  static LiveSeats* const kThe = [] {
     auto* made = new LiveSeats;
     std::atexit([] { all().leave(); });
     return made;
   }();
-  return *the;
+  return *kThe;
 }
 
 void LiveSeats::add(Seat* seat) {

@@ -35,12 +35,12 @@ struct Presence::File {
   std::vector<sys::Fd> fds;  // the first is used; the others wait for the end
 
   static std::mutex& mutex() {
-    static auto* const the = new std::mutex;  // never destroyed: processes end in any order
-    return *the;
+    static auto* const kThe = new std::mutex;  // never destroyed: processes end in any order
+    return *kThe;
   }
   static std::map<FileId, std::weak_ptr<File>>& all() {
-    static auto* const the = new std::map<FileId, std::weak_ptr<File>>;
-    return *the;
+    static auto* const kThe = new std::map<FileId, std::weak_ptr<File>>;
+    return *kThe;
   }
   ~File() {
     const std::lock_guard lock(mutex());

@@ -73,6 +73,7 @@ struct Roll::Page {
   };
   Word num_begun, num_signed;  // seats that were taken, and those of them that are written
   Word arrivals, votes;
+  Word meetings[kNumMeetings];
   Word port;
   char token[64];
   Seat seats[BRAID_NCCL_MOST_RANKS];
@@ -174,6 +175,12 @@ Status Roll::arrive(int num_ranks, Deadline deadline, const std::function<bool()
   if (all_in(page().arrivals, static_cast<uint32_t>(num_ranks), deadline, is_aborted)) return {};
   return unavailable("{} of {} ranks came to the first call{}", page().arrivals & ~kNothing,
                      num_ranks, has_lost_one() ? ", and one has ended" : "");
+}
+
+bool Roll::meet(size_t slot, int num_ranks, Deadline deadline,
+                const std::function<bool()>& is_aborted) {
+  count_in(page().meetings[slot]);
+  return all_in(page().meetings[slot], static_cast<uint32_t>(num_ranks), deadline, is_aborted);
 }
 
 void Roll::publish(const Rendezvous& rendezvous) {

@@ -8,8 +8,9 @@
 //   arrivals   ranks at their first call; the last one to come or the first to give up decides
 //   port       rank 0's store, written when all have arrived, behind its token
 //   votes      one per rank once it has set itself up, or failed to
+//   meetings   of what comes later, one each
 //
-// arrivals and votes count ranks, and one bit says that it has come to nothing. The count can no
+// arrivals, votes and meetings count ranks, and one bit says that it has come to nothing. The count can no
 // longer become full when the bit is set, nor the bit be set when the count is full, by
 // compare-and-swap: so the outcome is one for all ranks, whenever each of them looks.
 //
@@ -74,6 +75,11 @@ class Roll {
   Result<Rendezvous> find_rendezvous(Deadline deadline, const std::function<bool()>& is_aborted);
   /// ok when all have voted yes; unavailable for everyone when one has voted no.
   Status vote(bool yes, int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
+
+  /// Of a communicator that is set up: whether all ranks come to what `slot` numbers, below
+  /// kNumMeetings, by the deadline. Once for each; the same answer on all of them.
+  bool meet(size_t slot, int num_ranks, Deadline deadline, const std::function<bool()>& is_aborted);
+  static constexpr size_t kNumMeetings = 16;
 
   /// For the name of a job; nobody learns the key from it.
   const std::string& name() const { return name_; }

@@ -1,11 +1,15 @@
 #include "bindings/nccl/core/seat.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "bindings/nccl/core/enqueue.h"
+#include "bindings/nccl/core/hold_race.h"
 #include "bindings/nccl/core/impatience.h"
 #include "bindings/nccl/core/join.h"
 #include "bindings/nccl/core/live_seats.h"
@@ -14,6 +18,7 @@
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
 #include "comm/state.h"
+#include "group/agree.h"
 #include "sys/cuda/owned.h"
 #include "sys/host/api.h"
 #include "sys/net/api.h"
@@ -25,15 +30,17 @@ namespace {
 
 // All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
 constexpr int64_t kJoinTime = 15_s;
+// For a rank that is late at a call: it may be writing a checkpoint, or never come.
+constexpr int64_t kRaceMeeting = 60_s;
 
 /// Random, for processes of different containers may have one number.
 Result<uint64_t> number_of_process() {
-  static const Result<uint64_t> number = []() -> Result<uint64_t> {
+  static const Result<uint64_t> kNumber = []() -> Result<uint64_t> {
     uint64_t value = 0;
     BRAID_RETURN_IF_ERROR(sys::random_bytes(std::as_writable_bytes(std::span(&value, 1))));
     return value;
   }();
-  return number;
+  return kNumber;
 }
 
 Result<std::string> fresh_token() {
@@ -44,29 +51,10 @@ Result<std::string> fresh_token() {
   return token;
 }
 
-// ---- calls ----
-
-sys::DevicePtr address_of(const void* pointer) { return reinterpret_cast<sys::DevicePtr>(pointer); }
-
-Status enqueue(comm::Device& device, const braid_nccl_call& call) {
-  const auto dtype = static_cast<Dtype>(call.dtype);
-  const auto redop = static_cast<RedOp>(call.redop);
-  const sys::DevicePtr send = address_of(call.send), recv = address_of(call.recv);
-  const sys::Stream stream{call.stream};
-  switch (static_cast<braid_nccl_op>(call.op)) {
-    case BRAID_NCCL_ALL_REDUCE:
-      return coll::device::all_reduce(device, send, recv, call.count, dtype, redop, stream);
-    case BRAID_NCCL_ALL_GATHER:
-      return coll::device::all_gather(device, send, recv, call.count, dtype, stream);
-    case BRAID_NCCL_REDUCE_SCATTER:
-      return coll::device::reduce_scatter(device, send, recv, call.count, dtype, redop, stream);
-    case BRAID_NCCL_BROADCAST:
-      return coll::device::broadcast(device, send, recv, call.count, dtype, call.root, stream);
-    case BRAID_NCCL_ALL_TO_ALL:
-      return coll::device::all_to_all(device, send, recv, call.count, dtype, stream);
-    case BRAID_NCCL_NUM_OPS: break;
-  }
-  return internal_error("nccl call {} is unknown", call.op);
+/// Of all sizes of the range, which is what there is without a race.
+braid_nccl_choice all_of(SizeRange sizes) {
+  const uint32_t bits = (uint32_t{1} << sizes.end) - (uint32_t{1} << sizes.begin);
+  return {bits, bits};
 }
 
 }  // namespace
@@ -142,7 +130,21 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   const Impatience impatience(*group, deadline);
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   comm_->call_it("nccl " + roll_.name());
-  return coll::device::on_device(*comm_, device, [](comm::Device&) { return Status(); });
+  BRAID_RETURN_IF_ERROR(coll::device::on_device(
+      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall));
+  return agree_on_sharp(Deadline::after_ns(kJoinTime));
+}
+
+// One rank that has it is enough to leave sums to NCCL where nobody measures.
+Status Seat::agree_on_sharp(Deadline deadline) {
+  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, sys::real_cuda().device(device_));
+  const char* const wanted = std::getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
+  const bool is_off = wanted != nullptr && std::string_view(wanted) == "0";
+  const int64_t own = facts.has_multicast && !is_off ? 1 : 0;
+  BRAID_ASSIGN_OR_RETURN(const auto all,
+                         group::exchange_numbers(*group_, "nccl sharp", {&own, 1}, deadline));
+  for (const std::vector<int64_t>& of_rank : all) has_sharp_ = has_sharp_ || of_rank[0] != 0;
+  return {};
 }
 
 // A port that was free a moment ago: join() goes on to the next few when somebody was faster.
@@ -169,6 +171,69 @@ Status Seat::run(const braid_nccl_call& call) {
   const sys::RelaxedCapture relaxed(sys::real_cuda());
   return coll::device::on_device(*comm_, device_,
                                  [&](comm::Device& device) { return enqueue(device, call); });
+}
+
+// Ranks come to it at the same call, but not at the same time; and a program may have them wait for
+// each other crosswise at the calls of two communicators, which NCCL would let through. So they wait
+// a while, and all or none of them race.
+bool Seat::all_come_to(int op, bool is_large) {
+  const auto is_aborted = [this] { return is_aborted_ || group_->broken(); };
+  const int64_t patience_ns = std::min(kRaceMeeting, config_.duration_ns("BRAID_NCCL_MEET"));
+  const size_t slot = 2 * static_cast<size_t>(op) + (is_large ? 1 : 0);
+  const int num_ranks = group_->size();
+  static_assert(2 * BRAID_NCCL_NUM_OPS <= Roll::kNumMeetings);
+  if (roll_.meet(slot, num_ranks, Deadline::after_ns(patience_ns), is_aborted)) return true;
+  log::warn("nccl", "an operation is left to NCCL: not all of {} ranks came to its call in {}",
+            num_ranks, format_ns(patience_ns));
+  return false;
+}
+
+// Of ranks that are all there: tuning, also of a NIC, and the race, and some time for what has none.
+Deadline Seat::race_deadline() const {
+  return Deadline::after_ns(kRaceMeeting + 3 * config_.duration_ns("BRAID_TUNE_TIME"));
+}
+
+// Memory for large messages stays when braid wins some.
+Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice) {
+  if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
+  if (!all_come_to(op, is_large)) return is_aborted_ ? unavailable("aborted") : Status();
+  const comm::Unobserved racing(comm_->state().observer.get());
+  const Impatience impatience(*group_, race_deadline());
+  const Status raced = with_device([&](comm::Device& device) -> Status {
+    choice = all_of(SizeRange::of(is_large));
+    if (real != nullptr) {
+      BRAID_ASSIGN_OR_RETURN(choice,
+                             race_on(device, static_cast<braid_nccl_op>(op), is_large, *real));
+    }
+    if (!is_large) return {};
+    if (choice.won != 0) {
+      BRAID_ASSIGN_OR_RETURN(keeps_room_, make_room(device));
+      if (!keeps_room_) choice = {};
+    }
+    return keeps_room_ ? Status() : device.give_back_room(race_deadline());
+  });
+  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
+  return raced;
+}
+
+Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, bool is_large,
+                                        const braid_nccl_real& real) {
+  const Entrants entrants{device, *group_, real_calls_, real, op, SizeRange::of(is_large)};
+  const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
+                        [&] { return is_large ? make_room(device) : Result<bool>(true); }};
+  BRAID_ASSIGN_OR_RETURN(const Held held, hold_race(entrants, terms));
+  race_time_ns_ -= std::min(held.elapsed_ns, race_time_ns_);
+  return held.choice;
+}
+
+// Every rank has the same verdict. That one has no memory is no trouble: NCCL has the call.
+Result<bool> Seat::make_room(comm::Device& device) {
+  const Status made = coll::device::make_room(comm_->state());
+  if (device.has_room()) return made.ok() ? Result<bool>(true) : Result<bool>(made);
+  if (group_->broken()) return group_->fate();
+  log::info("nccl", "gpu {}: no memory for large messages, which are left to NCCL: {}", device_,
+            made.message());
+  return false;
 }
 
 // Unlike a call, what fails here leaves the comm as it is: results land in scratch as before.
@@ -208,6 +273,7 @@ Status Seat::status() {
 
 void Seat::interrupt() {
   is_aborted_ = true;
+  real_calls_.shut();
   {
     const std::lock_guard lock(mutex_);
     // Whoever is in open() waits for other ranks, without a look at us: this ends it.

@@ -1,7 +1,7 @@
 // A seat: one rank's part of one NCCL communicator that may be taken over. Its comm and Device are
 // made at the first call (open()), together with all ranks or not at all.
 //
-// Threads: open(), run(), join() and windows by one at a time; status(), interrupt() and close() by
+// Threads: open(), race(), run(), join() and windows by one at a time; status(), interrupt() and close() by
 // any, also while another one is in open().
 #pragma once
 
@@ -16,6 +16,7 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "bindings/nccl/core.h"
+#include "bindings/nccl/core/race_track.h"
 #include "bindings/nccl/core/roll.h"
 #include "comm/comm.h"
 #include "comm/device/device.h"
@@ -39,6 +40,12 @@ class Seat {
   void seal() { roll_.seal(); }
   /// ok when all ranks take the communicator over; else no rank does.
   Status open(int rank, int num_ranks, int device);
+  /// Whether the machine can sum in its switches (NVLink SHARP) and NCCL's environment lets it.
+  bool has_sharp() const { return has_sharp_; }
+  /// Collective: which of the two is faster in this operation, in small messages or in large ones.
+  /// By what is kept of an earlier race, or within half of what is left of BRAID_TUNE_TIME. Without
+  /// `real` all is braid's that there is memory for. After an error the seat is of no use.
+  Status race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice);
   Status run(const braid_nccl_call& call);
   /// Collective: calls land in place in this memory from now on. Null where it is gone.
   Status add_window(const void* memory, uint64_t bytes);
@@ -55,11 +62,20 @@ class Seat {
   void leave();
 
  private:
-  Seat(Config config, Roll roll) : config_(std::move(config)), roll_(std::move(roll)) {}
+  Seat(Config config, Roll roll)
+      : config_(std::move(config)),
+        roll_(std::move(roll)),
+        race_time_ns_(config_.duration_ns("BRAID_TUNE_TIME")) {}
   Status open_with_others(int rank, int num_ranks, int device);
+  Status agree_on_sharp(Deadline deadline);
   Status set_up(int rank, int num_ranks, int device, Deadline deadline);
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
+  Result<braid_nccl_choice> race_on(comm::Device& device, braid_nccl_op op, bool is_large,
+                                    const braid_nccl_real& real);
+  Result<bool> make_room(comm::Device& device);
+  bool all_come_to(int op, bool is_large);
+  Deadline race_deadline() const;
   Status with_device(const std::function<Status(comm::Device&)>& body);
   bool stop();
   void free_caller();
@@ -73,6 +89,10 @@ class Seat {
   std::mutex opening_;  // held by open() from its first wait to its end; guards the next
   bool has_arrived_ = false;
   std::unique_ptr<comm::Comm> comm_;
+  bool has_sharp_ = false;
+  int64_t race_time_ns_;     // that is left
+  bool keeps_room_ = false;  // some large messages are braid's
+  RealCalls real_calls_;
 
   std::mutex mutex_;  // guards what follows: status() and close() look at it from other threads
   std::shared_ptr<group::Group> group_;

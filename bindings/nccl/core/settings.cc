@@ -15,7 +15,7 @@ namespace {
 bool must_agree(std::string_view option) {
   if (option == "BRAID_NCCL_REAL") return false;
   return option.starts_with("BRAID_NCCL") || option.starts_with("BRAID_GPU") ||
-         option == "BRAID_TUNE" || option == "BRAID_LINK_CAP";
+         option == "BRAID_TUNE" || option == "BRAID_TUNE_TIME" || option == "BRAID_LINK_CAP";
 }
 
 }  // namespace

@@ -56,7 +56,14 @@ braid_nccl_seat* sign(const void* key, size_t key_bytes, uint64_t settings, brai
 void seal(braid_nccl_seat* seat) { seat->seat->seal(); }
 
 int open(braid_nccl_seat* seat, int rank, int num_ranks, int device, braid_nccl_why why) {
-  return guarded(why, [&] { return seat->seat->open(rank, num_ranks, device); }) == 0 ? 1 : 0;
+  if (guarded(why, [&] { return seat->seat->open(rank, num_ranks, device); }) != 0) return 0;
+  return BRAID_NCCL_TAKEN | (seat->seat->has_sharp() ? BRAID_NCCL_HAS_SHARP : 0);
+}
+
+int race(braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
+         braid_nccl_choice* choice, braid_nccl_why why) {
+  *choice = {};
+  return guarded(why, [&] { return seat->seat->race(op, is_large != 0, real, *choice); });
 }
 
 int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
@@ -112,10 +119,12 @@ void release(braid_nccl_seat* seat) {
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const braid_nccl_core* braid_nccl_core_table() {
+  // NOLINTNEXTLINE(readability-identifier-naming): the struct in C, not a constant of ours
   static const braid_nccl_core table{BRAID_NCCL_CORE_VERSION,
                                      sign,
                                      seal,
                                      open,
+                                     race,
                                      run,
                                      add_window,
                                      drop_window,

@@ -25,6 +25,18 @@ static int open_seat(braid_nccl_seat* seat, int rank, int num_ranks, int device,
   const char* const opens = getenv("FAKE_CORE_OPENS");
   return opens == NULL || opens[0] != '0';
 }
+/* With FAKE_CORE_WINS, bits of sizes: who wins; else everything. */
+static int race(braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
+                braid_nccl_choice* choice, braid_nccl_why why) {
+  (void)seat;
+  (void)why;
+  const char* const wins = getenv("FAKE_CORE_WINS");
+  printf("core race op %d, large %d, with NCCL %d\n", op, is_large,
+         real != NULL ? real->version : 0);
+  choice->measured = 0x1ff;
+  choice->won = wins != NULL ? (uint32_t)strtoul(wins, NULL, 0) : 0x1ff;
+  return 0;
+}
 static int run(braid_nccl_seat* seat, const braid_nccl_call* call, braid_nccl_why why) {
   (void)seat;
   (void)why;
@@ -79,6 +91,7 @@ const braid_nccl_core* braid_nccl_core_table(void) {
                                         sign,
                                         seal,
                                         open_seat,
+                                        race,
                                         run,
                                         add_window,
                                         drop_window,

@@ -42,7 +42,7 @@ struct Crowd {
   std::mutex mutex;  // of what follows
   std::vector<std::string> keys;
   std::vector<std::string> joins;
-  int num_opened = 0, num_mapped = 0, num_run = 0, num_closed = 0;
+  int num_opened = 0, num_mapped = 0, num_raced = 0, num_run = 0, num_closed = 0;
   bool run_meets = false;  // else a run comes back at once
   std::set<std::thread::id> runners;
 };
@@ -61,6 +61,17 @@ bool count_meeting(const std::string& name, int& counter) {
   return met;
 }
 
+int race_of(braid_nccl_seat* seat, int op, const braid_nccl_real* real, braid_nccl_choice& choice) {
+  choice.measured = choice.won = 0x1ff;
+  if (real == nullptr) return 0;
+  const std::string name = "race " + std::to_string(op) + " of " + key_of_seat(seat);
+  if (!count_meeting(name, crowd->num_raced)) return 6;
+  braid_nccl_call call{};
+  call.op = op;
+  call.count = 1;
+  return real->run(real->context, &call) != 0 ? 6 : 0;
+}
+
 const braid_nccl_core* meeting_core() {
   static const braid_nccl_core core{
       BRAID_NCCL_CORE_VERSION,
@@ -74,6 +85,8 @@ const braid_nccl_core* meeting_core() {
       [](braid_nccl_seat* seat, int, int, int, braid_nccl_why) {
         return count_meeting("open " + key_of_seat(seat), crowd->num_opened) ? 1 : 0;
       },
+      [](braid_nccl_seat* seat, int op, int, const braid_nccl_real* real, braid_nccl_choice* choice,
+         braid_nccl_why) { return race_of(seat, op, real, *choice); },
       [](braid_nccl_seat* seat, const braid_nccl_call*, braid_nccl_why) {
         {
           const std::lock_guard lock(crowd->mutex);
@@ -108,6 +121,7 @@ const braid_nccl_core* meeting_core() {
 /// a communicator is 10 times its GPU, and some.
 Real meeting_real() {
   Real real{};
+  real.version = [](int*) { return NcclResult::kInvalidUsage; };
   real.get_async_error = [](NcclComm, NcclResult* error) {
     *error = NcclResult::kSuccess;
     return NcclResult::kSuccess;
@@ -134,6 +148,10 @@ Real meeting_real() {
     has_real_call = true;
     return NcclResult::kSuccess;
   };
+  real.all_gather = [](const void*, void*, size_t, int, NcclComm, CudaStream) {
+    has_real_call = true;
+    return NcclResult::kSuccess;
+  };
   real.destroy = [](NcclComm) { return NcclResult::kSuccess; };
   real.finalize = real.destroy;
   real.abort = real.destroy;
@@ -142,7 +160,10 @@ Real meeting_real() {
 
 class MeetingTest : public testing::Test {
  protected:
-  MeetingTest() { crowd = &crowd_; }
+  MeetingTest() {
+    crowd = &crowd_;
+    has_real_call = false;
+  }
 
   static void make_comm(Shim& shim, const std::string& key, uintptr_t address) {
     NcclComm comm = nullptr;
@@ -225,6 +246,38 @@ TEST_F(MeetingTest, NcclAndWeDoNotWaitForEachOtherCrosswise) {
   EXPECT_EQ(other_.submit(call_of(1)), NcclResult::kSuccess);
   grouped.join();
   EXPECT_EQ(crowd_.num_opened, 2);
+}
+
+// Races wait for the other rank, too, in whatever way each of them comes to the communicators.
+TEST_F(MeetingTest, RacesMeetInAnyOrder) {
+  Settings raced;
+  raced.chosen_by = ChosenBy::kRace;
+  Shim one{meeting_real(), raced, meeting_core}, other{meeting_real(), raced, meeting_core};
+  for (const bool is_backwards : {false, true}) {
+    const std::string round = is_backwards ? "2" : "1";
+    for (Shim* const shim : {&one, &other}) {
+      make_comm(*shim, "a" + round, 1);
+      make_comm(*shim, "b" + round, 2);
+    }
+    std::thread grouped([&] { in_group(one, {call_of(1), call_of(2)}); });
+    other.submit(call_of(is_backwards ? 2 : 1));
+    other.submit(call_of(is_backwards ? 1 : 2));
+    grouped.join();
+  }
+  EXPECT_EQ(crowd_.num_raced, 8);
+  EXPECT_EQ(one.counts().taken[0] + other.counts().taken[0], 8U);
+}
+
+TEST_F(MeetingTest, RanksOfOneThreadRaceSideBySide) {
+  Settings raced;
+  raced.chosen_by = ChosenBy::kRace;
+  Shim shim{meeting_real(), raced, meeting_core};
+  make_comm(shim, "k", 1);
+  make_comm(shim, "k", 11);
+  Call gather = call_of(1), other_gather = call_of(11);
+  gather.op = other_gather.op = Op::kAllGather;
+  EXPECT_EQ(in_group(shim, {call_of(1), gather, other_gather, call_of(11)}), NcclResult::kSuccess);
+  EXPECT_EQ(crowd_.num_raced, 4);
 }
 
 /// One process, one thread, the two ranks of a communicator: 10 and 20 on GPUs 1 and 2.

@@ -64,6 +64,25 @@ TEST(Roll, SharedProcessesNeedLeaveAndSettingsMustBeEqual) {
   b.seal();
 }
 
+// Behind the set-up: all ranks race, or none does.
+TEST(Roll, AllComeToAMeetingOrNoneDoes) {
+  const std::string key = fresh_key();
+  Roll a = opened(key), b = opened(key);
+  a.seal();
+  std::thread other([&] { EXPECT_TRUE(b.meet(3, 2, far(), never)); });
+  EXPECT_TRUE(a.meet(3, 2, far(), never));
+  other.join();
+  EXPECT_FALSE(a.meet(4, 2, soon(), never)) << "nobody comes";
+  EXPECT_FALSE(b.meet(4, 2, far(), never)) << "it has come to nothing, and this rank does not wait";
+  // Crosswise: each is at another one, and both go on.
+  std::thread crossing([&] { EXPECT_FALSE(b.meet(6, 2, soon(), never)); });
+  EXPECT_FALSE(a.meet(5, 2, soon(), never));
+  crossing.join();
+  EXPECT_FALSE(a.meet(6, 2, far(), never));
+  EXPECT_FALSE(b.meet(5, 2, far(), never));
+  EXPECT_FALSE(a.meet(7, 2, far(), [] { return true; })) << "broken off";
+}
+
 TEST(Roll, MoreRanksThanSeatsAreNeverComplete) {
   Roll roll = opened(fresh_key());
   roll.seal();

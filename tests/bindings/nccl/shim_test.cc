@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "base/sanitizer.h"
+#include "bindings/nccl/choice.h"
 
 namespace braid::nccl {
 namespace {
@@ -41,7 +42,10 @@ struct World {
   NcclComm next_comm = nullptr;
 
   bool may_sign = true, may_open = true, is_capturing = false;
-  int run_code = 0, status_code = 0, map_code = 0;
+  int run_code = 0, status_code = 0, map_code = 0, race_code = 0;
+  int open_answer = BRAID_NCCL_TAKEN;
+  braid_nccl_choice choice{};
+  std::function<void(const braid_nccl_real&)> on_race;
   void* next_window = nullptr;
   std::map<braid_nccl_seat*, std::string> keys;
   int num_seats = 0;
@@ -71,6 +75,10 @@ NcclResult made(const std::string& name, NcclComm* comm) {
 
 Real fake_real() {
   Real real{};
+  real.version = [](int* version) {
+    *version = 22809;
+    return NcclResult::kSuccess;
+  };
   real.init_rank = [](NcclComm* comm, int, UniqueId, int) { return made("init", comm); };
   real.split = [](NcclComm, int, int, NcclComm* child, void*) { return made("split", child); };
   real.shrink = [](NcclComm, int*, int, NcclComm* child, void*, int) {
@@ -141,7 +149,18 @@ const braid_nccl_core* fake_core() {
         world->add("open " + world->keys[seat]);
         if (world->on_open) world->on_open();
         tell(world->may_open ? 0 : 3, why);
-        return world->may_open ? 1 : 0;
+        return world->may_open ? world->open_answer : 0;
+      },
+      [](braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
+         braid_nccl_choice* choice, braid_nccl_why why) {
+        world->add((real != nullptr ? "race " : "room for ") +
+                   std::string(is_large != 0 ? "large " : "") +
+                   std::string(op_name(static_cast<Op>(op))) + " of " + world->keys[seat]);
+        if (real != nullptr && world->on_race) world->on_race(*real);
+        const uint32_t sizes = is_large != 0 ? 0x1c0 : 0x3f;
+        if (world->race_code == 0)
+          *choice = {world->choice.measured & sizes, world->choice.won & sizes};
+        return tell(world->race_code, why);
       },
       [](braid_nccl_seat*, const braid_nccl_call* call, braid_nccl_why why) {
         world->add("run " + std::string(op_name(static_cast<Op>(call->op))) + " " +
@@ -500,7 +519,7 @@ TEST_F(ShimTest, TheSettingsThatDecideAreThoseThatRanksCompare) {
   all[2].least_bytes = 8;
   all[3].most_bytes = 8;
   all[4].is_grouped_exchange = true;
-  all[5].takes_all_sizes = true;
+  all[5].chosen_by = ChosenBy::kNothing;
   for (const Settings& each : all) {
     Shim shim(fake_real(), each, fake_core);
     NcclComm comm = nullptr;
@@ -976,6 +995,275 @@ TEST_F(ExchangeTest, WhatIsNoAllToAllWaitsForNobody) {
   shim.group_end();
   EXPECT_THAT(log(), ElementsAre("real start", "real send 0", "real recv 0", "real send 1",
                                  "real recv 1", "real end"));
+}
+
+/// With the settings that users have: a race decides.
+class RaceOfShimTest : public ShimTest {
+ protected:
+  static constexpr uint32_t kAll = (1U << kNumRaced) - 1;
+  static void answer(uint32_t won) { world->choice = {kAll, won}; }
+  Shim raced_{fake_real(),
+              [] {
+                Settings settings;
+                settings.chosen_by = ChosenBy::kRace;
+                return settings;
+              }(),
+              fake_core};
+
+  NcclComm make_raced(uintptr_t address, const std::string& key, int num_ranks = 2) {
+    world->next_comm = handle(address);
+    world->num_ranks = num_ranks;
+    NcclComm comm = nullptr;
+    raced_.create(key, num_ranks, &comm,
+                  [&] { return fake_real().init_rank(&comm, num_ranks, {}, 0); });
+    log();
+    return comm;
+  }
+  static Call gather_on(NcclComm comm, size_t count) {
+    Call call = call_on(comm, count);
+    call.op = Op::kAllGather;
+    return call;
+  }
+};
+
+TEST_F(RaceOfShimTest, AnOperationIsRacedOnceAtItsFirstCall) {
+  answer(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  raced_.submit(call_on(comm, 9));
+  EXPECT_THAT(
+      log(), ElementsAre("open k", "race all_reduce of k", "run all_reduce 8", "run all_reduce 9"));
+  raced_.submit(gather_on(comm, 7));
+  raced_.submit(call_on(comm, 6));
+  EXPECT_THAT(log(), ElementsAre("race all_gather of k", "run all_gather 7", "run all_reduce 6"));
+  const NcclComm other = make_raced(2, "other");
+  raced_.submit(call_on(other, 5));
+  EXPECT_THAT(log(), ElementsAre("open other", "race all_reduce of other", "run all_reduce 5"));
+}
+
+TEST_F(RaceOfShimTest, CallsGoToWhoWonThem) {
+  answer(3);  // 8 and 32 KiB: 8,192 floats and fewer
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8192));
+  raced_.submit(call_on(comm, 8193));
+  raced_.submit(call_on(comm, 100));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "run all_reduce 8192",
+                                 "real all_reduce 8193 on 1", "run all_reduce 100"));
+}
+
+TEST_F(RaceOfShimTest, LargeMessagesAreRacedWhenOneComes) {
+  constexpr size_t kLarge = (8 << 20) / 4 + 1;  // floats
+  answer(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, kLarge));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "race large all_reduce of k",
+                                 StartsWith("run all_reduce")));
+  raced_.submit(call_on(comm, kLarge));
+  EXPECT_THAT(log(), ElementsAre(StartsWith("run all_reduce")));
+  raced_.submit(gather_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("race all_gather of k", "run all_gather 8"));
+  world->is_capturing = true;
+  raced_.submit(gather_on(comm, kLarge));
+  EXPECT_THAT(log(), ElementsAre(StartsWith("real all_gather"))) << "there is no memory for it yet";
+  world->is_capturing = false;
+  answer(0x3f);
+  raced_.submit(gather_on(comm, kLarge));
+  EXPECT_THAT(log(), ElementsAre("race large all_gather of k", StartsWith("real all_gather")));
+}
+
+// Nobody measures, but large messages need memory.
+TEST_F(ShimTest, RoomIsMadeForLargeMessagesWhenOneComes) {
+  constexpr size_t kLarge = (8 << 20) / 4 + 1;  // floats
+  world->choice = {0x1ff, 0x1ff};
+  const NcclComm comm = make(1, "k");
+  log();
+  submit(call_on(comm, kLarge - 1));
+  submit(call_on(comm, kLarge));
+  submit(call_on(comm, kLarge));
+  EXPECT_THAT(log(), ElementsAre("open k", StartsWith("run"), "room for large all_reduce of k",
+                                 StartsWith("run"), StartsWith("run")));
+  world->choice = {};  // no rank has enough
+  Call gather = call_on(comm, kLarge);
+  gather.op = Op::kAllGather;
+  submit(gather);
+  submit(gather);
+  EXPECT_THAT(log(), ElementsAre("room for large all_gather of k", StartsWith("real all_gather"),
+                                 StartsWith("real all_gather")));
+}
+
+TEST_F(RaceOfShimTest, WhatNobodyMeasuredIsNccls) {
+  world->choice = {};
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  raced_.submit(call_on(comm, 9));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "real all_reduce 8 on 1",
+                                 "real all_reduce 9 on 1"));
+}
+
+TEST_F(RaceOfShimTest, ACaptureRacesNothing) {
+  answer(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  log();
+  world->is_capturing = true;
+  raced_.submit(gather_on(comm, 7));
+  raced_.submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("real all_gather 7", "run all_reduce 8")) << "it has been raced";
+  world->is_capturing = false;
+  raced_.submit(gather_on(comm, 7));
+  EXPECT_THAT(log(), ElementsAre("race all_gather of k", "run all_gather 7"));
+}
+
+TEST_F(RaceOfShimTest, TheRacesOwnCallsAreNcclsAlone) {
+  answer(kAll);
+  const NcclComm comm = make_raced(4, "k");
+  world->on_race = [](const braid_nccl_real& real) {
+    braid_nccl_call call{};
+    call.op = BRAID_NCCL_ALL_REDUCE;
+    call.count = 77;
+    EXPECT_EQ(real.run(real.context, &call), 0);
+    world->answers["all_reduce"] = NcclResult::kInvalidUsage;
+    EXPECT_EQ(real.run(real.context, &call), 5);
+    world->answers.clear();
+    EXPECT_EQ(real.version, 22809);
+  };
+  raced_.submit(call_on(comm, 8));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "real all_reduce 77 on 4",
+                                 "real all_reduce 77 on 4", "run all_reduce 8"));
+  EXPECT_EQ(raced_.counts().handed_on[0], 0U) << "they are not the program's";
+}
+
+// Communicators that do not block answer that a call is being made.
+TEST_F(RaceOfShimTest, ACallInTheBackgroundIsWaitedFor) {
+  answer(kAll);
+  const NcclComm comm = make_raced(4, "k");
+  world->on_race = [](const braid_nccl_real& real) {
+    world->answers["all_reduce"] = NcclResult::kInProgress;
+    braid_nccl_call call{};
+    EXPECT_EQ(real.run(real.context, &call), 0);
+    world->answers.clear();
+  };
+  EXPECT_EQ(raced_.submit(call_on(comm, 8)), NcclResult::kSuccess);
+}
+
+// What was raced under one configuration says nothing of another; children have their parent's.
+TEST_F(RaceOfShimTest, TheRaceKnowsTheConfiguration) {
+  answer(kAll);
+  std::vector<uint64_t> configs;
+  world->on_race = [&](const braid_nccl_real& real) { configs.push_back(real.config); };
+  world->next_comm = handle(5);
+  NcclComm comm = nullptr, child = nullptr;
+  raced_.create("k", 2, &comm, [&] { return fake_real().init_rank(&comm, 2, {}, 0); }, 77);
+  raced_.submit(call_on(comm, 8));
+  world->next_comm = handle(6);
+  raced_.split(comm, 0, 0, &child, nullptr);
+  raced_.submit(call_on(child, 8));
+  EXPECT_THAT(configs, ElementsAre(77U, 77U));
+}
+
+TEST_F(RaceOfShimTest, ARaceThatFailsLeavesTheCommunicatorToNccl) {
+  world->race_code = 3;
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  raced_.submit(gather_on(comm, 7));
+  EXPECT_THAT(log(), ElementsAre("open k", "race all_reduce of k", "real all_reduce 8 on 1",
+                                 "real all_gather 7"));
+}
+
+// What is under way of ours is lost with the seat: an error, and no silent change of sides.
+TEST_F(RaceOfShimTest, ARaceThatFailsLaterIsAnError) {
+  answer(kAll);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  log();
+  world->race_code = 6;
+  world->run_code = 6;  // as the seat answers from then on
+  EXPECT_EQ(raced_.submit(gather_on(comm, 7)), NcclResult::kRemoteError);
+  EXPECT_THAT(log(), ElementsAre("race all_gather of k", "run all_gather 7"));
+  EXPECT_STREQ(raced_.get_last_error(comm), "code 6");
+}
+
+TEST_F(RaceOfShimTest, AnAbortInARaceIsNotHandedOn) {
+  const NcclComm comm = make_raced(1, "k");
+  world->race_code = 3;
+  world->on_race = [&](const braid_nccl_real&) { raced_.abort(comm); };
+  EXPECT_EQ(raced_.submit(call_on(comm, 8)), NcclResult::kRemoteError);
+  EXPECT_THAT(log(), Not(Contains("real all_reduce 8 on 1")));
+}
+
+TEST_F(RaceOfShimTest, InAGroupTheRaceIsBehindTheRealEnd) {
+  answer(1);  // 8 KiB and less
+  const NcclComm comm = make_raced(1, "k");
+  raced_.group_start();
+  raced_.submit(call_on(comm, 8));
+  raced_.submit(odd_call_on(comm, 5));
+  raced_.submit(call_on(comm, 9000));
+  raced_.submit(gather_on(comm, 7));
+  EXPECT_EQ(raced_.group_end(), NcclResult::kSuccess);
+  std::vector<std::string> lines = log();
+  // It is set up on a thread beside.
+  lines.erase(std::find(lines.begin(), lines.end(), "open k"));
+  EXPECT_THAT(
+      lines, ElementsAre("real start", "real all_reduce 5 on 1", "real end", "race all_reduce of k",
+                         "race all_gather of k", "real start", "real all_reduce 9000 on 1",
+                         "real end", "run all_reduce 8", "run all_gather 7"));
+}
+
+TEST_F(RaceOfShimTest, InAGroupWhatIsKnownToBeNcclsGoesThereAtOnce) {
+  answer(1);
+  const NcclComm comm = make_raced(1, "k");
+  raced_.submit(call_on(comm, 8));
+  log();
+  raced_.group_start();
+  raced_.submit(call_on(comm, 9000));
+  raced_.submit(call_on(comm, 8));
+  raced_.group_end();
+  EXPECT_THAT(log(), ElementsAre("real start", "real all_reduce 9000 on 1", "real end",
+                                 "run all_reduce 8"));
+}
+
+TEST_F(ShimTest, WhereNcclSumsInSwitchesItKeepsSumsThatNobodyMeasured) {
+  world->open_answer = BRAID_NCCL_TAKEN | BRAID_NCCL_HAS_SHARP;
+  const NcclComm comm = make(1, "k");
+  log();
+  submit(call_on(comm, 8));
+  Call gather = call_on(comm, 7);
+  gather.op = Op::kAllGather;
+  submit(gather);
+  submit(call_on(comm, 9));
+  EXPECT_THAT(log(), ElementsAre("open k", "real all_reduce 8 on 1", "run all_gather 7",
+                                 "real all_reduce 9 on 1"));
+}
+
+// NCCL before 2.28 has no ncclAlltoAll.
+TEST_F(ExchangeTest, AnAllToAllThatNcclHasNotIsSendsAndReceives) {
+  Real real = fake_real();
+  real.lacks_all_to_all = true;
+  Settings settings;
+  settings.chosen_by = ChosenBy::kRace;
+  settings.is_grouped_exchange = true;
+  Shim shim(real, settings, fake_core);
+  world->next_comm = handle(3);
+  world->num_ranks = 2;
+  NcclComm comm = nullptr;
+  shim.create("e", 2, &comm, [&] { return fake_real().init_rank(&comm, 2, {}, 0); });
+  log();
+  world->choice = {0x1ff, 0};  // NCCL wins
+  char send[16], recv[16];
+  shim.group_start();
+  for (int peer = 0; peer < 2; ++peer) {
+    Call call = call_on(comm, 2);
+    call.root = peer;
+    call.op = Op::kSend;
+    call.send = send + 8 * peer;
+    shim.submit(call);
+    call.op = Op::kRecv;
+    call.recv = recv + 8 * peer;
+    shim.submit(call);
+  }
+  EXPECT_EQ(shim.group_end(), NcclResult::kSuccess);
+  EXPECT_THAT(log(), testing::IsSupersetOf({"race all_to_all of e", "real send 0", "real recv 0",
+                                            "real send 1", "real recv 1"}));
 }
 
 }  // namespace

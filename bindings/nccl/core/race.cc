@@ -1,0 +1,108 @@
+#include "bindings/nccl/core/race.h"
+
+#include <algorithm>
+
+namespace braid::nccl {
+
+namespace {
+
+// Laps of one size that may be thrown away, where ranks contradict each other, before it is NCCL's.
+constexpr int kMostBadLaps = 12;
+// Of the sizes that follow one another.
+constexpr int64_t kGrowth = 4;
+
+double median_us(const std::vector<LapTimes>& laps, double LapTimes::* side, int num_calls) {
+  std::vector<double> times;
+  for (const LapTimes& lap : laps) times.push_back(lap.*side);
+  const auto middle = times.begin() + static_cast<long>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle / num_calls;
+}
+
+class Racing {
+ public:
+  Racing(Track& track, int64_t time_ns, const Agreement& agreement)
+      : track_(track), time_ns_(time_ns), agreement_(agreement) {}
+
+  Result<Outcome> all_sizes() {
+    const SizeRange sizes = track_.sizes();
+    for (size_t i = sizes.begin; i < sizes.end && !outcome_.is_over_time; ++i)
+      BRAID_RETURN_IF_ERROR(size(i));
+    return std::move(outcome_);
+  }
+
+ private:
+  /// Twice, where braid wins the first time.
+  Status size(size_t i) {
+    laps_of_size_.clear();
+    num_bad_ = 0;
+    lap_ns_ *= kGrowth;                    // 0 before the first
+    BRAID_RETURN_IF_ERROR(lap(i, false));  // connects, and warms up
+    Verdict verdict = Verdict::kBraid;
+    for (int heat = 0; heat < 2 && verdict == Verdict::kBraid; ++heat) {
+      laps_.clear();
+      do {
+        if (outcome_.is_over_time) return {};
+        BRAID_RETURN_IF_ERROR(lap(i, true));
+        verdict = num_bad_ > kMostBadLaps ? Verdict::kNccl : judge(laps_);
+      } while (verdict == Verdict::kOpen);
+    }
+    note(i, verdict == Verdict::kBraid);
+    return {};
+  }
+
+  Status lap(size_t i, bool counts) {
+    if (outcome_.elapsed_ns + lap_ns_ > time_ns_) {
+      outcome_.is_over_time = true;
+      return {};
+    }
+    BRAID_ASSIGN_OR_RETURN(const Lap ran, track_.run(i, calls_of_burst(i)));
+    const int64_t took_ns = std::max<int64_t>(ran.elapsed_ns - outcome_.elapsed_ns, 0);
+    outcome_.elapsed_ns += took_ns;
+    if (!counts) return {};  // NCCL connects at its first call, which no other one tells of
+    lap_ns_ = took_ns;
+    const std::optional<LapTimes> slowest = slowest_of(ran.ranks, agreement_);
+    if (!slowest) {
+      ++num_bad_;
+      return {};
+    }
+    laps_.push_back(*slowest);
+    laps_of_size_.push_back(*slowest);
+    return {};
+  }
+
+  void note(size_t i, bool is_won) {
+    const uint32_t bit = uint32_t{1} << i;
+    outcome_.choice.measured |= bit;
+    if (is_won) outcome_.choice.won |= bit;
+    RacedSize raced;
+    raced.is_won = is_won;
+    raced.ratio = median_ratio(laps_of_size_);
+    if (!laps_of_size_.empty()) {
+      raced.nccl_us = median_us(laps_of_size_, &LapTimes::nccl_us, calls_of_burst(i));
+      raced.braid_us = median_us(laps_of_size_, &LapTimes::braid_us, calls_of_burst(i));
+    }
+    outcome_.sizes.push_back(raced);
+  }
+
+  Track& track_;
+  const int64_t time_ns_;
+  const Agreement agreement_;
+  Outcome outcome_;
+  std::vector<LapTimes> laps_, laps_of_size_;  // of a heat, of both
+  int num_bad_ = 0;
+  int64_t lap_ns_ = 0;  // what the next one will take, as far as is known
+};
+
+}  // namespace
+
+int calls_of_burst(size_t i) {
+  constexpr std::array<int, kNumRaced> kCalls = {16, 16, 16, 8, 8, 4, 2, 2, 2};
+  return kCalls[i];
+}
+
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement) {
+  return Racing(track, time_ns, agreement).all_sizes();
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,65 @@
+// A race of braid and NCCL in one operation: in which order what is timed, and when it ends. Where
+// the times come from is the track's matter (race_track.h), what they mean the judge's
+// (race_verdict.h).
+//
+// Collective without a word of its own: every rank runs the same code over the same numbers, which
+// the track has exchanged. So all ranks ask for the same laps, end at the same one, and have the
+// same outcome; a rank whose clock or library lies cannot bring them apart.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "bindings/nccl/choice.h"
+#include "bindings/nccl/core/race_verdict.h"
+
+namespace braid::nccl {
+
+/// One lap: a burst of calls of each, one behind the other, as all ranks were told.
+struct Lap {
+  std::vector<LapTimes> ranks;
+  int64_t elapsed_ns = 0;  // since the race began, on the rank that began first
+};
+
+/// Some of kRacedBytes, one behind the other.
+struct SizeRange {
+  size_t begin = 0, end = kNumRaced;
+  static constexpr SizeRange of(bool is_large) {
+    return is_large ? SizeRange{kNumSmall, kNumRaced} : SizeRange{0, kNumSmall};
+  }
+  size_t num() const { return end - begin; }
+};
+
+class Track {
+ public:
+  virtual ~Track() = default;
+  /// Those that are to be run, and that there is memory for.
+  virtual SizeRange sizes() const = 0;
+  /// Collective: bursts of `num_calls` calls of size kRacedBytes[i]. unsupported, on all ranks: NCCL
+  /// has no such call.
+  virtual Result<Lap> run(size_t i, int num_calls) = 0;
+};
+
+/// Of one size.
+struct RacedSize {
+  double nccl_us = 0, braid_us = 0;  // of a call, the medians
+  double ratio = 0;                  // the laps' median
+  bool is_won = false;
+};
+
+struct Outcome {
+  braid_nccl_choice choice{};
+  std::vector<RacedSize> sizes;  // those that were measured
+  int64_t elapsed_ns = 0;
+  bool is_over_time = false;  // larger ones were not, for want of time
+};
+
+/// Ends within `time_ns`, but for the lap that is under way then.
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement);
+
+/// The calls of a burst: enough for clocks, and for what ranks do before each.
+int calls_of_burst(size_t i);
+
+}  // namespace braid::nccl

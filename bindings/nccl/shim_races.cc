@@ -1,0 +1,107 @@
+// Races: when an operation is called first on a communicator, and when its first large message comes,
+// braid and the real library are timed (core/race.h), and calls go to who wins.
+//
+// That is when all ranks have come to the same call of this communicator, and none of them can have
+// enqueued another one on it: the race's own calls of NCCL meet each other, on every rank. In a
+// group it is behind the real group's end, where what was handed on has been enqueued. It is never
+// in a capture. Until then, and where it comes to nothing, NCCL has the calls.
+#include <chrono>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "bindings/nccl/choice.h"
+#include "bindings/nccl/inside.h"
+#include "bindings/nccl/shim.h"
+
+namespace braid::nccl {
+
+namespace {
+
+/// Of an operation in which there is no race any more: the seat answers its calls with the error.
+constexpr braid_nccl_choice kAllSizes{(1U << kNumRaced) - 1, (1U << kNumRaced) - 1};
+constexpr int64_t kPatience = 60_s;  // for a call that the library makes in the background
+
+struct Racer {
+  Shim* shim;
+  NcclComm comm;
+};
+
+}  // namespace
+
+/// What must be decided before a call. Between the largest small size and the smallest large one
+/// both must be won, so that a large call asks about both.
+Shim::Races Shim::races_before(const Entry& entry, const Call& call) const {
+  const bool is_raced = settings_.chosen_by == ChosenBy::kRace;
+  const Chosen& chosen = entry.chosen(call.op);
+  Races races;
+  if (is_raced && !chosen.is_known[0]) races.insert({call.op, false});
+  if (is_large(bytes_of(call, entry.num_ranks())) && !chosen.is_known[1])
+    races.insert({call.op, true});
+  return races;
+}
+
+/// Whether a call that is_wanted() goes to braid. Of a communicator that is settled.
+bool Shim::is_ours(const Entry& entry, const Call& call) const {
+  if (entry.state() != Entry::State::kTaken) return false;
+  const uint64_t bytes = bytes_of(call, entry.num_ranks());
+  const Chosen& chosen = entry.chosen(call.op);
+  if (settings_.chosen_by == ChosenBy::kRace) return is_braids(chosen.choice, bytes);
+  if (entry.has_sharp() && is_left_to_sharp(settings_, call)) return false;
+  return !is_large(bytes) || chosen.choice.won != 0;  // there is memory for it
+}
+
+void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
+  Racer racer{this, comm};
+  braid_nccl_real behind{&racer, 0, entry.config(), run_real};
+  if (real_.version(&behind.version) != NcclResult::kSuccess) behind.version = 0;
+  const bool is_raced = settings_.chosen_by == ChosenBy::kRace;
+  (void)end_of(comm, NcclResult::kInProgress);  // of what a group has just handed on
+  braid_nccl_choice choice{};
+  Why why;
+  const int code = entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
+                                     is_raced ? &behind : nullptr, &choice, why);
+  if (code != 0 && !entry.has_run()) {
+    entry.decide(Entry::State::kHandedOn);
+    return say_left(entry, why.text());
+  }
+  if (code != 0) {  // what was taken over is as lost as the seat: no way back
+    entry.fail(why.text());
+    choice = kAllSizes;
+  }
+  Chosen& chosen = entry.chosen(race.op);
+  chosen.choice.measured |= choice.measured;
+  chosen.choice.won |= choice.won;
+  chosen.is_known[race.is_large ? 1 : 0] = true;
+}
+
+/// A call of the race. An ncclResult_t.
+int Shim::run_real(void* racer, const braid_nccl_call* call) {
+  const Racer& to = *static_cast<const Racer*>(racer);
+  const Call asked{static_cast<Op>(call->op),
+                   call->send,
+                   call->recv,
+                   call->count,
+                   call->dtype,
+                   call->redop,
+                   call->root,
+                   to.comm,
+                   call->stream};
+  return static_cast<int>(to.shim->end_of(to.comm, to.shim->forward(asked)));
+}
+
+/// What becomes of a call that answered `now`, when the library is through with it, as far as the
+/// host goes: it may do things in the background.
+NcclResult Shim::end_of(NcclComm comm, NcclResult now) {
+  const Deadline patience = Deadline::after_ns(kPatience);
+  const Inside inside;
+  while (now == NcclResult::kInProgress && !patience.passed()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    const NcclResult asked = real_.get_async_error(comm, &now);
+    if (asked != NcclResult::kSuccess) return asked;
+  }
+  return now;
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,278 @@
+// Races on a track that is computed: what a rank sees of a lap follows from a seed, so that every
+// rank can be run by itself and all must say the same.
+#include "bindings/nccl/core/race.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sanitizer.h"
+#include "base/units.h"
+
+namespace braid::nccl {
+namespace {
+
+/// A machine: braid at a rate behind a start, NCCL so many times as long.
+struct Ground {
+  int num_ranks = 4;
+  std::array<double, kNumRaced> nccl_by_braid{};  // its time
+  double start_us = 10, gbps = 200;
+  double spread = 0.02;  // of every time
+  double held_up = 0;    // how many laps in one take up to thrice as long
+  double exchange_us = 300;
+  uint64_t seed = 0;
+  size_t first_size = 0, most_sizes = kNumRaced;
+  std::function<void(int rank, LapTimes&)> lie;  // what ranks tell
+  static Ground of(double ratio) {
+    Ground ground;
+    ground.nccl_by_braid.fill(ratio);
+    return ground;
+  }
+};
+
+/// As one rank sees it.
+class FakeTrack : public Track {
+ public:
+  explicit FakeTrack(const Ground& ground) : ground_(ground), random_(ground.seed) {}
+
+  SizeRange sizes() const override { return {ground_.first_size, ground_.most_sizes}; }
+  Result<Lap> run(size_t i, int num_calls) override {
+    asked_.emplace_back(i, num_calls);
+    const double call_us =
+        ground_.start_us + static_cast<double>(kRacedBytes[i]) / ground_.gbps / 1e3;
+    const double braid_us = num_calls * call_us * some();
+    const double nccl_us = num_calls * call_us * ground_.nccl_by_braid[i] * some();
+    Lap lap;
+    for (int rank = 0; rank < ground_.num_ranks; ++rank) {
+      std::uniform_real_distribution<double> barrier_us(0, 3);
+      lap.ranks.push_back({nccl_us + barrier_us(random_), braid_us + barrier_us(random_)});
+      if (ground_.lie) ground_.lie(rank, lap.ranks.back());
+    }
+    elapsed_us_ += nccl_us + braid_us + ground_.exchange_us;
+    lap.elapsed_ns = static_cast<int64_t>(elapsed_us_ * 1e3);
+    longest_ns_ = std::max(longest_ns_, lap.elapsed_ns - last_ns_);
+    last_ns_ = lap.elapsed_ns;
+    if (fails_at_ == asked_.size()) return unsupported("no such call");
+    return lap;
+  }
+  void fail_at(size_t lap) { fails_at_ = lap; }
+  const std::vector<std::pair<size_t, int>>& asked() const { return asked_; }
+  int64_t elapsed_ns() const { return last_ns_; }
+  int64_t longest_lap_ns() const { return longest_ns_; }
+
+ private:
+  double some() {
+    std::normal_distribution<double> normal(1, ground_.spread);
+    std::uniform_real_distribution<double> uniform(0, 1);
+    double factor = std::max(normal(random_), 0.2);
+    if (uniform(random_) < ground_.held_up) factor *= 1 + 2 * uniform(random_);
+    return factor;
+  }
+
+  const Ground ground_;
+  std::mt19937_64 random_;
+  std::vector<std::pair<size_t, int>> asked_;
+  double elapsed_us_ = 0;
+  int64_t last_ns_ = 0, longest_ns_ = 0;
+  size_t fails_at_ = 0;
+};
+
+constexpr uint32_t kAll = (1U << kNumRaced) - 1;
+
+struct Ended {
+  braid_nccl_choice choice;
+  std::vector<std::pair<size_t, int>> asked;
+  int64_t elapsed_ns, longest_lap_ns;
+};
+
+Ended end_of(const Ground& ground, int64_t time_ns) {
+  FakeTrack track(ground);
+  const auto outcome = race(track, time_ns, {});
+  EXPECT_TRUE(outcome.ok());
+  return {outcome->choice, track.asked(), track.elapsed_ns(), track.longest_lap_ns()};
+}
+
+/// All ranks run it, and must ask for the same laps and say the same.
+Ended end_on_all(const Ground& ground, int64_t time_ns) {
+  const Ended first = end_of(ground, time_ns);
+  for (int rank = 1; rank < ground.num_ranks; ++rank) {
+    const Ended other = end_of(ground, time_ns);
+    EXPECT_EQ(other.choice.measured, first.choice.measured);
+    EXPECT_EQ(other.choice.won, first.choice.won);
+    EXPECT_EQ(other.asked, first.asked);
+  }
+  return first;
+}
+
+constexpr int64_t kTime = 8_s;  // BRAID_TUNE_TIME
+// Arithmetic of one thread, in which sanitizers find nothing more by the hundredth.
+constexpr uint64_t kRaces = kIsSanitized ? 100 : 1000;
+
+// The figure: NCCL's time is so many times braid's. At every size of every one of 1000 races, with
+// times that spread by 2 % and one lap in ten held up.
+TEST(Race, TheRightOneIsChosenInAThousandRaces) {
+  for (const double ratio : {0.5, 0.97, 1.0, 1.5}) {
+    int num_wrong = 0;
+    int64_t most_ns = 0;
+    for (uint64_t seed = 1; seed <= kRaces; ++seed) {
+      Ground ground = Ground::of(ratio);
+      ground.seed = seed;
+      ground.held_up = 0.1;
+      ground.num_ranks = 2 + static_cast<int>(seed % 7);
+      const Ended ended = end_on_all(ground, kTime);
+      num_wrong +=
+          ended.choice.measured == kAll && ended.choice.won == (ratio > 1.03 ? kAll : 0) ? 0 : 1;
+      most_ns = std::max(most_ns, ended.elapsed_ns);
+    }
+    EXPECT_EQ(num_wrong, 0) << ratio;
+    EXPECT_LE(most_ns, kTime) << ratio;
+  }
+}
+
+// The same figure read the other way: NCCL has so many times braid's speed.
+TEST(Race, AThousandRacesByItsSpeed) {
+  for (const double speed : {0.5, 1.5}) {
+    int num_wrong = 0;
+    for (uint64_t seed = 1; seed <= kRaces; ++seed) {
+      Ground ground = Ground::of(1 / speed);
+      ground.seed = seed;
+      ground.held_up = 0.1;
+      num_wrong += end_of(ground, kTime).choice.won == (speed < 1 ? kAll : 0) ? 0 : 1;
+    }
+    EXPECT_EQ(num_wrong, 0) << speed;
+  }
+}
+
+// However much times spread: what is not won is hardly ever taken.
+TEST(Race, NoiseGoesToNccl) {
+  for (const double spread : {0.005, 0.05, 0.1, 0.3}) {
+    int num_taken = 0, num_sizes = 0;
+    for (uint64_t seed = 1; seed <= kRaces / 3; ++seed) {
+      Ground ground = Ground::of(1.0);
+      ground.seed = seed;
+      ground.spread = spread;
+      ground.held_up = 0.2;
+      const Ended ended = end_of(ground, kTime);
+      EXPECT_LE(ended.elapsed_ns, kTime);
+      for (size_t i = 0; i < kNumRaced; ++i) {
+        ++num_sizes;
+        num_taken += is_won(ended.choice, i) ? 1 : 0;
+      }
+    }
+    EXPECT_LE(num_taken, 3 + num_sizes / 1000)
+        << "of " << num_sizes << ", times spread by " << spread;
+  }
+}
+
+// At the threshold either answer is right, but it is one for all ranks.
+TEST(Race, AtTheThresholdAllRanksStillAgree) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Ground ground = Ground::of(1.03);
+    ground.seed = seed;
+    end_on_all(ground, kTime);
+  }
+}
+
+TEST(Race, SizesAreJudgedOneByOne) {
+  Ground ground = Ground::of(1.3);
+  ground.nccl_by_braid[2] = 0.9;
+  ground.nccl_by_braid[7] = ground.nccl_by_braid[8] = 1.01;
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    ground.seed = seed;
+    EXPECT_EQ(end_of(ground, kTime).choice.won, kAll & ~(1U << 2 | 1U << 7 | 1U << 8));
+  }
+}
+
+// A rank whose clock, or whose library, says that NCCL took ten times as long, or no time at all.
+TEST(Race, ALiarWinsNothingForBraid) {
+  for (const double factor : {10.0, 0.0, 0.01, -1.0})
+    for (const int num_ranks : {2, 8}) {
+      Ground ground = Ground::of(1.0);
+      ground.num_ranks = num_ranks;
+      ground.start_us = 100;
+      ground.lie = [&](int rank, LapTimes& times) {
+        if (rank == num_ranks - 1) times.nccl_us *= factor;
+      };
+      const Ended ended = end_on_all(ground, kTime);
+      EXPECT_EQ(ended.choice.won, 0U) << factor << " among " << num_ranks;
+      EXPECT_LE(ended.elapsed_ns, kTime);
+      // And one that says so of braid.
+      ground.lie = [&](int rank, LapTimes& times) {
+        if (rank == 0) times.braid_us *= factor;
+      };
+      EXPECT_EQ(end_on_all(ground, kTime).choice.won, 0U) << factor << " among " << num_ranks;
+    }
+}
+
+TEST(Race, ASlowMachineEndsByTheClock) {
+  Ground ground = Ground::of(1.5);
+  ground.gbps = 1;  // 512 MiB take half a second
+  for (const int64_t time_ns : {1_s, 4_s, 8_s}) {
+    const Ended ended = end_on_all(ground, time_ns);
+    EXPECT_LE(ended.elapsed_ns, time_ns);
+    EXPECT_NE(ended.choice.measured, kAll);
+    EXPECT_NE(ended.choice.measured, 0U);
+    EXPECT_EQ(ended.choice.won, ended.choice.measured) << "what was measured holds";
+    EXPECT_EQ(ended.choice.measured & (ended.choice.measured + 1), 0U) << "small ones first";
+    EXPECT_FALSE(is_braids(ended.choice, 512 << 20));
+  }
+}
+
+TEST(Race, WithoutTimeThereIsNone) {
+  FakeTrack track(Ground::of(1.5));
+  const auto outcome = race(track, 0, {});
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_EQ(outcome->choice.won, 0U);
+  EXPECT_TRUE(outcome->is_over_time);
+  EXPECT_LE(track.asked().size(), 1U);
+}
+
+TEST(Race, OnlySizesThatThereIsMemoryForAreRun) {
+  Ground ground = Ground::of(1.5);
+  ground.most_sizes = 4;
+  const Ended ended = end_of(ground, kTime);
+  EXPECT_EQ(ended.choice.measured, 15U);
+  EXPECT_EQ(ended.choice.won, 15U);
+  ground.most_sizes = 0;
+  EXPECT_EQ(end_of(ground, kTime).choice.measured, 0U);
+  ground.first_size = 6;
+  ground.most_sizes = 8;
+  EXPECT_EQ(end_of(ground, kTime).choice.measured, 0xc0U);
+}
+
+TEST(Race, WhatTheTrackAnswersEndsIt) {
+  for (const size_t lap : {1, 2, 9}) {
+    FakeTrack track(Ground::of(1.5));
+    track.fail_at(lap);
+    EXPECT_EQ(race(track, kTime, {}).status().code(), Code::kUnsupported);
+    EXPECT_EQ(track.asked().size(), lap);
+  }
+}
+
+// NCCL connects at the first call of a size, which counts for nothing.
+TEST(Race, TheFirstLapOfASizeDoesNotCount) {
+  class Connecting : public FakeTrack {
+   public:
+    using FakeTrack::FakeTrack;
+    Result<Lap> run(size_t i, int num_calls) override {
+      const bool is_first = asked().empty() || asked().back().first != i;
+      Result<Lap> lap = FakeTrack::run(i, num_calls);
+      if (is_first)
+        for (LapTimes& times : lap.value().ranks) times.nccl_us *= 1000;
+      return lap;
+    }
+  };
+  Ground ground = Ground::of(1.0);
+  ground.spread = 0.001;
+  Connecting track(ground);
+  EXPECT_EQ(race(track, kTime, {})->choice.won, 0U);
+}
+
+}  // namespace
+}  // namespace braid::nccl

@@ -1,0 +1,310 @@
+// Races on fake GPUs, whose events tell modelled times, against an NCCL that takes what the test
+// says: what is measured, what all ranks make of it, and what is kept.
+#include "bindings/nccl/core/race_track.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "bindings/nccl/core/hold_race.h"
+#include "bindings/nccl/core/race_cache.h"
+#include "support/gpu_ranks.h"
+#include "support/timed_cuda.h"
+#include "sys/host/api.h"
+#include "sys/host/file.h"
+
+namespace braid::nccl {
+namespace {
+
+namespace fs = std::filesystem;
+using test::GpuRank;
+using test::Options;
+
+constexpr int kRanks = 2;
+
+/// One without room for the large sizes, as this machine has none.
+class SmallCuda : public test::TimedCuda {
+ public:
+  using TimedCuda::TimedCuda;
+  Result<sys::DevicePtr> alloc(uint64_t bytes) override {
+    // The arena is larger: nothing else is of these sizes.
+    if (bytes == 8_MiB || bytes == 32_MiB || bytes == 128_MiB || bytes == 512_MiB)
+      return exhausted("{} bytes of a fake GPU", bytes);
+    return TimedCuda::alloc(bytes);
+  }
+};
+constexpr uint32_t kAllSmall = 31;  // up to 2 MiB
+
+/// What NCCL is, on one rank.
+struct FakeNccl {
+  SmallCuda* cuda = nullptr;
+  double by_braid = 1;       // its time
+  int fails_from = 1 << 30;  // calls
+  int num_calls = 0;
+  std::function<void()> on_call;
+
+  static int run(void* context, const braid_nccl_call* call) {
+    FakeNccl& nccl = *static_cast<FakeNccl*>(context);
+    if (nccl.on_call) nccl.on_call();
+    if (nccl.num_calls++ >= nccl.fails_from) return 5;
+    // An all_gather of two sends a rank's block over NVLink.
+    const double braid_ns = static_cast<double>(call->count * 2) / 385;
+    nccl.cuda->spend({call->stream}, braid_ns * nccl.by_braid);
+    return 0;
+  }
+  braid_nccl_real real(int version = 22809) { return {this, version, 0, run}; }
+};
+
+struct FakeGpus {
+  SmallCuda cuda{kRanks};
+  std::array<FakeNccl, kRanks> nccls;
+  std::array<RealCalls, kRanks> real_calls;
+  FakeGpus() {
+    test::define_team_kernels(cuda);
+    for (int rank = 0; rank < kRanks; ++rank) nccls[static_cast<size_t>(rank)].cuda = &cuda;
+  }
+  void on_all(const std::function<void(GpuRank&, const Entrants&)>& body, int version = 22809) {
+    // Kernels of fake GPUs wait on the host, where a rank that failed keeps the other one.
+    test::run_gpus(kRanks, cuda, {{"BRAID_TIMEOUT", "3s"}}, [&](GpuRank& rank) {
+      const auto i = static_cast<size_t>(rank.rank());
+      body(rank, {rank.device, *rank.comm.state().group, real_calls[i], nccls[i].real(version),
+                  BRAID_NCCL_ALL_GATHER, SizeRange::of(false)});
+    });
+    EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{}) << "nothing is left";
+  }
+};
+
+/// What the ranks said.
+struct Said {
+  std::vector<Status> statuses;
+  std::vector<braid_nccl_choice> choices;
+  void add(const Status& status, const braid_nccl_choice& choice = {}) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    statuses.push_back(status);
+    choices.push_back(choice);
+  }
+};
+
+Said run_race(FakeGpus& gpus, int64_t patience_ns = 60_s) {
+  Said said;
+  gpus.on_all([&](GpuRank&, const Entrants& entrants) {
+    RaceTrack track(entrants, Deadline::after_ns(60_s), patience_ns);
+    ASSERT_TRUE(track.prepare().ok());
+    EXPECT_EQ(track.sizes().num(), 5U) << "as much memory as there is";
+    const auto outcome = race(track, 60_s, {});
+    said.add(outcome.status(), outcome.ok() ? outcome->choice : braid_nccl_choice{});
+  });
+  return said;
+}
+
+TEST(RaceTrack, WhoIsFasterWins) {
+  for (const double ratio : {0.5, 0.97, 1.0, 1.5}) {
+    FakeGpus gpus;
+    for (FakeNccl& nccl : gpus.nccls) nccl.by_braid = ratio;
+    const Said said = run_race(gpus);
+    ASSERT_EQ(said.statuses.size(), 2U);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(said.statuses[i].ok()) << said.statuses[i].to_string();
+      EXPECT_EQ(said.choices[i].measured, kAllSmall);
+      EXPECT_EQ(said.choices[i].won & ~3U, ratio > 1 ? kAllSmall & ~3U : 0U) << ratio;
+    }
+    EXPECT_EQ(said.choices[0].won, said.choices[1].won);
+  }
+}
+
+// A rank whose NCCL is slow is the slowest, and what all wait for.
+TEST(RaceTrack, TheSlowestRankIsWhatCounts) {
+  FakeGpus gpus;
+  gpus.nccls[0].by_braid = 0.1;
+  gpus.nccls[1].by_braid = 3;
+  const Said said = run_race(gpus);
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(said.choices[i].won & 16U, 16U);
+}
+
+TEST(RaceTrack, ACallThatNcclHasNotIsUnsupportedOnAllRanks) {
+  FakeGpus gpus;
+  for (FakeNccl& nccl : gpus.nccls) nccl.fails_from = 0;
+  for (const Status& status : run_race(gpus).statuses)
+    EXPECT_EQ(status.code(), Code::kUnsupported) << status.to_string();
+}
+
+TEST(RaceTrack, AFailureOfOneRankEndsItOnAll) {
+  for (const int call : {0, 1, 40}) {
+    FakeGpus gpus;
+    gpus.nccls[1].fails_from = call;
+    const Said said = run_race(gpus, 300_ms);
+    ASSERT_EQ(said.statuses.size(), 2U);
+    for (const Status& status : said.statuses) {
+      EXPECT_FALSE(status.ok()) << call;
+      EXPECT_NE(status.code(), Code::kUnsupported) << "something of it may lie somewhere";
+    }
+  }
+}
+
+TEST(RaceTrack, CallsThatDoNotEndAreWaitedForOnlySoLong) {
+  FakeGpus gpus;
+  gpus.cuda.set_lateness(1 << 30);
+  const int64_t began_ns = now_ns();
+  Said said;
+  test::run_gpus(kRanks, gpus.cuda, {}, [&](GpuRank& rank) {
+    const auto i = static_cast<size_t>(rank.rank());
+    RaceTrack track({rank.device, *rank.comm.state().group, gpus.real_calls[i],
+                     gpus.nccls[i].real(), BRAID_NCCL_ALL_GATHER, SizeRange::of(false)},
+                    Deadline::after_ns(60_s), 200_ms);
+    ASSERT_TRUE(track.prepare().ok());
+    said.add(track.run(0, 1).status());
+    gpus.cuda.let_come();
+  });
+  for (const Status& status : said.statuses) EXPECT_FALSE(status.ok());
+  EXPECT_LT(now_ns() - began_ns, 20_s);
+}
+
+// Another thread breaks the communicator off: no call of NCCL's begins on it any longer.
+TEST(RaceTrack, ACommunicatorThatIsBrokenOffIsLeftAlone) {
+  FakeGpus gpus;
+  std::atomic<bool> is_shut{false};
+  gpus.nccls[0].on_call = [&] {
+    if (gpus.nccls[0].num_calls == 20) {
+      std::thread([&] {
+        gpus.real_calls[0].shut();
+        is_shut = true;
+      }).detach();
+      while (!gpus.real_calls[0].is_shut()) std::this_thread::yield();
+    }
+    EXPECT_FALSE(is_shut) << "a call began after the door was shut";
+  };
+  const Said said = run_race(gpus, 2_s);
+  for (const Status& status : said.statuses) EXPECT_FALSE(status.ok());
+  while (!is_shut) std::this_thread::yield();
+}
+
+TEST(RealCalls, ShuttingWaitsForTheCallThatIsUnderWayButNotForEver) {
+  RealCalls calls;
+  struct Door {
+    std::atomic<bool> is_inside{false}, may_end{false};
+  } door;
+  const auto run = [](void* context, const braid_nccl_call*) {
+    Door& through = *static_cast<Door*>(context);
+    through.is_inside = true;
+    while (!through.may_end) std::this_thread::yield();
+    return 0;
+  };
+  const braid_nccl_call call{};
+  std::thread caller([&] { EXPECT_TRUE(calls.run({&door, 0, 0, run}, call).ok()); });
+  while (!door.is_inside) std::this_thread::yield();
+  const int64_t began_ns = now_ns();
+  calls.shut();  // the call that is under way ends only when the communicator does
+  EXPECT_LT(now_ns() - began_ns, 10_s);
+  door.may_end = true;
+  caller.join();
+  EXPECT_EQ(calls.run({&door, 0, 0, run}, call).code(), Code::kUnavailable);
+}
+
+class HeldRace : public testing::Test {
+ protected:
+  HeldRace()
+      : folder_(fs::temp_directory_path() / ("braid_race_" + std::to_string(sys::process_id()))) {
+    fs::remove_all(folder_);
+    log::configure("off");
+  }
+  ~HeldRace() override {
+    fs::remove_all(folder_);
+    log::configure("warn");
+  }
+
+  /// The ranks' choices, which are one; and how many calls of NCCL's it took.
+  std::pair<braid_nccl_choice, int> hold(double ratio, const Options& options = {},
+                                         int version = 22809, bool is_busy = false,
+                                         bool has_room = true) {
+    Options all = options;
+    all["BRAID_CACHE_DIR"] = folder_.string();
+    const Config config = test::make_config(all);
+    FakeGpus gpus;
+    if (is_busy)
+      gpus.cuda.define_kernel("braid_longest_pause",
+                              [](const sys::LaunchShape&, std::span<void*> args) {
+                                *test::argument<int64_t*>(args, 0) = 2'000'000;
+                                return Status();
+                              });
+    for (FakeNccl& nccl : gpus.nccls) nccl.by_braid = ratio;
+    Said said;
+    gpus.on_all(
+        [&](GpuRank&, const Entrants& entrants) {
+          const auto held = hold_race(
+              entrants, {config, Deadline::after_ns(60_s), 60_s, [&] { return has_room; }});
+          said.add(held.status(), held.ok() ? held->choice : braid_nccl_choice{});
+        },
+        version);
+    for (const Status& status : said.statuses) EXPECT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(said.choices.at(0).won, said.choices.at(1).won);
+    EXPECT_EQ(said.choices[0].measured, said.choices[1].measured);
+    return {said.choices[0], gpus.nccls[0].num_calls};
+  }
+  size_t num_files() const {
+    return fs::exists(folder_) ? static_cast<size_t>(std::distance(fs::directory_iterator(folder_),
+                                                                   fs::directory_iterator()))
+                               : 0;
+  }
+
+  const fs::path folder_;
+};
+
+// Too little memory for all sizes: the next process may have more.
+TEST_F(HeldRace, WhatLackedMemoryIsNotKept) {
+  EXPECT_EQ(hold(1.5).first.won & 16U, 16U);
+  EXPECT_EQ(num_files(), 0U);
+}
+
+TEST_F(HeldRace, BesideOthersNobodyRaces) {
+  const auto [choice, num_calls] = hold(1.5, {}, 22809, true);
+  EXPECT_EQ(choice.measured, 0U) << "NCCL's";
+  EXPECT_EQ(num_calls, 0);
+  EXPECT_EQ(num_files(), 0U);
+}
+
+TEST_F(HeldRace, WithoutRoomForOursThereIsNone) {
+  const auto [choice, num_calls] = hold(1.5, {}, 22809, false, false);
+  EXPECT_EQ(choice.measured, 0U);
+  EXPECT_EQ(num_calls, 0);
+}
+
+TEST_F(HeldRace, WhatIsKeptIsNotRacedAgain) {
+  // Of these fake GPUs: what rank 0 will look for.
+  const std::vector<std::string> ranks = {own_facts("NVIDIA H200 0000:10:00.0", 13000),
+                                          own_facts("NVIDIA H200 0000:20:00.0", 13000)};
+  const Config plain;
+  const std::string key =
+      race_key({BRAID_NCCL_ALL_GATHER, SizeRange::of(false), 22809, 0, ranks}, plain);
+  fs::create_directories(folder_);
+  const std::string path = (folder_ / ("tuning-nccl-" + key + ".json")).string();
+  ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3f, 0x30}, 0})).ok());
+  const auto [choice, num_calls] = hold(1.5);
+  EXPECT_EQ(choice.won, 0x30U) << "as the file says";
+  EXPECT_EQ(num_calls, 0);
+  EXPECT_GT(hold(1.5, {{"BRAID_TUNE", "force"}}).second, 0);
+  EXPECT_GT(hold(1.5, {}, 23000).second, 0) << "another NCCL";
+  EXPECT_GT(hold(1.5, {{"BRAID_GPU_LINES", "1MiB"}}).second, 0) << "other settings";
+  // Two sizes, for which it took so long.
+  ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3, 0x2}, 50_s})).ok());
+  EXPECT_EQ(hold(1.5).first.measured, 3U) << "there is about as much time now";
+  ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3, 0x2}, 1_s})).ok());
+  const auto [more, num_more_calls] = hold(1.5);
+  EXPECT_EQ(more.measured, kAllSmall) << "and now more";
+  EXPECT_EQ(more.won & 3U, 2U) << "what was known is not run again";
+  EXPECT_EQ(more.won & 16U, 16U);
+  EXPECT_LT(num_more_calls, hold(1.5, {{"BRAID_TUNE", "force"}}).second);
+  ASSERT_TRUE(sys::write_file(path, "{}").ok());
+  EXPECT_GT(hold(1.5).second, 0) << "damaged";
+}
+
+}  // namespace
+}  // namespace braid::nccl

@@ -1,0 +1,72 @@
+#include "bindings/nccl/core/race_verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace braid::nccl {
+namespace {
+
+std::vector<LapTimes> laps_of(size_t num, double nccl_us, double braid_us) {
+  return std::vector<LapTimes>(num, {nccl_us, braid_us});
+}
+
+TEST(Verdict, ACleanRaceIsSoonOver) {
+  EXPECT_EQ(judge({}), Verdict::kOpen);
+  EXPECT_EQ(judge(laps_of(11, 15, 10)), Verdict::kOpen) << "too few";
+  EXPECT_EQ(judge(laps_of(12, 15, 10)), Verdict::kBraid);
+  EXPECT_EQ(judge(laps_of(6, 5, 10)), Verdict::kOpen);
+  EXPECT_EQ(judge(laps_of(7, 5, 10)), Verdict::kNccl);
+}
+
+TEST(Verdict, LessThanThreePercentIsNoWin) {
+  for (const double ratio : {0.97, 1.0, 1.02, 1.0299})
+    EXPECT_EQ(judge(laps_of(7, 100 * ratio, 100)), Verdict::kNccl) << ratio;
+  EXPECT_EQ(judge(laps_of(12, 103.01, 100)), Verdict::kBraid);
+}
+
+TEST(Verdict, LapsThatWereHeldUpCountAsOneEach) {
+  std::vector<LapTimes> laps = laps_of(9, 100, 100);
+  laps[3].nccl_us = 1e9;
+  EXPECT_EQ(judge(laps), Verdict::kNccl);
+  laps = laps_of(14, 150, 100);
+  laps[3].braid_us = 1e9;
+  EXPECT_EQ(judge(laps), Verdict::kBraid);
+}
+
+TEST(Verdict, WhatIsTooCloseIsNccls) {
+  std::vector<LapTimes> laps;
+  for (size_t i = 0; i < 41; ++i) {
+    EXPECT_EQ(judge(laps), Verdict::kOpen) << i;
+    laps.push_back({i % 2 == 0 ? 140.0 : 90.0, 100});
+  }
+  EXPECT_EQ(judge(laps), Verdict::kNccl) << "a median of 1.4, and nearly half of the laps lost";
+}
+
+TEST(Verdict, MedianRatio) {
+  EXPECT_EQ(median_ratio({}), 0);
+  EXPECT_DOUBLE_EQ(median_ratio(std::vector<LapTimes>{{10, 10}, {30, 10}}), 2);
+  EXPECT_DOUBLE_EQ(median_ratio(std::vector<LapTimes>{{90, 10}, {10, 10}, {20, 10}}), 2);
+}
+
+TEST(Slowest, IsTheLargestOfEach) {
+  const auto slowest = slowest_of(std::vector<LapTimes>{{100, 90}, {105, 80}, {99, 91}}, {});
+  ASSERT_TRUE(slowest);
+  EXPECT_EQ(slowest->nccl_us, 105);
+  EXPECT_EQ(slowest->braid_us, 91);
+}
+
+TEST(Slowest, ARankThatContradictsTheOthersSpoilsTheLap) {
+  const Agreement strict{1.5, 10};
+  for (const double lie : {0.0, -5.0, 1.0, 300.0, 1e9, std::nan("")}) {
+    EXPECT_FALSE(slowest_of(std::vector<LapTimes>{{100, 90}, {lie, 90}}, strict)) << lie;
+    EXPECT_FALSE(slowest_of(std::vector<LapTimes>{{lie, 90}, {100, 90}}, strict)) << lie;
+    EXPECT_FALSE(slowest_of(std::vector<LapTimes>{{100, 90}, {100, lie}}, strict)) << lie;
+  }
+  EXPECT_TRUE(slowest_of(std::vector<LapTimes>{{100, 90}, {160, 90}}, strict)) << "barriers";
+  EXPECT_FALSE(slowest_of({}, strict));
+}
+
+}  // namespace
+}  // namespace braid::nccl
