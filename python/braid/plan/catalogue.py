@@ -19,7 +19,7 @@ def machines() -> Report:
             "peak": node.peak(),
             "memory": Quantity(node.memory_gb * 1e9, "B", Basis.SPECIFIED, "data sheet"),
         }
-        measured = sum(len(path.curves) for path in node.paths)
+        measured = sum(not curve.lender for path in node.paths for curve in path.curves)
         note = f"{measured} measured curve{'s' * (measured != 1)}" if measured else ""
         answer.rows.append(Row(name, cells, f"{first.name}; {note}" if note else first.name))
     return answer
@@ -36,7 +36,7 @@ def machine(name: str) -> Report:
         pair = Quantity(path.pair_gbps, "GB/s", path.basis, path.origin)
         answer.add(f"{key}.pair_gbps", f"{path.name}: one GPU to one", pair)
         answer.add(f"{key}.achievable_gbps", f"{path.name}: usual", path.achievable(8))
-        for curve in path.curves:
+        for curve in (each for each in path.curves if not each.lender):
             nbytes, us = curve.points[-1]
             cells = {
                 "ranks": Quantity(curve.ranks, "", Basis.EXACT, ""),
@@ -92,12 +92,12 @@ def models_table() -> Report:
     for name in models.names():
         model = models.find(name)
         cells = {
-            "parameters": Quantity(model.parameters, "", Basis.EXACT, model.origin),
-            "active": Quantity(model.active_parameters, "", Basis.EXACT, model.origin),
+            "parameters": model.counted(model.parameters, "", model.origin),
+            "active": model.counted(model.active_parameters, "", model.origin),
             "layers": Quantity(model.layers, "", Basis.EXACT, model.origin),
             "hidden": Quantity(model.hidden, "", Basis.EXACT, model.origin),
             "activation": Quantity(2 * model.hidden, "B", Basis.EXACT, "per token, bf16"),
-            "KV cache": Quantity(2 * model.cache_elements_per_token, "B", Basis.EXACT, "per token"),
+            "KV cache": model.counted(2 * model.cache_elements_per_token, "B", "per token"),
         }
         answer.rows.append(Row(name, cells, model.origin))
     return answer

@@ -14,6 +14,8 @@ KINDS = {
 }
 _LABEL_PX, _BAR_PX, _VALUE_PX, _ROW_PX = 190, 420, 90, 24
 _TOP_PX = 54
+_LEAST_BAR, _MOST_BAR = 10, 60
+_BLANKS = 3  # around a bar
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} us"
 
 
-def as_text(strips: Sequence[Strip], width: int = 60) -> str:
+def as_text(strips: Sequence[Strip], width: int = _MOST_BAR) -> str:
     """Plain ASCII; the longest strip fills `width`."""
     whole = max((strip.end_s for strip in strips), default=0.0) or 1.0
     label_width = max((len(strip.label) for strip in strips), default=0)
@@ -71,6 +73,13 @@ def as_text(strips: Sequence[Strip], width: int = 60) -> str:
     used = _kinds(strips)
     legend = "   ".join(f"{KINDS[kind][0]} {kind}" for kind in used)
     return "\n".join([*lines, f"{'':<{label_width}}  {legend}"])
+
+
+def bar_width(strips: Sequence[Strip], columns: int) -> int:
+    """What labels and times leave of a terminal's columns for the longest strip."""
+    labels = max((len(strip.label) for strip in strips), default=0)
+    times = max((len(time_text(strip.end_s)) for strip in strips), default=0)
+    return min(max(columns - labels - times - _BLANKS, _LEAST_BAR), _MOST_BAR)
 
 
 def as_svg(strips: Sequence[Strip], title: str) -> str:

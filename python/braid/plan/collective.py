@@ -35,6 +35,7 @@ def report(
     for algorithm in algorithms:
         found = predict(request, path, network, algorithm)
         answer.rows.append(_row(algorithm, found))
+        answer.notes += found.remark()
     answer.notes += _unused(request, path)
     if request.op == "all_reduce" and path.nvls_part and request.ranks > 1:
         saving = collectives.nvls_saving(request.ranks)
@@ -67,6 +68,8 @@ def algorithms_for(request: Request, path: Path, network: Network | None = None)
     if request.op in ("all_to_all", "send"):
         return ["auto", "direct"]
     found = ["auto", "ring", "tree", "direct"]
+    if path.links and not path.is_mesh(request.ranks):
+        found.remove("direct")
     return [*found, "nvls"] if path.nvls_part and request.op == "all_reduce" else found
 
 

@@ -38,6 +38,8 @@ class Curve:
     path: str
     origin: str
     is_multicast: bool = False
+    lender: str = ""
+    """Other GPUs with the same links, on which it was measured."""
     """The switch added (NVLS)."""
     nodes: int = 1
 

@@ -5,56 +5,22 @@ topology of `braid topo`. A path is one way between the GPUs of a node: NVLink, 
 memory. Rates are per GPU and direction.
 """
 
+import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
-from braid.plan import shipped
+from braid.plan import gpus, shipped
 from braid.plan.basis import Basis, Quantity
 from braid.plan.curve import Curve
 from braid.plan.formulas import collectives, rates
+from braid.plan.path import Path
 from braid.plan.wrong import PlanError, above_zero, unknown
 
+__all__ = ["Hardware", "Path"]
 
-@dataclass(frozen=True)
-class Path:
-    """One way between the GPUs of a node."""
-
-    name: str
-    shape: str
-    """switched: any group has the full rate; mesh: every pair has a link of its own; host: through
-    host memory.
-    """
-    rate_gbps: float
-    """One GPU to all others together, as specified; 0 when not known."""
-    pair_gbps: float
-    """One GPU to one other."""
-    library_gbps: float
-    """What NCCL's own planner expects of it; 0 when it does not say."""
-    nvls_part: float
-    """Of library_gbps, what NCCL expects when NVSwitch adds; 0 where it cannot, or must not."""
-    origin: str
-    basis: Basis = Basis.SPECIFIED
-    curves: tuple[Curve, ...] = ()
-
-    def specified(self, ranks: int) -> Quantity:
-        """The rate that a group of this size has."""
-        if self.shape == "mesh":
-            gbps = min(rates.mesh_gbps(self.pair_gbps, ranks), self.rate_gbps)
-            return Quantity(gbps, "GB/s", self.basis, f"{self.origin}; {_links(ranks - 1)} in use")
-        return Quantity(self.rate_gbps, "GB/s", self.basis, self.origin)
-
-    def achievable(self, ranks: int, algorithm: str = "ring") -> Quantity:
-        """What a library will reach of it for large messages."""
-        if self.library_gbps:
-            part = self.nvls_part if algorithm == "nvls" else 1.0
-            gbps = self.library_gbps * part
-            rate = self.specified(ranks)
-            if self.basis is Basis.MEASURED and rate.value < gbps:
-                return replace(rate, basis=Basis.ASSUMED)
-            return Quantity(gbps, "GB/s", Basis.ASSUMED, "what NCCL plans with")
-        part = rates.HOST_STAGED if self.shape == "host" else rates.ACHIEVABLE
-        gbps = rates.achievable_gbps(self.specified(ranks).value, part)
-        return Quantity(gbps, "GB/s", Basis.ASSUMED, f"{part:.0%} of {self.origin}")
+_CARD = re.compile(r"\bPCIE\b|\bNVL\b", re.IGNORECASE)
+"""Models that come as cards: bridges join two or four of them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +29,7 @@ class Hardware:
 
     name: str
     title: str
+    """Of one of its GPUs, for people: "8 x" stands before it."""
     gpus_per_node: int
     paths: tuple[Path, ...]
     """The one that libraries choose comes first."""
@@ -71,14 +38,32 @@ class Hardware:
     memory_gb: float
     peak_origin: str
 
-    def path(self, name: str) -> Path:
-        """By name; the first one for "auto"."""
-        if name == "auto":
-            return self.paths[0]
-        for path in self.paths:
-            if path.name == name:
+    def path(self, name: str, ranks: int = 1, op: str = "all_reduce") -> Path:
+        """By name; for "auto" the first that joins so many GPUs. PlanError when it does not."""
+        named = [path for path in self.paths if name in ("auto", path.name)]
+        if not named:
+            raise unknown(f"path of {self.name}", name, [path.name for path in self.paths])
+        for path in named:
+            if path.joins(ranks, op):
                 return path
-        raise unknown(f"path of {self.name}", name, [path.name for path in self.paths])
+        tried = " and no ".join(path.name for path in named)
+        raise PlanError(
+            f"{self.name}: no {tried} joins {ranks} of its GPUs for {op}{self._instead(ranks, op)}"
+        )
+
+    def _instead(self, ranks: int, op: str) -> str:
+        others = [path.name for path in self.paths if path.joins(ranks, op)]
+        if others:
+            return f"; --path {others[0]} does"
+        return ", and the rate of its PCIe is not known; braid bench host measures it"
+
+    def apart(self, ranks: int, op: str = "all_reduce") -> list[str]:
+        """Warnings: paths that do not join so many GPUs."""
+        return [
+            f"{path.name} joins no {ranks} of these GPUs: a group of them sends another way"
+            for path in self.paths
+            if not path.joins(ranks, op)
+        ]
 
     def peak(self) -> Quantity:
         """Peak of one GPU. PlanError when it is not known."""
@@ -91,14 +76,27 @@ class Hardware:
         above_zero("--peak-tflops", tflops)
         return replace(self, peak_tflops=tflops, peak_origin="as given")
 
+    def of(self, gpu: gpus.Gpu) -> "Hardware":
+        """The same node with another GPU's peak and memory."""
+        return replace(
+            self,
+            peak_tflops=gpu.peak_tflops,
+            memory_gb=gpu.memory_gb,
+            peak_origin=gpu.origin,
+        )
+
     def with_curves(self, curves: list[Curve]) -> "Hardware":
-        """The same node with measurements, which come before older ones."""
-        first, *others = self.paths
-        return replace(self, paths=(replace(first, curves=(*curves, *first.curves)), *others))
-
-
-def _links(count: int) -> str:
-    return f"{count} link{'s' * (count != 1)}"
+        """The same node with measurements, which come before older ones; each belongs to the path
+        that its group took.
+        """
+        own: dict[str, list[Curve]] = {}
+        for curve in curves:
+            joining = (path for path in self.paths if path.joins(curve.ranks, curve.op))
+            own.setdefault(next(joining, self.paths[0]).name, []).append(curve)
+        paths = [
+            replace(path, curves=(*own.get(path.name, []), *path.curves)) for path in self.paths
+        ]
+        return replace(self, paths=tuple(paths))
 
 
 def names() -> list[str]:
@@ -111,10 +109,11 @@ def find(name: str) -> Hardware:
     one else.
     """
     table = shipped.table("hardware")
-    begun = [full for full in table if full.startswith(f"{name.lower()}-")]
-    found = name.lower() if name.lower() in table else begun[0] if len(begun) == 1 else ""
+    plain = re.sub(r"[ _]|^nvidia ", "", name.lower())
+    begun = [full for full in table if full.startswith((f"{plain}-", f"rtx{plain}-"))]
+    found = plain if plain in table else begun[0] if len(begun) == 1 else ""
     if not found:
-        raise unknown("hardware", name, table)
+        raise unknown("hardware", name, table, "or a file: what braid topo reads, a bench record")
     row = table[found]
     return Hardware(
         name=found,
@@ -128,10 +127,28 @@ def find(name: str) -> Hardware:
 
 
 def of_gpu(model: str) -> Hardware | None:
-    """Our row for a GPU as drivers name it: "NVIDIA H200"; the first that fits, None else."""
+    """Our row for a GPU as drivers name it: "NVIDIA H200"; the first that fits, None else. Cards
+    have no switch: of those only the way through host memory is known.
+    """
     words = model.lower().replace("-", " ").split()
-    name = next((name for name in names() if name.split("-")[0] in words), None)
-    return find(name) if name else None
+    glued = [a + b for a, b in pairwise(words)]  # "RTX 4090"
+    name = next((name for name in names() if name.split("-")[0] in (*words, *glued)), None)
+    if not name:
+        return None
+    found = find(name)
+    if _CARD.search(model):
+        hosts = tuple(path for path in found.paths if path.shape == "host")
+        found = replace(found, paths=hosts or found.paths, title=model)
+    gpu = gpus.find(model)
+    return found if gpu is None else found.of(gpu)
+
+
+def host_path(model: str) -> Path | None:
+    """The way through host memory of a card whose PCIe slot is known; None else."""
+    for link, row in shipped.table("links").items():
+        if "cards" in row and re.search(row["cards"], model, re.IGNORECASE):
+            return _path("", "host-staged", link)
+    return None
 
 
 def _path(hardware: str, name: str, link: str) -> Path:
@@ -144,12 +161,30 @@ def _path(hardware: str, name: str, link: str) -> Path:
         library_gbps=library_gbps(link),
         nvls_part=row.get("nccl_nvls_part", 0.0),
         origin=f"{row['title']} ({shipped.source(row['source'])})",
-        curves=tuple(
-            _curve(measured)
-            for measured in shipped.table("measured")["curves"]
-            if measured["hardware"] == hardware and measured["path"] == name
-        ),
+        curves=(*_curves(hardware, name), *_of_the_same_links(hardware, name, link)),
     )
+
+
+def _curves(hardware: str, path: str) -> list[Curve]:
+    """What was measured there."""
+    wanted = (hardware, path)
+    rows = shipped.table("measured")["curves"]
+    return [_curve(row) for row in rows if (row["hardware"], row["path"]) == wanted]
+
+
+def _of_the_same_links(hardware: str, path: str, link: str) -> list[Curve]:
+    """What was measured on other GPUs that the same links join: H200 for H100. Host memory is not
+    the same behind the same slots.
+    """
+    rows = shipped.table("hardware")
+    others = [name for name in rows if name != hardware and rows[name]["paths"].get(path) == link]
+    if shipped.table("links")[link]["shape"] == "host":
+        return []
+    return [
+        replace(curve, lender=rows[other]["title"])
+        for other in others
+        for curve in _curves(other, path)
+    ]
 
 
 def link_gbps(link: str) -> float:
@@ -171,6 +206,14 @@ def pair_gbps(link: str) -> float:
     row = shipped.table("links")[link]
     parts = row["links"] if row["shape"] == "mesh" else 1
     return link_gbps(link) / parts
+
+
+def nvls_part(model: str) -> float:
+    """What NCCL expects where NVSwitch adds, as a part of the links' rate; 0 where it does not."""
+    for row in shipped.table("links").values():
+        if row.get("models") and re.search(row["models"], model):
+            return float(row.get("nccl_nvls_part", 0.0))
+    return 0.0
 
 
 def library_gbps(link: str) -> float:

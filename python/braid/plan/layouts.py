@@ -12,7 +12,6 @@ from braid.plan.formulas import messages, overlap, training
 from braid.plan.hardware import Hardware
 from braid.plan.model import Model
 from braid.plan.network import Network
-from braid.plan.parallel import tensor
 from braid.plan.predict import Request, predict
 from braid.plan.ranking import Ranking, strip
 from braid.plan.report import Report, Row
@@ -20,7 +19,7 @@ from braid.plan.wrong import PlanError, a_count, a_part, above_zero
 
 _BACKWARD = 2 / 3
 """Of a step's computation, what runs while gradients leave."""
-_ALL_REDUCES_PER_LAYER = 2 * tensor.PER_LAYER  # forward and backward
+_DIRECTIONS = 2  # forward and backward
 _EXCHANGES_PER_LAYER = 4  # dispatch and combine, forward and backward
 _WEIGHTS_BYTES = 6  # per parameter: bf16 weights, fp32 gradients
 _OPTIMIZER_BYTES = training.BYTES_PER_PARAMETER - _WEIGHTS_BYTES  # shared by the replicas
@@ -139,6 +138,7 @@ def by_layout(job: Job, top: int) -> Ranking:
         answer.notes.append(
             "EP: whole experts on each GPU, even routing, activations in bf16 both ways"
         )
+    answer.about(job.model)
     answer.notes += [
         "microbatches of one sequence; gradients in bf16, hidden behind the backward pass",
         "memory without activations; optimizer states are shared by the replicas (ZeRO-1)",
@@ -182,7 +182,7 @@ def _layout_row(job: Job, layout: Layout) -> Row:
             "waiting": Quantity(waiting, "s", Basis.ASSUMED, "pipeline bubble"),
             "communication": Quantity(wire, "s", basis, "not hidden"),
             **parts,
-            "memory": Quantity(need, "B", Basis.EXACT, "per GPU, without activations"),
+            "memory": job.model.counted(need, "B", "per GPU, without activations"),
         },
         "" if fits else f"does not fit: {job.hardware.memory_gb:g} GB per GPU",
     )
@@ -192,8 +192,8 @@ def _tensor_s(job: Job, layout: Layout, microbatches: int) -> Quantity:
     nbytes = messages.activation_bytes(job.sequence, job.model.hidden)
     one = _call(job, "all_reduce", nbytes, layout.tp, 1)
     model = job.model
-    saved = _ALL_REDUCES_PER_LAYER / 2 * model.sparse_layers if layout.ep > 1 else 0.0
-    calls = (_ALL_REDUCES_PER_LAYER * model.layers - saved) / layout.pp * microbatches
+    saved = model.sparse_layers if layout.ep > 1 else 0
+    calls = _DIRECTIONS * (model.all_reduces - saved) / layout.pp * microbatches
     return Quantity(one.value * calls / 1e6, "s", one.basis, one.origin)
 
 
@@ -212,7 +212,7 @@ def _experts_s(job: Job, layout: Layout, microbatches: int) -> Quantity:
 
 def _gradients_s(job: Job, layout: Layout) -> Quantity:
     """Those of experts go to fewer GPUs than the others where experts are divided."""
-    experts = _all_experts(job.model)
+    experts = job.model.all_experts_parameters
     dense = 2 * (job.model.parameters - experts) / layout.tp / layout.pp
     own = 2 * experts / layout.expert_parts / layout.pp
     if layout.expert_parts == layout.tp:
@@ -230,18 +230,23 @@ def _fill_s(job: Job, layout: Layout) -> Quantity:
     nbytes = messages.activation_bytes(job.sequence, job.model.hidden) / layout.tp
     is_inside = layout.tp * layout.dp * 2 <= job.gpus
     if is_inside or job.network is None:
-        one = predict(Request("send", nbytes, 2), job.hardware.paths[0]).time_us
+        path = job.hardware.path("auto", min(job.ranks, job.gpus))
+        one = predict(Request("send", nbytes, 2), path).time_us
     else:
         nic = _shared(job)
-        one = predict(Request("send", nbytes, 1, 2), job.hardware.paths[0], nic).time_us
+        path = job.hardware.path("auto")
+        one = predict(Request("send", nbytes, 1, 2), path, nic).time_us
     return Quantity(2 * (layout.pp - 1) * one.value / 1e6, "s", one.basis, one.origin)
 
 
 def _call(job: Job, op: str, nbytes: float, ranks: int, stride: int) -> Quantity:
-    """One call of a group whose members are `stride` GPUs apart."""
+    """One call of a group whose members are `stride` GPUs apart: its way is that of all GPUs from
+    its first to its last, as the neighbours of every one of them have such groups, too.
+    """
     inside = max(1, min(ranks, job.gpus // stride))
     request = Request(op, nbytes, inside, -(-ranks // inside))
-    return predict(request, job.hardware.paths[0], _shared(job)).time_us
+    path = job.hardware.path("auto", inside * stride if inside > 1 else 1, op)
+    return predict(request, path, _shared(job)).time_us
 
 
 def _shared(job: Job) -> Network | None:
@@ -252,14 +257,8 @@ def _shared(job: Job) -> Network | None:
     return Network(each.value, "gpu", each.basis, job.network.origin)
 
 
-def _all_experts(model: Model) -> float:
-    """Parameters that expert parallelism divides; shared experts count as dense."""
-    count = model.experts.count if model.experts else 0
-    return float(model.sparse_layers * count * model.expert_parameters)
-
-
 def _memory_bytes(model: Model, layout: Layout) -> float:
-    experts = _all_experts(model)
+    experts = model.all_experts_parameters
     dense = (model.parameters - experts) / layout.tp / layout.pp
     own = experts / layout.expert_parts / layout.pp
     dense_each = _WEIGHTS_BYTES + _OPTIMIZER_BYTES / layout.dp

@@ -25,7 +25,7 @@ def find(name: str) -> Model:
         path /= "config.json"
     if path.suffix == ".json" or path.exists():
         return _from_file(path)
-    raise unknown("model", name, table)
+    raise unknown("model", name, table, "or a config.json: give its path")
 
 
 def _from_file(path: Path) -> Model:

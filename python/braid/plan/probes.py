@@ -38,7 +38,7 @@ def machine(document: Json, origin: str) -> Hardware:
     paths = _paths(found.rates, known, f"braid bench {kind}, {origin}")
     return Hardware(
         name=origin,
-        title=f"{document['device']}",
+        title=_COUNT.sub("", str(document["device"]), count=1),
         gpus_per_node=int(count[1]) if count else _gpus(found.rates),
         paths=paths,
         peak_tflops=known.peak_tflops if known else 0.0,

@@ -210,13 +210,13 @@ def tp_wire_bytes(model: str, ranks: int, tokens: int) -> float:
     """Ring bytes per GPU of one pass."""
     shape = models.find(model)
     one = messages.activation_bytes(tokens, shape.hidden)
-    count = tensor.all_reduces(shape)
+    count = shape.all_reduces
     return collectives.wire_bytes("all_reduce", "ring", ranks, one) * count
 
 
 def all_reduces(model: str) -> int:
     """Of one pass."""
-    return tensor.all_reduces(models.find(model))
+    return models.find(model).all_reduces
 
 
 def busbw_of_algbw(op: str, ranks: int, algbw: float) -> float:

@@ -49,6 +49,8 @@ def by_hardware(
         key=lambda row: row.cells["pass"].value,
     )
     answer.warnings += tensor.undivided(model, ranks)
+    answer.warnings += [f"{node.name}: {each}" for node in fitting for each in node.apart(ranks)]
+    answer.about(model)
     best = rows[0].cells["pass"].value
     for row in rows:
         slower = Quantity(row.cells["pass"].value / best, "x", row.cells["pass"].basis, "")
@@ -58,8 +60,9 @@ def by_hardware(
 
 def _pass(model: Model, ranks: int, tokens: int, node: Hardware, mfu: float) -> Row:
     asked = tensor.Question(model, ranks, tokens, node, mfu=mfu)
-    found = tensor.report(asked, [node.paths[0]], [])
-    key = node.paths[0].name.replace("-", "_")
+    path = node.path("auto", ranks)
+    found = tensor.report(asked, [path], [])
+    key = path.name.replace("-", "_")
     numbers = {line.name: line.quantity for line in found.lines}
     wire, compute = numbers[f"{key}.communication_s"], numbers["compute_s"]
     return Row(

@@ -9,6 +9,7 @@ from typing import Any
 
 from braid.plan.answer import SCHEMA, Answer, Result, TableRow, Value
 from braid.plan.basis import Basis, Quantity, weakest
+from braid.plan.model import Model
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,11 @@ class Report:
         """Appends a number computed from others: it is as good as the weakest of them."""
         basis = weakest(part.basis for part in parts)
         return self.add(name, label, Quantity(value, unit, basis, origin))
+
+    def about(self, model: Model) -> None:
+        """Appends what a reader of this model's numbers must know."""
+        self.warnings += model.warnings
+        self.notes += model.notes
 
     def first(self, count: int) -> "Report":
         """The same answer with fewer rows."""

@@ -32,16 +32,17 @@ def over_path(path: Path) -> Pipe:
     return Pipe(rate, f"{path.name}, one pair of GPUs")
 
 
-def report(nbytes: float, pipe: Pipe, inputs: dict[str, str | int | float | None]) -> Report:
+def report(size: Quantity, pipe: Pipe, inputs: dict[str, str | int | float | None]) -> Report:
     """F3 with F1 and F14."""
+    nbytes = size.value
     above_zero("bytes", nbytes)
     above_zero("rate", pipe.rate.value)
     answer = Report("transfer", f"{nbytes / 1e9:.6g} GB over {pipe.name}", dict(inputs))
-    answer.exact("bytes", "to send", nbytes, "B")
-    answer.exact("gbit", "the same in bits", nbytes * 8 / 1e9, "Gbit")
+    answer.add("bytes", "to send", size)
+    answer.derived("gbit", "the same in bits", nbytes * 8 / 1e9, "Gbit", [size])
     answer.add("rate_gbps", "rate, one direction", pipe.rate)
     least = rates.seconds(nbytes, pipe.rate.value)
-    answer.derived("least_s", "time at the specified rate", least, "s", [pipe.rate])
+    answer.derived("least_s", "time at the specified rate", least, "s", [pipe.rate, size])
     usual = rates.achievable_gbps(pipe.rate.value)
     likely = Quantity(
         rates.seconds(nbytes, usual), "s", Basis.ASSUMED, f"{rates.ACHIEVABLE:.0%} of the rate"

@@ -5,6 +5,8 @@ from difflib import get_close_matches
 
 from braid.errors import InvalidArgument
 
+_NEAR = 0.6
+"""Of names that are alike: a slip of the finger or two; below it "mixtral" is "kimi-k2"."""
 _LARGEST = 1e24
 """Above every number of bytes, parameters or operations; products of such stay finite."""
 
@@ -14,18 +16,20 @@ class PlanError(InvalidArgument):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that looks most like this one."""
+    """The known name that looks most like this one, or begins with it."""
     by_lower = {each.lower(): each for each in known}
-    found = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.4)
+    begun = [each for each in by_lower if name and each.startswith(f"{name.lower()}-")]
+    found = begun or get_close_matches(name.lower(), by_lower, n=1, cutoff=_NEAR)
     return by_lower[found[0]] if found else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> PlanError:
-    """No such name; the nearest one that exists comes first."""
+def unknown(kind: str, name: str, known: Iterable[str], instead: str = "") -> PlanError:
+    """No such name; the nearest one that exists comes first, what else is possible last."""
     names = sorted(known)
     near = nearest(name, names)
     hint = f"did you mean {near}? " if near else ""
-    return PlanError(f"'{name}' is no {kind}; {hint}braid has {', '.join(names)}")
+    also = f", {instead}" if instead else ""
+    return PlanError(f"'{name}' is no {kind}; {hint}braid has {', '.join(names)}{also}")
 
 
 def at_least(what: str, value: float, least: float) -> None:

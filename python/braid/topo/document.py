@@ -1,10 +1,10 @@
 """The JSON of `braid topo --json`, braid.topo/1.
 
 The fields of Machine are its facts; a reader needs nothing else. `links`, `matrix`, `roles`,
-`verdicts` and `measured_pairs` are there for scripts: they follow from the facts and from records,
-and reading a document computes them anew, so that an old document gets what braid has learnt since.
-Within version 1 fields may be added, with defaults. docs/topo.schema.json is generated from the
-classes (`python -m braid.topo.document`).
+`verdicts`, `measured_pairs` and `places` are there for scripts: they follow from the facts and
+from records, and reading a document computes them anew, so that an old document gets what braid
+has learnt since. Within version 1 fields may be added, with defaults. docs/topo.schema.json is
+generated from the classes (`python -m braid.topo.document`).
 """
 
 import json
@@ -21,6 +21,7 @@ from braid.topo.look import View
 from braid.topo.matrix import Matrix, matrix
 from braid.topo.measured import Measured
 from braid.topo.pairs import PairRate, pair_rates
+from braid.topo.places import Place, places
 from braid.topo.rates import Rate, rates
 from braid.topo.roles import roles
 from braid.topo.verdicts import Verdict, verdicts
@@ -41,6 +42,8 @@ class Derived:
     verdicts: list[Verdict] = field(default_factory=list)
     measured_pairs: list[PairRate] = field(default_factory=list)
     """What records say about two GPUs, whatever joins them."""
+    places: list[Place] = field(default_factory=list)
+    """NUMA node and PCIe switches of every GPU and NIC, also where only paths tell of them."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def document(machine: Machine, measured: Sequence[Measured] = ()) -> Document:
     pairs = pair_rates(machine, measured)
     links = rates(machine, measured)
     found = [*too_fast(links), *verdicts(machine)]
-    return Document(machine, Derived(links, words, roles(view), found, pairs))
+    return Document(machine, Derived(links, words, roles(view), found, pairs, places(view)))
 
 
 def to_json(whole: Document) -> str:

@@ -12,13 +12,22 @@ from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, Nic, PciDevice,
 from braid.topo.look import View
 from braid.topo.measured import Measured
 from braid.topo.pairs import by_link
-from braid.topo.tables import pcie_gbps, pcie_generation, pcie_of_model, pcie_speed, spec_for
+from braid.topo.tables import (
+    nccl_pcie_gbps,
+    pcie_gbps,
+    pcie_generation,
+    pcie_of_model,
+    pcie_speed,
+    spec_for,
+)
 
 RateKind = Literal["nvlink", "xgmi", "c2c", "pcie", "nic", "socket"]
 Basis = Literal["specified", "assumed", "unknown"]
 
 NETWORK = "network"
 """The far end of a NIC."""
+_SLOWEST = 2.5
+"""GT/s of PCIe 1."""
 _NIC_NAMES = {"infiniband": "InfiniBand", "roce": "RoCE", "efa": "EFA", "ethernet": "Ethernet"}
 
 
@@ -59,8 +68,15 @@ def _gpu_links(view: View, gpu: Gpu) -> Iterator[Rate]:
     for bundle in view.links_of(gpu.name):
         yield _bundle(gpu, bundle)
     if own := view.link_to_cpu(gpu.name):
-        gbps = own.gbps_each * own.count if own.gbps_each else None
-        yield _rated(Rate(gpu.name, CPU, "c2c", "C2C", "specified", own.count), gbps)
+        yield _to_cpu(gpu, own)
+
+
+def _to_cpu(gpu: Gpu, own: GpuLink) -> Rate:
+    """C2C, or on POWER9 NVLinks of the GPU's own kind."""
+    if own.kind != "c2c":
+        return replace(_bundle(gpu, own), kind="c2c")
+    gbps = own.gbps_each * own.count if own.gbps_each else None
+    return _rated(Rate(gpu.name, CPU, "c2c", "C2C", "specified", own.count), gbps)
 
 
 def _bundle(gpu: Gpu, bundle: GpuLink) -> Rate:
@@ -95,32 +111,47 @@ def _awake(device: PciDevice) -> PcieLink:
     return replace(link, gts=max(link.gts, link.max_gts)) if device.kind == "gpu" else link
 
 
+def is_fiction(device: PciDevice) -> bool:
+    """Whether a bridge's speed is none: those of virtual machines, and the uplinks of some
+    switches, call themselves 2.5 GT/s whatever they carry.
+    """
+    return device.kind in ("switch", "port", "root_port") and 0 < device.link.gts <= _SLOWEST
+
+
 def _pcie(view: View, end: Gpu | Nic) -> Iterator[Rate]:
     """The narrowest link between a device and the CPU, as NCCL reckons."""
     found = []
     for device in view.chain(end.pci):
-        # Some switches, those of virtual machines above all, call any uplink 2.5 GT/s.
-        is_fiction = device.kind == "switch" and 0 < device.link.gts <= 2.5
         # A port tells the link below it, which is the next device's own.
-        if not is_fiction and device.kind not in ("port", "root_port"):
+        if not is_fiction(device) and device.kind not in ("port", "root_port"):
             link = _awake(device)
             if (gbps := link_gbps(link)) is not None:
-                found.append((gbps, link_words(link), device.address))
+                found.append((gbps, link, device.address))
     if found:
-        gbps, words, address = min(found, key=lambda one: one[0])
+        gbps, link, address = min(found, key=lambda one: one[0])
         where = "" if address == end.pci else ", at a bridge above"
-        yield _rated(Rate(end.name, CPU, "pcie", words + where, "specified"), gbps)
-    elif isinstance(end, Gpu) and not view.links_of(end.name):
+        nccl = nccl_pcie_gbps(link.gts, link.width)
+        name = link_words(link) + where
+        rate = Rate(end.name, CPU, "pcie", name, "specified", nccl_gbps=nccl)
+        yield _rated(rate, gbps)
+    elif isinstance(end, Gpu) and not _is_joined_to_all(view, end):
         yield from _pcie_by_model(end)
 
 
+def _is_joined_to_all(view: View, gpu: Gpu) -> bool:
+    """Whether links lead to every other GPU, so that nothing between them goes over PCIe."""
+    others = [other.name for other in view.machine.gpus if other.name != gpu.name]
+    return bool(view.links_of(gpu.name)) and all(view.links_between(gpu.name, o) for o in others)
+
+
 def _pcie_by_model(gpu: Gpu) -> Iterator[Rate]:
-    """Of a GPU that is joined by PCIe alone, from a source that tells none of it."""
+    """Of a GPU that PCIe joins to some others, from a source that tells none of it."""
     generation = pcie_of_model(gpu.model)
     if generation:
         name = f"PCIe {generation} x16, by the model"
-        gbps = pcie_gbps(pcie_speed(generation), 16)
-        yield _rated(Rate(gpu.name, CPU, "pcie", name, "assumed"), gbps)
+        speed = pcie_speed(generation)
+        rate = Rate(gpu.name, CPU, "pcie", name, "assumed", nccl_gbps=nccl_pcie_gbps(speed, 16))
+        yield _rated(rate, pcie_gbps(speed, 16))
 
 
 def _nic(nic: Nic) -> Iterator[Rate]:

@@ -92,6 +92,16 @@ def pcie_gbps(gts: float, width: int) -> float | None:
     return rates.pcie_gbps(gts, row["payload"], row["frame"], width)
 
 
+_NCCL_PER_LANE = {2.5: 0.1875, 5: 0.375, 8: 0.75, 16: 1.5, 32: 3.0, 64: 6.0}
+"""GB/s that NCCL reckons with for a lane (src/graph/topo.cc, kvDictPciGen, by 80)."""
+
+
+def nccl_pcie_gbps(gts: float, width: int) -> float | None:
+    """What NCCL reckons with for a PCIe link: 12 for 8 GT/s on 16 lanes."""
+    per_lane = _NCCL_PER_LANE.get(gts)
+    return per_lane * width if per_lane and width > 0 else None
+
+
 def socket_gbps(arch: str, vendor: str, model: int | None) -> float | None:
     """What NCCL reckons with between two sockets (src/graph/topo.h); None for a CPU it does not
     know.

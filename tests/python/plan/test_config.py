@@ -5,6 +5,7 @@ import json
 import pytest
 
 from braid.plan import models, work
+from braid.plan.basis import Basis, Quantity
 from braid.plan.config import from_config
 from braid.plan.wrong import PlanError
 
@@ -49,28 +50,35 @@ def test_one_matrix_for_both_ends():
 
 def test_heads_of_their_own_size():
     wide = model(DENSE, head_dim=16)
-    assert wide.attention_parameters == size((64, 128), (64, 32), (64, 32), (128, 64))
+    assert wide.stack[0].mixer.parameters == size((64, 128), (64, 32), (64, 32), (128, 64))
     assert wide.cache_elements_per_token == 3 * 2 * 2 * 16
 
 
 def test_without_groups_every_head_has_its_keys():
     config = {k: v for k, v in DENSE.items() if k != "num_key_value_heads"}
-    assert model(config).attention_parameters == size((64, 64)) * 4
+    assert model(config).stack[0].mixer.parameters == size((64, 64)) * 4
 
 
-@pytest.mark.parametrize(("kind", "matrices"), [("llama", 3), ("gpt2", 2), ("opt", 2), ("", 3)])
+@pytest.mark.parametrize(("kind", "matrices"), [("llama", 3), ("arcee", 2), ("gptq", 2), ("", 3)])
 def test_gates_by_type(kind, matrices):
-    found = model(DENSE, model_type=kind)
-    assert found.layer_parameters - found.attention_parameters == matrices * 64 * 96 + 128
+    found = model(DENSE, model_type=kind).stack[0]
+    assert found.rest == matrices * 64 * 96 + 128
 
 
 def test_gpt2_s_own_names():
+    """Biases everywhere, norms with shifts, one matrix for both ends, learned positions."""
     config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 500,
               "n_positions": 128, "n_inner": None}  # fmt: skip
     found = from_config(config, "m", "test")
-    assert (found.hidden, found.layers, found.intermediate, found.positions) == (64, 2, 256, 128)
-    layer = 4 * 64 * 64 + 2 * 64 * 256 + 128
-    assert found.parameters == 2 * layer + 64 * (2 * 500 + 128) + 64
+    assert (found.hidden, found.layers, found.intermediate) == (64, 2, 256)
+    layer = 64 * 192 + 192 + 64 * 64 + 64 + 2 * 64 * 256 + 256 + 64 + 4 * 64
+    assert found.parameters == 2 * layer + 64 * (500 + 128) + 128
+
+
+def test_a_missing_field_is_named_as_its_family_names_it():
+    config = {"model_type": "gpt2", "n_layer": 2, "n_head": 4, "vocab_size": 500}
+    with pytest.raises(PlanError, match=r"config\.json has no n_embd$"):
+        from_config(config, "m", "test")
 
 
 def test_experts_and_what_a_token_uses():
@@ -97,13 +105,14 @@ def test_experts_as_wide_as_the_layer_if_not_said():
 
 
 def test_latent_attention_by_its_matrices():
-    """q 64x48 and 48x(8x24); kv 64x(32+8) and 32x8x(16+16); o (8x16)x64."""
+    """q 64x48 and 48x(8x24); kv 64x(32+8) and 32x8x(16+16); o (8x16)x64; norms of 48 and 32."""
     found = model(LATENT)
-    down_and_up = size((64, 48), (48, 192), (64, 40), (32, 256), (128, 64))
-    assert found.attention_parameters == down_and_up
+    down_and_up = size((64, 48), (48, 192), (64, 40), (32, 256), (128, 64)) + 48 + 32
+    assert found.stack[0].mixer.parameters == down_and_up
     assert found.cache_elements_per_token == 3 * 40
     whole_q = model(LATENT, q_lora_rank=None)
-    assert whole_q.attention_parameters - down_and_up == 64 * 192 - size((64, 48), (48, 192))
+    less = size((64, 48), (48, 192)) + 48
+    assert whole_q.stack[0].mixer.parameters - down_and_up == 64 * 192 - less
 
 
 @pytest.mark.parametrize(
@@ -112,11 +121,15 @@ def test_latent_attention_by_its_matrices():
         ({"hidden_size": 10**400}, "hidden_size: asked for a whole number from 1 up, found 1000"),
         ({"vocab_size": 1 << 33}, "vocab_size: asked for a whole number"),
         ({"num_hidden_layers": True}, "num_hidden_layers: asked for"),
-        ({"num_key_value_heads": -1}, "num_key_value_heads: asked for a whole number from 0 up"),
+        ({"num_key_value_heads": -1}, "num_key_value_heads: asked for a whole number from 1 up"),
         ({"text_config": [1]}, r"text_config: asked for an object, found \[1\]"),
         ({"text_config": "x"}, "text_config: asked for an object, found 'x'"),
-        ({"first_k_dense_replace": 4}, "first_k_dense_replace: 4 of 3 layers"),
-        ({"num_experts_per_tok": None}, "num_experts_per_tok: asked for"),
+        (
+            {"first_k_dense_replace": 4},
+            "first_k_dense_replace: asked for at most 3 layers",
+        ),
+        ({"num_experts_per_tok": None}, "config.json has no num_experts_per_tok"),
+        ({"num_experts_per_tok": 17}, "num_experts_per_tok: asked for at most 16 experts"),
         ({"n_routed_experts": "16"}, "n_routed_experts: asked for"),
     ],
 )
@@ -146,8 +159,9 @@ def test_memory_in_whole_gpus(parameters):
     from braid.plan import hardware
 
     h200 = hardware.find("h200-nvlink4")
-    answer = work.memory(parameters, h200)
+    count = Quantity(parameters, "", Basis.EXACT, "")
+    answer = work.memory(count, h200)
     least = answer.value("least_gpus")
     assert least == int(least)
     assert (least - 1) * h200.memory_gb * 1e9 < 18 * parameters <= least * h200.memory_gb * 1e9
-    assert [line.name for line in work.memory(parameters, None).lines] == ["memory_bytes"]
+    assert [line.name for line in work.memory(count, None).lines] == ["memory_bytes"]

@@ -216,3 +216,61 @@ def test_refused(request_, message):
 def test_unknown_algorithm():
     with pytest.raises(PlanError, match="'rings' is no algorithm"):
         predict(Request("all_reduce", MIB, 8), H100, algorithm="rings")
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "way"),
+    [("h100", 2, "ring"), ("h100", 3, "ring"), ("h100", 4, "nvls"), ("h100", 8, "nvls"),
+     ("h800", 8, "nvls"), ("gb200", 4, "ring"), ("a100-nvlink3", 8, "ring")],
+)  # fmt: skip
+def test_large_all_reduces_go_as_nccl_sends_them(name, ranks, way):
+    """Published: on H200 NVSwitch adds from 4 GPUs up, on B200 from 6; A100's cannot."""
+    path = replace(hardware.find(name).paths[0], curves=())
+    found = predict(Request("all_reduce", 4 << 30, ranks), path)
+    assert found.algorithm == way
+    assert bool(found.remark()) is (way == "nvls")
+
+
+def test_on_b200_nvswitch_adds_from_six_gpus_up():
+    path = replace(hardware.find("b200").paths[0], curves=())
+    ways = [predict(Request("all_reduce", 4 << 30, n), path).algorithm for n in range(2, 9)]
+    assert ways == ["ring"] * 4 + ["nvls"] * 3
+
+
+def test_small_all_reduces_and_other_operations_do_not_go_through_nvls():
+    path = replace(H100, curves=())
+    assert predict(Request("all_reduce", 1 << 20, 8), path).algorithm == "tree"
+    assert predict(Request("all_reduce", 16 << 20, 8), path).algorithm == "nvls"
+    assert predict(Request("all_gather", 4 << 30, 8), path).algorithm == "ring"
+
+
+def test_nvls_comes_near_the_published_480_and_says_what_is_left_without():
+    found = predict(Request("all_reduce", 4 << 30, 8), replace(H100, curves=()))
+    assert found.busbw_gbps == pytest.approx(480, rel=0.03)
+    assert found.plain.busbw_gbps == pytest.approx(367, rel=0.01)
+    (line,) = found.remark()
+    assert "NCCL_NVLS_ENABLE=0 leaves the ring, 20.3 ms at 369.8 GB/s" in line
+
+
+def test_a_time_that_was_measured_with_nvls_says_so():
+    assert "leaves the ring" in predict(Request("all_reduce", 4 << 30, 8), H200).remark()[0]
+    assert predict(Request("all_reduce", 1 << 20, 8), H200).remark() == []
+
+
+def test_times_of_other_gpus_behind_the_same_links_are_lent_and_assumed():
+    asked = Request("all_reduce", 4 << 30, 8)
+    own, lent = predict(asked, H200).time_us, predict(asked, H100).time_us
+    assert (lent.value, lent.basis) == (own.value, Basis.ASSUMED)
+    assert "measured at this size on H200 SXM, NVLink 4, the same links" in lent.origin
+    assert own.basis is Basis.MEASURED
+    assert not any(c.lender for c in A100.curves)
+    assert hardware.find("h100").path("host-staged").curves == ()
+
+
+def test_over_two_nodes_nvls_goes_on_as_a_tree():
+    path, nics = hardware.find("h100").paths[0], network.find("ib-ndr-8x400")
+    found = predict(Request("all_reduce", 1 << 30, 8, 2), path, nics)
+    assert found.algorithm == "nvls"
+    assert "leaves the ring" in found.remark()[0]
+    many = predict(Request("all_reduce", 1 << 30, 8, 8), path, nics)
+    assert many.algorithm != "nvls"

@@ -38,7 +38,7 @@ def pairs(gbps, slowest, device="4 x NVIDIA H200"):
 def test_pairs_of_a_saved_record():
     document = json.loads((ROOT / "records/p2p_4.json").read_text())
     node = probes.machine(document, "records/p2p_4.json")
-    assert (node.title, node.gpus_per_node, node.peak_tflops) == ("4 x NVIDIA H200", 4, 989)
+    assert (node.title, node.gpus_per_node, node.peak_tflops) == ("NVIDIA H200", 4, 989)
     nvlink, host = node.paths
     assert (nvlink.name, nvlink.rate_gbps, nvlink.basis) == ("nvlink", 389.7, Basis.MEASURED)
     assert nvlink.origin == "the slowest of 12 pairs, braid bench p2p, records/p2p_4.json"

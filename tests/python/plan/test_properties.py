@@ -8,7 +8,7 @@ import random
 import pytest
 
 from braid.plan import collective, hardware, network, protocols, transfer
-from braid.plan.basis import Basis
+from braid.plan.basis import Basis, Quantity
 from braid.plan.chart import Span, Strip, as_svg, as_text, stacked, time_text
 from braid.plan.curve import Curve
 from braid.plan.formulas import collectives
@@ -17,6 +17,12 @@ from braid.plan.protocols import LL, LL128, MULTICAST, SIMPLE, call_us
 from braid.plan.wrong import PlanError
 
 SIZES = [1 << shift for shift in range(0, 36, 3)]
+
+
+def nbytes(value):
+    return Quantity(value, "B", Basis.EXACT, "")
+
+
 NICS = [network.given(400, "gpu"), network.given(400, "node"), network.find("ib-ndr-8x400")]
 
 
@@ -179,17 +185,17 @@ def test_buckets_of_any_size_carry_the_same_bytes():
 
 
 def test_a_transfer_over_nics_and_over_a_path():
-    answer = transfer.report(320e9, transfer.over_nics(200, 4), {})
+    answer = transfer.report(nbytes(320e9), transfer.over_nics(200, 4), {})
     assert answer.value("gbit") == 2560
     assert answer.value("rate_gbps") == 100
     assert answer.value("least_s") == pytest.approx(3.2)
     assert answer.value("likely_s") == pytest.approx(4.0)
     mesh = transfer.over_path(hardware.find("mi300x-xgmi").paths[0])
     assert mesh.rate.value == 64  # one link of seven
-    assert transfer.report(64e9, mesh, {}).value("least_s") == pytest.approx(1.0)
+    assert transfer.report(nbytes(64e9), mesh, {}).value("least_s") == pytest.approx(1.0)
     for bad in (0, -1, float("nan")):
         with pytest.raises(PlanError, match="bytes: asked for"):
-            transfer.report(bad, mesh, {})
+            transfer.report(nbytes(bad), mesh, {})
 
 
 def test_parts_follow_each_other():

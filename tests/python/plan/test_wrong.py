@@ -47,7 +47,9 @@ def test_the_nearest_name_whatever_its_case():
     known = ["A100-NVLink3", "h200-nvlink4", "mi300x-xgmi"]
     assert nearest("a100-nvlink", known) == "A100-NVLink3"
     assert nearest("H200-NVLINK4", known) == "h200-nvlink4"
+    assert nearest("a100", known) == "A100-NVLink3"
     assert nearest("zzzz", known) is None
+    assert nearest("mixtral-8x22b", ["kimi-k2", "llama3-70b", "deepseek-v3"]) is None
     assert nearest("x", []) is None
 
 
@@ -58,3 +60,4 @@ def test_unknown_names_are_listed_in_order():
     assert str(unknown("fruit", "qqq", ["pear", "apple"])) == (
         "'qqq' is no fruit; braid has apple, pear"
     )
+    assert str(unknown("fruit", "qqq", ["pear"], "or a nut")).endswith("braid has pear, or a nut")

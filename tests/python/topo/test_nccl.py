@@ -90,7 +90,7 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><system version="1
     ("text", "said"),
     [
         (system(gpu("01", 0))[:-30], "cut off or damaged"),
-        (system(gpu("01", 0), version="7"), "version 7; braid reads version 1"),
+        (system(gpu("01", 0), version="7"), "version 7; braid reads 1 and 2"),
         (system(""), "0 GPUs"),
         ('<system version="1"/>', "0 GPUs"),
         ("<html><body/></html>", "root is <html>"),

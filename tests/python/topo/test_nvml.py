@@ -80,13 +80,14 @@ class FakeNvml:
         return int(self._far(handle, link) is not None)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle, link):
-        return 2 if self._far(handle, link) == SWITCH else 0
+        return {SWITCH: 2, CPU: 1}.get(self._far(handle, link), 0)
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle, link):
         far = self._far(handle, link)
         if far == SWITCH:
             raise Refused("hidden")
-        return SimpleNamespace(busId=f"0000{self.addresses[far]}")
+        known = isinstance(far, int) and far < len(self.addresses)
+        return SimpleNamespace(busId=f"0000{self.addresses[far]}" if known else "00000004:00:00.1")
 
     def nvmlDeviceGetTopologyCommonAncestor(self, a, b):
         return 40 if abs(a - b) == 1 else 50
@@ -218,3 +219,24 @@ def test_gpus_that_pci_hides(fake_sys):
     machine = live.read(fake_sys.root, FakeNvml(["0000:01:00.0", "0000:02:00.0"]))
     assert [gpu.pci for gpu in machine.gpus] == [None, None]
     assert View(machine).path("GPU0", "GPU1") == "NODE"
+
+
+def test_links_to_gpus_that_a_container_hides(eight):
+    """Two of a cube mesh's eight, without a link between them: they seemed to share a switch."""
+    root, addresses = eight
+    elsewhere = [7, 7, 6, 6, 5, 5]
+    view = View(live.read(root, FakeNvml(addresses[:2], [elsewhere, elsewhere])))
+    assert view.machine.gpu_links == []
+    assert view.links_between("GPU0", "GPU1") == 0
+    some = live.read(root, FakeNvml(addresses[:2], [[1, 1, 7, 7], [0, 0, 6, 6]]))
+    assert [(x.a, x.b, x.count) for x in some.gpu_links] == [("GPU0", "GPU1", 2)]
+
+
+def test_links_into_a_processor(eight):
+    root, addresses = eight
+    machine = live.read(root, FakeNvml(addresses[:2], [[1, 1, 1, CPU, CPU, CPU], [0] * 3]))
+    assert [(x.a, x.b, x.kind, x.count) for x in machine.gpu_links] == [
+        ("GPU0", "GPU1", "nvlink", 3),
+        ("GPU0", CPU, "nvlink", 3),
+    ]
+    assert not View(machine).switch_links("GPU0")

@@ -91,7 +91,7 @@ def test_two_gpus_below_one_switch():
     ("text", "said"),
     [
         ("<system/>", "0 GPUs: the NCCL topology has none"),
-        ('<system version="2"/>', "NCCL topology of version 2; braid reads version 1"),
+        ('<system version="3"/>', "NCCL topology of version 3; braid reads 1 and 2"),
         ("<graph/>", "the XML's root is <graph>, NCCL's is <system>"),
         (nccl('<pci busid="1"/>'), "a pci element has the busid '1'"),
         (nccl(pci("01", gpu("x"))), "the GPU at 0000:01:00.0 has the number 'x'"),

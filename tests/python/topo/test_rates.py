@@ -76,7 +76,7 @@ def test_what_only_topo_knew_is_in_the_tables_of_plan():
     assert [hardware.link_gbps(f"pcie{i}") for i in (1, 2)] == [4, 8]
     for name in hardware.names():
         slot = next((path for path in hardware.find(name).paths if path.shape == "host"), None)
-        model = name.split("-")[0]
+        model = name.split("-")[0].replace("rtx", "RTX ")
         if slot:
             generation = tables.pcie_of_model(model)
             assert slot.rate_gbps == tables.pcie_gbps(tables.pcie_speed(generation), 16), name

@@ -54,3 +54,55 @@ def test_pcie():
 def test_refused(text, said):
     with pytest.raises(BadTopology, match=said):
         read_text(text)
+
+
+def tables(names, weights, kinds, titles, last=""):
+    """Three tables as text; `weights` and `kinds` by pair of numbers, else 15 and XGMI."""
+
+    def one(title, cell):
+        rows = [
+            f"{a}  " + "  ".join(cell(min(i, j), max(i, j)) if i != j else last for j in range(n))
+            for i, a in enumerate(names)
+        ]
+        return [title, "   " + "  ".join(names), *rows, ""]
+
+    n = len(names)
+    return "\n".join(
+        [
+            *one(titles[0], lambda i, j: str(weights.get((i, j), 15))),
+            *one(titles[1], lambda i, j: "1" if kinds.get((i, j), "XGMI") == "XGMI" else "3"),
+            *one(titles[2], lambda i, j: kinds.get((i, j), "XGMI")),
+        ]
+    )
+
+
+ROCM = [
+    f"===== {what} between two GPUs =====" for what in ("Weight", "Hops", "Link Type")
+]  # fmt: skip
+AMD = ["WEIGHT TABLE:", "HOPS TABLE:", "LINK TYPE TABLE:"]
+
+
+def test_xgmi_over_another_gpu_is_no_link():
+    """MI250X: every pair is called XGMI, one hop; the weight counts the links on the way."""
+    text = tables([f"GPU{i}" for i in range(4)], {(0, 3): 30, (1, 2): 30}, {}, ROCM, "0")
+    text += "\n".join(f"GPU[{i}] : (Topology) Numa Node: {i // 2}" for i in range(4))
+    machine = read_text(text)
+    view = View(machine)
+    assert {(x.a, x.b) for x in machine.gpu_links} == {
+        ("GPU0", "GPU1"), ("GPU0", "GPU2"), ("GPU1", "GPU3"), ("GPU2", "GPU3")
+    }  # fmt: skip
+    assert view.links_between("GPU0", "GPU3") == 0
+    assert (view.path("GPU0", "GPU3"), view.path("GPU1", "GPU2")) == ("SYS", "SYS")
+
+
+def test_amd_smi_calls_gpus_by_address():
+    names = ["0000:0c:00.0", "0000:22:00.0", "0000:9f:00.0"]
+    machine = read_text(
+        "ACCESS TABLE:\n" + tables(names, {(0, 2): 72}, {(0, 2): "PCIE"}, AMD, "SELF")
+    )
+    assert [(gpu.name, gpu.pci) for gpu in machine.gpus] == [
+        (f"GPU{i}", name) for i, name in enumerate(names)
+    ]
+    view = View(machine)
+    assert view.links_between("GPU0", "GPU1") == view.links_between("GPU1", "GPU2") == 1
+    assert view.path("GPU0", "GPU2") == "SYS"

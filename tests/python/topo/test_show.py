@@ -4,10 +4,12 @@ import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import pytest
+
 from braid.topo.document import document
 from braid.topo.facts import Gpu, Machine, Nic, Source
 from braid.topo.measured import Measured
-from braid.topo.read import load
+from braid.topo.read import load, read_text
 from braid.topo.read.live import read_tree
 from braid.topo.show import matrix, tables, tree
 from braid.topo.show.html import page
@@ -109,3 +111,66 @@ def test_a_measured_link_says_how_much_of_its_rate(fixture_path):
     measured = draw(document(machine, [Measured("nvlink", 280.6, "a test")]))
     assert measured.count(">281 of 450</text>") == 8
     assert "measured of specified" in measured
+
+
+@pytest.mark.parametrize(
+    ("encoding", "branch"),
+    [("utf-8", "├─ "), ("cp437", "├─ "), ("ascii", "|- "), ("latin-1", "|- "), (None, "|- ")],
+)
+def test_branches_are_drawn_with_what_the_terminal_has(fixture_path, encoding, branch):
+    drawn = tree.lines(load(fixture_path("h100_x8.xml")), encoding)
+    assert drawn[1].startswith(branch)
+    "\n".join(drawn).encode(encoding or "ascii")
+
+
+def test_nics_that_only_the_matrix_places():
+    """All stood under "NUMA node not told", though paths to GPUs say where they are."""
+    head = "\tGPU0\tGPU1\tGPU2\tNIC0\tNIC1\tNIC2\tNIC3\tNUMA Affinity\n"
+    rows = (
+        "GPU0 X NV12 NV12 PXB SYS NODE SYS 0\n"
+        "GPU1 NV12 X NV12 PXB SYS NODE SYS 0\n"
+        "GPU2 NV12 NV12 X SYS PIX SYS SYS 1\n"
+        "NIC0 PXB PXB SYS X SYS NODE SYS\nNIC1 SYS SYS PIX SYS X SYS SYS\n"
+        "NIC2 NODE NODE SYS NODE SYS X SYS\nNIC3 SYS SYS SYS SYS SYS SYS X\n"
+    )
+    machine = read_text(head + rows)
+    assert [line.strip("│├└─ ") for line in tree.lines(machine)[1:]] == [
+        "NUMA node 0",
+        "PCIe switches, by the paths",
+        "GPU0",
+        "GPU1",
+        "NIC0  backend",
+        "NIC2  storage",
+        "NUMA node 1",
+        "PCIe switch, by the paths",
+        "GPU2",
+        "NIC1  backend",
+        "NUMA node not told",
+        "NIC3  storage",
+        "NVSwitch: GPU0-2, 12 NVLinks each",
+    ]
+    found = {place.device: place for place in document(machine).derived.places}
+    assert [found[f"NIC{i}"].numa for i in range(4)] == [0, 1, 0, None]
+    assert found["GPU0"].is_told
+    assert not found["NIC0"].is_told
+    assert found["GPU0"].switches == found["GPU1"].switches == found["NIC0"].switches == 0
+    assert found["GPU2"].switches == found["NIC1"].switches == 1
+    assert found["NIC2"].switches is None
+    # The drawing says the same.
+    boxes = {chip.name: node.label for node in layout(machine).nodes
+             for group in node.boxes for chip in group.chips}  # fmt: skip
+    assert boxes["NIC2"] == "NUMA node 0"
+    assert boxes["NIC3"] == "PCIe"
+
+
+def test_bridges_of_virtual_machines_have_no_speed():
+    """A bridge said "PCIe 1 x1, 0.2 GB/s", below it a GPU of generation 5."""
+    text = (
+        '<system version="1"><cpu numaid="0"><pci busid="0000:a1:00.0" class="0x060400"'
+        ' link_speed="2.5 GT/s PCIe" link_width="1"><pci busid="0000:a4:00.0" class="0x030200"'
+        ' link_speed="32.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="90"/></pci></pci></cpu>'
+        "</system>"
+    )
+    drawn = "\n".join(tree.lines(read_text(text)))
+    assert "PCIe 1" not in drawn
+    assert "PCIe 5 x16" in drawn

@@ -6,7 +6,7 @@ import pytest
 
 from braid.topo.facts import Gpu, GpuLink, Machine, Nic, Numa, Path, PeerAccess, Source
 from braid.topo.look import View
-from braid.topo.read import load, with_model
+from braid.topo.read import load, read_text, with_model
 from braid.topo.read.live import read_tree
 from braid.topo.roles import roles
 from braid.topo.verdicts import names, verdicts
@@ -67,7 +67,7 @@ def test_frontend(fixture_path):
 def test_frontend_among_backend(fixture_path):
     said = codes(load(fixture_path("h800_x8.txt")))["frontend-rdma"]
     assert said.devices == ["mlx5_bond_0"]
-    assert said.fix == "NCCL_IB_HCA=^mlx5_bond_0"
+    assert said.fix == "NCCL_IB_HCA=^=mlx5_bond_0"
 
 
 def test_far_nics(fixture_path):
@@ -182,3 +182,59 @@ def test_less_host_memory_than_a_gpu_has():
     assert "9.1 GiB of memory, less than one GPU's 140.4 GiB" in said.text
     for enough in (with_memory(140.4, 100.0, 41.0), with_memory(None, 1.0), with_memory(8.0, None)):
         assert "host-memory" not in codes(enough)
+
+
+def b200(storage=(1, 2, 7, 8)):
+    """Eight GPUs, each with a NIC below its switch, and four more NICs, by nvidia-smi."""
+    own = [i for i in range(12) if i not in storage]
+    nics = [f"NIC{i}" for i in range(12)]
+    names = [*(f"GPU{i}" for i in range(8)), *nics]
+
+    def cell(a, b):
+        if a == b:
+            return "X"
+        if a[0] == b[0] == "G":
+            return "NV18"
+        gpu, nic = (a, b) if a[0] == "G" else (b, a)
+        if gpu[0] == "G" and own.index(int(nic[3:])) == int(gpu[3:]) if int(nic[3:]) in own else 0:
+            return "PXB"
+        return "NODE"
+
+    lines = ["\t" + "\t".join(names)]
+    lines += ["\t".join([a, *(cell(a, b) for b in names)]) for a in names]
+    return "\n".join([*lines, "", *(f"  NIC{i}: mlx5_{i}" for i in range(12))]) + "\n"
+
+
+def test_names_that_begin_alike_are_not_excluded():
+    """NCCL takes a name for all that begin so: mlx5_1 would be mlx5_10 and mlx5_11 as well."""
+    said = codes(read_text(b200()))["frontend-rdma"]
+    assert said.devices == ["mlx5_1", "mlx5_2", "mlx5_7", "mlx5_8"]
+    assert said.fix.split()[0] == "NCCL_IB_HCA=^=mlx5_1,mlx5_2,mlx5_7,mlx5_8"
+
+
+def test_a_nic_that_a_gpu_needs_is_not_excluded():
+    """GPU1 shares a switch with none: the nearest of its node is its own, and no storage."""
+    head = "\tGPU0\tGPU1\tGPU2\tNIC0\tNIC1\tNIC2\tNUMA Affinity\n"
+    rows = (
+        "GPU0 X SYS SYS PIX SYS SYS 0\nGPU1 SYS X NODE SYS NODE SYS 1\n"
+        "GPU2 SYS NODE X SYS NODE PIX 1\n"
+        "NIC0 PIX SYS SYS X SYS SYS\nNIC1 SYS NODE NODE SYS X NODE\nNIC2 SYS SYS PIX SYS NODE X\n"
+    )
+    machine = read_text(head + rows)
+    assert "frontend-rdma" not in codes(machine)
+    assert set(roles(View(machine)).values()) == {"backend"}
+
+
+def test_eighteen_links_are_of_two_models():
+    assert (
+        "450 GB/s a GPU (Hopper); Blackwell has 900"
+        in codes(read_text(b200()))["model-unknown"].text
+    )
+
+
+def test_a_model_that_is_told_and_not_known():
+    links = [GpuLink("GPU0", "GPU1", "xgmi", 3)]
+    gpus = [Gpu(f"GPU{i}", "AMD Instinct MI100", arch="gfx908") for i in range(2)]
+    said = codes(Machine(Source("nccl"), gpus=gpus, gpu_links=links))["model-unknown"]
+    assert "the links of AMD Instinct MI100 are not known; rates are left out" in said.text
+    assert said.fix == ""

@@ -241,7 +241,9 @@ def test_measurements_find_their_links():
         (Nic("mlx5_2", "roce", gbit=200.0, has_default_route=True), False, "frontend"),
         (Nic("mlx5_bond_0", "unknown"), False, "frontend"),
         (Nic("rdmap16s27", "unknown"), True, "backend"),
-        (Nic("ens3", "unknown"), True, "frontend"),
+        (Nic("eth1", "unknown"), True, "backend"),
+        (Nic("ens3", "unknown"), False, "frontend"),
+        (Nic("erdma_0", "unknown"), True, "backend"),
         (Nic("rdmap1", "efa", gbit=100.0), True, "backend"),
     ],
 )

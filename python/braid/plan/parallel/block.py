@@ -34,7 +34,7 @@ class Shape:
         """PlanError for a model whose blocks are cut otherwise, or not into so many parts."""
         a_count("--ranks", ranks)
         at_least("--tokens", tokens, 1)
-        if model.latent or model.experts or not model.gated:
+        if not model.is_plain:
             raise PlanError(
                 f"{model.name}: a block here has grouped attention and a dense, gated MLP;"
                 " try llama3-8b, llama3-70b or llama3-405b"

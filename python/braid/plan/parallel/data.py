@@ -1,6 +1,6 @@
 """Data parallelism with whole replicas: DDP."""
 
-from braid.plan.basis import Quantity
+from braid.plan.basis import Quantity, weakest
 from braid.plan.formulas import rates, training
 from braid.plan.parallel.machines import Machines, Work
 from braid.plan.parallel.step import beside, inputs, least
@@ -31,25 +31,36 @@ def ddp(
         f"DDP, {work.parameters / 1e9:.4g} B parameters on {machines.words()}",
         {**inputs(machines, work), "gradient_bytes": gradient_bytes, "bucket_bytes": bucket_bytes},
     )
+    answer.warnings += machines.hardware.apart(machines.gpus)
     gradients = work.parameters * gradient_bytes
-    answer.exact("gradients_bytes", "gradients", gradients, "B")
+    count = [work.count]
+    answer.derived("gradients_bytes", "gradients", gradients, "B", count)
     rough = training.ddp_rough_bytes(work.parameters, gradient_bytes)
-    answer.exact("wire_rough_bytes", "on the wire, rule of thumb", rough, "B", "2 x gradients")
+    answer.derived(
+        "wire_rough_bytes", "on the wire, rule of thumb", rough, "B", count, "2 x gradients"
+    )
     wire = training.ddp_bytes(work.parameters, ranks, gradient_bytes)
-    answer.exact("wire_bytes", "on the wire per GPU and direction", wire, "B", "x 2 (n-1)/n")
+    per_gpu = "on the wire per GPU and direction"
+    answer.derived("wire_bytes", per_gpu, wire, "B", count, "x 2 (n-1)/n")
     if rate.value:
         rough_s = rates.seconds(rough, rate.value)
         answer.derived(
-            "rough_s", "rule of thumb at the specified rate", rough_s, "s", [rate], rate.origin
+            "rough_s",
+            "rule of thumb at the specified rate",
+            rough_s,
+            "s",
+            [rate, *count],
+            rate.origin,
         )
-    least(answer, machines, [("all_reduce", gradients, 1)])
+    least(answer, machines, work, [("all_reduce", gradients, 1)])
     one = machines.time("all_reduce", min(bucket_bytes, gradients))
-    count = max(gradients / bucket_bytes, 1.0)
-    total = one.time_us.value * count / 1e6
+    answer.notes += one.remark()
+    number = max(gradients / bucket_bytes, 1.0)
+    total = one.time_us.value * number / 1e6
     communication = answer.add(
         "communication_s",
-        f"{count:.4g} buckets of {one.time_us.value:.4g} us",
-        Quantity(total, "s", one.time_us.basis, one.time_us.origin),
+        f"{number:.4g} buckets of {one.time_us.value:.4g} us",
+        Quantity(total, "s", weakest([one.time_us.basis, work.basis]), one.time_us.origin),
     )
     beside(answer, machines, work, communication, wire, layers)
     return answer

@@ -57,7 +57,10 @@ def report(machines: Machines, model: Model, tokens: int, dispatch: str = "fp8")
     answer.exact(
         "receive_slots", "receive slots per token of a peer", slots, "", "min(top-k, experts/rank)"
     )
-    answer.exact("expert_bytes", "one expert's weights, bf16", model.expert_parameters * 2, "B")
+    expert = model.counted(model.expert_parameters * 2, "B")
+    answer.add("expert_bytes", "one expert's weights, bf16", expert)
+    answer.about(model)
+    answer.warnings += machines.hardware.apart(machines.gpus, "all_to_all")
     answer.notes.append("even routing: with a hot expert its rank takes longer")
     return answer
 

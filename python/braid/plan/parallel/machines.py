@@ -67,6 +67,13 @@ class Work:
     mfu: float = 0.5
     compute_s: float = 0.0
     """As given; 0: from the rest."""
+    basis: Basis = Basis.EXACT
+    """Of the number of parameters."""
+
+    @property
+    def count(self) -> Quantity:
+        """The parameters, and what their number rests on."""
+        return Quantity(self.parameters, "", self.basis, "parameters")
 
     def tflop_per_gpu(self, ranks: int) -> float:
         """F9."""

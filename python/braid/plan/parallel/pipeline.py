@@ -54,6 +54,7 @@ def report(
         "sends of other microbatches run beside computation",
     )
     _add_step(answer, machines, work, stages, send, fill)
+    answer.about(model)
     return answer
 
 

@@ -19,13 +19,14 @@ def zero(machines: Machines, work: Work, element_bytes: float = 2) -> Report:
         f"ZeRO, {work.parameters / 1e9:.4g} B parameters on {machines.words()}",
         {**inputs(machines, work), "element_bytes": element_bytes},
     )
+    answer.warnings += machines.hardware.apart(machines.gpus)
     rate, compute = machines.border(), work.seconds(machines.hardware, machines.ranks)
     if compute:
         answer.add("compute_s", "computation per step", compute)
     weights = training.weight_bytes(work.parameters, element_bytes)
     for stage in training.ZERO_MULTIPLES:
-        answer.rows.append(_stage(machines, stage, work.parameters, element_bytes, rate, compute))
-    answer.exact("weights_bytes", "weights", weights, "B")
+        answer.rows.append(_stage(machines, stage, work.count, element_bytes, rate, compute))
+    answer.derived("weights_bytes", "weights", weights, "B", [work.count])
     answer.add("rate_gbps", "specified rate of a flat ring", rate)
     answer.notes.append("volumes are for many ranks; for n of them multiply by (n-1)/n")
     return answer
@@ -34,14 +35,14 @@ def zero(machines: Machines, work: Work, element_bytes: float = 2) -> Report:
 def _stage(
     machines: Machines,
     stage: int,
-    parameters: float,
+    parameters: Quantity,
     element_bytes: float,
     rate: Quantity,
     compute: Quantity | None,
 ) -> Row:
-    volume = training.zero_bytes(stage, parameters, element_bytes)
-    cells = {"volume": Quantity(volume, "B", Basis.EXACT, "multiple of the weights")}
-    weights = training.weight_bytes(parameters, element_bytes)
+    volume = training.zero_bytes(stage, parameters.value, element_bytes)
+    cells = {"volume": Quantity(volume, "B", parameters.basis, "multiple of the weights")}
+    weights = training.weight_bytes(parameters.value, element_bytes)
     calls = [(machines.time(op, weights), count) for op, count in _calls(stage)]
     origin = calls[0][0].time_us.origin
     if rate.value:
@@ -76,17 +77,21 @@ def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2
         {**inputs(machines, work), "model": model.name, "gradient_bytes": gradient_bytes},
     )
     layer = model.layer_parameters * 2
-    answer.exact("layer_bytes", "one layer's weights, bf16", layer, "B", "all-gather's size")
-    answer.exact("shard_bytes", "one rank's part of it", layer / machines.ranks, "B")
+    answer.about(model)
+    answer.warnings += machines.hardware.apart(machines.gpus)
+    whole = model.counted(layer, "B", "all-gather's size")
+    answer.add("layer_bytes", "one layer's weights, bf16", whole)
+    answer.derived("shard_bytes", "one rank's part of it", layer / machines.ranks, "B", [whole])
     step = 2 * 2 * model.parameters + gradient_bytes * model.parameters
-    answer.exact("step_bytes", "one step: 2 all-gathers, 1 reduce-scatter", step, "B")
+    answer.derived("step_bytes", "one step: 2 all-gathers, 1 reduce-scatter", step, "B", [whole])
     factor = collectives.bus_factor("all_gather", machines.ranks)
-    answer.exact("wire_bytes", "on the wire per GPU and direction", step * factor, "B")
+    wire = step * factor
+    answer.derived("wire_bytes", "on the wire per GPU and direction", wire, "B", [whole])
     calls = [
         ("all_gather", model.parameters * 2.0, 2),
         ("reduce_scatter", model.parameters * gradient_bytes, 1),
     ]
-    least(answer, machines, calls)
+    least(answer, machines, work, calls)
     gather = answer.add(
         "layer_all_gather_us", "one layer: all-gather", machines.time("all_gather", layer).time_us
     )
@@ -105,5 +110,5 @@ def fsdp(machines: Machines, model: Model, work: Work, gradient_bytes: float = 2
         [gather, scatter],
         "embeddings and dense layers count by their size",
     )
-    beside(answer, machines, work, communication, step * factor, model.layers)
+    beside(answer, machines, work, communication, wire, model.layers)
     return answer

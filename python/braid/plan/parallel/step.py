@@ -22,12 +22,15 @@ def inputs(machines: Machines, work: Work) -> dict[str, Value]:
     }
 
 
-def least(answer: Report, machines: Machines, calls: list[tuple[str, float, int]]) -> None:
+def least(
+    answer: Report, machines: Machines, work: Work, calls: list[tuple[str, float, int]]
+) -> None:
     """The least time that the specified rates allow."""
     times = [machines.time(op, nbytes).least_us for op, nbytes, _ in calls]
     total = sum(each.value * count for each, (_, _, count) in zip(times, calls, strict=True)) / 1e6
+    parts = [*times, work.count]
     answer.derived(
-        "least_s", "communication at the specified rate", total, "s", times, times[0].origin
+        "least_s", "communication at the specified rate", total, "s", parts, times[0].origin
     )
 
 

@@ -61,11 +61,6 @@ class Question:
             )
 
 
-def all_reduces(model: Model) -> int:
-    """Of one pass through the model."""
-    return PER_LAYER * model.layers
-
-
 def all_reduce(question: Question, path: Path, tokens: int) -> Prediction:
     """One of them."""
     nbytes = messages.activation_bytes(tokens, question.model.hidden, question.element_bytes)
@@ -76,7 +71,7 @@ def all_reduce(question: Question, path: Path, tokens: int) -> Prediction:
 def communication(question: Question, path: Path, tokens: int) -> Quantity:
     """All of them, one after the other."""
     one = all_reduce(question, path, tokens).time_us
-    count = all_reduces(question.model)
+    count = question.model.all_reduces
     return Quantity(one.value * count / 1e6, "s", one.basis, f"{count} x {one.value:.1f} us")
 
 
@@ -93,10 +88,11 @@ def published_steps(question: Question) -> list[MeasuredStep]:
 def report(question: Question, paths: list[Path], steps: list[MeasuredStep]) -> Report:
     """Everything about one prefill."""
     question.check()
-    model, count = question.model, all_reduces(question.model)
+    model, count = question.model, question.model.all_reduces
     answer = Report(
         "tp",
-        f"{model.name}, TP {question.ranks}, {question.tokens} tokens on {question.hardware.title}",
+        f"{model.name}, TP {question.ranks}, {question.tokens} tokens on {question.ranks} x"
+        f" {question.hardware.title}",
         {
             "model": model.name,
             "tp": question.ranks,
@@ -110,7 +106,9 @@ def report(question: Question, paths: list[Path], steps: list[MeasuredStep]) -> 
     answer.exact("bytes_per_token", "activations per token", per_token, "B", "hidden x element")
     nbytes = per_token * question.tokens
     answer.exact("all_reduce_bytes", "one all-reduce", nbytes, "B", "tokens x hidden x element")
-    answer.exact("all_reduces", "all-reduces", count, "", f"{model.layers} layers x {PER_LAYER}")
+    each = f"{model.layers} layers x {PER_LAYER}"
+    why = each if count == PER_LAYER * model.layers else f"of {model.layers} layers"
+    answer.exact("all_reduces", "all-reduces", count, "", why)
     for path in paths:
         _add_path(answer, question, path)
     _add_prefill(answer, question, paths, steps)
@@ -119,6 +117,8 @@ def report(question: Question, paths: list[Path], steps: list[MeasuredStep]) -> 
             "with expert parallelism the MLP's all-reduce becomes dispatch and combine: see ep"
         )
     answer.warnings += undivided(model, question.ranks)
+    answer.warnings += question.hardware.apart(question.ranks // question.nodes)
+    answer.about(model)
     answer.notes.append("some engines add one all-reduce for the embedding, and gather the logits")
     return answer
 
@@ -134,6 +134,7 @@ def _add_path(answer: Report, question: Question, path: Path) -> None:
     one = all_reduce(question, path, question.tokens)
     name = path.name.replace("-", "_")
     answer.add(f"{name}.all_reduce_us", f"{path.name}: one all-reduce", one.time_us)
+    answer.notes += one.remark()
     total = communication(question, path, question.tokens)
     answer.add(f"{name}.communication_s", f"{path.name}: all of them", total)
     busbw = one.busbw_gbps

@@ -26,6 +26,7 @@ from braid.topo.facts import (
 from braid.topo.numbers import address, cpulist_of_mask, number, whole
 from braid.topo.paths import with_paths
 from braid.topo.pci_class import is_accelerator, kind_of
+from braid.topo.pci_ids import gpu_name
 from braid.topo.read.xml import Element, parse
 
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\]", re.IGNORECASE)
@@ -166,9 +167,14 @@ def _gpus(devices: list[PciDevice]) -> list[Gpu]:
     """Accelerators only: a laptop's or a server's display adapter runs no collective."""
     ours = [d for d in devices if is_accelerator(d.class_code, d.vendor)]
     return [
-        Gpu(f"GPU{i}", model=device.name, pci=device.address, numa=device.numa)
+        Gpu(f"GPU{i}", _model(device), pci=device.address, numa=device.numa)
         for i, device in enumerate(ours)
     ]
+
+
+def _model(device: PciDevice) -> str:
+    """As the driver says it; hwloc's own name has the chip's in it: "GH100 [H100 SXM5 80GB]"."""
+    return gpu_name(device.vendor, device.device) or device.name
 
 
 def _nic(found: _Found, at: str, systems: list[Element]) -> Nic:

@@ -1,53 +1,47 @@
 """NCCL's topology, as it writes it to NCCL_TOPO_DUMP_FILE and reads it from NCCL_TOPO_FILE.
 
-    system > cpu > pci > ... > pci > gpu > nvlink, c2c     RCCL writes xgmi
+    system > cpu > pci > ... > pci > gpu > nvlink, c2c     RCCL writes xgmi, and version 2
                                pci > nic > net
     system > cpu > nic > net                               an interface that is not on PCI
 
-A `pci` of class 0x0604 is a whole switch: NCCL leaves root ports and downstream ports out. An
-interface that is not on PCI stands under every cpu; it is read once. The number of GPUs is that of
-`dev`, not of ranks: several ranks may share one.
+A `pci` of class 0x0604 is a whole switch: NCCL leaves root ports and downstream ports out. Files
+that clouds give to their virtual machines are partial: they have no more than the `pci` elements,
+and NCCL finds names and links on the machine. GPUs and NICs are counted by PCI class then.
 """
 
-import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from braid.topo.errors import BadTopology
-from braid.topo.facts import (
-    CPU,
-    SWITCH,
-    Cpu,
-    Gpu,
-    GpuLink,
-    GpuLinkKind,
-    Machine,
-    Nic,
-    NicKind,
-    Numa,
-    PciDevice,
-    PcieLink,
-    Source,
-)
+from braid.topo.facts import Cpu, Machine, Numa, PciDevice, PcieLink, PciKind, Source
 from braid.topo.numbers import address, cpulist_of_mask, node, number, whole
 from braid.topo.paths import with_paths
-from braid.topo.pci_class import AMAZON, kind_of
+from braid.topo.pci_class import kind_of, may_be_accelerator
+from braid.topo.read import nccl_links
+from braid.topo.read.nccl_gpus import Gpus
+from braid.topo.read.nccl_nics import Nics
 from braid.topo.read.xml import Element, parse
 from braid.topo.tables import socket_gbps
 
-_VERSION = "1"
-_SWITCH_CLASSES = ("0x0680",)
+_VERSIONS = ("1", "2")
+"""NCCL's, and RCCL's, whose gpu elements tell the architecture too."""
+_NO_LANES = 255
+"""What the kernel says of a link that is none."""
 
 
 @dataclass
 class _Found:
     """What was met so far."""
 
-    numa: list[Numa] = field(default_factory=list)
-    pci: list[PciDevice] = field(default_factory=list)
-    gpus: dict[str, Gpu] = field(default_factory=dict)
-    nics: dict[str, Nic] = field(default_factory=dict)
-    links: list[tuple[str, Element]] = field(default_factory=list)
-    """GPU and its nvlink, xgmi or c2c elements: targets may come later in the file."""
+    numa: dict[int, Numa] = field(default_factory=dict)
+    pci: dict[str, PciDevice] = field(default_factory=dict)
+    gpus: Gpus = field(default_factory=Gpus)
+    nics: Nics = field(default_factory=Nics)
+    num_gpus_by_class: int = 0
+    num_nics_by_class: int = 0
+    num_unclear: int = 0
+    """Devices without a class."""
+    gaps: list[str] = field(default_factory=list)
 
 
 def read(text: str) -> Machine:
@@ -55,26 +49,70 @@ def read(text: str) -> Machine:
     root = parse(text)
     if root.tag != "system":
         raise BadTopology(f"the XML's root is <{root.tag:.20}>, NCCL's is <system>")
-    if root.get("version", _VERSION) != _VERSION:
+    if root.get("version", "1") not in _VERSIONS:
         raise BadTopology(
-            f"NCCL topology of version {root.get('version'):.20}; braid reads version {_VERSION}"
+            f"NCCL topology of version {root.get('version'):.20};"
+            f" braid reads {' and '.join(_VERSIONS)}"
         )
+    cpus, num_hosts = _of_one_host([child for child in root if child.tag == "cpu"])
     found = _Found()
-    cpus = [child for child in root if child.tag == "cpu"]
     for cpu in cpus:
         _read_cpu(found, cpu)
-    if not found.gpus:
+    if not found.pci:
         raise BadTopology("0 GPUs: the NCCL topology has none")
+    gpus = found.gpus.named()
+    names = {at: gpu.name for at, gpu in gpus.items()}
+    told = [(names[at], element) for at, element in found.gpus.links]
     machine = Machine(
-        Source("nccl"),
+        Source("nccl", gaps=[*_hosts_left_out(num_hosts), *found.gaps, *_parts_left_out(found)]),
         cpu=_processor(cpus),
-        numa=found.numa,
-        pci=found.pci,
-        gpus=sorted(found.gpus.values(), key=lambda gpu: int(gpu.name[3:])),
-        gpu_links=_links(found),
-        nics=list(found.nics.values()),
+        numa=[found.numa[index] for index in sorted(found.numa)],
+        pci=list(found.pci.values()),
+        gpus=sorted(gpus.values(), key=lambda gpu: int(gpu.name[3:])),
+        gpu_links=nccl_links.links(told, names),
+        nics=list(found.nics.by_name.values()),
     )
     return with_paths(machine)
+
+
+def _of_one_host(cpus: list[Element]) -> tuple[list[Element], int]:
+    """The processors of the host that has rank 0: where NVLink joins several hosts, NCCL dumps
+    them all, and their addresses are the same.
+    """
+    hosts: dict[str, list[Element]] = {}
+    for cpu in cpus:
+        hosts.setdefault(cpu.get("host_hash"), []).append(cpu)
+    own = next((host for host in hosts.values() if any(map(_has_first_rank, host))), cpus)
+    return (own if len(hosts) > 1 else cpus), len(hosts)
+
+
+def _has_first_rank(element: Element) -> bool:
+    if element.tag == "gpu":
+        return element.get("rank") == "0"
+    return any(map(_has_first_rank, element))
+
+
+def _hosts_left_out(num_hosts: int) -> Iterable[str]:
+    if num_hosts > 1:
+        yield f"the NCCL topology is of {num_hosts} hosts; this is the one of rank 0"
+
+
+def _parts_left_out(found: _Found) -> Iterable[str]:
+    what = "a partial NCCL_TOPO_FILE"
+    if found.num_gpus_by_class or found.num_nics_by_class:
+        yield (
+            f"{what}: {found.num_gpus_by_class} GPUs and {found.num_nics_by_class} NICs are told by"
+            " their PCI class alone; NCCL finds their names, rates and links on the machine"
+        )
+    if found.num_unclear:
+        yield (
+            f"{what}: {found.num_unclear} PCI devices without a class;"
+            " NCCL finds out on the machine which of them are GPUs and NICs"
+        )
+    if not found.gpus.by_address and not found.num_unclear:
+        yield f"{what}: it has no GPU; NCCL finds them on the machine"
+    if turned := {at for at, link in found.gpus.links if address(link.get("target")) == at}:
+        yield f"links of {len(turned)} GPUs end at the GPU itself and are left out"
 
 
 def _processor(cpus: list[Element]) -> Cpu:
@@ -88,106 +126,85 @@ def _processor(cpus: list[Element]) -> Cpu:
 def _read_cpu(found: _Found, cpu: Element) -> None:
     numa = node(cpu.get("numaid"))
     if numa is not None:
-        found.numa.append(Numa(numa, cpulist_of_mask(cpu.get("affinity", ""))))
+        found.numa.setdefault(numa, Numa(numa, cpulist_of_mask(cpu.get("affinity", ""))))
     for child in cpu:
         if child.tag == "pci":
             _read_pci(found, child, None, numa)
         elif child.tag == "nic":
-            _read_nic(found, child, None, numa)
+            found.nics.add_element(child, None, numa)
 
 
 def _read_pci(found: _Found, pci: Element, parent: str | None, numa: int | None) -> None:
     here = address(pci.get("busid"))
     if here is None:
         raise BadTopology(f"a pci element has the busid '{pci.get('busid', ''):.20}'")
-    kind = kind_of(pci.get("class", ""), pci.get("vendor", ""))
-    link = PcieLink(number(pci.get("link_speed")) or 0.0, whole(pci.get("link_width")) or 0)
+    width = whole(pci.get("link_width")) or 0
     device = PciDevice(
         here,
-        "switch" if kind == "bridge" else kind,
+        _kind(pci),
         parent,
         numa=numa,
-        link=link,
-        class_code=pci.get("class", ""),
-        vendor=pci.get("vendor", ""),
-        device=pci.get("device", ""),
+        link=PcieLink(number(pci.get("link_speed")) or 0.0, 0 if width == _NO_LANES else width),
+        class_code=_code(pci, "class"),
+        vendor=_code(pci, "vendor"),
+        device=_code(pci, "device"),
     )
-    found.pci.append(device)
+    device = _added(found, device)
     for child in pci:
         if child.tag == "pci":
-            _read_pci(found, child, here, numa)
+            _read_pci(found, child, device.address, numa)
         elif child.tag == "gpu":
-            _read_gpu(found, child, here, numa)
+            found.gpus.add_element(child, device, numa, _cpus(found, numa))
         elif child.tag == "nic":
-            _read_nic(found, child, device, numa)
+            found.nics.add_element(child, device, numa)
+    if not any(child.tag in ("pci", "gpu", "nic") for child in pci):
+        _read_leaf(found, device, numa)
 
 
-def _read_gpu(found: _Found, gpu: Element, here: str, numa: int | None) -> None:
-    dev = whole(gpu.get("dev"))
-    if dev is None or dev < 0:
-        raise BadTopology(f"the GPU at {here} has the number '{gpu.get('dev', ''):.20}'")
-    name = f"GPU{dev}"
-    if name in found.gpus:  # another rank, or another part, of the same GPU
-        return
-    sm = gpu.get("sm", "")
-    cpus = next((n.cpus for n in found.numa if n.index == numa), "")
-    arch = gpu.get("gcn", "") or (f"sm_{sm}" if sm else "")
-    found.gpus[name] = Gpu(name, arch=arch, pci=here, numa=numa, cpus=cpus)
-    found.links += [(name, child) for child in gpu if child.tag in ("nvlink", "xgmi", "c2c")]
+def _added(found: _Found, device: PciDevice) -> PciDevice:
+    """The device among the others. Published files tell one switch several times, once for each of
+    its ports, and give one a number that a NIC has: neither is a reason not to read them.
+    """
+    same = found.pci.get(device.address)
+    if same is None:
+        return found.pci.setdefault(device.address, device)
+    if (same.kind, device.kind, same.parent) == ("switch", "switch", device.parent):
+        return same
+    if "switch" not in (same.kind, device.kind):
+        raise BadTopology(f"PCI device {device.address} is there twice")
+    found.gaps.append(f"{device.address} is a {same.kind} and a {device.kind}: one is wrong")
+    other = replace(device, address=f"{device.address}-{len(found.pci)}")
+    return found.pci.setdefault(other.address, other)
 
 
-def _read_nic(found: _Found, nic: Element, pci: PciDevice | None, numa: int | None) -> None:
-    for net in nic:
-        name = net.get("name", "")
-        if net.tag != "net" or not name:
-            continue
-        if name in found.nics:  # a further port, or an interface that stands under every cpu
-            continue
-        found.nics[name] = Nic(
-            name,
-            _kind(net, pci),
-            pci.address if pci else None,
-            numa if pci else None,
-            (number(net.get("speed")) or 0.0) / 1000 or None,
-            is_up=True,  # NCCL lists no others
-        )
+def _code(pci: Element, name: str) -> str:
+    """ "0x10de"; files written by hand have "10DE" as well."""
+    text = pci.get(name).strip().lower()
+    return f"0x{text}" if text and not text.startswith("0x") else text
 
 
-def _kind(net: Element, pci: PciDevice | None) -> NicKind:
-    """What NCCL tells: RDMA devices have a guid. The PCI class tells InfiniBand's own."""
-    if pci is None or _guid(net) == 0:
-        return "ethernet"
-    if pci.vendor == AMAZON:
-        return "efa"
-    return "infiniband" if pci.class_code.startswith("0x0207") else "roce"
+def _kind(pci: Element) -> PciKind:
+    """By what is below it, then by class: not every file has one."""
+    below = {child.tag for child in pci}
+    kind = kind_of(_code(pci, "class"), _code(pci, "vendor"))
+    if "gpu" in below:
+        return "gpu"
+    if "nic" in below:
+        return "nic"
+    return "switch" if kind == "bridge" or ("pci" in below and not pci.get("class")) else kind
 
 
-def _guid(net: Element) -> int:
-    text = net.get("guid", "").removeprefix("0x")
-    return int(text, 16) if re.fullmatch(r"[0-9a-fA-F]{1,16}", text) else 0
+def _read_leaf(found: _Found, device: PciDevice, numa: int | None) -> None:
+    """A device of which nothing else is told."""
+    if not device.class_code:
+        found.num_unclear += 1
+    elif device.kind == "nic":
+        found.nics.add_device(device, numa)
+        found.num_nics_by_class += 1
+    elif may_be_accelerator(device.class_code, device.vendor):
+        found.gpus.add_device(device, numa, _cpus(found, numa))
+        found.num_gpus_by_class += 1
 
 
-def _links(found: _Found) -> list[GpuLink]:
-    at = {gpu.pci: gpu.name for gpu in found.gpus.values()}
-    counts: dict[tuple[str, str, GpuLinkKind], int] = {}
-    each: dict[tuple[str, str, GpuLinkKind], float | None] = {}
-    for gpu, element in found.links:
-        kind: GpuLinkKind = element.tag  # type: ignore[assignment]  # _read_gpu keeps no others
-        far = CPU if kind == "c2c" else _far_end(element, at)
-        if far is None or far == gpu:
-            continue
-        key = (gpu, far, kind)
-        counts[key] = counts.get(key, 0) + max(whole(element.get("count")) or 0, 0)
-        each[key] = (number(element.get("bw")) or 0.0) / 1000 or None if kind == "c2c" else None
-    # A link between two GPUs stands under both.
-    return [
-        GpuLink(a, b, kind, count, each[a, b, kind])
-        for (a, b, kind), count in counts.items()
-        if count and not ((b, a, kind) in counts and b < a)
-    ]
-
-
-def _far_end(link: Element, at: dict[str | None, str]) -> str | None:
-    if link.get("tclass", "").startswith(_SWITCH_CLASSES):
-        return SWITCH
-    return at.get(address(link.get("target")))
+def _cpus(found: _Found, numa: int | None) -> str:
+    return found.numa[numa].cpus if numa is not None else ""

@@ -21,7 +21,7 @@ Handle: TypeAlias = Any
 
 # NVML's numbers, which never change: nvml.h.
 _MOST_LINKS = 36
-_REMOTE_IS_SWITCH = 2
+_REMOTE_IS_GPU, _REMOTE_IS_PROCESSOR, _REMOTE_IS_SWITCH = 0, 1, 2
 _HIDDEN_ADDRESS = "ffffffff"
 _READ, _WRITE = 0, 1
 _P2P_WORDS = (
@@ -153,20 +153,24 @@ class Reader:
             if not state:
                 down += 1
                 continue
-            far = self._far_end(handle, i, at)
-            up[far] = up.get(far, 0) + 1
+            if far := self._far_end(handle, i, at):
+                up[far] = up.get(far, 0) + 1
         # A GPU without any active link has no NVLink in use at all: PCIe cards without a bridge.
         for far, count in up.items():
             yield GpuLink(name, far, "nvlink", count, inactive=down)
         yield from self._link_to_cpu(name, handle)
 
-    def _far_end(self, handle: Handle, link: int, at: dict[str | None, str]) -> str:
+    def _far_end(self, handle: Handle, link: int, at: dict[str | None, str]) -> str | None:
+        """None: a GPU that this container does not show. What hides, are switches."""
         pci = self._call("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
         hidden = pci is not None and _text(pci.busId).lower().startswith(_HIDDEN_ADDRESS)
         if kind == _REMOTE_IS_SWITCH or hidden:
             return SWITCH
-        return at.get(self._address(pci), SWITCH)
+        if kind == _REMOTE_IS_PROCESSOR:
+            return CPU
+        here = self._address(pci)
+        return at.get(here, None if kind == _REMOTE_IS_GPU and here else SWITCH)
 
     def _link_to_cpu(self, name: str, handle: Handle) -> Iterator[GpuLink]:
         values = self._call("nvmlDeviceGetFieldValues", handle, [_C2C_COUNT, _C2C_MBPS]) or []

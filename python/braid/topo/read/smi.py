@@ -1,33 +1,30 @@
 """`nvidia-smi topo -m`: a matrix of words for people, read back.
 
 The table changed with drivers: NICs were columns by their own name before they became NIC0 with a
-legend; "NUMA Affinity" and "GPU NUMA ID" were added; SYS was SOC. On terminals the head is
-underlined by escape codes, and text that went through an issue tracker has spaces for
-tabs and sometimes cells that touch ("NODEPIX"). So cells are found by what they say, not by
-columns of text: a row is a name, one word per column of the head, and up to three affinities.
-
-`nvidia-smi -L` may stand before the table: its lines name the GPUs and their MIG instances.
+legend; "NUMA Affinity" and "GPU NUMA ID" were added; SYS was SOC. Text that went through an issue
+tracker has spaces for tabs and sometimes cells that touch ("NODEPIX"). So cells are found by what
+they say, not by columns of text: a row is a name, one word per column of the head, and up to three
+affinities. The text is plain() already.
 """
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from braid.topo.errors import BadTopology
 from braid.topo.facts import SWITCH, Gpu, GpuLink, Machine, Nic, Numa, Path, Source
 from braid.topo.numbers import node, spans
+from braid.topo.read.smi_names import named
 from braid.topo.tables import links_of
 from braid.topo.words import path_kind
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_TITLES = re.compile(r"(CPU Affinity|NUMA Affinity|GPU NUMA ID)")
+_TITLES = re.compile(r"(CPU +Affinity|NUMA +Affinity|GPU +NUMA +ID)")
 _CELL = r"(?:NV\d{1,3}|NODE|N/A|PIX|PXB|PHB|SYS|SOC|MDF|X|-)"
 _TOUCHING = re.compile(_CELL + "+")
 _NV = re.compile(r"NV(\d{1,3})")
 _LEGEND_LINE = re.compile(r"\s*(NIC\d+)\s*:\s*(\S+)\s*$")
-_GPU_LINE = re.compile(r"\s*GPU (\d{1,4}): (.+?) \(UUID: ([\w-]+)\)\s*$")
-_MIG_LINE = re.compile(r"\s*MIG (\S+)\s+Device\s+\d+:")
 _NONE = {"N/A", "-"}
 _MOST_LINKS = 18  # of a GPU, up to NVLink 5
+_ALL_OF_A_MODEL = {8, 12, 18}  # H800, A100, H100
 
 
 @dataclass
@@ -42,7 +39,7 @@ class _Table:
 
 def looks_right(text: str) -> bool:
     """Whether this is the output of `nvidia-smi topo -m`, whole or not."""
-    return _head(_ANSI.sub("", text).splitlines()) is not None or "No devices were found" in text
+    return _head(text.splitlines()) is not None or "No devices were found" in text
 
 
 def _head(lines: list[str]) -> int | None:
@@ -93,7 +90,8 @@ def _read_table(lines: list[str]) -> _Table:
     if start is None:
         raise BadTopology("0 GPUs: nvidia-smi found no devices")
     head = lines[start]
-    table = _Table(_TITLES.sub(" ", head).split(), _TITLES.findall(head))
+    titles = [" ".join(title.split()) for title in _TITLES.findall(head)]
+    table = _Table(_TITLES.sub(" ", head).split(), titles)
     if len(set(table.columns)) < len(table.columns):
         raise BadTopology("a column is there twice")
     for line in lines[start + 1 :]:
@@ -130,12 +128,20 @@ def _links(pairs: list[tuple[str, str, str]], gpus: list[Gpu]) -> list[GpuLink]:
     """
     bundles = [(a, b, int(m[1])) for a, b, cell in pairs if (m := _NV.fullmatch(cell))]
     own = {gpu.name: [n for a, b, n in bundles if gpu.name in (a, b)] for gpu in gpus}
-    most = {gpu.name: spec.links if (spec := links_of(gpu)) else _MOST_LINKS for gpu in gpus}
-    if len(gpus) > 2 and any(sum(counts) > most[gpu] for gpu, counts in own.items()):
+    if len(gpus) > 2 and any(_are_too_many(gpu, own[gpu.name]) for gpu in gpus):
         return [
             GpuLink(gpu, SWITCH, "nvlink", max(counts)) for gpu, counts in own.items() if counts
         ]
     return [GpuLink(a, b, "nvlink", count) for a, b, count in bundles if count]
+
+
+def _are_too_many(gpu: Gpu, counts: list[int]) -> bool:
+    """Whether a GPU cannot have all these links. Of a model that is not told, twice what some
+    models have in all are too many as well: none has 8 or 12 to each of two peers.
+    """
+    if spec := links_of(gpu):
+        return sum(counts) > spec.links
+    return sum(counts) > _MOST_LINKS or (len(counts) > 1 and set(counts) <= _ALL_OF_A_MODEL)
 
 
 def _gpus(table: _Table) -> list[Gpu]:
@@ -158,32 +164,14 @@ def _numa(gpus: list[Gpu]) -> list[Numa]:
     return [Numa(index, cpus[index]) for index in sorted(cpus)]
 
 
-def _named(gpus: list[Gpu], lines: list[str]) -> list[Gpu]:
-    """GPUs with what `nvidia-smi -L` says about them."""
-    said: dict[str, Gpu] = {}
-    last = ""
-    for line in lines:
-        if match := _GPU_LINE.match(line):
-            last = f"GPU{int(match[1])}"
-            said[last] = Gpu(last, model=match[2], uuid=match[3])
-        elif (match := _MIG_LINE.match(line)) and last:
-            said[last].mig.append(match[1])
-    return [
-        replace(gpu, model=named.model, uuid=named.uuid, mig=named.mig)
-        if (named := said.get(gpu.name))
-        else gpu
-        for gpu in gpus
-    ]
-
-
 def read(text: str) -> Machine:
     """The machine that the text describes."""
-    lines = _ANSI.sub("", text).replace("\t", " ").splitlines()
+    lines = text.splitlines()
     table = _read_table(lines)
     legend = {m[1]: m[2] for line in lines if (m := _LEGEND_LINE.match(line))}
     names = {column: legend.get(column, column) for column in table.columns}
     pairs = [(names[a], names[b], cell) for a, b, cell in _pairs(table)]
-    gpus = _named(_gpus(table), lines)
+    gpus = named(_gpus(table), lines)
     paths = [Path(a, b, kind) for a, b, cell in pairs if (kind := path_kind(cell))]
     return Machine(
         Source("nvidia-smi"),

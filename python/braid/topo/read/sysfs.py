@@ -6,6 +6,7 @@ from dataclasses import replace
 from braid.topo.facts import Cpu, Gpu, Machine, Nic, Numa, PciDevice, Source
 from braid.topo.numbers import number, spans
 from braid.topo.pci_class import is_accelerator
+from braid.topo.pci_ids import gpu_name
 from braid.topo.read.sysfs_nic import read_nics
 from braid.topo.read.sysfs_pci import read_pci
 from braid.topo.read.tree import Tree
@@ -89,6 +90,7 @@ def _gpus(pci: list[PciDevice], cpus: dict[int, str]) -> list[Gpu]:
     return [
         Gpu(
             f"GPU{i}",
+            model=gpu_name(d.vendor, d.device),
             pci=d.address,
             numa=d.numa,
             cpus="" if d.numa is None else cpus.get(d.numa, ""),

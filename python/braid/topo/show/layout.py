@@ -1,8 +1,7 @@
 """Where a machine's devices go in the picture: boxes of NUMA nodes, groups below one switch, chips.
 
 Groups are devices that meet below the CPU (PIX, PXB), so that a picture needs no PCIe tree: the
-words of a matrix are enough. A device whose NUMA node is not told goes where its nearest
-neighbour is.
+words of a matrix are enough.
 All numbers are pixels.
 """
 
@@ -11,14 +10,12 @@ from dataclasses import dataclass, field
 
 from braid.topo.facts import Gpu, Machine, Nic
 from braid.topo.look import View
-from braid.topo.words import distance
+from braid.topo.places import groups, node_of
 
 GPU_WIDTH, GPU_HEIGHT = 76, 40
 NIC_WIDTH, NIC_HEIGHT = 76, 19
 GAP, PAD, HEAD = 6, 9, 24
 TOP = 34
-_BELOW_CPU = distance("PXB")
-_SAME_NODE = distance("NODE")
 
 
 @dataclass
@@ -76,41 +73,11 @@ def layout(machine: Machine) -> Layout:
     return Layout(nodes, gpus, max(x - 4 * GAP + PAD, 420), bottom)
 
 
-def _groups(view: View) -> list[list[Gpu | Nic]]:
-    """Devices that meet below the CPU, in order of their first one."""
-    groups: list[list[Gpu | Nic]] = []
-    for end in view.machine.ends:
-        near = next((g for g in groups if any(_is_below_cpu(view, end, x) for x in g)), None)
-        if near is None:
-            groups.append([end])
-        else:
-            near.append(end)
-    return groups
-
-
-def _is_below_cpu(view: View, a: Gpu | Nic, b: Gpu | Nic) -> bool:
-    return distance(view.path(a.name, b.name)) <= _BELOW_CPU
-
-
-def _node_of(view: View, group: Sequence[Gpu | Nic]) -> int | None:
-    told = next((end.numa for end in group if end.numa is not None), None)
-    if told is not None:
-        return told
-    known = [end for end in view.machine.ends if end.numa is not None]
-    near = min(known, key=lambda end: distance(view.path(group[0].name, end.name)), default=None)
-    if near is None or distance(view.path(group[0].name, near.name)) > _SAME_NODE:
-        return None
-    return near.numa
-
-
 def _nodes(machine: Machine) -> list[Box]:
     view = View(machine)
     by_node: dict[int | None, list[list[Gpu | Nic]]] = {n.index: [] for n in machine.numa}
-    for group in _groups(view):
-        by_node.setdefault(_node_of(view, group), []).append(group)
-    lone = list(by_node) == [None] or (len(machine.numa) == 1 and None in by_node)
-    if lone and machine.numa:  # one node, and devices of it that do not say so
-        by_node[machine.numa[0].index] += by_node.pop(None)
+    for group in groups(view):
+        by_node.setdefault(node_of(view, group), []).append(group)
     # Nodes without CPUs and devices are a GPU's own memory.
     shown = [i for i in by_node if by_node[i] or any(n.cpus for n in machine.numa if n.index == i)]
     return [

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from braid.topo.facts import CPU, SWITCH, Machine, PciDevice
+from braid.topo.facts import CPU, SWITCH, Gpu, Machine, Nic, PciDevice
 from braid.topo.look import View
+from braid.topo.places import below_one_switch, groups, node_of
 from braid.topo.roles import roles
 from braid.topo.show import words
 from braid.topo.verdicts import names
@@ -28,55 +29,77 @@ class _Outline:
         self.machine = machine
         self.view = View(machine)
         self.roles = roles(self.view)
+        beside = [end for end in machine.ends if end.pci not in self.view.pci]
+        self.beside = groups(self.view, beside)
+        """Devices beside the PCIe tree, or without one, that share switches."""
         self.children: dict[str | None, list[PciDevice]] = {}
         for device in machine.pci:
             self.children.setdefault(device.parent, []).append(device)
 
     def root(self) -> Branch:
         top = Branch(words.heading(self.machine), "machine")
-        known = {node.index for node in self.machine.numa}
-        elsewhere_is = (self._nodes() | {None}) - known
-        is_single = len(known) == 1  # then everything is near to it, told or not
+        known = [node.index for node in self.machine.numa]
         for node in self.machine.numa:
             label = words.numa(node.index, node.cpus, node.memory_gib)
-            near = {node.index} | (elsewhere_is if is_single else set())
-            top.below.append(Branch(label, "numa", self._on_node(near)))
-        elsewhere = [] if is_single else self._on_node(elsewhere_is)
-        if self.machine.numa and elsewhere:
+            top.below.append(Branch(label, "numa", self._on_node(node.index)))
+        elsewhere = [
+            branch
+            for index in self._nodes()
+            if index not in known
+            for branch in self._on_node(index)
+        ]
+        if known and elsewhere:
             top.below.append(Branch("NUMA node not told", "numa", elsewhere))
         else:
             top.below += elsewhere
         top.below += self._gpu_links()
         return top
 
-    def _nodes(self) -> set[int | None]:
-        return {owner.numa for owner in (*self.machine.pci, *self.machine.ends)}
+    def _nodes(self) -> list[int | None]:
+        """Those of devices, told or concluded."""
+        of_pci = [self._node_of_pci(device) for device in self.children.get(None, [])]
+        return list(dict.fromkeys([*of_pci, *(node_of(self.view, g) for g in self.beside)]))
 
-    def _on_node(self, nodes: set[int | None]) -> list[Branch]:
-        """Host bridges near these nodes, then what is near them and not on PCI."""
+    def _node_of_pci(self, device: PciDevice) -> int | None:
+        """Of a machine that has one node, everything is near to it, told or not."""
+        is_single = len(self.machine.numa) == 1
+        return self.machine.numa[0].index if is_single else device.numa
+
+    def _on_node(self, index: int | None) -> list[Branch]:
+        """Host bridges near this node, then what is near it and not on PCI."""
         bridges: dict[str | None, list[Branch]] = {}
         for device in self.children.get(None, []):
-            if device.numa in nodes:
+            if self._node_of_pci(device) == index:
                 bridges.setdefault(device.host_bridge, []).append(self._pci(device))
         found = [
             branch
             for bridge, below in bridges.items()
             for branch in ([Branch(f"host bridge {bridge}", "host", below)] if bridge else below)
         ]
-        return found + self._not_on_pci(nodes)
+        return found + self._not_on_pci(index)
 
-    def _not_on_pci(self, nodes: set[int | None]) -> list[Branch]:
-        gpus = [
-            Branch(words.gpu(gpu, None), "gpu")
-            for gpu in self.machine.gpus
-            if gpu.numa in nodes and gpu.pci not in self.view.pci
-        ]
-        nics = [
-            Branch(words.nic(nic, None, self.roles[nic.name]), "nic")
-            for nic in self.machine.nics
-            if nic.numa in nodes and nic.pci not in self.view.pci
-        ]
-        return gpus + nics
+    def _not_on_pci(self, index: int | None) -> list[Branch]:
+        """Switches that only paths tell of, and what hangs on them; GPUs' first."""
+        here = [group for group in self.beside if node_of(self.view, group) == index]
+        here.sort(key=lambda group: not any(isinstance(end, Gpu) for end in group))
+        return [branch for group in here for branch in self._group(group)]
+
+    def _group(self, group: list[Gpu | Nic]) -> list[Branch]:
+        parts = below_one_switch(self.view, group)
+        below = [branch for part in parts for branch in self._part(part, len(parts) > 1)]
+        if len(parts) == 1:
+            return self._part(group, len(group) > 1)
+        return [Branch("PCIe switches, by the paths", "switch", below)]
+
+    def _part(self, part: list[Gpu | Nic], has_switch: bool) -> list[Branch]:
+        below = [self._device_beside(end) for end in part]
+        is_one = has_switch and len(part) > 1
+        return [Branch("PCIe switch, by the paths", "switch", below)] if is_one else below
+
+    def _device_beside(self, end: Gpu | Nic) -> Branch:
+        if isinstance(end, Gpu):
+            return Branch(words.gpu(end, None), "gpu")
+        return Branch(words.nic(end, None, self.roles[end.name]), "nic")
 
     def _pci(self, device: PciDevice) -> Branch:
         below = [self._pci(child) for child in self.children.get(device.address, [])]

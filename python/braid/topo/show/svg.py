@@ -18,11 +18,12 @@ text{font:11px system-ui,sans-serif;fill:#1d2733}.h{font-weight:600;font-size:13
 .s{font-size:9.5px;fill:#5b6875}.m{text-anchor:middle}
 .bg{fill:#fff}.numa{fill:#f4f6f8;stroke:#c5ced6}.switch{fill:#fff;stroke:#c5ced6}.lone{fill:none}
 .gpu{fill:#dff0d8;stroke:#5c9a45}.nic{fill:#dbe9f8;stroke:#4a80b8}.bar{fill:#ece5f7;stroke:#7c5cb0}
-.wrong{stroke:#c62828;stroke-width:2}.line{stroke:#8d99a5;fill:none}
+rect.wrong{stroke:#c62828;stroke-width:2}.line{stroke:#8d99a5;fill:none}
 .good{stroke:#3f9142}.fair{stroke:#d68910}.poor{stroke:#c62828}
 @media screen and (prefers-color-scheme:dark){text{fill:#e3e8ed}.s{fill:#9fabb6}.bg{fill:#12181f}
 .numa{fill:#1b232c;stroke:#3b4753}.switch{fill:#232d37;stroke:#3b4753}
-.gpu{fill:#24401c;stroke:#79b85f}.nic{fill:#1d3550;stroke:#6fa5dc}.bar{fill:#33284a;stroke:#a58ad6}}
+.gpu{fill:#24401c;stroke:#79b85f}.nic{fill:#1d3550;stroke:#6fa5dc}.bar{fill:#33284a;stroke:#a58ad6}
+rect.wrong{stroke:#ff8a80}.poor{stroke:#ff8a80}}
 """
 
 

@@ -2,7 +2,7 @@
 
 from braid.topo.facts import Gpu, Machine, Nic, PciDevice, PcieLink
 from braid.topo.numbers import count_cpus
-from braid.topo.rates import link_gbps, link_words
+from braid.topo.rates import is_fiction, link_gbps, link_words
 from braid.topo.tables import pcie_generation
 
 _NIC_NAMES = {"infiniband": "InfiniBand", "roce": "RoCE", "efa": "EFA", "ethernet": "Ethernet"}
@@ -11,6 +11,7 @@ _KINDS = {
     "port": "downstream port",
     "nvswitch": "NVSwitch",
     "nvme": "NVMe",
+    "other": "PCI device",
 }
 
 
@@ -55,7 +56,8 @@ def gpu(one: Gpu, device: PciDevice | None) -> str:
 
 def nic(one: Nic, device: PciDevice | None, role: str) -> str:
     """A NIC in the tree."""
-    return _joined(one.name, network(one), role, _state(one), _place(one.pci, device))
+    address = None if one.pci == one.name else one.pci
+    return _joined(one.name, network(one), role, _state(one), _place(address, device))
 
 
 def network(one: Nic) -> str:
@@ -73,7 +75,8 @@ def pci(device: PciDevice) -> str:
     """Anything else on PCI."""
     kind = _KINDS.get(device.kind, device.kind)
     redirects = "ACS redirects peers" if device.redirects_peers else ""
-    return _joined(f"{kind} {device.address}", device.name, pcie(device.link), redirects)
+    link = "" if is_fiction(device) else pcie(device.link)
+    return _joined(f"{kind} {device.address}", device.name, link, redirects)
 
 
 def numa(index: int, cpus: str, memory_gib: float | None) -> str:

@@ -2,7 +2,7 @@
 
 from braid.topo.facts import Machine
 from braid.topo.look import View
-from braid.topo.verdicts import gpu_links, memory, network, pcie
+from braid.topo.verdicts import gpu_links, memory, network, pcie, pcie_only
 from braid.topo.verdicts.verdict import Verdict, names
 
 __all__ = ["Verdict", "names", "verdicts"]
@@ -14,11 +14,14 @@ def verdicts(machine: Machine) -> list[Verdict]:
     questions = (
         *gpu_links.QUESTIONS,
         *pcie.QUESTIONS,
+        *pcie_only.QUESTIONS,
         *network.QUESTIONS,
         *memory.QUESTIONS,
     )
     found = [verdict for question in questions for verdict in question(view)]
     if not machine.gpus:
-        found.append(Verdict("no-gpu", "note", "there is no GPU"))
+        is_whole = machine.source.format in ("live", "sysfs", "hwloc")
+        text = "there is no GPU" if is_whole else "the source tells of no GPU"
+        found.append(Verdict("no-gpu", "note", text))
     found += [Verdict("gap", "note", gap) for gap in machine.source.gaps]
     return sorted(found, key=lambda verdict: verdict.level == "note")

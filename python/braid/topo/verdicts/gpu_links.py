@@ -1,12 +1,17 @@
 """Links between GPUs: missing, down, uneven, or point to point."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from braid.topo.facts import SWITCH, Gpu
+from braid.topo.groups import Bundle, Links
 from braid.topo.look import View
-from braid.topo.tables import links_of, model_known
+from braid.topo.tables import ASSUMED_NVLINK, links_of, model_known
 from braid.topo.verdicts.verdict import Verdict, names
+
+_TWO_MODELS = 18
+"""Links that Hopper and Blackwell both have, of different rates."""
 
 
 def links_down(view: View) -> Iterator[Verdict]:
@@ -62,21 +67,39 @@ def links_uneven(view: View) -> Iterator[Verdict]:
 
 
 def mesh_partial(view: View) -> Iterator[Verdict]:
-    """Some pairs have NVLink and some have not."""
+    """Some pairs have NVLink and some have not: then rings over links join all GPUs, or none do."""
     gpus = [gpu.name for gpu in view.machine.gpus]
-    pairs = [(a, b) for i, a in enumerate(gpus) for b in gpus[i + 1 :]]
+    pairs = list(combinations(gpus, 2))
     bare = [pair for pair in pairs if not view.links_between(*pair)]
     if not bare or len(bare) == len(pairs):
         return
     a, b = bare[0]
+    what = kind_name(view, gpus)
+    count = f"{len(bare)} of {len(pairs)} GPU pairs have no {what}"
+    where = f" ({a} to {b}{' and others' if len(bare) > 1 else ''})"
+    if of_counts(view).group(gpus).is_joined:
+        then = f"rings over {what} join all {len(gpus)}, what these pairs send each other does not"
+    else:
+        then = "a group across them runs at the PCIe rate"
     yield Verdict(
         "nvlink-partial",
         "warning",
-        f"{len(bare)} of {len(pairs)} GPU pairs have no NVLink ({a} to {b}"
-        f"{' and others' if len(bare) > 1 else ''}): a group across them runs at the PCIe rate",
+        f"{count}{where}: {then}",
         sorted({name for pair in bare for name in pair}, key=gpus.index),
-        "keep tensor-parallel groups inside an NVLink island",
+        f"keep tensor-parallel groups inside an {what} island",
     )
+
+
+def kind_name(view: View, gpus: Sequence[str]) -> str:
+    """What the links of these GPUs are called."""
+    kinds = {link.kind for gpu in gpus for link in view.links_of(gpu)}
+    return "xGMI" if kinds == {"xgmi"} else "NVLink"
+
+
+def of_counts(view: View) -> Links:
+    """The links between GPUs, by their number: rates are not always known."""
+    found = [link for gpu in view.machine.gpus for link in view.links_of(gpu.name)]
+    return Links(Bundle(link.a, link.b, link.count) for link in dict.fromkeys(found))
 
 
 def small_groups(view: View) -> Iterator[Verdict]:
@@ -100,18 +123,24 @@ def small_groups(view: View) -> Iterator[Verdict]:
 
 
 def model_unknown(view: View) -> Iterator[Verdict]:
-    """Rates of links rest on the model's name, which some sources do not tell."""
-    blind = [g.name for g in view.machine.gpus if not links_of(g) and view.num_links(g.name)]
-    if blind:
-        kind = view.links_of(blind[0])[0].kind
-        taken = "25 GB/s a link is assumed, as NVLink 2 to 4 have" if kind == "nvlink" else ""
-        yield Verdict(
-            "model-unknown",
-            "note",
-            f"{names(blind)}: the source does not tell the model; {taken or 'rates are left out'}",
-            blind,
-            "name it: --gpu h100",
-        )
+    """Rates of links rest on the model, which some sources do not tell and braid may not know."""
+    blind = [g for g in view.machine.gpus if not links_of(g) and view.num_links(g.name)]
+    if not blind:
+        return
+    devices = [gpu.name for gpu in blind]
+    is_nvlink = view.links_of(devices[0])[0].kind == "nvlink"
+    taken = "rates are left out"
+    if is_nvlink:
+        each = ASSUMED_NVLINK.gbps_each
+        taken = f"{each:g} GB/s a link is assumed, as NVLink 2 to 4 have"
+        if (most := max(map(view.num_links, devices))) == _TWO_MODELS:
+            taken += f": {most * each:g} GB/s a GPU (Hopper); Blackwell has {2 * most * each:g}"
+    if told := blind[0].model or (blind[0].arch if not is_nvlink else ""):
+        text = f"{names(devices)}: the links of {told} are not known; {taken}"
+        yield Verdict("model-unknown", "note", text, devices)
+    else:
+        text = f"{names(devices)}: the source does not tell the model; {taken}"
+        yield Verdict("model-unknown", "note", text, devices, "name it: --gpu h100")
 
 
 def cut_up(view: View) -> Iterator[Verdict]:

@@ -40,7 +40,7 @@ def frontend_among_rdma(view: View) -> Iterator[Verdict]:
             f"{names(_names(outside))}: RDMA, but near no GPU and of the"
             f" {known[outside[0].name]} network, which collectives would use as well",
             _names(outside),
-            f"NCCL_IB_HCA=^{listed}",
+            f"NCCL_IB_HCA=^={listed}",  # without the second sign NCCL matches beginnings
         )
 
 
