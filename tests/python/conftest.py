@@ -7,6 +7,7 @@ leaves threads or an environment behind for the next fork. A child's exception c
 import multiprocessing as mp
 import os
 import secrets
+import signal
 import traceback
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -59,6 +60,30 @@ def _rank_main(
         pipe.send((False, traceback.format_exc()))
 
 
+def _how_ended(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "does not end"
+    if exit_code < 0:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    return f"ended with exit code {exit_code}"
+
+
+def _not_ended_well(exit_code: int | None, ok: bool, value: Any) -> str:
+    """What is wrong about a rank that was to return and to leave; empty: nothing."""
+    if not ok and value is not None:
+        return f"\n{value}"
+    if not ok:
+        return f"{_how_ended(exit_code)} and returned nothing"
+    return "" if exit_code == 0 else f"{_how_ended(exit_code)} after it had returned"
+
+
+def _not_killed_by(signal_number: int, exit_code: int | None, value: Any) -> str:
+    if exit_code == -signal_number and value is None:
+        return ""
+    wanted = signal.Signals(signal_number).name
+    return f"was to be killed by {wanted}, but {_how_ended(exit_code)} and said {value}"
+
+
 class Ranks:
     """Starts ranks; `options` are further environment variables."""
 
@@ -82,25 +107,43 @@ class Ranks:
             started.append((process, ours))
         return started
 
-    def collect(self, started: list[tuple[Any, Connection]], timeout_s: float = 60) -> list[Any]:
-        """Every rank's result; None for one that died without a word. Raises RankError."""
+    def collect(
+        self,
+        started: list[tuple[Any, Connection]],
+        timeout_s: float = 60,
+        killed: Mapping[int, int] | None = None,
+    ) -> list[Any]:
+        """Every rank's result. Raises RankError unless each of them says one and ends well.
+
+        `killed` are the ranks that a signal is to end, and which; their results are None.
+        """
+        killed = killed or {}
         results = [self._result(pipe, timeout_s) for _, pipe in started]
         for process, _ in started:
             process.join(timeout_s)
-            assert process.exitcode is not None, "a rank does not end"
-        failures = [f"rank {r}:\n{text}" for r, (ok, text) in enumerate(results) if not ok]
+        failures = []
+        for rank, ((process, _), (ok, value)) in enumerate(zip(started, results, strict=True)):
+            if rank in killed:
+                wrong = _not_killed_by(killed[rank], process.exitcode, value)
+            else:
+                wrong = _not_ended_well(process.exitcode, ok, value)
+            if wrong:
+                failures.append(f"rank {rank}: {wrong}")
+            if process.exitcode is None:
+                process.kill()  # else pytest itself would wait for it at its end
         if failures:
             raise RankError("\n".join(failures))
         return [value for _, value in results]
 
     @staticmethod
     def _result(pipe: Connection, timeout_s: float) -> tuple[bool, Any]:
+        """Whether the rank returned, and what; else its traceback, or None: it said nothing."""
         if not pipe.poll(timeout_s):
             return False, f"no result within {timeout_s} s"
         try:
             return pipe.recv()
         except EOFError:
-            return True, None
+            return False, None
 
     def __call__(
         self,

@@ -188,7 +188,31 @@ def test_bench_sees_one_wrong_byte(ranks, monkeypatch):
     def body(comm):
         return [result.wrong_bytes for result in Bench(settings(), comm, Reporter()).run()]
 
-    assert ranks(2, body) == [[0, 0, 0, 1, 0]] * 2  # every rank knows
+    # The checked call, the sample on a soiled result, the last one; every rank knows.
+    assert ranks(2, body) == [[0, 0, 0, 3, 0]] * 2
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_bench_sees_samples_that_do_nothing(ranks, monkeypatch, is_ours):
+    """What the checked call left is right: only a result that is soiled behind it tells."""
+    honest = Braid.run
+
+    def lazy(self):
+        if (self.shares is None) != is_ours or self._calls == 0:
+            honest(self)
+        self._calls += 1
+
+    monkeypatch.setattr(Braid, "run", lazy)
+    monkeypatch.setattr(Braid, "_calls", 0, raising=False)
+
+    def body(comm):
+        first = replace(settings(), ops=["all_reduce"])
+        (result,) = Bench(first, comm, Reporter()).run()
+        return result.wrong_bytes, result.baseline.wrong_bytes
+
+    for ours, theirs in ranks(2, body):
+        assert (ours > 1 << 15) == is_ours
+        assert (theirs > 1 << 15) == (not is_ours)
 
 
 @pytest.fixture(scope="module")
@@ -280,9 +304,11 @@ def test_every_committed_record_fits():
         # These are their own scripts' form.
         elif document["schema"] in (
             *("braid.two_hosts/1", "braid.tuning/1"),
-            *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1"),
+            *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1", "braid.watch/1"),
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
+        elif document["schema"] == "braid.drop_in_memory/1":
+            assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
         else:
             record.load(path)
 

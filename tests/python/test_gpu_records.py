@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gpu_fakes import record, repeats, result
 from matplotlib import pyplot
@@ -15,7 +16,7 @@ from braid.bench.flexlink_rows import rows
 from braid.bench.suite import beside, rank_counts, show
 from braid.bench.verdict import judge, wrong_bytes
 from braid.cases.operations import OPS
-from braid.ratio import part_words, ratio_words, verdict
+from braid.ratio import interval, interval_words, part_words, ratio_words, verdict
 from braid.record import gpu as gpu_record
 from braid.record import old_gpu as old_gpu_record
 from braid.record.ranks import of_samples
@@ -246,8 +247,8 @@ def test_tables_and_plot(tmp_path, capsys):
         "without symm copies: it is not there", "1000 calls, 0 with other bits", "reached",
     ):  # fmt: skip
         assert words in said
-    curves.save(made, tmp_path / "deep" / "r.svg")
-    drawn = (tmp_path / "deep" / "r.svg").read_text()
+    curves.save(made, tmp_path / "r.svg")
+    drawn = (tmp_path / "r.svg").read_text()
     assert drawn.lstrip().startswith("<?xml")
     curves.save(record([result("all_gather", 8, braid=1.0)]), tmp_path / "one.svg")
 
@@ -379,3 +380,44 @@ def test_busiest_moment_of_a_trace():
     events = [kernel(0, 10, [8, 1, 1]), other, kernel(5, 10, [4, 2, 1]), kernel(10, 1, [8, 1, 1])]
     assert blocks.busiest(events) == 16
     assert blocks.busiest([other]) is None
+
+
+def test_what_noise_explains_is_neither_faster_nor_slower():
+    quiet, noisy = (
+        [100.0, 101.0, 99.0, 100.5, 100.0, 99.5],
+        [80.0, 130.0, 95.0, 140.0, 100.0, 118.0],
+    )
+    found = interval(noisy, quiet)
+    assert found is not None
+    assert found[0] < 1 < found[1]
+    assert verdict(1.09, found) == "unclear"
+    assert verdict(1.01, found) == "unclear"  # too wide to call it equal
+    assert verdict(0.91, interval(quiet, noisy)) == "unclear"
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.2, "faster"), (1.004, "equal"), (0.8, "slower")])
+def test_what_is_sure_is_said(factor, word):
+    ours = [100.0 + 0.1 * i for i in range(12)]
+    theirs = [factor * us for us in ours]
+    low, high = interval(theirs, ours)
+    assert low < factor < high < low + 0.02
+    assert verdict(factor, (low, high)) == word
+
+
+def test_an_interval_is_the_same_every_time_and_needs_two_samples():
+    a, b = [3.0, 5.0, 4.0, 9.0], [2.0, 2.5, 2.25, 2.75]
+    assert interval(a, b) == interval(list(a), tuple(b))
+    assert interval([1.0], b) is interval(a, [1.0]) is None
+    assert interval_words(None) == ""
+    assert interval_words((1.0649, 1.111)) == "[1.06, 1.11]"
+
+
+def test_medians_of_95_in_100_experiments_are_inside():
+    """Of samples whose medians are known: 1 and 1.1."""
+    rng = np.random.default_rng(421)
+    inside = 0
+    for _ in range(200):
+        theirs, ours = rng.normal(1.1, 0.1, 15), rng.normal(1.0, 0.1, 15)
+        low, high = interval(theirs.tolist(), ours.tolist())
+        inside += low <= 1.1 <= high
+    assert 180 <= inside <= 199

@@ -12,13 +12,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import gpu_fakes  # noqa: E402
 from gpu_fakes import Alone, Runner  # noqa: E402
 
 from braid.bench import timer  # noqa: E402
 from braid.bench.deadline import EXIT_CODE  # noqa: E402
+from braid.bench.nccl import Nccl  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
+from braid.bench.session import of_runs  # noqa: E402
 from braid.bench.verdict import wrong_bytes  # noqa: E402
-from braid.cases.gpu import GpuCase  # noqa: E402
+from braid.cases.gpu import GpuCase, growth  # noqa: E402
 from braid.cases.operations import OPS  # noqa: E402
 from braid.record import gpu as gpu_record  # noqa: E402
 
@@ -42,10 +45,11 @@ def test_a_run_measures_whoever_is_there(tmp_path):
         *wanted,
         ("all_gather", 4096, "graph"),
     ]
-    assert "without all_gather 1024 GiB eager: its buffers do not fit" in done.stdout
+    assert "without all_gather 1 TiB eager: its buffers do not fit" in done.stdout
     for result in made.results:
         assert {run.who for run in result.runs} == {"braid", "nccl", "braid unregistered"}
         assert all(len(run.samples_us) == 3 and run.wrong == 0 for run in result.runs)
+        assert [run.bursts for run in result.runs] == [2, 2, 2]
         for run_of in result.runs:
             assert run_of.wire_gbps is not None
             assert run_of.algbw_gbps is not None
@@ -69,8 +73,37 @@ def test_a_wrong_byte_of_anybody_is_seen_everywhere(tmp_path):
     assert done.returncode == 1
     for result in gpu_record.load(tmp_path / "r.json").results:
         wrong = {run.who: run.wrong for run in result.runs}
-        assert wrong == {"braid": 0, "nccl": 1, "braid unregistered": 0}
-    assert "WRONG 1" in done.stdout
+        found = wrong.pop("nccl")
+        assert wrong == {"braid": 0, "braid unregistered": 0}
+        # The checked call, the burst on a soiled result, the last timed one; in place more follows.
+        assert found == 3 or (result.op == "all_reduce" and found > 3)
+    assert "WRONG 3" in done.stdout
+
+
+def test_a_burst_that_does_nothing_is_wrong(tmp_path):
+    """Eager and in a graph. What was left by the checked call is right, byte for byte."""
+    done = run(tmp_path / "r.json", "lazy")
+    assert done.returncode == 1
+    results = gpu_record.load(tmp_path / "r.json").results
+    assert {result.mode for result in results} == {"eager", "graph"}
+    for result in results:
+        wrong = {run.who: run.wrong for run in result.runs}
+        assert wrong.pop("nccl") > result.total_bytes / 4, result.op
+        assert set(wrong.values()) == {0}
+
+
+def test_a_setting_that_failed_everywhere_is_none_of_the_record():
+    """All of them were listed as if they had run."""
+    told = {"nccl symmetric": "windows", "nccl zero-cta": "the same, by copy engines"}
+    results = [gpu_fakes.result("all_gather", 1024, braid=3.0, nccl_symmetric=4.0)]
+    assert of_runs(told, results) == {"nccl symmetric": "windows"}
+
+
+def test_nccl_has_its_windows_where_they_help():
+    contestant = Nccl("nccl symmetric", "nccl-best", None, None, None, symmetric=True)
+    assert [op for op in OPS if contestant.is_for(op)] == [
+        "all_gather", "all_reduce", "reduce_scatter", "all_to_all"
+    ]  # fmt: skip
 
 
 def test_calls_launches_and_root_as_asked(tmp_path):
@@ -89,6 +122,7 @@ def test_a_graph_is_launched_as_often_as_asked(monkeypatch):
     graphed = timer.Graphed(Alone(), 3)
     graphed._graphs["x"] = SimpleNamespace(replay=lambda: launches.append(1))
     monkeypatch.setattr(timer, "_between_events", lambda _crew, burst, _meet: burst() or 420.0)
+    assert graphed.counts(7) == (7, 21)
     case = GpuCase.of("all_reduce", 1024, "int8", 2)
     runner = Runner("x")
     runner.load = lambda _case: None
@@ -135,6 +169,43 @@ def test_data_is_checked_byte_by_byte(dtype):
     assert data.wrong_bytes(case, out) == 3
     data.soil(out)
     assert data.wrong_bytes(case, out) > 0.9 * out.numel()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "calls"),
+    [
+        ("bfloat16", 2, 21), ("bfloat16", 8, 40), ("float16", 2, 11), ("float32", 3, 8),
+        ("float64", 5, 9), ("int8", 3, 30), ("uint8", 2, 9), ("int32", 7, 50), ("int64", 3, 60),
+    ],
+)  # fmt: skip
+def test_sums_in_place_grow_as_they_are_told_to(dtype, ranks, calls):
+    """Added one by one, in any order."""
+    case = GpuCase.of("all_reduce", 4096, dtype, ranks)
+    data = Data(dtype, 0, ranks, torch.device("cpu"))
+    total = torch.zeros(case.count, dtype=data.dtype)
+    for rank in range(ranks):
+        operand = torch.empty_like(total)
+        data.fill(operand, rank)
+        total += operand
+    for _ in range(calls - 1):
+        sources = [total.clone() for _ in range(ranks)]
+        total.zero_()
+        for source in sources:
+            total += source
+    factor = growth(case, calls)
+    assert factor == ranks ** (calls - 1)
+    assert data.wrong_bytes(case, total, factor) == 0
+    if dtype == "int8" and ranks == 3:
+        assert data.wrong_bytes(case, total, growth(case, calls + 1)) > 100
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "calls"),
+    [("bfloat16", 8, 60), ("bfloat16", 3, 4), ("float16", 2, 13), ("float32", 3, 40)],
+)
+def test_sums_in_place_that_a_type_cannot_hold_are_not_told(dtype, ranks, calls):
+    assert growth(GpuCase.of("all_reduce", 4096, dtype, ranks), calls) is None
+    assert growth(GpuCase.of("all_reduce", 4096, dtype, ranks), 1) == 1
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "uint8"])

@@ -162,7 +162,7 @@ def test_a_lost_rank_leaves_records_on_the_others(ranks, tmp_path):
         return [(e["collective_seq_id"], e["state"]) for e in record["entries"]][-1]
 
     options = {"BRAID_FLIGHT_RECORD": str(tmp_path / "fr_")}
-    last = ranks.collect(ranks.start(3, body, options))
+    last = ranks.collect(ranks.start(3, body, options), killed={1: signal.SIGKILL})
     assert last[0][0] > 1
     assert last[0][1] == "started"
     assert last[2] == (1, "completed")

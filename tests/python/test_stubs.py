@@ -1,8 +1,13 @@
 """python/braid/_braid.pyi says what the compiled module has."""
 
 import ast
+import inspect
+import subprocess
+import sys
 from pathlib import Path
+from typing import get_args
 
+import braid
 from braid import _braid
 
 STUB = Path(__file__).parents[2] / "python/braid/_braid.pyi"
@@ -28,3 +33,22 @@ def test_module_and_stub_agree():
     assert declared - {"__version__"} == public(_braid)
     comm = next(node for node in tree.body if isinstance(node, ast.ClassDef))
     assert set(names(comm.body)) - {"__init__"} == public(_braid.Comm)
+
+
+def test_ops_are_named_by_their_types():
+    """A checker refuses op="mean", and what it takes is what the core takes."""
+    for call in (braid.Comm.all_reduce, braid.Comm.reduce_scatter, braid.Comm.reduce):
+        assert inspect.signature(call).parameters["op"].annotation is braid.Op
+    assert {_braid.redop_code(op) for op in get_args(braid.Op)} == set(range(5))
+    assert inspect.signature(braid.Comm.explain).parameters["op"].annotation is braid.Operation
+
+
+def test_dir_lists_what_users_import():
+    """In a program that has used nothing yet, too, and nothing of how it is loaded."""
+    program = (
+        "import braid; names = set(dir(braid)); missing = set(braid.__all__) - names;"
+        "other = {n for n in names if not n.startswith('__')} - set(braid.__all__);"
+        "assert not missing and not other and {'init', 'Comm'} <= names, (missing, other)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert all(hasattr(braid, name) for name in dir(braid))

@@ -76,7 +76,7 @@ def test_a_file_that_is_no_timeline_is_named(tmp_path):
 
 def test_merge_command(tmp_path):
     paths = saved(tmp_path, a=document(0, [call("barrier", "host", 1.0, 2.0)]), b=document(1, []))
-    out = tmp_path / "new" / "job.json"
+    out = tmp_path / "job.json"
     words = ["trace", "merge", *map(str, paths), "-o", str(out), "--json"]
     done = runner.invoke(app.app, words)
     assert done.exit_code == 0, done.output

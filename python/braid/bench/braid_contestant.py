@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -26,7 +26,7 @@ class GpuPlan:
 
 def plan_of(comm: braid.Comm, case: GpuCase) -> GpuPlan:
     """By explain()."""
-    plan = comm.explain(case.op, case.total_bytes, on="gpu").json
+    plan = comm.explain(cast("braid.Operation", case.op), case.total_bytes, on="gpu").json
     shares = {link["name"]: float(link["share"]) for link in plan["links"]}
     return GpuPlan(str(plan["path"]), shares["pcie"], shares.get("rdma", 0.0))
 

@@ -63,14 +63,33 @@ class Asked:
     """Between CPUs alone, as the next two."""
     warm_up_calls: int = 2
     checks: int = 1
+    gpu_only: tuple[str, ...] = ()
+    """Options given that only make sense on GPUs, beside suites, MSCCL++ and graphs."""
+
+
+def check_words(asked: Asked) -> None:
+    """Words that mean nothing anywhere, before it is asked what this machine has."""
+    if asked.mode not in MODES:
+        raise Refused(f"--mode: '{asked.mode}' is no mode; braid has {', '.join(MODES)}")
+    _groups_of(asked)
+    if asked.suite:
+        from braid.bench.suite import check_suite
+
+        check_suite(asked.suite)
+
+
+def _groups_of(asked: Asked) -> frozenset[str]:
+    """Who takes part beside braid."""
+    try:
+        return parse_groups(asked.baselines, asked.variants, has_mscclpp=asked.mscclpp is not None)
+    except ValueError as error:
+        raise Refused(str(error)) from None
 
 
 def gpus_to_use(asked: Asked) -> int:
     """How many GPUs this machine has for `asked`; 0: it is for the CPU twin. Refused says why
     GPUs that were asked for cannot be used.
     """
-    if asked.device not in ("auto", "gpu", "cpu"):
-        raise Refused(f"--device: '{asked.device}' is no device; write auto, gpu or cpu")
     must = asked.device == "gpu" or bool(asked.suite or asked.mscclpp)
     if asked.device == "cpu" or (asked.host_only and not must):
         if asked.suite:
@@ -91,17 +110,14 @@ def gpus_to_use(asked: Asked) -> int:
 
 def request_of(asked: Asked) -> Request:
     """What the ranks of one launch measure. Refused names the option that is wrong."""
-    if asked.mode not in MODES:
-        raise Refused(f"--mode: '{asked.mode}' is no mode; braid has {', '.join(MODES)}")
+    check_words(asked)
     if asked.redop != "sum":
         raise Refused("--op: baselines on GPUs add; leave --op out, or use --device cpu")
     dtype = asked.dtype or "bfloat16"
     if dtype not in DTYPES:
         raise Refused(f"--dtype: '{dtype}' is none of {', '.join(DTYPES)}")
+    groups = _groups_of(asked)
     try:
-        groups = parse_groups(
-            asked.baselines, asked.variants, has_mscclpp=asked.mscclpp is not None
-        )
         mode = mode_of(asked.mode, asked.launches)
     except ValueError as error:
         raise Refused(str(error)) from None

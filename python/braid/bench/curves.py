@@ -2,13 +2,14 @@
 NVSwitch may have added, a dotted line says what was on the wire at the least.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from braid import json_file
 from braid.bench.rates import wire_gbps_of
 from braid.record.gpu import GpuRecord, GpuResult, Run
 from braid.sizes import format_size
+from braid.terminal import plots
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _COLOURS = {
@@ -25,6 +26,8 @@ _NAMES = {
     "symm": "torch symmetric memory, best",
     "mscclpp": "MSCCL++ in NCCL's place",
 }
+_OP_COLOURS = ("#b3343a", "#008a94", "#6b4a1f", "#d04a8f", "#3d3fa8")
+"""Of operations; none of a library's."""
 _ON_WIRE = "on the wire, at the least"
 _TICK_BITS = 4  # a tick at every 16-fold size
 
@@ -45,9 +48,8 @@ def _size_axis(axes: Axes, sizes: list[int]) -> None:
     axes.set_xscale("log", base=2)
     first = sizes[0].bit_length() - 1
     ticks = [1 << k for k in range(first, sizes[-1].bit_length(), _TICK_BITS)]
-    axes.set_xticks(ticks, [format_size(size) for size in ticks], fontsize=8)
+    axes.set_xticks(ticks, [format_size(size) for size in ticks])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _draw_bandwidth(axes: Axes, op: str, results: list[GpuResult], record: GpuRecord) -> None:
@@ -64,25 +66,21 @@ def _draw_bandwidth(axes: Axes, op: str, results: list[GpuResult], record: GpuRe
             axes.plot(sizes, wires, color=colour, lw=width, ls=":", label=_ON_WIRE)
     _size_axis(axes, sorted({result.bytes for result in results}))
     axes.set_ylim(bottom=0)
-    axes.set_title(op.replace("_", "-"), loc="left", fontsize=10)
+    axes.set_title(op.replace("_", "-"), loc="left")
 
 
-def _draw_shares(axes: Axes, by_op: dict[str, list[GpuResult]]) -> bool:
-    """Percent of a block over the host link, by size. False: no build said."""
-    drawn = False
-    for op, results in by_op.items():
+def _draw_shares(axes: Axes, by_op: dict[str, list[GpuResult]]) -> None:
+    """Percent of a block over the host link, by size."""
+    for colour, (op, results) in zip(_OP_COLOURS, by_op.items(), strict=False):
         points = sorted((r.bytes, 100 * r.host_share) for r in results if r.host_share is not None)
         if points:
-            drawn = True
-            axes.plot(*zip(*points, strict=True), marker="o", ms=3, lw=1.3, label=op)
-    if drawn:
-        has_nic = any(r.rdma_share for results in by_op.values() for r in results)
-        rest = "NVLink and a NIC" if has_nic else "NVLink"
-        axes.set_title(f"% over PCIe, the rest over {rest}", loc="left", fontsize=10)
-        axes.set_ylim(bottom=0)
-        _size_axis(axes, sorted({r.bytes for results in by_op.values() for r in results}))
-        axes.legend(frameon=False, fontsize=8)
-    return drawn
+            axes.plot(*zip(*points, strict=True), color=colour, marker="o", ms=3, lw=1.3, label=op)
+    has_nic = any(r.rdma_share for results in by_op.values() for r in results)
+    rest = "NVLink and a NIC" if has_nic else "NVLink"
+    axes.set_title(f"% over PCIe, the rest over {rest}", loc="left")
+    axes.set_ylim(bottom=0)
+    _size_axis(axes, sorted({r.bytes for results in by_op.values() for r in results}))
+    axes.legend(frameon=False)
 
 
 def title(record: GpuRecord) -> str:
@@ -107,37 +105,33 @@ def _legend(places: list[Axes]) -> tuple[list[Any], list[str]]:
     return handles, names
 
 
-def figure_of(record: GpuRecord) -> Any:  # noqa: ANN401 - matplotlib has no types
-    """The picture. Whoever asked closes it."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    mpl.rcParams["svg.hashsalt"] = "braid"
-    from matplotlib import pyplot as plt
-
+def figure_of(
+    record: GpuRecord, ops: Sequence[str] = (), level: tuple[str, float] | None = None
+) -> Any:  # noqa: ANN401 - matplotlib has no types
+    """The picture: of `ops` alone, or of all of them and who carried what. `level`: what the links
+    are specified to carry, and its name. Whoever asked closes it.
+    """
     by_op: dict[str, list[GpuResult]] = {}
     for result in record.results:
-        by_op.setdefault(result.op, []).append(result)
-    figure, grid = plt.subplots(2, 3, figsize=(12, 6.4), layout="constrained")
-    places = list(grid.flat)
+        if not ops or result.op in ops:
+            by_op.setdefault(result.op, []).append(result)
+    has_shares = not ops and any(result.host_share is not None for result in record.results)
+    figure, places = plots.column([2.3] * (len(by_op) + has_shares), title(record))
     for axes, (op, results) in zip(places, by_op.items(), strict=False):
         _draw_bandwidth(axes, op, results, record)
-    if not _draw_shares(places[-1], by_op):
-        places[-1].set_axis_off()
-    for axes in places[len(by_op) : -1]:
-        axes.set_axis_off()
-    handles, names = _legend(places)
-    figure.legend(handles, names, loc="outside lower center", ncols=len(_NAMES), frameon=False)
-    figure.suptitle(title(record), x=0.01, ha="left", weight="bold", fontsize=11)
+        if level:
+            axes.axhline(level[1], color="#000000", lw=0.8, ls="--")
+            axes.text(0.01, level[1], level[0], transform=axes.get_yaxis_transform(), va="bottom")
+            axes.set_ylim(top=1.18 * level[1])
+    if has_shares:
+        _draw_shares(places[-1], by_op)
+    handles, names = _legend(places[: len(by_op)])
+    figure.legend(handles, names, loc="outside lower left", ncols=1, frameon=False)
     return figure
 
 
-def save(record: GpuRecord, path: Path) -> None:
+def save(
+    record: GpuRecord, path: Path, ops: Sequence[str] = (), level: tuple[str, float] | None = None
+) -> None:
     """Writes the picture. The file's ending is the format."""
-    figure = figure_of(record)
-    from matplotlib import pyplot as plt
-
-    with json_file.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
-    plt.close(figure)
+    plots.save(figure_of(record, ops, level), path, record.date)

@@ -12,10 +12,12 @@ from pathlib import Path
 import numpy as np
 
 import braid
+from braid.errors import InvalidArgument
 from braid.record.bench import FabricLink, Versions
 from braid.record.parts import Host
 
 _OUR_HEADER = Path("include/braid/braid.h")
+_CODE = ("src", "bindings", "include", "python")
 _SECRET = "BRAID_JOB_TOKEN"  # noqa: S105 - the name of a secret, not one
 _PREFIXES = ("BRAID_", "NCCL_", "TORCH_SYMM_MEM", "CUDA_VISIBLE", "CUDA_DEVICE_MAX")
 
@@ -73,16 +75,27 @@ def _git(*arguments: str) -> str:
 
 def commit(given: str = "") -> tuple[str, bool]:
     """The commit of braid's checkout that holds the working directory, and whether files differ
-    from it; or what a caller says, whose tree is without git.
+    from it: git is asked, whatever a caller says.
+
+    `given` is for a tree without git. Nobody can tell what was changed there, so it counts as
+    changed. InvalidArgument where git says another commit.
     """
-    if given:
-        return given, False
     top = _git("rev-parse", "--show-toplevel")
     if not top or not (Path(top) / _OUR_HEADER).exists():
-        return "unknown", False
-    return _git("rev-parse", "HEAD") or "unknown", bool(
-        _git("status", "--porcelain", "--untracked-files=no")
-    )
+        return (given, True) if given else ("unknown", False)
+    head = _git("rev-parse", "HEAD") or "unknown"
+    if not head.startswith(given):
+        raise InvalidArgument(
+            f"--commit: {given} was said, and git says that this tree is of {head}; "
+            "leave it out where there is git"
+        )
+    return head, _is_changed(top)
+
+
+def _is_changed(top: str) -> bool:
+    """Whether a file of git's differs, or there is one more that would be compiled or imported."""
+    status = ("-C", top, "status", "--porcelain")
+    return bool(_git(*status, "--untracked-files=no") or _git(*status, "--", *_CODE))
 
 
 def command() -> str:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from braid.ratio import Interval
 from braid.record.gpu import GpuRecord, GpuResult
 
 NOT_MEASURED = "not measured"
@@ -19,6 +20,8 @@ class Row:
     """None: not measured; `reached` says why."""
     ratio: float | None = None
     """Of somebody else's time to braid's, where the figure is one: above 1 braid is faster."""
+    span: Interval | None = None
+    """Where that ratio lies with 95 % confidence."""
 
 
 def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None:
@@ -31,9 +34,9 @@ def find(record: GpuRecord, op: str, nbytes: int, mode: str) -> GpuResult | None
 
 def row(
     work: str, ranks: int, required: str, value: float | None, text: str, is_reached: bool,
-    ratio: float | None = None,
+    ratio: float | None = None, span: Interval | None = None,
 ) -> Row:  # fmt: skip
     """A figure; without a value `text` says why there is none."""
     if value is None:
         return Row(work, ranks, required, f"{NOT_MEASURED}: {text}", None)
-    return Row(work, ranks, required, text, is_reached, ratio)
+    return Row(work, ranks, required, text, is_reached, ratio, span)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from braid.bench import flexlink as suite
 from braid.bench.figure import Row, find, row
+from braid.bench.verdict import span_of
 from braid.cases.operations import OPS
 from braid.record.gpu import GpuRecord, GpuResult
 
@@ -53,6 +54,7 @@ def added(record: GpuRecord) -> Row:
         f"{gain:+.1%}" if gain is not None else "no links alone",
         gain is not None and gain >= (aim or 0),
         None if gain is None else 1 + gain,
+        span_of(both, alone),
     )
 
 
@@ -72,4 +74,5 @@ def held(ranks: int, capped: GpuRecord | None) -> Iterator[Row]:
             f"{gain:+.1%}" if gain is not None else "no run with BRAID_LINK_CAP",
             gain is not None and gain >= (aim or 0),
             None if gain is None else 1 + gain,
+            span_of(both, alone),
         )

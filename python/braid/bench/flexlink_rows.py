@@ -1,13 +1,13 @@
 """The figures of the suite `flexlink` as records show them: required, reached, reached or not."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from braid.bench import flexlink as suite
 from braid.bench.figure import NOT_MEASURED, Row, find, row
 from braid.bench.flexlink_links import added, held, sums
 from braid.bench.verdict import judge
 from braid.cases.operations import OPS
-from braid.ratio import part_words, ratio_words
+from braid.ratio import Interval, part_words, ratio_words
 from braid.record.gpu import GpuRecord, GpuResult
 from braid.sizes import format_size
 
@@ -33,7 +33,8 @@ def _large(record: GpuRecord) -> Iterator[Row]:
     for op in OPS:
         aim = suite.LARGE_AIMS[op].get(record.ranks)
         result = find(record, op, suite.LARGE, "eager")
-        ratio = judge(result).to_nccl if result else None
+        judged = judge(result) if result else None
+        ratio = judged.to_nccl if judged else None
         yield row(
             f"{op} 256 MiB against NCCL's default",
             record.ranks,
@@ -42,22 +43,25 @@ def _large(record: GpuRecord) -> Iterator[Row]:
             ratio_words(ratio) if ratio else "no NCCL, or no such case",
             bool(ratio and ratio >= (aim or 0)),
             ratio,
+            judged.span("to_nccl") if judged else None,
         )
 
 
-Value = tuple[float, str]
+Value = tuple[float, str, Interval | None]
 
 
-def _least(
-    results: Iterable[GpuResult], value_of: Callable[[GpuResult], float | None]
-) -> Value | None:
-    """The smallest value, and which case it is."""
+def _least(results: Iterable[GpuResult], name: str) -> Value | None:
+    """The smallest ratio of that name in a verdict, which case it is, and how sure."""
+    judged = ((result, judge(result)) for result in results)
     found = [
-        (value, f"{result.op} {format_size(result.bytes)} {result.mode}")
-        for result in results
-        if (value := value_of(result)) is not None
+        (ratio, f"{result.op} {format_size(result.bytes)} {result.mode}", one)
+        for result, one in judged
+        if (ratio := one.ratio(name)) is not None
     ]
-    return min(found, default=None)
+    if not found:
+        return None
+    ratio, case, least = min(found, key=lambda each: each[:2])
+    return ratio, case, least.span(name)
 
 
 def _least_row(
@@ -65,16 +69,16 @@ def _least_row(
 ) -> Row:
     if least is None:
         return Row(work, record.ranks, required, f"{NOT_MEASURED}: nobody to compare with", None)
-    value, case = least
+    value, case, span = least
     is_reached = value > aim if strict else value >= aim
     reached = f"{ratio_words(value)} at the least ({case})"
-    return Row(work, record.ranks, required, reached, is_reached, value)
+    return Row(work, record.ranks, required, reached, is_reached, value, span)
 
 
 def _best(record: GpuRecord) -> Row:
     """Where NCCL's other settings took no part, as at 1 GiB, its default is its best."""
     others = [r for r in record.results if any(run.family == "nccl-best" for run in r.runs)]
-    least = _least(record.results, lambda r: judge(r).to_nccl_best) if others else None
+    least = _least(record.results, "to_nccl_best") if others else None
     alone = sorted({r.bytes for r in record.results} - {r.bytes for r in others})
     sizes = ", ".join(map(format_size, alone))
     beside = f" (of {sizes} its default alone)" if alone and others else ""
@@ -84,7 +88,7 @@ def _best(record: GpuRecord) -> Row:
 
 def _middle(record: GpuRecord) -> Row:
     found = [find(record, op, size, "eager") for op in OPS for size in suite.MIDDLE]
-    least = _least((r for r in found if r), lambda r: judge(r).to_nccl)
+    least = _least((r for r in found if r), "to_nccl")
     work = "16 MiB and 64 MiB, every operation, against NCCL's default"
     return _least_row(work, record, ">= 1.10x", least, suite.MIDDLE_AIM, strict=False)
 
@@ -92,7 +96,7 @@ def _middle(record: GpuRecord) -> Row:
 def _small(record: GpuRecord) -> Iterator[Row]:
     for op in suite.SMALL_OPS:
         found = [find(record, op, size, "graph") for size in suite.SMALL]
-        least = _least((r for r in found if r), lambda r: judge(r).to_others)
+        least = _least((r for r in found if r), "to_others")
         work = f"{op} 1 KiB to 4 MiB in a graph: time by that of the best of NCCL and torch"
         missing = _missing_others(found) if least else ""
         yield _part_row(work, record, suite.SMALL_AIM, least, missing)
@@ -108,7 +112,7 @@ def _part_row(work: str, record: GpuRecord, aim: float, least: Value | None, mis
     if missing:
         reached += f"; without {missing}"
     is_reached = None if missing else part <= aim
-    return Row(work, record.ranks, required, reached, is_reached, least[0])
+    return Row(work, record.ranks, required, reached, is_reached, least[0], least[2])
 
 
 def _missing_others(results: Iterable[GpuResult | None]) -> str:
@@ -120,7 +124,7 @@ def _missing_others(results: Iterable[GpuResult | None]) -> str:
 
 
 def _never_worse(record: GpuRecord) -> Row:
-    least = _least(record.results, lambda r: judge(r).to_nccl)
+    least = _least(record.results, "to_nccl")
     work = f"never worse: all {len(record.results)} cases, against NCCL's default"
     return _least_row(work, record, ">= 0.98x", least, suite.NEVER_WORSE, strict=False)
 
@@ -129,7 +133,7 @@ def _drop_in(record: GpuRecord) -> Iterator[Row]:
     """Where --mscclpp named a library."""
     for op, aim in suite.DROP_IN_AIMS.items():
         found = [find(record, op, size, "graph") for size in suite.SMALL]
-        least = _least((r for r in found if r), lambda r: judge(r).to_mscclpp)
+        least = _least((r for r in found if r), "to_mscclpp")
         absent = sum(r is None or judge(r).to_mscclpp is None for r in found)
         missing = f"{absent} of {len(found)} sizes" if absent else ""
         work = f"{op} 1 KiB to 4 MiB in a graph: time by that of MSCCL++'s NCCL drop-in"

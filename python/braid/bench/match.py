@@ -13,6 +13,7 @@ from braid.bench.crew import Crew
 from braid.bench.deadline import Deadlines
 from braid.bench.interrupt import Interrupt
 from braid.bench.pattern import Data
+from braid.bench.proof import Proof
 from braid.bench.race import calls_for, race, samples_for
 from braid.bench.request import Request, Task
 from braid.bench.roster import Roster
@@ -74,11 +75,11 @@ class Match:
         absent: dict[str, str],
         budget_s: float,
     ) -> GpuResult | None:
-        wrong: dict[str, int] = {}
+        proof = Proof(case, self._crew, self._data, self._deadlines, self._request.step_timeout_s)
         pilots: dict[str, float] = {}
         for contestant in chosen:
             self._reporter.say(case.name, f"checking {contestant.name}")
-            why = self._check(contestant, case, wrong) or self._pilot(contestant, case, pilots)
+            why = self._check(contestant, case, proof) or self._pilot(contestant, case, pilots)
             if why:
                 absent[contestant.name] = why
         if "braid" not in pilots:
@@ -91,11 +92,11 @@ class Match:
             why = self._attempt(
                 f"{case.name}, warming up {contestant.name}",
                 partial(timer.make_ready, contestant, calls),
-            )
+            ) or self._on_soiled(contestant, case, timer, calls, proof)
             if why:
                 absent[contestant.name] = why
                 racers.remove(contestant)
-        times = self._race(case, timer, racers, calls, budget_s, pilots)
+        times = self._race(case, timer, racers, calls, budget_s, pilots, proof)
         if not times or not times[0]:
             return None
         runs = []
@@ -104,7 +105,13 @@ class Match:
             slowest = [max(sample) for sample in zip(*rows, strict=True)]
             runs.append(
                 make_run(
-                    c.name, c.family, slowest, case.busbw_gbps, wrong[c.name], of_samples(rows)
+                    c.name,
+                    c.family,
+                    slowest,
+                    case.busbw_gbps,
+                    proof.wrong[c.name],
+                    of_samples(rows),
+                    proof.bursts[c.name],
                 )
             )
         plan = plan_of(self._comm, case)
@@ -143,6 +150,7 @@ class Match:
         calls: int,
         budget_s: float,
         pilots: dict[str, float],
+        proof: Proof,
     ) -> list[list[float]]:
         factor = (timer.launches + 1) * calls if timer.launches else calls + 1
         round_s = sum(pilots[c.name] for c in racers) * factor / 1e6
@@ -157,25 +165,36 @@ class Match:
         return race(
             self._crew, racers, sample, case, calls, samples, self._stop.asked,
             lambda i: self._reporter.step(case.name, f"sample {i} of {samples}"),
+            lambda c: proof.burst(c, sum(timer.counts(calls))),
         )  # fmt: skip
 
-    def _check(self, contestant: Contestant, case: GpuCase, wrong: dict[str, int]) -> str:
+    def _check(self, contestant: Contestant, case: GpuCase, proof: Proof) -> str:
         """One call on a soiled result, every byte of it compared. Why it failed, or ""."""
-        crew, data = self._crew, self._data
 
         def call() -> None:
-            contestant.soil(case, data, crew.rank)
+            proof.soil(contestant)
             contestant.enter()
             contestant.run()
             torch.cuda.synchronize()
 
         words = f"{case.name}, {contestant.name}"
         why = self._attempt(
-            f"{words}: buffers", partial(contestant.prepare, case, data, crew.rank)
+            f"{words}: buffers", partial(contestant.prepare, case, self._data, self._crew.rank)
         ) or self._attempt(f"{words}: a first call", call)
         if not why:
-            with self._deadlines.step(f"{words}: comparing", self._request.step_timeout_s):
-                wrong[contestant.name] = crew.total(data.wrong_bytes(case, contestant.result()))
+            proof.call(contestant)
+        return why
+
+    def _on_soiled(
+        self, contestant: Contestant, case: GpuCase, timer: Timer, calls: int, proof: Proof
+    ) -> str:
+        """A burst as it will be timed, on a soiled result. Why it failed, or ""."""
+        why = self._attempt(
+            f"{case.name}, {contestant.name}: a burst on a soiled result",
+            partial(timer.on_soiled, contestant, calls, partial(proof.soil, contestant)),
+        )
+        if not why:
+            proof.burst(contestant, timer.counts(calls)[1])
         return why
 
     def _pilot(self, contestant: Contestant, case: GpuCase, pilots: dict[str, float]) -> str:

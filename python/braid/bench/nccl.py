@@ -19,7 +19,7 @@ from braid.launch import free_port
 
 _MIN_CTAS = 32
 _COPY_ENGINE_OPS = ("all_gather", "all_to_all")
-_SYMMETRIC_OPS = ("all_gather", "all_reduce", "reduce_scatter")
+_SYMMETRIC_OPS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
 
 
 def join(crew: Crew, timeout_s: float) -> None:
@@ -133,9 +133,10 @@ class Nccl(Contestant):
         self._call: Any = None
 
     def is_for(self, op: str) -> bool:
-        """NCCL's copy engines take what needs no arithmetic; its symmetric kernels the other three.
-        What else is given such memory goes as without it, and a broadcast of 4 MiB never ended
-        (NCCL 2.28.9 on 2 H200).
+        """NCCL's copy engines take what needs no arithmetic. In windows three operations have
+        symmetric kernels, and an all_to_all is faster by its peers' memory (records/
+        gpu_before_lookahead_2.json: 388 us instead of 472 at 256 MiB). A broadcast of 4 MiB never
+        ended there (NCCL 2.28.9 on 2 H200).
         """
         if self._zero:
             return op in _COPY_ENGINE_OPS

@@ -49,12 +49,25 @@ class Data:
         """Fills with bytes of no result."""
         target.view(torch.uint8).fill_(_STALE)
 
-    def wrong_bytes(self, case: GpuCase, result: torch.Tensor) -> int:
-        """Bytes of this rank's result that are not what they must be."""
+    def wrong_bytes(self, case: GpuCase, result: torch.Tensor, factor: int = 1) -> int:
+        """Bytes of this rank's result that are not what they must be, times `factor`."""
         wrong = torch.zeros((), dtype=torch.int64, device=result.device)
         for segment in expected(case, self._rank):
-            tile = self._tile(segment.source)
+            tile = _times(self._tile(segment.source), factor)
             for start, place, count in pieces(segment, tile.numel()):
                 found = result[start : start + count].view(torch.uint8)
                 wrong += (found != tile[place : place + count].view(torch.uint8)).sum()
         return int(wrong)
+
+
+def _times(tile: torch.Tensor, factor: int) -> torch.Tensor:
+    """As often added: integers wrap as their sums do."""
+    if factor == 1:
+        return tile
+    if tile.is_floating_point():
+        return tile * float(factor)
+    bits = 8 * tile.element_size()
+    wrapped = factor % (1 << bits)
+    if tile.dtype.is_signed and wrapped >= 1 << (bits - 1):
+        wrapped -= 1 << bits
+    return tile * wrapped

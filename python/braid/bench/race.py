@@ -36,9 +36,11 @@ def race(
     samples: int,
     must_stop: Callable[[], bool],
     tick: Callable[[int], None],
+    look: Callable[[Contestant], None] = lambda _: None,
 ) -> list[list[float]]:
     """This rank's times of every contestant, in us. The first round warms up and does not count;
-    each round starts with another contestant. Rank 0's must_stop ends it early.
+    each round starts with another contestant. Rank 0's must_stop ends it early. In the last round
+    `look` is called behind every sample, while its result is there.
     """
     times: list[list[float]] = [[] for _ in contestants]
     for i in range(samples + 1):
@@ -47,6 +49,8 @@ def race(
             took_us = sample(contestants[who], case, calls)
             if i:
                 times[who].append(took_us)
+            if i == samples:
+                look(contestants[who])
         if crew.agree(int(must_stop()))[0]:
             break
         if i:

@@ -105,15 +105,17 @@ def tasks_for(
 def parse_groups(baselines: str, variants: str, *, has_mscclpp: bool = False) -> frozenset[str]:
     """Comma lists, "all" and "none". ValueError names the word that is not known."""
     named = frozenset({MSCCLPP} if has_mscclpp else ())
-    chosen = _words(baselines, BASELINES, "baseline") + _words(variants, VARIANTS, "variant")
+    chosen = _words(baselines, BASELINES, "--baselines", "baseline")
+    chosen += _words(variants, VARIANTS, "--variants", "variant")
     return named | frozenset(chosen)
 
 
-def _words(text: str, allowed: tuple[str, ...], what: str) -> list[str]:
+def _words(text: str, allowed: tuple[str, ...], option: str, what: str) -> list[str]:
     if text in ("none", ""):
         return []
     words = list(allowed) if text == "all" else [word.strip() for word in text.split(",")]
     for word in words:
         if word not in allowed:
-            raise ValueError(f"'{word}' is no {what}; braid has {', '.join(allowed)}, all, none")
+            known = ", ".join(allowed)
+            raise ValueError(f"{option}: '{word}' is no {what}; braid has {known}, all, none")
     return words

@@ -140,7 +140,7 @@ class Session:
         return make_record(
             int(os.environ["WORLD_SIZE"]),
             self._request.commit,
-            roster.settings,
+            of_runs(roster.settings, self.results),
             self.results,
             self.repeats,
             self.blocks,
@@ -168,6 +168,12 @@ class Session:
             out.print(f"plot    {self._request.svg_path}")
         if self.stopped:
             out.print(f"stopped: {self.stopped}")
+
+
+def of_runs(settings: dict[str, str], results: list[GpuResult]) -> dict[str, str]:
+    """Those of contestants that have a time: one that failed in every case is told as absent."""
+    there = {run.who for result in results for run in result.runs}
+    return {name: words for name, words in settings.items() if name in there}
 
 
 def run_rank(request: Request, report: Callable[[GpuRecord], None] | None = None) -> int:

@@ -24,10 +24,15 @@ _CAPPED_BUDGET_S = 10.0
 _FOLDER = Path("build/bench")
 
 
+def check_suite(name: str) -> None:
+    """One that there is."""
+    if name not in SUITES:
+        raise Refused(f"--suite: '{name}' is no suite; braid has {', '.join(SUITES)}")
+
+
 def request_of(asked: Asked) -> Request:
     """What the ranks of one launch measure."""
-    if asked.suite not in SUITES:
-        raise Refused(f"--suite: '{asked.suite}' is no suite; braid has {', '.join(SUITES)}")
+    check_suite(asked.suite)
     if asked.calls or asked.launches is not None or asked.root is not None:
         raise Refused("--suite: its figures are for its own calls; leave -m, -G and -r out")
     try:

@@ -103,6 +103,14 @@ class Symmetric(Contestant):
         }
         self._call = calls[self._kind]
 
+    def soil(self, case: GpuCase, data: Data, rank: int) -> None:
+        """What the last call returned, too: the copying kinds return memory of their own, which in
+        a graph is the same in every launch.
+        """
+        if self._result is not None and self._result is not self.out:
+            data.soil(self._result)
+        super().soil(case, data, rank)
+
     def run(self) -> None:
         """Enqueues one call."""
         self._result = self._call()

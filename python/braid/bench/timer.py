@@ -3,6 +3,9 @@
 The ranks meet at a barrier and inside one untimed call; then a burst of calls runs back to back
 between two events. What one call of a burst costs is what a program sees that keeps its stream
 busy; nobody waits for the host between calls.
+
+What is timed is compared, too: once a burst whose result was soiled behind the call in which the
+ranks meet, so that calls that do nothing show, and then what the last timed burst left.
 """
 
 from abc import ABC, abstractmethod
@@ -21,13 +24,50 @@ class Timer(ABC):
     launches: int | None = None
     """Of a graph in a sample; None where there is no graph."""
 
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
     @abstractmethod
     def make_ready(self, contestant: Contestant, calls: int) -> None:
         """Called before the samples of a contestant. Collective."""
 
     @abstractmethod
+    def enter(self, contestant: Contestant) -> None:
+        """Called before every burst."""
+
+    @abstractmethod
+    def meet(self, contestant: Contestant) -> None:
+        """The call, or the calls, in which the ranks meet: not timed."""
+
+    @abstractmethod
+    def burst(self, contestant: Contestant, calls: int) -> None:
+        """What is timed."""
+
+    @abstractmethod
+    def counts(self, calls: int) -> tuple[int, int]:
+        """Calls of meet() and of burst()."""
+
     def sample_us(self, contestant: Contestant, case: GpuCase, calls: int) -> float:
         """Mean time of a call on this rank. Collective."""
+        self.enter(contestant)
+        contestant.load(case)
+        took_us = _between_events(
+            self._crew, lambda: self.burst(contestant, calls), lambda: self.meet(contestant)
+        )
+        return took_us / self.counts(calls)[1]
+
+    def on_soiled(self, contestant: Contestant, calls: int, soil: Callable[[], None]) -> None:
+        """The same burst on a result that `soil` made none, behind the calls of meet(). Nobody's
+        burst writes to a rank that is not in it yet, so none of it is soiled. Collective.
+        """
+        self.enter(contestant)
+        soil()
+        torch.cuda.synchronize()
+        self._crew.barrier()
+        self.meet(contestant)
+        soil()
+        self.burst(contestant, calls)
+        torch.cuda.synchronize()
 
     def forget(self) -> None:  # noqa: B027 - most hold nothing
         """The case is over."""
@@ -48,9 +88,6 @@ def _between_events(crew: Crew, burst: Callable[[], None], meet: Callable[[], No
 class Eager(Timer):
     """Every call is made by the host."""
 
-    def __init__(self, crew: Crew) -> None:
-        self._crew = crew
-
     def make_ready(self, contestant: Contestant, calls: int) -> None:
         """A few calls that are not counted."""
         contestant.enter()
@@ -58,16 +95,22 @@ class Eager(Timer):
             contestant.run()
         torch.cuda.synchronize()
 
-    def sample_us(self, contestant: Contestant, case: GpuCase, calls: int) -> float:
-        """Mean time of a call on this rank."""
-
-        def burst() -> None:
-            for _ in range(calls):
-                contestant.run()
-
+    def enter(self, contestant: Contestant) -> None:
+        """As the contestant wants it."""
         contestant.enter()
-        contestant.load(case)
-        return _between_events(self._crew, burst, contestant.run) / calls
+
+    def meet(self, contestant: Contestant) -> None:
+        """One call."""
+        contestant.run()
+
+    def burst(self, contestant: Contestant, calls: int) -> None:
+        """Back to back."""
+        for _ in range(calls):
+            contestant.run()
+
+    def counts(self, calls: int) -> tuple[int, int]:
+        """Calls of meet() and of burst()."""
+        return 1, calls
 
 
 class Graphed(Timer):
@@ -76,7 +119,8 @@ class Graphed(Timer):
     launches: int
 
     def __init__(self, crew: Crew, launches: int) -> None:
-        self._crew, self.launches = crew, launches
+        super().__init__(crew)
+        self.launches = launches
         self._graphs: dict[str, torch.cuda.CUDAGraph] = {}
 
     def make_ready(self, contestant: Contestant, calls: int) -> None:
@@ -94,16 +138,22 @@ class Graphed(Timer):
         torch.cuda.synchronize()
         self._graphs[contestant.name] = graph
 
-    def sample_us(self, contestant: Contestant, case: GpuCase, calls: int) -> float:
-        """Mean time of a call on this rank."""
-        graph, launches = self._graphs[contestant.name], self.launches
+    def enter(self, contestant: Contestant) -> None:
+        """What the contestant wants was captured."""
 
-        def burst() -> None:
-            for _ in range(launches):
-                graph.replay()
+    def meet(self, contestant: Contestant) -> None:
+        """One launch."""
+        self._graphs[contestant.name].replay()
 
-        contestant.load(case)
-        return _between_events(self._crew, burst, graph.replay) / (calls * launches)
+    def burst(self, contestant: Contestant, calls: int) -> None:  # noqa: ARG002 - captured
+        """Launch after launch."""
+        graph = self._graphs[contestant.name]
+        for _ in range(self.launches):
+            graph.replay()
+
+    def counts(self, calls: int) -> tuple[int, int]:
+        """Calls of meet() and of burst()."""
+        return calls, calls * self.launches
 
     def forget(self) -> None:
         """Graphs hold memory, and pointers into buffers that may go."""

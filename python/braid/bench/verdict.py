@@ -2,9 +2,10 @@
 all others. Above 1 braid is faster.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from braid.bench.contestant import MSCCLPP
+from braid.ratio import Interval, interval, verdict
 from braid.record.gpu import GpuResult, Run
 
 BRAID, NCCL = "braid", "nccl"
@@ -22,6 +23,24 @@ class Verdict:
     """Against the fastest of NCCL and torch's symmetric memory."""
     fastest_other: str
     to_mscclpp: float | None
+    runs: dict[str, tuple[Run, Run]] = field(default_factory=dict)
+    """Braid's and the other's, by the name of their ratio."""
+
+    def words(self, name: str) -> str:
+        """Of a ratio: faster, equal, slower or unclear; "" where there is none."""
+        ratio = self.ratio(name)
+        return "" if ratio is None else verdict(ratio, self.span(name))
+
+    def span(self, name: str) -> Interval | None:
+        """Where a ratio lies with 95 % confidence; None: not known. Reckoned when it is asked for:
+        it takes milliseconds.
+        """
+        return span_of(*self.runs[name]) if name in self.runs else None
+
+    def ratio(self, name: str) -> float | None:
+        """By name: "to_nccl"."""
+        found: float | None = getattr(self, name)
+        return found
 
 
 def _fastest(result: GpuResult, families: tuple[str, ...]) -> Run | None:
@@ -35,18 +54,30 @@ def _ratio(ours: Run | None, theirs: Run | None) -> float | None:
     return theirs.median_us / ours.median_us
 
 
+def span_of(ours: Run | None, theirs: Run | None) -> Interval | None:
+    """Of the ratio of their time to ours."""
+    if ours is None or theirs is None:
+        return None
+    return interval(theirs.samples_us, ours.samples_us)
+
+
 def judge(result: GpuResult) -> Verdict:
     """Braid, on registered results and as it plans, against the others."""
     ours = result.run_of(BRAID)
     best = _fastest(result, ("nccl", "nccl-best"))
     other = _fastest(result, ("nccl", "nccl-best", "symm"))
+    beside = {
+        "to_nccl": result.run_of(NCCL),
+        "to_nccl_best": best,
+        "to_others": other,
+        "to_mscclpp": result.run_of(MSCCLPP),
+    }
+    ratios = {name: _ratio(ours, run) for name, run in beside.items()}
     return Verdict(
-        to_nccl=_ratio(ours, result.run_of(NCCL)),
-        to_nccl_best=_ratio(ours, best),
+        **ratios,
         nccl_best=best.who if best else "",
-        to_others=_ratio(ours, other),
         fastest_other=other.who if other else "",
-        to_mscclpp=_ratio(ours, result.run_of(MSCCLPP)),
+        runs={name: (ours, run) for name, run in beside.items() if ours and run and ratios[name]},
     )
 
 

@@ -116,6 +116,28 @@ class Segment:
     source_start: int
 
 
+_FLOATS = {"bfloat16": (8, 127), "float16": (11, 15), "float32": (24, 127), "float64": (53, 1023)}
+"""Bits of a significand, and the largest exponent."""
+
+
+def growth(case: GpuCase, calls: int) -> int | None:
+    """Of a sum that was made in place so many times: what it is of a sum made once, where the type
+    holds all of it exactly in every order of adding; None where rounding or overflow would decide.
+    Integers wrap. The data's numbers are below 8 in size: braid.cases.host.pattern.
+    """
+    factor: int = case.ranks ** (calls - 1)
+    if case.dtype not in _FLOATS:
+        return factor
+    bits, exponent = _FLOATS[case.dtype]
+    first = 8 * case.ranks
+    is_power = case.ranks & (case.ranks - 1) == 0
+    if first * factor <= 1 << bits or (
+        is_power and first * case.ranks <= 2 << bits and first * factor < 1 << exponent
+    ):
+        return factor
+    return None
+
+
 SUM = -1  # the source that is the sum over ranks
 
 

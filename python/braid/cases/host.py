@@ -115,26 +115,33 @@ class Case:
 
     def expected(self) -> Array:
         """What this rank must have afterwards."""
-        block = slice(self.rank * self.count, (self.rank + 1) * self.count)
         if self.op == "broadcast":
             return self.data(self.root)
-        if self.op == "all_gather":
-            return np.concatenate([self.data(r) for r in range(self.ranks)])
-        if self.op == "all_to_all":
-            return np.concatenate([self.data(r)[block] for r in range(self.ranks)])
-        whole = slice(None) if self.op == "all_reduce" else block
-        return _reduce([self.data(r)[whole] for r in range(self.ranks)], self.redop)
+        block = slice(self.rank * self.count, (self.rank + 1) * self.count)
+        if self.op in ("all_gather", "all_to_all"):
+            mine = slice(None) if self.op == "all_gather" else block
+            return self._side_by_side(mine)
+        return self._reduced(slice(None) if self.op == "all_reduce" else block)
+
+    def _side_by_side(self, mine: slice) -> Array:
+        """That part of every rank's data. One rank's at a time is in memory."""
+        whole = np.empty(self.count * self.ranks, dtype=self.dtype)
+        for r, row in enumerate(whole.reshape(self.ranks, self.count)):
+            row[:] = self.data(r)[mine]
+        return whole
+
+    def _reduced(self, mine: slice) -> Array:
+        """The numbers contract on data whose sums are exact: order does not matter here."""
+        combine = _COMBINE[self.redop]
+        total = self.data(0)[mine].copy()
+        for r in range(1, self.ranks):
+            combine(total, self.data(r)[mine], out=total)
+        return _divide(total, self.ranks) if self.redop == "avg" else total
 
 
-def _reduce(operands: list[Array], redop: str) -> Array:
-    """The numbers contract on data whose sums are exact: order does not matter here."""
-    if redop in ("min", "max"):
-        return np.asarray((np.minimum if redop == "min" else np.maximum).reduce(operands))
-    combine = np.multiply if redop == "prod" else np.add
-    total = operands[0].copy()
-    for operand in operands[1:]:
-        combine(total, operand, out=total)
-    return _divide(total, len(operands)) if redop == "avg" else total
+_COMBINE = {
+    "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum
+}  # fmt: skip
 
 
 def _divide(total: Array, ranks: int) -> Array:

@@ -15,8 +15,17 @@ import typer
 import braid
 from braid import json_file
 from braid.cli import report
-from braid.cli.checks import check_ranks, fail, inside_launch, sizes_of, words
-from braid.launch import command_for, launch
+from braid.cli.checks import (
+    check_device,
+    check_options,
+    check_ranks,
+    fail,
+    inside_launch,
+    our_op,
+    sizes_of,
+    words,
+)
+from braid.launch import LOST_READER, command_for, launch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,12 +33,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 GROUPS = {
-    "topo": "braid.cli.topo",
-    "plan": "braid.cli.plan",
-    "bench": "braid.cli.collectives",
-    "trace": "braid.cli.trace",
+    "topo": ("braid.cli.topo", "What is in this machine, how it is joined, what is wrong."),
+    "plan": ("braid.cli.plan", "What communication costs a model on a machine."),
+    "bench": ("braid.cli.collectives", "Check and time collectives; measure links and pairs."),
+    "trace": ("braid.cli.trace", "Put the ranks' timelines together, or add them up."),
 }
-"""Commands with commands of their own: each is loaded when it, or the list of all, is asked for."""
+"""Commands with commands of their own, and what the list of all says of them: each is loaded when
+it, or that list, is asked for.
+"""
 _loaded: set[str] = set()
 
 _Refused: type[Exception] = next(
@@ -55,7 +66,7 @@ def run(
     module: Annotated[bool, typer.Option("-m", help="TARGET is a Python module.")] = False,
     grace: Annotated[float, typer.Option(help="Seconds that ranks get after one failed.")] = 5.0,
 ) -> None:
-    """Start ranks of a program on this machine: braid run -n 4 script.py ARGS."""
+    """Start a program's ranks: braid run -n 4 script.py ARGS."""
     check_ranks(ranks)
     if target[0].endswith(".py") and not module and not Path(target[0]).is_file():
         fail(f"run: there is no file {target[0]}")
@@ -79,18 +90,20 @@ def demo(
     ] = 0,
     size: Annotated[str, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = "",
     time_budget: Annotated[float, typer.Option(help="Seconds for measuring, roughly.")] = 35.0,
-    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; cpu.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
 ) -> None:
-    """On GPUs: five operations against the CPU's bytes, then NCCL's times. Between CPUs: five
-    operations over three paced links against the best one, then a training.
+    """Try it: five operations, every byte checked. About a minute.
 
-    About a minute.
+    On GPUs against the CPU's bytes, then NCCL's times. Between CPUs over three paced links against
+    the best one, then a training. The last line says what was proven.
     """
     from braid.cli import demo as story
 
     check_ranks(ranks or 4)
+    check_device(device, "demo: --device")
     if size:
-        sizes_of(size)
+        sizes_of(size, "demo: --size")
+    json_file.make_folder(out, "--out")
     json_file.check(out / "demo.json", "--out")
     raise typer.Exit(story.run(out, ranks, size, time_budget, device))
 
@@ -106,17 +119,19 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say how a call would be cut over the links of this machine."""
-    nbytes = sizes_of(size)[0]
-    words(op, "ops")
+    nbytes = sizes_of(size, "explain: SIZE")[0]
+    op = our_op(op)
+    words(op, "ops", "explain: OP")
     if not inside_launch():
+        check_ranks(ranks)
+        check_options({})
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
     with braid.init() as comm:
         from braid.cli.explain import told
 
-        explanation = told(comm, op, nbytes)
-        if comm.rank == 0:
-            print(json.dumps(explanation.json, indent=1) if as_json else explanation)
-        comm.barrier()
+        explanation, rank = told(comm, op, nbytes), comm.rank
+    if rank == 0:  # when all have left: nobody hears of it if the reader has gone
+        print(json.dumps(explanation.json, indent=1) if as_json else explanation)
 
 
 @app.command(
@@ -146,7 +161,10 @@ def nccl_env(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print the line that puts braid in NCCL's place: env $(braid nccl-env) torchrun train.py."""
+    """Print what puts braid in NCCL's place, for env $(...).
+
+    As in: env $(braid nccl-env) torchrun train.py.
+    """
     from braid.cli import nccl
 
     if program and program not in nccl.PROGRAMS:
@@ -166,7 +184,10 @@ def nccl_env(
     " on GPUs failed, 2 built without the drop-in or without kernels, 3 no NCCL was found."
 )
 def nccl_check(as_json: AsJson = False) -> None:
-    """Say what the drop-in for NCCL finds here, and try it on the GPUs: half a minute."""
+    """Say what the drop-in for NCCL finds here, and try it.
+
+    On GPUs that takes half a minute.
+    """
     from braid.cli import nccl
 
     raise typer.Exit(nccl.check(as_json))
@@ -196,7 +217,8 @@ def load_groups(words_given: list[str]) -> None:
     for name in wanted:
         if name not in _loaded:
             _loaded.add(name)
-            app.add_typer(importlib.import_module(GROUPS[name]).app, name=name)
+            module, summary = GROUPS[name]
+            app.add_typer(importlib.import_module(module).app, name=name, short_help=summary)
 
 
 def _plain_commands() -> set[str]:
@@ -243,6 +265,11 @@ def _why_stdout_fails() -> str:
     return ""
 
 
+def _has_lost_reader() -> bool:
+    """Whether the parser met a closed pipe: it then wraps standard output, and exits with 1."""
+    return type(sys.stdout).__name__ == "PacifyFlushWrapper"
+
+
 def main() -> None:
     """The entry point: what is wrong becomes one line and exit code 1 or 2."""
     who = f"braid: rank {os.environ['RANK']}" if "RANK" in os.environ else "braid"
@@ -253,6 +280,8 @@ def main() -> None:
         if sys.stdout:
             sys.stdout.flush()  # what it cannot take is known now
         sys.exit(code if isinstance(code, int) else 0)
+    except SystemExit as stop:
+        sys.exit(LOST_READER if _has_lost_reader() else stop.code)
     except _Refused as error:
         _refuse(who, error)
     except typer.Abort:
@@ -264,10 +293,13 @@ def main() -> None:
     except braid.Error as error:
         print(f"{who}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError as error:
+        print(f"{who}: out of memory: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(1)
     except OSError as error:
         if not (why := _why_stdout_fails()):
             raise
-        if isinstance(error, BrokenPipeError):  # `| head`: it has read enough; typer's own code
-            sys.exit(1)
+        if isinstance(error, BrokenPipeError):  # `| head`: it has read enough
+            sys.exit(LOST_READER)
         print(f"{who}: standard output: cannot be written: {why}", file=sys.stderr)
         sys.exit(2)

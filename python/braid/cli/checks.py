@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,6 +13,7 @@ from braid.errors import InvalidArgument
 
 _MAX_RANKS = 64
 _PICTURES = (".svg", ".png", ".pdf")
+DEVICES = ("auto", "gpu", "cpu")
 
 
 def fail(message: str) -> NoReturn:
@@ -53,28 +55,36 @@ def our_op(name: str) -> str:
     return _NCCL_OPS.get(plain.replace("_", ""), plain)
 
 
-def words(text: str, option: str) -> list[str]:
-    """A comma list of operations, types or reductions."""
+def words(text: str, kind: str, asked: str) -> list[str]:
+    """A comma list of operations ("ops"), types ("dtype") or reductions ("op"). `asked`: the
+    command and the argument or option that has it, as the user typed them.
+    """
     from braid.cases.host import DTYPES
     from braid.cases.operations import OPS, REDOPS
 
     what, allowed = {
         "ops": ("operation", OPS), "dtype": ("type", DTYPES), "op": ("reduction", REDOPS)
-    }[option]  # fmt: skip
-    if option == "ops":
+    }[kind]  # fmt: skip
+    if kind == "ops":
         text = ",".join(our_op(word.strip()) for word in text.split(","))
     try:
         return sizes.parse_words(text, allowed, what)
     except ValueError as error:
-        fail(f"bench: --{option}: {error}")
+        fail(f"{asked}: {error}")
 
 
-def word(text: str, option: str) -> str:
-    """One type or reduction."""
-    found = words(text, option)
+def word(text: str, kind: str, asked: str) -> str:
+    """One of them."""
+    found = words(text, kind, asked)
     if len(found) > 1:
-        fail(f"bench: --{option}: asked for '{text}', it takes one")
+        fail(f"{asked}: asked for '{text}', it takes one")
     return found[0]
+
+
+def check_device(device: str, asked: str) -> None:
+    """Before anything depends on it."""
+    if device not in DEVICES:
+        fail(f"{asked}: '{device}' is no device; write auto, gpu or cpu")
 
 
 def check_budget(seconds: float) -> None:
@@ -84,9 +94,19 @@ def check_budget(seconds: float) -> None:
         fail(f"bench: --time-budget: asked for {seconds:g} s, it must be from 0 to {most:g} s")
 
 
-def sizes_of(text: str) -> list[int]:
+def sizes_of(text: str, asked: str) -> list[int]:
     """A list or a range of sizes."""
     try:
         return sizes.parse_sizes(text)
     except ValueError as error:
-        fail(f"bench: --sizes: {error}")
+        fail(f"{asked}: {error}")
+
+
+def check_options(options: Mapping[str, str]) -> None:
+    """Options of braid.init(), seen once and before ranks start: every rank would say the same.
+    A group of one rank reads them all and opens nothing; what would leave a file or a port is off.
+    """
+    import braid
+
+    silent = {"trace": "", "flight_record": "", "metrics_port": "0", "log_file": "", "nvtx": "off"}
+    braid.join(braid.Identity(0, 1), progress=False, **{**options, **silent}).close()

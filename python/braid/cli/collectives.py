@@ -9,11 +9,13 @@ import typer
 
 from braid.bench import cut
 from braid.bench.request import check_root
-from braid.cli import compare, probe_block, probe_calls, probe_lanes
+from braid.cli import bench_engine, compare, probe_block, probe_calls, probe_lanes
 from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
     check_budget,
+    check_device,
+    check_options,
     check_outputs,
     check_ranks,
     fail,
@@ -26,11 +28,13 @@ from braid.launch import launch
 
 if TYPE_CHECKING:
     from braid.bench.command import Asked
+    from braid.bench.host.session import Settings
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
 probe_lanes.register(app)
 probe_calls.register(app)
 probe_block.register(app)
+bench_engine.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)
@@ -118,8 +122,8 @@ def bench(
         Path | None, typer.Option("--json", help="Write the record here; - is standard output.")
     ] = None,
     svg_path: Annotated[Path | None, typer.Option("--svg", help="Draw the record here.")] = None,
-    commit: Annotated[str, typer.Option(help="GPUs: for a record of a tree without git.")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", help="GPUs: no tables.")] = False,
+    commit: Annotated[str, typer.Option(help="For a record of a tree without git.")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", help="No tables.")] = False,
     by_rank: Annotated[
         bool, typer.Option("--by-rank", help="Print every rank's times, even if none is late.")
     ] = False,
@@ -135,14 +139,15 @@ def bench(
 
     _check_counts(iters=iters, check=check, warmup=warmup)
     check_budget(time_budget)
-    redop = word(redop, "op")
+    check_device(device, "bench: --device")
+    redop = word(redop, "op", "bench: --op")
     _check_calls(calls, launches)
     sizes_text = _sizes_text(sizes_text, begin, end, factor, step)
     asked = Asked(
         device=device,
         suite=suite,
-        ops=words(ops, "ops"),
-        sizes=sizes_of(sizes_text) if sizes_text else [],
+        ops=words(ops, "ops", "bench: --ops"),
+        sizes=sizes_of(sizes_text, "bench: --sizes") if sizes_text else [],
         ranks=ranks,
         dtype=NCCL_DTYPES.get(dtype, dtype),
         redop=redop,
@@ -157,6 +162,7 @@ def bench(
         commit=commit,
         quiet=quiet,
         host_only=[f"--{name}" for name in _given(links=links, pace=pace, against=against)],
+        gpu_only=_typed(ctx, "mode", "baselines", "variants"),
         mscclpp=mscclpp,
         by_rank=by_rank,
         calls=calls,
@@ -168,6 +174,8 @@ def bench(
     )
     _check_root(asked)
     check_outputs(json_path, svg_path)
+    if not inside_launch():
+        check_options(asked.options)
     code = _on_gpus(asked)
     raise typer.Exit(_on_cpus(asked) if code is None else code)
 
@@ -177,11 +185,19 @@ def _given(**options: str) -> dict[str, str]:
     return {name: text for name, text in options.items() if text}
 
 
+def _typed(ctx: typer.Context, *names: str) -> tuple[str, ...]:
+    """Those of these options that are on the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    given = (name for name, source in sources.items() if source and source.name != "DEFAULT")
+    return tuple(f"--{name}" for name in given)
+
+
 def _on_gpus(asked: "Asked") -> int | None:
     """The exit code; None where the run is for CPUs."""
-    from braid.bench.command import Refused, gpus_to_use, run
+    from braid.bench.command import Refused, check_words, gpus_to_use, run
 
     try:
+        check_words(asked)
         count = gpus_to_use(asked)
         return run(asked, count) if count else None
     except Refused as refused:
@@ -192,6 +208,8 @@ def _on_cpus(asked: "Asked") -> int:
     """Starts the ranks, or is one of them. The exit code."""
     if asked.launches:
         fail("bench: --cudagraph: graphs are for GPUs; leave it out between CPUs")
+    if asked.gpu_only:
+        fail(f"bench: {asked.gpu_only[0]}: this is for GPUs; leave it out between CPUs")
     from braid.bench.host.session import Settings, run_rank
     from braid.cases.host import measured_bytes
 
@@ -201,9 +219,10 @@ def _on_cpus(asked: "Asked") -> int:
         check_root(asked.root, ranks)
     if asked.against:
         _check_against(asked.against)
-    settings = Settings.of(asked, word(asked.dtype or "float32", "dtype"))
+    settings = Settings.of(asked, word(asked.dtype or "float32", "dtype", "bench: --dtype"))
     if inside_launch():
         return run_rank(settings)
+    _check_memory(settings, ranks)
     if (why := options.why_cpus(asked.device)) and not asked.host_only:
         print(why, file=sys.stderr, flush=True)
     cut.say(
@@ -212,6 +231,16 @@ def _on_cpus(asked: "Asked") -> int:
         for size in settings.sizes
     )
     return launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks, grace_s=_GRACE_S)
+
+
+def _check_memory(settings: "Settings", ranks: int) -> None:
+    """Before ranks start: each would end with a trace of its own."""
+    from braid.bench.host import memory
+
+    for op in settings.ops:
+        for size in settings.sizes:
+            if why := memory.why_not(op, size, settings.dtype, ranks):
+                fail(f"bench: --sizes: {why}")
 
 
 def _sizes_text(sizes_text: str, begin: str, end: str, factor: int | None, step: str) -> str:

@@ -1,37 +1,39 @@
-"""`braid explain`: a plan, with what tuning measured on this machine where a rate is assumed.
+"""`braid explain`: a plan, and from where and from when the measurements are that it goes by.
 
-The plan itself goes by what was measured already; its words name the links' facts, which are
-assumed for memory that nobody paces. Tuning leaves its measurements in a file, by operation,
-number of ranks and link: the time of a message of some size over that link alone.
+The plan says of every link the rate that decides: what tuning measured, else the link's facts.
+Tuning keeps its measurements in a file, by fabric; they hold until they are made again.
 """
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import braid
-from braid.sizes import format_size
 
-ASSUMED = "assumed"
+_DAY_S = 86400.0
 
 
 @dataclass(frozen=True)
-class Point:
-    """A message over one link alone."""
+class Cache:
+    """What tuning kept of this fabric."""
 
-    bytes: int
-    ns: float
-
-    @property
-    def gbps(self) -> float:
-        """Of the message, not of what the link moves for it."""
-        return self.bytes / self.ns
+    file: Path
+    age_s: float
 
     def words(self) -> str:
-        """What was measured."""
-        return f"measured: {format_size(self.bytes)} over it alone in {self.ns / 1e3:,.1f} us"
+        """Where it is, how old, and how to have it made again."""
+        return f"  tuned {_ago(self.age_s)}, {self.file}; BRAID_TUNE=force measures again\n"
+
+
+def _ago(age_s: float) -> str:
+    for unit, scale in (("day", _DAY_S), ("hour", 3600.0), ("minute", 60.0)):
+        if age_s >= scale:
+            count = int(age_s / scale)
+            return f"{count} {unit}{'s' * (count > 1)} ago"
+    return "just now"
 
 
 def cache_folder() -> Path:
@@ -42,9 +44,8 @@ def cache_folder() -> Path:
     return (Path(xdg) if xdg else Path.home() / ".cache") / "braid"
 
 
-def _tables(folder: Path, fabric_hash: str) -> list[dict[str, Any]]:
-    """The newest file first; one that cannot be read is none."""
-    found = []
+def cache_of(fabric_hash: str, folder: Path) -> Cache | None:
+    """The newest file of a fabric; one that cannot be read is none."""
     paths = {path: path.stat().st_mtime for path in folder.glob(f"tuning-{fabric_hash}-*.json")}
     for path in sorted(paths, key=lambda each: -paths[each]):
         try:
@@ -52,53 +53,24 @@ def _tables(folder: Path, fabric_hash: str) -> list[dict[str, Any]]:
         except (OSError, ValueError):
             continue
         if isinstance(table, dict) and str(table.get("fabric_hash")).startswith(fabric_hash):
-            found.append(table)
-    return found
-
-
-def measured(plan: dict[str, Any], fabric_hash: str, folder: Path) -> dict[str, Point]:
-    """By link, the point whose size is nearest to the plan's."""
-    for table in _tables(folder, fabric_hash):
-        try:
-            return _nearest(table, plan)
-        except (KeyError, IndexError, TypeError, ValueError):
-            continue  # not of this form; tuning makes it anew
-    return {}
-
-
-def _nearest(table: dict[str, Any], plan: dict[str, Any]) -> dict[str, Point]:
-    found = {}
-    for curve in table["rates"]:
-        if (curve["op"], curve["num_ranks"]) != (plan["op"], plan["num_ranks"]):
-            continue
-        points = [Point(int(size), float(ns)) for size, ns in curve["points"] if size > 0 < ns]
-        if points:
-            nearest = min(points, key=lambda one: abs(one.bytes - plan["bytes"]))
-            found[str(table["links"][curve["link"]])] = nearest
-    return found
+            return Cache(path, max(0.0, time.time() - paths[path]))
+    return None
 
 
 def told(comm: braid.Comm, op: str, nbytes: int) -> braid.Explanation:
-    """The plan; a link whose rate is assumed is told with what tuning measured of it."""
-    plan = comm.explain(op, nbytes)
-    if os.environ.get("BRAID_TUNE", "auto") == "off":
-        return with_measured(plan, {})  # what others measured here is not used
-    return with_measured(plan, measured(plan.json, comm.fabric_hash, cache_folder()))
+    """The plan, with the file of the measurements that it goes by, if it goes by any."""
+    plan = comm.explain(cast("braid.Operation", op), nbytes)
+    is_tuned = any(link.get("alone_ns") for link in plan.json["links"])
+    return with_cache(plan, cache_of(comm.fabric_hash, cache_folder()) if is_tuned else None)
 
 
-def with_measured(plan: braid.Explanation, points: dict[str, Point]) -> braid.Explanation:
-    """The same with these in the words where a rate is assumed. In JSON rate_gbps and source stay
-    those of the link's facts, beside measured_bytes and
-    measured_ns.
+def with_cache(plan: braid.Explanation, cache: Cache | None) -> braid.Explanation:
+    """The same with a line more; in JSON tuning_file and tuning_age_s, null where the plan goes by
+    facts, or nothing could be kept.
     """
-    lines = plan.text.split("\n")
-    document = json.loads(json.dumps(plan.json))
-    for line, link in enumerate(document["links"], start=1):
-        point = points.get(link["name"]) if link["source"] == ASSUMED else None
-        link["measured_bytes"] = point and point.bytes
-        link["measured_ns"] = point and point.ns
-        if point is not None:
-            before, _, after = lines[line].partition("  at ")
-            shares = after.partition(f"({ASSUMED}")[2]
-            lines[line] = f"{before}  at {point.gbps:.3g} GB/s ({point.words()}{shares}"
-    return braid.Explanation("\n".join(lines), document)
+    document = {
+        **plan.json,
+        "tuning_file": str(cache.file) if cache else None,
+        "tuning_age_s": round(cache.age_s, 1) if cache else None,
+    }
+    return braid.Explanation(plan.text + (cache.words() if cache else ""), document)

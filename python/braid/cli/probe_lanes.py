@@ -1,4 +1,4 @@
-"""`braid bench p2p`, `host`, `interference`, `engine`: kinds that only copy."""
+"""`braid bench p2p`, `host`, `interference`, `pages`: kinds that only copy."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,7 +166,7 @@ def interference(
     raise typer.Exit(code)
 
 
-def engine(
+def pages_command(
     pages: Annotated[
         str, typer.Option(help="Bytes of a page: KV caches have 4KiB to 72KiB.")
     ] = "4KiB,16KiB,64KiB",
@@ -181,7 +181,7 @@ def engine(
 ) -> None:
     """What moving bytes in pages costs, against one piece: GB/s, and how many times as long.
 
-    braid has no transfer engine yet; this is the loss that one has to win back.
+    This is the loss that a transfer engine (`braid bench engine`) has to win back.
     """
     from braid.probe import lane_kinds
     from braid.probe.publish import Run, measure
@@ -228,8 +228,9 @@ def register(app: typer.Typer) -> None:
         (p2p, "braid bench p2p --json p2p.json --svg p2p.svg"),
         (host, "braid bench host --windows 64KiB:64MiB:x8 --json host.json"),
         (interference, "braid bench interference --size 64MiB"),
-        (engine, "braid bench engine --pages 4KiB,72KiB --total 256MiB"),
+        (pages_command, "braid bench pages --pages 4KiB,72KiB --total 256MiB"),
     ):
-        app.command(epilog=f"Example: {example}. Exit code 0 fine, 1 wrong or hung, 2 bad input.")(
-            command
-        )
+        name = command.__name__.removesuffix("_command")
+        app.command(
+            name, epilog=f"Example: {example}. Exit code 0 fine, 1 wrong or hung, 2 bad input."
+        )(command)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from braid.errors import InvalidArgument
+from braid import json_file
 
 EPILOG = (
     "Example: braid report --from topo.json --model llama3-70b --out report.html"
@@ -39,13 +39,17 @@ def report(
         bool, typer.Option("--json", help="Say what was written as JSON, braid.report/1.")
     ] = False,
 ) -> None:
-    """Write one page: the machine, its warnings, bandwidth curves, shares, a plan, provenance."""
+    """Write one page about a machine and what was measured on it.
+
+    A summary in words, the machine, its warnings, bandwidth curves, shares, a plan, provenance.
+    """
     from braid.report import answer, plan
     from braid.report.page import page
-    from braid.report.runs import load
+    from braid.report.runs import Run, load
     from braid.topo.document import document
     from braid.topo.measured import rates_for
     from braid.topo.read import load as load_machine
+    from braid.topo.read import with_model
 
     runs = [load(path) for path in records or []]
     if from_path is not None:
@@ -54,20 +58,14 @@ def report(
         from braid.topo.read import live
 
         machine = live.read()
+    if models := {run.gpu for run in runs if isinstance(run, Run) and run.gpu}:
+        machine = with_model(machine, min(models))  # where the source does not tell it
     measured = [rate for path in records or [] for rate in rates_for(machine, path)]
     whole = document(machine, measured)
     asked = plan.Asked(model, tokens, tp, mfu, peak_tflops)
     found = plan.plans(asked, whole, records or []) if model else []
-    _write(out, page(whole, runs, found))
+    json_file.write_text(out, page(whole, runs, found), "report: --out")
     if as_json:
         print(json.dumps(answer.document(out, whole, runs, found), indent=1))
     else:
         print(f"braid: wrote {out}")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgument(f"report: {path}: {error.strerror}") from error

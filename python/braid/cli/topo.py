@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid import json_file
 from braid.errors import InvalidArgument
 
 if TYPE_CHECKING:  # loaded when the command runs: other commands start without them
@@ -40,7 +41,7 @@ def topo(
         typer.Option(
             "--from",
             help="Read a saved machine: nvidia-smi topo -m text, NCCL or hwloc XML,"
-            " rocm-smi --showtopo text, braid topo --json, a folder with a copy of /sys; - is"
+            " rocm-smi or amd-smi text, braid topo --json, a folder with a copy of /sys; - is"
             " standard input.",
         ),
     ] = None,
@@ -76,12 +77,12 @@ def topo(
     if svg is not None:
         from braid.topo.show.svg import draw
 
-        _write(svg, draw(whole))
+        json_file.write_text(svg, draw(whole), "topo: --svg")
     if html is not None:
         from braid.topo.show.html import page
 
-        _write(html, page(whole))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that has no lines to draw trees with
+        json_file.write_text(html, page(whole), "topo: --html")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names that the terminal has no letters for
         sys.stdout.reconfigure(errors="replace")
     print(to_json(whole) if as_json else _text(whole, views, vocabulary))
     if check and any(verdict.level == "warning" for verdict in whole.derived.verdicts):
@@ -129,10 +130,9 @@ def _vocabulary(text: str) -> "Vocabulary":
 
 
 def _machine(path: Path | None, gpu: str) -> "Machine":
-    from braid.topo import read, tables
+    from braid.topo import read
 
-    if gpu and not (tables.model_known(gpu) or tables.pcie_of_model(gpu)):
-        raise InvalidArgument(f"topo: --gpu: '{gpu}' is no GPU that braid knows the links of")
+    gpu = _gpu(gpu) if gpu else ""
     if path is not None:
         machine = read.load(path)
     else:
@@ -140,6 +140,20 @@ def _machine(path: Path | None, gpu: str) -> "Machine":
 
         machine = live.read()
     return read.with_model(machine, gpu) if gpu else machine
+
+
+def _gpu(asked: str) -> str:
+    """As drivers name it: "RTX 4090" for "4090". InvalidArgument that lists what there is."""
+    from braid.plan import shipped
+    from braid.topo import tables
+
+    for name in (asked, f"RTX {asked}"):
+        if tables.model_known(name) or tables.pcie_of_model(name):
+            return name
+    raise InvalidArgument(
+        f"topo: --gpu: '{asked}' is no GPU that braid knows the links of; it knows"
+        f" {', '.join(shipped.table('gpus'))}, and others as drivers name them"
+    )
 
 
 def _rates_of(path: Path, machine: "Machine") -> "list[Measured]":
@@ -159,7 +173,7 @@ def _text(whole: "Document", views: Sequence[str], vocabulary: "Vocabulary") -> 
 
     parts = {
         "matrix": lambda: matrix.lines(whole.machine, vocabulary),
-        "tree": lambda: tree.lines(whole.machine),
+        "tree": lambda: tree.lines(whole.machine, sys.stdout.encoding),
         "rates": lambda: _rates(whole),
         "verdicts": lambda: tables.verdict_lines(whole.derived.verdicts) or ["no warnings"],
     }
@@ -179,11 +193,3 @@ def _no_rates(whole: "Document") -> list[str]:
     if not whole.machine.gpus:
         return []
     return ["No link's rate is known: the source tells neither lanes nor GPUs; try --gpu h100"]
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgument(f"topo: {path}: {error.strerror}") from error

@@ -35,9 +35,7 @@ def merge(
 ) -> None:
     """Put the ranks' timelines into one file."""
     whole = timeline.merge([timeline.read(path) for path in files])
-    with json_file.writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(whole), encoding="utf-8")
+    json_file.write_text(out, json.dumps(whole), "trace merge: --out")
     found = {
         "out": str(out),
         "files": len(files),

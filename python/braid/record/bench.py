@@ -99,7 +99,9 @@ class Result:
     algbw_gbps: float
     busbw_gbps: float
     checked_bytes: int
-    """Bytes compared before timing, all ranks together."""
+    """Bytes compared, all ranks together: in calls before timing, after a sample on a soiled result
+    and after the last one.
+    """
     wrong_bytes: int
     links: list[LinkUse]
     baseline: Baseline | None

@@ -33,7 +33,7 @@ class Run:
     p95_us: float
     busbw_gbps: float
     wrong: int
-    """Bytes of all ranks that differed, in a checked call before timing."""
+    """Bytes of all ranks that differed: in a checked call before timing, and in bursts."""
     p99_us: float | None = None
     by_rank_us: list[float] = field(default_factory=list)
     """Median of every rank's own times, in rank order: who holds the others up."""
@@ -47,6 +47,10 @@ class Run:
     variation: float | None = None
     """Standard deviation by mean of the samples: above 0.05 they are noisy. None: one sample, or a
     record from before it was kept."""
+    bursts: int | None = None
+    """How many bursts of calls were compared as well: one like the timed ones, on a soiled result,
+    and the last timed one. Fewer where sums in place outgrow their type. None: a record from before
+    any was."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +154,7 @@ def make_run(
     busbw_at: Callable[[float], float],
     wrong: int,
     by_rank: Sequence[RankTimes] = (),
+    bursts: int | None = None,
 ) -> Run:
     """A run with its statistics; busbw_at makes GB/s of a time."""
     p5, middle, p95, p99 = (round(float(x), 3) for x in np.percentile(samples_us, [5, 50, 95, 99]))
@@ -166,6 +171,7 @@ def make_run(
         by_rank_us=[one.p50_us for one in by_rank],
         by_rank=list(by_rank),
         variation=variation(samples_us),
+        bursts=bursts,
     )
 
 

@@ -15,6 +15,8 @@ from braid.topo.show import html
 from braid.topo.show.markup import clean
 from braid.topo.tables import model_known
 
+_ROOMY = 0.25
+"""Of a bar: room for a link's name and its part."""
 _FIRST = ("braid", "nccl", "gloo")  # colours stay theirs from page to page
 _WIRE_NOTE = (
     '<p class="fix">Dotted, or after "on the wire": what the links carried of NCCL\'s all-reduce at'
@@ -69,7 +71,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 def figures(group: Group, whole: Document) -> Iterator[str]:
     """All figures of a group."""
     styles = _styles(group.curves)
-    yield _key(styles)
+    yield _key(styles, _drawn(group.curves))
     if any(_on_wire(curve) for curve in group.curves):
         yield _WIRE_NOTE
     if any(len(curve.points) > 1 for curve in group.curves):
@@ -96,20 +98,29 @@ def _label(who: str, mode: str) -> str:
     return f"{who}, in a graph" if mode else who
 
 
-def _key(styles: Styles) -> str:
+def _drawn(curves: Sequence[Curve]) -> list[Curve]:
+    """Those with a course; a single size beside curves is a stray dot, and stays in the table."""
+    several = [curve for curve in curves if len(curve.points) > 1]
+    return several or list(curves)
+
+
+def _key(styles: Styles, drawn: Sequence[Curve]) -> str:
+    there = {(curve.who, curve.mode) for curve in drawn}
     items = (
         '<li><svg viewBox="0 0 32 12" aria-hidden="true">'
         f'<path class="curve {style.classes}" d="M0 6H32"/>'
         f"{palette.mark(style.mark, 16, 6, style.classes, '')}</svg>{clean(_label(*key))}</li>"
         for key, style in styles.items()
+        if key in there
     )
     return f'<ul class="key">{"".join(items)}</ul>'
 
 
 def _charts(group: Group, styles: Styles, levels: Sequence[chart.Level]) -> Iterator[str]:
     yield '<div class="charts">'
-    for op in dict.fromkeys(curve.op for curve in group.curves):
-        own = [curve for curve in group.curves if curve.op == op]
+    drawn = _drawn(group.curves)
+    for op in dict.fromkeys(curve.op for curve in drawn):
+        own = [curve for curve in drawn if curve.op == op]
         yield _figure(op, "bus bandwidth, GB/s", own, styles, levels, is_time=False)
         yield _figure(op, "time, us", own, styles, [], is_time=True)
     yield "</div>"
@@ -209,15 +220,30 @@ def _share_bars(shares: Sequence[Share]) -> Iterator[str]:
     for share in sorted(parted, key=lambda share: (share.op, share.nbytes)):
         spans = "".join(
             f'<span class="{palette.colour(links.index(link))}" style="width:{part:.1%}"'
-            f' title="{clean(link)} {part:.1%}">{clean(link)} {part:.0%}</span>'
+            f' title="{clean(link)} {part:.1%}">{_inside(link, part)}</span>'
             for link, part in share.parts.items()
             if part > 0
         )
         yield (
             f"<tr><td>{clean(share.op)}</td><td>{format_size(share.nbytes)}</td>"
-            f'<td style="width:100%"><div class="share">{spans}</div></td></tr>'
+            f'<td style="width:100%"><div class="share">{spans}</div>'
+            f"{_below(share.parts)}</td></tr>"
         )
     yield "</table></div>"
+
+
+def _inside(link: str, part: float) -> str:
+    """Words that a part of a bar has room for, also on a phone."""
+    return f"{clean(link)} {part:.0%}" if part >= _ROOMY else ""
+
+
+def _below(parts: dict[str, float]) -> str:
+    """All of them in words where a part is too small for its own."""
+    there = {link: part for link, part in parts.items() if part > 0}
+    if min(there.values()) >= _ROOMY:
+        return ""
+    said = ", ".join(f"{link} {part:.1%}" for link, part in there.items())
+    return f'<div class="fix">{clean(said)}</div>'
 
 
 def _alone(shares: Sequence[Share]) -> str:

@@ -1,21 +1,24 @@
-"""The page: picture of the machine, warnings, curves, shares, ways between GPUs, a plan, rates, and
-where all comes from.
+"""The page: a summary in words, picture of the machine, warnings, curves, shares, ways between
+GPUs, a plan, rates, and where all comes from.
 """
 
 from collections.abc import Iterator, Sequence
 
-from braid.report import palette, plan, probes, ways
+from braid.report import palette, plan, probes, summary, table, ways
 from braid.report.figures import Group, figures, groups
 from braid.report.plan import Plan
 from braid.report.probes import Probed
 from braid.report.runs import Run
 from braid.topo.document import Document
-from braid.topo.show import html, matrix, tree, words
+from braid.topo.show import html, matrix, tables, tree, words
 from braid.topo.show.markup import clean
 from braid.topo.show.svg import draw
 
 _STYLE = """
-nav{font-size:.9rem}nav a{color:inherit;margin-right:1rem}
+:root{--shade:#0003}svg .bg{fill:none}.key li{margin:0}
+@media screen and (prefers-color-scheme:dark){:root{--shade:#fff4}}
+nav{font-size:.9rem}nav a{display:inline-block;color:inherit;margin-right:1rem;scroll-margin:.5rem}
+li a{color:inherit;scroll-margin:.5rem}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(22rem,100%),1fr));gap:1rem}
 figure{margin:0;break-inside:avoid}figcaption{font-weight:600;font-size:.9rem}
 svg.chart{min-width:0;width:100%}.chart text{font:10px system-ui,sans-serif;fill:var(--soft)}
@@ -30,6 +33,9 @@ svg.chart{min-width:0;width:100%}.chart text{font:10px system-ui,sans-serif;fill
 .share span,.dot{print-color-adjust:exact;-webkit-print-color-adjust:exact}
 summary{cursor:pointer;font-weight:600;margin-top:1.2rem;scroll-margin:.5rem}
 td.w{white-space:normal;min-width:16rem;overflow-wrap:anywhere}
+@media screen and (max-width:40rem){.machine svg{max-width:none}.chart text{font-size:13px}
+.key{display:grid;grid-template-columns:1fr 1fr;gap:.1rem .6rem;font-size:.8rem}td.w{min-width:0}
+th,td{padding:.25rem .35rem}.share{min-width:6rem}.meter{min-width:3rem}}
 """
 
 
@@ -47,11 +53,12 @@ def _lines(
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
     yield '<meta name="viewport" content="width=device-width,initial-scale=1">'
     yield '<link rel="icon" href="data:,">'  # browsers ask for one otherwise
-    style = f"{html.STYLE}{_STYLE}{palette.rules()}{probes.STYLE}"
+    style = f"{html.STYLE}{_STYLE}{table.STYLE}{palette.rules()}{probes.STYLE}"
     yield f"<style>{style}</style></head><body><main><h1>{title}</h1>"
+    yield from summary.section(whole, found, probed, plans)
     between = list(ways.section(probed, whole))
     yield _navigation(found, probed, bool(plans), bool(between))
-    yield f'<section id="machine"><div class="wide">{draw(whole, with_title=False)}</div>'
+    yield f'<section id="machine"><div class="wide machine">{draw(whole, with_title=False)}</div>'
     yield from html.verdict_list(whole)
     yield "</section>"
     for i, group in enumerate(found):
@@ -68,7 +75,7 @@ def _lines(
         yield from plan.section(plans)
         yield "</section>"
     yield '<section id="links">'
-    yield from html.rate_table(whole)
+    yield from _rates(whole)
     yield from _folded("Matrix", matrix.lines(whole.machine))
     yield from _folded("Matrix in NCCL's words", matrix.lines(whole.machine, "nccl"))
     yield from _folded("Tree", tree.lines(whole.machine))
@@ -89,6 +96,18 @@ def _navigation(
     return "<nav>" + "".join(f'<a href="#{to}">{clean(text)}</a>' for to, text in links) + "</nav>"
 
 
+def _rates(whole: Document) -> Iterator[str]:
+    """What each link carries."""
+    links = whole.derived.links
+    if not links:
+        return
+    yield "<h2>Rates</h2><p>GB/s, NCCL and measured are one direction; duplex is both together.</p>"
+    rows = [tables.cells(row) for row in tables.rows(links)]
+    yield from table.stacked(tables.HEAD, rows, range(2, 8))
+    for how in tables.sources(links):
+        yield f'<p class="fix">measured: {clean(how)}</p>'
+
+
 def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
     if lines:
         text = "\n".join(clean(line) for line in lines)
@@ -97,12 +116,12 @@ def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _provenance(runs: Sequence[Run], probed: Sequence[Probed]) -> Iterator[str]:
-    tables = [*((run.path, run.facts) for run in runs), *((one.path, one.facts) for one in probed)]
-    if not tables:
+    records = [*((run.path, run.facts) for run in runs), *((one.path, one.facts) for one in probed)]
+    if not records:
         return
     yield '<section id="provenance"><h2>Provenance</h2>'
     yield "<p>Medians of the slowest rank. Bus bandwidth and bytes as nccl-tests defines them.</p>"
-    for path, facts in tables:
+    for path, facts in records:
         yield f'<div class="wide"><table><caption>{clean(path)}</caption>'
         for name, text in facts.items():
             yield f'<tr><th>{clean(name)}</th><td class="w">{clean(text)}</td></tr>'

@@ -1,4 +1,4 @@
-"""The plan for a model on the page's machine: a table for each library whose times were measured.
+"""The plan for a model on the page's machine: a column for each library whose times were measured.
 
 Numbers are those of `braid plan tp`; each says what it rests on.
 """
@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from braid.plan import models, records, topology
+from braid.plan.amounts import amount
 from braid.plan.curve import Curve
 from braid.plan.hardware import Hardware
 from braid.plan.parallel import tensor
 from braid.plan.report import Report
-from braid.plan.show import amount
+from braid.plan.wrong import PlanError
+from braid.report import table
 from braid.topo.document import Document, document, to_json
-from braid.topo.show import html
 from braid.topo.show.markup import clean
 
 _WHO = ("braid", "nccl")
@@ -63,10 +64,12 @@ def plans(asked: Asked, whole: Document, files: Sequence[Path]) -> list[Plan]:
 
 
 def _plan(title: str, asked: Asked, ranks: int, machine: Hardware) -> Plan:
+    if ranks > machine.gpus_per_node:
+        raise PlanError(f"--tp {ranks}: this machine has {machine.gpus_per_node} GPUs")
     question = tensor.Question(
         models.find(asked.model), ranks, asked.tokens, machine, mfu=asked.mfu
     )
-    return Plan(title, tensor.report(question, [machine.paths[0]], []))
+    return Plan(title, tensor.report(question, [machine.path("auto", ranks)], []))
 
 
 def _curves(file: Path, who: str) -> list[Curve]:
@@ -76,16 +79,30 @@ def _curves(file: Path, who: str) -> list[Curve]:
 
 
 def section(found: Sequence[Plan]) -> Iterator[str]:
-    """The section's markup."""
+    """The section's markup: a row for each number, a column for each library."""
     yield f"<h2>Plan: {clean(found[0].answer.title)}</h2>"
-    for plan in found:
-        yield f'<h3>{clean(plan.title)}</h3><div class="wide"><table><thead>'
-        yield html.table_row(["what", "value", "basis", "from"], "th", range(1, 2))
-        yield "</thead><tbody>"
-        for line in plan.answer.lines:
-            number = line.quantity
-            cells = [line.label, amount(number), number.basis.value, number.origin]
-            yield html.table_row(cells, "td", range(1, 2))
-        yield "</tbody></table></div>"
-    for note in dict.fromkeys(note for plan in found for note in plan.answer.notes):
+    heads = ["what", *(plan.title for plan in found), "basis", "from"]
+    rows = [_row(name, found) for name in _names(found)]
+    yield from table.stacked(heads, rows, range(1, len(found) + 1))
+    said = [f"Warning: {each}" for plan in found for each in plan.answer.warnings]
+    said += [note for plan in found for note in plan.answer.notes]
+    for note in dict.fromkeys(said):
         yield f'<p class="fix">{clean(note)}</p>'
+
+
+def _names(found: Sequence[Plan]) -> list[str]:
+    """Of all numbers, in the order of the plan that has most."""
+    longest = sorted(found, key=lambda plan: -len(plan.answer.lines))
+    return list(dict.fromkeys(line.name for plan in longest for line in plan.answer.lines))
+
+
+def _row(name: str, found: Sequence[Plan]) -> list[str]:
+    """Label, everybody's number, and what they rest on: said once where all agree."""
+    lines = [
+        next((line for line in plan.answer.lines if line.name == name), None) for plan in found
+    ]
+    there = [line for line in lines if line]
+    basis = dict.fromkeys(line.quantity.basis.value for line in there)
+    origin = dict.fromkeys(line.quantity.origin for line in there if line.quantity.origin)
+    numbers = [amount(line.quantity) if line else "-" for line in lines]
+    return [there[0].label, *numbers, " / ".join(basis), " / ".join(origin)]

@@ -19,6 +19,7 @@ _TITLES = {
     "host": "To and from the host",
     "interference": "Lanes beside each other",
     "engine": "Pages against one piece",
+    "transfer-engine": "Transfer engine",
     "latency": "One call against many",
     "overlap": "Calls behind computation",
     "replay": "Calls of a job",
@@ -33,10 +34,10 @@ STYLE = (
         f".h{i}{{background:color-mix(in srgb,#3b82c4 {12 * i}%,transparent)}}"
         for i in range(_SHADES)
     )
-    + ".heat td,.bar{print-color-adjust:exact;-webkit-print-color-adjust:exact}"
+    + ".heat td,.meter{print-color-adjust:exact;-webkit-print-color-adjust:exact}"
     ".bad{color:var(--bad);font-weight:600}"
-    ".bar{position:relative;height:1rem;min-width:8rem}.bar i{position:absolute;top:0;bottom:0}"
-    ".bar .b{left:0;background:#3b82c4}.bar .w{top:45%;bottom:45%;background:var(--ink)}"
+    ".meter{position:relative;height:1rem;min-width:8rem}.meter i{position:absolute;top:0;bottom:0}"
+    ".meter .b{left:0;background:#3b82c4}.meter .w{top:45%;bottom:45%;background:var(--ink)}"
 )
 
 
@@ -140,7 +141,7 @@ def _bars(series: Sequence[Series]) -> Iterator[str]:
             continue
         low, middle, high = spans[id(one)]
         yield (
-            f'<td class="n">{middle:,.4g}</td><td style="width:100%"><div class="bar">'
+            f'<td class="n">{middle:,.4g}</td><td style="width:100%"><div class="meter">'
             f'<i class="b" style="width:{middle / most:.1%}"></i><i class="w"'
             f' style="left:{low / most:.1%};width:{max(high - low, 0) / most:.1%}"></i></div>'
             "</td></tr>"

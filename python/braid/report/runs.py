@@ -4,8 +4,8 @@ Bandwidths are bus bandwidths, GB/s, and bytes are as nccl-tests counts them, wh
 own convention; results with a wrong byte are left out.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from braid import noise, saved
@@ -31,6 +31,8 @@ class Point:
     """NVSwitch may have added: wire_gbps, below gbps, is the least that it can have been."""
     noisy: str = ""
     """noise.MARK where the samples vary too much."""
+    samples_us: tuple[float, ...] = ()
+    """Times of which time_us is the median; none where a record has no more than that."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,10 @@ def _check(point: Point, where: str) -> None:
             raise ValueError(f"{where}: asked for {what} from 0 to {most:g}, found {value:g}")
 
 
+def _with_samples(point: Point, samples_us: Sequence[float]) -> Point:
+    return replace(point, noisy=noise.mark(samples_us), samples_us=tuple(samples_us))
+
+
 def _bench(name: str, document: Json) -> Run:
     from braid.record import bench as record
 
@@ -140,14 +146,14 @@ def _bench(name: str, document: Json) -> Run:
         if result.wrong_bytes:
             continue
         us = result.times.median_us
-        noisy = noise.mark(result.times.samples_us)
-        point = Point(result.bytes, result.busbw_gbps, us, result.wire_gbps, noisy=noisy)
+        point = _with_samples(
+            Point(result.bytes, result.busbw_gbps, us, result.wire_gbps), result.times.samples_us
+        )
         rows.append((result.op, "braid", "", point))
         if (base := result.baseline) and not base.wrong_bytes and base.times.median_us > 0:
             other_us = base.times.median_us
             gbps = result.busbw_gbps * us / other_us
-            noisy = noise.mark(base.times.samples_us)
-            point = Point(result.bytes, gbps, other_us, noisy=noisy)
+            point = _with_samples(Point(result.bytes, gbps, other_us), base.times.samples_us)
             rows.append((result.op, base.name, "", point))
     facts = _facts(document) | {
         "host": f"{run.host.cpu}, {run.host.cores} cores, {run.host.memory_gib:g} GiB",
@@ -179,9 +185,9 @@ def _gpu(name: str, document: Json) -> Run:
                 continue
             wire = wire_gbps_of(one, result, run)
             point = Point(
-                result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least(one, wire),
-                noise.mark(one.samples_us),
-            )  # fmt: skip
+                result.total_bytes, one.busbw_gbps, one.median_us, wire, is_least(one, wire)
+            )
+            point = _with_samples(point, one.samples_us)
             rows.append((result.op, one.who, _mode(result.mode), point))
     shares = [
         Share(r.op, r.total_bytes, _links(r.host_share, r.rdma_share or 0.0))

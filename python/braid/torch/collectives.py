@@ -6,12 +6,16 @@ all ranks know, never from what only one rank sees. torch.distributed asks the s
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from braid.comm import Comm
 from braid.torch.reduction import Reduction
 from braid.torch.rows import as_bytes, put, row, written
+
+if TYPE_CHECKING:
+    from braid import Op
 
 _PACKED_BYTES = 1 << 20  # of all_reduce_coalesced: what is shorter shares a call with others
 
@@ -63,7 +67,7 @@ def _reduce_all(call: Call, how: Reduction, elements: torch.Tensor) -> None:
     numbers, part = how.numbers(elements), how.part(elements)
     if how.combine is not None:
         return _combine_all(call, how, numbers)
-    call.comm.all_reduce(part, how.op, out=None if part is numbers else numbers)
+    call.comm.all_reduce(part, cast("Op", how.op), out=None if part is numbers else numbers)
     return None
 
 
@@ -109,7 +113,8 @@ def reduce_scatter(call: Call, out: torch.Tensor, elements: torch.Tensor, how: R
         if how.combine is not None:
             how.numbers(target).copy_(_combined_block(call, how, how.numbers(elements)))
             return
-        call.comm.reduce_scatter(how.part(elements), how.op, out=how.numbers(target))
+        part = how.part(elements)
+        call.comm.reduce_scatter(part, cast("Op", how.op), out=how.numbers(target))
 
 
 def reduce_scatter_list(call: Call, out: torch.Tensor, inputs: Tensors, how: Reduction) -> None:

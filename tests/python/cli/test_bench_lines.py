@@ -87,9 +87,9 @@ def braid(monkeypatch, capsys, tmp_path):
         ("run -n 65 x.py", "--ranks: asked for 65"),
         ("run x.py", "run: there is no file x.py"),
         ("demo -n 100", "--ranks: asked for 100"),
-        ("demo --size big", "--sizes: 'big' is no size"),
-        ("explain all_gather 4X", "--sizes: '4X' is no size"),
-        ("explain gather 4K", "--ops: 'gather' is no operation"),
+        ("demo --size big", "demo: --size: 'big' is no size"),
+        ("explain all_gather 4X", "explain: SIZE: '4X' is no size"),
+        ("explain gather 4K", "explain: OP: 'gather' is no operation"),
     ],
 )
 def test_refused_in_one_line(braid, line, said):

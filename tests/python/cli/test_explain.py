@@ -1,6 +1,8 @@
-"""`braid explain`: what tuning measured stands where a rate is assumed."""
+"""`braid explain`: what the rates are that decide, and where and when they were measured."""
 
 import json
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -8,70 +10,70 @@ import pytest
 import braid
 from braid.cli import explain
 
-TEXT = """all_reduce of 64 MiB on 2 ranks: cells of 64 KiB, predicted 11.9 ms
-  shm                0.0 %         0 B  at 5 GB/s, 1.00 us (assumed, shares core)
-  staged           100.0 %      64 MiB  at 0.2 GB/s, 2.00 us (paced)
-  because it is so
-"""
+TEXT = "all_reduce of 64 MiB on 2 ranks: cells of 64 KiB, predicted 11.9 ms\n  because it is so\n"
 PLAN = {
     "op": "all_reduce", "bytes": 64 << 20, "num_ranks": 2,
-    "links": [{"name": "shm", "source": "assumed"}, {"name": "staged", "source": "paced"}],
+    "links": [{"name": "shm", "alone_ns": 11.9e6}, {"name": "staged", "alone_ns": 0}],
 }  # fmt: skip
-TABLE = {
-    "fabric_hash": "abc-2",
-    "links": ["shm", "staged"],
-    "rates": [
-        {"op": "all_reduce", "num_ranks": 2, "link": 0, "points": [[1 << 18, 66967.0]]},
-        {"op": "all_reduce", "num_ranks": 2, "link": 1, "points": [[4 << 20, 746272.0]]},
-        {"op": "all_reduce", "num_ranks": 4, "link": 0, "points": [[4 << 20, 1.0]]},
-        {"op": "broadcast", "num_ranks": 2, "link": 0, "points": [[4 << 20, 1.0]]},
-    ],
-}
-TABLE["rates"][0]["points"].append([4 << 20, 844041.0])
+TABLE = {"fabric_hash": "abc-2", "links": ["shm", "staged"], "rates": []}
 
 
 @pytest.fixture
 def told(tmp_path, monkeypatch):
-    monkeypatch.setenv("BRAID_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("BRAID_TUNE", raising=False)
-    comm = SimpleNamespace(
-        fabric_hash="abc", explain=lambda _op, _nbytes: braid.Explanation(TEXT, PLAN)
-    )
-    return lambda: explain.told(comm, "all_reduce", 64 << 20)
+    """The words for a comm whose cache is in tmp_path."""
+    monkeypatch.setattr(explain, "cache_folder", lambda: tmp_path)
+
+    def of(plan=PLAN):
+        made = braid.Explanation(TEXT, plan)
+        comm = SimpleNamespace(explain=lambda *_: made, fabric_hash="abc")
+        return explain.told(comm, "all_reduce", 64 << 20)
+
+    return of
 
 
-def test_without_a_file_the_rate_is_assumed(told):
-    found = told()
-    assert str(found) == TEXT
-    assert [link["measured_ns"] for link in found.json["links"]] == [None, None]
-
-
-def test_what_was_measured_is_told(told, tmp_path):
-    (tmp_path / "tuning-abc-2.json").write_text(json.dumps(TABLE))
-    found = told()
-    lines = str(found).splitlines()
-    assert lines[1] == (
-        "  shm                0.0 %         0 B  at 4.97 GB/s"
-        " (measured: 4 MiB over it alone in 844.0 us, shares core)"
-    )
-    assert [lines[0], *lines[2:]] == [TEXT.splitlines()[0], *TEXT.splitlines()[2:]]
-    measured = [(link["measured_bytes"], link["measured_ns"]) for link in found.json["links"]]
-    assert measured == [(4 << 20, 844041.0), (None, None)]
-    assert found.json["links"][0]["source"] == "assumed"  # rate_gbps is
+def keep(path, age_s=0.0, text=""):
+    path.write_text(text or json.dumps(TABLE))
+    os.utime(path, (time.time() - age_s,) * 2)
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", json.dumps(TABLE | {"rates": [3]}), json.dumps(TABLE | {"links": []})]
-)
+    ("age_s", "words"),
+    [
+        (2, "just now"), (61, "1 minute ago"), (150, "2 minutes ago"), (7300, "2 hours ago"),
+        (90000, "1 day ago"), (4e6, "46 days ago"),
+    ],
+)  # fmt: skip
+def test_file_and_age_are_told(told, tmp_path, age_s, words):
+    file = tmp_path / "tuning-abc-2.json"
+    keep(file, age_s)
+    found = told()
+    assert str(found) == f"{TEXT}  tuned {words}, {file}; BRAID_TUNE=force measures again\n"
+    assert found.json["tuning_file"] == str(file)
+    assert found.json["tuning_age_s"] == pytest.approx(age_s, abs=5)
+    assert found.json["links"] == PLAN["links"]
+
+
+def test_the_newest_that_can_be_read_is_it(told, tmp_path):
+    keep(tmp_path / "tuning-abc-1.json", 500)
+    keep(tmp_path / "tuning-abc-2.json", 100)
+    keep(tmp_path / "tuning-abc-3.json", 10, "{")
+    keep(tmp_path / "tuning-abd-3.json", 5)
+    assert told().json["tuning_file"] == str(tmp_path / "tuning-abc-2.json")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", json.dumps(TABLE | {"fabric_hash": "abd-2"})])
 def test_a_file_that_is_none_is_none(told, tmp_path, text):
-    (tmp_path / "tuning-abc-2.json").write_text(text)
-    assert str(told()) == TEXT
+    keep(tmp_path / "tuning-abc-2.json", text=text)
+    found = told()
+    assert str(found) == TEXT
+    assert found.json["tuning_file"] is None
 
 
-def test_tuning_that_is_off_is_not_asked(told, tmp_path, monkeypatch):
-    (tmp_path / "tuning-abc-2.json").write_text(json.dumps(TABLE))
-    monkeypatch.setenv("BRAID_TUNE", "off")
-    assert str(told()) == TEXT
+def test_a_plan_by_facts_names_no_file(told, tmp_path):
+    keep(tmp_path / "tuning-abc-2.json")
+    facts = PLAN | {"links": [{"name": "shm", "alone_ns": 0}]}
+    assert str(told(facts)) == TEXT
+    assert told(facts).json["tuning_file"] is None
 
 
 def test_the_folder_is_tunings(monkeypatch, tmp_path):

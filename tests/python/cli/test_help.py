@@ -30,13 +30,25 @@ def test_help(words):
     assert ("--json" in text) == (words not in WITHOUT_JSON)
 
 
+def test_the_list_of_commands_cuts_no_summary(monkeypatch):
+    """In a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = CliRunner().invoke(app.app, ["--help"]).output.partition("Commands:\n")[2].splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if line.strip()]
+    assert {name for name, _ in rows} >= {"run", "bench", "nccl-check", "plan"}
+    for name, said in rows:
+        assert said.endswith("."), f"{name}: {said}"
+        assert not said.endswith(".."), f"{name}: {said}"
+        assert len(said) <= 64, f"{name}: {said}"
+
+
 WORDS = {
-    "--against", "--algorithm", "--baselines", "--by", "--commit", "--device", "--dispatch",
-    "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json", "--links",
-    "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--op", "--ops", "--out", "--path",
-    "--record", "--show", "--step-path", "--suite", "--svg", "--tune", "--variants", "--who",
-    "--words", "a", "b", "files", "name", "new", "number", "old", "op", "records", "target", "term",
-    "trace",
+    "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--device",
+    "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
+    "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-python",
+    "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record", "--show",
+    "--step-path", "--suite", "--svg", "--tune", "--variants", "--ways", "--who", "--words", "a",
+    "b", "files", "name", "new", "number", "old", "op", "records", "target", "term", "trace",
 }  # fmt: skip
 """Options and arguments that take names and files. Every other one takes a quantity."""
 UNITS = re.compile(
@@ -179,7 +191,7 @@ def test_options_as_json(monkeypatch, capsys):
 def test_a_record_on_standard_output(monkeypatch, capsys, tmp_path):
     """And nothing else: tables and words go to standard error, no file is made."""
     monkeypatch.chdir(tmp_path)
-    line = ("bench", "engine", "--device", "cpu", "--pages", "4KiB", "--total", "64KiB")
+    line = ("bench", "pages", "--device", "cpu", "--pages", "4KiB", "--total", "64KiB")
     code, out, err = braid(monkeypatch, capsys, *line, "--samples", "3", "--json", "-")
     record = json.loads(out)
     assert (code, record["schema"], record["kind"]) == (0, "braid.probe/1", "engine")
@@ -229,12 +241,12 @@ def test_other_words_stay(line):
 def test_who_gets_no_gpus_hears_why(monkeypatch, capsys):
     """But not who asked for CPUs, and not before a line that is refused."""
     monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(0, "there is none"))
-    engine = ("engine", "--pages", "4KiB", "--total", "64KiB", "--samples", "3", "--quiet")
+    pages = ("pages", "--pages", "4KiB", "--total", "64KiB", "--samples", "3", "--quiet")
     assert (
         "braid: between CPUs: there is none; --device gpu"
-        in braid(monkeypatch, capsys, "bench", *engine)[2]
+        in braid(monkeypatch, capsys, "bench", *pages)[2]
     )
-    assert "between CPUs" not in braid(monkeypatch, capsys, "bench", *engine, "--device", "cpu")[2]
+    assert "between CPUs" not in braid(monkeypatch, capsys, "bench", *pages, "--device", "cpu")[2]
 
 
 def test_types_as_nccl_tests_names_them(monkeypatch, capsys):

@@ -29,7 +29,9 @@ def run(words, **where):
         (COPIES, "--svg", "/proc/x.svg", "--svg: /proc/x.svg: cannot be written: "),
         (BENCH, "--svg", "x.txt", "--svg: 'x.txt' is no .svg, .png or .pdf"),
         (COPIES, "--svg", "x.txt", "--svg: 'x.txt' is no .svg, .png or .pdf"),
-        ("demo --device cpu", "--out", "/proc/x", "--out: /proc/x/demo.json: cannot be written: "),
+        ("demo --device cpu", "--out", "/proc/x", "--out: /proc/x: cannot be made: "),
+        (BENCH, "--json", "nowhere/x.json", "--json: nowhere/x.json: there is no folder nowhere"),
+        (COPIES, "--svg", "nowhere/x.svg", "--svg: nowhere/x.svg: there is no folder nowhere"),
     ],
 )
 def test_a_path_is_refused_before_anything_is_measured(
@@ -72,7 +74,21 @@ def test_a_reader_that_left_is_told_nothing(words):
     os.close(reader)
     done = run(words.split(), stdout=writer)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    "words", [f"{BENCH} --ops all_reduce --against none", "explain all_reduce 4KiB -n 2"]
+)
+def test_of_ranks_too(words):
+    """Nobody hears that rank 0 ended: what it printed was not wanted."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = run(words.split(), stdout=writer)
+    os.close(writer)
+    assert done.returncode == 141
+    for said in ("braid run", "PeerLost", "Traceback"):
+        assert said not in done.stderr, done.stderr
 
 
 def test_a_pipe_gets_one_whole_record(tmp_path):

@@ -81,6 +81,26 @@ def braid(monkeypatch, capsys):
         ("bench --op sum,max", "braid: bench: --op: asked for 'sum,max', it takes one"),
         ("bench latency --dtype float32,float64 --device cpu", "braid: "),
         ("report --out", "braid: Option '--out' requires an argument; see braid"),
+        ("explain all_reduce 1MiB -n 0", "braid: --ranks: asked for 0, braid takes 1 to 64"),
+        ("explain all_reduce 1MiB -n -3", "braid: --ranks: asked for -3, "),
+        ("explain foo 1MiB", "braid: explain: OP: 'foo' is no operation; braid has all_gather, "),
+        ("explain all_reduce foo", "braid: explain: SIZE: 'foo' is no size; "),
+        ("demo --size foo", "braid: demo: --size: 'foo' is no size; "),
+        ("demo --device xyz", "braid: demo: --device: 'xyz' is no device; write auto, gpu or cpu"),
+        ("bench --device xyz", "braid: bench: --device: 'xyz' is no device; "),
+        ("bench --mode foo", "braid: bench: --mode: 'foo' is no mode; braid has auto, "),
+        ("bench --baselines foo", "braid: bench: --baselines: 'foo' is no baseline; braid has "),
+        ("bench --variants foo", "braid: bench: --variants: 'foo' is no variant; braid has "),
+        ("bench --suite foo", "braid: bench: --suite: 'foo' is no suite; braid has flexlink"),
+        ("bench --device cpu --mode graph", "braid: bench: --mode: this is for GPUs; "),
+        ("bench --device cpu --baselines nccl", "braid: bench: --baselines: this is for GPUs; "),
+        ("bench --device cpu --variants links", "braid: bench: --variants: this is for GPUs; "),
+        ("bench --device cpu --sizes 9999999999GiB", "braid: bench: --sizes: '9999999999GiB' is t"),
+        ("bench --links foo", "braid: BRAID_LINKS: 'foo' is not a link; "),
+        ("bench --pace foo", "braid: BRAID_PACE: 'foo' has no '='; "),
+        ("bench --timeout abc", "braid: BRAID_TIMEOUT: 'abc' is not a duration; "),
+        ("bench --tune maybe", "braid: BRAID_TUNE is 'maybe', expected auto, off or force"),
+        ("topo --svg /nowhere/x.svg", "braid: topo: --svg: /nowhere/x.svg: there is no folder "),
     ],
 )
 def test_one_line_says_what_is_wrong(braid, words, said):
@@ -98,6 +118,46 @@ def test_a_group_without_words_lists_its_commands(braid, words):
     assert "Commands:" in out + err
 
 
+def test_what_was_meant_is_offered(braid):
+    assert braid("explain all_reduc 1MiB")[2].endswith("; did you mean all_reduce?\n")
+    assert "did you mean" not in braid("explain foo 1MiB")[2]
+
+
+def test_a_demo_on_gpus_that_are_not_there_is_refused(braid, monkeypatch):
+    from braid.bench import gpus
+
+    monkeypatch.setattr(gpus, "find", lambda: gpus.Gpus(0, "there is none"))
+    code, _, err = braid("demo --device gpu")
+    assert (code, err) == (2, "braid: demo: --device: GPUs were asked for, but there is none\n")
+
+
+@pytest.mark.parametrize("op", ["all_gather", "all_reduce"])
+def test_a_case_beyond_memory_is_refused_before_ranks_start(braid, monkeypatch, op):
+    from braid.bench.host import memory
+    from braid.cli import collectives
+
+    monkeypatch.setattr(memory, "free_bytes", lambda: 21 << 30)
+    monkeypatch.setattr(collectives, "launch", lambda *_, **__: pytest.fail("ranks were started"))
+    code, out, err = braid(f"bench --device cpu --ops {op} --sizes 1KiB,40GiB -n 2")
+    assert (code, out) == (2, "")
+    needs = {"all_gather": 2 * (20 + 3 * 40), "all_reduce": 2 * (40 + 3 * 40)}[op]
+    assert err == (
+        f"braid: bench: --sizes: {op} of 40 GiB needs {needs} GiB on 2 ranks, and 21 GiB of memory"
+        " are free\n"
+    )
+
+
 def test_exit_codes_of_commands_are_kept(braid):
     for words, code in (("plan check F17", 0), ("--version", 0), ("plan models nope", 2)):
         assert braid(words)[0] == code, words
+
+
+def test_a_gpu_is_known_by_the_name_that_people_type(braid, tmp_path):
+    matrix = tmp_path / "topo.txt"
+    matrix.write_text("\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n")
+    code, out, _ = braid(f"topo --from {matrix} --gpu 4090 --json")
+    assert code == 0
+    assert '"model": "RTX 4090"' in out
+    code, _, err = braid(f"topo --from {matrix} --gpu 409")
+    assert code == 2
+    assert "it knows H100 NVL, " in err

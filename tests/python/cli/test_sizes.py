@@ -8,8 +8,8 @@ from braid import sizes
 from braid.bench.cut import words as cut_words
 from braid.cases.host import measured_bytes
 from braid.cli.plan.options import parse_bytes, parse_count
+from braid.plan.amounts import amount
 from braid.plan.basis import Basis, Quantity
-from braid.plan.show import amount
 from braid.plan.wrong import PlanError
 
 
@@ -27,8 +27,12 @@ from braid.plan.wrong import PlanError
         (" 2 MiB ", 2097152),
         ("1.5GiB", 1610612736),
         ("0.5k", 512),
+        ("1TiB", 1 << 40),
+        ("1.5T", 3 << 39),
         ("0.3", 0),
         ("1.0009765625k", 1025),
+        ("4T", 4 << 40),
+        ("8388607TiB", 8388607 << 40),
     ],
 )
 def test_every_spelling_of_a_size(text, nbytes):
@@ -36,16 +40,22 @@ def test_every_spelling_of_a_size(text, nbytes):
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "k", "-4", "+4", "1e6", "4T", "4 Ki B", "1,5k", ".5k", "5.", "0x10", "٤٤k k"]
+    "text", ["", " ", "k", "-4", "+4", "1e6", "4P", "4 Ki B", "1,5k", ".5k", "5.", "0x10", "٤٤k k"]
 )
 def test_no_sizes(text):
     with pytest.raises(ValueError, match=r"is no size; write 4096, 64KiB or 1.5GiB"):
         sizes.parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["8388608TiB", "9223372036854775808", "99999999999999999999G"])
+def test_a_size_that_no_length_holds_is_too_large(text):
+    with pytest.raises(ValueError, match=rf"'{text}' is too large: sizes end below 2\^63 bytes"):
+        sizes.parse_size(text)
+
+
 def test_a_whole_number_of_units_survives_print_and_parse():
     rng = random.Random(421)
-    for shift in (0, 10, 20, 30):
+    for shift in (0, 10, 20, 30, 40):
         for _ in range(50):
             size = rng.randrange(1, 1024) << shift
             assert sizes.parse_size(sizes.format_size(size)) == size
@@ -67,7 +77,8 @@ def test_other_sizes_keep_four_digits():
         (1025, "1.001 KiB"),
         ((1 << 20) - 1, "1024 KiB"),
         (3 << 29, "1.5 GiB"),
-        (5000 << 30, "5000 GiB"),
+        (5120 << 30, "5 TiB"),
+        ((1 << 40) - 1, "1024 GiB"),
     ],
 )
 def test_sizes_at_the_borders_of_units(size, text):
@@ -160,6 +171,7 @@ def test_no_counts(text):
         ("8gb", 8_000_000_000),
         ("8GiB", 8 << 30),
         ("8G", 8 << 30),
+        ("8TiB", 8 << 40),
         ("1.5 TB", 1_500_000_000_000),
         ("25MB", 25_000_000),
         ("3kB", 3_000),
@@ -172,7 +184,7 @@ def test_bytes_in_powers_of_1000_and_of_1024(text, nbytes):
 
 
 def test_no_bytes():
-    for text in ("8TiB", "8 GBit", "-8GB", ""):
+    for text in ("8PiB", "8 GBit", "-8GB", ""):
         with pytest.raises(PlanError, match=r"--size: .*, or 8GB for powers of 1000"):
             parse_bytes(text, "--size")
 

@@ -215,8 +215,8 @@ def test_plots_say_what_they_show(results, words, tmp_path):
     made = record(*results)
     assert words in plot._title(made)
     assert plot._title(replace(made, paced=True)).endswith("(links paced on purpose)")
-    plot.save(made, tmp_path / "deep" / "p.svg")
-    drawn = (tmp_path / "deep" / "p.svg").read_text()
+    plot.save(made, tmp_path / "p.svg")
+    drawn = (tmp_path / "p.svg").read_text()
     assert drawn.startswith("<?xml")
     assert "2026-01-02T03:04:05" in drawn
 

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,10 @@ def test_plan_from_the_links_alone():
     (only,) = plans(Asked("llama3-8b", ranks=4, peak_tflops=989.0), whole, [])
     assert only.title == "from the links"
     assert only.answer.inputs["tp"] == 4
+    nameless = [replace(gpu, model="") for gpu in whole.machine.gpus]
+    unknown = document(replace(whole.machine, gpus=nameless))
     with pytest.raises(InvalidArgument, match="peak is not known"):
-        plans(Asked("llama3-8b"), whole, [])
+        plans(Asked("llama3-8b"), unknown, [])
 
 
 def run(monkeypatch, *arguments):
@@ -91,7 +94,7 @@ def run(monkeypatch, *arguments):
 
 
 def test_command(monkeypatch, tmp_path, capsys):
-    out = tmp_path / "deep" / "report.html"
+    out = tmp_path / "report.html"
     machine = ("--from", FIXTURES / "version_1.json")
     model = ("--model", "llama3-70b")
     assert run(monkeypatch, RECORDS / "gpu_large_2.json", *machine, *model, "--out", out) == 0

@@ -1,6 +1,7 @@
-"""The reports and pictures in docs/results are what the records give today."""
+"""The pictures in docs/results are what the records give today, and nothing else lies there."""
 
 import importlib.util
+import re
 import shutil
 from pathlib import Path
 
@@ -20,9 +21,7 @@ STALE = "stale; run: scripts/make_report_docs.py"
 
 
 def test_they_are_linked():
-    assert "](docs/results/h200_2.html)" in (REPOSITORY / "README.md").read_text()
     told = (REPOSITORY / "docs/report.md").read_text()
-    assert all(f"](results/{name}.html)" in told for name in script.REPORTS)
     assert "](results/report.png)" in told
     assert "](results/bench_host.svg)" in (REPOSITORY / "docs/bench.md").read_text()
 
@@ -33,15 +32,28 @@ def test_the_page_tells_how_they_are_made(name):
     assert f"`braid {' '.join(script.words(name))}`" in told
 
 
+def test_every_picture_is_shown_by_a_page():
+    """What a script can make and no page shows leaves git."""
+    pages = [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")]
+    shown = {
+        Path(name).name
+        for page in pages
+        for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", page.read_text())
+    }
+    there = {path.name for path in (REPOSITORY / "docs/results").iterdir()}
+    assert there <= shown
+    assert {"report.png", "bench_host.svg", "topo_h100.svg"} <= there
+
+
 @pytest.mark.parametrize("name", script.REPORTS)
-def test_they_are_current(name, tmp_path, monkeypatch):
+def test_they_are_made(name, tmp_path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     line = [
         str(tmp_path / "now") if each.endswith(".html") else each for each in script.words(name)
     ]
     made = CliRunner().invoke(app.app, line)
     assert made.exit_code == 0, made.output
-    assert (tmp_path / "now").read_text() == Path(f"docs/results/{name}.html").read_text(), STALE
+    assert "In short" in (tmp_path / "now").read_text()
 
 
 def test_the_picture_is_of_today_s_page():

@@ -116,7 +116,7 @@ def test_times_over_several_hosts_are_of_as_many_nodes_alone(tmp_path):
     path = written(tmp_path, of_2026("all_reduce", SIZES, hosts=2))
     (curve,) = records.curves(records.load(path), "nccl", "x")
     assert (curve.ranks, curve.nodes) == (2, 2)
-    way = hardware.find("h100-nvlink4").with_curves([curve]).paths[0]
+    way = hardware.find("h800-nvlink4").with_curves([curve]).paths[0]
     nics = network.find("ib-ndr-8x400")
 
     def found(ranks, nodes, algorithm="auto"):

@@ -49,9 +49,9 @@ class TorchRanks:
 
         return self._ranks.start(size, main, options)
 
-    def collect(self, started: list[Any]) -> list[Any]:
+    def collect(self, started: list[Any], **more: Any) -> list[Any]:
         """What start()'s ranks returned."""
-        return self._ranks.collect(started)
+        return self._ranks.collect(started, **more)
 
     def __call__(self, size: int, body: Callable[[], Any], *args: Any, **more: Any) -> list[Any]:
         return self.collect(self.start(size, body, *args, **more))

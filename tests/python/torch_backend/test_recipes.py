@@ -402,8 +402,9 @@ def test_ratios_say_who_is_faster():
     assert sheet.ratios(rows) == {"step: nccl / braid": 1.5}
 
 
-def test_a_record_of_a_tree_without_git(ranks):
+def test_a_record_of_a_tree_without_git(ranks, tmp_path):
     def body():
+        os.chdir(tmp_path)
         contest = Contest(on_cpus=True)
         made = sheet.record_of("x", contest, [], {}, {"commit": "abc", "json": None, "steps": 3})
         contest.close()

@@ -7,7 +7,7 @@ calls are made.
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -70,9 +70,9 @@ class Braid(Contestant):
         elif case.op == "all_to_all":
             self._comm.all_to_all(send, out)
         elif case.op == "all_reduce":
-            self._comm.all_reduce(send, case.redop, out)
+            self._comm.all_reduce(send, cast("braid.Op", case.redop), out)
         else:
-            self._comm.reduce_scatter(send, case.redop, out)
+            self._comm.reduce_scatter(send, cast("braid.Op", case.redop), out)
 
 
 class Gloo(Contestant):

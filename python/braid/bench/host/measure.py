@@ -1,8 +1,9 @@
 """How it is measured: check every byte, then time the contestants in turn, sample by sample.
 
-Nothing is timed before its result was compared. All ranks must decide alike, so every decision
-that depends on a clock is rank 0's and is broadcast. A sample is `calls` calls between two looks
-at the clock, after a barrier; its time is the slowest rank's.
+Nothing is timed before its result was compared, and what is timed is compared too: a sample on a
+soiled result before the first, and what the last one left. All ranks must decide alike, so every
+decision that depends on a clock is rank 0's and is broadcast. A sample is `calls` calls between two
+looks at the clock, after a barrier; its time is the slowest rank's.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -115,9 +116,7 @@ def check(comm: braid.Comm, contestant: Contestant, buffers: Buffers) -> tuple[i
 
     Returns wrong bytes of all ranks, and the slowest rank's time in ns.
     """
-    buffers.soil()
-    if isinstance(contestant, Gloo):
-        contestant.load_operand()
+    soil(contestant, buffers)
     contestant.enter()
     try:
         comm.barrier()
@@ -127,6 +126,22 @@ def check(comm: braid.Comm, contestant: Contestant, buffers: Buffers) -> tuple[i
     finally:
         contestant.leave()
     return total(comm, buffers.wrong_bytes()), float(slowest(comm, [elapsed])[0])
+
+
+def soil(contestant: Contestant, buffers: Buffers) -> None:
+    """Makes the result none; an operand that lives there is put there again."""
+    buffers.soil()
+    if isinstance(contestant, Gloo):
+        contestant.load_operand()
+
+
+def wrong_after(comm: braid.Comm, contestant: Contestant, buffers: Buffers) -> int:
+    """Bytes of all ranks that the last sample left wrong. Of Gloo's sums in place nothing is said:
+    they grow with every call, beyond what their type holds.
+    """
+    if isinstance(contestant, Gloo) and buffers.case.op == "all_reduce":
+        return 0
+    return total(comm, buffers.wrong_bytes())
 
 
 def sample(comm: braid.Comm, contestant: Contestant, calls: int) -> float:
@@ -153,9 +168,15 @@ def samples_for(budget_ns: float, round_ns: float, wanted: int) -> int:
 
 
 def race(
-    comm: braid.Comm, contestants: Sequence[Contestant], samples: int, calls: int, tick: Tick
+    comm: braid.Comm,
+    contestants: Sequence[Contestant],
+    samples: int,
+    calls: int,
+    tick: Tick,
+    look: Callable[[Contestant], None] = lambda _: None,
 ) -> tuple[list[Samples], LinkTotals]:
-    """Times the contestants in turn; each round starts with another one.
+    """Times the contestants in turn; each round starts with another one. In the last one `look` is
+    called behind every sample, while its result is there.
 
     The first one's link use is kept too.
     """
@@ -167,5 +188,7 @@ def race(
             times[who].append(sample(comm, contestants[who], calls))
             if who == 0:
                 totals.add(comm.last_call())
+            if i == samples - 1:
+                look(contestants[who])
         tick(f"sample {i + 1} of {samples}")
     return [of_all(comm, row) for row in times], totals

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from braid import json_file
 from braid.record.bench import Record, Result
 from braid.sizes import format_size
+from braid.terminal import plots
 
 Axes: TypeAlias = Any  # matplotlib has no types
 _LINK_COLOURS = ("#1b6ca8", "#e08e1b", "#4f9d69", "#8e5ea2", "#b5484b", "#7f7f7f")
+_ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.0), "frameon": False}
+"""Where a legend goes."""
 _BASE_COLOUR = "#b8bec6"
 _BRAID_COLOUR = "#12355b"
 
@@ -24,25 +26,41 @@ def _title(record: Record) -> str:
     return f"braid on {record.ranks} ranks, {size}, {record.results[0].dtype}{paced}"
 
 
+def _possible(record: Record) -> float:
+    """What paced links could carry together, by the fastest of them; 0 where nobody paces them."""
+    rates = [link.rate_gbps for link in record.fabric]
+    return sum(rates) / max(rates) if record.paced and rates and max(rates) > 0 else 0.0
+
+
 def _draw_speeds(axes: Axes, record: Record, labels: list[str]) -> None:
     """Bars of bus bandwidth: baseline and braid, with the gain above."""
+    is_one_link = any(r.baseline and r.baseline.name.endswith(" alone") for r in record.results)
+    possible = _possible(record) if is_one_link else 0.0
     for i, result in enumerate(record.results):
         axes.bar(i + 0.2, result.busbw_gbps, 0.38, color=_BRAID_COLOUR)
         if result.baseline and result.ratio:
             alone = result.busbw_gbps / result.ratio
             axes.bar(i - 0.2, alone, 0.38, color=_BASE_COLOUR)
             top = max(alone, result.busbw_gbps)
+            if possible:
+                most = [alone * possible] * 2
+                axes.plot([i - 0.42, i + 0.42], most, color="#000000", lw=1, ls="--")
+                top = max(top, most[0])
             axes.text(i, top, f"{result.ratio:.2f}x", ha="center", va="bottom", weight="bold")
-    axes.set_xticks(range(len(labels)), labels, fontsize=9)
+    short = [label.replace("-", "-\n") for label in labels]
+    axes.set_xticks(range(len(labels)), short)
     axes.set_ylabel("bus bandwidth, GB/s")
     axes.margins(y=0.15)
     baselines = sorted({r.baseline.name for r in record.results if r.baseline})
     handles = [axes.bar(0, 0, color=_BRAID_COLOUR)]
-    names = ["braid, all links"]
+    names = ["braid"]
     if baselines:
         handles.insert(0, axes.bar(0, 0, color=_BASE_COLOUR))
         names.insert(0, " / ".join(baselines))
-    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(0, 1.13), ncols=2, frameon=False)
+    if possible:
+        handles += axes.plot([], [], color="#000000", lw=1, ls="--")
+        names.append(f"possible: {possible:.2f}x")
+    axes.legend(handles, names, **_ABOVE, ncols=3, columnspacing=0.8, handlelength=1.2)
 
 
 def _draw_shares(axes: Axes, record: Record, labels: list[str]) -> None:
@@ -61,7 +79,7 @@ def _draw_shares(axes: Axes, record: Record, labels: list[str]) -> None:
             color=_LINK_COLOURS[k % len(_LINK_COLOURS)],
         )
         for i, share in enumerate(shares):
-            if share >= 0.06:
+            if share >= 0.1:
                 axes.text(
                     left[i] + share / 2,
                     i,
@@ -69,14 +87,15 @@ def _draw_shares(axes: Axes, record: Record, labels: list[str]) -> None:
                     ha="center",
                     va="center",
                     color="white",
-                    fontsize=9,
                 )
         left = [a + b for a, b in zip(left, shares, strict=True)]
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axes.set_xlabel("share of each message")
-    axes.legend(loc="upper left", bbox_to_anchor=(0, 1.13), ncols=len(record.fabric), frameon=False)
+    if not record.fabric:  # one rank
+        return
+    axes.legend(**_ABOVE, ncols=len(record.fabric))
 
 
 def _by_op(record: Record) -> dict[str, list[Result]]:
@@ -90,8 +109,8 @@ def _by_op(record: Record) -> dict[str, list[Result]]:
 def _size_axis(axes: Axes, record: Record) -> None:
     axes.set_xscale("log", base=2)
     sizes = sorted({result.bytes for result in record.results})
-    ticks = sizes[:: max(1, len(sizes) // 6)]
-    axes.set_xticks(ticks, [format_size(size) for size in ticks], fontsize=9)
+    ticks = sizes[:: max(1, -(-len(sizes) // 5))]
+    axes.set_xticks(ticks, [format_size(size) for size in ticks])
     axes.set_xlabel("bytes")
 
 
@@ -107,7 +126,7 @@ def _draw_times(axes: Axes, record: Record) -> None:
     axes.set_yscale("log")
     _size_axis(axes, record)
     axes.set_ylabel("time, us (baseline dashed)")
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False)
 
 
 def _draw_gains(axes: Axes, record: Record) -> None:
@@ -126,23 +145,15 @@ def _draw_gains(axes: Axes, record: Record) -> None:
 
 def save(record: Record, path: Path) -> None:
     """Writes the picture: bars for one size, lines for several. The file's ending is the format."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
-
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 5), layout="constrained")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    if len(record.results) > len(_by_op(record)):  # several sizes of one operation
-        _draw_times(left, record)
-        _draw_gains(right, record)
+    rows = len(record.results)
+    is_curve = rows > len(_by_op(record))  # several sizes of one operation
+    heights = [2.6, 2.6] if is_curve else [2.9, 1.3 + 0.36 * rows]
+    figure, (above, below) = plots.column(heights, _title(record))
+    if is_curve:
+        _draw_times(above, record)
+        _draw_gains(below, record)
     else:
         labels = [result.op.replace("_", "-") for result in record.results]
-        _draw_speeds(left, record, labels)
-        _draw_shares(right, record, labels)
-    figure.suptitle(_title(record), x=0.01, ha="left", weight="bold")
-    with json_file.writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, metadata={"Date": record.date} if path.suffix == ".svg" else None)
-    plt.close(figure)
+        _draw_speeds(above, record, labels)
+        _draw_shares(below, record, labels)
+    plots.save(figure, path, record.date)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic_ns
+from typing import cast
 
 import braid
 from braid.bench import facts
@@ -19,7 +20,7 @@ from braid.bench.interrupt import Interrupt
 from braid.bench.request import check_root
 from braid.cases.host import Buffers, Case
 from braid.cases.operations import busbw_factor
-from braid.record.bench import SCHEMA, Baseline, Record, Result
+from braid.record.bench import SCHEMA, Baseline, Record, Result, Samples
 from braid.terminal.reporter import Reporter
 
 AGAINST = ("best-link", "fixed-shares", "gloo", "none")
@@ -46,6 +47,10 @@ class Settings:
     """Print every rank's times, even where none is late."""
     root: int | None = None
     """Broadcast's, if one was asked for."""
+    quiet: bool = False
+    """No tables."""
+    commit: str = ""
+    """Of a tree without git."""
 
     @classmethod
     def of(cls, asked: Asked, dtype: str) -> "Settings":
@@ -68,6 +73,8 @@ class Settings:
             svg_path=asked.svg_path,
             by_rank=asked.by_rank,
             root=asked.root,
+            quiet=asked.quiet,
+            commit=asked.commit,
         )
 
 
@@ -126,12 +133,8 @@ class Bench:
             left_ns, calls * (call_ns + rival_ns), self._settings.effort.samples
         )
         calls, samples = measure.agree(self._comm, calls, wanted)
-        for racer in racers:
-            measure.sample(self._comm, racer, self._settings.effort.warm_up_calls)
-        self._reporter.expect(samples)
-        times, links = measure.race(
-            self._comm, racers, samples, calls, lambda what: self._reporter.step(case.name, what)
-        )
+        times, links, later = self._race(racers, buffers, calls, samples)
+        wrong, rival_wrong = wrong + later[0], rival_wrong + later[-1]
         baseline = Baseline(rival.name, times[1], rival_wrong) if rival else None
         algbw = case.total_bytes / times[0].median_us / 1e3
         wire = links.wire_gbps(times[0].median_us)
@@ -145,7 +148,7 @@ class Bench:
             times=times[0],
             algbw_gbps=round(algbw, 4),
             busbw_gbps=round(algbw * busbw_factor(case.op, case.ranks), 4),
-            checked_bytes=buffers.out.nbytes * case.ranks * self._settings.effort.checks,
+            checked_bytes=buffers.out.nbytes * case.ranks * (self._settings.effort.checks + 2),
             wrong_bytes=wrong,
             links=links.uses(),
             baseline=baseline,
@@ -153,6 +156,28 @@ class Bench:
             wire_gbps=None if wire is None else round(wire, 4),
             root=case.root if case.op == "broadcast" else None,
         )
+
+    def _race(
+        self, racers: list[Contestant], buffers: Buffers, calls: int, samples: int
+    ) -> tuple[list[Samples], measure.LinkTotals, list[int]]:
+        """Times of the racers, what the first one's links carried, and of every racer the bytes
+        that were wrong after a sample on a soiled result and after the last one.
+        """
+        wrong = dict.fromkeys(racers, 0)
+
+        def look(racer: Contestant) -> None:
+            wrong[racer] += measure.wrong_after(self._comm, racer, buffers)
+
+        for racer in racers:
+            measure.soil(racer, buffers)
+            measure.sample(self._comm, racer, self._settings.effort.warm_up_calls)
+            look(racer)
+        self._reporter.expect(samples)
+        times, links = measure.race(
+            self._comm, racers, samples, calls,
+            lambda what: self._reporter.step(buffers.case.name, what), look,
+        )  # fmt: skip
+        return times, links, list(wrong.values())
 
     def _check(self, contestant: Contestant, buffers: Buffers) -> tuple[int, float]:
         """Wrong bytes over all checked calls, and the time of the last one in ns."""
@@ -191,7 +216,7 @@ class Bench:
 
     def _fixed_shares(self, case: Case, buffers: Buffers) -> tuple[Contestant, int, float]:
         """Braid held to the shares it plans now: what running balancing costs, or brings."""
-        plan = self._comm.explain(case.op, case.total_bytes).json
+        plan = self._comm.explain(cast("braid.Operation", case.op), case.total_bytes).json
         shares = [link["fraction"] for link in plan["links"]]
         fixed = Braid(self._comm, "fixed shares", shares)
         fixed.prepare(buffers)
@@ -203,7 +228,7 @@ def make_record(
 ) -> Record:
     """Everything about this run. Collective."""
     links = facts.fabric(comm)
-    commit, dirty = facts.commit()
+    commit, dirty = facts.commit(settings.commit)
     chosen = {f"BRAID_{name.upper()}": value for name, value in settings.options.items()}
     options = facts.options(chosen)
     return Record(
@@ -230,7 +255,8 @@ def _publish(settings: Settings, record: Record) -> None:
     from braid.terminal.console import console
 
     out = console(settings.json_path)
-    table.show(record, out, by_rank=settings.by_rank)
+    if not settings.quiet:
+        table.show(record, out, by_rank=settings.by_rank)
     if settings.json_path:
         record.save(settings.json_path)
         out.print(f"record  {settings.json_path}")

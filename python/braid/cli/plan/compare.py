@@ -143,4 +143,6 @@ def _publish(
             raise PlanError(f"--svg {svg}: {error.strerror}") from error
     show(answer, as_json)
     if not as_json:
-        console().print(chart.as_text(strips), markup=False, no_wrap=True)
+        out = console()
+        bars = chart.as_text(strips, chart.bar_width(strips, out.width))
+        out.print(bars, markup=False, soft_wrap=True)

@@ -56,7 +56,7 @@ def tp(
     show(
         tensor.report(
             question,
-            options.paths(machine, path),
+            options.paths(machine, path, -(-ranks // max(nodes, 1))),
             _steps(question, step_ms, step_tokens, step_path),
         ),
         as_json,

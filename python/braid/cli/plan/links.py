@@ -7,8 +7,10 @@ import typer
 from braid import sizes
 from braid.cli.plan import options
 from braid.plan import catalogue, collective, models, transfer, work
+from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import training
 from braid.plan.hardware import Hardware
+from braid.plan.model import Model
 from braid.plan.predict import Request
 from braid.plan.show import show
 from braid.plan.wrong import PlanError
@@ -46,18 +48,24 @@ def send(
         if hw
         else transfer.over_nics(gbit, count)
     )
-    nbytes = _bytes(size, params, model, element_bytes)
-    inputs = {"bytes": nbytes, "gbit": gbit, "count": count, "hardware": hw or None}
-    show(transfer.report(nbytes, pipe, inputs), as_json)
+    shape = models.find(model) if model else None
+    nbytes = _bytes(size, params, shape, element_bytes)
+    inputs = {"bytes": nbytes.value, "gbit": gbit, "count": count, "hardware": hw or None}
+    answer = transfer.report(nbytes, pipe, inputs)
+    if shape:
+        answer.about(shape)
+    show(answer, as_json)
 
 
-def _bytes(size: str, params: str, model: str, element_bytes: float) -> float:
-    if sum(map(bool, (size, params, model))) != 1:
+def _bytes(size: str, params: str, shape: Model | None, element_bytes: float) -> Quantity:
+    if sum(map(bool, (size, params, shape))) != 1:
         raise PlanError("transfer: give --size, --params or --model, one of them")
+    if shape:
+        return shape.counted(training.weight_bytes(shape.parameters, element_bytes), "B")
     if size:
-        return options.parse_bytes(size, "--size")
-    count = models.find(model).parameters if model else options.parse_count(params, "--params")
-    return training.weight_bytes(count, element_bytes)
+        return Quantity(options.parse_bytes(size, "--size"), "B", Basis.EXACT, "")
+    count = options.parse_count(params, "--params")
+    return Quantity(training.weight_bytes(count, element_bytes), "B", Basis.EXACT, "")
 
 
 def one_collective(
@@ -92,11 +100,13 @@ def one_collective(
     request = Request(op, options.parse_bytes(size, "size"), ranks, nodes)
     request.check()
     _check_ranks(ranks, machine)
-    way = machine.path(path)
+    way = machine.path(path, ranks, op)
     nics = options.nics(network, nic_gbit, nic_per, nodes)
     every = collective.algorithms_for(request, way, nics)
     algorithms = every if algorithm == "all" else [algorithm]
-    show(collective.report(request, way, nics, algorithms), as_json)
+    answer = collective.report(request, way, nics, algorithms)
+    answer.warnings += machine.apart(ranks, op)
+    show(answer, as_json)
 
 
 def _check_ranks(ranks: int, machine: Hardware) -> None:
@@ -127,7 +137,9 @@ def buckets(
     machine = options.machine(hw, record, who)
     _check_ranks(ranks, machine)
     nbytes = options.parse_bytes(total, "--total")
-    show(collective.buckets(nbytes, wanted, ranks, machine.path(path)), as_json)
+    answer = collective.buckets(nbytes, wanted, ranks, machine.path(path, ranks))
+    answer.warnings += machine.apart(ranks)
+    show(answer, as_json)
 
 
 def hw(
@@ -152,10 +164,13 @@ def hw(
 
 def list_models(
     name: Annotated[str, typer.Argument(help="A model, or a config.json; all if empty.")] = "",
+    tokens: Annotated[int, typer.Option(help="Tokens of a sequence, for its KV cache.")] = 0,
     as_json: options.AsJson = False,
 ) -> None:
     """Models: parameters, shapes and the sizes of their messages.
 
-    Example: braid plan models deepseek-v3
+    Example: braid plan models deepseek-v3 --tokens 32768
     """
-    show(work.shapes(models.find(name)) if name else catalogue.models_table(), as_json)
+    if tokens and not name:
+        raise PlanError("--tokens: of which model? give its name, or its config.json")
+    show(work.shapes(models.find(name), tokens) if name else catalogue.models_table(), as_json)

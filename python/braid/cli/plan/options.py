@@ -136,6 +136,8 @@ def nics(name: str, nic_gbit: float, nic_per: str, nodes: int) -> Network | None
     return found
 
 
-def paths(found: Hardware, name: str) -> list[hardware.Path]:
-    """The paths that --path names."""
-    return list(found.paths) if name == "all" else [found.path(name)]
+def paths(found: Hardware, name: str, ranks: int) -> list[hardware.Path]:
+    """The paths that --path names; of "all" those that join so many GPUs."""
+    first = found.path("auto" if name == "all" else name, ranks)
+    joining = [path for path in found.paths if path.joins(ranks)]
+    return joining if name == "all" else [first]

@@ -6,8 +6,11 @@ import typer
 
 from braid.cli.plan import options
 from braid.plan import hardware, models, work
+from braid.plan.basis import Basis, Quantity
+from braid.plan.model import Model as Shape
 from braid.plan.parallel import data, expert, pipeline, sharded
 from braid.plan.parallel.machines import Machines, Work
+from braid.plan.report import Report
 from braid.plan.show import show
 from braid.plan.wrong import PlanError
 
@@ -28,17 +31,29 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def parameters(params: str, model: str) -> float:
-    """What --params or --model says."""
+def _shape(params: str, model: str) -> Shape | None:
+    """The model; None for --params. PlanError unless one of them is given."""
     if bool(params) == bool(model):
         raise PlanError("give --params or --model, one of them")
-    return (
-        float(models.find(model).parameters) if model else options.parse_count(params, "--params")
-    )
+    return models.find(model) if model else None
+
+
+def _count(params: str, shape: Shape | None) -> Quantity:
+    """Its parameters, or what --params says."""
+    if shape:
+        return shape.counted(shape.parameters, "", shape.origin)
+    return Quantity(options.parse_count(params, "--params"), "", Basis.EXACT, "as given")
+
+
+def _show(answer: Report, shape: Shape | None, as_json: bool) -> None:
+    """With what is to be said of the model."""
+    if shape:
+        answer.about(shape)
+    show(answer, as_json)
 
 
 def _work(
-    parameters: float, seq: int, batch: int, recompute: bool, mfu: float, compute_ms: float
+    count: Quantity, seq: int, batch: int, recompute: bool, mfu: float, compute_ms: float
 ) -> Work:
     """A step's computation, said in one of two ways. PlanError for half of one, and for both."""
     if compute_ms and (seq or batch):
@@ -48,7 +63,7 @@ def _work(
     if bool(seq) != bool(batch):
         given, missing = ("--seq", "--batch") if seq else ("--batch", "--seq")
         raise PlanError(f"{given} says nothing without {missing}; give both")
-    return Work(parameters, seq, batch, recompute, mfu, compute_ms / 1e3)
+    return Work(count.value, seq, batch, recompute, mfu, compute_ms / 1e3, count.basis)
 
 
 def _where(
@@ -61,7 +76,7 @@ def _where(
 ) -> Machines:
     """Where a job runs; `nics`: what --network, --nic-gbit and --nic-per say."""
     network = options.nics(*nics, nodes)
-    return Machines(machine, machine.path(path), gpus, nodes, network, algorithm)
+    return Machines(machine, machine.path(path, gpus), gpus, nodes, network, algorithm)
 
 
 def ddp(
@@ -96,11 +111,11 @@ def ddp(
     """
     machine = options.machine(hw, record, who, peak_tflops)
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
-    if model:
-        layers = models.find(model).layers
-    job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
+    shape = _shape(params, model)
+    layers = shape.layers if shape else layers
+    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms)
     size = options.parse_bytes(bucket, "--bucket")
-    show(data.ddp(where, job, gradient_bytes, size, layers), as_json)
+    _show(data.ddp(where, job, gradient_bytes, size, layers), shape, as_json)
 
 
 def zero(
@@ -133,8 +148,9 @@ def zero(
     """
     machine = options.machine(hw, record, who, peak_tflops)
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
-    job = _work(parameters(params, model), seq, batch, recompute, mfu, compute_ms)
-    show(sharded.zero(where, job, element_bytes), as_json)
+    shape = _shape(params, model)
+    job = _work(_count(params, shape), seq, batch, recompute, mfu, compute_ms)
+    _show(sharded.zero(where, job, element_bytes), shape, as_json)
 
 
 def fsdp(
@@ -167,7 +183,8 @@ def fsdp(
     machine = options.machine(hw, record, who, peak_tflops)
     where = _where(machine, path, gpus, nodes, (network, nic_gbit, nic_per), algorithm)
     shape = models.find(model)
-    job = _work(shape.active_parameters, seq, batch, recompute, mfu, compute_ms)
+    active = shape.counted(shape.active_parameters)
+    job = _work(active, seq, batch, recompute, mfu, compute_ms)
     show(sharded.fsdp(where, shape, job, gradient_bytes), as_json)
 
 
@@ -201,10 +218,9 @@ def pp(
     --hw a100-nvlink3
     """
     machine = options.machine(hw, record, who, peak_tflops)
-    where = Machines(
-        machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
-    )
     shape = models.find(model)
+    way = machine.path(path, min(max(stages // max(nodes, 1), 1), gpus))
+    where = Machines(machine, way, gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes))
     job = Work(shape.active_parameters, tokens, microbatches, recompute, mfu, compute_ms / 1e3)
     show(pipeline.report(where, shape, stages, microbatches, tokens, job), as_json)
 
@@ -231,9 +247,8 @@ def ep(
     Example: braid plan ep --model deepseek-v3 --tokens 4096 --gpus 8 --hw h200-nvlink4
     """
     machine = options.machine(hw, record, who)
-    where = Machines(
-        machine, machine.path(path), gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes)
-    )
+    way = machine.path(path, gpus, "all_to_all")
+    where = Machines(machine, way, gpus, nodes, options.nics(network, nic_gbit, nic_per, nodes))
     show(expert.report(where, models.find(model), tokens, dispatch), as_json)
 
 
@@ -252,15 +267,17 @@ def mfu(
 ) -> None:
     """Work of a training step in TFLOP per GPU, and the part of the peak that was reached.
 
-    Peaks are dense bf16, half of what is printed "with sparsity".
+    MFU counts the passes of the model, HFU also what --recompute computes again. Peaks are dense
+    bf16, half of what is printed "with sparsity".
 
     Example: braid plan mfu --params 2B --seq 2048 --batch 16 --gpus 8 --hw a100-nvlink3
     --recompute --step-ms 420
     """
     machine = options.machine(hw, None, "nccl", peak_tflops)
-    count = float(models.find(model).active_parameters) if model else parameters(params, "")
-    job = Work(count, seq, batch, recompute, mfu)
-    show(work.mfu(job, gpus, step_ms / 1e3, machine), as_json)
+    shape = _shape(params, model)
+    count = shape.counted(shape.active_parameters) if shape else _count(params, None)
+    job = _work(count, seq, batch, recompute, mfu, 0.0)
+    _show(work.mfu(job, gpus, step_ms / 1e3, machine), shape, as_json)
 
 
 def memory(
@@ -276,4 +293,5 @@ def memory(
     Example: braid plan memory --params 2B --hw a100-nvlink3
     """
     found = hardware.find(hw) if hw else None
-    show(work.memory(parameters(params, model), found), as_json)
+    shape = _shape(params, model)
+    _show(work.memory(_count(params, shape), found), shape, as_json)

@@ -1,0 +1,192 @@
+"""Who is measured: two processes each, which rest while others are measured."""
+
+import secrets
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from braid.bench.engine import pattern
+from braid.bench.engine.player import Answer, Player
+
+_FOLDER = Path(__file__).parent
+_START_S = 60.0
+_CALL_S = 90.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """`count` pages of one size: all in one call ("pages"), or one after the other ("write")."""
+
+    kind: str
+    page_bytes: int
+    count: int
+
+
+class Contestant(Protocol):
+    """Two processes that write from one to the other."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+
+    def check(self, case: Case, number: int) -> int:
+        """Writes all pages once, with bytes that `number` decides; how many are wrong."""
+
+    def samples_us(self, case: Case, repeats: int) -> list[float]:
+        """Of the whole call, or of one write."""
+
+    def close(self) -> None:
+        """Ends the processes."""
+
+
+class Pair:
+    """Two processes that speak as peer.py does."""
+
+    def __init__(self, name: str, source: Player, target: Player) -> None:
+        self.name = name
+        self._source, self._target = source, target
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Both."""
+        self._source.close()
+        self._target.close()
+
+    def check(self, case: Case, number: int) -> int:
+        """Too many counts are as bad as wrong bytes."""
+        self._source.ask("fill", number=number)
+        self._target.ask("fill", number=None)
+        self._run(case, 1, imm=number)
+        found = self._target.ask(
+            "check", number=number, count=case.count, page_bytes=case.page_bytes, imm=number
+        )
+        return int(found["wrong_bytes"]) + int(found["too_many"])
+
+    def samples_us(self, case: Case, repeats: int) -> list[float]:
+        """Under no immediate: nobody takes the counts."""
+        return [float(us) for us in self._run(case, repeats, imm=None)["samples_us"]]
+
+    def _run(self, case: Case, repeats: int, imm: int | None) -> Answer:
+        self._target.ask("work")
+        try:
+            return self._source.ask(
+                case.kind, _CALL_S, page_bytes=case.page_bytes, count=case.count, repeats=repeats,
+                imm=imm,
+            )  # fmt: skip
+        finally:
+            self._target.ask("rest")
+
+
+def introduce(
+    source: Player, target: Player, each: Sequence[Mapping[str, object]] = ({}, {}),
+    **words: object,
+) -> None:  # fmt: skip
+    """Both open, with what is said to each, and take each other's address and memory."""
+    for player, own in zip((source, target), each, strict=True):
+        player.tell("open", name=player.name, **words, **own)
+    acquaint(source, target)
+
+
+def acquaint(source: Player, target: Player) -> None:
+    """Each takes what the other one said to "open"."""
+    ours, theirs = source.answer(_START_S), target.answer(_START_S)
+    for player, other in ((source, theirs), (target, ours)):
+        player.ask("meet", _START_S, address=other["address"], descriptor=other["descriptor"])
+
+
+def engine(way: str, nbytes: int) -> Pair:
+    """braid. "local": copies on this host; else a provider of libfabric, over loopback."""
+    source, target = Player("source"), Player("target")
+    address = "" if way == "shm" else "127.0.0.1"
+    nics = [] if way == "local" else [[way, address]]
+    introduce(source, target, nbytes=nbytes, token=secrets.token_hex(16), nics=nics)
+    return Pair("braid", source, target)
+
+
+def nixl(python: Path, transports: str, nbytes: int) -> Pair:
+    """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback."""
+    command = [str(python), str(_FOLDER / "nixl_peer.py")]
+    # NIXL refuses a list without CUDA's where there is a GPU; host memory does not use it.
+    gpu = ",cuda_copy" if Path("/dev/nvidiactl").exists() else ""
+    environment = {"UCX_TLS": transports + gpu, "UCX_NET_DEVICES": "lo", "UCX_LOG_LEVEL": "fatal",
+                   "NIXL_LOG_LEVEL": "ERROR"}  # fmt: skip
+    source = Player("nixl-source", command, environment=environment)
+    target = Player("nixl-target", command, environment=environment)
+    introduce(source, target, nbytes=nbytes)
+    return Pair(f"NIXL, UCX {transports}", source, target)
+
+
+class Plain:
+    """tests/engine/plain_write.c, which speaks in plain lines."""
+
+    def __init__(self, program: Path, provider: str, nbytes: int) -> None:
+        self.name = f"plain {provider}"
+        address = "-" if provider == "shm" else "127.0.0.1"
+        words = [provider, address, str(nbytes)]
+        self._source = Player("plain-source", [str(program), "source", *words])
+        self._target = Player("plain-target", [str(program), "target", *words])
+        self._case: Case | None = None
+        ours, theirs = (each.say("name") for each in (self._source, self._target))
+        for player, other in ((self._source, theirs), (self._target, ours)):
+            player.say(f"meet {other['name']} {other['address']} {other['key']}")
+
+    def close(self) -> None:
+        """Both."""
+        self._source.close()
+        self._target.close()
+
+    def check(self, case: Case, number: int) -> int:
+        """By its own program."""
+        self._take(case)
+        self._source.say(f"fill {number}")
+        self._target.say("fill -1")
+        self._run(case, 1)
+        return int(self._target.say(f"check {number}")["wrong_bytes"])
+
+    def samples_us(self, case: Case, repeats: int) -> list[float]:
+        """As Pair."""
+        self._take(case)
+        return [float(us) for us in self._run(case, repeats)["samples_us"]]
+
+    def _run(self, case: Case, repeats: int) -> Answer:
+        self._target.say("work")
+        try:
+            return self._source.say(f"{case.kind} {repeats}", _CALL_S)
+        finally:
+            self._target.say("rest")
+
+    def _take(self, case: Case) -> None:
+        if case == self._case:
+            return
+        ids: Sequence[pattern.Ids] = [
+            pattern.shuffled(case.count, seed) for seed in (pattern.SOURCE, pattern.TARGET)
+        ]
+        numbers = " ".join(str(int(each)) for side in ids for each in side)
+        for player in (self._source, self._target):
+            player.say(f"ids {case.page_bytes} {case.count} {numbers}")
+        self._case = case
+
+
+def has_nixl(python: Path) -> bool:
+    """Whether that Python can import it."""
+    test = (
+        "import importlib.util as u, sys;"
+        "sys.exit(not any(u.find_spec(n) for n in ('nixl', 'nixl_cu12', 'nixl_cu13')))"
+    )
+    try:
+        return subprocess.run([str(python), "-c", test], timeout=60, check=False).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -1,0 +1,250 @@
+"""Pages between two processes on one GPU, beside the best plain ways of the driver on the same GPU
+in the same run; and between a GPU and the host, beside PCIe's rate. `python -m
+braid.bench.engine.gpu --json FILE`.
+
+The plain ways are calls of one process, which need no other one to be told anything: a kernel that
+copies pages (Triton), the driver's copies in one batch, and torch's index_select and index_copy_.
+"""
+
+import argparse
+import ctypes
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from braid.bench.engine import pattern
+from braid.bench.engine.contestants import Case, Contestant, Pair, introduce
+from braid.bench.engine.gpu_peer import places, signed, wrong_words
+from braid.bench.engine.jobs import race, ratios_of
+from braid.bench.engine.player import Player
+from braid.errors import Error
+from braid.probe.effort import Effort
+from braid.probe.job import Job, Tick
+from braid.probe.publish import Output, Run, measure
+from braid.record.probe import Series
+from braid.sizes import format_size
+
+_PAGES = (8 << 10, 64 << 10, 1 << 20)
+_MODULE = "braid.bench.engine.gpu_peer"
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A copy by one process: `make` gives what is timed, for memory of this many pages."""
+
+    name: str
+    source: torch.Tensor
+    target: torch.Tensor
+    make: Callable[["Plain", Case], Callable[[], None]]
+
+    def check(self, case: Case, number: int) -> int:
+        """As Pair."""
+        made = places(self.source.numel() * 8, str(self.source.device))
+        self.source.copy_(made ^ signed(int(pattern.key(number))))
+        self.target.zero_()
+        torch.cuda.synchronize()
+        self.make(self, case)()
+        torch.cuda.synchronize()
+        source_ids, target_ids = _ids(case)
+        found = self.target[: case.count * case.page_bytes // 8]
+        return 8 * wrong_words(found, number, case.page_bytes, source_ids, target_ids)
+
+    def samples_us(self, case: Case, repeats: int) -> list[float]:
+        """Each from the call to the end of the copies, as the host sees it."""
+        call = self.make(self, case)
+        call()
+        torch.cuda.synchronize()
+        found = []
+        for _ in range(repeats):
+            start = perf_counter_ns()
+            call()
+            torch.cuda.synchronize()
+            found.append((perf_counter_ns() - start) / 1e3)
+        return found
+
+    def close(self) -> None:
+        """Nothing of it stays."""
+
+
+def _ids(case: Case) -> tuple[pattern.Ids, pattern.Ids]:
+    if case.kind == "straight":
+        order = pattern.shuffled(case.count, 0)
+        order.sort()
+        return order, order
+    return (
+        pattern.shuffled(case.count, pattern.SOURCE),
+        pattern.shuffled(case.count, pattern.TARGET),
+    )
+
+
+def index_copy(plain: Plain, case: Case) -> Callable[[], None]:
+    """torch's own: out of the source, into the target."""
+    words = case.page_bytes // 8
+    source_ids, target_ids = (torch.from_numpy(ids.astype("int64")).cuda() for ids in _ids(case))
+    source, target = plain.source.view(-1, words), plain.target.view(-1, words)
+
+    def call() -> None:
+        target.index_copy_(0, target_ids, source.index_select(0, source_ids))
+
+    return call
+
+
+def triton_pages(plain: Plain, case: Case) -> Callable[[], None]:
+    """One kernel, a block of threads for every 8 KiB."""
+    from braid.bench.engine.page_kernel import BLOCK_WORDS, copy_pages
+
+    words = case.page_bytes // 8
+    source_ids, target_ids = (torch.from_numpy(ids.astype("int64")).cuda() for ids in _ids(case))
+    grid = (case.count, max(words // BLOCK_WORDS, 1))
+
+    def call() -> None:
+        copy_pages[grid](
+            plain.source, plain.target, source_ids, target_ids, words, BLOCK=BLOCK_WORDS
+        )
+
+    return call
+
+
+class _Place(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = (
+        ("order", ctypes.c_int), ("source", _Place), ("target", _Place), ("flags", ctypes.c_uint),
+    )  # fmt: skip
+
+
+def batch(plain: Plain, case: Case) -> Callable[[], None]:
+    """cuMemcpyBatchAsync: every page a copy of the driver's, in one call."""
+    call = ctypes.CDLL("libcuda.so.1").cuMemcpyBatchAsync
+    many, pointers = ctypes.c_size_t * case.count, ctypes.c_uint64 * case.count
+    source_ids, target_ids = _ids(case)
+    size = case.page_bytes
+    sources = pointers(*(plain.source.data_ptr() + int(i) * size for i in source_ids))
+    targets = pointers(*(plain.target.data_ptr() + int(i) * size for i in target_ids))
+    sizes = many(*[size] * case.count)
+    stream = torch.cuda.Stream()
+    in_stream_order = _Attributes(order=1)
+    first, failed = ctypes.c_size_t(0), ctypes.c_size_t(0)
+
+    def run() -> None:
+        code = call(targets, sources, sizes, ctypes.c_size_t(case.count),
+                    ctypes.byref(in_stream_order), ctypes.byref(first), ctypes.c_size_t(1),
+                    ctypes.byref(failed), ctypes.c_void_p(stream.cuda_stream))  # fmt: skip
+        if code != 0:
+            raise RuntimeError(f"cuMemcpyBatchAsync: error {code} at copy {failed.value}")
+
+    return run
+
+
+def whole(plain: Plain, case: Case) -> Callable[[], None]:
+    """One copy of all of it: PCIe's rate where one side is pinned memory."""
+    words = case.count * case.page_bytes // 8
+
+    def call() -> None:
+        plain.target[:words].copy_(plain.source[:words], non_blocking=True)
+
+    return call
+
+
+class Straight(Plain):
+    """The pages in order, which is what one copy can do."""
+
+    def check(self, case: Case, number: int) -> int:
+        """With the order that one copy has."""
+        return super().check(Case("straight", case.page_bytes, case.count), number)
+
+
+def engine(nbytes: int, source_on: str, target_on: str) -> Pair:
+    """braid, two processes of one GPU."""
+    command = [sys.executable, "-m", _MODULE]
+    source, target = Player("source", command), Player("target", command)
+    token = secrets.token_hex(16)
+    introduce(
+        source, target, each=({"device": source_on}, {"device": target_on}), nbytes=nbytes,
+        token=token, nics=[],
+    )  # fmt: skip
+    return Pair("braid", source, target)
+
+
+def _memory(nbytes: int, device: str) -> torch.Tensor:
+    return torch.zeros(nbytes // 8, dtype=torch.int64, device=device, pin_memory=device == "cpu")
+
+
+def _rivals(nbytes: int, source_on: str, target_on: str) -> list[Contestant]:
+    source, target = _memory(nbytes, source_on), _memory(nbytes, target_on)
+    if source_on == target_on:
+        return [
+            Plain("Triton kernel", source, target, triton_pages),
+            Plain("cuMemcpyBatchAsync", source, target, batch),
+            Plain("torch index_copy_", source, target, index_copy),
+        ]
+    return [
+        Straight("one pinned copy", source, target, whole),
+        Plain("cuMemcpyBatchAsync, pinned", source, target, batch),
+    ]
+
+
+def _job(where: str, nbytes: int, source_on: str, target_on: str) -> Job:
+    def run(effort: Effort, tick: Tick) -> list[Series]:
+        found: list[Series] = []
+        with engine(nbytes, source_on, target_on) as ours:
+            rivals = _rivals(nbytes, source_on, target_on)
+            for number, page_bytes in enumerate(_PAGES, start=1):
+                case = Case("pages", page_bytes, min(nbytes // page_bytes, 1 << 17))
+                group = f"pages {format_size(page_bytes)} {where}"
+                found += _race(group, case, [ours, *rivals], number, effort, tick)
+        return found
+
+    return Job(f"pages {where}", nbytes, run)
+
+
+def _race(
+    group: str, case: Case, who: Sequence[Contestant], number: int, effort: Effort, tick: Tick
+) -> list[Series]:
+    able, wrong, unable = [], {}, []
+    for each in who:
+        try:
+            wrong[each.name] = each.check(case, number)
+            able.append(each)
+        except (Error, RuntimeError, OSError, AttributeError, ImportError) as error:
+            unable.append(
+                Series(group, each.name, case.page_bytes, None, None, verdict="unsupported",
+                       note=str(error)[:300])
+            )  # fmt: skip
+    return race(group, case, able, wrong, effort, tick) + unable
+
+
+def main() -> int:
+    """The exit code of the run."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--commit", default="")
+    parser.add_argument("--mib", type=int, default=512)
+    parser.add_argument("--seconds", type=float, default=90.0)
+    asked: Any = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no GPU here", file=sys.stderr)  # noqa: T201
+        return 2
+    nbytes = asked.mib << 20
+    jobs = [
+        _job("GPU to the same GPU", nbytes, "cuda", "cuda"),
+        _job("host to GPU", nbytes, "cpu", "cuda"),
+        _job("GPU to host", nbytes, "cuda", "cpu"),
+    ]
+    output = Output(20, asked.seconds, asked.json, commit=asked.commit)
+    name = torch.cuda.get_device_name(0)
+    return measure(
+        Run("transfer-engine", name, jobs, output, {"mib": str(asked.mib)}, figures=ratios_of)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
