@@ -1,9 +1,11 @@
 # What a person does with this checkout. Every target sets up what it needs by itself (scripts/setup).
 .DEFAULT_GOAL := help
-.PHONY: help demo test gpu-test build check clean
+PREFIX ?= /usr/local
+export PREFIX DESTDIR
+.PHONY: help demo test test-verbs gpu-test build check install clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## set up, then five collectives, every byte checked: on GPUs beside NCCL, or between CPUs over three links
 	@scripts/demo
@@ -11,6 +13,10 @@ demo:  ## set up, then five collectives, every byte checked: on GPUs beside NCCL
 test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 	@scripts/setup --check
 	@scripts/test
+
+test-verbs:  ## set up, then tests on real libibverbs: soft-RoCE in virtual machines, no RDMA NIC needed
+	@scripts/setup --tests
+	@scripts/test_verbs
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test
@@ -21,6 +27,9 @@ build:  ## build into build/release and install into .venv
 check:  ## format, lint, types, layers
 	@scripts/setup --check
 	@scripts/check
+
+install:  ## build for C and C++ programs and install to PREFIX (/usr/local), below DESTDIR: docs/install.md
+	@scripts/install
 
 clean:  ## remove everything that was built
 	rm -rf build dist .venv .mypy_cache .pytest_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""README.md's lines about whole programs on GPUs, and about what braid costs, from the records.
+"""docs/results.md's lines about programs on GPUs and about what braid costs, from the records.
 
 Used by make_figures.py and make_recipe_docs.py.
 """
@@ -10,7 +10,7 @@ from statistics import median
 from record_notes import RECORDS, link, load
 
 from braid import noise
-from braid.ratio import ratio_words, verdict
+from braid.ratio import Interval, interval, interval_words, ratio_words, verdict
 from braid.record.probe import ProbeRecord, Series, from_json
 
 APART = {"apps"}
@@ -46,11 +46,28 @@ class Pair:
         return theirs.p50_us / ours.p50_us
 
     @property
+    def span(self) -> Interval | None:
+        """Where it lies with 95 % confidence."""
+        (ours, theirs) = (one.times for one in (self.ours, self.theirs) if one.times)
+        return interval(theirs.samples_us, ours.samples_us)
+
+    @property
+    def verdict(self) -> str:
+        """faster, equal, slower or unclear."""
+        return verdict(self.ratio, self.span)
+
+    @property
+    def judged(self) -> str:
+        """The ratio, its interval if there is one, and what it is called."""
+        words = f"{self.ratio_words} {interval_words(self.span)}".strip()
+        return f"{words}, {self.verdict}"
+
+    @property
     def marks(self) -> str:
         """The number of samples, and how they were taken."""
         both = (one.times for one in (self.ours, self.theirs) if one.times)
         counts = sorted({len(each.samples_us) for each in both})
-        apart = ", one after the other" if self.is_apart else ""
+        apart = ", one after the other, NCCL first" if self.is_apart else ""
         return f"n={'/'.join(map(str, counts))}{apart}"
 
     @property
@@ -75,15 +92,15 @@ def pairs(record: ProbeRecord) -> Iterator[tuple[str, Pair]]:
 
 
 def program_rows() -> Iterator[str]:
-    """Lines of a Markdown table: program, GPUs, ratio, samples, record."""
+    """Lines of a Markdown table: program, GPUs, ratio and what it is called, samples, record."""
     for words, name, group in PROGRAMS:
         record = from_json(load(name))
         pair = dict(pairs(record))[group]
         parameters = record.figures.get("parameters", 0) / 1e9
         what = words.format(parameters=f"{parameters:.2g}e9")
         yield (
-            f"| {what} | {record.ranks} | {pair.ratio_words}, {verdict(pair.ratio)} |"
-            f" {pair.marks} | {link(name)} |"
+            f"| {what} | {record.ranks} | {pair.judged} |"
+            f" {pair.marks} | {link(name, '../records')} |"
         )
 
 
@@ -100,19 +117,20 @@ def costs() -> Iterator[str]:
     def each(op: str) -> str:
         return ", ".join(str(blocks[ranks][op]) for ranks in blocks)
 
-    sources = ", ".join(link(f"flexlink_{ranks}.json") for ranks in blocks)
+    sources = ", ".join(link(f"flexlink_{ranks}.json", "../records") for ranks in blocks)
     yield (
         f"- Multiprocessors: of 256 MiB on 2, 4 and 8 GPUs an all_gather takes at most"
         f" {each('all_gather')}, an all_reduce {each('all_reduce')} ({sources})."
     )
-    starts = [one for one in load("tuning_gpu_2.json")["starts"] if not one["beside"]]
+    source = "tuning_gpu_2.json"
+    starts = [one for one in load(source)["starts"] if not one["beside"]]
     middle = median(one["seconds"] for one in starts)
     yield (
         f"- Start: a communicator's first call tunes: {middle:.1f} s on 2 GPUs (median of"
-        f" {len(starts)}, {link('tuning_gpu_2.json')}), then from a file. It ends after"
+        f" {len(starts)}, {link(source, '../records')}), then from a file. It ends after"
         " `BRAID_TUNE_TIME` (8 s)."
     )
     yield (
         "- Memory: 0.8 to 0.9 GiB of every GPU for every communicator that is used"
-        " ([sum of the options' defaults](docs/nccl.md#what-a-comm-takes), not a measurement)."
+        " ([sum of the options' defaults](nccl.md#what-a-comm-takes), not a measurement)."
     )

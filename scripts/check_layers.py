@@ -21,6 +21,7 @@ ALLOWED: dict[str, list[str]] = {
     # Decisions see facts, never the machine; json_read.h is text in, facts out.
     "plan": ["base", "fabric/types.h", "fabric/json_read.h"],
     "transport": ["base", "sys", "group", "fabric"],  # motion never sees decisions
+    "engine": ["base", "sys", "group"],
     "comm": ["base", "sys", "group", "fabric", "plan", "transport"],
     "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm"],
 }
@@ -41,15 +42,23 @@ IMPORTS: dict[str, list[str]] = {
     "json_file": ["errors"],
     "progress": ["errors"],
     "timeline": ["errors"],
-    "comm": ["_braid", "errors", "arrays", "progress"],
-    "braid": ["_braid", "errors", "comm"],
+    "arguments": ["errors"],
+    "work": ["_braid", "errors"],
+    "calls": ["_braid", "work"],
+    "collectives": ["_braid", "errors", "arrays", "arguments", "calls", "work"],
+    "messages": ["_braid", "errors", "arrays", "arguments", "collectives", "work"],
+    "objects": ["errors", "arguments", "messages"],
+    "split": ["errors"],
+    "comm": ["_braid", "errors", "arguments", "arrays", "objects", "progress", "split"],
+    "engine": ["_braid", "errors", "arrays"],
+    "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
     "torch": ["_braid", "errors", "comm", "braid"],
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
     "saved": ["typed_json", "plan.formulas"],
     "cases": ["sizes", "braid", "plan.formulas"],
     "record": ["json_file", "noise", "typed_json", "cases"],
-    "terminal": ["json_file", "sizes", "record"],
+    "terminal": ["json_file", "launch", "sizes", "record"],
     "topo": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "record"],
     "plan": ["errors", "typed_json", "plan.shipped", "plan.formulas", "saved", "terminal", "topo"],
 }
@@ -57,9 +66,11 @@ _LOW = ["errors", "json_file", "launch", "noise", "ratio", "sizes", "typed_json"
 IMPORTS |= {
     "bench": [*_LOW, "plan.formulas", "cases", "record", "terminal"],
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],
+    # Between two engines: timed as the probes are.
+    "bench.engine": [*_LOW, "cases", "record", "terminal", "bench", "probe", "engine"],
     "report": [
-        *("errors", "noise", "sizes", "typed_json", "plan.shipped", "plan.formulas", "saved"),
-        *("record", "topo", "plan", "bench", "probe"),
+        *("errors", "noise", "ratio", "sizes", "typed_json", "plan.shipped", "plan.formulas"),
+        *("saved", "record", "topo", "plan", "bench", "probe"),
     ],
 }
 # The commands: nothing imports them, and they start with no more than they need.

@@ -67,7 +67,8 @@ def rows(name: str, record: ProbeRecord) -> Iterator[str]:
     for what, pair in pairs(record):
         yield (
             f"| {KINDS[record.kind]}{record.device}: {what} | {_time(pair.ours)}"
-            f" | {_time(pair.theirs)} ({pair.theirs.case}) | {pair.ratio_words}"
+            f" | {_time(pair.theirs)} ({pair.theirs.case})"
+            f" | {pair.judged}"
             f" | {pair.marks} | {_link(name, record)} |\n"
         )
 
@@ -76,8 +77,8 @@ def psum(record: ProbeRecord) -> str:
     """What JAX's sums take, size by size, where braid stands in NCCL's place."""
     found = {what.removeprefix(PSUM): pair for what, pair in pairs(record) if what.startswith(PSUM)}
     told = {
-        "slower": [_of_psum(*each) for each in found.items() if each[1].ratio < 1],
-        "faster": [_of_psum(*each) for each in found.items() if each[1].ratio >= 1],
+        word: [_of_psum(*each) for each in found.items() if each[1].verdict == word]
+        for word in ("slower", "unclear", "equal", "faster")
     }
     said = (f"**{word}** at {', '.join(sizes)}" for word, sizes in told.items() if sizes)
     return (
@@ -143,7 +144,8 @@ def table(records: list[tuple[str, ProbeRecord]]) -> str:
     without = " NCCL ran with `NCCL_NVLS_ENABLE=0`." if are_without else ""
     head = (
         "*n*: samples of each, of which the medians are; they were taken in turn where it does not"
-        f" say *one after the other*. `{noise.MARK}`: they vary by more than {noise.MOST:.0%}"
+        " say *one after the other*. In brackets where the ratio lies with 95 % confidence:"
+        f" *unclear* where that holds 1. `{noise.MARK}`: they vary by more than {noise.MOST:.0%}"
         " (standard deviation by mean), and the median or ratio says less than its digits."
         f" *+changes*: made from a tree with changes that no commit holds.{without}\n\n"
         "| what | braid, ms | the other, ms | the other by braid | samples | record |\n"

@@ -75,6 +75,47 @@ static void test_all_to_all(braid_comm* comm, int rank) {
     for (int i = 0; i <= rank; ++i) CHECK(recv[r * (rank + 1) + i] == value(r, 0, begin + i));
 }
 
+static void test_rooted(braid_comm* comm, int rank) {
+  static int32_t send[kRanks * kCount], recv[kRanks * kCount];
+  const int root = 2;
+  fill(send, rank, kRanks);
+  CHECK_OK(braid_reduce(comm, send, rank == root ? recv : NULL, kCount, BRAID_INT32, BRAID_SUM, root));
+  for (int i = 0; i < kCount && rank == root; ++i) CHECK(recv[i] == sum_value(0, i));
+  CHECK_OK(braid_gather(comm, send, rank == root ? recv : NULL, kCount, BRAID_INT32, root));
+  for (int r = 0; r < kRanks && rank == root; ++r)
+    for (int i = 0; i < kCount; ++i) CHECK(recv[r * kCount + i] == value(r, 0, i));
+  CHECK_OK(braid_scatter(comm, rank == root ? send : NULL, recv, kCount, BRAID_INT32, root));
+  for (int i = 0; i < kCount; ++i) CHECK(recv[i] == value(root, rank, i));
+  CHECK(braid_gather(comm, send, recv, kCount, BRAID_INT32, kRanks) == BRAID_INVALID_ARGUMENT);
+}
+
+static void test_uneven(braid_comm* comm, int rank) {
+  static int32_t send[kRanks * kCount], recv[kRanks * kCount];
+  static const size_t counts[kRanks] = {5, 0, 700, 1};
+  fill(send, rank, kRanks);
+  CHECK_OK(braid_all_gather_v(comm, send, recv, counts, BRAID_INT32));
+  size_t at = 0;
+  for (int r = 0; r < kRanks; ++r)
+    for (size_t i = 0; i < counts[r]; ++i) CHECK(recv[at++] == value(r, 0, (int)i));
+  CHECK_OK(braid_reduce_scatter_v(comm, send, recv, counts, BRAID_INT32, BRAID_SUM));
+  at = rank > 2 ? 705 : rank > 0 ? 5 : 0;
+  for (size_t i = 0; i < counts[rank]; ++i) CHECK(recv[i] == sum_value(0, (int)(at + i)));
+  CHECK(braid_all_gather_v(comm, send, recv, NULL, BRAID_INT32) == BRAID_INVALID_ARGUMENT);
+}
+
+static void test_messages(braid_comm* comm, int rank) {
+  static int32_t send[kCount], recv[kCount];
+  const int next = (rank + 1) % kRanks, before = (rank + kRanks - 1) % kRanks;
+  fill(send, rank, 1);
+  CHECK_OK(braid_send_recv(comm, send, kCount, next, recv, kCount, before, BRAID_INT32));
+  for (int i = 0; i < kCount; ++i) CHECK(recv[i] == value(before, 0, i));
+  if (rank == 0) CHECK_OK(braid_send(comm, send, kCount, BRAID_INT32, 3));
+  if (rank == 3) CHECK_OK(braid_recv(comm, recv, kCount, BRAID_INT32, 0));
+  for (int i = 0; i < kCount && rank == 3; ++i) CHECK(recv[i] == value(0, 0, i));
+  CHECK(braid_send(comm, send, 1, BRAID_INT32, rank) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_recv(NULL, recv, 1, BRAID_INT32, 0) == BRAID_INVALID_ARGUMENT);
+}
+
 static void test_mistakes(braid_comm* comm, int rank) {
   static int32_t send[kCount], all[kRanks * kCount];
   memset(all, 0x5a, sizeof(all));
@@ -106,6 +147,13 @@ static void test_without_gpu(braid_comm* comm, int rank) {
   CHECK(braid_all_to_all_on(comm, send, recv, 1, BRAID_INT32, NULL) == no_gpu);
   CHECK(braid_all_to_all_v_on(comm, send, ones, recv, ones, BRAID_INT32, NULL) == no_gpu);
   CHECK(braid_broadcast_on(comm, send, 1, BRAID_INT32, 0, NULL) == no_gpu);
+  CHECK(braid_reduce_on(comm, send, recv, 1, BRAID_INT32, BRAID_SUM, 0, NULL) == no_gpu);
+  CHECK(braid_gather_on(comm, send, recv, 1, BRAID_INT32, 0, NULL) == no_gpu);
+  CHECK(braid_scatter_on(comm, send, recv, 1, BRAID_INT32, 0, NULL) == no_gpu);
+  CHECK(braid_all_gather_v_on(comm, send, recv, ones, BRAID_INT32, NULL) == no_gpu);
+  CHECK(braid_reduce_scatter_v_on(comm, send, recv, ones, BRAID_INT32, BRAID_SUM, NULL) == no_gpu);
+  CHECK(braid_send_on(comm, send, 1, BRAID_INT32, (rank + 1) % kRanks, NULL) == no_gpu);
+  CHECK(braid_recv_on(comm, recv, 1, BRAID_INT32, (rank + 1) % kRanks, NULL) == no_gpu);
   CHECK(braid_barrier_on(comm, NULL) == no_gpu);
   CHECK(braid_register(comm, send, sizeof(send)) == no_gpu);
   CHECK(braid_unregister(comm, send) == no_gpu);
@@ -120,6 +168,40 @@ static void test_texts(braid_comm* comm, int rank) {
   CHECK(braid_rank(NULL) == -1 && braid_size(NULL) == -1);
 }
 
+/* What a group of several has, one of one rank has too. */
+static void test_alone(int rank) {
+  static const char* const fields[] = {"op",           "bytes", "num_ranks", "size_class", "cell_bytes",
+                                       "predicted_ns", "why",   "links"};
+  braid_comm* alone = NULL;
+  CHECK_OK(braid_join(&alone, 0, 1, NULL, 0, 1000));
+  CHECK(braid_rank(alone) == 0 && braid_size(alone) == 1);
+  const char* const plan = braid_explain(alone, "all_reduce", 1 << 20);
+  for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); ++i)
+    CHECK(strstr(plan, fields[i]) != NULL);
+  int32_t x = 7;
+  CHECK_OK(braid_all_reduce(alone, &x, &x, 1, BRAID_INT32, BRAID_SUM));
+  CHECK(x == 7);
+  CHECK_OK(braid_close(alone));
+}
+
+/* A second group, of the ranks the other way round, whose members say who they are. */
+static void test_join(int rank) {
+  const int port = atoi(getenv("SECOND_PORT"));
+  braid_comm* comm = NULL;
+  CHECK(braid_join(NULL, 0, 1, NULL, 0, 0) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_join(&comm, kRanks, kRanks, "127.0.0.1", port, 0) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_join(&comm, 0, kRanks, NULL, port, 0) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_join(&comm, 0, kRanks, "127.0.0.1", 70000, 0) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_join(&comm, 0, kRanks, "127.0.0.1", port, -1) == BRAID_INVALID_ARGUMENT);
+  CHECK(comm == NULL);
+  CHECK_OK(braid_join(&comm, kRanks - 1 - rank, kRanks, "127.0.0.1", port, 20000));
+  CHECK(braid_rank(comm) == kRanks - 1 - rank && braid_size(comm) == kRanks);
+  int32_t all[kRanks];
+  CHECK_OK(braid_all_gather(comm, &rank, all, 1, BRAID_INT32));
+  for (int r = 0; r < kRanks; ++r) CHECK(all[r] == kRanks - 1 - r);
+  CHECK_OK(braid_close(comm));
+}
+
 static int run_rank(int rank) {
   braid_comm* comm = NULL;
   CHECK(braid_init(NULL) == BRAID_INVALID_ARGUMENT);
@@ -128,6 +210,11 @@ static int run_rank(int rank) {
   test_gather_and_broadcast(comm, rank);
   test_reductions(comm, rank);
   test_all_to_all(comm, rank);
+  test_rooted(comm, rank);
+  test_uneven(comm, rank);
+  test_messages(comm, rank);
+  test_join(rank);
+  test_alone(rank);
   test_without_gpu(comm, rank);
   test_texts(comm, rank);
   test_mistakes(comm, rank);
@@ -157,6 +244,7 @@ static void set_number(const char* name, int number) {
 
 static void set_environment(void) {
   set_number("MASTER_PORT", free_port());
+  set_number("SECOND_PORT", free_port());
   set_number("WORLD_SIZE", kRanks);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
   setenv("BRAID_JOB_TOKEN", "the C test's token", 1);

@@ -115,6 +115,63 @@ TEST(OnStream, Reduces) {
   });
 }
 
+TEST(OnStream, RootedCalls) {
+  run([](CRank& c, GpuRank& rank) {
+    const int root = 1;
+    int32_t* const at_root = c.rank() == root ? c.recv() : nullptr;
+    const size_t here = c.rank() == root ? 1 : 0;
+    expect_ok(braid_gather_on(c.comm(), c.send(), at_root, kCount, BRAID_INT32, root, c.stream()));
+    rank.all.arrive_and_wait();
+    c.expect(here * kAll, [](size_t i) { return value(static_cast<int>(i / kCount), i % kCount); });
+    rank.all.arrive_and_wait();
+    std::memset(c.recv(), 0xee, kAll * sizeof(int32_t));
+    expect_ok(braid_reduce_on(c.comm(), c.send(), at_root, kCount, BRAID_INT32, BRAID_SUM, root,
+                              c.stream()));
+    rank.all.arrive_and_wait();
+    c.expect(here * kCount, [](size_t i) { return sum(i); });
+    rank.all.arrive_and_wait();
+    expect_ok(braid_scatter_on(c.comm(), c.rank() == root ? c.send() : nullptr, c.recv(), kCount,
+                               BRAID_INT32, root, c.stream()));
+    rank.all.arrive_and_wait();
+    const size_t begin = static_cast<size_t>(c.rank()) * kCount;
+    c.expect(kCount, [&](size_t i) { return value(root, begin + i); });
+  });
+}
+
+TEST(OnStream, UnevenCalls) {
+  run([](CRank& c, GpuRank& rank) {
+    static constexpr size_t kCounts[kRanks] = {700, 0, 3};
+    expect_ok(
+        braid_all_gather_v_on(c.comm(), c.send(), c.recv(), kCounts, BRAID_INT32, c.stream()));
+    rank.all.arrive_and_wait();
+    c.expect(703, [](size_t i) { return i < 700 ? value(0, i) : value(2, i - 700); });
+    rank.all.arrive_and_wait();
+    std::memset(c.recv(), 0xee, kAll * sizeof(int32_t));
+    expect_ok(braid_reduce_scatter_v_on(c.comm(), c.send(), c.recv(), kCounts, BRAID_INT32,
+                                        BRAID_SUM, c.stream()));
+    rank.all.arrive_and_wait();
+    const size_t begin = c.rank() > 0 ? 700 : 0;
+    c.expect(kCounts[c.rank()], [&](size_t i) { return sum(begin + i); });
+  });
+}
+
+TEST(OnStream, Messages) {
+  run([](CRank& c, GpuRank& rank) {
+    if (c.rank() == 0)
+      expect_ok(braid_send_on(c.comm(), c.send(), kCount, BRAID_INT32, 2, c.stream()));
+    if (c.rank() == 2)
+      expect_ok(braid_recv_on(c.comm(), c.recv(), kCount, BRAID_INT32, 0, c.stream()));
+    rank.all.arrive_and_wait();
+    c.expect(c.rank() == 2 ? kCount : 0, [](size_t i) { return value(0, i); });
+    int32_t x = 0;
+    EXPECT_EQ(braid_send_on(c.comm(), &x, 1, BRAID_INT32, (c.rank() + 1) % kRanks, c.stream()),
+              BRAID_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(braid_last_error()).find("no GPU memory"), std::string::npos);
+    EXPECT_EQ(braid_recv_on(c.comm(), c.recv(), 1, BRAID_INT32, c.rank(), c.stream()),
+              BRAID_INVALID_ARGUMENT);
+  });
+}
+
 TEST(OnStream, ReducesAndScatters) {
   run([](CRank& c, GpuRank& rank) {
     expect_ok(braid_reduce_scatter_on(c.comm(), c.send(), c.recv(), kCount, BRAID_INT32, BRAID_SUM,

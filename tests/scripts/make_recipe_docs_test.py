@@ -67,7 +67,7 @@ def test_times_ratios_and_checks_are_told(script, tmp_path):
     assert page.startswith("# Recipes\n")
     assert page.endswith("rest\n")
     assert "yesterday" not in page
-    line = "| FSDP2, 2 x NVIDIA H200: step | 20.00 | 30.00 (nccl) | 1.50x | n=1 | [fsdp2_2.json]"
+    line = "| FSDP2, 2 x NVIDIA H200: step | 20.00 | 30.00 (nccl) | 1.50x, faster | n=1 | [fsdp2_2"
     assert line in page
     assert "equal to the bit in 4 of 21 steps" in page
     assert "of commit abcdef0: 0 wrong bytes of collectives, 1.21e9 parameters" in page
@@ -96,7 +96,7 @@ def test_programs_of_others_are_told_with_what_was_taken_over(script, tmp_path):
     replace(apps, figures=figures, settings=settings).save(tmp_path / "apps_2.json")
     page = script.page(script.BEGIN + script.END, tmp_path)
     assert (
-        "| 2 x NVIDIA H200: DeepSpeed, ZeRO 2: step | 20.00 | 30.00 (nccl) | 1.50x | n=1, one"
+        "ZeRO 2: step | 20.00 | 30.00 (nccl) | 1.50x, faster | n=1, one after the other, NCCL"
         in page
     )
     assert (
@@ -119,7 +119,7 @@ def test_noise_changes_and_how_it_was_measured_are_told(script, tmp_path):
     ]
     replace(FSDP2, dirty=True, series=noisy).save(tmp_path / "fsdp2_2.json")
     page = script.page(script.BEGIN + script.END, tmp_path)
-    assert "| 20.00~ | 19.95 (nccl) | 0.997x~ | n=3 | [fsdp2_2.json]" in page
+    assert "| 20.00~ | 19.95 (nccl) | 0.997x~ [0.66, 1.00], unclear | n=3 | [fsdp2_2.json]" in page
     assert "(../records/fsdp2_2.json) (+changes) |" in page
     assert "of commit abcdef0, with changes: 0 wrong" in page
 

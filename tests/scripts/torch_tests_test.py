@@ -113,6 +113,7 @@ def ran(tmp_path_factory):
     words = ["--files", "test_file.py", "test_unread.py", "--json", path / "record.json"]
     words += ["--commit", "abc", "--source", "1.2", "--logs", path / "logs"]
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as said:
+        patch.chdir(path)  # where git has nothing to say
         patch.setattr(torch_tests, "Race", Kept)
         code = command(patch, path, *words)
     (race,) = races

@@ -1,0 +1,94 @@
+"""check_alone finds what it exists for: a file that leans on what another one included."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import check_alone  # noqa: E402
+import sources  # noqa: E402
+
+COMMAND = "ccache c++ -DX=1 -std=c++20 -Isrc -O3 -o src/a.o -c src/a/a.cc"
+UNIT = "#pragma once\ninline constexpr int kUnit = 4;\n"
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A source file that uses kUnit, of a header that it does not include itself."""
+    (tmp_path / "src" / "a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    forget()
+    write("unit.h", UNIT)
+    write("a.h", "#pragma once\nint a();\n")
+    write("a.cc", '#include "a/a.h"\n\n#include <vector>\n\nint a() { return kUnit; }\n')
+    write("b.cc", '#include "a/unit.h"\n\nint b() { return kUnit; }\n')
+    yield tmp_path
+    forget()
+
+
+def forget():
+    """What was read of files that are written anew."""
+    sources.includes.cache_clear()
+    sources.reads.cache_clear()
+
+
+def write(name: str, text: str) -> Path:
+    path = Path("src/a", name)
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_missing_include_is_found_where_both_as_one_would_compile():
+    found = check_alone.errors("g++", Path("src/a/a.cc"), COMMAND)
+    assert "src/a/a.cc does not compile alone" in found
+    assert "kUnit" in found
+    assert check_alone.errors("g++", Path("src/a/b.cc"), COMMAND) == ""
+    both = write("both.cc", '#include "src/a/b.cc"\n#include "src/a/a.cc"\n')
+    assert check_alone.errors("g++", both, COMMAND) == ""
+
+
+@pytest.mark.usefixtures("tree")
+def test_headers_that_a_file_includes_first_are_proven_by_it():
+    files = [Path("src/a/a.cc"), Path("src/a/b.cc")]
+    assert check_alone.headers_not_first(files) == []
+    write("late.cc", '#include <vector>\n\n#include "a/late.h"\n')
+    late = write("late.h", "#pragma once\ninline std::vector<int> none() { return {}; }\n")
+    assert check_alone.headers_not_first([*files, Path("src/a/late.cc")]) == [late]
+    assert "does not compile alone" in check_alone.errors("g++", late, COMMAND)
+    write("text_body.h", "this is no file of its own")
+    assert check_alone.headers_not_first([*files, Path("src/a/late.cc")]) == [late]
+
+
+@pytest.mark.usefixtures("tree")
+def test_files_that_no_build_compiles_here_and_headers_get_a_command_too():
+    write("without_headers.cc", "int c();\n")
+    work = check_alone.all_to_compile({Path("src/a/a.cc"): COMMAND})
+    names = ("a.cc", "b.cc", "without_headers.cc", "unit.h")
+    assert set(work) == {Path("src/a", name) for name in names}
+
+
+def test_flags_are_those_of_the_command_without_its_file_and_its_optimisation():
+    assert sources.flags(COMMAND) == ["-DX=1", "-std=c++20", "-Isrc"]
+
+
+def test_what_was_clean_is_looked_at_again_when_a_header_of_its_headers_changes(tree):
+    (tree / "clean").mkdir()
+    write("b.cc", '#include "a/middle.h"\n')
+    write("middle.h", '#include "a/unit.h"\n')
+    clean = sources.Clean(tree / "clean")
+
+    def stamp():
+        forget()
+        return clean.stamp(Path("src/a/b.cc"), COMMAND)
+
+    first = stamp()
+    assert stamp() == first
+    write("a.h", "int other();\n")
+    assert stamp() == first
+    write("unit.h", UNIT.replace("4", "5"))
+    assert stamp() != first
+    assert clean.stamp(Path("src/a/b.cc"), COMMAND + " -Dother") != stamp()
