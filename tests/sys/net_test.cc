@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -123,6 +124,21 @@ TEST(Net, AClosedPortIsUnavailable) {
   const Status status = connect_to(endpoint, soon()).status();
   EXPECT_EQ(status.code(), Code::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr(endpoint.text()));
+}
+
+// A network that is down says nothing of the process behind it: it may come back, where one that
+// refuses has ended. In a network of its own, whose loopback nobody has brought up.
+TEST(Net, ANetworkThatIsDownIsNoRefusal) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 && ::unshare(CLONE_NEWNET) != 0) ::_exit(2);
+    const Status status = connect_to(resolve("127.0.0.1", 1)->front(), soon()).status();
+    ::_exit(status.code() == Code::kTimeout ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no namespaces here";
+  EXPECT_EQ(status, 0);
 }
 
 // Knocking on a closed port of the ephemeral range connects to itself once in some ten thousand

@@ -30,8 +30,16 @@ void Outbox::enqueue(int link, PeerSet peers, const SendRange& range) {
     queue.shared.push_back({peers, range});
     return;
   }
-  for (; !peers.empty(); peers = peers.without(peers.first()))
+  for (; !peers.empty(); peers = peers.without(peers.first())) {
+    if (range.offer && range.offered_link != link) put_offer(link, peers.first(), range);
     queue.peers[static_cast<size_t>(peers.first())].ranges.push_back(range);
+  }
+}
+
+void Outbox::put_offer(int link, int peer, const SendRange& range) {
+  Tag tag{epoch_, PieceKind::kOffer};
+  tag.number = range.number;
+  push_piece(link, peer, encode_tag(tag), encode_announcement(*range.offer));
 }
 
 // Cuts a range over the usable links by their shares: what a failed link would have carried.

@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,10 @@ struct SendRange {
   uint64_t cell_end = 0;
   ConstBlock data;
   uint64_t number = 0;  // of a message
+  // Of a message: said on a link before its first cells there. They wait in the receiver's lane for
+  // the offer, and so would wait for ever where the link that had it is lost.
+  std::optional<comm::Announcement> offer;
+  int offered_link = -1;  // where it was said already
 };
 
 class Outbox {
@@ -94,6 +99,7 @@ class Outbox {
   bool pump_one_cell(int link, int peer);
   transport::PutResult put_cell(int link, transport::PeerSet peers, const SendRange& range);
   void spread(transport::PeerSet peers, const SendRange& range);
+  void put_offer(int link, int peer, const SendRange& range);
   void enqueue(int link, transport::PeerSet peers, const SendRange& range);
   void save_unacked(int link);
 

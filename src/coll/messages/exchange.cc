@@ -59,7 +59,7 @@ Exchange::Exchange(comm::Comm& comm)
 
 int Exchange::post(const Message& message) {
   std::deque<Open>& in_order = queue(message.peer, message.way);
-  in_order.push_back({next_id_, message, false, {}, 0, now_ns()});
+  in_order.push_back({next_id_, message, false, -1, {}, 0, now_ns()});
   ++num_open_;
   if (in_order.size() == 1) announce(message.peer, in_order.front());
   return next_id_++;
@@ -70,6 +70,7 @@ void Exchange::announce(int peer, Open& open) {
   const int link = outbox_->first_usable_link();
   if (link < 0) return stop(unavailable("no usable link: {}", state_.links.back().why));
   put_announcement(link, peer, open);
+  open.announced_link = link;
   open.moved_ns = now_ns();
   const auto& theirs = m.way == Way::kSend ? book(peer).want : book(peer).offer;
   if (theirs) agree(peer, open, *theirs);
@@ -104,10 +105,14 @@ void Exchange::queue_cells(int peer, Open& open) {
   const ConstBlock data{static_cast<const std::byte*>(m.data), m.count * dtype_bytes(m.dtype)};
   const auto cut =
       plan::cut_cells(num_cells(data.bytes, cell_bytes_), shares_of(state_, data.bytes));
-  for (size_t link = 0; link + 1 < cut.size(); ++link)
-    outbox_->push(
-        static_cast<int>(link), peer,
-        {PieceKind::kMessage, false, 0, cut[link], cut[link + 1], data, number(peer, m.way)});
+  SendRange range{PieceKind::kMessage, false, 0, 0, 0, data, number(peer, m.way)};
+  range.offer = comm::Announcement{m.dtype, m.count};
+  range.offered_link = open.announced_link;
+  for (size_t link = 0; link + 1 < cut.size(); ++link) {
+    range.cell_begin = cut[link];
+    range.cell_end = cut[link + 1];
+    outbox_->push(static_cast<int>(link), peer, range);
+  }
 }
 
 // The first message of a queue is over; what was said of it is forgotten, and the next one begins.

@@ -25,7 +25,9 @@
 //
 // Links that fail: as in a collective the outbox puts what a dead link held on the others. Silence
 // towards a peer is judged once it has announced its ends: until then it may be elsewhere, and what
-// a silent link may have lost of our announcements is said again on another one.
+// a silent link may have lost of our announcements is said again on another one. Cells wait in their
+// lanes for the offer: it goes ahead of them on every link that has some, since one that is lost
+// with its link would hold up all others, which then would not tell that the link is lost.
 #pragma once
 
 #include <atomic>
@@ -72,6 +74,7 @@ class Exchange {
     int id = 0;
     Message message;
     bool is_agreed = false;
+    int announced_link = -1;
     std::vector<bool> seen;  // kRecv: cells
     uint64_t cells_missing = 0;
     int64_t moved_ns = 0;

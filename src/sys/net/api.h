@@ -54,7 +54,8 @@ Result<Fd> listen_on(const Endpoint& endpoint, int backlog);
 Result<Endpoint> local_endpoint(int fd);
 Result<Endpoint> remote_endpoint(int fd);
 
-/// unavailable when refused or unreachable, timeout at the deadline.
+/// unavailable when refused: nobody listens there. timeout at the deadline, or when no way leads
+/// there now, which the next moment may change.
 Result<Fd> connect_to(const Endpoint& endpoint, Deadline deadline);
 /// Begins to connect and does not wait: when the socket is writable, connected() has the outcome.
 Result<Fd> begin_connect(const Endpoint& endpoint);

@@ -22,10 +22,19 @@ Status net_error(Code code, std::string_view what, int error) {
   return {code, fmt::format("{}: {}", what, error_text(error))};
 }
 
-// All of these say that nobody answers there now; a store that is still starting looks the same.
-bool is_unreachable(int error) {
-  return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH ||
-         error == ETIMEDOUT || error == ECONNRESET || error == EADDRNOTAVAIL;
+// The host itself says that nobody listens, as of a process that has ended; or no way leads there
+// now, which says nothing of the process: a link that is down for two seconds comes back.
+Code code_of_connect(int error) {
+  switch (error) {
+    case ECONNREFUSED: return Code::kUnavailable;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case EADDRNOTAVAIL:
+    case ECONNRESET:
+    case ETIMEDOUT: return Code::kTimeout;
+    default: return Code::kDriver;
+  }
 }
 
 bool has_gone(int error) { return error == ECONNRESET || error == EPIPE || error == ETIMEDOUT; }
@@ -98,16 +107,14 @@ Result<Fd> begin_connect(const Endpoint& endpoint) {
   BRAID_ASSIGN_OR_RETURN(Fd fd, open_socket(endpoint.family()));
   const int error = ::connect(fd.get(), endpoint.address(), endpoint.length()) == 0 ? 0 : errno;
   if (error != 0 && error != EINPROGRESS && error != EINTR)
-    return net_error(is_unreachable(error) ? Code::kUnavailable : Code::kDriver,
-                     "connect to " + endpoint.text(), error);
+    return net_error(code_of_connect(error), "connect to " + endpoint.text(), error);
   return fd;
 }
 
 Status connected(int fd, const Endpoint& endpoint) {
   const std::string what = "connect to " + endpoint.text();
   const int error = pending_error(fd);
-  if (error != 0)
-    return net_error(is_unreachable(error) ? Code::kUnavailable : Code::kDriver, what, error);
+  if (error != 0) return net_error(code_of_connect(error), what, error);
   if (is_self_connected(fd)) return net_error(Code::kUnavailable, what, ECONNREFUSED);
   return {};
 }
