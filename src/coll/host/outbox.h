@@ -38,7 +38,7 @@ struct SendRange {
   uint64_t number = 0;  // of a message
   // Of a message: said on a link before its first cells there. They wait in the receiver's lane for
   // the offer, and so would wait for ever where the link that had it is lost.
-  std::optional<comm::Announcement> offer;
+  std::optional<comm::Announcement> offer = {};
   int offered_link = -1;  // where it was said already
 };
 
