@@ -26,22 +26,18 @@ struct Left {
   std::array<sys::OwnedEvent, 2> events;
 };
 
-/// Of numbers whose first are codes. unsupported: NCCL refused the call on every rank, and nothing
-/// of it lies anywhere.
+}  // namespace
+
 Status judge_codes(const std::vector<std::vector<int64_t>>& all, const Status& own) {
   const auto is_refusal = [](const auto& rank) {
     return rank[0] == static_cast<int64_t>(Code::kUnsupported);
   };
   if (std::all_of(all.begin(), all.end(), is_refusal)) return own;
+  if (!own.ok() && own.code() != Code::kUnsupported) return own;
   for (size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank][0] != 0)
-      return own.ok() || is_refusal(all[rank])
-                 ? unavailable("rank {} could not time NCCL's calls", rank)
-                 : own;
+    if (all[rank][0] != 0) return unavailable("rank {} could not time NCCL's calls", rank);
   return {};
 }
-
-}  // namespace
 
 Status RealCalls::run(const braid_nccl_real& real, const braid_nccl_call& call) {
   {

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "bindings/nccl/core/race.h"
 #include "comm/device/device.h"
@@ -25,6 +26,10 @@
 #include "sys/cuda/owned.h"
 
 namespace braid::nccl {
+
+/// What a lap comes to by all ranks' numbers, whose first are codes. unsupported: NCCL refused the
+/// call on every rank, and nothing of it lies anywhere.
+Status judge_codes(const std::vector<std::vector<int64_t>>& all, const Status& own);
 
 /// The way to the real communicator, until it is shut: the program may then end that communicator.
 class RealCalls {

@@ -137,6 +137,23 @@ TEST(RaceTrack, ACallThatNcclHasNotIsUnsupportedOnAllRanks) {
     EXPECT_EQ(status.code(), Code::kUnsupported) << status.to_string();
 }
 
+// NCCL refused this rank while another one gave up waiting: the other's part of it may lie somewhere.
+TEST(RaceTrack, ARefusalBesideAnotherFailureIsNoRefusal) {
+  const auto codes = [](Code first, Code second) {
+    return std::vector<std::vector<int64_t>>{{static_cast<int64_t>(first)},
+                                             {static_cast<int64_t>(second)}};
+  };
+  const Status refused = unsupported("NCCL answered 5"), late = timeout("do not end");
+  EXPECT_EQ(judge_codes(codes(Code::kTimeout, Code::kUnsupported), refused).code(),
+            Code::kUnavailable);
+  EXPECT_EQ(judge_codes(codes(Code::kTimeout, Code::kUnsupported), late).code(), Code::kTimeout);
+  EXPECT_EQ(judge_codes(codes(Code::kOk, Code::kUnsupported), refused).code(), Code::kUnavailable);
+  EXPECT_EQ(judge_codes(codes(Code::kOk, Code::kUnsupported), {}).code(), Code::kUnavailable);
+  EXPECT_EQ(judge_codes(codes(Code::kUnsupported, Code::kUnsupported), refused).code(),
+            Code::kUnsupported);
+  EXPECT_TRUE(judge_codes(codes(Code::kOk, Code::kOk), {}).ok());
+}
+
 TEST(RaceTrack, AFailureOfOneRankEndsItOnAll) {
   for (const int call : {0, 1, 40}) {
     FakeGpus gpus;
