@@ -34,20 +34,20 @@ using test::RecordingCuda;
 
 constexpr uint64_t kMostBytes = 40_MiB;  // of a rank's own block
 
-struct Variant {
+struct Variation {
   bool is_registered, is_in_place, is_captured;
   double host_share;
 };
 
-std::string words(const Variant& v) {
+std::string words_of_variation(const Variation& v) {
   return fmt::format("{}{}{}{}", v.is_registered ? " registered" : "",
                      v.is_in_place ? " in-place" : "", v.is_captured ? " captured" : "",
                      v.host_share > 0 ? " shared" : "");
 }
 
 // Small messages know neither registrations nor shares.
-std::vector<Variant> variants(uint64_t bytes) {
-  std::vector<Variant> all = {{false, false, false, 0}, {false, true, false, 0}};
+std::vector<Variation> variations(uint64_t bytes) {
+  std::vector<Variation> all = {{false, false, false, 0}, {false, true, false, 0}};
   if (bytes < 256_KiB) return all;
   for (const bool in_place : {false, true}) all.push_back({true, in_place, false, 0});
   if (bytes < 4_MiB) return all;
@@ -57,13 +57,13 @@ std::vector<Variant> variants(uint64_t bytes) {
 }
 
 /// The calls of one size and variant on one rank.
-class Caller {
+class RecordedCaller {
  public:
-  Caller(comm::Device& device, RecordingCuda& cuda, sys::DevicePtr send, sys::DevicePtr recv,
-         sys::Stream stream)
+  RecordedCaller(comm::Device& device, RecordingCuda& cuda, sys::DevicePtr send,
+                 sys::DevicePtr recv, sys::Stream stream)
       : device_(device), cuda_(cuda), send_(send), recv_(recv), stream_(stream) {}
 
-  void run(uint64_t bytes, const Variant& v, std::map<std::string, std::string>& calls) {
+  void run(uint64_t bytes, const Variation& v, std::map<std::string, std::string>& calls) {
     const uint64_t all = bytes * static_cast<uint64_t>(device_.size());
     const uint64_t count = bytes / dtype_bytes(kDtype), all_count = all / dtype_bytes(kDtype);
     const sys::DevicePtr own = recv_ + static_cast<uint64_t>(device_.rank()) * bytes;
@@ -76,30 +76,35 @@ class Caller {
       EXPECT_TRUE(status.ok()) << name << ": " << status.to_string();
       std::string text;
       for (const std::string& line : cuda_.lines()) text += line + "\n";
-      calls[fmt::format("{} ranks, {}, {}{}", device_.size(), name, bytes, words(v))] = text;
+      calls[fmt::format("{} ranks, {}, {}{}", device_.size(), name, bytes, words_of_variation(v))] =
+          text;
     };
     one("all_gather", [&] {
-      return all_gather(device_, v.is_in_place ? own : send_, recv_, count, kDtype, stream_);
+      return device::all_gather(device_, v.is_in_place ? own : send_, recv_, count, kDtype,
+                                stream_);
     });
-    one("all_reduce",
-        [&] { return all_reduce(device_, from, recv_, all_count, kDtype, RedOp::kSum, stream_); });
+    one("all_reduce", [&] {
+      return device::all_reduce(device_, from, recv_, all_count, kDtype, RedOp::kSum, stream_);
+    });
     one("reduce_scatter", [&] {
-      return reduce_scatter(device_, from, v.is_in_place ? own : recv_, count, kDtype, RedOp::kSum,
-                            stream_);
+      return device::reduce_scatter(device_, from, v.is_in_place ? own : recv_, count, kDtype,
+                                    RedOp::kSum, stream_);
     });
-    one("all_to_all", [&] { return all_to_all(device_, from, recv_, count, kDtype, stream_); });
+    one("all_to_all",
+        [&] { return device::all_to_all(device_, from, recv_, count, kDtype, stream_); });
     one("broadcast", [&] {
-      return broadcast(device_, from, recv_, all_count, kDtype, device_.size() - 1, stream_);
+      return device::broadcast(device_, from, recv_, all_count, kDtype, device_.size() - 1,
+                               stream_);
     });
     if (v.is_registered || v.is_in_place) return;
-    one("gather", [&] { return gather(device_, send_, recv_, count, kDtype, 0, stream_); });
+    one("gather", [&] { return device::gather(device_, send_, recv_, count, kDtype, 0, stream_); });
     one("rooted_reduce", [&] {
-      return rooted_reduce(device_, send_, recv_, count, kDtype, RedOp::kMax, 0, stream_);
+      return device::rooted_reduce(device_, send_, recv_, count, kDtype, RedOp::kMax, 0, stream_);
     });
     one("uneven all_gather", [&] {
       std::vector<uint64_t> counts(static_cast<size_t>(device_.size()), count);
       counts[0] /= 3;
-      return all_gather_v(device_, send_, recv_, counts, kDtype, stream_);
+      return device::all_gather_v(device_, send_, recv_, counts, kDtype, stream_);
     });
   }
 
@@ -158,7 +163,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
         sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kNormal)).value();
     cuda.name(send.get(), bytes, "send");
     cuda.name(recv.get(), bytes, "recv");
-    Caller caller(device, cuda, send.get(), recv.get(), stream.get());
+    RecordedCaller caller(device, cuda, send.get(), recv.get(), stream.get());
     // What is captured comes last: a comm with graphs waits where others need not.
     for (const bool registered : {false, true}) {
       if (registered) {
@@ -167,7 +172,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
       }
       for (const bool captured : {false, true})
         for (const uint64_t each : {1_KiB, 48_KiB, 256_KiB, 1_MiB, 5_MiB + 48, kMostBytes})
-          for (const Variant& v : variants(each))
+          for (const Variation& v : variations(each))
             if (v.is_registered == registered && v.is_captured == captured)
               caller.run(each, v, calls[static_cast<size_t>(comm.rank())]);
     }
@@ -190,16 +195,16 @@ std::string kinds(const std::string& text) {
   return told.substr(0, told.size() - (told.empty() ? 0 : 1));
 }
 
-struct Recorded {
+struct RecordedCall {
   std::string record, in_full;
 };
 
 /// By call.
-std::map<std::string, Recorded> recorded(int size) {
+std::map<std::string, RecordedCall> recorded(int size) {
   const auto calls = calls_among(size);
-  std::map<std::string, Recorded> all;
+  std::map<std::string, RecordedCall> all;
   for (const auto& [call, text] : calls[0]) {
-    Recorded& each = all[call];
+    RecordedCall& each = all[call];
     for (size_t rank = 0; rank < calls.size(); ++rank)
       each.in_full += fmt::format("{}: rank {}\n{}", call, rank, calls[rank].at(call));
     each.record = fmt::format("{}:{} = {:016x}", call, kinds(text), fnv1a(each.in_full));
@@ -219,7 +224,7 @@ std::map<std::string, std::string> read_record() {
   return lines;
 }
 
-void write(const char* path, const std::map<std::string, Recorded>& calls) {
+void write(const char* path, const std::map<std::string, RecordedCall>& calls) {
   std::ofstream full(path, std::ios::app), record(std::string(path) + ".record", std::ios::app);
   for (const auto& [call, each] : calls) {
     full << each.in_full;
@@ -232,7 +237,7 @@ TEST(RecordedCalls, EnqueueWhatTheyDid) {
   const char* const path = std::getenv("BRAID_RECORD_CALLS");
   int differing = 0;
   for (const int size : {2, 3, 4, 5, 8}) {
-    const std::map<std::string, Recorded> calls = recorded(size);
+    const std::map<std::string, RecordedCall> calls = recorded(size);
     if (path != nullptr) write(path, calls);
     for (const auto& [call, each] : calls) {
       const std::string was = before[call];
@@ -247,7 +252,7 @@ TEST(RecordedCalls, EnqueueWhatTheyDid) {
 
 // Two runs of one version differ in nothing: what the record tells is the code's, not the day's.
 TEST(RecordedCalls, AreTheSameTwice) {
-  const std::map<std::string, Recorded> once = recorded(3), again = recorded(3);
+  const std::map<std::string, RecordedCall> once = recorded(3), again = recorded(3);
   ASSERT_EQ(once.size(), again.size());
   for (const auto& [call, each] : once) EXPECT_EQ(each.in_full, again.at(call).in_full);
 }
