@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import sources
 
@@ -140,14 +141,12 @@ def compiler() -> Compiler:
 
 
 def precompiled(
-    with_compiler: Compiler, work: dict[Path, str], pool: ThreadPoolExecutor
+    with_compiler: Compiler, work: dict[Path, str], folder: Path, pool: ThreadPoolExecutor
 ) -> dict[Path, Path | None]:
-    """What was precompiled for each file that is handed something."""
+    """What was precompiled, into that folder, for each file that is handed something."""
     by_flags: dict[tuple[str, ...], list[Path]] = {}
     for file, command in work.items():
         by_flags.setdefault(tuple(sources.flags(command)), []).append(file)
-    folder = sources.CONFIGURED / "precompiled"
-    folder.mkdir(exist_ok=True)
     handed: dict[Path, Future[Path | None]] = {}
     for files in by_flags.values():
         to_make: dict[frozenset[str], Future[Path | None]] = {}
@@ -168,11 +167,14 @@ def main() -> int:
     todo = [file for file, path in stamps.items() if not path.exists()]
     with_compiler = compiler()
     complaints = 0
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        to_compile = {file: work[file] for file in todo}
-        before = (
-            precompiled(with_compiler, to_compile, pool) if with_compiler.can_precompile else {}
-        )
+    with (
+        TemporaryDirectory(dir=sources.CONFIGURED) as folder,  # 20 MB each
+        ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool,
+    ):
+        before: dict[Path, Path | None] = {}
+        if with_compiler.can_precompile:
+            to_compile = {file: work[file] for file in todo}
+            before = precompiled(with_compiler, to_compile, Path(folder), pool)
         found = pool.map(lambda f: errors(with_compiler, f, work[f], before.get(f)), todo)
         for file, text in zip(todo, found, strict=True):
             if text:

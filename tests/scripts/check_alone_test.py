@@ -91,15 +91,14 @@ def test_what_is_handed_to_a_file_it_includes_itself():
 
 
 @pytest.mark.usefixtures("wide_tree")
-def test_what_is_precompiled_hides_nothing():
+def test_what_is_precompiled_hides_nothing(tmp_path):
     clang = shutil.which("clang++-19")
     if not clang:
         pytest.skip("needs clang++-19")
     compiler = check_alone.Compiler(clang, can_precompile=True)
     files = sorted(path for path in Path("src/a").iterdir() if path.suffix == ".cc")
-    sources.CONFIGURED.mkdir(parents=True)
     with ThreadPoolExecutor(2) as pool:
-        before = check_alone.precompiled(compiler, dict.fromkeys(files, COMMAND), pool)
+        before = check_alone.precompiled(compiler, dict.fromkeys(files, COMMAND), tmp_path, pool)
     assert {file.name for file, made in before.items() if made} == {f"use{i}.cc" for i in range(10)}
     write("use3.cc", '#include "a/middle.h"\n\nShort use3();\n')
     found = {f.name for f in files if check_alone.errors(compiler, f, COMMAND, before.get(f))}
