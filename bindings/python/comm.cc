@@ -144,7 +144,8 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
   Status status;
   {
     const nb::gil_scoped_release released;
-    Result<std::unique_ptr<comm::Comm>> made = comm::Comm::create(identity, config);
+    Result<std::unique_ptr<comm::Comm>> made =
+        comm::Comm::create(identity, config, &look_for_signals);
     status = made.status();
     if (status.ok()) {
       comm_ = std::move(made).value();
@@ -152,7 +153,6 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
     }
   }
   raise_if_failed(status);
-  comm_->set_interrupt(&look_for_signals);
 }
 
 void PyComm::close(bool say_farewell) {

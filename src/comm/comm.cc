@@ -62,12 +62,15 @@ std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vecto
 
 Comm::Comm(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
-Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, const Config& config) {
+Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, const Config& config,
+                                           const group::Interrupt& interrupt) {
   BRAID_RETURN_IF_ERROR(check_size(identity.size));
   const Deadline deadline = Deadline::after_ns(config.duration_ns("BRAID_TIMEOUT"));
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<group::Group> group,
-                         group::Group::join(identity, config, deadline));
-  return create(std::move(group), config);
+                         group::Group::join(identity, config, deadline, interrupt));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), config));
+  comm->set_interrupt(interrupt);
+  return comm;
 }
 
 Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
@@ -98,7 +101,9 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
                              state->link_facts, state->size());
   }
   state->observer = observer_of(*state, job_ranks);
-  if (state->size() > 1) state->keeper = std::make_unique<Keeper>(*state);
+  if (state->size() > 1) {
+    BRAID_ASSIGN_OR_RETURN(state->keeper, Keeper::start(*state));
+  }
   return std::unique_ptr<Comm>(new Comm(std::move(state)));
 }
 
@@ -124,6 +129,7 @@ Status Comm::close(bool say_farewell) {
     if (state_->is_closed.exchange(true)) return {};
   }
   if (!state_->group) return {};
+  state_->group->set_interrupt({});  // what is short anyway, ends in peace
   // Our windows on the peers' device memory close before the farewell, their memory goes after it.
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
   if (state_->device) state_->device->detach(say_farewell && is_healthy);
@@ -158,6 +164,7 @@ void Comm::abort(const std::string& why) {
 }
 
 void Comm::set_interrupt(std::function<Status()> interrupt) {
+  if (state_->group) state_->group->set_interrupt(interrupt);
   state_->interrupt = std::move(interrupt);
 }
 

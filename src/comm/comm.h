@@ -46,8 +46,9 @@ class Comm {
   /// Joins the group, discovers the links that all ranks have (BRAID_LINKS), connects a lane on
   /// each, reads the tuning cache. Collective. Errors as Group::join, plus unavailable when the
   /// ranks share no link.
-  static Result<std::unique_ptr<Comm>> create(const group::Identity& identity,
-                                              const Config& config);
+  /// `interrupt` as set_interrupt() has it, which need not be called then.
+  static Result<std::unique_ptr<Comm>> create(const group::Identity& identity, const Config& config,
+                                              const group::Interrupt& interrupt = {});
   /// The same on a group that was joined already.
   static Result<std::unique_ptr<Comm>> create(std::unique_ptr<group::Group> group,
                                               const Config& config);
@@ -80,8 +81,8 @@ class Comm {
   Status force_shares(const plan::Shares& shares);
 
   /// Asked about every millisecond while a call waits, in the caller's thread: a Status that is not
-  /// ok ends the call with it, as a failure of this rank. Python looks for Ctrl-C here. Set between
-  /// calls.
+  /// ok ends the call with it, as a failure of this rank; less often in what ranks exchange around
+  /// calls. Python looks for Ctrl-C here. Set between calls.
   void set_interrupt(std::function<Status()> interrupt);
 
   /// JSON: {"ok":..., "rank":..., "links":[{"name","state","down_count","resent_pieces","why"}],

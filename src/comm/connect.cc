@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "comm/link_spec.h"
 #include "fabric/discover.h"
@@ -53,11 +54,13 @@ Status check_lane_options(const Config& config) {
 // wait for each other.
 Status check_same_wishes(Comm::State& state, Deadline deadline) {
   const Config& c = state.config;
+  // Each rank has its own; their number says how many links plain "rdma" means.
+  const size_t num_addresses = split(c.text("BRAID_RDMA_ADDRS"), ',').size();
   const std::string wish = fmt::format(
       "BRAID_LINKS={} BRAID_PACE={} BRAID_SLOT={} BRAID_DEPTH={} BRAID_CELL={} "
-      "BRAID_RDMA_PROVIDER={} BRAID_TUNE={} BRAID_TUNE_TIME={}",
+      "BRAID_RDMA_PROVIDER={} BRAID_RDMA_ADDRS of {} addresses BRAID_TUNE={} BRAID_TUNE_TIME={}",
       c.text("BRAID_LINKS"), c.text("BRAID_PACE"), c.bytes("BRAID_SLOT"), c.integer("BRAID_DEPTH"),
-      c.bytes("BRAID_CELL"), c.text("BRAID_RDMA_PROVIDER"), c.text("BRAID_TUNE"),
+      c.bytes("BRAID_CELL"), c.text("BRAID_RDMA_PROVIDER"), num_addresses, c.text("BRAID_TUNE"),
       format_ns(c.duration_ns("BRAID_TUNE_TIME")));
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> wishes,
                          state.group->exchange("options", wish, deadline));
@@ -71,7 +74,8 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
 }  // namespace
 
 Status discover_fabric(Comm::State& state, Deadline deadline) {
-  const fabric::Discovery here = fabric::discover_here(state.config.text("BRAID_HOST_ID"));
+  BRAID_ASSIGN_OR_RETURN(const fabric::Discovery here,
+                         fabric::discover_here(state.config.text("BRAID_HOST_ID")));
   for (const std::string& gap : here.gaps) log::debug("comm", "discovery: {}", gap);
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                          state.group->exchange("nodes", fabric::to_json(here.node), deadline));

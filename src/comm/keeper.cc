@@ -7,10 +7,16 @@
 #include "base/units.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
+#include "sys/host/thread.h"
 
 namespace braid::comm {
 
-Keeper::Keeper(Comm::State& state) : state_(state), thread_([this] { loop(); }) {}
+Result<std::unique_ptr<Keeper>> Keeper::start(Comm::State& state) {
+  std::unique_ptr<Keeper> keeper(new Keeper(state));
+  BRAID_ASSIGN_OR_RETURN(keeper->thread_, sys::start_thread("keeper of a comm",
+                                                            [raw = keeper.get()] { raw->loop(); }));
+  return keeper;
+}
 
 Keeper::~Keeper() {
   {
@@ -18,7 +24,7 @@ Keeper::~Keeper() {
     must_stop_ = true;
   }
   wake_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 // Every rank writes its flight record when one fails, also a rank that is busy elsewhere.

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -21,12 +22,14 @@ namespace braid::comm {
 
 class Keeper {
  public:
-  explicit Keeper(Comm::State& state);
+  /// exhausted when the system has no thread left.
+  static Result<std::unique_ptr<Keeper>> start(Comm::State& state);
   ~Keeper();
   Keeper(const Keeper&) = delete;
   Keeper& operator=(const Keeper&) = delete;
 
  private:
+  explicit Keeper(Comm::State& state) : state_(state) {}
   void loop();
   void look_for_the_end();
 

@@ -61,7 +61,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   BRAID_RETURN_IF_ERROR(
       sys::random_bytes(std::as_writable_bytes(std::span(ground.self.incarnation))));
   ground.self.name = options.name;
-  ground.self.host = sys::host_id(options.host_id);
+  BRAID_ASSIGN_OR_RETURN(ground.self.host, sys::host_id(options.host_id));
   ground.self.process = sys::process_id();
   ground.self.endpoints = listeners.endpoints;
   if (options.device >= 0) {

@@ -252,11 +252,11 @@ Discovery discover(const World& world) {
   return found;
 }
 
-Discovery discover_here(std::string_view host_id_override) {
+Result<Discovery> discover_here(std::string_view host_id_override) {
+  BRAID_ASSIGN_OR_RETURN(std::string host_id, sys::host_id(host_id_override));
   Result<std::vector<sys::Interface>> interfaces = sys::list_interfaces();
   const Status why = interfaces.status();
-  World world{
-      sys::real_sysfs(), sys::real_nvml(), {}, sys::host_id(host_id_override), sys::host_name()};
+  World world{sys::real_sysfs(), sys::real_nvml(), {}, std::move(host_id), sys::host_name()};
   if (why.ok()) world.interfaces = std::move(interfaces).value();
   Discovery found = discover(world);
   if (!why.ok()) found.gaps.push_back("interfaces: " + why.to_string());

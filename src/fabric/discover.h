@@ -31,7 +31,7 @@ struct Discovery {
 
 Discovery discover(const World& world);
 /// This machine. `host_id_override` as sys::host_id() takes it.
-Discovery discover_here(std::string_view host_id_override);
+Result<Discovery> discover_here(std::string_view host_id_override);
 
 /// How close two PCI devices are, from their resolved sysfs paths
 /// ("/sys/devices/pci0000:00/0000:00:01.0/...") and NUMA nodes (-1: unknown). Without a path for

@@ -4,6 +4,21 @@
 
 namespace braid::group {
 
+void Channel::seal(std::string_view send_key, std::string_view receive_key) {
+  seal_.emplace(send_key, FrameSeal::Use::kSeal);
+  open_.emplace(receive_key, FrameSeal::Use::kOpen);
+  max_body_bytes_ = kMaxBodyBytes;
+}
+
+void Channel::queue(std::string_view frames) {
+  if (!seal_) return (void)out_.append(frames);
+  while (!frames.empty()) {
+    const size_t bytes = first_frame_bytes(frames);
+    seal_->seal(frames.substr(0, bytes), out_);
+    frames.remove_prefix(bytes);
+  }
+}
+
 Status Channel::flush() {
   while (has_output()) {
     const std::string_view rest = std::string_view(out_).substr(out_at_);
@@ -30,8 +45,13 @@ Status Channel::fill() {
 }
 
 Frame Channel::next() {
-  const Frame frame = parse_frame(std::span<const std::byte>(in_).subspan(in_at_), max_body_bytes_);
-  in_at_ += frame.frame_bytes;
+  const std::span<std::byte> bytes = std::span(in_).subspan(in_at_);
+  Frame frame = parse_frame(bytes, max_body_bytes_, open_ ? kSealBytes : 0);
+  if (frame.state != Frame::State::kComplete) return frame;
+  if (open_ && !open_->open(bytes.first(frame.frame_bytes)))
+    frame.state = Frame::State::kForged;
+  else
+    in_at_ += frame.frame_bytes;
   return frame;
 }
 

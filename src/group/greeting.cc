@@ -7,13 +7,15 @@
 #include "base/units.h"
 #include "group/proof.h"
 #include "group/wire.h"
+#include "sys/host/api.h"
 
 namespace braid::group {
 
 namespace {
 
-// A host that drops packets must not hold up the other candidates.
-constexpr int64_t kConnectTime = 2_s;
+// A host that drops packets must not hold up the other candidates. On this host, only a queue that
+// somebody floods is slow, and a new attempt finds a place in it sooner than TCP's own next one.
+constexpr int64_t kConnectTime = 2_s, kLoopbackConnectTime = 250_ms;
 // Our store speaks first, at once; what stays silent is foreign.
 constexpr int64_t kChallengeTime = 1_s;
 constexpr int64_t kAnswerTime = 5_s;  // for the store's answer to our hello
@@ -22,68 +24,151 @@ Deadline sooner(Deadline a, int64_t limit_ns) {
   return Deadline::at_ns(std::min(a.at_ns(), now_ns() + limit_ns));
 }
 
-Greeting foreign(std::string why) { return {Greeting::Outcome::kForeign, std::move(why)}; }
+Greeting foreign(std::string why) {
+  return {Greeting::Outcome::kForeign, std::move(why), Channel{sys::Fd()}};
+}
 
-// The frame's body lies in the channel: valid until its next call.
-Result<Frame> await_frame(Channel& channel, Deadline deadline) {
+Greeting nobody(const Status& why) {
+  return {Greeting::Outcome::kNobody, why.message(), Channel{sys::Fd()}};
+}
+
+// A store that is flooded, or about to close, ends connections: it is asked again as soon as one
+// that is not there.
+Greeting no_word(const Status& why) {
+  return why.code() == Code::kPeerLost ? nobody(why) : foreign(why.message());
+}
+
+/// One rank's words with one store. Steps answer with a Greeting that ends it, or with nothing.
+class Conversation {
+ public:
+  Conversation(const Identity& identity, const std::string& token, Purpose purpose,
+               Deadline deadline, const Interrupt& interrupt)
+      : identity_(identity),
+        token_(token),
+        purpose_(purpose),
+        deadline_(deadline),
+        interrupt_(interrupt) {}
+
+  Greeting with(const sys::Endpoint& endpoint);
+  /// Not ok when the conversation was broken off, whatever it came to.
+  const Status& interrupted() const { return interrupted_; }
+
+ private:
+  bool await(int fd, short events, Deadline deadline);
+  Status connect(const sys::Endpoint& endpoint);
+  Result<Frame> await_frame(Deadline deadline);
+  Status hear_challenge();
+  Status say_hello();
+  Greeting hear_answer();
+  Greeting read_refusal(const Frame& frame) const;
+
+  const Identity& identity_;
+  const std::string& token_;
+  const Purpose purpose_;
+  const Deadline deadline_;
+  const Interrupt& interrupt_;
+  Status interrupted_;
+  Session session_;
+  Channel channel_{sys::Fd()};
+};
+
+// False at the deadline, and when the interrupt says so.
+bool Conversation::await(int fd, short events, Deadline deadline) {
   while (true) {
-    const Frame frame = channel.next();
-    if (frame.state == Frame::State::kComplete) return frame;
-    if (frame.state == Frame::State::kGarbage)
-      return invalid_argument("it does not speak braid's protocol");
-    if (!sys::poll_one(channel.fd(), POLLIN, deadline)) return timeout("it says nothing");
-    BRAID_RETURN_IF_ERROR(channel.fill());
+    if (sys::poll_one(fd, events, sooner(deadline, kInterruptNap))) return true;
+    if (interrupt_) interrupted_ = interrupt_();
+    if (deadline.passed() || !interrupted_.ok()) return false;
   }
 }
 
-Greeting read_refusal(const Frame& frame, const Session& session, const std::string& token) {
-  auto refusal = decode_refusal(frame.body);
-  if (!refusal.ok()) return foreign(refusal.status().message());
-  if (refusal->kind == RefusalKind::kOtherJob)
-    return {Greeting::Outcome::kOtherJob, std::move(refusal->text)};
-  if (refusal->kind == RefusalKind::kRunning)
-    return {Greeting::Outcome::kRunning, std::move(refusal->text)};
-  const bool is_proved = refusal->kind == RefusalKind::kDisagreement &&
-                         is_equal(refusal->proof, prove_refusal(token, session, refusal->text));
-  return {is_proved ? Greeting::Outcome::kRefused : Greeting::Outcome::kStranger,
-          std::move(refusal->text)};
+Status Conversation::connect(const sys::Endpoint& endpoint) {
+  BRAID_ASSIGN_OR_RETURN(sys::Fd fd, sys::begin_connect(endpoint));
+  const int64_t limit_ns = endpoint.is_loopback() ? kLoopbackConnectTime : kConnectTime;
+  if (!await(fd.get(), POLLOUT, sooner(deadline_, limit_ns)))
+    return timeout("connect to {}: no answer", endpoint.text());
+  BRAID_RETURN_IF_ERROR(sys::connected(fd.get(), endpoint));
+  channel_ = Channel(std::move(fd));
+  return {};
 }
 
-Greeting read_answer(Channel channel, const Session& session, const std::string& token,
-                     Deadline deadline) {
-  auto frame = await_frame(channel, sooner(deadline, kAnswerTime));
-  if (!frame.ok()) return foreign(frame.status().message());
-  if (frame->type == FrameType::kRefusal) return read_refusal(*frame, session, token);
+// The frame's body lies in the channel: valid until its next call.
+Result<Frame> Conversation::await_frame(Deadline deadline) {
+  while (true) {
+    const Frame frame = channel_.next();
+    if (frame.state == Frame::State::kComplete) return frame;
+    if (frame.state == Frame::State::kGarbage)
+      return invalid_argument("it does not speak braid's protocol");
+    if (!await(channel_.fd(), POLLIN, deadline)) return timeout("it says nothing");
+    BRAID_RETURN_IF_ERROR(channel_.fill());
+  }
+}
+
+Status Conversation::hear_challenge() {
+  BRAID_ASSIGN_OR_RETURN(const Frame frame, await_frame(sooner(deadline_, kChallengeTime)));
+  auto challenge = decode_challenge(frame.body);
+  if (frame.type != FrameType::kChallenge || !challenge.ok())
+    return invalid_argument("it does not speak braid's protocol");
+  session_.store_nonce = challenge->nonce;
+  return {};
+}
+
+Status Conversation::say_hello() {
+  BRAID_ASSIGN_OR_RETURN(session_.rank_nonce, fresh_nonce());
+  BRAID_ASSIGN_OR_RETURN(session_.process, sys::process_mark());
+  session_.job_id = identity_.job_id;
+  session_.rank = static_cast<uint32_t>(identity_.rank);
+  session_.size = static_cast<uint32_t>(identity_.size);
+  session_.purpose = purpose_;
+  channel_.queue(encode(Hello{session_.rank_nonce, session_.job_id, session_.rank, session_.size,
+                              session_.process, session_.purpose, prove_rank(token_, session_)}));
+  return channel_.flush();
+}
+
+Greeting Conversation::read_refusal(const Frame& frame) const {
+  using Outcome = Greeting::Outcome;
+  auto refusal = decode_refusal(frame.body);
+  if (!refusal.ok()) return foreign(refusal.status().message());
+  const auto as = [&](Outcome outcome) {
+    return Greeting{outcome, std::move(refusal->text), Channel{sys::Fd()}};
+  };
+  if (refusal->kind == RefusalKind::kOtherJob) return as(Outcome::kOtherJob);
+  if (refusal->kind == RefusalKind::kRunning) return as(Outcome::kRunning);
+  const Proof expected = prove_refusal(token_, session_, refusal->kind, refusal->text);
+  const bool is_proved = refusal->kind != RefusalKind::kToken && is_equal(refusal->proof, expected);
+  if (!is_proved) return as(Outcome::kStranger);
+  return as(refusal->kind == RefusalKind::kOwn ? Outcome::kOwn : Outcome::kRefused);
+}
+
+Greeting Conversation::hear_answer() {
+  auto frame = await_frame(sooner(deadline_, kAnswerTime));
+  if (!frame.ok()) return no_word(frame.status());
+  if (frame->type == FrameType::kRefusal) return read_refusal(*frame);
   if (frame->type != FrameType::kWelcome) return foreign("it does not speak braid's protocol");
   auto welcome = decode_welcome(frame->body);
   if (!welcome.ok()) return foreign(welcome.status().message());
-  if (!is_equal(welcome->proof, prove_store(token, session)))
+  if (!is_equal(welcome->proof, prove_store(token_, session_)))
     return {Greeting::Outcome::kStranger,
-            "it welcomed us, but could not prove that it knows the job token"};
-  channel.set_max_body_bytes(kMaxBodyBytes);
-  return {Greeting::Outcome::kWelcome, "", std::move(channel)};
+            "it welcomed us, but could not prove that it knows the job token", Channel{sys::Fd()}};
+  channel_.seal(key_to_store(token_, session_), key_to_rank(token_, session_));
+  return {Greeting::Outcome::kWelcome, "", std::move(channel_)};
+}
+
+Greeting Conversation::with(const sys::Endpoint& endpoint) {
+  if (const Status there = connect(endpoint); !there.ok()) return nobody(there);
+  if (const Status heard = hear_challenge(); !heard.ok()) return no_word(heard);
+  if (const Status said = say_hello(); !said.ok()) return no_word(said);
+  return hear_answer();
 }
 
 }  // namespace
 
-Greeting greet_store(const sys::Endpoint& endpoint, const Identity& identity,
-                     const std::string& token, Deadline deadline) {
-  auto fd = sys::connect_to(endpoint, sooner(deadline, kConnectTime));
-  if (!fd.ok()) return {Greeting::Outcome::kNobody, fd.status().message()};
-  Channel channel(std::move(fd).value());
-  auto frame = await_frame(channel, sooner(deadline, kChallengeTime));
-  if (!frame.ok()) return foreign(frame.status().message());
-  auto challenge = decode_challenge(frame->body);
-  if (frame->type != FrameType::kChallenge || !challenge.ok())
-    return foreign("it does not speak braid's protocol");
-  auto nonce = fresh_nonce();
-  if (!nonce.ok()) return foreign(nonce.status().message());
-  const Session session{challenge->nonce, *nonce, identity.job_id,
-                        static_cast<uint32_t>(identity.rank), static_cast<uint32_t>(identity.size)};
-  channel.queue(encode(
-      Hello{*nonce, session.job_id, session.rank, session.size, prove_rank(token, session)}));
-  if (const Status sent = channel.flush(); !sent.ok()) return foreign(sent.message());
-  return read_answer(std::move(channel), session, token, deadline);
+Result<Greeting> greet_store(const sys::Endpoint& endpoint, const Identity& identity,
+                             const std::string& token, Purpose purpose, Deadline deadline,
+                             const Interrupt& interrupt) {
+  Conversation conversation(identity, token, purpose, deadline, interrupt);
+  Greeting greeting = conversation.with(endpoint);
+  BRAID_RETURN_IF_ERROR(conversation.interrupted());
+  return greeting;
 }
 
 }  // namespace braid::group

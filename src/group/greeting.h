@@ -14,20 +14,23 @@ namespace braid::group {
 struct Greeting {
   enum class Outcome {
     kWelcome,   // our store: `channel` is a member's
-    kNobody,    // no connection: it may come yet
+    kNobody,    // no connection, or one that ended before a word was said: it may come yet
     kForeign,   // a service that does not speak our protocol, or not in time
     kStranger,  // a braid store with another token: another job's, or ours is wrong
     kOtherJob,  // a braid store that says so
     kRunning,   // a store of our job whose group is complete: it ends, or ours is at another
                 // candidate
     kRefused,   // our store, and it proved that it is; it will never take us
+    kOwn,       // a store of this very process: it has several groups
   };
   Outcome outcome = Outcome::kNobody;
   std::string text;  // why, unless welcome
   Channel channel{sys::Fd()};
 };
 
-Greeting greet_store(const sys::Endpoint& endpoint, const Identity& identity,
-                     const std::string& token, Deadline deadline);
+/// A Status only when `interrupt` said so.
+Result<Greeting> greet_store(const sys::Endpoint& endpoint, const Identity& identity,
+                             const std::string& token, Purpose purpose, Deadline deadline,
+                             const Interrupt& interrupt);
 
 }  // namespace braid::group

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,10 +29,16 @@ struct Identity {
   int size = 1;
   int local_rank = 0;
   std::string store_address = "127.0.0.1";  // where rank 0 listens
-  uint16_t store_port = 0;  // first candidate port; 0 with size 1 means no store at all
-  std::string job_token;    // secret that all ranks of a job share; never sent
-  std::string job_id;       // public name of the job's run; a store refuses ranks of another one
+  uint16_t store_port = 0;   // first candidate port; 0 with size 1 means no store at all
+  std::string job_token;     // secret that all ranks of a job share; never sent
+  std::string job_id;        // public name of the job's run; a store refuses ranks of another one
+  bool is_one_host = false;  // the launcher says that all ranks are on this host
 };
+
+/// Asked about every 50 ms while a rank waits, on the thread that waits and without a lock held;
+/// what is not ok ends the wait. Empty: nobody to ask.
+using Interrupt = std::function<Status()>;
+inline constexpr int64_t kInterruptNap = 50'000'000;
 
 /// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (torchrun), else SLURM_PROCID,
 /// SLURM_NTASKS, SLURM_LOCALID, and BRAID_JOB_TOKEN. With none of them set: one rank alone. A
@@ -45,9 +52,10 @@ class Group {
 
   /// Meets the other ranks at the store. unavailable (no store within the deadline; the message
   /// says what was tried), invalid_argument (rank or size disagree, token refused, rank taken
-  /// twice), timeout (names who is missing).
+  /// twice, two jobs that nothing tells apart), timeout (names who is missing), or what `interrupt`
+  /// answered, which goes on being asked in every exchange().
   static Result<std::unique_ptr<Group>> join(const Identity& identity, const Config& config,
-                                             Deadline deadline);
+                                             Deadline deadline, const Interrupt& interrupt = {});
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -58,6 +66,9 @@ class Group {
   virtual Result<std::vector<std::string>> exchange(std::string_view topic, std::string_view blob,
                                                     Deadline deadline) = 0;
   virtual Status barrier(std::string_view topic, Deadline deadline) = 0;
+  /// Whom exchange() asks from now on. What ends an exchange ends the group, too. Between exchanges,
+  /// by their thread.
+  virtual void set_interrupt(Interrupt /*interrupt*/) {}
 
   /// True once any rank died, left early or reported a failure. One relaxed load: cheap enough for
   /// wait loops.

@@ -15,6 +15,9 @@ struct Names {
 };
 constexpr Names kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK"};
 constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
+// What MPI's launchers call a job, equal for its ranks and for nobody else's: mpirun and prterun of
+// Open MPI 5, mpirun of Open MPI 4.
+constexpr const char* kMpiJobs[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
 
 // Slurm gives no port. Steps of one job number up from 0; eight ports are one job's candidates, and
 // the block ends below the kernel's ephemeral ports (32768).
@@ -93,6 +96,10 @@ Result<Identity> from_torchrun(const Environment& env, const Config& config) {
   // A restarted run must not meet the ranks of the one before it.
   if (const auto run = env("TORCHELASTIC_RUN_ID"))
     identity.job_id = fmt::format("{}.{}", *run, env("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+  for (const char* name : kMpiJobs)
+    if (const auto job = env(name); job && identity.job_id.empty()) identity.job_id = "mpi " + *job;
+  const auto here = env("LOCAL_WORLD_SIZE");
+  identity.is_one_host = here && *here == env(kTorchrun.size);
   return identity;
 }
 
@@ -115,6 +122,7 @@ Result<Identity> from_slurm(const Environment& env, const Config& config) {
     identity.job_id = fmt::format("slurm {}.{}", number, env("SLURM_STEP_ID").value_or("0"));
   }
   BRAID_RETURN_IF_ERROR(read_port(env, config, port, identity));
+  identity.is_one_host = env("SLURM_STEP_NUM_NODES").value_or("") == "1";
   return identity;
 }
 

@@ -3,6 +3,10 @@
 // over, until its own store answers or the deadline passes. A candidate may be closed, taken by a
 // foreign service or by another job's store: each is passed over and tried again later, for ours
 // may come up at any time.
+//
+// A port that rank 0 found taken may be a store with the same secret, of another job of this user:
+// once it serves, it asks there (store.h says what comes of it), while the other ranks knock at the
+// same doors.
 #include <algorithm>
 #include <chrono>
 #include <optional>
@@ -13,20 +17,28 @@
 #include "group/greeting.h"
 #include "group/member.h"
 #include "group/token.h"
+#include "group/wire.h"
 
 namespace braid::group {
 
 namespace {
 
 constexpr int kNumCandidates = 8;
-constexpr int kBacklog = 512;
+constexpr int kBacklog = 4096;  // the kernel's own limit may be lower
 constexpr int64_t kFirstPause = 2_ms,
                   kLongestPause = 100_ms;  // between rounds; ranks start seconds apart
 // Before the same foreign service or other job's store is asked again.
 constexpr int64_t kStrangerPause = 1_s;
-// A store of another job may sit on our first port while our own has yet to start. After this long
-// it is more likely that our token is wrong.
-constexpr int64_t kStrangerPatience = 10_s;
+
+// Naps until then; what the interrupt says, if it says so.
+Status sleep_until(Deadline deadline, const Interrupt& interrupt) {
+  while (!deadline.passed()) {
+    const int64_t nap_ns = std::min(deadline.left_ns(), kInterruptNap);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(nap_ns));
+    if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
+  }
+  return {};
+}
 
 struct Candidate {
   sys::Endpoint endpoint;
@@ -38,11 +50,12 @@ struct Candidate {
 class Search {
  public:
   Search(const Identity& identity, std::string token, std::vector<Candidate> candidates,
-         Deadline deadline)
+         Deadline deadline, const Interrupt& interrupt)
       : identity_(identity),
         token_(std::move(token)),
         candidates_(std::move(candidates)),
-        deadline_(deadline) {}
+        deadline_(deadline),
+        interrupt_(interrupt) {}
 
   /// Our store's channel, or why there is none.
   Result<Channel> run();
@@ -56,7 +69,7 @@ class Search {
   const std::string token_;
   std::vector<Candidate> candidates_;
   const Deadline deadline_;
-  int64_t stranger_since_ns_ = INT64_MAX;
+  const Interrupt& interrupt_;
   std::string stranger_;  // who refused us last, and why
 };
 
@@ -65,17 +78,22 @@ Result<Channel> Search::run() {
   while (true) {
     for (Candidate& candidate : candidates_)
       if (auto end = try_one(candidate)) return std::move(*end);
+    // A store of another job on one of several ports says nothing: rank 0 may be late, and will serve
+    // on the next one. It has been told in the log.
     const bool is_only_stranger = candidates_.size() == 1 && !stranger_.empty();
-    const bool is_patient = stranger_.empty() || now_ns() - stranger_since_ns_ < kStrangerPatience;
-    if (deadline_.passed() || is_only_stranger || !is_patient) return give_up();
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause_ns, deadline_.left_ns())));
+    if (deadline_.passed() || is_only_stranger) return give_up();
+    const int64_t nap_ns = std::min(pause_ns, deadline_.left_ns());
+    BRAID_RETURN_IF_ERROR(sleep_until(Deadline::after_ns(nap_ns), interrupt_));
     pause_ns = std::min(2 * pause_ns, kLongestPause);
   }
 }
 
 std::optional<Result<Channel>> Search::try_one(Candidate& candidate) {
   if (now_ns() < candidate.not_before_ns) return std::nullopt;
-  Greeting greeting = greet_store(candidate.endpoint, identity_, token_, deadline_);
+  auto greeted =
+      greet_store(candidate.endpoint, identity_, token_, Purpose::kJoin, deadline_, interrupt_);
+  if (!greeted.ok()) return Result<Channel>(greeted.status());
+  Greeting& greeting = greeted.value();
   candidate.found = greeting.text;
   switch (greeting.outcome) {
     case Greeting::Outcome::kWelcome: return Result<Channel>(std::move(greeting.channel));
@@ -87,6 +105,7 @@ std::optional<Result<Channel>> Search::try_one(Candidate& candidate) {
     case Greeting::Outcome::kOtherJob: meet_stranger(candidate, "refused"); break;
     case Greeting::Outcome::kForeign: candidate.not_before_ns = now_ns() + kStrangerPause; break;
     case Greeting::Outcome::kRunning:
+    case Greeting::Outcome::kOwn:
     case Greeting::Outcome::kNobody: break;
   }
   return std::nullopt;
@@ -96,7 +115,6 @@ void Search::meet_stranger(Candidate& candidate, const char* what) {
   stranger_ =
       fmt::format("{} by store at {}: {}", what, candidate.endpoint.text(), candidate.found);
   candidate.not_before_ns = now_ns() + kStrangerPause;
-  stranger_since_ns_ = std::min(stranger_since_ns_, now_ns());
   if (!candidate.is_warned && candidates_.size() > 1)
     log::warn("group", "{}; looking on for a store of this job", stranger_);
   candidate.is_warned = true;
@@ -148,19 +166,31 @@ std::vector<Candidate> all_candidates(const std::vector<sys::Endpoint>& hosts,
   return candidates;
 }
 
+struct Listener {
+  sys::Fd fd;
+  std::vector<sys::Endpoint> taken;  // candidates before it, by somebody else
+  Status why_not;                    // without one
+};
+
 // The first candidate that can be listened on. A taken port leads to the next; an address that is
 // not ours leads to the name's next address.
-Result<sys::Fd> listen_first(const std::vector<Candidate>& candidates) {
-  Status last = unavailable("group: no port to listen on");
+Listener listen_first(const std::vector<Candidate>& candidates) {
+  Listener listener;
+  Status last = unavailable("no port to listen on");
   for (const Candidate& candidate : candidates) {
-    auto listener = sys::listen_on(candidate.endpoint, kBacklog);
-    if (listener.ok()) return listener;
-    last = listener.status();
+    auto fd = sys::listen_on(candidate.endpoint, kBacklog);
+    if (fd.ok()) {
+      listener.fd = std::move(fd).value();
+      return listener;
+    }
+    last = fd.status();
+    if (last.code() == Code::kExhausted) listener.taken.push_back(candidate.endpoint);
   }
-  return unavailable(
+  listener.why_not = unavailable(
       "group: rank 0 cannot serve a store: {}; set BRAID_BIND to an address of this host, or "
       "BRAID_STORE_PORT",
       last.message());
+  return listener;
 }
 
 // Where rank 0 itself reaches a store that listens on every address.
@@ -171,37 +201,89 @@ sys::Endpoint reachable(sys::Endpoint endpoint) {
   return loopback.ok() ? loopback->front() : endpoint;
 }
 
+/// What all of join() needs to know.
+struct Meeting {
+  const Identity& identity;
+  std::string token;
+  Deadline deadline;
+  const Interrupt& interrupt;
+};
+
 struct Served {
   std::unique_ptr<Store> store;
   Candidate candidate;
 };
 
-Result<Served> serve(const Identity& identity, const Config& config,
-                     const std::vector<uint16_t>& ports, std::string token) {
-  const std::string& bind =
-      config.is_set("BRAID_BIND") ? config.text("BRAID_BIND") : identity.store_address;
-  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve(bind, 0));
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, listen_first(all_candidates(hosts, ports)));
-  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(listener.get()));
-  BRAID_ASSIGN_OR_RETURN(
-      auto store,
-      Store::serve(std::move(listener), {std::move(token), identity.job_id, identity.size}));
+// What sits on a port that rank 0 found taken: a store that would mix its ranks with ours ends this,
+// everything else is passed.
+Status look_at_taken(const Meeting& meeting, const sys::Endpoint& taken, const std::string& at) {
+  BRAID_ASSIGN_OR_RETURN(const Greeting found,
+                         greet_store(reachable(taken), meeting.identity, meeting.token,
+                                     Purpose::kServe, meeting.deadline, meeting.interrupt));
+  using Outcome = Greeting::Outcome;
+  if (found.outcome == Outcome::kRefused)
+    return invalid_argument("group: rank 0 met another store at {}: {}", taken.text(), found.text);
+  const bool is_of_braid = found.outcome == Outcome::kStranger ||
+                           found.outcome == Outcome::kOtherJob ||
+                           found.outcome == Outcome::kRunning;
+  const auto level = is_of_braid ? log::Level::kWarn : log::Level::kInfo;
+  log::line(level, "group", "port of {} is taken ({}); the store listens at {}", taken.text(),
+            found.outcome == Outcome::kOwn ? "by this process" : found.text, at);
+  return {};
+}
+
+Status look_at_taken(const Meeting& meeting, const std::vector<sys::Endpoint>& all,
+                     const std::string& at) {
+  for (const sys::Endpoint& taken : all) BRAID_RETURN_IF_ERROR(look_at_taken(meeting, taken, at));
+  return {};
+}
+
+Result<Served> serve(const Meeting& meeting, const std::vector<sys::Endpoint>& hosts,
+                     const std::vector<uint16_t>& ports) {
+  const Identity& identity = meeting.identity;
+  Listener listener = listen_first(all_candidates(hosts, ports));
+  if (!listener.fd.is_open()) {
+    BRAID_RETURN_IF_ERROR(look_at_taken(meeting, listener.taken, "none"));
+    return listener.why_not;
+  }
+  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(listener.fd.get()));
+  Terms terms{meeting.token, identity.job_id, identity.size};
+  terms.is_users_own = identity.job_token.empty();
+  terms.is_nameless = terms.is_users_own && identity.job_id.empty();
+  BRAID_ASSIGN_OR_RETURN(auto store, Store::serve(std::move(listener.fd), std::move(terms)));
   log::debug("group", "store listens on {}", at.text());
+  BRAID_RETURN_IF_ERROR(look_at_taken(meeting, listener.taken, at.text()));
   return Served{std::move(store), {reachable(at)}};
+}
+
+Result<std::vector<sys::Endpoint>> look_up(const std::string& host, Deadline deadline,
+                                           const Interrupt& interrupt) {
+  BRAID_ASSIGN_OR_RETURN(const sys::Lookup lookup, sys::Lookup::begin(host, 0));
+  while (true) {
+    const Deadline nap = Deadline::at_ns(std::min(deadline.at_ns(), now_ns() + kInterruptNap));
+    if (auto found = lookup.wait(nap)) return std::move(*found);
+    if (deadline.passed())
+      return timeout("address {}: the resolver of names did not answer in time", host);
+    if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
+  }
 }
 
 // A store that closes before the group is whole belonged to a rank 0 that gave up or was restarted;
 // there may be another one soon.
-Result<std::unique_ptr<Group>> meet(const Identity& identity, const std::string& token,
+Result<std::unique_ptr<Group>> meet(const Meeting& meeting,
                                     const std::vector<Candidate>& candidates,
-                                    std::unique_ptr<Store> store, Deadline deadline) {
+                                    std::unique_ptr<Store> store) {
+  const Identity& identity = meeting.identity;
   while (true) {
-    BRAID_ASSIGN_OR_RETURN(Channel channel, Search(identity, token, candidates, deadline).run());
+    BRAID_ASSIGN_OR_RETURN(
+        Channel channel,
+        Search(identity, meeting.token, candidates, meeting.deadline, meeting.interrupt).run());
     // Only rank 0 has a store, and it comes here once. NOLINTBEGIN(clang-analyzer-cplusplus.Move)
     BRAID_ASSIGN_OR_RETURN(auto member,
                            Member::start(identity, std::move(channel), std::move(store)));
     // NOLINTEND(clang-analyzer-cplusplus.Move)
-    const Status ready = member->wait_ready(deadline);
+    member->set_interrupt(meeting.interrupt);
+    const Status ready = member->wait_ready(meeting.deadline);
     if (ready.ok()) return std::unique_ptr<Group>(std::move(member));
     if (ready.code() != Code::kPeerLost || identity.rank == 0) return ready;
     log::debug("group", "{}; looking for another store", ready.message());
@@ -211,21 +293,24 @@ Result<std::unique_ptr<Group>> meet(const Identity& identity, const std::string&
 }  // namespace
 
 Result<std::unique_ptr<Group>> Group::join(const Identity& identity, const Config& config,
-                                           Deadline deadline) {
+                                           Deadline deadline, const Interrupt& interrupt) {
   BRAID_RETURN_IF_ERROR(check(identity));
   log::set_rank(identity.rank);
   if (identity.size == 1) return make_lone_group(identity);
-  BRAID_ASSIGN_OR_RETURN(const auto hosts, sys::resolve(identity.store_address, 0));
+  BRAID_ASSIGN_OR_RETURN(auto hosts, look_up(identity.store_address, deadline, interrupt));
   const bool is_loopback =
       std::all_of(hosts.begin(), hosts.end(), [](const auto& host) { return host.is_loopback(); });
-  BRAID_ASSIGN_OR_RETURN(
-      const std::string token,
-      choose_token(identity.job_token, is_loopback, identity.store_address, identity.store_port));
+  Meeting meeting{identity, "", deadline, interrupt};
+  BRAID_ASSIGN_OR_RETURN(meeting.token,
+                         choose_token(identity.job_token, is_loopback || identity.is_one_host,
+                                      identity.store_address, identity.store_port));
   const std::vector<uint16_t> ports = candidate_ports(identity, config);
-  if (identity.rank != 0)
-    return meet(identity, token, all_candidates(hosts, ports), nullptr, deadline);
-  BRAID_ASSIGN_OR_RETURN(Served served, serve(identity, config, ports, token));
-  return meet(identity, token, {served.candidate}, std::move(served.store), deadline);
+  if (identity.rank != 0) return meet(meeting, all_candidates(hosts, ports), nullptr);
+  if (config.is_set("BRAID_BIND")) {
+    BRAID_ASSIGN_OR_RETURN(hosts, look_up(config.text("BRAID_BIND"), deadline, interrupt));
+  }
+  BRAID_ASSIGN_OR_RETURN(Served served, serve(meeting, hosts, ports));
+  return meet(meeting, {served.candidate}, std::move(served.store));
 }
 
 }  // namespace braid::group

@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "group/wire.h"
 #include "sys/host/api.h"
+#include "sys/host/thread.h"
 #include "sys/net/api.h"
 #include "sys/net/wake.h"
 
@@ -49,8 +50,12 @@ class MonitoredMember final : public Member {
         store_(std::move(store)),
         wake_(std::move(wake)),
         has_joined_(static_cast<size_t>(identity.size), false),
-        has_left_(static_cast<size_t>(identity.size)) {
-    thread_ = std::make_unique<std::thread>([this] { monitor(); });
+        has_left_(static_cast<size_t>(identity.size)) {}
+  Status start() {
+    BRAID_ASSIGN_OR_RETURN(std::thread thread,
+                           sys::start_thread("control connection", [this] { monitor(); }));
+    thread_ = std::make_unique<std::thread>(std::move(thread));
+    return {};
   }
   ~MonitoredMember() override { leave(); }
 
@@ -71,15 +76,17 @@ class MonitoredMember final : public Member {
     return has_left_[static_cast<size_t>(rank)].load(std::memory_order_relaxed);
   }
   void leave() override;
+  void set_interrupt(Interrupt interrupt) override { interrupt_ = std::move(interrupt); }
 
  private:
   // The caller's side. All of these hold mutex_.
   void send_locked(std::string_view frame);
   void set_fate_locked(Status why);
+  void report_locked(const Status& why);
   std::optional<Status> judge_locked(const Round& round, std::string_view topic) const;
   std::vector<int> missing_locked(const Round& round) const;
   template <typename Done>
-  bool wait_locked(std::unique_lock<std::mutex>& lock, Deadline deadline, Done done);
+  Status wait_locked(std::unique_lock<std::mutex>& lock, Deadline deadline, Done done);
 
   // The monitor thread's side.
   void monitor();
@@ -87,6 +94,7 @@ class MonitoredMember final : public Member {
   bool pump();
   void note_sent();
   bool hear_all();
+  bool note_forgery();
   void hear(const Frame& frame);
   void hear_blob(const Frame& frame);
   void hear_news(const Frame& frame);
@@ -106,6 +114,7 @@ class MonitoredMember final : public Member {
   bool is_ready_ = false;
   bool is_closed_ = false;  // the connection ended, for whatever reason
   bool is_leaving_ = false;
+  const char* how_closed_ = "the store's connection closed";
   Status fate_;
   uint64_t next_sequence_ = 0;
   std::map<uint64_t, Round> rounds_;  // parts of exchanges not finished here
@@ -114,20 +123,27 @@ class MonitoredMember final : public Member {
   std::atomic<bool> is_broken_{false};
   int64_t leave_by_ns_ = INT64_MAX;  // the monitor thread's
   bool is_shut_ = false;             // the monitor thread's
+  Interrupt interrupt_;              // the caller's
   const int owner_ = sys::process_id();
   std::unique_ptr<std::thread> thread_;
 };
 
+// ok when it is done, or the deadline has passed; else what the interrupt said, which is asked
+// without the lock: it may run handlers that call report().
 template <typename Done>
-bool MonitoredMember::wait_locked(std::unique_lock<std::mutex>& lock, Deadline deadline,
-                                  Done done) {
-  while (!done()) {
-    if (deadline.passed()) return false;
+Status MonitoredMember::wait_locked(std::unique_lock<std::mutex>& lock, Deadline deadline,
+                                    Done done) {
+  while (!done() && !deadline.passed()) {
     // Far deadlines would overflow the clock.
-    const int64_t nap_ns = std::min<int64_t>(deadline.left_ns(), 1_s);
+    const int64_t nap_ns = std::min<int64_t>(deadline.left_ns(), interrupt_ ? kInterruptNap : 1_s);
     changed_.wait_for(lock, std::chrono::nanoseconds(nap_ns));
+    if (!interrupt_) continue;
+    lock.unlock();
+    Status interrupted = interrupt_();
+    lock.lock();
+    if (!interrupted.ok()) return interrupted;
   }
-  return true;
+  return {};
 }
 
 void MonitoredMember::send_locked(std::string_view frame) {
@@ -146,8 +162,11 @@ void MonitoredMember::set_fate_locked(Status why) {
 
 Status MonitoredMember::wait_ready(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  if (wait_locked(lock, deadline, [this] { return is_ready_ || is_closed_; }))
-    return is_ready_ ? Status() : peer_lost("the store closed before all ranks had joined");
+  const auto is_over = [this] { return is_ready_ || is_closed_ || !fate_.ok(); };
+  BRAID_RETURN_IF_ERROR(wait_locked(lock, deadline, is_over));
+  if (is_ready_) return {};
+  if (!fate_.ok()) return fate_;
+  if (is_closed_) return peer_lost("{} before all ranks had joined", how_closed_);
   std::vector<int> missing;
   for (int rank = 0; rank < size(); ++rank)
     if (!has_joined_[static_cast<size_t>(rank)]) missing.push_back(rank);
@@ -195,9 +214,12 @@ Result<std::vector<std::string>> MonitoredMember::exchange(std::string_view topi
       encode(Blob{sequence, static_cast<uint32_t>(rank()), std::string(topic), std::string(blob)}));
   std::optional<Status> verdict;
   const auto is_decided = [&] { return (verdict = judge_locked(round, topic)).has_value(); };
-  (void)wait_locked(lock, deadline, is_decided);
-  const Status end = verdict.value_or(
-      timeout("exchange '{}': {} did not come", topic, name_ranks(missing_locked(round))));
+  const Status interrupted = wait_locked(lock, deadline, is_decided);
+  if (!interrupted.ok()) report_locked(interrupted);
+  Status end = interrupted;
+  if (interrupted.ok())
+    end = verdict.value_or(
+        timeout("exchange '{}': {} did not come", topic, name_ranks(missing_locked(round))));
   std::vector<std::string> parts;
   for (auto& part : round)
     if (part) parts.push_back(std::move(part->bytes));
@@ -214,6 +236,10 @@ Status MonitoredMember::fate() const {
 void MonitoredMember::report(const Status& why) {
   if (why.ok()) return;
   const std::lock_guard lock(mutex_);
+  report_locked(why);
+}
+
+void MonitoredMember::report_locked(const Status& why) {
   if (!fate_.ok() || is_leaving_) return;
   send_locked(encode(News{why.code(), static_cast<uint32_t>(rank()), why.message()}));
   set_fate_locked(why);
@@ -282,10 +308,17 @@ bool MonitoredMember::pump() {
   return hear_all() && got.ok();
 }
 
+bool MonitoredMember::note_forgery() {
+  const std::lock_guard lock(mutex_);
+  how_closed_ = "a frame had been altered: somebody is on the control connection, which was closed";
+  return false;
+}
+
 // False when what came cannot be from our store.
 bool MonitoredMember::hear_all() {
   while (true) {
     const Frame frame = channel_.next();
+    if (frame.state == Frame::State::kForged) return note_forgery();
     if (frame.state == Frame::State::kGarbage) return false;
     if (frame.state == Frame::State::kIncomplete) return true;
     hear(frame);
@@ -335,8 +368,7 @@ void MonitoredMember::hear_news(const Frame& frame) {
 void MonitoredMember::hear_end() {
   const std::lock_guard lock(mutex_);
   is_closed_ = true;
-  if (is_ready_ && !has_left(0))
-    set_fate_locked(peer_lost("rank 0 died: the store's connection closed"));
+  if (is_ready_ && !has_left(0)) set_fate_locked(peer_lost("rank 0 died: {}", how_closed_));
   changed_.notify_all();
 }
 
@@ -355,8 +387,10 @@ Status check_exchange(std::string_view topic, std::string_view blob) {
 Result<std::unique_ptr<Member>> Member::start(const Identity& identity, Channel channel,
                                               std::unique_ptr<Store> store) {
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  return std::unique_ptr<Member>(std::make_unique<MonitoredMember>(
-      identity, std::move(channel), std::move(store), std::move(wake)));
+  auto member = std::make_unique<MonitoredMember>(identity, std::move(channel), std::move(store),
+                                                  std::move(wake));
+  BRAID_RETURN_IF_ERROR(member->start());
+  return std::unique_ptr<Member>(std::move(member));
 }
 
 }  // namespace braid::group

@@ -27,7 +27,7 @@ class Member : public Group {
                                                std::unique_ptr<Store> store);
 
   /// Waits until all ranks have joined. timeout names the missing ones; peer_lost when the store
-  /// closed first.
+  /// closed first; what the interrupt or the store's news say.
   virtual Status wait_ready(Deadline deadline) = 0;
 };
 

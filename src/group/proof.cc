@@ -31,6 +31,8 @@ Proof prove(std::string_view label, std::string_view token, const Session& sessi
   message += session.job_id;
   append(message, session.rank);
   append(message, session.size);
+  append(message, session.process);
+  message.push_back(static_cast<char>(session.purpose));
   message += text;
   Proof proof{};
   unsigned int length = 0;
@@ -41,6 +43,10 @@ Proof prove(std::string_view label, std::string_view token, const Session& sessi
   return proof;
 }
 
+std::string as_key(const Proof& proof) {
+  return {reinterpret_cast<const char*>(proof.data()), proof.size()};
+}
+
 }  // namespace
 
 Proof prove_rank(std::string_view token, const Session& session) {
@@ -49,8 +55,16 @@ Proof prove_rank(std::string_view token, const Session& session) {
 Proof prove_store(std::string_view token, const Session& session) {
   return prove("braid store", token, session, "");
 }
-Proof prove_refusal(std::string_view token, const Session& session, std::string_view text) {
-  return prove("braid refusal", token, session, text);
+Proof prove_refusal(std::string_view token, const Session& session, RefusalKind kind,
+                    std::string_view text) {
+  std::string all(1, static_cast<char>(kind));
+  return prove("braid refusal", token, session, all.append(text));
+}
+std::string key_to_store(std::string_view token, const Session& session) {
+  return as_key(prove("braid frames to the store", token, session, ""));
+}
+std::string key_to_rank(std::string_view token, const Session& session) {
+  return as_key(prove("braid frames to a rank", token, session, ""));
 }
 
 bool is_equal(const Proof& a, const Proof& b) {

@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -11,9 +13,11 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "group/channel.h"
+#include "group/door.h"
 #include "group/proof.h"
 #include "group/wire.h"
 #include "sys/host/api.h"
+#include "sys/host/thread.h"
 #include "sys/net/api.h"
 #include "sys/net/private_fd.h"
 #include "sys/net/wake.h"
@@ -22,24 +26,19 @@ namespace braid::group {
 
 namespace {
 
-constexpr size_t kMaxGreetings = 128;  // strangers at a time
+constexpr int kMaxAccepts = 64;  // in a row, before members are heard again
 // To one member: 64 ranks' largest blobs, four exchanges deep.
 constexpr size_t kMaxQueuedBytes = 256 << 20;
 constexpr int64_t kAcceptPause =
-    100_ms;                          // after running out of descriptors, instead of a busy loop
-constexpr int64_t kWarnPause = 1_s;  // at most one line a second about strangers
+    100_ms;  // after running out of descriptors, instead of a busy loop
+// So long after a nameless group is whole, a second claim to a place may mean that it is made of two
+// jobs, which were started side by side.
+constexpr int64_t kMixTime = 60_s;
 
-struct Peer {
-  enum class State { kGreeting, kMember, kRefused, kClosed };
-  Peer(sys::Fd fd, Deadline until) : channel(std::move(fd)), deadline(until) {}
-  Channel channel;
-  State state = State::kGreeting;
-  Deadline deadline;  // of greeting and refusal
-  Session session;    // once greeted
-  int rank = -1;      // of a member
-  bool has_left = false;
-  bool is_shut = false;  // we ended the stream; theirs is no death
-};
+std::string address_of(int listener) {
+  auto at = sys::local_endpoint(listener);
+  return at.ok() ? at->text() : "?";
+}
 
 class ThreadedStore final : public Store {
  public:
@@ -47,9 +46,15 @@ class ThreadedStore final : public Store {
       : listener_(std::move(listener)),
         terms_(std::move(terms)),
         wake_(std::move(wake)),
+        address_(address_of(listener_.get())),
+        door_(address_, terms_.is_users_own, terms_.greeting_ns),
         members_(static_cast<size_t>(terms_.size), nullptr) {
-    if (auto at = sys::local_endpoint(listener_.get()); at.ok()) address_ = at->text();
-    thread_ = std::make_unique<std::thread>([this] { run(); });
+    if (auto mark = sys::process_mark(); mark.ok()) process_ = *mark;
+  }
+  Status start() {
+    BRAID_ASSIGN_OR_RETURN(std::thread thread, sys::start_thread("store", [this] { run(); }));
+    thread_ = std::make_unique<std::thread>(std::move(thread));
+    return {};
   }
   ~ThreadedStore() override { close(Deadline::after_ns(0)); }
 
@@ -69,11 +74,15 @@ class ThreadedStore final : public Store {
   bool is_drained();
   void poll_all(bool is_closing);
   void accept_all();
-  void admit(sys::Fd fd);
   void pump(Peer& peer);
   void handle(Peer& peer, const Frame& frame);
   void greet(Peer& peer, const Frame& frame);
+  void judge(Peer& peer);
+  void judge_claim(Peer& peer);
+  void judge_server(Peer& peer);
+  bool is_contested(const Session& claim) const;
   void refuse(Peer& peer, RefusalKind kind, std::string text);
+  void refuse_as_mixed(Peer& peer);
   void welcome(Peer& peer);
   void relay_blob(Peer& peer, const Frame& frame);
   void note_left(Peer& peer);
@@ -83,24 +92,20 @@ class ThreadedStore final : public Store {
   void queue_to(Peer& peer, std::string_view frame);
   void to_all_but(const Peer* except, std::string_view frame);
   void expire(Peer& peer);
-  void make_room();
-  template <typename... Args>
-  void warn_of_stranger(fmt::format_string<Args...> f, Args&&... args) {
-    if (now_ns() < next_warn_ns_) return;
-    next_warn_ns_ = now_ns() + kWarnPause;
-    log::warn("group", f, std::forward<Args>(args)...);
-  }
 
   sys::PrivateFd listener_;
   const Terms terms_;
   sys::Wake wake_;
-  std::string address_ = "?";
+  std::string address_;
+  Door door_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> members_;  // by rank; null while the place is free
+  ProcessMark process_{};
+  std::string mixed_;  // why nobody is taken any more: this is not one job
+  int64_t ready_at_ns_ = 0;
   bool is_ready_ = false;
   bool has_news_ = false;
   int64_t accept_again_ns_ = 0;
-  int64_t next_warn_ns_ = 0;
   std::atomic<bool> is_closing_{false};
   std::atomic<int64_t> close_at_ns_{0};
   const int owner_ = sys::process_id();
@@ -159,16 +164,15 @@ void ThreadedStore::poll_all(bool is_closing) {
 
 void ThreadedStore::expire(Peer& peer) {
   if (peer.state == Peer::State::kMember || !peer.deadline.passed()) return;
-  if (peer.state == Peer::State::kGreeting)
-    warn_of_stranger("store {}: a connection said nothing useful in time", address_);
+  if (peer.state == Peer::State::kGreeting) door_.warn("a connection said nothing useful in time");
   peer.state = Peer::State::kClosed;
 }
 
 void ThreadedStore::accept_all() {
-  while (true) {
+  for (int i = 0; i < kMaxAccepts; ++i) {
     auto fd = sys::accept_on(listener_.get(), Deadline::after_ns(0));
     if (fd.ok()) {
-      admit(std::move(fd).value());
+      if (auto peer = door_.admit(std::move(fd).value(), peers_)) peers_.push_back(std::move(peer));
       continue;
     }
     if (fd.status().code() != Code::kTimeout) accept_again_ns_ = now_ns() + kAcceptPause;
@@ -176,32 +180,17 @@ void ThreadedStore::accept_all() {
   }
 }
 
-void ThreadedStore::admit(sys::Fd fd) {
-  make_room();
-  auto nonce = fresh_nonce();
-  if (!nonce.ok()) return;
-  auto peer = std::make_unique<Peer>(std::move(fd), Deadline::after_ns(terms_.greeting_ns));
-  peer->session.store_nonce = *nonce;
-  peer->channel.queue(encode(Challenge{*nonce}));
-  if (peer->channel.flush().ok()) peers_.push_back(std::move(peer));
-}
-
-// Strangers are in order of arrival, so the first one found is the oldest.
-void ThreadedStore::make_room() {
-  const auto is_stranger = [](const auto& peer) { return peer->state == Peer::State::kGreeting; };
-  if (static_cast<size_t>(std::count_if(peers_.begin(), peers_.end(), is_stranger)) < kMaxGreetings)
-    return;
-  (*std::find_if(peers_.begin(), peers_.end(), is_stranger))->state = Peer::State::kClosed;
-}
-
 void ThreadedStore::pump(Peer& peer) {
   if (peer.state == Peer::State::kClosed) return;
   if (const Status sent = peer.channel.flush(); !sent.ok()) return drop(peer, sent.message());
   const Status got = peer.channel.fill();
+  peer.has_spoken = peer.has_spoken || got.ok();
   while (peer.state == Peer::State::kGreeting || peer.state == Peer::State::kMember) {
     const Frame frame = peer.channel.next();
     if (frame.state == Frame::State::kIncomplete) break;
     if (frame.state == Frame::State::kGarbage) return drop(peer, "it sent garbage");
+    if (frame.state == Frame::State::kForged)
+      return drop(peer, "a frame from it had been altered: somebody is on its control connection");
     handle(peer, frame);
   }
   if (!got.ok()) return drop(peer, "its control connection closed");
@@ -228,6 +217,8 @@ void ThreadedStore::greet(Peer& peer, const Frame& frame) {
   session.job_id = hello->job_id;
   session.rank = hello->rank;
   session.size = hello->size;
+  session.process = hello->process;
+  session.purpose = hello->purpose;
   if (hello->job_id != terms_.job_id)
     return refuse(
         peer, RefusalKind::kOtherJob,
@@ -235,29 +226,78 @@ void ThreadedStore::greet(Peer& peer, const Frame& frame) {
   if (!is_equal(hello->proof, prove_rank(terms_.token, session)))
     return refuse(peer, RefusalKind::kToken,
                   "the job token is another one; set BRAID_JOB_TOKEN alike on all ranks");
-  if (hello->size != static_cast<uint32_t>(terms_.size))
+  judge(peer);
+}
+
+// What a process that has proved the secret may be.
+void ThreadedStore::judge(Peer& peer) {
+  const Session& session = peer.session;
+  if (!mixed_.empty()) return refuse(peer, RefusalKind::kDisagreement, mixed_);
+  if (session.purpose == Purpose::kServe) return judge_server(peer);
+  if (session.size != static_cast<uint32_t>(terms_.size))
     return refuse(peer, RefusalKind::kDisagreement,
-                  fmt::format("rank {} says the group has {} ranks, rank 0 says {}", hello->rank,
-                              hello->size, terms_.size));
-  if (hello->rank >= hello->size)
+                  fmt::format("rank {} says the group has {} ranks, rank 0 says {}", session.rank,
+                              session.size, terms_.size));
+  if (session.rank >= session.size)
     return refuse(peer, RefusalKind::kDisagreement,
-                  fmt::format("rank {} of {} does not exist", hello->rank, hello->size));
+                  fmt::format("rank {} of {} does not exist", session.rank, session.size));
+  judge_claim(peer);
+}
+
+void ThreadedStore::judge_claim(Peer& peer) {
+  const uint32_t rank = peer.session.rank;
+  if (terms_.is_nameless && is_contested(peer.session)) return refuse_as_mixed(peer);
   if (is_ready_)
     return refuse(peer, RefusalKind::kRunning, "a complete group of this job is running here");
-  if (members_[hello->rank] != nullptr)
+  if (members_[rank] != nullptr)
     return refuse(peer, RefusalKind::kDisagreement,
-                  fmt::format("rank {} is taken by another process", hello->rank));
+                  fmt::format("rank {} is taken by another process", rank));
   welcome(peer);
+}
+
+// Rank 0 of a job with our secret would serve a store of its own, and asks whose this one is.
+void ThreadedStore::judge_server(Peer& peer) {
+  if (peer.session.process == process_)
+    return refuse(peer, RefusalKind::kOwn, "a group of this process");
+  const auto is_here = [](const Peer* member) { return member != nullptr && !member->has_left; };
+  const bool is_ending =
+      has_news_ || (is_ready_ && !std::all_of(members_.begin(), members_.end(), is_here));
+  if (terms_.is_nameless && !is_ending) return refuse_as_mixed(peer);
+  if (is_ready_)
+    return refuse(peer, RefusalKind::kRunning, "a complete group of this job is running here");
+  refuse(peer, RefusalKind::kDisagreement, "rank 0 is taken by another process");
+}
+
+/// Whether a living process has that place, and it is another one.
+bool ThreadedStore::is_contested(const Session& claim) const {
+  const Peer* holder = members_[claim.rank];
+  return holder != nullptr && !holder->has_left && !has_news_ &&
+         holder->session.process != claim.process;
+}
+
+void ThreadedStore::refuse_as_mixed(Peer& peer) {
+  const std::string text = fmt::format(
+      "two processes say that they are rank {} of {} at the store at {}: two jobs of user {} use "
+      "this port, and nothing tells them apart; set BRAID_JOB_TOKEN to another random text for "
+      "each job, or give each a MASTER_PORT of its own",
+      peer.session.rank, terms_.size, address_, ::geteuid());
+  refuse(peer, RefusalKind::kDisagreement, text);
+  if (is_ready_ && now_ns() - ready_at_ns_ > kMixTime) return;  // it is known to be whole
+  mixed_ = text;
+  has_news_ = true;
+  to_all_but(nullptr, encode(News{Code::kInvalidArgument, 0, text}));
 }
 
 void ThreadedStore::refuse(Peer& peer, RefusalKind kind, std::string text) {
   auto from = sys::remote_endpoint(peer.channel.fd());
-  if (kind != RefusalKind::kRunning)  // one of ours, early for the next group
-    warn_of_stranger("store {}: refused {} as rank {}: {}", address_,
-                     from.ok() ? from->text() : "?", peer.session.rank, text);
+  // One of ours, early for the next group, is nothing to tell of.
+  if (kind != RefusalKind::kRunning && kind != RefusalKind::kOwn)
+    door_.warn(fmt::format("refused {} as rank {}: {}", from.ok() ? from->text() : "?",
+                           peer.session.rank, text));
+  text.resize(std::min<size_t>(text.size(), kMaxRefusalBytes));  // what arrives is what is proved
   Refusal refusal{kind, std::move(text), {}};
-  if (kind == RefusalKind::kDisagreement)
-    refusal.proof = prove_refusal(terms_.token, peer.session, refusal.text);
+  if (kind == RefusalKind::kDisagreement || kind == RefusalKind::kOwn)
+    refusal.proof = prove_refusal(terms_.token, peer.session, kind, refusal.text);
   peer.channel.queue(encode(refusal));
   peer.state = Peer::State::kRefused;
   peer.deadline = Deadline::after_ns(terms_.greeting_ns);
@@ -267,14 +307,17 @@ void ThreadedStore::refuse(Peer& peer, RefusalKind kind, std::string text) {
 void ThreadedStore::welcome(Peer& peer) {
   peer.rank = static_cast<int>(peer.session.rank);
   peer.state = Peer::State::kMember;
-  peer.channel.set_max_body_bytes(kMaxBodyBytes);
   queue_to(peer, encode(Welcome{prove_store(terms_.token, peer.session)}));
+  peer.channel.seal(key_to_rank(terms_.token, peer.session),
+                    key_to_store(terms_.token, peer.session));
   for (const Peer* member : members_)
     if (member != nullptr) queue_to(peer, encode(FrameType::kJoined, {member->session.rank}));
   members_[peer.session.rank] = &peer;
   to_all_but(nullptr, encode(FrameType::kJoined, {peer.session.rank}));
   is_ready_ = std::find(members_.begin(), members_.end(), nullptr) == members_.end();
-  if (is_ready_) to_all_but(nullptr, encode_ready());
+  if (!is_ready_) return;
+  ready_at_ns_ = now_ns();
+  to_all_but(nullptr, encode_ready());
 }
 
 void ThreadedStore::relay_blob(Peer& peer, const Frame& frame) {
@@ -309,8 +352,7 @@ void ThreadedStore::drop(Peer& peer, std::string_view how) {
   peer.state = Peer::State::kClosed;
   peer.channel.close();  // now, so that the other side learns it now
   if (!was_member) {
-    if (how == "it sent garbage")
-      warn_of_stranger("store {}: closed a connection: {}", address_, how);
+    if (how == "it sent garbage") door_.warn(fmt::format("closed a connection: {}", how));
     return;
   }
   members_[peer.session.rank] = nullptr;
@@ -340,8 +382,10 @@ void ThreadedStore::to_all_but(const Peer* except, std::string_view frame) {
 
 Result<std::unique_ptr<Store>> Store::serve(sys::Fd listener, Terms terms) {
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  return std::unique_ptr<Store>(
-      std::make_unique<ThreadedStore>(std::move(listener), std::move(terms), std::move(wake)));
+  auto store =
+      std::make_unique<ThreadedStore>(std::move(listener), std::move(terms), std::move(wake));
+  BRAID_RETURN_IF_ERROR(store->start());
+  return std::unique_ptr<Store>(std::move(store));
 }
 
 }  // namespace braid::group

@@ -8,7 +8,7 @@ namespace braid::group {
 namespace {
 
 // "BRAIDST" and the protocol's version: two versions never get as far as a proof.
-constexpr uint64_t kMagic = 0x0154'5344'4941'5242;
+constexpr uint64_t kMagic = 0x0254'5344'4941'5242;
 
 class Writer {
  public:
@@ -51,8 +51,9 @@ class Reader {
     for (size_t i = 0; i < bytes.size(); ++i) value |= static_cast<uint64_t>(bytes[i]) << (8 * i);
     return value;
   }
-  std::array<std::byte, 32> array() {
-    std::array<std::byte, 32> value{};
+  template <size_t kBytes = 32>
+  std::array<std::byte, kBytes> array() {
+    std::array<std::byte, kBytes> value{};
     const auto bytes = take(value.size());
     std::copy(bytes.begin(), bytes.end(), value.begin());
     return value;
@@ -86,7 +87,7 @@ Status malformed(const char* what, size_t bytes) {
 
 }  // namespace
 
-Frame parse_frame(std::span<const std::byte> bytes, uint32_t max_body_bytes) {
+Frame parse_frame(std::span<const std::byte> bytes, uint32_t max_body_bytes, uint32_t seal_bytes) {
   Frame frame;
   if (bytes.size() < kFrameHeadBytes) return frame;
   Reader head(bytes.first(kFrameHeadBytes));
@@ -96,9 +97,14 @@ Frame parse_frame(std::span<const std::byte> bytes, uint32_t max_body_bytes) {
     frame.state = Frame::State::kGarbage;
     return frame;
   }
-  if (bytes.size() - kFrameHeadBytes < body_bytes) return frame;
+  if (bytes.size() - kFrameHeadBytes < body_bytes + seal_bytes) return frame;
   return {Frame::State::kComplete, static_cast<FrameType>(type),
-          bytes.subspan(kFrameHeadBytes, body_bytes), kFrameHeadBytes + body_bytes};
+          bytes.subspan(kFrameHeadBytes, body_bytes), kFrameHeadBytes + body_bytes + seal_bytes};
+}
+
+size_t first_frame_bytes(std::string_view frames) {
+  const auto bytes = std::as_bytes(std::span(frames));
+  return kFrameHeadBytes + Reader(bytes.first(kFrameHeadBytes)).number(4);
 }
 
 std::string encode(const Challenge& challenge) {
@@ -111,6 +117,8 @@ std::string encode(const Hello& hello) {
       .text(hello.job_id, kMaxJobIdBytes)
       .number(hello.rank, 4)
       .number(hello.size, 4)
+      .raw(hello.process)
+      .number(static_cast<uint64_t>(hello.purpose), 1)
       .raw(hello.proof)
       .take();
 }
@@ -122,7 +130,7 @@ std::string encode(const Welcome& welcome) {
 std::string encode(const Refusal& refusal) {
   return Writer(FrameType::kRefusal)
       .number(static_cast<uint64_t>(refusal.kind), 1)
-      .text(refusal.text, kMaxGreetingBytes / 2)
+      .text(refusal.text, kMaxRefusalBytes)
       .raw(refusal.proof)
       .take();
 }
@@ -165,8 +173,12 @@ Result<Hello> decode_hello(std::span<const std::byte> body) {
   hello.job_id = in.text(kMaxJobIdBytes);
   hello.rank = static_cast<uint32_t>(in.number(4));
   hello.size = static_cast<uint32_t>(in.number(4));
+  hello.process = in.array<std::tuple_size_v<ProcessMark>>();
+  const uint64_t purpose = in.number(1);
   hello.proof = in.array();
-  if (!in.is_whole()) return malformed("hello", body.size());
+  const auto last = static_cast<uint64_t>(Purpose::kServe);
+  if (!in.is_whole() || purpose < 1 || purpose > last) return malformed("hello", body.size());
+  hello.purpose = static_cast<Purpose>(purpose);
   return hello;
 }
 
@@ -181,9 +193,9 @@ Result<Refusal> decode_refusal(std::span<const std::byte> body) {
   Reader in(body);
   Refusal refusal;
   const uint64_t kind = in.number(1);
-  refusal.text = in.text(kMaxGreetingBytes / 2);
+  refusal.text = in.text(kMaxRefusalBytes);
   refusal.proof = in.array();
-  if (!in.is_whole() || kind < 1 || kind > static_cast<uint64_t>(RefusalKind::kRunning))
+  if (!in.is_whole() || kind < 1 || kind > static_cast<uint64_t>(RefusalKind::kOwn))
     return malformed("refusal", body.size());
   refusal.kind = static_cast<RefusalKind>(kind);
   return refusal;

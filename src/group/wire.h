@@ -1,13 +1,15 @@
 // The control protocol's bytes: frames, and the messages in them.
 //
-//   frame           length u32 | type u8 | body (length bytes)
-//                   little-endian, length without the 5-byte head
+//   frame           length u32 | type u8 | body (length bytes) | seal (16 bytes, none before the
+//                   welcome): little-endian, length without the 5-byte head and the seal
 //
 //   store -> rank   challenge {magic, nonce}
 //                   at once after accept: a client that meets a foreign service never says a word
 //                   to it
-//   rank -> store   hello {nonce, job id, rank, size, proof}
+//   rank -> store   hello {nonce, job id, rank, size, process, purpose, proof}
 //   store -> rank   welcome {proof}   or   refusal {kind, text, proof or zeros}, then the end
+//
+//   From here on every frame is sealed, both ways (frame_seal.h).
 //   store -> rank   joined {rank} / gone {rank}, until all are there: ready
 //   both ways       blob {sequence, rank, topic, bytes}   one rank's part of one exchange
 //                   news {code, rank, text}               a failure; the first one is everybody's
@@ -38,10 +40,13 @@ inline constexpr uint32_t kMaxBodyBytes = kMaxBlobBytes + kMaxTopicBytes + 64;
 /// The largest body before the proof: a stranger gets no more memory than this.
 inline constexpr uint32_t kMaxGreetingBytes = 1024;
 inline constexpr uint32_t kMaxJobIdBytes = 256;
+inline constexpr uint32_t kMaxRefusalBytes = 512;
 inline constexpr int kMaxGroupSize = 4096;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;
+/// Another one for every process (sys::process_mark()).
+using ProcessMark = std::array<std::byte, 16>;
 
 enum class FrameType : uint8_t {
   kChallenge = 1,
@@ -58,25 +63,34 @@ enum class FrameType : uint8_t {
 inline constexpr uint8_t kLastFrameType = static_cast<uint8_t>(FrameType::kLeft);
 
 struct Frame {
-  enum class State { kIncomplete, kComplete, kGarbage };
+  enum class State { kIncomplete, kComplete, kGarbage, kForged };
   State state = State::kIncomplete;
   FrameType type = FrameType::kChallenge;
   std::span<const std::byte> body;  // into the parsed bytes
-  size_t frame_bytes = 0;           // head and body, when complete
+  size_t frame_bytes = 0;           // head, body and seal, when complete
 };
 
-/// The first frame in `bytes`. Garbage: an unknown type, or a body above `max_body_bytes`; nothing
-/// after it can be trusted.
-Frame parse_frame(std::span<const std::byte> bytes, uint32_t max_body_bytes);
+/// The first frame in `bytes`, with a seal of `seal_bytes` behind its body. Garbage: an unknown
+/// type, or a body above `max_body_bytes`; nothing after it can be trusted.
+Frame parse_frame(std::span<const std::byte> bytes, uint32_t max_body_bytes,
+                  uint32_t seal_bytes = 0);
+/// How long the frame at the beginning of `frames` is, which are whole and our own.
+size_t first_frame_bytes(std::string_view frames);
 
 struct Challenge {
   Nonce nonce{};
+};
+enum class Purpose : uint8_t {
+  kJoin = 1,  // to be a member
+  kServe,     // rank 0 of a job, which would serve a store of its own beside this one: it only asks
 };
 struct Hello {
   Nonce nonce{};
   std::string job_id;
   uint32_t rank = 0;
   uint32_t size = 0;
+  ProcessMark process{};
+  Purpose purpose = Purpose::kJoin;
   Proof proof{};
 };
 struct Welcome {
@@ -88,11 +102,12 @@ enum class RefusalKind : uint8_t {
   kDisagreement,  // proved: the group will never take this rank
   kRunning,  // unproved: a complete group is here, perhaps the one that this rank just left: ask
              // again
+  kOwn,      // proved: to who would serve: this store is of the process that asks
 };
 struct Refusal {
   RefusalKind kind = RefusalKind::kToken;
   std::string text;
-  Proof proof{};  // zeros unless kind is kDisagreement
+  Proof proof{};  // zeros unless the kind is a proved one
 };
 struct RankNote {  // joined, gone, left
   uint32_t rank = 0;

@@ -126,11 +126,11 @@ TEST(Discover, AnEfaDeviceIsNotVerbs) {
 }
 
 TEST(Discover, ThisMachineHasAProcessor) {
-  const Discovery found = discover_here("");
+  const Discovery found = discover_here("").value();
   ASSERT_FALSE(found.node.cpus.empty());
   EXPECT_GT(found.node.cpus[0].num_cores, 0);
   EXPECT_FALSE(found.node.host_id.empty());
-  EXPECT_EQ(discover_here("elsewhere").node.host_id, "elsewhere");
+  EXPECT_EQ(discover_here("elsewhere")->node.host_id, "elsewhere");
 }
 
 TEST(PciPath, FollowsTheTree) {

@@ -9,6 +9,7 @@
 #include "coll/wire.h"
 #include "engine/frames.h"
 #include "fabric/json.h"
+#include "group/frame_seal.h"
 #include "group/wire.h"
 #include "plan/table.h"
 #include "sys/verbs/name.h"
@@ -63,6 +64,13 @@ void group_seeds() {
   write("group_wire", "news",
         encode(group::News{.code = Code::kPeerLost, .rank = 3, .text = "rank 3 left"}));
   write("group_wire", "hello_body", std::string_view(hello).substr(group::kFrameHeadBytes));
+  const std::string joined = encode(group::FrameType::kJoined, group::RankNote{2});
+  const std::string no_seal(group::kSealBytes, '\0');
+  write("group_frames", "joined", joined + no_seal);
+  write("group_frames", "ready_and_joined", group::encode_ready() + no_seal + joined + no_seal);
+  write("group_frames", "blob_body",
+        std::string_view(encode(group::Blob{.sequence = 7, .rank = 1, .topic = "t", .bytes = "b"}))
+            .substr(group::kFrameHeadBytes));
 }
 
 fabric::Fabric small_fabric() {

@@ -133,6 +133,40 @@ TEST(Join, TwoJobsOnOnePortFindTheirOwn) {
   for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.to_string();
 }
 
+// Another job's store sits on our first port, and our rank 0 is late: the deadline is what counts.
+TEST(Join, AStoreOfAnotherJobDoesNotSendAPatientRankAway) {
+  const Identity job = draw_job(2);
+  Identity other = draw_job(2);
+  other.store_port = job.store_port;
+  Status ends[3];
+  run_threads(3, [&](int i) {
+    if (i == 2) {
+      (void)join_status(as_rank(other, 0), 14_s);  // its rank 1 never comes
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(i == 0 ? 11'500 : 200));
+    ends[i] = join_status(as_rank(job, i), i == 0 ? 5_s : 20_s);
+  });
+  EXPECT_TRUE(ends[0].ok()) << ends[0].to_string();
+  EXPECT_TRUE(ends[1].ok()) << ends[1].to_string();
+}
+
+TEST(Join, AllOnOneHostNeedNoTokenWhateverTheAddress) {
+  const auto interfaces = sys::list_interfaces().value();
+  const auto own = std::find_if(interfaces.begin(), interfaces.end(), [](const auto& one) {
+    return !one.is_loopback && one.address.family() == AF_INET;
+  });
+  if (own == interfaces.end()) GTEST_SKIP() << "this host has no address but loopback";
+  Identity job = draw_job(2);
+  job.job_token.clear();
+  job.job_id = "run 7";
+  job.store_address = own->address.host();
+  EXPECT_THAT(join_status(as_rank(job, 1), 1_s).message(), HasSubstr("BRAID_JOB_TOKEN"));
+  job.is_one_host = true;  // as the launcher says
+  const auto ends = join_all(2, [&](int rank) { return as_rank(job, rank); }, 10_s);
+  for (const Status& end : ends) EXPECT_TRUE(end.ok()) << end.to_string();
+}
+
 TEST(Join, ForeignServicesOnTheFirstPortsAreSurvived) {
   const Identity job = draw_job(3);
   // One shuts the door, one talks another protocol, one says nothing at all, one starts a frame and

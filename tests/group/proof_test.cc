@@ -24,10 +24,14 @@ TEST(Proof, IsTheSameForTheSameSession) {
 // Whatever differs, the proof differs: nothing can be played back in another place.
 TEST(Proof, DependsOnEverything) {
   const Session base = session_of(1);
-  std::set<Proof> proofs{prove_rank("token", base),        prove_store("token", base),
-                         prove_refusal("token", base, ""), prove_refusal("token", base, "why"),
-                         prove_rank("Token", base),        prove_rank("", base)};
-  size_t expected = 6;
+  std::set<Proof> proofs{prove_rank("token", base),
+                         prove_store("token", base),
+                         prove_refusal("token", base, RefusalKind::kDisagreement, ""),
+                         prove_refusal("token", base, RefusalKind::kDisagreement, "why"),
+                         prove_refusal("token", base, RefusalKind::kOwn, "why"),
+                         prove_rank("Token", base),
+                         prove_rank("", base)};
+  size_t expected = 7;
   const auto add = [&](auto change) {
     Session other = base;
     change(other);
@@ -41,16 +45,28 @@ TEST(Proof, DependsOnEverything) {
   add([](Session& s) { s.rank = 2; });
   add([](Session& s) { s.size = 5; });
   add([](Session& s) { std::swap(s.rank, s.size); });
+  add([](Session& s) { s.process[3] = std::byte{1}; });
+  add([](Session& s) { s.purpose = Purpose::kServe; });
+}
+
+// Neither direction's key is the other's, or a proof that went over the wire.
+TEST(Proof, KeysAreOfOneDirectionAndOneSession) {
+  const Session one = session_of(1), other = session_of(2);
+  std::set<std::string> all{key_to_store("token", one), key_to_rank("token", one),
+                            key_to_store("token", other), key_to_store("Token", one)};
+  for (const Proof& proof : {prove_rank("token", one), prove_store("token", one)})
+    all.insert(std::string(reinterpret_cast<const char*>(proof.data()), proof.size()));
+  EXPECT_EQ(all.size(), 6u);
 }
 
 // Pins the primitive and the message to a value computed apart from this code:
 // python3 -c 'import hmac; hmac.new(b"key", b"\x0a\0\0\0braid rank" + bytes(64) + bytes(4) +
-// bytes(8), "sha256")'.
+// bytes(8) + bytes(16) + b"\1", "sha256")'.
 TEST(Proof, IsHmacSha256) {
   const Proof proof = prove_rank("key", Session{});
   std::string hex;
   for (const std::byte b : proof) hex += fmt::format("{:02x}", static_cast<unsigned>(b));
-  EXPECT_EQ(hex, "d3ce371dc67fe6664c3c6854dd83e05726b69da82663bb85b9b9d95a7a7e9c67");
+  EXPECT_EQ(hex, "36cee724fa072d68b174e8f72b0283167a4b99d2c78fcbdb50272d528d25e2ca");
 }
 
 TEST(Proof, ComparisonSeesEveryByte) {

@@ -29,7 +29,7 @@ std::span<const std::byte> body_of(std::string_view frame, FrameType type) {
 
 std::vector<std::string> one_of_each() {
   return {encode(Challenge{nonce_of(1)}),
-          encode(Hello{nonce_of(2), "job", 3, 4, nonce_of(5)}),
+          encode(Hello{nonce_of(2), "job", 3, 4, {}, Purpose::kJoin, nonce_of(5)}),
           encode(Welcome{nonce_of(6)}),
           encode(Refusal{RefusalKind::kDisagreement, "no", nonce_of(7)}),
           encode(FrameType::kJoined, RankNote{1}),
@@ -51,13 +51,18 @@ TEST(Wire, MessagesComeBackAsTheyWere) {
   const std::string challenge = encode(Challenge{nonce_of(1)});
   EXPECT_EQ(decode_challenge(body_of(challenge, FrameType::kChallenge))->nonce, nonce_of(1));
 
-  const std::string hello = encode(Hello{nonce_of(2), "job 7", 3, 40'000, nonce_of(5)});
+  ProcessMark mark{};
+  mark[15] = std::byte{9};
+  const std::string hello =
+      encode(Hello{nonce_of(2), "job 7", 3, 40'000, mark, Purpose::kServe, nonce_of(5)});
   auto h = decode_hello(body_of(hello, FrameType::kHello));
   ASSERT_TRUE(h.ok());
   EXPECT_EQ(h->nonce, nonce_of(2));
   EXPECT_EQ(h->job_id, "job 7");
   EXPECT_EQ(h->rank, 3u);
   EXPECT_EQ(h->size, 40'000u);
+  EXPECT_EQ(h->process, mark);
+  EXPECT_EQ(h->purpose, Purpose::kServe);
   EXPECT_EQ(h->proof, nonce_of(5));
 
   const std::string refusal = encode(Refusal{RefusalKind::kToken, "why", nonce_of(8)});
@@ -87,7 +92,7 @@ TEST(Wire, MessagesComeBackAsTheyWere) {
 TEST(Wire, GreetingsFitTheStrangersLimit) {
   const std::string longest(10'000, 'x');
   for (const std::string& frame :
-       {encode(Hello{nonce_of(1), longest, 1, 2, nonce_of(2)}),
+       {encode(Hello{nonce_of(1), longest, 1, 2, {}, Purpose::kJoin, nonce_of(2)}),
         encode(Refusal{RefusalKind::kToken, longest, nonce_of(1)}), encode(Challenge{})})
     EXPECT_EQ(parse_frame(bytes_of(frame), kMaxGreetingBytes).state, Frame::State::kComplete);
 }
@@ -138,7 +143,7 @@ TEST(Wire, ValuesThatNoBraidSendsAreRefused) {
   std::string challenge = encode(Challenge{nonce_of(1)});
   challenge[kFrameHeadBytes] ^= 1;  // the magic
   EXPECT_FALSE(decode_challenge(body_of(challenge, FrameType::kChallenge)).ok());
-  for (const char kind : {'\0', '\5'}) {
+  for (const char kind : {'\0', '\6'}) {
     std::string refusal = encode(Refusal{});
     refusal[kFrameHeadBytes] = kind;
     EXPECT_FALSE(decode_refusal(body_of(refusal, FrameType::kRefusal)).ok());

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -10,17 +12,57 @@
 #include <set>
 #include <thread>
 
+#include "sys/host/thread.h"
+
 namespace braid::sys {
 namespace {
 
 TEST(Host, IdIsStableAndShort) {
-  const std::string id = host_id("");
+  const std::string id = host_id("").value();
   EXPECT_EQ(id.size(), 16u);
   for (const char c : id) EXPECT_TRUE(std::isxdigit(static_cast<unsigned char>(c)));
-  EXPECT_EQ(id, host_id(""));
+  EXPECT_EQ(id, host_id("").value());
 }
 
-TEST(Host, IdMayBeOverridden) { EXPECT_EQ(host_id("node-a"), "node-a"); }
+// Another id would make this host another one, to which there is no shared memory.
+TEST(Host, IdWithoutDescriptorsIsAnErrorAndNoOtherId) {
+  const std::string id = host_id("").value();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    auto found = host_id("");
+    ::_exit(found.status().code() == Code::kExhausted || (found.ok() && *found == id) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Host, EveryProcessHasAMarkOfItsOwn) {
+  const auto mark = process_mark().value();
+  EXPECT_EQ(mark, process_mark().value());
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(process_mark().value() == mark ? 1 : 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Host, AThreadThatCannotBeIsExhausted) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root's processes are not counted";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_NPROC, &none);
+    ::_exit(start_thread("one too many", [] {}).status().code() == Code::kExhausted ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Host, IdMayBeOverridden) { EXPECT_EQ(host_id("node-a").value(), "node-a"); }
 
 TEST(Host, CoresAreThoseWeMayUse) {
   const int cores = usable_cores();

@@ -2,9 +2,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <system_error>
 
 #include "base/log.h"
 #include "sys/host/api.h"
@@ -24,17 +21,10 @@ std::string tuning_path(const Config& config, const std::string& fabric_hash) {
 }
 
 Result<std::string> read_tuning(const std::string& path) {
-  constexpr uintmax_t kMostBytes = 1 << 20;
-  std::error_code error;
-  const uintmax_t bytes = fs::file_size(path, error);
-  if (error) return unavailable("tuning cache {}: {}", path, error.message());
-  if (bytes > kMostBytes)
-    return unavailable("tuning cache {}: {} bytes, at most {} are read", path, bytes, kMostBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return unavailable("tuning cache {}: cannot be read", path);
-  return text.str();
+  constexpr uint64_t kMostBytes = 1 << 20;
+  Result<std::string> text = sys::read_file(path, kMostBytes);
+  if (!text.ok()) return text.status().with_context("tuning cache");
+  return text;
 }
 
 std::string find_tuning(const Config& config, int rank, const std::string& path,

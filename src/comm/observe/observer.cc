@@ -46,6 +46,11 @@ std::string trace_path(const std::string& pattern, int rank, int size) {
   return expand_file_name(fmt::format("{}.%r{}", stem, has_end ? kEnd : ""), rank);
 }
 
+std::string host_of(const Config& config) {
+  auto id = sys::host_id(config.text("BRAID_HOST_ID"));
+  return id.ok() ? std::move(id).value() : "unknown";
+}
+
 /// Readers of flight records take what follows a common beginning for the rank.
 std::string flight_path(const std::string& pattern, int rank) {
   return expand_file_name(tells_processes_apart(pattern) ? pattern : pattern + "%r", rank);
@@ -54,8 +59,7 @@ std::string flight_path(const std::string& pattern, int rank) {
 }  // namespace
 
 Observer::Observer(const Config& config)
-    : timeout_ns_(config.duration_ns("BRAID_TIMEOUT")),
-      host_(sys::host_id(config.text("BRAID_HOST_ID"))) {}
+    : timeout_ns_(config.duration_ns("BRAID_TIMEOUT")), host_(host_of(config)) {}
 
 std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int size,
                                            const std::vector<std::string>& links,

@@ -1,6 +1,7 @@
 // Who and where this process is.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,13 +15,16 @@ namespace braid::sys {
 /// Equal for processes that can share memory through /proc and loopback: a hash of the kernel's
 /// boot id, the pid namespace and the network namespace, as 16 hex digits. `override_id`
 /// (BRAID_HOST_ID), when not empty, is returned as it is: for tests that act as several hosts on
-/// one.
-std::string host_id(std::string_view override_id);
+/// one. exhausted when this process has no descriptor left to read the boot id: an answer without it
+/// would make this host another one.
+Result<std::string> host_id(std::string_view override_id);
 /// What this machine calls itself; for messages only.
 std::string host_name();
 /// Cores that this process may run on (its affinity mask), at least 1. Not what the machine has.
 int usable_cores();
 int process_id();
+/// Another one for every process, also for a fork of one that has asked already; nothing secret.
+Result<std::array<std::byte, 16>> process_mark();
 /// Random bytes from the kernel, fit for nonces and secrets.
 Status random_bytes(std::span<std::byte> bytes);
 /// So many of them as a word: two lower-case hex digits for each.

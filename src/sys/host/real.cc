@@ -1,26 +1,34 @@
+#include <fcntl.h>
 #include <pwd.h>
 #include <sched.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
 #include <vector>
 
 #include "base/hash.h"
 #include "sys/error_text.h"
+#include "sys/fd.h"
 #include "sys/host/api.h"
 
 namespace braid::sys {
 
 namespace {
 
-std::string boot_id() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
+// Empty for all processes of a machine without /proc.
+Result<std::string> boot_id() {
+  const Fd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  if (!fd.is_open() && (errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+    return exhausted("which host this is: /proc/sys/kernel/random/boot_id: {}", error_text(errno));
+  char text[64];
+  const ssize_t got = fd.is_open() ? ::read(fd.get(), text, sizeof text) : 0;
+  std::string_view id(text, static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  return std::string(id.substr(0, id.find('\n')));
 }
 
 // Namespaces are told apart by device and inode of their handle. One that cannot be read counts as
@@ -33,10 +41,11 @@ std::string namespace_id(const char* path) {
 
 }  // namespace
 
-std::string host_id(std::string_view override_id) {
+Result<std::string> host_id(std::string_view override_id) {
   if (!override_id.empty()) return std::string(override_id);
+  BRAID_ASSIGN_OR_RETURN(const std::string boot, boot_id());
   const std::string facts =
-      boot_id() + '|' + namespace_id("/proc/self/ns/pid") + '|' + namespace_id("/proc/self/ns/net");
+      boot + '|' + namespace_id("/proc/self/ns/pid") + '|' + namespace_id("/proc/self/ns/net");
   return fmt::format("{:016x}", fnv1a(facts));
 }
 
@@ -61,6 +70,19 @@ int usable_cores() {
 }
 
 int process_id() { return ::getpid(); }
+
+Result<std::array<std::byte, 16>> process_mark() {
+  using Mark = std::array<std::byte, 16>;
+  static const Result<Mark> kDrawn = []() -> Result<Mark> {
+    Mark drawn{};
+    BRAID_RETURN_IF_ERROR(random_bytes(drawn));
+    return drawn;
+  }();
+  BRAID_ASSIGN_OR_RETURN(Mark mark, kDrawn);
+  const int pid = ::getpid();  // tells a fork from its parent
+  std::memcpy(mark.data(), &pid, sizeof pid);
+  return mark;
+}
 
 Status random_bytes(std::span<std::byte> bytes) {
   while (!bytes.empty()) {

@@ -8,6 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -48,6 +50,19 @@ class Endpoint {
 /// time; literals take none.
 Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port);
 
+/// The same for who has a deadline: a name is looked up in a thread of its own, which is left behind
+/// when nobody waits for it any more. Literals are there at once.
+class Lookup {
+ public:
+  static Result<Lookup> begin(std::string_view host, uint16_t port);
+  /// What resolve() says; nothing while it has not said it. Waits until the deadline.
+  std::optional<Result<std::vector<Endpoint>>> wait(Deadline deadline) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
 /// Listens on `endpoint`; port 0 lets the kernel choose (see local_endpoint). exhausted when the
 /// port is taken, unavailable when the address is not one of this host's, else driver.
 Result<Fd> listen_on(const Endpoint& endpoint, int backlog);
@@ -63,6 +78,20 @@ Result<Fd> begin_connect(const Endpoint& endpoint);
 Status connected(int fd, const Endpoint& endpoint);
 /// The next connection; timeout at the deadline (one that has passed: only what already waits).
 Result<Fd> accept_on(int listener, Deadline deadline);
+
+/// Which user the other end of a TCP connection belongs to, when that is a process of this host: the
+/// kernel's own word, by sock_diag. unavailable when the other end is elsewhere or gone, or the
+/// kernel does not say.
+class PeerUsers {
+ public:
+  /// Costs one descriptor; unavailable where the kernel has no such thing.
+  static Result<PeerUsers> open();
+  Result<uint32_t> user_of(int fd) const;
+
+ private:
+  explicit PeerUsers(Fd socket) : socket_(std::move(socket)) {}
+  Fd socket_;
+};
 
 /// All bytes or a Status: timeout, peer_lost (closed or reset), driver.
 Status send_all(int fd, std::span<const std::byte> bytes, Deadline deadline);

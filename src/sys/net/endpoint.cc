@@ -2,9 +2,13 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 
+#include "sys/host/thread.h"
 #include "sys/net/api.h"
 
 namespace braid::sys {
@@ -75,10 +79,12 @@ bool operator==(const Endpoint& a, const Endpoint& b) {
   return a.family() == b.family() && a.port() == b.port() && a.host() == b.host();
 }
 
-Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port) {
-  const std::string name = without_brackets(host);
+namespace {
+
+Result<std::vector<Endpoint>> look_up(const std::string& name, uint16_t port, int flags) {
   if (name.empty()) return invalid_argument("address: empty host name");
   addrinfo hints{};
+  hints.ai_flags = flags;
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* list = nullptr;
@@ -93,6 +99,46 @@ Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port) {
   }
   if (found.empty()) return unavailable("address {}: the resolver gave no address", name);
   return found;
+}
+
+}  // namespace
+
+Result<std::vector<Endpoint>> resolve(std::string_view host, uint16_t port) {
+  return look_up(without_brackets(host), port, 0);
+}
+
+struct Lookup::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Result<std::vector<Endpoint>>> answer;
+};
+
+Result<Lookup> Lookup::begin(std::string_view host, uint16_t port) {
+  const std::string name = without_brackets(host);
+  Lookup lookup;
+  lookup.state_ = std::make_shared<State>();
+  auto literal = look_up(name, port, AI_NUMERICHOST);
+  if (literal.ok() || name.empty()) {
+    lookup.state_->answer = std::move(literal);
+    return lookup;
+  }
+  const auto body = [state = lookup.state_, name, port] {
+    auto answer = look_up(name, port, 0);
+    const std::lock_guard lock(state->mutex);
+    state->answer = std::move(answer);
+    state->changed.notify_all();
+  };
+  BRAID_ASSIGN_OR_RETURN(std::thread thread, start_thread("resolver of names", body));
+  thread.detach();
+  return lookup;
+}
+
+std::optional<Result<std::vector<Endpoint>>> Lookup::wait(Deadline deadline) const {
+  std::unique_lock lock(state_->mutex);
+  while (!state_->answer && !deadline.passed())
+    state_->changed.wait_for(
+        lock, std::chrono::nanoseconds(std::min<int64_t>(deadline.left_ns(), 1'000'000'000)));
+  return state_->answer;
 }
 
 }  // namespace braid::sys

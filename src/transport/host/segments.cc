@@ -112,7 +112,10 @@ class SegmentExchange {
     sys::Segment& own = by_rank_[static_cast<size_t>(group_.rank())] = std::move(*created);
     touch_pages(own);
     std::memcpy(own.data() + request_.bytes, &offer.nonce, sizeof offer.nonce);
-    offer.host = sys::host_id(request_.host_id);
+    auto host = sys::host_id(request_.host_id);
+    offer.refusal = host.status();
+    if (!host.ok()) return offer;
+    offer.host = std::move(host).value();
     offer.pid = sys::process_id();
     offer.fd = own.fd();
     offer.bytes = own.bytes();

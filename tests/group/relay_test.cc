@@ -1,0 +1,205 @@
+// Somebody sits between the ranks and the store: he took the first port before rank 0 did, and passes
+// on what comes. He may look and he may cut, and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "group/group.h"
+#include "group/wire.h"
+#include "support/ranks.h"
+#include "sys/net/api.h"
+
+namespace braid::group {
+namespace {
+
+using test::as_rank;
+using test::draw_job;
+using test::run_threads;
+using test::soon;
+using ::testing::HasSubstr;
+
+/// Sees what goes by, and may change it. `is_from_store` says which way it goes.
+using Hands = std::function<void(bool is_from_store, std::string& bytes)>;
+
+class Relay {
+ public:
+  Relay(uint16_t port, Hands hands)
+      : hands_(std::move(hands)),
+        listener_(std::move(sys::listen_on(at(port), 64)).value()),
+        store_(at(static_cast<uint16_t>(port + 1))),
+        thread_([this] { run(); }) {}
+  ~Relay() {
+    is_done_ = true;
+    thread_.join();
+  }
+  int num_pairs() const { return num_pairs_; }
+
+ private:
+  struct Pair {
+    sys::Fd rank, store;
+  };
+  static sys::Endpoint at(uint16_t port) { return sys::resolve("127.0.0.1", port)->front(); }
+
+  void run() {
+    while (!is_done_) {
+      std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+      for (const Pair& pair : pairs_) {
+        entries.push_back({pair.rank.get(), POLLIN, 0});
+        entries.push_back({pair.store.get(), POLLIN, 0});
+      }
+      (void)::poll(entries.data(), entries.size(), 10);
+      std::erase_if(pairs_, [this](const Pair& pair) { return !pass(pair); });
+      if (entries[0].revents != 0) accept();
+    }
+  }
+  void accept() {
+    auto rank = sys::accept_on(listener_.get(), Deadline::after_ns(0));
+    if (!rank.ok()) return;
+    auto store = sys::connect_to(store_, Deadline::after_ns(1_s));
+    if (!store.ok()) return;
+    pairs_.push_back({std::move(rank).value(), std::move(store).value()});
+    ++num_pairs_;
+  }
+  bool pass(const Pair& pair) const {
+    return pass(pair.rank.get(), pair.store.get(), false) &&
+           pass(pair.store.get(), pair.rank.get(), true);
+  }
+  bool pass(int from, int to, bool is_from_store) const {
+    std::string bytes(1 << 16, '\0');
+    auto got = sys::recv_some(from, std::as_writable_bytes(std::span(bytes)));
+    if (!got.ok()) return false;
+    bytes.resize(*got);
+    if (bytes.empty()) return true;
+    hands_(is_from_store, bytes);
+    return sys::send_all(to, std::as_bytes(std::span(bytes)), soon()).ok();
+  }
+
+  const Hands hands_;
+  const sys::Fd listener_;
+  const sys::Endpoint store_;
+  std::vector<Pair> pairs_;
+  std::atomic<int> num_pairs_{0};
+  std::atomic<bool> is_done_{false};
+  std::thread thread_;
+};
+
+struct End {
+  Status join, exchange;
+  std::vector<std::string> heard;
+};
+
+// Rank 0 finds its port taken and serves on the next one; rank 1 comes through the relay.
+std::vector<End> meet_through(const Identity& job, const std::string& said) {
+  std::vector<End> ends(2);
+  run_threads(2, [&](int rank) {
+    End& end = ends[static_cast<size_t>(rank)];
+    auto group = Group::join(as_rank(job, rank), Config(), Deadline::after_ns(5_s));
+    end.join = group.status();
+    if (!group.ok()) return;
+    auto heard = (*group)->exchange("keys", said + std::to_string(rank), Deadline::after_ns(5_s));
+    end.exchange = heard.status();
+    if (heard.ok()) end.heard = std::move(heard).value();
+  });
+  return ends;
+}
+
+constexpr const char* kSecret = "key 4711 of rank ";
+
+TEST(Relay, ReadsNothingThatRanksExchange) {
+  const Identity job = draw_job(2);
+  std::mutex mutex;
+  std::string seen;
+  const Relay relay(job.store_port, [&](bool, std::string& bytes) {
+    const std::lock_guard lock(mutex);
+    seen += bytes;
+  });
+  for (const End& end : meet_through(job, kSecret)) {
+    ASSERT_TRUE(end.exchange.ok()) << end.join.to_string() << end.exchange.to_string();
+    EXPECT_THAT(end.heard, ::testing::ElementsAre("key 4711 of rank 0", "key 4711 of rank 1"));
+  }
+  EXPECT_GT(relay.num_pairs(), 0);
+  const std::lock_guard lock(mutex);
+  EXPECT_GT(seen.size(), 200u);
+  EXPECT_EQ(seen.find("4711"), std::string::npos);
+  EXPECT_EQ(seen.find("keys"), std::string::npos);
+}
+
+// From some point on he changes what he passes: every exchange is right, or it fails and the message
+// says why.
+TEST(Relay, CannotChangeWhatRanksExchange) {
+  for (const bool from_store : {false, true}) {
+    const Identity job = draw_job(2);
+    std::atomic<int> num_changed{0};
+    const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
+      // What is as long as a blob is one; greetings are shorter or larger than 60 + seal.
+      if (is_from_store != from_store || bytes.size() < 60 || bytes[4] != char(FrameType::kBlob))
+        return;
+      bytes[bytes.size() - kSealBytes - 1] ^= 1;  // the last letter that was said
+      ++num_changed;
+    });
+    const auto ends = meet_through(job, kSecret);
+    EXPECT_GT(num_changed, 0);
+    for (const End& end : ends)
+      for (size_t rank = 0; rank < end.heard.size(); ++rank)
+        EXPECT_EQ(end.heard[rank], kSecret + std::to_string(rank));
+    const Status& victim = ends[from_store ? 1 : 0].exchange;
+    EXPECT_EQ(victim.code(), Code::kPeerLost) << victim.to_string();
+    EXPECT_THAT(victim.message(), HasSubstr("a frame")) << from_store;
+    EXPECT_THAT(victim.message(), HasSubstr("had been altered"));
+  }
+}
+
+TEST(Relay, CannotBringNews) {
+  const Identity job = draw_job(2);
+  std::atomic<bool> is_told{false};
+  const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
+    if (is_from_store || bytes[4] != char(FrameType::kBlob) || is_told.exchange(true)) return;
+    bytes.insert(
+        0, encode(News{Code::kInternal, 1, "hello from nobody"}) + std::string(kSealBytes, '\0'));
+  });
+  const auto ends = meet_through(job, kSecret);
+  EXPECT_TRUE(is_told);
+  for (const End& end : ends) {
+    EXPECT_EQ(end.exchange.code(), Code::kPeerLost) << end.exchange.to_string();
+    EXPECT_EQ(end.exchange.message().find("hello from nobody"), std::string::npos);
+  }
+  EXPECT_THAT(ends[0].exchange.message(), HasSubstr("rank 1 died: a frame from it"));
+}
+
+// What he has heard once is worth nothing in another connection.
+TEST(Relay, CannotPlayAConnectionBack) {
+  const Identity job = draw_job(2);
+  std::mutex mutex;
+  std::string heard;  // all that rank 1 said
+  {
+    const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
+      const std::lock_guard lock(mutex);
+      if (!is_from_store) heard += bytes;
+    });
+    for (const End& end : meet_through(job, kSecret)) ASSERT_TRUE(end.exchange.ok());
+  }
+  Status end;
+  std::thread rank0(
+      [&] { end = Group::join(as_rank(job, 0), Config(), Deadline::after_ns(1_s)).status(); });
+  const sys::Endpoint store = sys::resolve("127.0.0.1", job.store_port)->front();
+  while (true) {  // until rank 0 serves
+    auto fd = sys::connect_to(store, soon());
+    if (!fd.ok()) continue;
+    EXPECT_TRUE(sys::send_all(fd->get(), std::as_bytes(std::span(heard)), soon()).ok());
+    std::byte bytes[256];
+    while (sys::poll_one(fd->get(), POLLIN, soon()) && sys::recv_some(fd->get(), bytes).ok()) {
+    }
+    break;
+  }
+  rank0.join();
+  EXPECT_THAT(end.message(), HasSubstr("rank 1 did not join"));
+}
+
+}  // namespace
+}  // namespace braid::group
