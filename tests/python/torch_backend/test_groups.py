@@ -346,7 +346,7 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     with pytest.raises(braid.Unsupported, match="GPUs of several hosts"):
         comms._make("cuda")
     monkeypatch.delenv("BRAID_JOB_TOKEN")
-    with pytest.raises(braid.Unavailable, match="set BRAID_JOB_TOKEN .* torchrun.* Slurm.* Kube"):
+    with pytest.raises(braid.Unavailable, match=r"set BRAID_JOB_TOKEN .* torchrun.* Slurm.* Kube"):
         met()
     cards[1] = meeting.Card("a", "10.0.0.1")
     assert [place.address_of(0) for place in met()] == ["127.0.0.1"] * 2
