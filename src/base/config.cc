@@ -127,7 +127,8 @@ constexpr Option kOptions[] = {
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
      "Local addresses for rdma links, a comma list; one lane each."},
     {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
-     "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank may "
+     "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank "
+     "may "
      "hold its lock for ever."},
     {"BRAID_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of a lane; a piece never exceeds it."},

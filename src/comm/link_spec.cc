@@ -10,7 +10,7 @@ namespace braid::comm {
 namespace {
 
 Status add_rdma(std::vector<LinkSpec>& links, const std::string& provider,
-              const std::string& address) {
+                const std::string& address) {
   BRAID_RETURN_IF_ERROR(check_provider(provider));
   LinkSpec link;
   link.kind = fabric::LinkKind::kRdma;
@@ -94,7 +94,8 @@ Status check_provider(const std::string& provider) {
     if (layer == "shm" || layer == "sm2")
       return invalid_argument(
           "BRAID_LINKS, BRAID_RDMA_PROVIDER: libfabric's provider '{}' is refused: a rank that is "
-          "killed while it holds a lock in that provider's shared memory stops the others for ever; "
+          "killed while it holds a lock in that provider's shared memory stops the others for "
+          "ever; "
           "between ranks of one host use the link shm (BRAID_LINKS=shm), or rdma:tcp",
           provider);
   return {};

@@ -66,15 +66,15 @@ void MetricsServer::loop() {
   }
 }
 
-bool MetricsServer::wait(const std::vector<Visitor>& visitors, bool accepts,
-                         Deadline until) const {
+bool MetricsServer::wait(const std::vector<Visitor>& visitors, bool accepts, Deadline until) const {
   std::vector<pollfd> waited{{wake_.fd(), POLLIN, 0}};
   if (accepts) waited.push_back({listener_.get(), POLLIN, 0});
   for (const Visitor& visitor : visitors) {
     const short events = visitor.reply.empty() ? POLLIN : POLLOUT;
     waited.push_back({visitor.socket.get(), events, 0});
   }
-  if (::poll(waited.data(), waited.size(), sys::poll_timeout_ms(until)) < 0) return true;  // a signal
+  if (::poll(waited.data(), waited.size(), sys::poll_timeout_ms(until)) < 0)
+    return true;  // a signal
   return waited.front().revents == 0;
 }
 

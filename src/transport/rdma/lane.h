@@ -138,9 +138,9 @@ class RdmaLane final : public Lane {
     uint64_t num_acks = 0;
     int64_t ack_flies_since_ns = 0;  // 0: no ack is on its way
     // Asking and answering.
-    uint64_t num_asks = 0;        // of ours
-    uint64_t last_answer = 0;     // to which of them
-    uint64_t last_ask = 0;        // of the peer
+    uint64_t num_asks = 0;     // of ours
+    uint64_t last_answer = 0;  // to which of them
+    uint64_t last_ask = 0;     // of the peer
     bool is_answer_due = false;
     int64_t ask_at_ns = INT64_MAX;
     int64_t ask_pause_ns = 0;

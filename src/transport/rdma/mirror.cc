@@ -65,8 +65,8 @@ Status Mirrors::allocate() {
     BRAID_ASSIGN_OR_RETURN(pages_[static_cast<size_t>(r)],
                            Pages::map(segment_bytes_ + boards * board_.bytes()));
     const sys::Access access = r == self_ ? sys::Access::kLocalSource : sys::Access::kRemoteTarget;
-    const sys::FabricMemory memory{segment(r) + slots_at(),
-                                   slots_bytes() + boards * board_.bytes(), access};
+    const sys::FabricMemory memory{segment(r) + slots_at(), slots_bytes() + boards * board_.bytes(),
+                                   access};
     BRAID_ASSIGN_OR_RETURN(const sys::FabricRegion* const region,
                            domain_->register_memory(memory, sys::random_key()));
     (r == self_ ? source_region_ : at_peer(r).region) = region;

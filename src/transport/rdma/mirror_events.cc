@@ -105,8 +105,7 @@ void Mirrors::on_free(const SlotNews& news) {
   uint64_t freed = sent.freed;
   bool is_founded = false;
   for (uint64_t nth = 0; nth < kFreeRecords; ++nth) {
-    const auto record =
-        read_record(news.sender, board_.free_at(news.everyone, news.lane, nth));
+    const auto record = read_record(news.sender, board_.free_at(news.everyone, news.lane, nth));
     is_founded |= record.has_value();
     freed = std::max(freed, record.value_or(0));
   }
