@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs gpu-test build check install clean
+.PHONY: help demo test test-verbs kill-test stranger-test gpu-test build check install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,14 @@ test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 test-verbs:  ## set up, then tests on real libibverbs: soft-RoCE in virtual machines, no RDMA NIC needed
 	@scripts/setup --tests
 	@scripts/test_verbs
+
+kill-test:  ## set up, then 500 jobs a lane that lose ranks to SIGKILL: nobody hangs, nothing stays; about 15 minutes
+	@scripts/setup
+	@scripts/kill_ranks
+
+stranger-test:  ## as root: set up, then two minutes of another user at every door of a job that trains
+	@scripts/setup --tests
+	@BRAID_STRANGER_S=120 .venv/bin/python -m pytest -q tests/python/test_strangers.py tests/python/torch_backend/test_stranger.py
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test

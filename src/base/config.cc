@@ -1,5 +1,6 @@
 #include "base/config.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,7 +127,9 @@ constexpr Option kOptions[] = {
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
      "Local addresses for rdma links, a comma list; one lane each."},
     {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
-     "libfabric provider of rdma links, such as tcp, shm, efa or verbs."},
+     "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank "
+     "may "
+     "hold its lock for ever."},
     {"BRAID_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of a lane; a piece never exceeds it."},
     {"BRAID_STALL", OptionType::kDuration, "250ms",
@@ -195,8 +198,11 @@ std::string unknown_name(std::string_view name) {
                      nearest_option(name).name);
 }
 
+// Empty in a program that runs with rights that its caller has not (setuid, file capabilities):
+// options name files that are written and libraries that are loaded.
 std::map<std::string, std::string> environment() {
   std::map<std::string, std::string> pairs;
+  if (getauxval(AT_SECURE) != 0) return pairs;
   for (char** entry = environ; entry && *entry; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');

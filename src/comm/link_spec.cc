@@ -9,13 +9,15 @@ namespace braid::comm {
 
 namespace {
 
-void add_rdma(std::vector<LinkSpec>& links, const std::string& provider,
-              const std::string& address) {
+Status add_rdma(std::vector<LinkSpec>& links, const std::string& provider,
+                const std::string& address) {
+  BRAID_RETURN_IF_ERROR(check_provider(provider));
   LinkSpec link;
   link.kind = fabric::LinkKind::kRdma;
   link.provider = provider;
   link.address = address;
   links.push_back(link);
+  return {};
 }
 
 Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Config& config) {
@@ -28,7 +30,8 @@ Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Con
   }
   if (item == "rdma") {
     for (const std::string_view address : split(config.text("BRAID_RDMA_ADDRS"), ','))
-      add_rdma(links, config.text("BRAID_RDMA_PROVIDER"), std::string(address));
+      BRAID_RETURN_IF_ERROR(
+          add_rdma(links, config.text("BRAID_RDMA_PROVIDER"), std::string(address)));
     return {};
   }
   if (item.rfind("rdma:", 0) == 0) {
@@ -36,9 +39,8 @@ Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Con
     const size_t colon = rest.find(':');
     const std::vector<std::string_view> addresses = split(config.text("BRAID_RDMA_ADDRS"), ',');
     const std::string fallback(addresses.empty() ? "127.0.0.1" : addresses.front());
-    add_rdma(links, rest.substr(0, colon),
-             colon == std::string::npos ? fallback : rest.substr(colon + 1));
-    return {};
+    return add_rdma(links, rest.substr(0, colon),
+                    colon == std::string::npos ? fallback : rest.substr(colon + 1));
   }
   return invalid_argument(
       "BRAID_LINKS: '{}' is not a link; expected shm, staged, rdma or rdma:PROVIDER:ADDRESS", item);
@@ -86,6 +88,18 @@ Status check_names(const std::vector<LinkSpec>& links) {
 }
 
 }  // namespace
+
+Status check_provider(const std::string& provider) {
+  for (const std::string_view layer : split(provider, ';'))
+    if (layer == "shm" || layer == "sm2")
+      return invalid_argument(
+          "BRAID_LINKS, BRAID_RDMA_PROVIDER: libfabric's provider '{}' is refused: a rank that is "
+          "killed while it holds a lock in that provider's shared memory stops the others for "
+          "ever; "
+          "between ranks of one host use the link shm (BRAID_LINKS=shm), or rdma:tcp",
+          provider);
+  return {};
+}
 
 Result<LinkSpecs> link_specs(const Config& config, bool share_host) {
   LinkSpecs specs;

@@ -35,4 +35,9 @@ struct LinkSpecs {
 /// word that is not understood.
 Result<LinkSpecs> link_specs(const Config& config, bool share_host);
 
+/// invalid_argument for providers of libfabric that move bytes through shared memory of their own: a
+/// rank that is killed while it holds a lock there stops the others for ever, and no deadline of ours
+/// ends that.
+Status check_provider(const std::string& provider);
+
 }  // namespace braid::comm

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -74,6 +75,8 @@ class Comm::State {
       plan_cache;      // by (op, bytes), from facts and table alone
   uint64_t epoch = 0;  // of the last call begun
   Status fatal;        // set once; every later call answers it
+  // Given back when memory has run out, so that there is some to say so.
+  std::unique_ptr<std::byte[]> spare = std::make_unique<std::byte[]>(size_t{64} << 10);
   ShareBook book;
   plan::Shares forced;       // empty: not forced
   RunTimeBalance balance;    // rank 0

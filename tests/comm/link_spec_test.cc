@@ -47,6 +47,22 @@ TEST(LinkSpecs, ProviderAndAddressCanBeNamed) {
   EXPECT_EQ(one->links[1].address, "127.0.0.2");
 }
 
+// A killed rank may hold a lock of theirs for ever.
+TEST(LinkSpecs, ProvidersThroughSharedMemoryAreRefused) {
+  for (const auto& [name, value] : Pairs{{"BRAID_LINKS", "shm,rdma:shm"},
+                                         {"BRAID_LINKS ", "rdma:sm2;ofi_rxd:127.0.0.1"},
+                                         {"BRAID_RDMA_PROVIDER", "shm"}}) {
+    Pairs pairs{{"BRAID_LINKS", "rdma"}};
+    pairs[name.substr(0, name.find(' '))] = value;
+    const auto refused = specs(pairs);
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument) << value;
+    EXPECT_NE(refused.status().message().find("use the link shm"), std::string::npos)
+        << refused.status().to_string();
+  }
+  EXPECT_TRUE(specs({{"BRAID_RDMA_PROVIDER", "shm"}, {"BRAID_LINKS", "shm"}}).ok())
+      << "no rdma link is asked for";
+}
+
 TEST(LinkSpecs, PaceByNameAndForAllRails) {
   const auto paced = specs({{"BRAID_LINKS", "shm,rdma:tcp:127.0.0.1,rdma:tcp:127.0.0.2"},
                             {"BRAID_PACE", "shm=400MB/s@50us,rdma=0.1"}});

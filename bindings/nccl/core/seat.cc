@@ -138,7 +138,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
 // One rank that has it is enough to leave sums to NCCL where nobody measures.
 Status Seat::agree_on_sharp(Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, sys::real_cuda().device(device_));
-  const char* const wanted = std::getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
+  const char* const wanted = secure_getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
   const bool is_off = wanted != nullptr && std::string_view(wanted) == "0";
   const int64_t own = facts.has_multicast && !is_off ? 1 : 0;
   BRAID_ASSIGN_OR_RETURN(const auto all,

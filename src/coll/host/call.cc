@@ -1,6 +1,8 @@
 #include "coll/host/call.h"
 
 #include <algorithm>
+#include <new>
+#include <optional>
 #include <thread>
 
 #include "base/clock.h"
@@ -164,14 +166,35 @@ Status end_comm(comm::Comm::State& state, Status why) {
   return why;
 }
 
+namespace {
+
+// What a call has counted and said by then cannot be taken back: the others wait for the rest of it.
+// So where memory runs out the comm ends, and every rank hears why at once.
+Status run_out(comm::Comm::State& state, const Moves& moves) {
+  state.spare.reset();  // for what is said now
+  return exhausted("{} (call {}): rank {} has no memory left for it", to_words(moves.signature),
+                   state.epoch, state.rank());
+}
+
+Status execute(std::optional<Call>& call, comm::Comm::State& state, const Moves& moves) {
+  try {
+    call.emplace(state, moves);
+    const Status status = call->execute();
+    return call->ends_comm(status) ? end_comm(state, status) : status;
+  } catch (const std::bad_alloc&) {
+    return end_comm(state, run_out(state, moves));
+  }
+}
+
+}  // namespace
+
 Status run(comm::Comm& comm, const Moves& moves) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   comm::Comm::State& state = guard.state();
   comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
-  Call call(state, moves);
-  Status status = call.execute();
-  if (call.ends_comm(status)) status = end_comm(state, std::move(status));
+  std::optional<Call> call;  // its memory goes when all was said
+  Status status = execute(call, state, moves);
   observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
   return status;
 }

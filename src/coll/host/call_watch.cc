@@ -27,6 +27,9 @@ std::string Call::missing() const {
     else if (cells > 0 || unacked > 0)
       text +=
           fmt::format("; rank {}: {} cells expected, {} pieces unacknowledged", r, cells, unacked);
+    for (const comm::LinkState& link : state_.links)
+      if (const Status health = link.lane->health(r); !health.ok())
+        text += fmt::format(" ({})", health.message());
   }
   return text;
 }

@@ -87,8 +87,24 @@ PutResult Outbox::put_cell(int link, PeerSet peers, const SendRange& range) {
     const auto copies = static_cast<uint64_t>(l.lane->caps().can_multicast ? 1 : peers.count());
     state_.report.links[static_cast<size_t>(link)].sent_bytes += length * copies;
   }
-  if (result == PutResult::kDown) dead_link_ = link;
+  if (result == PutResult::kDown) note_down(link);
   return result;
+}
+
+// Whether this link is all there is, and every way on it that is down is being made anew.
+bool Outbox::is_mending_last(int link) const {
+  for (size_t i = 0; i < state_.links.size(); ++i)
+    if (static_cast<int>(i) != link && usable(static_cast<int>(i))) return false;
+  const transport::Lane& lane = *state_.links[static_cast<size_t>(link)].lane;
+  for (int peer = 0; peer < state_.size(); ++peer)
+    if (peer != state_.rank() && !lane.health(peer).ok() && !lane.is_mending(peer)) return false;
+  return true;
+}
+
+// To be evacuated after the pump; what is to wait is full to the pump, for the peer that it is down
+// to.
+void Outbox::note_down(int link) {
+  if (!is_mending_last(link)) dead_link_ = link;
 }
 
 bool Outbox::pump_pieces(int link, int peer) {
@@ -98,7 +114,7 @@ bool Outbox::pump_pieces(int link, int peer) {
   while (!pieces.empty()) {
     const PutResult result = state_.links[static_cast<size_t>(link)].lane->try_put(
         PeerSet::only(peer), pieces.front().tag, pieces.front().payload);
-    if (result == PutResult::kDown) dead_link_ = link;
+    if (result == PutResult::kDown) note_down(link);
     if (result != PutResult::kAccepted) break;
     pieces.pop_front();
     any = true;
@@ -232,8 +248,10 @@ void Outbox::drop_ranges() {
 bool Outbox::empty() const {
   for (const LinkQueue& queue : queues_) {
     if (!queue.shared.empty()) return false;
-    for (const PeerQueue& peer : queue.peers)
-      if (!peer.pieces.empty() || !peer.ranges.empty()) return false;
+    for (int peer = 0; peer < state_.size(); ++peer) {
+      const PeerQueue& own = queue.peers[static_cast<size_t>(peer)];
+      if (!own.ranges.empty() || (!own.pieces.empty() && !has_left(peer))) return false;
+    }
   }
   return true;
 }
@@ -250,7 +268,8 @@ bool Outbox::acked() const {
     const transport::LaneCaps& caps = l.lane->caps();
     if (l.is_suspect || !(caps.can_lose || caps.is_paced)) continue;
     for (int peer = 0; peer < state_.size(); ++peer)
-      if (peer != state_.rank() && l.lane->acked(peer) != l.lane->posted(peer)) return false;
+      if (peer != state_.rank() && l.lane->acked(peer) != l.lane->posted(peer) && !has_left(peer))
+        return false;
   }
   return true;
 }

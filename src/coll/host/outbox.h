@@ -11,6 +11,9 @@
 // link may still deliver its copy, later or much later: receivers drop what they have already, by
 // (epoch, kind, block, cell).
 //
+// The last link is not given up while its lane makes the way anew: everything stays where it is, and
+// the call's deadline speaks if it does not come back.
+//
 // Threads: the comm's lock. Lives for one call.
 #pragma once
 
@@ -58,7 +61,8 @@ class Outbox {
   bool pump();
   bool empty() const;
   /// True when every piece on a lane that can lose pieces is acknowledged; suspect links do not
-  /// count.
+  /// count, nor ranks that have left: those had ended their part before, and their last acks may have
+  /// gone with them.
   bool acked() const;
   /// Gives up on a link for this call. Pieces that no link is left for make fate() fail.
   void evacuate(int link, const std::string& why);
@@ -97,6 +101,9 @@ class Outbox {
   bool pump_shared(int link);
   bool pump_turns(int link);
   bool pump_one_cell(int link, int peer);
+  bool has_left(int peer) const { return state_.group && state_.group->has_left(peer); }
+  bool is_mending_last(int link) const;
+  void note_down(int link);
   transport::PutResult put_cell(int link, transport::PeerSet peers, const SendRange& range);
   void spread(transport::PeerSet peers, const SendRange& range);
   void put_offer(int link, int peer, const SendRange& range);

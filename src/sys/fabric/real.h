@@ -91,6 +91,9 @@ struct LibfabricQuirks {
   bool splits_immediates = false;
   // See Neighbours.
   bool shares_mappings = false;
+  // A failure of an operation of ours names it. One that names none is of what came in, which may be
+  // a stranger's: it says nothing of our peers.
+  bool names_own_failures = false;
 };
 LibfabricQuirks libfabric_quirks(const fi_info& info);
 std::string numeric_address(const fi_info& info);
@@ -221,7 +224,9 @@ class RealEndpoint final : public FabricEndpoint {
   uint64_t write_flags(const FabricTransfer& t) const;
   Result<bool> posted(ssize_t rc, const char* call) const;
   size_t hand_over_held(FabricEvent& refused);
+  long read_queue(std::span<FabricEvent> events);
   size_t read_error(FabricEvent& event);
+  void note_stranger(const FabricEvent& failed);
 
   const RealDomain& domain_;
   std::string name_;
@@ -229,6 +234,7 @@ class RealEndpoint final : public FabricEndpoint {
   std::shared_ptr<Neighbours> neighbours_;  // on shm
   std::optional<Operation> held_;           // see submit()
   bool has_lost_data_ = false;              // of held_
+  uint64_t num_strangers_ = 0;              // failures that were none of ours
   FabricOp data_;                           // stands for all data whose immediate follows
 };
 
