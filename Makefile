@@ -2,10 +2,10 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs gpu-test build check install clean
+.PHONY: help demo test test-verbs test-launch gpu-test build check install clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## set up, then five collectives, every byte checked: on GPUs beside NCCL, or between CPUs over three links
 	@scripts/demo
@@ -17,6 +17,10 @@ test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 test-verbs:  ## set up, then tests on real libibverbs: soft-RoCE in virtual machines, no RDMA NIC needed
 	@scripts/setup --tests
 	@scripts/test_verbs
+
+test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command over two hosts of this machine (root)
+	@scripts/setup --check
+	@scripts/test_launch
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test
