@@ -119,13 +119,18 @@ constexpr Option kOptions[] = {
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "24h",
      "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: NCCL has none, and a rank "
      "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
+    {"BRAID_NODES", OptionType::kString, "auto",
+     "all_gather and sums among CPUs of several nodes with as many ranks on each: auto, in two "
+     "stages, inside the nodes and between them, or flat, straight from rank to rank. Sums are "
+     "added in another order (docs/nodes.md), so all ranks and runs need the same."},
     {"BRAID_NVTX", OptionType::kBool, "off",
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",
      "Slow links down on purpose: link=rate[@latency],... such as "
      "shm=400MB/s,staged=200MB/s@50us."},
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
-     "Local addresses for rdma links, a comma list; one lane each."},
+     "Local addresses for rdma links, a comma list; one lane each. Not set, the one on the way to "
+     "MASTER_ADDR."},
     {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
      "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank "
      "may "

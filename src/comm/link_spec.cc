@@ -95,25 +95,31 @@ Status check_provider(const std::string& provider) {
       return invalid_argument(
           "BRAID_LINKS, BRAID_RDMA_PROVIDER: libfabric's provider '{}' is refused: a rank that is "
           "killed while it holds a lock in that provider's shared memory stops the others for "
-          "ever; "
-          "between ranks of one host use the link shm (BRAID_LINKS=shm), or rdma:tcp",
+          "ever; between ranks of one host use the link shm (BRAID_LINKS=shm), or rdma:tcp",
           provider);
   return {};
 }
 
-Result<LinkSpecs> link_specs(const Config& config, bool share_host) {
+Result<LinkSpecs> link_specs(const Config& config, Hosts hosts) {
   LinkSpecs specs;
   const std::string& text = config.text("BRAID_LINKS");
   specs.are_named = text != "auto";
   // One host: memory is faster than a loopback network, and a third link would only take cores from
   // the others.
-  const std::string wanted = specs.are_named ? text : share_host ? "shm,staged" : "rdma";
+  const std::string wanted = specs.are_named            ? text
+                             : hosts == Hosts::kOne     ? "shm,staged"
+                             : hosts == Hosts::kSeveral ? "rdma"
+                                                        : "rdma,shm,staged";
   for (const std::string_view item : split(wanted, ','))
     BRAID_RETURN_IF_ERROR(add_item(specs.links, std::string(item), config));
   name_rdma(specs.links);
   BRAID_RETURN_IF_ERROR(check_names(specs.links));
   for (const std::string_view item : split(config.text("BRAID_PACE"), ','))
     BRAID_RETURN_IF_ERROR(apply_pace(specs.links, std::string(item)));
+  if (hosts == Hosts::kStages)
+    std::stable_partition(specs.links.begin(), specs.links.end(), [](const LinkSpec& link) {
+      return link.kind == fabric::LinkKind::kRdma;
+    });
   return specs;
 }
 

@@ -19,6 +19,7 @@
 #include "comm/message_book.h"
 #include "comm/observe/observer.h"
 #include "comm/share_book.h"
+#include "fabric/node_map.h"
 #include "plan/table.h"
 #include "transport/host/doorbell.h"
 
@@ -37,6 +38,8 @@ inline constexpr transport::PieceTag kProbeTag{};
 struct LinkState {
   fabric::Link facts;
   std::unique_ptr<transport::Lane> lane;
+  // Whom it leads to: everyone, or the others of this rank's node.
+  transport::PeerSet reach = transport::PeerSet::everyone();
   // Read by health_json(). Suspect: stalled or failed here, not used for new pieces until it is
   // clean again.
   bool is_suspect = false;
@@ -57,8 +60,15 @@ class Comm::State {
   std::unique_ptr<group::Group> group;
   std::unique_ptr<Observer> observer;             // null unless an option asks for one
   std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
+  std::vector<std::unique_ptr<transport::Doorbell>> node_bells;  // its bells, for a node's own lanes
   fabric::Fabric fabric;
+  // Links that lead to every rank, which plans are made of. Behind them `links` has, where ranks are
+  // on several nodes, those that join one node's ranks alone: `node_link_facts`.
   std::vector<fabric::Link> link_facts;
+  std::vector<fabric::Link> node_link_facts;
+  // How ranks lie on nodes where collectives go in two stages; one node of all where they do not.
+  fabric::NodeMap nodes;
+  transport::PeerSet node_peers;  // the others of this rank's node, where nodes.has_stages()
   // More ranks than cores on this host: waiting must give the core away.
   bool is_oversubscribed = false;
   int process_id = 0;  // of the process that made it
@@ -83,6 +93,9 @@ class Comm::State {
   CallReport report;         // of the last call; the calling thread may read it between calls
   plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
+  // Partials of sums over several nodes (coll/host/node_sums.h); grows to the largest call's.
+  std::unique_ptr<std::byte[]> partials;
+  uint64_t partials_bytes = 0;
   MessageBook messages;
   int64_t last_call_end_ns = 0;
 
@@ -102,6 +115,11 @@ class Comm::State {
   int size() const { return identity.size; }
   /// The plan for this request with the shares that hold now (forced, decided, or planned).
   plan::Plan plan_now(const plan::Request& request) const;
+  /// Shares over all links of `links` for what stays inside the node, in a call like this one;
+  /// empty where no link is the node's own.
+  plan::Shares node_shares(const plan::Request& request) const;
+  /// Bit i set: link i leads to every rank of `peers`.
+  uint64_t reach_mask(transport::PeerSet peers) const;
   /// The facts underneath the plans changed (tuning): forgets what was decided and cached on top of
   /// them.
   void plans_changed();

@@ -41,6 +41,7 @@ class PeerSet {
  public:
   constexpr PeerSet() = default;
   static constexpr PeerSet only(int rank) { return PeerSet(uint64_t{1} << rank); }
+  static constexpr PeerSet everyone() { return PeerSet(~uint64_t{0}); }
   static constexpr PeerSet all_but(int rank, int size) {
     const uint64_t all = size >= 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;
     return PeerSet(all & ~(uint64_t{1} << rank));

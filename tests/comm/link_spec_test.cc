@@ -10,10 +10,10 @@ namespace {
 
 using Pairs = std::map<std::string, std::string>;
 
-Result<LinkSpecs> specs(const Pairs& pairs, bool share_host = true) {
+Result<LinkSpecs> specs(const Pairs& pairs, Hosts hosts = Hosts::kOne) {
   auto config = Config::from_pairs(pairs);
   EXPECT_TRUE(config.ok()) << config.status().to_string();
-  return link_specs(config.value(), share_host);
+  return link_specs(config.value(), hosts);
 }
 
 TEST(LinkSpecs, AutoTakesMemoryOnOneHostAndTheNetworkOnSeveral) {
@@ -23,10 +23,22 @@ TEST(LinkSpecs, AutoTakesMemoryOnOneHostAndTheNetworkOnSeveral) {
   ASSERT_EQ(here->links.size(), 2U);
   EXPECT_EQ(here->links[0].name, "shm");
   EXPECT_EQ(here->links[1].name, "staged");
-  const auto apart = specs({}, false);
+  const auto apart = specs({}, Hosts::kSeveral);
   ASSERT_TRUE(apart.ok());
   ASSERT_EQ(apart->links.size(), 1U);
   EXPECT_EQ(apart->links[0].kind, fabric::LinkKind::kRdma);
+}
+
+// Plans are made of the first ones, which lead to everyone.
+TEST(LinkSpecs, NetworksComeFirstWhereMemoryJoinsTheRanksOfANode) {
+  for (const char* const wanted : {"auto", "shm,rdma,staged"}) {
+    const auto both = specs({{"BRAID_LINKS", wanted}}, Hosts::kStages);
+    ASSERT_TRUE(both.ok()) << both.status().to_string();
+    ASSERT_EQ(both->links.size(), 3U);
+    EXPECT_EQ(both->links[0].name, "rdma");
+    EXPECT_EQ(both->links[1].name, "shm");
+    EXPECT_EQ(both->links[2].name, "staged");
+  }
 }
 
 TEST(LinkSpecs, SeveralAddressesAreSeveralLinksNamedByPlace) {

@@ -55,7 +55,8 @@ Call::Call(comm::Comm::State& state, const Moves& moves)
       start_ns_(now_ns()),
       plan_(plan_for_call(state, epoch_, moves)),
       cell_bytes_(cell_bytes_for(state, moves)),
-      outbox_(state, epoch_, cell_bytes_, plan_.shares),
+      outbox_(state, epoch_, cell_bytes_, plan_.shares,
+              state.node_shares({moves.signature.op, moves.bytes, state.size()})),
       inbox_(state.links, state.size()),
       waiter_(state),
       stall_watch_(state, state.config.duration_ns("BRAID_STALL"), start_ns_),
@@ -63,9 +64,12 @@ Call::Call(comm::Comm::State& state, const Moves& moves)
       entries_missing_(state.size() - 1),
       last_progress_ns_(start_ns_) {
   plan_.cell_bytes = cell_bytes_;
-  if (moves_.reduced.bytes > 0)
+  if (moves_.parts_are_operands && has_stages()) {
+    open_sums();
+  } else if (moves_.reduced.bytes > 0) {
     reducer_.emplace(state.rank(), state.size(), moves_.parts[static_cast<size_t>(state.rank())],
                      moves_.reduced, cell_bytes_, moves_.signature.dtype, moves_.signature.redop);
+  }
   data_seen_.resize(moves_.places.size());
   for (size_t r = 0; r < moves_.places.size(); ++r) {
     if (static_cast<int>(r) == state.rank()) continue;
@@ -76,6 +80,7 @@ Call::Call(comm::Comm::State& state, const Moves& moves)
   for (size_t r = 0; r < operand_seen_.size(); ++r)
     operand_seen_[r].resize(num_cells(moves_.reduced.bytes, cell_bytes_));
   if (reducer_ && state.size() > 1) cells_missing_ += num_cells(moves_.reduced.bytes, cell_bytes_);
+  if (sums_) cells_missing_ += sums_->num_cells_to_reduce();
 }
 
 bool Call::done() const {

@@ -22,6 +22,10 @@
 // and the deadline are looked at. The deadline restarts with progress, of which a call has a
 // bounded amount.
 //
+// Over several nodes of as many ranks all_gather and sums go in two stages, inside each node and
+// between them (coll/nodes/schedule.h): call_nodes.cc. Everything else, and every other way in which
+// ranks lie on nodes, goes straight from rank to rank.
+//
 // In call_send.cc what a rank sends by itself, in call_receive.cc what arrives, in call_agree.cc
 // what follows once all have entered, in call_watch.cc what ends a call that does not get on.
 #pragma once
@@ -34,6 +38,7 @@
 #include "base/status.h"
 #include "coll/host/inbox.h"
 #include "coll/host/moves.h"
+#include "coll/host/node_sums.h"
 #include "coll/host/outbox.h"
 #include "coll/host/reducer.h"
 #include "coll/host/stall_watch.h"
@@ -65,6 +70,22 @@ class Call {
   void queue_moves();
   void queue_block(transport::PeerSet peers, const SendRange& range);
   void queue_root_block();
+  bool carries(size_t link, int peer) const;
+
+  // In two stages.
+  bool has_stages() const;
+  void open_sums();
+  void queue_staged_moves();
+  void queue_staged_operands();
+  void push_cell(transport::PeerSet peers, PieceKind kind, bool forward, int block, uint64_t cell,
+                 ConstBlock data);
+  void on_staged_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
+  void add(const NodeSums::Sum& sum, const Tag& tag, std::span<const std::byte> payload,
+           const Taken& taken);
+  void reduce_if_whole(const NodeSums::Sum& sum, uint64_t cell);
+  void pass_partial_on(const NodeSums::Sum& sum, uint64_t cell);
+  void pass_on(const Tag& tag);
+  void share_staged(uint64_t cell);
 
   // Receiving.
   bool receive();
@@ -113,6 +134,7 @@ class Call {
   Waiter waiter_;
   StallWatch stall_watch_;
   std::optional<Reducer> reducer_;
+  std::optional<NodeSums> sums_;  // in its place where there are two stages
 
   std::vector<std::optional<Entry>> entries_;
   int entries_missing_;

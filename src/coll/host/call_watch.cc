@@ -19,6 +19,7 @@ std::string Call::missing() const {
     if (index < operand_seen_.size())
       cells += static_cast<uint64_t>(
           std::count(operand_seen_[index].begin(), operand_seen_[index].end(), false));
+    if (sums_) cells += sums_->missing_from(r);
     uint64_t unacked = 0;
     for (const comm::LinkState& link : state_.links)
       unacked += link.lane->posted(r) - link.lane->acked(r);

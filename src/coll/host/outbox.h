@@ -47,7 +47,10 @@ struct SendRange {
 
 class Outbox {
  public:
-  Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares);
+  /// `shares` are those of links to every rank; `node_shares`, over all links, those for peers on
+  /// this rank's node where it has links of its own, else empty.
+  Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares,
+         plan::Shares node_shares = {});
 
   /// Queues a range for one peer, or for every peer of a set, on `link` (or on what is left when it
   /// is suspect).
@@ -73,8 +76,12 @@ class Outbox {
   /// ok, or unavailable: no link is left to a peer.
   const Status& fate() const { return fate_; }
 
-  /// The link that owned pieces should take: usable, in the fabric's order; -1 when none is.
-  int first_usable_link() const;
+  /// The link that owned pieces to `peer` should take: usable, one of the node's own where there
+  /// is, in the fabric's order; -1 when none is.
+  int first_usable_link(int peer) const;
+  /// How what goes to `peers`, all of them on this rank's node or none, is cut over the links that
+  /// lead there and are usable.
+  plan::Shares shares_to(transport::PeerSet peers) const;
   bool usable(int link) const { return !state_.links[static_cast<size_t>(link)].is_suspect; }
 
  private:
@@ -114,6 +121,7 @@ class Outbox {
   uint64_t epoch_;
   uint32_t cell_bytes_;
   plan::Shares shares_;
+  plan::Shares node_shares_;
   std::vector<LinkQueue> queues_;
   int dead_link_ = -1;  // a put answered kDown: evacuate after the pump, not while iterating
   Status fate_;

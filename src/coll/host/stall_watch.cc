@@ -59,7 +59,9 @@ StallWatch::Finding StallWatch::judge(size_t link, int peer, int64_t now_ns) {
   if (silent_ns < limit / 2) return {};
   int idle_link = -1;
   for (size_t other = 0; other < state_.links.size(); ++other) {
-    if (other == link || state_.links[other].is_suspect) continue;
+    if (other == link || state_.links[other].is_suspect ||
+        !state_.links[other].reach.contains(peer))
+      continue;
     const bool is_evidence = mark(other, peer).last_ack_ns > m.silent_since_ns + limit / 2;
     if (judged_.contains(peer) && silent_ns >= limit && is_evidence)
       return {Finding::kStalled, static_cast<int>(link), peer, silent_ns};

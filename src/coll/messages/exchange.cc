@@ -68,7 +68,7 @@ int Exchange::post(const Message& message) {
 
 void Exchange::announce(int peer, Open& open) {
   const Message& m = open.message;
-  const int link = outbox_->first_usable_link();
+  const int link = outbox_->first_usable_link(peer);
   if (link < 0) return stop(unavailable("no usable link: {}", state_.links.back().why));
   put_announcement(link, peer, open);
   open.announced_link = link;
@@ -123,7 +123,7 @@ void Exchange::end(int peer, Way way, Status status) {
   if (way == Way::kRecv && status.ok()) {
     Tag tag{epoch_, PieceKind::kArrived};
     tag.number = known.num_received;
-    outbox_->push_piece(std::max(outbox_->first_usable_link(), 0), peer, encode_tag(tag), {});
+    outbox_->push_piece(std::max(outbox_->first_usable_link(peer), 0), peer, encode_tag(tag), {});
   }
   if (way == Way::kSend) {
     ++known.num_sent;
