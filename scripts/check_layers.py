@@ -51,6 +51,8 @@ IMPORTS: dict[str, list[str]] = {
     "split": ["errors"],
     "comm": ["_braid", "errors", "arguments", "arrays", "objects", "progress", "split"],
     "engine": ["_braid", "errors", "arrays"],
+    "kv": ["errors", "arrays", "engine"],
+    "weights": ["errors", "arrays", "engine"],
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
     "torch": ["_braid", "errors", "comm", "braid"],
     "plan.shipped": [],
