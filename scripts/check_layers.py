@@ -54,6 +54,7 @@ IMPORTS: dict[str, list[str]] = {
     "kv": ["errors", "arrays", "engine"],
     "weights": ["errors", "arrays", "engine"],
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
+    "kv.vllm": ["errors", "engine", "kv", "braid"],
     "torch": ["_braid", "errors", "comm", "braid"],
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],

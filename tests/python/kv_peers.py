@@ -123,8 +123,30 @@ class RemotePrefiller:
         self.side.close()
 
 
+class RemoteDecoder:
+    """The same for a decoder: connects, and waits for what it wants."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        prefiller = settings.pop("prefiller")
+        self.side = Side(kv.Decoder, settings.pop("layout", LAYOUT), "decode", **settings)
+        self.there = self.side.role.connect([prefiller], 60)
+
+    def names(self) -> Any:
+        return self.side.engine.address, None
+
+    def want(self, request: str, pages: list[int], tokens: int) -> str:
+        try:
+            self.side.role.want(request, self.there, pages, tokens).wait(60)
+        except braid.Error as error:
+            return f"{type(error).__name__}: {error}"
+        return "well"
+
+    def close(self) -> None:
+        self.side.close()
+
+
 def serve(pipe: Any, settings: dict[str, Any]) -> None:
-    remote = RemotePrefiller(settings)
+    remote = RemoteDecoder(settings) if "prefiller" in settings else RemotePrefiller(settings)
     pipe.send((True, remote.names()))
     while (order := pipe.recv()) is not None:
         name, args = order
@@ -136,7 +158,9 @@ def serve(pipe: Any, settings: dict[str, Any]) -> None:
 
 
 class Process(engine_peers.Process):
-    """A prefiller in a process of its own; its calls are RemotePrefiller's."""
+    """A prefiller in a process of its own; its calls are RemotePrefiller's. With `prefiller`, its
+    address, a decoder of it, whose calls are RemoteDecoder's.
+    """
 
     def __init__(self, **settings: Any) -> None:
         self._pipe, theirs = engine_peers._spawn.Pipe()

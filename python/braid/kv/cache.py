@@ -1,6 +1,7 @@
 """A rank's pages, registered with its engine: one region for each layer."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,7 @@ class PagedCache:
                 f"cache: asked for {layout.layers_here} layers, found {len(layers)}"
             )
         self.layout = layout
+        self._engine = engine
         self._memory = [
             layer
             if isinstance(layer, LayerMemory)
@@ -97,12 +99,24 @@ class PagedCache:
         self.pages = min(memory.pages for memory in self._memory)
         self.regions: list[Region] = []
         try:
-            for memory in self._memory:
-                self.regions.append(engine.register(_place(memory, layout.page_bytes)))
+            self.regions = self.register_layers()
             self.tails = Tails(engine, layout.tail_bytes)
         except BaseException:
             self.close()
             raise
+
+    def register_layers(self) -> list[Region]:
+        """Another region for each layer's memory: what one peer alone is told of can be taken away
+        from it alone.
+        """
+        made: list[Region] = []
+        try:
+            for memory in self._memory:
+                made.append(self._engine.register(_place(memory, self.layout.page_bytes)))
+        except BaseException:
+            unregister_all(made)
+            raise
+        return made
 
     def stride(self, layer: int) -> int:
         """Bytes from page to page of a layer, counted from 0 here."""
@@ -123,8 +137,7 @@ class PagedCache:
 
     def close(self) -> None:
         """When it returns nothing can land in the pages any more, and they may be freed."""
-        while self.regions:
-            self.regions.pop().unregister()
+        unregister_all(self.regions)
         if hasattr(self, "tails"):
             self.tails.close()
 
@@ -144,7 +157,12 @@ class Tails:
         self.nbytes = nbytes
         self._free = list(range(self.SLOTS)) if nbytes else []
         self._memory = np.zeros((self.SLOTS, max(1, nbytes)), np.uint8)
-        self.region = engine.register(self._memory) if nbytes else None
+        self._engine = engine
+        self.region = self.register() if nbytes else None
+
+    def register(self) -> Region:
+        """One more region of the slots, for one peer."""
+        return self._engine.register(self._memory)
 
     def take(self) -> int | None:
         """A free slot; None when all are taken."""
@@ -164,6 +182,19 @@ class Tails:
         if self.region is not None:
             self.region.unregister()
             self.region = None
+
+
+def unregister_all(regions: list[Region]) -> None:
+    """Empties the list, and returns when nothing can land in any of them any more.
+
+    Each on a thread of its own: a peer that does not answer is waited for for a second.
+    """
+    taken, regions[:] = list(regions), []
+    if not taken:
+        return
+    with ThreadPoolExecutor(min(32, len(taken))) as threads:
+        for done in [threads.submit(region.unregister) for region in taken]:
+            done.result()
 
 
 def _place(memory: LayerMemory, page_bytes: int) -> tuple[int, ...]:

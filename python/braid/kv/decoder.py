@@ -5,13 +5,15 @@ When does a load end, and its pages may be used again?
     well        by the count: as many pages as were asked for have landed (push); or all reads have
                 ended and every prefiller has said that it held its pages to here (pull)
     badly       what went wrong is known, and of every source one of these: it has said that it is
-                through (failed, cancelled), or the engine has closed the last rail from it
+                through (failed, cancelled), or what it was told of is unregistered
 
-A prefiller that says nothing is given up after `silence` seconds. What it had begun may still land
-until this side's engine has closed its rails, by its own lease: the load ends after that.
+A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when it
+wakes up. So each source is told of regions of its own, over the same memory: they are unregistered,
+which ends when nothing can land through them any more, and no other source notices.
 """
 
 import secrets
+import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -23,12 +25,13 @@ import numpy as np
 from braid.engine import Descriptor, Engine, Message, Peer
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
 from braid.kv import wire
-from braid.kv.cache import PagedCache, PageIds
+from braid.kv.cache import PagedCache, PageIds, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
 from braid.kv.post import Post
 
+_AGAIN_S = 0.5
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
 
 
@@ -62,8 +65,6 @@ class Decoder(Post):
         self._sources: dict[bytes, Source] = {}
         """By the address of the peer."""
         self._by_sender: dict[bytes, Source] = {}
-        self._lost: list[Source] = []
-        """Those whose rails the engine may not have closed yet."""
         self._prefills: list[Prefill] = []
         self._loads: dict[int, Load] = {}
         self._renewed: dict[str, Prefill] = {}
@@ -173,6 +174,8 @@ class Decoder(Post):
             for source in sources:
                 self._send(source.peer, {"kind": "bye"})
         self._stop()
+        for source in self._sources.values():
+            unregister_all(source.offered)
 
     def __enter__(self) -> "Decoder":
         return self
@@ -188,17 +191,21 @@ class Decoder(Post):
         if source is None or source.error is not None:
             source = Source(peer, heard_at=time.monotonic())
             self._sources[peer.data] = source
-            regions = [region.descriptor.data for region in self.cache.regions]
-            if self.cache.tails.region is not None:
-                regions.append(self.cache.tails.region.descriptor.data)
-            head = {
-                "kind": "hello",
-                "version": wire.VERSION,
-                "layout": self.cache.layout.as_json(),
-                "strides": [self.cache.stride(n) for n in range(self.cache.layout.layers_here)],
-            }
-            self._send(peer, head, wire.pack([self.engine.address.data, *regions]))
+            layout = self.cache.layout.as_json()
+            head = {"kind": "hello", "version": wire.VERSION, "layout": layout}
+            self._send(peer, head, wire.pack([self.engine.address.data]))
         return source
+
+    def _offer(self, source: Source) -> None:
+        """Tells a source where it may write, before the first thing that it is to write."""
+        if source.offered:
+            return
+        source.offered = self.cache.register_layers()
+        if self.cache.tails.region is not None:
+            source.offered.append(self.cache.tails.register())
+        strides = [self.cache.stride(layer) for layer in range(self.cache.layout.layers_here)]
+        regions = [region.descriptor.data for region in source.offered]
+        self._send(source.peer, {"kind": "offer", "strides": strides}, wire.pack(regions))
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -329,6 +336,7 @@ class Decoder(Post):
         count += load.tail_slot is not None
         body = load.pages.astype("<u4").tobytes()
         for order in load.orders:
+            self._offer(order.source)
             has_tail = order is load.orders[0] and load.tail_slot is not None
             head = {
                 "kind": "want",
@@ -498,8 +506,6 @@ class Decoder(Post):
                     self._lose(source)
                 else:
                     source.heard_at = now
-        if self._lost:
-            self._look_for_the_gone()
 
     def _beat_all(self) -> None:
         wanted: dict[bytes, list[str]] = {}
@@ -523,25 +529,32 @@ class Decoder(Post):
         self.counters.add("peers_lost")
         name = source.name or "a prefiller"
         source.error = PeerLost(f"'{name}' has said nothing for {self._silence} s")
-        source.is_gone = source.layout is None  # it knows no page of ours
-        self._lost += [] if source.is_gone else [source]
+        source.is_gone = not source.offered  # it knows no page of ours
+        if source.offered:
+            threading.Thread(target=self._revoke, args=(source,), daemon=True).start()
         for load in list(self._loads.values()):
             if source in load.prefill.sources:
                 self._fail(load, source.error)
         for prefill in [p for p in self._prefills if source in p.sources]:
             self._look_after(prefill)
 
-    def _look_for_the_gone(self) -> None:
-        """A source is gone when the engine has no connection from it any more, for then its rails
-        are closed. Engines of one name wait for each other.
+    def _revoke(self, source: Source) -> None:
+        """Takes away from a source what it was told of: when the engine has done so nothing of it
+        can land any more, now or when it wakes up. Nobody else was told of these regions.
         """
-        lines = self.engine.health()
-        for source in list(self._lost):
-            if not any(line.startswith(f"from '{source.name}': ") for line in lines):
-                source.is_gone = True
-                self._lost.remove(source)
-        for load in list(self._loads.values()):
-            self._settle(load)
+        while source.offered and not self.engine.closed:
+            regions = list(source.offered)
+            try:
+                unregister_all(regions)
+                source.offered = []
+            except Error as error:
+                log.warning("'%s': '%s' is lost: %s", self.engine.name, source.name, error)
+                time.sleep(_AGAIN_S)
+        with self._lock:
+            source.is_gone = True
+            for load in list(self._loads.values()):
+                self._settle(load)
+        self._run_later()
 
 
 def _is_of(peer: Peer, incarnation: bytes) -> bool:

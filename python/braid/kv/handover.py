@@ -26,10 +26,10 @@ class Link:
     peer: Peer
     name: str
     layout: Layout
-    regions: list[Descriptor]
-    """Of its layers, in order, and behind them of its tails if there are any."""
-    strides: list[int]
     heard_at: float
+    regions: list[Descriptor] = field(default_factory=list)
+    """Of its layers, in order, and behind them of its tails if there are any: what it offered."""
+    strides: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -190,6 +190,11 @@ class Handover(Ending):
     def first_error(self) -> Error | None:
         errors = [c.error for c in self.consumers.values() if c.error is not None]
         return self.why or (errors[0] if errors else None)
+
+    def take_pages(self) -> None:
+        """It has none any more, and nothing of it is computed."""
+        self.pages = self.pages[:0]
+        self._computed = dict.fromkeys(self._layers, 0)
 
     def grow(self, pages: PageIds) -> None:
         """More pages at the end: a cache is often given out chunk by chunk."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from braid.engine import Descriptor, Peer, Ticket
+from braid.engine import Descriptor, Peer, Region, Ticket
 from braid.errors import Error
 from braid.kv.cache import PageIds
 from braid.kv.ending import Ending
@@ -20,6 +20,8 @@ class Source:
     layout: Layout | None = None
     regions: list[Descriptor] = field(default_factory=list)
     strides: list[int] = field(default_factory=list)
+    offered: list[Region] = field(default_factory=list)
+    """Our layers (and tails), as it alone was told of them."""
     heard_at: float = 0.0
     error: Error | None = None
     """Why it cannot be used: it refused, or was lost."""

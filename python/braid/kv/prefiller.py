@@ -1,8 +1,9 @@
 """The side that computes the pages and gives them away.
 
     decoder                                   prefiller
-    hello {version, layout, regions}       ->
+    hello {version, layout}                ->
                                            <- welcome {layout, regions}, or refused {why}
+    offer {regions}                        -> where it may write
     want {request, tag, pages, ...}        -> writes pages as they are computed; each counts one
                                               under the tag. The last count is the end: no message
     cancel {request, tag}                  -> begins nothing more, waits for what is under way
@@ -112,6 +113,22 @@ class Prefiller(Post):
                 handover.grow(ids)
                 self._pump(handover)
 
+    def pause(self, request: str, timeout: float) -> None:
+        """Takes a request's pages away from it, and returns when nothing reads them any more: they
+        may be used for something else at once. grow() gives it others, in which all is computed
+        again; what has gone stays gone. Raises Timeout.
+        """
+        with self._lock:
+            handover = self._requests.get(request)
+            if handover is None:
+                return
+            handover.take_pages()
+        until = time.monotonic() + timeout
+        while any(consumer.flying for consumer in handover.consumers.values()):
+            if time.monotonic() > until:
+                raise Timeout(f"{handover.what}: writes are under way after {timeout} s")
+            time.sleep(0.001)
+
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
         long prompt are parts of several passes.
@@ -182,6 +199,7 @@ class Prefiller(Post):
             raise InvalidArgument(f"'{head['kind']}' before a hello")
         link.heard_at = time.monotonic()
         handlers = {
+            "offer": self._on_offer,
             "want": self._on_want,
             "pull": self._on_pull,
             "took": self._on_took,
@@ -200,7 +218,7 @@ class Prefiller(Post):
 
     def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         parts = wire.unpack(body)
-        peer = Peer(parts[0])
+        peer = Peer(parts[0] if parts else b"")
         try:
             link = self._introduced(head, parts, message)
         except Error as error:
@@ -219,6 +237,8 @@ class Prefiller(Post):
         )
 
     def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
+        if len(parts) != 1:
+            raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
         if head.get("version", wire.VERSION) != wire.VERSION:
             raise wire.OtherVersion(
                 f"version {wire.VERSION} of the protocol at '{self.engine.name}', "
@@ -228,14 +248,18 @@ class Prefiller(Post):
         names = (self.engine.name, message.sender)
         if (found := difference(self.cache.layout, layout, names)) is not None:
             raise InvalidArgument(found)
-        strides = head.get("strides")
-        wanted = layout.layers_here + bool(layout.tail_bytes)
-        if not isinstance(strides, list) or len(strides) != layout.layers_here:
-            raise InvalidArgument(f"kv: strides of {layout.layers_here} layers, found {strides!r}")
-        if len(parts) != 1 + wanted:
-            raise InvalidArgument(f"kv: asked for {wanted} regions, found {len(parts) - 1}")
-        regions = [Descriptor(part) for part in parts[1:]]
-        return Link(Peer(parts[0]), message.sender, layout, regions, strides, time.monotonic())
+        return Link(Peer(parts[0]), message.sender, layout, time.monotonic())
+
+    def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        link = self._links[sender]
+        strides, parts = head.get("strides"), wire.unpack(body)
+        wanted = link.layout.layers_here + bool(link.layout.tail_bytes)
+        if not isinstance(strides, list) or len(strides) != link.layout.layers_here:
+            raise InvalidArgument(f"kv: strides of {link.layout.layers_here} layers: {strides!r}")
+        if len(parts) != wanted:
+            raise InvalidArgument(f"kv: asked for {wanted} regions, found {len(parts)}")
+        link.strides = [wire.whole({"stride": stride}, "stride") for stride in strides]
+        link.regions = [Descriptor(part) for part in parts]
 
     def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         link = self._links.get(sender)
@@ -271,6 +295,8 @@ class Prefiller(Post):
         self, handover: Handover, head: dict[str, Any], body: bytes, sender: bytes
     ) -> Consumer:
         link = self._links[sender]
+        if not link.regions:
+            raise InvalidArgument(f"{handover.what}: wanted before anything was offered")
         pages = np.frombuffer(body, "<u4").astype(np.uint64)
         first = wire.whole(head, "first_page")
         wanted = max(0, wire.whole(head, "tokens_pages") - first)
