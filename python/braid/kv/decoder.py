@@ -7,9 +7,9 @@ When does a load end, and its pages may be used again?
     badly       what went wrong is known, and of every source one of these: it has said that it is
                 through (failed, cancelled), or what it was told of is unregistered
 
-A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when it
-wakes up. So each source is told of regions of its own, over the same memory: they are unregistered,
-which ends when nothing can land through them any more, and no other source notices.
+A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when
+it wakes up. So each source is told of regions of its own, over the same memory: they are
+unregistered, which ends when nothing can land through them any more, and no other source notices.
 """
 
 import secrets
@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
-from braid.kv import wire
 from braid.kv.cache import PagedCache, PageIds, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
@@ -192,8 +192,8 @@ class Decoder(Post):
             source = Source(peer, heard_at=time.monotonic())
             self._sources[peer.data] = source
             layout = self.cache.layout.as_json()
-            head = {"kind": "hello", "version": wire.VERSION, "layout": layout}
-            self._send(peer, head, wire.pack([self.engine.address.data]))
+            head = {"kind": "hello", "version": letters.VERSION, "layout": layout}
+            self._send(peer, head, letters.pack([self.engine.address.data]))
         return source
 
     def _offer(self, source: Source) -> None:
@@ -205,7 +205,7 @@ class Decoder(Post):
             source.offered.append(self.cache.tails.register())
         strides = [self.cache.stride(layer) for layer in range(self.cache.layout.layers_here)]
         regions = [region.descriptor.data for region in source.offered]
-        self._send(source.peer, {"kind": "offer", "strides": strides}, wire.pack(regions))
+        self._send(source.peer, {"kind": "offer", "strides": strides}, letters.pack(regions))
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -219,7 +219,7 @@ class Decoder(Post):
             return None
         if kind not in ("failed", "cancelled", "held"):
             raise InvalidArgument(f"kv: asked for a message of a prefiller, found {kind!r}")
-        load = self._loads.get(wire.whole(head, "tag", 2**32 - 1))
+        load = self._loads.get(letters.whole(head, "tag", 2**32 - 1))
         if load is None or load.request != head.get("request"):
             self.counters.add("repeated")
             return None
@@ -251,7 +251,7 @@ class Decoder(Post):
         if (found := difference(self.cache.layout, layout, names)) is not None:
             raise InvalidArgument(found)
         source.strides = [int(stride) for stride in head.get("strides", [])]
-        source.regions = [Descriptor(part) for part in wire.unpack(body)]
+        source.regions = [Descriptor(part) for part in letters.unpack(body)]
         if not len(source.strides) == len(source.regions) == layout.layers_here:
             raise InvalidArgument(f"'{source.name}': {layout.layers_here} layers and not as many "
                                   "regions")  # fmt: skip

@@ -8,9 +8,9 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from braid import letters
 from braid.engine import Engine, Message, Peer
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.kv import wire
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
@@ -27,7 +27,7 @@ class Post(ABC):
         self.counters = Counters(engine.name)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
-        self._joiner = wire.Joiner()
+        self._joiner = letters.Joiner()
         self._closing = threading.Event()
         self._later: list[tuple[Ending, Error | None]] = []
         self._thread = threading.Thread(
@@ -49,7 +49,7 @@ class Post(ABC):
         """Begins it and waits for nothing: who does not answer is found by the clock."""
         with self._sending:
             try:
-                for frame in wire.frames(head, body):
+                for frame in letters.frames(head, body):
                     self.engine.send(peer, frame)
             except (Cancelled, InvalidArgument):
                 if not self.engine.closed:

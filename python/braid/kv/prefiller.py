@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 
+from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer, Watch
 from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
-from braid.kv import wire
 from braid.kv.cache import PagedCache, PageIds
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
@@ -217,14 +217,14 @@ class Prefiller(Post):
         return None
 
     def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        parts = wire.unpack(body)
+        parts = letters.unpack(body)
         peer = Peer(parts[0] if parts else b"")
         try:
             link = self._introduced(head, parts, message)
         except Error as error:
             self.counters.add("refused")
             log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
-            self._send(peer, {"kind": "refused", "why": str(error), "version": wire.VERSION})
+            self._send(peer, {"kind": "refused", "why": str(error), "version": letters.VERSION})
             return
         self._links[message.incarnation] = link
         regions = [region.descriptor.data for region in self.cache.regions]
@@ -233,15 +233,15 @@ class Prefiller(Post):
         self._send(
             peer,
             {"kind": "welcome", "layout": layout, "strides": strides, "name": self.engine.name},
-            wire.pack(regions),
+            letters.pack(regions),
         )
 
     def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
         if len(parts) != 1:
             raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
-        if head.get("version", wire.VERSION) != wire.VERSION:
-            raise wire.OtherVersion(
-                f"version {wire.VERSION} of the protocol at '{self.engine.name}', "
+        if head.get("version", letters.VERSION) != letters.VERSION:
+            raise letters.OtherVersion(
+                f"version {letters.VERSION} of the protocol at '{self.engine.name}', "
                 f"{head['version']} at '{message.sender}'"
             )
         layout = Layout.from_json(head.get("layout"))
@@ -252,13 +252,13 @@ class Prefiller(Post):
 
     def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         link = self._links[sender]
-        strides, parts = head.get("strides"), wire.unpack(body)
+        strides, parts = head.get("strides"), letters.unpack(body)
         wanted = link.layout.layers_here + bool(link.layout.tail_bytes)
         if not isinstance(strides, list) or len(strides) != link.layout.layers_here:
             raise InvalidArgument(f"kv: strides of {link.layout.layers_here} layers: {strides!r}")
         if len(parts) != wanted:
             raise InvalidArgument(f"kv: asked for {wanted} regions, found {len(parts)}")
-        link.strides = [wire.whole({"stride": stride}, "stride") for stride in strides]
+        link.strides = [letters.whole({"stride": stride}, "stride") for stride in strides]
         link.regions = [Descriptor(part) for part in parts]
 
     def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
@@ -272,7 +272,7 @@ class Prefiller(Post):
             log.warning("'%s': %s", self.engine.name, error)
 
     def _on_want(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        request, tag = wire.text(head, "request"), wire.whole(head, "tag", 2**32 - 1)
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._found(request, head, body, sender)
         if handover is None:
             return
@@ -288,7 +288,7 @@ class Prefiller(Post):
             return
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = wire.whole(head, "consumers", 65536)
+        handover.expected = letters.whole(head, "consumers", 65536)
         self._pump(handover)
 
     def _consumer(
@@ -298,9 +298,9 @@ class Prefiller(Post):
         if not link.regions:
             raise InvalidArgument(f"{handover.what}: wanted before anything was offered")
         pages = np.frombuffer(body, "<u4").astype(np.uint64)
-        first = wire.whole(head, "first_page")
-        wanted = max(0, wire.whole(head, "tokens_pages") - first)
-        if wire.whole(head, "tokens_pages") != handover.total_pages:
+        first = letters.whole(head, "first_page")
+        wanted = max(0, letters.whole(head, "tokens_pages") - first)
+        if letters.whole(head, "tokens_pages") != handover.total_pages:
             raise InvalidArgument(
                 f"{handover.what}: {handover.total_pages} pages at '{self.engine.name}', "
                 f"{head['tokens_pages']} at '{link.name}'"
@@ -312,11 +312,11 @@ class Prefiller(Post):
         return Consumer(
             link,
             handover.request,
-            wire.whole(head, "tag", 2**32 - 1),
+            letters.whole(head, "tag", 2**32 - 1),
             slices,
             pages,
             first,
-            wire.whole(head, "tail_slot") if slot is not None else None,
+            letters.whole(head, "tail_slot") if slot is not None else None,
         )
 
     def _slice(self, numbers: object, link: Link) -> Slice:
@@ -333,7 +333,7 @@ class Prefiller(Post):
         return Slice(0, range(begin, end), source, target, heads)
 
     def _on_pull(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        request, tag = wire.text(head, "request"), wire.whole(head, "tag", 2**32 - 1)
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._found(request, head, body, sender)
         if handover is None or sender in handover.consumers:
             return
@@ -342,11 +342,11 @@ class Prefiller(Post):
         consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = wire.whole(head, "consumers", 65536)
+        handover.expected = letters.whole(head, "consumers", 65536)
 
     def _on_took(self, head: dict[str, Any], _body: bytes, sender: bytes) -> None:
         """The decoder has read all it wanted: was that before anybody gave the pages back?"""
-        request, tag = wire.text(head, "request"), wire.whole(head, "tag", 2**32 - 1)
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._requests.get(request)
         consumer = handover.consumers.get(sender) if handover is not None else None
         is_held = consumer is not None and consumer.tag == tag and consumer.error is None
@@ -358,7 +358,7 @@ class Prefiller(Post):
             self._settle(handover)
 
     def _on_cancel(self, head: dict[str, Any], _body: bytes, sender: bytes) -> None:
-        request, tag = wire.text(head, "request"), wire.whole(head, "tag", 2**32 - 1)
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         self._early.pop((request, sender), None)
         handover = self._requests.get(request)
         consumer = handover.consumers.get(sender) if handover is not None else None
@@ -377,7 +377,7 @@ class Prefiller(Post):
         )
 
     def _on_spared(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        handover = self._found(wire.text(head, "request"), head, body, sender)
+        handover = self._found(letters.text(head, "request"), head, body, sender)
         if handover is not None:
             handover.expected = 0
             self._settle(handover)

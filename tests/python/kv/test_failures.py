@@ -28,7 +28,7 @@ def decode(way):
 
 
 def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
-    with Process(way=way, engine_lease=SILENCE_S) as prefill:
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
         there = decode.role.connect([prefill.address], LIMIT_S)
         prefill("begin", "well", [1], 8)
         decode.role.want("well", there, [2], 8).wait(LIMIT_S)
@@ -48,7 +48,7 @@ def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
 
 
 def test_a_stopped_prefiller_writes_nothing_when_it_goes_on(decode, way):
-    with Process(way=way, engine_lease=SILENCE_S) as prefill:
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
         there = decode.role.connect([prefill.address], LIMIT_S)
         prefill("begin", "first", [1], 8)
         decode.role.want("first", there, [2], 8).wait(LIMIT_S)
@@ -101,7 +101,7 @@ def kill_or_stop_once(decode, way, seed):
     its pages do not change afterwards.
     """
     rng = random.Random(seed)
-    with Process(way=way, engine_lease=SILENCE_S) as prefill:
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
         there = decode.role.connect([prefill.address], LIMIT_S)
         loads, shuffled = [], rng.sample(range(PAGES), PAGES)
         for number in range(6):

@@ -12,7 +12,7 @@ from kv_peers import LAYOUT, PAGES, Side, fill, is_right
 
 import braid
 from braid import kv
-from braid.kv import wire
+from braid import letters
 
 LIMIT_S = 30
 _numbers = itertools.count()
@@ -61,14 +61,14 @@ def test_other_layouts_are_refused_on_both_sides(ends, caplog, other, words):
 def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
     prefill, decode, there = ends
     caplog.set_level(logging.WARNING)
-    whole = wire.frames
+    whole = letters.frames
 
     def of_version_7(head, body=b""):
         return [frame[:3] + bytes([7]) + frame[4:] for frame in whole(head, body)]
 
     with Side(kv.Decoder, LAYOUT, "newer") as newer:
         with monkeypatch.context() as patch:
-            patch.setattr(wire, "frames", of_version_7)
+            patch.setattr(letters, "frames", of_version_7)
             source = newer.role._source(prefill.engine.address)
         until = time.monotonic() + LIMIT_S
         while source.error is None and time.monotonic() < until:
