@@ -7,9 +7,9 @@
     ...                                                 ...
     sender.update(7)            # all ranks have it     receiver.version        # 7, or still 6
 
-The routing table is computed once, from what all ranks hold (braid.weights.plan): every element that
-a worker holds comes from one trainer, over all of them evenly. A version is there on all workers or
-on none. docs/weights.md tells the life of a step.
+The routing table is computed once, from what all ranks hold (braid.weights.plan): every element
+that a worker holds comes from one trainer, from all of them evenly. A version is there on all
+workers or on none. docs/weights.md tells the life of a step.
 """
 
 from braid.weights.holdings import Holdings, Parameter

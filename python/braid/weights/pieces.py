@@ -1,9 +1,9 @@
 """What a rank holds of a model's parameters: boxes of them, and where their elements lie. Pure.
 
-A parameter is an array of `shape`. A piece is a box of it (from `start`, of `size`), whose element
-[i, j, ...] counted from the box's corner lies at element offset + i * strides[0] + j * strides[1] ...
-of a buffer. So a piece tells of FSDP's rows, a tensor-parallel column, one expert of many, a third of
-a fused QKV, and of a transpose alike.
+A parameter is an array of `shape`. A piece is a box of it (from `start`, of `size`). Its element
+[i, j, ...], counted from the box's corner, is element offset + i * strides[0] + j * strides[1] ...
+of a buffer. So a piece tells of FSDP's rows, a tensor-parallel column, one expert of many, a third
+of a fused QKV, and of a transpose alike.
 """
 
 import math

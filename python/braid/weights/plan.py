@@ -1,18 +1,20 @@
 """The routing table: which elements of which trainer go where in which worker. Pure.
 
-Computed once, from what all ranks hold. Every element of every worker's piece comes from exactly one
-trainer. Where several trainers hold the same box they share it, so that all send about as much; what
-is large is cut for that. Routes are grouped by layer, in the order in which they are sent.
+Computed once, from what all ranks hold. Every element of every worker's piece comes from exactly
+one trainer. Where several trainers hold the same box they share it, so that all send about as much;
+what is large is cut for that. Routes are grouped by layer, in the order in which they are sent.
 """
 
 import hashlib
+import itertools
 import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +25,7 @@ from braid.weights.pieces import Piece, Shape
 Ints = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(NamedTuple):
     """One box from a trainer's piece to a worker's. Numbers are of elements."""
 
     source: int
@@ -114,7 +115,7 @@ def plan(
     """
     held = _by_name(trainers, "trainer")
     table = Table([list(p) for p in trainers], [list(p) for p in workers])
-    loads = np.zeros(len(trainers), np.int64)
+    loads = [0] * len(trainers)
     near = {w: set(ts) for ts, ws in nodes for w in ws}
     wanted = _by_name(workers, "worker")
     total = sum(_bytes_of(piece) for pieces in workers for piece in pieces)
@@ -136,6 +137,7 @@ def group_key(name: str) -> tuple[int, int, str]:
 _ITEM_BYTES = {"bool": 1, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
+@cache
 def itemsize(dtype: str) -> int:
     """Bytes of an element: of the number at the end of the type's name."""
     name = dtype.removeprefix("torch.")
@@ -178,7 +180,12 @@ def _corners(held: Held) -> tuple[Ints, Ints]:
 
 
 def _route(
-    table: Table, sources: Held, targets: Held, loads: Ints, near: dict[int, set[int]], most: int
+    table: Table,
+    sources: Held,
+    targets: Held,
+    loads: list[int],
+    near: dict[int, set[int]],
+    most: int,
 ) -> None:
     """All routes of one parameter."""
     shape, wanted = sources[0][2].shape, targets[0][2].shape
@@ -197,7 +204,7 @@ def _route(
     target_begin, target_end = _corners(targets)
     begin = np.maximum(source_begin[None], target_begin[:, None])
     size = np.minimum(source_end[None], target_end[:, None]) - begin
-    overlaps = (size > 0).all(-1)
+    overlaps: npt.NDArray[np.bool_] = np.all(size > 0, axis=-1)
     covered = (np.where(overlaps[..., None], size, 0).prod(-1)).sum(1)
     for number, (rank, _, piece) in enumerate(targets):
         if covered[number] != piece.elements():
@@ -206,33 +213,42 @@ def _route(
                 f"parameter '{name}' of worker {rank}: {piece.elements()} elements from "
                 f"{piece.start} on; {how} {abs(int(covered[number]) - piece.elements())} of them"
             )
-    for number, which in np.argwhere(overlaps):
-        rank, place, piece = targets[number]
-        box = tuple(begin[number, which].tolist()), tuple(size[number, which].tolist())
-        for start, part in _cut(*box, itemsize(piece.dtype), most, len(groups[which])):
-            source, source_place, _ = _choose(groups[which], loads, near.get(rank))
-            loads[source] += math.prod(part) * itemsize(piece.dtype)
+    places = np.argwhere(overlaps)
+    at = places[:, 0], places[:, 1]
+    element = itemsize(targets[0][2].dtype)
+    for (number, which), corner, extent in zip(
+        places.tolist(), begin[at].tolist(), size[at].tolist(), strict=True
+    ):
+        rank, place, _ = targets[number]
+        same = groups[which]
+        if len(same) == 1:
+            parts: Iterable[tuple[Shape, Shape]] = ((tuple(corner), tuple(extent)),)
+        else:
+            parts = _cut(tuple(corner), tuple(extent), element, most)
+        for start, part in parts:
+            source, source_place, _ = _choose(same, loads, near.get(rank))
+            loads[source] += math.prod(part) * element
             table.routes.append(Route(source, rank, source_place, place, start, part))
 
 
-def _choose(same: Held, loads: Ints, near: set[int] | None) -> tuple[int, int, Piece]:
+def _choose(same: Held, loads: list[int], near: set[int] | None) -> tuple[int, int, Piece]:
     """The one that has least to send, of the worker's host if there is one."""
+    if len(same) == 1:
+        return same[0]
     here = [held for held in same if near and held[0] in near]
-    return min(here or same, key=lambda held: int(loads[held[0]]))
+    return min(here or same, key=lambda held: loads[held[0]])
 
 
-def _cut(
-    start: Shape, size: Shape, element_bytes: int, most: int, replicas: int
-) -> Iterable[tuple[Shape, Shape]]:
+def _cut(start: Shape, size: Shape, element_bytes: int, most: int) -> Iterable[tuple[Shape, Shape]]:
     """A box that several hold, in parts of at most `most` bytes by its first axis."""
     nbytes = math.prod(size) * element_bytes
-    if replicas == 1 or nbytes <= most or not size or size[0] == 1:
+    if nbytes <= most or not size or size[0] == 1:
         return [(start, size)]
     count = min(size[0], -(-nbytes // most))
     cuts = [size[0] * part // count for part in range(count + 1)]
     return [
         ((start[0] + begin, *start[1:]), (end - begin, *size[1:]))
-        for begin, end in zip(cuts, cuts[1:], strict=False)
+        for begin, end in itertools.pairwise(cuts)
         if end > begin
     ]
 
@@ -241,8 +257,7 @@ def _runs(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
     """Axes from the last one on are one run for as long as both sides go on without a gap."""
     run, axis = 1, len(size)
     while axis and (
-        size[axis - 1] == 1
-        or source.strides[axis - 1] == run == target.strides[axis - 1]
+        size[axis - 1] == 1 or source.strides[axis - 1] == run == target.strides[axis - 1]
     ):
         axis -= 1
         run *= size[axis]
@@ -255,8 +270,7 @@ def _runs(source: Piece, target: Piece, start: Shape, size: Shape) -> Runs:
             step = np.arange(size[a], dtype=np.int64) * (piece.strides[a] // max(1, unit))
             at = (at[:, None] + step[None]).reshape(-1)
         first = piece.offset + sum(
-            (s - p) * stride
-            for s, p, stride in zip(start, piece.start, piece.strides, strict=True)
+            (s - p) * stride for s, p, stride in zip(start, piece.start, piece.strides, strict=True)
         )
         ids.append((first, unit, at))
     return Runs(run, *ids[0], *ids[1])
