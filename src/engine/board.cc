@@ -11,6 +11,14 @@ std::atomic_ref<uint64_t> ready_word(PageEntry* entries, uint64_t at) {
   return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(entries + at - 1));
 }
 
+// And before that: the word of the transfer, when it is done. What a target writes there too late is
+// the word of a transfer that is over, and nobody looks for that.
+std::atomic_ref<uint64_t> answer_word(PageEntry* entries, uint64_t at) {
+  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(entries + at - 2));
+}
+
+constexpr uint64_t kHeadEntries = 2;
+
 }  // namespace
 
 // --- the source's ---
@@ -31,15 +39,16 @@ std::shared_ptr<Listing> Board::list(uint64_t count) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(free_.begin(), free_.end(),
-                                    [&](const auto& room) { return room.second > count; });
+                                    [&](const auto& room) { return room.second >= count + kHeadEntries; });
     if (found == free_.end()) return nullptr;
     at = found->first;
-    const uint64_t left = found->second - (count + 1);
+    const uint64_t left = found->second - (count + kHeadEntries);
     free_.erase(found);
-    if (left != 0) free_[at + count + 1] = left;
+    if (left != 0) free_[at + count + kHeadEntries] = left;
   }
-  ready_word(entries(), at + 1).store(0, std::memory_order_release);
-  return std::make_shared<Listing>(shared_from_this(), at + 1, count);
+  at += kHeadEntries;
+  ready_word(entries(), at).store(0, std::memory_order_release);
+  return std::make_shared<Listing>(shared_from_this(), at, count);
 }
 
 void Board::give_back(uint64_t at, uint64_t count) {
@@ -56,10 +65,14 @@ void Board::give_back(uint64_t at, uint64_t count) {
   }
 }
 
-Listing::~Listing() { board_->give_back(at_ - 1, count_ + 1); }
+Listing::~Listing() { board_->give_back(at_ - kHeadEntries, count_ + kHeadEntries); }
 
 uint64_t Listing::num_written() const {
   return ready_word(board_->entries(), at_).load(std::memory_order_acquire);
+}
+
+bool Listing::is_answered(uint64_t word) const {
+  return answer_word(board_->entries(), at_).load(std::memory_order_acquire) == word;
 }
 
 // In parts, so that the target begins with the first while the last are being written.
@@ -86,7 +99,7 @@ Result<BoardView> BoardView::open(int process, int fd, uint64_t bytes) {
 
 bool BoardView::holds(uint64_t at, uint64_t count) const {
   const uint64_t all = segment_.bytes() / sizeof(PageEntry);
-  return at >= 1 && at <= all && count <= all - at;
+  return at >= kHeadEntries && at <= all && count <= all - at;
 }
 
 uint64_t BoardView::num_ready(uint64_t at, uint64_t count) const {
@@ -98,6 +111,11 @@ PageEntry BoardView::entry(uint64_t at) const {
   auto* const word = reinterpret_cast<uint64_t*>(segment_.data()) + at;
   const uint64_t both = std::atomic_ref<uint64_t>(*word).load(std::memory_order_relaxed);
   return {static_cast<uint32_t>(both), static_cast<uint32_t>(both >> 32)};
+}
+
+void BoardView::answer(uint64_t at, uint64_t word) const {
+  answer_word(reinterpret_cast<PageEntry*>(segment_.data()), at)
+      .store(word, std::memory_order_release);
 }
 
 // --- the table ---

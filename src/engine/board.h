@@ -33,10 +33,13 @@ class Listing {
   Listing& operator=(const Listing&) = delete;
 
   const Board* board() const { return board_.get(); }
-  /// The entry of the board where the list begins. How much of it is there stands before that.
+  /// The entry of the board where the list begins. How much of it is there stands before that, and
+  /// before that the target's answer.
   uint64_t at() const { return at_; }
   uint64_t count() const { return count_; }
   uint64_t num_written() const;
+  /// Whether the target has said that the transfer of this word is done. DONE says it, too, later.
+  bool is_answered(uint64_t word) const;
   /// Numbers of pages, equally many, all below 2^32. Readers may begin before it returns.
   void write(std::span<const uint64_t> source_ids, std::span<const uint64_t> target_ids);
 
@@ -84,6 +87,8 @@ class BoardView {
   /// How many entries of the list are there; of a source that lies, still no more than `count`.
   uint64_t num_ready(uint64_t at, uint64_t count) const;
   PageEntry entry(uint64_t at) const;
+  /// Tells the source what it looks for. Nothing that is read by anybody else.
+  void answer(uint64_t at, uint64_t word) const;
 
  private:
   sys::Segment segment_;

@@ -65,6 +65,8 @@ class Copier {
   /// Whether the source still waits for it. Once it does not, its memory may hold anything: what
   /// was copied counts only if the source waited for it afterwards.
   bool is_wanted(const Pull& pull) const;
+  /// The order was delivered: says so where its source looks first.
+  void answer(const Pull& pull) const;
   /// The order is dropped, and its slots are free again.
   static void drop(CopyOrder& order);
 

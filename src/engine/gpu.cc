@@ -167,6 +167,14 @@ Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
   return fly(*flight);
 }
 
+Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies) {
+  BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
+  if (flight == nullptr) return uint64_t{0};
+  *flight->trouble = 0;
+  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_.get()));
+  return fly(*flight);
+}
+
 Gpu::Slot* Gpu::free_slot() {
   if (done_ != begun_) (void)done();
   for (Slot& slot : slots_)

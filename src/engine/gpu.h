@@ -33,6 +33,8 @@ class Gpu {
   Result<uint64_t> begin(std::span<const PageCopy> copies, size_t& begun);
   /// Begins the job of a list of pages; as above. `is_near`: both ends are this GPU's memory.
   Result<uint64_t> begin(PageJob job, bool is_near);
+  /// Begins long copies, by the driver's copy engines; as above, all of them.
+  Result<uint64_t> begin(std::span<const sys::DeviceCopy> copies);
   /// Whether a number of that list was above what the job allows. Once it is done.
   bool had_trouble(uint64_t mark) const;
   /// All up to this mark are done.

@@ -98,6 +98,7 @@ class Source {
   Result<bool> gather_pages(Transfer& transfer, uint32_t slot, Gathered& out);
   Result<bool> gather_stretches(Transfer& transfer, uint32_t slot, Gathered& out);
   bool send_gathered();
+  bool look_for_answers();
   Status check_way(const Transfer& transfer) const;
   bool post(Rail& rail, int64_t now);
   bool is_in_time(const Rail& rail, uint64_t piece_bytes, uint64_t bytes_left) const;
@@ -137,6 +138,7 @@ class Source {
   sys::DevicePtr board_address_ = 0;  // as our own GPU sees it
   std::deque<uint64_t> staging_;      // transfers that are not all gathered yet
   std::deque<Gathered> gathered_;     // slots that our kernel is filling, in order
+  std::vector<uint64_t> listed_;      // transfers whose lists the target has, none of them answered
   int64_t hot_until_ns_ = 0;
   std::unordered_set<uint64_t> gone_;  // regions of the target
   std::vector<uint64_t> gone_unseen_;  // of those, to be answered

@@ -4,13 +4,16 @@
 
 #include "base/log.h"
 #include "engine/source.h"
+#include "engine/spin.h"
 
 namespace braid::engine {
 namespace {
 constexpr size_t kBoardStretches = 64;          // from so many on, lists of pages have a board
 constexpr uint64_t kLeastStaged = 256 << 10;    // less is through the target's slot sooner
+// Pages so long are the copy engines' work: they reach PCIe's rate by themselves, and the target's
+// kernels run meanwhile. Of two processes' kernels a GPU runs one's at a time.
+constexpr uint64_t kLongBytes = 512 << 10;
 constexpr size_t kMostGathered = 4096;        // stretches of a slot
-constexpr int64_t kHotNs = 1'500'000;
 }  // namespace
 
 Pull Source::pull_of(const Transfer& t, uint64_t source_region) const {
@@ -33,8 +36,9 @@ void Source::lend(const Region& region) {
 }
 
 void Source::hand_over(Transfer& t) {
-  hot_until_ns_ = now_ns() + kHotNs;
+  hot_until_ns_ = now_ns() + long_spin_ns();
   t.state = Transfer::State::kStated;
+  if (t.stretches.size() >= kBoardStretches && !is_board_asked_) offer_board();
   if (wants_stage(t)) {
     staging_.push_back(t.id());
     return;
@@ -50,6 +54,7 @@ void Source::hand_over(Transfer& t) {
     pull.delivery = t.delivery;
     session_.send(type, encode(pull));
     t.is_all_told = true;
+    listed_.push_back(t.id());
   } else {
     hand_over_stretches(t, type, region);
   }
@@ -58,7 +63,6 @@ void Source::hand_over(Transfer& t) {
 
 // Frames of bounded size; the last one carries what is told when all of them are done.
 void Source::hand_over_stretches(Transfer& t, FrameType type, uint64_t source_region) {
-  if (t.stretches.size() >= kBoardStretches && !is_board_asked_) offer_board();
   size_t at = 0;
   do {
     Pull pull = pull_of(t, source_region);
@@ -185,7 +189,16 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
   job.to = ground_.stage->slot(slot).address;
   job.to_stride = run.page_bytes;
   job.count = static_cast<uint32_t>(count);
-  BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(job, false));
+  if (run.page_bytes >= kLongBytes) {
+    std::vector<sys::DeviceCopy> copies;
+    const PageEntry* const entries = board_->entries() + run.list_at + t.staged;
+    for (uint64_t i = 0; i < count; ++i)
+      copies.push_back({job.to + i * run.page_bytes, job.from + entries[i].source * run.source_stride,
+                        run.page_bytes});
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies));
+  } else {
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(job, false));
+  }
   if (out.mark == 0) return false;
   out.pull.pages = run;
   out.pull.pages.count = count;
@@ -211,7 +224,14 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
     used += piece.bytes;
   }
   size_t begun = 0;
-  BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies, begun));
+  if (used / copies.size() >= kLongBytes) {
+    std::vector<sys::DeviceCopy> longs;
+    for (const PageCopy& copy : copies) longs.push_back({copy.to, copy.from, copy.bytes});
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(longs));
+    begun = out.mark == 0 ? 0 : copies.size();
+  } else {
+    BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies, begun));
+  }
   // The rest of them another time; a piece that is given back is taken first.
   for (size_t i = copies.size(); i > begun; --i) {
     const Stretch& s = out.pull.stretches[i - 1];
@@ -221,6 +241,25 @@ Result<bool> Source::gather_stretches(Transfer& t, uint32_t slot, Gathered& out)
   for (const Stretch& s : out.pull.stretches) ground_.stats.bytes_staged += s.bytes;
   out.pull.is_last = !t.has_pieces();
   return begun != 0;
+}
+
+// A word on the board is here sooner than a frame.
+bool Source::look_for_answers() {
+  bool moved = false;
+  for (size_t i = 0; i < listed_.size();) {
+    const auto found = transfers_.find(listed_[i]);
+    const bool is_over = found == transfers_.end();
+    const bool is_answered = !is_over && found->second->listing->is_answered(found->second->word);
+    if (!is_over && !is_answered) {
+      ++i;
+      continue;
+    }
+    if (is_answered) on_done(listed_[i]);
+    listed_[i] = listed_.back();
+    listed_.pop_back();
+    moved = true;
+  }
+  return moved;
 }
 
 // In order, each when the GPU is through with it.

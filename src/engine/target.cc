@@ -288,8 +288,10 @@ bool Target::finish_first() {
     session_.send(FrameType::kPulled, encode(Pulled{order.pull.transfer, order.pull.slot}));
     (void)session_.flush();
   }
-  if (order.pull.is_last && deliver(order.pull.transfer, order.pull.delivery))
+  if (order.pull.is_last && deliver(order.pull.transfer, order.pull.delivery)) {
+    copier_.answer(order.pull);
     done_.push_back(order.pull.transfer);
+  }
   queue_.pop_front();
   return true;
 }

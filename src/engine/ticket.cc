@@ -3,25 +3,16 @@
 #include <chrono>
 #include <thread>
 
-namespace braid::engine {
-namespace {
-// A short transfer is over before a thread has gone to sleep and been woken, which takes as long as
-// a GPU takes for tens of MiB. Where there are few processors, whoever spins is in the way.
-int64_t spin_before_sleep_ns() {
-  constexpr unsigned kFewProcessors = 3;
-  static const int64_t found = std::thread::hardware_concurrency() <= kFewProcessors ? 20'000
-                                                                                     : 1'000'000;
-  return found;
-}
-}  // namespace
+#include "engine/spin.h"
 
+namespace braid::engine {
 Status Ticket::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
 }
 
 Status Ticket::wait(Deadline deadline) const {
-  for (const int64_t until = now_ns() + spin_before_sleep_ns(); !is_done() && now_ns() < until;)
+  for (const int64_t until = now_ns() + long_spin_ns(); !is_done() && now_ns() < until;)
     std::this_thread::yield();
   std::unique_lock lock(mutex_);
   while (!is_done()) {
