@@ -24,6 +24,7 @@ ALLOWED: dict[str, list[str]] = {
     "engine": ["base", "sys", "group"],
     "comm": ["base", "sys", "group", "fabric", "plan", "transport"],
     "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm"],
+    "moe": ["base", "sys", "group", "fabric", "transport", "comm"],  # beside coll
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]
