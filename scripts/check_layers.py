@@ -24,6 +24,7 @@ ALLOWED: dict[str, list[str]] = {
     "engine": ["base", "sys", "group"],
     "comm": ["base", "sys", "group", "fabric", "plan", "transport"],
     "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm"],
+    "moe": ["base", "sys", "group", "fabric", "transport", "comm"],  # beside coll
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]
@@ -57,7 +58,9 @@ IMPORTS: dict[str, list[str]] = {
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
     "kv.vllm": ["errors", "engine", "kv", "braid"],
     "weights.doors": ["errors", "engine", "weights", "braid"],
+    "moe": ["_braid", "errors", "arrays", "split", "comm"],
     "torch": ["_braid", "errors", "comm", "braid"],
+    "torch.moe": ["comm", "moe"],
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
     "saved": ["typed_json", "plan.formulas"],
