@@ -20,11 +20,14 @@ ALLOWED: dict[str, list[str]] = {
     "fabric": ["base", "sys", "group"],
     # Decisions see facts, never the machine; json_read.h is text in, facts out.
     "plan": ["base", "fabric/types.h", "fabric/json_read.h"],
-    "transport": ["base", "sys", "group", "fabric"],  # motion never sees decisions
+    "device": [],  # what kernels are made of; nothing of the host
+    "transport": ["base", "sys", "group", "fabric", "device"],  # motion never sees decisions
     "engine": ["base", "sys", "group"],
-    "comm": ["base", "sys", "group", "fabric", "plan", "transport"],
-    "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm"],
-    "moe": ["base", "sys", "group", "fabric", "transport", "comm"],  # beside coll
+    "comm": ["base", "sys", "group", "fabric", "plan", "transport", "device"],
+    "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm", "device"],
+    "moe": ["base", "sys", "group", "fabric", "transport", "comm", "device"],  # beside coll
+    # Beside coll: tiles that wait for communication, and communication by tiles.
+    "overlap": ["base", "sys", "group", "transport", "comm", "device"],
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]

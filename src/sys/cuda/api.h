@@ -136,6 +136,9 @@ class Cuda {
   virtual Result<Kernel> kernel(Module module, const char* name) = 0;
   /// Dynamic shared memory over 48 KiB must be allowed once per kernel.
   virtual Status allow_shared_bytes(Kernel kernel, uint32_t bytes) = 0;
+  /// unavailable where the driver is older than such maps (CUDA 12). Needs no GPU's help and no
+  /// stream: a map holds an address and is good for as long as that is.
+  virtual Result<TensorMap> tensor_map(const TensorLayout& layout) = 0;
   /// `arguments` point at values of exactly the parameters' types; launch() in sys/cuda/launch.h
   /// makes them.
   virtual Status launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,

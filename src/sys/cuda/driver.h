@@ -150,6 +150,11 @@ struct Driver {
   Call<Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
        void**>
       launch{library, "cuLaunchKernel"};
+  // CUDA 12. Map, element, dimensions, address, extents, strides, box, steps, interleave, swizzle,
+  // promotion in L2, fill.
+  Call<void*, int, unsigned, void*, const Flags64*, const Flags64*, const unsigned*,
+       const unsigned*, int, int, int, int>
+      tensor_map{library, "cuTensorMapEncodeTiled", decltype(tensor_map)::Since::kNewer};
 };
 
 }  // namespace braid::sys::cuda_driver

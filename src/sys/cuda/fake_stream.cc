@@ -1,3 +1,4 @@
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -140,6 +141,18 @@ std::set<std::string> FakeCuda::kernels_found() const {
 Status FakeCuda::allow_shared_bytes(Kernel, uint32_t) {
   const std::lock_guard lock(mutex_);
   return begin("allow_shared_bytes");
+}
+
+// A fake kernel reads the layout out of the map again.
+Result<TensorMap> FakeCuda::tensor_map(const TensorLayout& layout) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("tensor_map"));
+  if (layout.at % 16 != 0 || layout.stride_bytes[0] % 16 != 0 || layout.stride_bytes[1] % 16 != 0)
+    return driver_error("fake cuda: tensor_map: CUDA_ERROR_INVALID_VALUE (1)");
+  static_assert(sizeof(TensorLayout) <= sizeof(TensorMap));
+  TensorMap map;
+  std::memcpy(map.words.data(), &layout, sizeof layout);
+  return map;
 }
 
 Status FakeCuda::launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,
