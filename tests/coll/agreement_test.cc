@@ -175,6 +175,23 @@ TEST(Agreement, OptionsDifferAtCreate) {
   for (std::thread& t : ranks) t.join();
 }
 
+// How many links plain "rdma" means must be the same for all; which addresses, each knows for itself.
+TEST(Agreement, NumbersOfAddressesDifferAtCreate) {
+  auto hub = std::make_shared<test::ThreadHub>(2);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      const Config config = test::make_config(
+          {{"BRAID_LINKS", "rdma"},
+           {"BRAID_RDMA_ADDRS", rank == 0 ? "127.0.0.1" : "127.0.0.1,127.0.0.2"}});
+      const auto comm = comm::Comm::create(std::make_unique<test::ThreadGroup>(hub, rank), config);
+      ASSERT_FALSE(comm.ok());
+      EXPECT_EQ(comm.status().code(), Code::kInvalidArgument) << comm.status().to_string();
+      EXPECT_NE(comm.status().message().find("BRAID_RDMA_ADDRS of 2 addresses"), std::string::npos);
+    });
+  for (std::thread& t : ranks) t.join();
+}
+
 // What one rank can see alone is answered before anything is sent.
 TEST(Arguments, RefusedLocally) {
   run_comms(2, {{"BRAID_LINKS", "shm"}}, [](comm::Comm& comm) {

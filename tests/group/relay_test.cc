@@ -165,10 +165,10 @@ TEST(Relay, CannotBringNews) {
   });
   const auto ends = meet_through(job, kSecret);
   EXPECT_TRUE(is_told);
-  for (const End& end : ends) {
-    EXPECT_EQ(end.exchange.code(), Code::kPeerLost) << end.exchange.to_string();
+  for (const End& end : ends)
     EXPECT_EQ(end.exchange.message().find("hello from nobody"), std::string::npos);
-  }
+  // Rank 1 may have heard rank 0 and be through before it is cut off.
+  EXPECT_EQ(ends[0].exchange.code(), Code::kPeerLost) << ends[0].exchange.to_string();
   EXPECT_THAT(ends[0].exchange.message(), HasSubstr("rank 1 died: a frame from it"));
 }
 

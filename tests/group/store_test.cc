@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <functional>
 #include <random>
 #include <thread>
 
@@ -26,13 +29,13 @@ constexpr int64_t kGreetingTime = 1_s;
 class StoreTest : public ::testing::Test {
  protected:
   StoreTest() { restart(); }
-  void restart(bool is_nameless = false) {
+  void restart(bool is_nameless = false, int64_t greeting_ns = kGreetingTime) {
     store_.reset();
     sys::Fd listener =
         std::move(sys::listen_on(sys::resolve("127.0.0.1", 0)->front(), 256)).value();
     endpoint_ = sys::local_endpoint(listener.get()).value();
-    Terms terms{"token", "job", 2, kGreetingTime};
-    terms.is_nameless = is_nameless;
+    Terms terms{"token", "job", 2, greeting_ns};
+    terms.is_nameless = terms.is_users_own = is_nameless;
     store_ = std::move(Store::serve(std::move(listener), std::move(terms))).value();
   }
   sys::Fd dial() { return std::move(sys::connect_to(endpoint_, soon())).value(); }
@@ -212,6 +215,50 @@ TEST_F(StoreTest, SilentConnectionsDoNotKeepMembersOut) {
   size_t num_closed = 0;
   for (const sys::Fd& fd : silent) num_closed += is_closed_within(fd, 1_ms) ? 1 : 0;
   EXPECT_GE(num_closed, 200u - 128u);
+}
+
+/// Runs `body` as another user of this host, and waits for it.
+bool as_another_user(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setgid(65534) != 0 || ::setuid(65534) != 0) ::_exit(1);
+    body();
+    ::_exit(0);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return status == 0;
+}
+
+// A rank that takes its time to answer, and somebody who connects 400 times meanwhile.
+TEST_F(StoreTest, AFloodTurnsOutItsOwn) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  if (!sys::PeerUsers::open().ok()) GTEST_SKIP() << "the kernel does not tell users";
+  restart(false, 20_s);
+  sys::Fd slow = dial();
+  const Session session = session_with(challenge_from(slow), 1);
+  ASSERT_TRUE(as_another_user([this] {
+    std::vector<sys::Fd> held;
+    for (int i = 0; i < 400; ++i) {
+      auto fd = sys::connect_to(endpoint_, Deadline::after_ns(5_s));
+      if (fd.ok()) held.push_back(std::move(fd).value());
+    }
+  }));
+  (void)join_with(std::move(slow), session);
+}
+
+TEST_F(StoreTest, OtherUsersAreTurnedOutWhereTheSecretIsThisUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be somebody else";
+  if (!sys::PeerUsers::open().ok()) GTEST_SKIP() << "the kernel does not tell users";
+  const auto hears_a_word = [this] {
+    auto fd = sys::connect_to(endpoint_, Deadline::after_ns(5_s));
+    std::byte byte{};
+    return fd.ok() && sys::recv_all(fd->get(), {&byte, 1}, Deadline::after_ns(5_s)).ok();
+  };
+  EXPECT_TRUE(as_another_user([&] { hears_a_word() ? void() : ::_exit(2); }));
+  restart(true);
+  EXPECT_TRUE(as_another_user([&] { hears_a_word() ? ::_exit(2) : void(); }));
+  (void)join_as(dial(), 1);
 }
 
 // Two jobs that nothing tells apart: the second claim to a place, by another process, ends them.

@@ -305,6 +305,7 @@ def test_every_committed_record_fits():
         elif document["schema"] in (
             *("braid.two_hosts/1", "braid.tuning/1"),
             *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1", "braid.watch/1"),
+            "braid.control/1",
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
         elif document["schema"] in ("braid.drop_in_memory/1", "braid.engine_soak/1"):
