@@ -238,12 +238,25 @@ class Stranger:
 
     # the job's store of torch
 
+    @staticmethod
+    def may_be_a_store(port: int) -> bool:
+        """Whether nobody there speaks first, or as libfabric does."""
+        if (fabric := greet_fabric(port)) is not None:
+            fabric.close()
+            return False
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.settimeout(1)
+            return not sock.recv(64)
+        return True
+
     def read_store(self, port: int) -> None:
         """Takes what lies there, and with it tries to become a rank that sends objects."""
+        if not self.may_be_a_store(port):
+            return
         from torch.distributed import PrefixStore, TCPStore
 
         with self.attempt("torch's store"):
-            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=1))
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
             for key in store.list_keys():
                 self.seen += store.get(key)
                 if key.endswith("/invitation"):
