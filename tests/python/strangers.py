@@ -7,13 +7,18 @@ What must not happen is judged by who started it, who knows the job's secrets.
 
 import contextlib
 import ctypes
+import encodings.idna  # noqa: F401  (addresses need it, and a stranger may not read Python's folder)
+import hashlib
+import hmac
 import json
 import os
+import pickle
 import socket
 import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +110,11 @@ def ports_of(pids: list[int]) -> list[int]:
 
 
 def names_of(pids: list[int]) -> list[str]:
-    """Their sockets without a port that have a name."""
-    own = _sockets_of(pids)
+    """Their sockets without a port that have a name and listen."""
+    own, listens = _sockets_of(pids), "00010000"
     rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
-    return [row[7] for row in rows if len(row) == 8 and row[6] in own and row[7][0] == "@"]
+    named = [row for row in rows if len(row) == 8 and row[7].startswith("@")]
+    return [row[7] for row in named if row[6] in own and row[3] == listens]
 
 
 # ---- the stranger ----
@@ -232,14 +238,25 @@ class Stranger:
 
     # the job's store of torch
 
+    @staticmethod
+    def may_be_a_store(port: int) -> bool:
+        """Whether nobody there speaks first, or as libfabric does."""
+        if (fabric := greet_fabric(port)) is not None:
+            fabric.close()
+            return False
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.settimeout(1)
+            return not sock.recv(64)
+        return True
+
     def read_store(self, port: int) -> None:
         """Takes what lies there, and with it tries to become a rank that sends objects."""
-        from datetime import timedelta
-
+        if not self.may_be_a_store(port):
+            return
         from torch.distributed import PrefixStore, TCPStore
 
         with self.attempt("torch's store"):
-            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=1))
+            store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=10))
             for key in store.list_keys():
                 self.seen += store.get(key)
                 if key.endswith("/invitation"):
@@ -262,8 +279,6 @@ class Stranger:
 
     def _send_object(self, where: str, rank: int, secret: str) -> None:
         """A pickle that runs our code where somebody loads it."""
-        import pickle
-
         from braid.torch.wire import Wire
 
         class Bomb:
@@ -295,9 +310,6 @@ class Stranger:
 
 def _guesses(invitation: dict[str, Any]) -> list[str]:
     """What follows from the store alone, by the ways in which a secret was or is derived."""
-    import hashlib
-    import hmac
-
     salt = str(invitation.get("secret", invitation.get("salt", "")))
     guesses = [salt, ""]
     for key in (salt, "", "braid"):

@@ -13,7 +13,7 @@ import struct
 from braid.torch.wire import Unproved
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
-_MOST_WAITING = 128
+_MOST_WAITING = 4096  # the system may have a lower limit
 
 
 def listen(address: str | None) -> tuple[socket.socket, str]:

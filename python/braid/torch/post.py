@@ -40,6 +40,7 @@ from braid.torch.work import HostWork
 _END_S = 2.0  # for a thread to notice that its socket is shut
 _GREETING_S = 5.0  # for one who connects to prove that it is of the group
 _MOST_STRANGERS = 16  # who have not yet
+_SHORTEST_S = 0.2  # that each of them gets, however many there are
 _PAUSE_S = 0.1  # after accept() failed, for want of descriptors; and before knocking again
 
 
@@ -56,7 +57,7 @@ class Post:
         self._senders: dict[int, HostCalls] = {}
         self._listener: socket.socket | None = None
         self._wires: list[Wire] = []  # of ranks
-        self._strangers: list[Wire] = []  # oldest first
+        self._strangers: dict[Wire, float] = {}  # and when they came; oldest first
         self._outgoing: dict[int, Wire] = {}
         self._given_up: set[int] = set()  # ranks, on the way to which a message is in pieces
         self._threads: set[threading.Thread] = set()  # all but the senders'
@@ -103,7 +104,7 @@ class Post:
             sender.finish(why) if is_orderly else sender.give_up(why)
         with self._lock:
             self._ended = self._ended or why
-            wires, threads = self._wires + self._strangers, list(self._threads)
+            wires, threads = self._wires + list(self._strangers), list(self._threads)
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
@@ -230,18 +231,30 @@ class Post:
                 continue
             try:
                 doors.check_user(sock)
+                self._make_room()
                 self._admit(Wire(sock, self._check))
             except (OSError, RuntimeError):  # another user's; gone; or there is no thread for it
                 sock.close()
+
+    def _make_room(self) -> None:
+        """Waits until there are fewer strangers; once the oldest has had his time, he goes. Who is
+        behind in the queue of the system may be a rank.
+        """
+        while self._ended is None:
+            with self._lock:
+                if len(self._strangers) < _MOST_STRANGERS:
+                    return
+                oldest, since = next(iter(self._strangers.items()))
+            if time.monotonic() - since >= _SHORTEST_S:
+                oldest.cut()
+            time.sleep(_SHORTEST_S / 20)
 
     def _admit(self, wire: Wire) -> None:
         with self._lock:
             if self._ended is not None:
                 return wire.shut()
             self._start(self._serve, wire)
-            self._strangers.append(wire)
-            if len(self._strangers) > _MOST_STRANGERS:
-                self._strangers.pop(0).cut()
+            self._strangers[wire] = time.monotonic()
         return None
 
     def _serve(self, wire: Wire) -> None:
@@ -254,8 +267,7 @@ class Post:
             return wire.shut()  # a stranger, or the end
         finally:
             with self._lock:
-                if wire in self._strangers:
-                    self._strangers.remove(wire)
+                self._strangers.pop(wire, None)
         try:
             while True:
                 self._read_message(wire, source)

@@ -33,7 +33,7 @@ std::string http(std::string_view status, std::string_view body) {
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(uint16_t port,
                                                             std::function<std::string()> page) {
   BRAID_ASSIGN_OR_RETURN(const auto here, sys::resolve("127.0.0.1", port));
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(here.front(), 8));
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(here.front(), 128));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
   return std::unique_ptr<MetricsServer>(

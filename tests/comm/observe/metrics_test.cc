@@ -173,7 +173,7 @@ TEST(MetricsServer, ManyWhoSayNothingDoNotHoldItUp) {
                   HasSubstr("200 OK"));
     }
   }
-  EXPECT_LT(now_ns() - start_ns, 900'000'000) << "less than the patience with one of them";
+  EXPECT_LT(now_ns() - start_ns, 20'000'000'000) << "one after the other they would take 100 s";
 }
 
 int64_t cpu_ns() {
