@@ -26,7 +26,7 @@ import sources
 
 _LIBRARY_BYTES = 60_000
 """What a header of the standard library weighs beside our own text."""
-_PRECOMPILING = 3
+_PRECOMPILING = 2
 """How many times as long as reading it, precompiling text takes."""
 
 
