@@ -40,7 +40,14 @@ class Child {
     ::kill(pid_, SIGSTOP);
     ::waitpid(pid_, nullptr, WUNTRACED);  // its threads run on for a moment
   }
-  pid_t pid() const { return pid_; }
+  /// How it ended by itself; empty while it lives.
+  std::string how_ended() {
+    int how = 0;
+    if (pid_ <= 0 || ::waitpid(pid_, &how, WNOHANG) != pid_) return "";
+    pid_ = 0;
+    return WIFSIGNALED(how) ? fmt::format("by signal {}", WTERMSIG(how))
+                            : fmt::format("with code {}", WEXITSTATUS(how));
+  }
   void go_on() const { ::kill(pid_, SIGCONT); }
   /// Tells a child that writes where to.
   void aim(const std::string& target) const { send(out_.get(), target); }

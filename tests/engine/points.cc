@@ -79,6 +79,8 @@ class Points {
       check_untouched(memory);
     else if (is_stop)
       give_again(*own, memory, *remote);
+    if (const std::string how = is_stop ? child.how_ended() : ""; !how.empty())
+      tally_.wrong(tally_.strange, "the peer that was stopped ended " + how);
   }
 
  private:

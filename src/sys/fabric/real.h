@@ -94,6 +94,8 @@ struct LibfabricQuirks {
   // A failure of an operation of ours names it. One that names none is of what came in, which may be
   // a stranger's: it says nothing of our peers.
   bool names_own_failures = false;
+  // See HalfOpen.
+  bool forgets_half_open = false;
 };
 LibfabricQuirks libfabric_quirks(const fi_info& info);
 std::string numeric_address(const fi_info& info);
@@ -125,12 +127,33 @@ struct DomainHandle {
   ~DomainHandle();
 };
 
+/// On tcp and net, a connection that was begun at an endpoint and of which nothing was heard yet points
+/// to that endpoint for ever: when the endpoint is closed and somebody speaks, or goes, the next poll
+/// of any endpoint of the domain follows the pointer (libfabric's own note of it stands in
+/// xnet_pep_close; below rxm the socket is left open, and no more). A peer that was stopped while it connected does that, and any stranger can. So
+/// what of an endpoint's sockets is open behind its end is closed too, which nobody looks at then.
+class HalfOpen {
+ public:
+  /// The sockets at an endpoint's address, before its end.
+  explicit HalfOpen(const std::string& name);
+  /// Those that are open behind it.
+  void close();
+
+ private:
+  struct Socket {
+    int fd = -1;
+    uint64_t file = 0;
+  };
+  std::vector<Socket> sockets_;
+};
+
 /// An endpoint of libfabric; closed with the last who holds it.
 struct EndHandle {
   std::shared_ptr<DomainHandle> domain;
   fid_av* av = nullptr;
   fid_cq* cq = nullptr;
   fid_ep* endpoint = nullptr;
+  std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;

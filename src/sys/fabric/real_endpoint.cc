@@ -52,6 +52,7 @@ Status RealEndpoint::read_name() {
   if (const int rc = fi_getname(&handle_->endpoint->fid, name_.data(), &bytes); rc != 0)
     return domain_.failed("fi_getname", rc);
   name_.resize(bytes);
+  if (domain_.quirks().forgets_half_open) handle_->listens_at = name_;
   return {};
 }
 
@@ -278,7 +279,10 @@ RealEndpoint::~RealEndpoint() {
 // The endpoint first, so that nothing can land while the rest goes.
 EndHandle::~EndHandle() {
   const KeptSignals keep;
+  std::optional<HalfOpen> half_open;
+  if (!listens_at.empty()) half_open.emplace(listens_at);
   if (endpoint != nullptr) fi_close(&endpoint->fid);
+  if (half_open) half_open->close();
   if (cq != nullptr) fi_close(&cq->fid);
   if (av != nullptr) fi_close(&av->fid);
 }
