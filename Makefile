@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs gpu-test build check install clean
+.PHONY: help demo test test-verbs test-vllm gpu-test build check install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 test-verbs:  ## set up, then tests on real libibverbs: soft-RoCE in virtual machines, no RDMA NIC needed
 	@scripts/setup --tests
 	@scripts/test_verbs
+
+test-vllm:  ## real vLLM on the CPU (4 GB into build/vllm): prefill in one process, decode in another, tokens equal
+	@scripts/setup
+	@scripts/test_vllm
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test

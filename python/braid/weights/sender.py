@@ -348,7 +348,7 @@ def _crc(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], nbytes: int
     for first in range(0, len(begins), step):
         part = begins[first : first + step]
         if len(part) == 1:
-            found = zlib.crc32(memoryview(data[part[0] : part[0] + nbytes]), found)
+            found = zlib.crc32(data[part[0] : part[0] + nbytes].data, found)
         else:
             found = zlib.crc32(data[part[:, None] + np.arange(nbytes)].tobytes(), found)
     return found

@@ -128,6 +128,20 @@ def test_pages_that_the_decoder_has_already_do_not_move(sides):
     begun.wait(LIMIT_S)
 
 
+def test_pages_may_be_read_before_the_prefiller_has_said_that_it_holds_them(sides):
+    """A router is told of the pages by the scheduler, the prefiller's rank a step later."""
+    prefill, decode = sides(kv.Prefiller), sides(kv.Decoder)
+    there = decode.role.connect([prefill.engine.address], LIMIT_S)
+    fill(prefill.layers, LAYOUT, 3)
+    load = decode.role.pull("r", there, [3], [9])
+    time.sleep(0.3)
+    assert not load.done()
+    handover = prefill.role.begin("r", [3], 8, is_computed=True)
+    load.wait(LIMIT_S)
+    handover.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 9, 3)
+
+
 def test_the_tail_comes_behind_all_pages(sides):
     layout = replace(LAYOUT, tail_bytes=6)
     prefill, decode = sides(kv.Prefiller, layout), sides(kv.Decoder, layout)

@@ -11,8 +11,7 @@ import pytest
 from kv_peers import LAYOUT, PAGES, Side, fill, is_right
 
 import braid
-from braid import kv
-from braid import letters
+from braid import kv, letters
 
 LIMIT_S = 30
 _numbers = itertools.count()
