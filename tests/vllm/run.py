@@ -1,4 +1,4 @@
-"""Real vLLM on CPUs: one engine prefills, another one decodes, and the tokens are those of one alone.
+"""Real vLLM on CPUs: one engine prefills, another one decodes; the tokens are those of one alone.
 
     run.py --pairs pull:1:1,push:1:1 --requests 200
 

@@ -1,4 +1,4 @@
-"""Peers that die and stop: an error in time, no wrong page, no page that is used again too early."""
+"""Peers that die and stop: an error in time, no wrong page, none used again too early."""
 
 import random
 import time

@@ -1,9 +1,10 @@
-"""Pages from prefillers to decoders: the right bytes in the right places, and when they are free."""
+"""Pages from prefillers to decoders: right bytes in right places, and when they are free."""
 
 import random
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def sides():
         side.close()
 
 
-def groups(sides, there, here, **settings):
+def groups(sides, there, here):
     """Prefillers and decoders, all ranks of each, and what each decoder connects to."""
     prefillers = [sides(kv.Prefiller, replace(LAYOUT, tp=there, rank=r)) for r in range(there)]
     decoders = [sides(kv.Decoder, replace(LAYOUT, tp=here, rank=r)) for r in range(here)]
@@ -188,8 +189,8 @@ def test_a_hundred_requests_from_many_threads(sides):
             rng = random.Random(name)
             theirs, ours = rng.sample(pages, count), rng.sample(pages, count)
             order = [
-                lambda: prefill.role.begin(name, theirs, count * 8, is_computed=True),
-                lambda: decode.role.want(name, there, ours, count * 8),
+                partial(prefill.role.begin, name, theirs, count * 8, is_computed=True),
+                partial(decode.role.want, name, there, ours, count * 8),
             ]
             for ending in [call() for call in (order if number % 2 else order[::-1])]:
                 ending.wait(LIMIT_S)

@@ -1,4 +1,4 @@
-"""BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills, and no lost block."""
+"""BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills; no lost block."""
 
 import random
 
@@ -54,7 +54,9 @@ def test_tokens_are_those_of_one_engine(made, mode, there, here):
     answers = prefilled(prefill, wanted)
     assert {a["transfer_mode"] for a in answers} == {mode}
     assert {a["tp_size"] for a in answers} == {there}
-    requests = [decode.add(f"d{n}", p, 5, a) for n, (p, a) in enumerate(zip(wanted, answers))]
+    requests = [
+        decode.add(f"d{n}", p, 5, a) for n, (p, a) in enumerate(zip(wanted, answers, strict=True))
+    ]
     decode.run_until(lambda: all(r.state == "over" for r in requests), prefill)
     assert [r.tokens for r in requests] == expected
     prefill.run_until(lambda: all(r.state == "over" for r in prefill.requests.values()))
@@ -85,7 +87,9 @@ def test_a_decoder_may_ask_before_the_prefiller_has_begun(made):
          "remote_port": place, "transfer_mode": "push"}
         for n in range(len(wanted))
     ]  # fmt: skip
-    requests = [decode.add(f"d{n}", p, 3, a) for n, (p, a) in enumerate(zip(wanted, asked))]
+    requests = [
+        decode.add(f"d{n}", p, 3, a) for n, (p, a) in enumerate(zip(wanted, asked, strict=True))
+    ]
     for _ in range(20):
         decode.step()
     for n, prompt in enumerate(wanted):
@@ -110,7 +114,10 @@ def test_a_preempted_prefill_goes_on_elsewhere(made):
     prefill.free.reverse()
     prefill.preempt_next = "p0"
     prefill.run_until(lambda: all(r.answer for r in requests))
-    loads = [decode.add(f"d{n}", p, 3, r.answer) for n, (p, r) in enumerate(zip(wanted, requests))]
+    loads = [
+        decode.add(f"d{n}", p, 3, r.answer)
+        for n, (p, r) in enumerate(zip(wanted, requests, strict=True))
+    ]
     decode.run_until(lambda: all(r.state == "over" for r in loads), prefill)
     assert [r.tokens for r in loads] == expected
 
@@ -124,7 +131,9 @@ def test_a_prefiller_that_is_gone_is_computed_for(made, mode):
     decode = made("decode", transfer_mode=mode, kv_silence=1.0)
     answers = prefilled(prefill, wanted)
     prefill.close()
-    requests = [decode.add(f"d{n}", p, 4, a) for n, (p, a) in enumerate(zip(wanted, answers))]
+    requests = [
+        decode.add(f"d{n}", p, 4, a) for n, (p, a) in enumerate(zip(wanted, answers, strict=True))
+    ]
     decode.run_until(lambda: all(r.state == "over" for r in requests))
     assert [r.tokens for r in requests] == expected
 
@@ -160,8 +169,10 @@ def test_words_of_routers_that_name_no_prefiller_are_computed_for(made):
     expected = alone(made, [[1, 2, 3]], 2)
     odd = [
         {"do_remote_prefill": True},
-        {"do_remote_prefill": True, "remote_host": "h", "remote_port": "x", "remote_request_id": "r"},
-        {"do_remote_prefill": True, "remote_host": "h", "remote_port": 70000, "remote_request_id": "r"},
+        {"do_remote_prefill": True, "remote_host": "h", "remote_port": "x",
+         "remote_request_id": "r"},
+        {"do_remote_prefill": True, "remote_host": "h", "remote_port": 70000,
+         "remote_request_id": "r"},
         {"do_remote_prefill": True, "remote_host": "h", "remote_port": 1, "remote_request_id": "r",
          "remote_block_ids": [[1], [2]]},
     ]  # fmt: skip
