@@ -160,7 +160,9 @@ def judge(pair: Pair, plain: Server, requests: int, tokens: int) -> dict[str, An
     found["seconds"] = round(time.monotonic() - began, 2)
     found["same"] = [same(served, plain.generate(prompts, tokens)), requests]
     if pair.there == 1:
-        controls = [p for p in prompts_of(40, 2) if len(p) > 31][:8]
+        # With weights like these attention looks at few tokens: of a long prompt one page may not
+        # matter.
+        controls = [p for p in prompts_of(80, 2) if 32 < len(p) <= 64][:8]
         caught = 0
         for prompt in controls:
             expected = plain.generate([prompt], tokens)

@@ -3,7 +3,7 @@ on stepping, as a server does.
 
     {"prompts": [[ids]], "max_tokens": n, "params": [kv_transfer_params or null]}
     {"tokens": [[ids]], "params": [kv_transfer_params or null]}
-    {"corrupt": page}                   one head of one token of that page, in the last layer
+    {"corrupt": page}                   turns the sign of all that this page holds
     {"corrupt": page}
 """
 
@@ -31,7 +31,8 @@ def corrupt(page: int) -> None:
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
     worker = get_kv_transfer_group()._worker
-    worker._memory[-1].keep[page, 0, 0] += 1
+    for layer in worker._memory:
+        layer.keep[page] *= -1
 
 
 def main() -> None:
