@@ -31,6 +31,8 @@ from braid.weights.pieces import Piece, row_major
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
 from braid.weights.station import Station, lost
 
+_LONG_RUN = 512
+
 Cast = Callable[[str, Array, str], Array]
 """(name, local array, the worker's dtype) -> an array of that dtype that lies in one piece."""
 
@@ -359,12 +361,15 @@ def checksum(array: Array, runs: Runs, dtype: str, *, is_source: bool) -> int:
 
 
 def _crc(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], nbytes: int) -> int:
+    """Long runs where they lie; short ones are gathered, a MiB at a time."""
     found = 0
-    step = max(1, (1 << 20) // max(1, nbytes))
+    if nbytes >= _LONG_RUN:
+        for begin in begins.tolist():
+            found = zlib.crc32(data[begin : begin + nbytes].data, found)
+        return found
+    step = max(1, (1 << 17) // max(1, nbytes))
+    within = np.arange(nbytes)
     for first in range(0, len(begins), step):
         part = begins[first : first + step]
-        if len(part) == 1:
-            found = zlib.crc32(data[part[0] : part[0] + nbytes].data, found)
-        else:
-            found = zlib.crc32(data[part[:, None] + np.arange(nbytes)].tobytes(), found)
+        found = zlib.crc32(data[part[:, None] + within].tobytes(), found)
     return found
