@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs test-launch kill-test stranger-test gpu-test build check install clean
+.PHONY: help demo test test-verbs test-launch test-vllm kill-test stranger-test gpu-test build check install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +29,10 @@ stranger-test:  ## as root: set up, then two minutes of another user at every do
 test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command over two hosts of this machine (root)
 	@scripts/setup --check
 	@scripts/test_launch
+
+test-vllm:  ## real vLLM on the CPU (4 GB into build/vllm): prefill in one process, decode in another, tokens equal
+	@scripts/setup
+	@scripts/test_vllm
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test

@@ -79,6 +79,8 @@ IMPORTS |= {
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],
     # Between two engines: timed as the probes are.
     "bench.engine": [*_LOW, "cases", "record", "terminal", "bench", "probe", "engine"],
+    "bench.kv": [*_LOW, "record", "bench.engine", "bench", "probe", "engine", "kv"],
+    "bench.weights": [*_LOW, "record", "bench.engine", "probe", "engine", "weights"],
     "report": [
         *("errors", "noise", "ratio", "sizes", "typed_json", "plan.shipped", "plan.formulas"),
         *("saved", "record", "topo", "plan", "bench", "probe"),

@@ -1,4 +1,4 @@
-"""A prefiller's side in another process, for tests: told by a pipe what to do, killed and stopped."""
+"""A prefiller in another process, for tests: told by a pipe what to do, killed and stopped."""
 
 import time
 from typing import Any

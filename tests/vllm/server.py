@@ -3,6 +3,8 @@ on stepping, as a server does.
 
     {"prompts": [[ids]], "max_tokens": n, "params": [kv_transfer_params or null]}
     {"tokens": [[ids]], "params": [kv_transfer_params or null]}
+    {"corrupt": page}                   turns the sign of all that this page holds
+    {"corrupt": page}
 """
 
 import json
@@ -24,6 +26,15 @@ def orders(llm: Any) -> Iterator[dict[str, Any]]:
         yield order
 
 
+def corrupt(page: int) -> None:
+    """What a control must catch: a prefiller's page that is not what it computed."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group
+
+    worker = get_kv_transfer_group()._worker
+    for layer in worker._memory:
+        layer.keep[page] *= -1
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")  # vLLM prints to 1
@@ -40,11 +51,16 @@ def main() -> None:
         enforce_eager=True,
         seed=1,
         disable_log_stats=True,
+        max_num_batched_tokens=256,
         kv_transfer_config=KVTransferConfig(**connector) if connector else None,
         **settings,
     )
     print(json.dumps({"ready": True}), file=out, flush=True)
     for order in orders(llm):
+        if "corrupt" in order:
+            corrupt(order["corrupt"])
+            print(json.dumps(order), file=out, flush=True)
+            continue
         sampling = [
             SamplingParams(
                 temperature=0,

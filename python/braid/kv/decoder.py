@@ -535,6 +535,7 @@ class Decoder(Post):
         for load in list(self._loads.values()):
             if source in load.prefill.sources:
                 self._fail(load, source.error)
+                self._settle(load)  # it may have failed before, and have waited for this source
         for prefill in [p for p in self._prefills if source in p.sources]:
             self._look_after(prefill)
 

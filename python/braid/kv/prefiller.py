@@ -22,7 +22,8 @@ is over is remembered: what comes for it later is answered `failed`, and moves n
 
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,14 @@ from braid.kv.post import Post
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
+
+
+@dataclass(slots=True)
+class _Early:
+    """What a decoder has said of a request that has not begun."""
+
+    until: float
+    letters: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
 
 
 class Prefiller(Post):
@@ -59,8 +68,16 @@ class Prefiller(Post):
         self._lease, self._silence = lease, silence
         self._links: dict[bytes, Link] = {}
         self._requests: dict[str, Handover] = {}
-        self._early: dict[tuple[str, bytes], tuple[float, dict[str, Any], bytes]] = {}
+        self._early: dict[tuple[str, bytes], _Early] = {}
         self._over: OrderedDict[str, str] = OrderedDict()
+        self._handlers: dict[str, Callable[[dict[str, Any], bytes, bytes], None]] = {
+            "offer": self._on_offer,
+            "want": self._on_want,
+            "pull": self._on_pull,
+            "took": self._on_took,
+            "cancel": self._on_cancel,
+            "spared": self._on_spared,
+        }
         self._write = Write(engine, self.counters, self._on_written)
         self._progress = Progress(engine, cache.layout.layers_here, self._on_computed)
         self._start()
@@ -97,10 +114,9 @@ class Prefiller(Post):
             self.counters.add("requests")
             if is_computed:
                 self._mark_computed(handover)
-            for (name, sender), (_, head, body) in list(self._early.items()):
-                if name == request:
-                    del self._early[name, sender]
-                    self._on_early(head, body, sender)
+            for key in [key for key in self._early if key[0] == request]:
+                for head, body in self._early.pop(key).letters:
+                    self._on_early(head, body, key[1])
             self._settle(handover)
         self._run_later()
         return handover
@@ -198,19 +214,11 @@ class Prefiller(Post):
         if link is None:
             raise InvalidArgument(f"'{head['kind']}' before a hello")
         link.heard_at = time.monotonic()
-        handlers = {
-            "offer": self._on_offer,
-            "want": self._on_want,
-            "pull": self._on_pull,
-            "took": self._on_took,
-            "cancel": self._on_cancel,
-            "spared": self._on_spared,
-        }
         if head["kind"] == "beat":
             self._on_beat(head, link)
         elif head["kind"] == "bye":
             self._lose(sender, Cancelled(f"'{link.name}' has left"))
-        elif (handler := handlers.get(head["kind"])) is not None:
+        elif (handler := self._handlers.get(head["kind"])) is not None:
             handler(head, body, sender)
         else:
             raise InvalidArgument(f"kv: asked for a message of a decoder, found {head['kind']!r}")
@@ -265,9 +273,7 @@ class Prefiller(Post):
         link = self._links.get(sender)
         try:
             if link is not None:
-                {"want": self._on_want, "pull": self._on_pull, "spared": self._on_spared}[
-                    head["kind"]
-                ](head, body, sender)
+                self._handlers[head["kind"]](head, body, sender)
         except Error as error:
             log.warning("'%s': %s", self.engine.name, error)
 
@@ -344,10 +350,13 @@ class Prefiller(Post):
         handover.consumers[sender] = consumer
         handover.expected = letters.whole(head, "consumers", 65536)
 
-    def _on_took(self, head: dict[str, Any], _body: bytes, sender: bytes) -> None:
+    def _on_took(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         """The decoder has read all it wanted: was that before anybody gave the pages back?"""
         request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
         handover = self._requests.get(request)
+        if handover is None and (early := self._early.get((request, sender))) is not None:
+            early.letters.append((head, body))  # its pull waits for begin(), too
+            return
         consumer = handover.consumers.get(sender) if handover is not None else None
         is_held = consumer is not None and consumer.tag == tag and consumer.error is None
         answer = {"kind": "held", "request": request, "tag": tag, "is_held": is_held}
@@ -404,7 +413,10 @@ class Prefiller(Post):
             how = self._over.get(request, "is given up")
             self._failed(sender, request, int(head.get("tag", 0)), f"it {how}")
         else:
-            self._early[request, sender] = (time.monotonic() + self._lease, head, body)
+            early = self._early.setdefault(
+                (request, sender), _Early(time.monotonic() + self._lease)
+            )
+            early.letters.append((head, body))
         return None
 
     def _failed(self, sender: bytes, request: str, tag: int, why: str) -> None:
@@ -533,11 +545,11 @@ class Prefiller(Post):
                 self.counters.add("peers_lost")
                 words = f"'{link.name}' has said nothing for {self._silence} s"
                 self._lose(sender, PeerLost(words))
-        for key, (until, head, _) in list(self._early.items()):
-            if now > until:
+        for key, early in list(self._early.items()):
+            if now > early.until:
                 del self._early[key]
                 words = f"it has not begun within {self._lease} s"
-                self._failed(key[1], key[0], int(head.get("tag", 0)), words)
+                self._failed(key[1], key[0], int(early.letters[0][0].get("tag", 0)), words)
 
     def _serves(self, sender: bytes) -> bool:
         return any(

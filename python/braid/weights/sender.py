@@ -31,6 +31,8 @@ from braid.weights.pieces import Piece, row_major
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
 from braid.weights.station import Station, lost
 
+_LONG_RUN = 512
+
 Cast = Callable[[str, Array, str], Array]
 """(name, local array, the worker's dtype) -> an array of that dtype that lies in one piece."""
 
@@ -62,6 +64,8 @@ class Sender(Station):
         self._routes: list[tuple[Route, Runs]] = []
         self._targets: list[int] = []
         self._last = -1
+        self.kept: list[tuple[dict[str, Any], bytes]] = []
+        """Letters of versions that are not sent yet."""
         self.bytes_sent = 0
 
     def describe(self) -> bytes:
@@ -244,16 +248,30 @@ class _Round:
         while not self._is_committed:
             self._take("'commit' of trainer 0")
 
+    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next letter of this version. Those of later ones are kept: a worker may be ready for
+        it before the leader's word of this one is here, since they are different peers.
+        """
+        kept = self._sender.kept
+        for found in [letter for letter in kept if letter[0].get("version") == self._version]:
+            kept.remove(found)
+            return found
+        while (left := self._until - time.monotonic()) > 0:
+            letter = self._sender._letter(left)
+            version = letter[0].get("version") if letter is not None else None
+            if version == self._version:
+                return letter
+            if letter is not None and type(version) is int and version > self._version:
+                kept.append(letter)
+        return None
+
     def _take(self, wanted: str) -> None:
-        left = self._until - time.monotonic()
-        found = self._sender._letter(max(0.0, left)) if left > 0 else None
+        found = self._next()
         if found is None:
             raise Timeout(
                 f"version {self._version}: {self._sender.what} has waited in vain for {wanted}"
             )
         head, _ = found
-        if head.get("version") != self._version:
-            return
         if head["kind"] in ("bad", "abort"):
             raise Cancelled(f"version {self._version}: {head.get('why')}")
         if head["kind"] == "commit":
@@ -343,12 +361,15 @@ def checksum(array: Array, runs: Runs, dtype: str, *, is_source: bool) -> int:
 
 
 def _crc(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], nbytes: int) -> int:
+    """Long runs where they lie; short ones are gathered, a MiB at a time."""
     found = 0
-    step = max(1, (1 << 20) // max(1, nbytes))
+    if nbytes >= _LONG_RUN:
+        for begin in begins.tolist():
+            found = zlib.crc32(data[begin : begin + nbytes].data, found)
+        return found
+    step = max(1, (1 << 17) // max(1, nbytes))
+    within = np.arange(nbytes)
     for first in range(0, len(begins), step):
         part = begins[first : first + step]
-        if len(part) == 1:
-            found = zlib.crc32(memoryview(data[part[0] : part[0] + nbytes]), found)
-        else:
-            found = zlib.crc32(data[part[:, None] + np.arange(nbytes)].tobytes(), found)
+        found = zlib.crc32(data[part[:, None] + within].tobytes(), found)
     return found

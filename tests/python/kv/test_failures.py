@@ -1,4 +1,4 @@
-"""Peers that die and stop: an error in time, no wrong page, no page that is used again too early."""
+"""Peers that die and stop: an error in time, no wrong page, none used again too early."""
 
 import random
 import time
@@ -45,6 +45,18 @@ def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
         heir("begin", "well", [1], 8, 5)
         decode.role.want("well", there, [3], 8).wait(LIMIT_S)
         assert is_right(decode.layers, LAYOUT, 3, 1, salt=5)
+
+
+def test_a_killed_prefiller_ends_what_is_read_from_it(decode, way):
+    """Nothing was ever written from there: the read fails first, the silence is noticed later."""
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
+        there = decode.role.connect([prefill.address], LIMIT_S)
+        prefill("begin", "well", [1], 8)
+        decode.role.pull("well", there, [1], [2]).wait(LIMIT_S)
+        prefill.kill()
+        pulled = decode.role.pull("never", there, [1], [4])
+        with pytest.raises((braid.PeerLost, braid.Cancelled)):
+            pulled.wait(LIMIT_S)
 
 
 def test_a_stopped_prefiller_writes_nothing_when_it_goes_on(decode, way):

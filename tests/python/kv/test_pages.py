@@ -1,9 +1,10 @@
-"""Pages from prefillers to decoders: the right bytes in the right places, and when they are free."""
+"""Pages from prefillers to decoders: right bytes in right places, and when they are free."""
 
 import random
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def sides():
         side.close()
 
 
-def groups(sides, there, here, **settings):
+def groups(sides, there, here):
     """Prefillers and decoders, all ranks of each, and what each decoder connects to."""
     prefillers = [sides(kv.Prefiller, replace(LAYOUT, tp=there, rank=r)) for r in range(there)]
     decoders = [sides(kv.Decoder, replace(LAYOUT, tp=here, rank=r)) for r in range(here)]
@@ -128,6 +129,20 @@ def test_pages_that_the_decoder_has_already_do_not_move(sides):
     begun.wait(LIMIT_S)
 
 
+def test_pages_may_be_read_before_the_prefiller_has_said_that_it_holds_them(sides):
+    """A router is told of the pages by the scheduler, the prefiller's rank a step later."""
+    prefill, decode = sides(kv.Prefiller), sides(kv.Decoder)
+    there = decode.role.connect([prefill.engine.address], LIMIT_S)
+    fill(prefill.layers, LAYOUT, 3)
+    load = decode.role.pull("r", there, [3], [9])
+    time.sleep(0.3)
+    assert not load.done()
+    handover = prefill.role.begin("r", [3], 8, is_computed=True)
+    load.wait(LIMIT_S)
+    handover.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 9, 3)
+
+
 def test_the_tail_comes_behind_all_pages(sides):
     layout = replace(LAYOUT, tail_bytes=6)
     prefill, decode = sides(kv.Prefiller, layout), sides(kv.Decoder, layout)
@@ -174,8 +189,8 @@ def test_a_hundred_requests_from_many_threads(sides):
             rng = random.Random(name)
             theirs, ours = rng.sample(pages, count), rng.sample(pages, count)
             order = [
-                lambda: prefill.role.begin(name, theirs, count * 8, is_computed=True),
-                lambda: decode.role.want(name, there, ours, count * 8),
+                partial(prefill.role.begin, name, theirs, count * 8, is_computed=True),
+                partial(decode.role.want, name, there, ours, count * 8),
             ]
             for ending in [call() for call in (order if number % 2 else order[::-1])]:
                 ending.wait(LIMIT_S)

@@ -11,8 +11,7 @@ import pytest
 from kv_peers import LAYOUT, PAGES, Side, fill, is_right
 
 import braid
-from braid import kv
-from braid import letters
+from braid import kv, letters
 
 LIMIT_S = 30
 _numbers = itertools.count()
@@ -50,9 +49,11 @@ OTHERS = [
 def test_other_layouts_are_refused_on_both_sides(ends, caplog, other, words):
     prefill, decode, there = ends
     caplog.set_level(logging.WARNING)
-    with Side(kv.Decoder, replace(LAYOUT, **other), "stranger") as stranger:
-        with pytest.raises(braid.InvalidArgument, match=words):
-            stranger.role.connect([prefill.engine.address], LIMIT_S)
+    with (
+        Side(kv.Decoder, replace(LAYOUT, **other), "stranger") as stranger,
+        pytest.raises(braid.InvalidArgument, match=words),
+    ):
+        stranger.role.connect([prefill.engine.address], LIMIT_S)
     assert words in caplog.text
     assert prefill.role.counters["refused"] == 1
     still_serves(prefill, decode, there)
@@ -111,7 +112,7 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     decode.cache.pages = 2 * PAGES
     load = decode.role.want("lie", there, [PAGES + 3], 8)
     decode.cache.pages = PAGES
-    with pytest.raises(braid.Cancelled, match="request 'lie' at 'prefill': .*peer's region"):
+    with pytest.raises(braid.Cancelled, match=r"request 'lie' at 'prefill': .*peer's region"):
         load.wait(LIMIT_S)
     with pytest.raises(braid.InvalidArgument, match="peer's region"):
         handover.wait(LIMIT_S)
@@ -207,7 +208,7 @@ def test_a_router_repeats(ends):
     prefill.role.begin("r", [0], 8, is_computed=True)
     decode.role.want("r", there, [1], 8).wait(LIMIT_S)
     for again in (decode.role.want("r", there, [2], 8), decode.role.pull("r", there, [0], [3])):
-        with pytest.raises((braid.Cancelled, braid.Timeout), match="is over|gave its pages back"):
+        with pytest.raises((braid.Cancelled, braid.Timeout), match=r"is over|gave its pages back"):
             again.wait(LIMIT_S)
     with pytest.raises(braid.InvalidArgument, match="request 'r': asked to begin it, it is over"):
         prefill.role.begin("r", [0], 8)
@@ -226,7 +227,7 @@ def test_a_router_repeats(ends):
 def test_a_request_that_never_begins_ends_with_the_lease():
     with Side(kv.Prefiller, LAYOUT, "prefill", lease=0.5) as p, Side(kv.Decoder, LAYOUT, "d") as d:
         there = d.role.connect([p.engine.address], LIMIT_S)
-        with pytest.raises(braid.Cancelled, match="has not begun within 0.5 s"):
+        with pytest.raises(braid.Cancelled, match=r"has not begun within 0.5 s"):
             d.role.want("never", there, [0], 8).wait(LIMIT_S)
         with pytest.raises(braid.Timeout, match="not here within its deadline"):
             d.role.want("soon", there, [0], 8, timeout=0.1).wait(LIMIT_S)
@@ -243,12 +244,12 @@ def test_what_nobody_fetches_is_released_and_what_is_renewed_is_not():
         kept, dropped = (
             p.role.begin(n, [i], 8, is_computed=True) for i, n in enumerate(("kept", "x"))
         )
-        with pytest.raises(braid.Timeout, match="nobody has renewed its lease of 0.6 s"):
+        with pytest.raises(braid.Timeout, match=r"nobody has renewed its lease of 0.6 s"):
             dropped.wait(LIMIT_S)
         time.sleep(0.5)
         assert not kept.done()
         late = d.role.pull("x", there, [1], [1])
-        with pytest.raises((braid.Timeout, braid.Cancelled), match="gave its pages back|ended: "):
+        with pytest.raises((braid.Timeout, braid.Cancelled), match=r"gave its pages back|ended: "):
             late.wait(LIMIT_S)
         d.role.let_go("kept", there)
         with pytest.raises(braid.Cancelled, match="its decoder took it back"):

@@ -1,4 +1,4 @@
-"""The routing table: every element of every worker once, from a trainer that has it; evenly; soon."""
+"""The routing table: every element of every worker once, from one that has it, evenly."""
 
 import itertools
 import math
@@ -39,11 +39,15 @@ def buffers(rank, wholes, *, is_filled):
     """The rank's memory, by the numbers of its buffers."""
     sizes = {}
     for piece in rank:
-        last = piece.offset + sum((n - 1) * s for n, s in zip(piece.size, piece.strides)) + 1
+        last = (
+            piece.offset
+            + sum((n - 1) * s for n, s in zip(piece.size, piece.strides, strict=True))
+            + 1
+        )
         sizes[piece.buffer] = max(sizes.get(piece.buffer, 0), last)
     out = {number: np.full(size, -1, np.int64) for number, size in sizes.items()}
     for piece in rank if is_filled else ():
-        box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size))
+        box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size, strict=True))
         view(out[piece.buffer], piece)[...] = wholes[piece.name][box]
     return out
 
@@ -85,7 +89,7 @@ def test_random_meshes(seed):
     table = plan(trainers, workers)
     for rank, found in zip(table.workers, moved(table, wholes), strict=True):
         for piece in rank:
-            box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size))
+            box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size, strict=True))
             assert np.array_equal(view(found[piece.buffer], piece), wholes[piece.name][box])
     assert table.digest() == plan(trainers, workers).digest()
 

@@ -235,6 +235,33 @@ def test_holdings_that_lack_or_differ_are_refused():
         assert job.update(1) == [None]
 
 
+def test_a_word_of_the_next_version_may_overtake_the_leaders_of_this_one():
+    """Workers are ready for version 2 before trainer 1 has heard that version 1 is served."""
+    with Job(2, 2) as job:
+        job.train(1)
+        late = job.senders[1]
+        letter, held = late._letter, []
+
+        def commit_comes_late(timeout):
+            found = letter(timeout)
+            if found is not None and found[0]["kind"] == "commit" and not held:
+                held.append(found)
+                found = letter(timeout)  # 'ready' of version 2
+                late._letter = lambda _: (setattr(late, "_letter", letter), held[0])[1]
+            return found
+
+        late._letter = commit_comes_late
+        with ThreadPoolExecutor(2) as threads:
+            done = [
+                threads.submit(lambda s=s: [s.update(1, LIMIT_S), s.update(2, LIMIT_S)])
+                for s in job.senders
+            ]
+            for one in done:
+                one.result()
+        assert held
+        assert {receiver.version for receiver in job.receivers} == {2}
+
+
 def test_letters_of_another_plan_are_not_listened_to():
     with Job(1, 1) as job, braid.Engine(**options("local", "odd")) as odd:
         from braid import letters
