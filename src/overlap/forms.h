@@ -32,7 +32,7 @@ constexpr bool has_kernel(Op op, Form form) {
 struct Choice {
   Form form = Form::k256Below;
   int32_t band = 8;        // rows of units that share the weights' way through the L2
-  bool own_apart = false;  // gather: the own shard ahead of all others
+  int32_t head = 0;        // gather: rows of units ahead of a border between bands
   int32_t num_blocks = 0;  // 0: one for every multiprocessor
 };
 

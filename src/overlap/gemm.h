@@ -68,6 +68,9 @@ struct GemmArgs {
   int32_t num_ranks;
   int32_t rank;
   int64_t part_bytes;  // of one rank's parts, staged_bytes()
+  char* outbox;        // scatter: parts for all ranks, on this GPU, for this call
+  uint32_t* finished;  // scatter: halves of each shard in the outbox are counted here, for who
+                       // pushes them and tells; null: the kernel's pushers do
   char* parts_at[kMostRanks];
   uint64_t* told_at[kMostRanks];  // [rank that pushed][tile of the shard][half]
 };

@@ -87,7 +87,7 @@ Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice) {
   const Shape shape = shape_of(choice.form);
   const Extent extent{gemm.ranks, gemm.rank, gemm.shard_rows, gemm.columns};
   switch (op) {
-    case Op::kGather: return gather_schedule(extent, shape, choice.band, choice.own_apart);
+    case Op::kGather: return gather_schedule(extent, shape, choice.band, choice.head);
     case Op::kScatter: return scatter_schedule(extent, shape, choice.band);
     case Op::kExchange: break;
   }
@@ -97,6 +97,10 @@ Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice) {
 uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice) {
   const auto of_one = static_cast<uint64_t>(staged_bytes(schedule_for(op, gemm, choice)));
   return 2 * static_cast<uint64_t>(gemm.ranks) * of_one;
+}
+
+uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice) {
+  return room_bytes(Op::kScatter, gemm, choice) / 2;
 }
 
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
@@ -139,7 +143,8 @@ Result<sys::Kernel> Launcher::kernel(Op op, const Gemm& gemm, Form form) const {
 Result<GemmArgs> Launcher::common(Op op, const Gemm& gemm, const Choice& choice,
                                   sys::DevicePtr epoch, const device::Watch& watch) const {
   BRAID_RETURN_IF_ERROR(check(gemm));
-  if (choice.band < 1) return invalid_argument("overlap: a band of {} rows", choice.band);
+  if (choice.band < 1 || choice.head < 0)
+    return invalid_argument("overlap: a band of {} rows behind {}", choice.band, choice.head);
   GemmArgs args{};
   args.schedule = schedule_for(op, gemm, choice);
   const Shape& shape = args.schedule.shape;
@@ -179,6 +184,8 @@ Status Launcher::add_output(GemmArgs& args, const Gemm& gemm, sys::DevicePtr c,
 }
 
 Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Parted& parted) const {
+  args.outbox = sys::pointer_to<char>(parted.outbox);
+  args.finished = sys::pointer_to<uint32_t>(parted.finished);
   for (int32_t r = 0; r < gemm.ranks; ++r) {
     args.parts_at[r] = sys::pointer_to<char>(parted.parts[static_cast<size_t>(r)]);
     args.told_at[r] = sys::pointer_to<uint64_t>(parted.told[static_cast<size_t>(r)]);

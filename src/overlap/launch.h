@@ -39,6 +39,11 @@ struct Parted {
   std::array<sys::DevicePtr, kMostRanks> c{};
   int32_t num_c = 1;
   bool is_whole = false;
+  sys::DevicePtr outbox = 0;  // of kScatter: outbox_bytes() of this GPU's memory
+  // Of kScatter: 32-bit counters by shard, 0 before the call. Given, the kernel pushes nothing: when
+  // shard r's counter has reached 2 * tiles_per_shard(), who waits for it (Cuda::wait_value) pushes
+  // part r of the outbox and then r's flags, and sets the counter to 0.
+  sys::DevicePtr finished = 0;
 };
 
 /// invalid_argument that names what no kernel takes.
@@ -46,6 +51,7 @@ Status check(const Gemm& gemm);
 Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice);
 /// Of the parts that one rank holds for others to fill, both epochs, and of its flags.
 uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice);
+uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice);
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice);
 
 class Launcher {
