@@ -55,7 +55,8 @@ IMPORTS: dict[str, list[str]] = {
     "comm": ["_braid", "errors", "arguments", "arrays", "objects", "progress", "split"],
     "engine": ["_braid", "errors", "arrays"],
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
-    "torch": ["_braid", "errors", "comm", "braid"],
+    "overlap": ["_braid", "errors", "comm"],
+    "torch": ["_braid", "errors", "comm", "braid", "overlap"],
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
     "saved": ["typed_json", "plan.formulas"],
@@ -77,7 +78,7 @@ IMPORTS |= {
     ],
 }
 # The commands: nothing imports them, and they start with no more than they need.
-IMPORTS["cli"] = [name for name in IMPORTS if name != "torch"]
+IMPORTS["cli"] = [name for name in IMPORTS if name not in ("torch", "overlap")]
 
 # Headers that cost compile time or belong to a foreign library -> files that may include them.
 CONTAINED: dict[str, str] = {

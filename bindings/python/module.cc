@@ -14,4 +14,5 @@ NB_MODULE(_braid, module) {
   braid::python::register_stream_mark(module);
   braid::python::register_on_stream(module);
   braid::python::register_engine(module);
+  braid::python::register_overlap(module);
 }

@@ -24,7 +24,8 @@
 //
 // Who writes what: a part has one writer, the rank it comes from, and so has its flag
 // told[rank][tile][half], which that rank stores behind a fence of the system by the thread that has
-// seen the part written (its own warp's stores) or its copies performed (not: read). Parts lie twice, for odd and even epochs: a rank pushes for epoch e + 2 only when it
+// seen the part written (its own warp's stores) or its copies performed (not: read). Parts lie twice, for odd and even epochs (num_slots), where no barrier parts
+// the calls: a rank pushes for epoch e + 2 only when it
 // is through with e + 1, for which it needed the parts of all others, who pushed them when they were
 // through with e.
 //
@@ -362,7 +363,7 @@ __device__ __forceinline__ int32_t half_index(const Tile& tile, int half) {
 template <typename K>
 __device__ __forceinline__ int64_t half_at(const GemmArgs& args, uint64_t epoch, int from,
                                            const Tile& tile, int half) {
-  const auto slot = static_cast<int64_t>(epoch % 2) * args.num_ranks + from;
+  const auto slot = static_cast<int64_t>(epoch % args.num_slots) * args.num_ranks + from;
   return slot * args.part_bytes + int64_t{half_index(tile, half)} * kHalfBytes<K>;
 }
 template <typename K>

@@ -63,10 +63,12 @@ struct GemmArgs {
   Pieces pieces;
   const uint64_t* arrived;
 
-  // Scatter and exchange: parts of all ranks, one after the other, twice: for odd and even epochs.
+  // Scatter and exchange: parts of all ranks, one after the other, num_slots times: 2, or 1 where
+  // calls begin behind a barrier of all ranks.
   // parts_at[r] and told_at[r] are rank r's memory as this GPU addresses it.
   int32_t num_ranks;
   int32_t rank;
+  uint32_t num_slots;
   int64_t part_bytes;  // of one rank's parts, staged_bytes()
   char* outbox;        // scatter: parts for all ranks, on this GPU, for this call
   uint32_t* finished;  // scatter: halves of each shard in the outbox are counted here, for who
