@@ -13,7 +13,7 @@ def product(x: torch.Tensor, w: torch.Tensor, is_kn: bool) -> torch.Tensor:
 def run(
     comm: Comm, op: Op, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, is_kn: bool
 ) -> torch.Tensor:
-    """Partial products are rounded to the dtype before they are summed, in the order of the ranks."""
+    """Partial products are rounded to the dtype, then summed in the order of the ranks."""
     if comm.size == 1:
         made = product(x, w, is_kn)
     elif op is Op.AG_GEMM:

@@ -132,8 +132,8 @@ class RowParallelLinear(_Parallel):
     """y = x W.T + b, for which this rank has in_features / size columns of x and W.
 
     x [s, ..., in_features / size]; y [s / size, ..., out_features] with sequence_parallel, else
-    [s, ..., out_features]. Weight [out_features, in_features / size]; the bias is alike on all ranks
-    and added once.
+    [s, ..., out_features]. Weight [out_features, in_features / size]; the bias is alike on all
+    ranks and added once.
     """
 
     function = _RowParallel
