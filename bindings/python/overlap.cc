@@ -77,11 +77,13 @@ void enqueue(PyComm& self, int gpu, Kernels& kernels, int call, uint64_t workspa
              uint64_t workspace_bytes, const Gemm& gemm, const Choice& choice, uint64_t c,
              uint64_t stream) {
   run_unlocked([&] {
-    return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-             return overlap::enqueue(static_cast<overlap::Call>(call), device, kernels.launcher(),
-                                     {workspace, workspace_bytes}, gemm, choice, c,
-                                     stream_at(stream));
-           })
+    return coll::device::on_device(self.get(), gpu,
+                                   [&](comm::Device& device) {
+                                     return overlap::enqueue(static_cast<overlap::Call>(call),
+                                                             device, kernels.launcher(),
+                                                             {workspace, workspace_bytes}, gemm,
+                                                             choice, c, stream_at(stream));
+                                   })
         .with_context("overlap");
   });
 }

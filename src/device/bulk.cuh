@@ -111,10 +111,10 @@ __device__ __forceinline__ void load_tile_for(uint32_t to, const TensorMap& map,
       : "memory");
 }
 __device__ __forceinline__ void store_tile(const TensorMap& map, TileAt at, uint32_t from) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
-                   &map),
-               "r"(at.column), "r"(at.row), "r"(at.matrix), "r"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+      "r"(at.column), "r"(at.row), "r"(at.matrix), "r"(from)
+      : "memory");
 }
 
 // ---- plain bytes: sizes and addresses are multiples of 16 ----

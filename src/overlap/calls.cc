@@ -52,14 +52,14 @@ struct Layout {
     const uint64_t elements =
         static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.columns);
     const bool gathers = call == Call::kAgGemm;
-    flags_of_one = gathers ? 8 * static_cast<uint64_t>(divided_up(
-                                     gemm.shard_rows, int64_t{piece_rows(gemm, choice)}))
+    flags_of_one = gathers ? 8 * static_cast<uint64_t>(
+                                     divided_up(gemm.shard_rows, int64_t{piece_rows(gemm, choice)}))
                            : flag_bytes(op_of(call), gemm, choice) / ranks;
     flags_at = kEpochsAt + pages(flags_of_one);
     data_at = flags_at + pages(flags_of_one * ranks);
-    part_bytes = gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) *
-                               static_cast<uint64_t>(gemm.depth)
-                         : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
+    part_bytes =
+        gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.depth)
+                : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
     outbox_at = data_at + pages(part_bytes * ranks);
     const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
     c_at = outbox_at + (has_outbox ? pages(part_bytes * ranks) : 0);
@@ -109,9 +109,8 @@ class Enqueued {
     is_open_ = true;
     const uint64_t signature = signature_of(call_, gemm_, choice_, landing_);
     BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kChannel, signature));
-    BRAID_RETURN_IF_ERROR(launcher_.count(here(0), here(kEpochsAt),
-                                          static_cast<uint32_t>(layout_.flags_of_one / 8),
-                                          stream_));
+    BRAID_RETURN_IF_ERROR(launcher_.count(
+        here(0), here(kEpochsAt), static_cast<uint32_t>(layout_.flags_of_one / 8), stream_));
     BRAID_RETURN_IF_ERROR(call_ == Call::kAgGemm ? gather(c) : reduce(c));
     if (is_forked_) BRAID_RETURN_IF_ERROR(device_.after(stream_, pushes_));
     if (call_ == Call::kGemmAr) BRAID_RETURN_IF_ERROR(take_out(c, signature));
@@ -155,9 +154,9 @@ class Enqueued {
     for (uint64_t piece = 0; piece * of_piece < rows; ++piece) {
       const uint64_t begin = piece * of_piece * row_bytes;
       const uint64_t bytes = std::min(of_piece * row_bytes, rows * row_bytes - begin);
-      BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
-          at(to, layout_.data_at + rank() * layout_.part_bytes + begin), gemm_.a + begin, bytes,
-          pushes_));
+      BRAID_RETURN_IF_ERROR(
+          cuda().copy_on_device(at(to, layout_.data_at + rank() * layout_.part_bytes + begin),
+                                gemm_.a + begin, bytes, pushes_));
       BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
           at(to, layout_.flags_at + rank() * layout_.flags_of_one + 8 * piece), here(kEpochsAt), 8,
           pushes_));
@@ -168,16 +167,15 @@ class Enqueued {
     // The own shard joins the others, on the caller's stream: it is there when the kernel begins.
     BRAID_RETURN_IF_ERROR(fork());
     BRAID_RETURN_IF_ERROR(each_peer([this](uint64_t to) { return push_shard(to); }));
-    BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
-        here(layout_.data_at + rank() * layout_.part_bytes), gemm_.a, layout_.part_bytes, stream_));
+    BRAID_RETURN_IF_ERROR(cuda().copy_on_device(here(layout_.data_at + rank() * layout_.part_bytes),
+                                                gemm_.a, layout_.part_bytes, stream_));
     BRAID_RETURN_IF_ERROR(
         cuda().copy_on_device(here(layout_.flags_at + rank() * layout_.flags_of_one),
                               here(kEpochsAt), layout_.flags_of_one, stream_));
     Gemm all = gemm_;
     all.a = here(layout_.data_at);
-    return launcher_.gather(all, choice_,
-                            {c, here(layout_.flags_at), piece_rows(gemm_, choice_)}, here(0),
-                            watch(), stream_);
+    return launcher_.gather(all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_)},
+                            here(0), watch(), stream_);
   }
 
   // ---- reductions ----
@@ -262,8 +260,8 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
     return invalid_argument("overlap: an output at {:#x}; a multiple of 16", c);
   const uint64_t needed = workspace_bytes(call, mine, choice);
   if (needed > workspace.bytes)
-    return invalid_argument("overlap: a workspace of {} bytes; this call needs {}",
-                            workspace.bytes, needed);
+    return invalid_argument("overlap: a workspace of {} bytes; this call needs {}", workspace.bytes,
+                            needed);
   Result<comm::Landing> landing = device.find_landing(workspace.at, workspace.bytes);
   BRAID_RETURN_IF_ERROR(landing.status());
   if (landing->window == nullptr)

@@ -187,7 +187,8 @@ __device__ void load(const GemmArgs& args, const Room<K>& room, const Block& blo
       const uint32_t full = room.full(turn.slot), a = room.a(turn.slot), b = room.b(turn.slot);
       device::arrive_and_expect(full, K::kABytes + K::kBBytes);
       const int32_t depth = k * kDepth;
-      if constexpr (K::kShape.cluster_n == 2) {  // one row of tiles: each fetches half of A for both
+      if constexpr (K::kShape.cluster_n ==
+                    2) {  // one row of tiles: each fetches half of A for both
         constexpr int32_t kRows = K::kTileM / 2;
         device::load_tile_for(a + at * kRows * kDepth * 2, args.a,
                               {depth, tile.row + at * kRows, tile.shard}, full, kBoth);
@@ -284,12 +285,11 @@ struct Handover {
     for (int i = 0; i < 4; ++i) {  // sixteen columns each
       const float* d = values + 8 * i;
       const uint32_t to = at + ((2 * i + odd) ^ swizzle) * 16;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                   "r"(Pair<typename K::T>::of(d[0], d[1])),
-                   "r"(Pair<typename K::T>::of(d[2], d[3])),
-                   "r"(Pair<typename K::T>::of(d[4], d[5])),
-                   "r"(Pair<typename K::T>::of(d[6], d[7]))
-                   : "memory");
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
     }
     end_chunk();
   }
@@ -300,12 +300,11 @@ struct Handover {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* d = values + 8 * i;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * 2048),
-                   "r"(Pair<typename K::T>::of(d[0], d[1])),
-                   "r"(Pair<typename K::T>::of(d[2], d[3])),
-                   "r"(Pair<typename K::T>::of(d[4], d[5])),
-                   "r"(Pair<typename K::T>::of(d[6], d[7]))
-                   : "memory");
+      asm volatile(
+          "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * 2048),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
     }
     end_chunk();
   }
@@ -531,8 +530,7 @@ __device__ __forceinline__ void copy_half(char* to, const char* from) {
     for (int i = 0; i < kAtOnce; ++i)
       words[i] = __ldcg(reinterpret_cast<const uint4*>(from + at + i * kStride));
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      *reinterpret_cast<uint4*>(to + at + i * kStride) = words[i];
+    for (int i = 0; i < kAtOnce; ++i) *reinterpret_cast<uint4*>(to + at + i * kStride) = words[i];
   }
 }
 
@@ -552,8 +550,8 @@ __device__ void push(const GemmArgs& args, const Room<K>& room, const Block& blo
                    outbox_at<K>(args, tile, half));
       __syncwarp();
       if (threadIdx.x % 32 == 0 && !device::has_failed(args.watch))
-        device::store_release(
-            args.told_at[tile.shard] + told_index(args, args.rank, tile, half), epoch);
+        device::store_release(args.told_at[tile.shard] + told_index(args, args.rank, tile, half),
+                              epoch);
     }
   });
 }

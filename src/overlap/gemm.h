@@ -45,11 +45,12 @@ constexpr int64_t staged_bytes(const Schedule& schedule) {
 }
 
 struct GemmArgs {
-  device::TensorMap a;              // [shards][rows][K]
-  device::TensorMap w;              // [1][N][K], or [1][K][N]
-  device::TensorMap c[kMostRanks];  // [shards][rows][N]: the own one first, where else it goes after
+  device::TensorMap a;  // [shards][rows][K]
+  device::TensorMap w;  // [1][N][K], or [1][K][N]
+  device::TensorMap
+      c[kMostRanks];  // [shards][rows][N]: the own one first, where else it goes after
   int32_t num_c;
-  int32_t num_k;  // stages of kDepth, the last one perhaps in part
+  int32_t num_k;       // stages of kDepth, the last one perhaps in part
   int32_t c_is_shard;  // 1: c is the own shard alone
   Schedule schedule;
   int32_t shard_rows;

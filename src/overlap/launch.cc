@@ -157,10 +157,9 @@ Result<GemmArgs> Launcher::common(Op op, const Gemm& gemm, const Choice& choice,
                                shape.tile_m / shape.cluster_n));
   BRAID_RETURN_IF_ERROR(a.status());
   Result<device::TensorMap> w =
-      map_of(*cuda_, gemm.is_kn
-                         ? layout_of(gemm, gemm.w, {1, gemm.depth, gemm.columns}, kDepth)
-                         : layout_of(gemm, gemm.w, {1, gemm.columns, gemm.depth},
-                                     shape.tile_n / shape.cluster_m));
+      map_of(*cuda_, gemm.is_kn ? layout_of(gemm, gemm.w, {1, gemm.depth, gemm.columns}, kDepth)
+                                : layout_of(gemm, gemm.w, {1, gemm.columns, gemm.depth},
+                                            shape.tile_n / shape.cluster_m));
   BRAID_RETURN_IF_ERROR(w.status());
   args.a = *a;
   args.w = *w;
@@ -229,9 +228,9 @@ Status Launcher::count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num
                        sys::Stream stream) const {
   Result<sys::Kernel> found = loaded_->find(kernels::count_fatbin(), "braid_count", 0);
   BRAID_RETURN_IF_ERROR(found.status());
-  return sys::launch(*cuda_, *found, {1, kCountThreads}, stream,
-                     CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies),
-                               num_copies});
+  return sys::launch(
+      *cuda_, *found, {1, kCountThreads}, stream,
+      CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies), num_copies});
 }
 
 Status Launcher::scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,

@@ -19,7 +19,7 @@ struct Gemm {
   Dtype dtype = Dtype::kBfloat16;  // or kFloat16; of all matrices and the bias
   bool is_kn = false;              // W is [depth, columns] instead of [columns, depth]
   int32_t ranks = 1, rank = 0;
-  int32_t shard_rows = 0;  // of an exchange, which has no shards: all rows
+  int32_t shard_rows = 0;          // of an exchange, which has no shards: all rows
   int32_t columns = 0, depth = 0;  // multiples of 8
   sys::DevicePtr a = 0, w = 0;
   sys::DevicePtr bias = 0;  // [columns], or 0
@@ -39,7 +39,7 @@ struct Parted {
   std::array<sys::DevicePtr, kMostRanks> c{};
   int32_t num_c = 1;
   bool is_whole = false;
-  uint32_t num_slots = 2;  // room_bytes() is for so many; 1 where a barrier parts the calls
+  uint32_t num_slots = 2;     // room_bytes() is for so many; 1 where a barrier parts the calls
   sys::DevicePtr outbox = 0;  // of kScatter: outbox_bytes() of this GPU's memory
   // Of kScatter: 32-bit counters by shard, 0 before the call. Given, the kernel pushes nothing: when
   // shard r's counter has reached 2 * tiles_per_shard(), who waits for it (Cuda::wait_value) pushes
@@ -72,8 +72,8 @@ class Launcher {
   /// runs. Everything `watch` points at lives until it has run.
   Status gather(const Gemm& gemm, const Choice& choice, const Gathered& gathered,
                 sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
-  Status scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,
-                 sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
+  Status scatter(const Gemm& gemm, const Choice& choice, const Parted& parted, sys::DevicePtr epoch,
+                 const device::Watch& watch, sys::Stream stream);
   Status exchange(const Gemm& gemm, const Choice& choice, const Parted& parted,
                   sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
 

@@ -13,7 +13,8 @@
 namespace braid::overlap {
 namespace {
 
-static_assert(gather_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8, 0).at(0, 0).shard == 1,
+static_assert(gather_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8, 0).at(0, 0).shard ==
+                  1,
               "the own shard comes first");
 static_assert(scatter_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8).at(0, 0).shard == 2,
               "and last");
@@ -21,10 +22,10 @@ static_assert(scatter_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8).a
 struct Case {
   int32_t ranks, shard_rows, columns, band, head;
 };
-const std::vector<Case> kCases{
-    {1, 128, 256, 8, 0},  {2, 1, 8, 1, 0},      {2, 256, 512, 4, 1},   {3, 129, 520, 2, 2},
-    {4, 1000, 264, 8, 3}, {5, 127, 1000, 3, 1}, {8, 128, 3584, 8, 2}, {8, 1024, 6144, 16, 8},
-    {7, 640, 136, 64, 5}, {8, 257, 128, 1, 0}};
+const std::vector<Case> kCases{{1, 128, 256, 8, 0},  {2, 1, 8, 1, 0},        {2, 256, 512, 4, 1},
+                               {3, 129, 520, 2, 2},  {4, 1000, 264, 8, 3},   {5, 127, 1000, 3, 1},
+                               {8, 128, 3584, 8, 2}, {8, 1024, 6144, 16, 8}, {7, 640, 136, 64, 5},
+                               {8, 257, 128, 1, 0}};
 
 template <typename Each>
 void each_schedule(const Each& each) {
@@ -68,8 +69,7 @@ TEST(Schedule, NoClusterHasTilesOfTwoShards) {
 }
 
 TEST(Schedule, ShardsComeInTheOrderInWhichPushesArrive) {
-  const Schedule schedule =
-      gather_schedule({4, 1, 128, 256}, shape_of(Form::k256Beside), 1, 0);
+  const Schedule schedule = gather_schedule({4, 1, 128, 256}, shape_of(Form::k256Beside), 1, 0);
   std::vector<int32_t> shards;
   for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
     shards.push_back(schedule.at(unit, 0).shard);
@@ -122,8 +122,7 @@ TEST(Schedule, TheEndOfABandIsTheLastOfItsRows) {
       const Tile tile = schedule.at(unit, 0);
       const int64_t last = place_of(end.shard, end.row);
       ASSERT_GE(last, place_of(tile.shard, tile.row));
-      ASSERT_LT(last - place_of(tile.shard, tile.row),
-                std::max(schedule.band, schedule.head_rows));
+      ASSERT_LT(last - place_of(tile.shard, tile.row), std::max(schedule.band, schedule.head_rows));
       ASSERT_GE(last, before);
       before = last;
     }
@@ -135,7 +134,8 @@ TEST(Pieces, ATileWaitsForAllThatItsRowsLieIn) {
   EXPECT_EQ(kPieces.first(128), 1);
   EXPECT_EQ(kPieces.last(0, 128, 250), 1);
   EXPECT_EQ(kPieces.last(128, 128, 250), 2);
-  EXPECT_LT(kPieces.last(256, 128, 250), kPieces.first(256)) << "a tile behind the shard's end";
+  EXPECT_LT(kPieces.last(256, 128, 250), kPieces.per_shard) << "a tile behind the shard's end";
+  EXPECT_LT(kPieces.last(384, 128, 250), kPieces.first(384)) << "and one far behind it";
 }
 
 TEST(Forms, SharedMemoryIsWhatAMultiprocessorHas) {

@@ -7,8 +7,8 @@
 // all of the rank's blocks have ended the epoch before (one stream); ranks meet nowhere.
 #pragma once
 
-#include <cstdint>
 #include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <random>
@@ -24,6 +24,7 @@ class Simulator {
   struct World {
     Op op = Op::kScatter;
     int32_t ranks = 2, blocks = 2, epochs = 1;
+    int32_t slots = 2;  // GemmArgs::num_slots
     std::function<Schedule(int32_t rank)> schedule;
   };
   Simulator(const World& world, uint32_t seed) : world_(world), random_(seed) {
@@ -129,7 +130,7 @@ class Simulator {
   }
   void tell(int32_t rank, int32_t to, size_t at) {
     const int32_t epoch = epoch_[static_cast<size_t>(rank)];
-    if (read_[static_cast<size_t>(to)][at] < epoch - 2)
+    if (read_[static_cast<size_t>(to)][at] < epoch - world_.slots)
       wrong_ = "a part was written over before it was read";
     told_[static_cast<size_t>(to)][static_cast<size_t>(rank)][at] = epoch;
   }
@@ -152,11 +153,11 @@ class Simulator {
   const World world_;
   std::mt19937 random_;
   std::vector<Schedule> schedules_;
-  std::vector<std::vector<Block>> blocks_;              // [rank][block]
+  std::vector<std::vector<Block>> blocks_;               // [rank][block]
   std::vector<std::vector<std::vector<int32_t>>> told_;  // [at][from][unit]: the epoch
-  std::vector<std::vector<int32_t>> read_;               // [at][unit]: the last epoch that was added
-  std::vector<std::vector<int32_t>> computed_;           // [rank][unit]: how often
-  std::vector<int32_t> epoch_;                           // of every rank
+  std::vector<std::vector<int32_t>> read_;      // [at][unit]: the last epoch that was added
+  std::vector<std::vector<int32_t>> computed_;  // [rank][unit]: how often
+  std::vector<int32_t> epoch_;                  // of every rank
   std::string wrong_;
 };
 

@@ -51,13 +51,33 @@ def job_of(stand: Stand, case: Case) -> Job:
     def run(effort: Effort, tick: Tick) -> list[Series]:
         field = _MAKERS[case.op](stand, case)
         ways = field.contestants()
-        errors = {name: field.wrong(call) for name, call in ways.items()}
-        times = _race(stand, ways, effort, tick)
-        del field
+        errors, absent = _check(field, ways)
+        times = _race(stand, {name: ways[name] for name in errors}, effort, tick)
+        del field, ways
         torch.cuda.empty_cache()
-        return [_series(case, name, errors[name], times[name]) for name in ways]
+        missing = [
+            Series(group_of(case), name, 0, None, None, verdict="unsupported", note=why)
+            for name, why in absent.items()
+        ]
+        return [_series(case, name, errors[name], times[name]) for name in errors] + missing
 
     return Job(f"{case.op} {case.name}", case.m * case.k * 2, run)
+
+
+def _check(
+    field: Gathers | Scatters | Plain, ways: dict[str, Call]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Everyone's error, and who is missing: other versions of Triton may not take its kernel."""
+    errors: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for name, call in ways.items():
+        try:
+            errors[name] = field.wrong(call)
+        except Exception as error:
+            if not name.startswith("Triton"):
+                raise
+            absent[name] = f"{type(error).__name__}: {str(error)[:200]}"
+    return errors, absent
 
 
 def _race(
