@@ -16,4 +16,5 @@ NB_MODULE(_braid, module) {
   braid::python::register_on_stream(module);
   braid::python::register_engine(module);
   braid::python::register_moe(module);
+  braid::python::register_overlap(module);
 }

@@ -416,3 +416,73 @@ class moe:  # noqa: N801 - a module of the compiled one
             of_phase: int,
             /,
         ) -> None: ...
+# GEMMs that communicate: src/overlap/launch.h and calls.h have the meaning of every field.
+class OverlapGemm:
+    def __init__(self) -> None: ...
+    dtype: int
+    is_kn: bool
+    ranks: int
+    rank: int
+    shard_rows: int
+    columns: int
+    depth: int
+    a: int
+    w: int
+    bias: int
+
+class OverlapChoice:
+    def __init__(self) -> None: ...
+    form: int
+    band: int
+    head: int
+    num_blocks: int
+    piece_rows: int
+    by_engines: bool
+
+class OverlapGathered:
+    def __init__(self) -> None: ...
+    c: int
+    arrived: int
+    piece_rows: int
+
+class OverlapParted:
+    def __init__(self) -> None: ...
+    parts: list[int]
+    told: list[int]
+    c: list[int]
+    num_c: int
+    is_whole: bool
+    num_slots: int
+    outbox: int
+    finished: int
+
+class OverlapBounds:
+    def __init__(self) -> None: ...
+    timeout_ns: int
+    page: int
+    failed: int
+    rank: int
+
+class OverlapKernels:
+    def __init__(self, gpu: int, /) -> None: ...
+    def gather(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapGathered, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+    def scatter(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapParted, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+    def exchange(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapParted, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+
+def overlap_enqueue(
+    comm: Comm, gpu: int, kernels: OverlapKernels, call: int, workspace: int, workspace_bytes: int,
+    gemm: OverlapGemm, choice: OverlapChoice, c: int, stream: int, /,
+) -> None: ...  # fmt: skip
+def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def overlap_part_bytes(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def wait_value(gpu: int, stream: int, at: int, value: int, /) -> None: ...

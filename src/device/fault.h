@@ -24,9 +24,9 @@ enum class Wait : uint32_t {
 struct Fault {
   uint32_t code;
   Wait wait;
-  int32_t rank;   // whose wait it was
-  int32_t peer;   // for whom
-  int32_t block;  // blockIdx.x
+  int32_t rank;      // whose wait it was
+  int32_t peer;      // for whom
+  int32_t block;     // blockIdx.x
   uint32_t aborted;  // 1: the host asked all waits to end; 0: the deadline passed
   uint64_t expected;
   uint64_t seen;

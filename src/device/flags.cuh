@@ -33,6 +33,11 @@ __device__ __forceinline__ void store_release(uint64_t* flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
+/// Of a counter that a stream waits for: what was written before is visible to the copies behind.
+__device__ __forceinline__ void add_release(uint32_t* counter, uint32_t value) {
+  asm volatile("red.release.sys.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
+
 /// Nanoseconds of the GPU's own clock, for deadlines.
 __device__ __forceinline__ int64_t clock_ns() {
   int64_t ns;

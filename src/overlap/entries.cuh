@@ -11,11 +11,10 @@
 #define BRAID_RUN(...)
 #endif
 
-#define BRAID_ENTRY(name, op, type, n, cluster_m, cluster_n, along_n)                     \
-  extern "C" __global__ void BRAID_CLUSTER(cluster_m* cluster_n)                          \
-      __launch_bounds__(braid::overlap::kThreads, 1)                                      \
-          name(const __grid_constant__ braid::overlap::GemmArgs args) {                   \
-    BRAID_RUN(braid::overlap::Op::op, type, n, cluster_m, cluster_n, along_n);            \
+#define BRAID_ENTRY(name, op, type, n, cluster_m, cluster_n, along_n)                            \
+  extern "C" __global__ void BRAID_CLUSTER(cluster_m* cluster_n) __launch_bounds__(              \
+      braid::overlap::kThreads, 1) name(const __grid_constant__ braid::overlap::GemmArgs args) { \
+    BRAID_RUN(braid::overlap::Op::op, type, n, cluster_m, cluster_n, along_n);                   \
   }
 
 #define BRAID_ENTRIES_SMALL(name, op, type, along_n) \
@@ -26,8 +25,8 @@
   BRAID_ENTRIES_SMALL(name, op, type, along_n)
 
 /// `forms` SMALL: tiles of 128 columns alone.
-#define BRAID_ENTRIES(name, op, forms)                                   \
-  BRAID_ENTRIES_##forms(braid_##name##_bf16, op, __nv_bfloat16, false)   \
-  BRAID_ENTRIES_##forms(braid_##name##_fp16, op, __half, false)          \
-  BRAID_ENTRIES_##forms(braid_##name##_bf16_kn, op, __nv_bfloat16, true) \
-  BRAID_ENTRIES_##forms(braid_##name##_fp16_kn, op, __half, true)
+#define BRAID_ENTRIES(name, op, forms)                                           \
+  BRAID_ENTRIES_##forms(braid_##name##_bf16, op, __nv_bfloat16, false)           \
+      BRAID_ENTRIES_##forms(braid_##name##_fp16, op, __half, false)              \
+          BRAID_ENTRIES_##forms(braid_##name##_bf16_kn, op, __nv_bfloat16, true) \
+              BRAID_ENTRIES_##forms(braid_##name##_fp16_kn, op, __half, true)

@@ -6,6 +6,7 @@
 
 namespace braid::kernels {
 
+std::span<const std::byte> count_fatbin();
 std::span<const std::byte> gather_fatbin();
 std::span<const std::byte> scatter_fatbin();
 std::span<const std::byte> exchange_fatbin();

@@ -32,8 +32,10 @@ constexpr bool has_kernel(Op op, Form form) {
 struct Choice {
   Form form = Form::k256Below;
   int32_t band = 8;        // rows of units that share the weights' way through the L2
-  bool own_apart = false;  // gather: the own shard ahead of all others
+  int32_t head = 0;        // gather: rows of units ahead of a border between bands
   int32_t num_blocks = 0;  // 0: one for every multiprocessor
+  int32_t piece_rows = 0;  // gather: of what is pushed and told of at a time; 0: a whole shard
+  bool by_engines = true;  // scatter: copy engines push whole shards; else the kernel, tile by tile
 };
 
 /// The GPUs whose instructions the kernels are made of.

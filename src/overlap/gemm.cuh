@@ -6,9 +6,16 @@
 //            blocks the piece that both need is fetched half by each, into both.
 //   halves   two warpgroups: multiply stage after stage into registers; then hand the half tile over,
 //            64 columns at a time, through two chunks of shared memory.
-//   senders  one thread for each half: stores chunks to C or pushes them to another rank, and tells.
+//   senders  one thread for each half: stores chunks to C or, of an exchange, to the other ranks.
+//   pusher   one warp: takes parts to the ranks that own their shards, and tells them; or copy
+//            engines do, a shard at a time, whose streams wait for GemmArgs::finished.
 //
 // While a half is handed over the loader fills the stages of the next tile.
+//
+// All blocks end a tile at about the same time, and a link takes a third of a tile's time for what
+// they then have for it. So a part is not sent from registers, which the next tile needs: a half
+// puts its part into the outbox, memory of this GPU, at that memory's rate, and goes on; the pusher
+// takes it from there at the link's rate while the halves multiply.
 //
 // A part, a half tile of one rank that another rank adds up, goes as bf16 or fp16 in the order in
 // which threads hold it, so a push is a plain row of 8 KiB copies and adding it is sixteen bytes a
@@ -16,8 +23,9 @@
 // fp32 in the order of the ranks, the own part unrounded, and rounded once.
 //
 // Who writes what: a part has one writer, the rank it comes from, and so has its flag
-// told[rank][tile][half], which that rank's sender stores once the part's copies have been performed
-// (not: read). Parts lie twice, for odd and even epochs: a rank pushes for epoch e + 2 only when it
+// told[rank][tile][half], which that rank stores behind a fence of the system by the thread that has
+// seen the part written (its own warp's stores) or its copies performed (not: read). Parts lie twice, for odd and even epochs (num_slots), where no barrier parts
+// the calls: a rank pushes for epoch e + 2 only when it
 // is through with e + 1, for which it needed the parts of all others, who pushed them when they were
 // through with e.
 //
@@ -94,6 +102,9 @@ struct Room {
   __device__ uint32_t sent(int half, int number) const {  // a chunk may be written over
     return made(2, 0) + 8 * (half * kChunks + number);
   }
+  /// No mbarrier but a word: parts that a half has put into the outbox. The pusher may be any number
+  /// of them behind.
+  __device__ uint32_t queued(int half) const { return sent(2, 0) + 8 * half; }
 };
 
 /// Which slot of a ring of kSlots a user is at, and in which pass.
@@ -134,20 +145,31 @@ __device__ __forceinline__ void each_tile(const GemmArgs& args, const Block& blo
 struct Gate {
   const GemmArgs& args;
   uint64_t epoch;
-  int32_t passed = -1;
+  int32_t passed = -1, paced = -1;
 
+  // The last rows of the band, first: blocks that share weights begin together. One that could begin
+  // long before another would stay ahead of it, and each column of weights be read once for either.
   __device__ void pass(const Tile& tile, int32_t unit, int32_t rows) {
+    const Rows last = args.schedule.end_of_band(unit);
+    paced = pass_rows(last.shard, last.row, rows, unit, paced);
+    passed = pass_rows(tile.shard, tile.row, rows, unit, passed);
+  }
+  /// Answers the last piece that has been passed, `before` until then.
+  __device__ int32_t pass_rows(int32_t shard, int32_t row, int32_t rows, int32_t unit,
+                               int32_t before) {
     const Pieces& pieces = args.pieces;
-    const int32_t last = pieces.last(tile.row, rows, args.shard_rows);
+    const int32_t last = pieces.last(row, rows, args.shard_rows);
 #pragma unroll 1
-    for (int32_t piece = pieces.first(tile.row); piece <= last; ++piece) {
-      const int32_t flag = tile.shard * pieces.per_shard + piece;
-      if (flag == passed) continue;
-      if (!device::wait_for(args.watch, args.arrived + flag, {device::Wait::kTile, epoch, tile.shard, unit, flag}))
-        return;
+    for (int32_t piece = pieces.first(row); piece <= last; ++piece) {
+      const int32_t flag = shard * pieces.per_shard + piece;
+      if (flag == before) continue;
+      if (!device::wait_for(args.watch, args.arrived + flag,
+                            {device::Wait::kTile, epoch, shard, unit, flag}))
+        return before;
       device::before_bulk_copies();
-      passed = flag;
+      before = flag;
     }
+    return before;
   }
 };
 
@@ -161,14 +183,12 @@ __device__ void load(const GemmArgs& args, const Room<K>& room, const Block& blo
     if (K::kOp == Op::kGather && args.arrived != nullptr) gate.pass(tile, unit, K::kTileM);
 #pragma unroll 1
     for (int32_t k = 0; k < args.num_k; ++k, turn.next()) {
-      if constexpr (K::kCluster == 1)
-        device::wait_mbarrier(room.empty(turn.slot), turn.parity ^ 1U);
-      else
-        device::wait_mbarrier_of_cluster(room.empty(turn.slot), turn.parity ^ 1U);
+      device::wait_mbarrier(room.empty(turn.slot), turn.parity ^ 1U);
       const uint32_t full = room.full(turn.slot), a = room.a(turn.slot), b = room.b(turn.slot);
       device::arrive_and_expect(full, K::kABytes + K::kBBytes);
       const int32_t depth = k * kDepth;
-      if constexpr (K::kShape.cluster_n == 2) {  // one row of tiles: each fetches half of A for both
+      if constexpr (K::kShape.cluster_n ==
+                    2) {  // one row of tiles: each fetches half of A for both
         constexpr int32_t kRows = K::kTileM / 2;
         device::load_tile_for(a + at * kRows * kDepth * 2, args.a,
                               {depth, tile.row + at * kRows, tile.shard}, full, kBoth);
@@ -265,12 +285,11 @@ struct Handover {
     for (int i = 0; i < 4; ++i) {  // sixteen columns each
       const float* d = values + 8 * i;
       const uint32_t to = at + ((2 * i + odd) ^ swizzle) * 16;
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                   "r"(Pair<typename K::T>::of(d[0], d[1])),
-                   "r"(Pair<typename K::T>::of(d[2], d[3])),
-                   "r"(Pair<typename K::T>::of(d[4], d[5])),
-                   "r"(Pair<typename K::T>::of(d[6], d[7]))
-                   : "memory");
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
     }
     end_chunk();
   }
@@ -281,16 +300,40 @@ struct Handover {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* d = values + 8 * i;
-      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * 2048),
-                   "r"(Pair<typename K::T>::of(d[0], d[1])),
-                   "r"(Pair<typename K::T>::of(d[2], d[3])),
-                   "r"(Pair<typename K::T>::of(d[4], d[5])),
-                   "r"(Pair<typename K::T>::of(d[6], d[7]))
-                   : "memory");
+      asm volatile(
+          "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * 2048),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
     }
     end_chunk();
   }
 };
+
+/// Eight elements that a thread has of a half, as a part has them.
+template <typename K>
+__device__ __forceinline__ uint4 packed(const float* values) {
+  using P = Pair<typename K::T>;
+  return {P::of(values[0], values[1]), P::of(values[2], values[3]), P::of(values[4], values[5]),
+          P::of(values[6], values[7])};
+}
+
+/// Puts a half into the outbox, and says so to the pusher, or to the copy engine's stream.
+template <typename K>
+__device__ __forceinline__ void put_out(const float (&sum)[K::kTileN / 2], char* part,
+                                        const Room<K>& room, int half, uint32_t number,
+                                        uint32_t* finished) {
+  const auto thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+  for (int i = 0; i < K::kTileN / 16; ++i)
+    __stcg(reinterpret_cast<uint4*>(part + i * 2048 + thread * 16), packed<K>(sum + 8 * i));
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+  if (thread != 0) return;
+  if (finished != nullptr)
+    device::add_release(finished, 1);
+  else
+    device::store_release_shared(room.queued(half), number);
+}
 
 /// Adds the bias of a thread's columns.
 template <typename K>
@@ -309,6 +352,9 @@ __device__ __forceinline__ void add_bias(float (&sum)[K::kTileN / 2], const Gemm
   }
 }
 
+template <typename K>
+constexpr int32_t kHalfBytes = kPartRows * K::kTileN * 2;
+
 /// Index of a half's flag among those of one rank.
 __device__ __forceinline__ int32_t half_index(const Tile& tile, int half) {
   return 2 * tile.index + half;
@@ -316,8 +362,13 @@ __device__ __forceinline__ int32_t half_index(const Tile& tile, int half) {
 template <typename K>
 __device__ __forceinline__ int64_t half_at(const GemmArgs& args, uint64_t epoch, int from,
                                            const Tile& tile, int half) {
-  const auto slot = static_cast<int64_t>(epoch % 2) * args.num_ranks + from;
-  return slot * args.part_bytes + int64_t{half_index(tile, half)} * (kPartRows * K::kTileN * 2);
+  const auto slot = static_cast<int64_t>(epoch % args.num_slots) * args.num_ranks + from;
+  return slot * args.part_bytes + int64_t{half_index(tile, half)} * kHalfBytes<K>;
+}
+template <typename K>
+__device__ __forceinline__ char* outbox_at(const GemmArgs& args, const Tile& tile, int half) {
+  return args.outbox + tile.shard * args.part_bytes +
+         int64_t{half_index(tile, half)} * kHalfBytes<K>;
 }
 __device__ __forceinline__ int64_t told_index(const GemmArgs& args, int from, const Tile& tile,
                                               int half) {
@@ -365,6 +416,7 @@ __device__ __forceinline__ void add_parts(float* own, const GemmArgs& args, cons
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) own[i] = sum[i];
+  asm volatile("" ::: "memory");  // the loads of the next eight would need registers that sums have
 }
 
 template <typename K>
@@ -372,17 +424,22 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
   float sum[K::kTileN / 2];
   Turn<K::kStages> turn;
   Handover<K> handover{args, room, half};
+  uint32_t num_put = 0;
   const uint64_t epoch =
       K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   each_tile(args, block, [&](const Tile& tile, int32_t unit) {
     multiply_all<K>(sum, room, turn, args.num_k, half);
     if constexpr (K::kOp != Op::kGather) {
       const bool is_own = K::kOp == Op::kExchange || tile.shard == args.rank;
-      if (K::kOp == Op::kExchange || !is_own) {
+      if constexpr (K::kOp == Op::kExchange) {
 #pragma unroll
         for (int c = 0; c < K::kParts; ++c) handover.put_part(sum + 32 * c);
       }
-      if (!is_own) return;
+      if (!is_own) {
+        put_out<K>(sum, outbox_at<K>(args, tile, half), room, half, ++num_put,
+                   args.finished != nullptr ? args.finished + tile.shard : nullptr);
+        return;
+      }
       await_parts(args, epoch, tile, unit, half);
       const char* parts = args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
                           handover.thread() * 16;
@@ -426,12 +483,12 @@ struct Sender {
       for (int i = 0; i < args.num_c; ++i) device::store_tile(args.c[i], at, chunk);
     });
   }
-  /// To one rank, or to all others.
-  __device__ void push(const Tile& tile, int32_t first, int32_t count) {
+  /// To all other ranks.
+  __device__ void push(const Tile& tile) {
     const int64_t at = half_at<K>(args, epoch, args.rank, tile, half);
     const auto each_rank = [&](const auto& each) {
 #pragma unroll 1
-      for (int32_t i = 0; i < count; ++i) each((first + i) % args.num_ranks);
+      for (int32_t i = 1; i < args.num_ranks; ++i) each((args.rank + i) % args.num_ranks);
     };
     each_chunk([&](int c, uint32_t chunk) {
       each_rank([&](int32_t to) {
@@ -452,16 +509,51 @@ __device__ void send(const GemmArgs& args, const Room<K>& room, const Block& blo
       K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   Sender<K> sender{args, room, half, epoch};
   each_tile(args, block, [&](const Tile& tile, int32_t) {
-    if constexpr (K::kOp == Op::kExchange) sender.push(tile, args.rank + 1, args.num_ranks - 1);
-    if constexpr (K::kOp == Op::kScatter) {
-      if (tile.shard != args.rank) {
-        sender.push(tile, tile.shard, 1);
-        return;
-      }
-    }
+    if constexpr (K::kOp == Op::kExchange) sender.push(tile);
+    if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
     sender.store(tile);
   });
   device::wait_until_stored<0>();
+}
+
+// ---- the pusher ----
+
+/// A warp copies a half: four loads of each thread are under way before the first store.
+template <typename K>
+__device__ __forceinline__ void copy_half(char* to, const char* from) {
+  constexpr int kAtOnce = 4, kStride = 32 * 16;
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int at = lane * 16; at < kHalfBytes<K>; at += kAtOnce * kStride) {
+    uint4 words[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      words[i] = __ldcg(reinterpret_cast<const uint4*>(from + at + i * kStride));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) *reinterpret_cast<uint4*>(to + at + i * kStride) = words[i];
+  }
+}
+
+/// All lanes of one warp.
+template <typename K>
+__device__ void push(const GemmArgs& args, const Room<K>& room, const Block& block) {
+  const uint64_t epoch = *const_cast<const volatile uint64_t*>(args.epoch);
+  uint32_t number = 0;
+  each_tile(args, block, [&](const Tile& tile, int32_t) {
+    if (tile.shard == args.rank) return;
+    ++number;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      while (device::load_acquire_shared(room.queued(half)) < number) __nanosleep(200);
+      __syncwarp();
+      copy_half<K>(args.parts_at[tile.shard] + half_at<K>(args, epoch, args.rank, tile, half),
+                   outbox_at<K>(args, tile, half));
+      __syncwarp();
+      if (threadIdx.x % 32 == 0 && !device::has_failed(args.watch))
+        device::store_release(args.told_at[tile.shard] + told_index(args, args.rank, tile, half),
+                              epoch);
+    }
+  });
 }
 
 // ---- all of it ----
@@ -481,6 +573,7 @@ __device__ void prepare(const Room<K>& room, const GemmArgs& args) {
         device::init_mbarrier(room.made(half, chunk), 128);
         device::init_mbarrier(room.sent(half, chunk), 1);
       }
+    for (int half = 0; half < 2; ++half) device::store_release_shared(room.queued(half), 0);
     device::publish_mbarriers();
   }
   if constexpr (K::kCluster == 1)
@@ -502,6 +595,9 @@ __device__ __forceinline__ void run(const GemmArgs& args) {
       if (warp == 0) load<K>(args, room, block);
       if (warp == 1 || warp == 2) send<K>(args, room, block, warp - 1);
     }
+    __syncwarp();
+    if constexpr (K::kOp == Op::kScatter)
+      if (warp == 3 && args.finished == nullptr) push<K>(args, room, block);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     compute<K>(args, room, block, warp / 4 - 1);

@@ -45,11 +45,12 @@ constexpr int64_t staged_bytes(const Schedule& schedule) {
 }
 
 struct GemmArgs {
-  device::TensorMap a;              // [shards][rows][K]
-  device::TensorMap w;              // [1][N][K], or [1][K][N]
-  device::TensorMap c[kMostRanks];  // [shards][rows][N]: the own one first, where else it goes after
+  device::TensorMap a;  // [shards][rows][K]
+  device::TensorMap w;  // [1][N][K], or [1][K][N]
+  device::TensorMap
+      c[kMostRanks];  // [shards][rows][N]: the own one first, where else it goes after
   int32_t num_c;
-  int32_t num_k;  // stages of kDepth, the last one perhaps in part
+  int32_t num_k;       // stages of kDepth, the last one perhaps in part
   int32_t c_is_shard;  // 1: c is the own shard alone
   Schedule schedule;
   int32_t shard_rows;
@@ -63,11 +64,16 @@ struct GemmArgs {
   Pieces pieces;
   const uint64_t* arrived;
 
-  // Scatter and exchange: parts of all ranks, one after the other, twice: for odd and even epochs.
+  // Scatter and exchange: parts of all ranks, one after the other, num_slots times: 2, or 1 where
+  // calls begin behind a barrier of all ranks.
   // parts_at[r] and told_at[r] are rank r's memory as this GPU addresses it.
   int32_t num_ranks;
   int32_t rank;
+  uint32_t num_slots;
   int64_t part_bytes;  // of one rank's parts, staged_bytes()
+  char* outbox;        // scatter: parts for all ranks, on this GPU, for this call
+  uint32_t* finished;  // scatter: halves of each shard in the outbox are counted here, for who
+                       // pushes them and tells; null: the kernel's pushers do
   char* parts_at[kMostRanks];
   uint64_t* told_at[kMostRanks];  // [rank that pushed][tile of the shard][half]
 };

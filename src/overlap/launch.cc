@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 
+#include "overlap/count.h"
 #include "overlap/fatbins.h"
 #include "sys/cuda/launch.h"
 
@@ -87,16 +88,20 @@ Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice) {
   const Shape shape = shape_of(choice.form);
   const Extent extent{gemm.ranks, gemm.rank, gemm.shard_rows, gemm.columns};
   switch (op) {
-    case Op::kGather: return gather_schedule(extent, shape, choice.band, choice.own_apart);
+    case Op::kGather: return gather_schedule(extent, shape, choice.band, choice.head);
     case Op::kScatter: return scatter_schedule(extent, shape, choice.band);
     case Op::kExchange: break;
   }
   return exchange_schedule(gemm.shard_rows, gemm.columns, shape, choice.band);
 }
 
-uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice) {
+uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_slots) {
   const auto of_one = static_cast<uint64_t>(staged_bytes(schedule_for(op, gemm, choice)));
-  return 2 * static_cast<uint64_t>(gemm.ranks) * of_one;
+  return num_slots * static_cast<uint64_t>(gemm.ranks) * of_one;
+}
+
+uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice) {
+  return room_bytes(Op::kScatter, gemm, choice, 1);
 }
 
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
@@ -116,6 +121,7 @@ Result<Launcher> Launcher::create(sys::Cuda& cuda, int ordinal) {
 }
 
 Status Launcher::preload() {
+  BRAID_RETURN_IF_ERROR(loaded_->find(kernels::count_fatbin(), "braid_count", 0).status());
   for (const Op op : {Op::kGather, Op::kScatter, Op::kExchange})
     for (const Form form : kAllForms)
       for (const Dtype dtype : {Dtype::kBfloat16, Dtype::kFloat16})
@@ -139,7 +145,8 @@ Result<sys::Kernel> Launcher::kernel(Op op, const Gemm& gemm, Form form) const {
 Result<GemmArgs> Launcher::common(Op op, const Gemm& gemm, const Choice& choice,
                                   sys::DevicePtr epoch, const device::Watch& watch) const {
   BRAID_RETURN_IF_ERROR(check(gemm));
-  if (choice.band < 1) return invalid_argument("overlap: a band of {} rows", choice.band);
+  if (choice.band < 1 || choice.head < 0)
+    return invalid_argument("overlap: a band of {} rows behind {}", choice.band, choice.head);
   GemmArgs args{};
   args.schedule = schedule_for(op, gemm, choice);
   const Shape& shape = args.schedule.shape;
@@ -150,10 +157,9 @@ Result<GemmArgs> Launcher::common(Op op, const Gemm& gemm, const Choice& choice,
                                shape.tile_m / shape.cluster_n));
   BRAID_RETURN_IF_ERROR(a.status());
   Result<device::TensorMap> w =
-      map_of(*cuda_, gemm.is_kn
-                         ? layout_of(gemm, gemm.w, {1, gemm.depth, gemm.columns}, kDepth)
-                         : layout_of(gemm, gemm.w, {1, gemm.columns, gemm.depth},
-                                     shape.tile_n / shape.cluster_m));
+      map_of(*cuda_, gemm.is_kn ? layout_of(gemm, gemm.w, {1, gemm.depth, gemm.columns}, kDepth)
+                                : layout_of(gemm, gemm.w, {1, gemm.columns, gemm.depth},
+                                            shape.tile_n / shape.cluster_m));
   BRAID_RETURN_IF_ERROR(w.status());
   args.a = *a;
   args.w = *w;
@@ -179,6 +185,10 @@ Status Launcher::add_output(GemmArgs& args, const Gemm& gemm, sys::DevicePtr c,
 }
 
 Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Parted& parted) const {
+  if (parted.num_slots < 1) return invalid_argument("overlap: no slots for parts");
+  args.num_slots = parted.num_slots;
+  args.outbox = sys::pointer_to<char>(parted.outbox);
+  args.finished = sys::pointer_to<uint32_t>(parted.finished);
   for (int32_t r = 0; r < gemm.ranks; ++r) {
     args.parts_at[r] = sys::pointer_to<char>(parted.parts[static_cast<size_t>(r)]);
     args.told_at[r] = sys::pointer_to<uint64_t>(parted.told[static_cast<size_t>(r)]);
@@ -212,6 +222,15 @@ Status Launcher::gather(const Gemm& gemm, const Choice& choice, const Gathered& 
                   divided_up(gemm.shard_rows, std::max(gathered.piece_rows, 1))};
   BRAID_RETURN_IF_ERROR(add_output(*args, gemm, gathered.c, gemm.ranks));
   return launch(Op::kGather, gemm, choice, *args, stream);
+}
+
+Status Launcher::count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,
+                       sys::Stream stream) const {
+  Result<sys::Kernel> found = loaded_->find(kernels::count_fatbin(), "braid_count", 0);
+  BRAID_RETURN_IF_ERROR(found.status());
+  return sys::launch(
+      *cuda_, *found, {1, kCountThreads}, stream,
+      CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies), num_copies});
 }
 
 Status Launcher::scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,

@@ -19,7 +19,7 @@ struct Gemm {
   Dtype dtype = Dtype::kBfloat16;  // or kFloat16; of all matrices and the bias
   bool is_kn = false;              // W is [depth, columns] instead of [columns, depth]
   int32_t ranks = 1, rank = 0;
-  int32_t shard_rows = 0;  // of an exchange, which has no shards: all rows
+  int32_t shard_rows = 0;          // of an exchange, which has no shards: all rows
   int32_t columns = 0, depth = 0;  // multiples of 8
   sys::DevicePtr a = 0, w = 0;
   sys::DevicePtr bias = 0;  // [columns], or 0
@@ -39,13 +39,20 @@ struct Parted {
   std::array<sys::DevicePtr, kMostRanks> c{};
   int32_t num_c = 1;
   bool is_whole = false;
+  uint32_t num_slots = 2;     // room_bytes() is for so many; 1 where a barrier parts the calls
+  sys::DevicePtr outbox = 0;  // of kScatter: outbox_bytes() of this GPU's memory
+  // Of kScatter: 32-bit counters by shard, 0 before the call. Given, the kernel pushes nothing: when
+  // shard r's counter has reached 2 * tiles_per_shard(), who waits for it (Cuda::wait_value) pushes
+  // part r of the outbox and then r's flags, and sets the counter to 0.
+  sys::DevicePtr finished = 0;
 };
 
 /// invalid_argument that names what no kernel takes.
 Status check(const Gemm& gemm);
 Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice);
-/// Of the parts that one rank holds for others to fill, both epochs, and of its flags.
-uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice);
+/// Of the parts that one rank holds for others to fill, and of its flags.
+uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_slots = 2);
+uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice);
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice);
 
 class Launcher {
@@ -57,12 +64,16 @@ class Launcher {
   /// run, which may wait for this rank.
   Status preload();
 
+  /// Begins a call: adds 1 to the epoch, and writes it `num_copies` times to `copies`, from where
+  /// copy engines take flags.
+  Status count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,
+               sys::Stream stream) const;
   /// Enqueues one kernel. `epoch`: device memory with the call's number, 1 or more, when the kernel
   /// runs. Everything `watch` points at lives until it has run.
   Status gather(const Gemm& gemm, const Choice& choice, const Gathered& gathered,
                 sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
-  Status scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,
-                 sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
+  Status scatter(const Gemm& gemm, const Choice& choice, const Parted& parted, sys::DevicePtr epoch,
+                 const device::Watch& watch, sys::Stream stream);
   Status exchange(const Gemm& gemm, const Choice& choice, const Parted& parted,
                   sys::DevicePtr epoch, const device::Watch& watch, sys::Stream stream);
 

@@ -28,6 +28,11 @@ struct Shape {
 
 constexpr int32_t divided_up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
+/// Rows of a shard that a unit begins with.
+struct Rows {
+  int32_t shard, row;
+};
+
 /// Where a tile is.
 struct Tile {
   int32_t shard;
@@ -53,23 +58,39 @@ struct Schedule {
   }
   /// The tile that block `block` (0, 1) of the cluster computes of unit `unit`.
   constexpr Tile at(int32_t unit, int32_t block) const {
+    const Band in = band_of(unit);
+    const int32_t place = in.first + in.rest % in.height;
+    const int32_t row = place % unit_rows * shape.cluster_m + (shape.cluster_m == 2 ? block : 0);
+    const int32_t column =
+        in.rest / in.height * shape.cluster_n + (shape.cluster_n == 2 ? block : 0);
+    return {shard_at(place / unit_rows), row * shape.tile_m, column * shape.tile_n,
+            row * unit_columns * shape.cluster_n + column};
+  }
+  /// The first row of the last row of units in the unit's band.
+  constexpr Rows end_of_band(int32_t unit) const {
+    const Band in = band_of(unit);
+    const int32_t place = in.first + in.height - 1;
+    return {shard_at(place / unit_rows), place % unit_rows * shape.cluster_m * shape.tile_m};
+  }
+  constexpr int32_t shard_at(int32_t place) const {
+    return (first_shard + step * place + ranks * ranks) % ranks;
+  }
+
+ private:
+  struct Band {
+    int32_t first, height;  // places
+    int32_t rest;           // the unit's number within
+  };
+  constexpr Band band_of(int32_t unit) const {
     const int32_t head = head_rows * unit_columns;
     const bool is_head = unit < head;
     const int32_t begin = is_head ? 0 : head_rows;
     const int32_t rows = is_head ? head_rows : ranks * unit_rows - head_rows;
     const int32_t within = is_head ? unit : unit - head;
     const int32_t of_band = band * unit_columns;
-    const int32_t number = within / of_band, rest = within % of_band;
+    const int32_t number = within / of_band;
     const int32_t left = rows - number * band;
-    const int32_t height = left < band ? left : band;
-    const int32_t place = begin + number * band + rest % height;
-    const int32_t row = place % unit_rows * shape.cluster_m + (shape.cluster_m == 2 ? block : 0);
-    const int32_t column = rest / height * shape.cluster_n + (shape.cluster_n == 2 ? block : 0);
-    return {shard_at(place / unit_rows), row * shape.tile_m, column * shape.tile_n,
-            row * unit_columns * shape.cluster_n + column};
-  }
-  constexpr int32_t shard_at(int32_t place) const {
-    return (first_shard + step * place + ranks * ranks) % ranks;
+    return {begin + number * band, left < band ? left : band, within % of_band};
   }
 };
 
@@ -92,14 +113,15 @@ constexpr Schedule schedule_of(const Extent& extent, const Shape& shape, int32_t
 }
 
 /// Of an all-gather and GEMM: the own shard first, then rank - 1, rank - 2, ...: rank r pushes to
-/// r + 1, r + 2, ... in turn, so those come in this order. `own_apart`: the own shard's units come
-/// before all others, which costs another read of the weights and saves waiting for the second shard.
+/// r + 1, r + 2, ... in turn, so those come in this order. `head`: rows of units that no band joins
+/// with what follows; a band begins when all of it is here, so a low head begins sooner, for another
+/// read of the weights.
 constexpr Schedule gather_schedule(const Extent& extent, const Shape& shape, int32_t band,
-                                   bool own_apart) {
+                                   int32_t head) {
   Schedule made = schedule_of(extent, shape, band);
   made.first_shard = extent.rank;
   made.step = -1;
-  made.head_rows = own_apart ? made.unit_rows : 0;
+  made.head_rows = head < extent.ranks * made.unit_rows ? head : 0;
   return made;
 }
 

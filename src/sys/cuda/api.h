@@ -125,6 +125,10 @@ class Cuda {
   virtual Status wait_event(Stream stream, Event event) = 0;
   /// Whether what was recorded is done; true for an event that never recorded.
   virtual Result<bool> is_done(Event event) = 0;
+  /// Work enqueued on `stream` from now on starts when the 32-bit word at `at`, which kernels or
+  /// copies write, has reached `value`. Whoever writes it must be enqueued already, and not behind
+  /// this: nothing else ends the wait. Not in a graph.
+  virtual Status wait_value(Stream stream, DevicePtr at, uint32_t value) = 0;
   /// Both done, both with timing.
   virtual Result<int64_t> elapsed_ns(Event begin, Event end) = 0;
 

@@ -136,6 +136,8 @@ struct Driver {
   Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
 
+  Call<Handle, Ptr, unsigned, unsigned> stream_wait_value{library, "cuStreamWaitValue32_v2"};
+
   Call<Handle*, unsigned> event_create{library, "cuEventCreate"};
   Call<Handle> event_destroy{library, "cuEventDestroy_v2"};
   Call<Handle, Handle> event_record{library, "cuEventRecord"};

@@ -131,6 +131,12 @@ Status RealCuda::allow_shared_bytes(Kernel kernel, uint32_t bytes) {
               kernel.handle, kMaxDynamicSharedBytes, static_cast<int>(bytes));
 }
 
+Status RealCuda::wait_value(Stream stream, DevicePtr at, uint32_t value) {
+  constexpr unsigned kAtLeast = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+  return call(driver_.stream_wait_value, about("word at {:#x}, {}", at, value), stream.handle, at,
+              value, kAtLeast);
+}
+
 Result<TensorMap> RealCuda::tensor_map(const TensorLayout& layout) {
   if (driver_.tensor_map.function == nullptr)
     return unavailable("cuda: tensor maps: the driver is older than CUDA 12");
