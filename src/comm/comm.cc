@@ -72,8 +72,8 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
     return create(std::move(group), config);
   // Ranks on other hosts can reach us where the way to rank 0 begins.
   Config with_address = config;
-  BRAID_RETURN_IF_ERROR(with_address.set(
-      "BRAID_RDMA_ADDRS", sys::own_address_towards(identity.store_address)));
+  BRAID_RETURN_IF_ERROR(
+      with_address.set("BRAID_RDMA_ADDRS", sys::own_address_towards(identity.store_address)));
   return create(std::move(group), with_address);
 }
 

@@ -134,14 +134,14 @@ Status connect_links(Comm::State& state, Deadline deadline) {
   BRAID_RETURN_IF_ERROR(check_lane_options(state.config));
   BRAID_RETURN_IF_ERROR(check_same_wishes(state, deadline));
   const Hosts hosts = fabric::is_one_host(state.fabric) ? Hosts::kOne
-                      : state.nodes.has_stages()         ? Hosts::kStages
-                                                         : Hosts::kSeveral;
+                      : state.nodes.has_stages()        ? Hosts::kStages
+                                                        : Hosts::kSeveral;
   BRAID_ASSIGN_OR_RETURN(const LinkSpecs specs, link_specs(state.config, hosts));
   BRAID_ASSIGN_OR_RETURN(state.doorbell, transport::Doorbell::connect(*state.group, deadline));
   for (const LinkSpec& spec : specs.links) {
     const bool is_nodes_own = is_of_node(state, spec);
-    auto lane = is_nodes_own ? open_node_lane(state, spec, deadline)
-                             : open_lane(state, spec, deadline);
+    auto lane =
+        is_nodes_own ? open_node_lane(state, spec, deadline) : open_lane(state, spec, deadline);
     if (!lane.ok()) {
       const Status why = lane.status().with_context(fmt::format("link {}", spec.name));
       if (specs.are_named || lane.status().code() == Code::kTimeout || state.group->broken())

@@ -93,7 +93,7 @@ Result<LinkSpecs> link_specs(const Config& config, Hosts hosts) {
   specs.are_named = text != "auto";
   // One host: memory is faster than a loopback network, and a third link would only take cores from
   // the others.
-  const std::string wanted = specs.are_named           ? text
+  const std::string wanted = specs.are_named            ? text
                              : hosts == Hosts::kOne     ? "shm,staged"
                              : hosts == Hosts::kSeveral ? "rdma"
                                                         : "rdma,shm,staged";

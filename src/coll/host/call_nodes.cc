@@ -9,13 +9,10 @@ namespace braid::coll {
 
 using transport::PeerSet;
 
-// What follows from the call alone, so all ranks answer alike: sums, so that their order never
-// depends on a size, and what goes from every rank to everyone.
-bool Call::has_stages() const {
-  if (!state_.nodes.has_stages()) return false;
-  const Signature& s = moves_.signature;
-  return moves_.parts_are_operands ||
-         (s.op == plan::Op::kAllGather && s.form != Form::kRooted);
+bool goes_in_stages(const comm::Comm::State& state, const Moves& moves) {
+  if (!state.nodes.has_stages()) return false;
+  const Signature& s = moves.signature;
+  return moves.parts_are_operands || (s.op == plan::Op::kAllGather && s.form != Form::kRooted);
 }
 
 void Call::open_sums() {
@@ -81,8 +78,7 @@ void Call::on_staged_operand(const Tag& tag, std::span<const std::byte> payload,
                                plan::op_name(moves_.signature.op), taken.source, state_.rank(),
                                tag.block));
   }
-  if (!is_new(*sum->seen, tag.cell, taken.source, sum->out, payload))
-    return inbox_.finish(taken);
+  if (!is_new(*sum->seen, tag.cell, taken.source, sum->out, payload)) return inbox_.finish(taken);
   used(taken.link, payload.size());
   add(*sum, tag, payload, taken);
   reduce_if_whole(*sum, tag.cell);
@@ -127,8 +123,7 @@ void Call::share_staged(uint64_t cell) {
     return push_cell(moves_.reduced_for, PieceKind::kData, false, me, cell, data);
   push_cell(state_.node_peers, PieceKind::kData, false, me, cell, data);
   for (int step = 1; step < map.num_nodes; ++step)
-    push_cell(PeerSet::only(nodes::rail_to(map, me, step)), PieceKind::kData, true, me, cell,
-              data);
+    push_cell(PeerSet::only(nodes::rail_to(map, me, step)), PieceKind::kData, true, me, cell, data);
 }
 
 }  // namespace braid::coll

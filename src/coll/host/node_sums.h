@@ -59,11 +59,11 @@ class NodeSums {
   int rank_;
   uint32_t cell_bytes_;
   Block reduced_;
-  std::vector<Block> partials_;              // by node: this node's of that node's block
-  std::vector<Reducer> inside_;              // by node
-  std::vector<std::vector<bool>> in_node_;   // by node x local index of the source
+  std::vector<Block> partials_;             // by node: this node's of that node's block
+  std::vector<Reducer> inside_;             // by node
+  std::vector<std::vector<bool>> in_node_;  // by node x local index of the source
   Reducer across_;
-  std::vector<std::vector<bool>> on_rail_;   // by node of the source
+  std::vector<std::vector<bool>> on_rail_;  // by node of the source
 };
 
 }  // namespace braid::coll
