@@ -84,14 +84,14 @@ void Call::on_staged_operand(const Tag& tag, std::span<const std::byte> payload,
   reduce_if_whole(*sum, tag.cell);
 }
 
-// A held slot is not acknowledged; see on_operand. A partial that is ahead of this node's own is
-// copied besides: a rail that waited for links inside the node would look as if it stood still.
+// The last operand of a cell is read where it lies, the others are copied. A held slot is not
+// acknowledged until the slowest of the others has come, and what goes inside a node mostly keeps to
+// one link: a link whose slots are held for the sake of a third rank would look as if it stood
+// still while others went on.
 void Call::add(const NodeSums::Sum& sum, const Tag& tag, std::span<const std::byte> payload,
                const Taken& taken) {
-  const uint32_t depth = state_.links[static_cast<size_t>(taken.link)].lane->caps().depth_pieces;
-  const bool may_hold = cut_alike_ && inbox_.held(taken.link, taken.source) <= depth / 2 &&
-                        (sum.is_inside || sums_->has_own_partial(tag.cell));
-  if (may_hold) return sum.reducer->add_view(tag.cell, sum.operand, payload.data(), taken);
+  if (sum.reducer->lacks_one(tag.cell))
+    return sum.reducer->add_view(tag.cell, sum.operand, payload.data(), taken);
   sum.reducer->add_copy(tag.cell, sum.operand, payload);
   inbox_.finish(taken);
 }

@@ -44,8 +44,6 @@ class NodeSums {
   std::optional<Sum> sum_of(int source, int block);
   /// The sum of partials, which the node's own partial of `cell` is now added to.
   Sum add_own_partial(uint64_t cell);
-  /// Whether this node's own partial of `cell` is in.
-  bool has_own_partial(uint64_t cell) const { return across_.has_own(cell); }
 
   /// Cells that are to be reduced, of all sums together.
   uint64_t num_cells_to_reduce() const;
