@@ -229,16 +229,16 @@ const Options kAllLinks = {{"BRAID_LINKS", "rdma,shm,staged"},
                            {"BRAID_RDMA_ADDRS", "127.0.0.1,127.0.0.2"},
                            {"BRAID_CELL", "256"}};
 
-TEST(TwoStages, TwoNodesOfTwo) { run_calls({2, 2}, kAllLinks, 60); }
-TEST(TwoStages, TwoNodesOfThree) { run_calls({2, 3}, kAllLinks, 40); }
-TEST(TwoStages, ThreeNodesOfTwo) { run_calls({3, 2}, kAllLinks, 40); }
-TEST(TwoStages, FourNodesOfTwo) { run_calls({4, 2}, kAllLinks, 20); }
+TEST(TwoStages, TwoNodesOfTwo) { run_calls({2, 2}, kAllLinks, 24); }
+TEST(TwoStages, TwoNodesOfThree) { run_calls({2, 3}, kAllLinks, 12); }
+TEST(TwoStages, ThreeNodesOfTwo) { run_calls({3, 2}, kAllLinks, 12); }
+TEST(TwoStages, FourNodesOfTwo) { run_calls({4, 2}, kAllLinks, 8); }
 
 // The same bits over the network alone, over one link in memory, and in cells of any size.
 TEST(TwoStages, LinksAndCellsChangeNoBit) {
-  run_calls({2, 2}, {{"BRAID_LINKS", "rdma"}}, 20);
-  run_calls({2, 2}, {{"BRAID_LINKS", "rdma,staged"}, {"BRAID_CELL", "64"}}, 20);
-  run_calls({2, 2}, {}, 20);
+  run_calls({2, 2}, {{"BRAID_LINKS", "rdma"}}, 8);
+  run_calls({2, 2}, {{"BRAID_LINKS", "rdma,staged"}, {"BRAID_CELL", "64"}}, 8);
+  run_calls({2, 2}, {}, 8);
 }
 
 // Ranks that do not lie node by node, or are told to, are added straight in rank order.
