@@ -1,6 +1,6 @@
-"""Ray starts the ranks: an actor for each, told who it is. Over the nodes of a cluster as they come.
+"""Ray starts the ranks: an actor for each, told who it is, over the nodes of a cluster.
 
-    python examples/launch/ray_actors.py --ranks 2 examples/launch/train.py
+python examples/launch/ray_actors.py --ranks 2 examples/launch/train.py
 """
 
 import argparse

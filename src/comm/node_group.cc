@@ -10,9 +10,8 @@ std::string NodeGroup::name() const {
 Result<std::vector<std::string>> NodeGroup::exchange(std::string_view topic, std::string_view blob,
                                                      Deadline deadline) {
   ++num_exchanges_;
-  BRAID_ASSIGN_OR_RETURN(
-      const std::vector<std::string> all,
-      whole_.exchange("nodes", fmt::format("{}\n{}", topic, blob), deadline));
+  BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         whole_.exchange("nodes", fmt::format("{}\n{}", topic, blob), deadline));
   std::vector<std::string> ours;
   for (int r = first(); r < first() + size(); ++r) {
     const std::string& text = all[static_cast<size_t>(r)];

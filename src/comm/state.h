@@ -60,7 +60,8 @@ class Comm::State {
   std::unique_ptr<group::Group> group;
   std::unique_ptr<Observer> observer;             // null unless an option asks for one
   std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
-  std::vector<std::unique_ptr<transport::Doorbell>> node_bells;  // its bells, for a node's own lanes
+  std::vector<std::unique_ptr<transport::Doorbell>>
+      node_bells;  // its bells, for a node's own lanes
   fabric::Fabric fabric;
   // Links that lead to every rank, which plans are made of. Behind them `links` has, where ranks are
   // on several nodes, those that join one node's ranks alone: `node_link_facts`.

@@ -36,8 +36,7 @@ NodeTraffic flat_traffic(const Request& request, const NodeShape& shape) noexcep
   const NodeParts p = node_parts_of(request, shape);
   if (!p.are_several) return {};
   // A node's part goes to every rank of every other node.
-  return {p.bytes * p.per_node * (p.nodes - 1) / p.nodes,
-          p.bytes * (p.per_node - 1) / p.ranks};
+  return {p.bytes * p.per_node * (p.nodes - 1) / p.nodes, p.bytes * (p.per_node - 1) / p.ranks};
 }
 
 NodeTraffic ring_traffic(const Request& request, const NodeShape& shape) noexcept {

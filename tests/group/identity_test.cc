@@ -201,10 +201,8 @@ TEST(Identity, LaunchersInsideOthersSpeakFirst) {
 }
 
 TEST(Identity, ReadsPmix) {
-  const auto id = read({{"PMIX_RANK", "1"},
-                        {"WORLD_SIZE", "3"},
-                        {"MASTER_ADDR", "head"},
-                        {"MASTER_PORT", "1234"}});
+  const auto id = read(
+      {{"PMIX_RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}});
   ASSERT_TRUE(id.ok()) << id.status().to_string();
   EXPECT_EQ(id->rank, 1);
   EXPECT_EQ(id->size, 3);

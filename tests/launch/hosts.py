@@ -1,6 +1,6 @@
-"""Two hosts for launchers: the namespaces of tests/two_hosts, each with a name, a table of names, and
-Debian's Slurm and Open MPI where they would be if they were installed (an overlay that nobody else
-sees).
+"""Two hosts for launchers: the namespaces of tests/two_hosts, each with a name, a table of names,
+and Debian's Slurm and Open MPI where they would be if they were installed (an overlay that nobody
+else sees).
 """
 
 import os
@@ -12,9 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "two_hosts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "two_hosts"))
 from rails import Rails
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 SOFTWARE = ROOT / "build" / "launch"
 NAMES = ("n1", "n2")

@@ -38,7 +38,7 @@ def expanded(container: Json, index: int, head: str) -> list[str]:
 
 
 def check_manifests(folder: Path) -> int:
-    """The Jobs and Pods inside, against Kubernetes' own schemas (custom resources have none there)."""
+    """The Jobs and Pods inside, against Kubernetes' own schemas; custom resources have none."""
     jobset, mpijob = _load(folder / "jobset.yaml"), _load(folder / "mpijob.yaml")
     import kubernetes_validate
 

@@ -1,4 +1,4 @@
-"""Starts examples/launch/train.py with every launcher of docs/launch.md over two hosts of two ranks.
+"""Starts examples/launch/train.py with every launcher of docs/launch.md, on two hosts of 2 ranks.
 
     sudo .venv/bin/python tests/launch/run.py [NAME...]     (make test-launch)
 
@@ -31,7 +31,7 @@ Job = list[subprocess.Popen[str]]
 Recipe = Callable[..., Job]
 
 
-class Failed(Exception):
+class RecipeError(Exception):
     """A recipe did not do what it should."""
 
 
@@ -113,13 +113,15 @@ def outcome(job: Job, name: str) -> tuple[int, str]:
         try:
             code = process.wait(max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            raise Failed(f"{name}: not through in {DEADLINE_S:g} s:\n{said(process)[-3000:]}") from None
+            raise RecipeError(
+                f"{name}: not through in {DEADLINE_S:g} s:\n{said(process)[-3000:]}"
+            ) from None
         if code != 0:
-            raise Failed(f"{name}: exit code {code}:\n{said(process)[-3000:]}")
+            raise RecipeError(f"{name}: exit code {code}:\n{said(process)[-3000:]}")
     for process in job:
         if match := CHECKSUM.search(said(process)):
             return int(match[1]), match[2]
-    raise Failed(f"{name}: no checksum:\n{said(job[0])[-3000:]}")
+    raise RecipeError(f"{name}: no checksum:\n{said(job[0])[-3000:]}")
 
 
 def ranks_of(marker: str) -> dict[int, int]:
@@ -133,11 +135,17 @@ def ranks_of(marker: str) -> dict[int, int]:
             environment = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if f"MARKER={marker}".encode() not in environment or PROGRAM.encode() not in b" ".join(words):
+        if f"MARKER={marker}".encode() not in environment or PROGRAM.encode() not in b" ".join(
+            words
+        ):
             continue
         values = dict(one.split(b"=", 1) for one in environment if b"=" in one)
         rank = next(
-            (values[name] for name in (b"RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID") if name in values),
+            (
+                values[name]
+                for name in (b"RANK", b"OMPI_COMM_WORLD_RANK", b"SLURM_PROCID")
+                if name in values
+            ),
             None,
         )
         is_python = words[0].endswith(b"python") or b"python" in words[0].rsplit(b"/", 1)[-1]
@@ -153,11 +161,11 @@ def kill_a_rank(recipe: Recipe, hosts: Hosts, name: str) -> float:
     deadline = time.monotonic() + DEADLINE_S
     while not any("step 3" in said(process) for process in job):
         if time.monotonic() > deadline or any(process.poll() is not None for process in job):
-            raise Failed(f"{name}: did not begin:\n{said(job[0])[-3000:]}")
+            raise RecipeError(f"{name}: did not begin:\n{said(job[0])[-3000:]}")
         time.sleep(0.1)
     ranks = ranks_of(marker)
     if sorted(ranks) != [0, 1, 2, 3]:
-        raise Failed(f"{name}: found ranks {sorted(ranks)}")
+        raise RecipeError(f"{name}: found ranks {sorted(ranks)}")
     os.kill(ranks[3], signal.SIGKILL)
     killed = time.monotonic()
     while time.monotonic() < killed + ENDED_WITHIN_S:
@@ -166,10 +174,12 @@ def kill_a_rank(recipe: Recipe, hosts: Hosts, name: str) -> float:
         time.sleep(0.05)
     else:
         left = sorted(ranks_of(marker))
-        raise Failed(f"{name}: ranks {left} are left {ENDED_WITHIN_S:g} s after rank 3's death")
+        raise RecipeError(
+            f"{name}: ranks {left} are left {ENDED_WITHIN_S:g} s after rank 3's death"
+        )
     took = time.monotonic() - killed
     if all(process.returncode == 0 for process in job):
-        raise Failed(f"{name}: a rank was killed, and the launcher says that all is well")
+        raise RecipeError(f"{name}: a rank was killed, and the launcher says that all is well")
     return took
 
 
@@ -189,7 +199,10 @@ def run_one(name: str, recipe: Recipe, hosts: Hosts) -> tuple[int, str]:
     found = outcome(job, name)
     for process in job:
         end(process)
-    print(f"{name}: {found[0]} ranks, checksum {found[1]}, {time.monotonic() - began:.1f} s", flush=True)
+    print(
+        f"{name}: {found[0]} ranks, checksum {found[1]}, {time.monotonic() - began:.1f} s",
+        flush=True,
+    )
     return found
 
 
@@ -209,14 +222,22 @@ def main() -> int:
                 elif name == "ray":
                     run_one("ray", ray, hosts)
                 elif name == "manifests":
-                    print(f"manifests: {check_manifests(LAUNCH)} of them fit their schemas", flush=True)
+                    print(
+                        f"manifests: {check_manifests(LAUNCH)} of them fit their schemas",
+                        flush=True,
+                    )
                 elif name == "kill":
                     for launcher in ("torchrun", "mpirun", "slurm"):
                         took = kill_a_rank(two_hosts()[launcher], hosts, launcher)
-                        print(f"{launcher}: all ended {took:.1f} s after a rank was killed", flush=True)
+                        print(
+                            f"{launcher}: all ended {took:.1f} s after a rank was killed",
+                            flush=True,
+                        )
                 else:
-                    raise Failed(f"'{name}' is no recipe: {', '.join(two_hosts())}, ray, manifests, kill")
-            except Failed as failure:
+                    raise RecipeError(
+                        f"'{name}' is no recipe: {', '.join(two_hosts())}, ray, manifests, kill"
+                    )
+            except RecipeError as failure:
                 print(f"FAILED: {failure}", flush=True)
                 failures.append(name)
     if len(set(checksums.values())) > 1:

@@ -1,5 +1,5 @@
-"""Slurm's own daemons on the two hosts: slurmctld on the first, a slurmd on each. Nobody is asked for
-a key (auth/none): they see nothing but each other.
+"""Slurm's own daemons on the two hosts: slurmctld on the first, a slurmd on each. Nobody is asked
+for a key (auth/none): they see nothing but each other.
 """
 
 import subprocess
@@ -36,7 +36,8 @@ _running: dict[Path, list[subprocess.Popen[str]]] = {}
 
 def _configure(hosts: Hosts) -> Path:
     nodes = "".join(
-        f"NodeName={name} NodeAddr={address} NodeHostname={name} Port=6818 CPUs=4 RealMemory=1000 State=UNKNOWN\n"
+        f"NodeName={name} NodeAddr={address} NodeHostname={name} Port=6818 CPUs=4 "
+        "RealMemory=1000 State=UNKNOWN\n"
         for name, address in zip(NAMES, ADDRESSES, strict=True)
     )
     conf = hosts.folder / "slurm.conf"

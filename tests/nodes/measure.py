@@ -16,12 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "two_hosts"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "two_hosts"))
 from rails import Rails, why_not
 
 from braid.plan.formulas import nodes
 
+HERE = Path(__file__).parent
 RATE_MBIT = 800.0
 OPS = ("all_gather", "reduce_scatter", "all_reduce")
 MODELS = {"staged": nodes.staged_cable_bytes, "flat": nodes.flat_cable_bytes}
@@ -78,9 +78,7 @@ def calls(job: Job, way: str, op: str, nbytes: int, count: int) -> dict[str, Any
 
 
 def compare(job: Job, op: str, nbytes: int, rounds: int, ways: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        way: {"wrong": 0, "seconds": [], "cable_bytes": []} for way in ways
-    }
+    found: dict[str, Any] = {way: {"wrong": 0, "seconds": [], "cable_bytes": []} for way in ways}
     for way in ways:  # connections, buffers
         calls(job, way, op, nbytes, 1)
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""One rank of the measurement over nodes. Rank 0 is told what to do, a line at a time, and all do it:
+"""One rank of the measurement over nodes. Rank 0 is told what to do, and all do it:
 
     calls WAY OP BYTES N    N checked calls of BYTES in all; WAY is staged, flat or gloo
     quit

@@ -11,10 +11,9 @@ namespace {
 
 bool is_own(const std::string& address) {
   const auto interfaces = list_interfaces();
-  return interfaces.ok() && std::any_of(interfaces->begin(), interfaces->end(),
-                                        [&](const Interface& each) {
-                                          return each.address.host() == address;
-                                        });
+  return interfaces.ok() &&
+         std::any_of(interfaces->begin(), interfaces->end(),
+                     [&](const Interface& each) { return each.address.host() == address; });
 }
 
 // Loopback leads to nobody else: the way to everywhere counts, where there is one.

@@ -91,7 +91,19 @@ class Rails:
         self.rates_mbit[rail] = rate_mbit
         shape = ["tbf", "rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", "50ms"]
         for host in self._hosts:
-            _do("tc", "-n", host, "qdisc", "replace", "dev", f"rail{rail}", "root", "handle", "1:", *shape)
+            _do(
+                "tc",
+                "-n",
+                host,
+                "qdisc",
+                "replace",
+                "dev",
+                f"rail{rail}",
+                "root",
+                "handle",
+                "1:",
+                *shape,
+            )
 
     def cut(self, rail: int) -> None:
         """Pulls the cable: both carriers go."""
@@ -103,8 +115,8 @@ class Rails:
     def start(
         self, script: Path, *arguments: str, per_host: int = 1, **options: str
     ) -> list[subprocess.Popen[str]]:
-        """`per_host` ranks on each host. `options` are BRAID_ variables without the prefix, in lower
-        case.
+        """`per_host` ranks on each host. `options` are BRAID_ variables in lower case, without the
+        prefix.
         """
         return [
             self._start_rank(rank, per_host, script, arguments, options)

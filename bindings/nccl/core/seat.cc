@@ -68,7 +68,7 @@ Status check_machine() {
 Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
-  BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
+  BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key, config.text("BRAID_HOST_ID")));
   BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings(settings)}));
   std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
   LiveSeats::all().add(seat.get());

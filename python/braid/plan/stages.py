@@ -8,12 +8,12 @@ It says which side limits; a record says how long a call takes.
 from dataclasses import dataclass
 
 from braid.plan import protocols
+from braid.plan.amounts import amount
 from braid.plan.basis import Basis, Quantity
 from braid.plan.formulas import nodes as formulas
 from braid.plan.formulas import rates
 from braid.plan.report import Report, Row
 from braid.plan.wrong import PlanError, above_zero, at_least
-from braid.sizes import format_size
 
 NIC_PART = 0.97
 """Of a NIC's rate that data can have."""
@@ -145,9 +145,13 @@ def report(asked: Stages, sizes: list[int]) -> Report:
     return answer
 
 
+def _size(nbytes: int) -> str:
+    return amount(Quantity(nbytes, "B", Basis.EXACT, ""), binary=True)
+
+
 def _add_bytes(answer: Report, asked: Stages, nbytes: int) -> None:
     args = (asked.op, asked.nodes, asked.per_node, nbytes)
-    of = f"of {format_size(nbytes)}"
+    of = f"of {_size(nbytes)}"
     for name, label, value in (
         ("staged_cable", "a node's cable, two stages", formulas.staged_cable_bytes(*args)),
         ("ring_cable", "a node's cable, one ring", formulas.ring_cable_bytes(*args)),
@@ -171,4 +175,4 @@ def _row(asked: Stages, nbytes: int) -> Row:
         "staged": assumed(staged, "us"),
         "gain": assumed(ring / staged, ""),
     }
-    return Row(format_size(nbytes), cells, f"{asked.limit(nbytes)} limits")
+    return Row(_size(nbytes), cells, f"{asked.limit(nbytes)} limits")

@@ -53,6 +53,10 @@ Status run(comm::Comm& comm, const Moves& moves);
 /// The comm cannot go on, for `why`: every rank is told, and every later call answers it. Answers
 /// the cause, where `why` is but its first sign. Under the comm's lock.
 Status end_comm(comm::Comm::State& state, Status why);
+/// Whether a call goes inside nodes first and then between them, or the other way round: sums, of
+/// any size, so that their order does not hang on it, and what goes from every rank to everyone.
+/// Alike on all ranks.
+bool goes_in_stages(const comm::Comm::State& state, const Moves& moves);
 
 class Call {
  public:
@@ -73,7 +77,7 @@ class Call {
   bool carries(size_t link, int peer) const;
 
   // In two stages.
-  bool has_stages() const;
+  bool has_stages() const { return goes_in_stages(state_, moves_); }
   void open_sums();
   void queue_staged_moves();
   void queue_staged_operands();

@@ -9,13 +9,10 @@ namespace braid::coll {
 
 using transport::PeerSet;
 
-// What follows from the call alone, so all ranks answer alike: sums, so that their order never
-// depends on a size, and what goes from every rank to everyone.
-bool Call::has_stages() const {
-  if (!state_.nodes.has_stages()) return false;
-  const Signature& s = moves_.signature;
-  return moves_.parts_are_operands ||
-         (s.op == plan::Op::kAllGather && s.form != Form::kRooted);
+bool goes_in_stages(const comm::Comm::State& state, const Moves& moves) {
+  if (!state.nodes.has_stages()) return false;
+  const Signature& s = moves.signature;
+  return moves.parts_are_operands || (s.op == plan::Op::kAllGather && s.form != Form::kRooted);
 }
 
 void Call::open_sums() {
@@ -81,21 +78,20 @@ void Call::on_staged_operand(const Tag& tag, std::span<const std::byte> payload,
                                plan::op_name(moves_.signature.op), taken.source, state_.rank(),
                                tag.block));
   }
-  if (!is_new(*sum->seen, tag.cell, taken.source, sum->out, payload))
-    return inbox_.finish(taken);
+  if (!is_new(*sum->seen, tag.cell, taken.source, sum->out, payload)) return inbox_.finish(taken);
   used(taken.link, payload.size());
   add(*sum, tag, payload, taken);
   reduce_if_whole(*sum, tag.cell);
 }
 
-// A held slot is not acknowledged; see on_operand. A partial that is ahead of this node's own is
-// copied besides: a rail that waited for links inside the node would look as if it stood still.
+// The last operand of a cell is read where it lies, the others are copied. A held slot is not
+// acknowledged until the slowest of the others has come, and what goes inside a node mostly keeps to
+// one link: a link whose slots are held for the sake of a third rank would look as if it stood
+// still while others went on.
 void Call::add(const NodeSums::Sum& sum, const Tag& tag, std::span<const std::byte> payload,
                const Taken& taken) {
-  const uint32_t depth = state_.links[static_cast<size_t>(taken.link)].lane->caps().depth_pieces;
-  const bool may_hold = cut_alike_ && inbox_.held(taken.link, taken.source) <= depth / 2 &&
-                        (sum.is_inside || sums_->has_own_partial(tag.cell));
-  if (may_hold) return sum.reducer->add_view(tag.cell, sum.operand, payload.data(), taken);
+  if (sum.reducer->lacks_one(tag.cell))
+    return sum.reducer->add_view(tag.cell, sum.operand, payload.data(), taken);
   sum.reducer->add_copy(tag.cell, sum.operand, payload);
   inbox_.finish(taken);
 }
@@ -127,8 +123,7 @@ void Call::share_staged(uint64_t cell) {
     return push_cell(moves_.reduced_for, PieceKind::kData, false, me, cell, data);
   push_cell(state_.node_peers, PieceKind::kData, false, me, cell, data);
   for (int step = 1; step < map.num_nodes; ++step)
-    push_cell(PeerSet::only(nodes::rail_to(map, me, step)), PieceKind::kData, true, me, cell,
-              data);
+    push_cell(PeerSet::only(nodes::rail_to(map, me, step)), PieceKind::kData, true, me, cell, data);
 }
 
 }  // namespace braid::coll

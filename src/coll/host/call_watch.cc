@@ -1,5 +1,6 @@
 // What a call that does not get on says, and when it ends.
 #include <algorithm>
+#include <cstddef>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -35,10 +36,12 @@ std::string Call::missing() const {
   return text;
 }
 
+// Of those that lead to everyone; a node's own have these behind them.
 bool Call::has_one_link_left() const {
+  const auto count = static_cast<std::ptrdiff_t>(state_.link_facts.size());
   const auto is_left = [](const comm::LinkState& link) { return !link.is_suspect; };
-  return state_.links.size() > 1 &&
-         std::count_if(state_.links.begin(), state_.links.end(), is_left) == 1;
+  return count > 1 &&
+         std::count_if(state_.links.begin(), state_.links.begin() + count, is_left) == 1;
 }
 
 // Looks for trouble: a broken group, a stalled link, a passed deadline.

@@ -116,8 +116,7 @@ uint64_t NodeSums::missing_from(int source) const {
                : 0;
   uint64_t cells = 0;
   for (int node = 0; node < map_.num_nodes; ++node)
-    cells += missing(
-        in_node_[static_cast<size_t>(map_.rank_at(node, map_.local_of(source)))]);
+    cells += missing(in_node_[static_cast<size_t>(map_.rank_at(node, map_.local_of(source)))]);
   return cells;
 }
 

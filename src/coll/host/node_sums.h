@@ -44,8 +44,6 @@ class NodeSums {
   std::optional<Sum> sum_of(int source, int block);
   /// The sum of partials, which the node's own partial of `cell` is now added to.
   Sum add_own_partial(uint64_t cell);
-  /// Whether this node's own partial of `cell` is in.
-  bool has_own_partial(uint64_t cell) const { return across_.has_own(cell); }
 
   /// Cells that are to be reduced, of all sums together.
   uint64_t num_cells_to_reduce() const;
@@ -59,11 +57,11 @@ class NodeSums {
   int rank_;
   uint32_t cell_bytes_;
   Block reduced_;
-  std::vector<Block> partials_;              // by node: this node's of that node's block
-  std::vector<Reducer> inside_;              // by node
-  std::vector<std::vector<bool>> in_node_;   // by node x local index of the source
+  std::vector<Block> partials_;             // by node: this node's of that node's block
+  std::vector<Reducer> inside_;             // by node
+  std::vector<std::vector<bool>> in_node_;  // by node x local index of the source
   Reducer across_;
-  std::vector<std::vector<bool>> on_rail_;   // by node of the source
+  std::vector<std::vector<bool>> on_rail_;  // by node of the source
 };
 
 }  // namespace braid::coll

@@ -59,10 +59,12 @@ void Reducer::add_own(uint64_t cell, const std::byte* view) {
   ++p.have;
 }
 
-bool Reducer::has_own(uint64_t cell) const {
+bool Reducer::lacks_one(uint64_t cell) const {
   const int32_t index = pending_of_cell_[cell];
-  return index >= 0 &&
-         pending_[static_cast<size_t>(index)].operands[static_cast<size_t>(rank_)] != nullptr;
+  const int have = index >= 0             ? pending_[static_cast<size_t>(index)].have
+                   : own_.data != nullptr ? 1
+                                          : 0;
+  return have == num_ranks_ - 1;
 }
 
 void Reducer::add_copy(uint64_t cell, int source, std::span<const std::byte> payload) {

@@ -33,7 +33,8 @@ class Reducer {
   void add_view(uint64_t cell, int source, const std::byte* view, const Taken& taken);
   /// This rank's own operand for `cell`, where the constructor had none. It stays valid.
   void add_own(uint64_t cell, const std::byte* view);
-  bool has_own(uint64_t cell) const;
+  /// Whether one operand of `cell` is missing: with the next one it is whole.
+  bool lacks_one(uint64_t cell) const;
   /// Adds a copy of source's.
   void add_copy(uint64_t cell, int source, std::span<const std::byte> payload);
   /// True when the last add completed its cell: the result is in `out`, and held() lists the views

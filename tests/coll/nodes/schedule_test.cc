@@ -107,9 +107,7 @@ class Simulator {
   Sum& inside(int rank, int node, int cell) {
     return inside_[static_cast<size_t>((rank * map_.num_nodes + node) * cells_ + cell)];
   }
-  Sum& across(int rank, int cell) {
-    return across_[static_cast<size_t>(rank * cells_ + cell)];
-  }
+  Sum& across(int rank, int cell) { return across_[static_cast<size_t>(rank * cells_ + cell)]; }
 
   void push(int from, int to, const Piece& piece) {
     ASSERT_NE(from, to);
@@ -175,16 +173,14 @@ class Simulator {
     if (piece.kind == Kind::kOperand) return add_operand(from, to, piece, channel);
     ++data_[data_index(to, piece.block, piece.cell)];
     if (!passes_on(map_, to, from)) return;
-    for (int step = 1; step < map_.per_node; ++step)
-      push(to, node_peer(map_, to, step), piece);
+    for (int step = 1; step < map_.per_node; ++step) push(to, node_peer(map_, to, step), piece);
   }
 
   void add_operand(int from, int to, const Piece& piece, Channel& channel) {
     const bool is_inside = map_.share_node(from, to);
-    if (is_inside) ASSERT_EQ(map_.local_of(piece.block), map_.local_of(to));
-    if (!is_inside) ASSERT_EQ(piece.block, to);
-    Sum& sum = is_inside ? inside(to, map_.node_of(piece.block), piece.cell)
-                         : across(to, piece.cell);
+    ASSERT_TRUE(is_inside ? map_.share_rail(piece.block, to) : piece.block == to);
+    Sum& sum =
+        is_inside ? inside(to, map_.node_of(piece.block), piece.cell) : across(to, piece.cell);
     if (channel.held < depth_ / 2) {
       ++channel.held;
       sum.holders.push_back(&channel);
