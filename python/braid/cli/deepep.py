@@ -1,4 +1,4 @@
-"""The stand-in for DeepEP from the command line: the line that puts it in place, and a self-test."""
+"""The stand-in for DeepEP from the command line: the line that puts it in place, a self-test."""
 
 import importlib.util
 import json
