@@ -72,6 +72,7 @@ IMPORTS |= {
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],
     # Between two engines: timed as the probes are.
     "bench.engine": [*_LOW, "cases", "record", "terminal", "bench", "probe", "engine"],
+    "bench.moe": [*_LOW, "record", "probe", "moe"],
     "report": [
         *("errors", "noise", "ratio", "sizes", "typed_json", "plan.shipped", "plan.formulas"),
         *("saved", "record", "topo", "plan", "bench", "probe"),
