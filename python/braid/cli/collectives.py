@@ -12,6 +12,7 @@ from braid.bench.request import check_root
 from braid.cli import (
     bench_engine,
     bench_kv,
+    bench_moe,
     bench_overlap,
     bench_weights,
     compare,
@@ -47,6 +48,7 @@ bench_engine.register(app)
 bench_kv.register(app)
 bench_weights.register(app)
 bench_overlap.register(app)
+bench_moe.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)

@@ -189,7 +189,8 @@ def combine(
     out = new.empty((tokens, hidden), dtype_name(x))
     out_weights = new.empty((tokens, topk), "float32") if weights is not None else None
     buffer.runtime.combine(
-        x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0, bias_1, out,
-        out_weights, rows, tokens, hidden, topk, dtype_name(x), handle.most_tokens, handle.phase,
+        x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0, bias_1,
+        out, out_weights, rows, tokens, hidden, topk, dtype_name(x), handle.most_tokens,
+        handle.phase,
     )  # fmt: skip
     return out, out_weights
