@@ -2,10 +2,10 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs gpu-test build check install clean
+.PHONY: help demo test test-verbs test-launch test-vllm kill-test stranger-test gpu-test build check install clean
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo:  ## set up, then five collectives, every byte checked: on GPUs beside NCCL, or between CPUs over three links
 	@scripts/demo
@@ -17,6 +17,22 @@ test:  ## set up, then every test: C++, Python, sanitizers, fuzzers, layers
 test-verbs:  ## set up, then tests on real libibverbs: soft-RoCE in virtual machines, no RDMA NIC needed
 	@scripts/setup --tests
 	@scripts/test_verbs
+
+kill-test:  ## set up, then 500 jobs a lane that lose ranks to SIGKILL: nobody hangs, nothing stays; about 15 minutes
+	@scripts/setup
+	@scripts/kill_ranks
+
+stranger-test:  ## as root: set up, then two minutes of another user at every door of a job that trains
+	@scripts/setup --tests
+	@BRAID_STRANGER_S=120 .venv/bin/python -m pytest -q tests/python/test_strangers.py tests/python/torch_backend/test_stranger.py
+
+test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command over two hosts of this machine (root)
+	@scripts/setup --check
+	@scripts/test_launch
+
+test-vllm:  ## real vLLM on the CPU (4 GB into build/vllm): prefill in one process, decode in another, tokens equal
+	@scripts/setup
+	@scripts/test_vllm
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test

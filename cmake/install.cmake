@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(braid_package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/braid)
 
 install(TARGETS braid EXPORT braid_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT c NAMELINK_COMPONENT c)
-install(FILES include/braid/braid.h include/braid/engine.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/braid COMPONENT c)
+install(FILES include/braid/braid.h include/braid/engine.h include/braid/moe.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/braid COMPONENT c)
 if(TARGET braid_nccl)
   # One beside the other, by which the first finds the second.
   install(TARGETS braid_nccl braid_nccl_core LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/braid COMPONENT c)

@@ -20,10 +20,14 @@ ALLOWED: dict[str, list[str]] = {
     "fabric": ["base", "sys", "group"],
     # Decisions see facts, never the machine; json_read.h is text in, facts out.
     "plan": ["base", "fabric/types.h", "fabric/json_read.h"],
-    "transport": ["base", "sys", "group", "fabric"],  # motion never sees decisions
+    "device": [],  # what kernels are made of; nothing of the host
+    "transport": ["base", "sys", "group", "fabric", "device"],  # motion never sees decisions
     "engine": ["base", "sys", "group"],
-    "comm": ["base", "sys", "group", "fabric", "plan", "transport"],
-    "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm"],
+    "comm": ["base", "sys", "group", "fabric", "plan", "transport", "device"],
+    "coll": ["base", "sys", "group", "fabric", "plan", "transport", "comm", "device"],
+    "moe": ["base", "sys", "group", "fabric", "transport", "comm", "device"],  # beside coll
+    # Beside coll: tiles that wait for communication, and communication by tiles.
+    "overlap": ["base", "sys", "group", "transport", "comm", "device"],
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]
@@ -51,8 +55,17 @@ IMPORTS: dict[str, list[str]] = {
     "split": ["errors"],
     "comm": ["_braid", "errors", "arguments", "arrays", "objects", "progress", "split"],
     "engine": ["_braid", "errors", "arrays"],
+    "letters": ["errors"],
+    "kv": ["errors", "arrays", "engine", "letters"],
+    "weights": ["errors", "arrays", "engine", "letters"],
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "work"],
-    "torch": ["_braid", "errors", "comm", "braid"],
+    "kv.vllm": ["errors", "engine", "kv", "braid"],
+    "weights.doors": ["errors", "engine", "weights", "braid"],
+    "moe": ["_braid", "errors", "arrays", "split", "comm"],
+    "overlap": ["_braid", "errors", "comm"],
+    "torch": ["_braid", "errors", "comm", "braid", "overlap"],
+    "torch.moe": ["comm", "moe"],
+    "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],
     "saved": ["typed_json", "plan.formulas"],
@@ -68,13 +81,18 @@ IMPORTS |= {
     "probe": [*_LOW, "plan.formulas", "cases", "record", "terminal", "saved", "plan", "bench"],
     # Between two engines: timed as the probes are.
     "bench.engine": [*_LOW, "cases", "record", "terminal", "bench", "probe", "engine"],
+    "bench.kv": [*_LOW, "record", "bench.engine", "bench", "probe", "engine", "kv"],
+    "bench.weights": [*_LOW, "record", "bench.engine", "probe", "engine", "weights"],
+    "bench.overlap": ["_braid", "errors", "record", "bench", "probe"],
+    "bench.moe": [*_LOW, "record", "probe", "moe"],
     "report": [
         *("errors", "noise", "ratio", "sizes", "typed_json", "plan.shipped", "plan.formulas"),
         *("saved", "record", "topo", "plan", "bench", "probe"),
     ],
 }
 # The commands: nothing imports them, and they start with no more than they need.
-IMPORTS["cli"] = [name for name in IMPORTS if name != "torch"]
+IMPORTS["cli"] = [name for name in IMPORTS if name not in ("torch", "overlap")]
+IMPORTS["cli"] = [name for name in IMPORTS if name not in ("torch", "torch.moe", "stand_ins")]
 
 # Headers that cost compile time or belong to a foreign library -> files that may include them.
 CONTAINED: dict[str, str] = {

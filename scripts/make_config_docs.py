@@ -21,6 +21,21 @@ lower case without the prefix, for one communicator: `braid.init(timeout="5s", c
 be read is an `invalid_argument` that names the variable, the text and the form; an unknown `BRAID_` name is a
 warning with the nearest name that exists.
 
+Who a process is comes from its launcher's variables; the first row that is there speaks, and where
+two that may both be meant disagree (`RANK` by hand under `mpirun`) that is an error with both.
+`docs/launch.md` has a recipe for each.
+
+| launcher | rank, number of ranks, rank on the host | where rank 0 listens |
+|---|---|---|
+| torchrun, or by hand | `RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT` (one more under torchrun's own store) |
+| mpirun | `OMPI_COMM_WORLD_RANK`, `OMPI_COMM_WORLD_SIZE`, `OMPI_COMM_WORLD_LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT` |
+| Slurm | `SLURM_PROCID`, `SLURM_NTASKS`, `SLURM_LOCALID` | `MASTER_ADDR` or `SLURM_LAUNCH_NODE_IPADDR`; a port from `SLURM_JOB_ID` |
+| PMIx | `PMIX_RANK`, `WORLD_SIZE`, `LOCAL_RANK` | `MASTER_ADDR`, `MASTER_PORT` |
+| LeaderWorkerSet | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE`, 0 | `LWS_LEADER_ADDRESS`, port 29400 |
+| pods of one process | `PET_NODE_RANK`, `PET_NNODES`, 0 | `PET_MASTER_ADDR`, `PET_MASTER_PORT` |
+
+`BRAID_STORE_PORT` is the port before any of these.
+
 How values are written:
 
 | type | examples |

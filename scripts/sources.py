@@ -18,6 +18,7 @@ from pathlib import Path
 CONFIGURED = Path("build/alone")
 """Holds compile_commands.json with every file by itself."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FOREIGN = re.compile(r"^\s*#\s*include\s+<([^>]+)>", re.MULTILINE)
 _FIRST = re.compile(r"^\s*#\s*include\s+(\S)", re.MULTILINE)
 
 
@@ -29,6 +30,12 @@ def includes(path: Path) -> tuple[Path, ...]:
         folders = (path.parent, Path("src"), Path("include"), Path())
         found += [folder / name for folder in folders if (folder / name).is_file()][:1]
     return tuple(found)
+
+
+@cache
+def foreign_includes(path: Path) -> tuple[str, ...]:
+    """The headers of others that the file names, in its order."""
+    return tuple(_FOREIGN.findall(path.read_text()))
 
 
 def first_include(path: Path) -> Path | None:

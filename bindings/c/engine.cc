@@ -109,7 +109,8 @@ Result<std::vector<engine::NicRequest>> nics_of(const char* list,
 }
 
 std::string environment(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, at the start
+  const char* value =
+      secure_getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, at the start
   return value == nullptr ? "" : value;
 }
 

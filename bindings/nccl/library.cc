@@ -80,7 +80,7 @@ void add_matches(const std::string& pattern, Paths& paths) {
 void add_environments(Paths& paths) {
   Paths roots;
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"})
-    if (const char* root = std::getenv(name)) roots.emplace_back(root);  // NOLINT
+    if (const char* root = secure_getenv(name)) roots.emplace_back(root);  // NOLINT
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length > 0 && length < static_cast<ssize_t>(sizeof program))
@@ -100,7 +100,7 @@ std::string contents(const char* path) {
 }
 
 void add_loader_paths(Paths& paths) {
-  if (const char* folders = std::getenv("LD_LIBRARY_PATH"))  // NOLINT(concurrency-mt-unsafe)
+  if (const char* folders = secure_getenv("LD_LIBRARY_PATH"))  // NOLINT(concurrency-mt-unsafe)
     for (const std::string_view folder : split(folders, ':'))
       if (folder.starts_with('/')) paths.push_back(std::string(folder) + "/" + kFile);
   for (std::string& path : paths_in_loader_cache(contents("/etc/ld.so.cache")))

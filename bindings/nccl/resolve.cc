@@ -73,7 +73,7 @@ Opened open_library() {
 Opened open_library_alone() {
   Opened opened;
   opened.settings.is_on = false;
-  const char* const named = std::getenv("BRAID_NCCL_REAL");  // NOLINT(concurrency-mt-unsafe)
+  const char* const named = secure_getenv("BRAID_NCCL_REAL");  // NOLINT(concurrency-mt-unsafe)
   opened.library = Library::open(named != nullptr ? named : "");
   return opened;
 }

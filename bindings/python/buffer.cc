@@ -136,9 +136,9 @@ nb::object capsule_of(nb::handle object, const Argument& argument, bool on_gpu) 
 }
 
 bool is_c_contiguous(const nb::ndarray<nb::ro>& array) {
+  if (array.size() == 0) return true;  // whatever strides it was made with
   int64_t expected = 1;
   for (size_t i = array.ndim(); i-- > 0;) {
-    if (array.shape(i) == 0) return true;
     if (array.shape(i) != 1 && array.stride(i) != expected) return false;
     expected *= static_cast<int64_t>(array.shape(i));
   }

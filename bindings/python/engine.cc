@@ -177,6 +177,8 @@ nb::dict stats_of(const engine::Stats& s) {
   put("bytes_read", s.bytes_read);
   put("counts_arrived", s.counts_arrived);
   put("messages_arrived", s.messages_arrived);
+  put("pages_listed", s.pages_listed);
+  put("bytes_staged", s.bytes_staged);
   put("rails_fenced", s.rails_fenced);
   put("pieces_again", s.pieces_again);
   put("peers_lost", s.peers_lost);

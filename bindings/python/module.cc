@@ -3,6 +3,7 @@
 
 #include "comm.h"
 #include "engine.h"
+#include "moe.h"
 
 NB_MODULE(_braid, module) {
   module.doc() = "braid's C++ core; use the package braid, which wraps it";
@@ -14,4 +15,6 @@ NB_MODULE(_braid, module) {
   braid::python::register_stream_mark(module);
   braid::python::register_on_stream(module);
   braid::python::register_engine(module);
+  braid::python::register_moe(module);
+  braid::python::register_overlap(module);
 }

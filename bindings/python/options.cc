@@ -4,6 +4,8 @@
 #include "base/config.h"
 #include "coll/reduce/reduce.h"
 #include "comm.h"
+#include "errors.h"
+#include "group/token.h"
 
 namespace nb = nanobind;
 
@@ -30,12 +32,19 @@ nb::list options() {
   return list;
 }
 
+// What processes of this user on this host share and nobody else can read.
+std::string user_secret() {
+  // No port: who asks binds it to something of his own.
+  return value_or_raise(group::choose_token("", true, "", 0));
+}
+
 }  // namespace
 
 void register_options(nb::module_& module) {
   module.attr("__version__") = BRAID_VERSION;
   module.attr("build_type") = BRAID_BUILD_TYPE;
   module.def("options", &options);
+  module.def("user_secret", &user_secret);
   module.def("reduce_isa", [] { return coll::reduce_isa(); });
 }
 

@@ -12,6 +12,7 @@ build_type: str
 
 def options() -> list[tuple[str, str, str, str]]: ...
 def reduce_isa() -> str: ...
+def user_secret() -> str: ...
 
 class Comm:
     def __init__(
@@ -269,3 +270,219 @@ class engine:  # noqa: N801 - a module of the compiled one
     def choose_nics(hosts: Sequence[str], uses_local: bool, /) -> list[tuple[str, str]]: ...
     @staticmethod
     def parse_nic(text: str, /) -> tuple[str, str]: ...
+
+class moe:  # noqa: N801 - a module of the compiled one
+    """Dispatch and combine: what braid.moe wraps. Shapes are checked there, bytes here."""
+
+    @staticmethod
+    def layout(
+        topk_idx: Array,
+        num_tokens: int,
+        num_topk: int,
+        num_ranks: int,
+        num_experts: int,
+        per_rank: Array,
+        per_expert: Array,
+        is_in_rank: Array,
+        /,
+    ) -> None: ...
+    @staticmethod
+    def ids_hash(topk_idx: Array, num_tokens: int, num_topk: int, /) -> int: ...
+    @staticmethod
+    def low_latency_half_bytes(
+        max_tokens: int, row_bytes: int, num_ranks: int, num_experts: int, /
+    ) -> int: ...
+
+    class Send:
+        @property
+        def phase(self) -> int: ...
+
+    class Begun:
+        @property
+        def rows_of(self) -> list[int]: ...
+        @property
+        def rank_prefix(self) -> list[int]: ...
+        @property
+        def per_expert(self) -> list[int]: ...
+        @property
+        def num_rows(self) -> int: ...
+        @property
+        def most_tokens(self) -> int: ...
+        @property
+        def phase(self) -> int: ...
+
+    class Buffer:
+        def __init__(self, comm: Comm, half_bytes: int, can_shrink: bool, /) -> None: ...
+        @property
+        def is_closed(self) -> bool: ...
+        @property
+        def half_bytes(self) -> int: ...
+        @property
+        def window_bytes(self) -> int: ...
+        @property
+        def mask(self) -> int: ...
+        def close(self) -> None: ...
+        def set_masked(self, rank: int, is_masked: bool, /) -> None: ...
+        def clear_mask(self) -> None: ...
+        def sent_bytes(self) -> list[int]: ...
+        def send_dispatch(
+            self,
+            x: Array,
+            topk_idx: Array,
+            num_tokens: int,
+            hidden: int,
+            num_topk: int,
+            max_tokens: int,
+            num_experts: int,
+            dtype: str,
+            form: int,
+            /,
+        ) -> moe.Send: ...
+        def receive_dispatch(
+            self,
+            sent: moe.Send,
+            x: Array,
+            scales: Array | None,
+            count: Array,
+            src_info: Array,
+            slots: Array,
+            layout_range: Array,
+            wait_ns: Array | None,
+            /,
+        ) -> None: ...
+        def send_combine(
+            self,
+            x: Array,
+            slots: Array,
+            layout_range: Array,
+            topk_idx: Array,
+            topk_weights: Array,
+            num_tokens: int,
+            hidden: int,
+            num_topk: int,
+            max_tokens: int,
+            num_experts: int,
+            dtype: str,
+            of_phase: int,
+            ids_hash: int,
+            /,
+        ) -> moe.Send: ...
+        def receive_combine(self, sent: moe.Send, out: Array, wait_ns: Array | None, /) -> None: ...
+        def begin(
+            self,
+            x: Array,
+            side: Array | None,
+            is_in_rank: Array,
+            per_expert: Array | None,
+            topk_idx: Array | None,
+            topk_weights: Array | None,
+            num_tokens: int,
+            row_bytes: int,
+            side_bytes: int,
+            num_topk: int,
+            num_experts: int,
+            of_phase: int,
+            /,
+        ) -> moe.Begun: ...
+        def finish(
+            self,
+            begun: moe.Begun,
+            x: Array,
+            side: Array | None,
+            topk_idx: Array | None,
+            topk_weights: Array | None,
+            source_token: Array | None,
+            num_rows: int,
+            /,
+        ) -> None: ...
+        def abandon(self) -> None: ...
+        def combine(
+            self,
+            x: Array,
+            topk_weights: Array | None,
+            rows_of: Sequence[int],
+            source_token: Array,
+            is_in_rank: Array,
+            bias_0: Array | None,
+            bias_1: Array | None,
+            out: Array,
+            out_weights: Array | None,
+            num_rows: int,
+            num_tokens: int,
+            hidden: int,
+            num_topk: int,
+            dtype: str,
+            most_tokens: int,
+            of_phase: int,
+            /,
+        ) -> None: ...
+# GEMMs that communicate: src/overlap/launch.h and calls.h have the meaning of every field.
+class OverlapGemm:
+    def __init__(self) -> None: ...
+    dtype: int
+    is_kn: bool
+    ranks: int
+    rank: int
+    shard_rows: int
+    columns: int
+    depth: int
+    a: int
+    w: int
+    bias: int
+
+class OverlapChoice:
+    def __init__(self) -> None: ...
+    form: int
+    band: int
+    head: int
+    num_blocks: int
+    piece_rows: int
+    by_engines: bool
+
+class OverlapGathered:
+    def __init__(self) -> None: ...
+    c: int
+    arrived: int
+    piece_rows: int
+
+class OverlapParted:
+    def __init__(self) -> None: ...
+    parts: list[int]
+    told: list[int]
+    c: list[int]
+    num_c: int
+    is_whole: bool
+    num_slots: int
+    outbox: int
+    finished: int
+
+class OverlapBounds:
+    def __init__(self) -> None: ...
+    timeout_ns: int
+    page: int
+    failed: int
+    rank: int
+
+class OverlapKernels:
+    def __init__(self, gpu: int, /) -> None: ...
+    def gather(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapGathered, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+    def scatter(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapParted, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+    def exchange(
+        self, gemm: OverlapGemm, choice: OverlapChoice, places: OverlapParted, epoch: int,
+        bounds: OverlapBounds, stream: int, /,
+    ) -> None: ...  # fmt: skip
+
+def overlap_enqueue(
+    comm: Comm, gpu: int, kernels: OverlapKernels, call: int, workspace: int, workspace_bytes: int,
+    gemm: OverlapGemm, choice: OverlapChoice, c: int, stream: int, /,
+) -> None: ...  # fmt: skip
+def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def overlap_part_bytes(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def wait_value(gpu: int, stream: int, at: int, value: int, /) -> None: ...

@@ -7,7 +7,8 @@ them. Its rules:
     SIGTERM, then, after KILL_AFTER_S more, SIGKILL;
   - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts;
   - every rank is the leader of a process group of its own, so that a Ctrl-C reaches it once,
-    through us;
+    through us; what goes to a rank goes to all of its group, and what is left of the groups of a
+    job that failed or was interrupted is ended with it;
   - when the launcher itself is killed the kernel sends SIGTERM to the ranks.
 """
 
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TextIO
 
@@ -99,12 +100,13 @@ class Job:
             preexec_fn=_die_with_launcher,
         )
 
-    def _running(self) -> list[subprocess.Popen[bytes]]:
-        return [process for process in self._processes if process.poll() is None]
-
     def _signal_all(self, number: int) -> None:
-        for process in self._running():
-            process.send_signal(number)
+        """To the groups, also of ranks that have ended: those are not reaped before the end, so
+        nobody else can have got their numbers.
+        """
+        for process in self._processes:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
 
     def interrupt(self, number: int) -> None:
         """Passes a signal on and starts the clock."""
@@ -130,7 +132,9 @@ class Job:
         first_failure = 0
         running = dict(enumerate(self._processes))
         while running:
-            ended = {rank: code for rank, p in running.items() if (code := p.poll()) is not None}
+            ended = {
+                rank: code for rank, p in running.items() if (code := _exit_code(p.pid)) is not None
+            }
             for rank, code in ended.items():
                 del running[rank]
                 if code != 0 and first_failure == 0:
@@ -141,7 +145,37 @@ class Job:
             self._enforce()
             if not ended:
                 time.sleep(_POLL_S)
+        self._end_groups()
         return first_failure
+
+    def _end_groups(self) -> None:
+        """What ranks of a job that did not end well have left running."""
+        if self._end_at is not None:
+            self._signal_all(signal.SIGTERM)
+        for process in self._processes:
+            process.wait()
+        if self._end_at is None:
+            return
+        give_up_at = time.monotonic() + KILL_AFTER_S
+        while self._has_groups() and time.monotonic() < give_up_at:
+            time.sleep(_POLL_S)
+        if self._has_groups():
+            self._signal_all(signal.SIGKILL)
+
+    def _has_groups(self) -> bool:
+        for process in self._processes:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, 0)
+                return True
+        return False
+
+
+def _exit_code(pid: int) -> int | None:
+    """As subprocess counts them; None while it runs. The process stays to be waited for."""
+    ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if ended is None:
+        return None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _report(rank: int, code: int, others: int) -> None:

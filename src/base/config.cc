@@ -1,5 +1,6 @@
 #include "base/config.h"
 
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,15 +119,22 @@ constexpr Option kOptions[] = {
     {"BRAID_NCCL_TIMEOUT", OptionType::kDuration, "24h",
      "Deadline of calls taken over from NCCL, instead of BRAID_TIMEOUT: NCCL has none, and a rank "
      "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
+    {"BRAID_NODES", OptionType::kString, "auto",
+     "all_gather and sums among CPUs of several nodes with as many ranks on each: auto, in two "
+     "stages, inside the nodes and between them, or flat, straight from rank to rank. Sums are "
+     "added in another order (docs/nodes.md), so all ranks and runs need the same."},
     {"BRAID_NVTX", OptionType::kBool, "off",
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",
      "Slow links down on purpose: link=rate[@latency],... such as "
      "shm=400MB/s,staged=200MB/s@50us."},
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
-     "Local addresses for rdma links, a comma list; one lane each."},
+     "Local addresses for rdma links, a comma list; one lane each. Not set, the one on the way to "
+     "MASTER_ADDR."},
     {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
-     "libfabric provider of rdma links, such as tcp, shm, efa or verbs."},
+     "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank "
+     "may "
+     "hold its lock for ever."},
     {"BRAID_SLOT", OptionType::kBytes, "64KiB",
      "Size of one slot of a lane; a piece never exceeds it."},
     {"BRAID_STALL", OptionType::kDuration, "250ms",
@@ -195,8 +203,11 @@ std::string unknown_name(std::string_view name) {
                      nearest_option(name).name);
 }
 
+// Empty in a program that runs with rights that its caller has not (setuid, file capabilities):
+// options name files that are written and libraries that are loaded.
 std::map<std::string, std::string> environment() {
   std::map<std::string, std::string> pairs;
+  if (getauxval(AT_SECURE) != 0) return pairs;
   for (char** entry = environ; entry && *entry; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');

@@ -39,7 +39,8 @@ bool tells_processes_apart(std::string_view pattern) {
 }
 
 int launched_rank(int otherwise) {
-  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK", "PMIX_RANK",
+                           "LWS_WORKER_INDEX", "PET_NODE_RANK"}) {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
     const char* text = std::getenv(name);
     int rank = 0;

@@ -13,8 +13,8 @@ std::string expand_file_name(std::string_view pattern, int rank);
 /// Whether processes of one job get different names: it has %r or %p.
 bool tells_processes_apart(std::string_view pattern);
 
-/// The rank that the launcher gave this process (RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK,
-/// PMI_RANK), or `otherwise` where none did. A process may be another rank of each of its comms:
+/// The rank that the launcher gave this process (RANK, OMPI_COMM_WORLD_RANK, SLURM_PROCID,
+/// PMI_RANK, PMIX_RANK, LWS_WORKER_INDEX, PET_NODE_RANK), or `otherwise` where none did. A process may be another rank of each of its comms:
 /// this one names its files.
 int launched_rank(int otherwise);
 

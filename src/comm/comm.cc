@@ -17,6 +17,7 @@
 #include "comm/link_spec.h"
 #include "comm/state.h"
 #include "sys/host/api.h"
+#include "sys/net/own_address.h"
 
 namespace braid::comm {
 
@@ -50,7 +51,7 @@ Result<std::vector<int>> meet_all(Comm::State& state, Deadline deadline) {
 /// The line by which a program's log tells what its comms are made of, and who watches their calls.
 std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vector<int>& job_ranks) {
   std::vector<std::string> links;
-  for (const fabric::Link& link : state.link_facts) links.push_back(link.name);
+  for (const LinkState& link : state.links) links.push_back(link.facts.name);
   log::info("comm", "{} ranks, links {}, deadline {}, balance {}, tune {}", state.size(),
             links.empty() ? "none" : fmt::format("{}", fmt::join(links, " ")),
             format_ns(state.config.duration_ns("BRAID_TIMEOUT")),
@@ -68,7 +69,12 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
   const Deadline deadline = Deadline::after_ns(config.duration_ns("BRAID_TIMEOUT"));
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<group::Group> group,
                          group::Group::join(identity, config, deadline, interrupt));
-  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), config));
+  Config with_address = config;
+  // Ranks on other hosts can reach us where the way to rank 0 begins.
+  if (identity.size > 1 && !config.is_set("BRAID_RDMA_ADDRS"))
+    BRAID_RETURN_IF_ERROR(
+        with_address.set("BRAID_RDMA_ADDRS", sys::own_address_towards(identity.store_address)));
+  BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), with_address));
   comm->set_interrupt(interrupt);
   return comm;
 }
@@ -90,7 +96,7 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
   if (config.is_set("BRAID_LOG_FILE")) log::set_file(config.text("BRAID_LOG_FILE"));
   log::set_rank(state->rank());
   BRAID_RETURN_IF_ERROR(
-      link_specs(config, true).status());  // a wrong word is wrong for one rank too
+      link_specs(config, Hosts::kOne).status());  // a wrong word is wrong for one rank too
   std::vector<int> job_ranks;
   if (state->size() > 1) {
     BRAID_RETURN_IF_ERROR(discover_fabric(*state, deadline));
@@ -151,6 +157,7 @@ Status Comm::close(bool say_farewell) {
     links.swap(state_->links);
   }
   links.clear();  // the lanes use the doorbell
+  state_->node_bells.clear();
   state_->doorbell.reset();
   if (state_->observer) state_->observer->close();
   state_->group->leave();

@@ -6,11 +6,14 @@
 #include "base/text.h"
 #include "base/units.h"
 #include "comm/link_spec.h"
+#include "comm/node_group.h"
 #include "fabric/discover.h"
 #include "fabric/json.h"
 #include "fabric/merge.h"
+#include "group/agree.h"
 #include "sys/host/api.h"
 #include "transport/connect.h"
+#include "transport/part.h"
 
 namespace braid::comm {
 
@@ -35,6 +38,34 @@ Result<std::unique_ptr<transport::Lane>> open_lane(Comm::State& state, const Lin
              : transport::connect_staged(*state.group, *state.doorbell, options, deadline);
 }
 
+// A link in memory between the ranks of each node, under the comm's ranks. All nodes have it or
+// none: a rank that could not open its end is known to every rank.
+Result<std::unique_ptr<transport::Lane>> open_node_lane(Comm::State& state, const LinkSpec& spec,
+                                                        Deadline deadline) {
+  NodeGroup node(*state.group, state.nodes);
+  const transport::Part part{state.nodes.rank_at(state.nodes.node_of(state.rank()), 0),
+                             state.nodes.per_node, state.size()};
+  const transport::HostLaneOptions options{
+      static_cast<uint32_t>(state.config.bytes("BRAID_SLOT")),
+      static_cast<uint32_t>(state.config.integer("BRAID_DEPTH")),
+      state.config.text("BRAID_HOST_ID")};
+  auto bells = transport::part_doorbell(*state.doorbell, part);
+  auto lane = spec.kind == fabric::LinkKind::kShm
+                  ? transport::connect_shm(node, *bells, options, deadline)
+                  : transport::connect_staged(node, *bells, options, deadline);
+  constexpr int kExchanges = 2;  // of a lane in shared memory: what is offered, what was opened
+  BRAID_RETURN_IF_ERROR(node.finish(kExchanges, deadline));
+  BRAID_RETURN_IF_ERROR(group::agree(*state.group, "node link " + spec.name,
+                                     lane.status().with_context(node.name()), "", deadline)
+                            .status());
+  state.node_bells.push_back(std::move(bells));
+  return transport::part_lane(std::move(lane).value(), part);
+}
+
+bool is_of_node(const Comm::State& state, const LinkSpec& spec) {
+  return state.nodes.has_stages() && spec.kind != fabric::LinkKind::kRdma;
+}
+
 Status check_lane_options(const Config& config) {
   const uint64_t slot = config.bytes("BRAID_SLOT");
   const int64_t depth = config.integer("BRAID_DEPTH");
@@ -45,6 +76,9 @@ Status check_lane_options(const Config& config) {
   const std::string& wait = config.text("BRAID_WAIT");
   if (wait != "auto" && wait != "spin" && wait != "yield" && wait != "sleep")
     return invalid_argument("BRAID_WAIT is '{}', expected auto, spin, yield or sleep", wait);
+  const std::string& nodes = config.text("BRAID_NODES");
+  if (nodes != "auto" && nodes != "flat")
+    return invalid_argument("BRAID_NODES is '{}', expected auto or flat", nodes);
   if (depth < 2 || depth > kMaxDepthPieces)
     return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
   return {};
@@ -58,10 +92,11 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
   const size_t num_addresses = split(c.text("BRAID_RDMA_ADDRS"), ',').size();
   const std::string wish = fmt::format(
       "BRAID_LINKS={} BRAID_PACE={} BRAID_SLOT={} BRAID_DEPTH={} BRAID_CELL={} "
-      "BRAID_RDMA_PROVIDER={} BRAID_RDMA_ADDRS of {} addresses BRAID_TUNE={} BRAID_TUNE_TIME={}",
+      "BRAID_RDMA_PROVIDER={} BRAID_RDMA_ADDRS of {} addresses BRAID_TUNE={} BRAID_TUNE_TIME={} "
+      "BRAID_NODES={}",
       c.text("BRAID_LINKS"), c.text("BRAID_PACE"), c.bytes("BRAID_SLOT"), c.integer("BRAID_DEPTH"),
       c.bytes("BRAID_CELL"), c.text("BRAID_RDMA_PROVIDER"), num_addresses, c.text("BRAID_TUNE"),
-      format_ns(c.duration_ns("BRAID_TUNE_TIME")));
+      format_ns(c.duration_ns("BRAID_TUNE_TIME")), c.text("BRAID_NODES"));
   BRAID_ASSIGN_OR_RETURN(const std::vector<std::string> wishes,
                          state.group->exchange("options", wish, deadline));
   for (size_t r = 0; r < wishes.size(); ++r)
@@ -86,6 +121,13 @@ Status discover_fabric(Comm::State& state, Deadline deadline) {
     nodes.push_back(std::move(node).value());
   }
   state.fabric = fabric::merge(nodes);
+  state.nodes = state.config.text("BRAID_NODES") == "flat"
+                    ? fabric::NodeMap{1, state.size()}
+                    : fabric::node_map_of(state.fabric.node_of_rank);
+  if (state.nodes.has_stages())
+    for (int r = 0; r < state.size(); ++r)
+      if (r != state.rank() && state.nodes.share_node(r, state.rank()))
+        state.node_peers = state.node_peers.with(r);
   const auto ranks_here = std::count_if(nodes.begin(), nodes.end(), [&](const fabric::Node& node) {
     return node.host_id == here.node.host_id;
   });
@@ -96,11 +138,15 @@ Status discover_fabric(Comm::State& state, Deadline deadline) {
 Status connect_links(Comm::State& state, Deadline deadline) {
   BRAID_RETURN_IF_ERROR(check_lane_options(state.config));
   BRAID_RETURN_IF_ERROR(check_same_wishes(state, deadline));
-  BRAID_ASSIGN_OR_RETURN(const LinkSpecs specs,
-                         link_specs(state.config, fabric::is_one_host(state.fabric)));
+  const Hosts hosts = fabric::is_one_host(state.fabric) ? Hosts::kOne
+                      : state.nodes.has_stages()        ? Hosts::kStages
+                                                        : Hosts::kSeveral;
+  BRAID_ASSIGN_OR_RETURN(const LinkSpecs specs, link_specs(state.config, hosts));
   BRAID_ASSIGN_OR_RETURN(state.doorbell, transport::Doorbell::connect(*state.group, deadline));
   for (const LinkSpec& spec : specs.links) {
-    auto lane = open_lane(state, spec, deadline);
+    const bool is_nodes_own = is_of_node(state, spec);
+    auto lane =
+        is_nodes_own ? open_node_lane(state, spec, deadline) : open_lane(state, spec, deadline);
     if (!lane.ok()) {
       const Status why = lane.status().with_context(fmt::format("link {}", spec.name));
       if (specs.are_named || lane.status().code() == Code::kTimeout || state.group->broken())
@@ -112,11 +158,12 @@ Status connect_links(Comm::State& state, Deadline deadline) {
     link.facts = facts_of(spec);
     link.lane = std::move(lane).value();
     if (spec.is_paced) link.lane = transport::paced(std::move(link.lane), spec.pace, state.size());
-    state.link_facts.push_back(link.facts);
+    if (is_nodes_own) link.reach = state.node_peers;
+    (is_nodes_own ? state.node_link_facts : state.link_facts).push_back(link.facts);
     state.links.push_back(std::move(link));
   }
   state.fabric.links = state.link_facts;
-  if (state.links.empty())
+  if (state.link_facts.empty())
     return unavailable("the {} ranks share no link that can be opened", state.size());
   return {};
 }

@@ -9,13 +9,15 @@ namespace braid::comm {
 
 namespace {
 
-void add_rdma(std::vector<LinkSpec>& links, const std::string& provider,
-              const std::string& address) {
+Status add_rdma(std::vector<LinkSpec>& links, const std::string& provider,
+                const std::string& address) {
+  BRAID_RETURN_IF_ERROR(check_provider(provider));
   LinkSpec link;
   link.kind = fabric::LinkKind::kRdma;
   link.provider = provider;
   link.address = address;
   links.push_back(link);
+  return {};
 }
 
 Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Config& config) {
@@ -28,7 +30,8 @@ Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Con
   }
   if (item == "rdma") {
     for (const std::string_view address : split(config.text("BRAID_RDMA_ADDRS"), ','))
-      add_rdma(links, config.text("BRAID_RDMA_PROVIDER"), std::string(address));
+      BRAID_RETURN_IF_ERROR(
+          add_rdma(links, config.text("BRAID_RDMA_PROVIDER"), std::string(address)));
     return {};
   }
   if (item.rfind("rdma:", 0) == 0) {
@@ -36,9 +39,8 @@ Status add_item(std::vector<LinkSpec>& links, const std::string& item, const Con
     const size_t colon = rest.find(':');
     const std::vector<std::string_view> addresses = split(config.text("BRAID_RDMA_ADDRS"), ',');
     const std::string fallback(addresses.empty() ? "127.0.0.1" : addresses.front());
-    add_rdma(links, rest.substr(0, colon),
-             colon == std::string::npos ? fallback : rest.substr(colon + 1));
-    return {};
+    return add_rdma(links, rest.substr(0, colon),
+                    colon == std::string::npos ? fallback : rest.substr(colon + 1));
   }
   return invalid_argument(
       "BRAID_LINKS: '{}' is not a link; expected shm, staged, rdma or rdma:PROVIDER:ADDRESS", item);
@@ -87,19 +89,37 @@ Status check_names(const std::vector<LinkSpec>& links) {
 
 }  // namespace
 
-Result<LinkSpecs> link_specs(const Config& config, bool share_host) {
+Status check_provider(const std::string& provider) {
+  for (const std::string_view layer : split(provider, ';'))
+    if (layer == "shm" || layer == "sm2")
+      return invalid_argument(
+          "BRAID_LINKS, BRAID_RDMA_PROVIDER: libfabric's provider '{}' is refused: a rank that is "
+          "killed while it holds a lock in that provider's shared memory stops the others for "
+          "ever; between ranks of one host use the link shm (BRAID_LINKS=shm), or rdma:tcp",
+          provider);
+  return {};
+}
+
+Result<LinkSpecs> link_specs(const Config& config, Hosts hosts) {
   LinkSpecs specs;
   const std::string& text = config.text("BRAID_LINKS");
   specs.are_named = text != "auto";
   // One host: memory is faster than a loopback network, and a third link would only take cores from
   // the others.
-  const std::string wanted = specs.are_named ? text : share_host ? "shm,staged" : "rdma";
+  const std::string wanted = specs.are_named            ? text
+                             : hosts == Hosts::kOne     ? "shm,staged"
+                             : hosts == Hosts::kSeveral ? "rdma"
+                                                        : "rdma,shm,staged";
   for (const std::string_view item : split(wanted, ','))
     BRAID_RETURN_IF_ERROR(add_item(specs.links, std::string(item), config));
   name_rdma(specs.links);
   BRAID_RETURN_IF_ERROR(check_names(specs.links));
   for (const std::string_view item : split(config.text("BRAID_PACE"), ','))
     BRAID_RETURN_IF_ERROR(apply_pace(specs.links, std::string(item)));
+  if (hosts == Hosts::kStages)
+    std::stable_partition(specs.links.begin(), specs.links.end(), [](const LinkSpec& link) {
+      return link.kind == fabric::LinkKind::kRdma;
+    });
   return specs;
 }
 

@@ -11,11 +11,15 @@ namespace braid::comm {
 
 namespace {
 
-plan::Plan decide_anew(const Comm::State& state, const plan::Request& request) {
+plan::DecideOptions decide_options(const Comm::State& state) {
   plan::DecideOptions options;
   for (const LinkState& link : state.links)
     options.max_piece_bytes = std::min(options.max_piece_bytes, link.lane->caps().max_piece_bytes);
-  return plan::decide(request, state.link_facts, state.table, options);
+  return options;
+}
+
+plan::Plan decide_anew(const Comm::State& state, const plan::Request& request) {
+  return plan::decide(request, state.link_facts, state.table, decide_options(state));
 }
 
 }  // namespace
@@ -43,6 +47,22 @@ plan::Plan Comm::State::plan_now(const plan::Request& request) const {
     plan.why += "; moved since by the run-time balancer";
   }
   return plan;
+}
+
+plan::Shares Comm::State::node_shares(const plan::Request& request) const {
+  if (node_link_facts.empty()) return {};
+  const plan::Plan inside = plan::decide({request.op, request.bytes, nodes.per_node},
+                                         node_link_facts, {}, decide_options(*this));
+  plan::Shares shares(link_facts.size(), 0);
+  shares.insert(shares.end(), inside.shares.begin(), inside.shares.end());
+  return shares;
+}
+
+uint64_t Comm::State::reach_mask(transport::PeerSet peers) const {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < links.size(); ++i)
+    if ((peers.bits() & ~links[i].reach.bits()) == 0) mask |= uint64_t{1} << i;
+  return mask;
 }
 
 void Comm::State::plans_changed() {
@@ -88,7 +108,7 @@ bool has_proved_itself(LinkState& link, int rank, int size) {
   transport::Lane& lane = *link.lane;
   bool is_clean = true;
   for (int p = 0; p < size; ++p) {
-    if (p == rank) continue;
+    if (p == rank || !link.reach.contains(p)) continue;
     const auto peer = transport::PeerSet::only(p);
     if (lane.health(p).ok() && !link.probed.contains(p) &&
         lane.try_put(peer, kProbeTag, {}) == transport::PutResult::kAccepted)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include "comm/message_book.h"
 #include "comm/observe/observer.h"
 #include "comm/share_book.h"
+#include "fabric/node_map.h"
 #include "plan/table.h"
 #include "transport/host/doorbell.h"
 
@@ -36,6 +38,8 @@ inline constexpr transport::PieceTag kProbeTag{};
 struct LinkState {
   fabric::Link facts;
   std::unique_ptr<transport::Lane> lane;
+  // Whom it leads to: everyone, or the others of this rank's node.
+  transport::PeerSet reach = transport::PeerSet::everyone();
   // Read by health_json(). Suspect: stalled or failed here, not used for new pieces until it is
   // clean again.
   bool is_suspect = false;
@@ -56,8 +60,16 @@ class Comm::State {
   std::unique_ptr<group::Group> group;
   std::unique_ptr<Observer> observer;             // null unless an option asks for one
   std::unique_ptr<transport::Doorbell> doorbell;  // outlives the lanes: declared before them
+  std::vector<std::unique_ptr<transport::Doorbell>>
+      node_bells;  // its bells, for a node's own lanes
   fabric::Fabric fabric;
+  // Links that lead to every rank, which plans are made of. Behind them `links` has, where ranks are
+  // on several nodes, those that join one node's ranks alone: `node_link_facts`.
   std::vector<fabric::Link> link_facts;
+  std::vector<fabric::Link> node_link_facts;
+  // How ranks lie on nodes where collectives go in two stages; one node of all where they do not.
+  fabric::NodeMap nodes;
+  transport::PeerSet node_peers;  // the others of this rank's node, where nodes.has_stages()
   // More ranks than cores on this host: waiting must give the core away.
   bool is_oversubscribed = false;
   int process_id = 0;  // of the process that made it
@@ -74,12 +86,17 @@ class Comm::State {
       plan_cache;      // by (op, bytes), from facts and table alone
   uint64_t epoch = 0;  // of the last call begun
   Status fatal;        // set once; every later call answers it
+  // Given back when memory has run out, so that there is some to say so.
+  std::unique_ptr<std::byte[]> spare = std::make_unique<std::byte[]>(size_t{64} << 10);
   ShareBook book;
   plan::Shares forced;       // empty: not forced
   RunTimeBalance balance;    // rank 0
   CallReport report;         // of the last call; the calling thread may read it between calls
   plan::Plan previous_plan;  // of the call whose reports the next entries bring
   bool report_is_fresh = false;
+  // Partials of sums over several nodes (coll/host/node_sums.h); grows to the largest call's.
+  std::unique_ptr<std::byte[]> partials;
+  uint64_t partials_bytes = 0;
   MessageBook messages;
   int64_t last_call_end_ns = 0;
 
@@ -99,6 +116,11 @@ class Comm::State {
   int size() const { return identity.size; }
   /// The plan for this request with the shares that hold now (forced, decided, or planned).
   plan::Plan plan_now(const plan::Request& request) const;
+  /// Shares over all links of `links` for what stays inside the node, in a call like this one;
+  /// empty where no link is the node's own.
+  plan::Shares node_shares(const plan::Request& request) const;
+  /// Bit i set: link i leads to every rank of `peers`.
+  uint64_t reach_mask(transport::PeerSet peers) const;
   /// The facts underneath the plans changed (tuning): forgets what was decided and cached on top of
   /// them.
   void plans_changed();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "sys/host/api.h"
 #include "sys/peer_memory/api.h"
@@ -10,12 +11,37 @@ namespace braid::engine {
 namespace {
 constexpr size_t kRoundStretches = 1024;
 constexpr size_t kGpuStretches = 8192;
+// Of one launch, while more of the list is being written: the first so many, then so many times what
+// was begun. A GPU copies a page of 8 KiB in 6 ns, a processor writes an entry in 0.7.
+constexpr uint64_t kFirstPages = 8192;
+constexpr uint64_t kTimesBegun = 7;
+constexpr uint64_t kMostFarBytes = 128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
 }  // namespace
 
+std::optional<uint32_t> highest_page(uint64_t whole, uint64_t offset, uint64_t page_bytes,
+                                     uint64_t stride) {
+  if (offset > whole || page_bytes > whole - offset) return {};
+  constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
+  const uint64_t room = whole - offset - page_bytes;
+  return static_cast<uint32_t>(stride == 0 ? kMost : std::min(kMost, room / stride));
+}
+
 Copier::~Copier() {
-  if (opened_.empty()) return;
+  if (opened_.empty() && board_address_ == 0) return;
   ground_.gpu->settle();  // what is mapped must not go while it is being read
   for (const Opened& opened : opened_) (void)ground_.gpu->cuda().close_ipc(opened.base);
+  if (board_address_ != 0) ground_.gpu->unmap_host(board_.data());
+}
+
+Status Copier::open_board(const BoardOffer& offer) {
+  if (board_.is_open()) return invalid_argument("a second board");
+  BRAID_ASSIGN_OR_RETURN(BoardView board, BoardView::open(process_, offer.fd, offer.bytes));
+  if (ground_.gpu != nullptr) {
+    board_address_ = ground_.gpu->map_host(board.data(), board.bytes());
+    if (board_address_ == 0) return unavailable("the driver cannot pin it");
+  }
+  board_ = std::move(board);
+  return {};
 }
 
 Status Copier::lend(const Loan& loan) {
@@ -48,7 +74,11 @@ Status Copier::check(const Stretch& s, const Region& region) const {
 
 Result<bool> Copier::advance(CopyOrder& order) {
   BRAID_ASSIGN_OR_RETURN(bool moved, land(order));
-  if (order.begun == order.pull.stretches.size()) return moved;
+  if (!order.has_rest()) return moved;
+  const PageRun& pages = order.pull.pages;
+  if (pages.count != 0 && (!board_.is_open() || !board_.holds(pages.list_at, pages.count)))
+    return invalid_argument("'{}': a list of {} pages at {} of a board that has {} bytes",
+                            ground_.self.name, pages.count, pages.list_at, board_.bytes());
   if (!is_wanted(order.pull))
     return cancelled("'{}': the source has taken it back", ground_.self.name);
   const std::shared_ptr<Region> region = ground_.regions.find(order.pull.region);
@@ -75,12 +105,21 @@ Result<bool> Copier::copy_on_host(CopyOrder& order, const Region& region) {
   // A slot's worth between two looks at the sockets, and of a long stretch only its beginning: the
   // worker that copied a large one at once would miss its beats, and be lost to all peers.
   BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  if (parts.empty()) return false;
   std::array<sys::PeerCopy, kRoundStretches> copies;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Stretch& s = parts[i].stretch;
-    copies[i] = {region.base + s.target_offset, s.source_address, parts[i].bytes};
+  size_t count = 0;
+  for (const InSlot& part : parts) {
+    const Stretch& s = part.stretch;
+    std::byte* const here = region.base + s.target_offset;
+    // Pages that are neighbours on both sides are one copy.
+    if (sys::PeerCopy* const last = count != 0 ? &copies[count - 1] : nullptr;
+        last != nullptr && last->local + last->bytes == here &&
+        last->peer_address + last->bytes == s.source_address)
+      last->bytes += part.bytes;
+    else
+      copies[count++] = {here, s.source_address, part.bytes};
   }
-  const std::span<const sys::PeerCopy> all(copies.data(), parts.size());
+  const std::span<const sys::PeerCopy> all(copies.data(), count);
   const Status moved =
       order.is_fetch ? sys::write_peer_memory(process_, all) : sys::read_peer_memory(process_, all);
   BRAID_RETURN_IF_ERROR(moved.with_context(fmt::format("'{}'", ground_.self.name)));
@@ -94,7 +133,12 @@ Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Region& region, const L
         "'{}': region {} is memory of the host that the driver could not pin, so "
         "GPU {} cannot reach it",
         ground_.self.name, region.id, ground_.gpu->device());
-  std::vector<PageCopy> copies(std::min(kGpuStretches, order.pull.stretches.size() - order.begun));
+  const bool is_list = order.pull.pages.count != 0;
+  return is_list ? copy_pages(order, region, lent) : copy_stretches(order, region, lent);
+}
+
+Result<bool> Copier::copy_stretches(CopyOrder& order, const Region& region, const Lent& lent) {
+  std::vector<PageCopy> copies(std::min(kGpuStretches, order.size() - order.begun));
   for (size_t i = 0; i < copies.size(); ++i) {
     const Stretch& s = order.pull.stretches[order.begun + i];
     BRAID_RETURN_IF_ERROR(check(s, region));
@@ -114,17 +158,106 @@ Result<bool> Copier::copy_by_gpu(CopyOrder& order, const Region& region, const L
   return true;
 }
 
+/// All of the list as one job: bases, strides, and which numbers are allowed.
+Result<PageJob> Copier::job_of(const CopyOrder& order, const Region& region,
+                               const Lent& lent) const {
+  const PageRun& run = order.pull.pages;
+  const auto here_most =
+      highest_page(region.bytes, run.target_offset, run.page_bytes, run.target_stride);
+  const auto there_most =
+      run.source_address < lent.base
+          ? std::nullopt
+          : highest_page(lent.bytes, run.source_address - lent.base, run.page_bytes,
+                         run.source_stride);
+  if (!here_most || !there_most)
+    return invalid_argument(
+        "'{}': pages of {} bytes at offset {} of region {} ({} bytes), from {:#x} of what was lent "
+        "({} bytes at {:#x}): not even page 0 lies inside",
+        ground_.self.name, run.page_bytes, run.target_offset, region.id, region.bytes,
+        run.source_address, lent.bytes, lent.base);
+  PageJob job;
+  job.page_bytes = run.page_bytes;
+  job.from = lent.address + (run.source_address - lent.base);
+  job.from_stride = run.source_stride;
+  job.from_most = *there_most;
+  job.from_key = run.is_by_place != 0 ? PageKey::kPlace : PageKey::kSource;
+  job.to = region.address + run.target_offset;
+  job.to_stride = run.target_stride;
+  job.to_most = *here_most;
+  job.to_key = PageKey::kTarget;
+  if (order.is_fetch) {
+    std::swap(job.from, job.to);
+    std::swap(job.from_stride, job.to_stride);
+    std::swap(job.from_most, job.to_most);
+    std::swap(job.from_key, job.to_key);
+  }
+  return job;
+}
+
+Result<bool> Copier::copy_pages(CopyOrder& order, const Region& region, const Lent& lent) {
+  const PageRun& run = order.pull.pages;
+  // A source that lies may say less than it has said before.
+  const size_t there = num_ready(order);
+  const uint64_t ready = there > order.begun ? there - order.begun : 0;
+  const bool is_rest = order.begun + ready == run.count;
+  if (ready == 0 || (!is_rest && ready < std::max(kFirstPages, kTimesBegun * order.begun)))
+    return false;
+  BRAID_ASSIGN_OR_RETURN(PageJob job, job_of(order, region, lent));
+  const bool is_near = region.device >= 0;
+  const uint64_t parts_each = (run.page_bytes + kPartBytes - 1) / kPartBytes;
+  uint64_t count = std::min(ready, std::max<uint64_t>(1, kMostJobParts / parts_each));
+  if (!is_near) count = std::min(count, std::max<uint64_t>(1, kMostFarBytes / run.page_bytes));
+  job.count = static_cast<uint32_t>(count);
+  job.first_place = static_cast<uint32_t>(order.begun);
+  job.list = board_address_ + (run.list_at + order.begun) * sizeof(PageEntry);
+  BRAID_ASSIGN_OR_RETURN(const uint64_t mark, ground_.gpu->begin(job, is_near));
+  if (mark == 0) return false;
+  order.begun += count;
+  order.mark = mark;
+  order.list_marks.push_back(mark);
+  return true;
+}
+
+size_t Copier::num_ready(const CopyOrder& order) const {
+  const PageRun& run = order.pull.pages;
+  // What is pulled by place was gathered by the list, which was all there for that.
+  const bool is_there = run.count == 0 || run.is_by_place != 0;
+  return is_there ? order.size() : board_.num_ready(run.list_at, run.count);
+}
+
+Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number,
+                                const Region& region) const {
+  Stretch out;
+  if (const PageRun& run = order.pull.pages; run.count != 0) {
+    const PageEntry entry = board_.entry(run.list_at + number);
+    const auto most =
+        highest_page(region.bytes, run.target_offset, run.page_bytes, run.target_stride);
+    if (!most || entry.target > *most)
+      return invalid_argument("'{}': page {} of {} bytes lies outside of region {}, which has {}",
+                              ground_.self.name, entry.target, run.page_bytes, region.id,
+                              region.bytes);
+    const uint64_t source = run.is_by_place != 0 ? number : entry.source;
+    out = {run.source_address + source * run.source_stride,
+           run.target_offset + entry.target * run.target_stride, run.page_bytes};
+  } else {
+    out = order.pull.stretches[number];
+    BRAID_RETURN_IF_ERROR(check(out, region));
+  }
+  if (number != order.begun) return out;
+  const uint64_t begun = order.begun_bytes;
+  return Stretch{out.source_address + begun, out.target_offset + begun, out.bytes - begun};
+}
+
 /// As many of the stretches that are left as one slot holds, and one round copies: where each lies in
 /// the slot.
 Result<std::vector<Copier::InSlot>> Copier::fill_slot(const CopyOrder& order,
                                                       const Region& region) const {
+  const size_t ready = num_ready(order);
   std::vector<InSlot> out;
-  out.reserve(std::min(kRoundStretches, order.pull.stretches.size() - order.begun));
+  out.reserve(std::min(kRoundStretches, ready - order.begun));
   uint64_t used = 0;
-  for (size_t i = order.begun; i < order.pull.stretches.size() && out.size() < kRoundStretches;
-       ++i) {
-    const Stretch& s = order.pull.stretches[i];
-    BRAID_RETURN_IF_ERROR(check(s, region));
+  for (size_t i = order.begun; i < ready && out.size() < kRoundStretches; ++i) {
+    BRAID_ASSIGN_OR_RETURN(const Stretch s, stretch(order, i, region));
     const uint64_t bytes = std::min(s.bytes, Gpu::kSlotBytes - used);
     if (bytes == 0 && s.bytes != 0) break;
     out.push_back({used, bytes, s});
@@ -136,9 +269,9 @@ Result<std::vector<Copier::InSlot>> Copier::fill_slot(const CopyOrder& order,
 /// Takes off the order what was begun of it; the last stretch may have a rest.
 void Copier::take(CopyOrder& order, std::span<const InSlot> begun) {
   for (const InSlot& part : begun) {
-    Stretch& s = order.pull.stretches[order.begun];
-    s = {s.source_address + part.bytes, s.target_offset + part.bytes, s.bytes - part.bytes};
-    if (s.bytes == 0) ++order.begun;
+    const bool is_whole = part.bytes == part.stretch.bytes;
+    order.begun_bytes = is_whole ? 0 : order.begun_bytes + part.bytes;
+    if (is_whole) ++order.begun;
   }
 }
 
@@ -146,6 +279,7 @@ Result<bool> Copier::pull_through_slot(CopyOrder& order, const Region& region) {
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
   BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  if (parts.empty()) return false;
   std::vector<sys::PeerCopy> in;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts) {
@@ -166,6 +300,7 @@ Result<bool> Copier::fetch_through_slot(CopyOrder& order, const Region& region) 
   Gpu::Slot* slot = ground_.gpu->free_slot();
   if (slot == nullptr) return false;
   BRAID_ASSIGN_OR_RETURN(const std::vector<InSlot> parts, fill_slot(order, region));
+  if (parts.empty()) return false;
   std::vector<PageCopy> out;
   for (const InSlot& part : parts)
     out.push_back(
@@ -201,10 +336,16 @@ Result<bool> Copier::land(CopyOrder& order) const {
 }
 
 Result<bool> Copier::is_done(const CopyOrder& order) const {
-  if (order.begun != order.pull.stretches.size() || !order.landings.empty()) return false;
+  if (order.has_rest() || !order.landings.empty()) return false;
   if (order.mark == 0) return true;
   BRAID_ASSIGN_OR_RETURN(const uint64_t done, ground_.gpu->done());
-  return done >= order.mark;
+  if (done < order.mark) return false;
+  const bool had_trouble = std::any_of(order.list_marks.begin(), order.list_marks.end(),
+                                       [&](uint64_t m) { return ground_.gpu->had_trouble(m); });
+  if (had_trouble)
+    return invalid_argument("'{}': a page of {} bytes lies outside of region {} or of what was lent",
+                            ground_.self.name, order.pull.pages.page_bytes, order.pull.region);
+  return true;
 }
 
 bool Copier::is_wanted(const Pull& pull) const {
@@ -212,6 +353,11 @@ bool Copier::is_wanted(const Pull& pull) const {
   const sys::PeerCopy word{reinterpret_cast<std::byte*>(&found), pull.word_address, sizeof found};
   return pull.word_address == 0 ||
          (sys::read_peer_memory(process_, {&word, 1}).ok() && found == pull.word);
+}
+
+void Copier::answer(const Pull& pull) const {
+  if (pull.pages.count != 0 && pull.pages.is_by_place == 0)
+    board_.answer(pull.pages.list_at, pull.word);
 }
 
 void Copier::drop(CopyOrder& order) {

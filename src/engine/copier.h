@@ -7,6 +7,9 @@
 //   host   GPU     the same, where our memory is pinned   the same
 //   GPU    host    into a pinned slot, then to the GPU    to a pinned slot, then out of it
 //
+// What is to be copied comes as stretches, or as a list of pages on the source's board (board.h),
+// of which each entry is looked at when it is read, by whoever reads it.
+//
 // The source lends a region of a GPU before it first names it (frames.h): an allocation's handle,
 // which is opened once. What the source has closed stays mapped here until the connection ends, so
 // no copy can meet somebody else's memory.
@@ -17,6 +20,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,8 +34,12 @@ namespace braid::engine {
 struct CopyOrder {
   bool is_fetch = false;
   Pull pull;
-  size_t begun = 0;   // stretches
-  uint64_t mark = 0;  // of the GPU, behind the last copy; 0: it has none
+  size_t begun = 0;          // stretches or pages
+  uint64_t begun_bytes = 0;  // and of the next one
+  uint64_t mark = 0;         // of the GPU, behind the last copy; 0: it has none
+  std::vector<uint64_t> list_marks;  // of kernels that read the board
+  size_t size() const { return pull.pages.count != 0 ? pull.pages.count : pull.stretches.size(); }
+  bool has_rest() const { return begun != size(); }
   /// What a fetch has put into a slot, to be written to the source when the GPU is through.
   struct Landing {
     Gpu::Slot* slot = nullptr;
@@ -48,6 +56,8 @@ class Copier {
 
   void set_source(int process) { process_ = process; }
   Status lend(const Loan& loan);
+  /// The board of the source, once.
+  Status open_board(const BoardOffer& offer);
   /// Does what can be done now of `order`. True: anything was begun or done.
   Result<bool> advance(CopyOrder& order);
   /// Whether all of it is done.
@@ -55,6 +65,8 @@ class Copier {
   /// Whether the source still waits for it. Once it does not, its memory may hold anything: what
   /// was copied counts only if the source waited for it afterwards.
   bool is_wanted(const Pull& pull) const;
+  /// The order was delivered: says so where its source looks first.
+  void answer(const Pull& pull) const;
   /// The order is dropped, and its slots are free again.
   static void drop(CopyOrder& order);
 
@@ -76,10 +88,16 @@ class Copier {
     Stretch stretch;
   };
 
+  Result<Stretch> stretch(const CopyOrder& order, size_t number, const Region& region) const;
+  /// Stretches or pages, from the first on, that can be read by now.
+  size_t num_ready(const CopyOrder& order) const;
   Result<std::vector<InSlot>> fill_slot(const CopyOrder& order, const Region& region) const;
   static void take(CopyOrder& order, std::span<const InSlot> begun);
   Result<bool> copy_on_host(CopyOrder& order, const Region& region);
   Result<bool> copy_by_gpu(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<bool> copy_stretches(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<bool> copy_pages(CopyOrder& order, const Region& region, const Lent& lent);
+  Result<PageJob> job_of(const CopyOrder& order, const Region& region, const Lent& lent) const;
   Result<bool> pull_through_slot(CopyOrder& order, const Region& region);
   Result<bool> fetch_through_slot(CopyOrder& order, const Region& region);
   Result<bool> land(CopyOrder& order) const;
@@ -89,6 +107,12 @@ class Copier {
   int process_ = 0;
   std::map<uint64_t, Lent> lent_;
   std::vector<Opened> opened_;
+  BoardView board_;
+  sys::DevicePtr board_address_ = 0;  // as our GPU sees it; 0: we have none
 };
+
+/// The highest number of a page that lies in `whole` bytes; none when not even page 0 does.
+std::optional<uint32_t> highest_page(uint64_t whole, uint64_t offset, uint64_t page_bytes,
+                                     uint64_t stride);
 
 }  // namespace braid::engine

@@ -14,4 +14,30 @@ struct PageCopy {
 
 inline constexpr uint32_t kCopyThreads = 512;
 
+/// An entry of a list of pages: their numbers on both sides.
+struct PageEntry {
+  uint32_t source = 0, target = 0;
+};
+
+/// What is the number of a page: a side of its entry, or its place in the list.
+enum class PageKey : uint32_t { kSource, kTarget, kPlace };
+
+/// Pages of one size. Page `n` lies at from + n * from_stride, and goes to the same of `to`.
+struct PageJob {
+  uint64_t list = 0;     // PageEntry[count], pinned memory that others may write; 0: keys are places
+  uint64_t trouble = 0;  // uint32_t, becomes 1 when a number is above what is allowed
+  uint64_t page_bytes = 0;
+  uint64_t from = 0, from_stride = 0;
+  uint64_t to = 0, to_stride = 0;
+  uint32_t count = 0;
+  uint32_t first_place = 0;             // of the first entry, where a place is the key
+  uint32_t from_most = 0, to_most = 0;  // the highest numbers that are allowed
+  PageKey from_key = PageKey::kPlace, to_key = PageKey::kPlace;
+};
+
+inline constexpr uint32_t kPageWarps = 4;  // of a block
+inline constexpr uint32_t kPageThreads = 32 * kPageWarps;
+inline constexpr uint64_t kPartBytes = 2048;     // of a page, for a warp
+inline constexpr uint64_t kMostJobParts = 1 << 24;  // of a job
+
 }  // namespace braid::engine

@@ -25,6 +25,7 @@ enum class FrameType : uint8_t {
   kRail,
   kWork,
   kLanded,
+  kBoard,
   kLend,
   kPull,
   kFetch,
@@ -34,6 +35,8 @@ enum class FrameType : uint8_t {
   // Target to source.
   kAccept,
   kRailReady,
+  kBoardReady,
+  kPulled,
   kDone,
   kRefused,
   kCancelled,

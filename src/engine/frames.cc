@@ -139,6 +139,32 @@ Result<Landed> decode_landed(std::string_view body) {
   return whole(in, std::move(l), "landed");
 }
 
+std::string encode(const BoardOffer& b) {
+  Writer out;
+  out.number(b.fd).number(b.bytes);
+  return out.take();
+}
+
+Result<BoardOffer> decode_board_offer(std::string_view body) {
+  Reader in(body);
+  BoardOffer b;
+  b.fd = in.number<int32_t>();
+  b.bytes = in.number<uint64_t>();
+  return whole(in, b, "board");
+}
+
+std::string encode(const BoardAnswer& a) {
+  Writer out;
+  out.text(a.trouble);
+  return out.take();
+}
+
+Result<BoardAnswer> decode_board_answer(std::string_view body) {
+  Reader in(body);
+  BoardAnswer a{std::string(in.text())};
+  return whole(in, std::move(a), "board ready");
+}
+
 std::string encode(const Loan& l) {
   Writer out;
   out.number(l.region).number(l.base).number(l.bytes).number(l.offset).text(l.handle);
@@ -159,8 +185,9 @@ Result<Loan> decode_loan(std::string_view body) {
 std::string encode(const Pull& p) {
   Writer out;
   out.number(p.transfer).number(p.region).number(p.source_region);
-  out.number(p.word_address).number(p.word).number(static_cast<uint8_t>(p.is_last));
+  out.number(p.word_address).number(p.word).number(static_cast<uint8_t>(p.is_last)).number(p.slot);
   write(out, p.delivery);
+  out.array(std::span<const PageRun>(&p.pages, 1));
   out.number(static_cast<uint32_t>(p.stretches.size()));
   out.array(std::span<const Stretch>(p.stretches));
   return out.take();
@@ -175,13 +202,32 @@ Result<Pull> decode_pull(std::string_view body) {
   p.word_address = in.number<uint64_t>();
   p.word = in.number<uint64_t>();
   p.is_last = in.number<uint8_t>() != 0;
+  p.slot = in.number<uint32_t>();
   BRAID_RETURN_IF_ERROR(read(in, p.delivery));
+  in.array(std::span(&p.pages, 1));
   const auto count = in.number<uint32_t>();
+  if (p.pages.count != 0 && (count != 0 || p.pages.page_bytes == 0))
+    return invalid_argument("a frame 'pull' of {} pages of {} bytes and {} stretches",
+                            p.pages.count, p.pages.page_bytes, count);
   if (count > kMostStretches || in.left() != count * sizeof(Stretch))
     return invalid_argument("a frame 'pull' of {} stretches in {} bytes", count, in.left());
   p.stretches.resize(count);
   in.array(std::span(p.stretches));
   return whole(in, std::move(p), "pull");
+}
+
+std::string encode(const Pulled& p) {
+  Writer out;
+  out.number(p.transfer).number(p.slot);
+  return out.take();
+}
+
+Result<Pulled> decode_pulled(std::string_view body) {
+  Reader in(body);
+  Pulled p;
+  p.transfer = in.number<uint64_t>();
+  p.slot = in.number<uint32_t>();
+  return whole(in, p, "pulled");
 }
 
 std::string encode(const TransferNote& n) {

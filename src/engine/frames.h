@@ -75,6 +75,23 @@ struct Loan {
   uint64_t offset = 0;  // of the region in its allocation
   std::string handle;   // of the allocation: sys::IpcHandle
 };
+/// Memory of the source that lists of pages lie in (board.h).
+struct BoardOffer {
+  int32_t fd = -1;
+  uint64_t bytes = 0;
+};
+struct BoardAnswer {
+  std::string trouble;  // not empty: the target cannot use it, and why
+};
+/// Pages by their numbers: a list on the board.
+struct PageRun {
+  uint64_t count = 0;    // 0: none
+  uint64_t list_at = 0;  // entry of the board
+  uint64_t page_bytes = 0;
+  uint64_t source_address = 0, source_stride = 0;  // of page 0; from one to the next
+  uint64_t target_offset = 0, target_stride = 0;
+  uint64_t is_by_place = 0;  // 1: on the source's side pages lie in the order of the list
+};
 struct Pull {  // and fetch
   uint64_t transfer = 0;
   uint64_t region = 0;         // of the target
@@ -82,8 +99,14 @@ struct Pull {  // and fetch
   // In the source's memory: holds `word` for as long as somebody waits for the transfer. 0: none.
   uint64_t word_address = 0, word = 0;
   bool is_last = false;
+  uint32_t slot = 0;  // of the source's stage, from 1: PULLED is to tell when it was read; 0: none
   Delivery delivery;  // of the last
+  PageRun pages;      // or else:
   std::vector<Stretch> stretches;
+};
+struct Pulled {
+  uint64_t transfer = 0;
+  uint32_t slot = 0;
 };
 struct TransferNote {  // cancel, cancelled
   uint64_t transfer = 0;
@@ -110,8 +133,11 @@ std::string encode(const RailCall& call);
 std::string encode(const RailReady& ready);
 std::string encode(const Work& work);
 std::string encode(const Landed& landed);
+std::string encode(const BoardOffer& offer);
+std::string encode(const BoardAnswer& answer);
 std::string encode(const Loan& loan);
 std::string encode(const Pull& pull);
+std::string encode(const Pulled& pulled);
 std::string encode(const TransferNote& note);
 std::string encode(const Fence& fence);
 std::string encode(const RegionNote& note);
@@ -125,8 +151,11 @@ Result<RailCall> decode_rail_call(std::string_view body);
 Result<RailReady> decode_rail_ready(std::string_view body);
 Result<Work> decode_work(std::string_view body);
 Result<Landed> decode_landed(std::string_view body);
+Result<BoardOffer> decode_board_offer(std::string_view body);
+Result<BoardAnswer> decode_board_answer(std::string_view body);
 Result<Loan> decode_loan(std::string_view body);
 Result<Pull> decode_pull(std::string_view body);
+Result<Pulled> decode_pulled(std::string_view body);
 Result<TransferNote> decode_transfer_note(std::string_view body);
 Result<Fence> decode_fence(std::string_view body);
 Result<RegionNote> decode_region_note(std::string_view body);

@@ -1,6 +1,7 @@
 #include "engine/gpu.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/clock.h"
 #include "engine/fatbins.h"
@@ -25,28 +26,39 @@ Status Gpu::set_up() {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(device_));
   num_blocks_ = static_cast<uint32_t>(std::max(1, facts.num_sms)) * 2;
   kernels_ = sys::LoadedKernels::of(cuda_, device_);
-  BRAID_ASSIGN_OR_RETURN(kernel_,
-                         kernels_->find(kernels::copy_pages_fatbin(), "braid_copy_pages", 0));
+  const auto fatbin = kernels::copy_pages_fatbin();
+  BRAID_ASSIGN_OR_RETURN(kernel_, kernels_->find(fatbin, "braid_copy_pages", 0));
+  BRAID_ASSIGN_OR_RETURN(list_kernel_, kernels_->find(fatbin, "braid_copy_page_list", 0));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
-  // One pinned block: lists first, then slots, whole pages each.
-  constexpr uint64_t kListBytes = kListCopies * sizeof(PageCopy);
-  static_assert(kListBytes % kPinnedAlignment == 0);
-  const uint64_t bytes = kLists * kListBytes + kSlots * kSlotBytes;
+  const uint64_t bytes = kPinnedBytes;
   pinned_ = std::make_unique<std::byte[]>(bytes + kPinnedAlignment);
   const auto raw = reinterpret_cast<uintptr_t>(pinned_.get());
   std::byte* base = pinned_.get() + (kPinnedAlignment - raw % kPinnedAlignment) % kPinnedAlignment;
   BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr address, cuda_.register_host(base, bytes));
   registered_ = sys::RegisteredHost(cuda_, base);
-  for (size_t i = 0; i < kLists; ++i) {
-    lists_[i].copies = reinterpret_cast<PageCopy*>(base + i * kListBytes);
-    lists_[i].address = address + i * kListBytes;
-    BRAID_ASSIGN_OR_RETURN(lists_[i].event, sys::own<sys::OwnedEvent>(
-                                                cuda_, cuda_.create_event(sys::EventTiming::kOff)));
+  return share_out(base, address);
+}
+
+// One pinned block: lists first, then slots, whole pages each, then the words of trouble.
+Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
+  uint64_t at = 0;
+  for (List& list : lists_) {
+    list.copies = reinterpret_cast<PageCopy*>(base + at);
+    list.address = address + at;
+    at += kListBytes;
   }
-  for (size_t i = 0; i < kSlots; ++i) {
-    slots_[i].memory = base + kLists * kListBytes + i * kSlotBytes;
-    slots_[i].address = address + kLists * kListBytes + i * kSlotBytes;
+  for (Slot& slot : slots_) {
+    slot.memory = base + at;
+    slot.address = address + at;
+    at += kSlotBytes;
+  }
+  for (Flight& flight : flights_) {
+    flight.trouble = reinterpret_cast<uint32_t*>(base + at);
+    flight.trouble_address = address + at;
+    at += sizeof(uint32_t);
+    BRAID_ASSIGN_OR_RETURN(flight.event, sys::own<sys::OwnedEvent>(
+                                             cuda_, cuda_.create_event(sys::EventTiming::kOff)));
   }
   return {};
 }
@@ -55,22 +67,36 @@ Gpu::~Gpu() {
   const Result<sys::CurrentDevice> current = sys::CurrentDevice::use(cuda_, device_);
   (void)current;
   if (stream_.is_held()) (void)cuda_.synchronize(stream_.get());
-  for (List& list : lists_) list.event.reset();
+  for (Flight& flight : flights_) flight.event.reset();
   stream_.reset();
   registered_.reset();
   kernels_.reset();
 }
 
 Result<uint64_t> Gpu::done() {
-  for (size_t i = 0; i < kLists; ++i) {  // the oldest first
-    List& list = lists_[(next_list_ + i) % kLists];
-    if (!list.is_flying) continue;
-    BRAID_ASSIGN_OR_RETURN(const bool is_done, cuda_.is_done(list.event.get()));
+  for (size_t i = 0; i < kFlights && done_ != begun_; ++i) {  // the oldest first
+    Flight& flight = flights_[(next_flight_ + i) % kFlights];
+    if (!flight.is_flying) continue;
+    BRAID_ASSIGN_OR_RETURN(const bool is_done, cuda_.is_done(flight.event.get()));
     if (!is_done) break;
-    list.is_flying = false;
-    done_ = list.mark;
+    land(flight);
   }
   return done_;
+}
+
+void Gpu::land(Flight& flight) {
+  flight.is_flying = false;
+  done_ = flight.mark;
+  if (flight.list != nullptr) flight.list->is_taken = false;
+  flight.list = nullptr;
+  if (std::atomic_ref<uint32_t>(*flight.trouble).load(std::memory_order_acquire) == 0) return;
+  constexpr size_t kMostTroubled = 1024;  // of those nobody has asked for
+  if (troubled_.size() == kMostTroubled) troubled_.erase(troubled_.begin());
+  troubled_.push_back(flight.mark);
+}
+
+bool Gpu::had_trouble(uint64_t mark) const {
+  return std::find(troubled_.begin(), troubled_.end(), mark) != troubled_.end();
 }
 
 void Gpu::settle() {
@@ -82,11 +108,26 @@ void Gpu::settle() {
   }
 }
 
+Result<Gpu::Flight*> Gpu::free_flight() {
+  Flight& flight = flights_[next_flight_];
+  if (flight.is_flying) BRAID_RETURN_IF_ERROR(done().status());
+  return flight.is_flying ? nullptr : &flight;
+}
+
+Result<uint64_t> Gpu::fly(Flight& flight) {
+  BRAID_RETURN_IF_ERROR(cuda_.record(flight.event.get(), stream_.get()));
+  flight.mark = ++begun_;
+  flight.is_flying = true;
+  next_flight_ = (next_flight_ + 1) % kFlights;
+  return flight.mark;
+}
+
 Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
   begun = 0;
-  List& list = lists_[next_list_];
-  if (list.is_flying) BRAID_RETURN_IF_ERROR(done().status());
-  if (list.is_flying) return uint64_t{0};
+  BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
+  const auto list =
+      std::find_if(lists_.begin(), lists_.end(), [](const List& each) { return !each.is_taken; });
+  if (flight == nullptr || list == lists_.end()) return uint64_t{0};
   size_t count = 0;
   for (const PageCopy& copy : copies) {
     const size_t tiles = std::max<size_t>(1, (copy.bytes + kTileBytes - 1) / kTileBytes);
@@ -96,20 +137,42 @@ Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
                                     ? kTileBytes
                                     : ((copy.bytes / kListCopies) / kTileBytes + 1) * kTileBytes;
     for (uint64_t at = 0; at < copy.bytes; at += tile_bytes)
-      list.copies[count++] = {copy.to + at, copy.from + at, std::min(tile_bytes, copy.bytes - at)};
+      list->copies[count++] = {copy.to + at, copy.from + at, std::min(tile_bytes, copy.bytes - at)};
     ++begun;
   }
   if (count != 0) {
     const sys::LaunchShape shape{std::min(num_blocks_, static_cast<uint32_t>(count)), kCopyThreads,
                                  0};
-    BRAID_RETURN_IF_ERROR(sys::launch(cuda_, kernel_, shape, stream_.get(), list.address,
+    BRAID_RETURN_IF_ERROR(sys::launch(cuda_, kernel_, shape, stream_.get(), list->address,
                                       static_cast<uint32_t>(count)));
   }
-  BRAID_RETURN_IF_ERROR(cuda_.record(list.event.get(), stream_.get()));
-  list.mark = ++begun_;
-  list.is_flying = true;
-  next_list_ = (next_list_ + 1) % kLists;
-  return list.mark;
+  *flight->trouble = 0;
+  flight->list = &*list;
+  list->is_taken = true;
+  return fly(*flight);
+}
+
+// A block for every part where all is the GPU's own memory: it has more to do with choosing who
+// runs than the blocks have. PCIe is full with few, and more of them get in each other's way.
+Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
+  constexpr uint32_t kFarBlocks = 64;
+  BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
+  if (flight == nullptr) return uint64_t{0};
+  *flight->trouble = 0;
+  job.trouble = flight->trouble_address;
+  const uint64_t parts = job.count * ((job.page_bytes + kPartBytes - 1) / kPartBytes);
+  const auto blocks = static_cast<uint32_t>((parts + kPageWarps - 1) / kPageWarps);
+  const sys::LaunchShape shape{is_near ? blocks : std::min(blocks, kFarBlocks), kPageThreads, 0};
+  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, list_kernel_, shape, stream_.get(), job));
+  return fly(*flight);
+}
+
+Result<uint64_t> Gpu::begin(std::span<const sys::DeviceCopy> copies) {
+  BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
+  if (flight == nullptr) return uint64_t{0};
+  *flight->trouble = 0;
+  BRAID_RETURN_IF_ERROR(cuda_.copy_batch(copies, stream_.get()));
+  return fly(*flight);
 }
 
 Gpu::Slot* Gpu::free_slot() {

@@ -31,6 +31,12 @@ class Gpu {
   /// Begins copies, as many as there is room for: `begun` of them. The mark by which done() tells
   /// that they are; 0 when there is no room now.
   Result<uint64_t> begin(std::span<const PageCopy> copies, size_t& begun);
+  /// Begins the job of a list of pages; as above. `is_near`: both ends are this GPU's memory.
+  Result<uint64_t> begin(PageJob job, bool is_near);
+  /// Begins long copies, by the driver's copy engines; as above, all of them.
+  Result<uint64_t> begin(std::span<const sys::DeviceCopy> copies);
+  /// Whether a number of that list was above what the job allows. Once it is done.
+  bool had_trouble(uint64_t mark) const;
   /// All up to this mark are done.
   Result<uint64_t> done();
   /// The last mark that was given.
@@ -54,16 +60,31 @@ class Gpu {
   void unmap_host(std::byte* base) const;
 
  private:
-  static constexpr size_t kLists = 4, kListCopies = 8192, kSlots = 4;
+  static constexpr size_t kLists = 4, kListCopies = 8192, kSlots = 4, kFlights = 16;
+  static constexpr uint64_t kListBytes = kListCopies * sizeof(PageCopy);
+  static constexpr uint64_t kPinnedBytes =
+      kLists * kListBytes + kSlots * kSlotBytes + kFlights * sizeof(uint32_t);
   struct List {
     PageCopy* copies = nullptr;
     sys::DevicePtr address = 0;
+    bool is_taken = false;
+  };
+  /// A launch under way.
+  struct Flight {
     sys::OwnedEvent event;
     uint64_t mark = 0;
     bool is_flying = false;
+    List* list = nullptr;         // that it reads
+    uint32_t* trouble = nullptr;  // pinned; set by the kernel
+    sys::DevicePtr trouble_address = 0;
   };
   Gpu(sys::Cuda& cuda, int device) : cuda_(cuda), device_(device) {}
   Status set_up();
+  Status share_out(std::byte* base, sys::DevicePtr address);
+  /// The next launch's; null when all fly.
+  Result<Flight*> free_flight();
+  Result<uint64_t> fly(Flight& flight);
+  void land(Flight& flight);
 
   sys::Cuda& cuda_;
   const int device_;
@@ -71,10 +92,12 @@ class Gpu {
   std::unique_ptr<std::byte[]> pinned_;
   sys::RegisteredHost registered_;
   std::shared_ptr<sys::LoadedKernels> kernels_;
-  sys::Kernel kernel_;
+  sys::Kernel kernel_, list_kernel_;
   sys::OwnedStream stream_;
+  std::array<Flight, kFlights> flights_;
+  size_t next_flight_ = 0;
   std::array<List, kLists> lists_;
-  size_t next_list_ = 0;
+  std::vector<uint64_t> troubled_;  // marks, the latest
   std::array<Slot, kSlots> slots_;
   uint64_t begun_ = 0, done_ = 0;
 };

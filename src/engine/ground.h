@@ -8,11 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "engine/board.h"
 #include "engine/counters.h"
 #include "engine/mailbox.h"
 #include "engine/notifier.h"
 #include "engine/regions.h"
 #include "engine/secret.h"
+#include "engine/stage.h"
 
 namespace braid::engine {
 
@@ -38,6 +40,7 @@ struct Stats {
   std::atomic<uint64_t> transfers_begun = 0, transfers_done = 0, transfers_failed = 0;
   std::atomic<uint64_t> bytes_written = 0, bytes_read = 0;  // of ours, done
   std::atomic<uint64_t> counts_arrived = 0, messages_arrived = 0;
+  std::atomic<uint64_t> pages_listed = 0, bytes_staged = 0;  // of ours, to targets of this host
   std::atomic<uint64_t> rails_fenced = 0, pieces_again = 0;
   std::atomic<uint64_t> peers_lost = 0, handshakes_refused = 0, stray_immediates = 0;
 };
@@ -56,6 +59,9 @@ struct Ground {
   std::vector<Nic> nics;
   std::unique_ptr<Gpu> gpu;  // null: none
   Regions regions;
+  std::unique_ptr<Stage> stage;  // null until it is needed; the worker's
+  bool has_no_stage = false;     // there was no memory for one
+  Boards boards;
   Counters counters;
   Mailbox messages, notifications;
   Stats stats;

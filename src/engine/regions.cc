@@ -102,6 +102,17 @@ Status Regions::describe_gpu_memory(Region& region) {
   return {};
 }
 
+Result<std::shared_ptr<Region>> Regions::add_own(sys::DevicePtr address, uint64_t bytes) {
+  auto region = std::make_shared<Region>();
+  region->base = sys::pointer_to<std::byte>(address);
+  region->bytes = bytes;
+  region->device = gpu_->device();
+  BRAID_RETURN_IF_ERROR(describe_gpu_memory(*region));
+  const std::lock_guard lock(mutex_);
+  region->id = next_id_++;
+  return region;
+}
+
 std::shared_ptr<Region> Regions::find(uint64_t id) const {
   const std::lock_guard lock(mutex_);
   const auto found = regions_.find(id);

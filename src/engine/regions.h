@@ -56,6 +56,9 @@ class Regions {
 
   /// Registers on every NIC, or on none. Memory of a GPU is left out where a NIC does not reach it.
   Result<std::shared_ptr<Region>> add(std::byte* base, uint64_t bytes, int device);
+  /// The engine's own memory on its GPU, which is lent but never found: no peer can name it as a
+  /// place to write to. Nothing is to be taken back.
+  Result<std::shared_ptr<Region>> add_own(sys::DevicePtr address, uint64_t bytes);
   /// Null when it is not there (any more).
   std::shared_ptr<Region> find(uint64_t id) const;
   /// A transfer of ours begins to use it, until ~Transfer. False: it is no region of this engine (any

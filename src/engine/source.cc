@@ -44,6 +44,9 @@ void Source::submit(std::unique_ptr<Transfer> transfer) {
     return finish(t, invalid_argument("{}: region {} of '{}' was unregistered", t.ticket->what(),
                                       t.remote->id, target_.name));
   if (state_ == State::kLost) return finish(t, peer_lost("'{}' is lost", target_.name));
+  if (t.listing != nullptr && t.listing->board() != board_.get())
+    return finish(t, peer_lost("{}: the connection to '{}' that it was made for has ended",
+                               t.ticket->what(), target_.name));
   if (state_ == State::kUp)
     start(t);
   else
@@ -128,6 +131,16 @@ Status Source::on_frame(const Frame& frame) {
       on_rail_ready(ready);
       return {};
     }
+    case FrameType::kBoardReady: {
+      BRAID_ASSIGN_OR_RETURN(const BoardAnswer answer, decode_board_answer(frame.body));
+      on_board_ready(answer);
+      return {};
+    }
+    case FrameType::kPulled: {
+      BRAID_ASSIGN_OR_RETURN(const Pulled pulled, decode_pulled(frame.body));
+      if (ground_.stage != nullptr) ground_.stage->give_back(pulled.transfer, pulled.slot);
+      return {};
+    }
     case FrameType::kDone: {
       BRAID_ASSIGN_OR_RETURN(const Done done, decode_done(frame.body));
       for (const uint64_t transfer : done.transfers) on_done(transfer);
@@ -202,6 +215,9 @@ void Source::on_done(uint64_t transfer) {
 void Source::on_refused(const Refused& refused) {
   Transfer* t = find_stated(refused.transfer);
   if (t == nullptr) return;
+  // The target drops what is left of it until it has heard that there is no more.
+  if (is_local_ && !t->is_all_told)
+    session_.send(FrameType::kCancel, encode(TransferNote{refused.transfer}));
   finish(*t, Status(refused.code, fmt::format("{}: {}", where(*t), refused.why)));
 }
 
@@ -239,43 +255,13 @@ void Source::tick_regions() {
 
 // --- ends ---
 
-// Frames of bounded size; the last one carries what is told when all of them are done.
-void Source::hand_over(Transfer& t) {
-  const bool is_of_gpu = t.local != nullptr && t.local->device >= 0;
-  if (is_of_gpu && lent_.insert(t.local->id).second) {
-    const Region& region = *t.local;
-    session_.send(FrameType::kLend,
-                  encode(Loan{region.id, reinterpret_cast<uint64_t>(region.base), region.bytes,
-                              region.ipc_offset,
-                              std::string(region.ipc.bytes.data(), region.ipc.bytes.size())}));
-  }
-  const FrameType type = t.kind == Transfer::Kind::kRead ? FrameType::kFetch : FrameType::kPull;
-  size_t at = 0;
-  do {
-    Pull pull;
-    pull.transfer = t.id();
-    pull.region = t.remote == nullptr ? 0 : t.remote->id;
-    pull.source_region = is_of_gpu ? t.local->id : 0;
-    pull.word_address = reinterpret_cast<uint64_t>(&t.word);
-    pull.word = t.word;
-    const size_t count = std::min(kMostStretches, t.stretches.size() - at);
-    pull.stretches.assign(t.stretches.begin() + static_cast<std::ptrdiff_t>(at),
-                          t.stretches.begin() + static_cast<std::ptrdiff_t>(at + count));
-    at += count;
-    pull.is_last = at == t.stretches.size();
-    if (pull.is_last) pull.delivery = t.delivery;
-    session_.send(type, encode(pull));
-  } while (at < t.stretches.size());
-  t.drop_pieces();
-  t.state = Transfer::State::kStated;
-}
-
 void Source::take_back(Transfer& t, Status why, int64_t now) {
   if (t.state == Transfer::State::kEnding) return;
   const bool was_stated = t.state == Transfer::State::kStated;
   t.state = Transfer::State::kEnding;
   t.ending = std::move(why);
   t.drop_pieces();
+  std::erase(staging_, t.id());
   constexpr int64_t kPatienceNs = 200'000'000;
   t.fence_at_ns = now + kPatienceNs;
   if (was_stated)
@@ -294,6 +280,8 @@ void Source::finish(Transfer& t, Status status) {
   }
   --ground_.num_transfers;
   const TicketPtr ticket = t.ticket;
+  std::erase(staging_, t.id());
+  if (ground_.stage != nullptr) ground_.stage->give_back(t.id());
   transfers_.erase(ticket->id());  // before anybody is told: its memory is free then
   ground_.finish(ticket, status);
 }
@@ -304,6 +292,8 @@ void Source::lose(const Status& why) {
   // First the rails: nobody may be told of an end while something of it is being read here.
   for (Rail& rail : rails_) (void)rail.close(Rail::State::kDown, INT64_MAX);
   held_.clear();
+  gathered_.clear();
+  close_board();
   session_.detach();
   dial_.reset();
   queue_.clear();
@@ -330,7 +320,8 @@ short Source::events() const {
 }
 
 bool Source::must_poll() const {
-  return std::any_of(rails_.begin(), rails_.end(),
+  return !staging_.empty() || !gathered_.empty() ||
+         std::any_of(rails_.begin(), rails_.end(),
                      [](const Rail& r) { return r.num_flying() != 0; });
 }
 

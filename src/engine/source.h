@@ -8,6 +8,7 @@
 //
 //   posting --all pieces completed--> LANDED is sent: stated --DONE--> done
 //   posting --on one host--> PULL or FETCH is sent: stated --DONE or REFUSED--> done
+//   (of the host's memory, to a GPU: stated at once, and PULL for each slot of the stage)
 //   posting --cancel, deadline, region gone--> ending --nothing of it flies--> done
 //   stated  --cancel, deadline--> CANCEL is sent: ending --CANCELLED, DONE or REFUSED--> done
 //
@@ -27,6 +28,7 @@
 #include "engine/ground.h"
 #include "engine/rail.h"
 #include "engine/session.h"
+#include "engine/stage.h"
 
 namespace braid::engine {
 
@@ -53,12 +55,20 @@ class Source {
   bool is_idle() const { return transfers_.empty(); }
   /// Something flies on a rail, which moves only while it is polled.
   bool must_poll() const;
+  /// An answer is due that comes sooner than a sleep would end.
+  bool is_hot(int64_t now) const { return is_local_ && !transfers_.empty() && now < hot_until_ns_; }
   int fd() const { return session_.is_attached() ? session_.fd() : dial_ ? dial_->fd() : -1; }
   short events() const;
   std::string describe() const;
 
  private:
   enum class State : uint8_t { kDialling, kOpening, kUp, kLost };
+  /// A slot of the stage and what its pull will say, once the kernel behind `mark` is done.
+  struct Gathered {
+    uint64_t transfer = 0;
+    uint64_t mark = 0;
+    Pull pull;
+  };
 
   void attach(int64_t now);
   void open();
@@ -74,7 +84,21 @@ class Source {
   void on_cancelled(uint64_t transfer);
 
   void start(Transfer& transfer);
-  void hand_over(Transfer& transfer);  // PULL or FETCH
+  // To a target of this host: PULL or FETCH (source_local.cc).
+  void hand_over(Transfer& transfer);
+  void hand_over_stretches(Transfer& transfer, FrameType type, uint64_t source_region);
+  Pull pull_of(const Transfer& transfer, uint64_t source_region) const;
+  void lend(const Region& region);
+  void offer_board();
+  void on_board_ready(const BoardAnswer& answer);
+  void close_board();
+  bool wants_stage(const Transfer& transfer);
+  bool stage(int64_t now);
+  Result<bool> gather(Transfer& transfer);
+  Result<bool> gather_pages(Transfer& transfer, uint32_t slot, Gathered& out);
+  Result<bool> gather_stretches(Transfer& transfer, uint32_t slot, Gathered& out);
+  bool send_gathered();
+  bool look_for_answers();
   Status check_way(const Transfer& transfer) const;
   bool post(Rail& rail, int64_t now);
   bool is_in_time(const Rail& rail, uint64_t piece_bytes, uint64_t bytes_left) const;
@@ -109,6 +133,13 @@ class Source {
   std::unordered_map<uint64_t, std::unique_ptr<Transfer>> transfers_;
   std::deque<uint64_t> queue_;         // with pieces to post
   std::unordered_set<uint64_t> lent_;  // regions of ours, to a target of this host
+  std::shared_ptr<Board> board_;       // null: not offered yet, or refused
+  bool is_board_asked_ = false;
+  sys::DevicePtr board_address_ = 0;  // as our own GPU sees it
+  std::deque<uint64_t> staging_;      // transfers that are not all gathered yet
+  std::deque<Gathered> gathered_;     // slots that our kernel is filling, in order
+  std::vector<uint64_t> listed_;      // transfers whose lists the target has, none of them answered
+  int64_t hot_until_ns_ = 0;
   std::unordered_set<uint64_t> gone_;  // regions of the target
   std::vector<uint64_t> gone_unseen_;  // of those, to be answered
   bool is_work_told_ = false;

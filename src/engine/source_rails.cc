@@ -21,6 +21,8 @@ bool Source::progress(int64_t now) {
     if (rails_[i].state() == Rail::State::kUp) moved |= post(rails_[i], now);
   }
   if (!rails_.empty()) tell_work(now);
+  if (!listed_.empty()) moved |= look_for_answers();
+  if (!staging_.empty() || !gathered_.empty()) moved |= stage(now);
   return moved;
 }
 

@@ -57,6 +57,13 @@ Status Target::on_frame(const Frame& frame) {
       statement.delivery = std::move(landed.delivery);
       return take_order(false, std::move(statement));
     }
+    case FrameType::kBoard: {
+      BRAID_ASSIGN_OR_RETURN(const BoardOffer offer, decode_board_offer(frame.body));
+      const Status opened = is_local_ ? copier_.open_board(offer)
+                                      : invalid_argument("it is not on this host");
+      session_.send(FrameType::kBoardReady, encode(BoardAnswer{opened.message()}));
+      return {};
+    }
     case FrameType::kLend: {
       BRAID_ASSIGN_OR_RETURN(const Loan loan, decode_loan(frame.body));
       if (const Status lent = is_local_ ? copier_.lend(loan) : Status(); !lent.ok())
@@ -258,7 +265,7 @@ bool Target::serve() {
       return true;
     }
     moved |= *advanced;
-    if (order.begun != order.pull.stretches.size()) break;
+    if (order.has_rest()) break;
   }
   while (finish_first()) moved = true;
   return moved;
@@ -277,8 +284,14 @@ bool Target::finish_first() {
     fail(order.pull.transfer, cancelled("'{}': the source has taken it back", ground_.self.name));
     return true;
   }
-  if (order.pull.is_last && deliver(order.pull.transfer, order.pull.delivery))
+  if (order.pull.slot != 0 && !order.pull.is_last) {
+    session_.send(FrameType::kPulled, encode(Pulled{order.pull.transfer, order.pull.slot}));
+    (void)session_.flush();
+  }
+  if (order.pull.is_last && deliver(order.pull.transfer, order.pull.delivery)) {
+    copier_.answer(order.pull);
     done_.push_back(order.pull.transfer);
+  }
   queue_.pop_front();
   return true;
 }
@@ -327,15 +340,12 @@ uint64_t Target::drop_orders(uint64_t transfer) {
 }
 
 // What was delivered is told by DONE before this answer; of what is left nothing will land any
-// more. A transfer that is not known (any more) is answered, too: somebody waits for it.
+// more. A transfer that is not known (any more) is answered, too: somebody waits for it. No frame of
+// it comes behind CANCEL.
 void Target::on_cancel(uint64_t transfer) {
   if (!done_.empty()) session_.send(FrameType::kDone, encode(Done{std::exchange(done_, {})}));
-  const bool is_whole = std::any_of(queue_.begin(), queue_.end(), [&](const CopyOrder& order) {
-    return order.pull.transfer == transfer && order.pull.is_last;
-  });
-  const size_t before = queue_.size();
   const uint64_t mark = drop_orders(transfer);
-  if (!is_whole && queue_.size() != before) refused_.insert(transfer);
+  refused_.erase(transfer);
   endings_.push_back({transfer, mark, {}});
   (void)end_cancelled();
 }

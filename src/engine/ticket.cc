@@ -3,19 +3,16 @@
 #include <chrono>
 #include <thread>
 
-namespace braid::engine {
-namespace {
-// A short transfer is over before a thread has gone to sleep and been woken.
-constexpr int64_t kSpinBeforeSleepNs = 20'000;
-}  // namespace
+#include "engine/spin.h"
 
+namespace braid::engine {
 Status Ticket::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
 }
 
 Status Ticket::wait(Deadline deadline) const {
-  for (const int64_t until = now_ns() + kSpinBeforeSleepNs; !is_done() && now_ns() < until;)
+  for (const int64_t until = now_ns() + long_spin_ns(); !is_done() && now_ns() < until;)
     std::this_thread::yield();
   std::unique_lock lock(mutex_);
   while (!is_done()) {

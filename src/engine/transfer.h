@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/board.h"
 #include "engine/descriptor.h"
 #include "engine/frames.h"
 #include "engine/regions.h"
@@ -37,6 +38,11 @@ class Transfer {
   const std::shared_ptr<const RegionDescriptor> remote;
   const std::vector<Stretch> stretches;
   uint64_t bytes = 0;
+  // Pages on the board of the connection, in place of stretches; null: none.
+  std::shared_ptr<Listing> listing;
+  PageRun pages;
+  uint64_t staged = 0;       // pages of the list that were gathered into slots
+  bool is_all_told = false;  // the target of this host has all frames of it
   Delivery delivery;
   int64_t deadline_ns = 0;
 

@@ -38,7 +38,7 @@ bool Worker::post(Call call) {
     if (is_ending_) return false;
     calls_.push_back(std::move(call));
   }
-  wake_.signal();
+  if (is_asleep_) wake_.signal();
   return true;
 }
 
@@ -80,19 +80,25 @@ bool Worker::progress(int64_t now) {
 }
 
 // Every socket is tried, without asking first which one is ready: a few calls that find nothing
-// cost less than a list made anew. While rails are busy, only now and then.
+// cost less than a list made anew. While rails are busy, an eighth of the time.
 bool Worker::converse(int64_t now) {
-  constexpr int64_t kEveryNs = 25'000;
-  if (must_poll() && now - conversed_at_ns_ < kEveryNs) return false;
-  conversed_at_ns_ = now;
-  bool moved = accept();
+  constexpr int64_t kTimesAsLong = 7;
+  constexpr int64_t kMostNs = 25'000;
+  if (now < converse_at_ns_ && must_poll()) return false;
+  bool moved = accept(now);
   moved |= greet(now);
   for (const auto& [incarnation, source] : sources_) moved |= source->converse(now);
   for (const auto& [session, target] : targets_) moved |= target->converse();
+  const int64_t then = now_ns();
+  converse_at_ns_ = then + std::min(kMostNs, kTimesAsLong * (then - now));
   return moved;
 }
 
-bool Worker::accept() {
+// Who connects has time.
+bool Worker::accept(int64_t now) {
+  constexpr int64_t kEveryNs = 100'000;
+  if (now < accept_at_ns_) return false;
+  accept_at_ns_ = now + kEveryNs;
   bool moved = false;
   for (const sys::Fd& listener : listeners_) {
     Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
@@ -225,13 +231,18 @@ bool Worker::must_poll() const {
                      [](const auto& entry) { return entry.second->must_poll(); });
 }
 
+bool Worker::is_hot(int64_t now) const {
+  return std::any_of(sources_.begin(), sources_.end(),
+                     [&](const auto& entry) { return entry.second->is_hot(now); });
+}
+
 void Worker::rest(bool moved, int64_t now) {
   if (moved) {
     moved_at_ns_ = now;
     return;
   }
   if (now - moved_at_ns_ < kSpinNs) return;
-  if (must_poll()) {
+  if (must_poll() || is_hot(now)) {
     // Peers may share the core, and it is they who have something to do. Not after every look: on
     // a machine with other work each yield may last for a slice of all of it.
     constexpr int64_t kYieldEveryNs = 100'000;
@@ -239,6 +250,20 @@ void Worker::rest(bool moved, int64_t now) {
     ::sched_yield();
     yielded_at_ns_ = now_ns();
     return;
+  }
+  sleep();
+}
+
+// Whoever posts a call signals if we say that we sleep; we say so before we look for calls the last
+// time.
+void Worker::sleep() {
+  is_asleep_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!calls_.empty() || is_ending_) {
+      is_asleep_ = false;
+      return;
+    }
   }
   std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}};
   for (const sys::Fd& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
@@ -253,7 +278,9 @@ void Worker::rest(bool moved, int64_t now) {
   const int limit_ms =
       is_pressed || !removals_.empty() ? static_cast<int>(kTickNs / 1'000'000) : kSleepMs;
   (void)::poll(fds.data(), fds.size(), limit_ms);
+  is_asleep_ = false;
   wake_.drain();
+  accept_at_ns_ = 0;
   moved_at_ns_ = now_ns();  // whatever woke us, more of it may follow at once
 }
 

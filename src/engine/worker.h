@@ -6,6 +6,7 @@
 // Threads: post() any; all else the worker's own.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <list>
 #include <map>
@@ -57,7 +58,7 @@ class Worker {
 
   void serve();
   bool run_calls();
-  bool accept();
+  bool accept(int64_t now);
   bool greet(int64_t now);
   /// False: the guest is to go.
   bool greet(Guest& guest, int64_t now);
@@ -68,6 +69,8 @@ class Worker {
   void tick_removals(int64_t now);
   void rest(bool moved, int64_t now);
   bool must_poll() const;
+  bool is_hot(int64_t now) const;
+  void sleep();
   void end();
 
   Ground& ground_;
@@ -83,7 +86,9 @@ class Worker {
   int64_t tick_at_ns_ = 0;
   int64_t moved_at_ns_ = 0;
   int64_t yielded_at_ns_ = 0;
-  int64_t conversed_at_ns_ = 0;
+  int64_t converse_at_ns_ = 0;
+  int64_t accept_at_ns_ = 0;
+  std::atomic<bool> is_asleep_ = false;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -40,10 +40,11 @@ struct Identity {
 using Interrupt = std::function<Status()>;
 inline constexpr int64_t kInterruptNap = 50'000'000;
 
-/// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (torchrun), else SLURM_PROCID,
-/// SLURM_NTASKS, SLURM_LOCALID, and BRAID_JOB_TOKEN. With none of them set: one rank alone. A
-/// half-set or malformed environment is invalid_argument that names the variable, its text and what
-/// was expected.
+/// Reads RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT (torchrun), else what mpirun, Slurm,
+/// PMIx, a LeaderWorkerSet or PET_ variables say (the table in docs/config.md, in this order), and
+/// BRAID_JOB_TOKEN. With none of them set: one rank alone. A half-set or malformed environment, or
+/// two launchers that disagree, is invalid_argument that names the variable, its text and what was
+/// expected.
 Result<Identity> identity_from_environment(const Config& config);
 
 class Group {

@@ -18,10 +18,21 @@ constexpr Names kSlurm{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"};
 // What MPI's launchers call a job, equal for its ranks and for nobody else's: mpirun and prterun of
 // Open MPI 5, mpirun of Open MPI 4.
 constexpr const char* kMpiJobs[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"};
+constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                         "OMPI_COMM_WORLD_LOCAL_RANK"};
+// PMIx's launchers (prun, srun --mpi=pmix) give a rank alone.
+constexpr Names kPmix{"PMIX_RANK", "WORLD_SIZE", "LOCAL_RANK"};
+// One process in each pod of a LeaderWorkerSet.
+constexpr Names kLeaderWorkers{"LWS_WORKER_INDEX", "LWS_GROUP_SIZE", "LOCAL_RANK"};
+// What torchrun's options are called in the environment of a pod whose process is started without
+// it: one in each.
+constexpr Names kPods{"PET_NODE_RANK", "PET_NNODES", "LOCAL_RANK"};
 
 // Slurm gives no port. Steps of one job number up from 0; eight ports are one job's candidates, and
 // the block ends below the kernel's ephemeral ports (32768).
 constexpr int kSlurmFirstPort = 20'000, kSlurmBlocks = 1'500, kPortsPerBlock = 8;
+// LeaderWorkerSet gives none either, and a pod has its ports to itself.
+constexpr int kPodPort = 29'400;
 
 Result<int> parse_int(const char* name, const std::string& text, int least, int most) {
   int value = 0;
@@ -126,11 +137,98 @@ Result<Identity> from_slurm(const Environment& env, const Config& config) {
   return identity;
 }
 
+/// Of launchers that give numbers alone: the address and port are MASTER_ADDR and MASTER_PORT.
+Result<Identity> from_numbers(const Environment& env, const Config& config, const Names& names,
+                              const char* job) {
+  Identity identity;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, names, identity));
+  if (identity.size == 1) return identity;
+  const auto address = env("MASTER_ADDR");
+  if (!address || address->empty())
+    return invalid_argument(
+        "MASTER_ADDR is not set although {}={}: expected the address of rank 0 (mpirun -x "
+        "MASTER_ADDR=... -x MASTER_PORT=...)",
+        names.size, identity.size);
+  identity.store_address = *address;
+  BRAID_RETURN_IF_ERROR(read_port(env, config, std::nullopt, identity));
+  if (const auto name = env(job)) identity.job_id = fmt::format("mpi {}", *name);
+  const auto here = env("OMPI_COMM_WORLD_LOCAL_SIZE");
+  identity.is_one_host = here && *here == env(names.size);
+  return identity;
+}
+
+Result<Identity> from_leader_workers(const Environment& env, const Config& config) {
+  Identity identity;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, kLeaderWorkers, identity));
+  if (!env("LOCAL_RANK")) identity.local_rank = 0;
+  if (identity.size == 1) return identity;
+  const auto address = env("LWS_LEADER_ADDRESS");
+  if (!address || address->empty())
+    return invalid_argument(
+        "LWS_LEADER_ADDRESS is not set although LWS_GROUP_SIZE={}: expected the leader pod's name",
+        identity.size);
+  identity.store_address = *address;
+  identity.job_id = fmt::format("lws {}", *address);
+  BRAID_RETURN_IF_ERROR(read_port(env, config, kPodPort, identity));
+  return identity;
+}
+
+Result<Identity> from_pods(const Environment& env, const Config& config) {
+  const auto processes = env("PET_NPROC_PER_NODE");
+  if (processes && *processes != "1")
+    return invalid_argument(
+        "PET_NPROC_PER_NODE={} without RANK: only torchrun starts several processes in a pod, and "
+        "gives each its RANK; expected 1, or the program under torchrun",
+        *processes);
+  Identity identity;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, kPods, identity));
+  if (!env("LOCAL_RANK")) identity.local_rank = 0;
+  if (identity.size == 1) return identity;
+  const auto address = env("PET_MASTER_ADDR");
+  const auto port = env("PET_MASTER_PORT");
+  if (!address || address->empty() || !port)
+    return invalid_argument(
+        "{} is not set although PET_NNODES={}: expected the {} of rank 0, or the program under "
+        "torchrun",
+        address && !address->empty() ? "PET_MASTER_PORT" : "PET_MASTER_ADDR", identity.size,
+        address && !address->empty() ? "port" : "address");
+  identity.store_address = *address;
+  BRAID_ASSIGN_OR_RETURN(const int number, parse_int("PET_MASTER_PORT", *port, 1, UINT16_MAX));
+  BRAID_RETURN_IF_ERROR(read_port(env, config, number, identity));
+  return identity;
+}
+
+// RANK and WORLD_SIZE may be a pod's, or left over in a shell from which mpirun was started; under
+// torchrun they are its own, whoever started that.
+Status check_mpi_agrees(const Environment& env, const Identity& own) {
+  if (!env(kOpenMpi.rank) || !env(kOpenMpi.size) || env("TORCHELASTIC_RUN_ID")) return {};
+  Identity mpi;
+  BRAID_RETURN_IF_ERROR(read_numbers(env, kOpenMpi, mpi));
+  if (mpi.rank == own.rank && mpi.size == own.size) return {};
+  return invalid_argument(
+      "two launchers disagree: RANK={} with WORLD_SIZE={}, OMPI_COMM_WORLD_RANK={} with "
+      "OMPI_COMM_WORLD_SIZE={}; unset RANK and WORLD_SIZE, or set them from the others",
+      own.rank, own.size, mpi.rank, mpi.size);
+}
+
+Result<Identity> from_torchrun_or_hand(const Environment& env, const Config& config) {
+  BRAID_ASSIGN_OR_RETURN(Identity identity, from_torchrun(env, config));
+  BRAID_RETURN_IF_ERROR(check_mpi_agrees(env, identity));
+  return identity;
+}
+
+// Who speaks is asked from the inside out: torchrun may be started by any of the others, mpirun in
+// an allocation of Slurm's, whose batch script has a rank of its own.
 // A rank and a size make a launcher's environment, and one without the other is a mistake; only
 // LOCAL_RANK, or Slurm's task count in a shell that is no task, say nothing.
 Result<Identity> numbers_from(const Environment& env, const Config& config) {
-  if (env("RANK") || env("WORLD_SIZE")) return from_torchrun(env, config);
+  const bool has_own = env("RANK") || (env("WORLD_SIZE") && !env("PMIX_RANK"));
+  if (has_own) return from_torchrun_or_hand(env, config);
+  if (env(kOpenMpi.rank)) return from_numbers(env, config, kOpenMpi, "PMIX_NAMESPACE");
   if (env("SLURM_PROCID")) return from_slurm(env, config);
+  if (env(kPmix.rank)) return from_numbers(env, config, kPmix, "PMIX_NAMESPACE");
+  if (env(kLeaderWorkers.rank)) return from_leader_workers(env, config);
+  if (env(kPods.rank)) return from_pods(env, config);
   return Identity{};
 }
 

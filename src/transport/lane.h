@@ -41,6 +41,7 @@ class PeerSet {
  public:
   constexpr PeerSet() = default;
   static constexpr PeerSet only(int rank) { return PeerSet(uint64_t{1} << rank); }
+  static constexpr PeerSet everyone() { return PeerSet(~uint64_t{0}); }
   static constexpr PeerSet all_but(int rank, int size) {
     const uint64_t all = size >= 64 ? ~uint64_t{0} : (uint64_t{1} << size) - 1;
     return PeerSet(all & ~(uint64_t{1} << rank));
@@ -125,8 +126,11 @@ class Lane {
   /// change my state.
   virtual int64_t next_event_ns() const = 0;
 
-  /// ok, or why nothing can reach `peer` on this link. A dead lane may come back by revive().
+  /// ok, or why nothing can reach `peer` on this link.
   virtual Status health(int peer) const = 0;
+  /// Nothing reaches `peer` now, but the lane is making the way anew by itself: what was posted will
+  /// arrive, and puts be taken again, if the peer is there.
+  virtual bool is_mending(int /*peer*/) const { return false; }
 };
 
 }  // namespace braid::transport

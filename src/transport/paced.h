@@ -76,6 +76,7 @@ class PacedLane final : public Lane {
   bool progress() override;
   int64_t next_event_ns() const override;
   Status health(int peer) const override;
+  bool is_mending(int peer) const override { return is_on() && inner_->is_mending(peer); }
 
  private:
   /// Unreleased pieces of one source, oldest first: `num_held` the caller released while the link

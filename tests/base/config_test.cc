@@ -2,9 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/units.h"
 
@@ -151,6 +155,37 @@ TEST(ConfigDeathTest, ReadingAnUnknownNameOrAWrongTypeIsOurBug) {
   const Config config;
   EXPECT_DEATH(config.text("BRAID_NOTHING"), "BRAID_NOTHING is not in the registry");
   EXPECT_DEATH(config.integer("BRAID_TIMEOUT"), "BRAID_TIMEOUT has type");
+}
+
+// ---- a program with rights that its caller has not ----
+
+TEST(SetuidChild, DISABLED_HasNoOptions) {
+  const auto config = Config::from_environment();
+  ASSERT_TRUE(config.ok());
+  ::_exit(config->is_set("BRAID_LOG_FILE") ? 3 : 0);
+}
+
+// A copy of this program that runs as another user than who starts it: whoever starts it must not
+// say which files it writes.
+TEST(Config, ASetuidProgramTakesNothingFromItsEnvironment) {
+  if (::geteuid() != 0) GTEST_SKIP() << "skipped: only root can make a program setuid";
+  std::string folder = "/tmp/braid-setuid-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string copy = folder + "/program";
+  std::filesystem::copy_file("/proc/self/exe", copy);
+  ASSERT_EQ(::chmod(folder.c_str(), 0755), 0);
+  ASSERT_EQ(::chown(copy.c_str(), 65534, 65534), 0);
+  const auto exit_of = [&](mode_t mode) {
+    EXPECT_EQ(::chmod(copy.c_str(), mode), 0);
+    const std::string run = "BRAID_LOG_FILE=/dev/null " + copy +
+                            " --gtest_also_run_disabled_tests --gtest_filter=SetuidChild.* "
+                            ">/dev/null 2>&1";
+    return WEXITSTATUS(std::system(run.c_str()));
+  };
+  EXPECT_EQ(exit_of(0755), 3) << "as an ordinary program it has the option";
+  const int as_setuid = exit_of(04755);
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(as_setuid, 0);
 }
 
 }  // namespace

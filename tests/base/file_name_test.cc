@@ -38,13 +38,17 @@ TEST(LaunchedRank, IsTheLaunchers) {
     ::unsetenv(name);
     return rank;
   };
-  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"})
+  for (const char* name : {"RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK",
+                           "LWS_WORKER_INDEX", "PET_NODE_RANK"})
     ::unsetenv(name);
   EXPECT_EQ(launched_rank(40), 40);
   EXPECT_EQ(with("RANK", "7"), 7);
   EXPECT_EQ(with("SLURM_PROCID", "8"), 8);
   EXPECT_EQ(with("OMPI_COMM_WORLD_RANK", "9"), 9);
   EXPECT_EQ(with("PMI_RANK", "10"), 10);
+  EXPECT_EQ(with("PMIX_RANK", "11"), 11);
+  EXPECT_EQ(with("LWS_WORKER_INDEX", "12"), 12);
+  EXPECT_EQ(with("PET_NODE_RANK", "13"), 13);
   EXPECT_EQ(with("RANK", "-1"), 40);
   EXPECT_EQ(with("RANK", "3x"), 40);
 }

@@ -10,10 +10,10 @@ namespace {
 
 using Pairs = std::map<std::string, std::string>;
 
-Result<LinkSpecs> specs(const Pairs& pairs, bool share_host = true) {
+Result<LinkSpecs> specs(const Pairs& pairs, Hosts hosts = Hosts::kOne) {
   auto config = Config::from_pairs(pairs);
   EXPECT_TRUE(config.ok()) << config.status().to_string();
-  return link_specs(config.value(), share_host);
+  return link_specs(config.value(), hosts);
 }
 
 TEST(LinkSpecs, AutoTakesMemoryOnOneHostAndTheNetworkOnSeveral) {
@@ -23,10 +23,22 @@ TEST(LinkSpecs, AutoTakesMemoryOnOneHostAndTheNetworkOnSeveral) {
   ASSERT_EQ(here->links.size(), 2U);
   EXPECT_EQ(here->links[0].name, "shm");
   EXPECT_EQ(here->links[1].name, "staged");
-  const auto apart = specs({}, false);
+  const auto apart = specs({}, Hosts::kSeveral);
   ASSERT_TRUE(apart.ok());
   ASSERT_EQ(apart->links.size(), 1U);
   EXPECT_EQ(apart->links[0].kind, fabric::LinkKind::kRdma);
+}
+
+// Plans are made of the first ones, which lead to everyone.
+TEST(LinkSpecs, NetworksComeFirstWhereMemoryJoinsTheRanksOfANode) {
+  for (const char* const wanted : {"auto", "shm,rdma,staged"}) {
+    const auto both = specs({{"BRAID_LINKS", wanted}}, Hosts::kStages);
+    ASSERT_TRUE(both.ok()) << both.status().to_string();
+    ASSERT_EQ(both->links.size(), 3U);
+    EXPECT_EQ(both->links[0].name, "rdma");
+    EXPECT_EQ(both->links[1].name, "shm");
+    EXPECT_EQ(both->links[2].name, "staged");
+  }
 }
 
 TEST(LinkSpecs, SeveralAddressesAreSeveralLinksNamedByPlace) {
@@ -45,6 +57,22 @@ TEST(LinkSpecs, ProviderAndAddressCanBeNamed) {
   EXPECT_EQ(one->links[1].name, "rdma");
   EXPECT_EQ(one->links[1].provider, "net");
   EXPECT_EQ(one->links[1].address, "127.0.0.2");
+}
+
+// A killed rank may hold a lock of theirs for ever.
+TEST(LinkSpecs, ProvidersThroughSharedMemoryAreRefused) {
+  for (const auto& [name, value] : Pairs{{"BRAID_LINKS", "shm,rdma:shm"},
+                                         {"BRAID_LINKS ", "rdma:sm2;ofi_rxd:127.0.0.1"},
+                                         {"BRAID_RDMA_PROVIDER", "shm"}}) {
+    Pairs pairs{{"BRAID_LINKS", "rdma"}};
+    pairs[name.substr(0, name.find(' '))] = value;
+    const auto refused = specs(pairs);
+    EXPECT_EQ(refused.status().code(), Code::kInvalidArgument) << value;
+    EXPECT_NE(refused.status().message().find("use the link shm"), std::string::npos)
+        << refused.status().to_string();
+  }
+  EXPECT_TRUE(specs({{"BRAID_RDMA_PROVIDER", "shm"}, {"BRAID_LINKS", "shm"}}).ok())
+      << "no rdma link is asked for";
 }
 
 TEST(LinkSpecs, PaceByNameAndForAllRails) {

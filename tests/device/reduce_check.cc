@@ -106,7 +106,8 @@ Bytes wanted(const Arrays& arrays, Dtype dtype, RedOp op, const Case& c) {
   if (c.num_srcs == 1) {
     std::memcpy(out.data(), srcs[0], c.count * bytes);
   } else {
-    coll::generic::find_kernel(dtype, op)(srcs.data(), srcs.size(), out.data(), c.count);
+    coll::generic::find_kernel(dtype, op)(srcs.data(), srcs.size(), out.data(), c.count,
+                                          srcs.size());
   }
   std::memset(out.data() + c.count * bytes, kUntouched, 64);
   return out;

@@ -26,10 +26,34 @@ Status copy_pages(const sys::LaunchShape& shape, std::span<void*> arguments) {
   return {};
 }
 
+/// And braid_copy_page_list.
+Status copy_page_list(const sys::LaunchShape& shape, std::span<void*> arguments) {
+  const PageJob job = *static_cast<PageJob*>(arguments[0]);
+  EXPECT_EQ(shape.num_threads, kPageThreads);
+  const auto* entries = reinterpret_cast<const PageEntry*>(job.list);
+  for (uint32_t i = 0; i < job.count; ++i) {
+    const PageEntry entry = job.list == 0 ? PageEntry() : entries[i];
+    const auto number = [&](PageKey key) {
+      return key == PageKey::kSource   ? entry.source
+             : key == PageKey::kTarget ? entry.target
+                                       : job.first_place + i;
+    };
+    const uint64_t from = number(job.from_key), to = number(job.to_key);
+    if (from > job.from_most || to > job.to_most)
+      *reinterpret_cast<uint32_t*>(job.trouble) = 1;
+    else
+      std::memcpy(reinterpret_cast<void*>(job.to + to * job.to_stride),
+                  reinterpret_cast<const void*>(job.from + from * job.from_stride),
+                  job.page_bytes);
+  }
+  return {};
+}
+
 class GpuMemory : public testing::Test {
  protected:
   GpuMemory() {
     cuda.define_kernel("braid_copy_pages", copy_pages);
+    cuda.define_kernel("braid_copy_page_list", copy_page_list);
     EXPECT_TRUE(is_ok(cuda.use_device(0)));
     a = make("a");
     b = make("b");
@@ -106,15 +130,42 @@ TEST_F(GpuMemory, ManyPagesAcrossSeveralLists) {
   list.page_bytes = kPage;
   list.source_ids = ids;
   list.target_ids = places;
-  auto arrived = b->expect(3, kPages);
-  ASSERT_TRUE(
-      is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
-  ASSERT_TRUE(is_ok(wait(arrived)));
-  for (uint64_t i = 0; i < kPages; ++i)
-    ASSERT_EQ(0, std::memcmp(from.memory() + i * kPage, to.memory() + places[i] * kPage, kPage));
+  // The first as stretches, which brings the board; then by lists.
+  for (int round = 0; round < 3; ++round) {
+    std::memset(to.memory(), round, kPage * kPages);
+    auto arrived = b->expect(3, kPages);
+    ASSERT_TRUE(
+        is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
+    ASSERT_TRUE(is_ok(wait(arrived)));
+    for (uint64_t i = 0; i < kPages; ++i)
+      ASSERT_EQ(0, std::memcmp(from.memory() + i * kPage, to.memory() + places[i] * kPage, kPage));
+  }
+  EXPECT_EQ(a->stats().pages_listed, 2 * kPages);
 }
 
-// More pages than slots, each way through them.
+// What the source says of its pages is believed by nobody: neither the list nor its bounds.
+TEST_F(GpuMemory, APageOfAListThatLiesOutsideMovesNothing) {
+  constexpr uint64_t kPage = 512, kPages = 100;
+  OnGpu from(cuda, *a, kPage * kPages, 1), to(cuda, *b, kPage * kPages, 2);
+  auto larger = std::make_shared<RegionDescriptor>(*import_from(*a, to.descriptor));
+  std::vector<uint64_t> ids(kPages), places;
+  std::iota(ids.begin(), ids.end(), 0);
+  places.assign(ids.rbegin(), ids.rend());
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = ids;
+  list.target_ids = places;
+  ASSERT_TRUE(is_ok(wait(a->write_pages(from.region, larger, list))));
+  std::memset(to.memory(), 7, to.bytes);
+  larger->bytes *= 2;  // what the target knows is what counts
+  for (uint64_t& place : places) place += kPages;
+  EXPECT_TRUE(failed(wait(a->write_pages(from.region, RemoteRegion(larger), list, under(3))),
+                     Code::kInvalidArgument, "lies outside of region"));
+  EXPECT_EQ(b->count(3), 0);
+  EXPECT_EQ(to.content(), std::vector<std::byte>(to.bytes, std::byte{7}));
+}
+
+// More pages than slots, each way through them; the second time by a list and the source's stage.
 TEST_F(GpuMemory, ManyPagesThroughSlots) {
   constexpr uint64_t kPage = 4096 + 16, kPages = 9000;
   OnGpu on_gpu(cuda, *b, kPage * kPages, 2);
@@ -128,10 +179,16 @@ TEST_F(GpuMemory, ManyPagesThroughSlots) {
   list.source_ids = ids;
   list.target_ids = places;
   const RemoteRegion remote = import_from(*a, on_gpu.descriptor);
-  ASSERT_TRUE(is_ok(wait(a->write_pages(on_host.region, remote, list))));
-  for (uint64_t i = 0; i < kPages; ++i)
-    ASSERT_EQ(0, std::memcmp(on_host.bytes.data() + i * kPage, on_gpu.memory() + places[i] * kPage,
-                             kPage));
+  for (int round = 0; round < 3; ++round) {
+    std::memset(on_gpu.memory(), round, kPage * kPages);
+    ASSERT_TRUE(is_ok(wait(a->write_pages(on_host.region, remote, list, under(8)))));
+    EXPECT_EQ(b->count(8), (round + 1) * kPages);
+    for (uint64_t i = 0; i < kPages; ++i)
+      ASSERT_EQ(0, std::memcmp(on_host.bytes.data() + i * kPage,
+                               on_gpu.memory() + places[i] * kPage, kPage));
+  }
+  EXPECT_EQ(a->stats().pages_listed, 2 * kPages);
+  EXPECT_EQ(a->stats().bytes_staged, 3 * kPages * kPage);
   list.source_ids = places;
   list.target_ids = ids;
   ASSERT_TRUE(is_ok(wait(a->read_pages(back.region, remote, list))));

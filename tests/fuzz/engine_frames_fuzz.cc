@@ -52,8 +52,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   round_trip(body, decode_rail_ready);
   round_trip(body, decode_work);
   round_trip(body, decode_landed);
+  round_trip(body, decode_board_offer);
+  round_trip(body, decode_board_answer);
   round_trip(body, decode_loan);
   round_trip(body, decode_pull);
+  round_trip(body, decode_pulled);
   round_trip(body, decode_transfer_note);
   round_trip(body, decode_fence);
   round_trip(body, decode_region_note);

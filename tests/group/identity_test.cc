@@ -38,6 +38,22 @@ const Variables kSlurm{{"SLURM_PROCID", "3"},
                        {"SLURM_JOB_ID", "4711"},
                        {"SLURM_LAUNCH_NODE_IPADDR", "10.9.8.7"}};
 
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "5"},
+                         {"OMPI_COMM_WORLD_SIZE", "8"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                         {"PMIX_RANK", "5"},
+                         {"PMIX_NAMESPACE", "prterun-head-17@1"},
+                         {"MASTER_ADDR", "10.1.2.3"},
+                         {"MASTER_PORT", "29500"}};
+const Variables kLeaderWorkers{{"LWS_LEADER_ADDRESS", "lws-0.lws.default"},
+                               {"LWS_GROUP_SIZE", "4"},
+                               {"LWS_WORKER_INDEX", "3"}};
+const Variables kPods{{"PET_NNODES", "4"},
+                      {"PET_NODE_RANK", "2"},
+                      {"PET_NPROC_PER_NODE", "1"},
+                      {"PET_MASTER_ADDR", "train-0-0.train"},
+                      {"PET_MASTER_PORT", "29400"}};
+
 Variables changed(Variables base, const Variables& changes) {
   for (const auto& [name, value] : changes) base[name] = value;
   return base;
@@ -149,7 +165,68 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{without(kSlurm, "SLURM_LAUNCH_NODE_IPADDR"),
               "neither MASTER_ADDR nor SLURM_LAUNCH_NODE_IPADDR"},
         Wrong{without(kSlurm, "SLURM_JOB_ID"), "MASTER_PORT is not set"},
-        Wrong{changed(kSlurm, {{"SLURM_JOB_ID", "x"}}), "SLURM_JOB_ID='x'"}));
+        Wrong{changed(kSlurm, {{"SLURM_JOB_ID", "x"}}), "SLURM_JOB_ID='x'"},
+        Wrong{without(kOpenMpi, "MASTER_ADDR"), "although OMPI_COMM_WORLD_SIZE=8"},
+        Wrong{without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), "OMPI_COMM_WORLD_SIZE is not set"},
+        Wrong{changed(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
+              "two launchers disagree: RANK=0 with WORLD_SIZE=2, OMPI_COMM_WORLD_RANK=5"},
+        Wrong{{{"PMIX_RANK", "1"}}, "WORLD_SIZE is not set although PMIX_RANK is"},
+        Wrong{without(kLeaderWorkers, "LWS_LEADER_ADDRESS"), "LWS_LEADER_ADDRESS is not set"},
+        Wrong{changed(kLeaderWorkers, {{"LWS_WORKER_INDEX", "4"}}), "LWS_WORKER_INDEX=4"},
+        Wrong{changed(kPods, {{"PET_NPROC_PER_NODE", "8"}}), "PET_NPROC_PER_NODE=8"},
+        Wrong{without(kPods, "PET_MASTER_PORT"), "PET_MASTER_PORT is not set"}));
+
+TEST(Identity, ReadsMpirun) {
+  const auto id = read(kOpenMpi);
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  EXPECT_EQ(id->rank, 5);
+  EXPECT_EQ(id->size, 8);
+  EXPECT_EQ(id->local_rank, 1);
+  EXPECT_EQ(id->store_address, "10.1.2.3");
+  EXPECT_EQ(id->store_port, 29500);
+  EXPECT_EQ(id->job_id, "mpi prterun-head-17@1");
+}
+
+// What a script sets from mpirun's own variables, and torchrun that mpirun started.
+TEST(Identity, LaunchersInsideOthersSpeakFirst) {
+  EXPECT_EQ(read(changed(kOpenMpi, {{"RANK", "5"}, {"WORLD_SIZE", "8"}}))->rank, 5);
+  auto inside = changed(kOpenMpi, kTorchrun);
+  inside["TORCHELASTIC_RUN_ID"] = "run";
+  EXPECT_EQ(read(inside)->rank, 2);
+  EXPECT_EQ(read(inside)->size, 4);
+  // An sbatch script is Slurm's task 0, and mpirun's ranks inherit that.
+  EXPECT_EQ(read(changed(kSlurm, kOpenMpi))->rank, 5);
+  // PMIx under Slurm: srun --mpi=pmix.
+  EXPECT_EQ(read(changed(kSlurm, {{"PMIX_RANK", "3"}}))->size, 8);
+}
+
+TEST(Identity, ReadsPmix) {
+  const auto id = read(
+      {{"PMIX_RANK", "1"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}});
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  EXPECT_EQ(id->rank, 1);
+  EXPECT_EQ(id->size, 3);
+}
+
+TEST(Identity, ReadsLeaderWorkerSet) {
+  const auto id = read(kLeaderWorkers);
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  EXPECT_EQ(id->rank, 3);
+  EXPECT_EQ(id->size, 4);
+  EXPECT_EQ(id->local_rank, 0);
+  EXPECT_EQ(id->store_address, "lws-0.lws.default");
+  EXPECT_EQ(id->store_port, 29400);
+}
+
+TEST(Identity, ReadsPodsOfOneProcess) {
+  const auto id = read(kPods);
+  ASSERT_TRUE(id.ok()) << id.status().to_string();
+  EXPECT_EQ(id->rank, 2);
+  EXPECT_EQ(id->size, 4);
+  EXPECT_EQ(id->local_rank, 0);
+  EXPECT_EQ(id->store_address, "train-0-0.train");
+  EXPECT_EQ(id->store_port, 29400);
+}
 
 TEST(Identity, LocalRankMayBeMissing) {
   EXPECT_EQ(read(without(kTorchrun, "LOCAL_RANK"))->local_rank, 2);

@@ -308,7 +308,10 @@ def test_every_committed_record_fits():
             "braid.control/1",
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
-        elif document["schema"] in ("braid.drop_in_memory/1", "braid.engine_soak/1"):
+        elif document["schema"] in (
+            *("braid.drop_in_memory/1", "braid.engine_soak/1", "braid.weights_plan/1"),
+            *("braid.kv_kills/1", "braid.vllm/1"),
+        ):
             assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
         else:
             record.load(path)

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 import gpu_fakes  # noqa: E402
 from gpu_fakes import Alone, Runner  # noqa: E402
 
-from braid.bench import timer  # noqa: E402
+from braid.bench import symmetric, timer  # noqa: E402
+from braid.bench.contestant import Shelf  # noqa: E402
 from braid.bench.deadline import EXIT_CODE  # noqa: E402
 from braid.bench.nccl import Nccl  # noqa: E402
 from braid.bench.pattern import Data  # noqa: E402
@@ -221,3 +222,24 @@ def test_sums_are_exact_in_every_order(dtype):
     mine = total[5 * case.count : 6 * case.count]
     assert data.wrong_bytes(case, mine) == 0
     assert data.wrong_bytes(case, total[: case.count]) > 0
+
+
+def test_what_one_symmetric_contestant_leaves_is_nobody_elses_operand(monkeypatch):
+    """two-shot's sums in place were what one-shot sent next, so its bursts compared as wrong."""
+    world = SimpleNamespace(WORLD=SimpleNamespace(group_name="world"))
+    monkeypatch.setattr(symmetric, "dist", SimpleNamespace(group=world))
+    shelves = [
+        Shelf(lambda nbytes: (torch.empty(nbytes, dtype=torch.uint8), lambda: None))
+        for _ in range(4)
+    ]
+    case = GpuCase.of("all_reduce", 1 << 10, "bfloat16", 2, "graph")
+    data = Data(case.dtype, 0, 2, torch.device("cpu"))
+    players = [each for each in symmetric.all_kinds(*shelves) if each.is_for(case.op)]
+    assert {each.name for each in players} == {"symm one-shot", "symm two-shot"}
+    for each in players:
+        each.prepare(case, data, 0)
+    sent = {each.name: each.send.clone() for each in players}
+    for each in players:
+        data.soil(each.out)
+    for each in players:
+        assert torch.equal(each.send, sent[each.name]), each.name

@@ -69,6 +69,51 @@ def test_first_failure_ends_the_others(script):
     assert "rank 1 exited with code 3; ending the other 2" in done.stderr
 
 
+def lives(pid):
+    """Whether there is such a process, and it has not ended."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+GRANDCHILD = (
+    "import subprocess\n"
+    "child = subprocess.Popen(['sleep', '300'])\n"
+    "with open(sys.argv[1] + os.environ['RANK'], 'w') as f: f.write(str(child.pid))\n"
+)
+
+
+def grandchildren(folder):
+    """Their process numbers, once both ranks have written them."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        texts = [path.read_text() for path in folder.glob("pid*")]
+        if len(texts) == 2 and all(texts):
+            return [int(text) for text in texts]
+        time.sleep(0.02)
+    raise AssertionError("no grandchildren")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_grandchildren(script, tmp_path, number):
+    path = script(GRANDCHILD + "time.sleep(60)")
+    with subprocess.Popen([*BRAID, "run", "-n", "2", path, str(tmp_path / "pid")]) as job:
+        pids = grandchildren(tmp_path)
+        job.send_signal(number)
+        assert job.wait(timeout=20) == 128 + number
+    assert not [pid for pid in pids if lives(pid)]
+
+
+def test_a_failure_ends_grandchildren(script, tmp_path):
+    """Also those of the rank that failed, which has gone by then."""
+    path = script(GRANDCHILD + "sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(60)")
+    done = braid_run("run", "-n", "2", "--grace", "0.2", path, str(tmp_path / "pid"))
+    assert done.returncode == 3
+    assert not [pid for pid in grandchildren(tmp_path) if lives(pid)]
+
+
 def test_stubborn_ranks_are_killed(script):
     path = script(
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -91,7 +91,19 @@ class Rails:
         self.rates_mbit[rail] = rate_mbit
         shape = ["tbf", "rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", "50ms"]
         for host in self._hosts:
-            _do("tc", "-n", host, "qdisc", "replace", "dev", f"rail{rail}", "root", *shape)
+            _do(
+                "tc",
+                "-n",
+                host,
+                "qdisc",
+                "replace",
+                "dev",
+                f"rail{rail}",
+                "root",
+                "handle",
+                "1:",
+                *shape,
+            )
 
     def cut(self, rail: int) -> None:
         """Pulls the cable: both carriers go."""
@@ -100,30 +112,56 @@ class Rails:
     def mend(self, rail: int) -> None:
         _do("ip", "-n", self._hosts[0], "link", "set", f"rail{rail}", "up")
 
-    def start(self, script: Path, *arguments: str, **options: str) -> list[subprocess.Popen[str]]:
-        """One rank per host. `options` are BRAID_ variables without the prefix, in lower case."""
-        return [self._start_rank(rank, script, arguments, options) for rank in range(2)]
+    def start(
+        self, script: Path, *arguments: str, per_host: int = 1, **options: str
+    ) -> list[subprocess.Popen[str]]:
+        """`per_host` ranks on each host. `options` are BRAID_ variables in lower case, without the
+        prefix.
+        """
+        return [
+            self._start_rank(rank, per_host, script, arguments, options)
+            for rank in range(2 * per_host)
+        ]
 
     def _start_rank(
-        self, rank: int, script: Path, arguments: Sequence[str], options: dict[str, str]
+        self,
+        rank: int,
+        per_host: int,
+        script: Path,
+        arguments: Sequence[str],
+        options: dict[str, str],
     ) -> subprocess.Popen[str]:
-        rails = ",".join(f"10.99.{rail}.{rank + 1}" for rail in range(len(self.rates_mbit)))
+        host = rank // per_host
         environment = {
-            **os.environ,
+            **self.environment(host),
+            "RANK": str(rank), "LOCAL_RANK": str(rank % per_host), "WORLD_SIZE": str(2 * per_host),
+            "LOCAL_WORLD_SIZE": str(per_host),
             **{f"BRAID_{name.upper()}": value for name, value in options.items()},
-            "RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": "2",
-            "MASTER_ADDR": "10.98.0.1", "MASTER_PORT": "29400", "BRAID_BIND": "10.98.0.1",
-            "BRAID_JOB_TOKEN": self._token, "BRAID_LINKS": "rdma", "BRAID_RDMA_ADDRS": rails,
         }  # fmt: skip
-        command = [
-            "ip",
-            "netns",
-            "exec",
-            self._hosts[rank],
-            sys.executable,
-            str(script),
-            *arguments,
-        ]
+        command = [*self.inside(host), sys.executable, str(script), *arguments]
         return subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+
+    def environment(self, host: int) -> dict[str, str]:
+        """What every process of the job has on this host."""
+        rails = ",".join(f"10.99.{rail}.{host + 1}" for rail in range(len(self.rates_mbit)))
+        return {
+            **os.environ,
+            "MASTER_ADDR": "10.98.0.1", "MASTER_PORT": "29400", "BRAID_BIND": "10.98.0.1",
+            "BRAID_JOB_TOKEN": self._token, "BRAID_RDMA_ADDRS": rails,
+        }  # fmt: skip
+
+    def inside(self, host: int) -> list[str]:
+        """What goes before a command that is to run on this host."""
+        return ["ip", "netns", "exec", self._hosts[host]]
+
+    def delay(self, rail: int, delay_ms: float) -> None:
+        """Behind the rate, both ways; 0 takes it away."""
+        self.set_rate(rail, self.rates_mbit[rail])
+        for host in self._hosts:
+            if delay_ms:
+                _do(
+                    *("tc", "-n", host, "qdisc", "add", "dev", f"rail{rail}"),
+                    *("parent", "1:1", "netem", "delay", f"{delay_ms}ms", "limit", "10000"),
+                )

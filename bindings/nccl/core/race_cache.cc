@@ -44,7 +44,7 @@ std::string text_of_file(const std::string& path) {
 }
 
 const char* variable(const char* name) {
-  const char* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe)
+  const char* const value = secure_getenv(name);  // NOLINT(concurrency-mt-unsafe)
   return value != nullptr ? value : "";
 }
 

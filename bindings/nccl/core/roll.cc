@@ -13,6 +13,7 @@
 #include "group/proof.h"
 #include "sys/error_text.h"
 #include "sys/fd.h"
+#include "sys/host/api.h"
 #include "sys/shm/futex.h"
 
 namespace braid::nccl {
@@ -46,9 +47,10 @@ void give_up(Word& word, uint32_t all) {
 }
 
 // A keyed hash of a public text: whoever does not have the key cannot find the page.
-std::string name_from(const std::string& key) {
+Result<std::string> name_from(const std::string& key, const std::string& host_id) {
   group::Session session;
-  session.job_id = "braid roll of an nccl communicator";
+  BRAID_ASSIGN_OR_RETURN(const std::string host, sys::host_id(host_id));
+  session.job_id = "braid roll of an nccl communicator on host " + host;
   std::string name = fmt::format("/braid-nccl-{}-", geteuid());
   const group::Proof proof = group::prove_rank(key, session);
   for (size_t i = 0; i < 16; ++i) name += fmt::format("{:02x}", static_cast<unsigned>(proof[i]));
@@ -84,8 +86,8 @@ Roll::Roll(std::string name, sys::Segment segment, Presence presence)
 
 Roll::Page& Roll::page() const { return *std::launder(reinterpret_cast<Page*>(segment_.data())); }
 
-Result<Roll> Roll::open(const std::string& key) {
-  const std::string name = name_from(key);
+Result<Roll> Roll::open(const std::string& key, const std::string& host_id) {
+  BRAID_ASSIGN_OR_RETURN(const std::string name, name_from(key, host_id));
   sys::Fd fd(shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (fd.get() < 0) return unavailable("{}: shm_open: {}", name, sys::error_text(errno));
   BRAID_RETURN_IF_ERROR(check_owner(fd.get(), name));

@@ -49,7 +49,9 @@ struct Rendezvous {
 class Roll {
  public:
   /// unavailable when others could read or write the page, exhausted, driver.
-  static Result<Roll> open(const std::string& key);
+  /// The page is this host's: network namespaces may share /dev/shm, and are hosts of their own.
+  /// `host_id` is BRAID_HOST_ID; empty: the machine's own.
+  static Result<Roll> open(const std::string& key, const std::string& host_id = {});
   Roll(Roll&&) noexcept = default;
   Roll& operator=(Roll&&) = delete;
   ~Roll() = default;

@@ -68,7 +68,7 @@ Status check_machine() {
 Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
-  BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key));
+  BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key, config.text("BRAID_HOST_ID")));
   BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings(settings)}));
   std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
   LiveSeats::all().add(seat.get());
@@ -138,7 +138,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
 // One rank that has it is enough to leave sums to NCCL where nobody measures.
 Status Seat::agree_on_sharp(Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, sys::real_cuda().device(device_));
-  const char* const wanted = std::getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
+  const char* const wanted = secure_getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
   const bool is_off = wanted != nullptr && std::string_view(wanted) == "0";
   const int64_t own = facts.has_multicast && !is_off ? 1 : 0;
   BRAID_ASSIGN_OR_RETURN(const auto all,

@@ -24,7 +24,7 @@ uint64_t fingerprint_of_settings(uint64_t of_caller) {
   uint64_t hash = 0xcbf29ce484222325 ^ of_caller;  // FNV-1a
   for (const Option& option : all_options()) {
     if (!must_agree(option.name)) continue;
-    const char* value = std::getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
+    const char* value = secure_getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
     for (const char* c = value ? value : option.default_value; *c != '\0'; ++c)
       hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
     hash = (hash ^ 0xff) * 0x100000001b3;  // between two values

@@ -61,9 +61,9 @@ class Roster:
         if has_nccl and "nccl-best" in groups:
             self._open_nccl_best(timeout_s)
         if has_nccl and "symm" in groups:  # it needs torch's process group
-            memory = self._attempt("symm", lambda: symmetric.symmetric_shelf(self._device))
-            if memory:
-                self.contestants += symmetric.all_kinds(memory, self._send, self._plain)
+            shelves = self._attempt("symm", lambda: symmetric.symmetric_shelves(self._device))
+            if shelves:
+                self.contestants += symmetric.all_kinds(*shelves, self._send, self._plain)
         if mscclpp_path:
             self._open_mscclpp(mscclpp_path)
 

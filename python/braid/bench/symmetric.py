@@ -19,6 +19,7 @@ from braid.cases.gpu import GpuCase
 
 _TYPES = ("bfloat16", "float32")
 _ONE_SHOT_MOST_BYTES = 16 << 20  # every rank reads every whole buffer
+_IN_PLACE = "two-shot"
 _KINDS = {
     "one-shot": "all_reduce",
     "two-shot": "all_reduce",
@@ -28,8 +29,8 @@ _KINDS = {
 }
 
 
-def symmetric_shelf(device: torch.device) -> Shelf:
-    """Memory that every rank can address."""
+def symmetric_shelves(device: torch.device) -> tuple[Shelf, Shelf]:
+    """Memory that every rank can address: for operands, and for results."""
     if os.environ.get(NO_MULTICAST) != "1":
         raise RuntimeError(f"{NO_MULTICAST} is not 1: torch would make multicast objects")
     import torch.distributed._symmetric_memory as symmetric
@@ -40,12 +41,16 @@ def symmetric_shelf(device: torch.device) -> Shelf:
             raise RuntimeError("torch cannot share symmetric memory between these GPUs")
         return buffer, torch.cuda.synchronize
 
-    return Shelf(make)
+    return Shelf(make), Shelf(make)
 
 
-def all_kinds(memory: Shelf, send: Shelf, out: Shelf) -> list["Symmetric"]:
-    """Everything that torch has. `memory` is symmetric, the others are not."""
-    return [Symmetric(kind, memory, send, out) for kind in _KINDS]
+def all_kinds(operands: Shelf, results: Shelf, send: Shelf, out: Shelf) -> list["Symmetric"]:
+    """Everything that torch has. `operands` and `results` are symmetric, the others are not. They
+    are two, for operands are filled once a case: what two-shot leaves would be one-shot's operand.
+    """
+    return [
+        Symmetric(kind, results if kind == _IN_PLACE else operands, send, out) for kind in _KINDS
+    ]
 
 
 class Symmetric(Contestant):
@@ -56,7 +61,7 @@ class Symmetric(Contestant):
     def __init__(self, kind: str, memory: Shelf, send: Shelf, out: Shelf) -> None:
         self.name = f"symm {kind}"
         self._kind, self._memory, self._send_shelf, self._out_shelf = kind, memory, send, out
-        self.works_in_place = kind == "two-shot"
+        self.works_in_place = kind == _IN_PLACE
         self._result: torch.Tensor | None = None
         self._call: Any = None
 

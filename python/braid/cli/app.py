@@ -193,6 +193,33 @@ def nccl_check(as_json: AsJson = False) -> None:
     raise typer.Exit(nccl.check(as_json))
 
 
+@app.command(
+    epilog="Example: env $(braid deepep-env) vllm serve MODEL --enable-expert-parallel"
+    " --all2all-backend deepep_low_latency"
+)
+def deepep_env(as_json: AsJson = False) -> None:
+    """Print what puts braid in DeepEP's place, for env $(...).
+
+    As in: env $(braid deepep-env) torchrun train.py.
+    """
+    from braid.cli import deepep
+
+    found = deepep.variables()
+    lines = (f"{name}={value}" for name, value in found.items())
+    print(json.dumps(found) if as_json else "\n".join(lines))
+
+
+@app.command(
+    epilog="Example: braid deepep-check --json. Exit code 0 fine, 1 the self-test failed, 2 deep_ep"
+    " cannot be imported or is not the stand-in."
+)
+def deepep_check(as_json: AsJson = False) -> None:
+    """Say what the stand-in for DeepEP finds here, and try it between two processes."""
+    from braid.cli import deepep
+
+    raise typer.Exit(deepep.check(as_json))
+
+
 app.command(epilog=report.EPILOG)(report.report)
 
 

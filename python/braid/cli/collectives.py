@@ -9,7 +9,17 @@ import typer
 
 from braid.bench import cut
 from braid.bench.request import check_root
-from braid.cli import bench_engine, compare, probe_block, probe_calls, probe_lanes
+from braid.cli import (
+    bench_engine,
+    bench_kv,
+    bench_moe,
+    bench_overlap,
+    bench_weights,
+    compare,
+    probe_block,
+    probe_calls,
+    probe_lanes,
+)
 from braid.cli import probe_options as options
 from braid.cli.checks import (
     NCCL_DTYPES,
@@ -35,6 +45,10 @@ probe_lanes.register(app)
 probe_calls.register(app)
 probe_block.register(app)
 bench_engine.register(app)
+bench_kv.register(app)
+bench_weights.register(app)
+bench_overlap.register(app)
+bench_moe.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)

@@ -18,7 +18,11 @@ EPILOG = (
 )
 
 
+_OF_A_PLAN = {"tokens": "--tokens", "tp": "--tp", "mfu": "--mfu", "peak_tflops": "--peak-tflops"}
+
+
 def report(
+    ctx: typer.Context,
     records: Annotated[
         list[Path] | None, typer.Argument(help="Records of braid bench, on CPUs or GPUs.")
     ] = None,
@@ -43,6 +47,8 @@ def report(
 
     A summary in words, the machine, its warnings, bandwidth curves, shares, a plan, provenance.
     """
+    if not model:
+        _check_nothing_planned(ctx)
     from braid.report import answer, plan
     from braid.report.page import page
     from braid.report.runs import Run, load
@@ -69,3 +75,13 @@ def report(
         print(json.dumps(answer.document(out, whole, runs, found), indent=1))
     else:
         print(f"braid: wrote {out}")
+
+
+def _check_nothing_planned(ctx: typer.Context) -> None:
+    """PlanError for an option that only a plan takes."""
+    from braid.plan.wrong import PlanError
+
+    for name, option in _OF_A_PLAN.items():
+        source = ctx.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise PlanError(f"report: {option} says nothing without --model; give both")

@@ -18,6 +18,7 @@ _PLACES = {
     "overlap": "braid.plan.formulas.overlap",
     "messages": "braid.plan.formulas.messages",
     "hardware": "braid.plan.hardware",
+    "nodes": "braid.plan.formulas.nodes",
     "network": "braid.plan.network",
     "expert": "braid.plan.parallel.expert",
     "published": "braid.plan.published",

@@ -20,6 +20,8 @@ _TITLES = {
     "interference": "Lanes beside each other",
     "engine": "Pages against one piece",
     "transfer-engine": "Transfer engine",
+    "kv-pages": "Pages of KV caches",
+    "weights": "Weights of a step",
     "latency": "One call against many",
     "overlap": "Calls behind computation",
     "replay": "Calls of a job",

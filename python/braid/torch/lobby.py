@@ -6,7 +6,7 @@ cannot count alike. So every rank says hello with a number of its own, made for 
 rank 0 sends out invitations that repeat the numbers of those who are meant:
 
   hello/<rank>              that rank: its number, and its card
-  invitation                rank 0: all numbers and cards, the secret, and the name of a place
+  invitation                rank 0: all numbers and cards, salt, and the name of a place
   <place>/accepted/<rank>   who finds its own number in the invitation
   <place>/begun             rank 0, when all have accepted
   <place>/seen/<rank>       who has seen that; then rank 0, whose process may have the store, may go
@@ -15,8 +15,12 @@ Who reads something old accepts nothing: its number is not there. Where rank 0 h
 hello, the invitation is accepted by all but that rank; its true hello is another one, for which
 rank 0 writes a new invitation, to a new place, which all follow. An accepted invitation counts
 once its place has begun, and a place in which all accepted holds these ranks and no others.
+
+Whoever reaches the store's port reads and writes all of this, so nothing here is a secret or a
+proof of anything: it says where ranks look for each other. What makes no sense counts as not there.
 """
 
+import contextlib
 import json
 import secrets
 from dataclasses import asdict, dataclass
@@ -41,7 +45,8 @@ class Party:
     place: str
     """Where in the store they go on."""
     cards: list[Card]
-    secret: str
+    salt: str
+    """Of this group's secrets: that two groups have none in common."""
 
 
 class Lobby:
@@ -106,11 +111,14 @@ class Lobby:
         return [self._hello, *(self._store.get(key).decode() for key in keys[1:])]
 
     def _write_invitation(self, hellos: list[str]) -> None:
-        said = [json.loads(hello) for hello in hellos]
-        cards = [Card(**each["card"]) for each in said]
+        try:
+            said = [json.loads(hello) for hello in hellos]
+            cards = [Card(**each["card"]) for each in said]
+            numbers = [str(each["number"]) for each in said]
+        except (ValueError, KeyError, TypeError):
+            return
         self._party = Party(secrets.token_hex(8), cards, secrets.token_hex(32))
         self._hellos = hellos
-        numbers = [each["number"] for each in said]
         self._note("accepted")
         self._store.set("invitation", json.dumps({**asdict(self._party), "numbers": numbers}))
 
@@ -125,7 +133,8 @@ class Lobby:
             self._note("seen")
             return self._party
         if self._store.check(["invitation"]):
-            self._read_invitation(json.loads(self._store.get("invitation")))
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                self._read_invitation(json.loads(self._store.get("invitation")))
         return None
 
     def _read_invitation(self, said: Any) -> None:
@@ -133,5 +142,7 @@ class Lobby:
             return
         if self._party is None or self._party.place != said["place"]:
             cards = [Card(**card) for card in said["cards"]]
-            self._party = Party(said["place"], cards, said["secret"])
+            if len(cards) != self._size:
+                return
+            self._party = Party(str(said["place"]), cards, str(said["salt"]))
             self._note("accepted")

@@ -3,11 +3,12 @@
 A group's store is its own (torch prefixes it with the group's name), so groups cannot meet each
 other's ranks, whoever else is in the job. When the group is made, its ranks agree on a place there
 that no group before had, and learn each other's cards: which host a rank is on, and an address
-there; and rank 0's secret, which is random (lobby.py). What is proved depends on BRAID_JOB_TOKEN as
-well, which never gets to the store. In their place they leave
+there; and salt that rank 0 makes (lobby.py). What ranks prove to each other never gets to the
+store, which others may read: BRAID_JOB_TOKEN, or on one host the user's secret in a file that the
+user alone can read. In their place they leave
 
   offer/<kind>  rank 0, when one is asked for: address and port for a comm of that kind
-  post/<rank>   a rank that takes messages: address and port (post.py)
+  post/<rank>   a rank that takes messages: where (post.py)
 
 A group is made once every rank has come, so a rank that is missing is known by number before
 anything listens. Ranks on one host use loopback, others the address on the way to MASTER_ADDR.
@@ -28,13 +29,20 @@ from typing import Any
 
 from torch.distributed import DistError
 
+from braid._braid import user_secret
 from braid.comm import Identity
-from braid.torch.errors import PeerLost, Timeout
+from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
 _LAST_PORT = 65_500  # of an offer: braid tries some more behind it
+_NOTHING_SHARED = (
+    "its ranks are on {hosts} hosts, which have no secret in common: set BRAID_JOB_TOKEN to the"
+    " same random text on all of them. torchrun: `BRAID_JOB_TOKEN=TEXT torchrun ...` on every node."
+    " Slurm: `export BRAID_JOB_TOKEN=$(openssl rand -hex 32)` before srun, which passes it on."
+    " Kubernetes: a Secret, as that variable of every pod (valueFrom: secretKeyRef)"
+)
 
 
 def _own_card() -> Card:
@@ -81,7 +89,8 @@ class Meeting:
         self._lobby = Lobby(store, rank, size, _own_card())
         self._store: Any = None  # the group's place, once it is made
         self._cards: list[Card] = []
-        self._shared = ""  # the secret in the store
+        self._salt = ""  # in the store
+        self._token = ""  # not there
 
     def set(self, key: str, text: str) -> None:
         """Writes for the others to get()."""
@@ -143,7 +152,18 @@ class Meeting:
         if party is None:
             raise self._too_late("ranks of the group to be made on:", self.timeout_s, late)
         self._store = self._lobby.place(party)
-        self._cards, self._shared = party.cards, party.secret
+        self._cards, self._salt = party.cards, party.salt
+        self._token = self._choose_token()
+
+    def _choose_token(self) -> str:
+        """What the ranks know and the store does not."""
+        if (token := os.environ.get("BRAID_JOB_TOKEN", "")) or self.size == 1:
+            return token
+        if not self.is_one_host():
+            hosts = len({card.host for card in self._cards})
+            raise Unavailable(f"group {self.name}: {_NOTHING_SHARED.format(hosts=hosts)}")
+        with torch_errors():
+            return user_secret()
 
     def _meet(self, check: Callable[[], None]) -> Party | None:
         """None when not all have come in time."""
@@ -168,8 +188,8 @@ class Meeting:
 
     def secret(self, purpose: str) -> str:
         """What all ranks of this group know and nobody else does, one for each purpose."""
-        key = os.environ.get("BRAID_JOB_TOKEN", "") + self._shared
-        return hmac.new(key.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+        said = f"{purpose} of {self._salt}"
+        return hmac.new(self._token.encode(), said.encode(), hashlib.sha256).hexdigest()
 
     def identity(self, kind: str, check: Callable[[], None]) -> Identity:
         """Who this rank is in the group's comm of that kind; collective."""

@@ -9,6 +9,10 @@ the wire whether somebody asked or not, straight into the receiver's memory if h
 of messages that are not too many or too large never waits for the receiver's program, and two ranks
 that both send first do not lock each other out. What nobody asked for yet is kept (mailbox.py).
 
+Whoever reaches the door (doors.py) may knock: strangers get a few seconds to prove themselves, some
+of them at a time, of which the oldest goes when there are more; a rank that was turned away for
+that knocks again.
+
 A rank that dies closes its connections: whoever waits for it learns that at once, or, when there
 never was a connection, from the group's comm or by the deadline. Sends and receives have the
 group's time each. A send whose time is over within its message takes the connection with it.
@@ -23,16 +27,21 @@ from collections.abc import Callable
 from typing import Any
 
 from braid.errors import Error
+from braid.torch import doors
 from braid.torch.callbacks import Callbacks
 from braid.torch.errors import PeerLost, Timeout
 from braid.torch.host_calls import HostCalls
 from braid.torch.mailbox import Mailbox, wrong_size
 from braid.torch.meeting import Meeting
 from braid.torch.receive import Request
-from braid.torch.wire import LOOK_S, Wire
+from braid.torch.wire import LOOK_S, Unproved, Wire
 from braid.torch.work import HostWork
 
 _END_S = 2.0  # for a thread to notice that its socket is shut
+_GREETING_S = 5.0  # for one who connects to prove that it is of the group
+_MOST_STRANGERS = 16  # who have not yet
+_SHORTEST_S = 0.2  # that each of them gets, however many there are
+_PAUSE_S = 0.1  # after accept() failed, for want of descriptors; and before knocking again
 
 
 class Post:
@@ -47,10 +56,11 @@ class Post:
         self._lock = threading.Lock()
         self._senders: dict[int, HostCalls] = {}
         self._listener: socket.socket | None = None
-        self._wires: list[Wire] = []
+        self._wires: list[Wire] = []  # of ranks
+        self._strangers: dict[Wire, float] = {}  # and when they came; oldest first
         self._outgoing: dict[int, Wire] = {}
         self._given_up: set[int] = set()  # ranks, on the way to which a message is in pieces
-        self._threads: list[threading.Thread] = []  # all but the senders'
+        self._threads: set[threading.Thread] = set()  # all but the senders'
         self._is_open = False
         self._is_watched = False
         self._ended: BaseException | None = None
@@ -94,19 +104,21 @@ class Post:
             sender.finish(why) if is_orderly else sender.give_up(why)
         with self._lock:
             self._ended = self._ended or why
-            wires = list(self._wires)
+            wires, threads = self._wires + list(self._strangers), list(self._threads)
         if self._listener is not None:
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
         for wire in wires:
-            wire.shut()
+            wire.cut()
         self._mailbox.close(why)
         for sender in self._senders.values():
             sender.join(_END_S)
-        for thread in self._threads:
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(_END_S)
+        for wire in wires:
+            wire.shut()
 
     def _check(self) -> None:
         if self._ended is not None:
@@ -114,9 +126,21 @@ class Post:
         self._look()
 
     def _start(self, target: Callable[..., None], *args: Any) -> None:
-        thread = threading.Thread(target=target, args=args, name="braid recv", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        """The lock is held."""
+
+        def run() -> None:
+            try:
+                target(*args)
+            finally:
+                self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name="braid recv", daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except BaseException:
+            self._threads.discard(thread)
+            raise
 
     # ---- sending ----
 
@@ -154,12 +178,21 @@ class Post:
             self._check,
             max(0.0, end - time.monotonic()),
         )[0]
-        address, port = where.rsplit(" ", 1)
-        remaining_s = max(0.001, end - time.monotonic())
-        sock = socket.create_connection((address, int(port)), timeout=remaining_s)
-        wire = self._keep(sock)
+        while True:
+            try:
+                return self._greet(where, target, end)
+            except (BlockingIOError, ConnectionError) as error:  # strangers take its time
+                is_final = isinstance(error, ConnectionRefusedError | Unproved | Error)
+                if is_final or time.monotonic() > end:
+                    raise
+                self._check()
+                time.sleep(_PAUSE_S)
+
+    def _greet(self, where: str, target: int, end: float) -> Wire:
+        wire = Wire(doors.connect(where, max(0.001, end - time.monotonic())), self._check)
         try:
             wire.greet_receiver(self._meeting.rank, self._secret(), end)
+            self._keep(wire)
         except BaseException:
             wire.shut()
             raise
@@ -169,14 +202,11 @@ class Post:
     def _secret(self) -> str:
         return self._meeting.secret("post")
 
-    def _keep(self, sock: socket.socket) -> Wire:
-        wire = Wire(sock, self._check)
+    def _keep(self, wire: Wire) -> None:
         with self._lock:
             if self._ended is not None:
-                wire.shut()
                 raise self._ended
             self._wires.append(wire)
-        return wire
 
     # ---- receiving ----
 
@@ -185,28 +215,59 @@ class Post:
         with self._lock:
             if self._is_open or self._meeting.size == 1:
                 return
+            address = self._meeting.address_of(self._meeting.rank)
+            self._listener, where = doors.listen(None if self._meeting.is_one_host() else address)
+            self._start(self._accept, self._listener)
             self._is_open = True
-        address = self._meeting.address_of(self._meeting.rank)
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = listener = socket.create_server((address, 0), family=family)
-        self._start(self._accept, listener)
-        self._meeting.set(f"post/{self._meeting.rank}", f"{address} {listener.getsockname()[1]}")
+        self._meeting.set(f"post/{self._meeting.rank}", where)
 
     def _accept(self, listener: socket.socket) -> None:
         while self._ended is None:
             try:
                 sock, _ = listener.accept()
-                wire = self._keep(sock)
-            except (OSError, Error):
-                return
+            except OSError:  # it was closed, or descriptors are short: who knocks waits
+                if self._ended is None:
+                    time.sleep(_PAUSE_S)
+                continue
+            try:
+                doors.check_user(sock)
+                self._make_room()
+                self._admit(Wire(sock, self._check))
+            except (OSError, RuntimeError):  # another user's; gone; or there is no thread for it
+                sock.close()
+
+    def _make_room(self) -> None:
+        """Waits until there are fewer strangers; once the oldest has had his time, he goes. Who is
+        behind in the queue of the system may be a rank.
+        """
+        while self._ended is None:
+            with self._lock:
+                if len(self._strangers) < _MOST_STRANGERS:
+                    return
+                oldest, since = next(iter(self._strangers.items()))
+            if time.monotonic() - since >= _SHORTEST_S:
+                oldest.cut()
+            time.sleep(_SHORTEST_S / 20)
+
+    def _admit(self, wire: Wire) -> None:
+        with self._lock:
+            if self._ended is not None:
+                return wire.shut()
             self._start(self._serve, wire)
+            self._strangers[wire] = time.monotonic()
+        return None
 
     def _serve(self, wire: Wire) -> None:
-        end = time.monotonic() + self.limit_s
         try:
-            source = wire.greet_sender(self._meeting.size, self._secret(), end)
+            source = wire.greet_sender(
+                self._meeting.size, self._secret(), time.monotonic() + _GREETING_S
+            )
+            self._keep(wire)
         except (OSError, Error, struct.error):
             return wire.shut()  # a stranger, or the end
+        finally:
+            with self._lock:
+                self._strangers.pop(wire, None)
         try:
             while True:
                 self._read_message(wire, source)

@@ -1,7 +1,14 @@
-"""A connection on which messages go one way: deadlines, and who is at the other end.
+"""A connection on which messages go one way: deadlines, who is at the other end, and that nobody
+between the two changed anything.
 
-Both sides prove that they know the group's secret before the first message. Whoever waits here
-looks from time to time whether that makes sense still: `check` raises when it does not.
+Both sides prove that they know the group's secret before the first message. Each message is sealed
+with HMAC-SHA256 over its number, tag, length and bytes, under a key that follows from the secret
+and from a nonce of either side: who relays the connection reads it, and can do no more than cut it.
+
+  message   tag 8, bytes 8, seal 32 of these; the bytes, seal 32 of all
+
+Whoever waits here looks from time to time whether that makes sense still: `check` raises when it
+does not.
 """
 
 import contextlib
@@ -22,11 +29,16 @@ _HELLO = struct.Struct("<8sI32s")  # magic, rank, nonce
 _HEADER = struct.Struct("<qQ")  # tag, bytes
 _MAGIC = b"braidp2p"
 _NONCE_BYTES = _PROOF_BYTES = 32
-_DROPPED_BYTES = 1 << 20  # at a time, of a message that nobody wants
+_NUMBER = struct.Struct("<Q")
+_BLOCK_BYTES = 1 << 20  # what is sealed and sent at a time: while it is in the caches
 
 
 def _proof(secret: str, role: bytes, hello: bytes, nonce: bytes) -> bytes:
     return hmac.new(secret.encode(), role + hello + nonce, hashlib.sha256).digest()
+
+
+class Unproved(ConnectionError):  # noqa: N818
+    """Who is at the other end is not of this group."""
 
 
 class Wire:
@@ -36,71 +48,84 @@ class Wire:
 
     def __init__(self, sock: socket.socket, check: Callable[[], None]) -> None:
         self._sock, self._check = sock, check
+        self._key = b""
+        self._num_messages = 0
+        self._arriving = hmac.new(self._key, digestmod=hashlib.sha256)
         self.num_sent = 0
         """Bytes, up to now."""
         with contextlib.suppress(OSError):  # who has gone already is noticed when it is read
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def shut(self) -> None:
+    def cut(self) -> None:
         """Wakes whoever waits here."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+
+    def shut(self) -> None:
+        """The same, and gives the descriptor back."""
+        self.cut()
         self._sock.close()
 
     # ---- greeting ----
 
     def greet_receiver(self, rank: int, secret: str, end: float) -> None:
-        """Says who we are; ConnectionError when the other side does not know the secret."""
+        """Says who we are; Unproved when the other side does not know the secret."""
         hello = _HELLO.pack(_MAGIC, rank, secrets.token_bytes(_NONCE_BYTES))
         self._send(hello, end)
         nonce, proof = self._read_bytes(_NONCE_BYTES, end), self._read_bytes(_PROOF_BYTES, end)
         if not hmac.compare_digest(proof, _proof(secret, b"receiver", hello, nonce)):
-            raise ConnectionError("who answers does not know the group's secret")
+            raise Unproved("who answers does not know the group's secret")
         self._send(_proof(secret, b"sender", hello, nonce), end)
+        self._key = _proof(secret, b"messages", hello, nonce)
 
     def greet_sender(self, size: int, secret: str, end: float) -> int:
-        """Which rank it is that connected; ConnectionError when it is none."""
+        """Which rank it is that connected; Unproved when it is none."""
         hello = self._read_bytes(_HELLO.size, end)
         magic, source, _ = _HELLO.unpack(hello)
         if magic != _MAGIC or source >= size:
-            raise ConnectionError("not a rank")
+            raise Unproved("not a rank")
         nonce = secrets.token_bytes(_NONCE_BYTES)
         self._send(nonce + _proof(secret, b"receiver", hello, nonce), end)
         proof = self._read_bytes(_PROOF_BYTES, end)
         if not hmac.compare_digest(proof, _proof(secret, b"sender", hello, nonce)):
-            raise ConnectionError("it does not know the group's secret")
+            raise Unproved("it does not know the group's secret")
+        self._key = _proof(secret, b"messages", hello, nonce)
         return int(source)
 
     # ---- messages ----
 
     def send_message(self, tag: int, data: Any, end: float) -> None:
-        """A header and the data."""
+        """A header and the data, each followed by its seal."""
         view = memoryview(data)
-        self._send(_HEADER.pack(tag, view.nbytes), end)
-        self._send(view, end)
+        header = _HEADER.pack(tag, view.nbytes)
+        seal = self._next_seal(header)
+        self._send(header + seal.digest(), end)
+        for begin in range(0, view.nbytes, _BLOCK_BYTES):
+            block = view[begin : begin + _BLOCK_BYTES]
+            seal.update(block)
+            self._send(block, end)
+        self._send(seal.digest(), end)
 
     def read_header(self) -> tuple[int, int]:
         """The next message's tag and bytes, whenever it comes."""
-        header = bytearray(_HEADER.size)
         self._sock.settimeout(None)
-        view = memoryview(header)
-        while view.nbytes:
-            view = view[self._received(view) :]
+        header = self._read_all(_HEADER.size)
+        self._arriving = self._next_seal(header)
+        self._check_seal()
         tag, count = _HEADER.unpack(header)
         return tag, count
 
     def read(self, count: int) -> bytearray:
         """A message's bytes."""
-        data = bytearray(count)
         self._sock.settimeout(None)
-        view = memoryview(data)
-        while view.nbytes:
-            view = view[self._received(view) :]
+        data = self._read_all(count)
+        self._arriving.update(data)
+        self._check_seal()
         return data
 
     def read_into(self, request: Request) -> None:
         """The same into its target, as long as the request is not over; what comes then is
-        dropped.
+        dropped. A message that was altered may have got there in part: the request fails.
         """
         view = memoryview(request.target)
         self._sock.settimeout(LOOK_S)
@@ -108,13 +133,31 @@ class Wire:
             with request.writing:
                 if request.is_over:
                     break
-                view = view[self._received(view) :]
+                got = self._received(view[:_BLOCK_BYTES])
+                self._arriving.update(view[:got])
+            view = view[got:]
         self.drop(view.nbytes)
 
     def drop(self, count: int) -> None:
         """Reads what nobody wants."""
+        self._sock.settimeout(None)
         while count:
-            count -= len(self.read(min(count, _DROPPED_BYTES)))
+            data = self._read_all(min(count, _BLOCK_BYTES))
+            self._arriving.update(data)
+            count -= len(data)
+        self._check_seal()
+
+    # ---- seals ----
+
+    def _next_seal(self, header: bytes | bytearray) -> hmac.HMAC:
+        self._num_messages += 1
+        number = _NUMBER.pack(self._num_messages)
+        return hmac.new(self._key, number + header, hashlib.sha256)
+
+    def _check_seal(self) -> None:
+        self._sock.settimeout(None)
+        if not hmac.compare_digest(self._read_all(_PROOF_BYTES), self._arriving.digest()):
+            raise ConnectionError("a message was altered on its way")
 
     # ---- bytes ----
 
@@ -127,6 +170,13 @@ class Wire:
         if got == 0:
             raise ConnectionError("the connection was closed")
         return got
+
+    def _read_all(self, count: int) -> bytearray:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view.nbytes:
+            view = view[self._received(view) :]
+        return data
 
     def _read_bytes(self, count: int, end: float) -> bytes:
         data = bytearray(count)

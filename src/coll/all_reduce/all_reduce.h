@@ -11,7 +11,8 @@ namespace braid::coll {
 /// Reduces every rank's `send` element by element; every rank gets the same bits in `recv`.
 /// Shapes   send [count], recv [count], contiguous; in place when send == recv; no other overlap
 /// Numbers  rank order 0..size-1, accumulated in fp32 (fp64 for fp64, own type for integers),
-///          rounded once; independent of shares, links, cells and call number
+///          rounded once; over several nodes so in each, then so with what they gave, in their
+///          order (docs/nodes.md); independent of shares, links, cells and call number
 /// Returns  ok = done, all ranks; invalid_argument | timeout | peer_lost
 /// Threads  one caller per comm; same call order on all ranks
 /// Cost     receives 2 * (size - 1) / size * count elements per rank

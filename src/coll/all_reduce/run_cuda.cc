@@ -29,10 +29,9 @@
 #include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/direct.h"
-#include "coll/device/path.h"
 #include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
+#include "coll/device/route.h"
 #include "coll/device/sums.h"
 
 namespace braid::coll::device {
@@ -314,29 +313,15 @@ class AllReduce {
 Status all_reduce(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
                   Dtype dtype, RedOp op, sys::Stream stream) {
   const uint64_t bytes = count * dtype_bytes(dtype);
-  Call call(device, stream, {plan::Op::kAllReduce, false, dtype, op, 0, count});
-  BRAID_RETURN_IF_ERROR(call.begin());
-  if (device.size() > 1 && fits_one_kernel(device, plan::Op::kAllReduce, bytes)) {
-    BRAID_RETURN_IF_ERROR(
-        run_one_kernel(device, stream, {plan::Op::kAllReduce, send, recv, bytes, dtype, op}));
-    return call.end();
-  }
-  BRAID_ASSIGN_OR_RETURN(const comm::Landing landing, device.find_landing(recv, bytes));
-  const uint64_t num_pieces = num_direct_pieces(device, plan::Op::kAllReduce, bytes);
-  if (landing.window == nullptr && num_pieces > 0) {
-    BRAID_RETURN_IF_ERROR(run_direct_pieces(
-        device, stream, {plan::Op::kAllReduce, send, recv, bytes, dtype, op}, num_pieces,
-        signature_of({plan::Op::kAllReduce, dtype, op, count}, landing)));
-    return call.end();
-  }
-  const Segments segments = segments_of(device, bytes, landing.window != nullptr);
-  BRAID_ASSIGN_OR_RETURN(
-      const uint64_t host,
-      counted_host_part(device, plan::Op::kAllReduce, segments.bytes_of(0), {1, segments.count}));
-  AllReduce run(device, stream, dtype, op, landing,
-                signature_of({plan::Op::kAllReduce, dtype, op, count, 0, false, host}, landing));
-  BRAID_RETURN_IF_ERROR(run.run(send, recv, segments, host > 0));
-  return call.end();
+  const CollectiveCall what{plan::Op::kAllReduce, send, recv, bytes, dtype, op};
+  return run_call(device, stream, what, [&](Call&, const comm::Landing& landing) -> Status {
+    const Segments segments = segments_of(device, bytes, landing.window != nullptr);
+    BRAID_ASSIGN_OR_RETURN(
+        const uint64_t host,
+        counted_host_part(device, what.op, segments.bytes_of(0), {1, segments.count}));
+    AllReduce run(device, stream, dtype, op, landing, signature_of(what, landing, {host, 0}));
+    return run.run(send, recv, segments, host > 0);
+  });
 }
 
 }  // namespace braid::coll::device

@@ -20,10 +20,10 @@
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/path.h"
 #include "coll/device/pushes.h"
 #include "coll/device/relay.h"
 #include "coll/device/rounds.h"
+#include "coll/device/route.h"
 #include "coll/device/sums.h"
 
 namespace braid::coll::device {
@@ -173,6 +173,19 @@ Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DeviceP
              {Dtype::kUint8, RedOp::kMax, kBlocks});
 }
 
+/// In segments of the scratch; in one, where it lands in place.
+Status by_links(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
+                const comm::Landing& landing) {
+  const uint64_t segment = landing.window != nullptr ? std::max<uint64_t>(what.bytes, 1)
+                                                     : device.scratch_bytes() / kUnit * kUnit;
+  BRAID_ASSIGN_OR_RETURN(const Cut cut,
+                         counted_cut(device, what.op, std::min(segment, what.bytes)));
+  Broadcast run(device, stream, what.root, landing, signature_of(what, landing, cut));
+  for (uint64_t begin = 0; begin == 0 || begin < what.bytes; begin += segment)
+    BRAID_RETURN_IF_ERROR(run.run_segment(what.send, begin, std::min(segment, what.bytes - begin)));
+  return {};
+}
+
 }  // namespace
 
 Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv, uint64_t count,
@@ -181,44 +194,31 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
   const uint64_t bytes = count * dtype_bytes(dtype);
   const bool is_root = device.rank() == root;
   const sys::DevicePtr buf = is_root ? send : recv;
-  Call call(device, stream, {plan::Op::kBroadcast, false, dtype, RedOp::kSum, root, count});
+  const CollectiveCall what{plan::Op::kBroadcast, buf, recv, bytes, dtype, RedOp::kSum, root};
+  Call call(device, stream, shape_of(what));
   BRAID_RETURN_IF_ERROR(call.begin());
-  const bool is_one_kernel =
-      device.size() > 1 && fits_one_kernel(device, plan::Op::kBroadcast, bytes);
-  comm::Landing landing;  // before anything is enqueued: it may be refused
-  if (device.size() > 1 && !is_one_kernel) {
-    BRAID_ASSIGN_OR_RETURN(landing, device.find_landing(recv, bytes));
-  }
-  const bool copies_own =  // the kernel does
-      is_one_kernel && fits_thread_kernel(device, plan::Op::kBroadcast, bytes);
-  if (is_root && send != recv && bytes > 0 && !copies_own) {
+  // Before anything is enqueued: it may be refused.
+  BRAID_ASSIGN_OR_RETURN(const Route route, choose_route(device, what));
+  if (is_root && send != recv && bytes > 0 && !route.is_by_threads()) {  // those copy it themselves
     BRAID_ASSIGN_OR_RETURN(const sys::Stream own, call.fork(comm::Device::kOwn));
     BRAID_RETURN_IF_ERROR(copy_beside_pushes(device, own, recv, send, bytes));
   }
   if (device.size() == 1) return call.end();
-  if (is_one_kernel) {
-    const sys::DevicePtr to = copies_own ? recv : buf;
-    BRAID_RETURN_IF_ERROR(run_one_kernel(
-        device, stream, {plan::Op::kBroadcast, buf, to, bytes, Dtype::kUint8, RedOp::kSum, root}));
+  if (route.is_by_kernels()) {
+    CollectiveCall kernel = what;
+    if (!route.is_by_threads()) kernel.recv = buf;
+    BRAID_RETURN_IF_ERROR(run_kernels(device, stream, kernel, route));
     return call.end();
   }
-  const uint64_t segment = landing.window != nullptr ? std::max<uint64_t>(bytes, 1)
-                                                     : device.scratch_bytes() / kUnit * kUnit;
-  BRAID_ASSIGN_OR_RETURN(const Cut cut,
-                         counted_cut(device, plan::Op::kBroadcast, std::min(segment, bytes)));
-  const Meaning meaning{
-      plan::Op::kBroadcast, dtype, RedOp::kSum, count, root, false, cut.pcie, cut.rdma};
-  Broadcast run(device, stream, root, landing, signature_of(meaning, landing));
-  for (uint64_t begin = 0; begin == 0 || begin < bytes; begin += segment)
-    BRAID_RETURN_IF_ERROR(run.run_segment(buf, begin, std::min(segment, bytes - begin)));
+  BRAID_RETURN_IF_ERROR(by_links(device, stream, what, route.landing));
   return call.end();
 }
 
 Status barrier(comm::Device& device, sys::Stream stream) {
   Call call(device, stream, {plan::Op::kBroadcast, true});
   BRAID_RETURN_IF_ERROR(call.begin());
-  BRAID_RETURN_IF_ERROR(device.barrier(
-      stream, kStepsChannel, signature_of({plan::Op::kBroadcast, Dtype::kInt8, RedOp::kAvg}, {})));
+  const CollectiveCall what{plan::Op::kBroadcast, 0, 0, 0, Dtype::kInt8, RedOp::kAvg};
+  BRAID_RETURN_IF_ERROR(device.barrier(stream, kStepsChannel, signature_of(what, {}, {})));
   return call.end();
 }
 

@@ -21,15 +21,16 @@ void add_flow(pcie::Flows& flows, const pcie::Flow& flow) { flows.flow[flows.num
 
 }  // namespace
 
-uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing) {
-  uint64_t hash = mix(1, static_cast<uint64_t>(meaning.op));
-  hash = mix(hash, static_cast<uint64_t>(meaning.dtype));
-  hash = mix(hash, static_cast<uint64_t>(meaning.redop));
-  hash = mix(hash, meaning.count);
-  hash = mix(hash, static_cast<uint64_t>(meaning.root));
-  hash = mix(hash, meaning.is_in_place ? 1 : 0);
-  hash = mix(hash, meaning.host_bytes);
-  hash = mix(hash, meaning.rdma_bytes);
+uint64_t signature_of(const CollectiveCall& call, const comm::Landing& landing, const Cut& cut,
+                      bool is_in_place) {
+  uint64_t hash = mix(1, static_cast<uint64_t>(call.op));
+  hash = mix(hash, static_cast<uint64_t>(call.dtype));
+  hash = mix(hash, static_cast<uint64_t>(call.redop));
+  hash = mix(hash, call.count());
+  hash = mix(hash, static_cast<uint64_t>(call.root));
+  hash = mix(hash, is_in_place ? 1 : 0);
+  hash = mix(hash, cut.pcie);
+  hash = mix(hash, cut.rdma);
   hash = mix(hash, landing.number);  // two registrations may have the same offsets
   return mix(hash, landing.offset_bytes);
 }

@@ -6,24 +6,25 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "coll/device/collective_call.h"
 #include "comm/device/device.h"
 #include "plan/plan.h"
 
 namespace braid::coll::device {
 
-/// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones.
-struct Meaning {
-  plan::Op op;
-  Dtype dtype;
-  RedOp redop = RedOp::kSum;
-  uint64_t count = 0;
-  int root = 0;
-  bool is_in_place = false;
-  // Of its first part: ranks that cut blocks elsewhere must not go on.
-  uint64_t host_bytes = 0;
-  uint64_t rdma_bytes = 0;
+/// How a block is cut: what NVLink carries, then `pcie` bytes through host memory, then `rdma`
+/// through the NIC; each a multiple of kUnit but for the first.
+struct Cut {
+  uint64_t pcie = 0;
+  uint64_t rdma = 0;
+  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - pcie - rdma; }
 };
-uint64_t signature_of(const Meaning& meaning, const comm::Landing& landing);
+
+/// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones, and
+/// where ranks would land or cut what is alike at other places: of a call in segments the first's
+/// `cut`. Addresses tell nothing but whether a rank works in place, where that matters.
+uint64_t signature_of(const CollectiveCall& call, const comm::Landing& landing, const Cut& cut,
+                      bool is_in_place = false);
 
 /// What two ranks of an uneven exchange mean to send each other: equal on both.
 struct PairMeaning {
@@ -34,6 +35,11 @@ struct PairMeaning {
   uint64_t there_host_bytes = 0, back_host_bytes = 0;
 };
 uint64_t signature_of(const PairMeaning& meaning);
+
+/// What an observer is told of a call.
+inline comm::CallShape shape_of(const CollectiveCall& call) {
+  return {call.op, false, call.dtype, call.redop, call.root, call.count()};
+}
 
 /// Begins a call with begin(), ends it with end(); joins the side streams that were used. A call
 /// that fails in between still leaves its mark on the stream: what it has enqueued uses the comm's
@@ -102,13 +108,6 @@ constexpr bool sends_results_only(int num_ranks, uint64_t host_bytes, uint64_t s
   return num_ranks > 2 && host_bytes <= slice_bytes / 10;
 }
 
-/// How a block is cut: what NVLink carries, then `pcie` bytes through host memory, then `rdma`
-/// through the NIC; each a multiple of kUnit but for the first.
-struct Cut {
-  uint64_t pcie = 0;
-  uint64_t rdma = 0;
-  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - pcie - rdma; }
-};
 /// Of a block of which host_part() is `pcie` bytes. Alike on all ranks.
 Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie);
 /// counted_host_part() with the NIC's part.

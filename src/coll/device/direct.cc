@@ -21,12 +21,12 @@ bool is_crowded(const comm::Device& device) {
   return device.shares_gpus() && device.has_peer_in_process();
 }
 
-uint64_t stride_of(const PacketCall& call) {
+uint64_t stride_of(const CollectiveCall& call) {
   return call.stride_bytes != 0 ? call.stride_bytes : call.bytes;
 }
 
 /// Bulk copies move whole vectors between whole vectors. A rank may push in bulk and another not.
-bool can_push_in_bulk(const comm::Device& device, const PacketCall& call) {
+bool can_push_in_bulk(const comm::Device& device, const CollectiveCall& call) {
   constexpr uint64_t kUnit = 16;
   const bool has_blocks = call.op == plan::Op::kAllToAll || call.op == plan::Op::kReduceScatter;
   return can_move_in_bulk(device) && call.send % kUnit == 0 &&
@@ -44,7 +44,7 @@ bool can_move_in_bulk(const comm::Device& device) {
   return bulk_shared_bytes(device) != 0 && !is_crowded(device);
 }
 
-Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> direct_kernel(comm::Device& device, const CollectiveCall& call) {
   const uint32_t shared_bytes = bulk_shared_bytes(device);
   const auto copies = [&](const char* name) {
     return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
@@ -78,7 +78,7 @@ uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t byt
   return direct_pieces(op, bytes, device.direct_bytes(), device.size());
 }
 
-Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
   DirectArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r)

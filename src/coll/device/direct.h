@@ -23,13 +23,13 @@ uint32_t bulk_shared_bytes(const comm::Device& device);
 bool can_move_in_bulk(const comm::Device& device);
 
 /// The kernel of a call by direct stores; its buffers do not matter.
-Result<sys::Kernel> direct_kernel(comm::Device& device, const PacketCall& call);
+Result<sys::Kernel> direct_kernel(comm::Device& device, const CollectiveCall& call);
 
 /// By how many direct kernels in a row, each with a part of every block, a call goes that does not
 /// go by one, where its results land in memory that is not registered; 0: by copy engines. Alike on
 /// all ranks.
 uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes);
 /// Enqueues it. The call is told as to packets.
-Status run_direct(comm::Device& device, sys::Stream stream, const PacketCall& call);
+Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall& call);
 
 }  // namespace braid::coll::device

@@ -8,8 +8,8 @@
 #include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
-#include "coll/device/path.h"
 #include "coll/device/relay.h"
+#include "coll/device/route.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
 

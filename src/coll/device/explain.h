@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "coll/device/path.h"
+#include "coll/device/route.h"
 #include "comm/comm.h"
 #include "comm/device/device.h"
 #include "plan/plan.h"

@@ -29,7 +29,7 @@ uint32_t most_blocks(const comm::Device& device) {
 
 }  // namespace
 
-Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, int num_ranks) {
+Result<sys::Kernel> line_kernel(comm::Device& device, const CollectiveCall& call, int num_ranks) {
   const auto copies = [&](const char* few, const char* wide) {
     return device.kernel(kernels::line_copies_fatbin(), is_wide(num_ranks) ? wide : few);
   };
@@ -47,7 +47,7 @@ Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, in
       line_reduce_kernel_name(call.dtype, call.redop));
 }
 
-Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> line_kernel(comm::Device& device, const CollectiveCall& call) {
   return line_kernel(device, call, device.size());
 }
 
@@ -64,7 +64,7 @@ bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes) {
          line_call_bytes(op, bytes, device.size()) <= device.line_bytes();
 }
 
-Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+Status run_lines(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
   const PacketShape shape = lines_shape(call.op, call.bytes, device.size(), most_blocks(device));
   PacketArgs args{};
   args.team = device.team();

@@ -17,11 +17,11 @@ uint64_t line_area_for(const Config& config, int num_ranks);
 bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes);
 
 /// The kernel of a call by lines; its buffers do not matter.
-Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call);
+Result<sys::Kernel> line_kernel(comm::Device& device, const CollectiveCall& call);
 /// The same among so many ranks, who may be another comm's.
-Result<sys::Kernel> line_kernel(comm::Device& device, const PacketCall& call, int num_ranks);
+Result<sys::Kernel> line_kernel(comm::Device& device, const CollectiveCall& call, int num_ranks);
 
 /// Enqueues it. The call is told as to packets.
-Status run_lines(comm::Device& device, sys::Stream stream, const PacketCall& call);
+Status run_lines(comm::Device& device, sys::Stream stream, const CollectiveCall& call);
 
 }  // namespace braid::coll::device

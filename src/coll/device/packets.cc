@@ -19,7 +19,7 @@ namespace {
 
 // Blocks wait for those of the same number on other ranks: where several ranks have one GPU, all
 // must find a place on it, two on a multiprocessor (their __launch_bounds__).
-PacketShape shape_of(const comm::Device& device, const PacketCall& call) {
+PacketShape shape_of(const comm::Device& device, const CollectiveCall& call) {
   PacketShape shape = packets_shape(call.op, call.bytes, device.size());
   if (device.shares_gpus())
     shape.num_blocks = std::min(shape.num_blocks, 2 * device.shared_blocks());
@@ -28,7 +28,7 @@ PacketShape shape_of(const comm::Device& device, const PacketCall& call) {
 
 }  // namespace
 
-Result<sys::Kernel> packet_kernel(comm::Device& device, const PacketCall& call) {
+Result<sys::Kernel> packet_kernel(comm::Device& device, const CollectiveCall& call) {
   switch (call.op) {
     case plan::Op::kAllGather:
       return device.kernel(kernels::copies_fatbin(), "braid_packets_all_gather");
@@ -74,7 +74,7 @@ bool fits_packets(const comm::Device& device, plan::Op op, uint64_t bytes) {
          packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
 }
 
-Status run_packets(comm::Device& device, sys::Stream stream, const PacketCall& call) {
+Status run_packets(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
   const PacketShape shape = shape_of(device, call);
   PacketArgs args{};
   args.team = device.team();

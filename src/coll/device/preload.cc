@@ -10,7 +10,7 @@
 
 namespace braid::coll::device {
 
-Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
+Status for_each_kind(const std::function<Status(const CollectiveCall&)>& load) {
   for (const plan::Op op : {plan::Op::kAllGather, plan::Op::kAllToAll, plan::Op::kBroadcast})
     BRAID_RETURN_IF_ERROR(load({op, 0, 0, 0}));
   // An all-reduce and a reduce-scatter have one kernel.
@@ -22,7 +22,7 @@ Status for_each_kind(const std::function<Status(const PacketCall&)>& load) {
 
 Status preload_kernels(comm::Device& device) {
   const int64_t begin_ns = now_ns();
-  Status loaded = for_each_kind([&](const PacketCall& kind) -> Status {
+  Status loaded = for_each_kind([&](const CollectiveCall& kind) -> Status {
     BRAID_RETURN_IF_ERROR(packet_kernel(device, kind).status());
     for (const int num_ranks : {2, nvlink::kMostRanks})  // few, and so many that lines are wide
       BRAID_RETURN_IF_ERROR(line_kernel(device, kind, num_ranks).status());

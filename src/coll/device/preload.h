@@ -15,7 +15,7 @@
 namespace braid::coll::device {
 
 /// Asks `load` for every kind of call that has a kernel of its own.
-Status for_each_kind(const std::function<Status(const PacketCall&)>& load);
+Status for_each_kind(const std::function<Status(const CollectiveCall&)>& load);
 
 /// Loads all that calls of `device` may use; some hundred kernels. In the context of the GPU.
 /// Errors: those of comm::Device::kernel().

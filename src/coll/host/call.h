@@ -22,6 +22,10 @@
 // and the deadline are looked at. The deadline restarts with progress, of which a call has a
 // bounded amount.
 //
+// Over several nodes of as many ranks all_gather and sums go in two stages, inside each node and
+// between them (coll/nodes/schedule.h): call_nodes.cc. Everything else, and every other way in which
+// ranks lie on nodes, goes straight from rank to rank.
+//
 // In call_send.cc what a rank sends by itself, in call_receive.cc what arrives, in call_agree.cc
 // what follows once all have entered, in call_watch.cc what ends a call that does not get on.
 #pragma once
@@ -34,6 +38,7 @@
 #include "base/status.h"
 #include "coll/host/inbox.h"
 #include "coll/host/moves.h"
+#include "coll/host/node_sums.h"
 #include "coll/host/outbox.h"
 #include "coll/host/reducer.h"
 #include "coll/host/stall_watch.h"
@@ -48,6 +53,10 @@ Status run(comm::Comm& comm, const Moves& moves);
 /// The comm cannot go on, for `why`: every rank is told, and every later call answers it. Answers
 /// the cause, where `why` is but its first sign. Under the comm's lock.
 Status end_comm(comm::Comm::State& state, Status why);
+/// Whether a call goes inside nodes first and then between them, or the other way round: sums, of
+/// any size, so that their order does not hang on it, and what goes from every rank to everyone.
+/// Alike on all ranks.
+bool goes_in_stages(const comm::Comm::State& state, const Moves& moves);
 
 class Call {
  public:
@@ -65,6 +74,22 @@ class Call {
   void queue_moves();
   void queue_block(transport::PeerSet peers, const SendRange& range);
   void queue_root_block();
+  bool carries(size_t link, int peer) const;
+
+  // In two stages.
+  bool has_stages() const { return goes_in_stages(state_, moves_); }
+  void open_sums();
+  void queue_staged_moves();
+  void queue_staged_operands();
+  void push_cell(transport::PeerSet peers, PieceKind kind, bool forward, int block, uint64_t cell,
+                 ConstBlock data);
+  void on_staged_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
+  void add(const NodeSums::Sum& sum, const Tag& tag, std::span<const std::byte> payload,
+           const Taken& taken);
+  void reduce_if_whole(const NodeSums::Sum& sum, uint64_t cell);
+  void pass_partial_on(const NodeSums::Sum& sum, uint64_t cell);
+  void pass_on(const Tag& tag);
+  void share_staged(uint64_t cell);
 
   // Receiving.
   bool receive();
@@ -113,6 +138,7 @@ class Call {
   Waiter waiter_;
   StallWatch stall_watch_;
   std::optional<Reducer> reducer_;
+  std::optional<NodeSums> sums_;  // in its place where there are two stages
 
   std::vector<std::optional<Entry>> entries_;
   int entries_missing_;

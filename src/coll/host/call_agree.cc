@@ -85,7 +85,7 @@ void Call::begin_local() {
            moves_.reduced.bytes / dtype_bytes(moves_.signature.dtype), moves_.signature.dtype,
            moves_.signature.redop);
   }
-  if (moves_.places.size() <= me || reducer_) return;
+  if (moves_.places.size() <= me || reducer_ || sums_) return;
   const Block& place = moves_.places[me];
   const ConstBlock own = moves_.parts.empty() ? moves_.mine : moves_.parts[me];
   if (place.bytes > 0 && own.data != nullptr && own.data != place.data)

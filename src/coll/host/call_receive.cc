@@ -128,7 +128,11 @@ void Call::on_data(const Tag& tag, std::span<const std::byte> payload, const Tak
     std::memcpy(place.data + cell_begin(tag.cell, cell_bytes_), payload.data(), payload.size());
     --cells_missing_;
     used(taken.link, payload.size());
-    if (tag.forward) forward(tag, taken.link);
+    if (tag.forward && has_stages()) {
+      pass_on(tag);
+    } else if (tag.forward) {
+      forward(tag, taken.link);
+    }
   }
   inbox_.finish(taken);
 }
@@ -143,6 +147,7 @@ void Call::forward(const Tag& tag, int link) {
 }
 
 void Call::on_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken) {
+  if (sums_) return on_staged_operand(tag, payload, taken);
   const auto source = static_cast<size_t>(taken.source);
   if (!reducer_ ||
       !is_new(operand_seen_[source], tag.cell, taken.source, moves_.reduced, payload)) {

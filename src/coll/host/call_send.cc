@@ -14,8 +14,10 @@ std::vector<std::byte> Call::make_entry() {
   entry.up_mask = state_.local_up_mask();
   if (state_.report_is_fresh) {
     entry.report_epoch = state_.report.epoch;
-    for (const comm::LinkUse& use : state_.report.links)
-      entry.report.push_back({use.received_bytes, use.finish_ns});
+    // Shares are moved between the links that plans are made of.
+    for (size_t i = 0; i < state_.link_facts.size() && i < state_.report.links.size(); ++i)
+      entry.report.push_back(
+          {state_.report.links[i].received_bytes, state_.report.links[i].finish_ns});
   }
   if (state_.rank() == 0) {
     entry.updates = state_.balance.take_updates(epoch_ + 1);
@@ -28,20 +30,31 @@ std::vector<std::byte> Call::make_entry() {
 // data before all have entered, so an entry that is stuck on a link that was cut would otherwise
 // hold up the links that work.
 void Call::send_entries() {
-  const int first = outbox_.first_usable_link();
-  if (first < 0) return stop(unavailable("no usable link: {}", state_.links.back().why));
   const auto tag = encode_tag({epoch_, PieceKind::kEntry});
-  for (size_t i = 0; i < state_.links.size(); ++i) {
-    const int link = static_cast<int>(i);
-    if (!outbox_.usable(link) || (link != first && plan_.shares[i] == 0)) continue;
-    for (int step = 1; step < state_.size(); ++step)
-      outbox_.push_piece(link, (state_.rank() + step) % state_.size(), tag, entry_bytes_);
+  for (int step = 1; step < state_.size(); ++step) {
+    const int peer = (state_.rank() + step) % state_.size();
+    const int first = outbox_.first_usable_link(peer);
+    if (first < 0) return stop(unavailable("no usable link: {}", state_.links.back().why));
+    for (size_t i = 0; i < state_.links.size(); ++i) {
+      const int link = static_cast<int>(i);
+      if (outbox_.usable(link) && (link == first || carries(i, peer)))
+        outbox_.push_piece(link, peer, tag, entry_bytes_);
+    }
   }
 }
 
+// Whether cells of this call go to `peer` over the link. Those of a call without stages keep to the
+// links that lead to everyone.
+bool Call::carries(size_t link, int peer) const {
+  if (has_stages() && state_.node_peers.contains(peer))
+    return outbox_.shares_to(PeerSet::only(peer))[link] > 0;
+  return link < plan_.shares.size() && plan_.shares[link] > 0;
+}
+
 void Call::queue_block(PeerSet peers, const SendRange& range) {
+  const plan::Shares shares = has_stages() ? outbox_.shares_to(peers) : plan_.shares;
   const std::vector<uint64_t> cut =
-      plan::cut_cells(num_cells(range.data.bytes, cell_bytes_), plan_.shares);
+      plan::cut_cells(num_cells(range.data.bytes, cell_bytes_), shares);
   for (size_t link = 0; link + 1 < cut.size(); ++link) {
     SendRange piece = range;
     piece.cell_begin = cut[link];
@@ -71,6 +84,7 @@ void Call::queue_root_block() {
 void Call::queue_moves() {
   const int n = state_.size();
   const int me = state_.rank();
+  if (has_stages()) return queue_staged_moves();
   if (moves_.signature.op == plan::Op::kBroadcast) {
     if (moves_.mine.bytes > 0) queue_root_block();
     return;

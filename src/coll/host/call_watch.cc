@@ -1,5 +1,6 @@
 // What a call that does not get on says, and when it ends.
 #include <algorithm>
+#include <cstddef>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -19,6 +20,7 @@ std::string Call::missing() const {
     if (index < operand_seen_.size())
       cells += static_cast<uint64_t>(
           std::count(operand_seen_[index].begin(), operand_seen_[index].end(), false));
+    if (sums_) cells += sums_->missing_from(r);
     uint64_t unacked = 0;
     for (const comm::LinkState& link : state_.links)
       unacked += link.lane->posted(r) - link.lane->acked(r);
@@ -27,14 +29,19 @@ std::string Call::missing() const {
     else if (cells > 0 || unacked > 0)
       text +=
           fmt::format("; rank {}: {} cells expected, {} pieces unacknowledged", r, cells, unacked);
+    for (const comm::LinkState& link : state_.links)
+      if (const Status health = link.lane->health(r); !health.ok())
+        text += fmt::format(" ({})", health.message());
   }
   return text;
 }
 
+// Of those that lead to everyone; a node's own have these behind them.
 bool Call::has_one_link_left() const {
+  const auto count = static_cast<std::ptrdiff_t>(state_.link_facts.size());
   const auto is_left = [](const comm::LinkState& link) { return !link.is_suspect; };
-  return state_.links.size() > 1 &&
-         std::count_if(state_.links.begin(), state_.links.end(), is_left) == 1;
+  return count > 1 &&
+         std::count_if(state_.links.begin(), state_.links.begin() + count, is_left) == 1;
 }
 
 // Looks for trouble: a broken group, a stalled link, a passed deadline.

@@ -12,7 +12,8 @@
 //   gather          send, to root   -                block r (root)    -
 //   scatter         block p (root)  -                recv, from root   -
 //
-// Uneven forms differ in the lengths of blocks alone.
+// Uneven forms differ in the lengths of blocks alone. Over several nodes operands and blocks for
+// everyone take the ways of coll/nodes/schedule.h.
 #pragma once
 
 #include <cstddef>

@@ -9,19 +9,38 @@ namespace braid::coll {
 using transport::PeerSet;
 using transport::PutResult;
 
-Outbox::Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares)
+Outbox::Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares,
+               plan::Shares node_shares)
     : state_(state),
       epoch_(epoch),
       cell_bytes_(cell_bytes),
       shares_(std::move(shares)),
+      node_shares_(std::move(node_shares)),
       queues_(state.links.size()) {
+  shares_.resize(state.links.size(), 0);
   for (LinkQueue& q : queues_) q.peers.resize(static_cast<size_t>(state.size()));
 }
 
-int Outbox::first_usable_link() const {
-  for (size_t i = 0; i < state_.links.size(); ++i)
-    if (usable(static_cast<int>(i))) return static_cast<int>(i);
-  return -1;
+int Outbox::first_usable_link(int peer) const {
+  int first = -1;
+  for (size_t i = 0; i < state_.links.size(); ++i) {
+    const int link = static_cast<int>(i);
+    if (!usable(link) || !state_.links[i].reach.contains(peer)) continue;
+    if (i >= state_.link_facts.size()) return link;
+    if (first < 0) first = link;
+  }
+  return first;
+}
+
+plan::Shares Outbox::shares_to(PeerSet peers) const {
+  const uint64_t mask = state_.reach_mask(peers) & state_.local_up_mask();
+  const bool is_inside = (peers.bits() & ~state_.node_peers.bits()) == 0;
+  const auto carries = [&](size_t link) {
+    return node_shares_[link] > 0 && ((mask >> link) & 1) != 0;
+  };
+  for (size_t i = 0; is_inside && i < node_shares_.size(); ++i)
+    if (carries(i)) return comm::without_links(node_shares_, mask);
+  return comm::without_links(shares_, mask);
 }
 
 void Outbox::enqueue(int link, PeerSet peers, const SendRange& range) {
@@ -44,12 +63,12 @@ void Outbox::put_offer(int link, int peer, const SendRange& range) {
 
 // Cuts a range over the usable links by their shares: what a failed link would have carried.
 void Outbox::spread(PeerSet peers, const SendRange& range) {
-  if (first_usable_link() < 0) {
+  if (first_usable_link(peers.first()) < 0) {
     fate_ = unavailable("no link is left to rank {}: {}", peers.first(), state_.links.back().why);
     return;
   }
-  const plan::Shares left = comm::without_links(shares_, state_.local_up_mask());
-  const std::vector<uint64_t> cut = plan::cut_cells(range.cell_end - range.cell_begin, left);
+  const std::vector<uint64_t> cut =
+      plan::cut_cells(range.cell_end - range.cell_begin, shares_to(peers));
   for (size_t link = 0; link + 1 < cut.size(); ++link) {
     SendRange piece = range;
     piece.cell_begin = range.cell_begin + cut[link];
@@ -87,8 +106,24 @@ PutResult Outbox::put_cell(int link, PeerSet peers, const SendRange& range) {
     const auto copies = static_cast<uint64_t>(l.lane->caps().can_multicast ? 1 : peers.count());
     state_.report.links[static_cast<size_t>(link)].sent_bytes += length * copies;
   }
-  if (result == PutResult::kDown) dead_link_ = link;
+  if (result == PutResult::kDown) note_down(link);
   return result;
+}
+
+// Whether this link is all there is, and every way on it that is down is being made anew.
+bool Outbox::is_mending_last(int link) const {
+  for (size_t i = 0; i < state_.links.size(); ++i)
+    if (static_cast<int>(i) != link && usable(static_cast<int>(i))) return false;
+  const transport::Lane& lane = *state_.links[static_cast<size_t>(link)].lane;
+  for (int peer = 0; peer < state_.size(); ++peer)
+    if (peer != state_.rank() && !lane.health(peer).ok() && !lane.is_mending(peer)) return false;
+  return true;
+}
+
+// To be evacuated after the pump; what is to wait is full to the pump, for the peer that it is down
+// to.
+void Outbox::note_down(int link) {
+  if (!is_mending_last(link)) dead_link_ = link;
 }
 
 bool Outbox::pump_pieces(int link, int peer) {
@@ -98,7 +133,7 @@ bool Outbox::pump_pieces(int link, int peer) {
   while (!pieces.empty()) {
     const PutResult result = state_.links[static_cast<size_t>(link)].lane->try_put(
         PeerSet::only(peer), pieces.front().tag, pieces.front().payload);
-    if (result == PutResult::kDown) dead_link_ = link;
+    if (result == PutResult::kDown) note_down(link);
     if (result != PutResult::kAccepted) break;
     pieces.pop_front();
     any = true;
@@ -180,9 +215,9 @@ bool Outbox::pump() {
 
 void Outbox::save_unacked(int link) {
   comm::LinkState& l = state_.links[static_cast<size_t>(link)];
-  const int other = first_usable_link();
   for (int peer = 0; peer < state_.size(); ++peer) {
-    if (peer == state_.rank()) continue;
+    if (peer == state_.rank() || !l.reach.contains(peer)) continue;
+    const int other = first_usable_link(peer);
     l.lane->for_each_unacked(peer, [&](const transport::Arrival& piece) {
       const auto tag = decode_tag(piece.tag);
       if (!tag.ok() || tag.value().epoch != epoch_)
@@ -208,8 +243,11 @@ void Outbox::evacuate(int link, const std::string& why) {
   taken.peers.resize(static_cast<size_t>(state_.size()));
   std::swap(taken, queues_[static_cast<size_t>(link)]);
   save_unacked(link);
-  const int other = first_usable_link();
+  bool is_cut_off = false;
   for (int peer = 0; peer < state_.size(); ++peer) {
+    if (!state_.links[static_cast<size_t>(link)].reach.contains(peer)) continue;
+    const int other = first_usable_link(peer);
+    is_cut_off = is_cut_off || (other < 0 && peer != state_.rank());
     PeerQueue& queue = taken.peers[static_cast<size_t>(peer)];
     for (const OwnedPiece& piece : queue.pieces) {
       if (other >= 0) push_piece(other, peer, piece.tag, piece.payload);
@@ -217,7 +255,7 @@ void Outbox::evacuate(int link, const std::string& why) {
     for (const SendRange& range : queue.ranges) spread(PeerSet::only(peer), range);
   }
   for (const SharedRange& shared : taken.shared) spread(shared.peers, shared.range);
-  if (other < 0)
+  if (is_cut_off)
     fate_ = unavailable("link {} failed and no other is left: {}",
                         state_.links[static_cast<size_t>(link)].facts.name, why);
 }
@@ -232,8 +270,10 @@ void Outbox::drop_ranges() {
 bool Outbox::empty() const {
   for (const LinkQueue& queue : queues_) {
     if (!queue.shared.empty()) return false;
-    for (const PeerQueue& peer : queue.peers)
-      if (!peer.pieces.empty() || !peer.ranges.empty()) return false;
+    for (int peer = 0; peer < state_.size(); ++peer) {
+      const PeerQueue& own = queue.peers[static_cast<size_t>(peer)];
+      if (!own.ranges.empty() || (!own.pieces.empty() && !has_left(peer))) return false;
+    }
   }
   return true;
 }
@@ -250,7 +290,8 @@ bool Outbox::acked() const {
     const transport::LaneCaps& caps = l.lane->caps();
     if (l.is_suspect || !(caps.can_lose || caps.is_paced)) continue;
     for (int peer = 0; peer < state_.size(); ++peer)
-      if (peer != state_.rank() && l.lane->acked(peer) != l.lane->posted(peer)) return false;
+      if (peer != state_.rank() && l.lane->acked(peer) != l.lane->posted(peer) && !has_left(peer))
+        return false;
   }
   return true;
 }

@@ -11,6 +11,9 @@
 // link may still deliver its copy, later or much later: receivers drop what they have already, by
 // (epoch, kind, block, cell).
 //
+// The last link is not given up while its lane makes the way anew: everything stays where it is, and
+// the call's deadline speaks if it does not come back.
+//
 // Threads: the comm's lock. Lives for one call.
 #pragma once
 
@@ -44,7 +47,10 @@ struct SendRange {
 
 class Outbox {
  public:
-  Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares);
+  /// `shares` are those of links to every rank; `node_shares`, over all links, those for peers on
+  /// this rank's node where it has links of its own, else empty.
+  Outbox(comm::Comm::State& state, uint64_t epoch, uint32_t cell_bytes, plan::Shares shares,
+         plan::Shares node_shares = {});
 
   /// Queues a range for one peer, or for every peer of a set, on `link` (or on what is left when it
   /// is suspect).
@@ -58,7 +64,8 @@ class Outbox {
   bool pump();
   bool empty() const;
   /// True when every piece on a lane that can lose pieces is acknowledged; suspect links do not
-  /// count.
+  /// count, nor ranks that have left: those had ended their part before, and their last acks may have
+  /// gone with them.
   bool acked() const;
   /// Gives up on a link for this call. Pieces that no link is left for make fate() fail.
   void evacuate(int link, const std::string& why);
@@ -69,8 +76,12 @@ class Outbox {
   /// ok, or unavailable: no link is left to a peer.
   const Status& fate() const { return fate_; }
 
-  /// The link that owned pieces should take: usable, in the fabric's order; -1 when none is.
-  int first_usable_link() const;
+  /// The link that owned pieces to `peer` should take: usable, one of the node's own where there
+  /// is, in the fabric's order; -1 when none is.
+  int first_usable_link(int peer) const;
+  /// How what goes to `peers`, all of them on this rank's node or none, is cut over the links that
+  /// lead there and are usable.
+  plan::Shares shares_to(transport::PeerSet peers) const;
   bool usable(int link) const { return !state_.links[static_cast<size_t>(link)].is_suspect; }
 
  private:
@@ -97,6 +108,9 @@ class Outbox {
   bool pump_shared(int link);
   bool pump_turns(int link);
   bool pump_one_cell(int link, int peer);
+  bool has_left(int peer) const { return state_.group && state_.group->has_left(peer); }
+  bool is_mending_last(int link) const;
+  void note_down(int link);
   transport::PutResult put_cell(int link, transport::PeerSet peers, const SendRange& range);
   void spread(transport::PeerSet peers, const SendRange& range);
   void put_offer(int link, int peer, const SendRange& range);
@@ -107,6 +121,7 @@ class Outbox {
   uint64_t epoch_;
   uint32_t cell_bytes_;
   plan::Shares shares_;
+  plan::Shares node_shares_;
   std::vector<LinkQueue> queues_;
   int dead_link_ = -1;  // a put answered kDown: evacuate after the pump, not while iterating
   Status fate_;

@@ -21,13 +21,21 @@ namespace braid::coll {
 
 class Reducer {
  public:
-  /// `own` is this rank's operand, `out` where the result goes (may be the same memory).
+  /// `own` is this rank's operand, `out` where the result goes (may be the same memory). Without an
+  /// `own` it comes, cell by cell, by add_own(). `divisor` is that of an average.
   Reducer(int rank, int num_ranks, ConstBlock own, Block out, uint32_t cell_bytes, Dtype dtype,
-          RedOp op);
+          RedOp op, int divisor);
+  Reducer(int rank, int num_ranks, ConstBlock own, Block out, uint32_t cell_bytes, Dtype dtype,
+          RedOp op)
+      : Reducer(rank, num_ranks, own, out, cell_bytes, dtype, op, num_ranks) {}
 
   /// Adds source's operand for `cell` as a view that stays valid until reduced() names it.
   void add_view(uint64_t cell, int source, const std::byte* view, const Taken& taken);
-  /// Adds a copy of it.
+  /// This rank's own operand for `cell`, where the constructor had none. It stays valid.
+  void add_own(uint64_t cell, const std::byte* view);
+  /// Whether one operand of `cell` is missing: with the next one it is whole.
+  bool lacks_one(uint64_t cell) const;
+  /// Adds a copy of source's.
   void add_copy(uint64_t cell, int source, std::span<const std::byte> payload);
   /// True when the last add completed its cell: the result is in `out`, and held() lists the views
   /// that are free again.
@@ -52,6 +60,7 @@ class Reducer {
   uint32_t cell_bytes_;
   Dtype dtype_;
   RedOp op_;
+  size_t divisor_;
   std::vector<int32_t> pending_of_cell_;  // index into pending_, -1 none
   std::vector<Pending> pending_;
   std::vector<int32_t> free_;

@@ -7,7 +7,7 @@
 // acknowledged something on another link well inside the silence (in its second half). Where no
 // other link has anything outstanding to that peer there can be no such evidence: then a probe is
 // wanted, any small piece put on another link; our entry is one, and helps when the first copy was
-// lost. If that stays unanswered too it is the peer, and only the call's deadline speaks. Of a last
+// lost. A link that alone leads to somebody is not judged at all: to give it up would end the call. If that stays unanswered too it is the peer, and only the call's deadline speaks. Of a last
 // link there is no evidence either: the call then asks whether links it left are good again.
 //
 // Threads: the comm's lock. Lives for one call.
@@ -55,6 +55,7 @@ class StallWatch {
   void update(int64_t now_ns, const Outbox& outbox);
   int64_t limit_ns(size_t link) const;
   Finding judge(size_t link, int peer, int64_t now_ns);
+  bool is_last_to_somebody(size_t link) const;
 
   const comm::Comm::State& state_;
   int64_t stall_ns_;

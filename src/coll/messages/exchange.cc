@@ -1,6 +1,7 @@
 #include "coll/messages/exchange.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "base/clock.h"
@@ -67,7 +68,7 @@ int Exchange::post(const Message& message) {
 
 void Exchange::announce(int peer, Open& open) {
   const Message& m = open.message;
-  const int link = outbox_->first_usable_link();
+  const int link = outbox_->first_usable_link(peer);
   if (link < 0) return stop(unavailable("no usable link: {}", state_.links.back().why));
   put_announcement(link, peer, open);
   open.announced_link = link;
@@ -122,7 +123,7 @@ void Exchange::end(int peer, Way way, Status status) {
   if (way == Way::kRecv && status.ok()) {
     Tag tag{epoch_, PieceKind::kArrived};
     tag.number = known.num_received;
-    outbox_->push_piece(std::max(outbox_->first_usable_link(), 0), peer, encode_tag(tag), {});
+    outbox_->push_piece(std::max(outbox_->first_usable_link(peer), 0), peer, encode_tag(tag), {});
   }
   if (way == Way::kSend) {
     ++known.num_sent;
@@ -138,7 +139,7 @@ void Exchange::end(int peer, Way way, Status status) {
   if (!in_order.empty()) announce(peer, in_order.front());
 }
 
-Result<std::vector<Exchange::Ended>> Exchange::step() {
+void Exchange::move() {
   // Passes between looks for trouble while things move; a pass is under a millisecond.
   constexpr int kWatchEvery = 256;
   // What the last message put must have left, and be acknowledged where a lane may lose it, before
@@ -156,6 +157,15 @@ Result<std::vector<Exchange::Ended>> Exchange::step() {
       (void)waiter_->wait();
     }
     if (!moved || pass % kWatchEvery == 0) watch();
+  }
+}
+
+Result<std::vector<Exchange::Ended>> Exchange::step() {
+  try {
+    move();
+  } catch (const std::bad_alloc&) {  // as of a call: the others wait for what is now lost
+    state_.spare.reset();
+    status_ = exhausted("messages: rank {} has no memory left for them", state_.rank());
   }
   if (!status_.ok()) return end_comm(state_, status_);
   return std::exchange(ended_, {});

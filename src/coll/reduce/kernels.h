@@ -15,8 +15,9 @@
 namespace braid::coll {
 
 /// Reduces num_srcs >= 2 arrays of `count` elements into dst; aliasing and bits as reduce()
-/// promises.
-using Kernel = void (*)(const void* const* srcs, size_t num_srcs, void* dst, uint64_t count);
+/// promises. An average divides by `divisor`; other operators do not look at it.
+using Kernel = void (*)(const void* const* srcs, size_t num_srcs, void* dst, uint64_t count,
+                        size_t divisor);
 
 enum class Isa : uint8_t { kGeneric, kAvx2, kAvx512 };
 inline constexpr Isa kAllIsas[] = {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512};

@@ -110,17 +110,18 @@ void last_pass(const void* const* srcs, size_t left, uint64_t begin, uint64_t co
 }
 
 template <typename F, typename Op>
-void kernel(const void* const* srcs, size_t n, void* dst, uint64_t count) {
+void kernel(const void* const* srcs, size_t n, void* dst, uint64_t count, size_t divisor) {
   Bytes* out = static_cast<Bytes*>(dst);
-  if (n <= 4) return last_pass<F, Op, true>(srcs, n, 0, count, nullptr, out, n);
+  if (n <= 4) return last_pass<F, Op, true>(srcs, n, 0, count, nullptr, out, divisor);
   alignas(64) typename F::Acc acc[kBlock / F::kWide];
   for (uint64_t begin = 0; begin < count; begin += kBlock) {
     const uint64_t block = count - begin < kBlock ? count - begin : kBlock;
-    Pass<F, Op, 4, true, false>(srcs, begin).run(block, acc, nullptr, n);
+    Pass<F, Op, 4, true, false>(srcs, begin).run(block, acc, nullptr, divisor);
     size_t done = 4;
     for (; n - done > 4; done += 4)
-      Pass<F, Op, 4, false, false>(srcs + done, begin).run(block, acc, nullptr, n);
-    last_pass<F, Op, false>(srcs + done, n - done, begin, block, acc, out + begin * F::kBytes, n);
+      Pass<F, Op, 4, false, false>(srcs + done, begin).run(block, acc, nullptr, divisor);
+    last_pass<F, Op, false>(srcs + done, n - done, begin, block, acc, out + begin * F::kBytes,
+                            divisor);
   }
 }
 

@@ -5,7 +5,7 @@
 // A format has     Acc, the accumulator; kBytes per element; kWide, the elements that one Acc holds;
 //                  load(p) -> Acc and store(p, Acc), p of any alignment.
 // An operator has  apply(a, b), in rank order; finish(a, n), once before the store, n being the
-//                  number of sources.
+//                  number of operands: of the sources, or of what went into them.
 //
 // An Acc of integers, fp32 and fp64 is one element, and the compiler makes vectors of the loop. The
 // narrow floats have registers of them as Acc: no compiler finds the F16C instructions by itself,

@@ -83,7 +83,14 @@ Kernel find_kernel(Isa isa, Dtype dtype, RedOp op) noexcept {
 }
 
 void reduce(std::span<const void* const> srcs, void* dst, uint64_t count, Dtype dtype, RedOp op) {
+  reduce_partials(srcs, dst, count, dtype, op, srcs.size());
+}
+
+void reduce_partials(std::span<const void* const> srcs, void* dst, uint64_t count, Dtype dtype,
+                     RedOp op, size_t divisor) {
   BRAID_CHECK(!srcs.empty(), "reduce of {} elements from no source", count);
+  BRAID_CHECK(divisor >= srcs.size() && (srcs.size() > 1 || divisor == 1),
+              "reduce of {} sources divides by {}", srcs.size(), divisor);
   BRAID_CHECK(is_valid(dtype) && is_valid(op), "reduce with dtype {} and op {}",
               static_cast<int>(dtype), static_cast<int>(op));
   if (count == 0) return;
@@ -92,7 +99,7 @@ void reduce(std::span<const void* const> srcs, void* dst, uint64_t count, Dtype 
     return;
   }
   const FloatModes modes;
-  find_kernel(chosen_isa(), dtype, op)(srcs.data(), srcs.size(), dst, count);
+  find_kernel(chosen_isa(), dtype, op)(srcs.data(), srcs.size(), dst, count, divisor);
 }
 
 const char* reduce_isa() noexcept { return isa_name(chosen_isa()); }

@@ -21,6 +21,11 @@ namespace braid::coll {
 /// Threads  any. Cost: reads srcs.size() * count elements, writes count.
 void reduce(std::span<const void* const> srcs, void* dst, uint64_t count, Dtype dtype, RedOp op);
 
+/// The same where the sources are partial sums of `divisor` >= srcs.size() operands (two sources or
+/// more): an average is divided here, once, by all of them. Partials of an average are sums.
+void reduce_partials(std::span<const void* const> srcs, void* dst, uint64_t count, Dtype dtype,
+                     RedOp op, size_t divisor);
+
 /// Which instruction set reduce() uses here: "avx512", "avx2" or "generic" (BRAID has no option for
 /// it; tests do).
 const char* reduce_isa() noexcept;

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 std::string tuning_path(const Config& config, const std::string& fabric_hash) {
   fs::path folder = config.text("BRAID_CACHE_DIR");
   // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
+  const char* xdg = secure_getenv("XDG_CACHE_HOME");
   if (folder.empty() && xdg != nullptr && *xdg != '\0') folder = fs::path(xdg) / "braid";
   if (folder.empty()) folder = fs::path(sys::home_directory()) / ".cache" / "braid";
   return (folder / ("tuning-" + fabric_hash + ".json")).string();

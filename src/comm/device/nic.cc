@@ -6,6 +6,8 @@
 #include <cctype>
 #include <vector>
 
+#include "comm/link_spec.h"
+
 namespace braid::comm {
 
 namespace {
@@ -85,8 +87,10 @@ Result<NicChoice> choose_nic(const Config& config, const fabric::Fabric& fabric,
   choice.why_off = "BRAID_GPU_RDMA is off";
   if (wish == "off") return choice;
   const std::string without = node_without_nic(fabric);
-  if (wish == "on" && (!without.empty() || config.is_set("BRAID_RDMA_PROVIDER")))
+  if (wish == "on" && (!without.empty() || config.is_set("BRAID_RDMA_PROVIDER"))) {
+    BRAID_RETURN_IF_ERROR(check_provider(config.text("BRAID_RDMA_PROVIDER")));
     return named_by(config);
+  }
   choice.why_off = fmt::format("no NIC ({} has none that is up; sockets do not count)", without);
   if (!without.empty()) return choice;
   const auto index = static_cast<size_t>(rank);

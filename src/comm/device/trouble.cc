@@ -10,6 +10,7 @@ const char* what_was_awaited(nvlink::Wait wait) {
     case nvlink::Wait::kSlotFull: return "full slot of the host ring";
     case nvlink::Wait::kPacket: return "packet";
     case nvlink::Wait::kChunk: return "chunk";
+    case nvlink::Wait::kTile: return "tile";
     case nvlink::Wait::kAgreement:
     case nvlink::Wait::kNone: break;
   }
@@ -23,9 +24,11 @@ Status in_words(const nvlink::Trouble& t) {
     return invalid_argument(
         "gpu call: rank {} and rank {} called different collectives or shapes ({:#x} and {:#x})",
         t.rank, t.peer, t.expected, t.seen);
+  std::string what = what_was_awaited(t.wait);
+  if (t.wait == nvlink::Wait::kTile) what += fmt::format(" {} by flag {}", t.tile, t.flag);
   const std::string text =
       fmt::format("gpu call: rank {} block {} waited for rank {}: {}: expected {}, seen {}", t.rank,
-                  t.block, t.peer, what_was_awaited(t.wait), t.expected, t.seen);
+                  t.block, t.peer, what, t.expected, t.seen);
   if (t.aborted != 0) return peer_lost("{}; the comm had failed", text);
   return timeout("{}", text);
 }

@@ -2,8 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <span>
 #include <string_view>
 
@@ -16,6 +16,10 @@ namespace {
 
 constexpr size_t kMostRequestBytes = 8192;
 constexpr int64_t kPatienceNs = 1_s;  // with one who asks
+constexpr size_t kMostVisitors = 16;
+// After accept() failed, which may be for want of descriptors: whoever waits is still there then.
+constexpr int64_t kAcceptPauseNs = 100'000'000;
+constexpr int64_t kLongestWaitNs = 3600 * 1_s;  // while nobody asks
 
 std::string http(std::string_view status, std::string_view body) {
   return fmt::format(
@@ -24,25 +28,12 @@ std::string http(std::string_view status, std::string_view body) {
       status, body.size(), body);
 }
 
-/// All of a request's head; what there is of it when it does not end in time.
-std::string read_head(int connection, Deadline deadline) {
-  std::string head;
-  std::array<std::byte, 1024> some{};
-  while (head.find("\r\n\r\n") == std::string::npos && head.size() < kMostRequestBytes) {
-    if (!sys::poll_one(connection, POLLIN, deadline)) break;
-    const auto bytes = sys::recv_some(connection, some);
-    if (!bytes.ok()) break;
-    head.append(reinterpret_cast<const char*>(some.data()), bytes.value());
-  }
-  return head;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::start(uint16_t port,
                                                             std::function<std::string()> page) {
   BRAID_ASSIGN_OR_RETURN(const auto here, sys::resolve("127.0.0.1", port));
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(here.front(), 8));
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(here.front(), 128));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
   return std::unique_ptr<MetricsServer>(
@@ -63,20 +54,57 @@ MetricsServer::~MetricsServer() {
 }
 
 void MetricsServer::loop() {
+  std::vector<Visitor> visitors;
+  Deadline accepts_again = Deadline::after_ns(0);
   for (;;) {
-    std::array<pollfd, 2> waited = {{{listener_.get(), POLLIN, 0}, {wake_.fd(), POLLIN, 0}}};
-    if (::poll(waited.data(), waited.size(), -1) < 0) continue;  // a signal
-    if (waited[1].revents != 0) return;
-    if (waited[0].revents == 0) continue;
-    const auto connection = sys::accept_on(listener_.get(), Deadline::after_ns(0));
-    if (connection.ok()) serve(connection.value().get());
+    const bool accepts = accepts_again.passed();
+    int64_t until_ns = now_ns() + (accepts ? kLongestWaitNs : kAcceptPauseNs);
+    for (const Visitor& visitor : visitors) until_ns = std::min(until_ns, visitor.deadline.at_ns());
+    if (!wait(visitors, accepts, Deadline::at_ns(until_ns))) return;
+    std::erase_if(visitors, [this](Visitor& each) { return !attend(each); });
+    if (accepts && !welcome(visitors)) accepts_again = Deadline::after_ns(kAcceptPauseNs);
   }
 }
 
-void MetricsServer::serve(int connection) const {
-  const Deadline deadline = Deadline::after_ns(kPatienceNs);
-  const std::string reply = answer(read_head(connection, deadline));
-  (void)sys::send_all(connection, std::as_bytes(std::span(reply)), deadline);
+bool MetricsServer::wait(const std::vector<Visitor>& visitors, bool accepts, Deadline until) const {
+  std::vector<pollfd> waited{{wake_.fd(), POLLIN, 0}};
+  if (accepts) waited.push_back({listener_.get(), POLLIN, 0});
+  for (const Visitor& visitor : visitors) {
+    const short events = visitor.reply.empty() ? POLLIN : POLLOUT;
+    waited.push_back({visitor.socket.get(), events, 0});
+  }
+  if (::poll(waited.data(), waited.size(), sys::poll_timeout_ms(until)) < 0)
+    return true;  // a signal
+  return waited.front().revents == 0;
+}
+
+bool MetricsServer::welcome(std::vector<Visitor>& visitors) const {
+  for (size_t i = 0; i < kMostVisitors; ++i) {
+    auto socket = sys::accept_on(listener_.get(), Deadline::after_ns(0));
+    if (!socket.ok()) return socket.status().code() == Code::kTimeout;  // nobody waits
+    if (visitors.size() == kMostVisitors) visitors.erase(visitors.begin());
+    visitors.push_back({std::move(socket).value(), Deadline::after_ns(kPatienceNs), "", "", 0});
+  }
+  return true;
+}
+
+bool MetricsServer::attend(Visitor& visitor) const {
+  if (visitor.deadline.passed()) return false;
+  std::array<std::byte, 1024> some{};
+  while (visitor.reply.empty()) {
+    const auto bytes = sys::recv_some(visitor.socket.get(), some);
+    if (!bytes.ok()) return false;
+    if (bytes.value() == 0) return true;
+    visitor.request.append(reinterpret_cast<const char*>(some.data()), bytes.value());
+    if (visitor.request.find("\r\n\r\n") != std::string::npos ||
+        visitor.request.size() >= kMostRequestBytes)
+      visitor.reply = answer(visitor.request);
+  }
+  const auto rest = std::as_bytes(std::span(visitor.reply)).subspan(visitor.num_sent);
+  const auto sent = sys::send_some(visitor.socket.get(), rest);
+  if (!sent.ok()) return false;
+  visitor.num_sent += sent.value();
+  return visitor.num_sent < visitor.reply.size();
 }
 
 std::string MetricsServer::answer(const std::string& request) const {

@@ -1,7 +1,8 @@
 // A web server of one page, for Prometheus: GET /metrics on 127.0.0.1 and nowhere else.
 //
-// One connection at a time, with a deadline, in a thread that sleeps until somebody asks. It takes
-// no lock of a comm.
+// A few connections side by side, each with a deadline, in a thread that sleeps until somebody asks.
+// Any process of the host may connect: one that says nothing holds up nobody, and where there are too
+// many the oldest goes. It takes no lock of a comm.
 //
 // Threads: owns one; stops and joins in the destructor.
 #pragma once
@@ -11,7 +12,9 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "sys/fd.h"
 #include "sys/net/wake.h"
@@ -32,8 +35,22 @@ class MetricsServer {
 
  private:
   MetricsServer(sys::Fd listener, sys::Wake wake, uint16_t port, std::function<std::string()> page);
+  /// One who asks: its request until that is whole, then what is left of the answer.
+  struct Visitor {
+    sys::Fd socket;
+    Deadline deadline;
+    std::string request;
+    std::string reply;
+    size_t num_sent = 0;
+  };
+
   void loop();
-  void serve(int connection) const;
+  /// False when it is time to stop.
+  bool wait(const std::vector<Visitor>& visitors, bool accepts, Deadline until) const;
+  /// False when none can be accepted now although some wait.
+  bool welcome(std::vector<Visitor>& visitors) const;
+  /// False when it is done with, or has gone.
+  bool attend(Visitor& visitor) const;
   std::string answer(const std::string& request) const;
 
   const sys::Fd listener_;

@@ -125,6 +125,10 @@ class Cuda {
   virtual Status wait_event(Stream stream, Event event) = 0;
   /// Whether what was recorded is done; true for an event that never recorded.
   virtual Result<bool> is_done(Event event) = 0;
+  /// Work enqueued on `stream` from now on starts when the 32-bit word at `at`, which kernels or
+  /// copies write, has reached `value`. Whoever writes it must be enqueued already, and not behind
+  /// this: nothing else ends the wait. Not in a graph.
+  virtual Status wait_value(Stream stream, DevicePtr at, uint32_t value) = 0;
   /// Both done, both with timing.
   virtual Result<int64_t> elapsed_ns(Event begin, Event end) = 0;
 
@@ -136,6 +140,9 @@ class Cuda {
   virtual Result<Kernel> kernel(Module module, const char* name) = 0;
   /// Dynamic shared memory over 48 KiB must be allowed once per kernel.
   virtual Status allow_shared_bytes(Kernel kernel, uint32_t bytes) = 0;
+  /// unavailable where the driver is older than such maps (CUDA 12). Needs no GPU's help and no
+  /// stream: a map holds an address and is good for as long as that is.
+  virtual Result<TensorMap> tensor_map(const TensorLayout& layout) = 0;
   /// `arguments` point at values of exactly the parameters' types; launch() in sys/cuda/launch.h
   /// makes them.
   virtual Status launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,

@@ -136,6 +136,8 @@ struct Driver {
   Call<int*> capture_mode{library, "cuThreadExchangeStreamCaptureMode"};
   Call<Handle, Handle, unsigned> stream_wait_event{library, "cuStreamWaitEvent"};
 
+  Call<Handle, Ptr, unsigned, unsigned> stream_wait_value{library, "cuStreamWaitValue32_v2"};
+
   Call<Handle*, unsigned> event_create{library, "cuEventCreate"};
   Call<Handle> event_destroy{library, "cuEventDestroy_v2"};
   Call<Handle, Handle> event_record{library, "cuEventRecord"};
@@ -150,6 +152,11 @@ struct Driver {
   Call<Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
        void**>
       launch{library, "cuLaunchKernel"};
+  // CUDA 12. Map, element, dimensions, address, extents, strides, box, steps, interleave, swizzle,
+  // promotion in L2, fill.
+  Call<void*, int, unsigned, void*, const Flags64*, const Flags64*, const unsigned*,
+       const unsigned*, int, int, int, int>
+      tensor_map{library, "cuTensorMapEncodeTiled", decltype(tensor_map)::Since::kNewer};
 };
 
 }  // namespace braid::sys::cuda_driver

@@ -1,3 +1,4 @@
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -140,6 +141,28 @@ std::set<std::string> FakeCuda::kernels_found() const {
 Status FakeCuda::allow_shared_bytes(Kernel, uint32_t) {
   const std::lock_guard lock(mutex_);
   return begin("allow_shared_bytes");
+}
+
+// What was enqueued before is done, so a word that is short of the value stays so.
+Status FakeCuda::wait_value(Stream stream, DevicePtr at, uint32_t value) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin_on_stream("wait_value", stream));
+  BRAID_RETURN_IF_ERROR(check_range("wait_value", at, sizeof value));
+  if (*pointer_to<const uint32_t>(at) >= value) return {};
+  return driver_error("fake cuda: wait_value: {} at {:#x} never reaches {}",
+                      *pointer_to<const uint32_t>(at), at, value);
+}
+
+// A fake kernel reads the layout out of the map again.
+Result<TensorMap> FakeCuda::tensor_map(const TensorLayout& layout) {
+  const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(begin("tensor_map"));
+  if (layout.at % 16 != 0 || layout.stride_bytes[0] % 16 != 0 || layout.stride_bytes[1] % 16 != 0)
+    return driver_error("fake cuda: tensor_map: CUDA_ERROR_INVALID_VALUE (1)");
+  static_assert(sizeof(TensorLayout) <= sizeof(TensorMap));
+  TensorMap map;
+  std::memcpy(map.words.data(), &layout, sizeof layout);
+  return map;
 }
 
 Status FakeCuda::launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,

@@ -94,6 +94,8 @@ class RealCuda : public Cuda {
   Status unload_module(Module module) override;
   Result<Kernel> kernel(Module module, const char* name) override;
   Status allow_shared_bytes(Kernel kernel, uint32_t bytes) override;
+  Status wait_value(Stream stream, DevicePtr at, uint32_t value) override;
+  Result<TensorMap> tensor_map(const TensorLayout& layout) override;
   Status launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,
                        std::span<void*> arguments) override;
 

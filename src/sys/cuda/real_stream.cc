@@ -131,6 +131,30 @@ Status RealCuda::allow_shared_bytes(Kernel kernel, uint32_t bytes) {
               kernel.handle, kMaxDynamicSharedBytes, static_cast<int>(bytes));
 }
 
+Status RealCuda::wait_value(Stream stream, DevicePtr at, uint32_t value) {
+  constexpr unsigned kAtLeast = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+  return call(driver_.stream_wait_value, about("word at {:#x}, {}", at, value), stream.handle, at,
+              value, kAtLeast);
+}
+
+Result<TensorMap> RealCuda::tensor_map(const TensorLayout& layout) {
+  if (driver_.tensor_map.function == nullptr)
+    return unavailable("cuda: tensor maps: the driver is older than CUDA 12");
+  constexpr int kFp16 = 6, kBf16 = 9, kSwizzle128 = 3, kPromotion256 = 3;
+  constexpr std::array<unsigned, 3> kSteps{1, 1, 1};
+  const std::array<unsigned long long, 3> extent{layout.extent[0], layout.extent[1],
+                                                 layout.extent[2]};
+  const std::array<unsigned long long, 2> stride{layout.stride_bytes[0], layout.stride_bytes[1]};
+  TensorMap map;
+  BRAID_RETURN_IF_ERROR(
+      call(driver_.tensor_map,
+           about("tensor map of {} x {} x {} at {:#x}", extent[2], extent[1], extent[0], layout.at),
+           map.words.data(), layout.element == TensorLayout::Element::kBf16 ? kBf16 : kFp16, 3U,
+           pointer_to<void>(layout.at), extent.data(), stride.data(), layout.box.data(),
+           kSteps.data(), 0, kSwizzle128, kPromotion256, 0));
+  return map;
+}
+
 Status RealCuda::launch_kernel(Kernel kernel, const LaunchShape& shape, Stream stream,
                                std::span<void*> arguments) {
   return call(driver_.launch,

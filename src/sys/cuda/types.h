@@ -102,6 +102,22 @@ enum class CaptureState { kNone, kActive, kInvalidated };
 /// that are no work for a stream, such as alloc(). kRelaxed: everything may be done.
 enum class CaptureMode { kGlobal, kThreadLocal, kRelaxed };
 
+/// Where the copy engines of multiprocessors find tiles: up to three dimensions of 16-bit elements,
+/// the innermost first. Tiles lie in shared memory as rows of 128 bytes, in the 128-byte swizzle;
+/// what of a tile is outside is read as zeros and not written.
+struct TensorLayout {
+  enum class Element { kFp16, kBf16 };
+  DevicePtr at = 0;  // a multiple of 16
+  Element element = Element::kBf16;
+  std::array<uint64_t, 3> extent{};        // in elements, 1 or more
+  std::array<uint64_t, 2> stride_bytes{};  // of the two outer ones, multiples of 16
+  std::array<uint32_t, 3> box{};           // of a tile: 64 elements, up to 256 rows, 1
+};
+/// What the driver makes of it, for kernels' arguments alone.
+struct alignas(64) TensorMap {
+  std::array<uint64_t, 16> words{};
+};
+
 struct LaunchShape {
   uint32_t num_blocks = 1;
   uint32_t num_threads = 1;   // of one block

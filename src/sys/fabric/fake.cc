@@ -74,6 +74,22 @@ void FakeFabric::set_rate(const std::string& address, double gbps) {
   site_at(address).rate_gbps = gbps;
 }
 
+FakeFabric::Port* FakeFabric::port_called(std::string_view name) const {
+  if (!name.starts_with(kPrefix)) return nullptr;
+  const std::string number(name.substr(kPrefix.size()));
+  const size_t i = std::strtoull(number.c_str(), nullptr, 10);
+  return i < ports_.size() ? ports_[i].get() : nullptr;
+}
+
+void FakeFabric::forge(std::string_view name, uint32_t immediate) {
+  const std::lock_guard lock(mutex_);
+  Port* port = port_called(name);
+  if (port == nullptr || !port->is_open || rules_.has_trusted_immediates) return;
+  FabricEvent event = fake_event(FabricEvent::Kind::kArrived, nullptr);
+  event.immediate = immediate;
+  port->events.push_back(event);
+}
+
 void FakeFabric::forbid(const std::string& address) {
   const std::lock_guard lock(mutex_);
   forbidden_.push_back(address);
@@ -154,13 +170,10 @@ FakeEndpoint::~FakeEndpoint() {
 
 Result<uint64_t> FakeEndpoint::add_peer(std::string_view name) {
   const std::lock_guard lock(fabric_.mutex_);
-  const bool is_fake = name.starts_with(kPrefix);
-  const size_t number =
-      is_fake ? std::strtoull(std::string(name.substr(kPrefix.size())).c_str(), nullptr, 10)
-              : SIZE_MAX;
-  if (number >= fabric_.ports_.size()) return driver_error("fake fabric: no endpoint '{}'", name);
-  port_.peers.insert(number);
-  return static_cast<uint64_t>(number);
+  const FakeFabric::Port* port = fabric_.port_called(name);
+  if (port == nullptr) return driver_error("fake fabric: no endpoint '{}'", name);
+  port_.peers.insert(port->number);
+  return static_cast<uint64_t>(port->number);
 }
 
 }  // namespace braid::sys

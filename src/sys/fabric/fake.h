@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -75,6 +76,9 @@ class FakeFabric : public FabricLibrary {
   void resume(const std::string& address);
   /// What leaves the domain from now on takes its time on one wire; 0: none, as at first.
   void set_rate(const std::string& address, double gbps);
+  /// Somebody without any key, at no endpoint of ours, sends the endpoint called `name` an immediate,
+  /// as who connects to a listening socket can.
+  void forge(std::string_view name, uint32_t immediate);
   /// The next open() at `address` answers unavailable.
   void forbid(const std::string& address);
   /// Operations that named no valid region, or left it.
@@ -93,6 +97,7 @@ class FakeFabric : public FabricLibrary {
   struct Port;  // what an endpoint has in the fabric
 
   Site& site_at(const std::string& address);
+  Port* port_called(std::string_view name) const;
   uint64_t random(Port& port, uint64_t below);
   bool is_cut(const Site& a, const Site& b) const;
 

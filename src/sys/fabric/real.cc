@@ -39,6 +39,9 @@ bool find_all(void* library, LibfabricSymbols& s) {
 // are wider (the registration cache): a peer could go on writing into a region that is gone, and
 // past the end of one. So they keep none.
 //
+// Provider efa would talk to ranks of its own host through provider shm, where a killed one can stop
+// the others for ever.
+//
 // The library reads its settings once, at the first fi_getinfo; afterwards the environment is again
 // as it was, because it belongs to the process and to those that it starts.
 class OurSettings {
@@ -59,10 +62,11 @@ class OurSettings {
   OurSettings& operator=(const OurSettings&) = delete;
 
  private:
-  static constexpr std::array<std::pair<const char*, const char*>, 3> kSettings = {
+  static constexpr std::array<std::pair<const char*, const char*>, 4> kSettings = {
       {{"FI_UNIVERSE_SIZE", "64"},
        {"FI_OFI_RXM_MSG_RX_SIZE", "128"},
-       {"FI_MR_CACHE_MAX_COUNT", "0"}}};
+       {"FI_MR_CACHE_MAX_COUNT", "0"},
+       {"FI_EFA_ENABLE_SHM_TRANSFER", "0"}}};
   std::array<bool, kSettings.size()> is_ours_{};
 };
 

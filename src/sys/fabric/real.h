@@ -91,6 +91,11 @@ struct LibfabricQuirks {
   bool splits_immediates = false;
   // See Neighbours.
   bool shares_mappings = false;
+  // A failure of an operation of ours names it. One that names none is of what came in, which may be
+  // a stranger's: it says nothing of our peers.
+  bool names_own_failures = false;
+  // See HalfOpen.
+  bool forgets_half_open = false;
 };
 LibfabricQuirks libfabric_quirks(const fi_info& info);
 std::string numeric_address(const fi_info& info);
@@ -122,12 +127,33 @@ struct DomainHandle {
   ~DomainHandle();
 };
 
+/// On tcp and net, a connection that was begun at an endpoint and of which nothing was heard yet points
+/// to that endpoint for ever: when the endpoint is closed and somebody speaks, or goes, the next poll
+/// of any endpoint of the domain follows the pointer (libfabric's own note of it stands in
+/// xnet_pep_close; below rxm the socket is left open, and no more). A peer that was stopped while it connected does that, and any stranger can. So
+/// what of an endpoint's sockets is open behind its end is closed too, which nobody looks at then.
+class HalfOpen {
+ public:
+  /// The sockets at an endpoint's address, before its end.
+  explicit HalfOpen(const std::string& name);
+  /// Those that are open behind it.
+  void close();
+
+ private:
+  struct Socket {
+    int fd = -1;
+    uint64_t file = 0;
+  };
+  std::vector<Socket> sockets_;
+};
+
 /// An endpoint of libfabric; closed with the last who holds it.
 struct EndHandle {
   std::shared_ptr<DomainHandle> domain;
   fid_av* av = nullptr;
   fid_cq* cq = nullptr;
   fid_ep* endpoint = nullptr;
+  std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;
@@ -221,7 +247,9 @@ class RealEndpoint final : public FabricEndpoint {
   uint64_t write_flags(const FabricTransfer& t) const;
   Result<bool> posted(ssize_t rc, const char* call) const;
   size_t hand_over_held(FabricEvent& refused);
+  long read_queue(std::span<FabricEvent> events);
   size_t read_error(FabricEvent& event);
+  void note_stranger(const FabricEvent& failed);
 
   const RealDomain& domain_;
   std::string name_;
@@ -229,6 +257,7 @@ class RealEndpoint final : public FabricEndpoint {
   std::shared_ptr<Neighbours> neighbours_;  // on shm
   std::optional<Operation> held_;           // see submit()
   bool has_lost_data_ = false;              // of held_
+  uint64_t num_strangers_ = 0;              // failures that were none of ours
   FabricOp data_;                           // stands for all data whose immediate follows
 };
 

@@ -2,6 +2,7 @@
 // what they come to.
 #include <algorithm>
 
+#include "base/log.h"
 #include "sys/fabric/real.h"
 
 namespace braid::sys {
@@ -51,6 +52,7 @@ Status RealEndpoint::read_name() {
   if (const int rc = fi_getname(&handle_->endpoint->fid, name_.data(), &bytes); rc != 0)
     return domain_.failed("fi_getname", rc);
   name_.resize(bytes);
+  if (domain_.quirks().forgets_half_open) handle_->listens_at = name_;
   return {};
 }
 
@@ -211,20 +213,30 @@ size_t RealEndpoint::poll(std::span<FabricEvent> events) {
   if (events.empty()) return 0;
   const bool waits_for_empty_queue = held_ && held_->is_data_out;
   if (!waits_for_empty_queue && hand_over_held(events[0]) > 0) return 1;
+  // What strangers leave in the queue lies before what is ours.
+  constexpr int kMostStrangers = 16;
+  long n = 0;
+  for (int i = 0; i < kMostStrangers && n == 0; ++i) n = read_queue(events);
+  if (n == -FI_EAGAIN) return waits_for_empty_queue ? hand_over_held(events[0]) : 0;
+  return static_cast<size_t>(n);
+}
+
+// The number of events, or -FI_EAGAIN: the queue is empty. 0: what was there is nobody's.
+long RealEndpoint::read_queue(std::span<FabricEvent> events) {
   std::array<fi_cq_data_entry, 32> entries;
   const ssize_t n =
       fi_cq_read(handle_->cq, entries.data(), std::min(entries.size(), events.size()));
-  if (n == -FI_EAGAIN) return waits_for_empty_queue ? hand_over_held(events[0]) : 0;
-  if (n == -FI_EAVAIL) return read_error(events[0]);
+  if (n == -FI_EAGAIN) return n;
+  if (n == -FI_EAVAIL) return static_cast<long>(read_error(events[0]));
   if (n < 0) {
     events[0] = failure_of(static_cast<int>(-n), nullptr);
     return 1;
   }
   for (ssize_t i = 0; i < n; ++i) events[i] = event_of(entries[i]);
-  return static_cast<size_t>(n);
+  return n;
 }
 
-// The number of events: none for data whose immediate fails for itself.
+// The number of events: none for data whose immediate fails for itself, and for what is none of ours.
 size_t RealEndpoint::read_error(FabricEvent& event) {
   struct {
     fi_cq_err_entry entry;
@@ -234,9 +246,22 @@ size_t RealEndpoint::read_error(FabricEvent& event) {
   if (fi_cq_readerr(handle_->cq, &error.entry, 0) < 0) return 1;
   event = failure_of(error.entry.err, static_cast<FabricOp*>(error.entry.op_context));
   event.provider_error = error.entry.prov_errno;
+  if (event.op == nullptr && domain_.quirks().names_own_failures) {
+    note_stranger(event);
+    return 0;
+  }
   if (event.op != &data_) return 1;
   has_lost_data_ = held_ && held_->is_data_out;
   return 0;
+}
+
+// At 1, 10, 100... of them.
+void RealEndpoint::note_stranger(const FabricEvent& failed) {
+  uint64_t power = 1;
+  while (power < num_strangers_ + 1) power *= 10;
+  if (power != ++num_strangers_) return;
+  log::warn("sys", "libfabric {}: {} times something came in that is of no peer, at last: {}",
+            domain_.description(), num_strangers_, why(failed));
 }
 
 std::string RealEndpoint::why(const FabricEvent& failed) const {
@@ -254,7 +279,10 @@ RealEndpoint::~RealEndpoint() {
 // The endpoint first, so that nothing can land while the rest goes.
 EndHandle::~EndHandle() {
   const KeptSignals keep;
+  std::optional<HalfOpen> half_open;
+  if (!listens_at.empty()) half_open.emplace(listens_at);
   if (endpoint != nullptr) fi_close(&endpoint->fid);
+  if (half_open) half_open->close();
   if (cq != nullptr) fi_close(&cq->fid);
   if (av != nullptr) fi_close(&av->fid);
 }

@@ -111,12 +111,19 @@ FabricLimits libfabric_limits(const fi_info& info) {
 // tcp tells of an error without an operation, and ofi_rxm reads through that null pointer. Plain
 // writes are not told of, and one of 0 bytes is never there in part. So the data goes first and the
 // immediate follows in a write of its own, on the same connection, which keeps their order.
+//
+// Who connects to such an endpoint and sends what it cannot be makes the queue tell of failures
+// without an operation (measured on tcp;ofi_rxm): ours always have theirs.
 LibfabricQuirks libfabric_quirks(const fi_info& info) {
   const std::string_view provider = info.fabric_attr->prov_name;
   LibfabricQuirks quirks;
   quirks.confirms_empty_writes = provider != "shm";
   quirks.shares_mappings = provider == "shm";
+  quirks.forgets_half_open =
+      provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
   quirks.splits_immediates = provider == "tcp;ofi_rxm";
+  quirks.names_own_failures = provider == "tcp;ofi_rxm" || provider == "tcp" || provider == "net" ||
+                              provider == "verbs;ofi_rxm";
   return quirks;
 }
 

@@ -104,7 +104,7 @@ Result<std::string> random_hex(size_t num_bytes) {
 
 std::string home_directory() {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home == '/') return home;
+  if (const char* home = secure_getenv("HOME"); home != nullptr && *home == '/') return home;
   std::vector<char> buffer(16384);
   passwd entry{};
   passwd* found = nullptr;

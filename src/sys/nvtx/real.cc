@@ -150,7 +150,7 @@ Result<std::unique_ptr<Nvtx>> attach_nvtx(const std::string& path) {
 Result<Nvtx*> real_nvtx() {
   static const auto* const kAttached = [] {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
-    const char* path = std::getenv("NVTX_INJECTION64_PATH");
+    const char* path = secure_getenv("NVTX_INJECTION64_PATH");
     const bool is_named = path != nullptr && *path != '\0';
     return new auto(is_named ? attach_nvtx(path)
                              : Result<std::unique_ptr<Nvtx>>(

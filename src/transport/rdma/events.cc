@@ -34,8 +34,7 @@ void RdmaLane::on_event(const sys::FabricEvent& event) {
 }
 
 void RdmaLane::on_arrived(const Immediate& immediate) {
-  if (immediate.rank >= size_ || immediate.rank == self_) return;
-  at_peer(immediate.rank).was_heard = true;
+  if (immediate.rank >= size_ || immediate.rank == self_) return note_unfounded(immediate);
   switch (immediate.kind) {
     case Kind::kPiece: return on_piece(immediate);
     case Kind::kAck: return on_ack(immediate);
@@ -44,14 +43,40 @@ void RdmaLane::on_arrived(const Immediate& immediate) {
   }
 }
 
-void RdmaLane::on_piece(const Immediate& immediate) {
-  if (at_peer(immediate.rank).in.on_piece(immediate) == Inbox::Verdict::kBad)
-    bury(immediate.rank, "a slot does not hold what its immediate says");
+// Said at 1, 10, 100... of them: who floods us does not flood the log.
+void RdmaLane::note_unfounded(const Immediate& immediate) {
+  ++num_unfounded_;
+  uint64_t power = 1;
+  while (power < num_unfounded_) power *= 10;
+  if (power != num_unfounded_) return;
+  log::warn("transport",
+            "lane {}: dropped {} immediates that no member can have sent, at last one that says it "
+            "is of rank {}: somebody else reaches {}",
+            name_, num_unfounded_, immediate.rank, domain_->description());
 }
 
+void RdmaLane::on_piece(const Immediate& immediate) {
+  Peer& p = at_peer(immediate.rank);
+  const Inbox::Verdict verdict = p.in.on_piece(immediate);
+  p.was_heard |= verdict == Inbox::Verdict::kNew;
+  if (verdict == Inbox::Verdict::kUnfounded) note_unfounded(immediate);
+}
+
+// All records are looked at: one that was overtaken says less, never more. The greeting is an ack of
+// nothing.
 void RdmaLane::on_ack(const Immediate& immediate) {
   Peer& p = at_peer(immediate.rank);
-  if (p.out.on_ack(nearest(p.out.acked(), immediate.sequence))) moved(p);
+  bool has_moved = false;
+  for (const AckRecord& record : control_in(immediate.rank).acks) {
+    AckRecord ack;
+    std::memcpy(&ack, &record, sizeof ack);
+    if (!is_sealed(ack, p.in.nonce())) continue;
+    p.was_heard = true;
+    has_moved |= p.out.on_ack(ack.released);
+  }
+  if (has_moved) moved(p);
+  const uint64_t said = nearest(p.out.acked(), immediate.sequence);
+  if (!p.was_heard || (said > p.out.acked() && said <= p.out.posted())) note_unfounded(immediate);
 }
 
 // An ack proves that the path works, so the next question can wait.
@@ -61,32 +86,42 @@ void RdmaLane::moved(Peer& p) {
   if (p.state == State::kUp && p.out.has_unacked()) p.ask_at_ns = now_ns() + p.ask_pause_ns;
 }
 
+// Nothing for a line that is torn, overtaken or seen: it will be repeated under a new number.
+std::optional<ControlLine> RdmaLane::newer_line(int rank, bool is_answer, uint64_t last) const {
+  const ControlBlock& block = control_in(rank);
+  ControlLine line;
+  std::memcpy(&line, is_answer ? &block.answer : &block.ask, sizeof line);
+  if (!is_sealed(line, at_peer(rank).in.nonce()) || line.number <= last ||
+      (line.is_answer != 0) != is_answer)
+    return std::nullopt;
+  return line;
+}
+
 void RdmaLane::on_ask(const Immediate& immediate) {
   Peer& p = at_peer(immediate.rank);
-  ControlLine line;
-  std::memcpy(&line, &control_in(immediate.rank).ask, sizeof line);
-  if (!is_sealed(line) || line.life != immediate.life)
-    return;  // torn or overtaken: it will be repeated
-  if (line.life == p.in.life() + 1) {
+  const std::optional<ControlLine> line = newer_line(immediate.rank, false, p.last_ask);
+  if (!line) return note_unfounded(immediate);
+  if (line->life == p.in.life() + 1) {
     if (const Status s = p.in.renew(*domain_); !s.ok()) {
       return log::warn("transport", "lane {}: no new ring for rank {}: {}", name_, immediate.rank,
                        s.message());
     }
     log::info("transport", "lane {}: rank {} writes again, life {}", name_, immediate.rank,
-              line.life);
+              line->life);
   }
-  p.is_answer_due = line.life == p.in.life();
+  p.last_ask = line->number;
+  p.is_answer_due = line->life == p.in.life();
 }
 
 void RdmaLane::on_answer(const Immediate& immediate) {
   Peer& p = at_peer(immediate.rank);
-  ControlLine line;
-  std::memcpy(&line, &control_in(immediate.rank).answer, sizeof line);
-  if (!is_sealed(line) || line.life != immediate.life || line.life != wanted_life(p)) return;
-  if (p.state == State::kDead) return;
-  if (p.out.on_ack(line.released)) moved(p);
-  if (p.state == State::kBroken) return renewed(immediate.rank, line);
-  note_missing(immediate.rank, line.arrived);
+  const std::optional<ControlLine> line = newer_line(immediate.rank, true, p.last_answer);
+  if (!line) return note_unfounded(immediate);
+  p.last_answer = line->number;
+  if (line->life != wanted_life(p) || p.state == State::kDead) return;
+  if (p.out.on_ack(line->released)) moved(p);
+  if (p.state == State::kBroken) return renewed(immediate.rank, *line);
+  note_missing(immediate.rank, line->arrived);
 }
 
 // Both answers of one pair in flight may be old, so one alone proves nothing; the same gap over a

@@ -1,5 +1,7 @@
 #include "transport/rdma/inbox.h"
 
+#include <atomic>
+
 #include "base/check.h"
 
 namespace braid::transport::rdma {
@@ -28,14 +30,15 @@ Inbox::Verdict Inbox::on_piece(const Immediate& immediate) {
     return Verdict::kStale;
   const std::byte* slot = rings_.back().data() + sequence % shape_.depth * shape_.stride();
   SlotHeader header;
-  std::memcpy(&header, slot + kHeaderOffset, sizeof header);
-  const bool is_right = is_sealed(header) && header.life == life_ && header.sequence == sequence &&
-                        header.bytes <= shape_.slot_bytes &&
-                        header.sender == static_cast<uint32_t>(source_);
-  if (!is_right) return Verdict::kBad;
-  const std::span payload(slot + kPayloadOffset, header.bytes);
+  std::memcpy(&header, slot + header_offset(shape_.slot_bytes), sizeof header);
+  const bool is_right = is_sealed(header, nonce_) && header.life == life_ &&
+                        header.sequence == sequence && header.bytes <= shape_.slot_bytes;
+  if (!is_right) return Verdict::kUnfounded;
+  // It was written after the payload: what is read from here on is not what was there before it.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const std::span payload(slot + payload_offset(shape_.slot_bytes, header.bytes), header.bytes);
   if (header.payload_sum != 0 && header.payload_sum != checksum(payload.data(), payload.size()))
-    return Verdict::kBad;
+    return Verdict::kUnfounded;
   seen(sequence) = {true, header.tag, payload};
   while (arrived_ < released_ + shape_.depth && seen(arrived_).is_here) ++arrived_;
   return Verdict::kNew;

@@ -4,9 +4,9 @@
 //   released_          arrived_ (all below are here)          released_ + depth
 //      | shown to the caller | gaps: some here, some not yet  |  no sender may be here
 //
-// Immediates say that a slot was written, in any order and perhaps twice; each is checked against
-// the window and the slot's header. The checked header is copied into here_, so that later writes
-// of a bad peer change nothing but payload.
+// Immediates say that a slot was written, in any order, perhaps twice, and perhaps by a stranger; each
+// is checked against the window and the slot's header. The checked header is copied into here_, so
+// that later writes of a bad peer change nothing but payload.
 //
 // renew() lays a fresh ring for the next life. The old ring's key is taken back, and its memory
 // stays mapped until the lane closes: writes of the old life that are still in some queue can land
@@ -33,17 +33,20 @@ struct RingShape {
 
 class Inbox {
  public:
-  enum class Verdict { kNew, kStale, kBad };
+  enum class Verdict : uint8_t { kNew, kStale, kUnfounded };
 
-  Inbox(int source, RingShape shape) : source_(source), shape_(shape), here_(shape.depth) {}
+  /// The source seals what it writes with `nonce`.
+  Inbox(int source, RingShape shape, uint64_t nonce)
+      : source_(source), shape_(shape), nonce_(nonce), here_(shape.depth) {}
   /// Lays the ring of the first life.
   Status open(sys::FabricDomain& domain) { return lay(domain); }
   /// Lays the ring of the next life; pieces that arrived out of order and were not shown yet are
   /// forgotten, because the sender sends everything again from arrived().
   Status renew(sys::FabricDomain& domain);
 
-  /// A piece's immediate came in. kStale: of an old life or seen before, nothing happened. kBad:
-  /// the slot does not hold what the immediate says, which no fabric may cause.
+  /// A piece's immediate came in. kStale: of an old life or seen before, nothing happened.
+  /// kUnfounded: the slot does not hold what the immediate says. That is no piece of the source: a
+  /// stranger's, or of a source gone wrong; nothing happened either.
   Verdict on_piece(const Immediate& immediate);
 
   uint32_t available() const { return static_cast<uint32_t>(arrived_ - released_); }
@@ -55,6 +58,7 @@ class Inbox {
   uint32_t life() const { return life_; }
   uint64_t ring_address() const { return region_->remote_address(); }
   uint64_t ring_key() const { return region_->key(); }
+  uint64_t nonce() const { return nonce_; }
 
  private:
   struct Seen {
@@ -67,6 +71,7 @@ class Inbox {
 
   int source_;
   RingShape shape_;
+  uint64_t nonce_;
   uint32_t life_ = 0;
   uint64_t arrived_ = 0;
   uint64_t released_ = 0;

@@ -65,7 +65,7 @@ Status RdmaLane::allocate() {
   for (int r = 0; r < size_; ++r) {
     if (r == self_) continue;
     peers_[r] = std::make_unique<Peer>(Outbox(self_, shape_, source_.data() + shape_.bytes() * r),
-                                       Inbox(r, shape_));
+                                       Inbox(r, shape_, sys::random_key()));
     BRAID_RETURN_IF_ERROR(at_peer(r).in.open(*domain_));
     auto* block = reinterpret_cast<std::byte*>(&control_in(r));
     const sys::FabricMemory control{block, sizeof(ControlBlock), sys::Access::kRemoteTarget};
@@ -86,7 +86,8 @@ ControlBlock& RdmaLane::control_out(int peer) const {
 Door RdmaLane::door_for(int peer) const {
   const Peer& p = at_peer(peer);
   return {{p.in.ring_address(), p.in.ring_key()},
-          {p.control_region->remote_address(), p.control_region->key()}};
+          {p.control_region->remote_address(), p.control_region->key()},
+          p.in.nonce()};
 }
 
 Status RdmaLane::meet(int peer, const std::string& endpoint_name, const Door& door) {
@@ -94,7 +95,8 @@ Status RdmaLane::meet(int peer, const std::string& endpoint_name, const Door& do
   BRAID_ASSIGN_OR_RETURN(p.fabric_peer, endpoint_->add_peer(endpoint_name));
   p.endpoint_name = endpoint_name;
   p.control = door.control;
-  p.out.point_at(door.ring);
+  p.nonce = door.nonce;
+  p.out.point_at(door.ring, door.nonce);
   p.is_ack_due = true;  // the greeting is an ack of nothing
   return {};
 }

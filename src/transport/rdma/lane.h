@@ -10,12 +10,17 @@
 //   write slot -> ring, immediate {piece, life, seq} ->  checks window and header, marks the
 //                                                      sequence as here; shown to the caller when
 //                                                      all before it are here
-//   acked() = n             <-- immediate {ack, n} --  released n, told at the next progress()
+//   acked() = n    <-- ack record, immediate {ack, n} -- released n, told at the next progress()
 //
 // Assumed of the fabric: a write that lands is whole when its immediate is seen, and writes land at
-// most once. Order is NOT assumed: the sequence restores it; an ack is cumulative and lives in the
-// immediate itself, so acks may overtake each other, and no memory needs to be polled (on tcp the
-// target's queue must be read anyway).
+// most once. Order is NOT assumed: the sequence restores it; an ack is cumulative, and the last few
+// lie beside each other, so acks may overtake each other. Memory is not polled: an immediate tells
+// where to look (on tcp the target's queue must be read anyway).
+//
+// STRANGERS. Who reaches a listening endpoint can send it immediates, without a key. None is
+// believed: it makes us look at what lies under our keys, sealed with nonces that the peers alone
+// were told (wire.h), and what that does not bear out is dropped and counted. So a stranger can
+// neither show a piece, nor free a slot, nor ask for a ring.
 //
 // Why it cannot tear or overwrite: slot s+depth may be written only after the sender knows that s
 // was released, and s can be released only after its one write has landed. A second write of the
@@ -51,6 +56,7 @@
 #include <array>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +70,7 @@ namespace braid::transport::rdma {
 struct Door {
   RemoteRing ring;
   RemoteRing control;
+  uint64_t nonce = 0;  // with which the other seals what it writes
 };
 
 class RdmaLane final : public Lane {
@@ -95,9 +102,14 @@ class RdmaLane final : public Lane {
   bool progress() override;
   int64_t next_event_ns() const override;
   Status health(int peer) const override;
+  bool is_mending(int peer) const override {
+    return peer != self_ && at_peer(peer).state == State::kBroken;
+  }
 
   /// How often the path to `peer` was renewed after a failure.
   uint32_t life(int peer) const { return at_peer(peer).out.life(); }
+  /// Immediates that no member can have sent.
+  uint64_t num_unfounded() const { return num_unfounded_; }
 
  private:
   enum class State { kUp, kBroken, kDead };
@@ -116,15 +128,19 @@ class RdmaLane final : public Lane {
     const sys::FabricRegion* control_region = nullptr;  // our block that this peer writes
     uint64_t fabric_peer = 0;
     RemoteRing control;  // the peer's block that we write
+    uint64_t nonce = 0;  // with which we seal what we write
     std::string endpoint_name;
     State state = State::kUp;
     Status why;
     bool was_heard = false;
     // Acks that we owe.
     bool is_ack_due = false;
-    uint64_t ack_told = 0;
+    uint64_t num_acks = 0;
     int64_t ack_flies_since_ns = 0;  // 0: no ack is on its way
     // Asking and answering.
+    uint64_t num_asks = 0;     // of ours
+    uint64_t last_answer = 0;  // to which of them
+    uint64_t last_ask = 0;     // of the peer
     bool is_answer_due = false;
     int64_t ask_at_ns = INT64_MAX;
     int64_t ask_pause_ns = 0;
@@ -163,6 +179,9 @@ class RdmaLane final : public Lane {
   void note_missing(int rank, uint64_t arrived);
   void renewed(int rank, const ControlLine& line);
   void moved(Peer& p);
+  /// A line that the peer wrote, when it is newer than number `last`.
+  std::optional<ControlLine> newer_line(int rank, bool is_answer, uint64_t last) const;
+  void note_unfounded(const Immediate& immediate);
   void break_path(int rank, std::string_view why);
   void bury(int rank, std::string_view why);
 
@@ -190,6 +209,7 @@ class RdmaLane final : public Lane {
   std::array<sys::FabricEvent, 32> events_;  // of one poll
   int64_t last_active_ns_ = 0;
   uint64_t num_flying_ = 0;
+  uint64_t num_unfounded_ = 0;
 };
 
 /// connect_rdma() on a given library; tests give a fake one.

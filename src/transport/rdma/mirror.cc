@@ -4,12 +4,12 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace braid::transport::rdma {
 
 namespace {
 
-constexpr uint64_t kNewsWordBytes = 64;
 // How long greeting and closing wait for what was said to leave.
 constexpr int64_t kMirrorLingerNs = 100'000'000;
 // Ops whose completion never came are not reused, so their number must have a bound.
@@ -27,11 +27,14 @@ Mirrors::Mirrors(MirrorOptions options, int self, int size)
       size_(size),
       segment_bytes_(
           pcie::segment_bytes(size, options_.slot_bytes, options_.num_slots, options_.num_lanes)),
+      board_{options_.num_slots, static_cast<uint32_t>(options_.num_lanes)},
       pages_(static_cast<size_t>(size)),
       peers_(static_cast<size_t>(size)) {
-  for (Peer& peer : peers_)
+  for (Peer& peer : peers_) {
+    peer.nonce = sys::random_key();
     for (auto& by_lane : peer.received)
-      for (Received& ring : by_lane) ring.here.resize(options_.num_slots);
+      for (Received& ring : by_lane) ring.is_claimed.resize(options_.num_slots);
+  }
 }
 
 Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
@@ -47,8 +50,8 @@ Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
                          library.open({options.provider, options.address, options.slot_bytes}));
   sys::EndpointRequest request;
   request.num_peers = static_cast<uint32_t>(size);
-  // Every slot of every ring to every peer and from it, and as many frees.
-  const uint64_t most = uint64_t{4} * 2 * static_cast<uint64_t>(size * options.num_lanes) *
+  // Every slot of every ring to every peer and from it, its record, and as many frees.
+  const uint64_t most = uint64_t{6} * 2 * static_cast<uint64_t>(size * options.num_lanes) *
                         (uint64_t{options.num_slots} + 1);
   request.queue_depth = static_cast<uint32_t>(std::clamp<uint64_t>(most, 1024, 1 << 14));
   BRAID_ASSIGN_OR_RETURN(mirrors->endpoint_, mirrors->domain_->open_endpoint(request));
@@ -58,10 +61,12 @@ Result<std::unique_ptr<Mirrors>> Mirrors::open(sys::FabricLibrary& library,
 
 Status Mirrors::allocate() {
   for (int r = 0; r < size_; ++r) {
+    const uint64_t boards = r == self_ ? static_cast<uint64_t>(size_) : 1;
     BRAID_ASSIGN_OR_RETURN(pages_[static_cast<size_t>(r)],
-                           Pages::map(segment_bytes_ + kNewsWordBytes));
+                           Pages::map(segment_bytes_ + boards * board_.bytes()));
     const sys::Access access = r == self_ ? sys::Access::kLocalSource : sys::Access::kRemoteTarget;
-    const sys::FabricMemory memory{segment(r) + slots_at(), slots_bytes() + kNewsWordBytes, access};
+    const sys::FabricMemory memory{segment(r) + slots_at(), slots_bytes() + boards * board_.bytes(),
+                                   access};
     BRAID_ASSIGN_OR_RETURN(const sys::FabricRegion* const region,
                            domain_->register_memory(memory, sys::random_key()));
     (r == self_ ? source_region_ : at_peer(r).region) = region;
@@ -69,12 +74,12 @@ Status Mirrors::allocate() {
   return {};
 }
 
-RemoteRing Mirrors::door_for(int peer) const {
+Mirrors::Door Mirrors::door_for(int peer) const {
   const sys::FabricRegion& region = *at_peer(peer).region;
-  return {region.remote_address(), region.key()};
+  return {{region.remote_address(), region.key()}, at_peer(peer).nonce};
 }
 
-Status Mirrors::meet(int peer, const std::string& endpoint_name, const RemoteRing& door) {
+Status Mirrors::meet(int peer, const std::string& endpoint_name, const Door& door) {
   BRAID_ASSIGN_OR_RETURN(at_peer(peer).fabric_peer, endpoint_->add_peer(endpoint_name));
   at_peer(peer).endpoint_name = endpoint_name;
   at_peer(peer).door = door;
@@ -120,16 +125,14 @@ Mirrors::Op* Mirrors::take_op() {
 }
 
 // On shm a confirmed write that is refused never completes, and every later one is "busy".
-bool Mirrors::post(int rank, sys::FabricTransfer write, const SlotNews& news) {
+bool Mirrors::post(int rank, sys::FabricTransfer write) {
   Op* op = take_op();
   if (op == nullptr) return false;
   op->peer = rank;
   write.peer = at_peer(rank).fabric_peer;
   write.local_region = source_region_;
-  write.remote_key = at_peer(rank).door.key;
-  write.immediate = pack_news(news);
-  // A free that is lost is in the next one.
-  write.wants_delivery = news.told == Told::kFull && options_.provider != "shm";
+  write.remote_key = at_peer(rank).door.mirror.key;
+  write.wants_delivery = write.wants_delivery && options_.provider != "shm";
   const Result<bool> posted = endpoint_->write(write, op);
   if (posted.ok() && posted.value()) {
     ++num_flying_;
@@ -140,19 +143,46 @@ bool Mirrors::post(int rank, sys::FabricTransfer write, const SlotNews& news) {
   return false;
 }
 
+// Nobody waits for a record's completion: a free that is lost is in the next one, and where a
+// slot's record is lost the connection is.
+bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news) {
+  NewsRecord record{number};
+  seal(record, at_peer(rank).door.nonce);
+  std::memcpy(board_out(rank) + offset, &record, sizeof record);
+  sys::FabricTransfer write;
+  write.local = board_out(rank) + offset;
+  write.bytes = sizeof record;
+  write.remote_address = at_peer(rank).door.mirror.address + slots_bytes() + offset;
+  if (news != nullptr) write.immediate = pack_news(*news);
+  write.wants_delivery = false;
+  return post(rank, write);
+}
+
+bool Mirrors::post_slot(int rank, bool everyone, int lane, uint64_t number) {
+  const uint64_t offset = slot_offset(key_of(everyone, rank), lane, number);
+  sys::FabricTransfer write;
+  write.local = segment(self_) + slots_at() + offset;
+  write.bytes = options_.slot_bytes;
+  write.remote_address = at_peer(rank).door.mirror.address + offset;
+  write.immediate = pack_news({Told::kFull, self_, everyone, lane, number});
+  return post(rank, write);
+}
+
+// Each slot's record directly behind it. Its source is written again only with that of slot
+// + num_slots, which the reader must have freed.
 bool Mirrors::post_slots(int rank, bool everyone, int lane) {
-  const int key = key_of(everyone, rank);
   Sent& sent = at_peer(rank).sent[everyone ? 1 : 0][lane];
-  const uint64_t full = load_counter(counters(self_, key, lane).full.value);  // of our GPU
+  const uint64_t full =
+      load_counter(counters(self_, key_of(everyone, rank), lane).full.value);  // of our GPU
   bool changed = false;
-  for (; sent.posted < full; ++sent.posted, ++num_sent_) {
-    const uint64_t offset = slot_offset(key, lane, sent.posted);
-    sys::FabricTransfer write;
-    write.local = segment(self_) + slots_at() + offset;
-    write.bytes = options_.slot_bytes;
-    write.remote_address = at_peer(rank).door.address + offset;
-    if (!post(rank, write, {Told::kFull, self_, everyone, lane, sent.posted})) break;
-    changed = true;
+  for (; sent.recorded < full; ++sent.recorded, changed = true) {
+    if (sent.posted == sent.recorded) {
+      if (!post_slot(rank, everyone, lane, sent.posted)) break;
+      ++sent.posted;
+      ++num_sent_;
+    }
+    const uint64_t offset = board_.full_at(everyone, lane, sent.recorded);
+    if (!post_record(rank, offset, sent.recorded, nullptr)) break;
   }
   return changed;
 }
@@ -165,11 +195,9 @@ bool Mirrors::post_free(int rank, bool everyone, int lane) {
   const uint64_t freed = load_counter(counters(rank, key, lane).free[self_].value);  // of our GPU
   const bool is_greeting = peer.is_greeting_due && everyone && lane == 0;
   if (freed == ring.told && !is_greeting) return false;
-  sys::FabricTransfer write;
-  write.local = segment(self_) + segment_bytes_;
-  write.bytes = sizeof(uint64_t);
-  write.remote_address = peer.door.address + slots_bytes();
-  if (!post(rank, write, {Told::kFree, self_, everyone, lane, freed})) return false;
+  const SlotNews news{Told::kFree, self_, everyone, lane, freed};
+  if (!post_record(rank, board_.free_at(everyone, lane, ring.num_told), freed, &news)) return false;
+  ++ring.num_told;
   ring.told = freed;
   peer.is_greeting_due = peer.is_greeting_due && !is_greeting;
   return true;
@@ -188,6 +216,7 @@ bool Mirrors::post_due(int rank) {
 bool Mirrors::progress() {
   if (has_failed_) return false;
   bool changed = drain();
+  changed |= show_all_slots();
   for (int step = 1; step < size_ && !has_failed_; ++step)
     changed |= post_due((self_ + step) % size_);
   return changed;
@@ -197,7 +226,7 @@ bool Mirrors::has_sent_all() const {
   for (int r = 0; r < size_; ++r)
     for (int lane = 0; r != self_ && lane < options_.num_lanes; ++lane)
       for (const bool everyone : {true, false})
-        if (at_peer(r).sent[everyone ? 1 : 0][lane].posted <
+        if (at_peer(r).sent[everyone ? 1 : 0][lane].recorded <
             load_counter(counters(self_, key_of(everyone, r), lane).full.value))
           return false;
   return true;

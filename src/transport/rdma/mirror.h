@@ -7,11 +7,11 @@
 //   slot, full = s + 1
 //                  sees full, writes
 //                  the slot        -->  into the mirror's slot,
-//                                       immediate {full, s}:
-//                                       full = s + 1 in the mirror
+//                                       immediate {full, s}
+//                  writes record s -->  on the board: full = s + 1 in the mirror
 //                                                            copies it out, free = s + 1
-//                  free[reader]    <--  immediate {free, s + 1}
-//                  = s + 1
+//                  free[reader]    <--  record of s + 1,
+//                  = s + 1              immediate {free, s + 1}
 //   may write slot s + num_slots
 //
 // Who writes what. In a rank's own segment: its GPU the slots and `full`, its host `free` of every
@@ -21,6 +21,11 @@
 // Assumed of the fabric, as in lane.h: a write that lands is whole when its immediate is seen, and
 // lands once. Order is not assumed: a slot that comes early is marked and shown (`full`) when all
 // before it are here; frees are cumulative, and one that comes late is less than what is known.
+//
+// Strangers: a slot is shown when its immediate was seen AND its record stands on the board, which
+// was written after it and which nobody else has the key of. Where bytes of one connection land in
+// their order, a slot whose record is there is whole, whoever sent the immediate; where they do not
+// (efa), strangers cannot send any (real_info.cc). What no board bears out is dropped and counted.
 //
 // Why it cannot tear: slot s + num_slots is written by the sender's GPU, and then by its host into
 // mirrors, only after every reader freed slot s, which it can only after its one write has landed.
@@ -41,6 +46,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,8 +79,12 @@ class Mirrors {
 
   // Connecting: tell everyone endpoint_name() and door_for(them), then meet() everyone.
   const std::string& endpoint_name() const { return endpoint_->name(); }
-  RemoteRing door_for(int peer) const;
-  Status meet(int peer, const std::string& endpoint_name, const RemoteRing& door);
+  struct Door {
+    RemoteRing mirror;   // which the other writes, the board behind it
+    uint64_t nonce = 0;  // with which the other seals its records
+  };
+  Door door_for(int peer) const;
+  Status meet(int peer, const std::string& endpoint_name, const Door& door);
   /// Progresses until every peer was heard; timeout names who was silent.
   Status greet(Deadline deadline);
 
@@ -95,24 +105,29 @@ class Mirrors {
     uint64_t sent_slots = 0, received_slots = 0;
   };
   Traffic traffic() const { return {num_sent_, num_received_}; }
+  /// Immediates that no member can have sent.
+  uint64_t num_unfounded() const { return num_unfounded_; }
 
  private:
   /// One of our rings towards one reader.
   struct Sent {
-    uint64_t posted = 0;  // slots
-    uint64_t freed = 0;   // by this reader
+    uint64_t posted = 0;    // slots
+    uint64_t recorded = 0;  // of those, on its board
+    uint64_t freed = 0;     // by this reader
   };
   /// One of a peer's rings that we read.
   struct Received {
-    uint64_t full = 0;       // all before it are here
-    uint64_t told = 0;       // of our frees
-    std::vector<bool> here;  // [number % num_slots], from `full` on
+    uint64_t full = 0;             // all before it are here
+    uint64_t told = 0;             // of our frees
+    uint64_t num_told = 0;         // how often
+    std::vector<bool> is_claimed;  // by an immediate; [number % num_slots], from `full` on
   };
   struct Peer {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
     uint64_t fabric_peer = 0;
     std::string endpoint_name;
-    RemoteRing door;                         // its mirror of ours
+    uint64_t nonce = 0;                      // with which it seals
+    Door door;                               // to its mirror of ours
     Sent sent[2][pcie::kMostLanes];          // [everyone][lane]
     Received received[2][pcie::kMostLanes];  // the same
     bool is_greeting_due = true;
@@ -126,6 +141,12 @@ class Mirrors {
   Status allocate();
   uint64_t slots_at() const { return sizeof(pcie::RingHead); }
   uint64_t slots_bytes() const { return segment_bytes_ - slots_at(); }
+  /// Of what `peer` wrote to us, and of what we write to it.
+  std::byte* board_in(int peer) const { return segment(peer) + segment_bytes_; }
+  std::byte* board_out(int peer) const {
+    return segment(self_) + segment_bytes_ + static_cast<uint64_t>(peer) * board_.bytes();
+  }
+  std::optional<uint64_t> read_record(int peer, uint64_t offset) const;
   int key_of(bool everyone, int reader) const { return everyone ? size_ : reader; }
   pcie::RingCounters& counters(int owner, int key, int lane) const;
   /// Of a slot, from the first slot of a segment.
@@ -134,7 +155,9 @@ class Mirrors {
   const Peer& at_peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
 
   // Posting: each answers whether anything was posted.
-  bool post(int rank, sys::FabricTransfer write, const SlotNews& news);
+  bool post(int rank, sys::FabricTransfer write);
+  bool post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news);
+  bool post_slot(int rank, bool everyone, int lane, uint64_t number);
   bool post_slots(int rank, bool everyone, int lane);
   bool post_free(int rank, bool everyone, int lane);
   bool post_due(int rank);
@@ -144,6 +167,9 @@ class Mirrors {
   void on_news(const SlotNews& news);
   void on_full(const SlotNews& news);
   void on_free(const SlotNews& news);
+  bool show_slots(int rank, bool everyone, int lane);
+  bool show_all_slots();
+  void note_unfounded(const SlotNews& news);
   void fail(int rank, std::string_view why);
   Op* take_op();
   void linger();
@@ -153,8 +179,9 @@ class Mirrors {
   const int self_;
   const int size_;
   const uint64_t segment_bytes_;
-  // Memory outlives the endpoint, which may write until it is closed. Behind each segment lies a
-  // word for news without a slot: ours is their source, a mirror's is where the peer's lands.
+  const BoardShape board_;
+  // Memory outlives the endpoint, which may write until it is closed. Behind our segment lie the
+  // sources of our boards, one for each peer; behind a mirror the board that its peer writes.
   std::vector<Pages> pages_;  // [rank]
   std::vector<Peer> peers_;
   std::deque<Op> ops_;
@@ -164,7 +191,7 @@ class Mirrors {
   std::unique_ptr<sys::FabricEndpoint> endpoint_;
   const sys::FabricRegion* source_region_ = nullptr;
   std::array<sys::FabricEvent, 32> events_;
-  std::atomic<uint64_t> num_sent_{0}, num_received_{0};
+  std::atomic<uint64_t> num_sent_{0}, num_received_{0}, num_unfounded_{0};
   std::atomic<bool> has_failed_{false};
   mutable std::mutex status_mutex_;
   Status status_;

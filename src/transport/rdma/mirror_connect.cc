@@ -27,14 +27,14 @@ std::string mirror_card(const Mirrors& mirrors, int self, int size) {
   const MirrorCard card = card_of(mirrors.options());
   std::string out(reinterpret_cast<const char*>(&card), sizeof card);
   for (int r = 0; r < size; ++r) {
-    const RemoteRing door = r == self ? RemoteRing{} : mirrors.door_for(r);
+    const Mirrors::Door door = r == self ? Mirrors::Door{} : mirrors.door_for(r);
     out.append(reinterpret_cast<const char*>(&door), sizeof door);
   }
   return out + mirrors.endpoint_name();
 }
 
 Status meet_mirror(Mirrors& mirrors, int self, int size, int peer, const std::string& blob) {
-  const size_t name_at = sizeof(MirrorCard) + sizeof(RemoteRing) * static_cast<size_t>(size);
+  const size_t name_at = sizeof(MirrorCard) + sizeof(Mirrors::Door) * static_cast<size_t>(size);
   if (blob.size() <= name_at)
     return internal_error("rank {} sent {} bytes, more than {} expected", peer, blob.size(),
                           name_at);
@@ -45,9 +45,9 @@ Status meet_mirror(Mirrors& mirrors, int self, int size, int peer, const std::st
                             peer, card.num_slots, card.slot_bytes, card.num_lanes, self,
                             mirrors.options().num_slots, mirrors.options().slot_bytes,
                             mirrors.options().num_lanes);
-  RemoteRing door;
+  Mirrors::Door door;
   std::memcpy(&door,
-              blob.data() + sizeof(MirrorCard) + sizeof(RemoteRing) * static_cast<size_t>(self),
+              blob.data() + sizeof(MirrorCard) + sizeof(Mirrors::Door) * static_cast<size_t>(self),
               sizeof door);
   return mirrors.meet(peer, blob.substr(name_at), door);
 }

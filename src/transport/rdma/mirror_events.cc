@@ -1,4 +1,8 @@
 // Mirrors, the reading half: what arrived, and what it changes.
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
 #include "transport/rdma/mirror.h"
 
 namespace braid::transport::rdma {
@@ -36,9 +40,27 @@ void Mirrors::on_event(const sys::FabricEvent& event) {
 
 void Mirrors::on_news(const SlotNews& news) {
   if (news.sender >= size_ || news.sender == self_ || news.lane >= options_.num_lanes)
-    return fail(-1, fmt::format("news from rank {} about lane {}", news.sender, news.lane));
-  at_peer(news.sender).was_heard = true;
+    return note_unfounded(news);
   news.told == Told::kFull ? on_full(news) : on_free(news);
+}
+
+void Mirrors::note_unfounded(const SlotNews& news) {
+  const uint64_t so_far = ++num_unfounded_;
+  uint64_t power = 1;
+  while (power < so_far) power *= 10;
+  if (power != so_far) return;
+  log::warn("transport",
+            "rdma of gpus: dropped {} immediates that no member can have sent, at last one that "
+            "says it is of rank {}: somebody else reaches {}",
+            so_far, news.sender, domain_->description());
+}
+
+// What stands on the board of `peer` there; nothing where nothing, or a part of it, was written.
+std::optional<uint64_t> Mirrors::read_record(int peer, uint64_t offset) const {
+  NewsRecord record;
+  std::memcpy(&record, board_in(peer) + offset, sizeof record);
+  if (!is_sealed(record, at_peer(peer).nonce)) return std::nullopt;
+  return record.number;
 }
 
 // What is not in the window was seen before: an immediate may be announced twice.
@@ -46,22 +68,50 @@ void Mirrors::on_full(const SlotNews& news) {
   Received& ring = at_peer(news.sender).received[news.everyone ? 1 : 0][news.lane];
   const uint64_t number = nearest_number<kNumberBits>(ring.full, news.number);
   if (number < ring.full || number >= ring.full + options_.num_slots) return;
-  if (ring.here[number % options_.num_slots]) return;
-  ring.here[number % options_.num_slots] = true;
-  ++num_received_;
+  ring.is_claimed[number % options_.num_slots] = true;
+  show_slots(news.sender, news.everyone, news.lane);
+}
+
+// The slots that were claimed and recorded, as far as none is missing.
+bool Mirrors::show_slots(int rank, bool everyone, int lane) {
+  Received& ring = at_peer(rank).received[everyone ? 1 : 0][lane];
   const uint64_t before = ring.full;
-  while (ring.here[ring.full % options_.num_slots])
-    ring.here[ring.full++ % options_.num_slots] = false;
-  if (ring.full == before) return;
+  for (;; ++ring.full) {
+    const uint64_t slot = ring.full % options_.num_slots;
+    if (!ring.is_claimed[slot] ||
+        read_record(rank, board_.full_at(everyone, lane, ring.full)) != ring.full)
+      break;
+    ring.is_claimed[slot] = false;
+  }
+  if (ring.full == before) return false;
+  num_received_ += ring.full - before;
   // Our GPU's acquire (wait_for) pairs with it.
-  store_counter(counters(news.sender, key_of(news.everyone, self_), news.lane).full.value,
-                ring.full);
+  store_counter(counters(rank, key_of(everyone, self_), lane).full.value, ring.full);
+  return true;
+}
+
+// Records come without an immediate of their own.
+bool Mirrors::show_all_slots() {
+  bool changed = false;
+  for (int rank = 0; rank < size_; ++rank)
+    for (int lane = 0; rank != self_ && lane < options_.num_lanes; ++lane)
+      for (const bool everyone : {true, false}) changed |= show_slots(rank, everyone, lane);
+  return changed;
 }
 
 void Mirrors::on_free(const SlotNews& news) {
-  Sent& sent = at_peer(news.sender).sent[news.everyone ? 1 : 0][news.lane];
-  const uint64_t freed = nearest_number<kNumberBits>(sent.freed, news.number);
-  if (freed <= sent.freed) return;  // overtaken, or told twice
+  Peer& peer = at_peer(news.sender);
+  Sent& sent = peer.sent[news.everyone ? 1 : 0][news.lane];
+  uint64_t freed = sent.freed;
+  bool is_founded = false;
+  for (uint64_t nth = 0; nth < kFreeRecords; ++nth) {
+    const auto record = read_record(news.sender, board_.free_at(news.everyone, news.lane, nth));
+    is_founded |= record.has_value();
+    freed = std::max(freed, record.value_or(0));
+  }
+  if (!is_founded) return note_unfounded(news);
+  peer.was_heard = true;
+  if (freed == sent.freed) return;  // overtaken, or told twice
   if (freed > sent.posted)
     return fail(news.sender, fmt::format("it freed {} slots of {}", freed, sent.posted));
   sent.freed = freed;

@@ -5,29 +5,28 @@
 namespace braid::transport::rdma {
 
 void Outbox::push(const PieceTag& tag, std::span<const std::byte> payload) {
-  std::byte* to = slot(posted_);
   SlotHeader header;
   header.sequence = posted_;
   header.tag = tag;
   header.bytes = static_cast<uint32_t>(payload.size());
-  header.sender = static_cast<uint32_t>(self_);
   if (kChecksPayload) header.payload_sum = checksum(payload.data(), payload.size());
-  if (!payload.empty()) std::memcpy(to + kPayloadOffset, payload.data(), payload.size());
-  std::memcpy(to + kHeaderOffset, &header, sizeof header);
+  std::byte* to = slot(posted_) + payload_offset(shape_.slot_bytes, payload.size());
+  if (!payload.empty()) std::memcpy(to, payload.data(), payload.size());
+  std::memcpy(header_at(posted_), &header, sizeof header);
   ++posted_;
 }
 
 sys::FabricTransfer Outbox::next_write() {
-  std::byte* from = slot(written_);
   SlotHeader header;
-  std::memcpy(&header, from + kHeaderOffset, sizeof header);
+  std::memcpy(&header, header_at(written_), sizeof header);
   header.life = life_;
-  seal(header);
-  std::memcpy(from + kHeaderOffset, &header, sizeof header);
+  seal(header, nonce_);
+  std::memcpy(header_at(written_), &header, sizeof header);
+  const size_t begin = payload_offset(shape_.slot_bytes, header.bytes);
   sys::FabricTransfer write;
-  write.local = from + kHeaderOffset;
-  write.bytes = sizeof header + header.bytes;
-  write.remote_address = ring_.address + written_ % shape_.depth * shape_.stride() + kHeaderOffset;
+  write.local = slot(written_) + begin;
+  write.bytes = shape_.stride() - begin;
+  write.remote_address = ring_.address + written_ % shape_.depth * shape_.stride() + begin;
   write.remote_key = ring_.key;
   write.immediate = pack({Kind::kPiece, self_, life_, written_});
   return write;
@@ -52,8 +51,9 @@ bool Outbox::restart(uint32_t life, const RemoteRing& ring, uint64_t arrived) {
 void Outbox::for_each_unacked(const std::function<void(const Arrival&)>& visit) const {
   for (uint64_t s = acked_; s < posted_; ++s) {
     SlotHeader header;
-    std::memcpy(&header, slot(s) + kHeaderOffset, sizeof header);
-    visit({header.tag, std::span<const std::byte>(slot(s) + kPayloadOffset, header.bytes)});
+    std::memcpy(&header, header_at(s), sizeof header);
+    const std::byte* payload = slot(s) + payload_offset(shape_.slot_bytes, header.bytes);
+    visit({header.tag, std::span<const std::byte>(payload, header.bytes)});
   }
 }
 

@@ -28,7 +28,8 @@ class Outbox {
   /// `slots` is shape.bytes() of memory registered as a source.
   Outbox(int self, RingShape shape, std::byte* slots) : self_(self), shape_(shape), slots_(slots) {}
 
-  void point_at(const RemoteRing& ring) { ring_ = ring; }
+  /// Pieces go into `ring`, sealed with the nonce that its owner gave us.
+  void point_at(const RemoteRing& ring, uint64_t nonce) { ring_ = ring, nonce_ = nonce; }
   bool has_room() const { return posted_ - acked_ < shape_.depth; }
   bool has_unwritten() const { return written_ < posted_; }
   bool has_unacked() const { return acked_ < posted_; }
@@ -54,11 +55,15 @@ class Outbox {
   std::byte* slot(uint64_t sequence) const {
     return slots_ + sequence % shape_.depth * shape_.stride();
   }
+  std::byte* header_at(uint64_t sequence) const {
+    return slot(sequence) + header_offset(shape_.slot_bytes);
+  }
 
   int self_;
   RingShape shape_;
   std::byte* slots_;
   RemoteRing ring_;
+  uint64_t nonce_ = 0;
   uint32_t life_ = 0;
   uint64_t posted_ = 0;
   uint64_t written_ = 0;

@@ -7,7 +7,7 @@
 namespace braid::transport::rdma {
 
 namespace {
-// A peer that released nothing for so long is asked whether it has everything; asking costs 48
+// A peer that released nothing for so long is asked whether it has everything; asking costs 56
 // bytes.
 constexpr int64_t kProbeAfterNs = 500'000'000;
 constexpr int64_t kMaxAskPauseNs = 1'000'000'000;
@@ -82,10 +82,14 @@ bool RdmaLane::post_ack(int rank) {
   if (!p.is_ack_due || p.state != State::kUp) return false;
   if (p.ack_flies_since_ns != 0 && now_ns() - p.ack_flies_since_ns < kAckPatienceNs) return false;
   const uint64_t released = p.in.released();
-  control_out(rank).ack = released;
-  if (!post_to_block(rank, Kind::kAck, offsetof(ControlBlock, ack), sizeof(uint64_t), p.in.life(),
-                     released))
+  const size_t which = p.num_acks % kAckRecords;
+  AckRecord ack{released};
+  seal(ack, p.nonce);
+  control_out(rank).acks[which] = ack;
+  if (!post_to_block(rank, Kind::kAck, offsetof(ControlBlock, acks) + which * sizeof ack,
+                     sizeof ack, p.in.life(), released))
     return false;
+  ++p.num_acks;
   p.is_ack_due = false;
   p.ack_flies_since_ns = now_ns();
   return true;
@@ -95,12 +99,14 @@ bool RdmaLane::post_answer(int rank) {
   Peer& p = at_peer(rank);
   if (!p.is_answer_due) return false;
   ControlLine line;
+  line.is_answer = 1;
   line.life = p.in.life();
+  line.number = p.last_ask;
   line.arrived = p.in.arrived();
   line.released = p.in.released();
   line.ring_address = p.in.ring_address();
   line.ring_key = p.in.ring_key();
-  seal(line);
+  seal(line, p.nonce);
   control_out(rank).answer = line;
   p.is_answer_due = !post_to_block(rank, Kind::kAnswer, offsetof(ControlBlock, answer), sizeof line,
                                    line.life, 0);
@@ -120,7 +126,8 @@ bool RdmaLane::post_ask(int rank) {
   p.ask_pause_ns = std::min(2 * p.ask_pause_ns, kMaxAskPauseNs);
   ControlLine line;
   line.life = wanted_life(p);
-  seal(line);
+  line.number = ++p.num_asks;
+  seal(line, p.nonce);
   control_out(rank).ask = line;
   return post_to_block(rank, Kind::kAsk, offsetof(ControlBlock, ask), sizeof line, line.life, 0);
 }

@@ -49,6 +49,20 @@ TEST(Roll, IsCompleteWhenAllHaveSigned) {
   late.seal();
 }
 
+// Two hosts that share /dev/shm (network namespaces, Pods with a host's memory): neither's roll is
+// whole with the other's ranks, or they would wait for each other over loopback.
+TEST(Roll, IsOneHostsAlone) {
+  const std::string key = fresh_key();
+  auto here = Roll::open(key, "host a"), there = Roll::open(key, "host b");
+  ASSERT_TRUE(here.ok() && there.ok());
+  ASSERT_TRUE(here->sign({1, 7}).ok());
+  ASSERT_TRUE(there->sign({2, 7}).ok());
+  EXPECT_EQ(here->check(2, false).code(), Code::kUnsupported);
+  EXPECT_EQ(there->check(2, false).code(), Code::kUnsupported);
+  here->seal();
+  there->seal();
+}
+
 TEST(Roll, SharedProcessesNeedLeaveAndSettingsMustBeEqual) {
   const std::string key = fresh_key(), other_key = fresh_key();
   Roll a = opened(key);

@@ -38,7 +38,7 @@ inline Status sum_into(const coll::ReduceArgs& args, Dtype dtype, RedOp op) {
     std::memmove(args.dsts[0], args.srcs[0], bytes);
   else
     coll::plain::find_kernel(dtype, op)(args.srcs, static_cast<size_t>(args.num_srcs), args.dsts[0],
-                                        args.count_elements);
+                                        args.count_elements, static_cast<size_t>(args.num_srcs));
   return {};
 }
 #else

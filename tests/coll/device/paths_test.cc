@@ -100,7 +100,7 @@ TEST(Paths, Packets) {
 TEST(Paths, LinesAmongManyAreKernelsOfTheirOwn) {
   for (const int size : {4, 5})
     on_ranks(size, [&](comm::Device& device) {
-      const PacketCall call{plan::Op::kAllGather, 0, 0, 0, Dtype::kInt8, RedOp::kSum};
+      const CollectiveCall call{plan::Op::kAllGather, 0, 0, 0, Dtype::kInt8, RedOp::kSum};
       const Result<sys::Kernel> kernel = line_kernel(device, call);
       ASSERT_FALSE(kernel.ok());  // a fake has those alone that were defined
       const std::string why = kernel.status().to_string();

@@ -25,7 +25,7 @@ Status find_all_kernels(comm::Device& device) {
                             plan::Op::kAllReduce, plan::Op::kReduceScatter})
     for (const Dtype dtype : kAllDtypes)
       for (const RedOp redop : kAllRedOps) {
-        const PacketCall call{op, 0, 0, 0, dtype, redop};
+        const CollectiveCall call{op, 0, 0, 0, dtype, redop};
         BRAID_RETURN_IF_ERROR(packet_kernel(device, call).status());
         for (const int num_ranks : {device.size(), 2, 5, 16})  // those of comms made beside it, too
           BRAID_RETURN_IF_ERROR(line_kernel(device, call, num_ranks).status());

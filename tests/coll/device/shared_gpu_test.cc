@@ -51,7 +51,7 @@ TEST(SharedGpu, PacketsOfAllRanksFindAPlace) {
     sys::FakeCuda cuda(1);
     const BlocksOfGpu blocks(cuda, "braid_packets_all_gather");
     run_on_one_gpu(size, cuda, [&](comm::Device& device) {
-      const PacketCall call{plan::Op::kAllGather, 0, 0, kMany};
+      const CollectiveCall call{plan::Op::kAllGather, 0, 0, kMany};
       EXPECT_TRUE(run_packets(device, {}, call).ok());
     });
     EXPECT_GE(blocks.num(), static_cast<uint32_t>(size));

@@ -234,7 +234,7 @@ TEST_F(HostOutbox, RangesPushedOnAFailedLinkGoOverTheOthers) {
   outbox_->evacuate(1, "cut");
   outbox_->push(1, 0, cells(0, 3));
   EXPECT_EQ(pumped(), (Cells{{0, to(0), 0}, {0, to(0), 1}, {2, to(0), 2}}));
-  EXPECT_EQ(outbox_->first_usable_link(), 0);
+  EXPECT_EQ(outbox_->first_usable_link(0), 0);
 }
 
 // Links without a share of this message carry it all the same when no other is left.
@@ -283,7 +283,7 @@ TEST_F(HostOutbox, OwnedPiecesMoveToTheFirstLinkThatIsLeft) {
   outbox_->evacuate(0, "cut");
   outbox_->push_piece(1, 0, tag, std::span(block_).subspan(15 * kCell));
   outbox_->evacuate(1, "cut, too");
-  EXPECT_EQ(outbox_->first_usable_link(), 2);
+  EXPECT_EQ(outbox_->first_usable_link(0), 2);
   EXPECT_EQ(pumped(), (Cells{{2, to(0), 15}}));
 }
 
@@ -330,7 +330,7 @@ TEST_F(HostOutbox, WithoutAnyLinkTheCallFails) {
   outbox_->evacuate(1, "second");
   EXPECT_EQ(outbox_->fate().to_string(),
             unavailable("link link1 failed and no other is left: second").to_string());
-  EXPECT_EQ(outbox_->first_usable_link(), -1);
+  EXPECT_EQ(outbox_->first_usable_link(0), -1);
   EXPECT_FALSE(outbox_->pump());
 }
 

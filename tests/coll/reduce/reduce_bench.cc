@@ -49,7 +49,7 @@ double reduce_gbps(coll::Isa isa, Dtype dtype, RedOp op, size_t n, uint64_t byte
   const coll::Kernel kernel = coll::find_kernel(isa, dtype, op);
   const uint64_t repeats = bytes < (1u << 20) ? 200 : 1;
   const double ns =
-      best_ns(repeats, [&] { kernel(srcs.data(), n, dst.data(), bytes / dtype_bytes(dtype)); });
+      best_ns(repeats, [&] { kernel(srcs.data(), n, dst.data(), bytes / dtype_bytes(dtype), n); });
   return static_cast<double>(n * bytes) / ns;
 }
 

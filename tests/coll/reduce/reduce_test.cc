@@ -84,7 +84,7 @@ TEST_P(Reduce, EveryInstructionSetGivesTheSameBits) {
       for (const Isa isa : kAllIsas) {
         if (!has_isa(isa)) continue;
         golden::Array dst(count * bytes());
-        find_kernel(isa, dtype(), op())(srcs.data(), n, dst.data(), count);
+        find_kernel(isa, dtype(), op())(srcs.data(), n, dst.data(), count, n);
         expect_same(dst.data(), want, dtype(),
                     std::string(isa_name(isa)) + " " + where(dtype(), op(), count, n));
         if (HasFatalFailure()) return;

@@ -2,9 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 
+#include <chrono>
+#include <ctime>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include "comm/observe/metrics_server.h"
 #include "support/observed.h"
@@ -147,6 +152,53 @@ TEST(MetricsServer, WhoSaysNothingDoesNotHoldItUp) {
   const auto there = sys::resolve("127.0.0.1", server.value()->port());
   const auto silent = sys::connect_to(there->front(), Deadline::after_ns(2'000'000'000));
   ASSERT_TRUE(silent.ok());
+  EXPECT_THAT(ask(server.value()->port(), "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("200 OK"));
+}
+
+// More than are served at a time, and each of them for ever: who asks is answered at once.
+TEST(MetricsServer, ManyWhoSayNothingDoNotHoldItUp) {
+  auto server = MetricsServer::start(0, [] { return std::string("page\n"); });
+  ASSERT_TRUE(server.ok());
+  const auto there = sys::resolve("127.0.0.1", server.value()->port());
+  std::vector<sys::Fd> silent;
+  const int64_t start_ns = now_ns();
+  for (int i = 0; i < 100; ++i) {
+    auto one = sys::connect_to(there->front(), Deadline::after_ns(2'000'000'000));
+    ASSERT_TRUE(one.ok());
+    const std::string half = "GET /metr";
+    (void)sys::send_some(one->get(), std::as_bytes(std::span(half)));
+    silent.push_back(std::move(one).value());
+    if (i % 20 == 0) {
+      EXPECT_THAT(ask(server.value()->port(), "GET /metrics HTTP/1.1\r\n\r\n"),
+                  HasSubstr("200 OK"));
+    }
+  }
+  EXPECT_LT(now_ns() - start_ns, 20'000'000'000) << "one after the other they would take 100 s";
+}
+
+int64_t cpu_ns() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return used.tv_sec * 1'000'000'000 + used.tv_nsec;
+}
+
+// Without a descriptor for who waits the server rests, and serves him when there is one.
+TEST(MetricsServer, WantOfDescriptorsIsNotSpun) {
+  auto server = MetricsServer::start(0, [] { return std::string("page\n"); });
+  ASSERT_TRUE(server.ok());
+  const auto there = sys::resolve("127.0.0.1", server.value()->port());
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const sys::Fd waits(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_TRUE(waits.is_open());
+  const rlimit none{1, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const int connected = ::connect(waits.get(), there->front().address(), there->front().length());
+  const int64_t cpu_start_ns = cpu_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_LT(cpu_ns() - cpu_start_ns, 200'000'000);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(connected, 0);
   EXPECT_THAT(ask(server.value()->port(), "GET /metrics HTTP/1.1\r\n\r\n"), HasSubstr("200 OK"));
 }
 

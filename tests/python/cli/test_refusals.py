@@ -80,6 +80,10 @@ def braid(monkeypatch, capsys):
         ("bench --dtype float32,float64 --device cpu", "braid: bench: --dtype: asked for "),
         ("bench --op sum,max", "braid: bench: --op: asked for 'sum,max', it takes one"),
         ("bench latency --dtype float32,float64 --device cpu", "braid: "),
+        (
+            "report --tp 99",
+            "braid: report: --tp says nothing without --model; give both",
+        ),
         ("report --out", "braid: Option '--out' requires an argument; see braid"),
         ("explain all_reduce 1MiB -n 0", "braid: --ranks: asked for 0, braid takes 1 to 64"),
         ("explain all_reduce 1MiB -n -3", "braid: --ranks: asked for -3, "),

@@ -1,5 +1,6 @@
 """Several groups in one job: each finds its ranks, and no other's."""
 
+import json
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch_backend_data import mine, same
 
 import braid
+from braid import _braid
 from braid.torch import lobby
 
 
@@ -257,19 +259,40 @@ def test_a_missing_rank_is_named(torch_ranks):
     assert "on: 1" in torch_ranks(2, body)[0]
 
 
-def test_the_job_token_of_the_environment_is_not_in_the_store(torch_ranks):
-    def body():
-        meeting = dist.group.WORLD._comms.meeting
-        assert summed(None) == 1
-        stored = meeting._lobby._store.get("invitation").decode()
-        assert meeting._shared in stored
-        assert os.environ["BRAID_JOB_TOKEN"] not in stored
-        mine_ = meeting.secret("cpu")
-        os.environ["BRAID_JOB_TOKEN"] = "another"
-        assert meeting.secret("cpu") != mine_
-        assert meeting.secret("post") != mine_
+def stored_by(size):
+    """All that a group leaves in torch's store, where others may read it."""
+    store = dist.group.WORLD._comms.meeting._lobby._store
+    invitation = json.loads(store.get("invitation"))
+    place = dist.PrefixStore(invitation["place"], store)
+    names = ["offer/cpu", *(f"post/{rank}" for rank in range(size))]
+    return json.dumps(invitation) + "".join(place.get(name).decode() for name in names)
 
-    torch_ranks(2, body)
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_no_secret_is_in_the_store(torch_ranks, has_token):
+    """Nor anything that it follows from. Without a token the ranks of one host share the user's."""
+
+    def body():
+        if dist.get_rank() == 1:
+            dist.send(torch.ones(1), 0)
+        else:
+            dist.recv(torch.ones(1), 1)
+        assert summed(None) == 1
+        meeting = dist.group.WORLD._comms.meeting
+        token = os.environ["BRAID_JOB_TOKEN"] if has_token else _braid.user_secret()
+        secrets = [meeting.secret("cpu"), meeting.secret("post")]
+        dist.barrier()
+        stored = stored_by(2)
+        assert meeting._salt in stored
+        assert not [secret for secret in (token, token.split(":")[0], *secrets) if secret in stored]
+        dist.barrier()
+        return secrets
+
+    options = {} if has_token else {"BRAID_JOB_TOKEN": ""}
+    found = torch_ranks(2, body, options=options)
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 2
+    assert torch_ranks(2, body, options=options)[0] != found[0], "another job's are others"
 
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="skipped: needs a torch made for CUDA")
@@ -302,6 +325,7 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     from braid.torch.comms import Comms
 
     cards = [meeting.Card("a", "10.0.0.1"), meeting.Card("b", "10.0.0.2")]
+    monkeypatch.setenv("BRAID_JOB_TOKEN", "of both hosts")
 
     def met():
         """Both ranks, in this process."""
@@ -321,6 +345,9 @@ def test_ranks_on_two_hosts_use_their_addresses(monkeypatch):
     comms = Comms(places[0], {})
     with pytest.raises(braid.Unsupported, match="GPUs of several hosts"):
         comms._make("cuda")
+    monkeypatch.delenv("BRAID_JOB_TOKEN")
+    with pytest.raises(braid.Unavailable, match=r"set BRAID_JOB_TOKEN .* torchrun.* Slurm.* Kube"):
+        met()
     cards[1] = meeting.Card("a", "10.0.0.1")
     assert [place.address_of(0) for place in met()] == ["127.0.0.1"] * 2
 

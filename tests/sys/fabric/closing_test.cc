@@ -1,7 +1,9 @@
 // What closing an endpoint promises: no byte lands through it afterwards, nobody else notices, and
 // nothing is left behind. The source writes from a thread of its own while its target closes.
 #include <dirent.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -294,6 +296,40 @@ TEST_P(ClosingFabric, LeavesNothingBehindAThousandTimes) {
   open_and_close(1000);
   EXPECT_EQ(kernel_objects(), before) << "descriptors, threads, files in /dev/shm";
   EXPECT_LT(resident_bytes(), bytes_before + (64 << 20));
+}
+
+// Whoever reaches the port can connect and say nothing, and a peer that is stopped while it connects
+// does. libfabric follows a pointer to the closed endpoint when such a one speaks or goes.
+TEST_P(ClosingFabric, ConnectionsThatWereBegunGoWithTheirEndpoint) {
+  const std::string& provider = GetParam().provider;
+  if (provider != "tcp" && provider != "net") GTEST_SKIP() << provider << " listens at no TCP port";
+  const auto domain = open_domain();
+  auto other = domain->open_endpoint({});
+  ASSERT_TRUE(other.ok());
+  FabricEvent events[4];
+  (*other)->poll(events);
+  const auto before = kernel_objects();
+  for (int round = 0; round < 20; ++round) {
+    auto closing = domain->open_endpoint({});
+    ASSERT_TRUE(closing.ok());
+    const std::string name = (*closing)->name();
+    std::vector<int> strangers;
+    for (int i = 0; i < 3; ++i) {
+      strangers.push_back(::socket(AF_INET, SOCK_STREAM, 0));
+      ASSERT_EQ(::connect(strangers.back(), reinterpret_cast<const sockaddr*>(name.data()),
+                          sizeof(sockaddr_in)),
+                0);
+    }
+    for (int i = 0; i < 20; ++i) (*closing)->poll(events);  // they are accepted
+    closing.value().reset();
+    auto with_strangers = before;
+    with_strangers.front() += strangers.size();
+    ASSERT_EQ(kernel_objects(), with_strangers) << "the ends of strangers are left";
+    (void)::send(strangers.front(), "words of no meaning at all", 26, MSG_NOSIGNAL);
+    for (const int stranger : strangers) ::close(stranger);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ((*other)->poll(events), 0);
+  }
+  EXPECT_EQ(kernel_objects(), before) << "descriptors, threads, files in /dev/shm";
 }
 
 TEST_P(ClosingFabric, DomainsLeaveNothingBehind) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "sys/fabric/fake.h"
 
 namespace braid::transport::rdma {
@@ -12,6 +14,7 @@ namespace {
 using Verdict = Inbox::Verdict;
 constexpr int kSource = 3;
 constexpr RingShape kShape{4, 256};
+constexpr uint64_t kInboxNonce = 0x0dd0'5eed;
 
 class RdmaInbox : public testing::Test {
  protected:
@@ -30,13 +33,18 @@ class RdmaInbox : public testing::Test {
     h.life = inbox_.life();
     h.sequence = sequence;
     h.bytes = bytes;
-    h.sender = kSource;
     h.tag.words[0] = sequence;
     return h;
   }
   void put(uint64_t sequence, SlotHeader header) {
-    seal(header);
-    std::memcpy(slot(sequence) + kHeaderOffset, &header, sizeof header);
+    seal(header, kInboxNonce);
+    put_unsealed(sequence, header);
+  }
+  void put_unsealed(uint64_t sequence, const SlotHeader& header) {
+    std::memcpy(slot(sequence) + header_offset(kShape.slot_bytes), &header, sizeof header);
+  }
+  std::byte* payload(uint64_t sequence) {
+    return slot(sequence) + payload_offset(kShape.slot_bytes, 8);
   }
   Verdict announce(uint64_t sequence) {
     return inbox_.on_piece({Kind::kPiece, kSource, inbox_.life(), sequence});
@@ -48,7 +56,7 @@ class RdmaInbox : public testing::Test {
 
   sys::FakeFabric fabric_;
   std::unique_ptr<sys::FabricDomain> domain_;
-  Inbox inbox_{kSource, kShape};
+  Inbox inbox_{kSource, kShape, kInboxNonce};
 };
 
 TEST_F(RdmaInbox, ShowsPiecesInSequenceOrderWhateverOrderTheyArriveIn) {
@@ -76,27 +84,48 @@ TEST_F(RdmaInbox, SequencesOutsideTheWindowAreStale) {
   EXPECT_EQ(inbox_.available(), 0u);
 }
 
-TEST_F(RdmaInbox, BadHeadersAreBad) {
+TEST_F(RdmaInbox, WhatAHeaderDoesNotBearOutIsNotThere) {
+  EXPECT_EQ(announce(0), Verdict::kUnfounded) << "nobody wrote anything";
+  put_unsealed(0, good(0));
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
   SlotHeader h = good(0);
-  std::memcpy(slot(0) + kHeaderOffset, &h, sizeof h);  // not sealed
-  EXPECT_EQ(announce(0), Verdict::kBad);
-  h = good(0, kShape.slot_bytes + 1);
-  put(0, h);
-  EXPECT_EQ(announce(0), Verdict::kBad);
-  h = good(0, UINT32_MAX);
-  put(0, h);
-  EXPECT_EQ(announce(0), Verdict::kBad);
+  seal(h, kInboxNonce + 1);
+  put_unsealed(0, h);
+  EXPECT_EQ(announce(0), Verdict::kUnfounded) << "sealed by who was not told the nonce";
+  put(0, good(0, kShape.slot_bytes + 1));
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
+  put(0, good(0, UINT32_MAX));
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
   put(0, good(4));
-  EXPECT_EQ(announce(0), Verdict::kBad);
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
   h = good(0);
-  h.sender = 1;
+  h.life = 1;
   put(0, h);
-  EXPECT_EQ(announce(0), Verdict::kBad);
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
   h = good(0);
   h.payload_sum = 12345;
   put(0, h);
-  EXPECT_EQ(announce(0), Verdict::kBad);
+  EXPECT_EQ(announce(0), Verdict::kUnfounded);
   EXPECT_EQ(inbox_.available(), 0u);
+  EXPECT_EQ(arrive(0), Verdict::kNew) << "the piece itself comes later all the same";
+}
+
+// A stranger's immediate comes at every byte of a write that is landing over an old piece.
+TEST_F(RdmaInbox, HalfAWriteIsNotShown) {
+  for (uint64_t s = 0; s < kShape.depth; ++s) ASSERT_EQ(arrive(s), Verdict::kNew);
+  inbox_.release(kShape.depth);
+  const uint64_t next = kShape.depth;
+  std::array<std::byte, 64 + sizeof(SlotHeader)> write{};
+  SlotHeader h = good(next);
+  seal(h, kInboxNonce);
+  for (size_t i = 0; i < 8; ++i) write[i] = static_cast<std::byte>(0xA0 + i);
+  std::memcpy(write.data() + 64, &h, sizeof h);
+  for (size_t landed = 0; landed < write.size(); ++landed) {
+    EXPECT_EQ(announce(next), Verdict::kUnfounded) << landed << " bytes";
+    payload(next)[landed] = write[landed];
+  }
+  EXPECT_EQ(announce(next), Verdict::kNew);
+  EXPECT_EQ(inbox_.at(0).payload[7], std::byte{0xA7});
 }
 
 TEST_F(RdmaInbox, HeaderWrittenAgainAfterTheCheckIsNotRead) {
@@ -109,7 +138,7 @@ TEST_F(RdmaInbox, RenewedRingIgnoresTheOldLifeAndKeepsWhatWasShown) {
   EXPECT_EQ(arrive(0), Verdict::kNew);
   EXPECT_EQ(arrive(2), Verdict::kNew);  // out of order: will be sent again
   std::byte* old_slot = slot(1);
-  std::memset(slot(0) + kPayloadOffset, 0x5A, 8);
+  std::memset(payload(0), 0x5A, 8);
   const uint64_t old_key = inbox_.ring_key();
   ASSERT_TRUE(inbox_.renew(*domain_).ok());
   EXPECT_NE(inbox_.ring_key(), old_key);
@@ -117,8 +146,8 @@ TEST_F(RdmaInbox, RenewedRingIgnoresTheOldLifeAndKeepsWhatWasShown) {
   // A zombie lands in the old ring and announces itself with the old life.
   SlotHeader zombie = good(1);
   zombie.life = 0;
-  seal(zombie);
-  std::memcpy(old_slot + kHeaderOffset, &zombie, sizeof zombie);
+  seal(zombie, kInboxNonce);
+  std::memcpy(old_slot + header_offset(kShape.slot_bytes), &zombie, sizeof zombie);
   EXPECT_EQ(inbox_.on_piece({Kind::kPiece, kSource, 0, 1}), Verdict::kStale);
   EXPECT_EQ(inbox_.at(0).payload[7], std::byte{0x5A});
   EXPECT_EQ(arrive(1), Verdict::kNew);

@@ -14,10 +14,11 @@ namespace {
 constexpr int kSender = 2;
 constexpr RingShape kRing{4, 256};
 constexpr RemoteRing kFirstRing{0x100000, 11}, kSecondRing{0x900000, 12};
+constexpr uint64_t kOutboxNonce = 0x0dd0'5eed;
 
 class RdmaOutbox : public testing::Test {
  protected:
-  RdmaOutbox() { outbox_.point_at(kFirstRing); }
+  RdmaOutbox() { outbox_.point_at(kFirstRing, kOutboxNonce); }
   void push(uint64_t number) {
     PieceTag tag;
     tag.words[0] = number;
@@ -29,7 +30,8 @@ class RdmaOutbox : public testing::Test {
     write_ = outbox_.next_write();
     outbox_.wrote();
     SlotHeader header;
-    std::memcpy(&header, write_.local, sizeof header);
+    std::memcpy(&header, write_.local + write_.bytes - sizeof header, sizeof header);
+    EXPECT_TRUE(is_sealed(header, kOutboxNonce));
     return header;
   }
   std::vector<uint64_t> unacked() {
@@ -53,9 +55,10 @@ TEST_F(RdmaOutbox, WritesPiecesInTheirOrderRoundTheRing) {
     push(number);
     const SlotHeader header = write();
     EXPECT_EQ(header.sequence, number);
-    EXPECT_EQ(header.sender, static_cast<uint32_t>(kSender));
-    EXPECT_EQ(write_.remote_address,
-              kFirstRing.address + number % kRing.depth * kRing.stride() + kHeaderOffset);
+    EXPECT_EQ(write_.remote_address + write_.bytes,
+              kFirstRing.address + (number % kRing.depth + 1) * kRing.stride())
+        << "the header ends the slot";
+    EXPECT_EQ(write_.bytes, 64 + sizeof header) << "a line of payload and the header";
     EXPECT_EQ(write_.remote_key, kFirstRing.key);
     EXPECT_EQ(unpack(write_.immediate.value()).sequence, number);
     EXPECT_TRUE(outbox_.on_ack(number + 1));

@@ -5,6 +5,8 @@
 namespace braid::transport::rdma {
 namespace {
 
+constexpr uint64_t kWireNonce = 0x1234'5678'9abc'def0;
+
 TEST(RdmaWire, ImmediatesKeepEveryField) {
   for (const Kind kind : {Kind::kPiece, Kind::kAck, Kind::kAsk, Kind::kAnswer})
     for (const int rank : {0, 1, 31, 63})
@@ -36,12 +38,14 @@ TEST(RdmaWire, AnyFlippedBitOfAHeaderBreaksItsSeal) {
   header.sequence = 77;
   header.bytes = 4096;
   header.tag.words = {1, 2, 3, 4};
-  seal(header);
-  ASSERT_TRUE(is_sealed(header));
+  seal(header, kWireNonce);
+  ASSERT_TRUE(is_sealed(header, kWireNonce));
+  EXPECT_FALSE(is_sealed(header, kWireNonce + 1));
+  EXPECT_FALSE(is_sealed(SlotHeader{}, kWireNonce)) << "memory that nobody wrote";
   for (size_t bit = 0; bit < sizeof header * 8; ++bit) {
     SlotHeader broken = header;
     reinterpret_cast<unsigned char*>(&broken)[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
-    EXPECT_FALSE(is_sealed(broken)) << "bit " << bit;
+    EXPECT_FALSE(is_sealed(broken, kWireNonce)) << "bit " << bit;
   }
 }
 
@@ -49,12 +53,13 @@ TEST(RdmaWire, AnyFlippedBitOfAControlLineBreaksItsSeal) {
   ControlLine line;
   line.life = 3;
   line.arrived = 12;
-  seal(line);
-  ASSERT_TRUE(is_sealed(line));
+  seal(line, kWireNonce);
+  ASSERT_TRUE(is_sealed(line, kWireNonce));
+  EXPECT_FALSE(is_sealed(line, 0));
   for (size_t bit = 0; bit < sizeof line * 8; ++bit) {
     ControlLine broken = line;
     reinterpret_cast<unsigned char*>(&broken)[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
-    EXPECT_FALSE(is_sealed(broken)) << "bit " << bit;
+    EXPECT_FALSE(is_sealed(broken, kWireNonce)) << "bit " << bit;
   }
 }
 
@@ -69,7 +74,11 @@ TEST(RdmaWire, ChecksumSeesLengthAndTail) {
 TEST(RdmaWire, SlotsNeverShareACacheLine) {
   for (const uint32_t bytes : {1u, 63u, 64u, 65u, 65536u}) {
     EXPECT_EQ(slot_stride(bytes) % 64, 0u);
-    EXPECT_GE(slot_stride(bytes), kHeaderOffset + sizeof(SlotHeader) + bytes);
+    EXPECT_GE(slot_stride(bytes), sizeof(SlotHeader) + bytes);
+    EXPECT_EQ(payload_offset(bytes, bytes), 0u);
+    EXPECT_EQ(payload_offset(bytes, 0), header_offset(bytes));
+    EXPECT_EQ(payload_offset(bytes, (bytes + 1) / 2) % 64, 0u);
+    EXPECT_LE(payload_offset(bytes, bytes / 2) + bytes / 2, header_offset(bytes));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import typer
 
-from braid.cli.plan import compare, inference, links, proofs, training, words
+from braid.cli.plan import compare, inference, links, nodes, proofs, training, words
 
 app = typer.Typer(
     add_completion=False,
@@ -11,7 +11,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="What will communication cost? Bytes, times and what they rest on, without a GPU.",
 )
-for group in (links, training, inference, compare, words, proofs):
+for group in (links, nodes, training, inference, compare, words, proofs):
     group.register(app)
 
 EPILOG = (

@@ -1,0 +1,128 @@
+"""One process with a prefiller or a decoder; `python -m braid.bench.kv.peer`. It speaks as
+braid.bench.engine.peer does.
+"""
+
+import sys
+from time import monotonic_ns, perf_counter_ns, sleep
+from typing import Any
+
+import numpy as np
+
+import braid
+from braid import kv
+from braid.bench.engine import pattern, peer
+from braid.engine import Peer as Address
+from braid.kv.cache import LayerMemory
+
+LAYERS = 8
+_WAIT_S = 60.0
+
+
+def layout_of(page_bytes: int) -> kv.Layout:
+    """Pages of one head and one token, which are as good as any of that size."""
+    return kv.Layout("bench", "uint8", LAYERS, 1, 1, page_bytes)
+
+
+def ids_of(count: int, seed: int) -> pattern.Ids:
+    """Page numbers of each layer, in no order."""
+    return pattern.shuffled(count // LAYERS, seed)
+
+
+def all_ids(count: int, seed: int) -> pattern.Ids:
+    """The same pages, counted over the whole memory, layer after layer."""
+    each = count // LAYERS
+    return np.concatenate([ids_of(count, seed) + np.uint64(n * each) for n in range(LAYERS)])
+
+
+class Peer(peer.Peer):
+    """One side: "prefill" or "decode"."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._is_decoder = role == "decode"
+        self._side: Any = None
+        self._cache: kv.PagedCache | None = None
+        self._case = (0, 0)
+        self._there: Any = None
+        self._number = 0
+
+    def open(self, word: dict[str, Any]) -> dict[str, Any]:
+        nics: Any = [f"{provider}:{where}" for provider, where in word["nics"]] or "none"
+        self.engine = braid.Engine(
+            word["name"], nics=nics, token=word["token"], local=not word["nics"],
+            hosts="127.0.0.1", lease=20, timeout=_WAIT_S,
+        )  # fmt: skip
+        self.places = pattern.base(word["nbytes"])
+        self.memory = np.zeros_like(self.places)
+        return {"address": self.engine.address.data.hex(), "descriptor": ""}
+
+    def meet(self, word: dict[str, Any]) -> dict[str, Any]:
+        self.other = Address(bytes.fromhex(word["address"]))
+        return {}
+
+    def case(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Takes pages of a size: `count` over all layers. Prefillers first."""
+        if self._cache is not None:
+            self._side.close()
+            self._cache.close()
+        size, each = word["page_bytes"], word["count"] // LAYERS
+        begin = self.memory.ctypes.data
+        layers = [LayerMemory(begin + n * each * size, each, size) for n in range(LAYERS)]
+        self._cache = kv.PagedCache(self.engine, layers, layout_of(size))
+        role: Any = kv.Decoder if self._is_decoder else kv.Prefiller
+        self._side = role(self.engine, self._cache, silence=_WAIT_S)
+        if self._is_decoder:
+            self._there = self._side.connect([self.other], _WAIT_S)
+        return {}
+
+    def begin(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Requests that are computed, by name, so that none is asked for before it is there."""
+        pages = ids_of(word["count"], pattern.SOURCE)
+        for name in word["names"]:
+            self._side.begin(name, pages, len(pages), is_computed=True)
+        return {}
+
+    def prefill(self, word: dict[str, Any]) -> dict[str, Any]:
+        """A stand-in for computing: so many ms a layer, and a bump behind each. When it ended."""
+        pages = ids_of(word["count"], pattern.SOURCE)
+        self._side.begin(word["name"], pages, len(pages))
+        self._side.declare([kv.Part(word["name"], len(pages))])
+        sleep(0.05)  # the decoder's wish is here
+        began = monotonic_ns()
+        for layer in range(LAYERS):
+            until = began + (layer + 1) * word["layer_ms"] * 1e6
+            while monotonic_ns() < until:
+                sleep(2e-4)  # as a GPU would, it leaves the processor to others
+            self._side.layer_done()
+        return {"began_ns": began, "computed_ns": monotonic_ns()}
+
+    def fetch(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Gets requests one after the other: us for each, and when the last one ended."""
+        pages = ids_of(word["count"], pattern.TARGET)
+        theirs = ids_of(word["count"], pattern.SOURCE)
+        times = []
+        for name in word["names"]:
+            start = perf_counter_ns()
+            if word["is_push"]:
+                load = self._side.want(name, self._there, pages, len(pages))
+            else:
+                load = self._side.pull(name, self._there, theirs, pages)
+            load.wait(_WAIT_S)
+            times.append((perf_counter_ns() - start) / 1e3)
+        return {"samples_us": times, "ended_ns": monotonic_ns()}
+
+    def check(self, word: dict[str, Any]) -> dict[str, Any]:
+        count, size = word["count"], word["page_bytes"]
+        wrong = pattern.wrong_bytes(
+            self.memory[: count * size // 8], self.places[: count * size // 8], word["number"],
+            size, all_ids(count, pattern.SOURCE), all_ids(count, pattern.TARGET),
+        )  # fmt: skip
+        return {"wrong_bytes": wrong, "too_many": 0}
+
+    def health(self, word: dict[str, Any]) -> dict[str, Any]:
+        del word
+        return {"lines": self.engine.health(), "stats": self._side.counters.as_dict()}
+
+
+if __name__ == "__main__":
+    peer.main(Peer(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""`braid bench overlap`: GEMMs that communicate, measured."""

@@ -1,0 +1,164 @@
+"""Cases of the stand as jobs: every contestant checked, then all timed in turn."""
+
+import random
+from collections.abc import Sequence
+
+import torch
+
+from braid.bench.overlap.gathers import Gathers
+from braid.bench.overlap.scatters import Scatters
+from braid.bench.overlap.stand import Call, Case, Plain, Stand
+from braid.probe.effort import Effort
+from braid.probe.job import Job, Tick
+from braid.record.probe import Series, times_of
+
+_MOST_ERROR = 4e-3
+_SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
+_WARM = 3
+
+STAND = (
+    Case("GPT-3 TP8, m 8192", "ag", 8192, 43008, 12288),
+    Case("Llama-70B TP8, m 8192", "ag", 8192, 25088, 8192),
+    Case("as long as the GEMM, m 4096", "ag", 4096, 14336, 12288),
+    Case("GPT-3 TP8, m 1024", "ag", 1024, 43008, 12288),
+    Case("GPT-3 TP8, m 8192", "rs", 8192, 12288, 43008),
+    Case("Llama-70B TP8, m 8192", "rs", 8192, 8192, 25088),
+    Case("as long as the GEMM, m 4096", "rs", 4096, 12288, 14336),
+    Case("GPT-3 TP8, m 1024", "rs", 1024, 12288, 43008),
+)
+GEMMS = tuple(
+    Case(name, "gemm", m, n, k, dtype)
+    for dtype, rows in (("bfloat16", (64, 512, 2048, 4096, 8192)), ("float16", (8192,)))
+    for name, n, k in (
+        ("GPT-3 AG", 6144, 12288),
+        ("GPT-3 RS", 12288, 6144),
+        ("Llama-70B AG", 3584, 8192),
+        ("Llama-70B RS", 8192, 3584),
+    )
+    for m in rows
+)
+_TITLES = {"ag": "stand: host link, AG+GEMM", "rs": "stand: host link, GEMM+RS", "gemm": "GEMM"}
+_MAKERS = {"ag": Gathers, "rs": Scatters, "gemm": Plain}
+
+
+def group_of(case: Case) -> str:
+    """Its contestants are comparable."""
+    shape = f"{case.m}x{case.n}x{case.k}"
+    return f"{_TITLES[case.op]}, {case.name}, {shape} {case.dtype}"
+
+
+def job_of(stand: Stand, case: Case) -> Job:
+    def run(effort: Effort, tick: Tick) -> list[Series]:
+        field = _MAKERS[case.op](stand, case)
+        ways = field.contestants()
+        errors, absent = _check(field, ways)
+        times = _race(stand, {name: ways[name] for name in errors}, effort, tick)
+        del field, ways
+        torch.cuda.empty_cache()
+        missing = [
+            Series(group_of(case), name, 0, None, None, verdict="unsupported", note=why)
+            for name, why in absent.items()
+        ]
+        return [_series(case, name, errors[name], times[name]) for name in errors] + missing
+
+    return Job(f"{case.op} {case.name}", case.m * case.k * 2, run)
+
+
+def _check(
+    field: Gathers | Scatters | Plain, ways: dict[str, Call]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Everyone's error, and who is missing: other versions of Triton may not take its kernel."""
+    errors: dict[str, float] = {}
+    absent: dict[str, str] = {}
+    for name, call in ways.items():
+        try:
+            errors[name] = field.wrong(call)
+        except Exception as error:
+            if not name.startswith("Triton"):
+                raise
+            absent[name] = f"{type(error).__name__}: {str(error)[:200]}"
+    return errors, absent
+
+
+def _race(
+    stand: Stand, ways: dict[str, Call], effort: Effort, tick: Tick
+) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for call in ways.values():
+        for _ in range(_WARM):
+            call()
+    stand.check()
+
+    def sample() -> float:
+        order = list(ways)
+        random.shuffle(order)
+        for name in order:
+            times[name].append(_time_us(ways[name]))
+        return 0.0
+
+    effort.repeat(sample, tick)
+    stand.check()
+    return times
+
+
+def _time_us(call: Call) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(_SLEEP_CYCLES)
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3
+
+
+def _series(case: Case, name: str, error: float, samples: list[float]) -> Series:
+    is_right = error < _MOST_ERROR
+    note = f"error {error:.2e} of float64"
+    if not samples:
+        return Series(group_of(case), name, 0, None, None, note=note)
+    times = times_of(samples)
+    note += f"; {case.flops / times.p50_us / 1e6:.0f} TFLOP/s"
+    return Series(
+        group_of(case), name, case.m * case.k * 2, times, None,
+        verdict="ok" if is_right else "wrong data", wrong_bytes=0 if is_right else 1, note=note,
+    )  # fmt: skip
+
+
+def figures_of(series: Sequence[Series]) -> dict[str, float]:
+    """Of a stand: E_overlap = 1 - ECT / ECT of the sequential way, where ECT is what a way takes
+    beyond the GEMM alone; and its time by the GEMM's. Of a GEMM: the best of cuBLAS by ours.
+    """
+    figures: dict[str, float] = {}
+    for group in dict.fromkeys(each.group for each in series):
+        medians = {
+            each.case: each.times.p50_us for each in series if each.group == group and each.times
+        }
+        figures.update(_of_group(group, medians))
+    return figures
+
+
+def _of_group(group: str, medians: dict[str, float]) -> dict[str, float]:
+    ours = {name: us for name, us in medians.items() if name.startswith("braid")}
+    if group.startswith("GEMM"):
+        cublas = min(us for name, us in medians.items() if name.startswith("cuBLAS"))
+        return {f"{group}: cuBLAS by braid": cublas / min(ours.values())} if ours else {}
+    alone = medians.get("GEMM alone")
+    first = next((us for name, us in medians.items() if "then" in name), None)
+    if alone is None or first is None:
+        return {}
+    rivals = {name: us for name, us in medians.items() if name not in ours and name != "GEMM alone"}
+    fused = {name: us for name, us in ours.items() if "preset" not in name}
+    found = {f"{group}: communication by GEMM": (first - alone) / alone}
+    for name, us in [*rivals.items(), ("braid", min(fused.values()))]:
+        if us != first:
+            found[f"{group}: E_overlap of {name}"] = 1 - (us - alone) / (first - alone)
+    found[f"{group}: braid by GEMM alone"] = min(fused.values()) / alone
+    found[f"{group}: best rival by braid"] = min(rivals.values()) / min(fused.values())
+    return found
+
+
+def select(what: str) -> list[Case]:
+    """stand, gemm, or all."""
+    chosen = {"stand": STAND, "gemm": GEMMS, "all": (*STAND, *GEMMS)}[what]
+    return list(chosen)

@@ -1,0 +1,65 @@
+"""`braid bench moe`: dispatch and combine between CPUs, and what they are measured against."""
+
+import importlib.util
+import sys
+from typing import Annotated
+
+import typer
+
+from braid.cli import probe_options as options
+from braid.cli.checks import check_ranks, inside_launch
+from braid.launch import launch
+
+
+def moe(
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="Processes to start.")] = 2,
+    shape: Annotated[
+        str, typer.Option(help="deepseek-v3, kimi-k2, qwen3-235b, or tiny.")
+    ] = "deepseek-v3",
+    tokens: Annotated[str, typer.Option(help="Of each rank.")] = "128,1024",
+    routings: Annotated[str, typer.Option(help="uniform, zipf, groups.")] = "uniform",
+    samples: options.Samples = 20,
+    json_path: options.JsonPath = None,
+    svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
+    quiet: options.Quiet = False,
+) -> None:
+    """Dispatch and combine of tokens among experts, beside gloo's all_to_all_single.
+
+    Times in us of one dispatch and one combine in bf16; the figures are the other's time by braid's
+    normal mode: above 1, braid is faster. Needs torch.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise options.fail("moe: asked for torch beside braid, which is not installed")
+    if not inside_launch():
+        check_ranks(ranks)
+        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
+    from braid.bench.moe.routings import ROUTINGS, SHAPES
+
+    options.word(shape, tuple(SHAPES), "moe: --shape", "shape")
+    chosen = options.words(routings, ROUTINGS, "moe: --routings", "routing")
+    counts = [int(n) for n in tokens.split(",") if n.isdigit()]
+    if not counts or min(counts) < 1:
+        raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens}")
+    output = options.output(samples, 600.0, json_path, svg_path, quiet, "cpu", commit)
+    import braid
+    from braid.bench.moe import contestants, jobs
+    from braid.probe.publish import Run, measure
+
+    with braid.init(tune=False, progress=False) as comm:
+        leave = contestants.join_gloo(comm)
+        run = Run(
+            "moe", "", jobs.jobs(comm, SHAPES[shape], counts, chosen, True), output,
+            {"shape": shape}, ranks=comm.size, rank=comm.rank, figures=jobs.ratios_of,
+        )  # fmt: skip
+        code = measure(run)
+        leave()
+    raise typer.Exit(code)
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog="Example: braid bench moe -n 4 --tokens 128,1024 --json records/moe_4.json. Exit"
+        " code 0 fine, 1 wrong sums, 2 bad input."
+    )(moe)

@@ -1,0 +1,57 @@
+"""`braid bench weights`: a step's weights from trainers to workers."""
+
+from typing import Annotated
+
+import typer
+
+from braid.cli import probe_options as options
+
+_WAYS = ("local", "tcp", "net")
+
+
+def weights(
+    trainers: Annotated[int, typer.Option(help="Ranks that hold rows.", min=1, max=64)] = 4,
+    workers: Annotated[
+        int, typer.Option(help="Ranks that hold rows and columns.", min=1, max=64)
+    ] = 2,
+    total: Annotated[str, typer.Option(help="Bytes of the model.")] = "256MiB",
+    tensors: Annotated[int, typer.Option(help="How many of them.", min=2, max=4096)] = 16,
+    ways: Annotated[
+        str, typer.Option(help="local (one host, no NIC), or tcp, net of libfabric.")
+    ] = "local,tcp",
+    samples: options.Samples = 10,
+    budget: options.Budget = 60.0,
+    json_path: options.JsonPath = None,
+    svg_path: options.SvgPath = None,
+    commit: options.Commit = "",
+    quiet: options.Quiet = False,
+) -> None:
+    """A step of weights from trainers to workers that cut them otherwise, all on this host.
+
+    Figures: the time of as many bytes in plain writes by that of the step, its share of the rate.
+    """
+    output = options.output(samples, budget, json_path, svg_path, quiet, "cpu", commit)
+    chosen = options.words(ways, _WAYS, "weights: --ways", "way")
+    nbytes = options.size(total, "weights: --total")
+    from braid.bench.weights import jobs
+    from braid.bench.weights.peer import shapes_of
+    from braid.probe.publish import Run, measure
+
+    shape = jobs.Shape(trainers, workers, tensors)
+    made = sum(2 * rows * columns for rows, columns in shapes_of(nbytes, tensors).values())
+    if made > 2 * nbytes:
+        raise options.fail(f"weights: --total: {tensors} tensors take at least {made} B")
+    run = Run(
+        "weights", "", [jobs.job(shape, way, made) for way in chosen], output,
+        {"trainers": str(trainers), "workers": str(workers), "tensors": str(tensors)},
+        figures=jobs.ratios_of,
+    )  # fmt: skip
+    raise typer.Exit(measure(run))
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(
+        epilog="Example: braid bench weights --trainers 4 --workers 2 --total 1GiB --ways local. "
+        "Exit code 0 fine, 1 wrong or lost, 2 bad input."
+    )(weights)

@@ -1,0 +1,202 @@
+"""A rank's pages, registered with its engine: one region for each layer."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from braid.arrays import Array
+from braid.engine import Engine, Region
+from braid.errors import InvalidArgument
+from braid.kv.layout import Layout
+
+PageIds = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Where a layer's pages lie: page k begins at address + k * page_stride bytes."""
+
+    address: int
+    pages: int
+    page_stride: int
+    device: int | None = None
+    keep: Any = None
+    """What owns the memory."""
+
+    def extent(self, page_bytes: int) -> int:
+        """Bytes from the first page's begin to the last one's end."""
+        return (self.pages - 1) * self.page_stride + page_bytes
+
+
+def memory_of(array: Array, layout: Layout, what: str) -> LayerMemory:
+    """Of an array or tensor [pages, heads here, page_tokens, ...], or without the axis of heads
+    where there is one. Pages may lie apart, and the inside of one may not.
+    """
+    if hasattr(array, "data_ptr"):  # torch's
+        size = array.element_size()
+        address, strides = array.data_ptr(), [stride * size for stride in array.stride()]
+        device = None if array.device.type == "cpu" else int(array.device.index or 0)
+    elif isinstance(array, np.ndarray):
+        size, address, strides = array.itemsize, array.ctypes.data, list(array.strides)
+        device = None
+    else:
+        found = type(array).__name__
+        raise InvalidArgument(f"{what}: asked for a NumPy array or a tensor, found {found}")
+    shape = list(array.shape)
+    inside = [layout.page_tokens]
+    if layout.heads_here > 1 or (len(shape) > 3 and shape[1] == 1):
+        inside.insert(0, layout.heads_here)
+    _check_inside(shape, strides, size, inside, layout, what)
+    return LayerMemory(address, shape[0], strides[0], device, array)
+
+
+def _check_inside(
+    shape: list[int], strides: list[int], size: int, inside: list[int], layout: Layout, what: str
+) -> None:
+    rest = shape[1 + len(inside) :]
+    nbytes = int(np.prod(rest, dtype=np.int64)) * size
+    if shape[1 : 1 + len(inside)] != inside or nbytes != layout.token_bytes:
+        raise InvalidArgument(
+            f"{what}: asked for [pages, {', '.join(map(str, inside))}, {layout.token_bytes} "
+            f"bytes], found the shape {shape} of elements of {size} bytes"
+        )
+    expected = size
+    for length, stride in zip(reversed(shape[1:]), reversed(strides[1:]), strict=True):
+        if length > 1 and stride != expected:
+            raise InvalidArgument(
+                f"{what}: a page must lie in one piece, heads before tokens; found the strides "
+                f"{strides} for the shape {shape}"
+            )
+        expected *= length
+    if shape[0] > 1 and strides[0] < expected:
+        raise InvalidArgument(f"{what}: pages {strides[0]} bytes apart overlap")
+
+
+class PagedCache:
+    """The pages of all layers of one rank, as peers reach them. A context manager.
+
+    layers: for each layer here an array or tensor [pages, heads here, page_tokens, ...], or a
+    LayerMemory; the cache keeps them alive. Registered until close().
+    """
+
+    def __init__(self, engine: Engine, layers: Sequence[Any], layout: Layout) -> None:
+        if len(layers) != layout.layers_here:
+            raise InvalidArgument(
+                f"cache: asked for {layout.layers_here} layers, found {len(layers)}"
+            )
+        self.layout = layout
+        self._engine = engine
+        self._memory = [
+            layer
+            if isinstance(layer, LayerMemory)
+            else memory_of(layer, layout, f"cache: layer {layout.first_layer + number}")
+            for number, layer in enumerate(layers)
+        ]
+        self.pages = min(memory.pages for memory in self._memory)
+        self.regions: list[Region] = []
+        try:
+            self.regions = self.register_layers()
+            self.tails = Tails(engine, layout.tail_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def register_layers(self) -> list[Region]:
+        """Another region for each layer's memory: what one peer alone is told of can be taken away
+        from it alone.
+        """
+        made: list[Region] = []
+        try:
+            for memory in self._memory:
+                made.append(self._engine.register(_place(memory, self.layout.page_bytes)))
+        except BaseException:
+            unregister_all(made)
+            raise
+        return made
+
+    def stride(self, layer: int) -> int:
+        """Bytes from page to page of a layer, counted from 0 here."""
+        return self._memory[layer].page_stride
+
+    def ids(self, pages: Sequence[int] | PageIds, what: str) -> PageIds:
+        """Page numbers [n] that this cache has, each at most once; InvalidArgument names one that
+        it has not.
+        """
+        found = np.asarray(pages, dtype=np.int64).reshape(-1)
+        wrong = found[(found < 0) | (found >= self.pages)]
+        if wrong.size:
+            raise InvalidArgument(f"{what}: page {wrong[0]}: the cache has {self.pages} pages")
+        if np.unique(found).size != found.size:
+            twice = next(int(page) for page in found if (found == page).sum() > 1)
+            raise InvalidArgument(f"{what}: page {twice} is named twice")
+        return found.astype(np.uint64)
+
+    def close(self) -> None:
+        """When it returns nothing can land in the pages any more, and they may be freed."""
+        unregister_all(self.regions)
+        if hasattr(self, "tails"):
+            self.tails.close()
+
+    def __enter__(self) -> "PagedCache":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Tails:
+    """Slots for what goes over once behind all pages of a request."""
+
+    SLOTS = 256
+
+    def __init__(self, engine: Engine, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self._free = list(range(self.SLOTS)) if nbytes else []
+        self._memory = np.zeros((self.SLOTS, max(1, nbytes)), np.uint8)
+        self._engine = engine
+        self.region = self.register() if nbytes else None
+
+    def register(self) -> Region:
+        """One more region of the slots, for one peer."""
+        return self._engine.register(self._memory)
+
+    def take(self) -> int | None:
+        """A free slot; None when all are taken."""
+        return self._free.pop() if self._free else None
+
+    def give_back(self, slot: int | None) -> None:
+        if slot is not None:
+            self._free.append(slot)
+
+    def put(self, slot: int, data: bytes) -> None:
+        self._memory[slot] = np.frombuffer(data, np.uint8)
+
+    def get(self, slot: int) -> bytes:
+        return bytes(self._memory[slot])
+
+    def close(self) -> None:
+        if self.region is not None:
+            self.region.unregister()
+            self.region = None
+
+
+def unregister_all(regions: list[Region]) -> None:
+    """Empties the list, and returns when nothing can land in any of them any more.
+
+    Each on a thread of its own: a peer that does not answer is waited for for a second.
+    """
+    taken, regions[:] = list(regions), []
+    if not taken:
+        return
+    with ThreadPoolExecutor(min(32, len(taken))) as threads:
+        for done in [threads.submit(region.unregister) for region in taken]:
+            done.result()
+
+
+def _place(memory: LayerMemory, page_bytes: int) -> tuple[int, ...]:
+    where = (memory.address, memory.extent(page_bytes))
+    return where if memory.device is None else (*where, memory.device)

@@ -1,0 +1,565 @@
+"""The side that gets the pages. The messages are in braid.kv.prefiller.
+
+When does a load end, and its pages may be used again?
+
+    well        by the count: as many pages as were asked for have landed (push); or all reads have
+                ended and every prefiller has said that it held its pages to here (pull)
+    badly       what went wrong is known, and of every source one of these: it has said that it is
+                through (failed, cancelled), or what it was told of is unregistered
+
+A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when
+it wakes up. So each source is told of regions of its own, over the same memory: they are
+unregistered, which ends when nothing can land through them any more, and no other source notices.
+"""
+
+import secrets
+import threading
+import time
+import zlib
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from braid import letters
+from braid.engine import Descriptor, Engine, Message, Peer
+from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
+from braid.kv.cache import PagedCache, PageIds, unregister_all
+from braid.kv.ending import log
+from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
+from braid.kv.load import Load, Order, Prefill, Source
+from braid.kv.post import Post
+
+_AGAIN_S = 0.5
+_TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
+
+
+class Decoder(Post):
+    """Gets the pages of requests from prefillers. One for each rank. A context manager.
+
+    engine   its messages (send, recv) belong to the decoder from now on, and of its immediates the
+             upper half
+    cache    the pages
+    group    the layouts of all ranks of this decoder; left out: cache.layout with every rank of its
+             tensor parallelism
+    silence  seconds after which a prefiller that says nothing is lost
+    beat     seconds between words to prefillers of which something is wanted
+
+    Every call takes any thread.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        cache: PagedCache,
+        *,
+        group: Sequence[Layout] | None = None,
+        silence: float = 10.0,
+        beat: float = 1.0,
+    ) -> None:
+        super().__init__(engine)
+        self.cache = cache
+        self._group = list(group or whole_group(cache.layout))
+        self._silence, self._beat = silence, beat
+        self._sources: dict[bytes, Source] = {}
+        """By the address of the peer."""
+        self._by_sender: dict[bytes, Source] = {}
+        self._prefills: list[Prefill] = []
+        self._loads: dict[int, Load] = {}
+        self._renewed: dict[str, Prefill] = {}
+        self._next_tag = _TAGS_FROM + secrets.randbelow(1 << 30)
+        self._beaten_at = 0.0
+        self._start()
+
+    # --- what the user calls ---
+
+    def connect(self, peers: Sequence[Peer], timeout: float | None = None) -> Prefill:
+        """The ranks of a prefiller, by their engines' addresses. Waits for their answers for
+        `timeout` seconds (None: not at all, and what is wanted meanwhile waits).
+
+        InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
+        """
+        with self._lock:
+            sources = [self._source(peer) for peer in peers]
+            prefill = Prefill(sources)
+            self._prefills.append(prefill)
+            self._look_after(prefill)
+        self._run_later()
+        until = time.monotonic() + (timeout or 0)
+        while timeout is not None and not prefill.is_ready():
+            if (error := prefill.error()) is not None:
+                raise error
+            if time.monotonic() > until:
+                raise Timeout(f"connect: a prefiller has not answered within {timeout} s")
+            time.sleep(0.002)
+        return prefill
+
+    def want(
+        self,
+        request: str,
+        prefill: Prefill,
+        pages: Sequence[int] | PageIds,
+        tokens: int,
+        *,
+        first_page: int = 0,
+        timeout: float | None = None,
+    ) -> Load:
+        """Asks the prefiller to write a request's pages here.
+
+        tokens      of its prompt
+        pages       for each of its pages from `first_page` on, where it shall go; those before are
+                    here already
+        timeout     seconds for all of it
+        InvalidArgument: a page out of range or named twice, or another number of them.
+        """
+        load = self._new(request, prefill, pages, tokens, first_page, timeout)
+        if self.cache.layout.tail_bytes:
+            load.tail_slot = self.cache.tails.take()
+            if load.tail_slot is None:
+                raise InvalidArgument(f"{load.what}: all {self.cache.tails.SLOTS} tails are taken")
+        return self._begin(load)
+
+    def pull(
+        self,
+        request: str,
+        prefill: Prefill,
+        remote_pages: Sequence[int] | PageIds,
+        pages: Sequence[int] | PageIds,
+        *,
+        timeout: float | None = None,
+    ) -> Load:
+        """Reads a request's pages that the prefiller holds: remote_pages[i] into pages[i]. With no
+        pages it only says that nothing is wanted, so that the prefiller releases them.
+        """
+        ours = self.cache.ids(pages, f"request '{request}'")
+        theirs = np.asarray(remote_pages, dtype=np.uint64).reshape(-1)
+        if theirs.size != ours.size:
+            raise InvalidArgument(
+                f"request '{request}': {theirs.size} pages there, {ours.size} here"
+            )
+        tokens = ours.size * self.cache.layout.page_tokens
+        load = self._new(request, prefill, ours, tokens, 0, timeout)
+        load.remote_pages = theirs
+        return self._begin(load)
+
+    def renew(self, request: str, prefill: Prefill) -> None:
+        """Keeps a request's lease at the prefiller until it is wanted, pulled or let go of."""
+        with self._lock:
+            self._renewed[request] = prefill
+
+    def let_go(self, request: str, prefill: Prefill) -> None:
+        """Tells the prefiller that nobody will ask for the request."""
+        with self._lock:
+            self._renewed.pop(request, None)
+            for source in prefill.sources:
+                self._send(source.peer, {"kind": "cancel", "request": request, "tag": 0})
+
+    def loads(self) -> list[Load]:
+        """What is under way."""
+        with self._lock:
+            return list(self._loads.values())
+
+    def close(self) -> None:
+        """Takes all loads back, waits until nothing of them can land any more, and stops."""
+        for load in self.loads():
+            self._cancel(load, Cancelled(f"{load.what}: the decoder closed"))
+        for load in self.loads():
+            try:
+                load.wait(2 * self._silence)
+            except Error as error:
+                log.debug("close: %s", error)
+        with self._lock:
+            sources = [s for s in self._sources.values() if s.layout is not None and not s.is_gone]
+            for source in sources:
+                self._send(source.peer, {"kind": "bye"})
+        self._stop()
+        for source in self._sources.values():
+            unregister_all(source.offered)
+
+    def __enter__(self) -> "Decoder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- prefillers ---
+
+    def _source(self, peer: Peer) -> Source:
+        """A known one, or a new one that is greeted. One that was lost is greeted anew."""
+        source = self._sources.get(peer.data)
+        if source is None or source.error is not None:
+            source = Source(peer, heard_at=time.monotonic())
+            self._sources[peer.data] = source
+            layout = self.cache.layout.as_json()
+            head = {"kind": "hello", "version": letters.VERSION, "layout": layout}
+            self._send(peer, head, letters.pack([self.engine.address.data]))
+        return source
+
+    def _offer(self, source: Source) -> None:
+        """Tells a source where it may write, before the first thing that it is to write."""
+        if source.offered:
+            return
+        source.offered = self.cache.register_layers()
+        if self.cache.tails.region is not None:
+            source.offered.append(self.cache.tails.register())
+        strides = [self.cache.stride(layer) for layer in range(self.cache.layout.layers_here)]
+        regions = [region.descriptor.data for region in source.offered]
+        self._send(source.peer, {"kind": "offer", "strides": strides}, letters.pack(regions))
+
+    def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        kind = head["kind"]
+        if kind in ("welcome", "refused"):
+            return self._on_answer(head, body, message)
+        source = self._by_sender.get(message.incarnation)
+        if source is None:
+            raise InvalidArgument(f"kv: '{kind}' of a prefiller that was not asked")
+        source.heard_at = time.monotonic()
+        if kind == "beat":
+            return None
+        if kind not in ("failed", "cancelled", "held"):
+            raise InvalidArgument(f"kv: asked for a message of a prefiller, found {kind!r}")
+        load = self._loads.get(letters.whole(head, "tag", 2**32 - 1))
+        if load is None or load.request != head.get("request"):
+            self.counters.add("repeated")
+            return None
+        return self._on_word(load, source, head)
+
+    def _on_answer(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        """To a hello: of whom? The address that has the sender's incarnation in it."""
+        source = next(
+            (s for s in self._sources.values() if _is_of(s.peer, message.incarnation)), None
+        )
+        if source is None:
+            raise InvalidArgument(f"kv: '{message.sender}' answers what it was not asked")
+        source.heard_at = time.monotonic()
+        source.incarnation, source.name = message.incarnation, message.sender
+        self._by_sender[message.incarnation] = source
+        try:
+            self._accept(source, head, body)
+        except Error as error:
+            self.counters.add("refused")
+            source.error, source.is_gone = error, True
+        for prefill in list(self._prefills):
+            self._look_after(prefill)
+
+    def _accept(self, source: Source, head: dict[str, Any], body: bytes) -> None:
+        if head["kind"] == "refused":
+            raise InvalidArgument(f"'{source.name}' refused: {head.get('why')}")
+        layout = Layout.from_json(head.get("layout"))
+        names = (self.engine.name, source.name)
+        if (found := difference(self.cache.layout, layout, names)) is not None:
+            raise InvalidArgument(found)
+        source.strides = [int(stride) for stride in head.get("strides", [])]
+        source.regions = [Descriptor(part) for part in letters.unpack(body)]
+        if not len(source.strides) == len(source.regions) == layout.layers_here:
+            raise InvalidArgument(f"'{source.name}': {layout.layers_here} layers and not as many "
+                                  "regions")  # fmt: skip
+        source.layout = layout
+
+    def _look_after(self, prefill: Prefill) -> None:
+        """Begins, or ends, what waits for its ranks' answers."""
+        error = prefill.error()
+        if error is None and not prefill.is_ready():
+            return
+        waiting, prefill.waiting = prefill.waiting, []
+        for load in waiting:
+            if error is not None:
+                self._fail(load, error)
+            else:
+                self._place(load)
+        if error is not None and prefill in self._prefills:
+            self._prefills.remove(prefill)
+
+    # --- loads ---
+
+    def _new(
+        self,
+        request: str,
+        prefill: Prefill,
+        pages: Sequence[int] | PageIds,
+        tokens: int,
+        first_page: int,
+        timeout: float | None,
+    ) -> Load:
+        ids = self.cache.ids(pages, f"request '{request}'")
+        total = self.cache.layout.pages_of(tokens)
+        if not 0 <= first_page <= total or ids.size != total - first_page:
+            raise InvalidArgument(
+                f"request '{request}': {tokens} tokens take {total} pages; found {ids.size} from "
+                f"page {first_page} on"
+            )
+        with self._lock:
+            tag, self._next_tag = self._next_tag, self._next_tag + 1
+            if self._next_tag >= 1 << 32:
+                self._next_tag = _TAGS_FROM
+        load = Load(request, prefill, tag, ids, self._cancel)
+        load.first_page, load.total_pages = first_page, total
+        load.deadline = None if timeout is None else time.monotonic() + timeout
+        return load
+
+    def _begin(self, load: Load) -> Load:
+        with self._lock:
+            self._loads[load.tag] = load
+            self._renewed.pop(load.request, None)
+            self.counters.add("requests")
+            load.prefill.waiting.append(load)
+            self._look_after(load.prefill)
+        self._run_later()
+        return load
+
+    def _place(self, load: Load) -> None:
+        """Every rank has answered: what comes from whom is known."""
+        layouts = [source.layout for source in load.prefill.sources]
+        known = [layout for layout in layouts if layout is not None]
+        salt = zlib.crc32(load.request.encode())
+        try:
+            slices = cover(self.cache.layout, known, salt)
+            counts = consumers(self._group, known, salt)
+        except Error as error:
+            return self._fail(load, error)
+        for number, source in enumerate(load.prefill.sources):
+            of_it = [part for part in slices if part.source == number]
+            if of_it:
+                load.orders.append(Order(source, of_it))
+            elif counts[number] == 0 and self.cache.layout == self._group[0]:
+                self._send(source.peer, {"kind": "spared", "request": load.request})
+        if load.remote_pages is None:
+            self._ask(load, counts)
+        else:
+            self._read(load, counts)
+        return None
+
+    def _ask(self, load: Load, counts: list[int]) -> None:
+        pages = len(load.pages)
+        count = sum(len(part.layers) * pages for order in load.orders for part in order.slices)
+        count += load.tail_slot is not None
+        body = load.pages.astype("<u4").tobytes()
+        for order in load.orders:
+            self._offer(order.source)
+            has_tail = order is load.orders[0] and load.tail_slot is not None
+            head = {
+                "kind": "want",
+                "request": load.request,
+                "tag": load.tag,
+                "first_page": load.first_page,
+                "tokens_pages": load.total_pages,
+                "consumers": counts[load.prefill.sources.index(order.source)],
+                "slices": [
+                    [p.layers.start, p.layers.stop, p.source_head, p.target_head, p.heads]
+                    for p in order.slices
+                ],
+                "tail_slot": load.tail_slot if has_tail else None,
+            }
+            self._send(order.source.peer, head, body)
+        if count:
+            load.expected = self.engine.expect(
+                load.tag, count, callback=partial(self._on_count, load)
+            )
+            self.counters.add("pages", count)
+            self.counters.add("bytes", len(load.pages) * self._bytes_of_page(load))
+        else:  # all is here already
+            self._finish(load, None)
+
+    def _bytes_of_page(self, load: Load) -> int:
+        return sum(
+            len(part.layers) * part.heads * self.cache.layout.head_bytes
+            for order in load.orders
+            for part in order.slices
+        )
+
+    def _on_count(self, load: Load, error: Error | None) -> None:
+        """All has landed; or nobody expects it any more."""
+        with self._lock:
+            if error is None and load.tag in self._loads:
+                load.stamp("last page")
+                self._finish(load, None)
+        self._run_later()
+
+    def _read(self, load: Load, counts: list[int]) -> None:
+        for order in load.orders:
+            head = {
+                "kind": "pull",
+                "request": load.request,
+                "tag": load.tag,
+                "consumers": counts[load.prefill.sources.index(order.source)],
+            }
+            self._send(order.source.peer, head)
+        if not load.pages.size:
+            self._on_read(load, 0, None)
+            return
+        for order in load.orders:
+            for part in order.slices:
+                for layer in part.layers:
+                    if load.failure is None:
+                        self._read_layer(load, order.source, part, layer)
+
+    def _read_layer(self, load: Load, source: Source, part: Slice, layer: int) -> None:
+        assert source.layout is not None
+        here, there = layer - self.cache.layout.first_layer, layer - source.layout.first_layer
+        head_bytes = self.cache.layout.head_bytes
+        number = len(load.reads) + 1
+        try:
+            load.reads[number] = self.engine.read_pages(
+                self.cache.regions[here],
+                source.regions[there],
+                part.heads * head_bytes,
+                load.pages,
+                load.remote_pages,
+                dst_stride=self.cache.stride(here),
+                src_stride=source.strides[there],
+                dst_offset=part.target_head * head_bytes,
+                src_offset=part.source_head * head_bytes,
+                callback=partial(self._on_read, load, number),
+            )
+            self.counters.add("pages", len(load.pages))
+            self.counters.add("bytes", len(load.pages) * part.heads * head_bytes)
+        except Error as error:
+            self._fail(load, error)
+
+    def _on_read(self, load: Load, number: int, error: Error | None) -> None:
+        with self._lock:
+            load.reads.pop(number, None)
+            load.stamp("first page")
+            if error is not None and load.failure is None:
+                self._fail(load, error)
+            elif not load.reads and load.failure is None:
+                load.stamp("last page")
+                for order in load.orders:
+                    head = {"kind": "took", "request": load.request, "tag": load.tag}
+                    self._send(order.source.peer, head)
+            elif not load.reads:
+                self._settle(load)
+        self._run_later()
+
+    def _on_word(self, load: Load, source: Source, head: dict[str, Any]) -> None:
+        """failed, cancelled or held: the source is through with this load."""
+        order = next((order for order in load.orders if order.source is source), None)
+        if order is None:
+            return
+        order.is_settled = True
+        if head["kind"] == "held":
+            if head.get("is_held") is not True:
+                self._fail(load, Timeout(f"{load.what}: '{source.name}' gave its pages back before "
+                                         "they were read"))  # fmt: skip
+        elif load.failure is None:
+            words = head.get("why") or f"{load.what}: '{source.name}' took it back"
+            self._fail(load, Cancelled(str(words)))
+        self._settle(load)
+
+    # --- ends ---
+
+    def _cancel(self, load: Load, why: Error | None) -> None:
+        with self._lock:
+            if load.tag in self._loads and load.failure is None:
+                self.counters.add("cancelled")
+                self._fail(load, why or Cancelled(f"{load.what}: taken back"))
+        self._run_later()
+
+    def _fail(self, load: Load, error: Error) -> None:
+        """It will end with `error`: reads are taken back, and those who write are told to stop."""
+        if load.failure is not None:
+            return
+        load.failure = error
+        if load in load.prefill.waiting:
+            load.prefill.waiting.remove(load)
+        for ticket in list(load.reads.values()):
+            ticket.cancel()
+        for order in load.orders:
+            if not order.is_settled and not order.source.is_gone:
+                head = {"kind": "cancel", "request": load.request, "tag": load.tag}
+                self._send(order.source.peer, head)
+        self._settle(load)
+
+    def _settle(self, load: Load) -> None:
+        for order in load.orders:
+            order.is_settled = order.is_settled or order.source.is_gone
+        if load.tag in self._loads and load.is_settled():
+            if load.failure is not None:
+                self._finish(load, load.failure)
+            elif load.remote_pages is not None:
+                self._finish(load, None)
+
+    def _finish(self, load: Load, error: Error | None) -> None:
+        del self._loads[load.tag]
+        if error is not None and load.expected is not None:
+            self.engine.forget(load.tag)
+        if load.tail_slot is not None:
+            load.tail = None if error is not None else self.cache.tails.get(load.tail_slot)
+            self.cache.tails.give_back(load.tail_slot)
+        self.counters.add("done" if error is None else "failed")
+        self._end_later(load, error)
+
+    # --- time ---
+
+    def _tick(self, now: float) -> None:
+        if now - self._beaten_at >= self._beat:
+            self._beaten_at = now
+            self._beat_all()
+        for load in list(self._loads.values()):
+            if load.deadline is not None and now > load.deadline:
+                load.deadline = None
+                self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
+        for source in list(self._sources.values()):
+            if source.error is None and now - source.heard_at > self._silence:
+                if self._is_wanted(source):
+                    self._lose(source)
+                else:
+                    source.heard_at = now
+
+    def _beat_all(self) -> None:
+        wanted: dict[bytes, list[str]] = {}
+        for load in self._loads.values():
+            for source in load.prefill.sources:
+                wanted.setdefault(source.peer.data, []).append(load.request)
+        for request, prefill in self._renewed.items():
+            for source in prefill.sources:
+                wanted.setdefault(source.peer.data, []).append(request)
+        for data, requests in wanted.items():
+            source_ = self._sources.get(data)
+            if source_ is not None and source_.layout is not None and source_.error is None:
+                self._send(source_.peer, {"kind": "beat", "requests": requests})
+
+    def _is_wanted(self, source: Source) -> bool:
+        return any(source in load.prefill.sources for load in self._loads.values()) or any(
+            source in prefill.sources for prefill in self._renewed.values()
+        )
+
+    def _lose(self, source: Source) -> None:
+        self.counters.add("peers_lost")
+        name = source.name or "a prefiller"
+        source.error = PeerLost(f"'{name}' has said nothing for {self._silence} s")
+        source.is_gone = not source.offered  # it knows no page of ours
+        if source.offered:
+            threading.Thread(target=self._revoke, args=(source,), daemon=True).start()
+        for load in list(self._loads.values()):
+            if source in load.prefill.sources:
+                self._fail(load, source.error)
+                self._settle(load)  # it may have failed before, and have waited for this source
+        for prefill in [p for p in self._prefills if source in p.sources]:
+            self._look_after(prefill)
+
+    def _revoke(self, source: Source) -> None:
+        """Takes away from a source what it was told of: when the engine has done so nothing of it
+        can land any more, now or when it wakes up. Nobody else was told of these regions.
+        """
+        while source.offered and not self.engine.closed:
+            regions = list(source.offered)
+            try:
+                unregister_all(regions)
+                source.offered = []
+            except Error as error:
+                log.warning("'%s': '%s' is lost: %s", self.engine.name, source.name, error)
+                time.sleep(_AGAIN_S)
+        with self._lock:
+            source.is_gone = True
+            for load in list(self._loads.values()):
+                self._settle(load)
+        self._run_later()
+
+
+def _is_of(peer: Peer, incarnation: bytes) -> bool:
+    """An address has its engine's incarnation in it."""
+    if len(incarnation) != 16:
+        raise InternalError(f"kv: an incarnation of {len(incarnation)} bytes")
+    return incarnation in peer.data

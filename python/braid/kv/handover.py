@@ -1,0 +1,228 @@
+"""One request at a prefiller: which of its pages are computed, and who gets them.
+
+A *consumer* is one rank of a decoder. Pages go to it layer by layer, each as soon as it is computed
+and the consumer has said where it wants it, whichever comes later. A request is over when all its
+consumers are: only then may its pages be used again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from braid.engine import Descriptor, Engine, Peer, Ticket
+from braid.errors import Error, Exhausted, InvalidArgument
+from braid.kv.cache import PagedCache, PageIds
+from braid.kv.counters import Counters
+from braid.kv.ending import Ending
+from braid.kv.layout import Layout, Slice
+
+
+@dataclass(slots=True)
+class Link:
+    """A decoder's rank, as its hello has introduced it."""
+
+    peer: Peer
+    name: str
+    layout: Layout
+    heard_at: float
+    regions: list[Descriptor] = field(default_factory=list)
+    """Of its layers, in order, and behind them of its tails if there are any: what it offered."""
+    strides: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Consumer:
+    """A rank that wants a request's pages."""
+
+    link: Link
+    request: str
+    tag: int
+    slices: list[Slice]
+    pages: PageIds
+    """Where they go: its page numbers, from the request's page `first_page` on."""
+    first_page: int
+    tail_slot: int | None
+    sent: dict[int, int] = field(default_factory=dict)
+    """By layer: how many pages of the request are on their way or there."""
+    flying: dict[int, Ticket] = field(default_factory=dict)
+    is_tail_sent: bool = False
+    is_pulling: bool = False
+    is_cancelled: bool = False
+    is_over: bool = False
+    error: Error | None = None
+    number: int = 0
+
+
+class Handover(Ending):
+    """A request's pages on their way to a decoder. Ends when they may be used again: well when
+    every consumer has them, else with what went wrong. Prefiller.begin() makes it.
+    """
+
+    def __init__(
+        self, request: str, cache: PagedCache, pages: PageIds, tokens: int, lease_until: float
+    ) -> None:
+        super().__init__(f"request '{request}'")
+        self.request = request
+        self.pages = pages
+        self.tokens = tokens
+        self.lease_until = lease_until
+        self.expected: int | None = None
+        """How many consumers there will be, once one of them has said it."""
+        self.consumers: dict[bytes, Consumer] = {}
+        self.tail: bytes | None = None
+        self.tail_slot: int | None = None
+        self.why: Error | None = None
+        """Why it is given up, as soon as it is."""
+        self._cache = cache
+        first = cache.layout.first_layer
+        self._layers = range(first, first + cache.layout.layers_here)
+        self._computed = dict.fromkeys(self._layers, 0)
+
+    @property
+    def total_pages(self) -> int:
+        return self._cache.layout.pages_of(self.tokens)
+
+    def is_computed(self) -> bool:
+        return all(pages >= self.total_pages for pages in self._computed.values())
+
+    def computed(self, layer: int, tokens: int) -> None:
+        """Of `layer` all before token number `tokens` is in the pages. A page that is not full
+        waits for its last token.
+        """
+        is_all = tokens >= self.tokens
+        pages = self.total_pages if is_all else tokens // self._cache.layout.page_tokens
+        self._computed[layer] = max(self._computed[layer], pages)
+
+    def pump(self, write: "Write", layers: range | None = None) -> None:
+        """Begins all writes that can begin."""
+        for consumer in self.consumers.values():
+            if consumer.error is None and not consumer.is_over and not consumer.is_pulling:
+                try:
+                    self._pump_one(consumer, write, layers)
+                except Exhausted:  # the next tick goes on
+                    return
+                except Error as error:
+                    consumer.error = error
+
+    def _pump_one(self, consumer: Consumer, write: "Write", layers: range | None) -> None:
+        for part in consumer.slices:
+            for layer in part.layers:
+                if layers is not None and layer not in layers:
+                    continue
+                begin = consumer.sent.setdefault(layer, consumer.first_page)
+                end = min(self._computed[layer], len(self.pages))
+                if end > begin:
+                    self._write_pages(consumer, write, part, layer, (begin, end))
+                    consumer.sent[layer] = end
+                    self.stamp("first page")
+        if self._may_send_tail(consumer):
+            self._write_tail(consumer, write)
+            consumer.is_tail_sent = True
+
+    def _write_pages(
+        self, consumer: Consumer, write: "Write", part: Slice, layer: int, span: tuple[int, int]
+    ) -> None:
+        begin, end = span
+        here = layer - self._cache.layout.first_layer
+        there = layer - consumer.link.layout.first_layer
+        head_bytes = self._cache.layout.head_bytes
+        write(
+            consumer,
+            (end - begin, part.heads * head_bytes),
+            partial(
+                write.engine.write_pages,
+                self._cache.regions[here],
+                consumer.link.regions[there],
+                part.heads * head_bytes,
+                self.pages[begin:end],
+                consumer.pages[begin - consumer.first_page : end - consumer.first_page],
+                src_stride=self._cache.stride(here),
+                dst_stride=consumer.link.strides[there],
+                src_offset=part.source_head * head_bytes,
+                dst_offset=part.target_head * head_bytes,
+                imm=consumer.tag,
+            ),
+        )
+
+    def _may_send_tail(self, consumer: Consumer) -> bool:
+        has_tail = consumer.tail_slot is not None and self.tail_slot is not None
+        return has_tail and not consumer.is_tail_sent and self.is_computed()
+
+    def _write_tail(self, consumer: Consumer, write: "Write") -> None:
+        tails = self._cache.tails
+        assert tails.region is not None
+        assert self.tail_slot is not None
+        assert consumer.tail_slot is not None
+        write(
+            consumer,
+            (1, tails.nbytes),
+            partial(
+                write.engine.write,
+                tails.region,
+                consumer.link.regions[-1],
+                tails.nbytes,
+                src_offset=self.tail_slot * tails.nbytes,
+                dst_offset=consumer.tail_slot * tails.nbytes,
+                imm=consumer.tag,
+            ),
+        )
+
+    def is_all_sent(self, consumer: Consumer) -> bool:
+        """Whether nothing is left to begin for it."""
+        if consumer.tail_slot is not None and not consumer.is_tail_sent:
+            return False
+        return all(
+            consumer.sent.get(layer, consumer.first_page) >= self.total_pages
+            for part in consumer.slices
+            for layer in part.layers
+        )
+
+    def is_over(self) -> bool:
+        """Whether nobody reads the pages any more, and nobody will."""
+        if any(not consumer.is_over for consumer in self.consumers.values()):
+            return False
+        if self.why is not None:
+            return True
+        return self.expected is not None and len(self.consumers) >= self.expected
+
+    def first_error(self) -> Error | None:
+        errors = [c.error for c in self.consumers.values() if c.error is not None]
+        return self.why or (errors[0] if errors else None)
+
+    def take_pages(self) -> None:
+        """It has none any more, and nothing of it is computed."""
+        self.pages = self.pages[:0]
+        self._computed = dict.fromkeys(self._layers, 0)
+
+    def grow(self, pages: PageIds) -> None:
+        """More pages at the end: a cache is often given out chunk by chunk."""
+        self.pages = np.concatenate([self.pages, pages])
+        if np.unique(self.pages).size != self.pages.size:
+            raise InvalidArgument(f"{self.what}: a page is named twice")
+
+
+class Write:
+    """Begins one write and remembers it until it has ended."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        counters: Counters,
+        ended: Callable[[Consumer, int, Error | None], None],
+    ) -> None:
+        self.engine = engine
+        self._counters = counters
+        self._ended = ended
+
+    def __call__(
+        self, consumer: Consumer, amount: tuple[int, int], begin: Callable[..., Ticket]
+    ) -> None:
+        """`amount` is how many pages, and of how many bytes each."""
+        consumer.number += 1
+        number = consumer.number
+        # The caller holds the lock that `ended` takes: it cannot come before the ticket is kept.
+        consumer.flying[number] = begin(callback=partial(self._ended, consumer, number))
+        self._counters.add("pages", amount[0])
+        self._counters.add("bytes", amount[0] * amount[1])

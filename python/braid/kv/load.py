@@ -1,0 +1,98 @@
+"""One request at a decoder: pages that come, or that it fetches, and the proof that it is over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from braid.engine import Descriptor, Peer, Region, Ticket
+from braid.errors import Error
+from braid.kv.cache import PageIds
+from braid.kv.ending import Ending
+from braid.kv.layout import Layout, Slice
+
+
+@dataclass(slots=True)
+class Source:
+    """A prefiller's rank, as the decoder knows it."""
+
+    peer: Peer
+    incarnation: bytes | None = None
+    name: str = ""
+    layout: Layout | None = None
+    regions: list[Descriptor] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+    offered: list[Region] = field(default_factory=list)
+    """Our layers (and tails), as it alone was told of them."""
+    heard_at: float = 0.0
+    error: Error | None = None
+    """Why it cannot be used: it refused, or was lost."""
+    is_gone: bool = False
+    """Nothing that it has begun can land any more."""
+
+
+@dataclass(slots=True)
+class Order:
+    """What a load gets from one source, and whether that source is through with it."""
+
+    source: Source
+    slices: list[Slice]
+    is_settled: bool = False
+
+
+class Prefill:
+    """All ranks of a prefiller, as one decoder's rank reaches them. Decoder.connect() makes it."""
+
+    def __init__(self, sources: list[Source]) -> None:
+        self.sources = sources
+        self.waiting: list[Load] = []
+        """Loads that begin when all ranks have answered."""
+
+    def is_ready(self) -> bool:
+        return all(source.layout is not None for source in self.sources)
+
+    def error(self) -> Error | None:
+        """Why it cannot be used."""
+        return next((s.error for s in self.sources if s.error is not None), None)
+
+
+class Load(Ending):
+    """A request's pages on their way here. Ends well when all are in place, else with what went
+    wrong, and not before nothing of it can land any more: then its pages may be used again.
+    Decoder.want() and pull() make it.
+    """
+
+    def __init__(
+        self,
+        request: str,
+        prefill: Prefill,
+        tag: int,
+        pages: PageIds,
+        cancel: Callable[["Load", Error | None], None],
+    ) -> None:
+        super().__init__(f"request '{request}'")
+        self.request = request
+        self.prefill = prefill
+        self.tag = tag
+        self.pages = pages
+        self.first_page = 0
+        self.total_pages = 0
+        self.remote_pages: PageIds | None = None
+        """Where its pages lie at the prefiller; None: it writes them here."""
+        self.orders: list[Order] = []
+        self.expected: Ticket | None = None
+        self.reads: dict[int, Ticket] = {}
+        self.tail_slot: int | None = None
+        self.tail: bytes | None = None
+        """What came behind the pages, once the load has ended well."""
+        self.failure: Error | None = None
+        """What it will end with, once nothing can land any more."""
+        self.deadline: float | None = None
+        self._cancel = cancel
+
+    def cancel(self) -> None:
+        """Takes it back, and waits for nothing: it ends as Cancelled when nothing of it can land
+        any more, or well when that is too late.
+        """
+        self._cancel(self, None)
+
+    def is_settled(self) -> bool:
+        return not self.reads and all(order.is_settled for order in self.orders)

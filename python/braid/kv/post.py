@@ -1,0 +1,107 @@
+"""The thread that takes an engine's messages for a prefiller or a decoder, and looks at the clock.
+
+The engine's mailbox (send and recv) belongs to it alone; notifications stay the user's.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+from braid import letters
+from braid.engine import Engine, Message, Peer
+from braid.errors import Cancelled, Error, InvalidArgument, Timeout
+from braid.kv.counters import Counters
+from braid.kv.ending import Ending, log
+
+_TICK_S = 0.05
+
+
+class Post(ABC):
+    """What prefiller and decoder have in common. `_lock` is held in all handlers; callbacks of
+    users run after it has been given back.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.counters = Counters(engine.name)
+        self._lock = threading.RLock()
+        self._sending = threading.Lock()
+        self._joiner = letters.Joiner()
+        self._closing = threading.Event()
+        self._later: list[tuple[Ending, Error | None]] = []
+        self._thread = threading.Thread(
+            target=self._serve, name=f"braid.kv of {engine.name}", daemon=True
+        )
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    @abstractmethod
+    def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        """One message of a peer, with the lock held."""
+
+    @abstractmethod
+    def _tick(self, now: float) -> None:
+        """Beats and leases, with the lock held, some times a second."""
+
+    def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
+        """Begins it and waits for nothing: who does not answer is found by the clock."""
+        with self._sending:
+            try:
+                for frame in letters.frames(head, body):
+                    self.engine.send(peer, frame)
+            except (Cancelled, InvalidArgument):
+                if not self.engine.closed:
+                    raise
+
+    def _end_later(self, ending: Ending, error: Error | None) -> None:
+        """Ends it when the lock has been given back, for callbacks of users run then."""
+        self._later.append((ending, error))
+
+    def _run_later(self) -> None:
+        """To be called without the lock."""
+        while self._later:
+            with self._lock:
+                later, self._later = self._later, []
+            for ending, error in later:
+                ending.end(error)
+
+    def _serve(self) -> None:
+        ticked = 0.0
+        while not self._closing.is_set():
+            message = self._next()
+            if message is None and self.engine.closed:
+                return
+            try:
+                with self._lock:
+                    if message is not None:
+                        self._on_frame(message)
+                    if (now := time.monotonic()) - ticked >= _TICK_S:
+                        ticked = now
+                        self._tick(now)
+                self._run_later()
+            except Exception:
+                log.exception("'%s': a message or the clock", self.engine.name)
+
+    def _next(self) -> Message | None:
+        try:
+            return self.engine.recv(_TICK_S)
+        except Timeout:
+            return None
+        except (Cancelled, InvalidArgument):
+            return None
+
+    def _on_frame(self, message: Message) -> None:
+        try:
+            found = self._joiner.add(message.incarnation, message.data)
+            if found is not None:
+                self._handle(*found, message)
+        except Error as error:
+            self.counters.add("refused")
+            log.warning("'%s': from '%s': %s", self.engine.name, message.sender, error)
+
+    def _stop(self) -> None:
+        self._closing.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)

@@ -1,0 +1,558 @@
+"""The side that computes the pages and gives them away.
+
+    decoder                                   prefiller
+    hello {version, layout}                ->
+                                           <- welcome {layout, regions}, or refused {why}
+    offer {regions}                        -> where it may write
+    want {request, tag, pages, ...}        -> writes pages as they are computed; each counts one
+                                              under the tag. The last count is the end: no message
+    cancel {request, tag}                  -> begins nothing more, waits for what is under way
+                                           <- cancelled {request, tag}: nothing can land any more
+                                           <- failed {request, tag, why}: the same, unasked
+    pull {request}                         -> keeps the pages for as long as the lease holds
+    took {request}                         -> were they kept to here?
+                                           <- held {request, is_held}
+    spared {request}                       -> no rank will ask this one for anything
+    beat {requests}                        -> renews their leases
+                                           <- beat
+
+Whichever of `want` and begin() comes first waits for the other, for a lease at most. A request that
+is over is remembered: what comes for it later is answered `failed`, and moves nothing.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from braid import letters
+from braid.engine import Descriptor, Engine, Message, Peer, Watch
+from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
+from braid.kv.cache import PagedCache, PageIds
+from braid.kv.ending import log
+from braid.kv.handover import Consumer, Handover, Link, Write
+from braid.kv.layout import Layout, Slice, difference
+from braid.kv.post import Post
+from braid.kv.progress import Part, Progress
+
+_MOST_REMEMBERED = 65536
+
+
+@dataclass(slots=True)
+class _Early:
+    """What a decoder has said of a request that has not begun."""
+
+    until: float
+    letters: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
+
+
+class Prefiller(Post):
+    """Gives the pages of requests away as they are computed. One for each rank. A context manager.
+
+    engine   its messages (send, recv) belong to the prefiller from now on
+    cache    the pages
+    lease    seconds for which a request's pages are kept for a decoder that says nothing
+    silence  seconds after which a decoder that says nothing while it gets pages is lost
+
+    Every call takes any thread.
+    """
+
+    def __init__(
+        self, engine: Engine, cache: PagedCache, *, lease: float = 30.0, silence: float = 10.0
+    ) -> None:
+        super().__init__(engine)
+        self.cache = cache
+        self._lease, self._silence = lease, silence
+        self._links: dict[bytes, Link] = {}
+        self._requests: dict[str, Handover] = {}
+        self._early: dict[tuple[str, bytes], _Early] = {}
+        self._over: OrderedDict[str, str] = OrderedDict()
+        self._handlers: dict[str, Callable[[dict[str, Any], bytes, bytes], None]] = {
+            "offer": self._on_offer,
+            "want": self._on_want,
+            "pull": self._on_pull,
+            "took": self._on_took,
+            "cancel": self._on_cancel,
+            "spared": self._on_spared,
+        }
+        self._write = Write(engine, self.counters, self._on_written)
+        self._progress = Progress(engine, cache.layout.layers_here, self._on_computed)
+        self._start()
+
+    # --- what the user calls ---
+
+    @property
+    def word(self) -> Watch:
+        """What a kernel bumps, once for each layer; or call layer_done()."""
+        return self._progress.word
+
+    def begin(
+        self,
+        request: str,
+        pages: Sequence[int] | PageIds,
+        tokens: int,
+        *,
+        is_computed: bool = False,
+    ) -> Handover:
+        """A request whose prompt of `tokens` tokens will be in `pages`, in order.
+
+        pages: as many as there are by now; grow() adds more. They must not be used for anything
+        else before the handover has ended. is_computed: all is in them already.
+        InvalidArgument: a page out of range or named twice, a request that is here already or over.
+        """
+        ids = self.cache.ids(pages, f"request '{request}'")
+        with self._lock:
+            if request in self._requests or request in self._over:
+                how = "is under way" if request in self._requests else self._over[request]
+                raise InvalidArgument(f"request '{request}': asked to begin it, it {how}")
+            until = time.monotonic() + self._lease
+            handover = Handover(request, self.cache, ids, tokens, until)
+            self._requests[request] = handover
+            self.counters.add("requests")
+            if is_computed:
+                self._mark_computed(handover)
+            for key in [key for key in self._early if key[0] == request]:
+                for head, body in self._early.pop(key).letters:
+                    self._on_early(head, body, key[1])
+            self._settle(handover)
+        self._run_later()
+        return handover
+
+    def grow(self, request: str, pages: Sequence[int] | PageIds) -> None:
+        """More pages for a request, behind those that it has."""
+        ids = self.cache.ids(pages, f"request '{request}'")
+        with self._lock:
+            if (handover := self._requests.get(request)) is not None:
+                handover.grow(ids)
+                self._pump(handover)
+
+    def pause(self, request: str, timeout: float) -> None:
+        """Takes a request's pages away from it, and returns when nothing reads them any more: they
+        may be used for something else at once. grow() gives it others, in which all is computed
+        again; what has gone stays gone. Raises Timeout.
+        """
+        with self._lock:
+            handover = self._requests.get(request)
+            if handover is None:
+                return
+            handover.take_pages()
+        until = time.monotonic() + timeout
+        while any(consumer.flying for consumer in handover.consumers.values()):
+            if time.monotonic() > until:
+                raise Timeout(f"{handover.what}: writes are under way after {timeout} s")
+            time.sleep(0.001)
+
+    def declare(self, parts: Sequence[Part]) -> None:
+        """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
+        long prompt are parts of several passes.
+        """
+        self._progress.declare(list(parts))
+
+    def layer_done(self, layers: int = 1) -> None:
+        """Bumps the word from the host: so many more layers of the declared pass are computed."""
+        self._progress.bump(layers)
+
+    def computed(self, request: str, tokens: int | None = None) -> None:
+        """All layers of the request's first `tokens` tokens (None: of all) are in its pages: says
+        so without the word.
+        """
+        with self._lock:
+            if (handover := self._requests.get(request)) is not None:
+                self._mark_computed(handover, tokens)
+                self._pump(handover)
+        self._run_later()
+
+    def tail(self, request: str, data: bytes) -> None:
+        """What goes over behind all pages: `tail_bytes` of the layout."""
+        if len(data) != self.cache.layout.tail_bytes:
+            raise InvalidArgument(
+                f"request '{request}': tail: asked for {self.cache.layout.tail_bytes} bytes, "
+                f"found {len(data)}"
+            )
+        with self._lock:
+            if (handover := self._requests.get(request)) is not None:
+                handover.tail = data
+                self._pump(handover)
+        self._run_later()
+
+    def cancel(self, request: str, why: Error | None = None) -> None:
+        """Takes a request back; waits for nothing. Its decoder is told once nothing can land."""
+        with self._lock:
+            if (handover := self._requests.get(request)) is not None:
+                self.counters.add("cancelled")
+                self._give_up(handover, why or Cancelled(f"{handover.what}: taken back"))
+        self._run_later()
+
+    def close(self) -> None:
+        """Takes all requests back, waits until they are over, and stops."""
+        for request in list(self._requests):
+            self.cancel(request, Cancelled(f"request '{request}': the prefiller closed"))
+        for handover in list(self._requests.values()):
+            try:
+                handover.wait(self._silence)
+            except Error as error:
+                log.debug("close: %s", error)
+        self._progress.close()
+        self._stop()
+
+    def __enter__(self) -> "Prefiller":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- messages ---
+
+    def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        sender = message.incarnation
+        if head["kind"] == "hello":
+            return self._on_hello(head, body, message)
+        link = self._links.get(sender)
+        if link is None:
+            raise InvalidArgument(f"'{head['kind']}' before a hello")
+        link.heard_at = time.monotonic()
+        if head["kind"] == "beat":
+            self._on_beat(head, link)
+        elif head["kind"] == "bye":
+            self._lose(sender, Cancelled(f"'{link.name}' has left"))
+        elif (handler := self._handlers.get(head["kind"])) is not None:
+            handler(head, body, sender)
+        else:
+            raise InvalidArgument(f"kv: asked for a message of a decoder, found {head['kind']!r}")
+        return None
+
+    def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
+        parts = letters.unpack(body)
+        peer = Peer(parts[0] if parts else b"")
+        try:
+            link = self._introduced(head, parts, message)
+        except Error as error:
+            self.counters.add("refused")
+            log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
+            self._send(peer, {"kind": "refused", "why": str(error), "version": letters.VERSION})
+            return
+        self._links[message.incarnation] = link
+        regions = [region.descriptor.data for region in self.cache.regions]
+        strides = [self.cache.stride(layer) for layer in range(len(regions))]
+        layout = self.cache.layout.as_json()
+        self._send(
+            peer,
+            {"kind": "welcome", "layout": layout, "strides": strides, "name": self.engine.name},
+            letters.pack(regions),
+        )
+
+    def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
+        if len(parts) != 1:
+            raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
+        if head.get("version", letters.VERSION) != letters.VERSION:
+            raise letters.OtherVersion(
+                f"version {letters.VERSION} of the protocol at '{self.engine.name}', "
+                f"{head['version']} at '{message.sender}'"
+            )
+        layout = Layout.from_json(head.get("layout"))
+        names = (self.engine.name, message.sender)
+        if (found := difference(self.cache.layout, layout, names)) is not None:
+            raise InvalidArgument(found)
+        return Link(Peer(parts[0]), message.sender, layout, time.monotonic())
+
+    def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        link = self._links[sender]
+        strides, parts = head.get("strides"), letters.unpack(body)
+        wanted = link.layout.layers_here + bool(link.layout.tail_bytes)
+        if not isinstance(strides, list) or len(strides) != link.layout.layers_here:
+            raise InvalidArgument(f"kv: strides of {link.layout.layers_here} layers: {strides!r}")
+        if len(parts) != wanted:
+            raise InvalidArgument(f"kv: asked for {wanted} regions, found {len(parts)}")
+        link.strides = [letters.whole({"stride": stride}, "stride") for stride in strides]
+        link.regions = [Descriptor(part) for part in parts]
+
+    def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        link = self._links.get(sender)
+        try:
+            if link is not None:
+                self._handlers[head["kind"]](head, body, sender)
+        except Error as error:
+            log.warning("'%s': %s", self.engine.name, error)
+
+    def _on_want(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
+        handover = self._found(request, head, body, sender)
+        if handover is None:
+            return
+        if (known := handover.consumers.get(sender)) is not None:
+            self.counters.add("repeated")
+            if known.tag != tag:
+                self._failed(sender, request, tag, f"it goes to '{known.link.name}' already")
+            return
+        try:
+            consumer = self._consumer(handover, head, body, sender)
+        except Error as error:
+            self._failed(sender, request, tag, str(error))
+            return
+        handover.stamp("wanted")
+        handover.consumers[sender] = consumer
+        handover.expected = letters.whole(head, "consumers", 65536)
+        self._pump(handover)
+
+    def _consumer(
+        self, handover: Handover, head: dict[str, Any], body: bytes, sender: bytes
+    ) -> Consumer:
+        link = self._links[sender]
+        if not link.regions:
+            raise InvalidArgument(f"{handover.what}: wanted before anything was offered")
+        pages = np.frombuffer(body, "<u4").astype(np.uint64)
+        first = letters.whole(head, "first_page")
+        wanted = max(0, letters.whole(head, "tokens_pages") - first)
+        if letters.whole(head, "tokens_pages") != handover.total_pages:
+            raise InvalidArgument(
+                f"{handover.what}: {handover.total_pages} pages at '{self.engine.name}', "
+                f"{head['tokens_pages']} at '{link.name}'"
+            )
+        if len(pages) != wanted:
+            raise InvalidArgument(f"{handover.what}: {wanted} pages, found {len(pages)} numbers")
+        slot = head.get("tail_slot")
+        slices = [self._slice(numbers, link) for numbers in head.get("slices", [])]
+        return Consumer(
+            link,
+            handover.request,
+            letters.whole(head, "tag", 2**32 - 1),
+            slices,
+            pages,
+            first,
+            letters.whole(head, "tail_slot") if slot is not None else None,
+        )
+
+    def _slice(self, numbers: object, link: Link) -> Slice:
+        """[first layer, last + 1, source head, target head, heads]: within what both have."""
+        if not isinstance(numbers, list) or [type(n) for n in numbers] != [int] * 5:
+            raise InvalidArgument(f"kv: a slice is five numbers, found {numbers!r:.80}")
+        begin, end, source, target, heads = numbers
+        for layout, head in ((self.cache.layout, source), (link.layout, target)):
+            last = layout.first_layer + layout.layers_here
+            if not (layout.first_layer <= begin < end <= last and heads > 0):
+                raise InvalidArgument(f"kv: layers {begin} to {end} are not those of a rank")
+            if not 0 <= head <= layout.heads_here - heads:
+                raise InvalidArgument(f"kv: heads {head} to {head + heads} are not those of a rank")
+        return Slice(0, range(begin, end), source, target, heads)
+
+    def _on_pull(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
+        handover = self._found(request, head, body, sender)
+        if handover is None or sender in handover.consumers:
+            return
+        none = np.empty(0, np.uint64)
+        link = self._links[sender]
+        consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
+        handover.stamp("wanted")
+        handover.consumers[sender] = consumer
+        handover.expected = letters.whole(head, "consumers", 65536)
+
+    def _on_took(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        """The decoder has read all it wanted: was that before anybody gave the pages back?"""
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
+        handover = self._requests.get(request)
+        if handover is None and (early := self._early.get((request, sender))) is not None:
+            early.letters.append((head, body))  # its pull waits for begin(), too
+            return
+        consumer = handover.consumers.get(sender) if handover is not None else None
+        is_held = consumer is not None and consumer.tag == tag and consumer.error is None
+        answer = {"kind": "held", "request": request, "tag": tag, "is_held": is_held}
+        self._send(self._links[sender].peer, answer)
+        if handover is not None and consumer is not None:
+            consumer.is_over = True
+            handover.stamp("last page")
+            self._settle(handover)
+
+    def _on_cancel(self, head: dict[str, Any], _body: bytes, sender: bytes) -> None:
+        request, tag = letters.text(head, "request"), letters.whole(head, "tag", 2**32 - 1)
+        self._early.pop((request, sender), None)
+        handover = self._requests.get(request)
+        consumer = handover.consumers.get(sender) if handover is not None else None
+        if handover is None or consumer is None or consumer.is_over or consumer.tag != tag:
+            answer = {"kind": "cancelled", "request": request, "tag": tag}
+            self._send(self._links[sender].peer, answer)
+            if handover is not None and consumer is None:
+                self._give_up(handover, Cancelled(f"{handover.what}: its decoder took it back"))
+            return
+        self.counters.add("cancelled")
+        consumer.is_cancelled = True
+        self._stop_consumer(
+            handover,
+            consumer,
+            Cancelled(f"{handover.what}: '{consumer.link.name}' took it back"),
+        )
+
+    def _on_spared(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
+        handover = self._found(letters.text(head, "request"), head, body, sender)
+        if handover is not None:
+            handover.expected = 0
+            self._settle(handover)
+
+    def _on_beat(self, head: dict[str, Any], link: Link) -> None:
+        requests = head.get("requests")
+        if not isinstance(requests, list):
+            raise InvalidArgument(f"kv: beat: asked for requests, found {requests!r:.60}")
+        until = time.monotonic() + self._lease
+        for request in requests:
+            if (handover := self._requests.get(request)) is not None:
+                handover.lease_until = until
+        self._send(link.peer, {"kind": "beat"})
+
+    def _found(
+        self, request: str, head: dict[str, Any], body: bytes, sender: bytes
+    ) -> Handover | None:
+        """The request; None when it is over (the decoder is told) or has not begun (kept)."""
+        handover = self._requests.get(request)
+        if handover is not None and handover.why is None:
+            return handover
+        if request in self._over or handover is not None:
+            self.counters.add("repeated")
+            how = self._over.get(request, "is given up")
+            self._failed(sender, request, int(head.get("tag", 0)), f"it {how}")
+        else:
+            early = self._early.setdefault(
+                (request, sender), _Early(time.monotonic() + self._lease)
+            )
+            early.letters.append((head, body))
+        return None
+
+    def _failed(self, sender: bytes, request: str, tag: int, why: str) -> None:
+        """Tells the decoder that nothing (more) will land under the tag."""
+        link = self._links.get(sender)
+        if link is not None:
+            words = f"request '{request}' at '{self.engine.name}': {why}"
+            answer = {"kind": "failed", "request": request, "tag": tag, "why": words}
+            self._send(link.peer, answer)
+
+    # --- pages ---
+
+    def _on_computed(self, parts: Sequence[Part], layers: range) -> None:
+        """The word has moved: on its own thread."""
+        first = self.cache.layout.first_layer
+        numbered = range(layers.start + first, layers.stop + first)
+        with self._lock:
+            for part in parts:
+                handover = self._requests.get(part.request)
+                if handover is None:
+                    continue
+                handover.lease_until = time.monotonic() + self._lease
+                for layer in numbered:
+                    handover.computed(layer, part.tokens)
+                self._pump(handover, numbered)
+        self._run_later()
+
+    def _mark_computed(self, handover: Handover, tokens: int | None = None) -> None:
+        handover.lease_until = time.monotonic() + self._lease
+        first = self.cache.layout.first_layer
+        for layer in range(first, first + self.cache.layout.layers_here):
+            handover.computed(layer, handover.tokens if tokens is None else tokens)
+
+    def _pump(self, handover: Handover, layers: range | None = None) -> None:
+        if handover.why is not None:
+            return
+        if handover.is_computed():
+            handover.stamp("computed")
+        if handover.tail is not None and handover.tail_slot is None:
+            handover.tail_slot = self.cache.tails.take()  # none is free: at a later tick
+            if handover.tail_slot is not None:
+                self.cache.tails.put(handover.tail_slot, handover.tail)
+        handover.pump(self._write, layers)
+        for consumer in handover.consumers.values():
+            if consumer.error is not None and not consumer.is_over:
+                self._stop_consumer(handover, consumer, consumer.error)
+        self._settle(handover)
+
+    def _on_written(self, consumer: Consumer, number: int, error: Error | None) -> None:
+        """A ticket has ended: on the engine's thread of callbacks."""
+        with self._lock:
+            consumer.flying.pop(number, None)
+            if (handover := self._requests.get(consumer.request)) is not None:
+                if error is not None and consumer.error is None:
+                    self._stop_consumer(handover, consumer, error)
+                self._settle(handover)
+        self._run_later()
+
+    def _stop_consumer(self, handover: Handover, consumer: Consumer, error: Error) -> None:
+        """Begins nothing more for it; it is over when what is under way has ended."""
+        consumer.error = consumer.error or error
+        for ticket in list(consumer.flying.values()):
+            ticket.cancel()
+        self._settle(handover)
+
+    # --- ends ---
+
+    def _settle(self, handover: Handover) -> None:
+        """Finds what is over by now, and says it."""
+        for sender, consumer in handover.consumers.items():
+            if consumer.is_over or consumer.flying:
+                continue
+            if consumer.error is not None:
+                consumer.is_over = True
+                self._say_over(handover, consumer, sender)
+            elif not consumer.is_pulling and handover.is_all_sent(consumer):
+                handover.stamp("last page")
+                consumer.is_over = True
+        if handover.is_over() and handover.request in self._requests:
+            self._finish(handover)
+
+    def _say_over(self, handover: Handover, consumer: Consumer, sender: bytes) -> None:
+        if consumer.is_cancelled:
+            answer = {"kind": "cancelled", "request": handover.request, "tag": consumer.tag}
+            self._send(consumer.link.peer, answer)
+        else:
+            self._failed(sender, handover.request, consumer.tag, str(consumer.error))
+
+    def _finish(self, handover: Handover) -> None:
+        del self._requests[handover.request]
+        self.cache.tails.give_back(handover.tail_slot)
+        error = handover.first_error()
+        self.counters.add("done" if error is None else "failed")
+        self._over[handover.request] = "is over" if error is None else f"ended: {error}"
+        while len(self._over) > _MOST_REMEMBERED:
+            self._over.popitem(last=False)
+        self._end_later(handover, error)
+
+    def _give_up(self, handover: Handover, why: Error) -> None:
+        handover.why = handover.why or why
+        for consumer in list(handover.consumers.values()):
+            if not consumer.is_over:
+                self._stop_consumer(handover, consumer, why)
+        self._settle(handover)
+
+    def _lose(self, sender: bytes, why: Error) -> None:
+        """A decoder's rank is gone: nothing is written to it any more."""
+        self._links.pop(sender, None)
+        for handover in list(self._requests.values()):
+            consumer = handover.consumers.get(sender)
+            if consumer is not None and not consumer.is_over:
+                self._stop_consumer(handover, consumer, why)
+                self._give_up(handover, why)
+
+    def _tick(self, now: float) -> None:
+        for handover in list(self._requests.values()):
+            self._pump(handover)
+            if now > handover.lease_until and handover.why is None:
+                self.counters.add("expired")
+                self._give_up(
+                    handover,
+                    Timeout(f"{handover.what}: nobody has renewed its lease of {self._lease} s"),
+                )
+        for sender, link in list(self._links.items()):
+            if now - link.heard_at > self._silence and self._serves(sender):
+                self.counters.add("peers_lost")
+                words = f"'{link.name}' has said nothing for {self._silence} s"
+                self._lose(sender, PeerLost(words))
+        for key, early in list(self._early.items()):
+            if now > early.until:
+                del self._early[key]
+                words = f"it has not begun within {self._lease} s"
+                self._failed(key[1], key[0], int(early.letters[0][0].get("tag", 0)), words)
+
+    def _serves(self, sender: bytes) -> bool:
+        return any(
+            sender in handover.consumers and not handover.consumers[sender].is_over
+            for handover in self._requests.values()
+        )

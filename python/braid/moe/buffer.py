@@ -1,0 +1,361 @@
+"""Buffer: DeepEP's class over braid's core. Its two modes are in normal.py and low_latency.py; here
+are its life, its size, and what it tells.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from braid import _braid
+from braid.arrays import Array
+from braid.comm import Comm
+from braid.errors import InvalidArgument, Unsupported
+from braid.moe import low_latency, normal
+from braid.moe.config import Config, default_config
+from braid.moe.events import EventHandle, EventOverlap
+from braid.moe.library import Checks, is_torch, library_of, shape_of, torch_side
+from braid.moe.meeting import meet
+
+_MOST_NORMAL_BYTES = 64 << 20  # rounds make any number of tokens fit into less
+_LEAST_HALF_BYTES = 64 << 10  # per rank
+_BF16 = 2
+
+
+class Buffer:
+    """One rank's end of dispatch and combine. Collective to make; all ranks make the same calls in
+    the same order.
+
+    group    a braid.Comm, a process group of torch.distributed, or None with `comm` (mpi4py's)
+    num_nvl_bytes, num_rdma_bytes   room for normal and for low-latency calls, as the hints say
+    enable_shrink    ranks that are late are given up and calls go on without them
+
+    Errors name rank, argument, expected and got. What one rank can see alone is raised before
+    anything is sent, and the call may be made again; where ranks disagree all of them raise. One
+    thread at a time. Not for GPU memory yet: such tensors raise Unsupported.
+    """
+
+    num_sms: ClassVar[int] = 20
+
+    def __init__(
+        self,
+        group: Any,
+        num_nvl_bytes: int = 0,
+        num_rdma_bytes: int = 0,
+        low_latency_mode: bool = False,
+        num_qps_per_rank: int = 24,  # noqa: ARG002  there are no queue pairs
+        allow_nvlink_for_low_latency_mode: bool = True,  # noqa: ARG002
+        allow_mnnvl: bool = False,  # noqa: ARG002
+        explicitly_destroy: bool = False,
+        enable_shrink: bool = False,
+        comm: Any = None,
+        use_fabric: bool | None = None,  # noqa: ARG002
+    ) -> None:
+        for name, value in {
+            "num_nvl_bytes": num_nvl_bytes,
+            "num_rdma_bytes": num_rdma_bytes,
+        }.items():
+            if value < 0:
+                raise InvalidArgument(f"Buffer: argument {name}: expected 0 or more, got {value}")
+        self._owns_comm = not isinstance(group, Comm)
+        self._comm = _comm_of(group, comm)
+        self.group = group
+        self.rank, self.group_size = self._comm.rank, self._comm.size
+        self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
+        self.low_latency_mode = low_latency_mode
+        self.explicitly_destroy = explicitly_destroy
+        self.enable_shrink = enable_shrink
+        half = max(
+            min(num_nvl_bytes, _MOST_NORMAL_BYTES) // 2,
+            num_rdma_bytes // 2 if low_latency_mode else 0,
+            _LEAST_HALF_BYTES * self.group_size,
+        )
+        self.runtime = _braid.moe.Buffer(self._comm._core, half, enable_shrink)
+        self._low_latency = low_latency.State()
+
+    # ---- life ----
+
+    def destroy(self) -> None:
+        """Gives everything back. Twice is fine; hooks that were not called raise afterwards."""
+        if self.runtime.is_closed:
+            return
+        self.runtime.close()
+        if self._owns_comm:
+            self._comm.close()
+
+    def __enter__(self) -> "Buffer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    @staticmethod
+    def is_sm90_compiled() -> bool:
+        """Whether there are kernels for GPUs: not yet."""
+        return False
+
+    @staticmethod
+    def set_num_sms(new_num_sms: int) -> None:
+        """How many multiprocessors calls may use; an even number."""
+        if new_num_sms < 2 or new_num_sms % 2 != 0:
+            raise InvalidArgument(
+                f"set_num_sms: argument new_num_sms: expected an even number of 2 or more, got"
+                f" {new_num_sms}"
+            )
+        Buffer.num_sms = new_num_sms
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """A point behind what was called so far."""
+        return EventOverlap(EventHandle())
+
+    @staticmethod
+    def get_low_latency_rdma_size_hint(
+        num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
+    ) -> int:
+        """Bytes that low-latency calls of this shape need, up to 16 experts a token."""
+        half = _braid.moe.low_latency_half_bytes(
+            num_max_dispatch_tokens_per_rank, _BF16 * hidden, num_ranks, num_experts
+        )
+        return 2 * half
+
+    @staticmethod
+    def get_dispatch_config(num_ranks: int) -> Config:
+        return default_config(num_ranks, Buffer.num_sms)
+
+    @staticmethod
+    def get_combine_config(num_ranks: int) -> Config:
+        return default_config(num_ranks, Buffer.num_sms)
+
+    def get_comm_stream(self) -> None:
+        """None: calls in host memory use no stream."""
+
+    def get_local_buffer_tensor(
+        self,
+        dtype: Any,  # noqa: ARG002
+        size: Any = None,  # noqa: ARG002
+        offset: int = 0,  # noqa: ARG002
+        use_rdma_buffer: bool = False,  # noqa: ARG002
+    ) -> Any:
+        raise Unsupported(
+            "get_local_buffer_tensor: a window belongs to its protocol; no view of it"
+        )
+
+    def sent_bytes(self) -> list[int]:
+        """Bytes that left this rank for each other one, with headers and flags: true bytes, not
+        those that stay here.
+        """
+        return list(self.runtime.sent_bytes())
+
+    # ---- normal mode ----
+
+    def get_dispatch_layout(
+        self,
+        topk_idx: Array,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,  # noqa: ARG002
+        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+    ) -> tuple[Array, Array | None, Array, Array, EventOverlap]:
+        """Tokens per rank [N], None, rows per expert [E], which token goes where [T, N], event."""
+        _wait(previous_event)
+        ids = Checks("get_dispatch_layout", self.rank).array(
+            "topk_idx", topk_idx, ("int64",), (None, None)
+        )
+        tokens, topk = shape_of(ids)
+        new, n = library_of(ids), self.group_size
+        per_rank, is_in = new.empty((n,), "int32"), new.empty((tokens, n), "bool")
+        per_expert = new.empty((max(num_experts, 0),), "int32")
+        _braid.moe.layout(ids, tokens, topk, n, num_experts, per_rank, per_expert, is_in)
+        return per_rank, None, per_expert, is_in, EventOverlap(EventHandle())
+
+    def dispatch(
+        self,
+        x: Any,
+        handle: Any = None,
+        num_tokens_per_rank: Array | None = None,
+        num_tokens_per_rdma_rank: Array | None = None,
+        is_token_in_rank: Array | None = None,
+        num_tokens_per_expert: Array | None = None,
+        topk_idx: Array | None = None,
+        topk_weights: Array | None = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Config | None = None,  # noqa: ARG002
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,  # noqa: ARG002
+        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+    ) -> tuple[Any, Array | None, Array | None, list[int] | None, Any, EventOverlap]:
+        """Every token to the ranks of its experts, once to each; what comes is by (source, token).
+
+        x [T, H], or (x, scales [T, S]). With a handle the layout of that dispatch is used again,
+        and ids, weights and counts are None in the answer. With num_worst_tokens results have
+        that many rows, ids of the rest are -1, and the list of counts is empty.
+        """
+        _wait(previous_event)
+        if num_tokens_per_rdma_rank is not None:
+            raise Checks("dispatch", self.rank).unsupported(
+                "num_tokens_per_rdma_rank", "there is no second hop to count for; give None"
+            )
+        call = normal.DispatchCall(
+            x,
+            handle,
+            num_tokens_per_rank,
+            is_token_in_rank,
+            num_tokens_per_expert,
+            topk_idx,
+            topk_weights,
+            expert_alignment,
+            num_worst_tokens,
+        )
+        return (*normal.dispatch(self, call), EventOverlap(EventHandle()))
+
+    def combine(
+        self,
+        x: Array,
+        handle: Any,
+        topk_weights: Array | None = None,
+        bias: Any = None,
+        config: Config | None = None,  # noqa: ARG002
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,  # noqa: ARG002
+        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+    ) -> tuple[Array, Array | None, EventOverlap]:
+        """Rows back to their owners: summed in rank order in fp32, then biases, rounded once."""
+        _wait(previous_event)
+        out, weights = normal.combine(self, x, handle, topk_weights, bias)
+        return out, weights, EventOverlap(EventHandle())
+
+    # ---- low latency ----
+
+    def low_latency_dispatch(
+        self,
+        x: Array,
+        topk_idx: Array,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        cumulative_local_expert_recv_stats: Array | None = None,
+        dispatch_wait_recv_cost_stats: Array | None = None,
+        use_fp8: bool = True,
+        round_scale: bool = False,
+        use_ue8m0: bool = False,
+        async_finish: bool = False,  # noqa: ARG002
+        return_recv_hook: bool = False,
+        x_global_scale: Array | None = None,
+        use_nvfp4: bool = False,
+    ) -> tuple[Any, Array, Any, EventOverlap, Callable[[], None] | None]:
+        """Every token to its experts: rows [L, M*N, H] by (expert, source, token), count [L].
+
+        x [T, H], T up to M. With use_fp8 (rows, scales): fp32 [L, M*N, H/128], the axis of rows
+        innermost, powers of two with round_scale, packed exponents int32 [L, M*N, H/512] with
+        use_ue8m0. With return_recv_hook the receive half is the hook; of two results that are
+        alive neither is overwritten, a third one is refused. Waits are in nanoseconds.
+        """
+        call = low_latency.DispatchCall(
+            x,
+            topk_idx,
+            num_max_dispatch_tokens_per_rank,
+            num_experts,
+            cumulative_local_expert_recv_stats,
+            dispatch_wait_recv_cost_stats,
+            low_latency.scale_form(self.rank, use_fp8, round_scale, use_ue8m0),
+        )
+        checks = Checks("low_latency_dispatch", self.rank)
+        for name, value in {
+            "use_nvfp4": use_nvfp4,
+            "x_global_scale": x_global_scale is not None,
+        }.items():
+            if value:
+                raise checks.unsupported(name, "NVFP4 is not made here")
+        rows, count, handle, hook = low_latency.dispatch(self, self._low_latency, call)
+        if not return_recv_hook:
+            hook()
+        event = EventOverlap(EventHandle())
+        return rows, count, handle, event, hook if return_recv_hook else None
+
+    def low_latency_combine(
+        self,
+        x: Array,
+        topk_idx: Array,
+        topk_weights: Array,
+        handle: Any,
+        use_logfmt: bool = False,
+        zero_copy: bool = False,
+        async_finish: bool = False,  # noqa: ARG002
+        return_recv_hook: bool = False,
+        out: Array | None = None,
+        combine_wait_recv_cost_stats: Array | None = None,
+        overlap: bool = False,
+        src_signals: Array | None = None,
+        src_signal_expect_value: int = 0,  # noqa: ARG002
+    ) -> tuple[Array, EventOverlap, Callable[[], None] | None]:
+        """x [L, M*N, H] back to the owners: sum over k, upwards, of weight times row, in fp32,
+        rounded once into [T, H].
+        """
+        checks = Checks("low_latency_combine", self.rank)
+        asked = {
+            "use_logfmt": use_logfmt,
+            "overlap": overlap,
+            "src_signals": src_signals is not None,
+        }
+        for name, value in asked.items():
+            if value:
+                raise checks.unsupported(name, "not done here")
+        call = low_latency.CombineCall(
+            x, topk_idx, topk_weights, handle, zero_copy, out, combine_wait_recv_cost_stats
+        )
+        result, hook = low_latency.combine(self, self._low_latency, call)
+        if not return_recv_hook:
+            hook()
+        return result, EventOverlap(EventHandle()), hook if return_recv_hook else None
+
+    def clean_low_latency_buffer(
+        self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
+    ) -> None:
+        """Nothing is left over that needs cleaning: numbers only grow. Raises where the shape does
+        not fit.
+        """
+        needed = self.get_low_latency_rdma_size_hint(
+            num_max_dispatch_tokens_per_rank, hidden, self.group_size, num_experts
+        )
+        if needed > 2 * self.runtime.half_bytes:
+            raise Checks("clean_low_latency_buffer", self.rank).refuse(
+                "num_rdma_bytes", f"{needed} bytes or more for this shape", self.num_rdma_bytes
+            )
+
+    def get_next_low_latency_combine_buffer(self, handle: Any) -> Array:
+        """[L, M*N, H] to write expert rows into, for zero_copy=True of the next combine."""
+        return low_latency.next_combine_buffer(self, self._low_latency, handle)
+
+    # ---- ranks that are given up ----
+
+    def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
+        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again."""
+        self.runtime.set_masked(rank_to_mask, mask)
+
+    def low_latency_query_mask_buffer(self, mask_status: Array) -> None:
+        """1 in mask_status [N], int32, for every rank that is masked."""
+        out = Checks("low_latency_query_mask_buffer", self.rank).array(
+            "mask_status", mask_status, ("int32",), (self.group_size,)
+        )
+        for rank in range(self.group_size):
+            out[rank] = self.runtime.mask >> rank & 1
+
+    def low_latency_clean_mask_buffer(self) -> None:
+        self.runtime.clear_mask()
+
+
+def _wait(event: EventOverlap | None) -> None:
+    if event is not None:
+        event.current_stream_wait()
+
+
+def _comm_of(group: Any, mpi: Any) -> Comm:
+    if isinstance(group, Comm):
+        return group
+    if group is None and mpi is not None:
+        return meet(mpi.Get_rank(), mpi.Get_size(), mpi.allgather)
+    if is_torch(group):
+        return torch_side().comm_of_group(group)  # type: ignore[no-any-return]
+    raise InvalidArgument(
+        "Buffer: argument group: expected a braid.Comm or a group of torch.distributed, got"
+        f" {type(group).__name__}"
+    )

@@ -1,0 +1,31 @@
+"""What a dispatch leaves for its combine: DeepEP's tuples, with what braid needs besides."""
+
+from typing import Any
+
+from braid.arrays import Array
+
+
+class DispatchHandle(tuple[Any, ...]):
+    """(rank_prefix_matrix [N, N], channel_prefix_matrix [N, 1], recv_channel_prefix_matrix [N, 1],
+    recv_src_idx [n], is_token_in_rank [T, N], send_head [T, N]); there is one channel, and
+    send_head is a token's number among those to a rank, -1 where it does not go.
+    """
+
+    buffer: Any
+    phase: int
+    rows_of: list[int]
+    most_tokens: int
+    recv_src_idx: Array
+    is_token_in_rank: Array
+
+
+class LowLatencyHandle(tuple[Any, ...]):
+    """(src_info [L, M*N], layout_range [L, N], M, hidden, num_experts)."""
+
+    buffer: Any
+    phase: int
+    number: int
+    """Of the dispatch, among the buffer's."""
+    slots: Array
+    ids_hash: int
+    is_received: bool

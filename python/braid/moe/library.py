@@ -1,0 +1,134 @@
+"""Arrays of the caller's library: what they are called, and new ones of the same kind."""
+
+import importlib
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from braid.arrays import Array
+from braid.errors import InvalidArgument, Unsupported
+
+topk_idx_t = np.int64
+"""The type of ids in topk_idx, as NumPy calls it; deep_ep's is torch's of the same name."""
+
+_CPU = 1  # DLPack's kDLCPU
+
+
+class Library(Protocol):
+    """What differs between NumPy and torch."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Not initialised, in host memory."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array: ...
+
+    def swapped(self, array: Array) -> Array:
+        """A view with the last two axes exchanged."""
+
+    def plain(self, array: Array) -> Array:
+        """Without what keeps it from being lent, such as a gradient's history."""
+
+
+class NumPy:
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        return np.empty(shape, _numpy_dtype(dtype))
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Array:
+        return np.zeros(shape, _numpy_dtype(dtype))
+
+    def swapped(self, array: Array) -> Array:
+        return array.swapaxes(-1, -2)
+
+    def plain(self, array: Array) -> Array:
+        return array
+
+
+def _numpy_dtype(name: str) -> Any:
+    """bfloat16 and float8_e4m3fn are ml_dtypes'; where it is missing fp8 is single bytes."""
+    if name not in ("bfloat16", "float8_e4m3fn"):
+        return np.dtype(name)
+    try:
+        return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+    except ModuleNotFoundError:
+        if name == "float8_e4m3fn":
+            return np.dtype(np.uint8)
+        raise Unsupported(
+            "rows of bfloat16 in NumPy need ml_dtypes: pip install ml_dtypes"
+        ) from None
+
+
+def is_torch(thing: object) -> bool:
+    return any(kind.__module__.split(".")[0] == "torch" for kind in type(thing).__mro__)
+
+
+def torch_side() -> Any:
+    """braid.torch.moe, loaded now: it imports torch, which this package does not."""
+    return importlib.import_module("braid.torch.moe")
+
+
+def library_of(array: Array) -> Library:
+    return cast(Library, torch_side().Torch()) if is_torch(array) else NumPy()
+
+
+def dtype_name(array: Array) -> str:
+    return str(getattr(array.dtype, "name", array.dtype)).removeprefix("torch.")
+
+
+def item_bytes(array: Array) -> int:
+    return int(array.itemsize if hasattr(array, "itemsize") else array.dtype.itemsize)
+
+
+def shape_of(array: Array) -> tuple[int, ...]:
+    return tuple(int(n) for n in array.shape)
+
+
+class Checks:
+    """Says what is wrong with an argument, and where: rank, argument, expected, got."""
+
+    def __init__(self, call: str, rank: int) -> None:
+        self._where = f"{call} on rank {rank}"
+
+    def refuse(self, argument: str, expected: str, got: object) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self._where}: argument {argument}: expected {expected}, got {got}"
+        )
+
+    def unsupported(self, argument: str, why: str) -> Unsupported:
+        return Unsupported(f"{self._where}: argument {argument}: {why}")
+
+    def array(
+        self,
+        argument: str,
+        array: Array,
+        dtypes: tuple[str, ...],
+        shape: tuple[int | None, ...],
+    ) -> Array:
+        """`array` of one of `dtypes` (none named: any) and of `shape`, None is any length."""
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise self.refuse(argument, "an array", type(array).__name__)
+        self._host(argument, array)
+        if dtypes and dtype_name(array) not in dtypes:
+            raise self.refuse(argument, " or ".join(dtypes), dtype_name(array))
+        found = shape_of(array)
+        fits = len(found) == len(shape) and all(
+            n is None or n == m for n, m in zip(shape, found, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join("any" if n is None else str(n) for n in shape)
+            raise self.refuse(argument, f"shape [{wanted}]", list(found))
+        if not _is_contiguous(array):
+            raise self.refuse(argument, "a contiguous array", "one with gaps or in another order")
+        return library_of(array).plain(array)
+
+    def _host(self, argument: str, array: Array) -> None:
+        device = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (_CPU, 0)
+        if int(device[0]) != _CPU:
+            raise self.unsupported(
+                argument, f"expected host memory, got a device's (DLPack type {int(device[0])})"
+            )
+
+
+def _is_contiguous(array: Array) -> bool:
+    if hasattr(array, "is_contiguous"):
+        return bool(array.is_contiguous())
+    return bool(array.flags["C_CONTIGUOUS"])

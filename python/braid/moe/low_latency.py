@@ -1,0 +1,173 @@
+"""Low latency: fixed sizes, a send half and a receive half."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from braid import _braid
+from braid.arrays import Array
+from braid.moe.handles import LowLatencyHandle
+from braid.moe.library import Checks, dtype_name, library_of, shape_of
+
+if TYPE_CHECKING:
+    from braid.moe.buffer import Buffer
+
+_SUMMABLE = ("bfloat16", "float16", "float32")
+_ALIVE = 2  # results at a time
+# moe::ScaleForm
+_NONE, _FLOAT, _POWER_OF_2, _UE8M0 = range(4)
+_BLOCK = 128
+
+Hook = Callable[[], None]
+
+
+class State:
+    """What a buffer remembers between low-latency calls."""
+
+    def __init__(self) -> None:
+        self.num_dispatches = 0
+        self.combine_buffer: Array | None = None
+
+
+@dataclass
+class DispatchCall:
+    x: Array
+    topk_idx: Array
+    max_tokens: int
+    num_experts: int
+    stats: Array | None
+    waits: Array | None
+    form: int
+
+
+@dataclass
+class CombineCall:
+    x: Array
+    topk_idx: Array
+    topk_weights: Array
+    handle: Any
+    zero_copy: bool
+    out: Array | None
+    waits: Array | None
+
+
+def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
+    if not use_fp8:
+        return _NONE
+    if use_ue8m0 and not round_scale:
+        raise Checks("low_latency_dispatch", rank).refuse(
+            "round_scale", "True beside use_ue8m0", round_scale
+        )
+    return _UE8M0 if use_ue8m0 else _POWER_OF_2 if round_scale else _FLOAT
+
+
+def _check_mode(checks: Checks, buffer: "Buffer") -> None:
+    if not buffer.low_latency_mode:
+        raise checks.refuse("low_latency_mode", "True when the buffer was made", False)
+
+
+def dispatch(
+    buffer: "Buffer", state: State, call: DispatchCall
+) -> tuple[Any, Array, LowLatencyHandle, Hook]:
+    checks = Checks("low_latency_dispatch", buffer.rank)
+    _check_mode(checks, buffer)
+    x = checks.array("x", call.x, _SUMMABLE if call.form else (), (None, None))
+    tokens, hidden = shape_of(x)
+    ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
+    topk, n = shape_of(ids)[1], buffer.group_size
+    local = max(call.num_experts, 0) // n
+    stats, waits = call.stats, call.waits
+    if stats is not None:
+        stats = checks.array("cumulative_local_expert_recv_stats", stats, ("int32",), (local,))
+    if waits is not None:
+        waits = checks.array("dispatch_wait_recv_cost_stats", waits, ("int64",), (n,))
+    sent = buffer.runtime.send_dispatch(
+        x, ids, tokens, hidden, topk, call.max_tokens, call.num_experts, dtype_name(x), call.form
+    )
+    new, rows = library_of(x), n * call.max_tokens
+    out = new.empty((local, rows, hidden), "float8_e4m3fn" if call.form else dtype_name(x))
+    scales = None
+    if call.form:
+        words = hidden // _BLOCK // (4 if call.form == _UE8M0 else 1)
+        kind = "int32" if call.form == _UE8M0 else "float32"
+        scales = new.empty((local, words, rows), kind)
+    count, src_info = new.zeros((local,), "int32"), new.empty((local, rows), "int32")
+    slots, ranges = new.empty((local, rows), "int32"), new.zeros((local, n), "int64")
+    handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
+    handle.buffer, handle.phase, handle.number = buffer, sent.phase, state.num_dispatches
+    handle.slots, handle.ids_hash = slots, _braid.moe.ids_hash(ids, tokens, topk)
+    handle.is_received = False
+    state.num_dispatches += 1
+
+    def hook() -> None:
+        buffer.runtime.receive_dispatch(sent, out, scales, count, src_info, slots, ranges, waits)
+        handle.is_received = True
+        if stats is not None:
+            stats[:] += count
+
+    result = out if scales is None else (out, new.swapped(scales))
+    return result, count, handle, hook
+
+
+def _alive(checks: Checks, buffer: "Buffer", state: State, handle: Any) -> LowLatencyHandle:
+    if not isinstance(handle, LowLatencyHandle):
+        raise checks.refuse("handle", "one that low_latency_dispatch() gave", type(handle).__name__)
+    if handle.buffer is not buffer:
+        raise checks.refuse("handle", "one of this buffer", "one of another buffer")
+    later = state.num_dispatches - 1 - handle.number
+    if later >= _ALIVE:
+        raise checks.refuse(
+            "handle", f"one of the last {_ALIVE} dispatches", f"one that {later} came after"
+        )
+    if not handle.is_received:
+        raise checks.refuse("handle", "one whose hook was called", "one that is not received")
+    return handle
+
+
+def combine(buffer: "Buffer", state: State, call: CombineCall) -> tuple[Array, Hook]:
+    checks = Checks("low_latency_combine", buffer.rank)
+    _check_mode(checks, buffer)
+    handle = _alive(checks, buffer, state, call.handle)
+    _, ranges, max_tokens, hidden, num_experts = handle
+    shape = (num_experts // buffer.group_size, max_tokens * buffer.group_size, hidden)
+    x = checks.array("x", call.x, _SUMMABLE, shape)
+    if call.zero_copy:
+        if state.combine_buffer is None or shape_of(state.combine_buffer) != shape:
+            raise checks.refuse(
+                "zero_copy", "rows in get_next_low_latency_combine_buffer()", "no such buffer"
+            )
+        x = state.combine_buffer
+    ids = checks.array("topk_idx", call.topk_idx, ("int64",), (None, None))
+    tokens, topk = shape_of(ids)
+    weights = checks.array("topk_weights", call.topk_weights, ("float32",), (tokens, topk))
+    waits = call.waits
+    if waits is not None:
+        waits = checks.array(
+            "combine_wait_recv_cost_stats", waits, ("int64",), (buffer.group_size,)
+        )
+    name = dtype_name(x)
+    out = library_of(x).empty((tokens, hidden), name) if call.out is None else call.out
+    place = checks.array("out", out, (name,), (tokens, hidden))
+    sent = buffer.runtime.send_combine(
+        x, handle.slots, ranges, ids, weights, tokens, hidden, topk, max_tokens, num_experts, name,
+        handle.phase, handle.ids_hash,
+    )  # fmt: skip
+
+    def hook() -> None:
+        buffer.runtime.receive_combine(sent, place, waits)
+
+    return out, hook
+
+
+def next_combine_buffer(buffer: "Buffer", state: State, handle: Any) -> Array:
+    checks = Checks("get_next_low_latency_combine_buffer", buffer.rank)
+    if not isinstance(handle, LowLatencyHandle):
+        raise checks.refuse("handle", "one that low_latency_dispatch() gave", type(handle).__name__)
+    shape = (
+        handle[4] // buffer.group_size,
+        handle[2] * buffer.group_size,
+        handle[3],
+    )
+    if state.combine_buffer is None or shape_of(state.combine_buffer) != shape:
+        state.combine_buffer = library_of(handle.slots).zeros(shape, "bfloat16")
+    return state.combine_buffer

@@ -1,0 +1,159 @@
+"""The three operations: checks, the way a shape goes, and the memory that peers write into."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from weakref import WeakKeyDictionary
+
+import torch
+
+from braid import _braid
+from braid.comm import Comm
+from braid.errors import InvalidArgument
+from braid.overlap import sequential
+from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
+from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
+
+_EXCHANGE = 3  # overlap::Call::kGemmArExchange
+_PAGE = 2 << 20
+
+Tensor = torch.Tensor
+
+
+def ag_gemm(
+    x_shard: Tensor, w: Tensor, comm: Comm, *, bias: Tensor | None = None, layout: str = "nk"
+) -> Tensor:
+    """The rows of all ranks' x, [size * m, K], times w.T plus bias: [size * m, N].
+
+    x_shard [m, K], alike on all ranks; w [N, K], or [K, N] with layout "kn", each rank's own; bias
+    [N]. Collective. The first call of a shape measures its ways, which takes a second; later ones
+    only enqueue on the current stream. Enqueued, x_shard may be written to when the stream has come
+    so far. Raises InvalidArgument for what does not fit; a lost peer is an error of a later call.
+    """
+    return _run(Op.AG_GEMM, x_shard, w, comm, bias, layout)
+
+
+def gemm_rs(
+    x: Tensor, w: Tensor, comm: Comm, *, bias: Tensor | None = None, layout: str = "nk"
+) -> Tensor:
+    """The sum over the ranks of x times w.T, rows rank * m / size and on: [m / size, N].
+
+    x [m, K], m a multiple of size; w [N, K] or [K, N]; bias [N] is added once, alike on all ranks.
+    Parts travel rounded and are summed in fp32 in the order of the ranks, so a result is the same
+    bits in every call. The rest is as in ag_gemm().
+    """
+    return _run(Op.GEMM_RS, x, w, comm, bias, layout)
+
+
+def gemm_ar(
+    x: Tensor, w: Tensor, comm: Comm, *, bias: Tensor | None = None, layout: str = "nk"
+) -> Tensor:
+    """The sum over the ranks of x times w.T, on all of them, the same bits: [m, N].
+
+    As gemm_rs(); m may be anything.
+    """
+    return _run(Op.GEMM_AR, x, w, comm, bias, layout)
+
+
+def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> str:
+    """How such a call goes, in words; "not measured" before the first. Of this rank alone."""
+    shape = shape_of(Op[op.upper()], x, w, None, layout, comm.size)
+    why = why_sequential(shape, x, w)
+    if why:
+        return f"sequential: {why}"
+    kernels = _KERNELS.get(comm)
+    way = kernels.ways.get(shape) if kernels else None
+    return "not measured" if way is None else str(way)
+
+
+def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str) -> Tensor:
+    shape = shape_of(op, x, w, bias, layout, comm.size)
+    if why_sequential(shape, x, w, bias):
+        return sequential.run(comm, op, x, w, bias, shape.is_kn)
+    kernels = _KERNELS.get(comm)
+    if kernels is None:
+        kernels = _KERNELS[comm] = _Kernels(comm, x.device)
+    return kernels.run(shape, x, w, bias)
+
+
+class _Kernels:
+    """Of one comm: its kernels, its workspace, and the way of every shape so far."""
+
+    def __init__(self, comm: Comm, device: torch.device) -> None:
+        self._comm, self._device = comm, device
+        self._launcher = _braid.OverlapKernels(device.index)
+        self._workspace: Tensor | None = None
+        self.ways: dict[Shape, Way] = {}
+
+    def run(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
+        if x.device != self._device:
+            raise InvalidArgument(f"overlap: {x.device}; this comm's calls are on {self._device}")
+        way = self.ways.get(shape)
+        call: Callable[[Way], Tensor] = partial(self._call, shape, x, w, bias)
+        if way is None:
+            if torch.cuda.is_current_stream_capturing():
+                raise InvalidArgument(
+                    "overlap: the first call of a shape measures, which no graph can hold: make"
+                    " one before the capture"
+                )
+            way, _ = choose(self._comm, shape, call)
+            self.ways[shape] = way
+        return call(way)
+
+    def _call(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None, way: Way) -> Tensor:
+        if way == SEQUENTIAL:
+            return sequential.run(self._comm, shape.op, x, w, bias, shape.is_kn)
+        # Of an all-reduce whose rows no ranks divide, all are shards with one row more.
+        if shape.op is Op.GEMM_AR and not way.exchanges and shape.rows % shape.size:
+            rows = -(-shape.rows // shape.size) * shape.size
+            padded = torch.zeros(rows, shape.depth, dtype=x.dtype, device=x.device)
+            padded[: shape.rows] = x
+            return self._call(replace(shape, rows=rows), padded, w, bias, way)[: shape.rows]
+        out = torch.empty(shape.result_rows, shape.columns, dtype=x.dtype, device=x.device)
+        gemm, choice = self._gemm(shape, way, x, w, bias), _choice(way)
+        call = _EXCHANGE if way.exchanges else int(shape.op)
+        self._make_room(_braid.overlap_workspace_bytes(call, gemm, choice))
+        assert self._workspace is not None
+        body = partial(
+            _braid.overlap_enqueue, self._comm._core, self._device.index, self._launcher, call,
+            self._workspace.data_ptr(), self._workspace.numel(), gemm, choice, out.data_ptr(),
+            torch.cuda.current_stream(self._device).cuda_stream,
+        )  # fmt: skip
+        self._comm._calls.run(shape.op.name.lower(), body)
+        return out
+
+    def _gemm(
+        self, shape: Shape, way: Way, x: Tensor, w: Tensor, bias: Tensor | None
+    ) -> _braid.OverlapGemm:
+        gemm = _braid.OverlapGemm()
+        gemm.dtype = _braid.dtype_code(str(shape.dtype).removeprefix("torch."))
+        gemm.is_kn = shape.is_kn
+        gemm.ranks, gemm.rank = self._comm.size, self._comm.rank
+        gemm.shard_rows = shape.rows if way.exchanges else shape.shard_rows
+        gemm.columns, gemm.depth = shape.columns, shape.depth
+        gemm.a, gemm.w = x.data_ptr(), w.data_ptr()
+        gemm.bias = 0 if bias is None else bias.data_ptr()
+        return gemm
+
+    def _make_room(self, nbytes: int) -> None:
+        """Collective where it is not enough, which is so on all ranks alike."""
+        if self._workspace is not None and self._workspace.numel() >= nbytes:
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise InvalidArgument("overlap: more memory is needed than before the capture")
+        if self._workspace is not None:
+            self._comm.unregister(self._workspace)
+        nbytes = -(-nbytes // _PAGE) * _PAGE
+        self._workspace = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
+        torch.cuda.synchronize(self._device)
+        self._comm.register(self._workspace)
+
+
+def _choice(way: Way) -> _braid.OverlapChoice:
+    choice = _braid.OverlapChoice()
+    choice.form, choice.band, choice.head = FORMS[way.form], way.band, way.head
+    choice.piece_rows, choice.by_engines = way.piece_rows, way.by_engines
+    return choice
+
+
+_KERNELS: WeakKeyDictionary[Comm, _Kernels] = WeakKeyDictionary()

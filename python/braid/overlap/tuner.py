@@ -1,0 +1,87 @@
+"""Which way a shape goes: measured once, the slowest rank counts, all take the same."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from braid.comm import Comm
+from braid.overlap.shapes import Op, Shape
+
+FORMS = {"128x256 below": 0, "128x256 beside": 1, "128x128 beside": 2}
+"""The numbers of overlap::Form in src/overlap/forms.h."""
+_CALLS = 5
+_WARM = 2
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a call goes; `form` empty: the sequential way."""
+
+    form: str = ""
+    band: int = 8
+    head: int = 0
+    piece_rows: int = 0
+    by_engines: bool = True
+    exchanges: bool = False
+
+    def __str__(self) -> str:
+        if not self.form:
+            return "sequential"
+        ends = [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
+        ends += ["whole parts to all"] if self.exchanges else []
+        ends += [] if self.by_engines else ["pushed by the kernel"]
+        return ", ".join([f"tiles {self.form}", f"bands of {self.band}", *ends])
+
+
+SEQUENTIAL = Way()
+
+
+def _unit_rows(form: str) -> int:
+    return 256 if form.endswith("below") else 128
+
+
+def candidates(shape: Shape) -> Iterator[Way]:
+    """The sequential way first. Bands are of about 1,024 rows, and end where a shard does: a band
+    begins when all of it is here, or goes away when all of it is made.
+    """
+    yield SEQUENTIAL
+    for form in FORMS:
+        rows = -(-shape.shard_rows // _unit_rows(form))
+        if form.endswith("below") and shape.shard_rows <= 128:
+            continue  # half of every cluster would have nothing to do
+        most = max(1024 // _unit_rows(form), 1)
+        if shape.op is Op.AG_GEMM:
+            yield Way(form, min(rows, most), rows)
+            yield Way(form, most, min(rows, most))
+            if shape.shard_rows > 1024:
+                yield Way(form, min(rows, most), rows, piece_rows=1024)
+        else:
+            yield Way(form, min(rows, most))
+            yield Way(form, min(rows, most), by_engines=False)
+    if shape.op is Op.GEMM_AR and shape.rows <= 512:
+        yield Way("128x128 beside", 4, exchanges=True)
+
+
+def choose(comm: Comm, shape: Shape, run: Callable[[Way], object]) -> tuple[Way, dict[str, float]]:
+    """The fastest way and the us of each. Collective; `run` is one call in the given way."""
+    ways = list(candidates(shape))
+    mine = np.array([_time_us(comm, lambda way=way: run(way)) for way in ways])  # type: ignore[misc]
+    slowest = comm.all_reduce(mine, op="max")
+    found = {str(way): float(us) for way, us in zip(ways, slowest, strict=True)}
+    return ways[int(np.argmin(slowest))], found
+
+
+def _time_us(comm: Comm, call: Callable[[], object]) -> float:
+    for _ in range(_WARM):
+        call()
+    torch.cuda.synchronize()
+    comm.barrier()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(_CALLS):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) * 1e3 / _CALLS

@@ -1,0 +1,155 @@
+"""Linear layers whose weights are cut over the ranks of a comm, on braid.overlap.
+
+ColumnParallelLinear has rows of the whole weight [N, K], N / size on each rank; RowParallelLinear
+columns, K / size. One behind the other they are a block of a model with tensor parallelism.
+
+With sequence_parallel the activations outside of such a block are cut along their first axis: a
+column-parallel layer gathers them, a row-parallel one scatters its sum, forwards and backwards.
+Without, they are whole on every rank, and the sum is an all-reduce.
+
+Inputs are [..., features], contiguous; their leading axes are taken together as rows. All ranks
+call the same layers in the same order, forwards and backwards.
+"""
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from braid.comm import Comm
+from braid.errors import InvalidArgument
+from braid.overlap import ag_gemm, gemm_ar, gemm_rs
+
+Tensor = torch.Tensor
+
+
+class _ColumnParallel(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, comm: Comm, is_cut: bool
+    ) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.comm, ctx.is_cut, ctx.has_bias = comm, is_cut, bias is not None
+        if is_cut:
+            return ag_gemm(x, w, comm, bias=bias)
+        return torch.nn.functional.linear(x, w, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        reduce = gemm_rs if ctx.is_cut else gemm_ar
+        dx = reduce(dy, w, ctx.comm, layout="kn") if ctx.needs_input_grad[0] else None
+        dw = None
+        if ctx.needs_input_grad[1]:
+            dw = dy.t() @ (ctx.comm.all_gather(x) if ctx.is_cut else x)
+        return dx, dw, dy.sum(0) if ctx.has_bias else None, None, None
+
+
+class _RowParallel(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, bias: Tensor | None, comm: Comm, is_cut: bool
+    ) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.comm, ctx.is_cut, ctx.has_bias = comm, is_cut, bias is not None
+        return (gemm_rs if is_cut else gemm_ar)(x, w, comm, bias=bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = ag_gemm(dy, w, ctx.comm, layout="kn") if ctx.is_cut else dy @ w
+        whole = ctx.comm.all_gather(dy) if ctx.is_cut else dy
+        dw = whole.t() @ x if ctx.needs_input_grad[1] else None
+        return dx, dw, whole.sum(0) if ctx.has_bias else None, None, None
+
+
+def _part(features: int, comm: Comm, name: str) -> int:
+    if features % comm.size:
+        raise InvalidArgument(f"{name} {features} do not divide among {comm.size} ranks")
+    return features // comm.size
+
+
+class _Parallel(torch.nn.Module):
+    function: Any
+
+    def __init__(
+        self,
+        weight_shape: tuple[int, int],
+        has_bias: bool,
+        comm: Comm,
+        sequence_parallel: bool,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        self.comm, self.sequence_parallel = comm, sequence_parallel
+        make = {"device": device, "dtype": dtype}
+        self.weight = torch.nn.Parameter(torch.empty(*weight_shape, **make))
+        bias = torch.nn.Parameter(torch.zeros(weight_shape[0], **make)) if has_bias else None
+        self.register_parameter("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        y = self.function.apply(rows, self.weight, self.bias, self.comm, self.sequence_parallel)
+        first = y.shape[0] * x.shape[0] // rows.shape[0]
+        return y.reshape(first, *x.shape[1:-1], y.shape[-1])  # type: ignore[no-any-return]
+
+
+class ColumnParallelLinear(_Parallel):
+    """y = x W.T + b, of which this rank makes out_features / size columns.
+
+    x [s / size, ..., in_features] with sequence_parallel, else [s, ..., in_features]; y [s, ...,
+    out_features / size]. Weight [out_features / size, in_features], the caller's to initialise:
+    rank r has rows r * out_features / size and on.
+    """
+
+    function = _ColumnParallel
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        comm: Comm,
+        *,
+        bias: bool = True,
+        sequence_parallel: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        mine = _part(out_features, comm, "ColumnParallelLinear: out_features")
+        super().__init__((mine, in_features), bias, comm, sequence_parallel, device, dtype)
+        bound = in_features**-0.5
+        torch.nn.init.uniform_(self.weight, -bound, bound)
+
+
+class RowParallelLinear(_Parallel):
+    """y = x W.T + b, for which this rank has in_features / size columns of x and W.
+
+    x [s, ..., in_features / size]; y [s / size, ..., out_features] with sequence_parallel, else
+    [s, ..., out_features]. Weight [out_features, in_features / size]; the bias is alike on all
+    ranks and added once.
+    """
+
+    function = _RowParallel
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        comm: Comm,
+        *,
+        bias: bool = True,
+        sequence_parallel: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        mine = _part(in_features, comm, "RowParallelLinear: in_features")
+        super().__init__((out_features, mine), bias, comm, sequence_parallel, device, dtype)
+        bound = in_features**-0.5
+        torch.nn.init.uniform_(self.weight, -bound, bound)

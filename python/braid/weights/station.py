@@ -1,0 +1,96 @@
+"""What senders and receivers have in common: letters, and waiting for them by name."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from braid import letters
+from braid.engine import Engine, Message, Peer, Ticket
+from braid.errors import Error, InvalidArgument, PeerLost, Timeout
+from braid.weights.holdings import Holdings, sides_of
+from braid.weights.plan import Table, plan
+
+_POLL_S = 0.05
+
+
+class Station:
+    """One rank of a job. The engine's messages (send, recv) belong to it."""
+
+    def __init__(self, engine: Engine, side: str, rank: int) -> None:
+        self.engine = engine
+        self.side, self.rank = side, rank
+        self.table: Table | None = None
+        self.trainers: list[Holdings] = []
+        self.workers: list[Holdings] = []
+        self._joiner = letters.Joiner()
+        self._sending = threading.Lock()
+        self._names: dict[bytes, tuple[str, int]] = {}
+
+    @property
+    def what(self) -> str:
+        return f"{self.side} {self.rank}"
+
+    def _plan(self, told: Sequence[bytes]) -> Table:
+        """From what all ranks have told: the same on each."""
+        self.trainers, self.workers = sides_of(told)
+        self.table = plan(
+            [holdings.pieces for holdings in self.trainers],
+            [holdings.pieces for holdings in self.workers],
+        )
+        return self.table
+
+    def _say(self, to: Holdings, head: dict[str, Any], body: bytes = b"") -> Ticket:
+        """The last ticket of a letter to another rank."""
+        head = {**head, "side": self.side, "rank": self.rank, "plan": self._plan_name()}
+        with self._sending:
+            return [self.engine.send(to.address, frame) for frame in letters.frames(head, body)][-1]
+
+    def _plan_name(self) -> str:
+        """Ranks of another plan are not listened to: addresses tell the incarnations apart."""
+        everybody = b"".join(h.address.data for h in (*self.trainers, *self.workers))
+        return f"{hash_of(everybody):x}"
+
+    def _letter(self, timeout: float) -> tuple[dict[str, Any], bytes] | None:
+        """The next letter of a rank of this plan."""
+        until = time.monotonic() + timeout
+        while (left := until - time.monotonic()) > 0:
+            try:
+                message = self.engine.recv(min(left, _POLL_S))
+            except Timeout:
+                continue
+            if (found := self._opened(message)) is not None:
+                return found
+        return None
+
+    def _opened(self, message: Message) -> tuple[dict[str, Any], bytes] | None:
+        try:
+            found = self._joiner.add(message.incarnation, message.data)
+        except InvalidArgument:
+            return None
+        if found is None or found[0].get("plan") != self._plan_name():
+            return None
+        return found
+
+    def _peer(self, side: str, rank: int) -> Holdings:
+        return (self.trainers if side == "trainer" else self.workers)[rank]
+
+
+def hash_of(data: bytes) -> int:
+    """FNV-1a of the bytes."""
+    import hashlib
+
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
+
+
+def lost(who: str, error: Error) -> Error:
+    """The same error, which names the rank."""
+    return (
+        PeerLost(f"{who}: {error}")
+        if isinstance(error, PeerLost)
+        else type(error)(f"{who}: {error}")
+    )
+
+
+def addressed(peers: Sequence[Holdings]) -> list[Peer]:
+    return [holdings.address for holdings in peers]

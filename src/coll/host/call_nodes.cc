@@ -1,0 +1,129 @@
+// Collectives in two stages: inside each node, and along the rails between nodes. The schedule and
+// why it cannot deadlock: coll/nodes/schedule.h.
+#include <new>
+
+#include "coll/host/call.h"
+#include "coll/nodes/schedule.h"
+
+namespace braid::coll {
+
+using transport::PeerSet;
+
+bool goes_in_stages(const comm::Comm::State& state, const Moves& moves) {
+  if (!state.nodes.has_stages()) return false;
+  const Signature& s = moves.signature;
+  return moves.parts_are_operands || (s.op == plan::Op::kAllGather && s.form != Form::kRooted);
+}
+
+void Call::open_sums() {
+  const uint64_t bytes = NodeSums::scratch_bytes(state_.nodes, state_.rank(), moves_);
+  if (state_.partials_bytes < bytes) {
+    state_.partials.reset(new (std::nothrow) std::byte[bytes]);
+    state_.partials_bytes = state_.partials ? bytes : 0;
+    if (!state_.partials)
+      return stop(exhausted("{}: no memory for {} bytes of other nodes' partials",
+                            plan::op_name(moves_.signature.op), bytes));
+  }
+  sums_.emplace(state_.nodes, state_.rank(), moves_, cell_bytes_, state_.partials.get());
+}
+
+void Call::queue_staged_moves() {
+  const int me = state_.rank();
+  if (moves_.parts_are_operands) queue_staged_operands();
+  if (moves_.mine.bytes == 0) return;
+  SendRange own{PieceKind::kData, false, static_cast<uint16_t>(me), 0, 0, moves_.mine};
+  queue_block(state_.node_peers, own);
+  own.forward = true;
+  for (int step = 1; step < state_.nodes.num_nodes; ++step)
+    queue_block(PeerSet::only(nodes::rail_to(state_.nodes, me, step)), own);
+}
+
+void Call::queue_staged_operands() {
+  const fabric::NodeMap& map = state_.nodes;
+  const int me = state_.rank();
+  for (int i = 0; i < map.num_nodes; ++i) {
+    for (int step = 1; step < map.per_node; ++step) {
+      const int peer = nodes::node_peer(map, me, step);
+      const int block = map.rank_at(nodes::reduced_node(map, me, i), map.local_of(peer));
+      queue_block(PeerSet::only(peer), {PieceKind::kOperand, false, static_cast<uint16_t>(block), 0,
+                                        0, moves_.parts[static_cast<size_t>(block)]});
+    }
+  }
+}
+
+// One cell over the link that the cut of its block gives it to.
+void Call::push_cell(PeerSet peers, PieceKind kind, bool forward, int block, uint64_t cell,
+                     ConstBlock data) {
+  const std::vector<uint64_t> cut =
+      plan::cut_cells(num_cells(data.bytes, cell_bytes_), outbox_.shares_to(peers));
+  size_t link = 0;
+  while (link + 2 < cut.size() && cell >= cut[link + 1]) ++link;
+  outbox_.push_all(static_cast<int>(link), peers,
+                   {kind, forward, static_cast<uint16_t>(block), cell, cell + 1, data});
+}
+
+// A cell of all_gather that came along a rail.
+void Call::pass_on(const Tag& tag) {
+  const Block& place = moves_.places[tag.block];
+  push_cell(state_.node_peers, PieceKind::kData, false, tag.block, tag.cell,
+            {place.data, place.bytes});
+}
+
+void Call::on_staged_operand(const Tag& tag, std::span<const std::byte> payload,
+                             const Taken& taken) {
+  const auto sum = sums_->sum_of(taken.source, tag.block);
+  if (!sum) {
+    inbox_.finish(taken);
+    return stop(internal_error("{}: rank {} sent rank {} an operand of block {}",
+                               plan::op_name(moves_.signature.op), taken.source, state_.rank(),
+                               tag.block));
+  }
+  if (!is_new(*sum->seen, tag.cell, taken.source, sum->out, payload)) return inbox_.finish(taken);
+  used(taken.link, payload.size());
+  add(*sum, tag, payload, taken);
+  reduce_if_whole(*sum, tag.cell);
+}
+
+// The last operand of a cell is read where it lies, the others are copied. A held slot is not
+// acknowledged until the slowest of the others has come, and what goes inside a node mostly keeps to
+// one link: a link whose slots are held for the sake of a third rank would look as if it stood
+// still while others went on.
+void Call::add(const NodeSums::Sum& sum, const Tag& tag, std::span<const std::byte> payload,
+               const Taken& taken) {
+  if (sum.reducer->lacks_one(tag.cell))
+    return sum.reducer->add_view(tag.cell, sum.operand, payload.data(), taken);
+  sum.reducer->add_copy(tag.cell, sum.operand, payload);
+  inbox_.finish(taken);
+}
+
+void Call::reduce_if_whole(const NodeSums::Sum& sum, uint64_t cell) {
+  if (!sum.reducer->try_reduce(cell)) return;
+  for (const Taken& held : sum.reducer->held()) inbox_.finish(held);
+  --cells_missing_;
+  if (sum.is_inside) return pass_partial_on(sum, cell);
+  if (!moves_.reduced_for.empty()) share_staged(cell);
+}
+
+// This node's partial of a cell is there: to the cell's owner, which may be this rank.
+void Call::pass_partial_on(const NodeSums::Sum& sum, uint64_t cell) {
+  const fabric::NodeMap& map = state_.nodes;
+  const int me = state_.rank();
+  const int owner = map.rank_at(sum.node, map.local_of(me));
+  if (owner == me) return reduce_if_whole(sums_->add_own_partial(cell), cell);
+  push_cell(PeerSet::only(owner), PieceKind::kOperand, false, owner, cell,
+            {sum.out.data, sum.out.bytes});
+}
+
+// A reduced cell to whom it is for: to everyone as an all_gather of it, to a root directly.
+void Call::share_staged(uint64_t cell) {
+  const fabric::NodeMap& map = state_.nodes;
+  const int me = state_.rank();
+  const ConstBlock data{moves_.reduced.data, moves_.reduced.bytes};
+  if (moves_.reduced_for.count() == 1)
+    return push_cell(moves_.reduced_for, PieceKind::kData, false, me, cell, data);
+  push_cell(state_.node_peers, PieceKind::kData, false, me, cell, data);
+  for (int step = 1; step < map.num_nodes; ++step)
+    push_cell(PeerSet::only(nodes::rail_to(map, me, step)), PieceKind::kData, true, me, cell, data);
+}
+
+}  // namespace braid::coll

@@ -1,0 +1,136 @@
+// Buffer: one rank's end of dispatch and combine: a window, the phases over it, and the waiting that
+// phases.h leaves to its caller. Low-latency calls have halves of their own (send, receive), so that
+// the caller computes between them; normal ones know exact sizes before anything is copied out.
+//
+// Threads: one at a time; a second one gets invalid_argument and changes nothing.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/comm.h"
+#include "moe/arguments.h"
+#include "moe/host/windows.h"
+#include "moe/phases.h"
+
+namespace braid::moe {
+
+struct BufferOptions {
+  uint64_t half_bytes = 1 << 20;  // of each of the two halves of a window, at least
+  /// A rank that is late is given up and the call goes on without it. Low-latency combines then
+  /// need room for each source apart: half_bytes times the number of ranks.
+  bool can_shrink = false;
+};
+
+/// Of one half, so that low-latency calls of this shape fit: K up to 16, rows up to `row_bytes`.
+uint64_t low_latency_half_bytes(int max_tokens, uint64_t row_bytes, int num_ranks, int num_experts);
+
+class Buffer {
+ public:
+  /// Collective over the comm, which must outlive it; takes no part in its calls afterwards.
+  /// exhausted: no memory; unavailable: several hosts and no rdma link; invalid_argument: ranks
+  /// gave different options.
+  static Result<std::unique_ptr<Buffer>> create(comm::Comm& comm, const BufferOptions& options);
+  ~Buffer();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const WindowLayout& layout() const { return layout_; }
+
+  /// Sends this rank's rows; the ticket is for the receive half, which must follow. Of two results
+  /// at a time one may be on its way: a third send before the first one's receive half is refused.
+  struct Ticket {
+    uint64_t phase = 0;
+    uint32_t call = 0;
+    CallShape shape;
+  };
+  Result<Ticket> send(const LowLatencyDispatch& call);
+  Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows);
+  Result<Ticket> send(const LowLatencyCombine& call);
+  /// out [T, hidden]; `wait_ns` as in LowLatencyRows.
+  Status receive(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out,
+                 int64_t* wait_ns);
+
+  /// A dispatch in two steps: what comes is known after the first one, which has sent the first
+  /// rows already. The second one must follow, with room for them, or abandon().
+  Result<Incoming> begin(const Dispatch& call);
+  Status finish(const Dispatch& call, const DispatchedRows& rows);
+  void abandon();
+  Status combine(const Combine& call);
+
+  /// Ranks that are not sent to nor waited for, as bits; this rank's own is refused.
+  uint64_t mask() const { return phases_->mask(); }
+  Status set_masked(int rank, bool is_masked);
+  Status clear_mask();
+
+  /// Bytes that left for `peer`, flags and headers included.
+  uint64_t sent_bytes(int peer) const { return windows_->sent_bytes(peer); }
+
+ private:
+  friend class InCall;
+  Buffer(comm::Comm::State& state, const BufferOptions& options);
+
+  Status enter(bool may_be_begun);
+  void leave() { in_call_.store(false, std::memory_order_release); }
+  Status in_rank(const char* call, const Status& status) const;
+
+  // buffer.cc: what all calls are made of.
+  Result<Ticket> begin_phase(const CallShape& shape, uint32_t call);
+  Status wait_for_acks(const Ticket& ticket);
+  void signal(const Ticket& ticket, int peer, uint32_t rows, uint32_t total_rows,
+              uint32_t num_tokens);
+  /// Flags of all sources; ok: they agree, and the caller releases the phase. Not ok: it is over.
+  Status receive_phase(const Ticket& ticket, int64_t* wait_ns);
+  Status agree(const Ticket& ticket);
+  template <typename Done>
+  Status wait_until(Done&& done, Deadline deadline);
+  Status look_around();
+  Status late(const Ticket& ticket, const std::vector<int>& missing, const char* what);
+  void note_waits(const Ticket& ticket, int64_t start_ns, std::vector<bool>& seen,
+                  int64_t* wait_ns);
+
+  // low_latency.cc
+  void push_rows(const Ticket& ticket, const LowLatencyDispatch& call);
+  Status check_flags(const Ticket& ticket, const LowLatencyDispatch& call) const;
+  Status check_room(const LowLatencyDispatch& call) const;
+  Status check_room(const LowLatencyCombine& call) const;
+  std::vector<uint32_t> owner_places(const LowLatencyCombine& call) const;
+
+  // normal.cc
+  struct Rounds;
+  Rounds rounds_of(const Dispatch& call) const;
+  Rounds rounds_of(const Combine& call) const;
+  void push_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds, int round);
+  Status take_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
+                    const DispatchedRows& out, std::vector<int32_t>& next);
+  Incoming incoming_of(const Ticket& ticket, const Dispatch& call) const;
+  void push_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round,
+                  std::vector<int32_t>& next);
+  void sum_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round);
+  Status check_copies(const Ticket& ticket, const Combine& call, const Rounds& rounds,
+                      int round) const;
+  Status run_rounds(const Combine& call, const Rounds& rounds);
+  Status check_nothing_is_open() const;
+
+  comm::Comm::State& state_;
+  const int rank_, size_;
+  const BufferOptions options_;
+  const int64_t timeout_ns_;
+  WindowLayout layout_;
+  std::unique_ptr<HostWindows> windows_;
+  std::optional<Phases> phases_;
+  std::atomic<bool> in_call_{false};
+  uint32_t calls_ = 0;
+  struct Begun {
+    Ticket ticket;
+    int num_rounds = 0;
+    Incoming incoming;
+  };
+  std::optional<Begun> begun_;  // between begin() and finish()
+};
+
+}  // namespace braid::moe

@@ -1,0 +1,435 @@
+// Normal mode: one copy of a token to each rank that it goes to, exact sizes, any number of tokens.
+// Tokens go in rounds, each a phase: round j is tokens j * P to (j + 1) * P - 1 of every rank, where P
+// copies fit into a region. All ranks make as many rounds as the longest of them needs.
+//
+//   round 0     every source also announces its copies per rank [N] and rows per expert of the
+//               target [L], at the region's begin; once all announcements are here, everybody knows
+//               the size of its result and the number of rounds. Nobody goes on before that, so a
+//               call on which the ranks disagree ends after one phase on all of them
+//   round j     while j + 1 leaves, j is copied out: next places per source only grow, so rows come
+//               to lie by (source, token)
+//   combine     the same rounds of the owner's tokens the other way. The copies of a round's tokens
+//               lie in the regions of their ranks in the order of tokens, so the owner sums them in
+//               rank order, straight out of the window
+//
+// A copy: local ids [K] int32 and weights [K] fp32 where the caller has them, the token's number, the
+// row, the side row, each padded to 16 bytes.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/rounding.h"
+#include "moe/in_call.h"
+
+namespace braid::moe {
+
+struct Buffer::Rounds {
+  uint64_t begin = 0;  // of the first copy in a region, behind the announcement
+  uint64_t ids = 16, weights = 0, row = 0, side = 0;  // offsets in a copy
+  uint64_t copy_bytes = 0;
+  int tokens = 0;  // of a round
+
+  int count(int32_t most_tokens) const { return std::max(1, (most_tokens + tokens - 1) / tokens); }
+  int first(int round) const { return round * tokens; }
+  int last(int round, int num_tokens) const { return std::min(num_tokens, first(round + 1)); }
+};
+
+namespace {
+
+constexpr uint64_t kCopyUnit = 16;
+constexpr uint32_t kHasIds = 1, kHasWeights = 2;
+
+CallShape shape_of(const Dispatch& call) {
+  return {.kind = CallKind::kDispatch,
+          .dtype = 0,
+          .num_experts = static_cast<uint32_t>(call.num_experts),
+          .num_topk = static_cast<uint32_t>(call.num_topk),
+          .max_tokens = 0,
+          .row_bytes = static_cast<uint32_t>(call.row_bytes),
+          .side_bytes = static_cast<uint32_t>(call.side_bytes),
+          .options = (call.has_ids ? kHasIds : 0) | (call.has_weights ? kHasWeights : 0),
+          .of_phase = call.of_phase};
+}
+
+CallShape shape_of(const Combine& call) {
+  return {.kind = CallKind::kCombine,
+          .dtype = static_cast<uint32_t>(call.dtype),
+          .num_experts = 0,
+          .num_topk = static_cast<uint32_t>(call.has_weights ? call.num_topk : 0),
+          .max_tokens = 0,
+          .row_bytes = static_cast<uint32_t>(call.row_bytes()),
+          .side_bytes = 0,
+          .options = 0,
+          .of_phase = call.of_phase};
+}
+
+/// Copies to each rank [N], of all tokens or of a round's.
+std::vector<int32_t> copies_of(const bool* is_in_rank, int num_ranks, int first, int last) {
+  std::vector<int32_t> copies(static_cast<size_t>(num_ranks));
+  for (int t = first; t < last; ++t)
+    for (int r = 0; r < num_ranks; ++r)
+      copies[static_cast<size_t>(r)] +=
+          is_in_rank[static_cast<size_t>(t) * static_cast<size_t>(num_ranks) +
+                     static_cast<size_t>(r)]
+              ? 1
+              : 0;
+  return copies;
+}
+
+/// out += x, or out = x for the first one.
+class RowSum {
+ public:
+  RowSum(Dtype dtype, uint64_t hidden) : dtype_(dtype), sum_(hidden) {}
+  void begin() { is_empty_ = true; }
+  void add(const std::byte* x) {
+    if (is_empty_)
+      widen(dtype_, x, sum_.data(), sum_.size());
+    else
+      add_row(dtype_, x, sum_.data(), sum_.size());
+    is_empty_ = false;
+  }
+  void store(std::byte* out) {
+    if (is_empty_) std::fill(sum_.begin(), sum_.end(), 0.0F);
+    narrow(dtype_, sum_.data(), out, sum_.size());
+  }
+
+ private:
+  const Dtype dtype_;
+  std::vector<float> sum_;
+  bool is_empty_ = true;
+};
+
+Status no_room_for_copies(uint64_t copy_bytes, uint64_t room) {
+  return invalid_argument(
+      "the buffer is too small: expected room of {} bytes for one copy of each rank, got {}",
+      copy_bytes, room);
+}
+
+}  // namespace
+
+Buffer::Rounds Buffer::rounds_of(const Dispatch& call) const {
+  Rounds rounds;
+  const auto k = static_cast<uint64_t>(call.num_topk);
+  const auto words = static_cast<uint64_t>(size_ + call.num_experts / size_);
+  rounds.begin = round_up(4 * words, kLineBytes);
+  rounds.weights = rounds.ids + (call.has_ids ? 4 * k : 0);
+  rounds.row = round_up(rounds.weights + (call.has_weights ? 4 * k : 0), kCopyUnit);
+  rounds.side = rounds.row + call.row_bytes;
+  rounds.copy_bytes = rounds.side + round_up(call.side_bytes, kCopyUnit);
+  const uint64_t room = layout_.region_bytes();
+  rounds.tokens = room < rounds.begin + rounds.copy_bytes
+                      ? 0
+                      : static_cast<int>(
+                            std::min<uint64_t>((room - rounds.begin) / rounds.copy_bytes, 1 << 24));
+  return rounds;
+}
+
+Buffer::Rounds Buffer::rounds_of(const Combine& call) const {
+  Rounds rounds;
+  rounds.weights = 0;
+  rounds.row = call.has_weights ? round_up(4 * static_cast<uint64_t>(call.num_topk), kCopyUnit) : 0;
+  rounds.copy_bytes = rounds.row + call.row_bytes();
+  rounds.tokens =
+      static_cast<int>(std::min<uint64_t>(layout_.region_bytes() / rounds.copy_bytes, 1 << 24));
+  return rounds;
+}
+
+Result<Incoming> Buffer::begin(const Dispatch& call) {
+  const InCall in_call(*this);
+  BRAID_RETURN_IF_ERROR(in_call.status());
+  const char* const name = call_name(CallKind::kDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check(call, size_)));
+  const Rounds rounds = rounds_of(call);
+  if (rounds.tokens == 0)
+    return in_rank(name,
+                   no_room_for_copies(rounds.begin + rounds.copy_bytes, layout_.region_bytes()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
+  Result<Ticket> ticket = begin_phase(shape_of(call), ++calls_);
+  if (!ticket.ok()) return in_rank(name, ticket.status());
+  push_round(ticket.value(), call, rounds, 0);
+  const Status status = receive_phase(ticket.value(), nullptr);
+  if (!status.ok()) return in_rank(name, status);
+  const Incoming incoming = incoming_of(ticket.value(), call);
+  begun_ = Begun{ticket.value(), rounds.count(incoming.most_tokens), incoming};
+  return incoming;
+}
+
+// Rounds need both halves.
+Status Buffer::check_nothing_is_open() const {
+  if (phases_->last() == 0 || phases_->is_received(phases_->last())) {
+    if (phases_->last() < 2 || phases_->is_received(phases_->last() - 1)) return {};
+  }
+  return invalid_argument(
+      "a low-latency result is alive: its receive half (hook) was not called yet");
+}
+
+void Buffer::push_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
+                        int round) {
+  const Experts experts{size_, std::max(call.num_experts, size_), call.num_topk};
+  const auto k = static_cast<size_t>(call.num_topk);
+  const auto totals = copies_of(call.is_in_rank, size_, 0, call.num_tokens);
+  const int first = std::min(rounds.first(round), call.num_tokens);
+  const int last = rounds.last(round, call.num_tokens);
+  for (int rank = 0; rank < size_; ++rank) {
+    if (phases_->is_masked(rank)) continue;
+    if (round == 0) {
+      std::byte* const said = phases_->room_in_region(ticket.phase, rank, 0, rounds.begin);
+      std::memset(said, 0, rounds.begin);
+      std::memcpy(said, totals.data(), 4 * totals.size());
+      const auto local = static_cast<size_t>(call.num_experts / size_);
+      if (call.per_expert != nullptr)
+        std::memcpy(said + 4 * totals.size(), call.per_expert + static_cast<size_t>(rank) * local,
+                    4 * local);
+    }
+    uint32_t number = 0;
+    for (int t = first; t < last; ++t) {
+      const auto token = static_cast<size_t>(t);
+      if (!call.is_in_rank[token * static_cast<size_t>(size_) + static_cast<size_t>(rank)])
+        continue;
+      std::byte* const room = phases_->room_in_region(
+          ticket.phase, rank, rounds.begin + number++ * rounds.copy_bytes, rounds.copy_bytes);
+      const auto token_number = static_cast<uint32_t>(t);
+      std::memcpy(room, &token_number, sizeof token_number);
+      for (size_t i = 0; i < k; ++i) {
+        const int32_t local = call.has_ids ? experts.local(call.ids[token * k + i], rank) : 0;
+        const float weight = !call.has_weights || local < 0 ? 0.0F : call.weights[token * k + i];
+        if (call.has_ids) std::memcpy(room + rounds.ids + 4 * i, &local, sizeof local);
+        if (call.has_weights) std::memcpy(room + rounds.weights + 4 * i, &weight, sizeof weight);
+      }
+      std::memcpy(room + rounds.row, call.x + token * call.row_bytes, call.row_bytes);
+      if (call.side_bytes != 0)
+        std::memcpy(room + rounds.side, call.side + token * call.side_bytes, call.side_bytes);
+    }
+    signal(ticket, rank, number, static_cast<uint32_t>(totals[static_cast<size_t>(rank)]),
+           static_cast<uint32_t>(call.num_tokens));
+  }
+}
+
+Incoming Buffer::incoming_of(const Ticket& ticket, const Dispatch& call) const {
+  const auto n = static_cast<size_t>(size_);
+  Incoming incoming;
+  incoming.rows_of.resize(n);
+  incoming.rank_prefix.resize(n * n);
+  incoming.phase = static_cast<uint32_t>(ticket.phase);
+  const auto local = static_cast<size_t>(call.num_experts / size_);
+  if (call.per_expert != nullptr) incoming.per_expert.resize(local);
+  for (size_t source = 0; source < n; ++source) {
+    std::vector<int32_t> said(n + local);
+    if (!phases_->is_masked(static_cast<int>(source))) {
+      const FlagWords words = phases_->words_of(ticket.phase, static_cast<int>(source));
+      incoming.rows_of[source] = static_cast<int32_t>(words.total_rows);
+      incoming.most_tokens = std::max(incoming.most_tokens, static_cast<int32_t>(words.num_tokens));
+      std::memcpy(said.data(), phases_->region_of(ticket.phase, static_cast<int>(source)),
+                  4 * said.size());
+    }
+    for (size_t r = 0; r < n; ++r)
+      incoming.rank_prefix[source * n + r] =
+          said[r] + (source > 0 ? incoming.rank_prefix[(source - 1) * n + r] : 0);
+    for (size_t e = 0; e < incoming.per_expert.size(); ++e) incoming.per_expert[e] += said[n + e];
+  }
+  incoming.num_rows = std::accumulate(incoming.rows_of.begin(), incoming.rows_of.end(), int32_t{0});
+  return incoming;
+}
+
+// Copies of a round to their places; `next` [N] is each source's next one.
+Status Buffer::take_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
+                          const DispatchedRows& out, std::vector<int32_t>& next) {
+  const auto k = static_cast<size_t>(call.num_topk);
+  int32_t end = 0;
+  for (int source = 0; source < size_; ++source) {
+    end += begun_->incoming.rows_of[static_cast<size_t>(source)];
+    if (phases_->is_masked(source)) continue;
+    int32_t& place = next[static_cast<size_t>(source)];
+    const uint32_t copies = phases_->words_of(ticket.phase, source).rows;
+    if (copies > static_cast<uint32_t>(rounds.tokens) ||
+        static_cast<int64_t>(copies) > int64_t{end} - place)
+      return internal_error("rank {} pushed {} copies, {} expected at most", source, copies,
+                            end - place);
+    const std::byte* copy = phases_->region_of(ticket.phase, source) + rounds.begin;
+    for (uint32_t i = 0; i < copies; ++i, ++place, copy += rounds.copy_bytes) {
+      const auto at = static_cast<size_t>(place);
+      std::memcpy(out.x + at * call.row_bytes, copy + rounds.row, call.row_bytes);
+      if (call.side_bytes != 0)
+        std::memcpy(out.side + at * call.side_bytes, copy + rounds.side, call.side_bytes);
+      if (out.source_token != nullptr) std::memcpy(out.source_token + at, copy, 4);
+      if (out.weights != nullptr && call.has_weights)
+        std::memcpy(out.weights + at * k, copy + rounds.weights, 4 * k);
+      for (size_t j = 0; j < k && out.ids != nullptr; ++j) {
+        int32_t local = 0;
+        std::memcpy(&local, copy + rounds.ids + 4 * j, sizeof local);
+        out.ids[at * k + j] = local;
+      }
+    }
+  }
+  return {};
+}
+
+Status Buffer::finish(const Dispatch& call, const DispatchedRows& out) {
+  const InCall in_call(*this, InCall::kFinishes);
+  BRAID_RETURN_IF_ERROR(in_call.status());
+  const char* const name = call_name(CallKind::kDispatch);
+  if (!begun_) return in_rank(name, invalid_argument("nothing was begun"));
+  const Begun begun = *begun_;
+  const Rounds rounds = rounds_of(call);
+  if (out.num_rows < begun.incoming.num_rows)
+    return in_rank(name, invalid_argument("expected room for {} rows, got {}",
+                                          begun.incoming.num_rows, out.num_rows));
+  std::vector<int32_t> next(static_cast<size_t>(size_));
+  std::exclusive_scan(begun.incoming.rows_of.begin(), begun.incoming.rows_of.end(), next.begin(),
+                      int32_t{0});
+  Ticket ticket = begun.ticket;
+  Status status;
+  for (int round = 0; round < begun.num_rounds && status.ok(); ++round) {
+    Ticket following;
+    if (round + 1 < begun.num_rounds) {
+      Result<Ticket> sent = begin_phase(ticket.shape, ticket.call);
+      if (!sent.ok()) {
+        status = sent.status();
+        phases_->release(ticket.phase, round == 0);
+        break;
+      }
+      following = sent.value();
+      push_round(following, call, rounds, round + 1);
+    }
+    if (round > 0) status = receive_phase(ticket, nullptr);
+    if (!status.ok()) {
+      if (following.phase != 0) phases_->release(following.phase, false);
+      break;
+    }
+    status = take_round(ticket, call, rounds, out, next);
+    phases_->release(ticket.phase, true);
+    if (!status.ok() && following.phase != 0) phases_->release(following.phase, false);
+    ticket = following;
+  }
+  begun_.reset();
+  const auto k = static_cast<size_t>(call.num_topk);
+  const auto used = static_cast<size_t>(begun.incoming.num_rows) * k;
+  const auto room = static_cast<size_t>(out.num_rows) * k;
+  if (out.ids != nullptr) std::fill(out.ids + used, out.ids + room, -1);
+  if (out.weights != nullptr) std::fill(out.weights + used, out.weights + room, 0.0F);
+  return status.ok() ? status : in_rank(name, status);
+}
+
+void Buffer::abandon() {
+  const InCall in_call(*this, InCall::kFinishes);
+  if (!in_call.status().ok() || !begun_) return;
+  phases_->release(begun_->ticket.phase, true);
+  begun_.reset();
+}
+
+// Round `round` of every owner's tokens; `next` [N] is the next row of each owner's block.
+void Buffer::push_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round,
+                        std::vector<int32_t>& next) {
+  const auto k = static_cast<size_t>(call.num_topk);
+  int32_t end = 0;
+  for (int owner = 0; owner < size_; ++owner) {
+    const auto o = static_cast<size_t>(owner);
+    end += call.rows_of[o];
+    uint32_t number = 0;
+    for (; next[o] < end && call.source_token[next[o]] < rounds.first(round + 1); ++next[o]) {
+      if (phases_->is_masked(owner)) continue;
+      const auto at = static_cast<size_t>(next[o]);
+      std::byte* const room = phases_->room_in_region(
+          ticket.phase, owner, number++ * rounds.copy_bytes, rounds.copy_bytes);
+      if (call.has_weights) std::memcpy(room, call.weights + at * k, 4 * k);
+      std::memcpy(room + rounds.row, call.x + at * call.row_bytes(), call.row_bytes());
+    }
+    if (!phases_->is_masked(owner))
+      signal(ticket, owner, number, static_cast<uint32_t>(call.rows_of[o]),
+             static_cast<uint32_t>(call.num_tokens));
+  }
+}
+
+void Buffer::sum_round(const Ticket& ticket, const Combine& call, const Rounds& rounds, int round) {
+  const auto n = static_cast<size_t>(size_);
+  const auto k = static_cast<size_t>(call.num_topk);
+  std::vector<const std::byte*> copies(n);
+  for (size_t r = 0; r < n; ++r) copies[r] = phases_->region_of(ticket.phase, static_cast<int>(r));
+  RowSum sum(call.dtype, call.hidden);
+  std::vector<float> weights(k);
+  for (int t = std::min(rounds.first(round), call.num_tokens);
+       t < rounds.last(round, call.num_tokens); ++t) {
+    const auto token = static_cast<size_t>(t);
+    sum.begin();
+    std::fill(weights.begin(), weights.end(), 0.0F);
+    for (size_t r = 0; r < n; ++r) {
+      if (!call.is_in_rank[token * n + r] || phases_->is_masked(static_cast<int>(r))) continue;
+      sum.add(copies[r] + rounds.row);
+      for (size_t i = 0; i < k && call.has_weights; ++i) {
+        float weight = 0;
+        std::memcpy(&weight, copies[r] + 4 * i, sizeof weight);
+        weights[i] += weight;
+      }
+      copies[r] += rounds.copy_bytes;
+    }
+    for (const std::byte* bias : call.biases)
+      if (bias != nullptr) sum.add(bias + token * call.row_bytes());
+    sum.store(call.out + token * call.row_bytes());
+    if (call.out_weights != nullptr)
+      std::copy(weights.begin(), weights.end(), call.out_weights + token * k);
+  }
+}
+
+// Whether every rank sends back what this rank's layout expects of it, in this round.
+Status Buffer::check_copies(const Ticket& ticket, const Combine& call, const Rounds& rounds,
+                            int round) const {
+  const auto expected =
+      copies_of(call.is_in_rank, size_, std::min(rounds.first(round), call.num_tokens),
+                rounds.last(round, call.num_tokens));
+  for (int rank = 0; rank < size_; ++rank) {
+    if (phases_->is_masked(rank)) continue;
+    const uint32_t copies = phases_->words_of(ticket.phase, rank).rows;
+    if (copies != static_cast<uint32_t>(expected[static_cast<size_t>(rank)]))
+      return invalid_argument("argument handle: expected {} rows back from rank {}, got {}",
+                              expected[static_cast<size_t>(rank)], rank, copies);
+  }
+  return {};
+}
+
+Status Buffer::combine(const Combine& call) {
+  const InCall in_call(*this);
+  BRAID_RETURN_IF_ERROR(in_call.status());
+  const char* const name = call_name(CallKind::kCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check(call, size_)));
+  const Rounds rounds = rounds_of(call);
+  if (rounds.tokens == 0)
+    return in_rank(name, no_room_for_copies(rounds.copy_bytes, layout_.region_bytes()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
+  return in_rank(name, run_rounds(call, rounds));
+}
+
+Status Buffer::run_rounds(const Combine& call, const Rounds& rounds) {
+  std::vector<int32_t> next(static_cast<size_t>(size_));
+  std::exclusive_scan(call.rows_of.begin(), call.rows_of.end(), next.begin(), int32_t{0});
+  const uint32_t number = ++calls_;
+  BRAID_ASSIGN_OR_RETURN(Ticket ticket, begin_phase(shape_of(call), number));
+  push_round(ticket, call, rounds, 0, next);
+  const int num_rounds = rounds.count(call.most_tokens);
+  for (int round = 0; round < num_rounds; ++round) {
+    Ticket following;
+    // The first round is agreed on before the second one leaves.
+    if (round == 0) BRAID_RETURN_IF_ERROR(receive_phase(ticket, nullptr));
+    if (round + 1 < num_rounds) {
+      Result<Ticket> sent = begin_phase(ticket.shape, number);
+      if (!sent.ok()) {
+        phases_->release(ticket.phase, round == 0);
+        return sent.status();
+      }
+      following = sent.value();
+      push_round(following, call, rounds, round + 1, next);
+    }
+    Status status = round > 0 ? receive_phase(ticket, nullptr) : Status();
+    const bool has_come = status.ok();
+    if (status.ok()) status = check_copies(ticket, call, rounds, round);
+    if (status.ok()) sum_round(ticket, call, rounds, round);
+    if (has_come) phases_->release(ticket.phase, true);
+    if (!status.ok()) {
+      if (following.phase != 0) phases_->release(following.phase, false);
+      return status;
+    }
+    ticket = following;
+  }
+  return {};
+}
+
+}  // namespace braid::moe

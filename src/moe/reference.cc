@@ -1,0 +1,145 @@
+#include "moe/reference.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "moe/formats.h"
+
+namespace braid::moe::reference {
+
+namespace {
+
+int local_experts(const Problem& p) { return p.num_experts / p.num_ranks(); }
+
+int64_t id_of(const Problem& p, int source, int token, int k) {
+  return p.ranks[static_cast<size_t>(source)].ids[static_cast<size_t>(token * p.num_topk + k)];
+}
+
+int local_id(const Problem& p, int rank, int64_t id) {
+  const int l = local_experts(p);
+  return id >= int64_t{rank} * l && id < int64_t{rank + 1} * l ? static_cast<int>(id - rank * l)
+                                                               : -1;
+}
+
+bool gets(const Problem& p, int rank, int source, int token) {
+  for (int k = 0; k < p.num_topk; ++k)
+    if (local_id(p, rank, id_of(p, source, token, k)) >= 0) return true;
+  return false;
+}
+
+template <typename Each>
+void for_copies(const Problem& p, int rank, Each&& each) {
+  for (int source = 0; source < p.num_ranks(); ++source)
+    for (int t = 0; t < p.ranks[static_cast<size_t>(source)].count; ++t)
+      if (gets(p, rank, source, t)) each(source, t);
+}
+
+std::vector<float> row_of(const Problem& p, Dtype dtype, const Bytes& rows, uint64_t index) {
+  std::vector<float> values(p.row_bytes / dtype_bytes(dtype));
+  widen(dtype, rows.data() + index * p.row_bytes, values.data(), values.size());
+  return values;
+}
+
+void store(const Problem& p, Dtype dtype, const std::vector<float>& sum, int token, Bytes& out) {
+  narrow(dtype, sum.data(), out.data() + static_cast<uint64_t>(token) * p.row_bytes, sum.size());
+}
+
+}  // namespace
+
+BySource by_source(const Problem& p, int rank, int alignment) {
+  BySource got;
+  got.rows_per_expert.resize(static_cast<size_t>(local_experts(p)));
+  for_copies(p, rank, [&](int source, int t) {
+    const Tokens& from = p.ranks[static_cast<size_t>(source)];
+    const auto row = from.rows.begin() + static_cast<int64_t>(t * p.row_bytes);
+    got.rows.insert(got.rows.end(), row, row + static_cast<int64_t>(p.row_bytes));
+    got.source_rank.push_back(source);
+    got.source_token.push_back(t);
+    for (int k = 0; k < p.num_topk; ++k) {
+      const int local = local_id(p, rank, id_of(p, source, t, k));
+      got.ids.push_back(local);
+      if (local >= 0) ++got.rows_per_expert[static_cast<size_t>(local)];
+      if (!from.weights.empty())
+        got.weights.push_back(local < 0 ? 0
+                                        : from.weights[static_cast<size_t>(t * p.num_topk + k)]);
+    }
+  });
+  for (int32_t& rows : got.rows_per_expert) rows = (rows + alignment - 1) / alignment * alignment;
+  return got;
+}
+
+std::vector<Row> by_expert(const Problem& p, int rank) {
+  std::vector<Row> rows;
+  for (int e = 0; e < local_experts(p); ++e)
+    for_copies(p, rank, [&](int source, int t) {
+      for (int k = 0; k < p.num_topk; ++k)
+        if (local_id(p, rank, id_of(p, source, t, k)) == e) rows.push_back({e, source, t, k});
+    });
+  return rows;
+}
+
+Bytes combine(const Problem& p, int owner, Dtype dtype, const std::vector<Bytes>& y,
+              const std::vector<Bytes>& biases) {
+  const Tokens& own = p.ranks[static_cast<size_t>(owner)];
+  Bytes out(static_cast<uint64_t>(own.count) * p.row_bytes);
+  for (int t = 0; t < own.count; ++t) {
+    std::vector<float> sum(p.row_bytes / dtype_bytes(dtype));
+    bool is_first = true;
+    const auto add = [&](const std::vector<float>& x) {
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] = is_first ? x[i] : sum[i] + x[i];
+      is_first = false;
+    };
+    for (int rank = 0; rank < p.num_ranks(); ++rank) {
+      uint64_t index = 0;
+      for_copies(p, rank, [&](int source, int token) {
+        if (source == owner && token == t)
+          add(row_of(p, dtype, y[static_cast<size_t>(rank)], index));
+        ++index;
+      });
+    }
+    for (const Bytes& bias : biases) add(row_of(p, dtype, bias, static_cast<uint64_t>(t)));
+    store(p, dtype, sum, t, out);
+  }
+  return out;
+}
+
+Bytes combine_low_latency(const Problem& p, int owner, Dtype dtype, const std::vector<Bytes>& y,
+                          const std::vector<float>& weights) {
+  const Tokens& own = p.ranks[static_cast<size_t>(owner)];
+  std::vector<std::vector<Row>> rows;
+  for (int rank = 0; rank < p.num_ranks(); ++rank) rows.push_back(by_expert(p, rank));
+  Bytes out(static_cast<uint64_t>(own.count) * p.row_bytes);
+  for (int t = 0; t < own.count; ++t) {
+    std::vector<float> sum(p.row_bytes / dtype_bytes(dtype));
+    for (int k = 0; k < p.num_topk; ++k) {
+      const int64_t id = id_of(p, owner, t, k);
+      if (id < 0) continue;
+      const auto rank = static_cast<size_t>(id / local_experts(p));
+      const auto is_it = [&](const Row& r) {
+        return r.source == owner && r.token == t && r.k == k;
+      };
+      const auto found = std::find_if(rows[rank].begin(), rows[rank].end(), is_it);
+      const auto x = row_of(p, dtype, y[rank], static_cast<uint64_t>(found - rows[rank].begin()));
+      const float weight = weights[static_cast<size_t>(t * p.num_topk + k)];
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * x[i];
+    }
+    store(p, dtype, sum, t, out);
+  }
+  return out;
+}
+
+uint64_t copy_bytes(const Problem& p, int source, int rank, uint64_t bytes_each) {
+  uint64_t copies = 0;
+  for (int t = 0; t < p.ranks[static_cast<size_t>(source)].count; ++t)
+    copies += gets(p, rank, source, t) ? 1 : 0;
+  return copies * bytes_each;
+}
+
+uint64_t row_bytes(const Problem& p, int source, int rank, uint64_t bytes_each) {
+  const auto& ids = p.ranks[static_cast<size_t>(source)].ids;
+  return static_cast<uint64_t>(std::count_if(
+             ids.begin(), ids.end(), [&](int64_t id) { return local_id(p, rank, id) >= 0; })) *
+         bytes_each;
+}
+
+}  // namespace braid::moe::reference

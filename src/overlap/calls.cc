@@ -1,0 +1,277 @@
+// What lies where in the workspace:
+//
+//   epoch | finished | epochs | flags | data
+//
+//   epoch     the calls that began (count.h)
+//   finished  a 32-bit counter for each shard (GemmArgs::finished)
+//   epochs    the epoch again and again: what copy engines take flags from
+//   flags     peers write here that something has arrived
+//   data      kAgGemm: all rows of A. kGemmRs: parts, the outbox. kGemmAr: parts, the outbox, C.
+//             kGemmArExchange: parts
+//
+// Flags of one shape lie where another one's lay; since epochs only grow, what was left there is too
+// small for whoever waits. A call begins behind a barrier of all ranks, so nobody writes where
+// another still reads the call before, and its signature says whether all mean the same.
+#include "overlap/calls.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/rounding.h"
+
+namespace braid::overlap {
+namespace {
+
+constexpr int kChannel = 0;  // of barriers, as the collectives'
+constexpr uint64_t kFinishedAt = 256, kEpochsAt = 4096, kPageBytes = 4096;
+constexpr uint32_t kOneSlot = 1;
+
+Op op_of(Call call) {
+  switch (call) {
+    case Call::kAgGemm: return Op::kGather;
+    case Call::kGemmRs:
+    case Call::kGemmAr: return Op::kScatter;
+    case Call::kGemmArExchange: break;
+  }
+  return Op::kExchange;
+}
+
+int32_t piece_rows(const Gemm& gemm, const Choice& choice) {
+  return choice.piece_rows > 0 ? std::min(choice.piece_rows, gemm.shard_rows) : gemm.shard_rows;
+}
+
+uint64_t pages(uint64_t bytes) { return round_up(bytes, kPageBytes); }
+
+struct Layout {
+  uint64_t flags_of_one;  // bytes of one source's flags
+  uint64_t flags_at, data_at, outbox_at, c_at, end;
+  uint64_t part_bytes;
+
+  Layout(Call call, const Gemm& gemm, const Choice& choice) {
+    const auto ranks = static_cast<uint64_t>(gemm.ranks);
+    const uint64_t elements =
+        static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.columns);
+    const bool gathers = call == Call::kAgGemm;
+    flags_of_one = gathers ? 8 * static_cast<uint64_t>(
+                                     divided_up(gemm.shard_rows, int64_t{piece_rows(gemm, choice)}))
+                           : flag_bytes(op_of(call), gemm, choice) / ranks;
+    flags_at = kEpochsAt + pages(flags_of_one);
+    data_at = flags_at + pages(flags_of_one * ranks);
+    part_bytes =
+        gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.depth)
+                : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
+    outbox_at = data_at + pages(part_bytes * ranks);
+    const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
+    c_at = outbox_at + (has_outbox ? pages(part_bytes * ranks) : 0);
+    end = c_at + (call == Call::kGemmAr ? pages(2 * ranks * elements) : 0);
+  }
+};
+
+uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15;
+  return hash ^ (hash >> 29);
+}
+
+uint64_t signature_of(Call call, const Gemm& gemm, const Choice& choice,
+                      const comm::Landing& landing) {
+  constexpr uint64_t kOverlap = 3;  // where collectives begin with 1 or 2
+  uint64_t hash = kOverlap;
+  for (const int32_t value :
+       {static_cast<int32_t>(call), static_cast<int32_t>(gemm.dtype), gemm.shard_rows, gemm.columns,
+        gemm.depth, static_cast<int32_t>(choice.form), choice.piece_rows})
+    hash = mix(hash, static_cast<uint64_t>(value));
+  hash = mix(hash, landing.number);
+  return mix(hash, landing.offset_bytes);
+}
+
+/// One call under way: ends on the device whatever happens.
+class Enqueued {
+ public:
+  Enqueued(comm::Device& device, Launcher& launcher, const comm::Landing& landing, Call call,
+           const Gemm& gemm, const Choice& choice, sys::Stream stream)
+      : device_(device),
+        launcher_(launcher),
+        landing_(landing),
+        call_(call),
+        gemm_(gemm),
+        choice_(choice),
+        layout_(call, gemm, choice),
+        stream_(stream) {}
+  ~Enqueued() {
+    if (is_open_) (void)device_.end(stream_);
+  }
+  Enqueued(const Enqueued&) = delete;
+  Enqueued& operator=(const Enqueued&) = delete;
+
+  Status run(sys::DevicePtr c) {
+    device_.expect_call();
+    BRAID_RETURN_IF_ERROR(device_.begin(stream_));
+    is_open_ = true;
+    const uint64_t signature = signature_of(call_, gemm_, choice_, landing_);
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kChannel, signature));
+    BRAID_RETURN_IF_ERROR(launcher_.count(
+        here(0), here(kEpochsAt), static_cast<uint32_t>(layout_.flags_of_one / 8), stream_));
+    BRAID_RETURN_IF_ERROR(call_ == Call::kAgGemm ? gather(c) : reduce(c));
+    if (is_forked_) BRAID_RETURN_IF_ERROR(device_.after(stream_, pushes_));
+    if (call_ == Call::kGemmAr) BRAID_RETURN_IF_ERROR(take_out(c, signature));
+    is_open_ = false;
+    return device_.end(stream_);
+  }
+
+ private:
+  uint64_t rank() const { return static_cast<uint64_t>(gemm_.rank); }
+  uint64_t ranks() const { return static_cast<uint64_t>(gemm_.ranks); }
+  sys::DevicePtr at(uint64_t rank, uint64_t offset) const {
+    return landing_.at(static_cast<int>(rank)) + offset;
+  }
+  sys::DevicePtr here(uint64_t offset) const { return at(rank(), offset); }
+  sys::Cuda& cuda() { return device_.cuda(); }
+  device::Watch watch() const {
+    const nvlink::Team& team = device_.team();
+    return {team.rank, team.timeout_ns, team.trouble, team.must_abort, team.has_failed};
+  }
+  /// The copies' stream, from what the caller's holds now.
+  Status fork() {
+    pushes_ = device_.side(comm::Device::kPushes);
+    is_forked_ = true;
+    return device_.after(pushes_, stream_);
+  }
+  template <typename Each>
+  Status each_peer(const Each& each) const {
+    for (uint64_t step = 1; step < ranks(); ++step)
+      BRAID_RETURN_IF_ERROR(each((rank() + step) % ranks()));
+    return {};
+  }
+
+  // ---- all-gather ----
+
+  /// A shard, piece by piece, and after each of them its flag. A copy is not told of before its
+  /// bytes: both are of one stream.
+  Status push_shard(uint64_t to) {
+    const auto rows = static_cast<uint64_t>(gemm_.shard_rows);
+    const auto of_piece = static_cast<uint64_t>(piece_rows(gemm_, choice_));
+    const uint64_t row_bytes = 2 * static_cast<uint64_t>(gemm_.depth);
+    for (uint64_t piece = 0; piece * of_piece < rows; ++piece) {
+      const uint64_t begin = piece * of_piece * row_bytes;
+      const uint64_t bytes = std::min(of_piece * row_bytes, rows * row_bytes - begin);
+      BRAID_RETURN_IF_ERROR(
+          cuda().copy_on_device(at(to, layout_.data_at + rank() * layout_.part_bytes + begin),
+                                gemm_.a + begin, bytes, pushes_));
+      BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
+          at(to, layout_.flags_at + rank() * layout_.flags_of_one + 8 * piece), here(kEpochsAt), 8,
+          pushes_));
+    }
+    return {};
+  }
+  Status gather(sys::DevicePtr c) {
+    // The own shard joins the others, on the caller's stream: it is there when the kernel begins.
+    BRAID_RETURN_IF_ERROR(fork());
+    BRAID_RETURN_IF_ERROR(each_peer([this](uint64_t to) { return push_shard(to); }));
+    BRAID_RETURN_IF_ERROR(cuda().copy_on_device(here(layout_.data_at + rank() * layout_.part_bytes),
+                                                gemm_.a, layout_.part_bytes, stream_));
+    BRAID_RETURN_IF_ERROR(
+        cuda().copy_on_device(here(layout_.flags_at + rank() * layout_.flags_of_one),
+                              here(kEpochsAt), layout_.flags_of_one, stream_));
+    Gemm all = gemm_;
+    all.a = here(layout_.data_at);
+    return launcher_.gather(all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_)},
+                            here(0), watch(), stream_);
+  }
+
+  // ---- reductions ----
+
+  Parted parted(sys::DevicePtr c) const {
+    Parted made;
+    for (uint64_t r = 0; r < ranks(); ++r) {
+      made.parts[r] = at(r, layout_.data_at);
+      made.told[r] = at(r, layout_.flags_at);
+    }
+    made.num_slots = kOneSlot;
+    made.c[0] = c;
+    made.outbox = here(layout_.outbox_at);
+    if (call_ != Call::kGemmAr) return made;
+    made.is_whole = true;
+    made.num_c = gemm_.ranks;
+    for (uint64_t step = 0; step < ranks(); ++step)
+      made.c[step] = at((rank() + step) % ranks(), layout_.c_at);
+    return made;
+  }
+  /// Takes the outbox's part for one rank there when it is whole, and tells.
+  Status push_part(uint64_t to) {
+    const sys::DevicePtr finished = here(kFinishedAt + 4 * to);
+    BRAID_RETURN_IF_ERROR(
+        cuda().wait_value(pushes_, finished, static_cast<uint32_t>(layout_.flags_of_one / 8)));
+    BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
+        at(to, layout_.data_at + rank() * layout_.part_bytes),
+        here(layout_.outbox_at + to * layout_.part_bytes), layout_.part_bytes, pushes_));
+    BRAID_RETURN_IF_ERROR(
+        cuda().copy_on_device(at(to, layout_.flags_at + rank() * layout_.flags_of_one),
+                              here(kEpochsAt), layout_.flags_of_one, pushes_));
+    return cuda().fill(finished, 0, 4, pushes_);
+  }
+  Status reduce(sys::DevicePtr c) {
+    Parted where = parted(c);
+    if (call_ == Call::kGemmArExchange)
+      return launcher_.exchange(gemm_, choice_, where, here(0), watch(), stream_);
+    // A graph cannot wait for a word; there the kernel pushes.
+    const bool by_engines = choice_.by_engines && !device_.is_captured() && ranks() > 1;
+    if (by_engines) {
+      where.finished = here(kFinishedAt);
+      BRAID_RETURN_IF_ERROR(fork());
+    }
+    // The waits come behind the launch: one that failed would leave them for good.
+    BRAID_RETURN_IF_ERROR(launcher_.scatter(gemm_, choice_, where, here(0), watch(), stream_));
+    if (!by_engines) return {};
+    return each_peer([this](uint64_t to) { return push_part(to); });
+  }
+  /// All owners have stored their shards everywhere: ours is whole.
+  Status take_out(sys::DevicePtr c, uint64_t signature) {
+    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kChannel, mix(signature, 1)));
+    const uint64_t bytes = 2 * ranks() * static_cast<uint64_t>(gemm_.shard_rows) *
+                           static_cast<uint64_t>(gemm_.columns);
+    return cuda().copy_on_device(c, here(layout_.c_at), bytes, stream_);
+  }
+
+  comm::Device& device_;
+  Launcher& launcher_;
+  const comm::Landing landing_;
+  const Call call_;
+  const Gemm gemm_;
+  const Choice choice_;
+  const Layout layout_;
+  const sys::Stream stream_;
+  sys::Stream pushes_;
+  bool is_open_ = false, is_forked_ = false;
+};
+
+}  // namespace
+
+uint64_t workspace_bytes(Call call, const Gemm& gemm, const Choice& choice) {
+  return Layout(call, gemm, choice).end;
+}
+
+Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Workspace& workspace,
+               const Gemm& gemm, const Choice& choice, sys::DevicePtr c, sys::Stream stream) {
+  Gemm mine = gemm;
+  mine.ranks = device.size();
+  mine.rank = device.rank();
+  BRAID_RETURN_IF_ERROR(check(mine));
+  if (c == 0 || c % 16 != 0)
+    return invalid_argument("overlap: an output at {:#x}; a multiple of 16", c);
+  const uint64_t needed = workspace_bytes(call, mine, choice);
+  if (needed > workspace.bytes)
+    return invalid_argument("overlap: a workspace of {} bytes; this call needs {}", workspace.bytes,
+                            needed);
+  Result<comm::Landing> landing = device.find_landing(workspace.at, workspace.bytes);
+  BRAID_RETURN_IF_ERROR(landing.status());
+  if (landing->window == nullptr)
+    return invalid_argument("overlap: the workspace at {:#x} is not registered with the comm",
+                            workspace.at);
+  Choice taken = choice;
+  // Ranks that share a GPU must all have their blocks on it at once.
+  if (device.shares_gpus() && taken.num_blocks == 0)
+    taken.num_blocks = static_cast<int32_t>(device.shared_blocks());
+  return Enqueued(device, launcher, *landing, call, mine, taken, stream).run(c);
+}
+
+}  // namespace braid::overlap

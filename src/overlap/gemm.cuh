@@ -1,0 +1,614 @@
+// How a tile comes to be. A block has three warpgroups: one moves data, two multiply, each a half of
+// 64 rows of the block's tile. They meet at mbarriers only:
+//
+//   loader   one thread: for every tile waits until its rows of A have arrived, then for every 64
+//            elements of K fills a stage of shared memory with pieces of A and W. In a cluster of two
+//            blocks the piece that both need is fetched half by each, into both.
+//   halves   two warpgroups: multiply stage after stage into registers; then hand the half tile over,
+//            64 columns at a time, through two chunks of shared memory.
+//   senders  one thread for each half: stores chunks to C or, of an exchange, to the other ranks.
+//   pusher   one warp: takes parts to the ranks that own their shards, and tells them; or copy
+//            engines do, a shard at a time, whose streams wait for GemmArgs::finished.
+//
+// While a half is handed over the loader fills the stages of the next tile.
+//
+// All blocks end a tile at about the same time, and a link takes a third of a tile's time for what
+// they then have for it. So a part is not sent from registers, which the next tile needs: a half
+// puts its part into the outbox, memory of this GPU, at that memory's rate, and goes on; the pusher
+// takes it from there at the link's rate while the halves multiply.
+//
+// A part, a half tile of one rank that another rank adds up, goes as bf16 or fp16 in the order in
+// which threads hold it, so a push is a plain row of 8 KiB copies and adding it is sixteen bytes a
+// thread, next to each other; no tensor map, no rows, no edges. The sum of an element is taken in
+// fp32 in the order of the ranks, the own part unrounded, and rounded once.
+//
+// Who writes what: a part has one writer, the rank it comes from, and so has its flag
+// told[rank][tile][half], which that rank stores behind a fence of the system by the thread that has
+// seen the part written (its own warp's stores) or its copies performed (not: read). Parts lie twice, for odd and even epochs (num_slots), where no barrier parts
+// the calls: a rank pushes for epoch e + 2 only when it
+// is through with e + 1, for which it needed the parts of all others, who pushed them when they were
+// through with e.
+//
+// Why it cannot hang: the loader waits for copies that wait for no kernel of this GPU. A half that
+// waits for parts has pushed all that its block owes others: the own shard comes last (scatter), or
+// every rank goes through its tiles in the same order and pushes a tile before it waits for it
+// (exchange). All blocks are resident, so pushes happen. Every wait has a deadline (device/wait.cuh).
+#pragma once
+
+#include "device/bulk.cuh"
+#include "device/wait.cuh"
+#include "overlap/gemm.h"
+#include "overlap/multiply.cuh"
+
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+namespace braid::overlap {
+
+template <typename T>
+struct Pair;  // two neighbours of a row
+template <>
+struct Pair<__nv_bfloat16> {
+  static __device__ uint32_t of(float a, float b) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    return reinterpret_cast<const uint32_t&>(both);
+  }
+  static __device__ float low(uint32_t both) { return __uint_as_float(both << 16); }
+  static __device__ float high(uint32_t both) { return __uint_as_float(both & 0xFFFF0000U); }
+};
+template <>
+struct Pair<__half> {
+  static __device__ uint32_t of(float a, float b) {
+    const __half2 both = __floats2half2_rn(a, b);
+    return reinterpret_cast<const uint32_t&>(both);
+  }
+  static __device__ float low(uint32_t both) {
+    return __low2float(reinterpret_cast<const __half2&>(both));
+  }
+  static __device__ float high(uint32_t both) {
+    return __high2float(reinterpret_cast<const __half2&>(both));
+  }
+};
+
+/// Everything about one kernel that is known when it is compiled.
+template <Op kOp_, typename T_, int32_t kTileN_, int32_t kClusterM_, int32_t kClusterN_,
+          bool kRowsAlongN_>
+struct Kind {
+  static constexpr Op kOp = kOp_;
+  using T = T_;
+  static constexpr Shape kShape{128, kTileN_, kClusterM_, kClusterN_};
+  static constexpr bool kRowsAlongN = kRowsAlongN_;  // weights [K, N]
+  static constexpr int32_t kTileM = 128, kTileN = kTileN_;
+  static constexpr int32_t kCluster = kClusterM_ * kClusterN_;
+  static constexpr int32_t kStages = num_stages(kShape);
+  static constexpr int32_t kABytes = kTileM * kDepth * 2, kBBytes = kTileN * kDepth * 2;
+  static constexpr int32_t kParts = kTileN / kChunkColumns;  // chunks of a half
+};
+
+/// What lies where in shared memory, and the mbarriers.
+template <typename K>
+struct Room {
+  uint32_t base;
+  __device__ uint32_t a(int stage) const { return base + stage * (K::kABytes + K::kBBytes); }
+  __device__ uint32_t b(int stage) const { return a(stage) + K::kABytes; }
+  __device__ uint32_t chunk(int half, int number) const {
+    return a(K::kStages) + (half * kChunks + number) * kChunkBytes;
+  }
+  __device__ uint32_t barriers() const { return chunk(2, 0); }
+  __device__ uint32_t full(int stage) const { return barriers() + 8 * stage; }
+  __device__ uint32_t empty(int stage) const { return full(K::kStages) + 8 * stage; }
+  __device__ uint32_t made(int half, int number) const {  // a chunk may be sent
+    return empty(K::kStages) + 8 * (half * kChunks + number);
+  }
+  __device__ uint32_t sent(int half, int number) const {  // a chunk may be written over
+    return made(2, 0) + 8 * (half * kChunks + number);
+  }
+  /// No mbarrier but a word: parts that a half has put into the outbox. The pusher may be any number
+  /// of them behind.
+  __device__ uint32_t queued(int half) const { return sent(2, 0) + 8 * half; }
+};
+
+/// Which slot of a ring of kSlots a user is at, and in which pass.
+template <int kSlots>
+struct Turn {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void next() {
+    if (++slot == kSlots) slot = 0, parity ^= 1U;
+  }
+};
+
+struct Block {
+  uint32_t in_cluster;
+  int32_t cluster, num_clusters;
+};
+
+template <typename K>
+__device__ Block this_block() {
+  if constexpr (K::kCluster == 1)
+    return {0, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x)};
+  return {device::block_in_cluster(), static_cast<int32_t>(blockIdx.x) / K::kCluster,
+          static_cast<int32_t>(gridDim.x) / K::kCluster};
+}
+
+template <typename Each>
+__device__ __forceinline__ void each_tile(const GemmArgs& args, const Block& block,
+                                          const Each& each) {
+  const int32_t num_units = args.schedule.num_units();
+#pragma unroll 1
+  for (int32_t unit = block.cluster; unit < num_units; unit += block.num_clusters)
+    each(args.schedule.at(unit, static_cast<int32_t>(block.in_cluster)), unit);
+}
+
+// ---- the loader ----
+
+/// Until a tile's rows of A have arrived. Pieces passed once are not asked for again in a row.
+struct Gate {
+  const GemmArgs& args;
+  uint64_t epoch;
+  int32_t passed = -1, paced = -1;
+
+  // The last rows of the band, first: blocks that share weights begin together. One that could begin
+  // long before another would stay ahead of it, and each column of weights be read once for either.
+  __device__ void pass(const Tile& tile, int32_t unit, int32_t rows) {
+    const Rows last = args.schedule.end_of_band(unit);
+    paced = pass_rows(last.shard, last.row, rows, unit, paced);
+    passed = pass_rows(tile.shard, tile.row, rows, unit, passed);
+  }
+  /// Answers the last piece that has been passed, `before` until then.
+  __device__ int32_t pass_rows(int32_t shard, int32_t row, int32_t rows, int32_t unit,
+                               int32_t before) {
+    const Pieces& pieces = args.pieces;
+    const int32_t last = pieces.last(row, rows, args.shard_rows);
+#pragma unroll 1
+    for (int32_t piece = pieces.first(row); piece <= last; ++piece) {
+      const int32_t flag = shard * pieces.per_shard + piece;
+      if (flag == before) continue;
+      if (!device::wait_for(args.watch, args.arrived + flag,
+                            {device::Wait::kTile, epoch, shard, unit, flag}))
+        return before;
+      device::before_bulk_copies();
+      before = flag;
+    }
+    return before;
+  }
+};
+
+template <typename K>
+__device__ void load(const GemmArgs& args, const Room<K>& room, const Block& block) {
+  Gate gate{args, args.arrived != nullptr ? *const_cast<const volatile uint64_t*>(args.epoch) : 0};
+  Turn<K::kStages> turn;
+  constexpr uint16_t kBoth = 3;
+  const auto at = static_cast<int32_t>(block.in_cluster);
+  each_tile(args, block, [&](const Tile& tile, int32_t unit) {
+    if (K::kOp == Op::kGather && args.arrived != nullptr) gate.pass(tile, unit, K::kTileM);
+#pragma unroll 1
+    for (int32_t k = 0; k < args.num_k; ++k, turn.next()) {
+      device::wait_mbarrier(room.empty(turn.slot), turn.parity ^ 1U);
+      const uint32_t full = room.full(turn.slot), a = room.a(turn.slot), b = room.b(turn.slot);
+      device::arrive_and_expect(full, K::kABytes + K::kBBytes);
+      const int32_t depth = k * kDepth;
+      if constexpr (K::kShape.cluster_n ==
+                    2) {  // one row of tiles: each fetches half of A for both
+        constexpr int32_t kRows = K::kTileM / 2;
+        device::load_tile_for(a + at * kRows * kDepth * 2, args.a,
+                              {depth, tile.row + at * kRows, tile.shard}, full, kBoth);
+      } else {
+        device::load_tile(a, args.a, {depth, tile.row, tile.shard}, full);
+      }
+      constexpr int32_t kFetched = K::kTileN / K::kShape.cluster_m;  // columns of W
+      const int32_t first = K::kShape.cluster_m == 2 ? at * kFetched : 0;
+      const auto fetch = [&](uint32_t to, device::TileAt from) {
+        if constexpr (K::kShape.cluster_m == 2)
+          device::load_tile_for(to, args.w, from, full, kBoth);
+        else
+          device::load_tile(to, args.w, from, full);
+      };
+      if constexpr (K::kRowsAlongN) {
+#pragma unroll
+        for (int32_t n = 0; n < kFetched; n += 64)
+          fetch(b + (first + n) * kDepth * 2, {tile.column + first + n, depth, 0});
+      } else {
+        fetch(b + first * kDepth * 2, {depth, tile.column + first, 0});
+      }
+    }
+  });
+}
+
+// ---- a half ----
+
+/// Multiplies all of K into `sum`, and leaves the stages to the loader.
+template <typename K>
+__device__ __forceinline__ void multiply_all(float (&sum)[K::kTileN / 2], const Room<K>& room,
+                                             Turn<K::kStages>& turn, int32_t num_k, int half) {
+  // One thread of each half tells each block of the cluster that a stage is free.
+  const auto thread = static_cast<int>(threadIdx.x) % 128;
+  const auto leave = [&](int slot) {
+    if constexpr (K::kCluster == 1) {
+      if (thread == 0) device::arrive(room.empty(slot));
+    } else {
+      if (thread < K::kCluster) device::arrive_at_block(room.empty(slot), thread);
+    }
+  };
+  int last = 0;
+#pragma unroll 1
+  for (int32_t k = 0; k < num_k; ++k) {
+    device::wait_mbarrier(room.full(turn.slot), turn.parity);
+    const uint32_t a = room.a(turn.slot) + half * kPartRows * kDepth * 2, b = room.b(turn.slot);
+    begin_multiplying();
+#pragma unroll
+    for (int i = 0; i < kDepth / 16; ++i) {
+      const uint64_t right = K::kRowsAlongN ? operand_along_n(b + i * 16 * 128, kDepth * 128)
+                                            : operand_along_k(b + i * 32);
+      multiply<typename K::T, K::kRowsAlongN>(sum, operand_along_k(a + i * 32), right,
+                                              k > 0 || i > 0 ? 1 : 0);
+    }
+    close_multiplications();
+    if (k > 0) {
+      wait_until_multiplied<1>();
+      leave(last);
+    }
+    last = turn.slot;
+    turn.next();
+  }
+  wait_until_multiplied<0>();
+  leave(last);
+  // The compiler must not move what reads the sums into the loop: it would wait at every stage.
+#pragma unroll
+  for (float& element : sum) asm volatile("" : "+f"(element)::"memory");
+}
+
+/// What the threads of a half share when they hand it over.
+template <typename K>
+struct Handover {
+  const GemmArgs& args;
+  const Room<K>& room;
+  int half;
+  Turn<kChunks> turn{};
+
+  __device__ int thread() const { return static_cast<int>(threadIdx.x) % 128; }
+  __device__ void begin_chunk() const {
+    device::wait_mbarrier(room.sent(half, turn.slot), turn.parity ^ 1U);
+  }
+  __device__ void end_chunk() {
+    device::before_bulk_stores();
+    device::arrive(room.made(half, turn.slot));
+    turn.next();
+  }
+
+  /// 64 columns as rows of C: what a tensor map stores.
+  __device__ void put_rows(const float* values) {
+    begin_chunk();
+    const int lane = thread() % 32, row = thread() / 32 * 16 + lane % 16;
+    const uint32_t at = room.chunk(half, turn.slot) + row * 128;
+    const int odd = lane / 16, swizzle = row % 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // sixteen columns each
+      const float* d = values + 8 * i;
+      const uint32_t to = at + ((2 * i + odd) ^ swizzle) * 16;
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
+    }
+    end_chunk();
+  }
+  /// The same as this thread holds them: what goes to another rank.
+  __device__ void put_part(const float* values) {
+    begin_chunk();
+    const uint32_t at = room.chunk(half, turn.slot) + thread() * 16;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* d = values + 8 * i;
+      asm volatile(
+          "st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at + i * 2048),
+          "r"(Pair<typename K::T>::of(d[0], d[1])), "r"(Pair<typename K::T>::of(d[2], d[3])),
+          "r"(Pair<typename K::T>::of(d[4], d[5])), "r"(Pair<typename K::T>::of(d[6], d[7]))
+          : "memory");
+    }
+    end_chunk();
+  }
+};
+
+/// Eight elements that a thread has of a half, as a part has them.
+template <typename K>
+__device__ __forceinline__ uint4 packed(const float* values) {
+  using P = Pair<typename K::T>;
+  return {P::of(values[0], values[1]), P::of(values[2], values[3]), P::of(values[4], values[5]),
+          P::of(values[6], values[7])};
+}
+
+/// Puts a half into the outbox, and says so to the pusher, or to the copy engine's stream.
+template <typename K>
+__device__ __forceinline__ void put_out(const float (&sum)[K::kTileN / 2], char* part,
+                                        const Room<K>& room, int half, uint32_t number,
+                                        uint32_t* finished) {
+  const auto thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+  for (int i = 0; i < K::kTileN / 16; ++i)
+    __stcg(reinterpret_cast<uint4*>(part + i * 2048 + thread * 16), packed<K>(sum + 8 * i));
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+  if (thread != 0) return;
+  if (finished != nullptr)
+    device::add_release(finished, 1);
+  else
+    device::store_release_shared(room.queued(half), number);
+}
+
+/// Adds the bias of a thread's columns.
+template <typename K>
+__device__ __forceinline__ void add_bias(float (&sum)[K::kTileN / 2], const GemmArgs& args,
+                                         int32_t column) {
+  if (args.bias == nullptr) return;
+  const auto* bias = static_cast<const uint32_t*>(args.bias);
+  const int32_t first = column + static_cast<int32_t>(threadIdx.x) % 4 * 2;
+#pragma unroll
+  for (int i = 0; i < K::kTileN / 8; ++i) {
+    if (first + 8 * i >= args.columns) break;
+    const uint32_t both = __ldg(bias + (first + 8 * i) / 2);
+    sum[4 * i] += Pair<typename K::T>::low(both), sum[4 * i + 1] += Pair<typename K::T>::high(both);
+    sum[4 * i + 2] += Pair<typename K::T>::low(both);
+    sum[4 * i + 3] += Pair<typename K::T>::high(both);
+  }
+}
+
+template <typename K>
+constexpr int32_t kHalfBytes = kPartRows * K::kTileN * 2;
+
+/// Index of a half's flag among those of one rank.
+__device__ __forceinline__ int32_t half_index(const Tile& tile, int half) {
+  return 2 * tile.index + half;
+}
+template <typename K>
+__device__ __forceinline__ int64_t half_at(const GemmArgs& args, uint64_t epoch, int from,
+                                           const Tile& tile, int half) {
+  const auto slot = static_cast<int64_t>(epoch % args.num_slots) * args.num_ranks + from;
+  return slot * args.part_bytes + int64_t{half_index(tile, half)} * kHalfBytes<K>;
+}
+template <typename K>
+__device__ __forceinline__ char* outbox_at(const GemmArgs& args, const Tile& tile, int half) {
+  return args.outbox + tile.shard * args.part_bytes +
+         int64_t{half_index(tile, half)} * kHalfBytes<K>;
+}
+__device__ __forceinline__ int64_t told_index(const GemmArgs& args, int from, const Tile& tile,
+                                              int half) {
+  return int64_t{from} * 2 * args.schedule.tiles_per_shard() + half_index(tile, half);
+}
+
+/// Waits for the others' parts of a half; threads of the half come out together.
+__device__ __forceinline__ void await_parts(const GemmArgs& args, uint64_t epoch, const Tile& tile,
+                                            int32_t unit, int half) {
+  const auto from = static_cast<int32_t>(threadIdx.x) % 128;
+  if (from < args.num_ranks && from != args.rank) {
+    const int64_t flag = told_index(args, from, tile, half);
+    (void)device::wait_for(args.watch, args.told_at[args.rank] + flag,
+                           {device::Wait::kTile, epoch, from, unit, static_cast<int32_t>(flag)});
+  }
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+}
+
+/// The sum over ranks, in their order, of eight elements that a thread has of a half.
+template <typename K>
+__device__ __forceinline__ void add_parts(float* own, const GemmArgs& args, const char* parts,
+                                          int64_t stride) {
+  float sum[8];
+  uint4 part[kMostRanks];
+#pragma unroll
+  for (int r = 0; r < kMostRanks; ++r)
+    if (r < args.num_ranks && r != args.rank)
+      part[r] = __ldcg(reinterpret_cast<const uint4*>(parts + r * stride));
+#pragma unroll
+  for (int i = 0; i < 8; ++i) sum[i] = 0;
+#pragma unroll
+  for (int r = 0; r < kMostRanks; ++r) {
+    if (r >= args.num_ranks) break;
+    if (r == args.rank) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum[i] += own[i];
+      continue;
+    }
+    const uint32_t words[4] = {part[r].x, part[r].y, part[r].z, part[r].w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum[2 * i] += Pair<typename K::T>::low(words[i]);
+      sum[2 * i + 1] += Pair<typename K::T>::high(words[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) own[i] = sum[i];
+  asm volatile("" ::: "memory");  // the loads of the next eight would need registers that sums have
+}
+
+template <typename K>
+__device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& block, int half) {
+  float sum[K::kTileN / 2];
+  Turn<K::kStages> turn;
+  Handover<K> handover{args, room, half};
+  uint32_t num_put = 0;
+  const uint64_t epoch =
+      K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
+  each_tile(args, block, [&](const Tile& tile, int32_t unit) {
+    multiply_all<K>(sum, room, turn, args.num_k, half);
+    if constexpr (K::kOp != Op::kGather) {
+      const bool is_own = K::kOp == Op::kExchange || tile.shard == args.rank;
+      if constexpr (K::kOp == Op::kExchange) {
+#pragma unroll
+        for (int c = 0; c < K::kParts; ++c) handover.put_part(sum + 32 * c);
+      }
+      if (!is_own) {
+        put_out<K>(sum, outbox_at<K>(args, tile, half), room, half, ++num_put,
+                   args.finished != nullptr ? args.finished + tile.shard : nullptr);
+        return;
+      }
+      await_parts(args, epoch, tile, unit, half);
+      const char* parts = args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
+                          handover.thread() * 16;
+#pragma unroll
+      for (int i = 0; i < K::kTileN / 16; ++i)
+        add_parts<K>(sum + 8 * i, args, parts + i * 2048, args.part_bytes);
+    }
+    add_bias<K>(sum, args, tile.column);
+#pragma unroll
+    for (int c = 0; c < K::kParts; ++c) handover.put_rows(sum + 32 * c);
+  });
+}
+
+// ---- a sender ----
+
+template <typename K>
+struct Sender {
+  const GemmArgs& args;
+  const Room<K>& room;
+  int half;
+  uint64_t epoch;
+  Turn<kChunks> turn{};
+
+  /// Of every chunk of a half: waits until it is made, sends it by `send`, and gives it back.
+  template <typename Send>
+  __device__ void each_chunk(const Send& send) {
+#pragma unroll 1
+    for (int c = 0; c < K::kParts; ++c, turn.next()) {
+      device::wait_mbarrier(room.made(half, turn.slot), turn.parity);
+      send(c, room.chunk(half, turn.slot));
+      device::close_stores();
+      device::wait_until_read<0>();
+      device::arrive(room.sent(half, turn.slot));
+    }
+  }
+  __device__ void store(const Tile& tile) {
+    each_chunk([&](int c, uint32_t chunk) {
+      const device::TileAt at{tile.column + c * kChunkColumns, tile.row + half * kPartRows,
+                              args.c_is_shard != 0 ? 0 : tile.shard};
+#pragma unroll 1
+      for (int i = 0; i < args.num_c; ++i) device::store_tile(args.c[i], at, chunk);
+    });
+  }
+  /// To all other ranks.
+  __device__ void push(const Tile& tile) {
+    const int64_t at = half_at<K>(args, epoch, args.rank, tile, half);
+    const auto each_rank = [&](const auto& each) {
+#pragma unroll 1
+      for (int32_t i = 1; i < args.num_ranks; ++i) each((args.rank + i) % args.num_ranks);
+    };
+    each_chunk([&](int c, uint32_t chunk) {
+      each_rank([&](int32_t to) {
+        device::store_bulk(args.parts_at[to] + at + int64_t{c} * kChunkBytes, chunk, kChunkBytes);
+      });
+    });
+    device::wait_until_stored<0>();
+    if (device::has_failed(args.watch)) return;
+    each_rank([&](int32_t to) {
+      device::store_release(args.told_at[to] + told_index(args, args.rank, tile, half), epoch);
+    });
+  }
+};
+
+template <typename K>
+__device__ void send(const GemmArgs& args, const Room<K>& room, const Block& block, int half) {
+  const uint64_t epoch =
+      K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
+  Sender<K> sender{args, room, half, epoch};
+  each_tile(args, block, [&](const Tile& tile, int32_t) {
+    if constexpr (K::kOp == Op::kExchange) sender.push(tile);
+    if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
+    sender.store(tile);
+  });
+  device::wait_until_stored<0>();
+}
+
+// ---- the pusher ----
+
+/// A warp copies a half: four loads of each thread are under way before the first store.
+template <typename K>
+__device__ __forceinline__ void copy_half(char* to, const char* from) {
+  constexpr int kAtOnce = 4, kStride = 32 * 16;
+  const auto lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int at = lane * 16; at < kHalfBytes<K>; at += kAtOnce * kStride) {
+    uint4 words[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      words[i] = __ldcg(reinterpret_cast<const uint4*>(from + at + i * kStride));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) *reinterpret_cast<uint4*>(to + at + i * kStride) = words[i];
+  }
+}
+
+/// All lanes of one warp.
+template <typename K>
+__device__ void push(const GemmArgs& args, const Room<K>& room, const Block& block) {
+  const uint64_t epoch = *const_cast<const volatile uint64_t*>(args.epoch);
+  uint32_t number = 0;
+  each_tile(args, block, [&](const Tile& tile, int32_t) {
+    if (tile.shard == args.rank) return;
+    ++number;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      while (device::load_acquire_shared(room.queued(half)) < number) __nanosleep(200);
+      __syncwarp();
+      copy_half<K>(args.parts_at[tile.shard] + half_at<K>(args, epoch, args.rank, tile, half),
+                   outbox_at<K>(args, tile, half));
+      __syncwarp();
+      if (threadIdx.x % 32 == 0 && !device::has_failed(args.watch))
+        device::store_release(args.told_at[tile.shard] + told_index(args, args.rank, tile, half),
+                              epoch);
+    }
+  });
+}
+
+// ---- all of it ----
+
+template <typename K>
+__device__ void prepare(const Room<K>& room, const GemmArgs& args) {
+  if (threadIdx.x == 0) {
+    device::prefetch_map(args.a);
+    device::prefetch_map(args.w);
+    device::prefetch_map(args.c[0]);
+    for (int stage = 0; stage < K::kStages; ++stage) {
+      device::init_mbarrier(room.full(stage), 1);
+      device::init_mbarrier(room.empty(stage), 2 * K::kCluster);
+    }
+    for (int half = 0; half < 2; ++half)
+      for (int chunk = 0; chunk < kChunks; ++chunk) {
+        device::init_mbarrier(room.made(half, chunk), 128);
+        device::init_mbarrier(room.sent(half, chunk), 1);
+      }
+    for (int half = 0; half < 2; ++half) device::store_release_shared(room.queued(half), 0);
+    device::publish_mbarriers();
+  }
+  if constexpr (K::kCluster == 1)
+    __syncthreads();
+  else
+    device::meet_cluster();
+}
+
+template <typename K>
+__device__ __forceinline__ void run(const GemmArgs& args) {
+  extern __shared__ char shared[];
+  const Room<K> room{(device::shared_address(shared) + 1023) & ~1023U};
+  const Block block = this_block<K>();
+  prepare(room, args);
+  const auto warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp < 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x % 32 == 0) {
+      if (warp == 0) load<K>(args, room, block);
+      if (warp == 1 || warp == 2) send<K>(args, room, block, warp - 1);
+    }
+    __syncwarp();
+    if constexpr (K::kOp == Op::kScatter)
+      if (warp == 3 && args.finished == nullptr) push<K>(args, room, block);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    compute<K>(args, room, block, warp / 4 - 1);
+  }
+  // A block stays until the other needs nothing of it: neither its stages nor its barriers.
+  if constexpr (K::kCluster == 2) {
+    __syncwarp();
+    device::meet_cluster();
+  }
+}
+
+}  // namespace braid::overlap
+
+#endif

@@ -1,0 +1,156 @@
+// In which order one rank's kernel computes the tiles of its GEMM, and what they wait for. Pure
+// arithmetic, the same on the device, on the host and in the simulator of tests/overlap.
+//
+// The rows of the product are `ranks` shards of equal height. What a block of the kernel computes
+// together with the others of its cluster is a *unit*: one tile, or two beside or below each other.
+// A unit never has rows of two shards: the last unit of a shard may hang over its end, where tensor
+// maps read zeros and write nothing.
+//
+// Units are ordered by bands: some rows of units of consecutive places, all columns of them, column
+// by column, before the next band. So a band's rows of A stay in the L2, and each column of weights
+// is read once per band. Places follow the shards as they come (all-gather: the own shard first,
+// then in the order in which peers' pushes arrive) or as they are due elsewhere (reduce-scatter: the
+// next rank's first, the own shard last, where its peers' parts are awaited).
+#pragma once
+
+#include <cstdint>
+
+namespace braid::overlap {
+
+/// Ranks of one call.
+inline constexpr int32_t kMostRanks = 8;
+
+/// A tile and how it is shared by a cluster of two blocks, or none.
+struct Shape {
+  int32_t tile_m, tile_n;
+  int32_t cluster_m, cluster_n;  // 1 or 2; not both 2
+};
+
+constexpr int32_t divided_up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+/// Rows of a shard that a unit begins with.
+struct Rows {
+  int32_t shard, row;
+};
+
+/// Where a tile is.
+struct Tile {
+  int32_t shard;
+  int32_t row;     // its first, within the shard
+  int32_t column;  // its first
+  int32_t index;   // among the tiles of its shard: where its parts are staged
+};
+
+struct Schedule {
+  int32_t ranks;         // shards
+  int32_t first_shard;   // at place 0
+  int32_t step;          // from one shard to the next, 1 or -1
+  int32_t unit_rows;     // rows of units in a shard
+  int32_t unit_columns;  // columns of units
+  int32_t band;          // rows of units in a band
+  int32_t head_rows;     // rows of units ahead of a border that no band crosses
+  Shape shape;
+
+  constexpr int32_t num_units() const { return ranks * unit_rows * unit_columns; }
+  /// Tiles of one shard, those hanging over included.
+  constexpr int32_t tiles_per_shard() const {
+    return unit_rows * shape.cluster_m * unit_columns * shape.cluster_n;
+  }
+  /// The tile that block `block` (0, 1) of the cluster computes of unit `unit`.
+  constexpr Tile at(int32_t unit, int32_t block) const {
+    const Band in = band_of(unit);
+    const int32_t place = in.first + in.rest % in.height;
+    const int32_t row = place % unit_rows * shape.cluster_m + (shape.cluster_m == 2 ? block : 0);
+    const int32_t column =
+        in.rest / in.height * shape.cluster_n + (shape.cluster_n == 2 ? block : 0);
+    return {shard_at(place / unit_rows), row * shape.tile_m, column * shape.tile_n,
+            row * unit_columns * shape.cluster_n + column};
+  }
+  /// The first row of the last row of units in the unit's band.
+  constexpr Rows end_of_band(int32_t unit) const {
+    const Band in = band_of(unit);
+    const int32_t place = in.first + in.height - 1;
+    return {shard_at(place / unit_rows), place % unit_rows * shape.cluster_m * shape.tile_m};
+  }
+  constexpr int32_t shard_at(int32_t place) const {
+    return (first_shard + step * place + ranks * ranks) % ranks;
+  }
+
+ private:
+  struct Band {
+    int32_t first, height;  // places
+    int32_t rest;           // the unit's number within
+  };
+  constexpr Band band_of(int32_t unit) const {
+    const int32_t head = head_rows * unit_columns;
+    const bool is_head = unit < head;
+    const int32_t begin = is_head ? 0 : head_rows;
+    const int32_t rows = is_head ? head_rows : ranks * unit_rows - head_rows;
+    const int32_t within = is_head ? unit : unit - head;
+    const int32_t of_band = band * unit_columns;
+    const int32_t number = within / of_band;
+    const int32_t left = rows - number * band;
+    return {begin + number * band, left < band ? left : band, within % of_band};
+  }
+};
+
+/// What a schedule is made of, in elements.
+struct Extent {
+  int32_t ranks, rank;
+  int32_t shard_rows;  // at least 1
+  int32_t columns;     // at least 1
+};
+
+constexpr Schedule schedule_of(const Extent& extent, const Shape& shape, int32_t band) {
+  Schedule made{};
+  made.ranks = extent.ranks;
+  made.step = 1;
+  made.unit_rows = divided_up(extent.shard_rows, int64_t{shape.tile_m} * shape.cluster_m);
+  made.unit_columns = divided_up(extent.columns, int64_t{shape.tile_n} * shape.cluster_n);
+  made.band = band;
+  made.shape = shape;
+  return made;
+}
+
+/// Of an all-gather and GEMM: the own shard first, then rank - 1, rank - 2, ...: rank r pushes to
+/// r + 1, r + 2, ... in turn, so those come in this order. `head`: rows of units that no band joins
+/// with what follows; a band begins when all of it is here, so a low head begins sooner, for another
+/// read of the weights.
+constexpr Schedule gather_schedule(const Extent& extent, const Shape& shape, int32_t band,
+                                   int32_t head) {
+  Schedule made = schedule_of(extent, shape, band);
+  made.first_shard = extent.rank;
+  made.step = -1;
+  made.head_rows = head < extent.ranks * made.unit_rows ? head : 0;
+  return made;
+}
+
+/// Of a GEMM and reduce-scatter: rank + 1, rank + 2, ..., the own shard last, so at any time all
+/// ranks write to different owners. No unit of another shard comes after one of the own: only those
+/// wait, so no push ever waits for another rank.
+constexpr Schedule scatter_schedule(const Extent& extent, const Shape& shape, int32_t band) {
+  Schedule made = schedule_of(extent, shape, band);
+  made.first_shard = (extent.rank + 1) % extent.ranks;
+  made.head_rows = (extent.ranks - 1) * made.unit_rows;
+  return made;
+}
+
+/// Of an exchange of whole parts: one shard, the same order on all ranks.
+constexpr Schedule exchange_schedule(int32_t rows, int32_t columns, const Shape& shape,
+                                     int32_t band) {
+  return schedule_of({1, 0, rows, columns}, shape, band);
+}
+
+/// Communication tiles of a gathered shard: `rows` rows each, a flag for every one.
+struct Pieces {
+  int32_t rows;       // of a piece
+  int32_t per_shard;  // flags of one shard
+  /// Numbers, within a shard, of the first and the last piece that `count` rows from `row` lie in.
+  constexpr int32_t first(int32_t row) const { return row / rows; }
+  constexpr int32_t last(int32_t row, int32_t count, int32_t shard_rows) const {
+    const int32_t end = row + count < shard_rows ? row + count : shard_rows;
+    return (end - 1) / rows;
+  }
+};
+
+}  // namespace braid::overlap

@@ -1,0 +1,220 @@
+// Lists of pages in shared memory: room for them, and what a target makes of lists that lie.
+#include "engine/board.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <numeric>
+
+#include "engine/copier.h"
+#include "engines.h"
+
+namespace braid::engine::test {
+namespace {
+
+TEST(Board, RoomIsGivenBackAndJoined) {
+  auto board = Board::create();
+  ASSERT_TRUE(is_ok(board));
+  EXPECT_EQ((*board)->list(0), nullptr);
+  EXPECT_EQ((*board)->list(Board::kMostPages + 1), nullptr);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<Listing>> lists;
+    while (auto list = (*board)->list(100'000)) lists.push_back(std::move(list));
+    EXPECT_EQ(lists.size(), Board::kBytes / sizeof(PageEntry) / 100'002);
+    for (size_t i = 1; i < lists.size(); ++i)
+      EXPECT_GE(lists[i]->at(), lists[i - 1]->at() + lists[i - 1]->count());
+    lists.erase(lists.begin() + 1);  // a hole, which is too small for more
+    EXPECT_EQ((*board)->list(150'000), nullptr);
+    EXPECT_NE((*board)->list(100'000), nullptr);
+  }
+  EXPECT_NE((*board)->list(Board::kMostPages), nullptr) << "all is free again";
+}
+
+TEST(Board, TheOtherSideReadsWhatIsThere) {
+  auto board = Board::create();
+  ASSERT_TRUE(is_ok(board));
+  auto view = BoardView::open(::getpid(), (*board)->fd(), (*board)->bytes());
+  ASSERT_TRUE(is_ok(view));
+  const auto list = (*board)->list(10'000);
+  EXPECT_EQ(view->num_ready(list->at(), list->count()), 0);
+  std::vector<uint64_t> sources(10'000), targets;
+  std::iota(sources.begin(), sources.end(), 7);
+  targets.assign(sources.rbegin(), sources.rend());
+  list->write(sources, targets);
+  ASSERT_EQ(view->num_ready(list->at(), list->count()), 10'000);
+  EXPECT_EQ(view->num_ready(list->at(), 5), 5) << "no more than was asked for";
+  for (size_t i = 0; i < sources.size(); ++i) {
+    ASSERT_EQ(view->entry(list->at() + i).source, sources[i]);
+    ASSERT_EQ(view->entry(list->at() + i).target, targets[i]);
+  }
+  EXPECT_FALSE(list->is_answered(99));
+  view->answer(list->at(), 99);
+  EXPECT_TRUE(list->is_answered(99));
+  EXPECT_EQ(view->num_ready(list->at(), list->count()), 10'000) << "an answer is no number of pages";
+}
+
+TEST(Board, OnlyMemoryThatIsOneIsOpened) {
+  auto board = Board::create();
+  ASSERT_TRUE(is_ok(board));
+  const int fd = (*board)->fd();
+  EXPECT_TRUE(failed(BoardView::open(::getpid(), fd, 0).status(), Code::kInvalidArgument, "0 bytes"));
+  EXPECT_TRUE(failed(BoardView::open(::getpid(), fd, uint64_t{1} << 40).status(),
+                     Code::kInvalidArgument, "are the limit"));
+  EXPECT_FALSE(BoardView::open(::getpid(), 9999, Board::kBytes).ok());
+}
+
+/// A target's copier, and the board and pages of a source in the same process.
+struct Lists {
+  static constexpr uint64_t kPage = 512, kPages = 64;
+  Lists() : ground(EngineOptions{}, "a token of tests"), copier(ground) {
+    region = ground.regions.add(to.data(), to.size(), -1).value();
+    board = Board::create().value();
+    copier.set_source(::getpid());
+    EXPECT_TRUE(is_ok(copier.open_board({board->fd(), board->bytes()})));
+    list = board->list(kPages);
+    std::iota(ids.begin(), ids.end(), 0);
+    order.pull.region = region->id;
+    order.pull.is_last = true;
+    order.pull.pages = {kPages, list->at(), kPage, reinterpret_cast<uint64_t>(from.data()), kPage, 0,
+                        kPage, 0};
+  }
+  Result<bool> advance() { return copier.advance(order); }
+
+  Ground ground;
+  std::vector<std::byte> from = pattern(kPage * kPages, 1);
+  std::vector<std::byte> to = std::vector<std::byte>(kPage * kPages);
+  std::vector<uint64_t> ids = std::vector<uint64_t>(kPages);
+  std::shared_ptr<Region> region;
+  std::shared_ptr<Board> board;
+  std::shared_ptr<Listing> list;
+  CopyOrder order;
+  Copier copier;
+};
+
+TEST(Lists, AreCopiedAsTheyAreWritten) {
+  Lists lists;
+  EXPECT_FALSE(lists.advance().value()) << "nothing is there yet";
+  lists.list->write(lists.ids, lists.ids);
+  EXPECT_TRUE(lists.advance().value());
+  EXPECT_TRUE(lists.copier.is_done(lists.order).value());
+  EXPECT_EQ(lists.from, lists.to);
+}
+
+TEST(Lists, APageOutsideIsRefusedWhenItIsRead) {
+  Lists lists;
+  lists.ids[40] = Lists::kPages;
+  std::vector<uint64_t> zero(Lists::kPages, 0);
+  lists.list->write(zero, lists.ids);
+  EXPECT_TRUE(failed(lists.advance().status(), Code::kInvalidArgument, "page 64 of 512 bytes lies"));
+}
+
+TEST(Lists, OneThatLiesOutsideOfTheBoardIsRefused) {
+  for (const uint64_t at : {uint64_t{0}, uint64_t{1}, Board::kBytes / sizeof(PageEntry) - 1,
+                            uint64_t{1} << 50, UINT64_MAX - 3}) {
+    Lists lists;
+    lists.order.pull.pages.list_at = at;
+    EXPECT_TRUE(failed(lists.advance().status(), Code::kInvalidArgument, "of a board that has"));
+  }
+  Lists without;
+  Copier copier(without.ground);
+  copier.set_source(::getpid());
+  EXPECT_TRUE(failed(copier.advance(without.order).status(), Code::kInvalidArgument,
+                     "of a board that has 0 bytes"));
+}
+
+// The word that says how much is there is the source's to write, at any time.
+TEST(Lists, OneThatShrinksIsNotReadBeyondItsEnd) {
+  Lists lists;
+  lists.list->write(lists.ids, lists.ids);
+  ASSERT_TRUE(is_ok(lists.advance()));
+  lists.order.begun = 50;
+  auto* const ready = reinterpret_cast<uint64_t*>(lists.board->entries() + lists.list->at()) - 1;
+  *ready = 3;
+  EXPECT_FALSE(lists.advance().value());
+  *ready = UINT64_MAX;
+  EXPECT_TRUE(lists.advance().value());
+  EXPECT_EQ(lists.order.begun, Lists::kPages);
+}
+
+TEST(Lists, StridesThatOverflowStayInside) {
+  Lists lists;
+  lists.order.pull.pages.target_stride = UINT64_MAX / 2;
+  lists.list->write(lists.ids, lists.ids);
+  EXPECT_TRUE(failed(lists.advance().status(), Code::kInvalidArgument, "lies outside of region"));
+  EXPECT_EQ(highest_page(1000, 0, 100, 100), 9U);
+  EXPECT_EQ(highest_page(1000, 1, 100, 100), 8U);
+  EXPECT_EQ(highest_page(1000, 901, 100, 100), std::nullopt);
+  EXPECT_EQ(highest_page(1000, UINT64_MAX, 100, 100), std::nullopt);
+  EXPECT_EQ(highest_page(UINT64_MAX, 0, 1, 1), UINT32_MAX);
+}
+
+/// Addresses that hold memory only where it is touched.
+struct Sparse {
+  explicit Sparse(uint64_t bytes_in) : bytes(bytes_in) {
+    void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    EXPECT_NE(at, MAP_FAILED);
+    memory = static_cast<std::byte*>(at);
+  }
+  ~Sparse() { free(); }
+  void free() {
+    if (memory != nullptr) ::munmap(memory, bytes);
+    memory = nullptr;
+  }
+  const uint64_t bytes;
+  std::byte* memory = nullptr;
+};
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+TEST(Offsets, OverFourGiBArriveWhereTheySay) {
+  Engines engines(Way{"local", true, "", 0, {}});
+  auto a = engines.make("a"), b = engines.make("b");
+  Sparse from(9 * kGiB), to(9 * kGiB);
+  auto ours = a->register_memory(from.memory, from.bytes).value();
+  auto theirs = b->register_memory(to.memory, to.bytes).value();
+  const RemoteRegion remote = a->import(b->descriptor(*theirs)).value();
+  const auto bytes = pattern(100'000, 1);
+  std::copy(bytes.begin(), bytes.end(), from.memory + 5 * kGiB + 1);
+  ASSERT_TRUE(is_ok(wait(a->write({ours, 5 * kGiB + 1}, {remote, 8 * kGiB + 3}, 100'000))));
+  EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), to.memory + 8 * kGiB + 3));
+  // Pages 4 KiB long, 64 MiB apart; the second time by a list.
+  constexpr uint64_t kPages = 100, kStride = 64 << 20, kPage = 4096;
+  std::vector<uint64_t> ids(kPages), places(kPages);
+  std::iota(ids.begin(), ids.end(), 0);
+  places.assign(ids.rbegin(), ids.rend());
+  for (uint32_t round = 0; round < 2; ++round) {
+    for (const uint64_t id : ids) {
+      const auto page = pattern(kPage, 1000 * round + static_cast<uint32_t>(id));
+      std::copy(page.begin(), page.end(), from.memory + id * kStride);
+    }
+    const PageList list{kPage, ids, places, kStride, kStride, 0, 0};
+    ASSERT_TRUE(is_ok(wait(a->write_pages(ours, remote, list, under(1)))));
+    for (const uint64_t id : ids)
+      ASSERT_TRUE(std::equal(from.memory + id * kStride, from.memory + id * kStride + kPage,
+                             to.memory + places[id] * kStride));
+  }
+  EXPECT_EQ(a->stats().pages_listed, kPages);
+}
+
+TEST(Freed, MemoryThatIsStillRegisteredIsAnError) {
+  Engines engines(Way{"local", true, "", 0, {}});
+  auto a = engines.make("a"), b = engines.make("b");
+  Sparse from(1 << 20), to(1 << 20), gone(1 << 20);
+  auto ours = a->register_memory(from.memory, from.bytes).value();
+  auto theirs = b->register_memory(to.memory, to.bytes).value();
+  auto lost = b->register_memory(gone.memory, gone.bytes).value();
+  const RemoteRegion good = a->import(b->descriptor(*theirs)).value();
+  const RemoteRegion bad = a->import(b->descriptor(*lost)).value();
+  gone.free();
+  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad, 0}, 1 << 20, under(1))), Code::kInvalidArgument,
+                     "'b'"));
+  ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {good, 0}, 1 << 20, under(1)))));
+  from.free();
+  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {good, 0}, 1 << 20, under(1))),
+                     Code::kInvalidArgument, "'b'"));
+  EXPECT_EQ(b->count(1), 1);
+}
+
+}  // namespace
+}  // namespace braid::engine::test

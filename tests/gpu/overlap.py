@@ -1,0 +1,198 @@
+"""GEMMs that communicate, on GPUs: every way of every operation against float64, bit for bit again,
+in graphs, through layers; and ranks that mean different things.
+
+    braid run -n 2 tests/gpu/overlap.py            a rank per GPU
+    braid run -n 2 tests/gpu/overlap.py --share    all ranks on the first GPU
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+
+import braid
+from braid.errors import Error, InvalidArgument
+from braid.overlap import ag_gemm, gemm_ar, gemm_rs, operations, shapes, way_of
+from braid.overlap.shapes import Op
+from braid.overlap.tuner import candidates
+from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+MOST_ERROR = 4e-3
+CALLS = {Op.AG_GEMM: ag_gemm, Op.GEMM_RS: gemm_rs, Op.GEMM_AR: gemm_ar}
+
+
+def normal(seed, *shape, dtype=torch.float64):
+    """The same on every rank, fresh in every run."""
+    made = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(*shape, generator=made, device="cuda").to(dtype).double()
+
+
+@dataclass
+class Case:
+    """Inputs of all ranks, as this dtype holds them, and what each must get."""
+
+    comm: braid.Comm
+    op: Op
+    rows: int  # of a shard
+    columns: int
+    depth: int
+    dtype: torch.dtype
+    layout: str
+    seed: int
+
+    def __post_init__(self):
+        n, r = self.comm.size, self.comm.rank
+        rows = self.rows * n
+        whole = lambda key, *shape: normal(self.seed + key, *shape, dtype=self.dtype)  # noqa: E731
+        self.bias = whole(1, self.columns)
+        ws = [whole(10 + i, self.columns, self.depth) for i in range(n)]
+        if self.op is Op.AG_GEMM:
+            x = whole(2, rows, self.depth)
+            mine, self.wanted = x[r * self.rows :][: self.rows], x @ ws[r].t() + self.bias
+        else:
+            xs = [whole(20 + i, rows, self.depth) for i in range(n)]
+            total = sum(x @ w.t() for x, w in zip(xs, ws, strict=True)) + self.bias
+            mine = xs[r]
+            is_cut = self.op is Op.GEMM_RS
+            self.wanted = total[r * self.rows :][: self.rows] if is_cut else total
+        w = ws[r] if self.layout == "nk" else ws[r].t()
+        self.x, self.w, self.b = (t.to(self.dtype).contiguous() for t in (mine, w, self.bias))
+
+    def error(self, found):
+        return float((found.double() - self.wanted).norm() / self.wanted.norm())
+
+    def call(self):
+        return CALLS[self.op](self.x, self.w, self.comm, bias=self.b, layout=self.layout)
+
+
+class Checks:
+    def __init__(self, comm):
+        self.comm, self.failed, self.made = comm, 0, 0
+
+    def expect(self, is_right, text):
+        self.made += 1
+        if not is_right:
+            self.failed += 1
+            print(f"rank {self.comm.rank}: WRONG {text}", flush=True)
+
+
+def check_ways(checks, case, calls):
+    """Each way that the tuner may take, and again and again the same bits."""
+    shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, case.comm.size)
+    why = shapes.why_sequential(shape, case.x, case.w, case.b)
+    assert not why, why
+    kernels = operations._KERNELS.get(case.comm)
+    if kernels is None:
+        kernels = operations._KERNELS[case.comm] = operations._Kernels(case.comm, case.x.device)
+    for way in candidates(shape):
+        first = kernels._call(shape, case.x, case.w, case.b, way)
+        error = case.error(first)
+        checks.expect(error < MOST_ERROR, f"{case.op.name} {shape} {way}: error {error:.2e}")
+        changed = torch.zeros((), dtype=torch.int64, device="cuda")
+        for _ in range(calls):
+            changed += (kernels._call(shape, case.x, case.w, case.b, way) != first).sum()
+        checks.expect(int(changed) == 0, f"{case.op.name} {way}: {int(changed)} elements changed")
+
+
+def check_tuned_and_captured(checks, case):
+    first = case.call()
+    checks.expect(case.error(first) < MOST_ERROR, f"{case.op.name} tuned")
+    words = way_of(case.op.name.lower(), case.x, case.w, case.comm, layout=case.layout)
+    if case.comm.rank == 0:
+        print(f"{case.op.name} {case.rows} x {case.columns} x {case.depth}: {words}", flush=True)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = case.call()
+    for _ in range(3):
+        found.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        checks.expect(case.error(found) < MOST_ERROR, f"{case.op.name} replayed")
+    checks.expect(torch.equal(case.call(), first), f"{case.op.name} after replays")
+    fresh = Case(case.comm, case.op, case.rows + 8, case.columns, case.depth, case.dtype,
+                 case.layout, case.seed)  # fmt: skip
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            fresh.call()
+        checks.expect(False, "a capture before the first call went through")
+    except InvalidArgument:
+        pass
+
+
+def check_layers(checks, comm, rows, width):
+    """Two linear layers and what lies between, against float64."""
+    n, r, dtype = comm.size, comm.rank, torch.bfloat16
+    x = normal(1, rows * n, width, dtype=dtype)
+    up, down = normal(2, 4 * width, width) / width**0.5, normal(3, width, 4 * width) / width**0.5
+    up, down = up.to(dtype).double(), down.to(dtype).double()
+    leaves = [t.clone().requires_grad_() for t in (x, up, down)]
+    wanted = torch.relu(leaves[0] @ leaves[1].t()) @ leaves[2].t()
+    wanted.sum().backward()
+    make = {"bias": False, "dtype": dtype, "device": "cuda"}
+    first = ColumnParallelLinear(width, 4 * width, comm, **make)
+    second = RowParallelLinear(4 * width, width, comm, **make)
+    with torch.no_grad():
+        first.weight.copy_(up.chunk(n, 0)[r])
+        second.weight.copy_(down.chunk(n, 1)[r])
+    mine = x.chunk(n, 0)[r].to(dtype).contiguous().requires_grad_()
+    y = second(torch.relu(first(mine)))
+    y.sum().backward()
+    for name, found, right in (
+        ("y", y, wanted.chunk(n, 0)[r]),
+        ("dx", mine.grad, leaves[0].grad.chunk(n, 0)[r]),
+        ("d up", first.weight.grad, leaves[1].grad.chunk(n, 0)[r]),
+        ("d down", second.weight.grad, leaves[2].grad.chunk(n, 1)[r]),
+    ):
+        error = float((found.double() - right).norm() / right.norm())
+        # Two products, rounded in between.
+        checks.expect(error < 2 * MOST_ERROR, f"layers: {name}: error {error:.2e}")
+
+
+def check_disagreement(checks, comm):
+    """The last of a comm: ranks with another number of rows get an error, and no wrong numbers."""
+    rows = 64 if comm.rank == 0 else 128
+    x = torch.zeros(rows, 256, dtype=torch.bfloat16, device="cuda")
+    w = torch.zeros(512, 256, dtype=torch.bfloat16, device="cuda")
+    try:
+        for _ in range(50):
+            ag_gemm(x, w, comm)
+            torch.cuda.synchronize()
+    except Error:
+        return
+    checks.expect(False, "ranks with other rows heard of nothing")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--share", action="store_true")
+    parser.add_argument("--calls", type=int, default=5)
+    asked = parser.parse_args()
+    torch.cuda.set_device(0 if asked.share else int(os.environ.get("LOCAL_RANK", "0")))
+    seed = int.from_bytes(os.urandom(3), "big")
+    with braid.Comm() as comm:
+        seed = comm.broadcast_object(seed)
+        checks = Checks(comm)
+        for op in Op:
+            for rows, columns, depth, dtype, layout in (
+                (128, 512, 256, torch.bfloat16, "nk"),
+                (200, 520, 328, torch.float16, "kn"),
+                (8, 1024, 512, torch.bfloat16, "nk"),
+            ):
+                seed += 100
+                case = Case(comm, op, rows, columns, depth, dtype, layout, seed)
+                check_ways(checks, case, asked.calls)
+            check_tuned_and_captured(checks, case)
+        check_layers(checks, comm, 64, 256)
+        if comm.size > 1:
+            check_disagreement(checks, comm)
+        print(f"overlap: rank {comm.rank}: {checks.made} checks, {checks.failed} wrong", flush=True)
+        # Behind a disagreement the comm has failed: ranks part without a word.
+        sys.stdout.flush()
+        os._exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+// Whole calls between ranks against the reference, byte for byte: both modes, every form, one to
+// eight ranks, windows that need many rounds, two calls in flight, and what goes wrong.
+#include "moe/buffer.h"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "moe/buffers.h"
+#include "moe/routings.h"
+
+namespace braid::moe {
+namespace {
+
+using reference::Bytes;
+using testing::HasSubstr;
+
+constexpr int kMaxTokens = 160;  // room for tokens that name an expert six times
+
+/// What all ranks gave to combine, for the reference.
+struct Told {
+  std::mutex mutex;
+  std::vector<Bytes> y;
+  void tell(int rank, Bytes bytes) {
+    const std::lock_guard lock(mutex);
+    y.resize(std::max(y.size(), static_cast<size_t>(rank) + 1));
+    y[static_cast<size_t>(rank)] = std::move(bytes);
+  }
+};
+
+void expect_low_latency_rows(const test::LowLatency& got, int rank) {
+  const auto rows = reference::by_expert(got.p, rank);
+  const Bytes packed = got.packed();
+  ASSERT_EQ(packed.size(), rows.size() * got.p.row_bytes);
+  std::vector<size_t> next(got.l);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto e = static_cast<size_t>(rows[i].expert);
+    const size_t place = e * got.per_expert + next[e]++;
+    EXPECT_EQ(got.src_info[place], rows[i].token);
+    EXPECT_EQ(got.slots[place], rows[i].token * got.p.num_topk + rows[i].k);
+    const Bytes& x = got.p.ranks[static_cast<size_t>(rows[i].source)].rows;
+    EXPECT_EQ(0, std::memcmp(packed.data() + i * got.p.row_bytes,
+                             x.data() + static_cast<uint64_t>(rows[i].token) * got.p.row_bytes,
+                             got.p.row_bytes));
+  }
+}
+
+class MoeRanks : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, MoeRanks, testing::Values(1, 2, 3, 4, 5, 8));
+
+void low_latency_on_random_routings(int n, bool can_shrink) {
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, n, 64), can_shrink};
+  std::vector<Told> told(12);
+  test::run_buffers(n, options, test::config_of(), [&](Buffer& buffer) {
+    for (uint64_t seed = 0; seed < told.size(); ++seed) {
+      const auto p = test::random_problem(seed + 1000 * static_cast<uint64_t>(n), n, 64);
+      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+      Status status = buffer.receive(*&sent.value(), call.dispatch, call.rows);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      expect_low_latency_rows(call, buffer.rank());
+      told[seed].tell(buffer.rank(), call.packed());
+      const auto combine = call.combine(sent.value().phase, call.own.weights);
+      const auto back = buffer.send(combine);
+      ASSERT_TRUE(back.ok()) << back.status().to_string();
+      Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
+      status = buffer.receive(back.value(), combine, out.data(), nullptr);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(out, reference::combine_low_latency(p, buffer.rank(), Dtype::kBfloat16,
+                                                    told[seed].y, call.own.weights))
+          << "seed " << seed;
+    }
+  });
+}
+
+TEST_P(MoeRanks, LowLatencyIsTheReference) { low_latency_on_random_routings(GetParam(), false); }
+TEST_P(MoeRanks, LowLatencyOfABufferThatMayShrinkIsTheReference) {
+  low_latency_on_random_routings(GetParam(), true);
+}
+
+// A window of a few rows: tokens go in many rounds.
+TEST_P(MoeRanks, NormalIsTheReferenceInManyRounds) {
+  const int n = GetParam();
+  for (const uint64_t half_bytes : {uint64_t{1} << 10, uint64_t{1} << 16}) {
+    const BufferOptions options{half_bytes * static_cast<uint64_t>(n), false};
+    std::vector<Told> told(8);
+    test::run_buffers(n, options, test::config_of(), [&](Buffer& buffer) {
+      for (uint64_t seed = 0; seed < told.size(); ++seed) {
+        const auto p = test::random_problem(seed + 77 * static_cast<uint64_t>(n), n, 96, 60);
+        test::Normal call(p, buffer.rank());
+        Status status = call.run(buffer);
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        const auto expected = reference::by_source(p, buffer.rank(), 1);
+        EXPECT_EQ(call.x, expected.rows);
+        EXPECT_EQ(call.ids, expected.ids);
+        EXPECT_EQ(call.weights, expected.weights);
+        EXPECT_EQ(call.source_token, expected.source_token);
+        EXPECT_EQ(call.incoming.per_expert, expected.rows_per_expert);
+        told[seed].tell(buffer.rank(), call.x);
+        const auto bias = test::rows_of(9, call.own.count, p.row_bytes);
+        Bytes out;
+        std::vector<float> weights;
+        Combine combine = call.combine(call.x, out, weights);
+        combine.biases[0] = bias.data();
+        status = buffer.combine(combine);
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        EXPECT_EQ(out, reference::combine(p, buffer.rank(), Dtype::kBfloat16, told[seed].y, {bias}))
+            << "seed " << seed;
+        for (size_t i = 0; i < weights.size(); ++i)
+          EXPECT_EQ(weights[i], call.own.ids[i] < 0 ? 0 : call.own.weights[i]);
+      }
+    });
+  }
+}
+
+TEST(MoeBuffer, RowsAreCastOnTheirWay) {
+  constexpr int kRanks = 3;
+  for (const ScaleForm form : {ScaleForm::kFloat, ScaleForm::kPowerOf2, ScaleForm::kUe8m0}) {
+    const BufferOptions options{low_latency_half_bytes(kMaxTokens, 2048, kRanks, 12), false};
+    test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+      const auto p = test::random_problem(5, kRanks, 2048);
+      test::LowLatency call(p, buffer.rank(), kMaxTokens, form);
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+      ASSERT_TRUE(buffer.receive(sent.value(), call.dispatch, call.rows).ok());
+      const auto rows = reference::by_expert(p, buffer.rank());
+      std::vector<size_t> next(call.l);
+      const uint64_t hidden = call.dispatch.hidden, words = scale_bytes(form, hidden) / 4;
+      for (const reference::Row& row : rows) {
+        const auto e = static_cast<size_t>(row.expert);
+        const size_t place = next[e]++;
+        Bytes cast(hidden), scales(4 * words);
+        cast_row(Dtype::kBfloat16,
+                 p.ranks[static_cast<size_t>(row.source)].rows.data() +
+                     static_cast<uint64_t>(row.token) * p.row_bytes,
+                 hidden, form, cast.data(), scales.data());
+        EXPECT_EQ(0, std::memcmp(call.x.data() + (e * call.per_expert + place) * hidden,
+                                 cast.data(), hidden));
+        for (uint64_t w = 0; w < words; ++w)
+          EXPECT_EQ(
+              0, std::memcmp(call.scales.data() + ((e * words + w) * call.per_expert + place) * 4,
+                             scales.data() + 4 * w, 4));
+      }
+    });
+  }
+}
+
+TEST(MoeBuffer, TwoCallsAreInFlightAndAThirdIsRefused) {
+  constexpr int kRanks = 4;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    const auto p0 = test::random_problem(31, kRanks, 64), p1 = test::random_problem(32, kRanks, 64);
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      if (buffer.rank() == repeat % kRanks)  // one rank is behind
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      test::LowLatency first(p0, buffer.rank(), kMaxTokens), second(p1, buffer.rank(), kMaxTokens);
+      const auto a = buffer.send(first.dispatch), b = buffer.send(second.dispatch);
+      ASSERT_TRUE(a.ok() && b.ok());
+      const Status third = buffer.send(second.dispatch).status();
+      EXPECT_EQ(third.code(), Code::kInvalidArgument);
+      EXPECT_THAT(third.message(), HasSubstr("hook"));
+      EXPECT_THAT(buffer.begin(test::Normal(p0, buffer.rank()).dispatch).status().message(),
+                  HasSubstr("hook"));
+      ASSERT_TRUE(buffer.receive(b.value(), second.dispatch, second.rows).ok());
+      ASSERT_TRUE(buffer.receive(a.value(), first.dispatch, first.rows).ok());
+      expect_low_latency_rows(first, buffer.rank());
+      expect_low_latency_rows(second, buffer.rank());
+    }
+  });
+}
+
+/// Every rank makes a dispatch that `change` has changed; all must get the same error, and the call
+/// after it must work.
+void expect_disagreement(const std::function<void(int, test::LowLatency&)>& change,
+                         const std::string& words) {
+  constexpr int kRanks = 3;
+  const BufferOptions options{low_latency_half_bytes(2 * kMaxTokens, 256, kRanks, 64), false};
+  std::mutex mutex;
+  std::vector<std::string> said;
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    auto p = test::random_problem(7, kRanks, 64);
+    test::LowLatency call(p, buffer.rank(), kMaxTokens);
+    change(buffer.rank(), call);
+    const auto sent = buffer.send(call.dispatch);
+    ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+    const Status status = buffer.receive(sent.value(), call.dispatch, call.rows);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr(words));
+    {
+      const std::lock_guard lock(mutex);
+      said.push_back(status.message().substr(status.message().find("ranks disagree")));
+    }
+    test::LowLatency again(p, buffer.rank(), kMaxTokens);
+    const auto next = buffer.send(again.dispatch);
+    ASSERT_TRUE(next.ok());
+    ASSERT_TRUE(buffer.receive(next.value(), again.dispatch, again.rows).ok());
+    expect_low_latency_rows(again, buffer.rank());
+  });
+  for (const std::string& each : said) EXPECT_EQ(each, said[0]);
+}
+
+TEST(MoeBuffer, AllRanksGetTheErrorWhereTheyDisagree) {
+  expect_disagreement(
+      [](int rank, test::LowLatency& call) {
+        if (rank == 1) call.dispatch.max_tokens = kMaxTokens + 8;
+      },
+      "rank 0 has num_max_dispatch_tokens_per_rank 160, rank 1 has 168");
+  expect_disagreement(
+      [](int rank, test::LowLatency& call) {
+        if (rank == 2) call.dispatch.num_experts *= 2;
+      },
+      "num_experts");
+  expect_disagreement(
+      [](int rank, test::LowLatency& call) {
+        if (rank == 0) call.dispatch.hidden /= 2;
+      },
+      "bytes a row");
+  expect_disagreement(
+      [](int rank, test::LowLatency& call) {
+        if (rank == 0) call.dispatch.dtype = Dtype::kFloat16;
+      },
+      "rank 0 has rows of float16, rank 1 of bfloat16");
+}
+
+TEST(MoeBuffer, CallsInAnotherOrderAreAnErrorOfAll) {
+  constexpr int kRanks = 3;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    const auto p = test::random_problem(8, kRanks, 64);
+    test::Normal normal(p, buffer.rank());
+    test::LowLatency call(p, buffer.rank(), kMaxTokens);
+    Status status;
+    if (buffer.rank() == 1) {
+      status = normal.run(buffer);
+    } else {
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok());
+      status = buffer.receive(sent.value(), call.dispatch, call.rows);
+    }
+    EXPECT_THAT(status.message(),
+                HasSubstr("rank 0 calls low_latency_dispatch, rank 1 calls dispatch"));
+    test::Normal again(p, buffer.rank());
+    EXPECT_TRUE(again.run(buffer).ok());
+    EXPECT_EQ(again.x, reference::by_source(p, buffer.rank(), 1).rows);
+  });
+}
+
+TEST(MoeBuffer, ALateRankIsNamedAndTheBufferGoesOn) {
+  constexpr int kRanks = 3;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  const Config config = test::config_of({{"BRAID_TIMEOUT", "300ms"}});
+  test::run_buffers(kRanks, options, config, [&](Buffer& buffer) {
+    const auto p = test::random_problem(9, kRanks, 64);
+    test::LowLatency call(p, buffer.rank(), kMaxTokens);
+    if (buffer.rank() == 2) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const auto sent = buffer.send(call.dispatch);
+    ASSERT_TRUE(sent.ok());
+    const Status status = buffer.receive(sent.value(), call.dispatch, call.rows);
+    if (buffer.rank() == 2) {
+      EXPECT_TRUE(status.ok());  // the others had sent in time
+    } else {
+      EXPECT_EQ(status.code(), Code::kTimeout);
+      EXPECT_THAT(status.message(), HasSubstr("rank 2 has not come within 300"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(350));
+    }
+    for (int repeat = 0; repeat < 5; ++repeat) {
+      test::LowLatency again(p, buffer.rank(), kMaxTokens);
+      const auto next = buffer.send(again.dispatch);
+      ASSERT_TRUE(next.ok()) << next.status().to_string();
+      ASSERT_TRUE(buffer.receive(next.value(), again.dispatch, again.rows).ok());
+      expect_low_latency_rows(again, buffer.rank());
+    }
+  });
+}
+
+TEST(MoeBuffer, ARankThatIsLateIsGivenUpWhereTheCallerAskedForIt) {
+  constexpr int kRanks = 4;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), true};
+  const Config config = test::config_of({{"BRAID_TIMEOUT", "300ms"}});
+  test::run_buffers(kRanks, options, config, [&](Buffer& buffer) {
+    const auto p = test::random_problem(31, kRanks, 64);
+    for (int repeat = 0; repeat < 4; ++repeat) {
+      if (buffer.rank() == 2 && repeat == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(700));
+        test::LowLatency late(p, buffer.rank(), kMaxTokens);
+        const auto sent = buffer.send(late.dispatch);
+        EXPECT_EQ(sent.status().code(), Code::kPeerLost);
+        EXPECT_THAT(sent.status().message(), HasSubstr("given up by rank"));
+        return;
+      }
+      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      const auto sent = buffer.send(call.dispatch);
+      ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+      const Status status = buffer.receive(sent.value(), call.dispatch, call.rows);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      EXPECT_EQ(buffer.mask(), repeat == 0 ? 0U : 4U);
+      const auto combine = call.combine(sent.value().phase, call.own.weights);
+      const auto back = buffer.send(combine);
+      ASSERT_TRUE(back.ok()) << back.status().to_string();
+      Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
+      ASSERT_TRUE(buffer.receive(back.value(), combine, out.data(), nullptr).ok());
+      // Its experts' part of the sum is missing, and no more.
+      for (int t = 0; t < call.own.count && repeat > 0; ++t) {
+        std::vector<float> x(p.row_bytes / 2), sum(x.size());
+        widen(Dtype::kBfloat16, call.own.rows.data() + static_cast<uint64_t>(t) * p.row_bytes,
+              x.data(), x.size());
+        for (int k = 0; k < p.num_topk; ++k) {
+          const auto i = static_cast<size_t>(t * p.num_topk + k);
+          const int64_t id = call.own.ids[i];
+          if (id < 0 || id / (p.num_experts / kRanks) == 2) continue;
+          for (size_t c = 0; c < x.size(); ++c) sum[c] += call.own.weights[i] * x[c];
+        }
+        Bytes expected(p.row_bytes);
+        narrow(Dtype::kBfloat16, sum.data(), expected.data(), sum.size());
+        EXPECT_EQ(0, std::memcmp(expected.data(),
+                                 out.data() + static_cast<uint64_t>(t) * p.row_bytes, p.row_bytes));
+      }
+    }
+  });
+}
+
+TEST(MoeBuffer, WhatOneRankSeesAloneIsAnsweredBeforeAnythingIsSent) {
+  constexpr int kRanks = 2;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    const auto p = test::vector_a(64);
+    const auto refused = [&](const std::function<void(LowLatencyDispatch&)>& change,
+                             const std::string& words) {
+      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      change(call.dispatch);
+      const Status status = buffer.send(call.dispatch).status();
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_THAT(status.message(), HasSubstr(words));
+      EXPECT_THAT(status.message(), HasSubstr(fmt::format("on rank {}", buffer.rank())));
+    };
+    const std::vector<int64_t> high = {0, 4, 0, 0, 0, 0}, low = {0, -2, 0, 0, 0, 0};
+    refused([&](LowLatencyDispatch& c) { c.ids = high.data(); }, "expected -1 to 3, got 4");
+    refused([&](LowLatencyDispatch& c) { c.ids = low.data(); }, "expected -1 to 3, got -2");
+    refused([](LowLatencyDispatch& c) { c.num_experts = 5; },
+            "expected a multiple of 2 ranks, got 5");
+    refused([](LowLatencyDispatch& c) { c.num_topk = 33; },
+            "expected 1 to 32 experts a token, got 33");
+    refused([](LowLatencyDispatch& c) { c.max_tokens = 1; }, "expected at most 1 tokens");
+    refused([](LowLatencyDispatch& c) { c.hidden = 4; }, "multiple of 16 bytes, got 8");
+    refused([](LowLatencyDispatch& c) { c.form = ScaleForm::kFloat; }, "multiple of 128 channels");
+    refused([](LowLatencyDispatch& c) { c.max_tokens = 100000; }, "buffer is too small");
+    test::LowLatency call(p, buffer.rank(), kMaxTokens);
+    const auto sent = buffer.send(call.dispatch);
+    ASSERT_TRUE(sent.ok());
+    ASSERT_TRUE(buffer.receive(sent.value(), call.dispatch, call.rows).ok());
+    LowLatencyCombine combine = call.combine(sent.value().phase, call.own.weights);
+    combine.ids_hash ^= 1;
+    EXPECT_THAT(buffer.send(combine).status().message(), HasSubstr("ids of the dispatch"));
+    EXPECT_EQ(buffer.set_masked(buffer.rank(), true).code(), Code::kInvalidArgument);
+  });
+}
+
+TEST(MoeBuffer, HostsThatShareNoMemoryGetTheSameBits) {
+  constexpr int kRanks = 4;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, kRanks, 64), false};
+  std::vector<Told> told(4);
+  test::run_buffers(
+      kRanks, options, test::config_of({{"BRAID_LINKS", "rdma:tcp"}}),
+      [&](Buffer& buffer) {
+        for (uint64_t seed = 0; seed < told.size(); ++seed) {
+          const auto p = test::random_problem(seed + 400, kRanks, 64);
+          test::LowLatency call(p, buffer.rank(), kMaxTokens);
+          const auto sent = buffer.send(call.dispatch);
+          ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+          const Status status = buffer.receive(sent.value(), call.dispatch, call.rows);
+          ASSERT_TRUE(status.ok()) << status.to_string();
+          expect_low_latency_rows(call, buffer.rank());
+          test::Normal normal(p, buffer.rank());
+          ASSERT_TRUE(normal.run(buffer).ok());
+          EXPECT_EQ(normal.x, reference::by_source(p, buffer.rank(), 1).rows);
+        }
+      },
+      [](int rank, Config& config) {  // two hosts of two ranks
+        ASSERT_TRUE(config.set("BRAID_HOST_ID", rank < 2 ? "one" : "two").ok());
+      });
+}
+
+TEST(MoeBuffer, BytesThatLeaveAreTheFormulas) {
+  constexpr int kRanks = 4;
+  const BufferOptions options{low_latency_half_bytes(kMaxTokens, 512, kRanks, 64), false};
+  test::run_buffers(kRanks, options, test::config_of(), [&](Buffer& buffer) {
+    const auto p = test::random_problem(31, kRanks, 512);
+    test::LowLatency call(p, buffer.rank(), kMaxTokens);
+    const auto sent = buffer.send(call.dispatch);
+    ASSERT_TRUE(sent.ok());
+    const uint64_t copy = 512 + (8 + 4 * static_cast<uint64_t>(p.num_topk) + 15) / 16 * 16;
+    for (int peer = 0; peer < kRanks; ++peer)
+      EXPECT_EQ(buffer.sent_bytes(peer),
+                peer == buffer.rank()
+                    ? 0
+                    : reference::copy_bytes(p, buffer.rank(), peer, copy) + kLineBytes);
+    ASSERT_TRUE(buffer.receive(sent.value(), call.dispatch, call.rows).ok());
+  });
+}
+
+}  // namespace
+}  // namespace braid::moe

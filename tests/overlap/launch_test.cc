@@ -1,0 +1,154 @@
+// What a launch is told, looked at by a kernel of the test's own.
+#include "overlap/launch.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <optional>
+
+#include "overlap/fatbins.h"
+#include "sys/cuda/fake.h"
+
+namespace braid::overlap {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Gemm gemm_of(int32_t ranks, int32_t shard_rows, int32_t columns, int32_t depth) {
+  Gemm gemm;
+  gemm.ranks = ranks;
+  gemm.rank = ranks - 1;
+  gemm.shard_rows = shard_rows;
+  gemm.columns = columns;
+  gemm.depth = depth;
+  gemm.a = 0x10000;
+  gemm.w = 0x20000;
+  return gemm;
+}
+
+/// A fake map holds the layout that it was made of.
+sys::TensorLayout layout_of(const device::TensorMap& map) {
+  sys::TensorLayout layout;
+  std::memcpy(static_cast<void*>(&layout), &map, sizeof layout);
+  return layout;
+}
+
+class Launch : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kernels::gather_fatbin().empty()) GTEST_SKIP() << "skipped: needs nvcc";
+    for (const char* op : {"gather", "scatter", "exchange"})
+      for (const char* type : {"bf16", "fp16", "bf16_kn", "fp16_kn"})
+        for (const char* form : {"256_below", "256_beside", "128_beside"})
+          define(fmt::format("braid_{}_{}_{}", op, type, form));
+    cuda_.define_kernel("braid_count", [](const auto&, auto) { return Status(); });
+    ASSERT_TRUE(cuda_.use_device(0).ok());
+    Result<sys::Stream> stream = cuda_.create_stream(sys::StreamPriority::kNormal);
+    ASSERT_TRUE(stream.ok());
+    stream_ = *stream;
+    Result<Launcher> launcher = Launcher::create(cuda_, 0);
+    ASSERT_TRUE(launcher.ok()) << launcher.status().to_string();
+    launcher_ = *launcher;
+  }
+  void define(const std::string& name) {
+    cuda_.define_kernel(name, [this, name](const sys::LaunchShape& shape, std::span<void*> args) {
+      launched_ = name;
+      shape_ = shape;
+      args_ = *static_cast<const GemmArgs*>(args[0]);
+      return Status();
+    });
+  }
+  Status gather(const Gemm& gemm, const Choice& choice, const Gathered& gathered) {
+    return launcher_->gather(gemm, choice, gathered, 0x8, {}, stream_);
+  }
+
+  sys::FakeCuda cuda_;
+  sys::Stream stream_;
+  std::optional<Launcher> launcher_;
+  std::string launched_;
+  sys::LaunchShape shape_;
+  GemmArgs args_{};
+};
+
+TEST_F(Launch, MapsAreOfShardsAndOfWhatABlockFetches) {
+  ASSERT_TRUE(gather(gemm_of(4, 200, 520, 328), {}, {0x30000, 0x40000, 64}).ok());
+  EXPECT_EQ(launched_, "braid_gather_bf16_256_below");
+  const sys::TensorLayout a = layout_of(args_.a), w = layout_of(args_.w), c = layout_of(args_.c[0]);
+  EXPECT_THAT(a.extent, ElementsAre(328, 200, 4));
+  EXPECT_THAT(a.stride_bytes, ElementsAre(656, 131'200));
+  EXPECT_THAT(a.box, ElementsAre(64, 128, 1));
+  EXPECT_THAT(w.extent, ElementsAre(328, 520, 1));
+  EXPECT_THAT(w.box, ElementsAre(64, 128, 1)) << "a half of the columns";
+  EXPECT_THAT(c.extent, ElementsAre(520, 200, 4));
+  EXPECT_THAT(c.box, ElementsAre(64, 64, 1));
+  EXPECT_EQ(args_.num_k, 6);
+  EXPECT_EQ(args_.pieces.per_shard, 4);
+}
+
+TEST_F(Launch, BlocksBesideEachOtherFetchHalfOfTheRows) {
+  Choice choice;
+  choice.form = Form::k256Beside;
+  Gemm gemm = gemm_of(1, 512, 1024, 256);
+  gemm.is_kn = true;
+  gemm.dtype = Dtype::kFloat16;
+  ASSERT_TRUE(gather(gemm, choice, {0x30000, 0, 0}).ok());
+  EXPECT_EQ(launched_, "braid_gather_fp16_kn_256_beside");
+  EXPECT_THAT(layout_of(args_.a).box, ElementsAre(64, 64, 1));
+  EXPECT_THAT(layout_of(args_.w).extent, ElementsAre(1024, 256, 1));
+  EXPECT_THAT(layout_of(args_.w).box, ElementsAre(64, 64, 1));
+  EXPECT_EQ(args_.arrived, nullptr);
+}
+
+TEST_F(Launch, ThereAreNoMoreClustersThanUnits) {
+  ASSERT_TRUE(gather(gemm_of(1, 300, 256, 64), {}, {0x30000, 0, 0}).ok());
+  EXPECT_EQ(shape_.num_blocks, 4U);
+  Choice few;
+  few.num_blocks = 7;
+  ASSERT_TRUE(gather(gemm_of(1, 8192, 8192, 64), few, {0x30000, 0, 0}).ok());
+  EXPECT_EQ(shape_.num_blocks, 6U) << "whole clusters";
+}
+
+TEST_F(Launch, AllPartsHaveTheirPlace) {
+  const Gemm gemm = gemm_of(3, 300, 700, 64);
+  for (const Form form : kAllForms) {
+    Choice choice;
+    choice.form = form;
+    const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
+    const Shape shape = shape_of(form);
+    const uint64_t of_tile = static_cast<uint64_t>(shape.tile_m * shape.tile_n) * 2;
+    EXPECT_EQ(room_bytes(Op::kScatter, gemm, choice, 1),
+              3 * of_tile * static_cast<uint64_t>(schedule.tiles_per_shard()));
+    EXPECT_EQ(room_bytes(Op::kScatter, gemm, choice),
+              2 * room_bytes(Op::kScatter, gemm, choice, 1));
+    EXPECT_EQ(flag_bytes(Op::kScatter, gemm, choice),
+              3 * 2 * 8 * static_cast<uint64_t>(schedule.tiles_per_shard()));
+  }
+}
+
+TEST_F(Launch, PreloadFindsEveryKernel) { EXPECT_TRUE(launcher_->preload().ok()); }
+
+TEST(LaunchChecks, NameWhatNoKernelTakes) {
+  const auto words = [](auto&& change) {
+    Gemm gemm = gemm_of(2, 128, 256, 64);
+    change(gemm);
+    return check(gemm).message();
+  };
+  EXPECT_EQ(words([](Gemm&) {}), "");
+  EXPECT_THAT(words([](Gemm& g) { g.dtype = Dtype::kFloat32; }), HasSubstr("float32 given"));
+  EXPECT_THAT(words([](Gemm& g) { g.depth = 100; }), HasSubstr("depth 100; multiples of 8"));
+  EXPECT_THAT(words([](Gemm& g) { g.columns = 12; }), HasSubstr("12 columns"));
+  EXPECT_THAT(words([](Gemm& g) { g.a = 24; }), HasSubstr("multiples of 16"));
+  EXPECT_THAT(words([](Gemm& g) { g.ranks = 9; }), HasSubstr("1 to 8 ranks"));
+  EXPECT_THAT(words([](Gemm& g) { g.shard_rows = 0; }), HasSubstr("shards of 0 rows"));
+}
+
+TEST(LaunchChecks, OtherGpusAreRefused) {
+  EXPECT_TRUE(runs_on(9, 0));
+  EXPECT_FALSE(runs_on(8, 0));
+  EXPECT_FALSE(runs_on(10, 0));
+}
+
+}  // namespace
+}  // namespace braid::overlap

@@ -1,0 +1,146 @@
+// Every tile once, in an order in which nobody waits for what comes later.
+#include "overlap/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "overlap/forms.h"
+
+namespace braid::overlap {
+namespace {
+
+static_assert(gather_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8, 0).at(0, 0).shard ==
+                  1,
+              "the own shard comes first");
+static_assert(scatter_schedule({4, 1, 256, 512}, shape_of(Form::k256Below), 8).at(0, 0).shard == 2,
+              "and last");
+
+struct Case {
+  int32_t ranks, shard_rows, columns, band, head;
+};
+const std::vector<Case> kCases{{1, 128, 256, 8, 0},  {2, 1, 8, 1, 0},        {2, 256, 512, 4, 1},
+                               {3, 129, 520, 2, 2},  {4, 1000, 264, 8, 3},   {5, 127, 1000, 3, 1},
+                               {8, 128, 3584, 8, 2}, {8, 1024, 6144, 16, 8}, {7, 640, 136, 64, 5},
+                               {8, 257, 128, 1, 0}};
+
+template <typename Each>
+void each_schedule(const Each& each) {
+  for (const Case& c : kCases)
+    for (int32_t rank = 0; rank < c.ranks; ++rank)
+      for (const Form form : kAllForms) {
+        const Extent extent{c.ranks, rank, c.shard_rows, c.columns};
+        each(c, rank, gather_schedule(extent, shape_of(form), c.band, c.head), true);
+        each(c, rank, scatter_schedule(extent, shape_of(form), c.band), false);
+      }
+}
+
+TEST(Schedule, EveryElementIsInOneTileAndEveryPartHasItsPlace) {
+  each_schedule([](const Case& c, int32_t, const Schedule& schedule, bool) {
+    const Shape& shape = schedule.shape;
+    std::set<std::tuple<int32_t, int32_t, int32_t>> seen;
+    std::set<std::pair<int32_t, int32_t>> places;
+    int64_t covered = 0;
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
+      for (int32_t block = 0; block < shape.cluster_m * shape.cluster_n; ++block) {
+        const Tile tile = schedule.at(unit, block);
+        ASSERT_TRUE(seen.insert({tile.shard, tile.row, tile.column}).second);
+        ASSERT_TRUE(places.insert({tile.shard, tile.index}).second);
+        ASSERT_GE(tile.index, 0);
+        ASSERT_LT(tile.index, schedule.tiles_per_shard());
+        ASSERT_EQ(tile.row % shape.tile_m, 0);
+        ASSERT_EQ(tile.column % shape.tile_n, 0);
+        const int64_t rows = std::clamp(c.shard_rows - tile.row, 0, shape.tile_m);
+        const int64_t columns = std::clamp(c.columns - tile.column, 0, shape.tile_n);
+        covered += rows * columns;
+      }
+    EXPECT_EQ(covered, int64_t{c.ranks} * c.shard_rows * c.columns);
+  });
+}
+
+TEST(Schedule, NoClusterHasTilesOfTwoShards) {
+  each_schedule([](const Case&, int32_t, const Schedule& schedule, bool) {
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
+      ASSERT_EQ(schedule.at(unit, 0).shard, schedule.at(unit, 1).shard);
+  });
+}
+
+TEST(Schedule, ShardsComeInTheOrderInWhichPushesArrive) {
+  const Schedule schedule = gather_schedule({4, 1, 128, 256}, shape_of(Form::k256Beside), 1, 0);
+  std::vector<int32_t> shards;
+  for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
+    shards.push_back(schedule.at(unit, 0).shard);
+  EXPECT_EQ(shards, (std::vector<int32_t>{1, 0, 3, 2}));
+}
+
+TEST(Schedule, NothingForOthersComesBehindTheOwnShard) {
+  each_schedule([](const Case& c, int32_t rank, const Schedule& schedule, bool gathers) {
+    if (gathers) return;
+    bool is_own = false;
+    std::vector<int32_t> first_of;
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit) {
+      const int32_t shard = schedule.at(unit, 0).shard;
+      if (shard == rank) is_own = true;
+      ASSERT_EQ(shard == rank, is_own) << c.ranks << " ranks, band " << c.band;
+    }
+  });
+}
+
+TEST(Schedule, AllRanksBeginWithAnotherOwner) {
+  std::set<int32_t> owners;
+  for (int32_t rank = 0; rank < 8; ++rank)
+    owners.insert(
+        scatter_schedule({8, rank, 128, 256}, shape_of(Form::k256Beside), 4).at(0, 0).shard);
+  EXPECT_EQ(owners.size(), 8U);
+}
+
+TEST(Schedule, ABandEndsAtTheHeadsBorder) {
+  const Schedule schedule = gather_schedule({8, 0, 128, 512}, shape_of(Form::k256Beside), 4, 2);
+  // Two rows, one column of units: 0 and 1 are the head, then fours.
+  EXPECT_EQ(schedule.end_of_band(0).shard, 7);
+  EXPECT_EQ(schedule.end_of_band(1).shard, 7);
+  EXPECT_EQ(schedule.end_of_band(2).shard, 3);
+  EXPECT_EQ(schedule.end_of_band(7).shard, 1);
+}
+
+// What paces a block must come no earlier than what it needs itself, or it would not pace.
+TEST(Schedule, TheEndOfABandIsTheLastOfItsRows) {
+  each_schedule([](const Case&, int32_t, const Schedule& schedule, bool) {
+    const auto place_of = [&](int32_t shard, int32_t row) {
+      for (int32_t place = 0; place < schedule.ranks; ++place)
+        if (schedule.shard_at(place) == shard)
+          return int64_t{place} * schedule.unit_rows +
+                 row / (schedule.shape.tile_m * schedule.shape.cluster_m);
+      return int64_t{-1};
+    };
+    int64_t before = -1;
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit) {
+      const Rows end = schedule.end_of_band(unit);
+      const Tile tile = schedule.at(unit, 0);
+      const int64_t last = place_of(end.shard, end.row);
+      ASSERT_GE(last, place_of(tile.shard, tile.row));
+      ASSERT_LT(last - place_of(tile.shard, tile.row), std::max(schedule.band, schedule.head_rows));
+      ASSERT_GE(last, before);
+      before = last;
+    }
+  });
+}
+
+TEST(Pieces, ATileWaitsForAllThatItsRowsLieIn) {
+  constexpr Pieces kPieces{100, 3};  // of 250 rows
+  EXPECT_EQ(kPieces.first(128), 1);
+  EXPECT_EQ(kPieces.last(0, 128, 250), 1);
+  EXPECT_EQ(kPieces.last(128, 128, 250), 2);
+  EXPECT_LT(kPieces.last(256, 128, 250), kPieces.per_shard) << "a tile behind the shard's end";
+  EXPECT_LT(kPieces.last(384, 128, 250), kPieces.first(384)) << "and one far behind it";
+}
+
+TEST(Forms, SharedMemoryIsWhatAMultiprocessorHas) {
+  for (const Form form : kAllForms) EXPECT_LE(shared_bytes(shape_of(form)), 227 * 1024);
+}
+
+}  // namespace
+}  // namespace braid::overlap

@@ -1,0 +1,63 @@
+// No order of events stops the kernels for good, for 2 to 8 ranks.
+#include "overlap/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "overlap/forms.h"
+
+namespace braid::overlap {
+namespace {
+
+Simulator::World world_of(Op op, int32_t ranks, int32_t blocks, int32_t epochs, Form form,
+                          int32_t band) {
+  Simulator::World world{op, ranks, blocks, epochs, 2, {}};
+  world.schedule = [=](int32_t rank) {
+    if (op == Op::kExchange) return exchange_schedule(300, 1100, shape_of(form), band);
+    return scatter_schedule({ranks, rank, 300, 700}, shape_of(form), band);
+  };
+  return world;
+}
+
+TEST(Simulator, ScatterComesThroughInAnyOrder) {
+  for (int32_t ranks = 2; ranks <= 8; ++ranks)
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+      const Form form = kAllForms[seed % 3];
+      const auto blocks = static_cast<int32_t>(1 + seed % 7);
+      const auto band = static_cast<int32_t>(1 + seed % 5);
+      EXPECT_EQ(Simulator(world_of(Op::kScatter, ranks, blocks, 3, form, band), seed).run(), "")
+          << ranks << " ranks, " << blocks << " blocks, band " << band << ", seed " << seed;
+    }
+}
+
+TEST(Simulator, ExchangeComesThroughInAnyOrder) {
+  for (int32_t ranks = 2; ranks <= 8; ++ranks)
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+      const auto blocks = static_cast<int32_t>(1 + seed % 7);
+      EXPECT_EQ(
+          Simulator(world_of(Op::kExchange, ranks, blocks, 4, Form::k128Beside, 2), seed).run(), "")
+          << ranks << " ranks, " << blocks << " blocks, seed " << seed;
+    }
+}
+
+// That the simulator finds what it is for.
+TEST(Simulator, FindsThatTheOwnShardFirstWouldStop) {
+  Simulator::World world = world_of(Op::kScatter, 3, 2, 1, Form::k256Beside, 2);
+  world.schedule = [](int32_t rank) {
+    return gather_schedule({3, rank, 300, 700}, shape_of(Form::k256Beside), 2, 0);
+  };
+  EXPECT_EQ(Simulator(world, 1).run(), "no block can go on");
+}
+
+TEST(Simulator, FindsThatOneSlotNeedsABarrierBetweenCalls) {
+  Simulator::World world = world_of(Op::kScatter, 4, 3, 6, Form::k128Beside, 2);
+  world.slots = 1;
+  int found = 0;
+  for (uint32_t seed = 0; seed < 100; ++seed)
+    found += Simulator(world, seed).run() == "a part was written over before it was read" ? 1 : 0;
+  EXPECT_GT(found, 0);
+}
+
+}  // namespace
+}  // namespace braid::overlap

@@ -1,0 +1,151 @@
+"""Peers that die and stop: an error in time, no wrong page, none used again too early."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+from kv_peers import LAYOUT, PAGES, Process, Side, is_right
+
+import braid
+from braid import kv
+
+LIMIT_S = 60
+SILENCE_S = 1.5
+
+
+@pytest.fixture(params=["local", "tcp"])
+def way(request):
+    return request.param
+
+
+@pytest.fixture
+def decode(way):
+    with Side(
+        kv.Decoder, LAYOUT, "decode", way, silence=SILENCE_S, beat=0.2, engine_lease=SILENCE_S
+    ) as side:
+        yield side
+
+
+def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
+        there = decode.role.connect([prefill.address], LIMIT_S)
+        prefill("begin", "well", [1], 8)
+        decode.role.want("well", there, [2], 8).wait(LIMIT_S)
+        load = decode.role.want("never", there, [3], 8)
+        pulled = decode.role.want("also", there, [4], 8)
+        prefill.kill()
+        for ending in (load, pulled):
+            with pytest.raises((braid.PeerLost, braid.Cancelled), match="said nothing"):
+                ending.wait(LIMIT_S)
+        with pytest.raises(braid.PeerLost):
+            decode.role.want("later", there, [5], 8).wait(LIMIT_S)
+    with Process(way=way) as heir:
+        there = decode.role.connect([heir.address], LIMIT_S)
+        heir("begin", "well", [1], 8, 5)
+        decode.role.want("well", there, [3], 8).wait(LIMIT_S)
+        assert is_right(decode.layers, LAYOUT, 3, 1, salt=5)
+
+
+def test_a_killed_prefiller_ends_what_is_read_from_it(decode, way):
+    """Nothing was ever written from there: the read fails first, the silence is noticed later."""
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
+        there = decode.role.connect([prefill.address], LIMIT_S)
+        prefill("begin", "well", [1], 8)
+        decode.role.pull("well", there, [1], [2]).wait(LIMIT_S)
+        prefill.kill()
+        pulled = decode.role.pull("never", there, [1], [4])
+        with pytest.raises((braid.PeerLost, braid.Cancelled)):
+            pulled.wait(LIMIT_S)
+
+
+def test_a_stopped_prefiller_writes_nothing_when_it_goes_on(decode, way):
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
+        there = decode.role.connect([prefill.address], LIMIT_S)
+        prefill("begin", "first", [1], 8)
+        decode.role.want("first", there, [2], 8).wait(LIMIT_S)
+        pages = list(range(8, 40))
+        load = decode.role.want("r", there, pages, 8 * len(pages))
+        prefill.begin("begin_slowly", "r", list(range(32)), 8 * len(pages), 0, 0.01)
+        time.sleep(0.015)
+        prefill.stop()
+        try:
+            load.wait(LIMIT_S)
+            assert all(is_right(decode.layers, LAYOUT, 8 + n, n) for n in range(32))
+        except (braid.PeerLost, braid.Cancelled):
+            for layer in decode.layers:
+                layer[pages] = 0x11  # they are somebody else's now
+        held = [layer[pages].copy() for layer in decode.layers]
+        prefill.resume()
+        assert prefill.answer() is None
+        prefill("ended", "r")
+        time.sleep(0.2)
+        for layer, before in zip(decode.layers, held, strict=True):
+            assert np.array_equal(layer[pages], before)
+
+
+@pytest.mark.parametrize("is_kill", [True, False])
+def test_a_lost_decoder_frees_the_prefillers_pages(way, is_kill):
+    with Side(kv.Prefiller, LAYOUT, "p", way, silence=SILENCE_S, engine_lease=SILENCE_S) as prefill:
+        handover = prefill.role.begin("r", [0], 8)
+        settings = {"prefiller": prefill.engine.address, "engine_lease": SILENCE_S}
+        with Process(way=way, silence=SILENCE_S, **settings) as decode:
+            decode.begin("want", "r", [3], 8)
+            until = time.monotonic() + LIMIT_S
+            while "wanted" not in handover.times and time.monotonic() < until:
+                time.sleep(0.002)
+            decode.kill() if is_kill else decode.stop()
+            with pytest.raises(braid.PeerLost, match="'decode' has said nothing"):
+                handover.wait(LIMIT_S)
+            if not is_kill:  # it wakes up, and is told in time that nothing will come
+                decode.resume()
+                assert "said nothing" in decode.answer()
+        with Process(way=way, prefiller=prefill.engine.address) as heir:
+            again = prefill.role.begin("again", [0], 8, is_computed=True)
+            assert heir("want", "again", [1], 8) == "well"
+            again.wait(LIMIT_S)
+
+
+def kill_or_stop_once(decode, way, seed):
+    """One prefiller that is killed or stopped at a random moment under load.
+
+    How many loads went well; every one that did is right, every one that did not ended in time, and
+    its pages do not change afterwards.
+    """
+    rng = random.Random(seed)
+    with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
+        there = decode.role.connect([prefill.address], LIMIT_S)
+        loads, shuffled = [], rng.sample(range(PAGES), PAGES)
+        for number in range(6):
+            theirs = shuffled[number * 8 : number * 8 + 8]
+            ours = list(range(number * 8, number * 8 + 8))
+            loads.append((decode.role.want(str(number), there, ours, 64), ours, theirs))
+        for number, (_, _, theirs) in enumerate(loads):
+            prefill.begin("begin_slowly", str(number), theirs, 64, seed * 100 + number, 0.003)
+        time.sleep(rng.uniform(0, 0.12))
+        is_kill = rng.random() < 0.5
+        prefill.kill() if is_kill else prefill.stop()
+        good = 0
+        for number, (load, ours, theirs) in enumerate(loads):
+            try:
+                load.wait(LIMIT_S)
+                good += 1
+                for o, t in zip(ours, theirs, strict=True):
+                    assert is_right(decode.layers, LAYOUT, o, t, salt=seed * 100 + number)
+            except (braid.PeerLost, braid.Cancelled):
+                for layer in decode.layers:
+                    layer[ours] = 0x22
+        held = [layer.copy() for layer in decode.layers]
+        if not is_kill:
+            prefill.resume()
+            for _ in loads:
+                prefill.answer()
+            time.sleep(0.1)
+        for layer, before in zip(decode.layers, held, strict=True):
+            assert np.array_equal(layer, before)
+        return good
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_or_stopped_at_a_random_moment(decode, way, seed):
+    kill_or_stop_once(decode, way, seed)

@@ -1,0 +1,181 @@
+"""BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills; no lost block."""
+
+import random
+
+import pytest
+import vllm_stand_in as stand_in
+from vllm_stand_in import BLOCK, LAYERS, Vllm
+
+REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """make(name, ...) -> an engine; closed at the end."""
+    connector = stand_in.install(monkeypatch)
+    engines = []
+
+    def make(name, **settings):
+        engines.append(Vllm(connector, name, **settings))
+        return engines[-1]
+
+    yield make
+    for engine in reversed(engines):
+        engine.close()
+
+
+def prompts(count, seed=1):
+    rng = random.Random(seed)
+    lengths = (1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK, 5 * BLOCK + 3)
+    return [[rng.randrange(90) for _ in range(rng.choice(lengths))] for _ in range(count)]
+
+
+def alone(made, wanted, max_tokens):
+    engine = made("plain")
+    requests = [engine.add(str(n), p, max_tokens) for n, p in enumerate(wanted)]
+    engine.run_until(lambda: all(r.state == "over" for r in requests))
+    return [r.tokens for r in requests]
+
+
+def prefilled(prefill, wanted, **params):
+    requests = [prefill.add(f"p{n}", p, 1, {**REMOTE, **params}) for n, p in enumerate(wanted)]
+    prefill.run_until(lambda: all(r.answer for r in requests))
+    return [r.answer for r in requests]
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+@pytest.mark.parametrize(("there", "here"), [(1, 1), (2, 1), (1, 2)])
+def test_tokens_are_those_of_one_engine(made, mode, there, here):
+    wanted = prompts(8)
+    expected = alone(made, wanted, 5)
+    prefill = made("prefill", tp=there, chunk=11, transfer_mode=mode)
+    decode = made("decode", tp=here, transfer_mode=mode)
+    free = sorted(prefill.free), sorted(decode.free)
+    answers = prefilled(prefill, wanted)
+    assert {a["transfer_mode"] for a in answers} == {mode}
+    assert {a["tp_size"] for a in answers} == {there}
+    requests = [
+        decode.add(f"d{n}", p, 5, a) for n, (p, a) in enumerate(zip(wanted, answers, strict=True))
+    ]
+    decode.run_until(lambda: all(r.state == "over" for r in requests), prefill)
+    assert [r.tokens for r in requests] == expected
+    prefill.run_until(lambda: all(r.state == "over" for r in prefill.requests.values()))
+    assert (sorted(prefill.free), sorted(decode.free)) == free
+
+
+def test_a_corrupted_page_is_caught(made):
+    """The control: one byte of one head of one page, and the tokens differ."""
+    wanted = prompts(1, seed=4)
+    expected = alone(made, wanted, 5)
+    prefill, decode = made("prefill"), made("decode")
+    (answer,) = prefilled(prefill, wanted)
+    prefill.caches[0][LAYERS - 1][answer["remote_block_ids"][0][0], 2, 0, 3] ^= 1
+    request = decode.add("d", wanted[0], 5, answer)
+    decode.run_until(lambda: request.state == "over", prefill)
+    assert [request.tokens] != expected
+
+
+def test_a_decoder_may_ask_before_the_prefiller_has_begun(made):
+    """Push, both told at once by a router that names the transfer: layer by layer, in chunks."""
+    wanted = prompts(4, seed=7)
+    expected = alone(made, wanted, 3)
+    prefill = made("prefill", chunk=9, transfer_mode="push")
+    decode = made("decode", transfer_mode="push")
+    place = prefill.scheduler._scheduler._door.port
+    asked = [
+        {"do_remote_prefill": True, "transfer_id": f"x{n}", "remote_host": "127.0.0.1",
+         "remote_port": place, "transfer_mode": "push"}
+        for n in range(len(wanted))
+    ]  # fmt: skip
+    requests = [
+        decode.add(f"d{n}", p, 3, a) for n, (p, a) in enumerate(zip(wanted, asked, strict=True))
+    ]
+    for _ in range(20):
+        decode.step()
+    for n, prompt in enumerate(wanted):
+        prefill.add(f"p{n}", prompt, 1, {**REMOTE, "transfer_id": f"x{n}"})
+    prefill.run_until(lambda: all(r.state == "over" for r in prefill.requests.values()))
+    decode.run_until(lambda: all(r.state == "over" for r in requests))
+    assert [r.tokens for r in requests] == expected
+
+
+def test_a_preempted_prefill_goes_on_elsewhere(made):
+    """Its blocks are somebody else's at once; what it computes again goes over."""
+    wanted = [prompts(9, seed=2)[n] * 3 for n in (0, 1)]
+    wanted = [(p * 40)[:40] for p in wanted]
+    expected = alone(made, wanted, 3)
+    prefill = made("prefill", chunk=12, transfer_mode="push")
+    decode = made("decode", transfer_mode="push")
+    requests = [
+        prefill.add(f"p{n}", p, 1, {**REMOTE, "transfer_id": f"x{n}"}) for n, p in enumerate(wanted)
+    ]
+    prefill.step()
+    prefill.step()
+    prefill.free.reverse()
+    prefill.preempt_next = "p0"
+    prefill.run_until(lambda: all(r.answer for r in requests))
+    loads = [
+        decode.add(f"d{n}", p, 3, r.answer)
+        for n, (p, r) in enumerate(zip(wanted, requests, strict=True))
+    ]
+    decode.run_until(lambda: all(r.state == "over" for r in loads), prefill)
+    assert [r.tokens for r in loads] == expected
+
+
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_a_prefiller_that_is_gone_is_computed_for(made, mode):
+    """kv_load_failure_policy="recompute": the blocks are named bad, and the tokens are right."""
+    wanted = prompts(3, seed=5)
+    expected = alone(made, wanted, 4)
+    prefill = made("prefill", transfer_mode=mode)
+    decode = made("decode", transfer_mode=mode, kv_silence=1.0)
+    answers = prefilled(prefill, wanted)
+    prefill.close()
+    requests = [
+        decode.add(f"d{n}", p, 4, a) for n, (p, a) in enumerate(zip(wanted, answers, strict=True))
+    ]
+    decode.run_until(lambda: all(r.state == "over" for r in requests))
+    assert [r.tokens for r in requests] == expected
+
+
+def test_aborts_lose_no_block(made):
+    """Before it is scheduled, while it comes, on the prefiller while it is computed."""
+    prefill = made("prefill", chunk=8, transfer_mode="push")
+    decode = made("decode", transfer_mode="push")
+    free = sorted(prefill.free), sorted(decode.free)
+    wanted = [list(range(30)), list(range(20))]
+    answers = prefilled(prefill, wanted)
+    decode.add("early", wanted[0], 3, answers[0])
+    decode.abort("early")
+    never = {**answers[1], "remote_request_id": "never"}  # as a router that mixes them up
+    decode.add("coming", wanted[1], 3, never)
+    decode.step()
+    decode.abort("coming")
+    aborted = prefill.add("aborted", list(range(40)), 1, {**REMOTE})
+    prefill.step()
+    prefill.abort("aborted")
+    unscheduled = prefill.add("unscheduled", list(range(40)), 1, {**REMOTE})
+    prefill.abort("unscheduled")
+    prefill.run_until(lambda: all(r.state == "over" for r in decode.requests.values()), decode)
+    prefill.run_until(lambda: aborted.state == unscheduled.state == "over")
+    last = decode.add("last", wanted[1], 2, answers[1])
+    decode.run_until(lambda: last.state == "over", prefill)
+    prefill.run_until(lambda: all(r.state == "over" for r in prefill.requests.values()))
+    assert (sorted(prefill.free), sorted(decode.free)) == free
+
+
+def test_words_of_routers_that_name_no_prefiller_are_computed_for(made):
+    engine = made("decode")
+    expected = alone(made, [[1, 2, 3]], 2)
+    odd = [
+        {"do_remote_prefill": True},
+        {"do_remote_prefill": True, "remote_host": "h", "remote_port": "x",
+         "remote_request_id": "r"},
+        {"do_remote_prefill": True, "remote_host": "h", "remote_port": 70000,
+         "remote_request_id": "r"},
+        {"do_remote_prefill": True, "remote_host": "h", "remote_port": 1, "remote_request_id": "r",
+         "remote_block_ids": [[1], [2]]},
+    ]  # fmt: skip
+    requests = [engine.add(str(n), [1, 2, 3], 2, params) for n, params in enumerate(odd)]
+    engine.run_until(lambda: all(r.state == "over" for r in requests))
+    assert [r.tokens for r in requests] == expected * len(odd)

@@ -1,0 +1,103 @@
+"""A rank that is killed or stopped: the others get an error that names it, or go on without it
+where the caller asked for that; within the deadline, and nothing hangs.
+"""
+
+import os
+import random
+import re
+import signal
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+from moe_data import make, same
+
+import braid
+from braid.moe import Buffer
+
+H, M = 256, 24
+SIZE = 3
+
+
+def rounds(comm, shrinks, until, ready):
+    """Calls low-latency dispatch and combine until `until` says stop; answers what was raised."""
+    hint = Buffer.get_low_latency_rdma_size_hint(M, H, comm.size, 4 * comm.size)
+    buffer = Buffer(comm, 1 << 20, hint, low_latency_mode=True, enable_shrink=shrinks)
+    own = make(4, comm.rank, comm.size, H)
+    x = own.x.astype(ml_dtypes.bfloat16)
+    number = first_mask = 0  # whoever is done first is missed by the others later
+    start = time.monotonic()
+    try:
+        while not until(number, buffer):
+            start = time.monotonic()
+            rows, _, handle, _, _ = buffer.low_latency_dispatch(
+                x, own.ids, M, 4 * comm.size, use_fp8=False
+            )
+            out, _, _ = buffer.low_latency_combine(rows, own.ids, own.weights, handle)
+            there = [not buffer.runtime.mask >> r & 1 for r in range(comm.size)]
+            kept = np.array(there)[own.ids // 4] * own.weights
+            same(out, own.x * kept.sum(1)[:, None])
+            number += 1
+            first_mask = first_mask or buffer.runtime.mask
+            ready(number)
+    except braid.Error as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    return "done", number, first_mask
+
+
+# More of them by hand: BRAID_TEST_FAULT_POINTS=25 makes a hundred.
+@pytest.mark.parametrize("seed", range(int(os.environ.get("BRAID_TEST_FAULT_POINTS", "1"))))
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_a_rank_ends_at_a_random_point(ranks, seed, how, shrinks, tmp_path):
+    lost = seed % SIZE
+
+    def body():
+        comm = braid.init()
+        if comm.rank == lost:
+            (tmp_path / "pid").write_text(str(os.getpid()))
+
+        def ready(number):
+            if number == 3:
+                (tmp_path / f"ready{comm.rank}").touch()
+
+        def until(number, buffer):
+            return bool(buffer.runtime.mask) and number > 5 and (tmp_path / "over").exists()
+
+        return rounds(comm, shrinks, until, ready)
+
+    started = ranks.start(SIZE, body, {"BRAID_TIMEOUT": "400ms"})
+    end = time.monotonic() + 30
+    while len(list(tmp_path.glob("ready*"))) < SIZE and time.monotonic() < end:
+        time.sleep(0.002)
+    time.sleep(random.Random(seed).random() * 0.02)
+    pid = int((tmp_path / "pid").read_text())
+    os.kill(pid, how)
+    time.sleep(1.2)  # deadlines pass
+    (tmp_path / "over").touch()
+    answers = [
+        pipe.recv() if r != lost and pipe.poll(20) else None for r, (_, pipe) in enumerate(started)
+    ]
+    if how == signal.SIGSTOP:
+        os.kill(pid, signal.SIGCONT)
+        assert started[lost][1].poll(20)
+        ok, late = started[lost][1].recv()
+        assert ok, late
+        assert late[0] in ("PeerLost", "Timeout", "Unavailable", "InvalidArgument"), late
+    for process, _ in started:
+        process.join(20)
+        assert process.exitcode is not None, "a rank hangs"
+    for rank, answer in enumerate(answers):
+        if rank == lost:
+            continue
+        assert answer is not None, f"rank {rank} hangs"
+        ok, (name, *rest) = answer
+        assert ok
+        if shrinks:
+            assert (name, rest[1]) == ("done", 1 << lost), (name, rest)
+            continue
+        message, took_s = rest
+        assert name in ("PeerLost", "Timeout", "Unavailable")
+        assert re.search(rf"rank(s)? .*{lost}", message), message
+        assert took_s < 5

@@ -1,0 +1,136 @@
+"""The three operations and the layers on the CPU, where they go the sequential way.
+
+Skipped where torch is not installed.
+"""
+
+import importlib.util
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="skipped: needs torch"
+)
+
+M, N, K = 12, 20, 16  # rows of all ranks
+
+
+def _whole(seed, *shape):
+    """The same on every rank, and other at every place: small integers, which all types hold."""
+    import torch
+
+    torch.set_num_threads(1)
+    made = torch.Generator().manual_seed(seed)
+    return torch.randint(-3, 4, shape, generator=made)
+
+
+def test_operations_are_what_they_say(ranks):
+    def body(comm):
+        import torch
+
+        from braid import overlap
+
+        n, r = comm.size, comm.rank
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            x, bias = _whole(1, M, K).to(dtype), _whole(3, N).to(dtype)
+            ws = [_whole(10 + i, N, K).to(dtype) for i in range(n)]
+            xs = [_whole(20 + i, M, K).to(dtype) for i in range(n)]
+            mine = x[r * M // n : (r + 1) * M // n]
+            for layout, w in (("nk", ws[r]), ("kn", ws[r].t().contiguous())):
+                got = overlap.ag_gemm(mine, w, comm, bias=bias, layout=layout)
+                assert torch.equal(got, x @ ws[r].t() + bias)
+                wanted = sum(a.float() @ w_.float().t() for a, w_ in zip(xs, ws, strict=True))
+                wanted = (wanted + bias.float()).to(dtype)
+                got = overlap.gemm_ar(xs[r], w, comm, bias=bias, layout=layout)
+                assert torch.equal(got, wanted)
+                got = overlap.gemm_rs(xs[r], w, comm, bias=bias, layout=layout)
+                assert torch.equal(got, wanted[r * M // n : (r + 1) * M // n])
+        assert overlap.way_of("gemm_rs", xs[r], ws[r], comm) == "sequential: not on a GPU"
+
+    ranks(2, body)
+    ranks(3, body)
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_layers_have_the_gradients_of_whole_ones(ranks, is_cut):
+    def body(comm):
+        import torch
+
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        n, r = comm.size, comm.rank
+        x = _whole(1, 6, 2, K).double() / 4
+        up, down = _whole(2, 4 * K, K).double() / 8, _whole(3, K, 4 * K).double() / 8
+        up_bias, down_bias = _whole(4, 4 * K).double(), _whole(5, K).double()
+        weigh = _whole(6, 6, 2, K).double()
+
+        leaves = [t.clone().requires_grad_() for t in (x, up, up_bias, down, down_bias)]
+        linear = torch.nn.functional.linear
+        hidden = torch.nn.functional.gelu(linear(leaves[0], leaves[1], leaves[2]))
+        wanted = linear(hidden, leaves[3], leaves[4])
+        (wanted * weigh).sum().backward()
+
+        def cut(t, axis):
+            return t.chunk(n, axis)[r].contiguous()
+
+        options = {"sequence_parallel": is_cut, "dtype": torch.float64}
+        first = ColumnParallelLinear(K, 4 * K, comm, **options)
+        second = RowParallelLinear(4 * K, K, comm, **options)
+        with torch.no_grad():
+            first.weight.copy_(cut(up, 0)), first.bias.copy_(cut(up_bias, 0))
+            second.weight.copy_(cut(down, 1)), second.bias.copy_(down_bias)
+        mine = (cut(x, 0) if is_cut else x.clone()).requires_grad_()
+        y = second(torch.nn.functional.gelu(first(mine)))
+        assert torch.allclose(y, cut(wanted, 0) if is_cut else wanted)
+        (y * (cut(weigh, 0) if is_cut else weigh)).sum().backward()
+
+        grads = [leaf.grad for leaf in leaves]
+        assert torch.allclose(mine.grad, cut(grads[0], 0) if is_cut else grads[0])
+        assert torch.allclose(first.weight.grad, cut(grads[1], 0))
+        assert torch.allclose(first.bias.grad, cut(grads[2], 0))
+        assert torch.allclose(second.weight.grad, cut(grads[3], 1))
+        assert torch.allclose(second.bias.grad, grads[4])
+
+    ranks(2, body)
+
+
+def test_bad_input_is_named(ranks):
+    def body(comm):
+        import torch
+
+        from braid import overlap
+        from braid.errors import InvalidArgument
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        x, w = torch.ones(4, 8), torch.ones(6, 8)
+        for words, call in {
+            "x has 8 columns, w as 'kn' a depth of 6": lambda: overlap.ag_gemm(
+                x, w, comm, layout="kn"
+            ),
+            "layout 'mk'": lambda: overlap.ag_gemm(x, w, comm, layout="mk"),
+            "x of 1 and w of 2 dimensions": lambda: overlap.gemm_ar(x[0], w, comm),
+            "all tensors have one dtype": lambda: overlap.gemm_ar(x.half(), w, comm),
+            "torch.int64": lambda: overlap.gemm_ar(x.long(), w.long(), comm),
+            "bias of shape (5,); (6,)": lambda: overlap.gemm_ar(x, w, comm, bias=torch.ones(5)),
+            "3 rows do not divide among 2 ranks": lambda: overlap.gemm_rs(x[:3], w, comm),
+            "nothing to do": lambda: overlap.gemm_rs(x[:0], w, comm),
+            "out_features 7 do not divide": lambda: ColumnParallelLinear(8, 7, comm),
+            "in_features 7 do not divide": lambda: RowParallelLinear(7, 8, comm),
+        }.items():
+            with pytest.raises(InvalidArgument) as error:
+                call()
+            assert words in str(error.value), str(error.value)
+
+    ranks(2, body)
+
+
+def test_ranks_that_mean_other_rows_get_an_error(ranks):
+    def body(comm):
+        import torch
+
+        from braid import overlap
+        from braid.errors import Error
+
+        with pytest.raises(Error):
+            overlap.ag_gemm(torch.ones(4 + comm.rank, 8), torch.ones(6, 8), comm)
+
+    ranks(2, body)

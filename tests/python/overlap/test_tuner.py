@@ -1,0 +1,71 @@
+"""What the tuner may choose among: no GPU is needed to say so."""
+
+import importlib.util
+
+import pytest
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="skipped: needs torch"
+)
+
+
+def _shape(op, rows, size=8):
+    import torch
+
+    from braid.overlap.shapes import Shape
+
+    return Shape(op, rows, 6144, 12288, False, torch.bfloat16, size)
+
+
+def test_the_sequential_way_is_always_there_and_first():
+    from braid.overlap.shapes import Op
+    from braid.overlap.tuner import SEQUENTIAL, candidates
+
+    for op in Op:
+        for rows in (8, 64, 1024, 8192):
+            ways = list(candidates(_shape(op, rows)))
+            assert ways[0] == SEQUENTIAL
+            assert len(set(map(str, ways))) == len({*ways}), ways
+
+
+def test_no_band_of_an_all_gather_begins_before_its_shard_ends():
+    from braid.overlap.shapes import Op
+    from braid.overlap.tuner import candidates
+
+    for way in candidates(_shape(Op.AG_GEMM, 1024)):
+        if way.form:
+            assert way.head % way.band == 0
+
+
+def test_whole_parts_are_exchanged_for_few_rows_alone():
+    from braid.overlap.shapes import Op
+    from braid.overlap.tuner import candidates
+
+    assert any(way.exchanges for way in candidates(_shape(Op.GEMM_AR, 64)))
+    assert not any(way.exchanges for way in candidates(_shape(Op.GEMM_AR, 4096)))
+
+
+def test_every_rank_takes_what_is_fastest_for_the_slowest():
+    import numpy as np
+
+    from braid.overlap import tuner
+    from braid.overlap.shapes import Op
+
+    class Comm:
+        def all_reduce(self, mine, op):
+            assert op == "max"
+            other = np.full_like(mine, 100.0)
+            other[1] = 900.0  # what is fastest here is slow there
+            return np.maximum(mine, other)
+
+    shape = _shape(Op.AG_GEMM, 1024)
+    ways = list(tuner.candidates(shape))
+    us = {str(way): 500.0 for way in ways} | {str(ways[1]): 1.0, str(ways[2]): 300.0}
+    timed = iter(ways)
+    tuner_time, tuner._time_us = tuner._time_us, lambda _comm, _call: us[str(next(timed))]
+    try:
+        way, found = tuner.choose(Comm(), shape, lambda _way: None)
+    finally:
+        tuner._time_us = tuner_time
+    assert way == ways[2]
+    assert found[str(ways[1])] == 900.0

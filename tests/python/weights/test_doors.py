@@ -1,0 +1,258 @@
+"""Whole tensors through others' doors: vLLM's and verl's interfaces, by stand-ins for both."""
+
+import asyncio
+import importlib
+import sys
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from engine_peers import options
+
+import braid
+from braid.weights.stream import StreamReceiver, StreamSender
+
+LIMIT_S = 30
+BUCKET = 4096
+TOKEN = {"nics": "none", "token": "a token of tests", "hosts": "127.0.0.1"}
+
+
+def tensors(version):
+    rng = np.random.default_rng(version)
+    shapes = {"a": (7, 11), "long": (3000,), "b": (), "none": (0, 3), "c": (64, 5)}
+    return [
+        (name, rng.random(shape).astype(np.float32 if i % 2 else np.float64))
+        for i, (name, shape) in enumerate(shapes.items())
+    ]
+
+
+def same(found, version):
+    wanted = tensors(version)
+    return [name for name, *_ in found] == [name for name, _ in wanted] and all(
+        dtype == str(tensor.dtype)
+        and tuple(shape) == tensor.shape
+        and np.array_equal(data.view(tensor.dtype).reshape(shape), tensor)
+        for (_, dtype, shape, data), (_, tensor) in zip(found, wanted, strict=True)
+    )
+
+
+@pytest.fixture
+def ends():
+    with (
+        braid.Engine(**options("local", "t")) as ours,
+        braid.Engine(**options("local", "w0")) as first,
+        braid.Engine(**options("local", "w1")) as second,
+        StreamSender(ours, BUCKET) as sender,
+        StreamReceiver(first, 0, BUCKET) as a,
+        StreamReceiver(second, 1, BUCKET) as b,
+    ):
+        for receiver in (a, b):
+            receiver.join(sender.address)
+        sender.gather(2, LIMIT_S)
+        yield sender, [a, b]
+
+
+def test_tensors_arrive_whole_in_buckets(ends):
+    sender, receivers = ends
+    with ThreadPoolExecutor(3) as threads:
+        for version in range(4):
+            sent = threads.submit(sender.send, tensors(version), version, LIMIT_S)
+            got = [
+                threads.submit(lambda r=r, v=version: list(r.receive(v, LIMIT_S)))
+                for r in receivers
+            ]
+            assert all(same(one.result(LIMIT_S), version) for one in got)
+            sent.result(LIMIT_S)
+
+
+def test_what_goes_wrong_is_said_to_the_other_side(ends):
+    sender, receivers = ends
+
+    def broken():
+        yield from tensors(1)[:2]
+        raise braid.InvalidArgument("no more of them")
+
+    with ThreadPoolExecutor(3) as threads:
+        sent = threads.submit(sender.send, broken(), 1, LIMIT_S)
+        got = [threads.submit(lambda r=r: list(r.receive(1, LIMIT_S))) for r in receivers]
+        for one in got:
+            with pytest.raises(braid.Cancelled, match="the trainer says: no more of them"):
+                one.result(LIMIT_S)
+        with pytest.raises(braid.InvalidArgument):
+            sent.result(LIMIT_S)
+        receivers[1]._mail.say(
+            receivers[1]._trainer, {"kind": "bad", "version": 2, "rank": 1, "why": "out of memory"}
+        )
+        sent = threads.submit(sender.send, tensors(2), 2, LIMIT_S)
+        got = [threads.submit(lambda r=r: list(r.receive(2, LIMIT_S))) for r in receivers]
+        with pytest.raises(braid.Cancelled, match="worker 1: out of memory"):
+            sent.result(LIMIT_S)
+        for one in got:
+            with pytest.raises(braid.Cancelled, match="out of memory"):
+                one.result(LIMIT_S)
+
+
+def test_another_bucket_and_a_worker_that_does_not_come_are_named(ends):
+    sender, receivers = ends
+    with pytest.raises(braid.Timeout, match=r"workers \[2\] to join"):
+        sender.gather(3, 0.2)
+    with (
+        braid.Engine(**options("local", "w2")) as third,
+        StreamReceiver(third, 2, 2 * BUCKET) as odd,
+    ):
+        odd.join(sender.address)
+        with pytest.raises(braid.InvalidArgument, match="a bucket of 8192 bytes at worker 2, 4096"):
+            sender.gather(3, LIMIT_S)
+        with pytest.raises(braid.Cancelled, match="a bucket of 8192 bytes"):
+            list(odd.receive(0, LIMIT_S))
+    with pytest.raises(braid.Timeout, match=r"workers .* to take a bucket"):
+        sender.send(tensors(1), 1, 0.5)
+    del receivers
+
+
+def module(monkeypatch, name, **contents):
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        if ".".join(parts[:count]) not in sys.modules:
+            monkeypatch.setitem(
+                sys.modules, ".".join(parts[:count]), types.ModuleType(".".join(parts[:count]))
+            )
+    made = types.ModuleType(name)
+    for key, value in contents.items():
+        setattr(made, key, value)
+    monkeypatch.setitem(sys.modules, name, made)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
+
+
+def test_vllms_weight_engine(monkeypatch, torch):
+    """trainer_init, then per step start, update and finish, in vLLM's order, on two workers."""
+
+    class Base:
+        def __init__(self, config, vllm_config, device, model):
+            self.config, self.vllm_config, self.device, self.model = (
+                config, vllm_config, device, model,
+            )  # fmt: skip
+            self.parallel_config = vllm_config.parallel_config
+
+    known, calls = {}, []
+    module(
+        monkeypatch, "vllm.distributed.weight_transfer.base", WeightTransferEngine=Base,
+        TrainerWeightTransferEngine=object, TrainerInitInfo=_trainer_info(),
+        WeightTransferInitInfo=object, WeightTransferUpdateInfo=object,
+    )  # fmt: skip
+    module(
+        monkeypatch, "vllm.distributed.weight_transfer.factory",
+        WeightTransferEngineFactory=types.SimpleNamespace(register_engine=known.__setitem__),
+    )  # fmt: skip
+    module(
+        monkeypatch, "vllm.model_executor.model_loader.reload",
+        initialize_layerwise_reload=lambda model: calls.append(("begin", model.rank)),
+        finalize_layerwise_reload=lambda model, config: calls.append(("end", model.rank, config)),
+    )  # fmt: skip
+    monkeypatch.delitem(sys.modules, "braid.weights.doors.vllm", raising=False)
+    from braid.weights.doors import vllm as door
+
+    door.register()
+
+    class Model:
+        def __init__(self, rank):
+            self.rank, self.held = rank, {}
+
+        def load_weights(self, weights):
+            self.held = {name: tensor.clone() for name, tensor in weights}
+
+    def worker(rank):
+        config = types.SimpleNamespace(
+            parallel_config=types.SimpleNamespace(rank=rank, world_size=2), model_config="m"
+        )
+        return known["braid"](None, config, "cpu", Model(rank))
+
+    workers = [worker(0), worker(1)]
+
+    class Client:
+        """What vLLM does with its four requests: each on all workers."""
+
+        def all(self, call):
+            with ThreadPoolExecutor(2) as threads:
+                list(threads.map(call, workers))
+
+        def init_weight_transfer_engine(self, info):
+            self.all(lambda w: w.init_transfer_engine(w.init_info_cls(**info)))
+
+        def start_weight_update(self):
+            self.all(lambda w: w.start_weight_update())
+
+        def update_weights(self, info):
+            self.all(lambda w: w.receive_weights(w.update_info_cls(**info)))
+
+        def finish_weight_update(self, version=None):
+            calls.append(version)
+            self.all(lambda w: w.finish_weight_update())
+
+    source = [("w", torch.arange(900, dtype=torch.float32)), ("h", torch.ones(3, 5).bfloat16())]
+    info = door.BraidTrainerInfo(
+        rank=0, workers=2, bucket=BUCKET, engine=TOKEN, worker_engine=TOKEN
+    )
+    trainer = door.BraidTrainerEngine.trainer_init(info, Client(), source)
+    for _ in range(2):
+        source[0][1].add_(1)
+        trainer.send_weights()
+        for each in workers:
+            assert torch.equal(each.model.held["w"], source[0][1])
+            assert torch.equal(each.model.held["h"], source[1][1])
+    assert sorted(map(str, calls)).count("('begin', 1)") == 2
+    assert "2" in calls
+    for side in (trainer, *workers):
+        side.shutdown()
+
+
+def _trainer_info():
+    from dataclasses import dataclass, field
+
+    @dataclass
+    class TrainerInitInfo:
+        rank: int = field(kw_only=True)
+
+    return TrainerInitInfo
+
+
+def test_verls_checkpoint_engine(monkeypatch, torch):
+    """prepare, build_topology, init_process_group, send and receive, finalize; twice."""
+    known = {}
+    module(
+        monkeypatch, "verl.checkpoint_engine.base", CheckpointEngine=object,
+        CheckpointEngineRegistry=types.SimpleNamespace(
+            register=lambda name: lambda made: known.setdefault(name, made)
+        ),
+    )  # fmt: skip
+    monkeypatch.delitem(sys.modules, "braid.weights.doors.verl", raising=False)
+
+    importlib.import_module("braid.weights.doors.verl")
+    made = [known["braid"](bucket_size=BUCKET, engine=TOKEN) for _ in range(4)]
+    for step in (1, 2):
+        told = [engine.prepare() for engine in made]
+        sides = known["braid"].build_topology(2, 2, told)
+        for engine, (side, rank) in zip(made, [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
+            engine.init_process_group(**{key: values[rank] for key, values in sides[side].items()})
+        weights = [("w", torch.full((500,), float(step))), ("x", torch.arange(7))]
+        found = {}
+
+        async def take(rank, step=step, found=found):
+            found[rank] = {n: t async for n, t in made[2 + rank].receive_weights(step)}
+
+        async def run(step=step, weights=weights, take=take):
+            sent = [made[rank].send_weights(iter(weights), step) for rank in range(2)]
+            await asyncio.gather(*sent, take(0), take(1))
+
+        asyncio.run(run())
+        for rank in range(2):
+            assert all(torch.equal(found[rank][name], tensor) for name, tensor in weights)
+        for engine in made:
+            engine.finalize()
+    assert threading.active_count() < 60

@@ -1,0 +1,197 @@
+"""The routing table: every element of every worker once, from one that has it, evenly."""
+
+import itertools
+import math
+import random
+import time
+
+import numpy as np
+import pytest
+
+import braid
+from braid.weights import Piece, Replicate, Shard, boxes, piece_of, plan
+
+KINDS = [Replicate(), Shard(0), Shard(1)]
+
+
+def pieces(rng, shapes, mesh, at):
+    """What the rank at `at` holds: placements are the same on all ranks of a mesh."""
+    out = []
+    for number, (name, shape) in enumerate(shapes.items()):
+        placements = [rng.choice(KINDS) for _ in mesh]
+        base = 0
+        for start, size in boxes(shape, mesh, at, placements):
+            out.append(piece_of(name, "float32", shape, start, size, number, base))
+            base += math.prod(size)
+    return out
+
+
+def side(seed, shapes, mesh):
+    ranks = itertools.product(*(range(n) for n in mesh))
+    return [pieces(random.Random(seed), shapes, mesh, at) for at in ranks]
+
+
+def whole_of(shape, salt):
+    return np.random.default_rng(salt).permutation(math.prod(shape)).reshape(shape) + salt * 10**6
+
+
+def buffers(rank, wholes, *, is_filled):
+    """The rank's memory, by the numbers of its buffers."""
+    sizes = {}
+    for piece in rank:
+        last = (
+            piece.offset
+            + sum((n - 1) * s for n, s in zip(piece.size, piece.strides, strict=True))
+            + 1
+        )
+        sizes[piece.buffer] = max(sizes.get(piece.buffer, 0), last)
+    out = {number: np.full(size, -1, np.int64) for number, size in sizes.items()}
+    for piece in rank if is_filled else ():
+        box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size, strict=True))
+        view(out[piece.buffer], piece)[...] = wholes[piece.name][box]
+    return out
+
+
+def view(buffer, piece):
+    strides = [8 * stride for stride in piece.strides]
+    return np.lib.stride_tricks.as_strided(buffer[piece.offset :], piece.size, strides)
+
+
+def moved(table, wholes):
+    """The workers' memory after all routes, run by run, and how often each element was written."""
+    sources = [buffers(rank, wholes, is_filled=True) for rank in table.trainers]
+    targets = [buffers(rank, wholes, is_filled=False) for rank in table.workers]
+    for route in table.routes:
+        runs = table.runs(route)
+        source = sources[route.source][table.trainers[route.source][route.source_piece].buffer]
+        target = targets[route.target][table.workers[route.target][route.target_piece].buffer]
+        assert runs.run * len(runs.source_ids) == route.elements()
+        for here, there in zip(runs.source_ids, runs.target_ids, strict=True):
+            begin = runs.target_offset + there * runs.target_stride
+            part = target[begin : begin + runs.run]
+            assert (part == -1).all(), "written twice"
+            begin = runs.source_offset + here * runs.source_stride
+            part[:] = source[begin : begin + runs.run]
+    return targets
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_meshes(seed):
+    rng = random.Random(seed)
+    shapes = {
+        f"layers.{n}.w": tuple(rng.randint(1, 13) for _ in range(rng.choice([2, 3])))
+        for n in range(4)
+    }
+    meshes = [(1,), (3,), (2, 2), (4, 2), (1, 5)]
+    trainers = side(seed, shapes, rng.choice(meshes))
+    workers = side(seed + 1000, shapes, rng.choice(meshes))
+    wholes = {name: whole_of(shape, n) for n, (name, shape) in enumerate(shapes.items())}
+    table = plan(trainers, workers)
+    for rank, found in zip(table.workers, moved(table, wholes), strict=True):
+        for piece in rank:
+            box = tuple(slice(s, s + n) for s, n in zip(piece.start, piece.size, strict=True))
+            assert np.array_equal(view(found[piece.buffer], piece), wholes[piece.name][box])
+    assert table.digest() == plan(trainers, workers).digest()
+
+
+def test_fused_and_transposed_targets():
+    """q, k and v into one matrix by rows, and a matrix that lies transposed."""
+    shape = (4, 6)
+    names = ["q", "k", "v", "t"]
+    trainers = [
+        [piece_of(n, "float32", shape, (2 * r, 0), (2, 6), b) for b, n in enumerate(names)]
+        for r in range(2)
+    ]
+    fused = [
+        Piece(n, shape, "float32", (0, 0), shape, 0, 24 * number, (6, 1))
+        for number, n in enumerate(names[:3])
+    ]
+    turned = Piece("t", shape, "float32", (0, 0), shape, 1, 0, (1, 4))
+    wholes = {name: whole_of(shape, n) for n, name in enumerate(names)}
+    (found,) = moved(plan(trainers, [[*fused, turned]]), wholes)
+    assert np.array_equal(found[0], np.concatenate([wholes[n].reshape(-1) for n in names[:3]]))
+    assert np.array_equal(found[1].reshape(6, 4), wholes["t"].T)
+
+
+def test_strided_shards_are_rows_of_two_places():
+    """FSDP of 2 before a tensor-parallel cut of 2, as DTensor has it: rank 0 has rows 0 and 4."""
+    found = boxes((8, 3), (2, 2), (0, 0), [Shard(0, stride_factor=2), Replicate()])
+    assert found == [((0, 0), (2, 3)), ((4, 0), (2, 3))]
+
+
+def test_what_lacks_is_named():
+    a = piece_of("a", "float32", (4, 4), (0, 0), (4, 4), 0)
+    half = piece_of("a", "float32", (4, 4), (0, 0), (2, 4), 0)
+    odd = piece_of("a", "float32", (4, 4), (1, 0), (3, 4), 0)
+    b = piece_of("b", "float32", (4, 4), (0, 0), (4, 4), 0)
+    for trainers, workers, words in [
+        ([[b]], [[b], [a]], "parameter 'a' of worker 1: no trainer has it"),
+        ([[half]], [[a]], "parameter 'a' of worker 0: 16 elements .*nobody has 8 of them"),
+        ([[half], [odd]], [[a]], "several trainers have 4 of them"),
+        ([[a]], [[piece_of("a", "float32", (4, 5), (0, 0), (4, 5), 0)]],
+         r"parameter 'a': \(4, 4\) at trainer 0, \(4, 5\) at worker 0"),
+    ]:  # fmt: skip
+        with pytest.raises(braid.InvalidArgument, match=words):
+            plan(trainers, workers)
+
+
+def test_replicas_share_what_is_large():
+    whole = [piece_of("a", "float32", (4096, 64), (0, 0), (4096, 64), 0)]
+    table = plan([whole] * 4, [whole] * 2)
+    assert max(table.bytes_sent()) <= 1.05 * min(table.bytes_sent())
+    assert sum(table.bytes_sent()) == 2 * 4096 * 64 * 4
+    near = plan([whole] * 4, [whole] * 2, nodes=[([0, 1], [0]), ([2, 3], [1])])
+    assert {(r.source // 2, r.target) for r in near.routes} == {(0, 0), (1, 1)}
+
+
+def model(layers, hidden, inner, vocab):
+    out = {"embed": (vocab, hidden), "head": (vocab, hidden)}
+    for n in range(layers):
+        out |= {f"layers.{n}.{name}": (hidden, hidden) for name in ("q", "o")}
+        out |= {f"layers.{n}.{name}": (hidden // 8, hidden) for name in ("k", "v")}
+        out |= {f"layers.{n}.{name}": (inner, hidden) for name in ("gate", "up")}
+        out |= {f"layers.{n}.down": (hidden, inner), f"layers.{n}.norm": (hidden,)}
+        out[f"layers.{n}.norm2"] = (hidden,)
+    return out
+
+
+def tensor_parallel(name):
+    if "norm" in name:
+        return Replicate()
+    return Shard(1) if name.endswith((".o", ".down")) else Shard(0)
+
+
+def large(shapes, mesh, placements_of):
+    out = []
+    for at in itertools.product(*(range(n) for n in mesh)):
+        rank = []
+        for number, (name, shape) in enumerate(shapes.items()):
+            for start, size in boxes(shape, mesh, at, placements_of(name)):
+                rank.append(piece_of(name, "bfloat16", shape, start, size, number))
+        out.append(rank)
+    return out
+
+
+def test_a_thousand_tensors_take_a_second():
+    shapes = model(111, 2048, 5632, 32000)
+    assert len(shapes) > 1000
+    trainers = large(shapes, (4,), lambda _: [Shard(0)])
+    workers = large(shapes, (2,), lambda name: [tensor_parallel(name)])
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        plan(trainers, workers)
+        took.append(time.process_time() - began)
+    assert min(took) <= 1
+
+
+def test_many_ranks_are_sent_to_evenly():
+    """A model of 70 B at a tenth of its layers; all of it is in records/weights_plan.json."""
+    shapes = model(8, 8192, 28672, 128256)
+    trainers = large(shapes, (64,), lambda _: [Shard(0)])
+    workers = large(shapes, (4, 8), lambda name: [Replicate(), tensor_parallel(name)])
+    table = plan(trainers, workers)
+    assert sum(table.bytes_received()) == sum(
+        p.elements() * 2 for rank in table.workers for p in rank
+    )
+    assert max(table.bytes_sent()) <= 1.05 * min(table.bytes_sent())
