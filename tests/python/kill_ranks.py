@@ -112,10 +112,19 @@ def trial(lane: str, seed: int, tally: Tally) -> None:
     tally.failures += [f"{lane}, seed {seed}, {size} ranks: {text}" for text in wrong]
 
 
+def _said(pipe: Any, patience_s: float) -> Any:
+    """What a rank said; nothing where it has not, or ended without a word."""
+    try:
+        return pipe.recv() if pipe.poll(patience_s) else ("nothing", "")
+    except EOFError:
+        return ("nothing", "")
+
+
 def _kill_some(started: list[Any], draw: random.Random, tally: Tally) -> list[str]:
-    for _, pipe in started:
-        if not pipe.poll(_CALLS_BEGIN_S) or pipe.recv() != "ready":
-            return ["the job did not begin"]
+    for rank, (process, pipe) in enumerate(started):
+        if (said := _said(pipe, _CALLS_BEGIN_S)) != "ready":
+            process.join(SPARE_S)
+            return [f"rank {rank} did not begin, ended with {process.exitcode}, and said {said}"]
     time.sleep(draw.uniform(0, 0.1))
     num_killed = 2 if len(started) > 2 and draw.random() < 0.2 else 1
     killed = draw.sample(range(len(started)), num_killed)
@@ -127,7 +136,7 @@ def _kill_some(started: list[Any], draw: random.Random, tally: Tally) -> list[st
             continue
         process.join(max(0.01, began + DEADLINE_S + SPARE_S - time.monotonic()))
         tally.slowest_s = max(tally.slowest_s, time.monotonic() - began)
-        said = pipe.recv() if pipe.poll(0) else ("nothing", "")
+        said = _said(pipe, 0)
         tally.ends[said[0]] += 1
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGABRT)

@@ -189,7 +189,7 @@ class Post:
                 time.sleep(_PAUSE_S)
 
     def _greet(self, where: str, target: int, end: float) -> Wire:
-        wire = Wire(doors.connect(where, max(0.001, end - time.monotonic())), self._check)
+        wire = self._wire(doors.connect(where, max(0.001, end - time.monotonic())))
         try:
             wire.greet_receiver(self._meeting.rank, self._secret(), end)
             self._keep(wire)
@@ -201,6 +201,9 @@ class Post:
 
     def _secret(self) -> str:
         return self._meeting.secret("post")
+
+    def _wire(self, sock: socket.socket) -> Wire:
+        return Wire(sock, self._check, is_private=sock.family == socket.AF_UNIX)
 
     def _keep(self, wire: Wire) -> None:
         with self._lock:
@@ -232,7 +235,7 @@ class Post:
             try:
                 doors.check_user(sock)
                 self._make_room()
-                self._admit(Wire(sock, self._check))
+                self._admit(self._wire(sock))
             except (OSError, RuntimeError):  # another user's; gone; or there is no thread for it
                 sock.close()
 

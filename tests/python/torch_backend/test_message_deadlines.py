@@ -145,7 +145,8 @@ def test_a_receive_that_ends_within_its_message_is_not_written_to(torch_ranks):
             dist.recv(torch.empty(1), 1)
             work = dist.isend(torch.ones(count), 1, group=group)
             work.wait()
-            time.sleep(0.5)
+            dist.send(torch.ones(1), 1)
+            dist.recv(torch.empty(1), 1)
             return None
         dist.recv(pid, 0)
         late = torch.zeros(count)
@@ -160,7 +161,8 @@ def test_a_receive_that_ends_within_its_message_is_not_written_to(torch_ranks):
             late.zero_()
         finally:
             os.kill(int(pid), signal.SIGCONT)
-        time.sleep(0.7)
+        dist.recv(torch.empty(1), 0)
+        dist.send(torch.ones(1), 0)
         return late.sum().item()
 
     assert torch_ranks(2, body, timeout_s=30)[1] == 0

@@ -14,7 +14,9 @@ namespace {
 
 using namespace braid::literals;
 
-constexpr uint64_t kForged = 1'000'000;
+// Fewer where the build checks itself, which takes forty times as long.
+constexpr uint64_t kForged = kChecksPayload ? 100'000 : 1'000'000;
+constexpr int kForgedNews = kChecksPayload ? 20 : 150;
 
 std::vector<std::unique_ptr<RdmaLane>> connect_pair(sys::FakeFabric& fabric, uint32_t depth) {
   std::vector<std::unique_ptr<RdmaLane>> lanes(2);
@@ -144,7 +146,7 @@ TEST(MirrorForged, ImmediatesChangeNothing) {
     while (!(ends[0]->is_done() && ends[1]->is_done()) && !deadline.passed())
       for (int r = 0; r < 2; ++r) {
         const uint64_t near = ends[static_cast<size_t>(r)]->mirrors().traffic().received_slots / 4;
-        for (int i = 0; i < 150; ++i, ++forged) {
+        for (int i = 0; i < kForgedNews; ++i, ++forged) {
           const SlotNews harm{static_cast<Told>(rng() % 2), 1 - r, rng() % 2 == 0,
                               static_cast<int>(rng() % 2), near + rng() % 8};
           fabric.forge(ends[static_cast<size_t>(r)]->mirrors().endpoint_name(),
@@ -154,7 +156,7 @@ TEST(MirrorForged, ImmediatesChangeNothing) {
       }
     for (auto& end : ends) ASSERT_EQ(end->wrong(), "") << "call " << call;
   }
-  EXPECT_GT(forged, 50'000U);
+  EXPECT_GT(forged, 5'000U);
   for (auto& end : ends) {
     EXPECT_TRUE(end->mirrors().status().ok()) << end->mirrors().status().to_string();
     EXPECT_GT(end->mirrors().num_unfounded(), 0U);
