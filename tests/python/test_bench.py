@@ -307,7 +307,11 @@ def test_every_committed_record_fits():
             *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1", "braid.watch/1"),
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
-        elif document["schema"] in ("braid.drop_in_memory/1", "braid.engine_soak/1"):
+        elif document["schema"] in (
+            "braid.drop_in_memory/1",
+            "braid.engine_soak/1",
+            "braid.engine_points/1",
+        ):
             assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
         else:
             record.load(path)
