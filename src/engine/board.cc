@@ -38,8 +38,9 @@ std::shared_ptr<Listing> Board::list(uint64_t count) {
   uint64_t at = 0;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(free_.begin(), free_.end(),
-                                    [&](const auto& room) { return room.second >= count + kHeadEntries; });
+    const auto found = std::find_if(free_.begin(), free_.end(), [&](const auto& room) {
+      return room.second >= count + kHeadEntries;
+    });
     if (found == free_.end()) return nullptr;
     at = found->first;
     const uint64_t left = found->second - (count + kHeadEntries);

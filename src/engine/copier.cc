@@ -15,7 +15,8 @@ constexpr size_t kGpuStretches = 8192;
 // was begun. A GPU copies a page of 8 KiB in 6 ns, a processor writes an entry in 0.7.
 constexpr uint64_t kFirstPages = 8192;
 constexpr uint64_t kTimesBegun = 7;
-constexpr uint64_t kMostFarBytes = 128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
+constexpr uint64_t kMostFarBytes =
+    128 << 20;  // of one launch over PCIe, so that a cancel is heard soon
 }  // namespace
 
 std::optional<uint32_t> highest_page(uint64_t whole, uint64_t offset, uint64_t page_bytes,
@@ -164,11 +165,10 @@ Result<PageJob> Copier::job_of(const CopyOrder& order, const Region& region,
   const PageRun& run = order.pull.pages;
   const auto here_most =
       highest_page(region.bytes, run.target_offset, run.page_bytes, run.target_stride);
-  const auto there_most =
-      run.source_address < lent.base
-          ? std::nullopt
-          : highest_page(lent.bytes, run.source_address - lent.base, run.page_bytes,
-                         run.source_stride);
+  const auto there_most = run.source_address < lent.base
+                              ? std::nullopt
+                              : highest_page(lent.bytes, run.source_address - lent.base,
+                                             run.page_bytes, run.source_stride);
   if (!here_most || !there_most)
     return invalid_argument(
         "'{}': pages of {} bytes at offset {} of region {} ({} bytes), from {:#x} of what was lent "
@@ -225,8 +225,7 @@ size_t Copier::num_ready(const CopyOrder& order) const {
   return is_there ? order.size() : board_.num_ready(run.list_at, run.count);
 }
 
-Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number,
-                                const Region& region) const {
+Result<Stretch> Copier::stretch(const CopyOrder& order, size_t number, const Region& region) const {
   Stretch out;
   if (const PageRun& run = order.pull.pages; run.count != 0) {
     const PageEntry entry = board_.entry(run.list_at + number);
@@ -343,8 +342,9 @@ Result<bool> Copier::is_done(const CopyOrder& order) const {
   const bool had_trouble = std::any_of(order.list_marks.begin(), order.list_marks.end(),
                                        [&](uint64_t m) { return ground_.gpu->had_trouble(m); });
   if (had_trouble)
-    return invalid_argument("'{}': a page of {} bytes lies outside of region {} or of what was lent",
-                            ground_.self.name, order.pull.pages.page_bytes, order.pull.region);
+    return invalid_argument(
+        "'{}': a page of {} bytes lies outside of region {} or of what was lent", ground_.self.name,
+        order.pull.pages.page_bytes, order.pull.region);
   return true;
 }
 

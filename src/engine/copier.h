@@ -34,9 +34,9 @@ namespace braid::engine {
 struct CopyOrder {
   bool is_fetch = false;
   Pull pull;
-  size_t begun = 0;          // stretches or pages
-  uint64_t begun_bytes = 0;  // and of the next one
-  uint64_t mark = 0;         // of the GPU, behind the last copy; 0: it has none
+  size_t begun = 0;                  // stretches or pages
+  uint64_t begun_bytes = 0;          // and of the next one
+  uint64_t mark = 0;                 // of the GPU, behind the last copy; 0: it has none
   std::vector<uint64_t> list_marks;  // of kernels that read the board
   size_t size() const { return pull.pages.count != 0 ? pull.pages.count : pull.stretches.size(); }
   bool has_rest() const { return begun != size(); }

@@ -58,8 +58,7 @@ __device__ uint32_t number_of(PageKey key, uint2 entry, uint32_t place) {
 
 /// A warp for every part of a page, in turn; any number of blocks of kPageWarps. The next entry is
 /// asked for before a part is copied.
-extern "C" __global__ void __launch_bounds__(kPageThreads)
-    braid_copy_page_list(const PageJob job) {
+extern "C" __global__ void __launch_bounds__(kPageThreads) braid_copy_page_list(const PageJob job) {
   const uint32_t lane = threadIdx.x % kWarpThreads;
   const uint32_t step = gridDim.x * kPageWarps;
   const auto parts_each = static_cast<uint32_t>((job.page_bytes + kPartBytes - 1) / kPartBytes);

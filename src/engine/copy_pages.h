@@ -24,7 +24,7 @@ enum class PageKey : uint32_t { kSource, kTarget, kPlace };
 
 /// Pages of one size. Page `n` lies at from + n * from_stride, and goes to the same of `to`.
 struct PageJob {
-  uint64_t list = 0;     // PageEntry[count], pinned memory that others may write; 0: keys are places
+  uint64_t list = 0;  // PageEntry[count], pinned memory that others may write; 0: keys are places
   uint64_t trouble = 0;  // uint32_t, becomes 1 when a number is above what is allowed
   uint64_t page_bytes = 0;
   uint64_t from = 0, from_stride = 0;
@@ -37,7 +37,7 @@ struct PageJob {
 
 inline constexpr uint32_t kPageWarps = 4;  // of a block
 inline constexpr uint32_t kPageThreads = 32 * kPageWarps;
-inline constexpr uint64_t kPartBytes = 2048;     // of a page, for a warp
+inline constexpr uint64_t kPartBytes = 2048;        // of a page, for a warp
 inline constexpr uint64_t kMostJobParts = 1 << 24;  // of a job
 
 }  // namespace braid::engine

@@ -57,8 +57,8 @@ Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
     flight.trouble = reinterpret_cast<uint32_t*>(base + at);
     flight.trouble_address = address + at;
     at += sizeof(uint32_t);
-    BRAID_ASSIGN_OR_RETURN(flight.event, sys::own<sys::OwnedEvent>(
-                                             cuda_, cuda_.create_event(sys::EventTiming::kOff)));
+    BRAID_ASSIGN_OR_RETURN(
+        flight.event, sys::own<sys::OwnedEvent>(cuda_, cuda_.create_event(sys::EventTiming::kOff)));
   }
   return {};
 }

@@ -8,12 +8,12 @@
 
 namespace braid::engine {
 namespace {
-constexpr size_t kBoardStretches = 64;          // from so many on, lists of pages have a board
-constexpr uint64_t kLeastStaged = 256 << 10;    // less is through the target's slot sooner
+constexpr size_t kBoardStretches = 64;        // from so many on, lists of pages have a board
+constexpr uint64_t kLeastStaged = 256 << 10;  // less is through the target's slot sooner
 // Pages so long are the copy engines' work: they reach PCIe's rate by themselves, and the target's
 // kernels run meanwhile. Of two processes' kernels a GPU runs one's at a time.
 constexpr uint64_t kLongBytes = 512 << 10;
-constexpr size_t kMostGathered = 4096;        // stretches of a slot
+constexpr size_t kMostGathered = 4096;  // stretches of a slot
 }  // namespace
 
 Pull Source::pull_of(const Transfer& t, uint64_t source_region) const {
@@ -193,8 +193,8 @@ Result<bool> Source::gather_pages(Transfer& t, uint32_t slot, Gathered& out) {
     std::vector<sys::DeviceCopy> copies;
     const PageEntry* const entries = board_->entries() + run.list_at + t.staged;
     for (uint64_t i = 0; i < count; ++i)
-      copies.push_back({job.to + i * run.page_bytes, job.from + entries[i].source * run.source_stride,
-                        run.page_bytes});
+      copies.push_back({job.to + i * run.page_bytes,
+                        job.from + entries[i].source * run.source_stride, run.page_bytes});
     BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(copies));
   } else {
     BRAID_ASSIGN_OR_RETURN(out.mark, ground_.gpu->begin(job, false));

@@ -103,8 +103,10 @@ struct PageSides {
 
 PageSides sides_of(Transfer::Kind kind, const Region& local, const RegionDescriptor& remote,
                    const PageList& list) {
-  PageSide source{list.source_ids, list.source_offset, list.source_stride, list.page_bytes, 0, 0, ""};
-  PageSide target{list.target_ids, list.target_offset, list.target_stride, list.page_bytes, 0, 0, ""};
+  PageSide source{
+      list.source_ids, list.source_offset, list.source_stride, list.page_bytes, 0, 0, ""};
+  PageSide target{
+      list.target_ids, list.target_offset, list.target_stride, list.page_bytes, 0, 0, ""};
   for (PageSide* side : {&source, &target})
     if (side->stride == 0) side->stride = list.page_bytes;
   const bool is_read = kind == Transfer::Kind::kRead;
@@ -261,12 +263,12 @@ Result<TicketPtr> Engine::pages(Transfer::Kind kind, const std::shared_ptr<Regio
       list.source_ids.size() >= kLeastListed)
     listing = board->list(list.source_ids.size());
   BRAID_ASSIGN_OR_RETURN(
-      auto transfer, make(kind,
-                          fmt::format("{} of {} pages of {} bytes with '{}'", what,
-                                      list.source_ids.size(), list.page_bytes, remote->owner.name),
-                          local, remote,
-                          listing == nullptr ? sides.stretches() : std::vector<Stretch>(),
-                          std::move(options)));
+      auto transfer,
+      make(kind,
+           fmt::format("{} of {} pages of {} bytes with '{}'", what, list.source_ids.size(),
+                       list.page_bytes, remote->owner.name),
+           local, remote, listing == nullptr ? sides.stretches() : std::vector<Stretch>(),
+           std::move(options)));
   if (transfer->delivery.has_immediate)
     transfer->delivery.count = static_cast<uint32_t>(list.source_ids.size());
   if (listing == nullptr) return submit(remote->owner, std::move(transfer));

@@ -59,8 +59,8 @@ Status Target::on_frame(const Frame& frame) {
     }
     case FrameType::kBoard: {
       BRAID_ASSIGN_OR_RETURN(const BoardOffer offer, decode_board_offer(frame.body));
-      const Status opened = is_local_ ? copier_.open_board(offer)
-                                      : invalid_argument("it is not on this host");
+      const Status opened =
+          is_local_ ? copier_.open_board(offer) : invalid_argument("it is not on this host");
       session_.send(FrameType::kBoardReady, encode(BoardAnswer{opened.message()}));
       return {};
     }

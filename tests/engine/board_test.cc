@@ -50,14 +50,16 @@ TEST(Board, TheOtherSideReadsWhatIsThere) {
   EXPECT_FALSE(list->is_answered(99));
   view->answer(list->at(), 99);
   EXPECT_TRUE(list->is_answered(99));
-  EXPECT_EQ(view->num_ready(list->at(), list->count()), 10'000) << "an answer is no number of pages";
+  EXPECT_EQ(view->num_ready(list->at(), list->count()), 10'000)
+      << "an answer is no number of pages";
 }
 
 TEST(Board, OnlyMemoryThatIsOneIsOpened) {
   auto board = Board::create();
   ASSERT_TRUE(is_ok(board));
   const int fd = (*board)->fd();
-  EXPECT_TRUE(failed(BoardView::open(::getpid(), fd, 0).status(), Code::kInvalidArgument, "0 bytes"));
+  EXPECT_TRUE(
+      failed(BoardView::open(::getpid(), fd, 0).status(), Code::kInvalidArgument, "0 bytes"));
   EXPECT_TRUE(failed(BoardView::open(::getpid(), fd, uint64_t{1} << 40).status(),
                      Code::kInvalidArgument, "are the limit"));
   EXPECT_FALSE(BoardView::open(::getpid(), 9999, Board::kBytes).ok());
@@ -75,8 +77,8 @@ struct Lists {
     std::iota(ids.begin(), ids.end(), 0);
     order.pull.region = region->id;
     order.pull.is_last = true;
-    order.pull.pages = {kPages, list->at(), kPage, reinterpret_cast<uint64_t>(from.data()), kPage, 0,
-                        kPage, 0};
+    order.pull.pages = {kPages, list->at(), kPage, reinterpret_cast<uint64_t>(from.data()),
+                        kPage,  0,          kPage, 0};
   }
   Result<bool> advance() { return copier.advance(order); }
 
@@ -105,7 +107,8 @@ TEST(Lists, APageOutsideIsRefusedWhenItIsRead) {
   lists.ids[40] = Lists::kPages;
   std::vector<uint64_t> zero(Lists::kPages, 0);
   lists.list->write(zero, lists.ids);
-  EXPECT_TRUE(failed(lists.advance().status(), Code::kInvalidArgument, "page 64 of 512 bytes lies"));
+  EXPECT_TRUE(
+      failed(lists.advance().status(), Code::kInvalidArgument, "page 64 of 512 bytes lies"));
 }
 
 TEST(Lists, OneThatLiesOutsideOfTheBoardIsRefused) {

@@ -43,8 +43,7 @@ Status copy_page_list(const sys::LaunchShape& shape, std::span<void*> arguments)
       *reinterpret_cast<uint32_t*>(job.trouble) = 1;
     else
       std::memcpy(reinterpret_cast<void*>(job.to + to * job.to_stride),
-                  reinterpret_cast<const void*>(job.from + from * job.from_stride),
-                  job.page_bytes);
+                  reinterpret_cast<const void*>(job.from + from * job.from_stride), job.page_bytes);
   }
   return {};
 }

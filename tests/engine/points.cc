@@ -58,7 +58,8 @@ class Points {
     const bool is_stop = random_() % 2 == 0;
     Child child(options("child"), kBytes, is_source);  // before there are threads
     auto own = Engines::make(options("own"));
-    if (own == nullptr || child.descriptor.empty()) return tally_.wrong(tally_.strange, "no engine");
+    if (own == nullptr || child.descriptor.empty())
+      return tally_.wrong(tally_.strange, "no engine");
     ++(is_stop ? tally_.stopped : tally_.killed);
     Memory memory(*own, kBytes, 2);
     auto remote = own->import(child.descriptor);
@@ -154,8 +155,8 @@ class Points {
     else if (ended.code() != Code::kExhausted)  // its mailbox, which nobody empties
       tally_.wrong(tally_.strange, ended.to_string());
     if (took_ns > kDeadlineNs + kLeaseNs + kSlackNs)
-      tally_.wrong(tally_.late, fmt::format("after {:.1f} s: {}", static_cast<double>(took_ns) / 1e9,
-                                            ended.to_string()));
+      tally_.wrong(tally_.late, fmt::format("after {:.1f} s: {}",
+                                            static_cast<double>(took_ns) / 1e9, ended.to_string()));
   }
 
   /// The peer writes; when it has been struck our memory is ours again once it is unregistered.
@@ -198,16 +199,17 @@ int run(const std::string& way, uint64_t num_points, uint64_t seed) {
   for (uint64_t i = 1; i < num_points; ++i) points.one();
   const size_t fds_after = num_entries("/proc/self/fd");
   const size_t threads_after = num_entries("/proc/self/task");
-  if (fds_after > fds) tally.wrong(tally.leaked_fds, fmt::format("{} descriptors, {} before", fds_after, fds));
+  if (fds_after > fds)
+    tally.wrong(tally.leaked_fds, fmt::format("{} descriptors, {} before", fds_after, fds));
   if (threads_after > threads) tally.wrong(tally.leaked_threads, "threads are left");
   fmt::print(
       R"({{"way": "{}", "seed": {}, "points": {}, "killed": {}, "stopped": {}, "ended_well": {}, )"
       R"("errors": {}, "peer_lost": {}, "timeouts": {}, "longest_s": {:.2f}, "seconds": {:.1f}, )"
       R"("late": {}, "hung": {}, "strange": {}, "torn": {}, "leaked_fds": {}, "leaked_threads": {}}})"
       "\n",
-      way, seed, num_points, tally.killed, tally.stopped, tally.ended_well, tally.errors, tally.lost,
-      tally.timeouts, tally.longest_s, static_cast<double>(now_ns() - began_ns) / 1e9, tally.late,
-      tally.hung, tally.strange, tally.torn, tally.leaked_fds, tally.leaked_threads);
+      way, seed, num_points, tally.killed, tally.stopped, tally.ended_well, tally.errors,
+      tally.lost, tally.timeouts, tally.longest_s, static_cast<double>(now_ns() - began_ns) / 1e9,
+      tally.late, tally.hung, tally.strange, tally.torn, tally.leaked_fds, tally.leaked_threads);
   return tally.num_wrong() == 0 ? 0 : 1;
 }
 

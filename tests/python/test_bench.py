@@ -309,8 +309,8 @@ def test_every_committed_record_fits():
         ):
             assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
         elif document["schema"] in (
-            *("braid.drop_in_memory/1", "braid.engine_soak/1", "braid.weights_plan/1"),
-            *("braid.kv_kills/1", "braid.vllm/1"),
+            *("braid.drop_in_memory/1", "braid.engine_soak/1", "braid.engine_points/1"),
+            *("braid.weights_plan/1", "braid.kv_kills/1", "braid.vllm/1"),
         ):
             assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
         else:

@@ -119,8 +119,7 @@ LibfabricQuirks libfabric_quirks(const fi_info& info) {
   LibfabricQuirks quirks;
   quirks.confirms_empty_writes = provider != "shm";
   quirks.shares_mappings = provider == "shm";
-  quirks.forgets_half_open =
-      provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
+  quirks.forgets_half_open = provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
   quirks.splits_immediates = provider == "tcp;ofi_rxm";
   quirks.names_own_failures = provider == "tcp;ofi_rxm" || provider == "tcp" || provider == "net" ||
                               provider == "verbs;ofi_rxm";
