@@ -1,4 +1,4 @@
-"""`braid bench kv` and `braid bench weights`: every byte is compared, and a record says what was."""
+"""`braid bench kv` and `weights`: every byte is compared, and a record says what was found."""
 
 import json
 import subprocess
