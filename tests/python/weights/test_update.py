@@ -106,9 +106,11 @@ class Job:
         self.close()
 
 
-@pytest.mark.parametrize("way", ["local", "tcp"])
 @pytest.mark.parametrize("mode", ["two buffers", "in place"])
-@pytest.mark.parametrize(("senders", "receivers"), [(4, 2), (2, 4), (1, 1)])
+@pytest.mark.parametrize(
+    ("senders", "receivers", "way"),
+    [(4, 2, "local"), (2, 4, "local"), (1, 1, "local"), (4, 2, "tcp")],
+)
 def test_versions_arrive(way, mode, senders, receivers):
     seen = []
     with Job(
