@@ -9,6 +9,7 @@ carried is counted by the kernel; what it should have is the plan's model.
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -149,6 +150,7 @@ def main() -> int:
         "per_host": args.per_host,
         "dtype": "float32",
         "cable_mbit": RATE_MBIT,
+        "load_average": os.getloadavg()[0],
     }
     record |= measure(args.bytes, args.rounds, args.per_host, with_gloo=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)

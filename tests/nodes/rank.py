@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,29 @@ import numpy as np
 import braid
 
 FLAT_PORT, GLOO_PORT = 29440, 29460
-MOST = 65521
 SENT = Path("/sys/class/net/rail0/statistics/tx_bytes")
 Call = Callable[[], object]
 
 
+PERIOD = 1021
+
+
+@cache
+def places(count: int) -> np.ndarray:
+    """Which of the period's numbers each element of a rank's row has, but for rank and call."""
+    return ((np.arange(count, dtype=np.int64) * 31) % PERIOD).astype(np.int32)
+
+
 def row(rank: int, count: int, call: int) -> np.ndarray:
     """Numbers of which sums of all ranks are exact, others for each rank and call."""
-    index = np.arange(count, dtype=np.int64)
-    return ((index * 31 + rank * 7 + call * 13) % 1021).astype(np.float32)
+    numbers = (np.arange(PERIOD) + rank * 7 + call * 13) % PERIOD
+    return numbers.astype(np.float32)[places(count)]
+
+
+def total(ranks: int, count: int, call: int) -> np.ndarray:
+    """The sum of all ranks' rows."""
+    numbers = sum((np.arange(PERIOD) + rank * 7 + call * 13) % PERIOD for rank in range(ranks))
+    return np.asarray(numbers).astype(np.float32)[places(count)]
 
 
 class Ways:
@@ -79,12 +94,10 @@ def operands(ways: Ways, op: str, nbytes: int, call: int) -> tuple[np.ndarray, n
         blocks = [row(rank, own, call) for rank in range(ways.size)]
         return blocks[ways.rank], np.concatenate(blocks)
     send = row(ways.rank, count, call)
-    total = np.zeros(count, dtype=np.float32)
-    for rank in range(ways.size):
-        total += row(rank, count, call)
+    added = total(ways.size, count, call)
     if op == "reduce_scatter":
-        return send, total[ways.rank * own : (ways.rank + 1) * own]
-    return send, total
+        return send, added[ways.rank * own : (ways.rank + 1) * own]
+    return send, added
 
 
 def calls(ways: Ways, way: str, op: str, nbytes: int, count: int) -> dict[str, object]:

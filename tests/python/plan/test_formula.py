@@ -10,7 +10,7 @@ from braid.plan import formula, glossary, protocols, shipped
 from braid.plan.formulas import rates, training
 from braid.plan.wrong import PlanError
 
-SUBJECTS = ("rates", "collectives", "training", "overlap", "messages")
+SUBJECTS = ("rates", "collectives", "training", "overlap", "messages", "nodes")
 UNITS = {"_gbps": "GB/s", "gbit": "Gbit/s", "_us": "us", "_s": "s", "_tflops": "TFLOP/s",
          "_bytes": "B", "nbytes": "B", "gt_per_s": "GT/s"}  # fmt: skip
 DATE = re.compile(r"(read )?20\d\d-\d\d")
@@ -29,7 +29,7 @@ def test_every_function_of_the_formulas_has_its_row():
 
 
 def test_every_number_is_there():
-    assert {number for one in EVERY for number in one.ids} == {f"F{i}" for i in range(1, 22)}
+    assert {number for one in EVERY for number in one.ids} == {f"F{i}" for i in range(1, 23)}
 
 
 @pytest.mark.parametrize("one", EVERY, ids=lambda one: one.name)
