@@ -108,4 +108,8 @@ def join_gloo(comm: braid.Comm) -> Callable[[], None]:
     dist.init_process_group(
         "gloo", init_method=f"file://{place}/meet", rank=comm.rank, world_size=comm.size
     )
-    return dist.destroy_process_group
+
+    def leave() -> None:
+        dist.destroy_process_group()
+
+    return leave
