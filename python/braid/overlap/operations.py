@@ -68,6 +68,7 @@ def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> 
 
 def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str) -> Tensor:
     shape = shape_of(op, x, w, bias, layout, comm.size)
+    x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
     if why_sequential(shape, x, w, bias):
         return sequential.run(comm, op, x, w, bias, shape.is_kn)
     kernels = _KERNELS.get(comm)

@@ -43,7 +43,7 @@ class _ColumnParallel(torch.autograd.Function):
         dx = reduce(dy, w, ctx.comm, layout="kn") if ctx.needs_input_grad[0] else None
         dw = None
         if ctx.needs_input_grad[1]:
-            dw = dy.t() @ (ctx.comm.all_gather(x) if ctx.is_cut else x)
+            dw = dy.t() @ (ctx.comm.all_gather(x.detach()) if ctx.is_cut else x)
         return dx, dw, dy.sum(0) if ctx.has_bias else None, None, None
 
 
@@ -64,7 +64,7 @@ class _RowParallel(torch.autograd.Function):
         dx = None
         if ctx.needs_input_grad[0]:
             dx = ag_gemm(dy, w, ctx.comm, layout="kn") if ctx.is_cut else dy @ w
-        whole = ctx.comm.all_gather(dy) if ctx.is_cut else dy
+        whole = ctx.comm.all_gather(dy.detach()) if ctx.is_cut else dy
         dw = whole.t() @ x if ctx.needs_input_grad[1] else None
         return dx, dw, whole.sum(0) if ctx.has_bias else None, None, None
 

@@ -13,7 +13,7 @@ from braid.probe.job import Job, Tick
 from braid.record.probe import Series, times_of
 
 _MOST_ERROR = 4e-3
-_SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
+_SLEEP_CYCLES = 3_000_000  # the host enqueues a whole call meanwhile, some 40 copies and launches
 _WARM = 3
 
 STAND = (
