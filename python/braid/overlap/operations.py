@@ -6,6 +6,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from braid import _braid
 from braid.comm import Comm
@@ -16,8 +17,6 @@ from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
-
-Tensor = torch.Tensor
 
 
 def ag_gemm(
