@@ -6,6 +6,7 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from braid import _braid
 from braid.comm import Comm
@@ -16,8 +17,6 @@ from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
-
-Tensor = torch.Tensor
 
 
 def ag_gemm(
@@ -68,6 +67,7 @@ def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> 
 
 def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str) -> Tensor:
     shape = shape_of(op, x, w, bias, layout, comm.size)
+    x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
     if why_sequential(shape, x, w, bias):
         return sequential.run(comm, op, x, w, bias, shape.is_kn)
     kernels = _KERNELS.get(comm)

@@ -29,7 +29,8 @@ class Way:
     def __str__(self) -> str:
         if not self.form:
             return "sequential"
-        ends = [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
+        ends = [f"the first {self.head} rows apart"] if self.head else []
+        ends += [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
         ends += ["whole parts to all"] if self.exchanges else []
         ends += [] if self.by_engines else ["pushed by the kernel"]
         return ", ".join([f"tiles {self.form}", f"bands of {self.band}", *ends])
@@ -54,7 +55,8 @@ def candidates(shape: Shape) -> Iterator[Way]:
         most = max(1024 // _unit_rows(form), 1)
         if shape.op is Op.AG_GEMM:
             yield Way(form, min(rows, most), rows)
-            yield Way(form, most, min(rows, most))
+            if rows < most:  # several shards to a band, but for the own one
+                yield Way(form, most, rows)
             if shape.shard_rows > 1024:
                 yield Way(form, min(rows, most), rows, piece_rows=1024)
         else:

@@ -14,13 +14,12 @@ call the same layers in the same order, forwards and backwards.
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs
-
-Tensor = torch.Tensor
 
 
 class _ColumnParallel(torch.autograd.Function):
@@ -35,7 +34,7 @@ class _ColumnParallel(torch.autograd.Function):
         return torch.nn.functional.linear(x, w, bias)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, w = ctx.saved_tensors
         dy = dy.contiguous()
@@ -43,7 +42,7 @@ class _ColumnParallel(torch.autograd.Function):
         dx = reduce(dy, w, ctx.comm, layout="kn") if ctx.needs_input_grad[0] else None
         dw = None
         if ctx.needs_input_grad[1]:
-            dw = dy.t() @ (ctx.comm.all_gather(x) if ctx.is_cut else x)
+            dw = dy.t() @ (ctx.comm.all_gather(x.detach()) if ctx.is_cut else x)
         return dx, dw, dy.sum(0) if ctx.has_bias else None, None, None
 
 
@@ -57,14 +56,14 @@ class _RowParallel(torch.autograd.Function):
         return (gemm_rs if is_cut else gemm_ar)(x, w, comm, bias=bias)
 
     @staticmethod
-    @once_differentiable
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, dy: Tensor) -> Any:
         x, w = ctx.saved_tensors
         dy = dy.contiguous()
         dx = None
         if ctx.needs_input_grad[0]:
             dx = ag_gemm(dy, w, ctx.comm, layout="kn") if ctx.is_cut else dy @ w
-        whole = ctx.comm.all_gather(dy) if ctx.is_cut else dy
+        whole = ctx.comm.all_gather(dy.detach()) if ctx.is_cut else dy
         dw = whole.t() @ x if ctx.needs_input_grad[1] else None
         return dx, dw, whole.sum(0) if ctx.has_bias else None, None, None
 
@@ -98,7 +97,7 @@ class _Parallel(torch.nn.Module):
         rows = x.reshape(-1, x.shape[-1]).contiguous()
         y = self.function.apply(rows, self.weight, self.bias, self.comm, self.sequence_parallel)
         first = y.shape[0] * x.shape[0] // rows.shape[0]
-        return y.reshape(first, *x.shape[1:-1], y.shape[-1])  # type: ignore[no-any-return]
+        return y.reshape(first, *x.shape[1:-1], y.shape[-1])
 
 
 class ColumnParallelLinear(_Parallel):

@@ -1,7 +1,7 @@
 """Cases of the stand as jobs: every contestant checked, then all timed in turn."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -13,7 +13,7 @@ from braid.probe.job import Job, Tick
 from braid.record.probe import Series, times_of
 
 _MOST_ERROR = 4e-3
-_SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
+_SLEEP_CYCLES = 3_000_000  # the host enqueues a whole call meanwhile, some 40 copies and launches
 _WARM = 3
 
 STAND = (
@@ -38,7 +38,12 @@ GEMMS = tuple(
     for m in rows
 )
 _TITLES = {"ag": "stand: host link, AG+GEMM", "rs": "stand: host link, GEMM+RS", "gemm": "GEMM"}
-_MAKERS = {"ag": Gathers, "rs": Scatters, "gemm": Plain}
+_Field = Gathers | Scatters | Plain
+_MAKERS: dict[str, Callable[[Stand, Case], _Field]] = {
+    "ag": Gathers,
+    "rs": Scatters,
+    "gemm": Plain,
+}
 
 
 def group_of(case: Case) -> str:
@@ -64,9 +69,7 @@ def job_of(stand: Stand, case: Case) -> Job:
     return Job(f"{case.op} {case.name}", case.m * case.k * 2, run)
 
 
-def _check(
-    field: Gathers | Scatters | Plain, ways: dict[str, Call]
-) -> tuple[dict[str, float], dict[str, str]]:
+def _check(field: _Field, ways: dict[str, Call]) -> tuple[dict[str, float], dict[str, str]]:
     """Everyone's error, and who is missing: other versions of Triton may not take its kernel."""
     errors: dict[str, float] = {}
     absent: dict[str, str] = {}

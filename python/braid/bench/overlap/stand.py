@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import torch
+from torch import Tensor
 
 from braid import _braid
 from braid.errors import InternalError
@@ -22,7 +23,6 @@ _PAGE_BYTES = 128
 _MOST_EPOCHS = 1 << 16
 FORMS = {"256 below": 0, "256 beside": 1, "128 beside": 2}
 
-Tensor = torch.Tensor
 Call = Callable[[], None]
 
 
