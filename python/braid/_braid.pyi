@@ -416,6 +416,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             of_phase: int,
             /,
         ) -> None: ...
+
 # GEMMs that communicate: src/overlap/launch.h and calls.h have the meaning of every field.
 class OverlapGemm:
     def __init__(self) -> None: ...

@@ -18,7 +18,8 @@ std::atomic_ref<uint64_t> number_in(std::byte* window, uint64_t line) {
 // The first rdma link of the comm, opened once more for the buffer alone: its pieces and the
 // collectives' do not meet.
 Result<std::unique_ptr<transport::Lane>> open_lane(comm::Comm::State& state, Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(const comm::LinkSpecs specs, comm::link_specs(state.config, comm::Hosts::kSeveral));
+  BRAID_ASSIGN_OR_RETURN(const comm::LinkSpecs specs,
+                         comm::link_specs(state.config, comm::Hosts::kSeveral));
   for (const comm::LinkSpec& spec : specs.links) {
     if (spec.kind != fabric::LinkKind::kRdma) continue;
     transport::RdmaLaneOptions options;

@@ -15,8 +15,8 @@
 #include "coll/device/fake_sums.h"
 #include "coll/device/lines.h"
 #include "coll/device/packets.h"
-#include "coll/device/route.h"
 #include "coll/device/relay.h"
+#include "coll/device/route.h"
 #include "support/fake_direct.h"
 #include "support/gpu_ranks.h"
 
