@@ -1,5 +1,5 @@
-"""Writes the tables of figures in README.md and docs/results.md from the records, and the plot that
-README.md shows; --check says whether the tables are current.
+"""Writes the tables of figures in README.md, docs/results.md and docs/overlap.md from the records,
+and the plot that README.md shows; --check says whether the tables are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
@@ -11,6 +11,7 @@ from typing import Any
 import app_figures
 import gpu_figures
 import gpu_tables
+import overlap_figures
 from record_notes import ROOT, links, load, with_changes
 
 from braid import noise
@@ -18,6 +19,7 @@ from braid.bench.figure import Row as GpuRow
 from braid.ratio import interval, ratio_words, verdict
 
 README, RESULTS = ROOT / "README.md", ROOT / "docs/results.md"
+OVERLAP = ROOT / "docs/overlap.md"
 BEGIN = "<!-- {}: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of {} -->"
 FIRST = "gpu figures"
@@ -252,7 +254,12 @@ def pages() -> list[tuple[str, str, str]]:
     wanted = page
     for what, write in BLOCKS.items():
         wanted = between(wanted, what, write(page))
-    return [("README.md", text, first), ("docs/results.md", page, wanted)]
+    overlap = OVERLAP.read_text(encoding="utf-8")
+    return [
+        ("README.md", text, first),
+        ("docs/results.md", page, wanted),
+        ("docs/overlap.md", overlap, between(overlap, "stand figures", overlap_figures.tables())),
+    ]
 
 
 def main() -> int:

@@ -1,0 +1,87 @@
+"""docs/overlap.md's tables of the one-GPU stand and of the GEMM alone, from the records.
+
+Used by make_figures.py.
+"""
+
+from collections.abc import Iterator
+
+from record_notes import load
+
+from braid.record.probe import ProbeRecord, from_json
+
+STAND, GEMM = "overlap_stand_1.json", "overlap_gemm_1.json"
+_RIVALS = ("chunked cuBLAS", "Triton, same flags")
+
+
+def _record(name: str) -> ProbeRecord:
+    return from_json(load(name))
+
+
+def _figure(record: ProbeRecord, group: str, name: str) -> str:
+    value = record.figures.get(f"{group}: {name}")
+    return "not run" if value is None else f"{value:.2f}"
+
+
+def _times(record: ProbeRecord, group: str) -> dict[str, str]:
+    """Medians in ms by contestant; braid by the fastest of its ways, which tuning would take.
+
+    With flags preset its kernel waits for nobody: that is a bound, no contestant.
+    """
+    least: dict[str, float] = {}
+    for one in record.series:
+        if one.group == group and one.times:
+            who = "braid" if one.case.startswith(("braid 128", "braid 256")) else one.case
+            least[who] = min(one.times.p50_us / 1000, least.get(who, float("inf")))
+    return {who: f"{ms:.2f}" for who, ms in least.items()}
+
+
+def stand() -> Iterator[str]:
+    """Rows of the stand: what each way took, and how much of the communication was hidden."""
+    record = _record(STAND)
+    yield (
+        f"One {record.device}; medians in ms of {_samples(record)} samples in turn, every product"
+        " compared with float64 first. *comm.*: the copy alone by the GEMM alone."
+    )
+    yield ""
+    yield "| shape (M x N x K) | comm. | GEMM | sequential | chunked cuBLAS | Triton | braid |" + (
+        " E of chunked, Triton, braid |"
+    )
+    yield "|---|--:|--:|--:|--:|--:|--:|---|"
+    for group in dict.fromkeys(one.group for one in record.series):
+        times = _times(record, group)
+        sequential = next(ms for case, ms in times.items() if ", then " in case)
+        hidden = [_figure(record, group, f"E_overlap of {who}") for who in (*_RIVALS, "braid")]
+        took = [times.get(case, "-") for case in ("GEMM alone", *_RIVALS, "braid")]
+        name = group.removeprefix("stand: host link, ").removesuffix(" bfloat16")
+        yield (
+            f"| {name} | {_figure(record, group, 'communication by GEMM')} | {took[0]} |"
+            f" {sequential} | {' | '.join(took[1:])} | {', '.join(hidden)} |"
+        )
+
+
+def _samples(record: ProbeRecord) -> int:
+    return min(len(one.times.samples_us) for one in record.series if one.times)
+
+
+def gemm() -> Iterator[str]:
+    """cuBLAS's time by that of braid's kernel, all flags set: a row a product, a column an m."""
+    record = _record(GEMM)
+    table: dict[str, dict[int, str]] = {}
+    for name, value in record.figures.items():
+        title, shape = name.removeprefix("GEMM, ").removesuffix(": cuBLAS by braid").split(", ")
+        sizes, dtype = shape.split(" ")
+        rows, columns, depth = sizes.split("x")
+        at = f"{title}, N {columns}, K {depth}, {dtype}"
+        table.setdefault(at, {})[int(rows)] = f"{value:.2f}"
+    counts = sorted({m for row in table.values() for m in row})
+    yield "The GEMM alone, all flags set before: cuBLAS's time by braid's; above 1 braid is faster."
+    yield ""
+    yield f"| product | {' | '.join(f'm {m}' for m in counts)} |"
+    yield "|---|" + "--:|" * len(counts)
+    for at, row in table.items():
+        yield f"| {at} | {' | '.join(row.get(m, '') for m in counts)} |"
+
+
+def tables() -> str:
+    """All of it as Markdown."""
+    return "\n".join([*stand(), "", *gemm()])
