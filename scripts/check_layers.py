@@ -91,8 +91,9 @@ IMPORTS |= {
     ],
 }
 # The commands: nothing imports them, and they start with no more than they need.
-IMPORTS["cli"] = [name for name in IMPORTS if name not in ("torch", "overlap")]
-IMPORTS["cli"] = [name for name in IMPORTS if name not in ("torch", "torch.moe", "stand_ins")]
+IMPORTS["cli"] = [
+    name for name in IMPORTS if name not in ("torch", "overlap", "torch.moe", "stand_ins")
+]
 
 # Headers that cost compile time or belong to a foreign library -> files that may include them.
 CONTAINED: dict[str, str] = {

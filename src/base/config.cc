@@ -129,8 +129,8 @@ constexpr Option kOptions[] = {
      "Slow links down on purpose: link=rate[@latency],... such as "
      "shm=400MB/s,staged=200MB/s@50us."},
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
-     "Local addresses for rdma links, a comma list; one lane each. Not set, the one on the way to "
-     "MASTER_ADDR."},
+     "Local addresses for rdma links, a comma list; one lane each. Not set, loopback on one host, "
+     "else the one on the way to MASTER_ADDR."},
     {"BRAID_RDMA_PROVIDER", OptionType::kString, "tcp",
      "libfabric provider of rdma links, such as tcp, efa or verbs. shm is refused: a killed rank "
      "may "

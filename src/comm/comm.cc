@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "comm/link_spec.h"
 #include "comm/state.h"
 #include "sys/host/api.h"
+#include "sys/net/api.h"
 #include "sys/net/own_address.h"
 
 namespace braid::comm {
@@ -59,6 +61,16 @@ std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vecto
   return Observer::create(state.config, state.rank(), state.size(), links, job_ranks);
 }
 
+// Whether nobody on another host can be of the group: so the launcher says, or rank 0's store
+// listens on loopback alone. Then the ports of links stay on loopback too, out of strangers' reach.
+bool is_on_one_host(const group::Identity& identity, const Config& config) {
+  if (identity.is_one_host) return true;
+  if (config.is_set("BRAID_BIND")) return false;
+  const auto places = sys::resolve(identity.store_address, identity.store_port);
+  return places.ok() && std::all_of(places->begin(), places->end(),
+                                    [](const auto& place) { return place.is_loopback(); });
+}
+
 }  // namespace
 
 Comm::Comm(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -71,7 +83,7 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
                          group::Group::join(identity, config, deadline, interrupt));
   Config with_address = config;
   // Ranks on other hosts can reach us where the way to rank 0 begins.
-  if (identity.size > 1 && !config.is_set("BRAID_RDMA_ADDRS"))
+  if (identity.size > 1 && !config.is_set("BRAID_RDMA_ADDRS") && !is_on_one_host(identity, config))
     BRAID_RETURN_IF_ERROR(
         with_address.set("BRAID_RDMA_ADDRS", sys::own_address_towards(identity.store_address)));
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), with_address));

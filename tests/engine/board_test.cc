@@ -6,6 +6,7 @@
 
 #include <numeric>
 
+#include "base/sanitizer.h"
 #include "engine/copier.h"
 #include "engines.h"
 
@@ -179,6 +180,9 @@ TEST(Offsets, OverFourGiBArriveWhereTheySay) {
   const RemoteRegion remote = a->import(b->descriptor(*theirs)).value();
   const auto bytes = pattern(100'000, 1);
   std::copy(bytes.begin(), bytes.end(), from.memory + 5 * kGiB + 1);
+  // Both engines are of this process, and the board is mapped twice: that the worker's copy came
+  // before our look at it is told through memory in which the thread sanitizer sees no order.
+  if (kIsThreadSanitized) GTEST_SKIP() << "skipped: under the thread sanitizer";
   ASSERT_TRUE(is_ok(wait(a->write({ours, 5 * kGiB + 1}, {remote, 8 * kGiB + 3}, 100'000))));
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), to.memory + 8 * kGiB + 3));
   // Pages 4 KiB long, 64 MiB apart; the second time by a list.

@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   braid::Config config;
   for (const char* name : {"BRAID_LINKS", "BRAID_RDMA_ADDRS", "BRAID_PACE"})
     if (!config.set(name, take_line(&text)).ok()) return 0;
-  const auto specs = braid::comm::link_specs(config, /*share_host=*/size % 2 == 0);
+  const auto specs = braid::comm::link_specs(config, braid::comm::Hosts(size % 3));
   if (!specs.ok()) {
     BRAID_CHECK(!specs.status().message().empty(), "no message");
     return 0;

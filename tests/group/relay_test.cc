@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -140,7 +141,10 @@ TEST(Relay, CannotChangeWhatRanksExchange) {
       // What is as long as a blob is one; greetings are shorter or larger than 60 + seal.
       if (is_from_store != from_store || bytes.size() < 60 || bytes[4] != char(FrameType::kBlob))
         return;
-      bytes[bytes.size() - kSealBytes - 1] ^= 1;  // the last letter that was said
+      uint32_t length = 0;  // of the first frame's body; what was said next may lie behind it
+      std::memcpy(&length, bytes.data(), sizeof length);
+      if (bytes.size() < kFrameHeadBytes + length + kSealBytes) return;
+      bytes[kFrameHeadBytes + length - 1] ^= 1;  // the last letter that was said
       ++num_changed;
     });
     const auto ends = meet_through(job, kSecret);

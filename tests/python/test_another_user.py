@@ -165,7 +165,11 @@ def test_ctrl_c_ends_a_rank_that_waits_in_init(rank):
         "BRAID_JOB_TOKEN": "x",
         "BRAID_TIMEOUT": "30s",
     }
-    program = "import braid; start = braid.init; print('on', flush=True); start()"
+    # What starts in the background of a shell ignores Ctrl-C, and so do its children.
+    program = (
+        "import braid, signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        " start = braid.init; print('on', flush=True); start()"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", program],
         env=environment,

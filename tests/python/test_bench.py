@@ -313,6 +313,8 @@ def test_every_committed_record_fits():
             *("braid.weights_plan/1", "braid.kv_kills/1", "braid.vllm/1"),
         ):
             assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
+        elif document["schema"] == "braid.nodes_cpu/1":
+            assert {"command", "date", "commit", "dirty", "rows"} <= document.keys()
         else:
             record.load(path)
 

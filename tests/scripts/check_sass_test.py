@@ -86,6 +86,17 @@ def test_a_library_with_kernels_of_an_older_build_is_found(tmp_path: Path) -> No
     assert wrong == ["libbraid.so does not hold kernels/changed.fatbin as it is now"]
 
 
+def test_kernels_that_only_python_calls_are_in_its_module(tmp_path: Path) -> None:
+    fatbin = tmp_path / "kernels/overlap/gather.fatbin"
+    fatbin.parent.mkdir(parents=True)
+    fatbin.write_bytes(b"kernel 1")
+    for library in ("libbraid.so", "_braid.cpython-311.so"):
+        (tmp_path / library).write_bytes(b"")
+    assert list(stale(tmp_path, [fatbin])) == [
+        "_braid.cpython-311.so does not hold kernels/overlap/gather.fatbin as it is now"
+    ]
+
+
 def test_a_kernel_that_the_host_asks_for_is_compiled_for_each_architecture() -> None:
     codes = parse_codes(DUMP)
     assert list(absent({"copy_wide"}, codes)) == []

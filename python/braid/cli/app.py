@@ -195,7 +195,7 @@ def nccl_check(as_json: AsJson = False) -> None:
 
 @app.command(
     epilog="Example: env $(braid deepep-env) vllm serve MODEL --enable-expert-parallel"
-    " --all2all-backend deepep_low_latency"
+    " --all2all-backend deepep_low_latency. Exit code 0."
 )
 def deepep_env(as_json: AsJson = False) -> None:
     """Print what puts braid in DeepEP's place, for env $(...).
@@ -214,7 +214,10 @@ def deepep_env(as_json: AsJson = False) -> None:
     " cannot be imported or is not the stand-in."
 )
 def deepep_check(as_json: AsJson = False) -> None:
-    """Say what the stand-in for DeepEP finds here, and try it between two processes."""
+    """Say what the stand-in for DeepEP finds here, and try it.
+
+    Between two processes, on host memory.
+    """
     from braid.cli import deepep
 
     raise typer.Exit(deepep.check(as_json))

@@ -16,7 +16,7 @@ def moe(
     shape: Annotated[
         str, typer.Option(help="deepseek-v3, kimi-k2, qwen3-235b, or tiny.")
     ] = "deepseek-v3",
-    tokens: Annotated[str, typer.Option(help="Of each rank.")] = "128,1024",
+    tokens: Annotated[str, typer.Option(help="Tokens of each rank.")] = "128,1024",
     routings: Annotated[str, typer.Option(help="uniform, zipf, groups.")] = "uniform",
     samples: options.Samples = 20,
     json_path: options.JsonPath = None,

@@ -1,4 +1,4 @@
-"""`braid bench latency`, `overlap`, `replay`: kinds that make collective calls on ranks."""
+"""`braid bench latency`, `compute-overlap`, `replay`: kinds that make collective calls on ranks."""
 
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -57,7 +57,7 @@ def latency(
     _go("latency", count, ranks, against, links, output, make, call_kinds.gain, said)
 
 
-def overlap(
+def compute_overlap(
     op: Annotated[str, typer.Option(help="The operation.")] = "all_reduce",
     size: Annotated[str, typer.Option(help="Bytes of a call.")] = "",
     dtype: options.Dtype = "",
@@ -190,7 +190,7 @@ def register(app: typer.Typer) -> None:
     """Adds the commands."""
     for command, example in (
         (latency, "braid bench latency --total 4GiB --messages 1000"),
-        (overlap, "braid bench overlap --op all_gather --size 256MiB"),
+        (compute_overlap, "braid bench compute-overlap --op all_gather --size 256MiB"),
         (replay, "braid bench replay trace.jsonl --against gloo"),
     ):
         app.command(epilog=f"Example: {example}. Exit code 0 fine, 1 wrong bytes, 2 bad input.")(

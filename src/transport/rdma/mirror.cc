@@ -125,10 +125,11 @@ Mirrors::Op* Mirrors::take_op() {
 }
 
 // On shm a confirmed write that is refused never completes, and every later one is "busy".
-bool Mirrors::post(int rank, sys::FabricTransfer write) {
+bool Mirrors::post(int rank, sys::FabricTransfer write, bool* is_flying) {
   Op* op = take_op();
   if (op == nullptr) return false;
   op->peer = rank;
+  op->is_flying = is_flying;
   write.peer = at_peer(rank).fabric_peer;
   write.local_region = source_region_;
   write.remote_key = at_peer(rank).door.mirror.key;
@@ -136,6 +137,7 @@ bool Mirrors::post(int rank, sys::FabricTransfer write) {
   const Result<bool> posted = endpoint_->write(write, op);
   if (posted.ok() && posted.value()) {
     ++num_flying_;
+    if (is_flying != nullptr) *is_flying = true;
     return true;
   }
   free_ops_.push_back(op);
@@ -145,7 +147,8 @@ bool Mirrors::post(int rank, sys::FabricTransfer write) {
 
 // Nobody waits for a record's completion: a free that is lost is in the next one, and where a
 // slot's record is lost the connection is.
-bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news) {
+bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news,
+                          bool* is_flying) {
   NewsRecord record{number};
   seal(record, at_peer(rank).door.nonce);
   std::memcpy(board_out(rank) + offset, &record, sizeof record);
@@ -155,7 +158,7 @@ bool Mirrors::post_record(int rank, uint64_t offset, uint64_t number, const Slot
   write.remote_address = at_peer(rank).door.mirror.address + slots_bytes() + offset;
   if (news != nullptr) write.immediate = pack_news(*news);
   write.wants_delivery = false;
-  return post(rank, write);
+  return post(rank, write, is_flying);
 }
 
 bool Mirrors::post_slot(int rank, bool everyone, int lane, uint64_t number) {
@@ -187,7 +190,8 @@ bool Mirrors::post_slots(int rank, bool everyone, int lane) {
   return changed;
 }
 
-// The greeting is a free of nothing.
+// The greeting is a free of nothing. A record's place is written again when its last write has
+// completed: until then the NIC may read it, and what it read of two numbers would be sealed as none.
 bool Mirrors::post_free(int rank, bool everyone, int lane) {
   Peer& peer = at_peer(rank);
   Received& ring = peer.received[everyone ? 1 : 0][lane];
@@ -195,8 +199,11 @@ bool Mirrors::post_free(int rank, bool everyone, int lane) {
   const uint64_t freed = load_counter(counters(rank, key, lane).free[self_].value);  // of our GPU
   const bool is_greeting = peer.is_greeting_due && everyone && lane == 0;
   if (freed == ring.told && !is_greeting) return false;
+  bool& is_flying = ring.is_flying[ring.num_told % kFreeRecords];
+  if (is_flying) return false;
   const SlotNews news{Told::kFree, self_, everyone, lane, freed};
-  if (!post_record(rank, board_.free_at(everyone, lane, ring.num_told), freed, &news)) return false;
+  const uint64_t offset = board_.free_at(everyone, lane, ring.num_told);
+  if (!post_record(rank, offset, freed, &news, &is_flying)) return false;
   ++ring.num_told;
   ring.told = freed;
   peer.is_greeting_due = peer.is_greeting_due && !is_greeting;

@@ -46,7 +46,7 @@ WORDS = {
     "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--device",
     "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
     "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-python",
-    "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record", "--show",
+    "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record", "--routings", "--shape", "--show",
     "--step-path", "--suite", "--svg", "--tune", "--variants", "--ways", "--who", "--words", "a",
     "b", "files", "name", "new", "number", "old", "op", "records", "target", "term", "trace",
 }  # fmt: skip
@@ -61,7 +61,7 @@ UNITS_OF = {"ms": " ms", "bytes": "Bytes", "gbit": "Gbit/s", "tflops": "TFLOP/s"
             "gpus": "GPUs", "nodes": "odes", "params": "Parameters"}  # fmt: skip
 """What the last word of a name promises."""
 SAYS_NOTHING_IN_UNITS = {
-    "nccl-env", "nccl-check", "options", "topo diff", "trace merge", "run"
+    "nccl-env", "nccl-check", "deepep-env", "deepep-check", "options", "topo diff", "trace merge", "run"
 }  # fmt: skip
 
 

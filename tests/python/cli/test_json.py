@@ -30,7 +30,10 @@ FORMS = {
 }  # fmt: skip
 """Other commands of bench print braid.probe/1, of plan braid.plan/1."""
 BARE = {"topo diff", "trace merge", "trace summary", "options", "explain", "nccl-env", "nccl-check"}
+BARE |= {"deepep-env", "deepep-check"}
 """What they print says no form."""
+NEEDS_A_GPU = {("bench", "overlap")}
+"""Its records are of the form that the other kinds of bench have."""
 BETWEEN_CPUS = "--device cpu -n 2 --samples 3 --json -"
 LANES = "--device cpu --samples 3 --json -"
 RECORD = "{root}/records/gpu_large_2.json"
@@ -39,6 +42,8 @@ LINES = {
     "options": "--json",
     "nccl-env": "--for vllm --json",
     "nccl-check": "--json",
+    "deepep-env": "--json",
+    "deepep-check": "--json",
     "report": f"{RECORD} --from {{topo}}/version_1.json --model llama3-8b --out r.html --json",
     "topo": f"--from {{topo}}/version_1.json --record {RECORD} --json",
     "topo diff": "{topo}/h100_x8.txt {topo}/h800_x8.txt --json",
@@ -55,6 +60,7 @@ LINES = {
     "plan ep": "--model deepseek-v3 --tokens 4096 --hw h200-nvlink4 --json",
     "plan mfu": "--params 2B --seq 2048 --batch 16 --gpus 8 --hw a100-nvlink3 --json",
     "plan memory": "--params 2B --hw a100-nvlink3 --json",
+    "plan nodes": "--nodes 2 --nics 1@800Mbit/s -n 4 --inside 3 --op all_gather --json",
     "plan tp": "--model llama3-70b --tp 4 --tokens 4096 --hw a100-nvlink3 --json",
     "plan what-if": "--model llama3-70b --json",
     "plan timeline": "--compute-ms 420 --comm-ms 640 --json",
@@ -71,7 +77,8 @@ LINES = {
     "bench weights": "--trainers 1 --workers 1 --total 4MiB --tensors 2 --ways local --samples 2"
     " --json -",
     "bench latency": f"--total 64KiB --messages 4 {BETWEEN_CPUS}",
-    "bench overlap": f"--size 64KiB {BETWEEN_CPUS}",
+    "bench compute-overlap": f"--size 64KiB {BETWEEN_CPUS}",
+    "bench moe": "-n 2 --shape tiny --tokens 16 --samples 3 --json -",
     "bench replay": f"trace.jsonl {BETWEEN_CPUS}",
     "bench tp-block": f"--model config.json --tokens 8 --layers 2 --time-budget 1 {BETWEEN_CPUS}",
     "bench compare": f"{RECORD} {RECORD} --json",
@@ -79,7 +86,7 @@ LINES = {
     "trace summary": "timeline.json --json",
 }
 RANKS = {"bench", "explain"} | {
-    f"bench {kind}" for kind in ("latency", "overlap", "replay", "tp-block")
+    f"bench {kind}" for kind in ("latency", "compute-overlap", "replay", "tp-block", "moe")
 }
 """What ranks print does not pass through this process."""
 FILES = {
@@ -150,7 +157,7 @@ def own_names(form, document):
 
 
 def test_every_command_is_here():
-    assert {" ".join(words) for words in set(EVERY) - WITHOUT_JSON} == LINES.keys()
+    assert {" ".join(words) for words in set(EVERY) - WITHOUT_JSON - NEEDS_A_GPU} == LINES.keys()
 
 
 @pytest.mark.parametrize("words", LINES)

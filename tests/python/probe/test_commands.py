@@ -80,7 +80,7 @@ def test_kinds_that_make_calls(tmp_path):
     )
     for line, cases in (
         ("latency --total 64KiB --messages 4", 2),
-        ("overlap --size 64KiB --op all_gather", 3),
+        ("compute-overlap --size 64KiB --op all_gather", 3),
         ("replay t.jsonl", 3),
     ):
         command = [sys.executable, "-m", "braid.cli", "bench", *line.split()]
@@ -185,8 +185,8 @@ def test_compare_fails_with_1(bench, tmp_path):
         ("latency --messages 1", "--messages"),
         ("latency --op scatter", "'scatter'"),
         ("latency --dtype float7", "'float7'"),
-        ("overlap --against mpi", "'mpi' is no baseline"),
-        ("overlap --ranks 65", "from 2 to 64"),
+        ("compute-overlap --against mpi", "'mpi' is no baseline"),
+        ("compute-overlap --ranks 65", "from 2 to 64"),
         ("tp-block --model llama3-8b --ranks 3", "do not divide over 3 ranks"),
         ("tp-block --model deepseek-v3 --ranks 2", "try llama3-8b"),
         ("tp-block --within 5 --ranks 2", "bench tp-block: --within: '5'"),
