@@ -170,7 +170,7 @@ braid_code braid_register(braid_comm* comm, void* memory, size_t bytes) {
   return on_comm(comm, "braid_register", [&](auto& c) {
     return on_gpu(c, {},
                   [&](comm::Device& device) {
-                    return device.register_memory(address_of(memory), bytes);
+                    return device.registrations().add(address_of(memory), bytes);
                   })
         .with_context("braid_register");
   });
@@ -178,9 +178,10 @@ braid_code braid_register(braid_comm* comm, void* memory, size_t bytes) {
 
 braid_code braid_unregister(braid_comm* comm, void* memory) {
   return on_comm(comm, "braid_unregister", [&](auto& c) {
-    return on_gpu(
-               c, {},
-               [&](comm::Device& device) { return device.unregister_memory(address_of(memory)); })
+    return on_gpu(c, {},
+                  [&](comm::Device& device) {
+                    return device.registrations().remove(address_of(memory));
+                  })
         .with_context("braid_unregister");
   });
 }

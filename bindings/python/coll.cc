@@ -157,7 +157,7 @@ void register_memory(PyComm& self, nb::handle object) {
   if (!buf.on_gpu()) raise_if_failed(invalid_argument("register: asked for GPU memory"));
   run_unlocked([&] {
     return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
-      return device.register_memory(address_of(buf), buf.bytes());
+      return device.registrations().add(address_of(buf), buf.bytes());
     });
   });
 }
@@ -166,7 +166,7 @@ void unregister_memory(PyComm& self, nb::handle object) {
   const Buffer buf = Buffer::borrow(object, {"unregister", "buf"}, Access::kWrite);
   run_unlocked([&] {
     return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
-      return device.unregister_memory(address_of(buf));
+      return device.registrations().remove(address_of(buf));
     });
   });
 }
@@ -176,7 +176,7 @@ void force_host_share(PyComm& self, int gpu, const std::string& op, std::optiona
   raise_if_failed(parsed.status());
   run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-      device.force_host_share(parsed.value(), share);
+      device.links().main().shares().force(parsed.value(), share);
       return Status();
     });
   });
@@ -188,7 +188,7 @@ double host_share(PyComm& self, int gpu, const std::string& op) {
   double share = 0;
   run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
-      share = device.host_share(parsed.value()).long_share;
+      share = device.links().main().shares().tuned(parsed.value()).long_share;
       return Status();
     });
   });

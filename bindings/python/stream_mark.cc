@@ -53,7 +53,7 @@ class StreamMark {
 void check_gpu(PyComm& self, int gpu) {
   run_unlocked([&] {
     return coll::device::on_device(self.get(), gpu,
-                                   [](comm::Device& device) { return device.status(); });
+                                   [](comm::Device& device) { return device.faults().status(); });
   });
 }
 

@@ -150,7 +150,7 @@ Status Comm::close(bool say_farewell) {
   state_->group->set_interrupt({});  // what is short anyway, ends in peace
   // Our windows on the peers' device memory close before the farewell, their memory goes after it.
   const bool is_healthy = state_->fatal.ok() && !state_->group->broken();
-  if (state_->device) state_->device->detach(say_farewell && is_healthy);
+  const bool is_through = !state_->device || state_->device->detach(say_farewell && is_healthy);
   const bool says_farewell = say_farewell && is_healthy && state_->size() > 1;
   if (says_farewell) meet_for_farewell();
   std::shared_ptr<Device> device;
@@ -158,8 +158,8 @@ Status Comm::close(bool say_farewell) {
     const std::lock_guard lock(state_->health_mutex);  // health_json() may be looking at it
     device.swap(state_->device);
   }
-  if (device && device->is_left())
-    Device::leave(std::move(device));
+  if (!is_through)
+    leave_to_graph(std::move(device));
   else
     device.reset();
   state_->keeper.reset();  // its thread uses the links
@@ -248,7 +248,7 @@ Result<Observer*> Comm::settled_observer() {
     std::this_thread::yield();
     (void)lock.try_lock();
   }
-  if (lock.owns_lock() && !state_->is_closed && state_->device) state_->device->settle_calls();
+  if (lock.owns_lock() && !state_->is_closed && state_->device) state_->device->call_watch().look();
   return observer;
 }
 

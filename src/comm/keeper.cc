@@ -48,7 +48,7 @@ void Keeper::loop() {
     const bool is_recent = now_ns() - state_.last_call_end_ns < 100_ms;
     const bool moved = state_.idle_progress();
     // close() takes the device away once it has marked the comm as closed, with this lock held.
-    if (state_.observer && !state_.is_closed && state_.device) state_.device->settle_calls();
+    if (state_.observer && !state_.is_closed && state_.device) state_.device->call_watch().look();
     sleep_ns = is_recent || moved ? 1_ms : 20_ms;
   }
 }

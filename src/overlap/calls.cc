@@ -104,15 +104,15 @@ class Enqueued {
   Enqueued& operator=(const Enqueued&) = delete;
 
   Status run(sys::DevicePtr c) {
-    device_.expect_call();
+    device_.order().expect_call();
     BRAID_RETURN_IF_ERROR(device_.begin(stream_));
     is_open_ = true;
     const uint64_t signature = signature_of(call_, gemm_, choice_, landing_);
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kChannel, signature));
+    BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kChannel, signature));
     BRAID_RETURN_IF_ERROR(launcher_.count(
         here(0), here(kEpochsAt), static_cast<uint32_t>(layout_.flags_of_one / 8), stream_));
     BRAID_RETURN_IF_ERROR(call_ == Call::kAgGemm ? gather(c) : reduce(c));
-    if (is_forked_) BRAID_RETURN_IF_ERROR(device_.after(stream_, pushes_));
+    if (is_forked_) BRAID_RETURN_IF_ERROR(device_.order().after(stream_, pushes_));
     if (call_ == Call::kGemmAr) BRAID_RETURN_IF_ERROR(take_out(c, signature));
     is_open_ = false;
     return device_.end(stream_);
@@ -132,9 +132,9 @@ class Enqueued {
   }
   /// The copies' stream, from what the caller's holds now.
   Status fork() {
-    pushes_ = device_.side(comm::Device::kPushes);
+    pushes_ = device_.order().side(comm::CallOrder::kPushes);
     is_forked_ = true;
-    return device_.after(pushes_, stream_);
+    return device_.order().after(pushes_, stream_);
   }
   template <typename Each>
   Status each_peer(const Each& each) const {
@@ -214,7 +214,7 @@ class Enqueued {
     if (call_ == Call::kGemmArExchange)
       return launcher_.exchange(gemm_, choice_, where, here(0), watch(), stream_);
     // A graph cannot wait for a word; there the kernel pushes.
-    const bool by_engines = choice_.by_engines && !device_.is_captured() && ranks() > 1;
+    const bool by_engines = choice_.by_engines && !device_.order().is_captured() && ranks() > 1;
     if (by_engines) {
       where.finished = here(kFinishedAt);
       BRAID_RETURN_IF_ERROR(fork());
@@ -226,7 +226,7 @@ class Enqueued {
   }
   /// All owners have stored their shards everywhere: ours is whole.
   Status take_out(sys::DevicePtr c, uint64_t signature) {
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kChannel, mix(signature, 1)));
+    BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kChannel, mix(signature, 1)));
     const uint64_t bytes = 2 * ranks() * static_cast<uint64_t>(gemm_.shard_rows) *
                            static_cast<uint64_t>(gemm_.columns);
     return cuda().copy_on_device(c, here(layout_.c_at), bytes, stream_);
@@ -262,15 +262,15 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
   if (needed > workspace.bytes)
     return invalid_argument("overlap: a workspace of {} bytes; this call needs {}", workspace.bytes,
                             needed);
-  Result<comm::Landing> landing = device.find_landing(workspace.at, workspace.bytes);
+  Result<comm::Landing> landing = device.registrations().find(workspace.at, workspace.bytes);
   BRAID_RETURN_IF_ERROR(landing.status());
   if (landing->window == nullptr)
     return invalid_argument("overlap: the workspace at {:#x} is not registered with the comm",
                             workspace.at);
   Choice taken = choice;
   // Ranks that share a GPU must all have their blocks on it at once.
-  if (device.shares_gpus() && taken.num_blocks == 0)
-    taken.num_blocks = static_cast<int32_t>(device.shared_blocks());
+  if (device.gpus().are_shared && taken.num_blocks == 0)
+    taken.num_blocks = static_cast<int32_t>(device.gpus().shared_blocks());
   return Enqueued(device, launcher, *landing, call, mine, taken, stream).run(c);
 }
 

@@ -222,12 +222,12 @@ TEST(OnStream, RegistersMemory) {
   run([](CRank& c, GpuRank& rank) {
     const auto memory = reinterpret_cast<sys::DevicePtr>(c.recv());
     expect_ok(braid_register(c.comm(), c.recv(), kAll * sizeof(int32_t)));
-    EXPECT_NE(rank.device.find_landing(memory, 4).value().window, nullptr);
+    EXPECT_NE(rank.device.registrations().find(memory, 4).value().window, nullptr);
     expect_ok(braid_all_gather_on(c.comm(), c.send(), c.recv(), kCount, BRAID_INT32, c.stream()));
     rank.all.arrive_and_wait();
     c.expect(kAll, [](size_t i) { return value(static_cast<int>(i / kCount), i % kCount); });
     expect_ok(braid_unregister(c.comm(), c.recv()));
-    EXPECT_EQ(rank.device.find_landing(memory, 4).value().window, nullptr);
+    EXPECT_EQ(rank.device.registrations().find(memory, 4).value().window, nullptr);
     EXPECT_EQ(braid_unregister(c.comm(), c.recv()), BRAID_INVALID_ARGUMENT);
     // One rank's refusal is everybody's.
     EXPECT_NE(braid_register(c.comm(), c.rank() == 1 ? nullptr : c.recv(), 100), BRAID_OK);

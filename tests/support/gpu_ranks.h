@@ -3,7 +3,7 @@
 //
 //   sys::FakeCuda cuda(4);
 //   test::define_team_kernels(cuda);
-//   test::run_gpus(4, cuda, {}, [](test::GpuRank& rank) { rank.device.barrier(...); });
+//   test::run_gpus(4, cuda, {}, [](test::GpuRank& rank) { rank.device.barriers().all(...); });
 //   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <barrier>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -68,6 +69,21 @@ class GuardedMemory {
   sys::DevicePtr begin_, end_;
 };
 
+/// What BRAID_GPU_PACKETS=0 and BRAID_GPU_LINES=0 give: no call goes by packets, lines or directly.
+inline comm::ArenaRequest small_arena(int size) {
+  comm::ArenaRequest request{0, {{"packets", 256, 256}}};
+  if (size > 2) request.areas.push_back({"relay", coll::kRelayFlagBytes, coll::kRelayFlagBytes});
+  return request;
+}
+
+inline comm::DeviceLink& nic_of(const comm::Device& device) { return *device.links().find("rdma"); }
+/// Nothing: shares are not balanced.
+inline std::optional<comm::ShareBalance::Summary> balance_summary(const comm::Device& device) {
+  const comm::ShareBalance* const balance = device.links().main().balance();
+  if (balance == nullptr) return std::nullopt;
+  return balance->summary();
+}
+
 struct GpuRank {
   comm::Comm& comm;
   comm::Device& device;
@@ -104,11 +120,9 @@ inline void run_gpu_comms(int size, const Options& options,
 inline void run_gpus(int size, sys::FakeCuda& cuda, const Options& options,
                      const std::function<void(GpuRank&)>& body,
                      sys::FabricLibrary* nics = nullptr) {
-  constexpr uint64_t kPacketBytes = 256;  // what BRAID_GPU_PACKETS=0 gives: no call fits
   run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = make_config(gpu_options(options));
-    const comm::AreaSizes areas{kPacketBytes, 0, 0, 0, size > 2 ? coll::kRelayFlagBytes : 0};
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas, nics);
+    auto made = comm::Device::create(comm.state(), cuda, {comm.rank(), small_arena(size), nics});
     EXPECT_TRUE(made.ok()) << "rank " << comm.rank() << ": " << made.status().to_string();
     if (!made.ok()) return;
     comm.state().device = std::move(made).value();

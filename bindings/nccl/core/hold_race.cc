@@ -64,7 +64,7 @@ SizeRange left_of(SizeRange sizes, const KeptRace& kept, int64_t time_ns) {
 /// Whether nobody else's kernels run on these GPUs, after a while if need be. Where ranks share a
 /// GPU they see each other's, and cannot tell.
 Result<bool> is_calm(const Entrants& for_, const RaceTerms& terms, int num_looks) {
-  if (for_.device.shares_gpus()) return true;
+  if (for_.device.gpus().are_shared) return true;
   coll::device::CallTimer timer(for_.device, for_.group, terms.deadline, 4096);
   BRAID_RETURN_IF_ERROR(
       group::agree(for_.group, "nccl race looks", timer.prepare(), "", terms.deadline).status());
@@ -119,7 +119,7 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
   if (ran.counts) {
     RaceTrack track(for_, terms.deadline, terms.time_ns + kPatience);
     BRAID_RETURN_IF_ERROR(track.prepare());
-    const bool takes_turns = for_.device.shares_gpus();
+    const bool takes_turns = for_.device.gpus().are_shared;
     Result<Outcome> raced =
         race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement);
     if (raced.status().code() == Code::kUnsupported) {

@@ -148,7 +148,7 @@ Result<int64_t> RaceTrack::burst_ns(size_t i, int num_calls, bool is_real) {
   sys::Cuda& cuda = for_.device.cuda();
   const sys::Stream stream = stream_.get();
   is_left_ = true;  // until it is seen to be through
-  for_.device.expect_call();
+  for_.device.order().expect_call();
   BRAID_RETURN_IF_ERROR(coll::device::barrier(for_.device, stream));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
   const Status enqueued = enqueue_burst(i, num_calls, is_real);

@@ -210,7 +210,7 @@ Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl
       BRAID_ASSIGN_OR_RETURN(keeps_room_, make_room(device));
       if (!keeps_room_) choice = {};
     }
-    return keeps_room_ ? Status() : device.give_back_room(race_deadline());
+    return keeps_room_ ? Status() : device.arena().give_back_room(race_deadline());
   });
   if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
   return raced;
@@ -229,7 +229,7 @@ Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, 
 // Every rank has the same verdict. That one has no memory is no trouble: NCCL has the call.
 Result<bool> Seat::make_room(comm::Device& device) {
   const Status made = coll::device::make_room(comm_->state());
-  if (device.has_room()) return made.ok() ? Result<bool>(true) : Result<bool>(made);
+  if (device.arena().has_room()) return made.ok() ? Result<bool>(true) : Result<bool>(made);
   if (group_->broken()) return group_->fate();
   log::info("nccl", "gpu {}: no memory for large messages, which are left to NCCL: {}", device_,
             made.message());
@@ -247,13 +247,13 @@ Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
 
 Status Seat::add_window(const void* memory, uint64_t bytes) {
   return with_device(
-      [&](comm::Device& device) { return device.register_memory(address_of(memory), bytes); });
+      [&](comm::Device& device) { return device.registrations().add(address_of(memory), bytes); });
 }
 
 Status Seat::drop_window(const void* memory) {
   if (comm_->is_closed()) return {};  // and all windows with it
   return with_device(
-      [&](comm::Device& device) { return device.forget_memory(address_of(memory)); });
+      [&](comm::Device& device) { return device.registrations().forget(address_of(memory)); });
 }
 
 Status Seat::join(std::span<void* const> streams) {
@@ -268,7 +268,7 @@ Status Seat::status() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || !is_open_) return {};  // close() has it: nothing to watch any more
   if (group_->broken()) return group_->fate();
-  return comm_->state().device->status();
+  return comm_->state().device->faults().status();
 }
 
 void Seat::interrupt() {
@@ -282,7 +282,7 @@ void Seat::interrupt() {
   const std::lock_guard opening(opening_);
   if (!stop()) return;
   free_caller();
-  if (comm_->state().device) comm_->state().device->end_waits();
+  if (comm_->state().device) comm_->state().device->faults().end_waits();
 }
 
 void Seat::close(bool is_in_peace) {

@@ -36,7 +36,7 @@ struct Segments {
   uint64_t segment_bytes;  // of every segment but for the last, which may be shorter
   uint64_t buffer_bytes;   // of a segment's operands, and of its results
   uint64_t count;          // at least 1
-  uint64_t host_at;        // host operands' place
+  uint64_t beside_at;      // host operands' place
 
   bool is_one() const { return count == 1; }
   uint64_t begin_of(uint64_t segment) const { return segment * segment_bytes; }
@@ -59,7 +59,7 @@ constexpr uint64_t slice_bytes_of(uint64_t bytes, uint64_t num_ranks) {
 }
 
 /// What a segment leaves to the host link.
-struct HostRoom {
+struct BesideRoom {
   uint64_t most_bytes;          // of its operands there
   uint64_t most_segment_bytes;  // a longer one would have more
 };
@@ -67,19 +67,19 @@ struct HostRoom {
 /// One segment if the scratch has room for it; else equal ones. Copies are to be few and long:
 /// each costs some microseconds beside its bytes.
 constexpr Segments segments_of(uint64_t bytes, uint64_t scratch_bytes, uint64_t num_ranks,
-                               bool is_registered, const HostRoom& host) {
+                               bool is_registered, const BesideRoom& beside) {
   const uint64_t num_others = std::max<uint64_t>(num_ranks - 1, 1);
-  const uint64_t host_at = (scratch_bytes - host.most_bytes) / kLineBytes * kLineBytes;
+  const uint64_t beside_at = (scratch_bytes - beside.most_bytes) / kLineBytes * kLineBytes;
   const uint64_t of_all = num_others * slice_bytes_of(bytes, num_ranks);
-  if (of_all <= host_at / (is_registered ? 1 : 2) && bytes <= host.most_segment_bytes)
-    return {bytes, bytes, of_all, 1, host_at};
+  if (of_all <= beside_at / (is_registered ? 1 : 2) && bytes <= beside.most_segment_bytes)
+    return {bytes, bytes, of_all, 1, beside_at};
   const uint64_t num_buffers = is_registered ? 2 : 3;
   const uint64_t most_slice =
-      std::min(host_at / num_buffers / num_others, host.most_segment_bytes / num_ranks);
+      std::min(beside_at / num_buffers / num_others, beside.most_segment_bytes / num_ranks);
   const uint64_t slice = std::max(most_slice / kLineBytes * kLineBytes, kLineBytes);
   const uint64_t least = divided_up(bytes, slice * num_ranks);
   const uint64_t segment = num_ranks * slice_bytes_of(divided_up(bytes, least), num_ranks);
-  return {bytes, segment, num_others * slice, divided_up(bytes, segment), host_at};
+  return {bytes, segment, num_others * slice, divided_up(bytes, segment), beside_at};
 }
 
 struct Span {

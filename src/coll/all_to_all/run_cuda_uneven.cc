@@ -1,9 +1,9 @@
 // all_to_all with counts per peer on the device: short blocks by one kernel, long ones by copy
-// engines over NVLink and their ends through the host ring. A pair's blocks, there and back, go the
+// engines over NVLink and their ends over a link beside it. A pair's blocks, there and back, go the
 // same way, which both its ranks know. How ranks that know different things get through a call
 // together: coll/device/pair_rounds.h.
 //
-// The share of the host link is that of an even call whose blocks are as long. It is looked up for
+// The share of that link is that of an even call whose blocks are as long. It is looked up for
 // every block, and not counted: the balancer counts calls that all ranks make alike.
 #include <algorithm>
 #include <numeric>
@@ -45,14 +45,12 @@ class UnevenExchange {
       if (short_.block[i].peer != device_.rank())
         device_.call_watch().sends(comm::CallWatch::kNvlink, short_.block[i].out_bytes);
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
-      if (!has_long_) return device_.exchange_short(stream, kPairsFirstChannel, short_);
-      BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
-      BRAID_RETURN_IF_ERROR(device_.exchange_short(copies, kPairsFirstChannel, short_));
+      if (!has_long_) return device_.barriers().exchange_short(stream, kPairsFirstChannel, short_);
+      BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::CallOrder::kCopies));
+      BRAID_RETURN_IF_ERROR(device_.barriers().exchange_short(copies, kPairsFirstChannel, short_));
       BRAID_RETURN_IF_ERROR(copy_own(copies));
-      const pcie::Flows flows = host_flows();
-      if (flows.num_flows == 0) return {};
-      BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-      return device_.send_over_host(ring, flows);
+      const comm::LinkPart part = beside_part();
+      return part.is_empty() ? Status() : call.send(*device_.links().for_uneven(), part);
     });
   }
 
@@ -61,7 +59,7 @@ class UnevenExchange {
   bool is_own_alike() const { return out_.bytes[own()] == in_.bytes[own()]; }
   /// Of a pair, whichever of its ranks asks. A kernel's stores cannot be held to a rate.
   bool is_short(size_t peer) const {
-    return device_.link_cap_gbps() <= 0 &&
+    return device_.nvlink().cap_gbps() <= 0 &&
            std::max(out_.bytes[peer], in_.bytes[peer]) <= nvlink::short_bytes(device_.size());
   }
 
@@ -79,27 +77,28 @@ class UnevenExchange {
   }
 
   /// What goes over NVLink is copied out of the scratch by the driver.
-  uint64_t host_part_of(uint64_t bytes) const {
-    return host_part(device_, plan::Op::kAllToAll, bytes, kBesideTakeOut);
+  uint64_t beside_part_of(uint64_t bytes) const {
+    return uneven_part(device_, bytes, kBesideTakeOut);
   }
   void cut(size_t peer) {
-    out_host_[peer] = host_part_of(out_.bytes[peer]);
-    in_host_[peer] = host_part_of(in_.bytes[peer]);
+    out_beside_[peer] = beside_part_of(out_.bytes[peer]);
+    in_beside_[peer] = beside_part_of(in_.bytes[peer]);
     e_.out[peer] = out_.at[peer];
     e_.in[peer] = in_.at[peer];
-    e_.out_bytes[peer] = out_.bytes[peer] - out_host_[peer];
-    e_.in_bytes[peer] = in_.bytes[peer] - in_host_[peer];
+    e_.out_bytes[peer] = out_.bytes[peer] - out_beside_[peer];
+    e_.in_bytes[peer] = in_.bytes[peer] - in_beside_[peer];
   }
 
   /// A rank whose block for itself has two lengths agrees with nobody, so that all ranks learn of
   /// it.
   PairMeaning meaning_with(int peer, Dtype dtype) const {
     const auto index = static_cast<size_t>(peer);
-    PairMeaning meaning{plan::Op::kAllToAll, dtype,          out_.bytes[index], in_.bytes[index],
-                        out_host_[index],    in_host_[index]};
+    PairMeaning meaning{plan::Op::kAllToAll, dtype,
+                        out_.bytes[index],   in_.bytes[index],
+                        out_beside_[index],  in_beside_[index]};
     if (device_.rank() > peer) {
       std::swap(meaning.there_bytes, meaning.back_bytes);
-      std::swap(meaning.there_host_bytes, meaning.back_host_bytes);
+      std::swap(meaning.there_beside_bytes, meaning.back_beside_bytes);
     }
     if (!is_own_alike()) meaning.there_bytes = UINT64_MAX - own();
     return meaning;
@@ -107,29 +106,27 @@ class UnevenExchange {
 
   Status copy_own(sys::Stream stream) {
     if (!is_own_alike() || is_short(own())) return {};
-    return device_.copy(stream, in_.at[own()], out_.at[own()], in_.bytes[own()]);
+    return device_.nvlink().copy(stream, in_.at[own()], out_.at[own()], in_.bytes[own()]);
   }
 
-  pcie::Flows host_flows() const {
-    pcie::Flows flows{};
-    flows.num_lanes = device_.host_lanes(2 * (device_.size() - 1));
+  comm::LinkPart beside_part() const {
+    comm::LinkPart part;
+    part.agreed_flows = 2 * (device_.size() - 1);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto i = static_cast<size_t>(peer);
       const auto* source = sys::pointer_to<std::byte>(out_.at[i] + e_.out_bytes[i]);
       auto* place = sys::pointer_to<std::byte>(in_.at[i] + e_.in_bytes[i]);
-      if (out_host_[i] > 0)
-        flows.flow[flows.num_flows++] = {device_.rank(), peer, source, nullptr, out_host_[i]};
-      if (in_host_[i] > 0)
-        flows.flow[flows.num_flows++] = {peer, device_.rank(), nullptr, place, in_host_[i]};
+      if (out_beside_[i] > 0) part.add({device_.rank(), peer, source, nullptr, out_beside_[i]});
+      if (in_beside_[i] > 0) part.add({peer, device_.rank(), nullptr, place, in_beside_[i]});
     }
-    return flows;
+    return part;
   }
 
   comm::Device& device_;
   const Blocks& out_;
   const Blocks& in_;
-  Lengths out_host_{}, in_host_{};
+  Lengths out_beside_{}, in_beside_{};
   nvlink::ShortBlocks short_{};
   bool has_long_ = false;
   PairExchange e_;
@@ -175,7 +172,7 @@ Status exchange_blocks(comm::Device& device, const Blocks& sent, const Blocks& r
     if (out.bytes[0] != in.bytes[0])
       return invalid_argument("all_to_all: this rank sends itself {} bytes and expects {}",
                               out.bytes[0], in.bytes[0]);
-    BRAID_RETURN_IF_ERROR(device.copy(stream, in.at[0], out.at[0], in.bytes[0]));
+    BRAID_RETURN_IF_ERROR(device.nvlink().copy(stream, in.at[0], out.at[0], in.bytes[0]));
     return call.end();
   }
   BRAID_RETURN_IF_ERROR(UnevenExchange(device, out, in, dtype).run(call, stream));

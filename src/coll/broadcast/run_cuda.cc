@@ -49,23 +49,20 @@ class Broadcast {
         others_(static_cast<uint64_t>(device.size() - 1)) {}
 
   Status run_segment(sys::DevicePtr buf, uint64_t begin, uint64_t bytes) {
-    const Cut cut = with_rdma(device_, plan::Op::kBroadcast, bytes,
-                              host_part(device_, plan::Op::kBroadcast, bytes));
+    const Cut cut = cut_of(device_, plan::Op::kBroadcast, bytes);
     buf_ = buf + begin;
     begin_ = begin;
     bytes_ = cut.nvlink_of(bytes);
-    BRAID_RETURN_IF_ERROR(device_.barrier(stream_, kStepsChannel, signature_));
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kStart, stream_));
-    if (cut.pcie > 0) BRAID_RETURN_IF_ERROR(send_host_part(cut.pcie));
-    if (cut.rdma > 0) BRAID_RETURN_IF_ERROR(send_rdma_part(cut));
+    BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kStepsChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kStart, stream_));
+    BRAID_RETURN_IF_ERROR(start_beside(cut));
     const bool relays = is_registered() && can_relay(device_);
     BRAID_RETURN_IF_ERROR(relays ? relay() : push());
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
-    if (cut.pcie > 0)
-      BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kHost)));
-    if (cut.rdma > 0)
-      BRAID_RETURN_IF_ERROR(device_.after(stream_, device_.side(comm::Device::kRdma)));
-    return is_registered() && !relays ? device_.barrier(stream_, kStepsChannel, signature_)
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    for (const auto& link : device_.links().all())
+      if (cut.beside[link->index()] > 0)
+        BRAID_RETURN_IF_ERROR(device_.order().after(stream_, link->stream()));
+    return is_registered() && !relays ? device_.barriers().all(stream_, kStepsChannel, signature_)
                                       : Status();
   }
 
@@ -75,41 +72,44 @@ class Broadcast {
     return (root_ + 1 + static_cast<int>(index)) % device_.size();
   }
   sys::DevicePtr place(int rank) const {
-    return is_registered() ? landing_.at(rank) + begin_ : device_.scratch().at(rank);
+    return is_registered() ? landing_.at(rank) + begin_ : device_.arena().scratch().at(rank);
   }
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
   void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
     const uint64_t at = std::min(stage + index * slice, bytes_);
     pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
   }
-  // The segment's end: the root writes it to its ring once, all others read it there.
-  pcie::Flows from_root(sys::DevicePtr at, uint64_t bytes) const {
+  // What others read the root writes to a link once.
+  comm::LinkPart from_root(sys::DevicePtr at, uint64_t bytes) const {
     Addresses destinations{};
     if (device_.rank() != root_) destinations[static_cast<size_t>(root_)] = at;
     return all_to_everyone(device_, device_.rank() == root_ ? at : 0, destinations, bytes);
   }
-  Status send_host_part(uint64_t host) {
-    const sys::Stream ring = device_.side(comm::Device::kHost);
-    BRAID_RETURN_IF_ERROR(device_.after(ring, stream_));
-    BRAID_RETURN_IF_ERROR(device_.send_over_host(ring, from_root(buf_ + bytes_, host)));
-    return device_.note(comm::Moment::kHostDone, ring);
-  }
-  Status send_rdma_part(const Cut& cut) {
-    const sys::Stream nic = device_.side(comm::Device::kRdma);
-    BRAID_RETURN_IF_ERROR(device_.after(nic, stream_));
-    return device_.send_over_rdma(nic, from_root(buf_ + bytes_ + cut.pcie, cut.rdma));
+  /// The segment's end, over the other links.
+  Status start_beside(const Cut& cut) {
+    uint64_t begin = bytes_;
+    for (const auto& link : device_.links().all()) {
+      const uint64_t bytes = cut.beside[link->index()];
+      if (bytes == 0) continue;
+      BRAID_RETURN_IF_ERROR(device_.order().after(link->stream(), stream_));
+      BRAID_RETURN_IF_ERROR(link->enqueue(from_root(buf_ + begin, bytes)));
+      BRAID_RETURN_IF_ERROR(link->note_done());
+      begin += bytes;
+    }
+    return {};
   }
   Status relay() { return run_relay(device_, stream_, {root_, bytes_, buf_, landing_, begin_}); }
   Status push() {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(run_stages());
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    return device_.after(stream_, device_.side(comm::Device::kCopies));
+    return device_.order().after(stream_, device_.order().side(comm::CallOrder::kCopies));
   }
   Status run_stages() {
-    const sys::Stream side = device_.side(comm::Device::kSums);
-    BRAID_RETURN_IF_ERROR(device_.after(side, stream_));
-    BRAID_RETURN_IF_ERROR(device_.after(device_.side(comm::Device::kCopies), stream_));
+    const sys::Stream side = device_.order().side(comm::CallOrder::kSums);
+    BRAID_RETURN_IF_ERROR(device_.order().after(side, stream_));
+    BRAID_RETURN_IF_ERROR(
+        device_.order().after(device_.order().side(comm::CallOrder::kCopies), stream_));
     uint64_t slice = 0;
     for (uint64_t stage = 0; stage < bytes_; stage += slice * others_) {
       slice = slice_bytes(bytes_ - stage);
@@ -117,7 +117,7 @@ class Broadcast {
       if (others_ > 1) BRAID_RETURN_IF_ERROR(hand_on(side, stage, slice));
       if (!is_registered()) BRAID_RETURN_IF_ERROR(copy_out(stage, slice * others_));
     }
-    return device_.after(stream_, side);
+    return device_.order().after(stream_, side);
   }
   /// Of the next stage. Two ranks have nothing to pass on, and take pieces only to copy them out.
   uint64_t slice_bytes(uint64_t left) const {
@@ -127,23 +127,23 @@ class Broadcast {
   }
   Status hand_on(sys::Stream side, uint64_t stage, uint64_t slice) {
     if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(pushes_.join(side));
-    BRAID_RETURN_IF_ERROR(device_.step(side, kStagesChannel, root_));
+    BRAID_RETURN_IF_ERROR(device_.barriers().step(side, kStagesChannel, root_));
     return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);
   }
   Status copy_out(uint64_t stage, uint64_t bytes) {
-    const sys::Stream copies = device_.side(comm::Device::kCopies);
+    const sys::Stream copies = device_.order().side(comm::CallOrder::kCopies);
     BRAID_RETURN_IF_ERROR(pushes_.join(copies));
-    BRAID_RETURN_IF_ERROR(device_.barrier(copies, kPieceLandedChannel, signature_));
+    BRAID_RETURN_IF_ERROR(device_.barriers().all(copies, kPieceLandedChannel, signature_));
     if (device_.rank() == root_) return {};
-    return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
-                        std::min(bytes, bytes_ - stage));
+    return device_.nvlink().copy(copies, buf_ + stage, place(device_.rank()) + stage,
+                                 std::min(bytes, bytes_ - stage));
   }
   Status scatter(uint64_t stage, uint64_t slice) {
     for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);
     return pushes_.send();
   }
   Status pass_on(sys::Stream side, uint64_t stage, uint64_t slice) {
-    BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.mark(side));
+    BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.order().mark(side));
     BRAID_RETURN_IF_ERROR(pushes_.wait(landed));
     const auto own =
         static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
@@ -168,7 +168,7 @@ class Broadcast {
 Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DevicePtr to,
                           sys::DevicePtr from, uint64_t bytes) {
   constexpr uint64_t kBlocks = 16;
-  if ((to ^ from) % 16 != 0) return device.copy(stream, to, from, bytes);
+  if ((to ^ from) % 16 != 0) return device.nvlink().copy(stream, to, from, bytes);
   return sum(device, stream, one_destination({from}, 1, to, bytes),
              {Dtype::kUint8, RedOp::kMax, kBlocks});
 }
@@ -176,8 +176,9 @@ Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DeviceP
 /// In segments of the scratch; in one, where it lands in place.
 Status by_links(comm::Device& device, sys::Stream stream, const CollectiveCall& what,
                 const comm::Landing& landing) {
-  const uint64_t segment = landing.window != nullptr ? std::max<uint64_t>(what.bytes, 1)
-                                                     : device.scratch_bytes() / kUnit * kUnit;
+  const uint64_t segment = landing.window != nullptr
+                               ? std::max<uint64_t>(what.bytes, 1)
+                               : device.arena().scratch_bytes() / kUnit * kUnit;
   BRAID_ASSIGN_OR_RETURN(const Cut cut,
                          counted_cut(device, what.op, std::min(segment, what.bytes)));
   Broadcast run(device, stream, what.root, landing, signature_of(what, landing, cut));
@@ -200,7 +201,7 @@ Status broadcast(comm::Device& device, sys::DevicePtr send, sys::DevicePtr recv,
   // Before anything is enqueued: it may be refused.
   BRAID_ASSIGN_OR_RETURN(const Route route, choose_route(device, what));
   if (is_root && send != recv && bytes > 0 && !route.is_by_threads()) {  // those copy it themselves
-    BRAID_ASSIGN_OR_RETURN(const sys::Stream own, call.fork(comm::Device::kOwn));
+    BRAID_ASSIGN_OR_RETURN(const sys::Stream own, call.fork(comm::CallOrder::kOwn));
     BRAID_RETURN_IF_ERROR(copy_beside_pushes(device, own, recv, send, bytes));
   }
   if (device.size() == 1) return call.end();
@@ -218,7 +219,7 @@ Status barrier(comm::Device& device, sys::Stream stream) {
   Call call(device, stream, {plan::Op::kBroadcast, true});
   BRAID_RETURN_IF_ERROR(call.begin());
   const CollectiveCall what{plan::Op::kBroadcast, 0, 0, 0, Dtype::kInt8, RedOp::kAvg};
-  BRAID_RETURN_IF_ERROR(device.barrier(stream, kStepsChannel, signature_of(what, {}, {})));
+  BRAID_RETURN_IF_ERROR(device.barriers().all(stream, kStepsChannel, signature_of(what, {}, {})));
   return call.end();
 }
 

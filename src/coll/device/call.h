@@ -1,8 +1,10 @@
 // What all five collectives on the device have in common: checks, the signature that tells calls
-// apart, and the share that goes over the host link.
+// apart, and how blocks are cut over the links.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <numeric>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -12,12 +14,14 @@
 
 namespace braid::coll::device {
 
-/// How a block is cut: what NVLink carries, then `pcie` bytes through host memory, then `rdma`
-/// through the NIC; each a multiple of kUnit but for the first.
+/// How a block is cut: what NVLink carries, then what each of the links beside it does, in their
+/// order; multiples of kUnit but for the first.
 struct Cut {
-  uint64_t pcie = 0;
-  uint64_t rdma = 0;
-  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - pcie - rdma; }
+  std::array<uint64_t, comm::LinkSet::kMost> beside{};
+  uint64_t beside_bytes() const {
+    return std::accumulate(beside.begin(), beside.end(), uint64_t{0});
+  }
+  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - beside_bytes(); }
 };
 
 /// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones, and
@@ -30,9 +34,9 @@ uint64_t signature_of(const CollectiveCall& call, const comm::Landing& landing, 
 struct PairMeaning {
   plan::Op op;
   Dtype dtype;
-  /// From the lower rank to the higher one, and back; and how much of it goes over the host link.
+  /// From the lower rank to the higher one, and back; and how much of it goes beside NVLink.
   uint64_t there_bytes = 0, back_bytes = 0;
-  uint64_t there_host_bytes = 0, back_host_bytes = 0;
+  uint64_t there_beside_bytes = 0, back_beside_bytes = 0;
 };
 uint64_t signature_of(const PairMeaning& meaning);
 
@@ -60,11 +64,13 @@ class Call {
     is_open_ = true;
     const bool is_whole = shape_.send_count + shape_.recv_count > 0;  // blocks that are not equal
     device_.call_watch().begin(is_whole ? shape_ : comm::with_buffers(shape_, device_.size()),
-                               stream_, device_.is_captured());
+                               stream_, device_.order().is_captured());
     return {};
   }
   /// A side stream that starts after what the caller's stream holds now; joined at the end.
-  Result<sys::Stream> fork(comm::Device::Side side);
+  Result<sys::Stream> fork(comm::CallOrder::Side side);
+  /// The same of a link's stream, on which it then moves `part`.
+  Status send(comm::DeviceLink& link, const comm::LinkPart& part);
   Status end();
 
  private:
@@ -72,56 +78,59 @@ class Call {
   sys::Stream stream_;
   const comm::CallShape shape_;
   bool is_open_ = false;
-  std::array<bool, comm::Device::kNumSides> is_forked_{};
+  std::array<bool, comm::CallOrder::kNumSides> is_forked_{};
+  std::array<bool, comm::LinkSet::kMost> is_link_forked_{};
 };
 
 inline constexpr uint64_t kUnit = comm::kCutUnit;
 
-/// What host_part() never exceeds: operands of sums wait in a quarter of the scratch, an
+/// What links beside NVLink carry at most: operands of sums wait in a quarter of the scratch, an
 /// all-reduce's in an eighth.
-uint64_t most_host_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes);
-/// Bytes at the end of every block that go over the host link: a multiple of kUnit, 0 when the
-/// message is too small to gain. Depends on nothing that ranks may have differently, such as
-/// addresses: all cut their blocks at one place, or the call's signature says that they did not.
-/// `used`: of the share that holds.
-uint64_t host_part(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used = 1);
-/// How a call takes the share that holds: a part of it; in segments of one size, which run through
+uint64_t most_beside_bytes(const comm::Device& device, plan::Op op, uint64_t block_bytes);
+/// How a block is cut by the shares that hold; not at all when the message is too small to gain.
+/// Depends on nothing that ranks may have differently, such as addresses: all cut their blocks at
+/// one place, or the call's signature says that they did not. `used`: of the shares.
+Cut cut_of(const comm::Device& device, plan::Op op, uint64_t block_bytes, double used = 1);
+/// How a call takes the shares that hold: a part of them; in segments of one size, which run through
 /// and are timed as one.
 struct Counted {
   double used = 1;
   uint64_t num_segments = 1;
 };
-/// host_part() for a call that is to be made, which stage 2 counts: once per call, asked about a
-/// block of its first segment.
-Result<uint64_t> counted_host_part(comm::Device& device, plan::Op op, uint64_t block_bytes,
-                                   const Counted& how = {});
+/// cut_of() for a call that is to be made, which stage 2 counts: once per call, asked about a block
+/// of its first segment.
+Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes,
+                        const Counted& how = {});
+/// Of a block of an exchange whose lengths the ranks of a pair alone know: what goes over
+/// LinkSet::for_uneven(). Not counted: stage 2 counts calls that all ranks make alike.
+uint64_t uneven_part(const comm::Device& device, uint64_t block_bytes, double used);
 
-/// Where the driver copies results out of the scratch the ring stands still meanwhile, so it gets
+/// Where the driver copies results out of the scratch the PCIe link stands still meanwhile, so it gets
 /// less. 2 H200, an all-gather of 256 MiB that is not registered: 760 us without, 743 with 5 %, 817
 /// with the 8 % that a registered one gets.
 inline constexpr double kBesideTakeOut = 5. / 8;
 
-/// Whether the host link carries so much of an all-reduce's slices as results alone. Among three
-/// ranks or more that is faster up to a tenth (4 H200); a link that can carry more, beside a slow
-/// NVLink, carries operands too.
-constexpr bool sends_results_only(int num_ranks, uint64_t host_bytes, uint64_t slice_bytes) {
-  return num_ranks > 2 && host_bytes <= slice_bytes / 10;
+/// Whether the link beside NVLink carries so much of an all-reduce's slices as results alone. Among
+/// three ranks or more that is faster up to a tenth (4 H200); a link that can carry more, beside a
+/// slow NVLink, carries operands too.
+constexpr bool sends_results_only(int num_ranks, uint64_t beside_bytes, uint64_t slice_bytes) {
+  return num_ranks > 2 && beside_bytes <= slice_bytes / 10;
 }
 
-/// Of a block of which host_part() is `pcie` bytes. Alike on all ranks.
-Cut with_rdma(const comm::Device& device, plan::Op op, uint64_t block_bytes, uint64_t pcie);
-/// counted_host_part() with the NIC's part.
-Result<Cut> counted_cut(comm::Device& device, plan::Op op, uint64_t block_bytes, double used = 1);
-
-/// Flows in which every rank sends its `bytes` at `source` to all, and gets rank r's at
+/// A part in which every rank sends its `bytes` at `source` to all, and gets rank r's at
 /// destinations[r].
-pcie::Flows all_to_everyone(const comm::Device& device, sys::DevicePtr source,
+comm::LinkPart all_to_everyone(const comm::Device& device, sys::DevicePtr source,
+                               const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
+                               uint64_t bytes);
+/// A part in which every rank sends `bytes` at sources[r] to rank r.
+comm::LinkPart each_to_each(const comm::Device& device,
+                            const std::array<sys::DevicePtr, nvlink::kMostRanks>& sources,
                             const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
                             uint64_t bytes);
-/// Flows in which every rank sends `bytes` at sources[r] to rank r.
-pcie::Flows each_to_each(const comm::Device& device,
-                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& sources,
-                         const std::array<sys::DevicePtr, nvlink::kMostRanks>& destinations,
-                         uint64_t bytes);
+/// The same for while sums run.
+inline comm::LinkPart beside_sums(comm::LinkPart part) {
+  part.is_beside_sums = true;
+  return part;
+}
 
 }  // namespace braid::coll::device

@@ -30,7 +30,7 @@ uint64_t seen_bytes(plan::Op op, uint64_t block_bytes) {
 }
 
 Result<sys::Kernel> longest_pause_kernel(comm::Device& device) {
-  return device.kernel(kernels::longest_pause_fatbin(), "braid_longest_pause");
+  return device.kernels().find(kernels::longest_pause_fatbin(), "braid_longest_pause");
 }
 
 Status CallTimer::prepare() {
@@ -52,10 +52,10 @@ Status CallTimer::prepare() {
 
 Status CallTimer::open() {
   begin_ns_ = now_ns();
-  return device_.register_memory(recv_, bytes_of_all());
+  return device_.registrations().add(recv_, bytes_of_all());
 }
 
-Status CallTimer::close() { return device_.unregister_memory(recv_); }
+Status CallTimer::close() { return device_.registrations().remove(recv_); }
 
 Result<double> CallTimer::time(plan::Op op, uint64_t block_bytes) {
   BRAID_ASSIGN_OR_RETURN(const int64_t took_ns, own_ns(op, block_bytes));

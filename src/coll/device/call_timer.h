@@ -12,7 +12,7 @@
 
 namespace braid::coll::device {
 
-/// The kernel of longest_pause.cu. Errors: those of comm::Device::kernel().
+/// The kernel of longest_pause.cu. Errors: those of comm::KernelCache::find().
 Result<sys::Kernel> longest_pause_kernel(comm::Device& device);
 
 /// Owns the buffers of the calls that it times. Every rank of the device has one and makes the same

@@ -1,5 +1,7 @@
 #include "coll/device/direct.h"
 
+#include <algorithm>
+
 #include "coll/reduce/reduce_names.h"
 #include "sys/cuda/launch.h"
 
@@ -18,7 +20,7 @@ namespace {
 /// Ranks of one process on one GPU run at the same time, and their blocks, one on a multiprocessor,
 /// would not all find one while they wait for each other.
 bool is_crowded(const comm::Device& device) {
-  return device.shares_gpus() && device.has_peer_in_process();
+  return device.gpus().are_shared && device.gpus().has_peer_in_process;
 }
 
 uint64_t stride_of(const CollectiveCall& call) {
@@ -36,7 +38,7 @@ bool can_push_in_bulk(const comm::Device& device, const CollectiveCall& call) {
 }  // namespace
 
 uint32_t bulk_shared_bytes(const comm::Device& device) {
-  const bool has_room = device.most_shared_bytes() >= kBulkSharedBytes + kDirectStaticBytes;
+  const bool has_room = device.gpus().most_shared_bytes >= kBulkSharedBytes + kDirectStaticBytes;
   return has_room ? kBulkSharedBytes : 0;
 }
 
@@ -47,7 +49,7 @@ bool can_move_in_bulk(const comm::Device& device) {
 Result<sys::Kernel> direct_kernel(comm::Device& device, const CollectiveCall& call) {
   const uint32_t shared_bytes = bulk_shared_bytes(device);
   const auto copies = [&](const char* name) {
-    return device.kernel(kernels::direct_copies_fatbin(), name, shared_bytes);
+    return device.kernels().find(kernels::direct_copies_fatbin(), name, shared_bytes);
   };
   switch (call.op) {
     case plan::Op::kAllGather: return copies("braid_direct_all_gather");
@@ -56,35 +58,40 @@ Result<sys::Kernel> direct_kernel(comm::Device& device, const CollectiveCall& ca
     case plan::Op::kAllReduce:
     case plan::Op::kReduceScatter: break;
   }
-  return device.kernel(
+  return device.kernels().find(
       is_whole(call.dtype) ? kernels::direct_whole_fatbin() : kernels::direct_floats_fatbin(),
       direct_reduce_kernel_name(call.dtype, call.redop), shared_bytes);
 }
 
-uint64_t direct_area_for(const Config& config, int num_ranks) {
-  const uint64_t most = config.bytes("BRAID_GPU_DIRECT");
-  return most == 0 || num_ranks < 2 ? 0 : direct_area_bytes(most, num_ranks);
+comm::AreaRequest direct_area_of(uint64_t most, int num_ranks) {
+  const uint64_t bytes = most == 0 || num_ranks < 2 ? 0 : direct_area_bytes(most, num_ranks);
+  return {kDirectArea, bytes, std::min(bytes, kDirectFlagBytes), most};
+}
+
+comm::AreaRequest direct_area(const Config& config, int num_ranks) {
+  return direct_area_of(config.bytes("BRAID_GPU_DIRECT"), num_ranks);
 }
 
 bool fits_direct(const comm::Device& device, plan::Op op, uint64_t bytes) {
-  if (device.link_cap_gbps() > 0) return false;  // a kernel's stores cannot be held
-  return device.direct_bytes() != 0 &&
-         message_bytes(device, op, bytes) <=
-             direct_most_bytes(op, device.direct_limit(), device.size());
+  if (device.nvlink().cap_gbps() > 0) return false;  // a kernel's stores cannot be held
+  const comm::Area area = device.arena().area(kDirectArea);
+  return area.bytes != 0 &&
+         message_bytes(device, op, bytes) <= direct_most_bytes(op, area.limit_bytes, device.size());
 }
 
 uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes) {
-  if (device.link_cap_gbps() > 0) return 0;
-  return direct_pieces(op, bytes, device.direct_bytes(), device.size());
+  if (device.nvlink().cap_gbps() > 0) return 0;
+  return direct_pieces(op, bytes, device.arena().area(kDirectArea).bytes, device.size());
 }
 
 Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
+  const comm::Area area = device.arena().area(kDirectArea);
   DirectArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r)
-    args.direct.area[r] = sys::pointer_to<std::byte>(device.direct_at(r));
-  args.direct.state = sys::pointer_to<DirectState>(device.direct_state());
-  args.direct.half_bytes = direct_half_bytes(device.direct_bytes());
+    args.direct.area[r] = sys::pointer_to<std::byte>(area.at(r));
+  args.direct.state = sys::pointer_to<DirectState>(area.counters);
+  args.direct.half_bytes = direct_half_bytes(area.bytes);
   args.send = sys::pointer_to<std::byte>(call.send);
   args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;
@@ -93,7 +100,7 @@ Status run_direct(comm::Device& device, sys::Stream stream, const CollectiveCall
   args.is_in_place = call.op == plan::Op::kAllToAll && call.send == call.recv ? 1 : 0;
   args.uses_bulk = can_push_in_bulk(device, call) ? 1 : 0;
   args.shape = direct_shape(call.op, call.bytes, device.size(), args.uses_bulk != 0);
-  if (is_crowded(device)) args.shape = with_fewer_blocks(args.shape, device.shared_blocks());
+  if (is_crowded(device)) args.shape = with_fewer_blocks(args.shape, device.gpus().shared_blocks());
   if (call.op == plan::Op::kBroadcast)
     args.shape = for_root(args.shape, device.rank() == call.root);
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;

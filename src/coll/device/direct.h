@@ -2,6 +2,8 @@
 // (coll/direct/direct.cuh).
 #pragma once
 
+#include <string_view>
+
 #include "base/config.h"
 #include "base/status.h"
 #include "coll/device/packets.h"
@@ -10,8 +12,13 @@
 
 namespace braid::coll::device {
 
+/// What its kernels ask for in every rank's arena.
+inline constexpr std::string_view kDirectArea = "direct";
+
 /// The size of the area for a comm of `num_ranks`; 0 when the option turns direct kernels off.
-uint64_t direct_area_for(const Config& config, int num_ranks);
+comm::AreaRequest direct_area(const Config& config, int num_ranks);
+/// The same for messages of up to `most`.
+comm::AreaRequest direct_area_of(uint64_t most, int num_ranks);
 
 /// Whether a call may go this way; alike on all ranks.
 bool fits_direct(const comm::Device& device, plan::Op op, uint64_t bytes);

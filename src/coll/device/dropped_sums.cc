@@ -11,7 +11,7 @@ namespace {
 /// A call of its own, so that the comm's next one, on whatever stream, comes after it.
 Status keep(comm::Device& device, sys::Stream stream, const sys::DeviceCopy& copy) {
   BRAID_RETURN_IF_ERROR(device.begin(stream));
-  const Status copied = device.copy(stream, copy.to, copy.from, copy.bytes);
+  const Status copied = device.nvlink().copy(stream, copy.to, copy.from, copy.bytes);
   const Status ended = device.end(stream);
   return copied.ok() ? ended : copied;
 }
@@ -19,9 +19,9 @@ Status keep(comm::Device& device, sys::Stream stream, const sys::DeviceCopy& cop
 }  // namespace
 
 Status run_dropped_sum(comm::Device& device, const DroppedSum& sum, sys::Stream stream) {
-  BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr spare, device.spare());
+  BRAID_ASSIGN_OR_RETURN(const sys::DevicePtr spare, device.arena().spare());
   const uint64_t element = dtype_bytes(sum.dtype);
-  const uint64_t most = comm::Device::kSpareBytes / element;
+  const uint64_t most = comm::SymmetricArena::kSpareBytes / element;
   uint64_t begin = 0;
   do {  // once for no elements, too: it is a call that all ranks make
     const uint64_t end = std::min(sum.count, begin + most);

@@ -21,36 +21,49 @@ namespace {
 // The least that a comm may have: of a message that is not large nothing lies in it.
 constexpr uint64_t kSmallScratchBytes = 16 << 20;
 
-comm::AreaSizes all_areas(const Config& config, int num_ranks) {
-  const uint64_t direct_bytes = direct_area_for(config, num_ranks);
-  return {packet_area_for(config, num_ranks), line_area_for(config, num_ranks), direct_bytes,
-          std::min(direct_bytes, kDirectFlagBytes), relay_area_for(num_ranks)};
+comm::ArenaRequest all_memory(const Config& config, int num_ranks) {
+  return {config.bytes("BRAID_GPU_SCRATCH"),
+          {packet_area(config, num_ranks), line_area(config, num_ranks), relay_area(num_ranks),
+           direct_area(config, num_ranks)}};
 }
 
-comm::AreaSizes area_sizes(const Config& config, int num_ranks, Memory memory) {
-  comm::AreaSizes areas = all_areas(config, num_ranks);
-  if (memory == Memory::kAll) return areas;
-  areas.scratch_bytes = kSmallScratchBytes;
-  if (areas.direct_bytes == 0) return areas;
-  areas.direct_limit = std::min(config.bytes("BRAID_GPU_DIRECT"), kSmallBytes);
-  areas.direct_bytes = direct_area_bytes(areas.direct_limit, num_ranks);
-  return areas;
+/// Of kSmall: less scratch, and direct kernels' area for small messages alone.
+comm::ArenaRequest memory_for(const Config& config, int num_ranks, Memory memory) {
+  comm::ArenaRequest request = all_memory(config, num_ranks);
+  if (memory == Memory::kAll) return request;
+  request.scratch_bytes = std::min(request.scratch_bytes, kSmallScratchBytes);
+  request.areas.back() =
+      direct_area_of(std::min(config.bytes("BRAID_GPU_DIRECT"), kSmallBytes), num_ranks);
+  return request;
+}
+
+/// What a room has in place of that.
+comm::ArenaRequest room_for(const Config& config, int num_ranks) {
+  return {config.bytes("BRAID_GPU_SCRATCH"), {direct_area(config, num_ranks)}};
+}
+
+/// The links in their order. One after the other: a later one is measured beside those before.
+Status tune_links(comm::Device& device, comm::Comm::State& state, Deadline deadline) {
+  TuneWork work;
+  // In vain at the deadline: a call waits for this.
+  work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
+  for (const auto& link : device.links().all()) {
+    if (link->tuning() == comm::LinkTuning::kOneSize)
+      BRAID_RETURN_IF_ERROR(tune_shares(device, *link, *state.group, deadline, work).status());
+    if (link->tuning() != comm::LinkTuning::kBySize) continue;
+    BRAID_ASSIGN_OR_RETURN(const bool may_go_on,
+                           ensure_shares(device, *link, state, deadline, work));
+    if (!may_go_on) break;
+  }
+  return {};
 }
 
 /// Behind Device::create(): peers may write into our memory from here on.
 Status make_ready(comm::Device& device, comm::Comm::State& state, Deadline deadline) {
   // Where ranks take turns on a GPU, a measurement tells of the turns, and takes minutes.
-  if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !device.shares_gpus()) {
-    TuneWork work;
-    // In vain at the deadline: a call waits for this.
-    work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
-    BRAID_ASSIGN_OR_RETURN(const bool may_go_on, ensure_host_shares(device, state, deadline, work));
-    if (may_go_on) BRAID_RETURN_IF_ERROR(tune_rdma_shares(device, *state.group, deadline, work));
-  }
-  device.rdma().settle();
-  BRAID_RETURN_IF_ERROR(device.start_balance(deadline));
-  device.note_ready();
-  return {};
+  if (state.size() > 1 && state.config.text("BRAID_TUNE") != "off" && !device.gpus().are_shared)
+    BRAID_RETURN_IF_ERROR(tune_links(device, state, deadline));
+  return device.links().start(deadline);
 }
 
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal, Memory memory) {
@@ -82,15 +95,11 @@ Status with_its_context(comm::Device& device, const std::function<Status(comm::D
 
 Status make_room(comm::Comm::State& state) {
   comm::Device& device = *state.device;
-  if (device.has_room() || state.size() == 1) return {};
+  if (device.arena().has_room() || state.size() == 1) return {};
   const comm::Unobserved tuning(state.observer.get());
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
-  const comm::AreaSizes all = all_areas(state.config, state.size());
-  BRAID_RETURN_IF_ERROR(
-      device.make_room({state.config.bytes("BRAID_GPU_SCRATCH"), all.direct_bytes,
-                        all.direct_flag_bytes, state.config.bytes("BRAID_GPU_DIRECT")},
-                       deadline));
-  if (device.is_ready()) return {};  // it had room before
+  BRAID_RETURN_IF_ERROR(device.arena().make_room(room_for(state.config, state.size()), deadline));
+  if (device.links().is_started()) return {};  // it had room before
   const Status ready = make_ready(device, state, deadline);
   return ready.ok() ? ready : broken_off(state, ready);
 }
@@ -100,7 +109,9 @@ Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal, Memory mem
   const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
   BRAID_ASSIGN_OR_RETURN(
       std::unique_ptr<comm::Device> made,
-      comm::Device::create(state, cuda, ordinal, area_sizes(state.config, state.size(), memory)));
+      comm::Device::create(
+          state, cuda,
+          {.ordinal = ordinal, .arena = memory_for(state.config, state.size(), memory)}));
   const Status loaded = preload_kernels(*made);
   if (state.size() > 1)
     BRAID_RETURN_IF_ERROR(group::agree(*state.group, "gpu kernels", loaded, "", deadline).status());
@@ -119,10 +130,10 @@ Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm:
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal, memory));
-  device->expect_call();
+  device->order().expect_call();
   Status status = with_its_context(*device, call);
   if (status.ok()) return status;
-  const bool is_harmless = status.code() == Code::kInvalidArgument || device->is_captured();
+  const bool is_harmless = status.code() == Code::kInvalidArgument || device->order().is_captured();
   if (!is_harmless) (void)broken_off(guard.state(), status);
   if (guard.state().observer) guard.state().observer->failed(status);
   return status;

@@ -19,8 +19,8 @@ class EqualBlocks {
   sys::DevicePtr place(int peer) const { return what_.recv + offset_of(peer); }
   uint64_t offset_of(int rank) const { return static_cast<uint64_t>(rank) * what_.bytes; }
 
-  /// Bytes [begin, begin + bytes) of every block, for a link that moves flows.
-  pcie::Flows flows(uint64_t begin, uint64_t bytes) const {
+  /// Bytes [begin, begin + bytes) of every block.
+  comm::LinkPart part(uint64_t begin, uint64_t bytes) const {
     Addresses sources{}, places{};
     for (int r = 0; r < device_.size(); ++r) {
       sources[static_cast<size_t>(r)] = source(r) + begin;
@@ -35,21 +35,30 @@ class EqualBlocks {
   const CollectiveCall& what_;
 };
 
+/// The rank's own block, while the first link that carries something may not be kept waiting by it.
+Status copy_own(comm::Device& device, sys::Stream stream, const EqualBlocks& blocks,
+                const CollectiveCall& what, const Cut& cut, bool is_registered) {
+  const sys::DevicePtr from = blocks.source(device.rank()), to = blocks.place(device.rank());
+  if (is_registered)
+    for (const auto& link : device.links().all())
+      if (cut.beside[link->index()] > 0) return link->copy_beside(stream, to, from, what.bytes);
+  return device.nvlink().copy(stream, to, from, what.bytes);
+}
+
 /// What runs beside the rounds: the other links, and the copy of the rank's own block. That is last:
-/// the driver may copy by a kernel that leaves no room for the rings' blocks.
+/// the driver may copy by a kernel that leaves no room for the links' blocks.
 Status start_beside(comm::Device& device, Call& call, const EqualBlocks& blocks,
                     const CollectiveCall& what, const Cut& cut, bool is_registered) {
-  const uint64_t nvlink = cut.nvlink_of(what.bytes);
-  BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
-  BRAID_RETURN_IF_ERROR(device.send_over_host(ring, blocks.flows(nvlink, cut.pcie)));
-  if (cut.rdma != 0) {
-    BRAID_ASSIGN_OR_RETURN(const sys::Stream nic, call.fork(comm::Device::kRdma));
-    BRAID_RETURN_IF_ERROR(device.send_over_rdma(nic, blocks.flows(nvlink + cut.pcie, cut.rdma)));
+  uint64_t begin = cut.nvlink_of(what.bytes);
+  for (const auto& link : device.links().all()) {
+    const uint64_t bytes = cut.beside[link->index()];
+    // A link that stage 2 may follow tells of every call, of one without a part for it, too.
+    if (bytes > 0 || link->tuning() == comm::LinkTuning::kBySize)
+      BRAID_RETURN_IF_ERROR(call.send(*link, blocks.part(begin, bytes)));
+    begin += bytes;
   }
-  BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::Device::kCopies));
-  const sys::DevicePtr from = blocks.source(device.rank()), to = blocks.place(device.rank());
-  return cut.pcie != 0 && is_registered ? device.copy_beside_ring(copies, to, from, what.bytes)
-                                        : device.copy(copies, to, from, what.bytes);
+  BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::CallOrder::kCopies));
+  return copy_own(device, copies, blocks, what, cut, is_registered);
 }
 
 }  // namespace
@@ -57,13 +66,14 @@ Status start_beside(comm::Device& device, Call& call, const EqualBlocks& blocks,
 Status exchange_equal_blocks(comm::Device& device, sys::Stream stream, Call& call,
                              const CollectiveCall& what, const comm::Landing& landing) {
   const EqualBlocks blocks(device, what);
-  if (device.size() == 1) return device.copy(stream, blocks.place(0), blocks.source(0), what.bytes);
+  if (device.size() == 1)
+    return device.nvlink().copy(stream, blocks.place(0), blocks.source(0), what.bytes);
   const bool is_registered = landing.window != nullptr;
   const bool is_in_place = !blocks.is_gather() && what.send == what.recv;
   Cut cut;
   if (!is_in_place) {
     BRAID_ASSIGN_OR_RETURN(
-        cut, counted_cut(device, what.op, what.bytes, is_registered ? 1 : kBesideTakeOut));
+        cut, counted_cut(device, what.op, what.bytes, {is_registered ? 1 : kBesideTakeOut}));
   }
   Exchange e;
   e.landing = landing;

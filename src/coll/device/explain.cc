@@ -40,19 +40,26 @@ const char* meaning_of(Path path) {
 }
 
 void add_balance(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
-  e.tuned_share = device.host_share(e.op).at(block_bytes);
-  const auto summary = device.balance_summary();
-  e.is_balanced = summary.has_value();
-  if (!summary) return;
-  e.windows = summary->windows;
-  for (const comm::ShareTable::Moved& moved : summary->moved)
+  const comm::DeviceLink& link = device.links().main();
+  e.tuned_share = link.shares().tuned(e.op).at(block_bytes);
+  e.is_balanced = link.balance() != nullptr;
+  if (!e.is_balanced) return;
+  const comm::ShareBalance::Summary summary = link.balance()->summary();
+  e.windows = summary.windows;
+  for (const comm::ShareTable::Moved& moved : summary.moved)
     if (moved.key == comm::share_key(e.op, block_bytes)) e.moves = moved.moves;
+}
+
+double nvlink_share(const Explanation& e) {
+  double share = 1;
+  for (const Explanation::Link& link : e.links) share -= link.share;
+  return share;
 }
 
 std::string balance_words(const Explanation& e) {
   if (!e.is_balanced) return "  shares stay as tuned: balancing is off\n";
-  return fmt::format("  pcie was tuned to {:.1f} %, and moved {} times since ({} windows)\n",
-                     100 * e.tuned_share, e.moves, e.windows);
+  return fmt::format("  {} was tuned to {:.1f} %, and moved {} times since ({} windows)\n",
+                     e.links.front().name, 100 * e.tuned_share, e.moves, e.windows);
 }
 
 std::string registered_words(const Explanation& e) {
@@ -71,9 +78,9 @@ std::string registered_words(const Explanation& e) {
   return words;
 }
 
-std::string rdma_line(const Explanation& e) {
-  if (!e.has_rdma) return fmt::format("  rdma   {}\n", e.rdma_words);
-  return fmt::format("  rdma   {:5.1f} %, {}\n", 100 * e.rdma_share, e.rdma_words);
+std::string link_words(const Explanation::Link& link) {
+  if (!link.is_on) return fmt::format("  {:<6} {}\n", link.name, link.how);
+  return fmt::format("  {:<6} {:5.1f} %, {}\n", link.name, 100 * link.share, link.how);
 }
 
 /// What a call's share is asked about: a block; of a long all-reduce, in registered memory, a
@@ -83,18 +90,20 @@ uint64_t asked_bytes(const comm::Device& device, plan::Op op, uint64_t block_byt
                                     : block_bytes;
 }
 
-// What NVLink, host memory and the NIC carry of a block.
-void add_shares(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
+void add_links(const comm::Device& device, uint64_t block_bytes, Explanation& e) {
+  for (const auto& link : device.links().all()) {
+    const comm::DeviceLinkState state = link->state();
+    e.links.push_back({link->facts().name, state.is_on, state.how, 0});
+  }
   if (e.path != Path::kCopyEngines || block_bytes == 0) return;
   block_bytes = asked_bytes(device, e.op, block_bytes);
-  const uint64_t host = host_part(device, e.op, block_bytes);
-  const auto of_block = [&](uint64_t bytes) {
-    return static_cast<double>(bytes) / static_cast<double>(block_bytes);
-  };
+  const Cut cut = cut_of(device, e.op, block_bytes);
   const bool is_half =  // of what moves
-      e.op == plan::Op::kAllReduce && sends_results_only(device.size(), host, block_bytes);
-  e.host_share = of_block(host) / (is_half ? 2 : 1);
-  e.rdma_share = of_block(with_rdma(device, e.op, block_bytes, host).rdma);
+      e.op == plan::Op::kAllReduce &&
+      sends_results_only(device.size(), cut.beside_bytes(), block_bytes);
+  for (size_t i = 0; i < e.links.size(); ++i)
+    e.links[i].share =
+        static_cast<double>(cut.beside[i]) / static_cast<double>(block_bytes) / (is_half ? 2 : 1);
 }
 
 std::string escaped(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -114,18 +123,16 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 .num_ranks = device.size(),
                 .gpu = device.ordinal(),
                 .path = path_of(device, op, block),
-                .has_rdma = device.rdma().is_on(),
-                .rdma_words = device.rdma().words(),
-                .link_cap_gbps = device.link_cap_gbps(),
-                .memory_bytes = device.memory_bytes(),
-                .scratch_bytes = device.scratch_bytes()};
-  e.registered = device.registrations();
+                .link_cap_gbps = device.nvlink().cap_gbps(),
+                .memory_bytes = device.arena().memory_bytes(),
+                .scratch_bytes = device.arena().scratch_bytes()};
+  e.registered = device.registrations().summary();
   if (e.path == Path::kCopyEngines) {
     e.direct_pieces = num_direct_pieces(device, op, block);
     e.is_relayed = op == plan::Op::kBroadcast && can_relay(device);
   }
   add_balance(device, block, e);
-  add_shares(device, block, e);
+  add_links(device, block, e);
   return e;
 }
 
@@ -134,30 +141,30 @@ std::string to_words(const Explanation& e) {
       fmt::format("{} of {} on {} GPUs: {} ({})\n", plan::op_name(e.op), format_bytes(e.bytes),
                   e.num_ranks, name_of(e.path), meaning_of(e.path));
   if (e.path == Path::kNone) return words;
-  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * (1 - e.host_share - e.rdma_share),
+  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * nvlink_share(e),
                        e.link_cap_gbps > 0
                            ? fmt::format(", held to {} GB/s by BRAID_LINK_CAP", e.link_cap_gbps)
                            : "");
-  words += fmt::format("  pcie   {:5.1f} %, through host memory\n", 100 * e.host_share);
-  words += rdma_line(e);
+  for (const Explanation::Link& link : e.links) words += link_words(link);
   if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
   return words +
          fmt::format("  the comm takes {} of the GPU's memory\n", format_bytes(e.memory_bytes));
 }
 
 std::string to_json(const Explanation& e) {
+  std::string links =
+      fmt::format(R"({{"name":"nvlink","state":"up","share":{}}})", nvlink_share(e));
+  for (const Explanation::Link& link : e.links)
+    links += fmt::format(R"(,{{"name":"{}","state":"{}","share":{},"why":{}}})", link.name,
+                         link.is_on ? "up" : "off", link.share, escaped(link.how));
   return fmt::format(
       R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
-      R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"relayed":{},"links":[{{"name":"nvlink","state":"up","share":{}}},)"
-      R"({{"name":"pcie","state":"up","share":{}}},)"
-      R"({{"name":"rdma","state":"{}","share":{},"why":{}}}],)"
+      R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"relayed":{},"links":[{}],)"
       R"("registered":{{"spans":{},"bytes":{},"remapped":{}}},)"
       R"("balance":{{"on":{},"tuned_share":{},"windows":{},"moves":{}}}}})",
       plan::op_name(e.op), e.bytes, e.num_ranks, e.gpu, name_of(e.path), e.link_cap_gbps,
-      e.memory_bytes, e.scratch_bytes, e.direct_pieces, e.is_relayed,
-      1 - e.host_share - e.rdma_share, e.host_share, e.has_rdma ? "up" : "off", e.rdma_share,
-      escaped(e.rdma_words), e.registered.spans, e.registered.bytes, e.registered.remapped,
-      e.is_balanced, e.tuned_share, e.windows, e.moves);
+      e.memory_bytes, e.scratch_bytes, e.direct_pieces, e.is_relayed, links, e.registered.spans,
+      e.registered.bytes, e.registered.remapped, e.is_balanced, e.tuned_share, e.windows, e.moves);
 }
 
 }  // namespace braid::coll::device

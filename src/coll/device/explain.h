@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "coll/device/route.h"
@@ -18,18 +19,21 @@ struct Explanation {
   int num_ranks;
   int gpu;
   Path path;
-  double host_share = 0;       // of a message by copy engines
-  double rdma_share = 0;       // the same, through the NIC
-  bool has_rdma;               // else that says why not:
-  std::string rdma_words;      // how the NIC is used
-  double link_cap_gbps;        // 0: not held
-  uint64_t memory_bytes;       // of this GPU, that the comm takes; the scratch among it
-  uint64_t scratch_bytes;      // where unregistered results land
-  uint64_t direct_pieces = 0;  // direct kernels by which they go instead; 0: through scratch
-  bool is_relayed = false;     // each rank passes registered results on while they land
-  double tuned_share = 0;      // what tuning found for the host link
-  bool is_balanced = false;    // whether the share follows what calls measure
-  comm::Device::Registrations registered{};
+  struct Link {
+    std::string name;
+    bool is_on = false;
+    std::string how;   // bytes go; or why it is off
+    double share = 0;  // of a message by copy engines
+  };
+  std::vector<Link> links = {};  // beside NVLink, in their order
+  double link_cap_gbps;          // 0: not held
+  uint64_t memory_bytes;         // of this GPU, that the comm takes; the scratch among it
+  uint64_t scratch_bytes;        // where unregistered results land
+  uint64_t direct_pieces = 0;    // direct kernels by which they go instead; 0: through scratch
+  bool is_relayed = false;       // each rank passes registered results on while they land
+  double tuned_share = 0;        // what tuning found for the first link
+  bool is_balanced = false;      // whether the share follows what calls measure
+  comm::Registrations::Summary registered{};
   uint64_t windows = 0;  // of the balancer, over all operations and sizes
   uint64_t moves = 0;    // of this operation and size
 };

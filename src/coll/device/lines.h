@@ -2,6 +2,8 @@
 // (coll/lines/lines.cuh).
 #pragma once
 
+#include <string_view>
+
 #include "base/config.h"
 #include "base/status.h"
 #include "coll/device/packets.h"
@@ -10,8 +12,11 @@
 
 namespace braid::coll::device {
 
+/// What its kernels ask for in every rank's arena.
+inline constexpr std::string_view kLineArea = "lines";
+
 /// The size of the area for a comm of `num_ranks`; 0 when the option turns lines off.
-uint64_t line_area_for(const Config& config, int num_ranks);
+comm::AreaRequest line_area(const Config& config, int num_ranks);
 
 /// Whether a call may go this way; alike on all ranks.
 bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes);

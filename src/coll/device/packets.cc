@@ -21,8 +21,8 @@ namespace {
 // must find a place on it, two on a multiprocessor (their __launch_bounds__).
 PacketShape shape_of(const comm::Device& device, const CollectiveCall& call) {
   PacketShape shape = packets_shape(call.op, call.bytes, device.size());
-  if (device.shares_gpus())
-    shape.num_blocks = std::min(shape.num_blocks, 2 * device.shared_blocks());
+  if (device.gpus().are_shared)
+    shape.num_blocks = std::min(shape.num_blocks, 2 * device.gpus().shared_blocks());
   return shape;
 }
 
@@ -31,17 +31,17 @@ PacketShape shape_of(const comm::Device& device, const CollectiveCall& call) {
 Result<sys::Kernel> packet_kernel(comm::Device& device, const CollectiveCall& call) {
   switch (call.op) {
     case plan::Op::kAllGather:
-      return device.kernel(kernels::copies_fatbin(), "braid_packets_all_gather");
+      return device.kernels().find(kernels::copies_fatbin(), "braid_packets_all_gather");
     case plan::Op::kAllToAll:
-      return device.kernel(kernels::copies_fatbin(), "braid_packets_all_to_all");
+      return device.kernels().find(kernels::copies_fatbin(), "braid_packets_all_to_all");
     case plan::Op::kBroadcast:
-      return device.kernel(kernels::copies_fatbin(), "braid_packets_broadcast");
+      return device.kernels().find(kernels::copies_fatbin(), "braid_packets_broadcast");
     case plan::Op::kAllReduce:
     case plan::Op::kReduceScatter: break;
   }
-  return device.kernel(is_whole(call.dtype) ? kernels::packets_reduce_whole_fatbin()
-                                            : kernels::packets_reduce_floats_fatbin(),
-                       packet_reduce_kernel_name(call.dtype, call.redop));
+  return device.kernels().find(is_whole(call.dtype) ? kernels::packets_reduce_whole_fatbin()
+                                                    : kernels::packets_reduce_floats_fatbin(),
+                               packet_reduce_kernel_name(call.dtype, call.redop));
 }
 
 bool is_whole(Dtype dtype) {
@@ -60,8 +60,10 @@ uint64_t message_bytes(const comm::Device& device, plan::Op op, uint64_t bytes) 
   return plan::is_one_buffer(op) ? bytes : bytes * static_cast<uint64_t>(device.size());
 }
 
-uint64_t packet_area_for(const Config& config, int num_ranks) {
-  return packet_area_bytes(2 * config.bytes("BRAID_GPU_PACKETS"), num_ranks) / 256 * 256 + 256;
+comm::AreaRequest packet_area(const Config& config, int num_ranks) {
+  const uint64_t most = config.bytes("BRAID_GPU_PACKETS");
+  const uint64_t bytes = packet_area_bytes(2 * most, num_ranks) / 256 * 256 + 256;
+  return {kPacketArea, bytes, bytes, most};
 }
 
 // The limit is on what arrives at a rank, as twice the bytes of an all-gather among two. An
@@ -70,18 +72,20 @@ bool fits_packets(const comm::Device& device, plan::Op op, uint64_t bytes) {
   uint64_t weighed = message_bytes(device, op, bytes);
   if (op == plan::Op::kAllReduce) weighed *= 2;
   if (op == plan::Op::kBroadcast && device.size() == 2) weighed /= 2;
-  return weighed <= device.packet_limit() &&
-         packet_call_bytes(op, bytes, device.size()) <= device.packet_bytes() - 256;
+  const comm::Area area = device.arena().area(kPacketArea);
+  return weighed <= area.limit_bytes &&
+         packet_call_bytes(op, bytes, device.size()) + 256 <= area.bytes;
 }
 
 Status run_packets(comm::Device& device, sys::Stream stream, const CollectiveCall& call) {
   const PacketShape shape = shape_of(device, call);
+  const comm::Area area = device.arena().area(kPacketArea);
   PacketArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r)
-    args.packets.area[r] = sys::pointer_to<std::byte>(device.packets_at(r));
-  args.packets.state = sys::pointer_to<PacketState>(device.packet_state());
-  args.packets.capacity_bytes = device.packet_bytes();
+    args.packets.area[r] = sys::pointer_to<std::byte>(area.at(r));
+  args.packets.state = sys::pointer_to<PacketState>(area.counters);
+  args.packets.capacity_bytes = area.bytes;
   args.send = sys::pointer_to<std::byte>(call.send);
   args.recv = sys::pointer_to<std::byte>(call.recv);
   args.bytes = call.bytes;

@@ -1,6 +1,8 @@
 // Small messages on the device: one kernel per call, by packets (coll/packets/packets.cuh).
 #pragma once
 
+#include <string_view>
+
 #include "base/dtype.h"
 #include "base/status.h"
 #include "coll/device/collective_call.h"
@@ -9,8 +11,11 @@
 
 namespace braid::coll::device {
 
+/// What its kernels ask for in every rank's arena.
+inline constexpr std::string_view kPacketArea = "packets";
+
 /// The size of the packet area for a comm of `num_ranks`.
-uint64_t packet_area_for(const Config& config, int num_ranks);
+comm::AreaRequest packet_area(const Config& config, int num_ranks);
 
 /// Where a sum's entries are: the integers' or the floats' fatbin.
 bool is_whole(Dtype dtype);

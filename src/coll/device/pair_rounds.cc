@@ -13,7 +13,7 @@ constexpr uint64_t kPairUnit = 4096;
 constexpr uint64_t kMostPairPiece = 16 << 20;
 
 uint64_t pair_piece_bytes(const comm::Device& device) {
-  const uint64_t most = device.scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
+  const uint64_t most = device.arena().scratch_bytes() / (2 * static_cast<uint64_t>(device.size()));
   return std::min(kMostPairPiece, most) / kPairUnit * kPairUnit;
 }
 
@@ -23,25 +23,25 @@ class PairRounds {
       : device_(device),
         stream_(stream),
         pushes_(device, stream),
-        side_(device.side(comm::Device::kSums)),
+        side_(device.order().side(comm::CallOrder::kSums)),
         e_(exchange),
         piece_(pair_piece_bytes(device)),
-        slots_(device.scratch_bytes(), piece_, device.size()) {}
+        slots_(device.arena().scratch_bytes(), piece_, device.size()) {}
 
   Status run() {
     if (partners(0) == 0) return {};  // the push stream would be begun, but never joined
-    BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
+    BRAID_RETURN_IF_ERROR(device_.order().after(side_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     for (uint64_t round = 0; partners(round) != 0; ++round) {
       if (round >= slots_.num_slots)
         BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round));
       BRAID_RETURN_IF_ERROR(pushes_.join(side_));
-      BRAID_RETURN_IF_ERROR(device_.meet_pairs(side_, partners(round)));
-      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.mark(side_));
+      BRAID_RETURN_IF_ERROR(device_.barriers().pairs(side_, partners(round)));
+      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.order().mark(side_));
       BRAID_RETURN_IF_ERROR(take_out(round));
     }
-    return device_.after(stream_, side_);
+    return device_.order().after(stream_, side_);
   }
 
  private:
@@ -67,19 +67,19 @@ class PairRounds {
       const auto index = static_cast<size_t>(peer);
       const uint64_t bytes = length(e_.out_bytes[index], round);
       if (bytes == 0) continue;
-      pushes_.add(slots_.at(device_.scratch().at(peer), round, device_.rank()),
+      pushes_.add(slots_.at(device_.arena().scratch().at(peer), round, device_.rank()),
                   e_.out[index] + round * piece_, bytes);
     }
     return pushes_.send();
   }
   Status take_out(uint64_t round) {
-    const sys::DevicePtr own = device_.scratch().at(device_.rank());
+    const sys::DevicePtr own = device_.arena().scratch().at(device_.rank());
     for (int step = 1; step < device_.size(); ++step) {
       const int source = peer_after(device_.size() - step);
       const auto index = static_cast<size_t>(source);
-      BRAID_RETURN_IF_ERROR(device_.copy(side_, e_.in[index] + round * piece_,
-                                         slots_.at(own, round, source),
-                                         length(e_.in_bytes[index], round)));
+      BRAID_RETURN_IF_ERROR(device_.nvlink().copy(side_, e_.in[index] + round * piece_,
+                                                  slots_.at(own, round, source),
+                                                  length(e_.in_bytes[index], round)));
     }
     return {};
   }
@@ -97,12 +97,13 @@ class PairRounds {
 }  // namespace
 
 sys::DevicePtr pair_slot(const comm::Device& device, int rank, int source) {
-  return device.scratch().at(rank) + static_cast<uint64_t>(source) * pair_piece_bytes(device);
+  return device.arena().scratch().at(rank) +
+         static_cast<uint64_t>(source) * pair_piece_bytes(device);
 }
 
 Status run_pair_rounds(comm::Device& device, sys::Stream stream, const PairExchange& exchange,
                        const std::function<Status()>& started) {
-  BRAID_RETURN_IF_ERROR(device.barrier_of_pairs(stream, kPairsFirstChannel, exchange.meaning));
+  BRAID_RETURN_IF_ERROR(device.barriers().of_pairs(stream, kPairsFirstChannel, exchange.meaning));
   BRAID_RETURN_IF_ERROR(started());
   return PairRounds(device, stream, exchange).run();
 }

@@ -18,7 +18,7 @@ namespace braid::coll::device {
 Status for_each_kind(const std::function<Status(const CollectiveCall&)>& load);
 
 /// Loads all that calls of `device` may use; some hundred kernels. In the context of the GPU.
-/// Errors: those of comm::Device::kernel().
+/// Errors: those of comm::KernelCache::find().
 Status preload_kernels(comm::Device& device);
 
 }  // namespace braid::coll::device

@@ -22,7 +22,7 @@ class Pushes {
   /// What is sent from now on starts after what the caller's stream holds.
   Status begin();
   /// ... after `point`.
-  Status wait(sys::Event point) { return device_.wait(ours(), point); }
+  Status wait(sys::Event point) { return device_.order().wait(ours(), point); }
   /// To be sent with the next send(): one copy per peer at most.
   void add(sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
     batch_[num_copies_++] = {to, from, bytes};
@@ -33,7 +33,7 @@ class Pushes {
 
  private:
   sys::Stream ours() const {
-    return device_.size() == 2 ? stream_ : device_.side(comm::Device::kPushes);
+    return device_.size() == 2 ? stream_ : device_.order().side(comm::CallOrder::kPushes);
   }
 
   comm::Device& device_;

@@ -33,32 +33,36 @@ uint64_t sent_bytes(const comm::Device& device, const RelayCall& call) {
 /// must find a place on it.
 uint32_t num_blocks(const comm::Device& device, const RelayShape& shape) {
   const uint32_t most = relay_blocks(shape);
-  return device.shares_gpus() ? std::min(most, device.shared_blocks()) : most;
+  return device.gpus().are_shared ? std::min(most, device.gpus().shared_blocks()) : most;
 }
 
 }  // namespace
 
-uint64_t relay_area_for(int num_ranks) { return num_ranks > 2 ? kRelayFlagBytes : 0; }
+comm::AreaRequest relay_area(int num_ranks) {
+  const uint64_t bytes = num_ranks > 2 ? kRelayFlagBytes : 0;
+  return {kRelayArea, bytes, bytes};
+}
 
 bool can_relay(const comm::Device& device) {
-  return device.relay_bytes() != 0 && device.link_cap_gbps() == 0;
+  return device.arena().area(kRelayArea).bytes != 0 && device.nvlink().cap_gbps() == 0;
 }
 
 Result<sys::Kernel> relay_kernel(comm::Device& device) {
-  return device.kernel(kernels::relay_fatbin(), "braid_relay", bulk_shared_bytes(device));
+  return device.kernels().find(kernels::relay_fatbin(), "braid_relay", bulk_shared_bytes(device));
 }
 
 Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call) {
   if (call.bytes == 0) return {};
   const bool is_root = device.rank() == call.root;
+  const comm::Area area = device.arena().area(kRelayArea);
   RelayArgs args{};
   args.team = device.team();
   for (int r = 0; r < device.size(); ++r) {
-    args.flags[r] = sys::pointer_to<uint64_t>(device.relay_at(r));
+    args.flags[r] = sys::pointer_to<uint64_t>(area.at(r));
     if (r != call.root)
       args.place[r] = sys::pointer_to<std::byte>(call.place.at(r) + call.place_bytes);
   }
-  args.state = sys::pointer_to<DirectState>(device.relay_state());
+  args.state = sys::pointer_to<DirectState>(area.counters);
   if (is_root) args.source = sys::pointer_to<std::byte>(call.source);
   args.shape = relay_shape(call.bytes, device.size());
   args.root = call.root;

@@ -1,6 +1,8 @@
 // Broadcasts among three ranks or more by one kernel on every rank (coll/relay/relay.cu).
 #pragma once
 
+#include <string_view>
+
 #include <cstdint>
 
 #include "base/status.h"
@@ -8,9 +10,12 @@
 
 namespace braid::coll::device {
 
+/// What its kernels ask for in every rank's arena.
+inline constexpr std::string_view kRelayArea = "relay";
+
 /// What a rank's flags need: nothing for two ranks, where the root's copy engine is alone with its
 /// receiver.
-uint64_t relay_area_for(int num_ranks);
+comm::AreaRequest relay_area(int num_ranks);
 
 /// Whether broadcasts of this comm go that way: not where pushes are held to a rate.
 bool can_relay(const comm::Device& device);

@@ -24,25 +24,25 @@ class Rounds {
       : device_(device),
         stream_(stream),
         pushes_(device, stream),
-        side_(device.side(comm::Device::kSums)),
+        side_(device.order().side(comm::CallOrder::kSums)),
         e_(exchange),
         in_place_(exchange.landing.window != nullptr),
-        piece_(in_place_
-                   ? std::max<uint64_t>(e_.bytes, 1)
-                   : piece_bytes(device, e_.bytes, device.scratch_bytes() - e_.reserved_bytes)),
-        slots_(device.scratch_bytes() - e_.reserved_bytes, piece_, device.size()) {}
+        piece_(in_place_ ? std::max<uint64_t>(e_.bytes, 1)
+                         : piece_bytes(device, e_.bytes,
+                                       device.arena().scratch_bytes() - e_.reserved_bytes)),
+        slots_(device.arena().scratch_bytes() - e_.reserved_bytes, piece_, device.size()) {}
 
   Status run_in_place() {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(push(0, 0, e_.bytes));
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, stream_));
-    return device_.barrier(stream_, kStartChannel, e_.signature);
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    return device_.barriers().all(stream_, kStartChannel, e_.signature);
   }
 
   Status run_through_scratch(const std::function<Status(sys::Stream, const Piece&)>& finish) {
     if (e_.bytes == 0) return {};  // the push stream would be begun, but never joined
-    BRAID_RETURN_IF_ERROR(device_.after(side_, stream_));
+    BRAID_RETURN_IF_ERROR(device_.order().after(side_, stream_));
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     uint64_t length = 0;
     for (uint64_t round = 0, begin = 0; begin < e_.bytes; ++round, begin += length) {
@@ -51,12 +51,12 @@ class Rounds {
         BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round, begin, length));
       BRAID_RETURN_IF_ERROR(pushes_.join(side_));
-      BRAID_RETURN_IF_ERROR(device_.barrier(side_, kLandedChannel, e_.signature));
-      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.mark(side_));
+      BRAID_RETURN_IF_ERROR(device_.barriers().all(side_, kLandedChannel, e_.signature));
+      BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.order().mark(side_));
       BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
-    BRAID_RETURN_IF_ERROR(device_.note(comm::Moment::kNvlinkDone, side_));
-    return device_.after(stream_, side_);
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, side_));
+    return device_.order().after(stream_, side_);
   }
 
  private:
@@ -64,9 +64,9 @@ class Rounds {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const auto index = static_cast<size_t>(peer);
-      const sys::DevicePtr to = in_place_
-                                    ? e_.landing.at(peer) + e_.place_bytes + begin
-                                    : slots_.at(device_.scratch().at(peer), round, device_.rank());
+      const sys::DevicePtr to =
+          in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
+                    : slots_.at(device_.arena().scratch().at(peer), round, device_.rank());
       pushes_.add(to, e_.out[index] + begin, length);
     }
     return pushes_.send();
@@ -76,7 +76,7 @@ class Rounds {
     Piece landed{begin, length, begin + length == e_.bytes, {}};
     for (int r = 0; r < device_.size(); ++r)
       landed.scratch[static_cast<size_t>(r)] =
-          slots_.at(device_.scratch().at(device_.rank()), round, r);
+          slots_.at(device_.arena().scratch().at(device_.rank()), round, r);
     return landed;
   }
 
@@ -113,8 +113,8 @@ Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys:
   for (int step = 1; step < n; ++step) {
     const int source = (device.rank() + n - step) % n;
     const sys::DevicePtr place = recv + static_cast<uint64_t>(source) * block_bytes;
-    BRAID_RETURN_IF_ERROR(device.copy(side, place + piece.begin,
-                                      piece.scratch[static_cast<size_t>(source)], piece.length));
+    BRAID_RETURN_IF_ERROR(device.nvlink().copy(
+        side, place + piece.begin, piece.scratch[static_cast<size_t>(source)], piece.length));
   }
   return {};
 }
@@ -123,8 +123,8 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
                   const std::function<Status()>& started,
                   const std::function<Status(sys::Stream, const Piece&)>& finish) {
   Rounds rounds(device, stream, exchange);
-  BRAID_RETURN_IF_ERROR(device.barrier(stream, kStartChannel, exchange.signature));
-  BRAID_RETURN_IF_ERROR(device.note(comm::Moment::kStart, stream));
+  BRAID_RETURN_IF_ERROR(device.barriers().all(stream, kStartChannel, exchange.signature));
+  BRAID_RETURN_IF_ERROR(device.links().note(comm::Moment::kStart, stream));
   BRAID_RETURN_IF_ERROR(started());
   return exchange.landing.window != nullptr ? rounds.run_in_place()
                                             : rounds.run_through_scratch(finish);

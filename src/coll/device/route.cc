@@ -32,7 +32,7 @@ bool lands_in_place(const CollectiveCall& call) {
 /// memory. That one rank works in place is its own affair, so the signature does not tell.
 Status run_direct_pieces(comm::Device& device, sys::Stream stream, const CollectiveCall& call,
                          uint64_t num_pieces) {
-  BRAID_RETURN_IF_ERROR(device.barrier(stream, kAgreeChannel, signature_of(call, {}, {})));
+  BRAID_RETURN_IF_ERROR(device.barriers().all(stream, kAgreeChannel, signature_of(call, {}, {})));
   const uint64_t piece = direct_piece_bytes(call.bytes, num_pieces);
   for (uint64_t begin = 0; begin < call.bytes; begin += piece) {
     CollectiveCall part = call;
@@ -59,7 +59,7 @@ Result<Route> choose_route(comm::Device& device, const CollectiveCall& call) {
   if (route.path != Path::kCopyEngines) return route;
   if (lands_in_place(call)) {
     const uint64_t bytes = message_bytes(device, call.op, call.bytes);
-    BRAID_ASSIGN_OR_RETURN(route.landing, device.find_landing(call.recv, bytes));
+    BRAID_ASSIGN_OR_RETURN(route.landing, device.registrations().find(call.recv, bytes));
   }
   if (route.landing.window != nullptr) return route;
   route.num_pieces = num_direct_pieces(device, call.op, call.bytes);

@@ -53,11 +53,11 @@ double read_share(const fabric::JsonReader& value) {
   return static_cast<double>(value.integer(0, plan::kWhole)) / plan::kWhole;
 }
 
-comm::HostShare read_host_share(const fabric::JsonReader& value, plan::Op op) {
+comm::TunedShare read_tuned_share(const fabric::JsonReader& value, plan::Op op) {
   const std::string name = value.child("op").text(kMostNameBytes);
   if (name != plan::op_name(op))
     value.fail(fmt::format("op is '{}', expected '{}'", name, plan::op_name(op)));
-  comm::HostShare share;
+  comm::TunedShare share;
   share.short_bytes = value.child("short_bytes").integer(0, kMostBytes);
   share.long_bytes = value.child("long_bytes").integer(share.short_bytes, kMostBytes);
   share.short_share = read_share(value.child("short_parts"));
@@ -96,7 +96,7 @@ bool is_forced(const Config& config) { return config.text("BRAID_TUNE") == "forc
 std::string find_shares(const comm::Comm::State& state, const std::string& path,
                         const std::string& key, const TuneWork& work) {
   const auto holds = [&](const std::string& text) -> Status {
-    BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(text, key));
+    BRAID_ASSIGN_OR_RETURN(const LinkShares shares, parse_shares(text, key));
     const int64_t more_ns = work.time_ns / 10 * 9;  // not by the time that a start took until here
     if (shares.ended_ns == 0 || shares.ended_ns >= more_ns) return {};
     return invalid_argument("gpu tuning: ended after {}, and there is {} now",
@@ -116,27 +116,33 @@ Result<int64_t> least_of_all(const comm::Comm::State& state, Deadline deadline, 
   return least_ns;
 }
 
-Result<bool> measure_and_save(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                              const TuneWork& work, const std::string& path,
-                              const std::string& key) {
-  BRAID_ASSIGN_OR_RETURN(const TuneEnd end, tune_host_shares(device, *state.group, deadline, work));
+Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
+                              comm::Comm::State& state, Deadline deadline, const TuneWork& work,
+                              const std::string& path, const std::string& key) {
+  BRAID_ASSIGN_OR_RETURN(const TuneEnd end,
+                         tune_shares(device, link, *state.group, deadline, work));
   if (end == TuneEnd::kDisturbed) {
     state.note_event("gpu tuning given up: other work on these GPUs");
     note_busy(key);
     return false;
   }
-  HostShares shares;
+  LinkShares shares;
   if (end == TuneEnd::kTimeOver) {
     state.note_event("gpu tuning ended by BRAID_TUNE_TIME");
     shares.ended_ns = std::max<int64_t>(work.time_ns, 1);
   }
   for (const plan::Op op : plan::kAllOps)
-    shares.of_op[static_cast<size_t>(op)] = device.host_share(op);
+    shares.of_op[static_cast<size_t>(op)] = link.shares().tuned(op);
   // Who forced it may have had all of it before.
   const bool is_worth =
       end == TuneEnd::kDone || (end == TuneEnd::kTimeOver && !is_forced(state.config));
   if (is_worth && state.rank() == 0) keep_tuning(path, shares_to_json(key, shares), "these GPUs");
   return true;
+}
+
+/// The first link's has no name in it.
+std::string file_name(const comm::DeviceLink& link, const std::string& key) {
+  return link.index() == 0 ? "gpu-" + key : fmt::format("gpu-{}-{}", link.facts().name, key);
 }
 
 }  // namespace
@@ -150,11 +156,11 @@ std::string shares_key(const std::vector<std::string>& gpus, const Config& confi
   return fabric::text_hash(text);
 }
 
-std::string shares_to_json(const std::string& key, const HostShares& shares) {
+std::string shares_to_json(const std::string& key, const LinkShares& shares) {
   nlohmann::ordered_json json{
       {"format", kFormat}, {"version", kVersion}, {"key", key}, {"ended_ns", shares.ended_ns}};
   for (const plan::Op op : plan::kAllOps) {
-    const comm::HostShare& share = shares.of_op[static_cast<size_t>(op)];
+    const comm::TunedShare& share = shares.of_op[static_cast<size_t>(op)];
     json["shares"].push_back({{"op", plan::op_name(op)},
                               {"short_bytes", share.short_bytes},
                               {"long_bytes", share.long_bytes},
@@ -164,7 +170,7 @@ std::string shares_to_json(const std::string& key, const HostShares& shares) {
   return json.dump(1) + "\n";
 }
 
-Result<HostShares> parse_shares(std::string_view text, const std::string& key) {
+Result<LinkShares> parse_shares(std::string_view text, const std::string& key) {
   const auto root = fabric::JsonReader::parse(text, "gpu tuning", kMostTextBytes);
   const std::string format = root.child("format").text(kMostNameBytes);
   if (format != kFormat) root.fail(fmt::format("format is '{}', not '{}'", format, kFormat));
@@ -176,17 +182,17 @@ Result<HostShares> parse_shares(std::string_view text, const std::string& key) {
   const size_t size = list.size(plan::kNumOps);
   if (size != plan::kNumOps)
     list.fail(fmt::format("{} operations, expected {}", size, plan::kNumOps));
-  HostShares shares;
+  LinkShares shares;
   shares.ended_ns = static_cast<int64_t>(root.child("ended_ns").integer(0, kMostNs));
   for (size_t i = 0; i < size && root.ok(); ++i)
     shares.of_op[static_cast<size_t>(plan::kAllOps[i])] =
-        read_host_share(list.at(i), plan::kAllOps[i]);
+        read_tuned_share(list.at(i), plan::kAllOps[i]);
   if (!root.ok()) return root.status();
   return shares;
 }
 
-Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                                const TuneWork& work) {
+Result<bool> ensure_shares(comm::Device& device, comm::DeviceLink& link, comm::Comm::State& state,
+                           Deadline deadline, const TuneWork& work) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, device.cuda().device(device.ordinal()));
   BRAID_ASSIGN_OR_RETURN(
       const auto gpus,
@@ -194,7 +200,7 @@ Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, 
   TuneWork agreed = work;
   BRAID_ASSIGN_OR_RETURN(agreed.time_ns, least_of_all(state, deadline, work.time_ns));
   const std::string key = shares_key(gpus, state.config);
-  const std::string path = tuning_path(state.config, "gpu-" + key);
+  const std::string path = tuning_path(state.config, file_name(link, key));
   BRAID_ASSIGN_OR_RETURN(
       const auto texts,
       state.group->exchange("gpu tuning cache", find_shares(state, path, key, agreed), deadline));
@@ -202,11 +208,12 @@ Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, 
     state.note_event("gpu tuning left out: these GPUs were busy less than a minute ago");
     return false;
   }
-  if (texts.front().empty()) return measure_and_save(device, state, deadline, agreed, path, key);
+  if (texts.front().empty())
+    return measure_and_save(device, link, state, deadline, agreed, path, key);
   // Rank 0's file, which it has compared with its key: a rank may have options for itself.
-  BRAID_ASSIGN_OR_RETURN(const HostShares shares, parse_shares(texts.front(), {}));
+  BRAID_ASSIGN_OR_RETURN(const LinkShares shares, parse_shares(texts.front(), {}));
   for (const plan::Op op : plan::kAllOps)
-    device.set_host_share(op, shares.of_op[static_cast<size_t>(op)]);
+    link.shares().set_tuned(op, shares.of_op[static_cast<size_t>(op)]);
   state.note_event("gpu tuning read from the cache");
   return true;
 }

@@ -1,4 +1,4 @@
-// Host shares in the tuning cache (coll/tune/cache.h): GPUs are measured once, not at every comm.
+// A link's shares in the tuning cache (coll/tune/cache.h): GPUs are measured once, not at every comm.
 //
 //   key      what the shares depend on: every rank's GPU, the options that say how calls go, and
 //            the revision of the device code
@@ -22,23 +22,23 @@
 
 namespace braid::coll::device {
 
-struct HostShares {
-  std::array<comm::HostShare, plan::kNumOps> of_op{};
+struct LinkShares {
+  std::array<comm::TunedShare, plan::kNumOps> of_op{};
   int64_t ended_ns = 0;  // measuring was ended by this time; 0: it was not
 };
 
 /// 16 hex digits.
 std::string shares_key(const std::vector<std::string>& gpus, const Config& config);
 
-std::string shares_to_json(const std::string& key, const HostShares& shares);
+std::string shares_to_json(const std::string& key, const LinkShares& shares);
 /// invalid_argument, which says what was expected, for a text that is damaged or of another key.
 /// An empty key: of any.
-Result<HostShares> parse_shares(std::string_view text, const std::string& key);
+Result<LinkShares> parse_shares(std::string_view text, const std::string& key);
 
-/// Collective, at the making of a Device: the cached shares, or those that tune_host_shares() finds
+/// Collective, at the making of a Device: the cached shares of a link, or those that tune_shares() finds
 /// by `work`. A cache that cannot be read or written is a warning. False: these GPUs are busy, and
 /// measuring anything else says nothing.
-Result<bool> ensure_host_shares(comm::Device& device, comm::Comm::State& state, Deadline deadline,
-                                const TuneWork& work = {});
+Result<bool> ensure_shares(comm::Device& device, comm::DeviceLink& link, comm::Comm::State& state,
+                           Deadline deadline, const TuneWork& work = {});
 
 }  // namespace braid::coll::device

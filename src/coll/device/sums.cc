@@ -34,7 +34,7 @@ std::span<const std::byte> reduce_fatbin(Dtype dtype) {
 uint32_t sum_shared_bytes(const comm::Device& device, int num_srcs) {
   constexpr int kWidest = 4;
   for (int width = kWidest; width > 0; --width)
-    if (ring_bytes(width, num_srcs, kReduceThreads) <= device.most_shared_bytes())
+    if (ring_bytes(width, num_srcs, kReduceThreads) <= device.gpus().most_shared_bytes)
       return ring_bytes(width, num_srcs, kReduceThreads);
   return 0;
 }
@@ -58,21 +58,21 @@ uint64_t sum_blocks(const comm::Device& device, uint64_t bytes, uint64_t lasting
   // 556 with any.
   constexpr uint64_t kShortBytes = 160 << 20;
   constexpr uint64_t kShortBlocks = 64;
-  if (device.sum_blocks() != 0) return device.sum_blocks();
+  if (device.gpus().sum_blocks != 0) return device.gpus().sum_blocks;
   return bytes <= kShortBytes ? kShortBlocks : lasting;
 }
 
 uint64_t last_sum_blocks(const comm::Device& device) {
   constexpr uint64_t kLastBlocks = 128;
-  return device.sum_blocks() != 0 ? device.sum_blocks() : kLastBlocks;
+  return device.gpus().sum_blocks != 0 ? device.gpus().sum_blocks : kLastBlocks;
 }
 
 // What a kernel may have is said once, so it is said for all numbers of operands: every ring is a
 // multiple of the narrowest one.
 Result<sys::Kernel> sum_kernel(comm::Device& device, const SumKind& kind) {
   constexpr uint32_t kNarrowest = ring_bytes(1, 1, kReduceThreads);
-  return device.kernel(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op),
-                       device.most_shared_bytes() / kNarrowest * kNarrowest);
+  return device.kernels().find(reduce_fatbin(kind.dtype), reduce_kernel_name(kind.dtype, kind.op),
+                               device.gpus().most_shared_bytes / kNarrowest * kNarrowest);
 }
 
 Status sum(comm::Device& device, sys::Stream stream, const ReduceArgs& args, const SumKind& kind) {

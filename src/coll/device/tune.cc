@@ -25,8 +25,8 @@ namespace {
 constexpr double kShares[] = {0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.25};
 constexpr double kSteps[] = {-0.02, -0.01, 0.01, 0.02, 0.03};
 static_assert(std::end(kShares)[-1] + std::end(kSteps)[-1] <= kMostTunedShare);
-// Of the NIC, beside the host link's share; as far as the x16 has room for both.
-constexpr double kRdmaShares[] = {0, 0.02, 0.04, 0.08, 0.12};
+// Of a link beside what those before it carry; as far as they have room together.
+constexpr double kSharesBeside[] = {0, 0.02, 0.04, 0.08, 0.12};
 // What seven rounds can tell from chance. With three rounds and 2 % an all-gather of 128 MiB that
 // gains 4 % was left without the host link in one start of three (2 H200).
 constexpr double kLeastGain = 0.01;
@@ -60,45 +60,48 @@ const Tried& best_of(const std::vector<Tried>& tried) {
 /// Decides by what a CallTimer tells all ranks alike: so all decide the same.
 class Tuner {
  public:
-  Tuner(comm::Device& device, CallTimer& timer, const TuneWork& work, const TunePace& pace)
-      : device_(device), timer_(timer), work_(work), pace_(pace) {}
+  Tuner(comm::Device& device, comm::DeviceLink& link, CallTimer& timer, const TuneWork& work,
+        const TunePace& pace)
+      : device_(device), link_(link), timer_(timer), work_(work), pace_(pace) {}
 
   /// kDone: set. Else the operation is left to NVLink alone.
-  Result<TuneEnd> tune_host(plan::Op op) {
+  Result<TuneEnd> tune_by_size(plan::Op op) {
     const uint64_t short_bytes = work_.block_bytes / kLong;
     Chosen of_short, of_long;
     BRAID_ASSIGN_OR_RETURN(TuneEnd end, choose(op, short_bytes, kShort, &of_short));
     if (end == TuneEnd::kDone) {
       BRAID_ASSIGN_OR_RETURN(end, choose(op, work_.block_bytes, kLong, &of_long));
     }
-    device_.force_host_share(op, std::nullopt);
+    link_.shares().force(op, std::nullopt);
     if (end == TuneEnd::kDone) end = compare(of_short.alone_us, of_long.alone_us);
     if (end == TuneEnd::kDone) {
       BRAID_ASSIGN_OR_RETURN(end, look_around());
     }
     if (end == TuneEnd::kDone)
-      device_.set_host_share(op, {seen_bytes(op, short_bytes), seen_bytes(op, work_.block_bytes),
-                                  of_short.share, of_long.share});
+      link_.shares().set_tuned(op, {seen_bytes(op, short_bytes), seen_bytes(op, work_.block_bytes),
+                                    of_short.share, of_long.share});
     return end;
   }
 
-  /// The NIC's share beside what the host link carries by now; kDone or none.
-  Result<TuneEnd> tune_rdma(plan::Op op) {
-    comm::Rdma& rdma = device_.rdma();
+  /// Its share beside what the links before it carry by now; kDone or none.
+  Result<TuneEnd> tune_one_size(plan::Op op) {
+    comm::ShareTable& shares = link_.shares();
     std::vector<Tried> tried;
-    for (const double share : kRdmaShares) tried.push_back({share, {}});
-    BRAID_ASSIGN_OR_RETURN(TuneEnd end, time_all(op, work_.block_bytes, tried, {work_.rounds, 1},
-                                                 [&](double share) { rdma.set_share(op, share); }));
-    rdma.set_share(op, 0);
+    for (const double share : kSharesBeside) tried.push_back({share, {}});
+    BRAID_ASSIGN_OR_RETURN(TuneEnd end,
+                           time_all(op, work_.block_bytes, tried, {work_.rounds, 1},
+                                    [&](double share) { shares.set_tuned(op, share); }));
+    shares.set_tuned(op, 0.0);
     if (end == TuneEnd::kDone) {
       BRAID_ASSIGN_OR_RETURN(end, look_around());
     }
     if (end != TuneEnd::kDone) return end;
     const Tried& best = best_of(tried);
     const double without_us = tried.front().median_us();
-    if (best.median_us() < without_us * (1 - kLeastGain)) rdma.set_share(op, best.share);
-    log::info("coll", "gpu {}: {}: {:.1f} us without the NIC, {:.1f} us with {} % through it",
-              device_.ordinal(), plan::op_name(op), without_us, best.median_us(), 100 * best.share);
+    if (best.median_us() < without_us * (1 - kLeastGain)) shares.set_tuned(op, best.share);
+    log::info("coll", "gpu {}: {}: {:.1f} us without {}, {:.1f} us with {} % through it",
+              device_.ordinal(), plan::op_name(op), without_us, link_.facts().name,
+              best.median_us(), 100 * best.share);
     return end;
   }
 
@@ -136,7 +139,7 @@ class Tuner {
 
   Result<TuneEnd> choose(plan::Op op, uint64_t block_bytes, int weight, Chosen* chosen) {
     // Not balanced: what is timed is this share's.
-    const auto force = [&](double share) { device_.force_host_share(op, share); };
+    const auto force = [&](double share) { link_.shares().force(op, share); };
     std::vector<Tried> tried;
     for (const double share : kShares) tried.push_back({share, {}});
     BRAID_ASSIGN_OR_RETURN(TuneEnd end,
@@ -161,10 +164,9 @@ class Tuner {
         return is_impossible(alone_us, one);
     const TimedShare best = least_good_share(timed);
     log::info("coll",
-              "gpu {}: {} of {}: {:.1f} us over NVLink alone, {:.1f} us with {:.0f} % over the "
-              "host link",
+              "gpu {}: {} of {}: {:.1f} us over NVLink alone, {:.1f} us with {:.0f} % over {}",
               device_.ordinal(), plan::op_name(op), format_bytes(seen_bytes(op, block_bytes)),
-              alone_us, best.us, 100 * best.share);
+              alone_us, best.us, 100 * best.share, link_.facts().name);
     *chosen = {best.us < alone_us * (1 - kLeastGain) ? best.share : 0, alone_us};
     return end;
   }
@@ -217,6 +219,7 @@ class Tuner {
   }
 
   comm::Device& device_;
+  comm::DeviceLink& link_;
   CallTimer& timer_;
   const TuneWork work_;
   TunePace pace_;
@@ -225,7 +228,7 @@ class Tuner {
 
 /// What is tuned beside what is there already.
 struct Subject {
-  const char* name;
+  comm::DeviceLink& link;
   std::vector<plan::Op> ops;
   int parts_of_op;
   Result<TuneEnd> (Tuner::*tune)(plan::Op);
@@ -257,11 +260,11 @@ void tell(const Subject& subject, TuneEnd end, const Tuner& tuner, int64_t elaps
     return log::warn("coll",
                      "tuning of {} was given up after {:.1f} s: {}: other work on these GPUs; it "
                      "carries nothing where that was not measured, and nothing is kept",
-                     subject.name, seconds, tuner.disturbed());
+                     subject.link.facts().name, seconds, tuner.disturbed());
   log::warn("coll",
             "tuning of {} ended after {:.1f} s (BRAID_TUNE_TIME) with {} of {} operations "
             "measured; it carries nothing of the others, which more time measures",
-            subject.name, seconds, num_done, subject.ops.size());
+            subject.link.facts().name, seconds, num_done, subject.ops.size());
 }
 
 Result<TuneEnd> tune_all(comm::Device& device, group::Group& group, Deadline deadline,
@@ -272,7 +275,7 @@ Result<TuneEnd> tune_all(comm::Device& device, group::Group& group, Deadline dea
                          agreed_time_ns(device, group, deadline, ready, work.time_ns));
   if (!time_ns) return TuneEnd::kNoMemory;
   const int num_parts = subject.parts_of_op * static_cast<int>(subject.ops.size());
-  Tuner tuner(device, timer, work, {*time_ns, num_parts});
+  Tuner tuner(device, subject.link, timer, work, {*time_ns, num_parts});
   BRAID_RETURN_IF_ERROR(timer.open());
   TuneEnd end = TuneEnd::kDone;
   size_t num_done = 0;
@@ -302,20 +305,19 @@ TimedShare least_good_share(std::span<const TimedShare> timed) {
   return chosen;
 }
 
-Result<TuneEnd> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                                 const TuneWork& work) {
-  const std::vector<plan::Op> ops(std::begin(plan::kAllOps), std::end(plan::kAllOps));
-  return tune_all(device, group, deadline, work,
-                  {"the host link", ops, kPartsOfOp, &Tuner::tune_host});
-}
-
-Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                        const TuneWork& work) {
-  if (!device.rdma().is_on() || device.rdma().is_share_given()) return {};
+Result<TuneEnd> tune_shares(comm::Device& device, comm::DeviceLink& link, group::Group& group,
+                            Deadline deadline, const TuneWork& work) {
   std::vector<plan::Op> ops;
   for (const plan::Op op : plan::kAllOps)
-    if (comm::Rdma::can_carry(op)) ops.push_back(op);
-  return tune_all(device, group, deadline, work, {"the NIC", ops, 1, &Tuner::tune_rdma}).status();
+    if (link.can_carry(op)) ops.push_back(op);
+  switch (link.tuning()) {
+    case comm::LinkTuning::kNone: break;
+    case comm::LinkTuning::kBySize:
+      return tune_all(device, group, deadline, work, {link, ops, kPartsOfOp, &Tuner::tune_by_size});
+    case comm::LinkTuning::kOneSize:
+      return tune_all(device, group, deadline, work, {link, ops, 1, &Tuner::tune_one_size});
+  }
+  return TuneEnd::kDone;
 }
 
 }  // namespace braid::coll::device

@@ -1,5 +1,5 @@
-// Stage 1 on GPUs: how much of a message the host link should carry beside NVLink, measured once
-// per machine (share_cache.h) for the operations that can use it.
+// Stage 1 on GPUs: how much of a message a link should carry beside NVLink and the links before it,
+// measured for the operations that can use it; of the first of them once per machine (share_cache.h).
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct TuneWork {
   int64_t time_ns = 8'000'000'000;   // and no longer; less time, fewer rounds
   // Beyond these others' work was measured, too (tune_pace.h): the median of equal calls' times by
   // the least of them; the time of a quarter of a message by that of all; the least time with a
-  // share over the host link by what is left to NVLink of the time without; and for how long at
+  // share over the link by what is left to NVLink of the time without; and for how long at
   // most a GPU runs something else.
   double most_spread = 1.5;
   double most_short_part = 0.6;
@@ -31,7 +31,7 @@ enum class TuneEnd {
   kNoMemory,   // on some rank
 };
 
-/// The largest share of the host link that is tried.
+/// The largest share of a link that is tried.
 inline constexpr double kMostTunedShare = 0.28;
 
 /// Collective, at the making of a Device, within about two seconds (two GPUs; among eight it would
@@ -40,10 +40,12 @@ inline constexpr double kMostTunedShare = 0.28;
 /// (least_good_share()); a gain of less than 1 % over NVLink alone keeps NVLink alone.
 /// What disturbs one operation, and goes by, costs time only. Ends alike on all ranks; unless
 /// kDone, what was not measured is left to NVLink alone, and rank 0 warns.
-Result<TuneEnd> tune_host_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                                 const TuneWork& work = {});
+/// A link that is tuned beside others (LinkTuning::kOneSize) is measured with blocks of
+/// work.block_bytes alone; one whose share is given, not at all.
+Result<TuneEnd> tune_shares(comm::Device& device, comm::DeviceLink& link, group::Group& group,
+                            Deadline deadline, const TuneWork& work = {});
 
-/// What calls with a share over the host link took.
+/// What calls with a share over a link took.
 struct TimedShare {
   double share;
   double us;
@@ -51,11 +53,5 @@ struct TimedShare {
 /// The smallest share whose time is the best's, or no more than 0.3 % above it. Of one time or
 /// more.
 TimedShare least_good_share(std::span<const TimedShare> timed);
-
-/// The same for the NIC, after the host link: what it should carry beside both, for blocks of
-/// work.block_bytes, within work.time_ns of its own. Nothing where there is no NIC, or an option
-/// gave its share.
-Status tune_rdma_shares(comm::Device& device, group::Group& group, Deadline deadline,
-                        const TuneWork& work = {});
 
 }  // namespace braid::coll::device

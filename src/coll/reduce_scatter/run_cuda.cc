@@ -13,35 +13,36 @@ namespace {
 /// What one rank does of a call: sums of operands where they have landed, its own where they are.
 class ReduceScatter {
  public:
-  ReduceScatter(comm::Device& device, const CollectiveCall& what, uint64_t host_bytes)
+  ReduceScatter(comm::Device& device, const CollectiveCall& what, const Cut& cut)
       : device_(device),
         what_(what),
-        host_(host_bytes),
+        cut_(cut),
+        beside_(cut.beside_bytes()),
         most_blocks_(sum_blocks(device, static_cast<uint64_t>(device.size() - 1) * what.bytes,
                                 device.size() == 2 ? kLastingBlocksOfTwo : kLastingBlocks)) {}
 
   Exchange exchange() const {
     Exchange e;
-    e.signature = signature_of(what_, {}, {host_, 0});
+    e.signature = signature_of(what_, {}, cut_);
     e.bytes = nvlink();
     e.reserved_bytes = reserved_bytes();
     for (int r = 0; r < device_.size(); ++r) e.out[static_cast<size_t>(r)] = operand_of(r);
     return e;
   }
   /// The end of every block, and its sum.
-  Status start_host(Call& call) const {
-    if (host_ == 0) return {};
-    const sys::DevicePtr reserved =
-        device_.scratch().at(device_.rank()) + device_.scratch_bytes() - reserved_bytes();
+  Status start_beside(Call& call) const {
+    if (beside_ == 0) return {};
+    const sys::DevicePtr reserved = device_.arena().scratch().at(device_.rank()) +
+                                    device_.arena().scratch_bytes() - reserved_bytes();
     Addresses sources{}, operands{};
     for (int r = 0; r < device_.size(); ++r) {
       sources[static_cast<size_t>(r)] = operand_of(r) + nvlink();
-      operands[static_cast<size_t>(r)] = reserved + static_cast<uint64_t>(r) * host_;
+      operands[static_cast<size_t>(r)] = reserved + static_cast<uint64_t>(r) * beside_;
     }
-    BRAID_ASSIGN_OR_RETURN(const sys::Stream ring, call.fork(comm::Device::kHost));
+    comm::DeviceLink& link = *device_.links().for_sums();
     BRAID_RETURN_IF_ERROR(
-        device_.send_over_host_beside_sums(ring, each_to_each(device_, sources, operands, host_)));
-    return sum_at(ring, operands, nvlink(), host_, most_blocks_);
+        call.send(link, beside_sums(each_to_each(device_, sources, operands, beside_))));
+    return sum_at(link.stream(), operands, nvlink(), beside_, most_blocks_);
   }
   Status finish(sys::Stream side, const Piece& piece) const {
     return sum_at(side, piece.scratch, piece.begin, piece.length,
@@ -53,8 +54,8 @@ class ReduceScatter {
   // with 32 blocks, 761 with 64.
   static constexpr uint64_t kLastingBlocks = 32, kLastingBlocksOfTwo = 48;
 
-  uint64_t nvlink() const { return what_.bytes - host_; }
-  uint64_t reserved_bytes() const { return static_cast<uint64_t>(device_.size()) * host_; }
+  uint64_t nvlink() const { return what_.bytes - beside_; }
+  uint64_t reserved_bytes() const { return static_cast<uint64_t>(device_.size()) * beside_; }
   sys::DevicePtr operand_of(int rank) const {
     return what_.send + static_cast<uint64_t>(rank) * what_.bytes;
   }
@@ -69,7 +70,8 @@ class ReduceScatter {
 
   comm::Device& device_;
   const CollectiveCall& what_;
-  const uint64_t host_;
+  const Cut cut_;
+  const uint64_t beside_;
   const uint64_t most_blocks_;
 };
 
@@ -80,13 +82,13 @@ Status reduce_scatter(comm::Device& device, sys::DevicePtr send, sys::DevicePtr 
   const CollectiveCall what{plan::Op::kReduceScatter,   send,  recv,
                             count * dtype_bytes(dtype), dtype, op};
   return run_call(device, stream, what, [&](Call& call, const comm::Landing&) -> Status {
-    uint64_t host = 0;
+    Cut cut;
     if (device.size() > 1) {
-      BRAID_ASSIGN_OR_RETURN(host, counted_host_part(device, what.op, what.bytes));
+      BRAID_ASSIGN_OR_RETURN(cut, counted_cut(device, what.op, what.bytes));
     }
-    const ReduceScatter run(device, what, host);
+    const ReduceScatter run(device, what, cut);
     return run_rounds(
-        device, stream, run.exchange(), [&] { return run.start_host(call); },
+        device, stream, run.exchange(), [&] { return run.start_beside(call); },
         [&](sys::Stream side, const Piece& piece) { return run.finish(side, piece); });
   });
 }

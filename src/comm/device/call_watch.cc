@@ -1,5 +1,7 @@
 #include "comm/device/call_watch.h"
 
+#include <algorithm>
+#include <numeric>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -8,15 +10,17 @@
 
 namespace braid::comm {
 
-void CallWatch::start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
-                      std::function<bool()> is_trouble) {
-  observer_ = observer;
+void CallWatch::start(const Ground& ground, std::function<bool()> is_trouble) {
+  observer_ = ground.observer;
+  cuda_ = &ground.cuda;
+  ordinal_ = ground.ordinal;
   is_trouble_ = std::move(is_trouble);
-  if (observer == nullptr) return;
-  const CommFacts& facts = observer->journal().facts();
-  links_ = {facts.nvlink(), facts.pcie(), facts.nic()};
-  if (!observer->wants_gpu_times()) return;
-  auto clock = CallClock::create(cuda, idle);
+  if (observer_ == nullptr) return;
+  const CommFacts facts = observer_->journal().facts();
+  first_link_ = facts.num_host_links();
+  num_links_ = std::min(facts.links.size() - first_link_, kMostLinks);
+  if (!observer_->wants_gpu_times()) return;
+  auto clock = CallClock::create(ground.cuda, ground.idle);
   if (clock.ok())
     clock_ = std::move(clock).value();
   else
@@ -45,11 +49,11 @@ void CallWatch::note_begin(const CallShape& shape, sys::Stream stream, bool is_c
 
 std::vector<LinkNote> CallWatch::link_notes() const {
   std::vector<LinkNote> notes;
-  const uint64_t all = sent_bytes_[kNvlink] + sent_bytes_[kPcie] + sent_bytes_[kNic];
-  for (const Link link : {kNvlink, kPcie, kNic}) {
+  const uint64_t all = std::accumulate(sent_bytes_.begin(), sent_bytes_.end(), uint64_t{0});
+  for (size_t link = 0; link < num_links_; ++link) {
     if (sent_bytes_[link] == 0) continue;
     LinkNote note;
-    note.link = links_[link];
+    note.link = static_cast<int>(first_link_ + link);
     note.sent_bytes = sent_bytes_[link];
     note.parts = static_cast<uint32_t>(static_cast<double>(note.sent_bytes) /
                                        static_cast<double>(all) * plan::kWhole);
@@ -63,6 +67,12 @@ void CallWatch::note_end(sys::Stream stream, bool is_ok) {
   observer_->end(number_, state, Code::kOk, path_, link_notes());
   if (!clock_ || is_captured_ || !is_ok) return;
   if (Status ended = clock_->end(stream); !ended.ok()) drop_clock(ended);
+}
+
+void CallWatch::look() {
+  if (!clock_ || !clock_->is_pending()) return;
+  const auto scope = sys::CurrentDevice::use(*cuda_, ordinal_);
+  if (scope.ok()) settle();
 }
 
 // Trouble is looked for after the events: a kernel that gives up says so before its work is over.

@@ -17,14 +17,21 @@ namespace braid::comm {
 
 class CallWatch {
  public:
-  enum Link { kNvlink = 0, kPcie = 1, kNic = 2, kNumLinks };
+  /// A GPU link as observers know it: NVLink, and those beside it in their order.
+  enum Link : size_t { kNvlink = 0 };
+  static constexpr Link beside(size_t index) { return static_cast<Link>(1 + index); }
+  static constexpr size_t kMostLinks = 8;
 
   CallWatch() = default;
-  /// `idle` is a stream of our own with nothing on it. Where the clock cannot be made calls are
-  /// noted without times. Once there `is_trouble` waits of kernels end in vain, and a call whose
-  /// work is over is not done.
-  void start(Observer* observer, sys::Cuda& cuda, sys::Stream idle,
-             std::function<bool()> is_trouble);
+  struct Ground {
+    Observer* observer;
+    sys::Cuda& cuda;
+    int ordinal;       // of the GPU whose context is current
+    sys::Stream idle;  // of our own, with nothing on it
+  };
+  /// Where the clock cannot be made calls are noted without times. Once there `is_trouble` waits of
+  /// kernels end in vain, and a call whose work is over is not done.
+  void start(const Ground& ground, std::function<bool()> is_trouble);
 
   /// The caller's stream has waited for the call before.
   void begin(const CallShape& shape, sys::Stream stream, bool is_captured) {
@@ -41,7 +48,8 @@ class CallWatch {
   }
   /// Passes on what the GPU has done meanwhile. With the device's context current.
   void settle();
-  bool has_pending() const { return clock_ && clock_->is_pending(); }
+  /// The same from wherever the comm may be called; takes the context.
+  void look();
 
  private:
   void note_begin(const CallShape& shape, sys::Stream stream, bool is_captured);
@@ -51,13 +59,16 @@ class CallWatch {
 
   Observer* observer_ = nullptr;
   std::function<bool()> is_trouble_;
-  std::array<int, kNumLinks> links_{};  // of CommFacts::links
+  sys::Cuda* cuda_ = nullptr;
+  int ordinal_ = 0;
+  size_t num_links_ = 0;   // that the observer knows
+  size_t first_link_ = 0;  // of CommFacts::links
   std::optional<CallClock> clock_;
   // Of the call under way:
   bool is_noted_ = false, is_captured_ = false;
   uint64_t number_ = 0;
   const char* path_ = "";
-  std::array<uint64_t, kNumLinks> sent_bytes_{};
+  std::array<uint64_t, kMostLinks> sent_bytes_{};
 };
 
 }  // namespace braid::comm

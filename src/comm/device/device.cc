@@ -1,234 +1,177 @@
+// A device's making and its end.
 #include "comm/device/device.h"
 
 #include <algorithm>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
 #include <utility>
+#include <vector>
 
-#include "sys/cuda/launch.h"
-#include "transport/pcie/local_copy.h"
+#include "base/log.h"
+#include "comm/device/nvlinks.h"
+#include "sys/cuda/owned.h"
 
 namespace braid::comm {
 
-namespace {
+Device::Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
+    : state_(state),
+      cuda_(cuda),
+      ordinal_(ordinal),
+      kernels_(std::make_unique<KernelCache>(cuda, ordinal)),
+      arena_(std::make_unique<SymmetricArena>(*state.group, cuda, ordinal)),
+      barriers_(std::make_unique<Barriers>(cuda)),
+      call_watch_(std::make_unique<CallWatch>()),
+      nvlink_(std::make_unique<NvlinkCopies>(cuda, *call_watch_)) {
+  team_.rank = state.rank();
+  team_.size = gpus_.num_ranks = state.size();
+  team_.timeout_ns = state.config.duration_ns("BRAID_TIMEOUT");
+}
 
-constexpr int kRingThreads = 512;
+Result<std::unique_ptr<Device>> Device::create(Comm::State& state, sys::Cuda& cuda,
+                                               const DeviceRequest& request) {
+  const Deadline deadline = Deadline::after_ns(state.config.duration_ns("BRAID_TIMEOUT"));
+  std::unique_ptr<Device> device(new Device(state, cuda, request.ordinal));
+  Status own = device->prepare(request);
+  BRAID_RETURN_IF_ERROR(device->arena_->share(std::move(own), deadline));
+  device->barriers_->set(device->team_, device->arena_->board());
+  BRAID_RETURN_IF_ERROR(device->links_->connect(device->shape(), deadline));
+  BRAID_RETURN_IF_ERROR(device->meet(deadline));
+  device->faults_->start([links = device->links_.get()] { return links->status(); });
+  return device;
+}
 
-}  // namespace
+Status Device::prepare(const DeviceRequest& request) {
+  if (state_.size() > nvlink::kMostRanks)
+    return unsupported("{} ranks: GPUs of one comm are at most {}", state_.size(),
+                       nvlink::kMostRanks);
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
+  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
+  gpus_.most_shared_bytes = static_cast<uint32_t>(std::max(0, facts.max_shared_bytes_per_block));
+  gpus_.sum_blocks =
+      static_cast<uint64_t>(std::max<int64_t>(0, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
+  BRAID_RETURN_IF_ERROR(barriers_->load(*kernels_));
+  BRAID_RETURN_IF_ERROR(nvlink_->prepare(state_.config, *kernels_));
+  if (rank() == 0 && nvlink_->cap_gbps() > 0)
+    log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP", nvlink_->cap_gbps());
+  BRAID_ASSIGN_OR_RETURN(faults_, FaultWatch::create(*state_.group, cuda_, ordinal_));
+  faults_->give_page_to(team_);
+  BRAID_ASSIGN_OR_RETURN(order_, CallOrder::create(cuda_));
+  registrations_ = std::make_unique<Registrations>(state_, cuda_, ordinal_, *order_);
+  BRAID_RETURN_IF_ERROR(prepare_arena(request.arena));
+  links_ = std::make_unique<LinkSet>(
+      request.links({state_, cuda_, ordinal_, team_, *kernels_, *call_watch_, request.nics}));
+  BRAID_RETURN_IF_ERROR(links_->prepare());
+  call_watch_->start({state_.observer.get(), cuda_, ordinal_, order_->side(CallOrder::kCopies)},
+                     [this] { return !faults_->look().ok(); });
+  return {};
+}
+
+Status Device::prepare_arena(ArenaRequest request) {
+  const uint64_t asked_bytes = state_.config.bytes("BRAID_GPU_SCRATCH");
+  const uint64_t whole_bytes = asked_bytes / kLargePageBytes * kLargePageBytes;
+  request.scratch_bytes =
+      request.scratch_bytes == 0 ? whole_bytes : std::min(whole_bytes, request.scratch_bytes);
+  if (request.scratch_bytes < 8 * kLargePageBytes)
+    return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
+                            asked_bytes);
+  BRAID_RETURN_IF_ERROR(arena_->allocate(request, *order_));
+  team_.has_failed = sys::pointer_to<uint32_t>(arena_->local_at(offsetof(LocalMemory, has_failed)));
+  nvlink_->set_clock(arena_->local_at(offsetof(LocalMemory, held_until_ns)));
+  return {};
+}
+
+// What all ranks must have alike; the links compare it.
+std::string Device::shape() const {
+  return fmt::format("{}sums:{},{}cap:{}", links_->shape(), gpus_.sum_blocks, arena_->shape(),
+                     nvlink_->cap_gbps());
+}
+
+// Some kernels' stores must not be torn (coll/lines/lines.cuh): all pairs have NVLink, or no rank
+// uses them.
+Status Device::meet(Deadline deadline) {
+  gpus_.has_peer_in_process = arena_->has_peer_in_process();
+  if (size() == 1) return {};
+  BRAID_ASSIGN_OR_RETURN(const Nvlinks links,
+                         find_nvlinks(*state_.group, cuda_, ordinal_, deadline));
+  gpus_.least_sms = links.least_sms;
+  gpus_.are_shared = links.are_shared;
+  if (links.why_not.empty()) return {};
+  const std::string names = arena_->lacks_nvlink();
+  if (rank() == 0 && !names.empty())
+    log::info("comm", "gpu messages do not go by {}: {}", names, links.why_not);
+  return {};
+}
 
 Status Device::begin(sys::Stream user) {
-  BRAID_RETURN_IF_ERROR(status());
+  BRAID_RETURN_IF_ERROR(faults_->status());
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
-  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
-  if (capture == sys::CaptureState::kInvalidated)
-    return invalid_argument("stream {}: its capture has become invalid", user.handle);
-  is_captured_ = capture != sys::CaptureState::kNone;
-  has_captures_ = has_captures_ || is_captured_;
-  is_settled_ = std::exchange(settles_, false) && !has_captures_;
-  if (is_captured_) return follow_captured(user);
-  return has_last_call_ ? cuda_.wait_event(user, last_call_) : Status();
-}
-
-// Two calls of one graph on streams that nothing joins would use the same scratch at once. Captured
-// work may not wait for an event of another capture, or of none.
-Status Device::follow_captured(sys::Stream user) {
-  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
-  const auto found = std::ranges::find(captures_, id, &Captured::id);
-  if (id == 0 || found == captures_.end()) return {};
-  return cuda_.wait_event(user, found->last_call);
-}
-
-// In place of the oldest, where it is new.
-Status Device::note_captured(sys::Stream user) {
-  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
-  if (id == 0) return {};
-  auto found = std::ranges::find(captures_, id, &Captured::id);
-  if (found == captures_.end()) found = &captures_[next_capture_++ % captures_.size()];
-  found->id = id;
-  return cuda_.record(found->last_call, user);
+  return order_->begin(user);
 }
 
 Status Device::end(sys::Stream user) {
-  if (balance_) {
-    balance_->end_call();
-    for (std::string& line : balance_->take_log()) state_.note_event(std::move(line));
-  }
-  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
-  if (capture != sys::CaptureState::kNone) return note_captured(user);
-  has_last_call_ = true;
-  return cuda_.record(last_call_, user);
+  for (std::string& line : links_->end_call()) state_.note_event(std::move(line));
+  return order_->end(user);
 }
 
-// Through the event: the stream of the last call was the user's, who may have destroyed it since.
-Status Device::finish_last_call() {
-  if (!has_last_call_) return {};
-  BRAID_RETURN_IF_ERROR(cuda_.wait_event(sides_[kCopies], last_call_));
-  return cuda_.synchronize(sides_[kCopies]);
-}
-
-void Device::settle_calls() {
-  if (!call_watch_.has_pending()) return;
+bool Device::detach(bool in_peace) {
+  faults_->stop();
+  const bool breaks_off = !in_peace || state_.group->broken() || !faults_->status().ok();
+  if (breaks_off) faults_->end_waits();
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
-  if (scope.ok()) call_watch_.settle();
-}
-
-Result<sys::Event> Device::mark(sys::Stream stream) {
-  const sys::Event event = events_[next_event_++ % events_.size()];
-  BRAID_RETURN_IF_ERROR(cuda_.record(event, stream));
-  return event;
-}
-
-Status Device::after(sys::Stream to, sys::Stream from) {
-  BRAID_ASSIGN_OR_RETURN(const sys::Event point, mark(from));
-  return wait(to, point);
-}
-
-Status Device::barrier(sys::Stream stream, int channel, uint64_t signature) {
-  const uint32_t everyone = (1U << size()) - 1;
-  return meet(stream, channel, {signature, everyone, everyone});
-}
-
-Status Device::barrier_of_pairs(sys::Stream stream, int channel,
-                                const nvlink::PairMeeting& meeting) {
-  return sys::launch(cuda_, barrier_of_pairs_kernel_, {1, 32, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), meeting);
-}
-
-Status Device::meet_pairs(sys::Stream stream, uint32_t with) {
-  return sys::launch(cuda_, pairs_kernel_, {1, 32, 0}, stream, team_, board_, with);
-}
-
-Status Device::exchange_short(sys::Stream stream, int channel, const nvlink::ShortBlocks& blocks) {
-  if (blocks.num_blocks == 0) return {};
-  const auto num_blocks = static_cast<uint32_t>(blocks.num_blocks * blocks.num_parts);
-  return sys::launch(cuda_, short_kernel_, {num_blocks, nvlink::kShortThreads, 0}, stream, team_,
-                     board_, static_cast<int32_t>(channel), blocks);
-}
-
-Status Device::step(sys::Stream stream, int channel, int teller) {
-  const uint32_t everyone = (1U << size()) - 1;
-  return rank() == teller ? meet(stream, channel, {0, everyone, 0})
-                          : meet(stream, channel, {0, 0, 1U << teller});
-}
-
-Status Device::meet(sys::Stream stream, int channel, const nvlink::Meeting& meeting) {
-  return sys::launch(cuda_, barrier_kernel_, {1, 32, 0}, stream, team_, board_,
-                     static_cast<int32_t>(channel), meeting);
-}
-
-void Device::count_sent(CallWatch::Link link, const pcie::Flows& flows) {
-  for (int i = 0; i < flows.num_flows; ++i)
-    if (flows.flow[i].source != nullptr) call_watch_.sends(link, flows.flow[i].bytes);
-}
-
-Status Device::send_over_host(sys::Stream stream, const pcie::Flows& flows) {
-  count_sent(CallWatch::kPcie, flows);
-  return run_ring(stream, ring_, flows);
-}
-
-Status Device::send_over_host_beside_sums(sys::Stream stream, const pcie::Flows& flows) {
-  count_sent(CallWatch::kPcie, flows);
-  pcie::Flows narrow = flows;
-  narrow.num_lanes = ring_engine_.lanes_beside_sums(flows.num_flows);
-  pcie::HostRing ring = ring_;
-  if (ring.num_slots >= 4 && ring.num_slots % 2 == 0) {
-    ring.num_slots /= 2;
-    if (ring.slot_bytes < kSlotBytes) ring.slot_bytes *= 2;
+  if (links_) links_->drain(cuda_);
+  if (order_) order_->drain();
+  call_watch_->settle();
+  if (order_ && order_->has_captures() && !are_graphs_through(!breaks_off)) {
+    links_->stop();
+    return false;
   }
-  return run_ring(stream, ring, narrow);
+  if (order_) order_->forget_captures();
+  if (registrations_) registrations_->close();
+  arena_->close();
+  return true;
 }
 
-Status Device::send_over_rdma(sys::Stream stream, const pcie::Flows& flows) {
-  count_sent(CallWatch::kNic, flows);
-  pcie::Flows watched = flows;
-  watched.num_lanes = host_lanes(size());  // the proxy looks at no others
-  return run_ring(stream, rdma_->ring(), watched);
+// Nothing tells when a replay ends: all of the GPU's work is waited for. Where ours was broken off
+// other work may be stuck, and is not waited for long.
+bool Device::are_graphs_through(bool in_peace) {
+  if (in_peace) return cuda_.synchronize_device().ok();
+  constexpr auto kPatience = std::chrono::seconds(2);
+  auto through = std::make_shared<std::promise<bool>>();
+  std::future<bool> answer = through->get_future();
+  std::thread([&cuda = cuda_, ordinal = ordinal_, through] {
+    const sys::RelaxedCapture relaxed(cuda);
+    const auto scope = sys::CurrentDevice::use(cuda, ordinal);
+    through->set_value(cuda.synchronize_device().ok());
+  }).detach();
+  return answer.wait_for(kPatience) == std::future_status::ready && answer.get();
 }
 
-Status Device::run_ring(sys::Stream stream, const pcie::HostRing& ring, const pcie::Flows& flows) {
-  if (flows.num_flows == 0) return {};
-  if (flows.num_lanes > ring.num_lanes)
-    return internal_error("gpu host ring: {} lanes, {} have slots", flows.num_lanes,
-                          ring.num_lanes);
-  const auto num_blocks = static_cast<uint32_t>(flows.num_flows * flows.num_lanes);
-  if (ring_engine_.has_bulk && are_whole_vectors(flows)) {
-    pcie::Flows windowed = flows;
-    windowed.open_tiles = static_cast<int32_t>(ring_engine_.open_tiles_of(ring, flows));
-    return sys::launch(cuda_, bulk_ring_kernel_,
-                       {num_blocks, pcie::kBulkThreads, pcie::kBulkSharedBytes}, stream, team_,
-                       ring, windowed);
-  }
-  return sys::launch(cuda_, ring_kernel_, {num_blocks, kRingThreads, 0}, stream, team_, ring,
-                     flows);
+void leave_to_graph(std::shared_ptr<Device> device) {
+  static std::mutex mutex;
+  static auto* const left = new std::vector<std::shared_ptr<Device>>;
+  const std::lock_guard lock(mutex);
+  log::warn("comm",
+            "gpu {}: a graph was still running when its comm was broken off: the comm's "
+            "memory is left to it",
+            device->ordinal());
+  left->push_back(std::move(device));
 }
 
-Status Device::copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
-  return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
-}
-
-Status Device::copy_beside_ring(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from,
-                                uint64_t bytes) {
-  // A block copies 46 GB/s. Ten are done with a rank's own block when NVLink is done with the
-  // other's; among more ranks there is more time.
-  const uint32_t num_blocks = size() == 2 ? 10 : 6;
-  if (!ring_engine_.has_bulk || to % 16 != 0 || from % 16 != 0 || to == from)
-    return copy(stream, to, from, bytes);
-  return sys::launch(cuda_, local_copy_kernel_,
-                     {num_blocks, pcie::kLocalThreads, pcie::kLocalSharedBytes}, stream,
-                     sys::pointer_to<std::byte>(to), sys::pointer_to<const std::byte>(from), bytes);
-}
-
-Status Device::push(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
-  for (const sys::DeviceCopy& copy : copies)
-    if (copy.to != copy.from) call_watch_.sends(CallWatch::kNvlink, copy.bytes);
-  if (link_cap_gbps_ > 0) return push_held(stream, copies);
-  std::array<sys::DeviceCopy, nvlink::kMostRanks> some;
-  size_t num_copies = 0;
-  for (const sys::DeviceCopy& copy : copies)
-    if (copy.bytes > 0 && copy.to != copy.from) some[num_copies++] = copy;
-  return num_copies == 0 ? Status() : cuda_.copy_batch({some.data(), num_copies}, stream);
-}
-
-// Piece by piece to each in turn, so that all of them see the rate all the time.
-Status Device::push_held(sys::Stream stream, std::span<const sys::DeviceCopy> copies) {
-  // Far more than a copy and its hold cost to begin, which is 25 us together.
-  constexpr uint64_t kHeldBytes = 16 << 20;
-  BRAID_RETURN_IF_ERROR(hold(stream, 0));
-  bool is_done = false;
-  for (uint64_t at = 0; !is_done; at += kHeldBytes) {
-    is_done = true;
-    for (const sys::DeviceCopy& whole : copies) {
-      if (whole.bytes <= at) continue;
-      const uint64_t bytes = std::min(kHeldBytes, whole.bytes - at);
-      BRAID_RETURN_IF_ERROR(copy(stream, whole.to + at, whole.from + at, bytes));
-      BRAID_RETURN_IF_ERROR(hold(stream, bytes));
-      is_done = is_done && whole.bytes <= at + kHeldBytes;
-    }
-  }
-  return {};
-}
-
-Status Device::hold(sys::Stream stream, uint64_t bytes) {
-  const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / link_cap_gbps_);
-  return sys::launch(cuda_, hold_kernel_, {1, 1, 0}, stream,
-                     local_at(offsetof(LocalMemory, held_until_ns)), cost_ns);
-}
-
-// ---- stage 2 ----
-
-Status Device::start_balance(Deadline deadline) {
-  if (size() == 1) return {};
-  BRAID_ASSIGN_OR_RETURN(
-      balance_, HostBalance::create(*state_.group, state_.config, cuda_, shares_, deadline));
-  return {};
-}
-
-Status Device::count_call(BalancedCall call) {
-  call.is_captured = is_captured_;
-  return balance_ ? balance_->begin_call(call) : Status();
-}
-
-std::optional<HostBalance::Summary> Device::balance_summary() const {
-  if (!balance_) return std::nullopt;
-  return balance_->summary();
+Device::~Device() {
+  // Owners need a context to give back.
+  const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
+  if (faults_) (void)detach(false);
+  links_.reset();
+  nvlink_.reset();
+  call_watch_.reset();
+  barriers_.reset();
+  registrations_.reset();
+  arena_.reset();
+  order_.reset();
+  faults_.reset();
+  kernels_.reset();
 }
 
 }  // namespace braid::comm

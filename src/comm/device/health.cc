@@ -8,47 +8,48 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json balance_of(const Device& device) {
-  const auto summary = device.balance_summary();
-  if (!summary) return {{"on", false}};
+Json balance_of(const ShareBalance* balance) {
+  if (balance == nullptr) return {{"on", false}};
+  const ShareBalance::Summary summary = balance->summary();
   Json shares = Json::array();
-  for (const ShareTable::Moved& m : summary->moved)
+  for (const ShareTable::Moved& m : summary.moved)
     shares.push_back({{"op", plan::op_name(m.key.op)},
                       {"up_to_bytes", most_bytes_of(m.key.size_class)},
                       {"tuned", static_cast<double>(m.tuned) / plan::kWhole},
                       {"now", static_cast<double>(m.now) / plan::kWhole},
                       {"moves", m.moves}});
   return {{"on", true},
-          {"calls", summary->calls},
-          {"samples", summary->samples},
-          {"windows", summary->windows},
-          {"moves", summary->moves},
-          {"trials", summary->trials},
+          {"calls", summary.calls},
+          {"samples", summary.samples},
+          {"windows", summary.windows},
+          {"moves", summary.moves},
+          {"trials", summary.trials},
           {"shares", std::move(shares)}};
 }
 
-Json rdma_of(const Device& device) {
-  const Rdma& rdma = device.rdma();
-  const auto traffic = rdma.traffic();
+Json link_of(const DeviceLink& link) {
+  const DeviceLinkState state = link.state();
   Json shares = Json::object();
   for (const plan::Op op : plan::kAllOps)
-    if (rdma.share(op) > 0) shares[plan::op_name(op)] = rdma.share(op);
-  return {{"on", rdma.is_on()},
-          {"how", rdma.words()},
-          {"sent_slots", traffic.sent_slots},
-          {"received_slots", traffic.received_slots},
-          {"shares", std::move(shares)}};
+    if (const double share = link.shares().tuned(op).long_share; share > 0)
+      shares[plan::op_name(op)] = share;
+  Json json{{"on", state.is_on}, {"how", state.how}};
+  if (state.traffic) {
+    json["sent_slots"] = state.traffic->sent_slots;
+    json["received_slots"] = state.traffic->received_slots;
+  }
+  json["shares"] = std::move(shares);
+  return json;
 }
 
 }  // namespace
 
 Json gpu_health(const Device& device) {
-  const Status trouble = device.status();
-  return {{"ordinal", device.ordinal()},
-          {"ok", trouble.ok()},
-          {"why", trouble.to_string()},
-          {"rdma", rdma_of(device)},
-          {"balance", balance_of(device)}};
+  const Status fault = device.faults().status();
+  Json json{{"ordinal", device.ordinal()}, {"ok", fault.ok()}, {"why", fault.to_string()}};
+  for (const auto& link : device.links().all()) json[link->facts().name] = link_of(*link);
+  json["balance"] = balance_of(device.links().main().balance());
+  return json;
 }
 
 }  // namespace braid::comm

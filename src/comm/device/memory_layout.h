@@ -1,80 +1,93 @@
-// What lies where in the memory that a comm takes of its GPU. Facts only: Device allocates it.
+// What lies where in the memory that a comm takes of its GPU. Facts only: SymmetricArena allocates
+// it.
 //
-//   arena   board | scratch | packets | lines | relay | direct       peers write into all of it
+//   arena   board | scratch | area | area | ...       peers write into all of it
+//   room            scratch | area | ...               in place of the arena's, for large messages
 //   local   counters that only this GPU's kernels use
 //
-// All of it but the scratch and the direct calls' data begins as zeros.
+// An area belongs to one kind of kernel, which registers it: nothing here knows any of them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <vector>
 
+#include "base/rounding.h"
 #include "transport/nvlink/barrier.h"
-#include "transport/pcie/host_ring.h"
 
 namespace braid::comm {
 
-/// Of the areas that the kernels of packets, lines, direct calls and relays write into, and how
-/// much of the direct calls' is flags, which begin as zeros. The same on all ranks.
-struct AreaSizes {
-  uint64_t packet_bytes = 0;
-  uint64_t line_bytes = 0;
-  uint64_t direct_bytes = 0;
-  uint64_t direct_flag_bytes = 0;
-  uint64_t relay_bytes = 0;  // flags, all of it
-  // Where not all of what the options ask for is to be taken at once; 0: all.
-  uint64_t scratch_bytes = 0;
-  uint64_t direct_limit = 0;
+/// An area that a kind of kernel asks for in every rank's arena. The same on all ranks.
+struct AreaRequest {
+  std::string_view name;      // a literal: the kind of kernel
+  uint64_t bytes = 0;         // 0: none
+  uint64_t zero_bytes = 0;    // of its beginning, that begin as zeros
+  uint64_t limit_bytes = 0;   // the largest message that may go by it, as its kernels count
+  bool needs_nvlink = false;  // between all pairs of ranks: else its limit becomes 0
 };
 
-/// What only large messages need, taken when they come: a scratch and an area of direct kernels, in
-/// place of the smaller ones of the arena.
-///
-///   room   scratch | direct
-struct RoomSizes {
+/// What a comm takes at once. Where it is not all that options allow, the rest is a room's.
+struct ArenaRequest {
   uint64_t scratch_bytes = 0;
-  uint64_t direct_bytes = 0;
-  uint64_t direct_flag_bytes = 0;
-  uint64_t direct_limit = 0;
+  std::vector<AreaRequest> areas;
 };
 
 // The driver's large page. An allocation that is not made of whole ones gets small pages: a copy
 // engine then wrote 258 GB/s into a peer's scratch instead of 385.
-constexpr uint64_t kLargePageBytes = 2 << 20;
-constexpr uint64_t whole_pages(uint64_t bytes) {
-  return (bytes + kLargePageBytes - 1) / kLargePageBytes * kLargePageBytes;
-}
+inline constexpr uint64_t kLargePageBytes = 2 << 20;
+constexpr uint64_t whole_pages(uint64_t bytes) { return round_up(bytes, kLargePageBytes); }
 
-/// Offsets in the arena, in bytes.
-struct ArenaLayout {
-  static constexpr uint64_t kPageBytes = kLargePageBytes;
-  static constexpr uint64_t kScratchAt = kPageBytes;  // behind the board
-  static_assert(nvlink::kBoardBytes <= kScratchAt);
+/// Offsets in an arena or a room, in bytes: the scratch, then areas, one after the other.
+class MemoryLayout {
+ public:
+  struct Placed {
+    AreaRequest area;
+    uint64_t begin;
+  };
+  static constexpr uint64_t kAlignment = 256;
 
-  uint64_t scratch_bytes = 0;
-  AreaSizes areas;
+  MemoryLayout() = default;
+  /// `scratch_at`: what lies before it is somebody else's.
+  MemoryLayout(uint64_t scratch_at, const ArenaRequest& request)
+      : scratch_at_(scratch_at), scratch_bytes_(request.scratch_bytes) {
+    uint64_t end = scratch_at_ + scratch_bytes_;
+    for (const AreaRequest& area : request.areas) {
+      if (area.bytes == 0) continue;
+      placed_.push_back({area, round_up(end, kAlignment)});
+      end = placed_.back().begin + area.bytes;
+    }
+    bytes_ = whole_pages(end);
+  }
 
-  uint64_t packets_at() const { return kScratchAt + scratch_bytes; }
-  uint64_t lines_at() const { return packets_at() + areas.packet_bytes; }
-  uint64_t relay_at() const { return lines_at() + areas.line_bytes; }
-  uint64_t direct_at() const { return relay_at() + areas.relay_bytes; }
-  /// From packets_at() to here all begins as zeros, as does the board.
-  uint64_t zeros_end() const { return direct_at() + areas.direct_flag_bytes; }
-  uint64_t bytes() const { return whole_pages(direct_at() + areas.direct_bytes); }
+  uint64_t scratch_at() const { return scratch_at_; }
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  const std::vector<Placed>& areas() const { return placed_; }
+  /// Whole pages.
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  uint64_t scratch_at_ = 0, scratch_bytes_ = 0, bytes_ = 0;
+  std::vector<Placed> placed_;
 };
 
-/// What the kernels of one kind count; coll/ knows its shape.
+/// Where the scratch of an arena begins, behind the board.
+inline constexpr uint64_t kArenaScratchAt = kLargePageBytes;
+static_assert(nvlink::kBoardBytes <= kArenaScratchAt);
+
+/// What the kernels of one kind count; they know its shape.
 struct CallCounters {
   alignas(32) std::byte bytes[32];
 };
+inline constexpr size_t kMostAreas = 8;
 
 struct LocalMemory {
-  CallCounters packets, lines, direct, relay;
+  CallCounters counters[kMostAreas];
   uint64_t held_until_ns;  // NVLink, where it is held to a rate
   uint32_t has_failed;     // a wait of this GPU's has ended in vain
   uint64_t numbers[nvlink::kNumChannels];
   uint64_t pair_numbers[nvlink::kMostRanks];
-  pcie::RingProgress progress;
 };
 
 }  // namespace braid::comm

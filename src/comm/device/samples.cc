@@ -11,7 +11,7 @@ void Samples::publish(uint64_t number, const CallTimes& times) {
   Place& place = pages_[static_cast<size_t>(rank_)]->places[number % kKept];
   std::atomic_ref(place.number).store(0, std::memory_order_relaxed);
   std::atomic_ref(place.nvlink_ns).store(times.nvlink_ns, std::memory_order_release);
-  std::atomic_ref(place.host_ns).store(times.host_ns, std::memory_order_release);
+  std::atomic_ref(place.beside_ns).store(times.beside_ns, std::memory_order_release);
   std::atomic_ref(place.number).store(number, std::memory_order_release);
 }
 
@@ -21,7 +21,7 @@ std::optional<CallTimes> Samples::of(int rank, uint64_t number) const {
   if (kept.load(std::memory_order_acquire) != number) return std::nullopt;
   CallTimes times;
   times.nvlink_ns = std::atomic_ref(place.nvlink_ns).load(std::memory_order_acquire);
-  times.host_ns = std::atomic_ref(place.host_ns).load(std::memory_order_acquire);
+  times.beside_ns = std::atomic_ref(place.beside_ns).load(std::memory_order_acquire);
   if (kept.load(std::memory_order_relaxed) != number) return std::nullopt;
   return times;
 }
@@ -32,7 +32,7 @@ std::optional<CallTimes> Samples::of_all(uint64_t number) const {
     const auto times = of(static_cast<int>(r), number);
     if (!times) return std::nullopt;
     latest.nvlink_ns = std::max(latest.nvlink_ns, times->nvlink_ns);
-    latest.host_ns = std::max(latest.host_ns, times->host_ns);
+    latest.beside_ns = std::max(latest.beside_ns, times->beside_ns);
   }
   return latest;
 }

@@ -19,7 +19,7 @@ namespace braid::comm {
 /// a link that had none.
 struct CallTimes {
   int64_t nvlink_ns = 0;
-  int64_t host_ns = 0;
+  int64_t beside_ns = 0;
 };
 
 class Samples {
@@ -27,7 +27,7 @@ class Samples {
   static constexpr uint64_t kKept = 64;
   struct Place {
     uint64_t number;
-    int64_t nvlink_ns, host_ns;
+    int64_t nvlink_ns, beside_ns;
   };
   /// What lies in every rank's segment, all zero at first.
   struct Pages {

@@ -13,13 +13,13 @@ uint32_t in_parts(double share) {
 
 }  // namespace
 
-void ShareTable::set_tuned(plan::Op op, const HostShare& share) {
+void ShareTable::set_tuned(plan::Op op, const TunedShare& share) {
   const std::lock_guard lock(mutex_);
   tuned_[static_cast<size_t>(op)] = share;
   std::erase_if(decided_, [op](const auto& entry) { return entry.first.op == op; });
 }
 
-HostShare ShareTable::tuned(plan::Op op) const {
+TunedShare ShareTable::tuned(plan::Op op) const {
   const std::lock_guard lock(mutex_);
   return tuned_[static_cast<size_t>(op)];
 }

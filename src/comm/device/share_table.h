@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/device/host_share.h"
+#include "comm/device/tuned_share.h"
 #include "plan/plan.h"
 
 namespace braid::comm {
@@ -35,8 +35,9 @@ class ShareTable {
   };
 
   /// What tuning found; what was decided for the operation is forgotten.
-  void set_tuned(plan::Op op, const HostShare& share);
-  HostShare tuned(plan::Op op) const;
+  void set_tuned(plan::Op op, const TunedShare& share);
+  void set_tuned(plan::Op op, double of_all) { set_tuned(op, {0, 0, of_all, of_all}); }
+  TunedShare tuned(plan::Op op) const;
   /// One share for all sizes, which no decision moves; nothing: the tuned ones again.
   void force(plan::Op op, std::optional<double> share);
 
@@ -61,7 +62,7 @@ class ShareTable {
   uint32_t in_force(const ShareKey& key) const;
 
   mutable std::mutex mutex_;
-  HostShare tuned_[plan::kNumOps] = {};
+  TunedShare tuned_[plan::kNumOps] = {};
   std::optional<double> forced_[plan::kNumOps];
   std::map<ShareKey, Decided> decided_;
   std::optional<ShareKey> trial_;

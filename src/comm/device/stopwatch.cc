@@ -38,7 +38,7 @@ void Stopwatch::stop() {
 }
 
 Result<bool> Stopwatch::has_ended(const Run& run) const {
-  for (const Moment moment : {Moment::kNvlinkDone, Moment::kHostDone}) {
+  for (const Moment moment : {Moment::kNvlinkDone, Moment::kBesideDone}) {
     if (!run.has(moment)) continue;
     BRAID_ASSIGN_OR_RETURN(const bool is_done, cuda_->is_done(run.at(moment)));
     if (!is_done) return false;
@@ -61,7 +61,7 @@ Result<std::optional<Stopwatch::Reading>> Stopwatch::take() {
   if (!has_come) return std::optional<Reading>();
   Reading reading{run.number, {}};
   BRAID_ASSIGN_OR_RETURN(reading.times.nvlink_ns, elapsed_ns(run, Moment::kNvlinkDone));
-  BRAID_ASSIGN_OR_RETURN(reading.times.host_ns, elapsed_ns(run, Moment::kHostDone));
+  BRAID_ASSIGN_OR_RETURN(reading.times.beside_ns, elapsed_ns(run, Moment::kBesideDone));
   ++oldest_;
   return std::optional<Reading>(reading);
 }

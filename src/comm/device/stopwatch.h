@@ -20,7 +20,7 @@
 
 namespace braid::comm {
 
-enum class Moment { kStart = 0, kNvlinkDone = 1, kHostDone = 2 };
+enum class Moment { kStart = 0, kNvlinkDone = 1, kBesideDone = 2 };
 inline constexpr size_t kNumMoments = 3;
 
 class Stopwatch {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device/links/names.h"
 #include "comm/observe/note.h"
 #include "comm/observe/tally.h"
 
@@ -24,12 +25,12 @@ struct CommFacts {
   int rank = 0, size = 1;          // in the comm
   int job_rank = 0;                // of the process in its job
   std::vector<int> ranks;          // the members', in the job
-  std::vector<std::string> links;  // of the host, then nvlink and pcie
+  std::vector<std::string> links;  // of the host, then those of GPUs
+  size_t num_gpu_links = kGpuLinkNames.size();
 
-  size_t num_host_links() const { return links.size() - 3; }
-  int nvlink() const { return static_cast<int>(links.size()) - 3; }
-  int pcie() const { return static_cast<int>(links.size()) - 2; }
-  int nic() const { return static_cast<int>(links.size()) - 1; }
+  size_t num_host_links() const { return links.size() - num_gpu_links; }
+  /// Of `links`: that of kGpuLinkNames[index].
+  int gpu_link(size_t index) const { return static_cast<int>(num_host_links() + index); }
 };
 
 class Journal {

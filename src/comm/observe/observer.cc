@@ -75,7 +75,7 @@ std::unique_ptr<Observer> Observer::create(const Config& config, int rank, int s
   facts.ranks = distinct_or_own(job_ranks, size);
   facts.name = fmt::format("comm{}", next_comm_index(facts.job_rank));
   facts.links = links;
-  facts.links.insert(facts.links.end(), {"nvlink", "pcie", "nic"});
+  facts.links.insert(facts.links.end(), kGpuLinkNames.begin(), kGpuLinkNames.end());
   observer->keeps_calls_ = kept > 0;
   observer->wants_times_ = kept > 0 || is_counted;
   observer->journal_ = std::make_shared<Journal>(facts, kept > 0     ? kept

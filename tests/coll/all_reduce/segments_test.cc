@@ -23,12 +23,12 @@ TEST(Segments, CoverTheMessageAndShareNoScratch) {
         SCOPED_TRACE(testing::Message() << bytes << " bytes, " << ranks << " ranks");
         const Segments all = segments_of(bytes, kScratch, ranks, is_registered, {kHost, kNone});
         ASSERT_GE(all.count, 1U);
-        EXPECT_LE(all.host_at + kHost, kScratch);
+        EXPECT_LE(all.beside_at + kHost, kScratch);
         const uint64_t operands_end = (all.is_one() ? 1 : 2) * all.buffer_bytes;
-        EXPECT_LE(operands_end, all.host_at);
+        EXPECT_LE(operands_end, all.beside_at);
         if (!is_registered) {
           EXPECT_LE(operands_end, all.results_at());
-          EXPECT_LE(all.results_at() + all.buffer_bytes, all.host_at);
+          EXPECT_LE(all.results_at() + all.buffer_bytes, all.beside_at);
         }
         uint64_t covered = 0;
         for (uint64_t k = 0; k < all.count; ++k) {
@@ -62,7 +62,7 @@ TEST(Segments, AreAsFewAsTheScratchAllows) {
 TEST(Segments, AreNoLongerThanTheHostLinksShareAllows) {
   for (const uint64_t ranks : kAllRanks)
     for (const bool is_registered : {false, true}) {
-      const HostRoom room{64 * kMiB, 355 * kMiB};
+      const BesideRoom room{64 * kMiB, 355 * kMiB};
       EXPECT_EQ(segments_of(256 * kMiB, kScratch, ranks, true, room).count, 1U);
       const Segments all = segments_of(896 * kMiB, kScratch, ranks, is_registered, room);
       EXPECT_GE(all.count, 3U);

@@ -72,7 +72,9 @@ class Gatherer {
   void windows(int count) {
     for (int i = 0; i < count * kWindow; ++i) call();
   }
-  uint32_t parts() const { return rank_.device.host_parts(plan::Op::kAllGather, block_); }
+  uint32_t parts() const {
+    return rank_.device.links().main().shares().parts(plan::Op::kAllGather, block_);
+  }
   double share() const { return static_cast<double>(parts()) / plan::kWhole; }
   uint64_t num_wrong() const { return num_wrong_; }
   sys::Stream stream() const { return stream_.get(); }
@@ -86,8 +88,8 @@ class Gatherer {
 };
 
 void start(GpuRank& rank, double tuned = kTuned) {
-  for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, tuned);
-  const Status status = rank.device.start_balance(Deadline::after_ns(20_s));
+  for (const plan::Op op : plan::kAllOps) rank.device.links().main().shares().set_tuned(op, tuned);
+  const Status status = rank.device.links().start(Deadline::after_ns(20_s));
   ASSERT_TRUE(status.ok()) << status.to_string();
 }
 
@@ -106,7 +108,7 @@ class DeviceBalance : public testing::Test {
     test::define_sums(cuda);
     test::run_gpus(size, cuda, options, [&](GpuRank& rank) {
       body(rank);
-      EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+      EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
       rank.all.arrive_and_wait();
     });
     EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
@@ -128,7 +130,7 @@ TEST_F(DeviceBalance, TheShareFollowsTheLoad) {
     gather.windows(60);
     EXPECT_NEAR(gather.share(), kTuned, 0.02);
     EXPECT_EQ(gather.num_wrong(), 0u);
-    const auto summary = rank.device.balance_summary();
+    const auto summary = test::balance_summary(rank.device);
     EXPECT_EQ(summary->calls, 80u * kWindow);
     EXPECT_GE(summary->windows, 70u);
     EXPECT_GE(summary->moves, 4u);
@@ -197,7 +199,7 @@ TEST_F(DeviceBalance, CapturedCallsKeepTheShareInForce) {
     once(rank, [&] { cuda.set_host_gbps(0, 1); });
     gather.call();
     const uint32_t before = gather.parts();
-    const auto counted = rank.device.balance_summary();
+    const auto counted = test::balance_summary(rank.device);
     const uint64_t timed = cuda.num_timed();
     once(rank, [] {});
     cuda.set_captured(gather.stream(), true);
@@ -205,7 +207,7 @@ TEST_F(DeviceBalance, CapturedCallsKeepTheShareInForce) {
       gather.call();
       EXPECT_EQ(gather.parts(), before);
     }
-    EXPECT_EQ(rank.device.balance_summary()->calls, counted->calls);
+    EXPECT_EQ(test::balance_summary(rank.device)->calls, counted->calls);
     EXPECT_EQ(cuda.num_timed(), timed);
     rank.all.arrive_and_wait();
     cuda.set_captured(gather.stream(), false);
@@ -229,7 +231,7 @@ TEST_F(DeviceBalance, SizeClassesAndOperationsAreApart) {
     EXPECT_EQ(large.parts(), large_before);
     large.windows(10);
     EXPECT_EQ(large.parts(), 0u);
-    EXPECT_GT(rank.device.host_parts(plan::Op::kAllToAll, 4_MiB), 0u);
+    EXPECT_GT(rank.device.links().main().shares().parts(plan::Op::kAllToAll, 4_MiB), 0u);
     EXPECT_EQ(small.num_wrong() + large.num_wrong(), 0u);
   });
 }
@@ -244,9 +246,9 @@ TEST_F(DeviceBalance, SeveralCommsAreApart) {
       Gatherer gather(rank);
       gather.windows(10);
       EXPECT_EQ(gather.num_wrong(), 0u);
-      EXPECT_EQ(rank.device.balance_summary()->calls, 10u * kWindow);
-      EXPECT_EQ(rank.device.balance_summary()->moved.empty(), tuned == kTuned);
-      EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+      EXPECT_EQ(test::balance_summary(rank.device)->calls, 10u * kWindow);
+      EXPECT_EQ(test::balance_summary(rank.device)->moved.empty(), tuned == kTuned);
+      EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
       rank.all.arrive_and_wait();
     });
   };
@@ -265,7 +267,7 @@ TEST_F(DeviceBalance, OptionsSwitchItOff) {
       const uint32_t tuned = gather.parts();
       gather.windows(10);
       EXPECT_EQ(gather.parts(), tuned);
-      EXPECT_FALSE(rank.device.balance_summary().has_value());
+      EXPECT_FALSE(test::balance_summary(rank.device).has_value());
       EXPECT_EQ(cuda.num_timed(), 0u);
       EXPECT_NE(rank.comm.health_json().find(R"("balance":{"on":false})"), std::string::npos);
     };
@@ -286,8 +288,8 @@ TEST_F(DeviceBalance, OneInSoManyCallsIsTimed) {
           gather.call();
           little.call();
         }
-        EXPECT_EQ(rank.device.balance_summary()->calls, 12u);
-        EXPECT_EQ(rank.device.balance_summary()->samples, 3u);
+        EXPECT_EQ(test::balance_summary(rank.device)->calls, 12u);
+        EXPECT_EQ(test::balance_summary(rank.device)->samples, 3u);
         rank.all.arrive_and_wait();
         EXPECT_EQ(cuda.num_timed(), 2u * 3 * comm::kNumMoments);
       },
@@ -300,10 +302,10 @@ TEST_F(DeviceBalance, WhatIsForcedStays) {
     start(rank);
     Gatherer gather(rank);
     gather.windows(1);
-    rank.device.force_host_share(plan::Op::kAllGather, 0.25);
+    rank.device.links().main().shares().force(plan::Op::kAllGather, 0.25);
     gather.windows(10);
     EXPECT_EQ(gather.parts(), plan::kWhole / 4);
-    rank.device.force_host_share(plan::Op::kAllGather, std::nullopt);
+    rank.device.links().main().shares().force(plan::Op::kAllGather, std::nullopt);
     once(rank, [&] { cuda.set_host_gbps(0, 1); });
     gather.windows(10);
     EXPECT_EQ(gather.parts(), 0u);
@@ -319,9 +321,9 @@ TEST_F(DeviceBalance, OtherOptionsOnARankAreRefusedByAll) {
       options["BRAID_GPU_SAMPLE"] = "0";
       rank.comm.state().config = test::make_config(test::gpu_options(options));
     }
-    const Status status = rank.device.start_balance(Deadline::after_ns(20_s));
+    const Status status = rank.device.links().start(Deadline::after_ns(20_s));
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
-    EXPECT_FALSE(rank.device.balance_summary().has_value());
+    EXPECT_FALSE(test::balance_summary(rank.device).has_value());
   });
 }
 
@@ -343,7 +345,7 @@ TEST_F(DeviceBalance, IsToldByHealthAndExplain) {
     EXPECT_NEAR(balance["shares"][0]["tuned"].get<double>(), kTuned, 1e-4);
     const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kBlock);
     ASSERT_TRUE(told.ok()) << told.status().to_string();
-    EXPECT_EQ(told.value().host_share, 0);
+    EXPECT_EQ(told.value().links.front().share, 0);
     EXPECT_EQ(told.value().moves, balance["moves"].get<uint64_t>());
     EXPECT_NE(to_words(told.value()).find("tuned to 7.0 %"), std::string::npos);
     const auto json = nlohmann::json::parse(to_json(told.value()));
@@ -369,9 +371,10 @@ TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
       rank.all.arrive_and_wait();
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
         BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), kFloats, Dtype::kFloat32,
-                                         RedOp::kSum, device.side(comm::Device::kPushes)));
+                                         RedOp::kSum,
+                                         device.order().side(comm::CallOrder::kPushes)));
         return broadcast(device, send.get(), send.get(), kFloats, Dtype::kFloat32, 0,
-                         device.side(comm::Device::kPushes));
+                         device.order().side(comm::CallOrder::kPushes));
       });
       ASSERT_TRUE(status.ok()) << status.to_string();
       rank.all.arrive_and_wait();
@@ -380,7 +383,7 @@ TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
       ASSERT_EQ(test::first_wrong(values(send), rows.of(0, call), kFloats), kFloats)
           << "broadcast of call " << call;
     }
-    const auto summary = rank.device.balance_summary();
+    const auto summary = test::balance_summary(rank.device);
     EXPECT_EQ(summary->calls, 80u);
     EXPECT_GE(summary->windows, 16u) << "samples of a kind are missing";
   });

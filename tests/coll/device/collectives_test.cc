@@ -99,12 +99,12 @@ class Caller {
 
   void register_recv() {
     if (all_ == 0) return;
-    const Status status = rank_.device.register_memory(recv_.get(), all_);
+    const Status status = rank_.device.registrations().add(recv_.get(), all_);
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
   void unregister_recv() {
     if (all_ == 0) return;
-    const Status status = rank_.device.unregister_memory(recv_.get());
+    const Status status = rank_.device.registrations().remove(recv_.get());
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
 
@@ -166,8 +166,8 @@ class Caller {
   // Sums have the same input in every call: what is left of the last one must not pass for this
   // one's.
   void spoil_scratch() {
-    std::memset(reinterpret_cast<void*>(rank_.device.scratch().at(me())), 0x5c,
-                rank_.device.scratch_bytes());
+    std::memset(reinterpret_cast<void*>(rank_.device.arena().scratch().at(me())), 0x5c,
+                rank_.device.arena().scratch_bytes());
   }
 
   void all_reduce(bool in_place) {
@@ -233,10 +233,10 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
                                  {"BRAID_LINK_CAP", c.is_held ? "nvlink:1000" : ""}};
   test::run_gpus(c.size, cuda, options, [&](GpuRank& rank) {
     for (const plan::Op op : plan::kAllOps) {
-      rank.device.set_host_share(op, c.host_share);
-      if (c.is_forced) rank.device.force_host_share(op, c.host_share);
+      rank.device.links().main().shares().set_tuned(op, c.host_share);
+      if (c.is_forced) rank.device.links().main().shares().force(op, c.host_share);
     }
-    EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20_s)).ok());
+    EXPECT_TRUE(rank.device.links().start(Deadline::after_ns(20_s)).ok());
     Caller caller(rank, cuda, c, sums);
     caller.all_ops(false);
     caller.all_ops(true);
@@ -247,7 +247,7 @@ TEST_P(DeviceCollectives, EveryByteIsRight) {
     const Status status =
         on_device(rank.comm, rank.rank(), [](comm::Device& d) { return barrier(d, {}); });
     EXPECT_TRUE(status.ok()) << status.to_string();
-    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
     rank.all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
@@ -267,12 +267,12 @@ TEST(DeviceCalls, ReachMemoryOfSeveralAllocations) {
   test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
     test::SegmentedMemory memory(cuda, rank.rank(), {1, 2, 1});
     const uint64_t block = memory.bytes() / 2 - 500;
-    EXPECT_TRUE(rank.device.register_memory(memory.get(), memory.bytes()).ok());
+    EXPECT_TRUE(rank.device.registrations().add(memory.get(), memory.bytes()).ok());
     GuardedMemory send(cuda, block);
     for (uint64_t call = 0; call < 3; ++call) {
       std::memcpy(send.data(), pattern(rank.rank(), call), block);
       if (call == 2) memory.remap(1);
-      const auto landing = rank.device.find_landing(memory.get() + 700, 2 * block);
+      const auto landing = rank.device.registrations().find(memory.get() + 700, 2 * block);
       EXPECT_EQ(landing.value().window != nullptr, call < 2);
       const Explanation told = explain(rank.comm, plan::Op::kAllGather, 2 * block).value();
       EXPECT_EQ(told.registered.bytes, memory.bytes());
@@ -293,7 +293,7 @@ TEST(DeviceCalls, ReachMemoryOfSeveralAllocations) {
       }
       rank.all.arrive_and_wait();
     }
-    EXPECT_TRUE(rank.device.unregister_memory(memory.get()).ok());
+    EXPECT_TRUE(rank.device.registrations().remove(memory.get()).ok());
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
 }
@@ -338,17 +338,17 @@ TEST(DeviceCalls, TwoRegistrationsUsedCrosswiseAreADisagreement) {
   test::run_gpus(kSize, cuda, {{"BRAID_TIMEOUT", "5s"}}, [&](GpuRank& rank) {
     const GuardedMemory send(cuda, kCrossBytes), one(cuda, kSize * kCrossBytes),
         other(cuda, kSize * kCrossBytes);
-    ASSERT_TRUE(rank.device.register_memory(one.get(), one.bytes()).ok());
-    ASSERT_TRUE(rank.device.register_memory(other.get(), other.bytes()).ok());
+    ASSERT_TRUE(rank.device.registrations().add(one.get(), one.bytes()).ok());
+    ASSERT_TRUE(rank.device.registrations().add(other.get(), other.bytes()).ok());
     rank.all.arrive_and_wait();
     const GuardedMemory& recv = rank.rank() == 2 ? other : one;
     (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
       return all_gather(d, send.get(), recv.get(), kCrossBytes, Dtype::kUint8, {});
     });
     const Deadline deadline = Deadline::after_ns(4'000'000'000);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
-    EXPECT_EQ(rank.device.status().code(), Code::kInvalidArgument)
-        << rank.device.status().to_string();
+    while (rank.device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(rank.device.faults().status().code(), Code::kInvalidArgument)
+        << rank.device.faults().status().to_string();
     rank.all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
@@ -373,18 +373,19 @@ TEST(DeviceCalls, AreExplained) {
   test::define_team_kernels(cuda);
   const test::Options options = {{"BRAID_GPU_PACKETS", "64KiB"}, {"BRAID_LINK_CAP", "nvlink:147"}};
   test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
-    rank.device.set_host_share(plan::Op::kAllGather, 0.25);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllGather, 0.25);
     const auto large = explain(rank.comm, plan::Op::kAllGather, 128_MiB);
     ASSERT_TRUE(large.ok()) << large.status().to_string();
     EXPECT_EQ(large.value().path, Path::kCopyEngines);
-    EXPECT_DOUBLE_EQ(large.value().host_share, 0.25);
+    EXPECT_DOUBLE_EQ(large.value().links.front().share, 0.25);
     EXPECT_NE(to_words(large.value()).find("held to 147 GB/s"), std::string::npos);
     EXPECT_NE(to_json(large.value()).find(R"("path":"copy engines")"), std::string::npos);
-    EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().host_share > 0);
+    EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().links.front().share > 0);
     // In segments, each of which has the share: of the whole it would be less than the scratch has
     // room for.
-    rank.device.set_host_share(plan::Op::kAllReduce, 0.125);
-    EXPECT_NEAR(explain(rank.comm, plan::Op::kAllReduce, 8_GiB).value().host_share, 0.125, 0.005);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllReduce, 0.125);
+    EXPECT_NEAR(explain(rank.comm, plan::Op::kAllReduce, 8_GiB).value().links.front().share, 0.125,
+                0.005);
     EXPECT_NE(rank.comm.health_json().find(R"("gpu":{"ordinal":)"), std::string::npos);
     rank.all.arrive_and_wait();
   });

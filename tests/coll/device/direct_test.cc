@@ -36,10 +36,9 @@ class DirectRanks {
     const Options options = {{"BRAID_GPU_DIRECT", "64KiB"}};
     test::run_gpu_comms(size_, {}, [&](comm::Comm& comm, std::barrier<>& all) {
       comm.state().config = test::make_config(test::gpu_options(options));
-      const uint64_t direct_bytes = direct_area_for(comm.state().config, size_);
-      const comm::AreaSizes areas{256, 0, direct_bytes, std::min(direct_bytes, kDirectFlagBytes),
-                                  0};
-      auto made = comm::Device::create(comm.state(), cuda_, comm.rank(), areas);
+      const comm::ArenaRequest arena{
+          0, {{kPacketArea, 256, 256}, direct_area(comm.state().config, size_)}};
+      auto made = comm::Device::create(comm.state(), cuda_, {comm.rank(), arena});
       ASSERT_TRUE(made.ok()) << made.status().to_string();
       comm.state().device = std::move(made).value();
       body(comm, all);
@@ -187,7 +186,7 @@ TEST(DirectKernelsInARow, RanksThatGoOtherWaysAreAnError) {
     const int me = comm.rank();
     test::GuardedMemory send(ranks.cuda(), kOddBlock), recv(ranks.cuda(), 2 * kOddBlock),
         other(ranks.cuda(), 2 * kOddBlock);
-    EXPECT_TRUE(comm.state().device->register_memory(recv.get(), 2 * kOddBlock).ok());
+    EXPECT_TRUE(comm.state().device->registrations().add(recv.get(), 2 * kOddBlock).ok());
     all.arrive_and_wait();
     const sys::DevicePtr to = me == 0 ? recv.get() : other.get();
     (void)on_device(comm, me, [&](comm::Device& device) {
@@ -196,7 +195,7 @@ TEST(DirectKernelsInARow, RanksThatGoOtherWaysAreAnError) {
     Status status;
     const Deadline deadline = Deadline::after_ns(10_s);
     while (status.ok() && !deadline.passed()) {
-      status = comm.state().device->status();
+      status = comm.state().device->faults().status();
       std::this_thread::yield();
     }
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();

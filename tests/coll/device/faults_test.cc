@@ -55,7 +55,7 @@ class DeviceCallFaults : public testing::Test {
   /// What the next calls of this rank answer, within the watch's next looks.
   static Status await_trouble(GpuRank& rank) {
     const Deadline deadline = Deadline::after_ns(10'000'000'000);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
+    while (rank.device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
     return on_device(rank.comm, rank.rank(), [](comm::Device& d) { return barrier(d, {}); });
   }
 
@@ -99,7 +99,8 @@ TEST_F(DeviceCallFaults, AnotherShareOfTheHostLinkIsTroubleEverywhere) {
   constexpr uint64_t kBlockBytes = 4 << 20;
   sys::FakeCuda cuda(2);
   run(2, cuda, {}, [&](GpuRank& rank, Buffers&) {
-    rank.device.set_host_share(plan::Op::kAllGather, rank.rank() == 0 ? 0.1 : 0.2);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllGather,
+                                                  rank.rank() == 0 ? 0.1 : 0.2);
     GuardedMemory send(cuda, kBlockBytes), recv(cuda, 2 * kBlockBytes);
     (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
       return all_gather(d, send.get(), recv.get(), kBlockBytes, Dtype::kUint8, {});
@@ -131,7 +132,7 @@ TEST_F(DeviceCallFaults, AnotherCallBehindASettledOneIsTroubleEverywhere) {
   for (const bool is_operation : {false, true}) {
     sys::FakeCuda cuda(2);
     run(2, cuda, {}, [&](GpuRank& rank, Buffers& buffers) {
-      EXPECT_TRUE(rank.device.register_memory(buffers.recv.get(), buffers.bytes).ok());
+      EXPECT_TRUE(rank.device.registrations().add(buffers.recv.get(), buffers.bytes).ok());
       EXPECT_TRUE(reduce_all(rank, buffers).ok());
       rank.all.arrive_and_wait();
       const bool is_odd = rank.rank() == 1;
@@ -146,7 +147,7 @@ TEST_F(DeviceCallFaults, AnotherCallBehindASettledOneIsTroubleEverywhere) {
 TEST_F(DeviceCallFaults, ARankThatNeverCallsAgainBehindASettledCallIsNamed) {
   sys::FakeCuda cuda(2);
   run(2, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
-    EXPECT_TRUE(rank.device.register_memory(buffers.recv.get(), buffers.bytes).ok());
+    EXPECT_TRUE(rank.device.registrations().add(buffers.recv.get(), buffers.bytes).ok());
     EXPECT_TRUE(reduce_all(rank, buffers).ok());
     rank.all.arrive_and_wait();
     if (rank.rank() == 0) (void)reduce_all(rank, buffers);
@@ -161,14 +162,14 @@ TEST_F(DeviceCallFaults, FreedMemoryIsRefused) {
   sys::FakeCuda cuda(2);
   run(2, cuda, {}, [](GpuRank& rank, Buffers& buffers) {
     const sys::DevicePtr memory = rank.cuda.alloc(buffers.bytes).value();
-    EXPECT_TRUE(rank.device.register_memory(memory, buffers.bytes).ok());
+    EXPECT_TRUE(rank.device.registrations().add(memory, buffers.bytes).ok());
     EXPECT_TRUE(rank.cuda.free(memory).ok());
     const Status refused = on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
       return all_reduce(d, buffers.send.get(), memory, kCount, Dtype::kFloat32, RedOp::kSum, {});
     });
     EXPECT_EQ(refused.code(), Code::kInvalidArgument) << refused.to_string();
     EXPECT_TRUE(reduce_all(rank, buffers).ok()) << "the comm goes on";
-    EXPECT_TRUE(rank.device.unregister_memory(memory).ok());
+    EXPECT_TRUE(rank.device.registrations().remove(memory).ok());
     rank.all.arrive_and_wait();
   });
 }
@@ -208,8 +209,8 @@ TEST_F(DeviceCallFaults, ADriverFailureWhileTimingReachesEveryRank) {
     SCOPED_TRACE(method);
     sys::FakeCuda cuda(2);
     run(2, cuda, {{"BRAID_GPU_SAMPLE", "1"}}, [&](GpuRank& rank, Buffers&) {
-      rank.device.set_host_share(plan::Op::kAllGather, 0.1);
-      EXPECT_TRUE(rank.device.start_balance(Deadline::after_ns(20'000'000'000)).ok());
+      rank.device.links().main().shares().set_tuned(plan::Op::kAllGather, 0.1);
+      EXPECT_TRUE(rank.device.links().start(Deadline::after_ns(20'000'000'000)).ok());
       GuardedMemory send(cuda, kBlockBytes), recv(cuda, 2 * kBlockBytes);
       const auto call = [&] {
         return on_device(rank.comm, rank.rank(), [&](comm::Device& d) {
@@ -227,7 +228,7 @@ TEST_F(DeviceCallFaults, ADriverFailureWhileTimingReachesEveryRank) {
         const Status trouble = await_trouble(rank);
         EXPECT_NE(trouble.message().find("broke"), std::string::npos) << trouble.to_string();
       }
-      EXPECT_EQ(rank.device.status().ok(), is_harmless);
+      EXPECT_EQ(rank.device.faults().status().ok(), is_harmless);
       rank.all.arrive_and_wait();
     });
   }

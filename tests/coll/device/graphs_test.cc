@@ -108,7 +108,7 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
   test::define_sums(cuda);
   sys::FakeFabric nics({.max_writes_per_poll = 16});
   const auto body = [&](test::GpuRank& rank) {
-    for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, 0.2);
+    for (const plan::Op op : plan::kAllOps) rank.device.links().main().shares().set_tuned(op, 0.2);
     GraphRank graphed(rank.device, cuda, 18_MiB), eager(rank.device, cuda, 15_MiB);
     const sys::OwnedStream one = stream_of(cuda), other = stream_of(cuda);
     const auto call_now = [&](int round) {
@@ -134,8 +134,8 @@ TEST(DeviceGraphs, ReplaysAndEagerCallsComeInAnyOrderThatRanksShare) {
       graphed.check("replayed");
       for (int i = 0; i < num_eager; ++i) call_now(i);
     }
-    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
-    EXPECT_GT(rank.device.rdma().traffic().sent_slots, 100U);
+    EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
+    EXPECT_GT(test::nic_of(rank.device).state().traffic->sent_slots, 100U);
     rank.all.arrive_and_wait();
   };
   test::run_gpus(kRanks, cuda, kWithNic, body, &nics);
@@ -191,12 +191,9 @@ void run_with_areas(GraphCuda& cuda, const test::Options& options, sys::FabricLi
   test::run_gpu_comms(kRanks, options, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = test::make_config(test::gpu_options(options));
     const Config& config = comm.state().config;
-    const uint64_t direct_bytes = direct_area_for(config, kRanks);
-    auto device =
-        comm::Device::create(comm.state(), cuda, comm.rank(),
-                             {packet_area_for(config, kRanks), line_area_for(config, kRanks),
-                              direct_bytes, kDirectFlagBytes},
-                             nics);
+    const comm::ArenaRequest arena{
+        0, {packet_area(config, kRanks), line_area(config, kRanks), direct_area(config, kRanks)}};
+    auto device = comm::Device::create(comm.state(), cuda, {comm.rank(), arena, nics});
     ASSERT_TRUE(device.ok()) << device.status().to_string();
     comm.state().device = std::move(device).value();
     test::GpuRank rank{comm, *comm.state().device, cuda, all};

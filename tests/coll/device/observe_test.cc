@@ -32,8 +32,7 @@ void run_observed(TimedCuda& cuda, const test::Options& observing,
   test::define_relay(cuda);
   test::define_sums(cuda);
   test::run_gpu_comms(size, observing, [&](comm::Comm& comm, std::barrier<>& all) {
-    const comm::AreaSizes areas{256, 0, 0, 0, size > 2 ? kRelayFlagBytes : 0};
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
+    auto made = comm::Device::create(comm.state(), cuda, {comm.rank(), test::small_arena(size)});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     {
       const std::lock_guard lock(comm.state().mutex);  // the keeper looks at it
@@ -70,7 +69,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
   TimedCuda cuda(2);
   run_observed(cuda, {{"BRAID_TRACE_CALLS", "8"}}, [](GpuRank& rank, sys::Stream stream) {
     // Results are not registered, so the host link gets five eighths of that.
-    rank.device.set_host_share(plan::Op::kAllGather, 0.5);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllGather, 0.5);
     const GuardedMemory send(rank.cuda, kObservedBlock), recv(rank.cuda, 2 * kObservedBlock);
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(gather(rank, send, recv, stream).ok());
     ASSERT_TRUE(on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
@@ -91,7 +90,7 @@ TEST(ObserveGpu, NotesCallsWithTheirTimesOnTheGpu) {
       EXPECT_NEAR(static_cast<double>(note.gpu_end_ns - note.gpu_begin_ns),
                   1'000 + static_cast<double>(2_MiB + 512_KiB) / 33, 100);
       ASSERT_EQ(note.links.size(), 2u);
-      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().nvlink());
+      EXPECT_EQ(note.links[0].link, rank.comm.state().observer->journal().facts().gpu_link(0));
       EXPECT_EQ(note.links[0].sent_bytes, 5_MiB + 512_KiB);
       EXPECT_EQ(note.links[1].sent_bytes, 2_MiB + 512_KiB);
       EXPECT_EQ(note.links[1].parts, plan::kWhole * 5 / 16);
@@ -204,7 +203,7 @@ TEST(ObserveGpu, ABroadcastThatIsRelayedIsCalledSo) {
         const GuardedMemory buf(rank.cuda, kObservedBlock);
         for (const bool is_registered : {false, true}) {
           if (is_registered) {
-            ASSERT_TRUE(rank.device.register_memory(buf.get(), kObservedBlock).ok());
+            ASSERT_TRUE(rank.device.registrations().add(buf.get(), kObservedBlock).ok());
           }
           ASSERT_TRUE(on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
                         return broadcast(device, buf.get(), buf.get(), kObservedBlock,
@@ -219,7 +218,7 @@ TEST(ObserveGpu, ABroadcastThatIsRelayedIsCalledSo) {
         EXPECT_EQ(notes[1].links[0].sent_bytes,
                   rank.rank() == 1 ? kObservedBlock : kObservedBlock / 2);
         rank.all.arrive_and_wait();
-        EXPECT_TRUE(rank.device.unregister_memory(buf.get()).ok());
+        EXPECT_TRUE(rank.device.registrations().remove(buf.get()).ok());
       },
       kSize);
 }

@@ -23,9 +23,9 @@ void on_ranks(int size, const std::function<void(comm::Device&)>& check,
   test::run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>&) {
     Config& config = comm.state().config;
     config = test::make_config(test::gpu_options(options));
-    const comm::AreaSizes areas{packet_area_for(config, size), line_area_for(config, size),
-                                direct_area_for(config, size), 0, 0};
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
+    const comm::ArenaRequest arena{
+        0, {packet_area(config, size), line_area(config, size), direct_area(config, size)}};
+    auto made = comm::Device::create(comm.state(), cuda, {comm.rank(), arena});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     comm.state().device = std::move(made).value();
     check(*comm.state().device);
@@ -43,7 +43,7 @@ uint64_t most_bytes(const comm::Device& device, plan::Op op, const Fits& fits) {
 
 TEST(Paths, LinesAmongTwo) {
   on_ranks(2, [](comm::Device& device) {
-    ASSERT_EQ(device.line_limit(), kLines);
+    ASSERT_EQ(device.arena().area(kLineArea).limit_bytes, kLines);
     const auto most = [&](plan::Op op) { return most_bytes(device, op, fits_lines); };
     EXPECT_EQ(most(plan::Op::kAllGather), kLines);
     EXPECT_EQ(most(plan::Op::kAllToAll), kLines);

@@ -1,6 +1,6 @@
 // Collectives whose parts go through a NIC that is fake, or through sockets: the bytes are those of
 // any other way, and what goes wrong is an error on every rank.
-#include "comm/device/rdma.h"
+#include "comm/device/links/mirrors.h"
 
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ void call_all(GpuRank& rank, uint64_t num_rounds) {
       EXPECT_TRUE(sender.has(b, sent_by(root, call) + static_cast<uint64_t>(b) * kNicBlock));
     sender.meet();
   }
-  expect_success(rank.device.status());
+  expect_success(rank.device.faults().status());
 }
 
 // Shares of the NIC from little to all, beside one of the host link; a fabric that keeps no order.
@@ -133,9 +133,10 @@ TEST(DeviceOverRdma, EveryByteIsRight) {
     test::run_gpus(
         size, cuda, nic_options(percent),
         [&](GpuRank& rank) {
-          for (const plan::Op op : plan::kAllOps) rank.device.set_host_share(op, host);
+          for (const plan::Op op : plan::kAllOps)
+            rank.device.links().main().shares().set_tuned(op, host);
           call_all(rank, 2);
-          EXPECT_GT(rank.device.rdma().traffic().sent_slots, 0U);
+          EXPECT_GT(test::nic_of(rank.device).state().traffic->sent_slots, 0U);
           rank.all.arrive_and_wait();
         },
         &nics);
@@ -155,11 +156,12 @@ TEST(DeviceOverRdma, CarriesTheShareThatItSays) {
         NicCaller sender(rank);
         expect_success(sender.gather(0));
         sender.meet();
-        EXPECT_EQ(rank.device.rdma().traffic().sent_slots, kNicBlock / 4 / 32_KiB);
-        EXPECT_EQ(rank.device.rdma().traffic().received_slots, kNicBlock / 4 / 32_KiB);
+        EXPECT_EQ(test::nic_of(rank.device).state().traffic->sent_slots, kNicBlock / 4 / 32_KiB);
+        EXPECT_EQ(test::nic_of(rank.device).state().traffic->received_slots,
+                  kNicBlock / 4 / 32_KiB);
         const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kNicBlock);
         ASSERT_TRUE(told.ok()) << told.status().to_string();
-        EXPECT_DOUBLE_EQ(told.value().rdma_share, 0.25);
+        EXPECT_DOUBLE_EQ(told.value().links.back().share, 0.25);
         EXPECT_NE(to_words(told.value()).find("rdma    25.0 %, pinned bounce"), std::string::npos)
             << to_words(told.value());
         EXPECT_NE(to_json(told.value()).find(R"("name":"rdma","state":"up","share":0.25)"),
@@ -190,10 +192,12 @@ std::array<std::vector<double>, 2> tuned_shares(sys::FakeFabric& nics, const Tun
       2, cuda, nic_options("0"),
       [&](GpuRank& rank) {
         // Operations that sum have no kernel here: only the NIC's are asked for.
-        expect_success(tune_rdma_shares(rank.device, *rank.comm.state().group,
-                                        Deadline::after_ns(20_s), work));
+        expect_success(tune_shares(rank.device, test::nic_of(rank.device), *rank.comm.state().group,
+                                   Deadline::after_ns(20_s), work)
+                           .status());
         for (const plan::Op op : plan::kAllOps)
-          chosen[static_cast<size_t>(rank.rank())].push_back(rank.device.rdma().share(op));
+          chosen[static_cast<size_t>(rank.rank())].push_back(
+              test::nic_of(rank.device).shares().tuned(op).long_share);
         rank.all.arrive_and_wait();
       },
       &nics);
@@ -227,7 +231,7 @@ class RdmaFaultsOfGpus : public testing::Test {
   }
   static Status await_trouble(GpuRank& rank) {
     const Deadline deadline = Deadline::after_ns(10_s);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
+    while (rank.device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
     return on_device(rank.comm, rank.rank(), [](comm::Device& d) { return barrier(d, {}); });
   }
   /// `body` in every rank, all of which must get an error soon, with `words` in it.
@@ -292,12 +296,13 @@ TEST_F(RdmaFaultsOfGpus, NewsOfADeathEndTheWaits) {
 // the user hears.
 TEST_F(RdmaFaultsOfGpus, NewsOfADeathComeBeforeBrokenConnections) {
   sys::FakeFabric nics;
-  std::array<comm::Rdma*, 3> all{};
+  std::array<comm::DeviceLink*, 3> all{};
   const auto is_whole = [&] {
-    return std::all_of(all.begin(), all.end(), [](comm::Rdma* r) { return r->status().ok(); });
+    return std::all_of(all.begin(), all.end(),
+                       [](comm::DeviceLink* r) { return r->status().ok(); });
   };
   run("20s", nics, "is gone", [&](GpuRank& rank, NicCaller& sender) {
-    all[static_cast<size_t>(rank.rank())] = &rank.device.rdma();
+    all[static_cast<size_t>(rank.rank())] = &test::nic_of(rank.device);
     if (rank.rank() == 0) nics.inject("127.0.0.1", 20, sys::FakeFault::kReset);
     sender.meet();
     std::thread news;
@@ -316,7 +321,7 @@ TEST_F(RdmaFaultsOfGpus, NewsOfADeathComeBeforeBrokenConnections) {
 TEST_F(RdmaFaultsOfGpus, AnotherShareIsTroubleEverywhere) {
   sys::FakeFabric nics;
   run("20s", nics, "different collectives", [&](GpuRank& rank, NicCaller& sender) {
-    if (rank.rank() == 1) rank.device.rdma().set_share(plan::Op::kAllGather, 0.25);
+    if (rank.rank() == 1) test::nic_of(rank.device).shares().set_tuned(plan::Op::kAllGather, 0.25);
     (void)sender.gather(1);
   });
 }

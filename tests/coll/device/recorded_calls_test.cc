@@ -68,10 +68,11 @@ class RecordedCaller {
     const uint64_t count = bytes / dtype_bytes(kDtype), all_count = all / dtype_bytes(kDtype);
     const sys::DevicePtr own = recv_ + static_cast<uint64_t>(device_.rank()) * bytes;
     const sys::DevicePtr from = v.is_in_place ? recv_ : send_;
-    for (const plan::Op op : plan::kAllOps) device_.set_host_share(op, v.host_share);
+    for (const plan::Op op : plan::kAllOps)
+      device_.links().main().shares().set_tuned(op, v.host_share);
     const auto one = [&](const std::string& name, const std::function<Status()>& call) {
       cuda_.begin_call(stream_, v.is_captured);
-      device_.expect_call();
+      device_.order().expect_call();
       const Status status = call();
       EXPECT_TRUE(status.ok()) << name << ": " << status.to_string();
       std::string text;
@@ -119,19 +120,21 @@ class RecordedCaller {
 /// Names what peers' bytes may land in, as this rank addresses it.
 void name_memory(RecordingCuda& cuda, comm::Device& device) {
   for (int r = 0; r < device.size(); ++r) {
-    cuda.name(device.scratch().at(r), device.scratch_bytes(), fmt::format("scratch[{}]", r));
-    cuda.name(device.packets_at(r), device.packet_bytes(), fmt::format("packets[{}]", r));
-    cuda.name(device.lines_at(r), device.line_bytes(), fmt::format("lines[{}]", r));
-    cuda.name(device.direct_at(r), device.direct_bytes(), fmt::format("direct[{}]", r));
+    cuda.name(device.arena().scratch().at(r), device.arena().scratch_bytes(),
+              fmt::format("scratch[{}]", r));
+    for (const std::string_view name : {kPacketArea, kLineArea, kDirectArea}) {
+      const comm::Area area = device.arena().area(name);
+      cuda.name(area.at(r), area.bytes, fmt::format("{}[{}]", name, r));
+    }
   }
-  const Result<sys::DevicePtr> spare = device.spare();
+  const Result<sys::DevicePtr> spare = device.arena().spare();
   ASSERT_TRUE(spare.ok());
-  cuda.name(spare.value(), comm::Device::kSpareBytes, "spare");
+  cuda.name(spare.value(), comm::SymmetricArena::kSpareBytes, "spare");
 }
 
 void name_registered(RecordingCuda& cuda, comm::Device& device, sys::DevicePtr memory,
                      uint64_t bytes) {
-  const Result<comm::Landing> landing = device.find_landing(memory, bytes);
+  const Result<comm::Landing> landing = device.registrations().find(memory, bytes);
   ASSERT_TRUE(landing.ok() && landing.value().window != nullptr);
   for (int r = 0; r < device.size(); ++r)
     if (r != device.rank()) cuda.name(landing.value().at(r), bytes, fmt::format("recv[{}]", r));
@@ -147,10 +150,10 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
                                 {"BRAID_LOG", "off"},
                                 {"BRAID_GPU_SCRATCH", "48MiB"},
                                 {"BRAID_GPU_SAMPLE", "0"}});
-    const comm::AreaSizes areas{
-        packet_area_for(config, size), line_area_for(config, size), direct_area_for(config, size),
-        std::min(direct_area_for(config, size), kDirectFlagBytes), relay_area_for(size)};
-    auto made = comm::Device::create(comm.state(), cuda, comm.rank(), areas);
+    const comm::ArenaRequest arena{0,
+                                   {packet_area(config, size), line_area(config, size),
+                                    relay_area(size), direct_area(config, size)}};
+    auto made = comm::Device::create(comm.state(), cuda, {comm.rank(), arena});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
     comm.state().device = std::move(made).value();
     comm::Device& device = *comm.state().device;
@@ -167,7 +170,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
     // What is captured comes last: a comm with graphs waits where others need not.
     for (const bool registered : {false, true}) {
       if (registered) {
-        ASSERT_TRUE(device.register_memory(recv.get(), bytes).ok());
+        ASSERT_TRUE(device.registrations().add(recv.get(), bytes).ok());
         name_registered(cuda, device, recv.get(), bytes);
       }
       for (const bool captured : {false, true})
@@ -177,7 +180,7 @@ std::vector<std::map<std::string, std::string>> calls_among(int size) {
               caller.run(each, v, calls[static_cast<size_t>(comm.rank())]);
     }
     all.arrive_and_wait();
-    EXPECT_TRUE(device.unregister_memory(recv.get()).ok());
+    EXPECT_TRUE(device.registrations().remove(recv.get()).ok());
   });
   return calls;
 }

@@ -84,23 +84,23 @@ TEST(Room, CallsAreRightBeforeItInItAndBehindIt) {
               [&](comm::Comm& comm, std::barrier<>& all) {
                 ASSERT_TRUE(attach(comm.state(), ranks.cuda(), comm.rank(), Memory::kSmall).ok());
                 comm::Device& device = *comm.state().device;
-                const uint64_t few_bytes = device.memory_bytes();
-                const sys::DevicePtr few_at = device.direct_at(0);
+                const uint64_t few_bytes = device.arena().memory_bytes();
+                const sys::DevicePtr few_at = device.arena().area(kDirectArea).at(0);
                 const uint64_t most = 10_MiB / static_cast<uint64_t>(size);
                 for (const bool has_room : {false, true, true, false, true}) {
                   if (has_room) {
                     EXPECT_TRUE(make_room(comm.state()).ok());
                   } else {
-                    EXPECT_TRUE(device.give_back_room(Deadline::after_ns(20_s)).ok());
+                    EXPECT_TRUE(device.arena().give_back_room(Deadline::after_ns(20_s)).ok());
                   }
-                  EXPECT_EQ(device.has_room(), has_room);
-                  EXPECT_EQ(device.memory_bytes() > few_bytes, has_room);
+                  EXPECT_EQ(device.arena().has_room(), has_room);
+                  EXPECT_EQ(device.arena().memory_bytes() > few_bytes, has_room);
                   all.arrive_and_wait();
                   // Odd and even: direct calls use two halves of an area in turn.
                   for (const uint64_t block : {uint64_t{1000}, most, uint64_t{5}, most + 1})
                     check_all_gather(ranks, comm, block);
                   all.arrive_and_wait();
-                  EXPECT_EQ(device.direct_at(0) == few_at, !has_room);
+                  EXPECT_EQ(device.arena().area(kDirectArea).at(0) == few_at, !has_room);
                   if (comm.rank() == 0) {
                     EXPECT_GE(ranks.take_direct(), 4);
                   }
@@ -118,7 +118,7 @@ TEST(Room, WhereOneRankHasNoMemoryAllGoOnWithoutIt) {
     if (comm.rank() == 0) ranks.cuda().fail("alloc", 0, exhausted("no memory"));
     all.arrive_and_wait();
     EXPECT_EQ(make_room(comm.state()).code(), Code::kExhausted);
-    EXPECT_FALSE(comm.state().device->has_room());
+    EXPECT_FALSE(comm.state().device->arena().has_room());
     EXPECT_TRUE(comm.state().fatal.ok());
     all.arrive_and_wait();
     check_all_gather(ranks, comm, 1 << 16);
@@ -159,9 +159,10 @@ TEST(Room, ACommThatHasNoneTakesAtMost160MiB) {
   const Config plain;
   for (int size = 2; size <= 16; ++size) {
     const uint64_t direct = direct_area_bytes(kSmallBytes, size);
-    const comm::ArenaLayout layout{16_MiB,
-                                   {packet_area_for(plain, size), line_area_for(plain, size),
-                                    direct, kDirectFlagBytes, relay_area_for(size)}};
+    const comm::MemoryLayout layout(
+        comm::kArenaScratchAt, {16_MiB,
+                                {packet_area(plain, size), line_area(plain, size), relay_area(size),
+                                 direct_area_of(kSmallBytes, size)}});
     EXPECT_LE(layout.bytes(), 160_MiB) << size << " ranks";
     for (const plan::Op op : plan::kAllOps) {
       EXPECT_GE(direct_most_bytes(op, kSmallBytes, size), kSmallBytes);

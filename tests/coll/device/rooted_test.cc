@@ -74,7 +74,7 @@ class Rooted {
     EXPECT_TRUE(status.ok()) << "rank " << rank_.rank() << ": " << status.to_string();
     cuda_.expect_joined(stream_.get());
     rank_.all.arrive_and_wait();
-    EXPECT_TRUE(rank_.device.status().ok()) << rank_.device.status().to_string();
+    EXPECT_TRUE(rank_.device.faults().status().ok()) << rank_.device.faults().status().to_string();
   }
 
  private:
@@ -167,13 +167,13 @@ TEST(DeviceRootedMemory, RegisteredOnAllRanks) {
   run_rooted(2, [](GpuRank& rank, Rooted& calls) {
     Words buf(rank, 1000);
     buf.set(0, 1000, [&](uint64_t i) { return word(rank.rank(), i); });
-    ASSERT_TRUE(rank.device.register_memory(buf.get(), 1000 * kWord).ok());
+    ASSERT_TRUE(rank.device.registrations().add(buf.get(), 1000 * kWord).ok());
     calls.call([&](comm::Device& d, sys::Stream stream) {
       return device::rooted_reduce(d, buf.get(), buf.get(), 1000, Dtype::kInt32, RedOp::kSum, 0,
                                    stream);
     });
     if (rank.rank() == 0) buf.expect(0, 1000, [](uint64_t i) { return word_sum(2, i); }, "sums");
-    ASSERT_TRUE(rank.device.unregister_memory(buf.get()).ok());
+    ASSERT_TRUE(rank.device.registrations().remove(buf.get()).ok());
   });
 }
 
@@ -233,8 +233,8 @@ TEST(DeviceRootedErrors, CountsThatDifferAreTroubleForAll) {
     });
     rank.all.arrive_and_wait();
     const Deadline deadline = Deadline::after_ns(10_s);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
-    EXPECT_FALSE(rank.device.status().ok()) << "rank " << rank.rank();
+    while (rank.device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_FALSE(rank.device.faults().status().ok()) << "rank " << rank.rank();
     rank.all.arrive_and_wait();
   });
 }

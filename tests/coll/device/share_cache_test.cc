@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 using test::GpuRank;
 
-HostShares some_shares() {
-  HostShares shares{{}, 5};
+LinkShares some_shares() {
+  LinkShares shares{{}, 5};
   for (size_t i = 0; i < shares.of_op.size(); ++i)
     shares.of_op[i] = {(i + 1) << 20, (i + 4) << 22, 0.01 * static_cast<double>(i), 0.25};
   return shares;
@@ -33,7 +33,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 }
 
 TEST(ShareCache, WhatIsWrittenIsRead) {
-  const HostShares shares = some_shares();
+  const LinkShares shares = some_shares();
   const auto read = parse_shares(shares_to_json("k1", shares), "k1");
   ASSERT_TRUE(read.ok()) << read.status().to_string();
   EXPECT_EQ(read.value().ended_ns, 5);
@@ -122,12 +122,12 @@ class DeviceTuningCache : public ::testing::Test {
         }
       TuneWork own = work;
       if (rank.rank() == 1) own.time_ns = std::min(own.time_ns, most_ns_of_rank_1);
-      const Result<bool> ensured =
-          ensure_host_shares(rank.device, rank.comm.state(), Deadline::after_ns(60_s), own);
+      const Result<bool> ensured = ensure_shares(rank.device, rank.device.links().main(),
+                                                 rank.comm.state(), Deadline::after_ns(60_s), own);
       EXPECT_TRUE(ensured.ok()) << ensured.status().to_string();
       std::vector<double> shares;
       for (const plan::Op op : plan::kAllOps)
-        shares.push_back(rank.device.host_share(op).long_share);
+        shares.push_back(rank.device.links().main().shares().tuned(op).long_share);
       const std::lock_guard lock(mutex);
       seen.shares.push_back(shares);
       for (const std::string& event : rank.comm.state().events) {
@@ -156,9 +156,9 @@ class DeviceTuningCache : public ::testing::Test {
 TEST_F(DeviceTuningCache, TheSecondStartMeasuresNothing) {
   EXPECT_EQ(start("auto").num_from_cache, 0);
   // What only a cache can say: no tuning finds 0.123.
-  HostShares told = some_shares();
+  LinkShares told = some_shares();
   told.ended_ns = 0;
-  for (comm::HostShare& share : told.of_op) share.long_share = 0.123;
+  for (comm::TunedShare& share : told.of_op) share.long_share = 0.123;
   const std::string name = only_file().stem().string();
   std::ofstream(only_file()) << shares_to_json(name.substr(name.rfind('-') + 1), told);
   const Seen again = start("auto");
@@ -196,7 +196,7 @@ TEST_F(DeviceTuningCache, WhatWasGivenUpIsNotKeptAndNotTriedAgainAtOnce) {
 // Every comm would measure a slow machine again; and who gives it more time must get more.
 TEST_F(DeviceTuningCache, WhatTheTimeWasShortForIsKeptUntilThereIsMore) {
   (void)start("auto");
-  HostShares cut = some_shares();
+  LinkShares cut = some_shares();
   cut.ended_ns = kWork.time_ns;
   const std::string name = only_file().stem().string();
   std::ofstream(only_file()) << shares_to_json(name.substr(name.rfind('-') + 1), cut);

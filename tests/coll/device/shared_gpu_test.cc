@@ -19,10 +19,11 @@ void run_on_one_gpu(int size, sys::FakeCuda& cuda, const std::function<void(comm
   test::define_team_kernels(cuda);
   test::run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>& all) {
     comm.state().config = test::make_config(test::gpu_options({}));
-    const uint64_t relay_bytes = relay_area_for(size);
-    auto made = comm::Device::create(comm.state(), cuda, 0, {8_MiB, 0, 0, 0, relay_bytes});
+    const uint64_t limit = comm.state().config.bytes("BRAID_GPU_PACKETS");
+    const comm::ArenaRequest arena{0, {{kPacketArea, 8_MiB, 8_MiB, limit}, relay_area(size)}};
+    auto made = comm::Device::create(comm.state(), cuda, {0, arena});
     ASSERT_TRUE(made.ok()) << made.status().to_string();
-    EXPECT_TRUE(made.value()->shares_gpus());
+    EXPECT_TRUE(made.value()->gpus().are_shared);
     body(*made.value());
     all.arrive_and_wait();
     made.value()->detach(true);
@@ -66,7 +67,7 @@ TEST(SharedGpu, RelaysOfAllRanksFindAPlace) {
     run_on_one_gpu(size, cuda, [&](comm::Device& device) {
       RelayCall call;
       call.bytes = 1_GiB;
-      call.place = device.scratch();
+      call.place = device.arena().scratch();
       EXPECT_TRUE(run_relay(device, {}, call).ok());
     });
     EXPECT_GE(blocks.num(), static_cast<uint32_t>(size));

@@ -24,7 +24,7 @@ constexpr double kAny = 1e9;
 
 struct Tuned {
   TuneEnd end;
-  std::array<comm::HostShare, plan::kNumOps> of_op;
+  std::array<comm::TunedShare, plan::kNumOps> of_op;
   std::array<uint32_t, plan::kNumOps> host_parts;  // of a long message, in the next call
 };
 
@@ -46,14 +46,15 @@ std::array<Tuned, kSize> tune(const TuneWork& work, const Pauses& has_pause = ne
   std::array<Tuned, kSize> all{};
   test::run_gpus(kSize, cuda, {}, [&](GpuRank& rank) {
     const Result<TuneEnd> end =
-        tune_host_shares(rank.device, *rank.comm.state().group, Deadline::after_ns(60_s), work);
+        tune_shares(rank.device, rank.device.links().main(), *rank.comm.state().group,
+                    Deadline::after_ns(60_s), work);
     ASSERT_TRUE(end.ok()) << end.status().to_string();
     Tuned& tuned = all[static_cast<size_t>(rank.rank())];
     tuned.end = end.value();
     for (const plan::Op op : plan::kAllOps) {
       const auto i = static_cast<size_t>(op);
-      tuned.of_op[i] = rank.device.host_share(op);
-      tuned.host_parts[i] = rank.device.host_parts(op, 1_GiB);
+      tuned.of_op[i] = rank.device.links().main().shares().tuned(op);
+      tuned.host_parts[i] = rank.device.links().main().shares().parts(op, 1_GiB);
     }
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
@@ -83,7 +84,7 @@ TEST(DeviceTuning, AllRanksChooseTheSameShares) {
   const auto all = tune({256_KiB, 3, 60_s, kAny, kAny, 0});
   EXPECT_EQ(all[0].end, TuneEnd::kDone);
   expect_alike(all);
-  for (const comm::HostShare& share : all[0].of_op) {
+  for (const comm::TunedShare& share : all[0].of_op) {
     EXPECT_GE(share.long_share, 0);
     EXPECT_LE(share.long_share, kMostTunedShare);
   }

@@ -118,7 +118,7 @@ TEST_P(DeviceUneven, EveryByteIsRight) {
   test::OrderedCuda cuda(size);
   test::define_team_kernels(cuda);
   test::run_gpus(size, cuda, {}, [&](GpuRank& rank) {
-    rank.device.set_host_share(plan::Op::kAllToAll, c.host_share);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllToAll, c.host_share);
     UnevenCaller caller(rank, c.counts, c.dtype, c.offset_bytes);
     GuardedMemory small(cuda, 300), smalls(cuda, 300 * static_cast<uint64_t>(size));
     const sys::OwnedStream streams[] = {uneven_stream(cuda), uneven_stream(cuda)};
@@ -137,7 +137,7 @@ TEST_P(DeviceUneven, EveryByteIsRight) {
       });
       EXPECT_TRUE(even.ok()) << even.to_string();
     }
-    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
     rank.all.arrive_and_wait();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
@@ -183,7 +183,7 @@ TEST(DeviceUnevenGraphs, AreReplayedAmongOtherCalls) {
   test::GraphCuda cuda(3);
   test::define_team_kernels(cuda);
   test::run_gpus(3, cuda, {}, [&](GpuRank& rank) {
-    rank.device.set_host_share(plan::Op::kAllToAll, 0.2);
+    rank.device.links().main().shares().set_tuned(plan::Op::kAllToAll, 0.2);
     UnevenCaller graphed(rank, counts, Dtype::kUint8, 0), eager(rank, others, Dtype::kUint8, 1);
     const sys::OwnedStream one = uneven_stream(cuda), other = uneven_stream(cuda);
     cuda.begin_capture(one.get());
@@ -202,7 +202,7 @@ TEST(DeviceUnevenGraphs, AreReplayedAmongOtherCalls) {
       graphed.check();
       eager.check();
     }
-    EXPECT_TRUE(rank.device.status().ok()) << rank.device.status().to_string();
+    EXPECT_TRUE(rank.device.faults().status().ok()) << rank.device.faults().status().to_string();
     rank.all.arrive_and_wait();
   });
 }
@@ -218,9 +218,9 @@ void expect_disagreement(const std::function<Status(comm::Device&, UnevenCaller&
     const int64_t start_ns = now_ns();
     (void)on_device(rank.comm, rank.rank(), [&](comm::Device& d) { return call(d, caller); });
     const Deadline deadline = Deadline::after_ns(10'000'000'000);
-    while (rank.device.status().ok() && !deadline.passed()) std::this_thread::yield();
-    EXPECT_EQ(rank.device.status().code(), Code::kInvalidArgument)
-        << rank.device.status().to_string();
+    while (rank.device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
+    EXPECT_EQ(rank.device.faults().status().code(), Code::kInvalidArgument)
+        << rank.device.faults().status().to_string();
     EXPECT_LT(now_ns() - start_ns, 5'000'000'000);
     rank.all.arrive_and_wait();
   });

@@ -32,8 +32,8 @@ void expect_ok(const Status& status) { EXPECT_TRUE(status.ok()) << status.to_str
 /// The trouble that the watch finds, which looks every millisecond.
 Status await_trouble(const Device& device) {
   const Deadline deadline = Deadline::after_ns(10'000'000'000);
-  while (device.status().ok() && !deadline.passed()) std::this_thread::yield();
-  return device.status();
+  while (device.faults().status().ok() && !deadline.passed()) std::this_thread::yield();
+  return device.faults().status();
 }
 
 class DeviceRanks : public testing::TestWithParam<int> {
@@ -52,19 +52,21 @@ TEST_P(DeviceRanks, BarrierShowsWhatPeersWroteBefore) {
     for (int round = 0; round < 20; ++round) {
       const auto value = [&](int r) { return static_cast<uint8_t>(16 * round + r + 1); };
       for (int peer = 0; peer < rank.size(); ++peer)
-        expect_ok(cuda_->fill(device.scratch().at(peer) + static_cast<uint64_t>(rank.rank()),
-                              value(rank.rank()), 1, stream.get()));
-      expect_ok(device.barrier(stream.get(), 3, 77));
+        expect_ok(
+            cuda_->fill(device.arena().scratch().at(peer) + static_cast<uint64_t>(rank.rank()),
+                        value(rank.rank()), 1, stream.get()));
+      expect_ok(device.barriers().all(stream.get(), 3, 77));
       for (int peer = 0; peer < rank.size(); ++peer) {
         std::byte got{};
-        expect_ok(cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
-                              device.scratch().at(rank.rank()) + static_cast<uint64_t>(peer), 1,
-                              stream.get()));
+        expect_ok(
+            cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
+                        device.arena().scratch().at(rank.rank()) + static_cast<uint64_t>(peer), 1,
+                        stream.get()));
         EXPECT_EQ(static_cast<uint8_t>(got), value(peer));
       }
-      expect_ok(device.barrier(stream.get(), 5, 78));
+      expect_ok(device.barriers().all(stream.get(), 5, 78));
     }
-    expect_ok(device.status());
+    expect_ok(device.faults().status());
   });
 }
 
@@ -74,14 +76,14 @@ TEST_P(DeviceRanks, StepShowsWhatTheTellerWroteBefore) {
     Device& device = rank.device;
     for (uint64_t step = 0; step < 50; ++step) {
       for (int peer = 0; rank.rank() == 0 && peer < rank.size(); ++peer)
-        expect_ok(cuda_->fill(device.scratch().at(peer) + step, 7, 1, {}));
-      expect_ok(device.step({}, 2, 0));
+        expect_ok(cuda_->fill(device.arena().scratch().at(peer) + step, 7, 1, {}));
+      expect_ok(device.barriers().step({}, 2, 0));
       std::byte got{};
       expect_ok(cuda_->copy(reinterpret_cast<sys::DevicePtr>(&got),
-                            device.scratch().at(rank.rank()) + step, 1, {}));
+                            device.arena().scratch().at(rank.rank()) + step, 1, {}));
       EXPECT_EQ(static_cast<int>(got), 7);
     }
-    expect_ok(device.status());
+    expect_ok(device.faults().status());
   });
 }
 
@@ -96,21 +98,22 @@ TEST_P(DeviceRanks, PairsMeetAsOftenAsTheyLike) {
         if (peer == rank.rank() || times(peer) <= round) continue;
         with |= 1U << peer;
         const auto value = static_cast<uint8_t>(10 * rank.rank() + round + 1);
-        expect_ok(
-            cuda_->fill(device.scratch().at(peer) + static_cast<uint64_t>(8 * rank.rank() + round),
-                        value, 1, {}));
+        expect_ok(cuda_->fill(
+            device.arena().scratch().at(peer) + static_cast<uint64_t>(8 * rank.rank() + round),
+            value, 1, {}));
       }
-      expect_ok(device.meet_pairs({}, with));
+      expect_ok(device.barriers().pairs({}, with));
       for (int peer = 0; peer < rank.size(); ++peer) {
         if ((with >> peer & 1U) == 0) continue;
         std::byte got{};
         expect_ok(cuda_->copy(
             reinterpret_cast<sys::DevicePtr>(&got),
-            device.scratch().at(rank.rank()) + static_cast<uint64_t>(8 * peer + round), 1, {}));
+            device.arena().scratch().at(rank.rank()) + static_cast<uint64_t>(8 * peer + round), 1,
+            {}));
         EXPECT_EQ(static_cast<int>(got), 10 * peer + round + 1);
       }
     }
-    expect_ok(device.status());
+    expect_ok(device.faults().status());
   });
 }
 
@@ -120,7 +123,7 @@ TEST(DeviceMemory, StaysWhereAThreadMayStillWrite) {
   const auto cuda = make_cuda(kSize);
   run_gpus(kSize, *cuda, {}, [&](GpuRank& rank) {
     const int me = rank.rank();
-    const sys::DevicePtr of_rank_0 = rank.device.scratch().at(0);
+    const sys::DevicePtr of_rank_0 = rank.device.arena().scratch().at(0);
     rank.all.arrive_and_wait();
     if (me == 0) {
       rank.comm.abort("on purpose");  // all are told, and nobody has to come
@@ -148,21 +151,19 @@ TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
       for (int r = 0; r < size(); ++r)
         places.push_back(std::make_unique<GuardedMemory>(*cuda_, bytes, 1));
       const auto pointer = [](sys::DevicePtr p) { return reinterpret_cast<std::byte*>(p); };
-      pcie::Flows flows{};
-      flows.num_lanes = device.host_lanes(size());
+      LinkPart part;
+      part.agreed_flows = size();
       for (const int key : {size(), rank.rank()}) {
         const bool is_for_all = key == size();
-        flows.num_flows = 0;
+        part.num_flows = 0;
         if (is_for_all && size() > 1)
-          flows.flow[flows.num_flows++] = {rank.rank(), key, pointer(source.get()), nullptr, bytes};
+          part.add({rank.rank(), key, pointer(source.get()), nullptr, bytes});
         for (int r = 0; r < size(); ++r) {
           if (r == rank.rank()) continue;
-          if (!is_for_all)
-            flows.flow[flows.num_flows++] = {rank.rank(), r, pointer(source.get()), nullptr, bytes};
-          flows.flow[flows.num_flows++] = {r, key, nullptr,
-                                           pointer(places[static_cast<size_t>(r)]->get()), bytes};
+          if (!is_for_all) part.add({rank.rank(), r, pointer(source.get()), nullptr, bytes});
+          part.add({r, key, nullptr, pointer(places[static_cast<size_t>(r)]->get()), bytes});
         }
-        expect_ok(device.send_over_host(device.side(Device::kHost), flows));
+        expect_ok(device.links().main().enqueue(part));
         for (int r = 0; r < size(); ++r) {
           GuardedMemory& place = *places[static_cast<size_t>(r)];
           EXPECT_TRUE(place.is_guarded());
@@ -174,7 +175,7 @@ TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
         }
       }
     }
-    expect_ok(device.status());
+    expect_ok(device.faults().status());
   });
 }
 
@@ -183,17 +184,17 @@ TEST_P(DeviceRanks, RegisteredMemoryIsFoundWhereItLies) {
     Device& device = rank.device;
     GuardedMemory memory(*cuda_, 10'000, 16);
     const sys::DevicePtr base = memory.get();
-    EXPECT_EQ(device.find_landing(base, 10'000).value().window, nullptr);
-    expect_ok(device.register_memory(base, 10'000));
-    const Landing landing = device.find_landing(base + 100, 9'900).value();
+    EXPECT_EQ(device.registrations().find(base, 10'000).value().window, nullptr);
+    expect_ok(device.registrations().add(base, 10'000));
+    const Landing landing = device.registrations().find(base + 100, 9'900).value();
     ASSERT_NE(landing.window, nullptr);
     EXPECT_EQ(landing.at(rank.rank()), base + 100);
-    EXPECT_EQ(device.find_landing(base + 100, 9'901).value().window, nullptr);
-    EXPECT_EQ(device.find_landing(base - 1, 2).value().window, nullptr);
-    EXPECT_EQ(device.register_memory(base, 10'000).code(), Code::kInvalidArgument);
-    expect_ok(device.unregister_memory(base));
-    EXPECT_EQ(device.find_landing(base, 1).value().window, nullptr);
-    EXPECT_EQ(device.unregister_memory(base).code(), Code::kInvalidArgument);
+    EXPECT_EQ(device.registrations().find(base + 100, 9'901).value().window, nullptr);
+    EXPECT_EQ(device.registrations().find(base - 1, 2).value().window, nullptr);
+    EXPECT_EQ(device.registrations().add(base, 10'000).code(), Code::kInvalidArgument);
+    expect_ok(device.registrations().remove(base));
+    EXPECT_EQ(device.registrations().find(base, 1).value().window, nullptr);
+    EXPECT_EQ(device.registrations().remove(base).code(), Code::kInvalidArgument);
   });
 }
 
@@ -203,21 +204,21 @@ TEST_P(DeviceRanks, RegistrationsDoNotOverlap) {
   run_gpus(GetParam(), *cuda_, {}, [&](GpuRank& rank) {
     const GuardedMemory memory(*cuda_, 8192);
     const sys::DevicePtr at = memory.get();
-    expect_ok(rank.device.register_memory(at + 1024, 1024));
+    expect_ok(rank.device.registrations().add(at + 1024, 1024));
     const std::pair<uint64_t, uint64_t> spans[] = {{0, 8192},  {1024, 1024}, {1024, 1},
                                                    {1500, 10}, {2047, 1024}, {0, 1025}};
     for (const auto& [begin, bytes] : spans)
-      EXPECT_EQ(rank.device.register_memory(at + begin, bytes).code(), Code::kInvalidArgument)
+      EXPECT_EQ(rank.device.registrations().add(at + begin, bytes).code(), Code::kInvalidArgument)
           << begin << ", " << bytes;
-    expect_ok(rank.device.register_memory(at, 1024));
-    expect_ok(rank.device.register_memory(at + 2048, 1024));
-    EXPECT_EQ(rank.device.find_landing(at + 1024, 1024)->number, 1U);
-    EXPECT_EQ(rank.device.find_landing(at + 2048, 1024)->number, 3U);
-    expect_ok(rank.device.unregister_memory(at + 1024));
-    expect_ok(rank.device.register_memory(at + 1024, 512));
-    EXPECT_EQ(rank.device.find_landing(at + 1024, 512)->number, 4U);
+    expect_ok(rank.device.registrations().add(at, 1024));
+    expect_ok(rank.device.registrations().add(at + 2048, 1024));
+    EXPECT_EQ(rank.device.registrations().find(at + 1024, 1024)->number, 1U);
+    EXPECT_EQ(rank.device.registrations().find(at + 2048, 1024)->number, 3U);
+    expect_ok(rank.device.registrations().remove(at + 1024));
+    expect_ok(rank.device.registrations().add(at + 1024, 512));
+    EXPECT_EQ(rank.device.registrations().find(at + 1024, 512)->number, 4U);
     for (const uint64_t begin : {uint64_t{0}, uint64_t{1024}, uint64_t{2048}})
-      expect_ok(rank.device.unregister_memory(at + begin));
+      expect_ok(rank.device.registrations().remove(at + begin));
   });
 }
 
@@ -225,22 +226,22 @@ TEST_P(DeviceRanks, EmptyBufferBehindRegisteredMemory) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     const sys::DeviceMemory memory =
         sys::own<sys::DeviceMemory>(*cuda_, cuda_->alloc(4096)).value();
-    expect_ok(rank.device.register_memory(memory.get(), 4096));
-    const auto landing = rank.device.find_landing(memory.get() + 4096, 0);
+    expect_ok(rank.device.registrations().add(memory.get(), 4096));
+    const auto landing = rank.device.registrations().find(memory.get() + 4096, 0);
     expect_ok(landing.status());
-    expect_ok(rank.device.unregister_memory(memory.get()));
+    expect_ok(rank.device.registrations().remove(memory.get()));
   });
 }
 
 TEST_P(DeviceRanks, FreedMemoryIsRefused) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     const sys::DevicePtr base = cuda_->alloc(4096).value();
-    expect_ok(rank.device.register_memory(base, 4096));
+    expect_ok(rank.device.registrations().add(base, 4096));
     expect_ok(cuda_->free(base));
     const sys::DevicePtr next = cuda_->alloc(4096).value();  // perhaps at the same address
-    EXPECT_EQ(rank.device.find_landing(base, 100).status().code(), Code::kInvalidArgument);
-    expect_ok(rank.device.unregister_memory(base));
-    EXPECT_EQ(rank.device.find_landing(next, 100).value().window, nullptr);
+    EXPECT_EQ(rank.device.registrations().find(base, 100).status().code(), Code::kInvalidArgument);
+    expect_ok(rank.device.registrations().remove(base));
+    EXPECT_EQ(rank.device.registrations().find(next, 100).value().window, nullptr);
     expect_ok(cuda_->free(next));
   });
 }
@@ -252,20 +253,20 @@ TEST_P(DeviceRanks, MemoryThatIsMappedAnewIsNotFound) {
     test::SegmentedMemory memory(*cuda_, rank.rank(), {1, 1, 1});
     const sys::DevicePtr base = memory.get();
     const uint64_t second = memory.bytes_of(0);
-    expect_ok(rank.device.register_memory(base, memory.bytes()));
-    const Landing landing = rank.device.find_landing(base + second, 100).value();
+    expect_ok(rank.device.registrations().add(base, memory.bytes()));
+    const Landing landing = rank.device.registrations().find(base + second, 100).value();
     ASSERT_NE(landing.window, nullptr);
     EXPECT_EQ(landing.at(rank.rank()), base + second);
     memory.remap(1);
-    EXPECT_EQ(rank.device.find_landing(base + second, 100).value().window, nullptr);
-    EXPECT_EQ(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
-    EXPECT_NE(rank.device.find_landing(base, second).value().window, nullptr);
+    EXPECT_EQ(rank.device.registrations().find(base + second, 100).value().window, nullptr);
+    EXPECT_EQ(rank.device.registrations().find(base, memory.bytes()).value().window, nullptr);
+    EXPECT_NE(rank.device.registrations().find(base, second).value().window, nullptr);
     EXPECT_NE(rank.comm.health_json().find("was unmapped since"), std::string::npos);
-    expect_ok(rank.device.unregister_memory(base));
-    expect_ok(rank.device.register_memory(base, memory.bytes()));
-    EXPECT_NE(rank.device.find_landing(base, memory.bytes()).value().window, nullptr);
+    expect_ok(rank.device.registrations().remove(base));
+    expect_ok(rank.device.registrations().add(base, memory.bytes()));
+    EXPECT_NE(rank.device.registrations().find(base, memory.bytes()).value().window, nullptr);
     rank.all.arrive_and_wait();
-    expect_ok(rank.device.unregister_memory(base));
+    expect_ok(rank.device.registrations().remove(base));
   });
 }
 
@@ -273,10 +274,10 @@ TEST_P(DeviceRanks, MemoryThatIsMappedAnewIsNotFound) {
 TEST_P(DeviceRanks, UnregistersFromAnotherThread) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     GuardedMemory memory(*cuda_, 4096);
-    expect_ok(rank.device.register_memory(memory.get(), 4096));
+    expect_ok(rank.device.registrations().add(memory.get(), 4096));
     expect_ok(rank.device.begin({}));
     expect_ok(rank.device.end({}));
-    std::thread([&] { expect_ok(rank.device.unregister_memory(memory.get())); }).join();
+    std::thread([&] { expect_ok(rank.device.registrations().remove(memory.get())); }).join();
   });
 }
 
@@ -284,15 +285,15 @@ TEST_P(DeviceRanks, RegisteringFailsOnAllOrNone) {
   run_gpus(size(), *cuda_, {}, [&](GpuRank& rank) {
     GuardedMemory memory(*cuda_, 4096);
     const uint64_t bytes = rank.rank() == size() - 1 && size() > 1 ? 4000 : 4096;
-    const Status differ = rank.device.register_memory(memory.get(), bytes);
+    const Status differ = rank.device.registrations().add(memory.get(), bytes);
     EXPECT_EQ(differ.code(), size() > 1 ? Code::kInvalidArgument : Code::kOk);
-    if (size() == 1) expect_ok(rank.device.unregister_memory(memory.get()));
+    if (size() == 1) expect_ok(rank.device.registrations().remove(memory.get()));
     const bool is_mine = rank.rank() == 0;
     std::byte on_stack[64];
-    const Status foreign = rank.device.register_memory(
+    const Status foreign = rank.device.registrations().add(
         is_mine ? reinterpret_cast<sys::DevicePtr>(on_stack) : memory.get(), 64);
     EXPECT_EQ(foreign.code(), Code::kUnsupported) << foreign.to_string();
-    expect_ok(rank.device.register_memory(memory.get(), 4096));  // the group is still in step
+    expect_ok(rank.device.registrations().add(memory.get(), 4096));  // the group is still in step
   });
 }
 
@@ -302,8 +303,8 @@ TEST(DeviceTrouble, DifferentSignaturesAreTroubleEverywhere) {
   const auto cuda = make_cuda(3);
   std::atomic<int> num_told{0};
   run_gpus(3, *cuda, {}, [&](GpuRank& rank) {
-    expect_ok(rank.device.barrier({}, 0, 5));
-    expect_ok(rank.device.barrier({}, 0, rank.rank() == 1 ? 6 : 5));
+    expect_ok(rank.device.barriers().all({}, 0, 5));
+    expect_ok(rank.device.barriers().all({}, 0, rank.rank() == 1 ? 6 : 5));
     const Status trouble = await_trouble(rank.device);
     num_told += trouble.code() == Code::kInvalidArgument;
     EXPECT_FALSE(trouble.ok());
@@ -321,11 +322,11 @@ TEST(DeviceTrouble, APairThatDiffersIsTroubleEverywhere) {
     nvlink::PairMeeting meeting{};
     for (int peer = 0; peer < 3; ++peer)
       meeting.signature[peer] = static_cast<uint64_t>(rank.rank() + peer);
-    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
-    expect_ok(rank.device.status());
+    expect_ok(rank.device.barriers().of_pairs({}, 0, meeting));
+    expect_ok(rank.device.faults().status());
     rank.all.arrive_and_wait();
     if (rank.rank() == 1) meeting.signature[2] = 77;
-    expect_ok(rank.device.barrier_of_pairs({}, 0, meeting));
+    expect_ok(rank.device.barriers().of_pairs({}, 0, meeting));
     const Status trouble = await_trouble(rank.device);
     EXPECT_EQ(trouble.code(), Code::kInvalidArgument) << trouble.to_string();
     EXPECT_NE(trouble.message().find("rank 1"), std::string::npos) << trouble.to_string();
@@ -337,10 +338,10 @@ TEST(DeviceTrouble, ARankThatNeverComesIsNamed) {
   constexpr int kAbsent = 1;
   const auto cuda = make_cuda(3);
   run_gpus(3, *cuda, {{"BRAID_TIMEOUT", "1s"}}, [&](GpuRank& rank) {
-    expect_ok(rank.device.barrier({}, 0, 5));
+    expect_ok(rank.device.barriers().all({}, 0, 5));
     const int64_t start_ns = now_ns();
     if (rank.rank() != kAbsent) {
-      expect_ok(rank.device.barrier({}, 0, 6));
+      expect_ok(rank.device.barriers().all({}, 0, 6));
       EXPECT_LT(now_ns() - start_ns, 6'000'000'000);
     }
     const Status trouble = await_trouble(rank.device);
@@ -356,11 +357,10 @@ TEST(DeviceTrouble, ASilentSenderOfTheHostRingIsNamed) {
   const auto cuda = make_cuda(2);
   run_gpus(2, *cuda, {{"BRAID_TIMEOUT", "1s"}}, [&](GpuRank& rank) {
     GuardedMemory memory(*cuda, 1000);
-    pcie::Flows flows{};
-    flows.num_lanes = 1;
-    flows.num_flows = 1;
-    flows.flow[0] = {1, 0, nullptr, memory.data(), 1000};
-    if (rank.rank() == 0) expect_ok(rank.device.send_over_host({}, flows));
+    LinkPart part;
+    part.add({1, 0, nullptr, memory.data(), 1000});
+    part.agreed_flows = LinkPart::kMostFlows;  // one block each
+    if (rank.rank() == 0) expect_ok(rank.device.links().main().enqueue(part));
     const Status trouble = await_trouble(rank.device);
     EXPECT_NE(trouble.message().find("waited for rank 1: full slot"), std::string::npos)
         << trouble.to_string();
@@ -375,7 +375,7 @@ TEST(DeviceTrouble, AReportEndsTheWaits) {
     if (rank.rank() == 0)
       rank.comm.state().group->report(driver_error("the GPU fell off the bus"));
     else
-      expect_ok(rank.device.barrier({}, 0, 1));
+      expect_ok(rank.device.barriers().all({}, 0, 1));
     EXPECT_NE(await_trouble(rank.device).message().find("fell off"), std::string::npos);
     EXPECT_LT(now_ns() - start_ns, 10'000'000'000);
   });
@@ -406,12 +406,12 @@ TEST(DeviceTrouble, ARankEndsItsOwnWaits) {
     if (rank.rank() == 0) {
       std::thread other([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
-        rank.device.end_waits();
-        rank.device.end_waits();
+        rank.device.faults().end_waits();
+        rank.device.faults().end_waits();
       });
       const auto scope = sys::CurrentDevice::use(*cuda, 0);
       const int64_t start_ns = now_ns();
-      expect_ok(rank.device.barrier({}, 0, 1));
+      expect_ok(rank.device.barriers().all({}, 0, 1));
       EXPECT_LT(now_ns() - start_ns, 10'000'000'000);
       other.join();
     }
@@ -440,7 +440,8 @@ TEST_P(DeviceFaults, EveryRankGetsTheSameVerdict) {
     for (uint64_t n = 0; n <= GetParam().most; ++n) {
       if (comm.rank() == 0) cuda->fail(GetParam().method, n, driver_error("call {} broke", n));
       all.arrive_and_wait();
-      auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0, 0});
+      auto made = Device::create(comm.state(), *cuda,
+                                 {comm.rank(), {0, {{"packets", kPacketBytes, kPacketBytes}}}});
       verdicts[static_cast<size_t>(comm.rank())] = made.status().to_string();
       all.arrive_and_wait();
       if (comm.rank() == 0) {
@@ -487,7 +488,8 @@ std::vector<Status> make_with(const std::vector<test::Options>& options_of_rank)
   test::run_gpu_comms(size, {}, [&](Comm& comm, std::barrier<>& all) {
     const auto index = static_cast<size_t>(comm.rank());
     comm.state().config = test::make_config(test::gpu_options(options_of_rank[index]));
-    auto made = Device::create(comm.state(), *cuda, comm.rank(), {kPacketBytes, 0, 0, 0});
+    auto made = Device::create(comm.state(), *cuda,
+                               {comm.rank(), {0, {{"packets", kPacketBytes, kPacketBytes}}}});
     verdicts[index] = made.status();
     all.arrive_and_wait();
     if (made.ok()) made.value()->detach(true);

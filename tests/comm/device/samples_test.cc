@@ -28,8 +28,8 @@ TEST_F(SampleRings, TheLatestOfAllCountsOnceAllAreThere) {
   const auto all = ranks_[0].of_all(1);
   ASSERT_TRUE(all.has_value());
   EXPECT_EQ(all->nvlink_ns, 600);
-  EXPECT_EQ(all->host_ns, 900);
-  EXPECT_EQ(ranks_[1].of(2, 1)->host_ns, 900);
+  EXPECT_EQ(all->beside_ns, 900);
+  EXPECT_EQ(ranks_[1].of(2, 1)->beside_ns, 900);
   EXPECT_FALSE(ranks_[0].of(0, 2).has_value()) << "not made yet";
 }
 
@@ -61,7 +61,7 @@ TEST_F(SampleRings, NoSampleIsHalfOfTwo) {
     if (!times) continue;
     ++found;
     EXPECT_EQ(times->nvlink_ns, round);
-    EXPECT_EQ(times->host_ns, -round);
+    EXPECT_EQ(times->beside_ns, -round);
     if (HasFailure()) break;
   }
   writer.join();

@@ -27,7 +27,7 @@ class Stopwatches : public testing::Test {
     push(user_, copies);
     mark(Moment::kNvlinkDone, user_);
     push(host_, host_copies);
-    if (host_copies > 0) mark(Moment::kHostDone, host_);
+    if (host_copies > 0) mark(Moment::kBesideDone, host_);
     watch_->stop();
   }
   void push(sys::Stream stream, int copies) {
@@ -54,13 +54,13 @@ TEST_F(Stopwatches, TellsWhenEachPartWasDone) {
   ASSERT_TRUE(reading.has_value());
   EXPECT_EQ(reading->number, 5u);
   EXPECT_EQ(reading->times.nvlink_ns, 300);
-  EXPECT_EQ(reading->times.host_ns, 400);
+  EXPECT_EQ(reading->times.beside_ns, 400);
   EXPECT_FALSE(take().has_value());
 }
 
 TEST_F(Stopwatches, APartThatWasNotThereIsZero) {
   call(6, 2, 0);
-  EXPECT_EQ(take()->times.host_ns, 0);
+  EXPECT_EQ(take()->times.beside_ns, 0);
 }
 
 TEST_F(Stopwatches, TheFirstSegmentCounts) {

@@ -1,4 +1,4 @@
-// HostBalance: stage 2 on GPUs. While calls run, it follows what the host link can carry beside
+// ShareBalance: stage 2 on GPUs. While calls run, it follows what the host link can carry beside
 // NVLink.
 //
 //   facts      every few calls of an (operation, size class) each rank's streams are timed by
@@ -50,7 +50,7 @@ struct BalancedCall {
   uint64_t num_segments = 1;  // of so many bytes, which run through: timed as one
 };
 
-class HostBalance {
+class ShareBalance {
  public:
   struct Summary {
     uint64_t calls = 0, samples = 0, windows = 0, moves = 0, trials = 0;
@@ -59,9 +59,9 @@ class HostBalance {
 
   /// Collective: all ranks get the same verdict. Null when the options switch balancing off, which
   /// they must do on all ranks. `table` outlives it. In the context of the GPU.
-  static Result<std::unique_ptr<HostBalance>> create(group::Group& group, const Config& config,
-                                                     sys::Cuda& cuda, ShareTable& table,
-                                                     Deadline deadline);
+  static Result<std::unique_ptr<ShareBalance>> create(group::Group& group, const Config& config,
+                                                      sys::Cuda& cuda, ShareTable& table,
+                                                      Deadline deadline);
 
   /// Counts the call and makes what was decided hold. Errors: timeout (a rank is thousands of calls
   /// behind), the group's fate, driver.
@@ -83,7 +83,7 @@ class HostBalance {
   struct Sampled {
     uint64_t number, call;
     ShareKey key;
-    uint64_t bytes, most_bytes, host_bytes;
+    uint64_t bytes, most_bytes, beside_bytes;
     uint32_t class_parts;  // the share in force for the class, or a trial's
     bool is_trial;
   };
@@ -97,8 +97,8 @@ class HostBalance {
     std::optional<uint32_t> trial_parts;  // of the next call
   };
 
-  HostBalance(group::Group& group, const Config& config, ShareTable& table, Stopwatch stopwatch,
-              transport::Segments segments);
+  ShareBalance(group::Group& group, const Config& config, ShareTable& table, Stopwatch stopwatch,
+               transport::Segments segments);
   std::vector<Pages*> pages() const;
   Status publish_readings();
   void decide();

@@ -1,6 +1,6 @@
 // The NIC's part of a Device: when it is on, what it says, how much it may carry, and what becomes
 // of what cannot be had.
-#include "comm/device/rdma.h"
+#include "comm/device/links/mirrors.h"
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,13 @@ namespace {
 
 using test::GpuRank;
 
-constexpr uint64_t kNoPackets = 256;
 const test::Options kSmallSlots = {{"BRAID_GPU_SLOT", "1KiB"}, {"BRAID_GPU_SLOTS", "2"}};
+
+/// Beside links that carry `taken_parts` of plan::kWhole.
+uint64_t part(const DeviceLink& nic, plan::Op op, uint64_t bytes, uint32_t taken_parts) {
+  const auto taken = static_cast<uint64_t>(static_cast<double>(bytes) * taken_parts / plan::kWhole);
+  return nic.part({op, bytes, bytes, 1, taken});
+}
 
 test::Options small_slots(test::Options options) {
   options.insert(kSmallSlots.begin(), kSmallSlots.end());
@@ -37,8 +42,9 @@ TEST(DeviceRdma, BouncesThroughHostMemoryAndSaysSo) {
   test::run_gpus(
       2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}}),
       [&](GpuRank& rank) {
-        EXPECT_TRUE(rank.device.rdma().is_on());
-        EXPECT_EQ(rank.device.rdma().words(), "pinned bounce: tcp at 127.0.0.1 is no NIC");
+        EXPECT_TRUE(test::nic_of(rank.device).state().is_on);
+        EXPECT_EQ(test::nic_of(rank.device).state().how,
+                  "pinned bounce: tcp at 127.0.0.1 is no NIC");
         EXPECT_NE(rank.comm.health_json().find(R"("rdma":{"on":true,"how":"pinned bounce)"),
                   std::string::npos)
             << rank.comm.health_json();
@@ -57,11 +63,12 @@ TEST(DeviceRdma, IsClosedWhenItIsToCarryNothing) {
         2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", percent}}),
         [&](GpuRank& rank) {
           const bool carries = std::string_view(percent) == "10";
-          rank.device.rdma().settle();
-          EXPECT_EQ(rank.device.rdma().is_on(), carries);
-          EXPECT_EQ(rank.device.rdma().words().starts_with("off: neither tuning"), !carries)
-              << rank.device.rdma().words();
-          EXPECT_EQ(rank.device.rdma().part(plan::Op::kAllGather, 4_MiB, 0) > 0, carries);
+          EXPECT_TRUE(test::nic_of(rank.device).start(Deadline::after_ns(1_s)).ok());
+          EXPECT_EQ(test::nic_of(rank.device).state().is_on, carries);
+          EXPECT_EQ(test::nic_of(rank.device).state().how.starts_with("off: neither tuning"),
+                    !carries)
+              << test::nic_of(rank.device).state().how;
+          EXPECT_EQ(part(test::nic_of(rank.device), plan::Op::kAllGather, 4_MiB, 0) > 0, carries);
           rank.all.arrive_and_wait();
         },
         &nics);
@@ -71,8 +78,9 @@ TEST(DeviceRdma, IsClosedWhenItIsToCarryNothing) {
 
 TEST(DeviceRdma, OneRankHasNoUseForIt) {
   const auto cuda = make_gpus(1);
-  test::run_gpus(1, *cuda, {{"BRAID_GPU_RDMA", "on"}},
-                 [&](GpuRank& rank) { EXPECT_EQ(rank.device.rdma().words(), "off: one rank"); });
+  test::run_gpus(1, *cuda, {{"BRAID_GPU_RDMA", "on"}}, [&](GpuRank& rank) {
+    EXPECT_EQ(test::nic_of(rank.device).state().how, "off: one rank");
+  });
 }
 
 // Whole slots on all lanes, only of operations that can, and no more than is asked for.
@@ -84,16 +92,16 @@ TEST(DeviceRdma, CarriesWholeSlotsOfWhatItCan) {
       small_slots(
           {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", "25"}, {"BRAID_GPU_LANES", "4"}}),
       [&](GpuRank& rank) {
-        Rdma& rdma = rank.device.rdma();
-        const auto unit = static_cast<uint64_t>(1024 * rank.device.host_lanes(rank.size()));
-        EXPECT_EQ(rdma.part(plan::Op::kAllGather, 4_MiB, 0), 1_MiB);
-        EXPECT_EQ(rdma.part(plan::Op::kAllGather, 4_MiB + 2 * unit, 0), 1_MiB);
-        EXPECT_EQ(rdma.part(plan::Op::kAllToAll, 4_MiB + 4 * unit, 0), 1_MiB + unit);
-        EXPECT_EQ(rdma.part(plan::Op::kBroadcast, 3 * unit, 0), 0U);
-        EXPECT_EQ(rdma.part(plan::Op::kAllReduce, 4_MiB, 0), 0U);
-        EXPECT_EQ(rdma.part(plan::Op::kReduceScatter, 4_MiB, 0), 0U);
-        EXPECT_EQ(rdma.part(plan::Op::kAllGather, 4_MiB, plan::kWhole), 0U);
-        EXPECT_TRUE(rdma.is_share_given());
+        DeviceLink& nic = test::nic_of(rank.device);
+        const auto unit = static_cast<uint64_t>(1024 * 4);
+        EXPECT_EQ(part(nic, plan::Op::kAllGather, 4_MiB, 0), 1_MiB);
+        EXPECT_EQ(part(nic, plan::Op::kAllGather, 4_MiB + 2 * unit, 0), 1_MiB);
+        EXPECT_EQ(part(nic, plan::Op::kAllToAll, 4_MiB + 4 * unit, 0), 1_MiB + unit);
+        EXPECT_EQ(part(nic, plan::Op::kBroadcast, 3 * unit, 0), 0U);
+        EXPECT_EQ(part(nic, plan::Op::kAllReduce, 4_MiB, 0), 0U);
+        EXPECT_EQ(part(nic, plan::Op::kReduceScatter, 4_MiB, 0), 0U);
+        EXPECT_EQ(part(nic, plan::Op::kAllGather, 4_MiB, plan::kWhole), 0U);
+        EXPECT_EQ(nic.tuning(), LinkTuning::kNone) << "its share is given";
       },
       &nics);
 }
@@ -105,7 +113,8 @@ void make_on(const fabric::Node& node, const test::Options& options, sys::FakeFa
   test::run_gpu_comms(2, {}, [&](Comm& comm, std::barrier<>& all) {
     comm.state().fabric = fabric::merge({node, node});
     comm.state().config = test::make_config(test::gpu_options(options));
-    auto made = Device::create(comm.state(), cuda, comm.rank(), {kNoPackets, 0, 0, 0}, &nics);
+    auto made =
+        Device::create(comm.state(), cuda, {comm.rank(), {0, {{"packets", 256, 256}}}, &nics});
     body(comm, made);
     all.arrive_and_wait();
     if (made.ok()) made.value()->detach(true);
@@ -123,10 +132,10 @@ TEST(DeviceRdma, IsOffWithoutANicAndSaysSo) {
   make_on(laptop, small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "50"}}), nics,
           *cuda, [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
-            const Rdma& rdma = made.value()->rdma();
-            EXPECT_FALSE(rdma.is_on());
-            EXPECT_TRUE(rdma.words().starts_with("off: no NIC (laptop")) << rdma.words();
-            EXPECT_EQ(rdma.part(plan::Op::kAllGather, 64_MiB, 0), 0U);
+            const DeviceLink& nic = test::nic_of(*made.value());
+            EXPECT_FALSE(nic.state().is_on);
+            EXPECT_TRUE(nic.state().how.starts_with("off: no NIC (laptop")) << nic.state().how;
+            EXPECT_EQ(part(nic, plan::Op::kAllGather, 64_MiB, 0), 0U);
           });
 }
 
@@ -137,14 +146,14 @@ TEST(DeviceRdma, ANicIsUsedWithinWhatTheX16Carries) {
           small_slots({{"BRAID_GPU_RDMA", "auto"}, {"BRAID_GPU_RDMA_SHARE", "90"}}), nics, *cuda,
           [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
-            const Rdma& rdma = made.value()->rdma();
-            EXPECT_EQ(rdma.words(), "pinned bounce: NIC mlx5_0 cannot reach GPU memory");
-            const uint64_t alone = rdma.part(plan::Op::kAllGather, 256_MiB, 0);
-            const uint64_t beside = rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 10);
+            const DeviceLink& nic = test::nic_of(*made.value());
+            EXPECT_EQ(nic.state().how, "pinned bounce: NIC mlx5_0 cannot reach GPU memory");
+            const uint64_t alone = part(nic, plan::Op::kAllGather, 256_MiB, 0);
+            const uint64_t beside = part(nic, plan::Op::kAllGather, 256_MiB, plan::kWhole / 10);
             EXPECT_GT(alone, beside);
             EXPECT_GT(beside, 0U);
             EXPECT_LT(alone, 64_MiB) << "ninety percent were asked for";
-            EXPECT_EQ(rdma.part(plan::Op::kAllGather, 256_MiB, plan::kWhole / 2), 0U);
+            EXPECT_EQ(part(nic, plan::Op::kAllGather, 256_MiB, plan::kWhole / 2), 0U);
           });
 }
 
@@ -156,7 +165,7 @@ TEST(DeviceRdma, NicsThatDoNotReachEachOtherAreLeftOut) {
   make_on(test::FakeMachine().node(), small_slots({{"BRAID_GPU_RDMA", "auto"}}), nics, *cuda,
           [&](Comm&, auto& made) {
             ASSERT_TRUE(made.ok()) << made.status().to_string();
-            const std::string& words = made.value()->rdma().words();
+            const std::string words = test::nic_of(*made.value()).state().how;
             EXPECT_NE(words.find("cannot be reached"), std::string::npos) << words;
           });
   EXPECT_LT(now_ns() - start_ns, 10_s);
@@ -172,7 +181,7 @@ TEST(DeviceRdma, ANicThatCannotBeOpenedIsLeftOutOrAnError) {
               const bool must_be = std::string_view(wish) == "on";
               EXPECT_EQ(made.status().code(), must_be ? Code::kUnavailable : Code::kOk);
               const std::string why =
-                  must_be ? made.status().message() : made.value()->rdma().words();
+                  must_be ? made.status().message() : test::nic_of(*made.value()).state().how;
               EXPECT_NE(why.find("no interface at 10.0.0.1"), std::string::npos) << why;
             });
   }

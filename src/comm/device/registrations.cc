@@ -1,15 +1,22 @@
-// Registered memory: what peers may write into in place, and whether it is still what it was.
+#include "comm/device/registrations.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
-#include "comm/device/device.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::comm {
 
-Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
-  const Deadline deadline = Deadline::after_ns(team_.timeout_ns);
+Registrations::Registrations(Comm::State& state, sys::Cuda& cuda, int ordinal, CallOrder& order)
+    : state_(state),
+      cuda_(cuda),
+      ordinal_(ordinal),
+      timeout_ns_(state.config.duration_ns("BRAID_TIMEOUT")),
+      order_(order) {}
+
+Status Registrations::add(sys::DevicePtr memory, uint64_t bytes) {
+  const Deadline until = deadline();
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));
   Status refusal = close_forgotten();  // told to all: they wait for this rank
   const auto facts = cuda_.pointer_facts(memory);
@@ -19,58 +26,54 @@ Status Device::register_memory(sys::DevicePtr memory, uint64_t bytes) {
       nvlink::Window window,
       nvlink::share_window(*state_.group, cuda_,
                            {"registered memory", ordinal_, memory, bytes, std::move(refusal)},
-                           deadline));
-  registered_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_registrations_};
+                           until));
+  entries_[memory] = {bytes, facts.value().buffer_id, std::move(window), ++num_added_};
   return {};
-}
-
-Result<sys::DevicePtr> Device::spare() {
-  const sys::RelaxedCapture relaxed(cuda_);  // a call may be captured
-  if (spare_ == 0) {
-    BRAID_ASSIGN_OR_RETURN(spare_, cuda_.alloc(kSpareBytes));
-  }
-  return spare_;
 }
 
 // A span in two registrations would be found in one of them on this rank, and maybe in the other
 // one elsewhere.
-Status Device::check_apart(sys::DevicePtr memory, uint64_t bytes) const {
-  auto next = registered_.lower_bound(memory);
-  if (next != registered_.end() && next->first - memory < std::max<uint64_t>(bytes, 1))
+Status Registrations::check_apart(sys::DevicePtr memory, uint64_t bytes) const {
+  auto next = entries_.lower_bound(memory);
+  if (next != entries_.end() && next->first - memory < std::max<uint64_t>(bytes, 1))
     return invalid_argument("memory at {:#x}, {} bytes: that at {:#x} is registered already",
                             memory, bytes, next->first);
-  if (next == registered_.begin()) return {};
+  if (next == entries_.begin()) return {};
   const auto& [base, entry] = *--next;
   if (memory - base >= entry.bytes) return {};
   return invalid_argument("memory at {:#x} is registered already, in {} bytes at {:#x}", memory,
                           entry.bytes, base);
 }
 
-Status Device::unregister_memory(sys::DevicePtr memory) {
-  BRAID_RETURN_IF_ERROR(forget_memory(memory));
+Status Registrations::remove(sys::DevicePtr memory) {
+  BRAID_RETURN_IF_ERROR(forget(memory));
   BRAID_RETURN_IF_ERROR(cuda_.use_device(ordinal_));  // maybe another thread than the last time
   BRAID_RETURN_IF_ERROR(close_forgotten());
-  return state_.group->barrier("unregister", Deadline::after_ns(team_.timeout_ns));
+  return state_.group->barrier("unregister", deadline());
 }
 
-Status Device::forget_memory(sys::DevicePtr memory) {
-  const auto found = registered_.find(memory);
-  if (found == registered_.end())
-    return invalid_argument("memory at {:#x} is not registered", memory);
+Status Registrations::forget(sys::DevicePtr memory) {
+  const auto found = entries_.find(memory);
+  if (found == entries_.end()) return invalid_argument("memory at {:#x} is not registered", memory);
   forgotten_.push_back(std::move(found->second));
-  registered_.erase(found);
+  entries_.erase(found);
   return {};
 }
 
-Status Device::close_forgotten() {
+Status Registrations::close_forgotten() {
   if (forgotten_.empty()) return {};
-  BRAID_RETURN_IF_ERROR(finish_last_call());
+  BRAID_RETURN_IF_ERROR(order_.finish_last_call());
   forgotten_.clear();
   return {};
 }
 
+void Registrations::close() {
+  entries_.clear();
+  forgotten_.clear();
+}
+
 /// Of memory of cuMemCreate. That it is not is noted once.
-bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes) {
+bool Registrations::is_current(Entry& entry, sys::DevicePtr memory, uint64_t bytes) {
   const sys::RelaxedCapture relaxed(cuda_);
   if (entry.window.is_current(memory, bytes)) return true;
   if (!std::exchange(entry.was_remapped, true)) {
@@ -83,9 +86,9 @@ bool Device::is_current(Registered& entry, sys::DevicePtr memory, uint64_t bytes
   return false;
 }
 
-Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
-  auto next = registered_.upper_bound(memory);
-  if (next == registered_.begin()) return Landing{};
+Result<Landing> Registrations::find(sys::DevicePtr memory, uint64_t bytes) {
+  auto next = entries_.upper_bound(memory);
+  if (next == entries_.begin()) return Landing{};
   auto& [base, entry] = *--next;
   if (memory >= base + entry.bytes || memory + bytes > base + entry.bytes) return Landing{};
   if (entry.window.is_mapped_memory())
@@ -97,9 +100,9 @@ Result<Landing> Device::find_landing(sys::DevicePtr memory, uint64_t bytes) {
   return Landing{&entry.window, memory - base, entry.number};
 }
 
-Device::Registrations Device::registrations() const {
-  Registrations found;
-  for (const auto& [memory, entry] : registered_) {
+Registrations::Summary Registrations::summary() const {
+  Summary found;
+  for (const auto& [memory, entry] : entries_) {
     ++found.spans;
     found.bytes += entry.bytes;
     found.remapped += entry.was_remapped ? 1 : 0;

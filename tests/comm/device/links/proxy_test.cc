@@ -1,4 +1,4 @@
-#include "comm/device/proxy.h"
+#include "comm/device/links/proxy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/device/nic.h"
+#include "comm/device/links/nic.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "comm/device/ring_engine.h"
+#include "comm/device/links/ring_engine.h"
 
 #include <algorithm>
 

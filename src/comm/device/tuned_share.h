@@ -10,7 +10,7 @@
 
 namespace braid::comm {
 
-struct HostShare {
+struct TunedShare {
   uint64_t short_bytes = 0, long_bytes = 0;  // equal: one share for all
   double short_share = 0, long_share = 0;    // 0 to 1
 
@@ -30,8 +30,7 @@ inline constexpr uint64_t kCutUnit = 256;
 
 /// What the host link carries of a block when its share is `parts` of plan::kWhole: at most so
 /// much, and of that `used`. Calls are cut and stage 2 counts by the same words.
-inline uint64_t host_part_bytes(uint64_t block_bytes, uint32_t parts, uint64_t most_bytes,
-                                double used) {
+inline uint64_t part_bytes(uint64_t block_bytes, uint32_t parts, uint64_t most_bytes, double used) {
   const auto wanted =
       static_cast<uint64_t>(static_cast<double>(block_bytes) * parts / plan::kWhole);
   const uint64_t all = std::min(wanted, most_bytes) / kCutUnit * kCutUnit;

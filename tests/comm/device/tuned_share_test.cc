@@ -1,4 +1,4 @@
-#include "comm/device/host_share.h"
+#include "comm/device/tuned_share.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 namespace braid::comm {
 namespace {
 
-TEST(HostShare, GrowsFromShortToLongWithTheInverseOfTheBytes) {
-  const HostShare share{32_MiB, 128_MiB, 0, 0.06};
+TEST(TunedShare, GrowsFromShortToLongWithTheInverseOfTheBytes) {
+  const TunedShare share{32_MiB, 128_MiB, 0, 0.06};
   EXPECT_DOUBLE_EQ(share.at(0), 0);
   EXPECT_DOUBLE_EQ(share.at(32_MiB), 0);
   EXPECT_DOUBLE_EQ(share.at(64_MiB), 0.04);  // two thirds of the way from 1/32 to 1/128
@@ -16,8 +16,8 @@ TEST(HostShare, GrowsFromShortToLongWithTheInverseOfTheBytes) {
   EXPECT_DOUBLE_EQ(share.at(1_GiB), 0.06);
 }
 
-TEST(HostShare, OneForAll) {
-  const HostShare none, all{0, 0, 0.3, 0.3};
+TEST(TunedShare, OneForAll) {
+  const TunedShare none, all{0, 0, 0.3, 0.3};
   for (const uint64_t bytes : {0ul, 1ul, 64_MiB, 8_GiB}) {
     EXPECT_DOUBLE_EQ(none.at(bytes), 0);
     EXPECT_DOUBLE_EQ(all.at(bytes), 0.3);
@@ -26,13 +26,13 @@ TEST(HostShare, OneForAll) {
 
 // What stage 2 counted was cut in another order than the call: more than it carried, where what the
 // link can carry bound it and a part of that was used.
-TEST(HostShare, ThePartOfABlockIsBoundBeforeItIsUsed) {
+TEST(TunedShare, ThePartOfABlockIsBoundBeforeItIsUsed) {
   constexpr uint32_t kQuarter = plan::kWhole / 4;
-  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 64_MiB, 1), 16_MiB);
-  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 8_MiB, 1), 8_MiB);
-  EXPECT_EQ(host_part_bytes(64_MiB, kQuarter, 8_MiB, 0.5), 4_MiB);
-  EXPECT_EQ(host_part_bytes(64_MiB + 1000, kQuarter, 64_MiB, 1) % kCutUnit, 0U);
-  EXPECT_EQ(host_part_bytes(1000, kQuarter, 64_MiB, 1), 0U);
+  EXPECT_EQ(part_bytes(64_MiB, kQuarter, 64_MiB, 1), 16_MiB);
+  EXPECT_EQ(part_bytes(64_MiB, kQuarter, 8_MiB, 1), 8_MiB);
+  EXPECT_EQ(part_bytes(64_MiB, kQuarter, 8_MiB, 0.5), 4_MiB);
+  EXPECT_EQ(part_bytes(64_MiB + 1000, kQuarter, 64_MiB, 1) % kCutUnit, 0U);
+  EXPECT_EQ(part_bytes(1000, kQuarter, 64_MiB, 1), 0U);
 }
 
 }  // namespace

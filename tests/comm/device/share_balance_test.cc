@@ -1,7 +1,7 @@
 // Stage 2 on GPUs, call by call: which samples are judged, by which bytes and times, what is
 // decided of them, and from which call it holds. Ranks are driven one by one, with the times of
 // their streams as the test says; whole collectives with it are in coll/device/balance_test.cc.
-#include "comm/device/host_balance.h"
+#include "comm/device/share_balance.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class ClockedCuda final : public sys::FakeCuda {
 };
 
 struct Times {
-  int64_t nvlink_ns, host_ns;  // 0: nothing went there
+  int64_t nvlink_ns, beside_ns;  // 0: nothing went there
 };
 constexpr Times kLateHost{100'000, 120'000};
 
@@ -61,8 +61,8 @@ class HostBalances : public testing::Test {
     for (size_t rank = 0; rank < tables_.size(); ++rank)
       threads.emplace_back([&, rank] {
         EXPECT_TRUE(cuda_.use_device(0).ok());
-        auto made = HostBalance::create(*groups_[rank], config, cuda_, tables_[rank],
-                                        test::test_deadline());
+        auto made = ShareBalance::create(*groups_[rank], config, cuda_, tables_[rank],
+                                         test::test_deadline());
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         balances_[rank] = std::move(made).value();
       });
@@ -70,7 +70,7 @@ class HostBalances : public testing::Test {
     ASSERT_TRUE(cuda_.use_device(0).ok());
   }
   static BalancedCall gather() { return {kKey.op, kClassBytes, kClassBytes}; }
-  HostBalance& balance(size_t rank = 0) { return *balances_[rank]; }
+  ShareBalance& balance(size_t rank = 0) { return *balances_[rank]; }
   uint32_t parts(size_t rank = 0) const { return tables_[rank].class_parts(kKey); }
 
   void begin(const BalancedCall& call, size_t rank = 0) {
@@ -84,7 +84,7 @@ class HostBalances : public testing::Test {
     };
     mark(Moment::kStart, 0);
     mark(Moment::kNvlinkDone, times.nvlink_ns);
-    if (times.host_ns > 0) mark(Moment::kHostDone, times.host_ns);
+    if (times.beside_ns > 0) mark(Moment::kBesideDone, times.beside_ns);
     balance(rank).end_call();
   }
   void call(const Times& times, size_t rank = 0, const BalancedCall& what = gather()) {
@@ -93,7 +93,7 @@ class HostBalances : public testing::Test {
   }
   /// What is left of a share of which the host link carried `weight` of the bytes, and was late.
   static double leveled(double share, double weight, const Times& t = kLateHost) {
-    const auto late = static_cast<double>(t.host_ns), early = static_cast<double>(t.nvlink_ns);
+    const auto late = static_cast<double>(t.beside_ns), early = static_cast<double>(t.nvlink_ns);
     return share - 0.7 * (late - early) / (late / weight + early / (1 - weight));
   }
   static void expect_share(uint32_t parts, double share) {
@@ -103,7 +103,7 @@ class HostBalances : public testing::Test {
   ClockedCuda cuda_;
   std::vector<ShareTable> tables_;
   std::vector<std::unique_ptr<test::ThreadGroup>> groups_;
-  std::vector<std::unique_ptr<HostBalance>> balances_;
+  std::vector<std::unique_ptr<ShareBalance>> balances_;
 };
 
 // The sample of call 1 is looked at as call 2 begins, and what it says holds from there.
@@ -117,7 +117,7 @@ TEST_F(HostBalances, ADecisionHoldsFromTheNextCallAndIsTold) {
               ElementsAre(HasSubstr("gpu call 2: all_gather up to 4 MiB: moved 1.9 % from pcie to "
                                     "nvlink")));
   EXPECT_TRUE(balance().take_log().empty());
-  const HostBalance::Summary summary = balance().summary();
+  const ShareBalance::Summary summary = balance().summary();
   EXPECT_EQ(summary.calls, 2u);
   EXPECT_EQ(summary.samples, 2u);
   EXPECT_EQ(summary.windows, 1u);

@@ -1,5 +1,5 @@
 // Which kernel moves a ring's flows: by the GPU, by what the user asks for, and by the addresses.
-#include "comm/device/ring_engine.h"
+#include "comm/device/links/ring_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/device/host_balance.h"
+#include "comm/device/share_balance.h"
 
 #include <algorithm>
 
@@ -8,11 +8,13 @@ namespace braid::comm {
 
 namespace {
 
-constexpr size_t kNvlink = 0, kHost = 1;  // the balancer's links
+constexpr size_t kNvlink = 0, kBeside = 1;  // the balancer's links
 // Of samples whose times are not all there. The rings of samples.h keep twice as many.
 constexpr size_t kMostSampled = Samples::kKept / 2;
 
-plan::Shares shares_of(uint32_t host_parts) { return {plan::kWhole - host_parts, host_parts}; }
+plan::Shares shares_of(uint32_t beside_parts) {
+  return {plan::kWhole - beside_parts, beside_parts};
+}
 
 template <typename Part, typename Pages>
 std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part) {
@@ -24,9 +26,9 @@ std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part
 
 }  // namespace
 
-Result<std::unique_ptr<HostBalance>> HostBalance::create(group::Group& group, const Config& config,
-                                                         sys::Cuda& cuda, ShareTable& table,
-                                                         Deadline deadline) {
+Result<std::unique_ptr<ShareBalance>> ShareBalance::create(group::Group& group,
+                                                           const Config& config, sys::Cuda& cuda,
+                                                           ShareTable& table, Deadline deadline) {
   const bool is_on = config.flag("BRAID_BALANCE") && config.integer("BRAID_GPU_SAMPLE") > 0;
   Result<Stopwatch> stopwatch = Stopwatch::create(cuda);
   transport::SegmentRequest request;
@@ -39,13 +41,13 @@ Result<std::unique_ptr<HostBalance>> HostBalance::create(group::Group& group, co
   request.refusal = stopwatch.status();
   BRAID_ASSIGN_OR_RETURN(transport::Segments segments,
                          transport::share_segments(group, request, deadline));
-  if (!is_on) return std::unique_ptr<HostBalance>();
-  return std::unique_ptr<HostBalance>(
-      new HostBalance(group, config, table, std::move(stopwatch).value(), std::move(segments)));
+  if (!is_on) return std::unique_ptr<ShareBalance>();
+  return std::unique_ptr<ShareBalance>(
+      new ShareBalance(group, config, table, std::move(stopwatch).value(), std::move(segments)));
 }
 
-HostBalance::HostBalance(group::Group& group, const Config& config, ShareTable& table,
-                         Stopwatch stopwatch, transport::Segments segments)
+ShareBalance::ShareBalance(group::Group& group, const Config& config, ShareTable& table,
+                           Stopwatch stopwatch, transport::Segments segments)
     : group_(group),
       table_(table),
       timeout_ns_(config.duration_ns("BRAID_TIMEOUT")),
@@ -57,7 +59,7 @@ HostBalance::HostBalance(group::Group& group, const Config& config, ShareTable& 
       stopwatch_(std::move(stopwatch)) {}
 
 // A segment is all zeros at first, and that is what all of it begins with.
-std::vector<HostBalance::Pages*> HostBalance::pages() const {
+std::vector<ShareBalance::Pages*> ShareBalance::pages() const {
   std::vector<Pages*> all;
   all.reserve(static_cast<size_t>(segments_.size()));
   for (int r = 0; r < segments_.size(); ++r)
@@ -67,7 +69,7 @@ std::vector<HostBalance::Pages*> HostBalance::pages() const {
 
 // ---- one call, the same on all ranks ----
 
-Status HostBalance::begin_call(const BalancedCall& call) {
+Status ShareBalance::begin_call(const BalancedCall& call) {
   end_call();  // of one that failed on its way
   const ShareKey key = share_key(call.op, call.bytes);
   if (call.is_captured || !table_.can_move(key)) return {};
@@ -82,12 +84,12 @@ Status HostBalance::begin_call(const BalancedCall& call) {
   return {};
 }
 
-void HostBalance::end_call() {
+void ShareBalance::end_call() {
   stopwatch_.stop();
   table_.set_trial(std::nullopt);
 }
 
-void HostBalance::apply(const Verdict& verdict) {
+void ShareBalance::apply(const Verdict& verdict) {
   if (verdict.is_trial) {
     keys_[verdict.key].trial_parts = verdict.parts;
     num_trials_.fetch_add(1, std::memory_order_relaxed);
@@ -97,7 +99,7 @@ void HostBalance::apply(const Verdict& verdict) {
   num_moves_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void HostBalance::sample(const BalancedCall& call) {
+void ShareBalance::sample(const BalancedCall& call) {
   const ShareKey key = share_key(call.op, call.bytes);
   KeyState& state = keys_[key];
   const auto trial = std::exchange(state.trial_parts, std::nullopt);
@@ -106,18 +108,18 @@ void HostBalance::sample(const BalancedCall& call) {
   const uint64_t number = num_samples_.fetch_add(1, std::memory_order_relaxed) + 1;
   stopwatch_.begin(number);
   if (group_.rank() != 0) return;
-  const uint64_t host_bytes =
-      host_part_bytes(call.bytes, table_.parts(call.op, call.bytes), call.most_bytes, call.used);
+  const uint64_t beside_bytes =
+      part_bytes(call.bytes, table_.parts(call.op, call.bytes), call.most_bytes, call.used);
   sampled_.push_back({number, num_calls_.load(std::memory_order_relaxed), key,
                       call.bytes * call.num_segments, call.most_bytes,
-                      host_bytes * call.num_segments, trial ? *trial : table_.class_parts(key),
+                      beside_bytes * call.num_segments, trial ? *trial : table_.class_parts(key),
                       trial.has_value()});
   if (sampled_.size() > kMostSampled) sampled_.pop_front();
 }
 
 // ---- facts ----
 
-Status HostBalance::publish_readings() {
+Status ShareBalance::publish_readings() {
   for (;;) {
     BRAID_ASSIGN_OR_RETURN(const auto reading, stopwatch_.take());
     if (!reading) return {};
@@ -128,7 +130,7 @@ Status HostBalance::publish_readings() {
 // ---- decisions, on rank 0 ----
 
 // A rank may have had no events left for a sample: later ones are not kept waiting for it.
-void HostBalance::decide() {
+void ShareBalance::decide() {
   for (auto it = sampled_.begin(); it != sampled_.end();) {
     const auto latest = samples_.of_all(it->number);
     if (!latest) {
@@ -141,18 +143,18 @@ void HostBalance::decide() {
   }
 }
 
-void HostBalance::judge(const Sampled& sampled, const CallTimes& latest) {
+void ShareBalance::judge(const Sampled& sampled, const CallTimes& latest) {
   Decider& decider = decider_of(sampled);
   std::array<plan::LinkSample, 2> links;
-  links[kNvlink] = {sampled.bytes - sampled.host_bytes, latest.nvlink_ns};
-  links[kHost] = {sampled.host_bytes, latest.host_ns};
+  links[kNvlink] = {sampled.bytes - sampled.beside_bytes, latest.nvlink_ns};
+  links[kBeside] = {sampled.beside_bytes, latest.beside_ns};
   const int windows_before = decider.balancer.windows();
   const auto decision = decider.balancer.observe(shares_of(sampled.class_parts), links);
   std::atomic_ref(pages()[0]->windows)
       .fetch_add(static_cast<uint64_t>(decider.balancer.windows() - windows_before),
                  std::memory_order_relaxed);
   if (!decision) return;
-  const Verdict verdict{sampled.key, decision->shares[kHost], decision->is_trial};
+  const Verdict verdict{sampled.key, decision->shares[kBeside], decision->is_trial};
   const uint64_t from_call =
       ledger_.propose(pack(verdict), num_calls_.load(std::memory_order_relaxed));
   if (from_call == 0) return;  // another rank is thousands of calls behind
@@ -163,7 +165,7 @@ void HostBalance::judge(const Sampled& sampled, const CallTimes& latest) {
 }
 
 // Begins anew where its shares are not those in force: another tuning, or no room for its verdict.
-HostBalance::Decider& HostBalance::decider_of(const Sampled& sampled) {
+ShareBalance::Decider& ShareBalance::decider_of(const Sampled& sampled) {
   const plan::Shares in_force = shares_of(sampled.class_parts);
   const auto found = deciders_.find(sampled.key);
   if (found != deciders_.end()) {
@@ -180,7 +182,7 @@ HostBalance::Decider& HostBalance::decider_of(const Sampled& sampled) {
 // Never more than tuning found, which looked at whole calls: where links disturb each other, times
 // at which each is done say that more would be better, and calls take longer (all_to_all of 256 MiB
 // raised from 5 to 6 %: from 366 to 380 us, 2 H200).
-plan::BalanceOptions HostBalance::options_for(const Sampled& sampled) const {
+plan::BalanceOptions ShareBalance::options_for(const Sampled& sampled) const {
   plan::BalanceOptions options = plan::options_for_enqueued_calls();
   options.window_calls = window_calls_;
   const uint64_t class_bytes = most_bytes_of(sampled.key.size_class);
@@ -189,7 +191,7 @@ plan::BalanceOptions HostBalance::options_for(const Sampled& sampled) const {
   return options;
 }
 
-HostBalance::Summary HostBalance::summary() const {
+ShareBalance::Summary ShareBalance::summary() const {
   Summary all;
   all.calls = num_calls_.load(std::memory_order_relaxed);
   all.samples = num_samples_.load(std::memory_order_relaxed);

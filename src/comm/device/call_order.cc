@@ -1,0 +1,101 @@
+#include "comm/device/call_order.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace braid::comm {
+
+Result<std::unique_ptr<CallOrder>> CallOrder::create(sys::Cuda& cuda) {
+  std::unique_ptr<CallOrder> order(new CallOrder(cuda));
+  BRAID_RETURN_IF_ERROR(order->make());
+  return order;
+}
+
+Status CallOrder::make() {
+  for (int side = 0; side < kNumSides; ++side) {
+    const auto priority =
+        side == kPushes ? sys::StreamPriority::kNormal : sys::StreamPriority::kHigh;
+    BRAID_ASSIGN_OR_RETURN(sides_[static_cast<size_t>(side)], cuda_.create_stream(priority));
+  }
+  for (sys::Event& event : events_) {
+    BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));
+  }
+  BRAID_ASSIGN_OR_RETURN(last_call_, cuda_.create_event(sys::EventTiming::kOff));
+  for (Captured& each : captures_) {
+    BRAID_ASSIGN_OR_RETURN(each.last_call, cuda_.create_event(sys::EventTiming::kOff));
+  }
+  return {};
+}
+
+CallOrder::~CallOrder() {
+  for (const sys::Stream stream : sides_)
+    if (stream.handle != nullptr) (void)cuda_.destroy_stream(stream);
+  for (const sys::Event event : events_)
+    if (event.handle != nullptr) (void)cuda_.destroy_event(event);
+  for (const Captured& each : captures_)
+    if (each.last_call.handle != nullptr) (void)cuda_.destroy_event(each.last_call);
+  if (last_call_.handle != nullptr) (void)cuda_.destroy_event(last_call_);
+}
+
+Status CallOrder::begin(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
+  if (capture == sys::CaptureState::kInvalidated)
+    return invalid_argument("stream {}: its capture has become invalid", user.handle);
+  is_captured_ = capture != sys::CaptureState::kNone;
+  has_captures_ = has_captures_ || is_captured_;
+  is_settled_ = std::exchange(settles_, false) && !has_captures_;
+  if (is_captured_) return follow_captured(user);
+  return has_last_call_ ? cuda_.wait_event(user, last_call_) : Status();
+}
+
+// Two calls of one graph on streams that nothing joins would use the same scratch at once. Captured
+// work may not wait for an event of another capture, or of none.
+Status CallOrder::follow_captured(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
+  const auto found = std::ranges::find(captures_, id, &Captured::id);
+  if (id == 0 || found == captures_.end()) return {};
+  return cuda_.wait_event(user, found->last_call);
+}
+
+// In place of the oldest, where it is new.
+Status CallOrder::note_captured(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const uint64_t id, cuda_.capture_id(user));
+  if (id == 0) return {};
+  auto found = std::ranges::find(captures_, id, &Captured::id);
+  if (found == captures_.end()) found = &captures_[next_capture_++ % captures_.size()];
+  found->id = id;
+  return cuda_.record(found->last_call, user);
+}
+
+Status CallOrder::end(sys::Stream user) {
+  BRAID_ASSIGN_OR_RETURN(const sys::CaptureState capture, cuda_.capture_state(user));
+  if (capture != sys::CaptureState::kNone) return note_captured(user);
+  has_last_call_ = true;
+  return cuda_.record(last_call_, user);
+}
+
+Result<sys::Event> CallOrder::mark(sys::Stream stream) {
+  const sys::Event event = events_[next_event_++ % events_.size()];
+  BRAID_RETURN_IF_ERROR(cuda_.record(event, stream));
+  return event;
+}
+
+Status CallOrder::after(sys::Stream to, sys::Stream from) {
+  BRAID_ASSIGN_OR_RETURN(const sys::Event point, mark(from));
+  return wait(to, point);
+}
+
+// Through the event: the stream of the last call was the user's, who may have destroyed it since.
+Status CallOrder::finish_last_call() {
+  if (!has_last_call_) return {};
+  BRAID_RETURN_IF_ERROR(cuda_.wait_event(sides_[kCopies], last_call_));
+  return cuda_.synchronize(sides_[kCopies]);
+}
+
+void CallOrder::drain() {
+  for (const sys::Stream stream : sides_)
+    if (stream.handle != nullptr) (void)cuda_.synchronize(stream);
+  (void)finish_last_call();
+}
+
+}  // namespace braid::comm

@@ -1,0 +1,75 @@
+// FaultWatch: what a kernel that gave up has said, what a lost peer or link has done, and the word
+// that ends every wait.
+//
+//   page    one pinned page of host memory: a kernel's note on why it gave up, and our word that no
+//           wait goes on
+//   watch   a thread that looks, a thousand times a second, at the page, the group and the links.
+//           What it finds it tells the other ranks, and the comm's next call answers with it
+//
+// Threads: status() and look() by any; the rest as comm::Device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "base/status.h"
+#include "group/group.h"
+#include "sys/cuda/api.h"
+#include "transport/nvlink/team.h"
+
+namespace braid::comm {
+
+class FaultWatch {
+ public:
+  /// In the context of the GPU `ordinal`, as the destructor.
+  static Result<std::unique_ptr<FaultWatch>> create(group::Group& group, sys::Cuda& cuda,
+                                                    int ordinal);
+  ~FaultWatch();
+  FaultWatch(const FaultWatch&) = delete;
+  FaultWatch& operator=(const FaultWatch&) = delete;
+
+  /// Where the kernels of a team write and look.
+  void give_page_to(nvlink::Team& team) const;
+  /// From now on it looks. `links`: ok, or what ended one; any thread may ask it until stop().
+  void start(std::function<Status()> links);
+  void stop();
+  /// Ends every wait of this rank's work, without waiting for any of it: before what else may be on
+  /// the streams, another library's kernels perhaps, has been ended, too. Between calls; twice is
+  /// fine. What is found from now on is not news for the other ranks.
+  void end_waits();
+
+  /// ok, or the first fault that was found.
+  Status status() const;
+  /// ok, or what there is to find now.
+  Status look();
+
+ private:
+  struct Page {
+    nvlink::Trouble fault;
+    uint32_t must_abort;
+  };
+
+  FaultWatch(group::Group& group, sys::Cuda& cuda, int ordinal)
+      : group_(group), cuda_(cuda), ordinal_(ordinal) {}
+  Status make_page();
+  Status look_at_links();
+  void run();
+
+  group::Group& group_;
+  sys::Cuda& cuda_;
+  const int ordinal_;
+  Page* page_ = nullptr;
+  sys::DevicePtr page_on_device_ = 0;
+  std::function<Status()> links_;
+  std::atomic<int64_t> link_failed_ns_ = 0;  // 0: not yet
+  mutable std::mutex mutex_;
+  Status fault_;
+  std::atomic<bool> must_stop_{false};
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace braid::comm

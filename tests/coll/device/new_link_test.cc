@@ -1,0 +1,196 @@
+// What a new link beside NVLink takes: an object of its own and a place in the list. The one here
+// copies from memory to memory, as threads of one process can; no other file knows of it, and calls
+// cut their blocks for it, agree on it, and tell of it.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "base/units.h"
+#include "coll/device/call.h"
+#include "coll/device/collectives.h"
+#include "coll/device/entry.h"
+#include "coll/device/explain.h"
+#include "comm/device/links/registry.h"
+#include "comm/device/tuned_share.h"
+#include "support/fake_relay.h"
+#include "support/gpu_ranks.h"
+#include "support/tensors.h"
+
+namespace braid::coll::device {
+namespace {
+
+using test::GpuRank;
+using test::GuardedMemory;
+
+/// Where senders leave what readers take: by sender, reader and how many flows went there before.
+class Desk {
+ public:
+  using Key = std::tuple<int, int, int>;
+  void put(const Key& key, const comm::Flow& flow) {
+    const std::lock_guard lock(mutex_);
+    left_[key] = {flow.source, flow.source + flow.bytes};
+    changed_.notify_all();
+  }
+  /// False: nobody has left it in time.
+  bool take(const Key& key, const comm::Flow& flow) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return left_.contains(key); }))
+      return false;
+    if (left_[key].size() != flow.bytes) return false;
+    std::memcpy(flow.destination, left_[key].data(), flow.bytes);
+    return true;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, std::vector<std::byte>> left_;
+};
+
+class DeskLink : public comm::DeviceLink {
+ public:
+  DeskLink(const comm::LinkGround& ground, Desk& desk) : DeviceLink(ground), desk_(desk) {}
+  fabric::Link facts() const override {
+    fabric::Link link;
+    link.name = "desk";
+    link.rate_gbps = 1;
+    return link;
+  }
+  Status prepare() override { return make_stream(); }
+  Status connect(const std::string& /*shape*/, Deadline /*deadline*/) override { return {}; }
+  bool can_carry(plan::Op op) const override {
+    return op == plan::Op::kAllGather || op == plan::Op::kBroadcast;
+  }
+  uint64_t part(const comm::PartRequest& r) const override {
+    return comm::part_bytes(r.block_bytes, shares().parts(r.op, r.block_bytes),
+                            r.block_bytes - r.taken_bytes, r.used);
+  }
+  Status enqueue(const comm::LinkPart& part) override {
+    ++num_parts_;
+    const auto flows = std::span(part.flows).first(static_cast<size_t>(part.num_flows));
+    for (const comm::Flow& flow : flows)
+      if (flow.source != nullptr) desk_.put({flow.sender, flow.reader, num_parts_}, flow);
+    for (const comm::Flow& flow : flows)
+      if (flow.source == nullptr && !desk_.take({flow.sender, flow.reader, num_parts_}, flow))
+        return timeout("desk: rank {} left nothing", flow.sender);
+    return {};
+  }
+  comm::DeviceLinkState state() const override { return {true, "from hand to hand"}; }
+  int num_parts() const { return num_parts_; }
+
+ private:
+  Desk& desk_;
+  int num_parts_ = 0;
+};
+
+constexpr uint64_t kDeskBlock = 4_MiB;
+
+std::byte desk_byte_of(int rank, uint64_t at) {
+  return static_cast<std::byte>(test::mixed(5, static_cast<uint64_t>(rank), at) & 0xff);
+}
+
+/// Ranks whose Devices have that link beside the others, with a quarter of every message.
+void run_with_desk(int size, sys::FakeCuda& cuda, const std::function<void(GpuRank&)>& body) {
+  test::define_team_kernels(cuda);
+  test::define_relay(cuda);
+  Desk desk;
+  test::run_gpu_comms(size, {}, [&](comm::Comm& comm, std::barrier<>& all) {
+    comm.state().config = test::make_config(test::gpu_options({}));
+    const auto links = [&](const comm::LinkGround& ground) {
+      auto made = comm::make_links(ground);
+      made.push_back(std::make_unique<DeskLink>(ground, desk));
+      return made;
+    };
+    auto made = comm::Device::create(comm.state(), cuda,
+                                     {comm.rank(), test::small_arena(size), nullptr, links});
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    comm.state().device = std::move(made).value();
+    GpuRank rank{comm, *comm.state().device, cuda, all};
+    for (const plan::Op op : plan::kAllOps) {
+      rank.device.links().main().shares().set_tuned(op, 0.125);
+      rank.device.links().find("desk")->shares().set_tuned(op, 0.25);
+    }
+    body(rank);
+    all.arrive_and_wait();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+const DeskLink& desk_of(const comm::Device& device) {
+  return dynamic_cast<const DeskLink&>(*device.links().find("desk"));
+}
+
+uint64_t desk_num_wrong(const GuardedMemory& memory, uint64_t begin, int rank) {
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < kDeskBlock; ++i)
+    wrong += memory.data()[begin + i] != desk_byte_of(rank, i);
+  return wrong;
+}
+
+TEST(NewLink, CarriesItsPartOfEveryCallThatItCan) {
+  for (const int size : {2, 3}) {
+    sys::FakeCuda cuda(size);
+    run_with_desk(size, cuda, [&](GpuRank& rank) {
+      const uint64_t all = kDeskBlock * static_cast<uint64_t>(size);
+      const GuardedMemory send(cuda, kDeskBlock), recv(cuda, all);
+      for (uint64_t i = 0; i < kDeskBlock; ++i) send.data()[i] = desk_byte_of(rank.rank(), i);
+      const Status gathered = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+        return all_gather(device, send.get(), recv.get(), kDeskBlock, Dtype::kUint8, {});
+      });
+      EXPECT_TRUE(gathered.ok()) << gathered.to_string();
+      EXPECT_EQ(desk_of(rank.device).num_parts(), 1);
+      rank.all.arrive_and_wait();
+      for (int r = 0; r < size; ++r)
+        EXPECT_EQ(desk_num_wrong(recv, static_cast<uint64_t>(r) * kDeskBlock, r), 0U)
+            << "of rank " << r;
+      rank.all.arrive_and_wait();
+      const Status cast = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
+        return broadcast(device, send.get(), send.get(), kDeskBlock, Dtype::kUint8, size - 1, {});
+      });
+      EXPECT_TRUE(cast.ok()) << cast.to_string();
+      EXPECT_EQ(desk_of(rank.device).num_parts(), 2);
+      rank.all.arrive_and_wait();
+      EXPECT_EQ(desk_num_wrong(send, 0, size - 1), 0U);
+      rank.all.arrive_and_wait();
+    });
+  }
+}
+
+TEST(NewLink, IsToldOf) {
+  sys::FakeCuda cuda(2);
+  run_with_desk(2, cuda, [&](GpuRank& rank) {
+    const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kDeskBlock);
+    ASSERT_TRUE(told.ok()) << told.status().to_string();
+    EXPECT_DOUBLE_EQ(told.value().links.back().share, 0.25);
+    EXPECT_NE(to_words(told.value()).find("desk    25.0 %, from hand to hand"), std::string::npos)
+        << to_words(told.value());
+    EXPECT_NE(rank.comm.health_json().find(R"("desk":{"on":true,"how":"from hand to hand")"),
+              std::string::npos)
+        << rank.comm.health_json();
+  });
+}
+
+// Another share on one rank is another cut of the block, which the call's signature tells.
+TEST(NewLink, ItsShareIsPartOfTheCall) {
+  sys::FakeCuda cuda(2);
+  run_with_desk(2, cuda, [&](GpuRank& rank) {
+    const auto signature = [&] {
+      const CollectiveCall call{plan::Op::kAllGather, 0, 0, kDeskBlock};
+      return signature_of(call, {}, cut_of(rank.device, call.op, call.bytes));
+    };
+    const uint64_t before = signature();
+    EXPECT_EQ(signature(), before);
+    rank.device.links().find("desk")->shares().set_tuned(plan::Op::kAllGather, 0.375);
+    EXPECT_NE(signature(), before);
+  });
+}
+
+}  // namespace
+}  // namespace braid::coll::device
