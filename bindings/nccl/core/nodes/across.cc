@@ -72,7 +72,7 @@ Result<AcrossNodes::Agreed> AcrossNodes::come(int rank, int num_ranks, int nccl_
   }
   const auto map = judge_nodes(all, may_share_);
   if (!map.ok()) return left(map.status());
-  map_ = *map;
+  map_ = map.value();
   BRAID_ASSIGN_OR_RETURN(served_, meet(kGroupTopic, "", patience_ns_, is_aborted));
   return served_.all_came() ? Agreed{} : left(unavailable("{}", served_.why_not));
 }
@@ -126,7 +126,7 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real,
     return id.status();
   }
   if (id->empty()) return left(unavailable("NCCL made no id for a rail"));
-  Status own = connect_own(real, *id, device, deadline);
+  Status own = connect_own(real, id.value(), device, deadline);
   BRAID_ASSIGN_OR_RETURN(Agreed agreed, tell_all(group, "nccl rails", own, deadline));
   if (!agreed.why_not) {
     own = warm_up(deadline);

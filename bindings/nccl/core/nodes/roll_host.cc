@@ -82,7 +82,10 @@ class ThreadedRollHost final : public RollHost {
   }
   ~ThreadedRollHost() override {
     if (!thread_) return;
-    if (sys::process_id() != owner_) return (void)thread_.release();  // a fork has no such thread
+    if (sys::process_id() != owner_) {  // a fork has no such thread
+      (void)thread_.release();
+      return;
+    }
     is_closing_ = true;
     wake_.signal();
     thread_->join();
