@@ -15,7 +15,7 @@ namespace braid::nccl {
 namespace {
 
 constexpr int64_t kSignTime = 3_s;  // NCCL's init waits for it
-constexpr std::chrono::microseconds kBetweenLooks{200};
+constexpr std::chrono::microseconds kWorkNap{200};
 constexpr int64_t kPeaceTime = 10_s, kAbortTime = 1_s;
 
 /// Where all streams of a GPU share one queue, what waits may stand before what it waits for.
@@ -160,7 +160,7 @@ Status AcrossNodes::warm_up(Deadline deadline) {
     if (is_idle) return {};
     BRAID_RETURN_IF_ERROR(rail_->error());
     if (deadline.passed()) return timeout("what was sent between nodes does not arrive");
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kWorkNap);
   }
 }
 
@@ -193,7 +193,7 @@ void AcrossNodes::end(bool is_in_peace) {
   if (stages_) {
     const Deadline patience = Deadline::after_ns(is_in_peace ? kPeaceTime : kAbortTime);
     while (!stages_->is_finished() && !patience.passed())
-      std::this_thread::sleep_for(kBetweenLooks);
+      std::this_thread::sleep_for(kWorkNap);
     if (!stages_->is_finished()) (void)stages_.release();
   }
   stages_.reset();

@@ -16,7 +16,7 @@ namespace braid::nccl {
 namespace {
 
 constexpr int kInProgress = 7;  // ncclInProgress
-constexpr std::chrono::milliseconds kBetweenLooks{1};
+constexpr std::chrono::milliseconds kMakingNap{1};
 
 /// NCCL's making of a communicator has no deadline; who asked for it does.
 struct Making {
@@ -41,7 +41,7 @@ Result<void*> comm_of(const braid_nccl_rails& real, const std::string& id,
       thread.detach();
       return timeout("NCCL did not make a communicator between {} nodes", map.num_nodes);
     }
-    std::this_thread::sleep_for(kBetweenLooks);
+    std::this_thread::sleep_for(kMakingNap);
   }
   thread.join();
   if (making->result != 0)

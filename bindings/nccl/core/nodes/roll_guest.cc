@@ -17,12 +17,12 @@ namespace braid::nccl {
 
 namespace {
 
-constexpr int64_t kLookEvery = 5_ms;  // for an abort
+constexpr int64_t kAbortLook = 5_ms;  // for an abort
 // Beyond the patience of a meeting, for its outcome to come here.
 constexpr int64_t kGrace = 15_s;
 constexpr std::chrono::milliseconds kBetweenKnocks{20};
 
-using Outcome = group::Greeting::Outcome;
+
 
 /// A door that is flooded is knocked at again.
 Result<group::Channel> let_in(const sys::Endpoint& at, const group::Identity& identity,
@@ -31,8 +31,8 @@ Result<group::Channel> let_in(const sys::Endpoint& at, const group::Identity& id
     BRAID_ASSIGN_OR_RETURN(group::Greeting greeting,
                            group::greet_store(at, identity, identity.job_token,
                                               group::Purpose::kJoin, deadline, interrupt));
-    if (greeting.outcome == Outcome::kWelcome) return std::move(greeting.channel);
-    if (greeting.outcome != Outcome::kNobody || deadline.passed())
+    if (greeting.outcome == group::Greeting::Outcome::kWelcome) return std::move(greeting.channel);
+    if (greeting.outcome != group::Greeting::Outcome::kNobody || deadline.passed())
       return unavailable("the roll at {}: {}", at.text(), greeting.text);
     std::this_thread::sleep_for(kBetweenKnocks);
   }
@@ -70,7 +70,7 @@ Result<std::string> RollGuest::await(const std::string& topic, Deadline deadline
     if (deadline.passed()) return timeout("the roll at {} does not answer", at_.text());
     const int events = channel_.has_output() ? POLLIN | POLLOUT : POLLIN;
     if (!sys::poll_one(channel_.fd(), static_cast<short>(events),
-                       Deadline::after_ns(kLookEvery)))
+                       Deadline::after_ns(kAbortLook)))
       continue;
     BRAID_RETURN_IF_ERROR(channel_.fill());
   }

@@ -34,7 +34,7 @@ using group::Frame;
 using group::FrameType;
 using group::Peer;
 
-constexpr int kBacklog = 4096;
+constexpr int kRollBacklog = 4096;
 constexpr int64_t kGreetingTime = 5_s;
 constexpr int64_t kTick = 100_ms;  // while a meeting is open
 constexpr size_t kMostMeetings = 64;  // of one roll
@@ -60,7 +60,7 @@ struct Meeting {
 };
 
 /// Of one communicator.
-struct Roll {
+struct CommRoll {
   std::set<Peer*> let_in, have_signed;
   bool has_lost_one = false;
   std::map<std::string, Meeting> meetings;
@@ -108,8 +108,8 @@ class ThreadedRollHost final : public RollHost {
   void refuse(Peer& peer, group::RefusalKind kind, std::string text);
   void hear(Peer& peer, const Frame& frame);
   void come(Peer& peer, const std::string& topic, const Coming& coming);
-  void judge(Roll& roll, const std::string& topic, Meeting& meeting);
-  Result<std::string> serve_group(Roll& roll, const std::string& name, uint32_t num_ranks);
+  void judge(CommRoll& roll, const std::string& topic, Meeting& meeting);
+  Result<std::string> serve_group(CommRoll& roll, const std::string& name, uint32_t num_ranks);
   void end(const std::string& topic, Meeting& meeting, Met outcome);
   void say(Peer& peer, const std::string& topic, std::string bytes);
   void drop(Peer& peer);
@@ -122,7 +122,7 @@ class ThreadedRollHost final : public RollHost {
   sys::Wake wake_;
   group::Door door_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::map<std::string, Roll> rolls_;
+  std::map<std::string, CommRoll> rolls_;
   std::mutex mutex_;
   std::map<std::string, std::string> tokens_;  // by the id's name
   std::atomic<bool> is_closing_{false};
@@ -226,7 +226,7 @@ void ThreadedRollHost::hear(Peer& peer, const Frame& frame) {
   if (frame.type != FrameType::kBlob) return drop(peer);
   auto blob = group::decode_blob(frame.body);
   if (!blob.ok()) return drop(peer);
-  Roll& roll = rolls_[peer.session.job_id];
+  CommRoll& roll = rolls_[peer.session.job_id];
   if (blob->topic == "sign") {
     roll.have_signed.insert(&peer);
     return say(peer, "sign", "");
@@ -239,7 +239,7 @@ void ThreadedRollHost::hear(Peer& peer, const Frame& frame) {
 }
 
 void ThreadedRollHost::come(Peer& peer, const std::string& topic, const Coming& coming) {
-  Roll& roll = rolls_[peer.session.job_id];
+  CommRoll& roll = rolls_[peer.session.job_id];
   Meeting& meeting = roll.meetings[topic];
   if (meeting.num_ranks == 0) {
     meeting.num_ranks = coming.num_ranks;
@@ -254,7 +254,7 @@ void ThreadedRollHost::come(Peer& peer, const std::string& topic, const Coming& 
   judge(roll, topic, meeting);
 }
 
-void ThreadedRollHost::judge(Roll& roll, const std::string& topic, Meeting& meeting) {
+void ThreadedRollHost::judge(CommRoll& roll, const std::string& topic, Meeting& meeting) {
   const size_t num_signed = roll.have_signed.size();
   if (roll.has_lost_one) return end(topic, meeting, {"a rank has ended", {}});
   if (num_signed != meeting.num_ranks)
@@ -274,11 +274,11 @@ void ThreadedRollHost::judge(Roll& roll, const std::string& topic, Meeting& meet
   end(topic, meeting, std::move(met));
 }
 
-Result<std::string> ThreadedRollHost::serve_group(Roll& roll, const std::string& name,
+Result<std::string> ThreadedRollHost::serve_group(CommRoll& roll, const std::string& name,
                                                   uint32_t num_ranks) {
   sys::Endpoint at = at_;
   at.set_port(0);
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kBacklog));
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(const std::string token, sys::random_hex(32));
   group::Terms terms;
@@ -310,7 +310,7 @@ void ThreadedRollHost::drop(Peer& peer) {
   peer.channel.close();
   const auto found = was_let_in ? rolls_.find(peer.session.job_id) : rolls_.end();
   if (found == rolls_.end()) return;
-  Roll& roll = found->second;
+  CommRoll& roll = found->second;
   roll.let_in.erase(&peer);
   if (roll.have_signed.erase(&peer) != 0) roll.has_lost_one = true;
   for (auto& [topic, meeting] : roll.meetings) {
@@ -354,7 +354,7 @@ class Hosts {
 
 Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at, std::string job_token) {
   at.set_port(0);
-  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kBacklog));
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
   auto host = std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(job_token),
