@@ -49,6 +49,10 @@ Coming coming(int rank, int num_ranks, int64_t patience_ns, const std::string& w
   return made;
 }
 
+std::span<const std::byte> as_bytes(const std::string& text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
 std::unique_ptr<RollGuest> signed_up(const Id& id, const std::string& token = "t") {
   const std::string key = key_of(id);
   auto guest = RollGuest::sign(*read_mark(key), key, token, Deadline::after_ns(10_s));
@@ -84,26 +88,26 @@ TEST(Mark, NamesTellNoSecretAndTokensNeedTheJobs) {
 TEST(RollWire, SaysWhatWasSaidAndNothingElse) {
   const Coming made = coming(3, 8, 5_s, "words");
   const std::string bytes = encode(made);
-  const auto read = decode_coming(std::as_bytes(std::span(bytes)));
+  const auto read = decode_coming(as_bytes(bytes));
   ASSERT_TRUE(read.ok());
   EXPECT_EQ(read.value().rank, 3U);
   EXPECT_EQ(read.value().words, "words");
   for (size_t cut = 0; cut < bytes.size(); ++cut)
-    EXPECT_FALSE(decode_coming(std::as_bytes(std::span(bytes).first(cut))).ok());
-  EXPECT_FALSE(decode_coming(std::as_bytes(std::span(bytes + "x"))).ok());
+    EXPECT_FALSE(decode_coming(as_bytes(bytes).first(cut)).ok());
+  EXPECT_FALSE(decode_coming(as_bytes(bytes + "x")).ok());
   for (const Coming& bad : {coming(8, 8, 1, ""), coming(0, 1, 1, ""), coming(0, 999, 1, ""),
                             coming(0, 2, -1, "")})
-    EXPECT_FALSE(decode_coming(std::as_bytes(std::span(encode(bad)))).ok());
+    EXPECT_FALSE(decode_coming(as_bytes(encode(bad))).ok());
   const std::string met = encode(Met{"", {"a", "b"}});
-  EXPECT_EQ(decode_met(std::as_bytes(std::span(met))).value().words[1], "b");
-  EXPECT_FALSE(decode_met(std::as_bytes(std::span(met).first(met.size() - 1))).ok());
-  EXPECT_FALSE(decode_met(std::as_bytes(std::span(encode(Met{})))).ok()) << "neither yes nor no";
+  EXPECT_EQ(decode_met(as_bytes(met)).value().words[1], "b");
+  EXPECT_FALSE(decode_met(as_bytes(met).first(met.size() - 1)).ok());
+  EXPECT_FALSE(decode_met(as_bytes(encode(Met{}))).ok()) << "neither yes nor no";
   std::minstd_rand random(1);
   for (int i = 0; i < 20'000; ++i) {  // junk is refused, or read; nothing else happens
     std::string junk(random() % 64, '\0');
     for (char& c : junk) c = static_cast<char>(random());
-    (void)decode_coming(std::as_bytes(std::span(junk)));
-    (void)decode_met(std::as_bytes(std::span(junk)));
+    (void)decode_coming(as_bytes(junk));
+    (void)decode_met(as_bytes(junk));
     (void)decode_facts(junk);
     Id id{};
     std::memcpy(id.data(), junk.data(), junk.size());
@@ -274,7 +278,7 @@ TEST(NodesRoll, StrangersDoNotDisturb) {
     ASSERT_TRUE(fd.ok());
     std::string junk(i % 3 == 0 ? 0 : random() % 400, '\0');
     for (char& c : junk) c = static_cast<char>(random());
-    (void)sys::send_some(fd.value().get(), std::as_bytes(std::span(junk)));
+    (void)sys::send_some(fd.value().get(), as_bytes(junk));
     if (i % 2 == 0) strangers.push_back(std::move(fd).value());  // half open
   }
   std::vector<std::unique_ptr<RollGuest>> guests;
@@ -285,17 +289,13 @@ TEST(NodesRoll, StrangersDoNotDisturb) {
 TEST(NodesRoll, TheGroupOfAllRanksIsServedByTheRoll) {
   Id id = nccl_id();
   ASSERT_TRUE(mark_id(id, "t").ok());
+  std::atomic<int> num_signed{0};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 4; ++rank)
     threads.emplace_back([&, rank] {
       auto guest = signed_up(id);
-      while (true) {  // as NCCL's init: nobody comes before all have signed
-        static std::atomic<int> num_signed{0};
-        static thread_local const int mine = num_signed.fetch_add(1);
-        (void)mine;
-        if (num_signed >= 4) break;
-        std::this_thread::yield();
-      }
+      ++num_signed;
+      while (num_signed < 4) std::this_thread::yield();  // as NCCL's init
       const auto met = guest->meet(kGroupTopic, coming(rank, 4, 10_s, ""), never_aborted);
       ASSERT_TRUE(met.ok() && met.value().all_came());
       auto group = guest->join(met.value(), rank, 4, Deadline::after_ns(10_s), {});
