@@ -129,7 +129,7 @@ class SeatsOverNodes : public testing::Test {
     ASSERT_TRUE(mark_id(id, "").ok());
     const std::string key(reinterpret_cast<const char*>(id.data()), id.size());
     for (int rank = 0; rank < num_signing; ++rank) {
-      set("BRAID_HOST_ID", "seats node " + std::to_string(rank / kPerNode));
+      set("BRAID_HOST_ID", "seats-node-" + std::to_string(rank / kPerNode));
       auto seat = Seat::sign(key, 0, machine(rank));
       ASSERT_TRUE(seat.ok()) << seat.status().to_string();
       seats_.push_back(std::move(seat).value());
