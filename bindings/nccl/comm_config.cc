@@ -51,8 +51,8 @@ uint64_t speed_of_config(const void* config) {
 RailConfig config_of_rails() {
   constexpr uint32_t kVersion = 21800;
   constexpr int kMostBlocks = 8;
-  return {sizeof(RailConfig), kMagic,  kVersion, 1, kUndefined, kUndefined, kMostBlocks,
-          nullptr,            kUndefined};
+  return {sizeof(RailConfig), kMagic,      kVersion, 1,         kUndefined,
+          kUndefined,         kMostBlocks, nullptr,  kUndefined};
 }
 
 }  // namespace braid::nccl

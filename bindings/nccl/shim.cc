@@ -134,9 +134,8 @@ void Shim::open(Entry& entry, Op op) {
   entry.note_sharp((opened & BRAID_NCCL_HAS_SHARP) != 0);
   entry.decide(is_taken ? Entry::State::kTaken : Entry::State::kHandedOn);
   if (is_taken)
-    log::info("nccl", "communicator of {} ranks{}: taken over (rank {}, gpu {})",
-              entry.num_ranks(), entry.is_over_nodes() ? " on several nodes" : "", entry.rank(),
-              entry.device());
+    log::info("nccl", "communicator of {} ranks{}: taken over (rank {}, gpu {})", entry.num_ranks(),
+              entry.is_over_nodes() ? " on several nodes" : "", entry.rank(), entry.device());
   else
     say_left(entry, why.text());
 }

@@ -36,8 +36,8 @@ Shim::Races Shim::races_before(const Entry& entry, const Call& call) const {
   // Over nodes rails are made there, too, whoever decides.
   const bool may_go_over_nodes = entry.state() == Entry::State::kUndecided &&
                                  goes_over_nodes(settings_, call, entry.num_ranks());
-  const bool is_raced = settings_.chosen_by == ChosenBy::kRace || entry.is_over_nodes() ||
-                        may_go_over_nodes;
+  const bool is_raced =
+      settings_.chosen_by == ChosenBy::kRace || entry.is_over_nodes() || may_go_over_nodes;
   const Chosen& chosen = entry.chosen(call.op);
   Races races;
   if (is_raced && !chosen.is_known[0]) races.insert({call.op, false});

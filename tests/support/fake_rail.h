@@ -38,9 +38,8 @@ class RailHub {
   bool take(uint64_t call, int from, int to, std::string& bytes) {
     std::unique_lock lock(mutex_);
     const Letter letter{call, from, to};
-    const bool is_here = changed_.wait_for(lock, std::chrono::milliseconds(patience_ms_), [&] {
-      return is_broken_ || mail_.contains(letter);
-    });
+    const bool is_here = changed_.wait_for(lock, std::chrono::milliseconds(patience_ms_),
+                                           [&] { return is_broken_ || mail_.contains(letter); });
     if (!is_here || is_broken_) return false;
     bytes = std::move(mail_[letter]);
     mail_.erase(letter);

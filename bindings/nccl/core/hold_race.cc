@@ -122,8 +122,7 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
     BRAID_RETURN_IF_ERROR(track.prepare());
     const bool takes_turns = for_.device.shares_gpus();
     Result<Outcome> raced =
-        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement,
-             for_.least_gain());
+        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement, for_.least_gain());
     if (raced.status().code() == Code::kUnsupported) {
       log::info("nccl", "{} is left to NCCL: {}", name_of(for_.op), raced.status().message());
       return Ran{};

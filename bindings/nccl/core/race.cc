@@ -102,8 +102,7 @@ int calls_of_burst(size_t i) {
   return kCalls[i];
 }
 
-Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement,
-                     double least_gain) {
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain) {
   return Racing(track, time_ns, agreement, least_gain).all_sizes();
 }
 

@@ -182,12 +182,10 @@ Status Seat::set_up_over_nodes(Deadline deadline) {
   Config config = config_;
   BRAID_RETURN_IF_ERROR(config.set("BRAID_GPU_RDMA", "off"));  // the NICs are the rails'
   BRAID_ASSIGN_OR_RETURN(
-      comm_,
-      comm::Comm::create(std::make_unique<comm::NodeGroup>(*group, across_->map()), config));
+      comm_, comm::Comm::create(std::make_unique<comm::NodeGroup>(*group, across_->map()), config));
   comm_->call_it("nccl " + roll_.name());
   return coll::device::on_device(
-      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall,
-      cuda_);
+      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_);
 }
 
 Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
@@ -206,8 +204,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   comm_->call_it("nccl " + roll_.name());
   BRAID_RETURN_IF_ERROR(coll::device::on_device(
-      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall,
-      cuda_));
+      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_));
   return agree_on_sharp(Deadline::after_ns(kJoinTime));
 }
 
@@ -302,8 +299,8 @@ Result<bool> Seat::connect_nodes() {
   }));
   has_no_rails_ = agreed.why_not.has_value();
   if (has_no_rails_)
-    log::warn("nccl", "a communicator over {} nodes is left to NCCL: {}",
-              across_->map().num_nodes, agreed.why_not->message());
+    log::warn("nccl", "a communicator over {} nodes is left to NCCL: {}", across_->map().num_nodes,
+              agreed.why_not->message());
   return !has_no_rails_;
 }
 
@@ -333,7 +330,12 @@ Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, 
     nodes = {[this](const braid_nccl_call& call) { return across_->run(call); },
              [this](sys::Stream stream) { return across_->barrier(stream); },
              fmt::format("{} x {}", across_->map().num_nodes, across_->map().per_node)};
-  const Entrants entrants{device, *group_, real_calls_, real, op, SizeRange::of(is_large),
+  const Entrants entrants{device,
+                          *group_,
+                          real_calls_,
+                          real,
+                          op,
+                          SizeRange::of(is_large),
                           is_over_nodes_ ? &nodes : nullptr};
   const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
                         [&] { return is_large ? make_room(device) : Result<bool>(true); }};

@@ -34,7 +34,9 @@ constexpr uint64_t nothing_of(Dtype dtype) {
     default: return 0;
   }
 }
-constexpr uint64_t nothing_bytes(uint64_t kind) { return kind == 0 ? 8 : uint64_t{1} << (kind - 1); }
+constexpr uint64_t nothing_bytes(uint64_t kind) {
+  return kind == 0 ? 8 : uint64_t{1} << (kind - 1);
+}
 
 // The default streams by their names: neither is ever captured.
 bool is_default(Stream stream) { return reinterpret_cast<uintptr_t>(stream.handle) <= 1; }
@@ -66,8 +68,7 @@ Status Stages::take_memory() {
   const uint64_t room = terms_.most_scratch_bytes / num_pieces() / kPieceUnit * kPieceUnit;
   piece_bytes_ = std::clamp(room, kPieceUnit, kMostPieceBytes);
   scratch_bytes_ = piece_bytes_ * num_pieces();
-  BRAID_ASSIGN_OR_RETURN(scratch_,
-                         sys::own<sys::DeviceMemory>(cuda, cuda.alloc(scratch_bytes_)));
+  BRAID_ASSIGN_OR_RETURN(scratch_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(scratch_bytes_)));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kHigh)));
   for (sys::OwnedEvent* const event :
@@ -94,8 +95,8 @@ Status Stages::write_nothing() {
 }
 
 DevicePtr Stages::out_at(size_t half, int node) const {
-  const uint64_t step = static_cast<uint64_t>(
-      (node - node_ + map_.num_nodes) % map_.num_nodes);  // 1 to num_others
+  const uint64_t step =
+      static_cast<uint64_t>((node - node_ + map_.num_nodes) % map_.num_nodes);  // 1 to num_others
   return scratch_at(own_piece() + 2 * half * num_others() + step);
 }
 
@@ -151,8 +152,7 @@ Status Stages::gather_inside(DevicePtr send, DevicePtr recv, uint64_t bytes, Str
 }
 
 Status Stages::gather_small(const Gather& call) {
-  BRAID_RETURN_IF_ERROR(
-      rail_.all_gather(call.send, scratch_at(0), call.block_bytes, call.stream));
+  BRAID_RETURN_IF_ERROR(rail_.all_gather(call.send, scratch_at(0), call.block_bytes, call.stream));
   for (int node = 0; node < map_.num_nodes; ++node) {
     const DevicePtr mine = scratch_at(0) + static_cast<uint64_t>(node) * call.block_bytes;
     BRAID_RETURN_IF_ERROR(gather_inside(mine, call.recv + node_at(node, call.block_bytes),
@@ -202,15 +202,15 @@ Status Stages::spread(const Gather& call, int node, uint64_t at, uint64_t bytes)
   std::vector<sys::DeviceCopy> copies;
   for (int local = 0; local < map_.per_node; ++local)
     if (local != device_.rank())
-      copies.push_back({block_at(local) + at,
-                        scratch_at(0) + static_cast<uint64_t>(local) * bytes, bytes});
+      copies.push_back(
+          {block_at(local) + at, scratch_at(0) + static_cast<uint64_t>(local) * bytes, bytes});
   return device_.cuda().copy_batch(copies, call.stream);
 }
 
 // ---- reduce_scatter ----
 
-Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dtype dtype,
-                              RedOp op, Stream stream) {
+Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dtype dtype, RedOp op,
+                              Stream stream) {
   if (op == RedOp::kAvg && !has_average(map_))
     return unsupported("an average among {} ranks of several nodes", map_.size());
   if (count == 0) return {};
@@ -241,7 +241,8 @@ Status Stages::reduce_inside(const Sum& call, const Piece& piece, int node, Devi
     std::vector<sys::DeviceCopy> copies;
     for (int local = 0; local < map_.per_node; ++local) {
       const auto l = static_cast<uint64_t>(local);
-      copies.push_back({scratch_at(0) + l * bytes, from + l * block + piece.begin * element, bytes});
+      copies.push_back(
+          {scratch_at(0) + l * bytes, from + l * block + piece.begin * element, bytes});
     }
     BRAID_RETURN_IF_ERROR(device_.cuda().copy_batch(copies, call.stream));
     from = scratch_at(0);
@@ -262,15 +263,13 @@ Status Stages::send_partials(const Sum& call, const Piece& piece) {
     BRAID_RETURN_IF_ERROR(rail_.exchange(
         {out_at(piece.half, to), bytes, to, in_at(piece.half, from), bytes, from}, rail));
   }
-  return rail == call.stream ? Status()
-                             : device_.cuda().record(from_rail_[piece.half].get(), rail);
+  return rail == call.stream ? Status() : device_.cuda().record(from_rail_[piece.half].get(), rail);
 }
 
 Status Stages::add_partials(const Sum& call, const Piece& piece) {
   BRAID_RETURN_IF_ERROR(reduce_inside(call, piece, node_, scratch_at(own_piece())));
   if (!terms_.is_on_one_stream)
-    BRAID_RETURN_IF_ERROR(
-        device_.cuda().wait_event(call.stream, from_rail_[piece.half].get()));
+    BRAID_RETURN_IF_ERROR(device_.cuda().wait_event(call.stream, from_rail_[piece.half].get()));
   std::array<DevicePtr, nvlink::kMostRanks> sources{};
   static_assert(sources.size() >= kMostReduceArrays);
   int num = 0;
@@ -280,8 +279,7 @@ Status Stages::add_partials(const Sum& call, const Piece& piece) {
   const DevicePtr nothing = scratch_at(nothing_piece() + nothing_of(call.dtype));
   while (call.op == RedOp::kAvg && num < map_.size()) sources[static_cast<size_t>(num++)] = nothing;
   const DevicePtr to = call.recv + piece.begin * dtype_bytes(call.dtype);
-  return device::sum(device_, call.stream,
-                     device::one_destination(sources, num, to, piece.count),
+  return device::sum(device_, call.stream, device::one_destination(sources, num, to, piece.count),
                      {call.dtype, call.op, device::last_sum_blocks(device_)});
 }
 
@@ -290,8 +288,7 @@ Status Stages::add_partials(const Sum& call, const Piece& piece) {
 Status Stages::barrier(Stream stream) {
   constexpr uint64_t kWord = 8;
   BRAID_RETURN_IF_ERROR(device::barrier(device_, stream));
-  BRAID_RETURN_IF_ERROR(
-      rail_.all_gather(scratch_at(own_piece()), scratch_at(0), kWord, stream));
+  BRAID_RETURN_IF_ERROR(rail_.all_gather(scratch_at(own_piece()), scratch_at(0), kWord, stream));
   return device::barrier(device_, stream);
 }
 

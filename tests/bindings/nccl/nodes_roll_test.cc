@@ -36,9 +36,7 @@ Id nccl_id(const char* address = "127.0.0.1") {
   return id;
 }
 
-std::string key_of(const Id& id) {
-  return {reinterpret_cast<const char*>(id.data()), id.size()};
-}
+std::string key_of(const Id& id) { return {reinterpret_cast<const char*>(id.data()), id.size()}; }
 
 Coming coming(int rank, int num_ranks, int64_t patience_ns, const std::string& words) {
   Coming made;
@@ -95,8 +93,8 @@ TEST(RollWire, SaysWhatWasSaidAndNothingElse) {
   for (size_t cut = 0; cut < bytes.size(); ++cut)
     EXPECT_FALSE(decode_coming(as_bytes(bytes).first(cut)).ok());
   EXPECT_FALSE(decode_coming(as_bytes(bytes + "x")).ok());
-  for (const Coming& bad : {coming(8, 8, 1, ""), coming(0, 1, 1, ""), coming(0, 999, 1, ""),
-                            coming(0, 2, -1, "")})
+  for (const Coming& bad :
+       {coming(8, 8, 1, ""), coming(0, 1, 1, ""), coming(0, 999, 1, ""), coming(0, 2, -1, "")})
     EXPECT_FALSE(decode_coming(as_bytes(encode(bad))).ok());
   const std::string met = encode(Met{"", {"a", "b"}});
   EXPECT_EQ(decode_met(as_bytes(met)).value().words[1], "b");

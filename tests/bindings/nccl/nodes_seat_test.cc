@@ -58,9 +58,8 @@ class RailLibrary {
     };
     table_.exchange = [](void*, void* comm, const braid_nccl_passage* p, void* stream) {
       const auto at = [](const void* memory) { return address_of(memory); };
-      return code_of(rail_of(comm).exchange({at(p->send), p->send_bytes, p->to, at(p->recv),
-                                             p->recv_bytes, p->from},
-                                            {stream}));
+      return code_of(rail_of(comm).exchange(
+          {at(p->send), p->send_bytes, p->to, at(p->recv), p->recv_bytes, p->from}, {stream}));
     };
     table_.all_gather = [](void*, void* comm, const void* send, void* recv, uint64_t bytes,
                            void* stream) {
@@ -96,7 +95,7 @@ class SeatsOverNodes : public testing::Test {
  protected:
   SeatsOverNodes() {
     const std::map<std::string, std::string> options = {
-        {"BRAID_NCCL_NODES", "on"},   {"BRAID_GPU_PACKETS", "0"}, {"BRAID_GPU_LINES", "0"},
+        {"BRAID_NCCL_NODES", "on"},     {"BRAID_GPU_PACKETS", "0"}, {"BRAID_GPU_LINES", "0"},
         {"BRAID_GPU_SCRATCH", "16MiB"}, {"BRAID_TUNE", "off"},      {"BRAID_NCCL_MEET", "10s"},
         {"BRAID_NCCL_TIMEOUT", "20s"}};
     for (const auto& [name, value] : options) set(name, value);
@@ -186,7 +185,8 @@ class SeatsOverNodes : public testing::Test {
     if (gathers) {
       for (int source = 0; source < kRanks; ++source)
         for (uint64_t i = 0; i < count; ++i)
-          num_wrong += all[static_cast<uint64_t>(source) * count + i] == value(source, number, i) ? 0 : 1;
+          num_wrong +=
+              all[static_cast<uint64_t>(source) * count + i] == value(source, number, i) ? 0 : 1;
     } else {
       for (uint64_t i = 0; i < count; ++i) {
         const uint64_t at = static_cast<uint64_t>(rank) * count + i;

@@ -50,7 +50,8 @@ Real real_that_notes() {
     return NcclResult::kSuccess;
   };
   real.count = [](NcclComm, int* count) { return *count = 4, NcclResult::kSuccess; };
-  real.user_rank = real.device = [](NcclComm, int* rank) { return *rank = 0, NcclResult::kSuccess; };
+  real.user_rank =
+      real.device = [](NcclComm, int* rank) { return *rank = 0, NcclResult::kSuccess; };
   real.group_start = [] { return note("start"); };
   real.group_end = [] { return note("end"); };
   real.all_reduce = [](const void*, void*, size_t, int, int, NcclComm, CudaStream) {
@@ -93,9 +94,9 @@ const braid_nccl_core* core_that_notes() {
       [](braid_nccl_seat*) {},
       [](braid_nccl_seat*, const braid_nccl_place* place, braid_nccl_why why) {
         note("open at " + std::to_string(place->op));
-        const bool is_later = world->opens == BRAID_NCCL_LATER &&
-                              (place->op == BRAID_NCCL_ALL_GATHER ||
-                               place->op == BRAID_NCCL_REDUCE_SCATTER);
+        const bool is_later =
+            world->opens == BRAID_NCCL_LATER &&
+            (place->op == BRAID_NCCL_ALL_GATHER || place->op == BRAID_NCCL_REDUCE_SCATTER);
         if (world->opens == BRAID_NCCL_LOST) tell(7, why);
         return is_later ? BRAID_NCCL_TAKEN | BRAID_NCCL_OVER_NODES : world->opens;
       },

@@ -55,15 +55,14 @@ void run_stages(const Run& run, const std::function<void(StageRank&)>& body) {
   }
   for (int node = 0; node < run.map.num_nodes; ++node)
     nodes.emplace_back([&, node] {
-      test::run_gpus(run.map.per_node, *machines[static_cast<size_t>(node)], {},
-                     [&](test::GpuRank& gpu) {
-                       FakeRail rail(*hubs[static_cast<size_t>(gpu.rank())], node);
-                       auto stages = Stages::make(gpu.device, rail, run.map, node, run.terms);
-                       ASSERT_TRUE(stages.ok()) << stages.status().to_string();
-                       StageRank rank{gpu, **stages, rail, run.map,
-                                      run.map.rank_at(node, gpu.rank())};
-                       body(rank);
-                     });
+      test::run_gpus(
+          run.map.per_node, *machines[static_cast<size_t>(node)], {}, [&](test::GpuRank& gpu) {
+            FakeRail rail(*hubs[static_cast<size_t>(gpu.rank())], node);
+            auto stages = Stages::make(gpu.device, rail, run.map, node, run.terms);
+            ASSERT_TRUE(stages.ok()) << stages.status().to_string();
+            StageRank rank{gpu, **stages, rail, run.map, run.map.rank_at(node, gpu.rank())};
+            body(rank);
+          });
     });
   for (std::thread& node : nodes) node.join();
   for (const auto& machine : machines) EXPECT_EQ(machine->alive(), sys::FakeCudaCounts{});
@@ -91,7 +90,8 @@ std::vector<std::byte> sum_of(const NodeMap& map, uint64_t call, int block, uint
     for (int local = 0; local < map.per_node; ++local)
       operands.push_back(
           operand(map.rank_at(node, local), call, bytes * static_cast<uint64_t>(map.size())));
-    for (const auto& one : operands) at.push_back(one.data() + static_cast<uint64_t>(block) * bytes);
+    for (const auto& one : operands)
+      at.push_back(one.data() + static_cast<uint64_t>(block) * bytes);
     partials.emplace_back(bytes);
     reduce(at, partials.back().data(), count, dtype, partial_op);
   }
@@ -157,8 +157,8 @@ TEST(Stages, GatherEveryBlock) {
       run_stages({map, {256_KiB, is_on_one_stream}, 7}, [](StageRank& rank) {
         uint64_t call = 0;
         const uint64_t piece = rank.stages.piece_bytes();
-        for (const uint64_t bytes : {uint64_t{1}, uint64_t{777}, piece, piece + 5, 5 * piece + 3,
-                                     uint64_t{300'001}})
+        for (const uint64_t bytes :
+             {uint64_t{1}, uint64_t{777}, piece, piece + 5, 5 * piece + 3, uint64_t{300'001}})
           for (const bool in_place : {false, true})
             check_all_gather(rank, ++call, bytes, Dtype::kUint8, in_place);
         check_all_gather(rank, ++call, 90'000, Dtype::kBfloat16, false);
@@ -195,8 +195,8 @@ TEST(Stages, AnAverageKeepsTheSignOfZero) {
     const std::vector<float> own(400, -0.0F);
     GuardedMemory send(rank.gpu.cuda, 1600), recv(rank.gpu.cuda, 400);
     std::memcpy(send.data(), own.data(), 1600);
-    const Status status = rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kFloat32,
-                                                     RedOp::kAvg, {});
+    const Status status =
+        rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kFloat32, RedOp::kAvg, {});
     ASSERT_TRUE(status.ok()) << status.to_string();
     EXPECT_EQ(std::memcmp(recv.data(), own.data(), 400), 0);
   });

@@ -27,19 +27,16 @@ bool shares_one_queue() {
 
 }  // namespace
 
-Result<std::unique_ptr<AcrossNodes>> AcrossNodes::sign(const std::string& key,
-                                                       const Config& config, uint64_t process,
-                                                       uint64_t settings) {
+Result<std::unique_ptr<AcrossNodes>> AcrossNodes::sign(const std::string& key, const Config& config,
+                                                       uint64_t process, uint64_t settings) {
   if (config.text("BRAID_NCCL_NODES") == "off") return unsupported("BRAID_NCCL_NODES is off");
   const auto mark = read_mark(key);
   if (!mark) return unsupported("its id has no mark of braid's");
   RankFacts facts{"", process, settings, 0, unfit_by_environment()};
   BRAID_ASSIGN_OR_RETURN(facts.host, hashed_host(config.text("BRAID_HOST_ID")));
-  BRAID_ASSIGN_OR_RETURN(auto guest,
-                         RollGuest::sign(*mark, key, config.text("BRAID_JOB_TOKEN"),
-                                         Deadline::after_ns(kSignTime)));
-  return std::unique_ptr<AcrossNodes>(
-      new AcrossNodes(config, std::move(facts), std::move(guest)));
+  BRAID_ASSIGN_OR_RETURN(auto guest, RollGuest::sign(*mark, key, config.text("BRAID_JOB_TOKEN"),
+                                                     Deadline::after_ns(kSignTime)));
+  return std::unique_ptr<AcrossNodes>(new AcrossNodes(config, std::move(facts), std::move(guest)));
 }
 
 AcrossNodes::~AcrossNodes() { end(false); }
@@ -82,15 +79,13 @@ Result<std::shared_ptr<group::Group>> AcrossNodes::join(Deadline deadline,
   const group::Interrupt interrupt = [is_aborted] {
     return is_aborted() ? unavailable("aborted") : Status();
   };
-  BRAID_ASSIGN_OR_RETURN(auto group,
-                         guest_->join(served_, rank_, num_ranks_, deadline, interrupt));
+  BRAID_ASSIGN_OR_RETURN(auto group, guest_->join(served_, rank_, num_ranks_, deadline, interrupt));
   group->set_interrupt({});
   return std::shared_ptr<group::Group>(std::move(group));
 }
 
 Result<AcrossNodes::Agreed> AcrossNodes::vote(bool yes, const IsAborted& is_aborted) {
-  BRAID_ASSIGN_OR_RETURN(const Met met,
-                         meet("vote", yes ? "yes" : "no", patience_ns_, is_aborted));
+  BRAID_ASSIGN_OR_RETURN(const Met met, meet("vote", yes ? "yes" : "no", patience_ns_, is_aborted));
   if (!met.all_came()) return left(unavailable("{}", met.why_not));
   for (size_t rank = 0; rank < met.words.size(); ++rank)
     if (met.words[rank] != "yes") return left(unavailable("rank {} could not be set up", rank));
@@ -98,8 +93,8 @@ Result<AcrossNodes::Agreed> AcrossNodes::vote(bool yes, const IsAborted& is_abor
 }
 
 Result<bool> AcrossNodes::meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted) {
-  BRAID_ASSIGN_OR_RETURN(
-      const Met met, meet(fmt::format("meeting {}", number), "", patience_ns, is_aborted));
+  BRAID_ASSIGN_OR_RETURN(const Met met,
+                         meet(fmt::format("meeting {}", number), "", patience_ns, is_aborted));
   return met.all_came();
 }
 
@@ -117,9 +112,8 @@ Result<AcrossNodes::Agreed> AcrossNodes::tell_all(group::Group& group, const cha
   return Agreed{};
 }
 
-Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real,
-                                                 group::Group& group, comm::Device& device,
-                                                 Deadline deadline) {
+Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, group::Group& group,
+                                                 comm::Device& device, Deadline deadline) {
   const auto id = NcclRail::agree_on_id(real, group, map_, deadline);
   if (!id.ok()) {
     lose(id.status());
@@ -171,8 +165,8 @@ Status AcrossNodes::run(const braid_nccl_call& call) {
   if (call.op == BRAID_NCCL_ALL_GATHER)
     return stages_->all_gather(send, recv, call.count, dtype, stream);
   if (call.op == BRAID_NCCL_REDUCE_SCATTER)
-    return stages_->reduce_scatter(send, recv, call.count, dtype,
-                                   static_cast<RedOp>(call.redop), stream);
+    return stages_->reduce_scatter(send, recv, call.count, dtype, static_cast<RedOp>(call.redop),
+                                   stream);
   return internal_error("nccl call {} does not go over nodes", call.op);
 }
 
@@ -192,8 +186,7 @@ void AcrossNodes::end(bool is_in_peace) {
   if (aborting_.joinable()) aborting_.join();
   if (stages_) {
     const Deadline patience = Deadline::after_ns(is_in_peace ? kPeaceTime : kAbortTime);
-    while (!stages_->is_finished() && !patience.passed())
-      std::this_thread::sleep_for(kWorkNap);
+    while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
     if (!stages_->is_finished()) (void)stages_.release();
   }
   stages_.reset();

@@ -59,8 +59,7 @@ void write_mark(std::span<std::byte, kIdBytes> id, const Mark& mark) {
 
 std::optional<Mark> read_mark(std::string_view key) {
   if (key.size() < kIdBytes) return std::nullopt;
-  const auto id =
-      std::as_bytes(std::span(key.data(), key.size())).first<kIdBytes>();
+  const auto id = std::as_bytes(std::span(key.data(), key.size())).first<kIdBytes>();
   if (std::memcmp(id.data() + kMarkAt, kMagic, sizeof kMagic) != 0) return std::nullopt;
   auto at = address_in(id);
   const auto port = static_cast<uint16_t>(static_cast<unsigned>(id[kPortAt]) |

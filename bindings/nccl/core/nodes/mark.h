@@ -28,7 +28,7 @@ namespace braid::nccl {
 inline constexpr size_t kIdBytes = 128;
 
 struct Mark {
-  sys::Endpoint at;                 // of the roll
+  sys::Endpoint at;                    // of the roll
   std::array<std::byte, 32> secret{};  // of this id alone
 };
 

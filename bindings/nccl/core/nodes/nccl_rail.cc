@@ -66,9 +66,9 @@ Result<std::string> NcclRail::agree_on_id(const braid_nccl_rails& real, group::G
 }
 
 Result<std::unique_ptr<NcclRail>> NcclRail::make(const braid_nccl_rails& real,
-                                                 const std::string& id,
-                                                 const fabric::NodeMap& map, int node,
-                                                 comm::Device& device, Deadline deadline) {
+                                                 const std::string& id, const fabric::NodeMap& map,
+                                                 int node, comm::Device& device,
+                                                 Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(void* const comm, comm_of(real, id, map, node, device, deadline));
   return std::unique_ptr<NcclRail>(new NcclRail(real, comm));
 }
@@ -85,12 +85,9 @@ Status NcclRail::answered(const char* what, int result) {
 Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream stream) {
   void* const comm = comm_.load();
   if (comm == nullptr) return unavailable("the communicator between nodes has ended");
-  const braid_nccl_passage asked{sys::pointer_to<const void>(passage.send),
-                                 passage.send_bytes,
-                                 passage.to,
-                                 sys::pointer_to<void>(passage.recv),
-                                 passage.recv_bytes,
-                                 passage.from};
+  const braid_nccl_passage asked{
+      sys::pointer_to<const void>(passage.send), passage.send_bytes, passage.to,
+      sys::pointer_to<void>(passage.recv),       passage.recv_bytes, passage.from};
   return answered("a send and a receive",
                   real_.exchange(real_.context, comm, &asked, stream.handle));
 }

@@ -28,9 +28,9 @@ class NcclRail final : public coll::nodes::Rail {
                                          const fabric::NodeMap& map, Deadline deadline);
   /// Collective over the ranks of the rail. Not in a capture. Not ok: what NCCL was asked for may
   /// still be under way, in a thread that nobody waits for.
-  static Result<std::unique_ptr<NcclRail>> make(const braid_nccl_rails& real,
-                                                const std::string& id, const fabric::NodeMap& map,
-                                                int node, comm::Device& device, Deadline deadline);
+  static Result<std::unique_ptr<NcclRail>> make(const braid_nccl_rails& real, const std::string& id,
+                                                const fabric::NodeMap& map, int node,
+                                                comm::Device& device, Deadline deadline);
   /// Gives the communicator back if nobody has ended it: what is enqueued must be done.
   ~NcclRail() override;
 
@@ -45,8 +45,8 @@ class NcclRail final : public coll::nodes::Rail {
   Status answered(const char* what, int result);
 
   const braid_nccl_rails real_;
-  std::mutex mutex_;               // of the communicator's end
-  std::atomic<void*> comm_;        // null: it has ended
+  std::mutex mutex_;         // of the communicator's end
+  std::atomic<void*> comm_;  // null: it has ended
 };
 
 }  // namespace braid::nccl

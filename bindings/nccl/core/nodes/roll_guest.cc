@@ -22,8 +22,6 @@ constexpr int64_t kAbortLook = 5_ms;  // for an abort
 constexpr int64_t kGrace = 15_s;
 constexpr std::chrono::milliseconds kBetweenKnocks{20};
 
-
-
 /// A door that is flooded is knocked at again.
 Result<group::Channel> let_in(const sys::Endpoint& at, const group::Identity& identity,
                               Deadline deadline, const group::Interrupt& interrupt) {
@@ -47,8 +45,7 @@ Result<std::unique_ptr<RollGuest>> RollGuest::sign(const Mark& mark, std::string
   identity.job_token = roll_token(mark, job_token);
   identity.job_id = roll_of_key(mark, key);
   BRAID_ASSIGN_OR_RETURN(group::Channel channel, let_in(mark.at, identity, deadline, {}));
-  std::unique_ptr<RollGuest> guest(
-      new RollGuest(mark.at, identity.job_id, std::move(channel)));
+  std::unique_ptr<RollGuest> guest(new RollGuest(mark.at, identity.job_id, std::move(channel)));
   guest->channel_.queue(group::encode(group::Blob{0, 0, "sign", ""}));
   BRAID_RETURN_IF_ERROR(guest->await("sign", deadline, [] { return false; }).status());
   return guest;
@@ -69,8 +66,7 @@ Result<std::string> RollGuest::await(const std::string& topic, Deadline deadline
     if (is_aborted()) return unavailable("aborted");
     if (deadline.passed()) return timeout("the roll at {} does not answer", at_.text());
     const int events = channel_.has_output() ? POLLIN | POLLOUT : POLLIN;
-    if (!sys::poll_one(channel_.fd(), static_cast<short>(events),
-                       Deadline::after_ns(kAbortLook)))
+    if (!sys::poll_one(channel_.fd(), static_cast<short>(events), Deadline::after_ns(kAbortLook)))
       continue;
     BRAID_RETURN_IF_ERROR(channel_.fill());
   }
@@ -107,8 +103,7 @@ Result<std::unique_ptr<group::Group>> RollGuest::join(const Met& met, int rank, 
   sys::Endpoint at = at_;
   at.set_port(port);
   BRAID_ASSIGN_OR_RETURN(group::Channel channel, let_in(at, identity, deadline, interrupt));
-  BRAID_ASSIGN_OR_RETURN(auto member,
-                         group::Member::start(identity, std::move(channel), nullptr));
+  BRAID_ASSIGN_OR_RETURN(auto member, group::Member::start(identity, std::move(channel), nullptr));
   member->set_interrupt(interrupt);
   BRAID_RETURN_IF_ERROR(member->wait_ready(deadline));
   return std::unique_ptr<group::Group>(std::move(member));

@@ -36,7 +36,7 @@ using group::Peer;
 
 constexpr int kRollBacklog = 4096;
 constexpr int64_t kGreetingTime = 5_s;
-constexpr int64_t kTick = 100_ms;  // while a meeting is open
+constexpr int64_t kTick = 100_ms;     // while a meeting is open
 constexpr size_t kMostMeetings = 64;  // of one roll
 constexpr size_t kMostQueuedBytes = 16 << 20;
 

@@ -27,8 +27,7 @@ class Reader {
   uint64_t number(size_t num_bytes) {
     if (!has(num_bytes)) return 0;
     uint64_t value = 0;
-    for (size_t i = 0; i < num_bytes; ++i)
-      value |= static_cast<uint64_t>(rest_[i]) << (8 * i);
+    for (size_t i = 0; i < num_bytes; ++i) value |= static_cast<uint64_t>(rest_[i]) << (8 * i);
     rest_ = rest_.subspan(num_bytes);
     return value;
   }
