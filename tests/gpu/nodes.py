@@ -1,7 +1,8 @@
 """One of four ranks on one GPU that are two nodes of two: the drop-in over several nodes.
 
     LD_PRELOAD=python/braid/libbraid-nccl.so NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 \
-        NCCL_NET=Socket NCCL_MAX_CTAS=2 BRAID_NCCL_NODES=on python3 -m braid.cli run -n 4 tests/gpu/nodes.py
+        NCCL_NET=Socket NCCL_MAX_CTAS=2 BRAID_NCCL_NODES=on \
+        python3 -m braid.cli run -n 4 tests/gpu/nodes.py
 
 To NCCL every rank is a host of its own (NCCL_HOSTID), to braid every pair (BRAID_HOST_ID): inside a
 pair calls go by braid, between pairs by NCCL's sockets on loopback. Nothing is timed.
