@@ -69,10 +69,9 @@ struct CommRoll {
 
 class ThreadedRollHost final : public RollHost {
  public:
-  ThreadedRollHost(sys::Fd listener, sys::Endpoint at, std::string job_token, sys::Wake wake)
+  ThreadedRollHost(sys::Fd listener, sys::Endpoint at, sys::Wake wake)
       : listener_(std::move(listener)),
         at_(at),
-        job_token_(std::move(job_token)),
         wake_(std::move(wake)),
         door_("roll " + at_.text(), false, kGreetingTime) {}
   Status start() {
@@ -91,11 +90,11 @@ class ThreadedRollHost final : public RollHost {
     thread_->join();
   }
 
-  Result<Mark> add_id() override {
+  Result<Mark> add_id(const std::string& job_token) override {
     Mark mark{at_, {}};
     BRAID_RETURN_IF_ERROR(sys::random_bytes(mark.secret));
     const std::lock_guard lock(mutex_);
-    tokens_[roll_of_id(mark)] = roll_token(mark, job_token_);
+    tokens_[roll_of_id(mark)] = roll_token(mark, job_token);
     return mark;
   }
 
@@ -118,7 +117,6 @@ class ThreadedRollHost final : public RollHost {
 
   sys::PrivateFd listener_;
   const sys::Endpoint at_;
-  const std::string job_token_;
   sys::Wake wake_;
   group::Door door_;
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -340,9 +338,9 @@ class Hosts {
     const std::lock_guard lock(mutex_);
     std::unique_ptr<RollHost>& host = hosts_[at.host()];
     if (!host) {
-      BRAID_ASSIGN_OR_RETURN(host, RollHost::serve(at, job_token));
+      BRAID_ASSIGN_OR_RETURN(host, RollHost::serve(at));
     }
-    return host->add_id();
+    return host->add_id(job_token);
   }
 
  private:
@@ -352,13 +350,12 @@ class Hosts {
 
 }  // namespace
 
-Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at, std::string job_token) {
+Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at) {
   at.set_port(0);
   BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  auto host = std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(job_token),
-                                                 std::move(wake));
+  auto host = std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(wake));
   BRAID_RETURN_IF_ERROR(host->start());
   return std::unique_ptr<RollHost>(std::move(host));
 }

@@ -37,12 +37,12 @@ inline constexpr const char* kGroupTopic = "group";
 
 class RollHost {
  public:
-  /// Listens on `at`, whatever its port. `job_token` may be empty: then who has an id may sign.
-  static Result<std::unique_ptr<RollHost>> serve(sys::Endpoint at, std::string job_token);
+  /// Listens on `at`, whatever its port.
+  static Result<std::unique_ptr<RollHost>> serve(sys::Endpoint at);
   virtual ~RollHost() = default;
 
-  /// A mark for one id more.
-  virtual Result<Mark> add_id() = 0;
+  /// A mark for one id more. `job_token` may be empty: then who has the id may sign.
+  virtual Result<Mark> add_id(const std::string& job_token) = 0;
 };
 
 /// Marks an id that NCCL has just made, with a roll of this process that lives as long as it does.
