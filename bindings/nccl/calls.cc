@@ -15,6 +15,13 @@ static_assert(std::size(kOpNames) == kNumOps);
 
 constexpr uint64_t kDtypeBytes[kNumDtypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 
+Result<Nodes> nodes_from(std::string_view text) {
+  if (text == "off") return Nodes::kOff;
+  if (text == "auto") return Nodes::kAuto;
+  if (text == "on") return Nodes::kOn;
+  return invalid_argument("BRAID_NCCL_NODES: '{}' is not off, auto or on", printable(text));
+}
+
 Status choose_ops(std::string_view text, Settings& settings) {
   settings.ops.fill(text == "all");
   if (text == "all" || text == "none") return {};
@@ -79,6 +86,7 @@ Result<Settings> settings_from(const Config& config) {
   settings.chosen_by = config.text("BRAID_NCCL_OPS") != "all" ? ChosenBy::kNothing
                        : config.text("BRAID_TUNE") == "off"   ? ChosenBy::kLimits
                                                               : ChosenBy::kRace;
+  BRAID_ASSIGN_OR_RETURN(settings.nodes, nodes_from(config.text("BRAID_NCCL_NODES")));
   return settings;
 }
 
@@ -88,6 +96,7 @@ uint64_t fingerprint(const Settings& settings) {
   for (const bool is_taken : settings.ops) flags = 2 * flags + (is_taken ? 1 : 0);
   flags = 2 * flags + (settings.is_grouped_exchange ? 1 : 0);
   flags = 4 * flags + static_cast<uint64_t>(settings.chosen_by);
+  flags = 4 * flags + static_cast<uint64_t>(settings.nodes);
   uint64_t hash = 0;
   for (const uint64_t word : {flags, settings.least_bytes, settings.most_bytes}) {
     hash += word + 0x9e3779b97f4a7c15;
@@ -101,11 +110,26 @@ uint64_t fingerprint(const Settings& settings) {
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks) {
   const auto op = static_cast<size_t>(call.op);
   if (op >= settings.ops.size() || !settings.ops[op]) return false;
-  if (num_ranks < 2 || num_ranks > BRAID_NCCL_MOST_RANKS) return false;
+  if (num_ranks < 2 || num_ranks > most_ranks(settings)) return false;
+  if (num_ranks > BRAID_NCCL_MOST_RANKS && !goes_over_nodes(settings, call, num_ranks))
+    return false;
   if (call.count == 0 || !has_good_numbers(call, num_ranks)) return false;
   const std::optional<uint64_t> bytes = message_bytes(call, num_ranks);
   if (!bytes || *bytes < settings.least_bytes || *bytes > settings.most_bytes) return false;
   return settings.chosen_by != ChosenBy::kLimits || !is_faster_by_nccl(call, *bytes, num_ranks);
+}
+
+int most_ranks(const Settings& settings) {
+  return settings.nodes == Nodes::kOff ? BRAID_NCCL_MOST_RANKS : BRAID_NCCL_MOST_NODE_RANKS;
+}
+
+// An average of more ranks has no kernel (coll/nodes/stages.h).
+bool goes_over_nodes(const Settings& settings, const Call& call, int num_ranks) {
+  constexpr int kAverage = 4;
+  if (settings.nodes == Nodes::kOff) return false;
+  if (call.op == Op::kAllGather) return true;
+  return call.op == Op::kReduceScatter &&
+         (call.redop != kAverage || num_ranks <= BRAID_NCCL_MOST_RANKS);
 }
 
 bool is_left_to_sharp(const Settings& settings, const Call& call) {

@@ -41,6 +41,9 @@ enum class ChosenBy : int {
   kRace,     // what NCCL and braid took here (choice.h)
 };
 
+/// Of communicators over several nodes, whose all_gather and reduce_scatter alone may be taken over.
+enum class Nodes : int { kOff, kAuto, kOn };
+
 /// What the user wants taken over. Equal on all ranks of a communicator that is: the core compares.
 struct Settings {
   bool is_on = true;
@@ -49,6 +52,7 @@ struct Settings {
   uint64_t most_bytes = UINT64_MAX;
   bool is_grouped_exchange = false;  // BRAID_NCCL_GROUPED
   ChosenBy chosen_by = ChosenBy::kLimits;
+  Nodes nodes = Nodes::kOff;
 };
 Result<Settings> settings_from(const Config& config);
 /// Ranks whose settings differ have different ones, but for chance.
@@ -56,6 +60,11 @@ uint64_t fingerprint(const Settings& settings);
 
 /// Whether a collective call among `num_ranks` may be taken over: without a race, is.
 bool is_wanted(const Settings& settings, const Call& call, int num_ranks);
+
+/// Whether such a call may also go over several nodes.
+bool goes_over_nodes(const Settings& settings, const Call& call, int num_ranks);
+/// The most ranks of a communicator that may be taken over.
+int most_ranks(const Settings& settings);
 
 /// Whether NCCL sums faster, where it has the switches for it and nobody has measured.
 bool is_left_to_sharp(const Settings& settings, const Call& call);

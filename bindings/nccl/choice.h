@@ -17,7 +17,8 @@ inline constexpr std::array<uint64_t, 9> kRacedBytes = {8ULL << 10,   32ULL << 1
                                                         512ULL << 10, 2ULL << 20,   8ULL << 20,
                                                         32ULL << 20,  128ULL << 20, 512ULL << 20};
 inline constexpr size_t kNumRaced = kRacedBytes.size();
-static_assert(kNumRaced <= 32, "a bit each");
+static_assert(kNumRaced < 32, "a bit each");
+inline constexpr uint32_t kAllRaced = (uint32_t{1} << kNumRaced) - 1;
 
 /// Sizes up to here are small: braid needs little memory for them (coll/device/entry.h), and they are
 /// raced when the first such call comes. Large ones are, and have their memory, when one of them

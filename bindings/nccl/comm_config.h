@@ -2,6 +2,7 @@
 // one says nothing of another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace braid::nccl {
@@ -9,5 +10,17 @@ namespace braid::nccl {
 /// Of blocks, clusters and policies; 0 where nothing is asked for. `config` may be null, or of any
 /// release: fields were only ever added, and it begins with its size.
 uint64_t speed_of_config(const void* config);
+
+/// The ncclConfig_t of release 2.18, which all later ones read.
+struct RailConfig {
+  size_t size;
+  uint32_t magic, version;
+  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  const char* net_name;
+  int split_share;
+};
+/// Of communicators between nodes: blocking, and of few blocks, for one GPU's share of the network
+/// needs no more.
+RailConfig config_of_rails();
 
 }  // namespace braid::nccl

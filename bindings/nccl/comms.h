@@ -69,6 +69,10 @@ class Entry {
   /// NCCL may sum in switches.
   bool has_sharp() const { return has_sharp_; }
   void note_sharp(bool has) { has_sharp_ = has; }
+  /// Its ranks are on several nodes, or seem to be: nothing but all_gather and reduce_scatter may be
+  /// taken over.
+  bool is_over_nodes() const { return is_over_nodes_.load(std::memory_order_acquire); }
+  void note_over_nodes() { is_over_nodes_.store(true, std::memory_order_release); }
   /// Whether a call was taken over: from then on there is no way back to NCCL.
   bool has_run() const { return has_run_; }
   void note_run() { has_run_ = true; }
@@ -105,6 +109,7 @@ class Entry {
   std::map<std::string, int> num_children_;  // by kind
   std::array<Chosen, kNumOps> chosen_;
   bool has_sharp_ = false;
+  std::atomic<bool> is_over_nodes_{false};
   std::atomic<bool> has_run_{false};
   Windows windows_;
   std::mutex error_mutex_;

@@ -16,8 +16,9 @@
 extern "C" {
 #endif
 
-#define BRAID_NCCL_CORE_VERSION 5u
-#define BRAID_NCCL_MOST_RANKS 16 /* more are never taken over */
+#define BRAID_NCCL_CORE_VERSION 6u
+#define BRAID_NCCL_MOST_RANKS 16       /* of one host; more are never taken over */
+#define BRAID_NCCL_MOST_NODE_RANKS 256 /* of several hosts */
 
 typedef enum {
   BRAID_NCCL_ALL_REDUCE,
@@ -46,7 +47,10 @@ typedef struct {
 
 /* What open() answers, where it is not 0. */
 #define BRAID_NCCL_TAKEN 1
-#define BRAID_NCCL_HAS_SHARP 2 /* beside it: NCCL may sum in the switches of this machine */
+#define BRAID_NCCL_HAS_SHARP 2  /* beside it: NCCL may sum in the switches of this machine */
+#define BRAID_NCCL_OVER_NODES 4 /* beside it: all_gather and reduce_scatter alone */
+#define BRAID_NCCL_LATER 8      /* alone: nothing is decided before one of these two is called */
+#define BRAID_NCCL_LOST 16      /* alone: what the ranks decided is not known here, `why` tells */
 
 /* Of one operation: bit i is of the size kRacedBytes[i] (choice.h). */
 typedef struct {
@@ -63,11 +67,47 @@ typedef struct {
   int (*run)(void* context, const braid_nccl_call*);
 } braid_nccl_real;
 
+/* What a rank sends to one node and receives from one, at the same time; bytes. */
+typedef struct {
+  const void* send;
+  uint64_t send_bytes;
+  int to;
+  void* recv;
+  uint64_t recv_bytes;
+  int from;
+} braid_nccl_passage;
+
+/* The real library, for communicators of the core's own between nodes. Functions return an
+ * ncclResult_t, and what they enqueue has been enqueued when it is 0. Threads: any. */
+typedef struct {
+  void* context;
+  int version; /* as ncclGetVersion tells it */
+  int (*make_id)(void* context, char* id /* 128 bytes */);
+  /* On the calling thread's device. Waits for the other ranks. */
+  int (*make)(void* context, const char* id, int num_ranks, int rank, void** comm);
+  int (*exchange)(void* context, void* comm, const braid_nccl_passage*, void* stream);
+  int (*all_gather)(void* context, void* comm, const void* send, void* recv, uint64_t bytes,
+                    void* stream);
+  int (*error)(void* context, void* comm); /* ncclCommGetAsyncError's */
+  int (*abort)(void* context, void* comm);
+  int (*destroy)(void* context, void* comm);
+} braid_nccl_rails;
+
+/* Who asks to be set up, and at which operation. */
+typedef struct {
+  int rank, num_ranks, device;
+  int op;
+  const braid_nccl_rails* rails; /* as long as the process lives */
+} braid_nccl_place;
+
 typedef struct braid_nccl_seat braid_nccl_seat;
 
 typedef struct {
   uint32_t version;
 
+  /* Into an id that the real library has just made: where a roll over nodes is served, so that the
+   * ranks of its communicators find each other. Not 0: the id is as it was. */
+  int (*mark)(char* id /* 128 bytes */, braid_nccl_why why);
   /* Signs the roll of the communicator that `key` names, for a caller that decides by `settings`, a
    * number for all of them, which must be every rank's. Before NCCL's init. NULL: not to be taken
    * over, `why` tells. */
@@ -76,7 +116,7 @@ typedef struct {
   /* NCCL's init has succeeded on this rank: all that ever sign have signed. */
   void (*seal)(braid_nccl_seat*);
   /* Collective: sets the communicator up, or agrees with all ranks not to (0). */
-  int (*open)(braid_nccl_seat*, int rank, int num_ranks, int device, braid_nccl_why why);
+  int (*open)(braid_nccl_seat*, const braid_nccl_place*, braid_nccl_why why);
   /* Collective, on a seat that is open, and while no rank has anything else to do with the real
    * communicator: which of the two is faster in `op`, in small messages or in large ones (choice.h),
    * for which memory is taken where braid is. Without a real one: nobody is asked, and all is won

@@ -82,6 +82,10 @@ Real real;
 
 namespace hooks {
 
+NcclResult GetUniqueId(UniqueId* id) {
+  return guarded([&] { return the_shim->make_id(id); });
+}
+
 NcclResult CommInitAll(NcclComm* comms, int num_devices, const int* devices) {
   return guarded([&] {
     return the_shim->create_all(num_devices, comms,
@@ -216,6 +220,7 @@ void start_hooks(const Library& library, const Settings& settings) {
 void* hook_of(Name name, const Settings& settings) {
   // Without the promise sends and receives are never ours: they are jumps, too.
   if (!settings.is_grouped_exchange && (name == Name::kSend || name == Name::kRecv)) return nullptr;
+  if (settings.nodes == Nodes::kOff && name == Name::kGetUniqueId) return nullptr;
   switch (name) {
 #define HOOK(name) \
   case Name::k##name: return reinterpret_cast<void*>(hooks::name);

@@ -25,6 +25,7 @@ const char* no_text(NcclComm) { return ""; }
 Real load_real(const Library& library) {
   Real loaded{};
   find(library, Name::kGetVersion, loaded.version);
+  find(library, Name::kGetUniqueId, loaded.unique_id);
   find(library, Name::kCommInitRank, loaded.init_rank);
   find(library, Name::kCommInitRankConfig, loaded.init_rank_config);
   find(library, Name::kCommInitRankScalable, loaded.init_rank_scalable);

@@ -9,6 +9,7 @@ class Library;
 
 struct Real {
   NcclResult (*version)(int*);
+  NcclResult (*unique_id)(UniqueId*);
   NcclResult (*init_rank)(NcclComm*, int num_ranks, UniqueId, int rank);
   NcclResult (*init_rank_config)(NcclComm*, int num_ranks, UniqueId, int rank, void* config);
   NcclResult (*init_rank_scalable)(NcclComm*, int num_ranks, int rank, int num_ids, UniqueId*,

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/status.h"
+#include "bindings/nccl/choice.h"
 #include "bindings/nccl/inside.h"
 
 namespace braid::nccl {
@@ -84,6 +85,7 @@ bool Shim::learn(Entry& entry, NcclComm comm) {
 bool Shim::may_take(Entry& entry, const Call& call) {
   if (entry.state() == Entry::State::kHandedOn) return false;
   if (!learn(entry, call.comm)) return false;
+  if (entry.is_over_nodes() && !goes_over_nodes(settings_, call, entry.num_ranks())) return false;
   if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;
   if (!is_wanted(settings_, call, entry.num_ranks())) return false;
   const bool is_settled =
@@ -105,31 +107,46 @@ NcclResult Shim::submit(const Call& call) {
     group.kept.push_back({entry, call});
     return NcclResult::kSuccess;
   }
-  settle(*entry, call.comm, races_before(*entry, call));
+  settle(*entry, call.comm, call.op, races_before(*entry, call));
   if (is_ours(*entry, call)) return run(*entry, call);
   return entry->is_given_up() ? refuse(call) : hand_on(call);
 }
 
-void Shim::settle(Entry& entry, NcclComm comm, const Races& races) {
-  if (entry.state() == Entry::State::kUndecided) open(entry);
+void Shim::settle(Entry& entry, NcclComm comm, Op op, const Races& races) {
+  if (entry.state() == Entry::State::kUndecided) open(entry, op);
+  if (entry.state() != Entry::State::kTaken) return;
   if (entry.must_settle()) map_windows(entry);  // it is taken over, and has new ones
   for (const Race& each : races)
-    if (entry.state() == Entry::State::kTaken) race(entry, comm, each);
+    if (entry.state() == Entry::State::kTaken && !is_known(entry, each)) race(entry, comm, each);
 }
 
-void Shim::open(Entry& entry) {
+void Shim::open(Entry& entry, Op op) {
   Why why;
+  const braid_nccl_place place{entry.rank(), entry.num_ranks(), entry.device(),
+                               static_cast<int>(op), rails()};
   const Inside inside;
-  const int opened =
-      entry.core().open(entry.seat(), entry.rank(), entry.num_ranks(), entry.device(), why);
+  const int opened = entry.core().open(entry.seat(), &place, why);
   const bool is_taken = (opened & BRAID_NCCL_TAKEN) != 0;
+  if ((opened & (BRAID_NCCL_OVER_NODES | BRAID_NCCL_LATER | BRAID_NCCL_LOST)) != 0)
+    entry.note_over_nodes();
+  if (opened == BRAID_NCCL_LATER) return;
+  if (opened == BRAID_NCCL_LOST) return lose(entry, why.text());
   entry.note_sharp((opened & BRAID_NCCL_HAS_SHARP) != 0);
   entry.decide(is_taken ? Entry::State::kTaken : Entry::State::kHandedOn);
   if (is_taken)
-    log::info("nccl", "communicator of {} ranks: taken over (rank {}, gpu {})", entry.num_ranks(),
-              entry.rank(), entry.device());
+    log::info("nccl", "communicator of {} ranks{}: taken over (rank {}, gpu {})", entry.num_ranks(),
+              entry.is_over_nodes() ? " on several nodes" : "", entry.rank(), entry.device());
   else
     say_left(entry, why.text());
+}
+
+// The others may have taken it over, or left it to NCCL: the calls in question are errors here.
+void Shim::lose(Entry& entry, const char* why) {
+  log::error("nccl", "communicator of {} ranks: {}", entry.num_ranks(), why);
+  entry.fail(why);
+  for (const Op op : {Op::kAllGather, Op::kReduceScatter})
+    entry.chosen(op) = {{kAllRaced, kAllRaced}, {true, true}};
+  entry.decide(Entry::State::kTaken);
 }
 
 // One warning, where a process has eight ranks of it and all say the same.

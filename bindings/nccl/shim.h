@@ -7,6 +7,7 @@
 //   shim.cc          one call
 //   shim_races.cc    who gets it: braid and NCCL timed, when an operation is called first
 //   shim_groups.cc   the calls of a group
+//   shim_rails.cc    the real library as the core's way between nodes
 //
 // A process may have several ranks of a communicator, one per GPU, and one thread may serve them
 // all. So nothing waits for another rank before the end of a group, and there every rank has a
@@ -47,6 +48,9 @@ class Shim {
 
   Shim(const Real& real, Settings settings, OpenCore open_core)
       : real_(real), settings_(settings), open_core_(std::move(open_core)) {}
+
+  /// Marks the id, where communicators over several nodes may be taken over.
+  NcclResult make_id(UniqueId* id);
 
   // Communicators. `make` is the real call, `config` speed_of_config().
   NcclResult create(const std::string& key, int num_ranks, NcclComm* comm,
@@ -95,8 +99,12 @@ class Shim {
     auto operator<=>(const Race&) const = default;
   };
   using Races = std::set<Race>;
-  void settle(Entry& entry, NcclComm comm, const Races& races);
-  void open(Entry& entry);
+  void settle(Entry& entry, NcclComm comm, Op op, const Races& races);
+  void open(Entry& entry, Op op);
+  void lose(Entry& entry, const char* why);
+  static bool is_known(const Entry& entry, const Race& race) {
+    return entry.chosen(race.op).is_known[race.is_large ? 1 : 0];
+  }
   Races races_before(const Entry& entry, const Call& call) const;
   void race(Entry& entry, NcclComm comm, const Race& race);
   bool is_ours(const Entry& entry, const Call& call) const;
@@ -110,6 +118,8 @@ class Shim {
   NcclResult forward_all_to_all(const Call& call);
   NcclResult end_of(NcclComm comm, NcclResult now);
   static int run_real(void* racer, const braid_nccl_call* call);
+  NcclResult exchange(NcclComm rail, const braid_nccl_passage& passage, CudaStream stream);
+  const braid_nccl_rails* rails();
 
   // The end of a group.
   struct Kept {
@@ -133,6 +143,7 @@ class Shim {
   void note_windows(Group& group, NcclResult ended);
   struct Needs {  // of a communicator in a group
     NcclComm comm = nullptr;
+    Op op{};  // the first that may be what all of it is decided at
     bool has_window = false;
     Races races;
   };
@@ -151,6 +162,8 @@ class Shim {
   const Settings settings_;
   const uint64_t fingerprint_ = fingerprint(settings_);
   const OpenCore open_core_;
+  braid_nccl_rails rails_{};
+  std::once_flag rails_once_;
   Comms comms_;
   Counts counts_;
   std::atomic<bool> signs_{true};

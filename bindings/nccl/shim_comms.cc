@@ -30,7 +30,7 @@ uint64_t config_of_child(const Entry& parent, const void* config) {
 // A communicator whose size is not known yet (0) signs: it is looked at again when it is.
 std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks, uint64_t config) {
   const bool is_possible = settings_.is_on && signs_ && num_ranks != 1 &&
-                           num_ranks <= BRAID_NCCL_MOST_RANKS && !key.empty();
+                           num_ranks <= most_ranks(settings_) && !key.empty();
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
   if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr, config);
   Why why;

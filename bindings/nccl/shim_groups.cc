@@ -109,7 +109,10 @@ std::map<Entry*, Shim::Needs> Shim::needs_of(const Group& group) const {
                     [&](const MadeWindow& made) { return made.entry.get() == entry; });
     const Races races = races_before(*entry, each.call);
     if (!has_window && races.empty() && !entry->must_settle()) continue;
+    const bool is_first = !all.contains(entry);
     Needs& needs = all[entry];
+    if (is_first || goes_over_nodes(settings_, each.call, entry->num_ranks()))
+      needs.op = each.call.op;
     needs.comm = each.call.comm;
     needs.has_window = has_window;
     needs.races.insert(races.begin(), races.end());
@@ -126,9 +129,9 @@ NcclResult Shim::settle_beside(Group& group) {
   Beside settling;
   for (const auto& each : unsettled)
     settling.begin([this, &real_end, entry = each.first, &needs = each.second]() noexcept {
-      if (entry->state() == Entry::State::kUndecided) open(*entry);
+      if (entry->state() == Entry::State::kUndecided) open(*entry, needs.op);
       if (needs.has_window || !needs.races.empty()) real_end.wait();
-      settle(*entry, needs.comm, needs.races);
+      settle(*entry, needs.comm, needs.op, needs.races);
     });
   const NcclResult ended = end_real(group);
   real_end.count_down();

@@ -20,7 +20,7 @@ namespace braid::nccl {
 namespace {
 
 /// Of an operation in which there is no race any more: the seat answers its calls with the error.
-constexpr braid_nccl_choice kAllSizes{(1U << kNumRaced) - 1, (1U << kNumRaced) - 1};
+constexpr braid_nccl_choice kAllSizes{kAllRaced, kAllRaced};
 constexpr int64_t kPatience = 60_s;  // for a call that the library makes in the background
 
 struct Racer {
@@ -33,7 +33,11 @@ struct Racer {
 /// What must be decided before a call. Between the largest small size and the smallest large one
 /// both must be won, so that a large call asks about both.
 Shim::Races Shim::races_before(const Entry& entry, const Call& call) const {
-  const bool is_raced = settings_.chosen_by == ChosenBy::kRace;
+  // Over nodes rails are made there, too, whoever decides.
+  const bool may_go_over_nodes = entry.state() == Entry::State::kUndecided &&
+                                 goes_over_nodes(settings_, call, entry.num_ranks());
+  const bool is_raced =
+      settings_.chosen_by == ChosenBy::kRace || entry.is_over_nodes() || may_go_over_nodes;
   const Chosen& chosen = entry.chosen(call.op);
   Races races;
   if (is_raced && !chosen.is_known[0]) races.insert({call.op, false});
@@ -47,6 +51,8 @@ bool Shim::is_ours(const Entry& entry, const Call& call) const {
   if (entry.state() != Entry::State::kTaken) return false;
   const uint64_t bytes = bytes_of(call, entry.num_ranks());
   const Chosen& chosen = entry.chosen(call.op);
+  if (entry.is_over_nodes())
+    return goes_over_nodes(settings_, call, entry.num_ranks()) && is_braids(chosen.choice, bytes);
   if (settings_.chosen_by == ChosenBy::kRace) return is_braids(chosen.choice, bytes);
   if (entry.has_sharp() && is_left_to_sharp(settings_, call)) return false;
   return !is_large(bytes) || chosen.choice.won != 0;  // there is memory for it
@@ -56,13 +62,14 @@ void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
   Racer racer{this, comm};
   braid_nccl_real behind{&racer, 0, entry.config(), run_real};
   if (real_.version(&behind.version) != NcclResult::kSuccess) behind.version = 0;
-  const bool is_raced = settings_.chosen_by == ChosenBy::kRace;
+  const bool is_raced = settings_.chosen_by == ChosenBy::kRace &&
+                        !(entry.is_over_nodes() && settings_.nodes == Nodes::kOn);
   (void)end_of(comm, NcclResult::kInProgress);  // of what a group has just handed on
   braid_nccl_choice choice{};
   Why why;
   const int code = entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
                                      is_raced ? &behind : nullptr, &choice, why);
-  if (code != 0 && !entry.has_run()) {
+  if (code != 0 && !entry.has_run() && !entry.is_over_nodes()) {
     entry.decide(Entry::State::kHandedOn);
     return say_left(entry, why.text());
   }
@@ -70,6 +77,10 @@ void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
     entry.fail(why.text());
     choice = kAllSizes;
   }
+  // Nobody has measured it, and nobody has asked for it.
+  const bool is_unknown = entry.is_over_nodes() && settings_.chosen_by == ChosenBy::kLimits &&
+                          settings_.nodes == Nodes::kAuto;
+  if (is_unknown && code == 0) choice = {};
   Chosen& chosen = entry.chosen(race.op);
   chosen.choice.measured |= choice.measured;
   chosen.choice.won |= choice.won;

@@ -106,6 +106,11 @@ constexpr Option kOptions[] = {
      "to NCCL. A rank whose process has ended is not waited for."},
     {"BRAID_NCCL_MOST", OptionType::kBytes, "0",
      "Largest message that is taken over from NCCL; 0 for no limit."},
+    {"BRAID_NCCL_NODES", OptionType::kString, "off",
+     "all_gather and reduce_scatter of NCCL communicators over several nodes in two stages "
+     "(docs/nodes.md): off, auto (where a race with NCCL gives them to braid) or on (always). "
+     "Opens "
+     "a port on NCCL's bootstrap address."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
      "reduce_scatter, broadcast, all_to_all. all: what a race with NCCL gives to braid "

@@ -40,6 +40,7 @@ Result<std::string> agreed_key(const Entrants& for_, const RaceTerms& terms) {
   BRAID_ASSIGN_OR_RETURN(const int driver, cuda.driver_version());
   const std::string own = own_facts(facts.name + " " + facts.pci_address, driver);
   BRAID_ASSIGN_OR_RETURN(auto ranks, for_.group.exchange("nccl race of", own, terms.deadline));
+  if (for_.nodes != nullptr) ranks.push_back("over nodes, " + for_.nodes->map);
   return race_key({for_.op, for_.sizes, for_.real.version, for_.real.config, std::move(ranks)},
                   terms.config);
 }
@@ -81,7 +82,7 @@ void tell_disturbed(const Entrants& for_) {
     log::warn("nccl",
               "{} among {} ranks is left to NCCL: other work on these GPUs, beside which nobody "
               "can tell who is faster; nothing is kept",
-              name_of(for_.op), for_.device.size());
+              name_of(for_.op), for_.group.size());
 }
 
 void tell(const Entrants& for_, const Outcome& outcome) {
@@ -89,11 +90,11 @@ void tell(const Entrants& for_, const Outcome& outcome) {
   for (size_t i = 0; i < outcome.sizes.size(); ++i) {
     const RacedSize& size = outcome.sizes[i];
     log::info("nccl", "race: {} of {} among {}: NCCL {:.1f} us, braid {:.1f} us, {:.3f}x: {}",
-              name_of(for_.op), format_bytes(kRacedBytes[for_.sizes.begin + i]), for_.device.size(),
+              name_of(for_.op), format_bytes(kRacedBytes[for_.sizes.begin + i]), for_.group.size(),
               size.nccl_us, size.braid_us, size.ratio, size.is_won ? "braid" : "NCCL");
   }
   log::info("nccl", "race: {} among {}, {} messages, took {}{}", name_of(for_.op),
-            for_.device.size(), for_.sizes.begin < kNumSmall ? "small" : "large",
+            for_.group.size(), for_.sizes.begin < kNumSmall ? "small" : "large",
             format_ns(outcome.elapsed_ns),
             outcome.is_over_time ? ", all the time there was: larger ones are NCCL's" : "");
 }
@@ -121,7 +122,7 @@ Result<Ran> run_if_calm(const Entrants& for_, const RaceTerms& terms) {
     BRAID_RETURN_IF_ERROR(track.prepare());
     const bool takes_turns = for_.device.gpus().are_shared;
     Result<Outcome> raced =
-        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement);
+        race(track, terms.time_ns, takes_turns ? kAgreementOfTurns : kAgreement, for_.least_gain());
     if (raced.status().code() == Code::kUnsupported) {
       log::info("nccl", "{} is left to NCCL: {}", name_of(for_.op), raced.status().message());
       return Ran{};

@@ -21,8 +21,8 @@ double median_us(const std::vector<LapTimes>& laps, double LapTimes::* side, int
 
 class Racing {
  public:
-  Racing(Track& track, int64_t time_ns, const Agreement& agreement)
-      : track_(track), time_ns_(time_ns), agreement_(agreement) {}
+  Racing(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain)
+      : track_(track), time_ns_(time_ns), agreement_(agreement), least_gain_(least_gain) {}
 
   Result<Outcome> all_sizes() {
     const SizeRange sizes = track_.sizes();
@@ -44,7 +44,7 @@ class Racing {
       do {
         if (outcome_.is_over_time) return {};
         BRAID_RETURN_IF_ERROR(lap(i, true));
-        verdict = num_bad_ > kMostBadLaps ? Verdict::kNccl : judge(laps_);
+        verdict = num_bad_ > kMostBadLaps ? Verdict::kNccl : judge(laps_, least_gain_);
       } while (verdict == Verdict::kOpen);
     }
     note(i, verdict == Verdict::kBraid);
@@ -88,6 +88,7 @@ class Racing {
   Track& track_;
   const int64_t time_ns_;
   const Agreement agreement_;
+  const double least_gain_;
   Outcome outcome_;
   std::vector<LapTimes> laps_, laps_of_size_;  // of a heat, of both
   int num_bad_ = 0;
@@ -101,8 +102,8 @@ int calls_of_burst(size_t i) {
   return kCalls[i];
 }
 
-Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement) {
-  return Racing(track, time_ns, agreement).all_sizes();
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement, double least_gain) {
+  return Racing(track, time_ns, agreement, least_gain).all_sizes();
 }
 
 }  // namespace braid::nccl

@@ -57,7 +57,8 @@ struct Outcome {
 };
 
 /// Ends within `time_ns`, but for the lap that is under way then.
-Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement);
+Result<Outcome> race(Track& track, int64_t time_ns, const Agreement& agreement,
+                     double least_gain = kLeastGain);
 
 /// The calls of a burst: enough for clocks, and for what ranks do before each.
 int calls_of_burst(size_t i);

@@ -28,6 +28,14 @@ struct Left {
 
 }  // namespace
 
+Status Entrants::enqueue_ours(const braid_nccl_call& call) const {
+  return nodes != nullptr ? nodes->enqueue(call) : enqueue(device, call);
+}
+
+Status Entrants::barrier(sys::Stream stream) const {
+  return nodes != nullptr ? nodes->barrier(stream) : coll::device::barrier(device, stream);
+}
+
 Status judge_codes(const std::vector<std::vector<int64_t>>& all, const Status& own) {
   const auto is_refusal = [](const auto& rank) {
     return rank[0] == static_cast<int64_t>(Code::kUnsupported);
@@ -136,7 +144,7 @@ Result<Lap> RaceTrack::run(size_t i, int num_calls) {
 Status RaceTrack::enqueue_burst(size_t i, int num_calls, bool is_real) {
   const braid_nccl_call call = call_of(kRacedBytes[i]);
   for (int k = 0; k < num_calls; ++k) {
-    const Status own = is_real ? for_.real_calls.run(for_.real, call) : enqueue(for_.device, call);
+    const Status own = is_real ? for_.real_calls.run(for_.real, call) : for_.enqueue_ours(call);
     if (own.ok()) continue;
     return k == 0 && is_real ? own : unavailable("call {}: {}", k, own.message());
   }
@@ -149,11 +157,11 @@ Result<int64_t> RaceTrack::burst_ns(size_t i, int num_calls, bool is_real) {
   const sys::Stream stream = stream_.get();
   is_left_ = true;  // until it is seen to be through
   for_.device.order().expect_call();
-  BRAID_RETURN_IF_ERROR(coll::device::barrier(for_.device, stream));
+  BRAID_RETURN_IF_ERROR(for_.barrier(stream));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[0].get(), stream));
   const Status enqueued = enqueue_burst(i, num_calls, is_real);
   if (!enqueued.ok() && enqueued.code() != Code::kUnsupported) return enqueued;
-  BRAID_RETURN_IF_ERROR(coll::device::barrier(for_.device, stream));
+  BRAID_RETURN_IF_ERROR(for_.barrier(stream));
   BRAID_RETURN_IF_ERROR(cuda.record(events_[1].get(), stream));
   BRAID_RETURN_IF_ERROR(wait_for(events_[1].get()));
   is_left_ = false;
@@ -176,7 +184,7 @@ Status RaceTrack::wait_for(sys::Event event) {
 // In place where programs do it so. A sum of zeros takes as long as any other.
 braid_nccl_call RaceTrack::call_of(uint64_t bytes) const {
   const uint64_t elements = bytes / kElementBytes;
-  const uint64_t block = elements / static_cast<uint64_t>(for_.device.size());
+  const uint64_t block = elements / static_cast<uint64_t>(for_.group.size());
   const bool is_one_buffer = for_.op == BRAID_NCCL_ALL_REDUCE || for_.op == BRAID_NCCL_BROADCAST;
   void* const recv = sys::pointer_to<void>(recv_.get());
   braid_nccl_call call{};

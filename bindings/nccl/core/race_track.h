@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "bindings/nccl/core/race.h"
@@ -46,7 +47,14 @@ class RealCalls {
   std::atomic<bool> is_shut_{false}, is_inside_{false};
 };
 
-/// Whom a race is run for.
+/// Over several nodes: what braid's calls and barriers are there, where the device is one node's.
+struct OverNodes {
+  std::function<Status(const braid_nccl_call&)> enqueue;
+  std::function<Status(sys::Stream)> barrier;
+  std::string map;  // for the cache's key
+};
+
+/// Whom a race is run for. `group` has all ranks.
 struct Entrants {
   comm::Device& device;
   group::Group& group;
@@ -54,6 +62,11 @@ struct Entrants {
   braid_nccl_real real;
   braid_nccl_op op;
   SizeRange sizes;
+  const OverNodes* nodes = nullptr;  // one node
+
+  Status enqueue_ours(const braid_nccl_call& call) const;
+  Status barrier(sys::Stream stream) const;
+  double least_gain() const { return nodes != nullptr ? kLeastGainOverNodes : kLeastGain; }
 };
 
 class RaceTrack : public Track {

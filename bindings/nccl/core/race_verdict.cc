@@ -8,7 +8,6 @@ namespace braid::nccl {
 
 namespace {
 
-constexpr double kLeastGain = 1.03;  // what users were promised
 // A lap is a win when it is won by that much. Only wins are counted, not by how much: a lap that was
 // held up is one lap, whatever it took. Between two laps of chance alone wins and losses walk at
 // random, and who is ahead by so many seldom is by chance (Wald's sequential test): where braid wins
@@ -49,9 +48,9 @@ double median_ratio(std::span<const LapTimes> laps) {
   return ratios.empty() ? 0 : median_of(std::move(ratios));
 }
 
-Verdict judge(std::span<const LapTimes> laps) {
+Verdict judge(std::span<const LapTimes> laps, double least_gain) {
   int ahead = 0;
-  for (const LapTimes& lap : laps) ahead += lap.nccl_us >= kLeastGain * lap.braid_us ? 1 : -1;
+  for (const LapTimes& lap : laps) ahead += lap.nccl_us >= least_gain * lap.braid_us ? 1 : -1;
   if (ahead >= kAheadForBraid) return Verdict::kBraid;
   const bool is_over = ahead <= -kAheadForNccl || laps.size() >= kMostLaps;
   return is_over ? Verdict::kNccl : Verdict::kOpen;

@@ -3,7 +3,7 @@
 //
 // NCCL has the call until braid has shown that it wins it. So the two errors are not alike: a call
 // that braid would win and NCCL keeps costs what braid would have saved; one that braid loses and
-// takes over is a broken promise. Hence braid must win by 3 %, beyond what chance may do, twice.
+// takes over is a broken promise. Hence braid must win by 3 % (5 % over nodes), beyond what chance may do, twice.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,10 @@ struct Agreement {
   double slack_us = 50;
 };
 
+/// What NCCL's time must be at least, by braid's. Over nodes more, where a network that others use
+/// changes from day to day.
+inline constexpr double kLeastGain = 1.03, kLeastGainOverNodes = 1.05;
+
 /// A lap as it counts: by its slowest rank. Nothing when a rank contradicts the others: its clock
 /// or its library does not tell what happened, and nobody knows which of them does.
 std::optional<LapTimes> slowest_of(std::span<const LapTimes> ranks, const Agreement& agreement);
@@ -31,7 +35,7 @@ std::optional<LapTimes> slowest_of(std::span<const LapTimes> ranks, const Agreem
 enum class Verdict { kOpen, kBraid, kNccl };
 
 /// kOpen: another lap may tell.
-Verdict judge(std::span<const LapTimes> laps);
+Verdict judge(std::span<const LapTimes> laps, double least_gain = kLeastGain);
 
 /// NCCL's time by braid's, the median of the laps' (docs/nccl.md's figures). 0 of none.
 double median_ratio(std::span<const LapTimes> laps);

@@ -17,6 +17,7 @@
 #include "bindings/nccl/core/shared_group.h"
 #include "coll/device/collectives.h"
 #include "coll/device/entry.h"
+#include "comm/node_group.h"
 #include "comm/state.h"
 #include "group/agree.h"
 #include "sys/cuda/owned.h"
@@ -65,12 +66,18 @@ Status check_machine() {
   return {};
 }
 
-Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings) {
+Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings,
+                                         sys::Cuda& cuda) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key, config.text("BRAID_HOST_ID")));
-  BRAID_RETURN_IF_ERROR(roll.sign({process, fingerprint_of_settings(settings)}));
-  std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll)));
+  const uint64_t all_settings = fingerprint_of_settings(settings);
+  BRAID_RETURN_IF_ERROR(roll.sign({process, all_settings}));
+  auto across = AcrossNodes::sign(key, config, process, all_settings);
+  if (!across.ok() && across.status().code() != Code::kUnsupported)
+    log::info("nccl", "a communicator over nodes is left to NCCL: {}", across.status().message());
+  std::unique_ptr<Seat> seat(new Seat(std::move(config), std::move(roll), cuda));
+  if (across.ok()) seat->across_ = std::move(across).value();
   LiveSeats::all().add(seat.get());
   return seat;
 }
@@ -82,36 +89,107 @@ Seat::~Seat() {
 
 // ---- opening ----
 
-Status Seat::open(int rank, int num_ranks, int device) {
+Status Seat::open(const braid_nccl_place& place) {
   const std::lock_guard opening(opening_);
-  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  const sys::RelaxedCapture relaxed(cuda_);
   roll_.seal();
-  Status outcome = open_with_others(rank, num_ranks, device);
-  roll_.end_presence();  // it is decided, also for those who have yet to look
+  device_ = place.device;
+  rails_ = place.rails;
+  Status outcome = open_with_others(place);
+  if (!is_later_) roll_.end_presence();  // it is decided, also for those who have yet to look
   return outcome;
 }
 
-Status Seat::open_with_others(int rank, int num_ranks, int device) {
+// Whether all ranks have signed on this host looks the same on all of them, and over nodes they
+// signed before NCCL's init, too.
+Status Seat::open_with_others(const braid_nccl_place& place) {
+  const Status here = roll_.check(place.num_ranks, config_.flag("BRAID_NCCL_SHARED"));
+  if (here.ok() || !across_) {
+    across_.reset();
+    return here.ok() ? open_here(place) : here;
+  }
+  is_later_ = place.op != BRAID_NCCL_ALL_GATHER && place.op != BRAID_NCCL_REDUCE_SCATTER;
+  return is_later_ ? here : open_over_nodes(place);
+}
+
+Status Seat::open_here(const braid_nccl_place& place) {
   const int64_t patience_ns = config_.duration_ns("BRAID_NCCL_MEET");
-  const auto is_aborted = [this] { return is_aborted_.load(); };
-  BRAID_RETURN_IF_ERROR(roll_.check(num_ranks, config_.flag("BRAID_NCCL_SHARED")));
   has_arrived_ = true;
-  BRAID_RETURN_IF_ERROR(roll_.arrive(num_ranks, Deadline::after_ns(patience_ns), is_aborted));
+  BRAID_RETURN_IF_ERROR(
+      roll_.arrive(place.num_ranks, Deadline::after_ns(patience_ns), is_aborted()));
   const Deadline deadline = Deadline::after_ns(patience_ns);
-  const Status own = set_up(rank, num_ranks, device, deadline);
-  const Status verdict = roll_.vote(own.ok(), num_ranks, deadline, is_aborted);
+  const Status own = set_up(place.rank, place.num_ranks, place.device, deadline);
+  const Status verdict = roll_.vote(own.ok(), place.num_ranks, deadline, is_aborted());
+  BRAID_RETURN_IF_ERROR(note_opened(verdict));
+  return verdict.ok() || own.ok() ? verdict : own;
+}
+
+/// ok; but where the ranks' verdict is no, all that was set up ends.
+Status Seat::note_opened(const Status& verdict) {
   const std::lock_guard lock(mutex_);
   is_setting_up_ = false;
   is_open_ = verdict.ok();
   if (verdict.ok()) return {};
   if (comm_) (void)comm_->close(false);
   if (group_) group_->leave();
-  return own.ok() ? verdict : own;
+  return {};
+}
+
+Status Seat::open_over_nodes(const braid_nccl_place& place) {
+  if (place.rank < 0) {
+    across_.reset();  // the others hear that a rank has ended
+    return internal_error("NCCL does not say which rank this is");
+  }
+  const int version = place.rails != nullptr ? place.rails->version : 0;
+  BRAID_ASSIGN_OR_RETURN(AcrossNodes::Agreed agreed,
+                         across_->come(place.rank, place.num_ranks, version, is_aborted()));
+  if (!agreed.why_not) {
+    const Deadline deadline = Deadline::after_ns(config_.duration_ns("BRAID_NCCL_MEET"));
+    const Status own = set_up_over_nodes(deadline);
+    if (!own.ok() && group_) group_->report(own);  // who waits for this rank waits in vain
+    auto voted = across_->vote(own.ok(), is_aborted());
+    if (voted.ok() && voted->why_not && !own.ok()) voted->why_not = own;
+    const Status verdict = !voted.ok()      ? voted.status()
+                           : voted->why_not ? *voted->why_not
+                                            : Status();
+    (void)note_opened(verdict);
+    BRAID_RETURN_IF_ERROR(voted.status());
+    agreed = *voted;
+  }
+  if (agreed.why_not) {
+    across_.reset();
+    return *agreed.why_not;
+  }
+  is_over_nodes_ = true;
+  return {};
+}
+
+Status Seat::use_group(std::shared_ptr<group::Group> group) {
+  const std::lock_guard lock(mutex_);
+  group_ = std::move(group);
+  is_setting_up_ = true;
+  return is_aborted_ ? unavailable("aborted") : Status();
+}
+
+// The comm is that of this node's ranks; what they exchange goes through all of them, so that nodes
+// go through this in step.
+Status Seat::set_up_over_nodes(Deadline deadline) {
+  if (rails_ == nullptr) return internal_error("there is no library to make rails of");
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
+                         across_->join(Deadline::after_ns(kJoinTime), is_aborted()));
+  BRAID_RETURN_IF_ERROR(use_group(group));
+  const Impatience impatience(*group, deadline);
+  Config config = config_;
+  BRAID_RETURN_IF_ERROR(config.set("BRAID_GPU_RDMA", "off"));  // the NICs are the rails'
+  BRAID_ASSIGN_OR_RETURN(
+      comm_, comm::Comm::create(std::make_unique<comm::NodeGroup>(*group, across_->map()), config));
+  comm_->call_it("nccl " + roll_.name());
+  return coll::device::on_device(
+      *comm_, device_, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_);
 }
 
 Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   if (rank < 0) return internal_error("NCCL does not say which rank this is");
-  device_ = device;
   BRAID_ASSIGN_OR_RETURN(const Rendezvous rendezvous, meet(rank));
   group::Identity identity;
   identity.rank = identity.local_rank = rank;
@@ -121,23 +199,18 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   identity.job_id = roll_.name();
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
                          group::Group::join(identity, config_, Deadline::after_ns(kJoinTime)));
-  {
-    const std::lock_guard lock(mutex_);
-    group_ = group;
-    is_setting_up_ = true;
-  }
-  if (is_aborted_) return unavailable("aborted");
+  BRAID_RETURN_IF_ERROR(use_group(group));
   const Impatience impatience(*group, deadline);
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   comm_->call_it("nccl " + roll_.name());
   BRAID_RETURN_IF_ERROR(coll::device::on_device(
-      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall));
+      *comm_, device, [](comm::Device&) { return Status(); }, coll::device::Memory::kSmall, cuda_));
   return agree_on_sharp(Deadline::after_ns(kJoinTime));
 }
 
 // One rank that has it is enough to leave sums to NCCL where nobody measures.
 Status Seat::agree_on_sharp(Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, sys::real_cuda().device(device_));
+  BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(device_));
   const char* const wanted = secure_getenv("NCCL_NVLS_ENABLE");  // NOLINT(concurrency-mt-unsafe)
   const bool is_off = wanted != nullptr && std::string_view(wanted) == "0";
   const int64_t own = facts.has_multicast && !is_off ? 1 : 0;
@@ -168,24 +241,33 @@ Result<Rendezvous> Seat::meet(int rank) {
 // ---- using ----
 
 Status Seat::run(const braid_nccl_call& call) {
-  const sys::RelaxedCapture relaxed(sys::real_cuda());
-  return coll::device::on_device(*comm_, device_,
-                                 [&](comm::Device& device) { return enqueue(device, call); });
+  if (is_lost()) return across_->lost();
+  const sys::RelaxedCapture relaxed(cuda_);
+  const auto enqueued = [&](comm::Device& device) {
+    return is_over_nodes_ ? across_->run(call) : enqueue(device, call);
+  };
+  return coll::device::on_device(*comm_, device_, enqueued, coll::device::Memory::kAll, cuda_);
 }
 
 // Ranks come to it at the same call, but not at the same time; and a program may have them wait for
 // each other crosswise at the calls of two communicators, which NCCL would let through. So they wait
 // a while, and all or none of them race.
-bool Seat::all_come_to(int op, bool is_large) {
-  const auto is_aborted = [this] { return is_aborted_ || group_->broken(); };
+Result<bool> Seat::all_come_to(int op, bool is_large) {
+  const auto is_over = [this] { return is_aborted_ || group_->broken(); };
   const int64_t patience_ns = std::min(kRaceMeeting, config_.duration_ns("BRAID_NCCL_MEET"));
   const size_t slot = 2 * static_cast<size_t>(op) + (is_large ? 1 : 0);
   const int num_ranks = group_->size();
   static_assert(2 * BRAID_NCCL_NUM_OPS <= Roll::kNumMeetings);
-  if (roll_.meet(slot, num_ranks, Deadline::after_ns(patience_ns), is_aborted)) return true;
-  log::warn("nccl", "an operation is left to NCCL: not all of {} ranks came to its call in {}",
-            num_ranks, format_ns(patience_ns));
-  return false;
+  bool all_came = false;
+  if (is_over_nodes_) {
+    BRAID_ASSIGN_OR_RETURN(all_came, across_->meet(slot, patience_ns, is_over));
+  } else {
+    all_came = roll_.meet(slot, num_ranks, Deadline::after_ns(patience_ns), is_over);
+  }
+  if (!all_came)
+    log::warn("nccl", "an operation is left to NCCL: not all of {} ranks came to its call in {}",
+              num_ranks, format_ns(patience_ns));
+  return all_came;
 }
 
 // Of ranks that are all there: tuning, also of a NIC, and the race, and some time for what has none.
@@ -193,17 +275,44 @@ Deadline Seat::race_deadline() const {
   return Deadline::after_ns(kRaceMeeting + 3 * config_.duration_ns("BRAID_TUNE_TIME"));
 }
 
-// Memory for large messages stays when braid wins some.
 Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice) {
   if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
-  if (!all_come_to(op, is_large)) return is_aborted_ ? unavailable("aborted") : Status();
+  if (is_lost()) return across_->lost();
+  BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, is_large));
+  if (!all_came) return is_aborted_ ? unavailable("aborted") : Status();
+  if (is_over_nodes_) {
+    BRAID_ASSIGN_OR_RETURN(const bool is_connected, connect_nodes());
+    if (!is_connected) return {};
+  }
+  const Status raced = race_here(static_cast<braid_nccl_op>(op), is_large, real, choice);
+  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
+  return raced;
+}
+
+/// Rails are made at the first call that needs them. False, on all ranks: it stays NCCL's.
+Result<bool> Seat::connect_nodes() {
+  if (across_->is_connected() || has_no_rails_) return !has_no_rails_;
+  AcrossNodes::Agreed agreed;
+  BRAID_RETURN_IF_ERROR(with_device([&](comm::Device& device) -> Status {
+    BRAID_ASSIGN_OR_RETURN(agreed, across_->connect(*rails_, *group_, device, race_deadline()));
+    return {};
+  }));
+  has_no_rails_ = agreed.why_not.has_value();
+  if (has_no_rails_)
+    log::warn("nccl", "a communicator over {} nodes is left to NCCL: {}", across_->map().num_nodes,
+              agreed.why_not->message());
+  return !has_no_rails_;
+}
+
+// Memory for large messages stays when braid wins some.
+Status Seat::race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+                       braid_nccl_choice& choice) {
   const comm::Unobserved racing(comm_->state().observer.get());
   const Impatience impatience(*group_, race_deadline());
-  const Status raced = with_device([&](comm::Device& device) -> Status {
+  return with_device([&](comm::Device& device) -> Status {
     choice = all_of(SizeRange::of(is_large));
     if (real != nullptr) {
-      BRAID_ASSIGN_OR_RETURN(choice,
-                             race_on(device, static_cast<braid_nccl_op>(op), is_large, *real));
+      BRAID_ASSIGN_OR_RETURN(choice, race_on(device, op, is_large, *real));
     }
     if (!is_large) return {};
     if (choice.won != 0) {
@@ -212,13 +321,22 @@ Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl
     }
     return keeps_room_ ? Status() : device.arena().give_back_room(race_deadline());
   });
-  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
-  return raced;
 }
 
 Result<braid_nccl_choice> Seat::race_on(comm::Device& device, braid_nccl_op op, bool is_large,
                                         const braid_nccl_real& real) {
-  const Entrants entrants{device, *group_, real_calls_, real, op, SizeRange::of(is_large)};
+  OverNodes nodes;
+  if (is_over_nodes_)
+    nodes = {[this](const braid_nccl_call& call) { return across_->run(call); },
+             [this](sys::Stream stream) { return across_->barrier(stream); },
+             fmt::format("{} x {}", across_->map().num_nodes, across_->map().per_node)};
+  const Entrants entrants{device,
+                          *group_,
+                          real_calls_,
+                          real,
+                          op,
+                          SizeRange::of(is_large),
+                          is_over_nodes_ ? &nodes : nullptr};
   const RaceTerms terms{config_, race_deadline(), race_time_ns_ / 2,
                         [&] { return is_large ? make_room(device) : Result<bool>(true); }};
   BRAID_ASSIGN_OR_RETURN(const Held held, hold_race(entrants, terms));
@@ -240,8 +358,8 @@ Result<bool> Seat::make_room(comm::Device& device) {
 Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
   comm::CallGuard guard(*comm_);
   BRAID_RETURN_IF_ERROR(guard.status());
-  const sys::RelaxedCapture relaxed(sys::real_cuda());
-  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(sys::real_cuda(), device_));
+  const sys::RelaxedCapture relaxed(cuda_);
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda_, device_));
   return body(*guard.state().device);
 }
 
@@ -257,17 +375,18 @@ Status Seat::drop_window(const void* memory) {
 }
 
 Status Seat::join(std::span<void* const> streams) {
-  sys::Cuda& cuda = sys::real_cuda();
-  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda, device_));
+  BRAID_ASSIGN_OR_RETURN(const auto scope, sys::CurrentDevice::use(cuda_, device_));
   std::vector<sys::Stream> all;
   for (void* const stream : streams) all.push_back({stream});
-  return join_streams(cuda, all);
+  return join_streams(cuda_, all);
 }
 
 Status Seat::status() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && is_lost()) return across_->lost();
   if (!lock.owns_lock() || !is_open_) return {};  // close() has it: nothing to watch any more
   if (group_->broken()) return group_->fate();
+  if (is_over_nodes_) BRAID_RETURN_IF_ERROR(across_->status());
   return comm_->state().device->faults().status();
 }
 
@@ -283,14 +402,22 @@ void Seat::interrupt() {
   if (!stop()) return;
   free_caller();
   if (comm_->state().device) comm_->state().device->faults().end_waits();
+  if (across_) across_->begin_abort();
 }
 
 void Seat::close(bool is_in_peace) {
   if (!is_in_peace) interrupt();
   const std::lock_guard opening(opening_);
-  if (!stop()) return;
-  const sys::RelaxedCapture relaxed(sys::real_cuda());
+  const bool has_comm = stop();
+  if (across_) {
+    const sys::RelaxedCapture relaxed(cuda_);
+    const auto scope = sys::CurrentDevice::use(cuda_, device_);
+    across_->end(is_in_peace);
+  }
+  if (!has_comm) return;
+  const sys::RelaxedCapture relaxed(cuda_);
   (void)comm_->close(is_in_peace);
+  if (is_over_nodes_ && sys::process_id() == process_id_) group_->leave();
 }
 
 /// Whether there is a comm to be closed.

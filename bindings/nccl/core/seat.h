@@ -16,11 +16,13 @@
 #include "base/config.h"
 #include "base/status.h"
 #include "bindings/nccl/core.h"
+#include "bindings/nccl/core/nodes/across.h"
 #include "bindings/nccl/core/race_track.h"
 #include "bindings/nccl/core/roll.h"
 #include "comm/comm.h"
 #include "comm/device/device.h"
 #include "group/group.h"
+#include "sys/cuda/api.h"
 #include "sys/host/api.h"
 
 namespace braid::nccl {
@@ -32,14 +34,27 @@ Status check_machine();
 class Seat {
  public:
   /// Signs the roll of the communicator called `key`. Ranks with other `settings` agree on nothing.
-  static Result<std::unique_ptr<Seat>> sign(const std::string& key, uint64_t settings = 0);
+  /// `cuda` is whose GPU it will be.
+  static Result<std::unique_ptr<Seat>> sign(const std::string& key, uint64_t settings = 0,
+                                            sys::Cuda& cuda = sys::real_cuda());
   ~Seat();
   Seat(const Seat&) = delete;
   Seat& operator=(const Seat&) = delete;
 
   void seal() { roll_.seal(); }
-  /// ok when all ranks take the communicator over; else no rank does.
-  Status open(int rank, int num_ranks, int device);
+  /// ok when all ranks take the communicator over; else no rank does, but where is_later() or
+  /// is_lost().
+  Status open(const braid_nccl_place& place);
+  Status open(int rank, int num_ranks, int device) {
+    return open({rank, num_ranks, device, BRAID_NCCL_ALL_GATHER, nullptr});
+  }
+  /// After open(): its ranks are on several nodes, so that all_gather and reduce_scatter alone are
+  /// taken over.
+  bool is_over_nodes() const { return is_over_nodes_; }
+  /// Nothing is decided before one of these two is called.
+  bool is_later() const { return is_later_; }
+  /// What the ranks decided is not known here: later calls answer so.
+  bool is_lost() const { return across_ && !across_->lost().ok(); }
   /// Whether the machine can sum in its switches (NVLink SHARP) and NCCL's environment lets it.
   bool has_sharp() const { return has_sharp_; }
   /// Collective: which of the two is faster in this operation, in small messages or in large ones.
@@ -62,19 +77,31 @@ class Seat {
   void leave();
 
  private:
-  Seat(Config config, Roll roll)
+  Seat(Config config, Roll roll, sys::Cuda& cuda)
       : config_(std::move(config)),
+        cuda_(cuda),
         roll_(std::move(roll)),
         race_time_ns_(config_.duration_ns("BRAID_TUNE_TIME")) {}
-  Status open_with_others(int rank, int num_ranks, int device);
+  Status open_with_others(const braid_nccl_place& place);
+  Status open_here(const braid_nccl_place& place);
+  Status open_over_nodes(const braid_nccl_place& place);
   Status agree_on_sharp(Deadline deadline);
   Status set_up(int rank, int num_ranks, int device, Deadline deadline);
+  Status set_up_over_nodes(Deadline deadline);
+  Status use_group(std::shared_ptr<group::Group> group);
+  Status note_opened(const Status& verdict);
+  Result<bool> connect_nodes();
+  Status race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+                   braid_nccl_choice& choice);
+  AcrossNodes::IsAborted is_aborted() const {
+    return [this] { return is_aborted_.load(); };
+  }
   Result<Rendezvous> serve();
   Result<Rendezvous> meet(int rank);
   Result<braid_nccl_choice> race_on(comm::Device& device, braid_nccl_op op, bool is_large,
                                     const braid_nccl_real& real);
   Result<bool> make_room(comm::Device& device);
-  bool all_come_to(int op, bool is_large);
+  Result<bool> all_come_to(int op, bool is_large);
   Deadline race_deadline() const;
   Status with_device(const std::function<Status(comm::Device&)>& body);
   bool stop();
@@ -82,20 +109,25 @@ class Seat {
   void give_up_roll();
 
   const Config config_;
+  sys::Cuda& cuda_;
   const int process_id_ = sys::process_id();  // a fork's seat is not the fork's to give up
   Roll roll_;
   int device_ = -1;
   std::atomic<bool> is_aborted_{false};
   std::mutex opening_;  // held by open() from its first wait to its end; guards the next
   bool has_arrived_ = false;
+  std::unique_ptr<AcrossNodes> across_;  // null: the communicator is one node's, or NCCL's
+  bool is_over_nodes_ = false, is_later_ = false, has_no_rails_ = false;
+  const braid_nccl_rails* rails_ = nullptr;
+  std::shared_ptr<group::Group> group_;  // of all ranks; the comm uses it to its end
   std::unique_ptr<comm::Comm> comm_;
   bool has_sharp_ = false;
   int64_t race_time_ns_;     // that is left
   bool keeps_room_ = false;  // some large messages are braid's
   RealCalls real_calls_;
 
-  std::mutex mutex_;  // guards what follows: status() and close() look at it from other threads
-  std::shared_ptr<group::Group> group_;
+  // Guards group_ and what follows: status() and close() look at it from other threads.
+  std::mutex mutex_;
   bool is_setting_up_ = false;  // from the group on
   bool is_open_ = false;
 };

@@ -6,7 +6,9 @@
 #include <string>
 
 #include "bindings/nccl/core/capture.h"
+#include "bindings/nccl/core/nodes/roll_host.h"
 #include "bindings/nccl/core/seat.h"
+#include "bindings/nccl/core/settings.h"
 #include "sys/cuda/api.h"
 
 struct braid_nccl_seat {
@@ -41,6 +43,14 @@ int guarded(braid_nccl_why why, Body&& body) noexcept {
   return static_cast<int>(Code::kInternal);
 }
 
+int mark(char* id, braid_nccl_why why) {
+  return guarded(why, [&]() -> Status {
+    BRAID_ASSIGN_OR_RETURN(const braid::Config config, braid::nccl::config_for_calls());
+    const std::span<char, braid::nccl::kIdBytes> bytes(id, braid::nccl::kIdBytes);
+    return braid::nccl::mark_id(std::as_writable_bytes(bytes), config.text("BRAID_JOB_TOKEN"));
+  });
+}
+
 braid_nccl_seat* sign(const void* key, size_t key_bytes, uint64_t settings, braid_nccl_why why) {
   braid_nccl_seat* made = nullptr;
   (void)guarded(why, [&]() -> Status {
@@ -55,9 +65,14 @@ braid_nccl_seat* sign(const void* key, size_t key_bytes, uint64_t settings, brai
 
 void seal(braid_nccl_seat* seat) { seat->seat->seal(); }
 
-int open(braid_nccl_seat* seat, int rank, int num_ranks, int device, braid_nccl_why why) {
-  if (guarded(why, [&] { return seat->seat->open(rank, num_ranks, device); }) != 0) return 0;
-  return BRAID_NCCL_TAKEN | (seat->seat->has_sharp() ? BRAID_NCCL_HAS_SHARP : 0);
+int open(braid_nccl_seat* seat, const braid_nccl_place* place, braid_nccl_why why) {
+  Seat& opened = *seat->seat;
+  const int code = guarded(why, [&] { return opened.open(*place); });
+  if (code == 0)
+    return BRAID_NCCL_TAKEN | (opened.has_sharp() ? BRAID_NCCL_HAS_SHARP : 0) |
+           (opened.is_over_nodes() ? BRAID_NCCL_OVER_NODES : 0);
+  if (opened.is_lost()) return BRAID_NCCL_LOST;
+  return opened.is_later() ? BRAID_NCCL_LATER : 0;
 }
 
 int race(braid_nccl_seat* seat, int op, int is_large, const braid_nccl_real* real,
@@ -121,6 +136,7 @@ void release(braid_nccl_seat* seat) {
 extern "C" __attribute__((visibility("default"))) const braid_nccl_core* braid_nccl_core_table() {
   // NOLINTNEXTLINE(readability-identifier-naming): the struct in C, not a constant of ours
   static const braid_nccl_core table{BRAID_NCCL_CORE_VERSION,
+                                     mark,
                                      sign,
                                      seal,
                                      open,

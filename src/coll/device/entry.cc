@@ -66,11 +66,12 @@ Status make_ready(comm::Device& device, comm::Comm::State& state, Deadline deadl
   return device.links().start(deadline);
 }
 
-Result<comm::Device*> attached(comm::Comm::State& state, int ordinal, Memory memory) {
+Result<comm::Device*> attached(comm::Comm::State& state, int ordinal, Memory memory,
+                               sys::Cuda& cuda) {
   if (!state.device) {
     // Not ok without a driver: create() then says so, to all ranks.
-    const auto scope = sys::CurrentDevice::use(sys::real_cuda(), ordinal);
-    BRAID_RETURN_IF_ERROR(attach(state, sys::real_cuda(), ordinal, memory));
+    const auto scope = sys::CurrentDevice::use(cuda, ordinal);
+    BRAID_RETURN_IF_ERROR(attach(state, cuda, ordinal, memory));
   }
   if (state.device->ordinal() != ordinal)
     return invalid_argument("gpu {}: this comm uses gpu {}; one comm has one GPU per rank", ordinal,
@@ -126,10 +127,10 @@ Status attach(comm::Comm::State& state, sys::Cuda& cuda, int ordinal, Memory mem
 }
 
 Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call,
-                 Memory memory) {
+                 Memory memory, sys::Cuda& cuda) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
-  BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal, memory));
+  BRAID_ASSIGN_OR_RETURN(comm::Device * device, attached(guard.state(), ordinal, memory, cuda));
   device->order().expect_call();
   Status status = with_its_context(*device, call);
   if (status.ok()) return status;

@@ -21,9 +21,9 @@ inline constexpr uint64_t kSmallBytes = 8 << 20;
 
 /// Runs `call` with the comm's Device for GPU `ordinal`. The first time this is collective and
 /// takes up to seconds. Errors: those of CallGuard and Device::create; invalid_argument when the
-/// comm uses another GPU already.
+/// comm uses another GPU already. `cuda` makes the Device.
 Status on_device(comm::Comm& comm, int ordinal, const std::function<Status(comm::Device&)>& call,
-                 Memory memory = Memory::kAll);
+                 Memory memory = Memory::kAll, sys::Cuda& cuda = sys::real_cuda());
 
 /// Collective, in a call on a comm that was attached with kSmall: takes the rest of the memory, and
 /// tunes. What all ranks find missing, as memory, leaves the comm as it was.

@@ -17,11 +17,16 @@ static void seal(braid_nccl_seat* seat) {
   (void)seat;
   printf("core seal\n");
 }
-static int open_seat(braid_nccl_seat* seat, int rank, int num_ranks, int device,
-                     braid_nccl_why why) {
+static int mark(char* id, braid_nccl_why why) {
+  (void)id;
+  (void)why;
+  printf("core mark\n");
+  return 0;
+}
+static int open_seat(braid_nccl_seat* seat, const braid_nccl_place* place, braid_nccl_why why) {
   (void)seat;
   (void)why;
-  printf("core open %d of %d on gpu %d\n", rank, num_ranks, device);
+  printf("core open %d of %d on gpu %d\n", place->rank, place->num_ranks, place->device);
   const char* const opens = getenv("FAKE_CORE_OPENS");
   return opens == NULL || opens[0] != '0';
 }
@@ -88,6 +93,7 @@ static void release(braid_nccl_seat* seat) { (void)seat; }
 
 const braid_nccl_core* braid_nccl_core_table(void) {
   static const braid_nccl_core table = {BRAID_NCCL_CORE_VERSION,
+                                        mark,
                                         sign,
                                         seal,
                                         open_seat,

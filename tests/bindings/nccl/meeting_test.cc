@@ -75,6 +75,7 @@ int race_of(braid_nccl_seat* seat, int op, const braid_nccl_real* real, braid_nc
 const braid_nccl_core* meeting_core() {
   static const braid_nccl_core core{
       BRAID_NCCL_CORE_VERSION,
+      [](char*, braid_nccl_why) { return 0; },
       [](const void* key, size_t bytes, uint64_t, braid_nccl_why) -> braid_nccl_seat* {
         const std::lock_guard lock(crowd->mutex);
         crowd->keys.reserve(64);
@@ -82,7 +83,7 @@ const braid_nccl_core* meeting_core() {
         return static_cast<braid_nccl_seat*>(pointer(crowd->keys.size()));
       },
       [](braid_nccl_seat*) {},
-      [](braid_nccl_seat* seat, int, int, int, braid_nccl_why) {
+      [](braid_nccl_seat* seat, const braid_nccl_place*, braid_nccl_why) {
         return count_meeting("open " + key_of_seat(seat), crowd->num_opened) ? 1 : 0;
       },
       [](braid_nccl_seat* seat, int op, int, const braid_nccl_real* real, braid_nccl_choice* choice,

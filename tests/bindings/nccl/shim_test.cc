@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -44,6 +45,7 @@ struct World {
   bool may_sign = true, may_open = true, is_capturing = false;
   int run_code = 0, status_code = 0, map_code = 0, race_code = 0;
   int open_answer = BRAID_NCCL_TAKEN;
+  int opened_at = -1;  // the operation
   braid_nccl_choice choice{};
   std::function<void(const braid_nccl_real&)> on_race;
   void* next_window = nullptr;
@@ -78,6 +80,10 @@ Real fake_real() {
   real.version = [](int* version) {
     *version = 22809;
     return NcclResult::kSuccess;
+  };
+  real.unique_id = [](UniqueId* id) {
+    std::memset(id->bytes, 0, sizeof id->bytes);
+    return world->note("id");
   };
   real.init_rank = [](NcclComm* comm, int, UniqueId, int) { return made("init", comm); };
   real.split = [](NcclComm, int, int, NcclComm* child, void*) { return made("split", child); };
@@ -135,6 +141,10 @@ int tell(int code, braid_nccl_why why) {
 const braid_nccl_core* fake_core() {
   static const braid_nccl_core core{
       BRAID_NCCL_CORE_VERSION,
+      [](char* id, braid_nccl_why) {
+        id[127] = 'm';
+        return 0;
+      },
       [](const void* key, size_t bytes, uint64_t settings, braid_nccl_why why) -> braid_nccl_seat* {
         world->settings = settings;
         if (!world->may_sign) return tell(3, why), nullptr;
@@ -145,7 +155,8 @@ const braid_nccl_core* fake_core() {
         return seat;
       },
       [](braid_nccl_seat*) { world->add("seal"); },
-      [](braid_nccl_seat* seat, int, int, int, braid_nccl_why why) {
+      [](braid_nccl_seat* seat, const braid_nccl_place* place, braid_nccl_why why) {
+        world->opened_at = place->op;
         world->add("open " + world->keys[seat]);
         if (world->on_open) world->on_open();
         tell(world->may_open ? 0 : 3, why);

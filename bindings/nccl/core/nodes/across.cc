@@ -1,0 +1,197 @@
+#include "bindings/nccl/core/nodes/across.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "bindings/nccl/core/enqueue.h"
+#include "bindings/nccl/core/nodes/roll_host.h"
+#include "sys/host/thread.h"
+
+namespace braid::nccl {
+
+namespace {
+
+constexpr int64_t kSignTime = 3_s;  // NCCL's init waits for it
+constexpr std::chrono::microseconds kWorkNap{200};
+constexpr int64_t kPeaceTime = 10_s, kAbortTime = 1_s;
+
+/// Where all streams of a GPU share one queue, what waits may stand before what it waits for.
+bool shares_one_queue() {
+  const char* const queues =
+      secure_getenv("CUDA_DEVICE_MAX_CONNECTIONS");  // NOLINT(concurrency-mt-unsafe)
+  return queues != nullptr && std::string_view(queues) == "1";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AcrossNodes>> AcrossNodes::sign(const std::string& key, const Config& config,
+                                                       uint64_t process, uint64_t settings) {
+  if (config.text("BRAID_NCCL_NODES") == "off") return unsupported("BRAID_NCCL_NODES is off");
+  const auto mark = read_mark(key);
+  if (!mark) return unsupported("its id has no mark of braid's");
+  RankFacts facts{"", process, settings, 0, unfit_by_environment()};
+  BRAID_ASSIGN_OR_RETURN(facts.host, hashed_host(config.text("BRAID_HOST_ID")));
+  BRAID_ASSIGN_OR_RETURN(auto guest, RollGuest::sign(*mark, key, config.text("BRAID_JOB_TOKEN"),
+                                                     Deadline::after_ns(kSignTime)));
+  return std::unique_ptr<AcrossNodes>(new AcrossNodes(config, std::move(facts), std::move(guest)));
+}
+
+AcrossNodes::~AcrossNodes() { end(false); }
+
+Result<Met> AcrossNodes::meet(const std::string& topic, std::string words, int64_t patience_ns,
+                              const IsAborted& is_aborted) {
+  Coming coming;
+  coming.rank = static_cast<uint32_t>(rank_);
+  coming.num_ranks = static_cast<uint32_t>(num_ranks_);
+  coming.patience_ns = patience_ns;
+  coming.words = std::move(words);
+  auto met = guest_->meet(topic, coming, is_aborted);
+  if (!met.ok()) lose(met.status());
+  return met;
+}
+
+Result<AcrossNodes::Agreed> AcrossNodes::come(int rank, int num_ranks, int nccl_version,
+                                              const IsAborted& is_aborted) {
+  rank_ = rank;
+  num_ranks_ = num_ranks;
+  facts_.nccl_version = nccl_version;
+  BRAID_ASSIGN_OR_RETURN(const Met met,
+                         meet("first call", encode(facts_), patience_ns_, is_aborted));
+  if (!met.all_came()) return left(unsupported("{}", met.why_not));
+  std::vector<RankFacts> all;
+  for (const std::string& words : met.words) {
+    auto facts = decode_facts(words);
+    if (!facts.ok()) return left(facts.status());  // everyone reads the same words
+    all.push_back(std::move(facts).value());
+  }
+  const auto map = judge_nodes(all, may_share_);
+  if (!map.ok()) return left(map.status());
+  map_ = map.value();
+  BRAID_ASSIGN_OR_RETURN(served_, meet(kGroupTopic, "", patience_ns_, is_aborted));
+  return served_.all_came() ? Agreed{} : left(unavailable("{}", served_.why_not));
+}
+
+Result<std::shared_ptr<group::Group>> AcrossNodes::join(Deadline deadline,
+                                                        const IsAborted& is_aborted) {
+  const group::Interrupt interrupt = [is_aborted] {
+    return is_aborted() ? unavailable("aborted") : Status();
+  };
+  BRAID_ASSIGN_OR_RETURN(auto group, guest_->join(served_, rank_, num_ranks_, deadline, interrupt));
+  group->set_interrupt({});
+  return std::shared_ptr<group::Group>(std::move(group));
+}
+
+Result<AcrossNodes::Agreed> AcrossNodes::vote(bool yes, const IsAborted& is_aborted) {
+  BRAID_ASSIGN_OR_RETURN(const Met met, meet("vote", yes ? "yes" : "no", patience_ns_, is_aborted));
+  if (!met.all_came()) return left(unavailable("{}", met.why_not));
+  for (size_t rank = 0; rank < met.words.size(); ++rank)
+    if (met.words[rank] != "yes") return left(unavailable("rank {} could not be set up", rank));
+  return Agreed{};
+}
+
+Result<bool> AcrossNodes::meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted) {
+  BRAID_ASSIGN_OR_RETURN(const Met met,
+                         meet(fmt::format("meeting {}", number), "", patience_ns, is_aborted));
+  return met.all_came();
+}
+
+// What a rank meets here it tells the others, and hears what they have met: none goes on alone.
+Result<AcrossNodes::Agreed> AcrossNodes::tell_all(group::Group& group, const char* topic,
+                                                  const Status& own, Deadline deadline) {
+  auto all = group.exchange(topic, own.ok() ? "" : own.message().substr(0, kMostWords), deadline);
+  if (!all.ok()) {
+    lose(all.status());
+    return all.status();
+  }
+  for (size_t rank = 0; rank < all->size(); ++rank)
+    if (const std::string& words = (*all)[rank]; !words.empty())
+      return left(unavailable("rank {}: {}", rank, words));
+  return Agreed{};
+}
+
+Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, group::Group& group,
+                                                 comm::Device& device, Deadline deadline) {
+  const auto id = NcclRail::agree_on_id(real, group, map_, deadline);
+  if (!id.ok()) {
+    lose(id.status());
+    return id.status();
+  }
+  if (id->empty()) return left(unavailable("NCCL made no id for a rail"));
+  Status own = connect_own(real, id.value(), device, deadline);
+  BRAID_ASSIGN_OR_RETURN(Agreed agreed, tell_all(group, "nccl rails", own, deadline));
+  if (!agreed.why_not) {
+    own = warm_up(deadline);
+    BRAID_ASSIGN_OR_RETURN(agreed, tell_all(group, "nccl rails warm", own, deadline));
+  }
+  if (!agreed.why_not) {
+    log::info("nccl", "{} nodes of {} ranks: rails are made, with {} of scratch", map_.num_nodes,
+              map_.per_node, format_bytes(stages_->scratch_bytes()));
+    return agreed;
+  }
+  if (rail_) rail_->abort();
+  stages_.reset();
+  rail_.reset();
+  return agreed;
+}
+
+Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string& id,
+                                comm::Device& device, Deadline deadline) {
+  const int node = map_.node_of(rank_);
+  BRAID_ASSIGN_OR_RETURN(rail_, NcclRail::make(real, id, map_, node, device, deadline));
+  coll::nodes::StageTerms terms;
+  terms.is_on_one_stream = shares_one_queue();
+  BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *rail_, map_, node, terms));
+  return {};
+}
+
+Status AcrossNodes::warm_up(Deadline deadline) {
+  BRAID_RETURN_IF_ERROR(stages_->warm_up());
+  while (true) {
+    BRAID_ASSIGN_OR_RETURN(const bool is_idle, stages_->is_idle());
+    if (is_idle) return {};
+    BRAID_RETURN_IF_ERROR(rail_->error());
+    if (deadline.passed()) return timeout("what was sent between nodes does not arrive");
+    std::this_thread::sleep_for(kWorkNap);
+  }
+}
+
+Status AcrossNodes::run(const braid_nccl_call& call) {
+  const auto dtype = static_cast<Dtype>(call.dtype);
+  const sys::DevicePtr send = address_of(call.send), recv = address_of(call.recv);
+  const sys::Stream stream{call.stream};
+  if (call.op == BRAID_NCCL_ALL_GATHER)
+    return stages_->all_gather(send, recv, call.count, dtype, stream);
+  if (call.op == BRAID_NCCL_REDUCE_SCATTER)
+    return stages_->reduce_scatter(send, recv, call.count, dtype, static_cast<RedOp>(call.redop),
+                                   stream);
+  return internal_error("nccl call {} does not go over nodes", call.op);
+}
+
+Status AcrossNodes::status() {
+  if (!lost_.ok()) return lost_;
+  return rail_ ? rail_->error() : Status();
+}
+
+void AcrossNodes::begin_abort() {
+  if (!rail_ || aborting_.joinable()) return;
+  auto thread = sys::start_thread("rail abort", [this] { rail_->abort(); });
+  if (thread.ok()) aborting_ = std::move(thread).value();
+}
+
+// Scratch that may still be used is left to who uses it.
+void AcrossNodes::end(bool is_in_peace) {
+  if (aborting_.joinable()) aborting_.join();
+  if (stages_) {
+    const Deadline patience = Deadline::after_ns(is_in_peace ? kPeaceTime : kAbortTime);
+    while (!stages_->is_finished() && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
+    if (!stages_->is_finished()) (void)stages_.release();
+  }
+  stages_.reset();
+  rail_.reset();
+  guest_.reset();
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,104 @@
+// AcrossNodes: what a seat has of a communicator over several nodes, beside its comm, which is that
+// of the ranks of its node.
+//
+//   sign()    before NCCL's init: this rank is in the roll over nodes
+//   come()    at the first all_gather or reduce_scatter: all ranks hear of all, and judge alike
+//   join()    the group of all ranks
+//   vote()    when each has set itself up, or failed to
+//   connect() outside of captures: the rail between nodes, and what stages need
+//   run()     calls
+//
+// A rank that cannot hear the outcome of come(), or of a vote, answers with an error at every later
+// all_gather and reduce_scatter: the others may have taken the communicator over, or left it to
+// NCCL, and it must not guess.
+//
+// Threads: as Seat.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/status.h"
+#include "bindings/nccl/core.h"
+#include "bindings/nccl/core/nodes/nccl_rail.h"
+#include "bindings/nccl/core/nodes/roll_guest.h"
+#include "bindings/nccl/core/nodes/verdict.h"
+#include "coll/nodes/stages.h"
+
+namespace braid::nccl {
+
+class AcrossNodes {
+ public:
+  using IsAborted = std::function<bool()>;
+
+  /// unsupported when nodes are not asked for, or the key has no mark; else why the roll could not
+  /// be signed: then it is whole for nobody.
+  static Result<std::unique_ptr<AcrossNodes>> sign(const std::string& key, const Config& config,
+                                                   uint64_t process, uint64_t settings);
+  ~AcrossNodes();
+
+  /// What the ranks agree on. `why_not`: it is NCCL's, on all of them.
+  struct Agreed {
+    std::optional<Status> why_not;
+  };
+  /// Not ok: lost.
+  Result<Agreed> come(int rank, int num_ranks, int nccl_version, const IsAborted& is_aborted);
+  /// The group of all ranks. Between come() and vote(); nobody is lost who fails.
+  Result<std::shared_ptr<group::Group>> join(Deadline deadline, const IsAborted& is_aborted);
+  /// Not ok: lost.
+  Result<Agreed> vote(bool yes, const IsAborted& is_aborted);
+  /// Whether all come to a later meeting; `number` has not been used before. Not ok: lost.
+  Result<bool> meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted);
+
+  bool is_connected() const { return stages_ != nullptr; }
+  /// Collective, with the device's context: all ranks have a rail, or none (`why_not`). Not ok: lost.
+  Result<Agreed> connect(const braid_nccl_rails& real, group::Group& group, comm::Device& device,
+                         Deadline deadline);
+  Status run(const braid_nccl_call& call);
+  Status barrier(sys::Stream stream) { return stages_->barrier(stream); }
+  /// Trouble of the rail, and what was lost.
+  Status status();
+  void lose(const Status& why) { lost_ = why; }
+  const Status& lost() const { return lost_; }
+  const fabric::NodeMap& map() const { return map_; }
+
+  /// Ends what the rail has enqueued, beside the caller: NCCL waits for it, and it may stand behind
+  /// work of the program's own communicator.
+  void begin_abort();
+  /// This rank's part is over. In peace it waits for its work, in the device's context.
+  void end(bool is_in_peace);
+
+ private:
+  AcrossNodes(const Config& config, RankFacts facts, std::unique_ptr<RollGuest> guest)
+      : facts_(std::move(facts)),
+        may_share_(config.flag("BRAID_NCCL_SHARED")),
+        patience_ns_(config.duration_ns("BRAID_NCCL_MEET")),
+        guest_(std::move(guest)) {}
+  Result<Met> meet(const std::string& topic, std::string words, int64_t patience_ns,
+                   const IsAborted& is_aborted);
+  Result<Agreed> tell_all(group::Group& group, const char* topic, const Status& own,
+                          Deadline deadline);
+  static Agreed left(const Status& why) { return Agreed{why}; }
+  Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
+                     Deadline deadline);
+  Status warm_up(Deadline deadline);
+
+  RankFacts facts_;
+  const bool may_share_;
+  const int64_t patience_ns_;
+  std::unique_ptr<RollGuest> guest_;
+  int rank_ = -1, num_ranks_ = 0;
+  fabric::NodeMap map_;
+  Met served_;  // of the group
+  Status lost_;
+  std::unique_ptr<NcclRail> rail_;
+  std::unique_ptr<coll::nodes::Stages> stages_;
+  std::thread aborting_;
+};
+
+}  // namespace braid::nccl

@@ -1,0 +1,122 @@
+#include "bindings/nccl/core/nodes/nccl_rail.h"
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/units.h"
+#include "bindings/nccl/core/nodes/mark.h"
+#include "sys/cuda/owned.h"
+#include "sys/host/thread.h"
+
+namespace braid::nccl {
+
+namespace {
+
+constexpr int kInProgress = 7;  // ncclInProgress
+constexpr std::chrono::milliseconds kMakingNap{1};
+
+/// NCCL's making of a communicator has no deadline; who asked for it does.
+struct Making {
+  std::atomic<bool> is_done{false};
+  int result = 0;
+  void* comm = nullptr;
+};
+
+Result<void*> comm_of(const braid_nccl_rails& real, const std::string& id,
+                      const fabric::NodeMap& map, int node, comm::Device& device,
+                      Deadline deadline) {
+  const auto making = std::make_shared<Making>();
+  BRAID_ASSIGN_OR_RETURN(
+      std::thread thread,
+      sys::start_thread("rail", [=, &cuda = device.cuda(), ordinal = device.ordinal()] {
+        const auto scope = sys::CurrentDevice::use(cuda, ordinal);
+        making->result = real.make(real.context, id.data(), map.num_nodes, node, &making->comm);
+        making->is_done.store(true, std::memory_order_release);
+      }));
+  while (!making->is_done.load(std::memory_order_acquire)) {
+    if (deadline.passed()) {
+      thread.detach();
+      return timeout("NCCL did not make a communicator between {} nodes", map.num_nodes);
+    }
+    std::this_thread::sleep_for(kMakingNap);
+  }
+  thread.join();
+  if (making->result != 0)
+    return driver_error("NCCL answered {} when it was to make a communicator between {} nodes",
+                        making->result, map.num_nodes);
+  return making->comm;
+}
+
+}  // namespace
+
+Result<std::string> NcclRail::agree_on_id(const braid_nccl_rails& real, group::Group& group,
+                                          const fabric::NodeMap& map, Deadline deadline) {
+  std::string own;
+  if (map.node_of(group.rank()) == 0) {
+    own.resize(kIdBytes);
+    if (real.make_id(real.context, own.data()) != 0) own.clear();
+  }
+  BRAID_ASSIGN_OR_RETURN(const auto ids, group.exchange("nccl rail ids", own, deadline));
+  for (int local = 0; local < map.per_node; ++local)
+    if (ids[static_cast<size_t>(local)].size() != kIdBytes) return std::string();
+  return ids[static_cast<size_t>(map.local_of(group.rank()))];
+}
+
+Result<std::unique_ptr<NcclRail>> NcclRail::make(const braid_nccl_rails& real,
+                                                 const std::string& id, const fabric::NodeMap& map,
+                                                 int node, comm::Device& device,
+                                                 Deadline deadline) {
+  BRAID_ASSIGN_OR_RETURN(void* const comm, comm_of(real, id, map, node, device, deadline));
+  return std::unique_ptr<NcclRail>(new NcclRail(real, comm));
+}
+
+NcclRail::~NcclRail() {
+  if (void* const comm = comm_.exchange(nullptr)) (void)real_.destroy(real_.context, comm);
+}
+
+Status NcclRail::answered(const char* what, int result) {
+  if (result == 0) return {};
+  return driver_error("NCCL answered {} to {} between nodes", result, what);
+}
+
+Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream stream) {
+  void* const comm = comm_.load();
+  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  const braid_nccl_passage asked{
+      sys::pointer_to<const void>(passage.send), passage.send_bytes, passage.to,
+      sys::pointer_to<void>(passage.recv),       passage.recv_bytes, passage.from};
+  return answered("a send and a receive",
+                  real_.exchange(real_.context, comm, &asked, stream.handle));
+}
+
+Status NcclRail::all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t bytes,
+                            sys::Stream stream) {
+  void* const comm = comm_.load();
+  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  return answered("an all_gather",
+                  real_.all_gather(real_.context, comm, sys::pointer_to<const void>(send),
+                                   sys::pointer_to<void>(recv), bytes, stream.handle));
+}
+
+Status NcclRail::error() {
+  const std::lock_guard lock(mutex_);
+  void* const comm = comm_.load();
+  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  const int now = real_.error(real_.context, comm);
+  if (now == 0 || now == kInProgress) return {};
+  return peer_lost("NCCL's communicator between nodes failed: it says {}", now);
+}
+
+void NcclRail::abort() {
+  void* comm = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    comm = comm_.exchange(nullptr);
+  }
+  if (comm != nullptr) (void)real_.abort(real_.context, comm);
+}
+
+}  // namespace braid::nccl

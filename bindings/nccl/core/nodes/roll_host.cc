@@ -1,0 +1,374 @@
+#include "bindings/nccl/core/nodes/roll_host.h"
+
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "bindings/nccl/core/nodes/roll_wire.h"
+#include "group/door.h"
+#include "group/proof.h"
+#include "group/store.h"
+#include "group/wire.h"
+#include "sys/host/api.h"
+#include "sys/host/thread.h"
+#include "sys/net/private_fd.h"
+#include "sys/net/wake.h"
+
+namespace braid::nccl {
+
+namespace {
+
+using group::Frame;
+using group::FrameType;
+using group::Peer;
+
+constexpr int kRollBacklog = 4096;
+constexpr int64_t kGreetingTime = 5_s;
+constexpr int64_t kTick = 100_ms;     // while a meeting is open
+constexpr size_t kMostMeetings = 64;  // of one roll
+constexpr size_t kMostQueuedBytes = 16 << 20;
+
+/// Of connections: the program needs descriptors, too. Who is turned away has not signed.
+size_t most_peers() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
+  return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 16)) / 4;
+}
+
+struct Meeting {
+  uint32_t num_ranks = 0;
+  Deadline deadline = Deadline::after_ns(0);
+  std::set<Peer*> at;
+  std::vector<std::optional<std::string>> words;
+  std::optional<Met> outcome;
+
+  bool is_whole() const {
+    return std::all_of(words.begin(), words.end(), [](const auto& one) { return one.has_value(); });
+  }
+};
+
+/// Of one communicator.
+struct CommRoll {
+  std::set<Peer*> let_in, have_signed;
+  bool has_lost_one = false;
+  std::map<std::string, Meeting> meetings;
+  std::unique_ptr<group::Store> store;
+};
+
+class ThreadedRollHost final : public RollHost {
+ public:
+  ThreadedRollHost(sys::Fd listener, sys::Endpoint at, sys::Wake wake)
+      : listener_(std::move(listener)),
+        at_(at),
+        wake_(std::move(wake)),
+        door_("roll " + at_.text(), false, kGreetingTime) {}
+  Status start() {
+    BRAID_ASSIGN_OR_RETURN(std::thread thread, sys::start_thread("roll", [this] { run(); }));
+    thread_ = std::make_unique<std::thread>(std::move(thread));
+    return {};
+  }
+  ~ThreadedRollHost() override {
+    if (!thread_) return;
+    if (sys::process_id() != owner_) {  // a fork has no such thread
+      (void)thread_.release();
+      return;
+    }
+    is_closing_ = true;
+    wake_.signal();
+    thread_->join();
+  }
+
+  Result<Mark> add_id(const std::string& job_token) override {
+    Mark mark{at_, {}};
+    BRAID_RETURN_IF_ERROR(sys::random_bytes(mark.secret));
+    const std::lock_guard lock(mutex_);
+    tokens_[roll_of_id(mark)] = roll_token(mark, job_token);
+    return mark;
+  }
+
+ private:
+  void run();
+  void poll_all();
+  void accept_all();
+  void pump(Peer& peer);
+  void greet(Peer& peer, const Frame& frame);
+  void refuse(Peer& peer, group::RefusalKind kind, std::string text);
+  void hear(Peer& peer, const Frame& frame);
+  void come(Peer& peer, const std::string& topic, const Coming& coming);
+  void judge(CommRoll& roll, const std::string& topic, Meeting& meeting);
+  Result<std::string> serve_group(CommRoll& roll, const std::string& name, uint32_t num_ranks);
+  void end(const std::string& topic, Meeting& meeting, Met outcome);
+  void say(Peer& peer, const std::string& topic, std::string bytes);
+  void drop(Peer& peer);
+  void expire();
+  std::string token_of(const std::string& roll);
+
+  sys::PrivateFd listener_;
+  const sys::Endpoint at_;
+  sys::Wake wake_;
+  group::Door door_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  std::map<std::string, CommRoll> rolls_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> tokens_;  // by the id's name
+  std::atomic<bool> is_closing_{false};
+  const int owner_ = sys::process_id();
+  std::unique_ptr<std::thread> thread_;
+};
+
+void ThreadedRollHost::run() {
+  while (!is_closing_) {
+    poll_all();
+    expire();
+    std::erase_if(rolls_, [](const auto& named) { return named.second.let_in.empty(); });
+    std::erase_if(peers_, [](const auto& peer) { return peer->state == Peer::State::kClosed; });
+  }
+  rolls_.clear();
+  peers_.clear();
+}
+
+void ThreadedRollHost::poll_all() {
+  std::vector<pollfd> entries{{wake_.fd(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  for (const auto& peer : peers_) {
+    const int output = peer->channel.has_output() ? POLLOUT : 0;
+    entries.push_back({peer->channel.fd(), static_cast<short>(POLLIN | output), 0});
+  }
+  ::poll(entries.data(), entries.size(), sys::poll_timeout_ms(Deadline::after_ns(kTick)));
+  if (entries[0].revents != 0) wake_.drain();
+  const size_t polled = peers_.size();
+  for (size_t i = 0; i < polled; ++i)
+    if (entries[i + 2].revents != 0) pump(*peers_[i]);
+  if (entries[1].revents != 0) accept_all();
+}
+
+void ThreadedRollHost::accept_all() {
+  while (true) {
+    auto fd = sys::accept_on(listener_.get(), Deadline::after_ns(0));
+    if (!fd.ok()) {
+      // Out of descriptors: not a busy loop.
+      if (fd.status().code() != Code::kTimeout)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      return;
+    }
+    if (peers_.size() >= most_peers()) continue;
+    if (auto peer = door_.admit(std::move(fd).value(), peers_)) peers_.push_back(std::move(peer));
+  }
+}
+
+void ThreadedRollHost::pump(Peer& peer) {
+  if (peer.state == Peer::State::kClosed) return;
+  if (!peer.channel.flush().ok()) return drop(peer);
+  const Status got = peer.channel.fill();
+  peer.has_spoken = peer.has_spoken || got.ok();
+  while (peer.state == Peer::State::kGreeting || peer.state == Peer::State::kMember) {
+    const Frame frame = peer.channel.next();
+    if (frame.state == Frame::State::kIncomplete) break;
+    if (frame.state != Frame::State::kComplete) return drop(peer);
+    if (peer.state == Peer::State::kGreeting)
+      greet(peer, frame);
+    else
+      hear(peer, frame);
+  }
+  if (!got.ok()) drop(peer);
+}
+
+std::string ThreadedRollHost::token_of(const std::string& roll) {
+  const std::lock_guard lock(mutex_);
+  const auto found = tokens_.find(roll.substr(0, roll.find('/')));
+  return found == tokens_.end() ? "" : found->second;
+}
+
+void ThreadedRollHost::greet(Peer& peer, const Frame& frame) {
+  auto hello = group::decode_hello(frame.body);
+  if (frame.type != FrameType::kHello || !hello.ok()) return drop(peer);
+  group::Session& session = peer.session;
+  session.rank_nonce = hello->nonce;
+  session.job_id = hello->job_id;
+  session.rank = hello->rank;
+  session.size = hello->size;
+  session.process = hello->process;
+  session.purpose = hello->purpose;
+  const std::string token = token_of(hello->job_id);
+  if (token.empty())
+    return refuse(peer, group::RefusalKind::kOtherJob, "no id of this process has that name");
+  if (!group::is_equal(hello->proof, group::prove_rank(token, session)))
+    return refuse(peer, group::RefusalKind::kToken,
+                  "another id or job token; set BRAID_JOB_TOKEN alike on all ranks");
+  peer.channel.queue(group::encode(group::Welcome{group::prove_store(token, session)}));
+  peer.channel.seal(group::key_to_rank(token, session), group::key_to_store(token, session));
+  peer.state = Peer::State::kMember;
+  rolls_[session.job_id].let_in.insert(&peer);
+  if (!peer.channel.flush().ok()) drop(peer);
+}
+
+void ThreadedRollHost::refuse(Peer& peer, group::RefusalKind kind, std::string text) {
+  door_.warn(text);
+  peer.channel.queue(group::encode(group::Refusal{kind, std::move(text), {}}));
+  (void)peer.channel.flush();
+  peer.state = Peer::State::kClosed;
+}
+
+void ThreadedRollHost::hear(Peer& peer, const Frame& frame) {
+  if (frame.type != FrameType::kBlob) return drop(peer);
+  auto blob = group::decode_blob(frame.body);
+  if (!blob.ok()) return drop(peer);
+  CommRoll& roll = rolls_[peer.session.job_id];
+  if (blob->topic == "sign") {
+    roll.have_signed.insert(&peer);
+    return say(peer, "sign", "");
+  }
+  auto coming = decode_coming(std::as_bytes(std::span(blob->bytes)));
+  if (!coming.ok() || !roll.have_signed.contains(&peer)) return drop(peer);
+  if (!roll.meetings.contains(blob->topic) && roll.meetings.size() >= kMostMeetings)
+    return drop(peer);
+  come(peer, blob->topic, *coming);
+}
+
+void ThreadedRollHost::come(Peer& peer, const std::string& topic, const Coming& coming) {
+  CommRoll& roll = rolls_[peer.session.job_id];
+  Meeting& meeting = roll.meetings[topic];
+  if (meeting.num_ranks == 0) {
+    meeting.num_ranks = coming.num_ranks;
+    meeting.deadline = Deadline::after_ns(coming.patience_ns);
+    meeting.words.resize(coming.num_ranks);
+  }
+  if (meeting.outcome) return say(peer, topic, encode(*meeting.outcome));
+  meeting.at.insert(&peer);
+  if (coming.num_ranks != meeting.num_ranks || meeting.words[coming.rank].has_value())
+    return end(topic, meeting, {"ranks disagree about who they are", {}});
+  meeting.words[coming.rank] = coming.words;
+  judge(roll, topic, meeting);
+}
+
+void ThreadedRollHost::judge(CommRoll& roll, const std::string& topic, Meeting& meeting) {
+  const size_t num_signed = roll.have_signed.size();
+  if (roll.has_lost_one) return end(topic, meeting, {"a rank has ended", {}});
+  if (num_signed != meeting.num_ranks)
+    return end(topic, meeting,
+               {fmt::format("{} of {} ranks have signed the roll over nodes", num_signed,
+                            meeting.num_ranks),
+                {}});
+  if (!meeting.is_whole()) return;
+  Met met;
+  for (auto& words : meeting.words) met.words.push_back(std::move(*words));
+  if (topic == kGroupTopic) {
+    const std::string& name = (*meeting.at.begin())->session.job_id;
+    auto served = serve_group(roll, name, meeting.num_ranks);
+    if (!served.ok()) return end(topic, meeting, {served.status().message(), {}});
+    met.words.push_back(std::move(served).value());
+  }
+  end(topic, meeting, std::move(met));
+}
+
+Result<std::string> ThreadedRollHost::serve_group(CommRoll& roll, const std::string& name,
+                                                  uint32_t num_ranks) {
+  sys::Endpoint at = at_;
+  at.set_port(0);
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
+  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
+  BRAID_ASSIGN_OR_RETURN(const std::string token, sys::random_hex(32));
+  group::Terms terms;
+  terms.token = token;
+  terms.job_id = name;
+  terms.size = static_cast<int>(num_ranks);
+  BRAID_ASSIGN_OR_RETURN(roll.store, group::Store::serve(std::move(listener), std::move(terms)));
+  return fmt::format("{} {}", found.port(), token);
+}
+
+void ThreadedRollHost::end(const std::string& topic, Meeting& meeting, Met outcome) {
+  const std::string bytes = encode(outcome);
+  meeting.outcome = std::move(outcome);
+  for (Peer* const peer : std::exchange(meeting.at, {})) say(*peer, topic, bytes);
+}
+
+void ThreadedRollHost::say(Peer& peer, const std::string& topic, std::string bytes) {
+  if (peer.state != Peer::State::kMember) return;
+  peer.channel.queue(group::encode(group::Blob{0, 0, topic, std::move(bytes)}));
+  // A failed send shows again as the end of the stream, in pump().
+  (void)peer.channel.flush();
+  if (peer.channel.queued_bytes() > kMostQueuedBytes) drop(peer);
+}
+
+void ThreadedRollHost::drop(Peer& peer) {
+  if (peer.state == Peer::State::kClosed) return;
+  const bool was_let_in = peer.state == Peer::State::kMember;
+  peer.state = Peer::State::kClosed;
+  peer.channel.close();
+  const auto found = was_let_in ? rolls_.find(peer.session.job_id) : rolls_.end();
+  if (found == rolls_.end()) return;
+  CommRoll& roll = found->second;
+  roll.let_in.erase(&peer);
+  if (roll.have_signed.erase(&peer) != 0) roll.has_lost_one = true;
+  for (auto& [topic, meeting] : roll.meetings) {
+    meeting.at.erase(&peer);
+    if (!meeting.outcome) end(topic, meeting, {"a rank has ended", {}});
+  }
+}
+
+void ThreadedRollHost::expire() {
+  for (const auto& peer : peers_)
+    if (peer->state == Peer::State::kGreeting && peer->deadline.passed()) drop(*peer);
+  for (auto& [name, roll] : rolls_)
+    for (auto& [topic, meeting] : roll.meetings) {
+      if (meeting.outcome || !meeting.deadline.passed()) continue;
+      const auto came = std::count_if(meeting.words.begin(), meeting.words.end(),
+                                      [](const auto& words) { return words.has_value(); });
+      end(topic, meeting,
+          {fmt::format("{} of {} ranks came in time", came, meeting.num_ranks), {}});
+    }
+}
+
+/// One for each address that NCCL's bootstrap has used. They end with the process: ranks may come to
+/// a meeting at any time.
+class Hosts {
+ public:
+  Result<Mark> add_id(const sys::Endpoint& at, const std::string& job_token) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<RollHost>& host = hosts_[at.host()];
+    if (!host) {
+      BRAID_ASSIGN_OR_RETURN(host, RollHost::serve(at));
+    }
+    return host->add_id(job_token);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<RollHost>> hosts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at) {
+  at.set_port(0);
+  BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
+  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
+  BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
+  auto host = std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(wake));
+  BRAID_RETURN_IF_ERROR(host->start());
+  return std::unique_ptr<RollHost>(std::move(host));
+}
+
+// With NCCL_COMM_ID every rank makes the id for itself, and they must be equal.
+Status mark_id(std::span<std::byte, kIdBytes> id, const std::string& job_token) {
+  if (secure_getenv("NCCL_COMM_ID") != nullptr)  // NOLINT(concurrency-mt-unsafe)
+    return unsupported("NCCL_COMM_ID is set: every rank makes the id for itself");
+  BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, bootstrap_of(id));
+  static Hosts& hosts = *new Hosts;  // as the real library, never destroyed
+  BRAID_ASSIGN_OR_RETURN(const Mark mark, hosts.add_id(at, job_token));
+  write_mark(id, mark);
+  return {};
+}
+
+}  // namespace braid::nccl

@@ -1,0 +1,154 @@
+// Stages: all_gather and reduce_scatter of GPUs over several nodes, of the collectives inside the
+// node (coll/device) and one rail between nodes. The schedule is schedule.h's:
+//
+//   all_gather      rail    | my block to node + 1 | to node + 2 | ..      each into its final place
+//                   inside  | own node's blocks    | blocks of node - 1, as they have come | ..
+//
+//   reduce_scatter  inside  | sums for node + 1 | for node + 2 | .. | own node's
+//                   rail                        | those partials, each as it is there | ..
+//                   at last the partials of all nodes are added, in the order of nodes
+//
+// The two go on side by side, on the caller's stream and on one of our own, joined by events. Long
+// blocks go piece by piece, so that neither side waits for a whole block of the other, and what is
+// kept beside the caller's buffers is bounded (kMostScratchBytes). A piece of a block is not where
+// the inside collectives want it: it is gathered into scratch and copied out of it, or copied into
+// it and summed there.
+//
+// A small all_gather is one all_gather of the rail, then one inside for each node, all on the
+// caller's stream.
+//
+// Numbers: in a node fp32 in rank order, one rounding; then fp32 in the order of nodes, one
+// rounding; avg divides in the last step, by all ranks. The bits are those of the host's collectives
+// over nodes (coll/host/node_sums.h), and follow from operands, type and map alone.
+//
+// Threads: as Device.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "base/dtype.h"
+#include "base/status.h"
+#include "coll/nodes/rail.h"
+#include "comm/device/device.h"
+#include "fabric/node_map.h"
+#include "sys/cuda/owned.h"
+
+namespace braid::coll::nodes {
+
+struct StageTerms {
+  uint64_t most_scratch_bytes = 128 << 20;
+  /// The rail's calls on the caller's stream, too: where streams share a queue of the GPU
+  /// (CUDA_DEVICE_MAX_CONNECTIONS=1), one could stand behind what waits for it.
+  bool is_on_one_stream = false;
+};
+
+class Stages {
+ public:
+  /// `device` is of the ranks of this node, its rank the place in the node. Takes memory and makes a
+  /// stream: not in a capture. `device` and `rail` must outlive it.
+  static Result<std::unique_ptr<Stages>> make(comm::Device& device, Rail& rail,
+                                              const fabric::NodeMap& map, int node,
+                                              const StageTerms& terms = {});
+  /// Of what is_finished().
+  ~Stages() = default;
+
+  /// Contracts of coll/device/collectives.h over all ranks of the map; avg among more than
+  /// kMostReduceArrays ranks is unsupported, which has_average() says.
+  Status all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t count, Dtype dtype,
+                    sys::Stream stream);
+  Status reduce_scatter(sys::DevicePtr send, sys::DevicePtr recv, uint64_t count, Dtype dtype,
+                        RedOp op, sys::Stream stream);
+  /// Behind it on `stream` all ranks of all nodes have come to it.
+  Status barrier(sys::Stream stream);
+  static bool has_average(const fabric::NodeMap& map);
+
+  /// Every connection that calls will use is made: one passage of some bytes with every node.
+  Status warm_up();
+  /// Whether all of its own stream's work is done.
+  Result<bool> is_idle();
+  /// Whether nothing that was enqueued uses its memory any longer, as far as can be known: graphs
+  /// may be replayed.
+  bool is_finished();
+  const fabric::NodeMap& map() const { return map_; }
+  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  /// The longest piece of a block.
+  uint64_t piece_bytes() const { return piece_bytes_; }
+
+ private:
+  Stages(comm::Device& device, Rail& rail, const fabric::NodeMap& map, int node,
+         const StageTerms& terms)
+      : device_(device), rail_(rail), map_(map), node_(node), terms_(terms) {}
+  Status take_memory();
+  int me() const { return map_.rank_at(node_, device_.rank()); }
+  /// The blocks of a node's ranks, of `block_bytes` each, in a buffer of all.
+  uint64_t node_at(int node, uint64_t block_bytes) const {
+    return static_cast<uint64_t>(map_.rank_at(node, 0)) * block_bytes;
+  }
+
+  // The order of calls, and of the two streams.
+  Status begin(sys::Stream stream);
+  Status end(sys::Stream stream);
+  sys::Stream rail_stream(sys::Stream users) const {
+    return terms_.is_on_one_stream ? users : stream_.get();
+  }
+  /// What is on `stream` is done before what `other` gets from now on.
+  Status pass(sys::Stream stream, sys::Stream other, const sys::OwnedEvent& by);
+
+  struct Gather {
+    sys::DevicePtr send, recv;
+    uint64_t block_bytes;
+    sys::Stream stream;
+  };
+  Status gather_small(const Gather& call);
+  Status gather_long(const Gather& call);
+  Status spread_own(const Gather& call);
+  Status spread(const Gather& call, int node, uint64_t at, uint64_t bytes);
+  Status gather_inside(sys::DevicePtr send, sys::DevicePtr recv, uint64_t bytes,
+                       sys::Stream stream);
+
+  struct Sum {
+    sys::DevicePtr send, recv;
+    uint64_t count;
+    Dtype dtype;
+    RedOp op;
+    sys::Stream stream;
+  };
+  struct Piece {
+    uint64_t begin, count;  // elements of every block
+    size_t half;            // of the scratch
+  };
+  Piece piece_of(const Sum& call, uint64_t number) const;
+  Status reduce_inside(const Sum& call, const Piece& piece, int node, sys::DevicePtr to);
+  Status send_partials(const Sum& call, const Piece& piece);
+  Status add_partials(const Sum& call, const Piece& piece);
+
+  // The scratch, in pieces: per_node for what goes through it, the own node's partial, and two
+  // halves, in turn, of partials for and from the other nodes; last what an average adds.
+  sys::DevicePtr scratch_at(uint64_t piece) const { return scratch_.get() + piece * piece_bytes_; }
+  uint64_t num_others() const { return static_cast<uint64_t>(map_.num_nodes - 1); }
+  uint64_t own_piece() const { return static_cast<uint64_t>(map_.per_node); }
+  uint64_t nothing_piece() const { return own_piece() + 1 + 4 * num_others(); }
+  uint64_t num_pieces() const;
+  sys::DevicePtr out_at(size_t half, int node) const;
+  sys::DevicePtr in_at(size_t half, int node) const;
+  Status write_nothing();
+
+  comm::Device& device_;
+  Rail& rail_;
+  const fabric::NodeMap map_;
+  const int node_;
+  const StageTerms terms_;
+  uint64_t piece_bytes_ = 0, scratch_bytes_ = 0;
+  sys::DeviceMemory scratch_;
+  sys::OwnedStream stream_;
+  sys::OwnedEvent done_;                      // of the last call
+  sys::OwnedEvent to_rail_;                   // what lies on the caller's stream is done
+  sys::OwnedEvent arrived_;                   // what an all_gather's passage brought
+  std::array<sys::OwnedEvent, 2> from_rail_;  // by half: its partials are here, and have left
+  uint64_t last_capture_ = 0;
+  bool has_last_ = false;
+};
+
+}  // namespace braid::coll::nodes

@@ -1,0 +1,313 @@
+// Seats over two nodes of two, from the mark in an id to the sums: threads as ranks, real rolls,
+// groups and comms, fake GPUs, and a fake library behind the rails that is late by a seed and fails
+// at any call.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "bindings/nccl/choice.h"
+#include "bindings/nccl/core/nodes/roll_host.h"
+#include "bindings/nccl/core/seat.h"
+#include "coll/device/all_kernels.h"
+#include "coll/device/fake_sums.h"
+#include "coll/reduce/reduce.h"
+#include "support/fake_direct.h"
+#include "support/fake_rail.h"
+#include "support/gpu_ranks.h"
+#include "support/tensors.h"
+
+namespace braid::nccl::seats_over_nodes {
+namespace {
+
+constexpr int kNodes = 2, kPerNode = 2, kRanks = kNodes * kPerNode;
+
+/// The real library, as far as rails go. A rail is known by its id.
+class RailLibrary {
+ public:
+  explicit RailLibrary(uint64_t seed) : seed_(seed) {
+    table_.context = this;
+    table_.version = 22809;
+    table_.make_id = [](void* context, char* id) {
+      auto& library = *static_cast<RailLibrary*>(context);
+      const std::lock_guard lock(library.mutex_);
+      if (library.fails_to_make_ids_) return 3;
+      std::snprintf(id, kIdBytes, "rail %d", library.num_ids_++);
+      return 0;
+    };
+    table_.make = [](void* context, const char* id, int num_ranks, int rank, void** comm) {
+      auto& library = *static_cast<RailLibrary*>(context);
+      const std::lock_guard lock(library.mutex_);
+      if (rank == library.fails_to_make_at_) return 3;
+      auto& hub = library.hubs_[id];
+      if (!hub) hub = std::make_unique<test::RailHub>(num_ranks, library.seed_, 5000);
+      auto rail = std::make_unique<test::FakeRail>(*hub, rank);
+      if (rank == 0) rail->fail_at(library.fails_at_);
+      *comm = rail.get();
+      library.rails_.push_back(std::move(rail));
+      return 0;
+    };
+    table_.exchange = [](void*, void* comm, const braid_nccl_passage* p, void* stream) {
+      const auto at = [](const void* memory) { return address_of(memory); };
+      return code_of(rail_of(comm).exchange(
+          {at(p->send), p->send_bytes, p->to, at(p->recv), p->recv_bytes, p->from}, {stream}));
+    };
+    table_.all_gather = [](void*, void* comm, const void* send, void* recv, uint64_t bytes,
+                           void* stream) {
+      return code_of(rail_of(comm).all_gather(address_of(send), address_of(recv), bytes, {stream}));
+    };
+    table_.error = [](void*, void* comm) { return code_of(rail_of(comm).error()); };
+    table_.abort = [](void*, void* comm) { return rail_of(comm).abort(), 0; };
+    table_.destroy = [](void*, void*) { return 0; };
+  }
+  const braid_nccl_rails* table() const { return &table_; }
+  void fail_at(uint64_t call) { fails_at_ = call; }
+  void fail_to_make(int rank) { fails_to_make_at_ = rank; }
+  void fail_to_make_ids() { fails_to_make_ids_ = true; }
+
+ private:
+  static sys::DevicePtr address_of(const void* memory) {
+    return reinterpret_cast<sys::DevicePtr>(memory);
+  }
+  static test::FakeRail& rail_of(void* comm) { return *static_cast<test::FakeRail*>(comm); }
+  static int code_of(const Status& status) { return status.ok() ? 0 : 6; }
+
+  const uint64_t seed_;
+  braid_nccl_rails table_{};
+  std::mutex mutex_;
+  std::map<std::string, std::unique_ptr<test::RailHub>> hubs_;
+  std::vector<std::unique_ptr<test::FakeRail>> rails_;
+  int num_ids_ = 0, fails_to_make_at_ = -1;
+  bool fails_to_make_ids_ = false;
+  uint64_t fails_at_ = UINT64_MAX - 1'000'000;
+};
+
+class SeatsOverNodes : public testing::Test {
+ protected:
+  SeatsOverNodes() {
+    const std::map<std::string, std::string> options = {
+        {"BRAID_NCCL_NODES", "on"},     {"BRAID_GPU_PACKETS", "0"}, {"BRAID_GPU_LINES", "0"},
+        {"BRAID_GPU_SCRATCH", "16MiB"}, {"BRAID_TUNE", "off"},      {"BRAID_NCCL_MEET", "10s"},
+        {"BRAID_NCCL_TIMEOUT", "20s"}};
+    for (const auto& [name, value] : options) set(name, value);
+    for (int node = 0; node < kNodes; ++node) {
+      machines_.push_back(std::make_unique<sys::FakeCuda>(kPerNode));
+      test::define_all_kernels(*machines_.back());
+      test::define_team_kernels(*machines_.back());
+      test::define_sums(*machines_.back());
+      test::define_direct(*machines_.back(), [](const coll::DirectArgs&) {});
+    }
+  }
+  ~SeatsOverNodes() override {
+    for (const std::string& name : names_) unsetenv(name.c_str());  // NOLINT(concurrency-mt-unsafe)
+  }
+
+  void set(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread
+    names_.push_back(name);
+  }
+
+  /// Signed one after the other: the environment is one for all threads.
+  void sign(int num_signing = kRanks) {
+    std::array<std::byte, kIdBytes> id{};
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    inet_pton(AF_INET, "127.0.0.1", &at.sin_addr);
+    std::memcpy(id.data() + 8, &at, sizeof at);
+    std::random_device device;
+    for (size_t i = 0; i < 8; ++i) id[i] = static_cast<std::byte>(device());
+    ASSERT_TRUE(mark_id(id, "").ok());
+    const std::string key(reinterpret_cast<const char*>(id.data()), id.size());
+    for (int rank = 0; rank < num_signing; ++rank) {
+      set("BRAID_HOST_ID", "seats-node-" + std::to_string(rank / kPerNode));
+      auto seat = Seat::sign(key, 0, machine(rank));
+      ASSERT_TRUE(seat.ok()) << seat.status().to_string();
+      seats_.push_back(std::move(seat).value());
+    }
+  }
+
+  sys::FakeCuda& machine(int rank) { return *machines_[static_cast<size_t>(rank / kPerNode)]; }
+  Status open(int rank, const RailLibrary& library, int op = BRAID_NCCL_ALL_GATHER) {
+    return seats_[static_cast<size_t>(rank)]->open(
+        {rank, kRanks, rank % kPerNode, op, library.table()});
+  }
+  Status race(int rank, int op, braid_nccl_choice& choice) {
+    return seats_[static_cast<size_t>(rank)]->race(op, false, nullptr, choice);
+  }
+
+  void on_ranks(const std::function<void(int)>& body) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < static_cast<int>(seats_.size()); ++rank)
+      threads.emplace_back([&, rank] {
+        const auto scope = sys::CurrentDevice::use(machine(rank), rank % kPerNode);
+        body(rank);
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  void close(bool is_in_peace) {
+    on_ranks([&](int rank) { seats_[static_cast<size_t>(rank)]->close(is_in_peace); });
+    seats_.clear();
+    nvlink::await_frees();
+    for (const auto& machine : machines_) EXPECT_EQ(machine->alive(), sys::FakeCudaCounts{});
+  }
+
+  static float value(int rank, uint64_t call, uint64_t i) {
+    const uint64_t word = test::mixed(static_cast<uint64_t>(rank) + 1, call, i);
+    return static_cast<float>(static_cast<int64_t>(word % 20'001) - 10'000) * 0.37F;
+  }
+
+  /// One of either call, checked to the bit. Not ok: what the seat answered.
+  Status call(int rank, uint64_t number, uint64_t count, bool gathers) {
+    const uint64_t block = 4 * count;
+    test::GuardedMemory whole(machine(rank), block * kRanks), part(machine(rank), block);
+    braid_nccl_call asked{};
+    asked.op = gathers ? BRAID_NCCL_ALL_GATHER : BRAID_NCCL_REDUCE_SCATTER;
+    asked.dtype = static_cast<int>(Dtype::kFloat32);
+    asked.redop = static_cast<int>(number % 2 == 0 ? RedOp::kSum : RedOp::kAvg);
+    asked.count = count;
+    asked.send = gathers ? part.data() : whole.data();
+    asked.recv = gathers ? whole.data() : part.data();
+    auto* const all = reinterpret_cast<float*>(whole.data());
+    auto* const own = reinterpret_cast<float*>(part.data());
+    for (uint64_t i = 0; i < count; ++i) own[i] = value(rank, number, i);
+    for (uint64_t i = 0; i < count * kRanks; ++i) all[i] = value(rank, number, i);
+    BRAID_RETURN_IF_ERROR(seats_[static_cast<size_t>(rank)]->run(asked));
+    uint64_t num_wrong = 0;
+    if (gathers) {
+      for (int source = 0; source < kRanks; ++source)
+        for (uint64_t i = 0; i < count; ++i)
+          num_wrong +=
+              all[static_cast<uint64_t>(source) * count + i] == value(source, number, i) ? 0 : 1;
+    } else {
+      for (uint64_t i = 0; i < count; ++i) {
+        const uint64_t at = static_cast<uint64_t>(rank) * count + i;
+        float partial[kNodes];
+        for (int node = 0; node < kNodes; ++node)
+          partial[node] = value(2 * node, number, at) + value(2 * node + 1, number, at);
+        float sum = partial[0] + partial[1];
+        if (number % 2 == 1) sum = sum / kRanks;
+        num_wrong += own[i] == sum ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(num_wrong, 0U) << "call " << number << " on rank " << rank;
+    EXPECT_TRUE(whole.is_guarded() && part.is_guarded());
+    return {};
+  }
+
+  std::vector<std::unique_ptr<sys::FakeCuda>> machines_;
+  std::vector<std::unique_ptr<Seat>> seats_;
+  std::vector<std::string> names_;
+};
+
+TEST_F(SeatsOverNodes, FromTheMarkToTheSums) {
+  RailLibrary library(11);
+  sign();
+  on_ranks([&](int rank) {
+    const Status opened = open(rank, library);
+    ASSERT_TRUE(opened.ok()) << opened.to_string();
+    EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->is_over_nodes());
+    for (const int op : {BRAID_NCCL_ALL_GATHER, BRAID_NCCL_REDUCE_SCATTER}) {
+      braid_nccl_choice choice{};
+      const Status raced = race(rank, op, choice);
+      ASSERT_TRUE(raced.ok()) << raced.to_string();
+      EXPECT_TRUE(is_braids(choice, 1000));
+    }
+    std::minstd_rand random(5);
+    const char* const wanted = getenv("BRAID_NODES_CALLS");  // NOLINT(concurrency-mt-unsafe)
+    const uint64_t num_calls = wanted != nullptr ? strtoull(wanted, nullptr, 10) : 60;
+    for (uint64_t number = 0; number < num_calls; ++number) {
+      const uint64_t count = 1 + random() % (random() % 4 == 0 ? 100'000 : 500);
+      const Status called = call(rank, number, count, random() % 2 == 0);
+      ASSERT_TRUE(called.ok()) << called.to_string();
+    }
+    EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->status().ok());
+  });
+  close(true);
+}
+
+TEST_F(SeatsOverNodes, NothingIsDecidedAtOtherOperations) {
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    EXPECT_FALSE(open(rank, library, BRAID_NCCL_ALL_REDUCE).ok());
+    EXPECT_TRUE(seats_[static_cast<size_t>(rank)]->is_later());
+    EXPECT_TRUE(open(rank, library, BRAID_NCCL_REDUCE_SCATTER).ok());
+    EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_later());
+  });
+  close(true);
+}
+
+// A rank without braid: the others do not wait for it, and none takes over.
+TEST_F(SeatsOverNodes, WithoutOneRankItIsNcclsOnAll) {
+  RailLibrary library(0);
+  sign(kRanks - 1);
+  const int64_t began_ns = now_ns();
+  on_ranks([&](int rank) {
+    EXPECT_FALSE(open(rank, library).ok());
+    EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_lost());
+  });
+  EXPECT_LT(now_ns() - began_ns, 5_s);
+  close(false);
+}
+
+// Whatever fails while rails are made, no rank has any, and all leave it to NCCL.
+TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
+  for (const int failing : {-1, 0, 1}) {
+    RailLibrary library(0);
+    if (failing < 0) library.fail_to_make_ids();
+    if (failing >= 0) library.fail_to_make(failing);
+    sign();
+    on_ranks([&](int rank) {
+      ASSERT_TRUE(open(rank, library).ok());
+      braid_nccl_choice choice{};
+      EXPECT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+      EXPECT_EQ(choice.won, 0U);
+    });
+    close(true);
+  }
+}
+
+// A rail that fails at any call: an error on every rank, of the call or of the state, and no hang.
+TEST_F(SeatsOverNodes, ARailThatFailsAtAnyCallIsAnErrorOnAll) {
+  for (uint64_t at = 2; at < 8; ++at) {  // the first two warm it up
+    RailLibrary library(3);
+    library.fail_at(at);
+    sign();
+    const int64_t began_ns = now_ns();
+    on_ranks([&](int rank) {
+      ASSERT_TRUE(open(rank, library).ok());
+      braid_nccl_choice choice{};
+      Status status = race(rank, BRAID_NCCL_ALL_GATHER, choice);
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      for (uint64_t number = 0; number < 8 && status.ok(); ++number) {
+        test::GuardedMemory whole(machine(rank), 16'000), part(machine(rank), 4000);
+        braid_nccl_call asked{};
+        asked.op = BRAID_NCCL_ALL_GATHER;
+        asked.dtype = static_cast<int>(Dtype::kFloat32);
+        asked.count = 1000;
+        asked.send = part.data();
+        asked.recv = whole.data();
+        status = seats_[static_cast<size_t>(rank)]->run(asked);
+      }
+      for (int look = 0; look < 500 && status.ok(); ++look) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        status = seats_[static_cast<size_t>(rank)]->status();
+      }
+      EXPECT_FALSE(status.ok()) << "rank " << rank << ", failure at " << at;
+    });
+    EXPECT_LT(now_ns() - began_ns, 20_s);
+    close(false);
+  }
+}
+
+}  // namespace
+}  // namespace braid::nccl::seats_over_nodes

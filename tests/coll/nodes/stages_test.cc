@@ -1,0 +1,257 @@
+// Stages on fake GPUs: nodes of ranks as threads, rails between them that are late by a seed. Every
+// byte of every result against the host's kernels, added as coll/host/node_sums.h adds.
+#include "coll/nodes/stages.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "coll/device/fake_sums.h"
+#include "coll/reduce/reduce.h"
+#include "support/fake_rail.h"
+#include "support/gpu_ranks.h"
+#include "support/tensors.h"
+
+namespace braid::coll::nodes {
+namespace {
+
+using fabric::NodeMap;
+using test::FakeRail;
+using test::GuardedMemory;
+using test::RailHub;
+
+/// One rank of all nodes.
+struct StageRank {
+  test::GpuRank& gpu;
+  Stages& stages;
+  FakeRail& rail;
+  const NodeMap& map;
+  int rank;
+};
+
+struct Run {
+  NodeMap map;
+  StageTerms terms;
+  uint64_t seed = 0;
+  int64_t patience_ms = 10'000;
+};
+
+void run_stages(const Run& run, const std::function<void(StageRank&)>& body) {
+  std::vector<std::unique_ptr<RailHub>> hubs;
+  for (int local = 0; local < run.map.per_node; ++local)
+    hubs.push_back(std::make_unique<RailHub>(run.map.num_nodes, run.seed, run.patience_ms));
+  std::vector<std::unique_ptr<sys::FakeCuda>> machines;
+  std::vector<std::thread> nodes;
+  for (int node = 0; node < run.map.num_nodes; ++node) {
+    machines.push_back(std::make_unique<sys::FakeCuda>(run.map.per_node));
+    test::define_team_kernels(*machines.back());
+    test::define_sums(*machines.back());
+  }
+  for (int node = 0; node < run.map.num_nodes; ++node)
+    nodes.emplace_back([&, node] {
+      test::run_gpus(
+          run.map.per_node, *machines[static_cast<size_t>(node)], {}, [&](test::GpuRank& gpu) {
+            FakeRail rail(*hubs[static_cast<size_t>(gpu.rank())], node);
+            auto stages = Stages::make(gpu.device, rail, run.map, node, run.terms);
+            ASSERT_TRUE(stages.ok()) << stages.status().to_string();
+            StageRank rank{gpu, **stages, rail, run.map, run.map.rank_at(node, gpu.rank())};
+            body(rank);
+          });
+    });
+  for (std::thread& node : nodes) node.join();
+  for (const auto& machine : machines) EXPECT_EQ(machine->alive(), sys::FakeCudaCounts{});
+}
+
+/// Bytes that depend on rank, call and place; of floats, numbers of all sizes and signs.
+std::vector<std::byte> operand(int rank, uint64_t call, uint64_t bytes) {
+  std::vector<std::byte> made(bytes);
+  for (uint64_t i = 0; i < bytes; i += 8) {
+    const uint64_t word = test::mixed(static_cast<uint64_t>(rank) + 1, call, i);
+    std::memcpy(made.data() + i, &word, std::min<uint64_t>(8, bytes - i));
+  }
+  return made;
+}
+
+/// Block `block` of the sum of all ranks' operands, node by node.
+std::vector<std::byte> sum_of(const NodeMap& map, uint64_t call, int block, uint64_t count,
+                              Dtype dtype, RedOp op) {
+  const uint64_t bytes = count * dtype_bytes(dtype);
+  const RedOp partial_op = op == RedOp::kAvg ? RedOp::kSum : op;
+  std::vector<std::vector<std::byte>> partials;
+  for (int node = 0; node < map.num_nodes; ++node) {
+    std::vector<std::vector<std::byte>> operands;
+    std::vector<const void*> at;
+    for (int local = 0; local < map.per_node; ++local)
+      operands.push_back(
+          operand(map.rank_at(node, local), call, bytes * static_cast<uint64_t>(map.size())));
+    for (const auto& one : operands)
+      at.push_back(one.data() + static_cast<uint64_t>(block) * bytes);
+    partials.emplace_back(bytes);
+    reduce(at, partials.back().data(), count, dtype, partial_op);
+  }
+  std::vector<const void*> at;
+  for (const auto& one : partials) at.push_back(one.data());
+  std::vector<std::byte> sum(bytes);
+  reduce_partials(at, sum.data(), count, dtype, op, static_cast<size_t>(map.size()));
+  return sum;
+}
+
+uint64_t num_wrong(const std::byte* found, const std::vector<std::byte>& wanted) {
+  uint64_t wrong = 0;
+  for (uint64_t i = 0; i < wanted.size(); ++i) wrong += found[i] == wanted[i] ? 0 : 1;
+  return wrong;
+}
+
+void check_all_gather(StageRank& rank, uint64_t call, uint64_t count, Dtype dtype, bool in_place) {
+  const uint64_t block = count * dtype_bytes(dtype);
+  const auto size = static_cast<uint64_t>(rank.map.size());
+  GuardedMemory send(rank.gpu.cuda, block), recv(rank.gpu.cuda, block * size);
+  std::memset(recv.data(), 0xee, recv.bytes());
+  const auto own = operand(rank.rank, call, block);
+  std::byte* const place = recv.data() + static_cast<uint64_t>(rank.rank) * block;
+  std::memcpy(in_place ? place : send.data(), own.data(), block);
+  const sys::DevicePtr from =
+      in_place ? recv.get() + static_cast<uint64_t>(rank.rank) * block : send.get();
+  const Status status = rank.stages.all_gather(from, recv.get(), count, dtype, {});
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  for (int source = 0; source < rank.map.size(); ++source)
+    EXPECT_EQ(num_wrong(recv.data() + static_cast<uint64_t>(source) * block,
+                        operand(source, call, block)),
+              0U)
+        << "block " << source << " on rank " << rank.rank << ", " << count << " "
+        << dtype_name(dtype);
+  EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
+}
+
+void check_reduce_scatter(StageRank& rank, uint64_t call, uint64_t count, Dtype dtype, RedOp op,
+                          bool in_place) {
+  const uint64_t block = count * dtype_bytes(dtype);
+  const auto size = static_cast<uint64_t>(rank.map.size());
+  GuardedMemory send(rank.gpu.cuda, block * size), recv(rank.gpu.cuda, block);
+  const auto own = operand(rank.rank, call, block * size);
+  std::memcpy(send.data(), own.data(), own.size());
+  const uint64_t mine = static_cast<uint64_t>(rank.rank) * block;
+  const sys::DevicePtr to = in_place ? send.get() + mine : recv.get();
+  const Status status = rank.stages.reduce_scatter(send.get(), to, count, dtype, op, {});
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(num_wrong(in_place ? send.data() + mine : recv.data(),
+                      sum_of(rank.map, call, rank.rank, count, dtype, op)),
+            0U)
+      << "rank " << rank.rank << ", " << count << " " << dtype_name(dtype) << " " << redop_name(op);
+  if (!in_place) {
+    EXPECT_EQ(num_wrong(send.data(), own), 0U) << "operands are not touched";
+  }
+  EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
+}
+
+// Blocks of one piece, of a piece and a bit, of many; in place and not; on one stream and on two.
+TEST(Stages, GatherEveryBlock) {
+  for (const NodeMap map : {NodeMap{2, 2}, NodeMap{3, 2}, NodeMap{2, 3}})
+    for (const bool is_on_one_stream : {false, true})
+      run_stages({map, {256_KiB, is_on_one_stream}, 7}, [](StageRank& rank) {
+        uint64_t call = 0;
+        const uint64_t piece = rank.stages.piece_bytes();
+        for (const uint64_t bytes :
+             {uint64_t{1}, uint64_t{777}, piece, piece + 5, 5 * piece + 3, uint64_t{300'001}})
+          for (const bool in_place : {false, true})
+            check_all_gather(rank, ++call, bytes, Dtype::kUint8, in_place);
+        check_all_gather(rank, ++call, 90'000, Dtype::kBfloat16, false);
+        check_all_gather(rank, ++call, 0, Dtype::kFloat32, false);
+      });
+}
+
+TEST(Stages, SumNodeByNodeInAllTypes) {
+  for (const NodeMap map : {NodeMap{2, 2}, NodeMap{3, 2}})
+    run_stages({map, {256_KiB, false}, 3}, [](StageRank& rank) {
+      uint64_t call = 100;
+      for (const Dtype dtype : kAllDtypes)
+        for (const RedOp op : kAllRedOps)
+          check_reduce_scatter(rank, ++call, 333, dtype, op, op == RedOp::kAvg);
+    });
+}
+
+TEST(Stages, LongSumsGoPieceByPiece) {
+  for (const bool is_on_one_stream : {false, true})
+    run_stages({{2, 2}, {256_KiB, is_on_one_stream}, 5}, [](StageRank& rank) {
+      uint64_t call = 200;
+      const uint64_t piece = rank.stages.piece_bytes();
+      for (const uint64_t count : {piece / 4, piece / 4 + 1, piece + 17, 2 * piece})
+        for (const bool in_place : {false, true})
+          check_reduce_scatter(rank, ++call, count, Dtype::kFloat32, RedOp::kAvg, in_place);
+      check_reduce_scatter(rank, ++call, piece, Dtype::kBfloat16, RedOp::kSum, false);
+      check_reduce_scatter(rank, ++call, piece, Dtype::kInt64, RedOp::kMax, true);
+    });
+}
+
+// -0 is the sum of all ranks' -0, and what an average adds for the rest must leave it so.
+TEST(Stages, AnAverageKeepsTheSignOfZero) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    const std::vector<float> own(400, -0.0F);
+    GuardedMemory send(rank.gpu.cuda, 1600), recv(rank.gpu.cuda, 400);
+    std::memcpy(send.data(), own.data(), 1600);
+    const Status status =
+        rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kFloat32, RedOp::kAvg, {});
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(std::memcmp(recv.data(), own.data(), 400), 0);
+  });
+}
+
+// (k - 1) / (k g) of an all_gather's bytes leave each rank: schedule.h's promise.
+TEST(Stages, BytesOnTheRailAreTheModels) {
+  run_stages({{2, 2}, {1_MiB, false}, 0}, [](StageRank& rank) {
+    check_all_gather(rank, 1, 400'000, Dtype::kUint8, false);
+    EXPECT_EQ(rank.rail.sent_bytes(), 400'000U);
+    check_reduce_scatter(rank, 2, 100'000, Dtype::kFloat32, RedOp::kSum, false);
+    EXPECT_EQ(rank.rail.sent_bytes(), 800'000U);
+  });
+}
+
+// Random calls in one order on all ranks, beside rails that are late.
+TEST(Stages, RandomPrograms) {
+  for (uint64_t seed = 1; seed <= 4; ++seed)
+    run_stages({seed % 2 == 0 ? NodeMap{2, 2} : NodeMap{4, 2}, {512_KiB, seed % 4 == 3}, seed},
+               [&](StageRank& rank) {
+                 std::minstd_rand random(static_cast<unsigned>(seed));
+                 for (uint64_t call = 0; call < 12; ++call) {
+                   const uint64_t count = 1 + random() % (random() % 3 == 0 ? 60'000 : 900);
+                   const Dtype dtype = kAllDtypes[random() % std::size(kAllDtypes)];
+                   const RedOp op = kAllRedOps[random() % std::size(kAllRedOps)];
+                   const bool in_place = random() % 2 == 0;
+                   if (random() % 2 == 0)
+                     check_all_gather(rank, call, count, dtype, in_place);
+                   else
+                     check_reduce_scatter(rank, call, count, dtype, op, in_place);
+                 }
+               });
+}
+
+// A rail that fails at any call: an error on its ranks at once, and at the next call; nobody hangs.
+TEST(Stages, ARailThatFailsIsAnErrorOnItsRanks) {
+  for (uint64_t nth = 0; nth < 3; ++nth)
+    run_stages({{2, 2}, {}, 0, 2000}, [&](StageRank& rank) {
+      if (rank.rank == 0) rank.rail.fail_at(nth);
+      GuardedMemory send(rank.gpu.cuda, 4000), recv(rank.gpu.cuda, 16000);
+      const int64_t began_ns = now_ns();
+      Status status;
+      for (int call = 0; call < 5 && status.ok(); ++call) {
+        status = rank.stages.all_gather(send.get(), recv.get(), 4000, Dtype::kUint8, {});
+        if (rank.map.local_of(rank.rank) == 1 && !status.ok()) break;
+        if (rank.map.local_of(rank.rank) == 1 && call == static_cast<int>(nth)) break;
+      }
+      if (rank.map.local_of(rank.rank) == 0) {
+        EXPECT_FALSE(status.ok());
+        EXPECT_FALSE(rank.stages.all_gather(send.get(), recv.get(), 4, Dtype::kUint8, {}).ok());
+      }
+      rank.gpu.comm.abort("the test's rail failed");  // the others of the node wait for it
+      EXPECT_LT(now_ns() - began_ns, 30_s);
+    });
+}
+
+}  // namespace
+}  // namespace braid::coll::nodes
