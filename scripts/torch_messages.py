@@ -6,8 +6,8 @@ two processes of one host, in turn in one run. Writes records/torch_messages.jso
 A sample is a message there and one back. "engine" announces a message by send() (tag, descriptor),
 the receiver reads it, and tells; its memory is registered for each message, as a tensor of a caller
 would have to be, or once ("engine, registered once"). What a message of the backend also needs
-(tags from any source, what nobody asked for yet, deadlines of its own) is not in it: it is the least
-that a message over the engine can take. Up to 32 KiB the bytes go in the announcement.
+(any source, what nobody asked for yet, deadlines of its own) is not in it: it is the least that a
+message over the engine can take. Up to 32 KiB the bytes go in the announcement.
 """
 # ruff: noqa: ANN401 - arrays and stores, of libraries that the ranks alone import
 

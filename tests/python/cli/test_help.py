@@ -47,8 +47,9 @@ WORDS = {
     "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
     "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-plugin",
     "--nixl-python", "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record",
-    "--show", "--step-path", "--suite", "--svg", "--tune", "--variants", "--ways", "--who", "--words",
-    "a", "b", "files", "name", "new", "number", "old", "op", "records", "target", "term", "trace",
+    "--show", "--step-path", "--suite", "--svg", "--tune", "--variants", "--ways", "--who",
+    "--words", "a", "b", "files", "name", "new", "number", "old", "op", "records", "target", "term",
+    "trace",
 }  # fmt: skip
 """Options and arguments that take names and files. Every other one takes a quantity."""
 UNITS = re.compile(
