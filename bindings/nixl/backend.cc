@@ -32,8 +32,7 @@ Result<std::unique_ptr<BraidBackend>> BraidBackend::create(const Birth& birth) {
 }
 
 Answer BraidBackend::answer(const Status& status, const std::string& doing) const {
-  if (!status.ok())
-    log::warn("nixl", "agent '{}', {}: {}", agent(), doing, status.to_string());
+  if (!status.ok()) log::warn("nixl", "agent '{}', {}: {}", agent(), doing, status.to_string());
   return answer_of(status.code());
 }
 
@@ -141,8 +140,7 @@ Answer BraidBackend::get_conn_info(std::string& out) const {
   return Answer::kDone;
 }
 
-Answer BraidBackend::load_remote_conn_info(const std::string& agent_name,
-                                           const std::string& info) {
+Answer BraidBackend::load_remote_conn_info(const std::string& agent_name, const std::string& info) {
   auto address = first().import_address(info);
   if (address.ok()) {
     const std::lock_guard lock(mutex_);
@@ -158,9 +156,10 @@ Result<engine::Address> BraidBackend::address_of(const std::string& agent_name) 
   const std::lock_guard lock(mutex_);
   const auto found = peers_.find(agent_name);
   if (found == peers_.end() || found->second.address.endpoints.empty())
-    return invalid_argument("agent '{}' is not known here: its metadata was not loaded, or it is "
-                            "disconnected",
-                            agent_name);
+    return invalid_argument(
+        "agent '{}' is not known here: its metadata was not loaded, or it is "
+        "disconnected",
+        agent_name);
   return found->second.address;
 }
 

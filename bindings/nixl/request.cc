@@ -8,7 +8,7 @@
 namespace braid::nixl {
 namespace {
 
-constexpr size_t kFewestPages = 16;    // fewer travel as ranges anyway
+constexpr size_t kFewestPages = 16;     // fewer travel as ranges anyway
 constexpr size_t kMostPagesARange = 4;  // on the average; with more, ranges are the shorter list
 
 uint64_t distance(uint64_t a, uint64_t b) { return a < b ? b - a : a - b; }
@@ -101,8 +101,7 @@ Result<std::unique_ptr<Request>> Request::prepare(Operation operation, const Tra
       part.ours = own.region;
       part.theirs = peer.region;
     }
-    out->parts_[found->second].ranges.push_back(
-        range_of(here, *own.region, there, *peer.region));
+    out->parts_[found->second].ranges.push_back(range_of(here, *own.region, there, *peer.region));
   }
   for (Part& part : out->parts_) part.find_pages();
   return out;

@@ -75,11 +75,11 @@ class Request final : public Work {
   struct Run {
     mutable std::mutex mutex;
     std::vector<std::pair<engine::Engine*, engine::TicketPtr>> tickets;
-    size_t num_left = 0;          // parts that have not ended; the notice waits for them
+    size_t num_left = 0;  // parts that have not ended; the notice waits for them
     bool is_notice_due = false;
     bool has_failed = false;
     bool is_taken_back = false;
-    Status trouble;               // of what could not be begun
+    Status trouble;  // of what could not be begun
   };
   explicit Request(Operation operation) : operation_(operation) {}
   Status begin_parts(const std::vector<std::string>& notice, const Tell& tell);

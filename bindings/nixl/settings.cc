@@ -47,8 +47,8 @@ Result<std::vector<engine::NicRequest>> nics_of(const std::string& text,
 }  // namespace
 
 Settings default_settings() {
-  return {{"hosts", ""},      {"port", "0"},  {"nics", "auto"}, {"device", "-1"},
-          {"local", "yes"},   {"lease", "5s"}, {"timeout", "30s"}};
+  return {{"hosts", ""},    {"port", "0"},   {"nics", "auto"},  {"device", "-1"},
+          {"local", "yes"}, {"lease", "5s"}, {"timeout", "30s"}};
 }
 
 Result<engine::EngineOptions> options_of(const std::string& agent, const Settings& given) {

@@ -113,8 +113,7 @@ Answer run(Agent& near, Operation operation, const Order& order, const TransferW
   Work* work = nullptr;
   EXPECT_EQ(near.backend->prep_xfer(operation, order.ours, order.theirs, "far", work, wishes),
             Answer::kDone);
-  Answer answer =
-      near.backend->post_xfer(operation, order.ours, order.theirs, "far", work, wishes);
+  Answer answer = near.backend->post_xfer(operation, order.ours, order.theirs, "far", work, wishes);
   if (answer == Answer::kInProgress) answer = wait(*near.backend, work);
   EXPECT_EQ(near.backend->release_req_h(work), Answer::kDone);
   return answer;
@@ -173,13 +172,13 @@ TEST_F(NixlBackend, IsPostedAgain) {
   Order order;
   order.add(near, far, 0, 0, 0, 4096);
   Work* work = nullptr;
-  ASSERT_EQ(near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work,
-                                    nullptr),
-            Answer::kDone);
+  ASSERT_EQ(
+      near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work, nullptr),
+      Answer::kDone);
   for (int i = 0; i < 3; ++i) {
     near.blocks[0][5] = std::byte(i);
-    ASSERT_GE(static_cast<int>(near.backend->post_xfer(Operation::kWrite, order.ours,
-                                                       order.theirs, "far", work, nullptr)),
+    ASSERT_GE(static_cast<int>(near.backend->post_xfer(Operation::kWrite, order.ours, order.theirs,
+                                                       "far", work, nullptr)),
               0);
     ASSERT_EQ(wait(*near.backend, work), Answer::kDone);
     EXPECT_EQ(far.blocks[0][5], std::byte(i));
@@ -228,9 +227,9 @@ TEST_F(NixlBackend, ReleaseTakesBackWhatIsUnderWay) {
   order.add(near, far, 0, 0, 0, 8 << 20);
   for (int i = 0; i < 10; ++i) {
     Work* work = nullptr;
-    ASSERT_EQ(near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work,
-                                      nullptr),
-              Answer::kDone);
+    ASSERT_EQ(
+        near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work, nullptr),
+        Answer::kDone);
     near.backend->post_xfer(Operation::kWrite, order.ours, order.theirs, "far", work, nullptr);
     ASSERT_EQ(near.backend->release_req_h(work), Answer::kDone);
     std::fill(far.blocks[0].begin(), far.blocks[0].end(), std::byte{9});
@@ -244,9 +243,9 @@ TEST_F(NixlBackend, RefusesWhatDoesNotFit) {
   order.add(near, far, 0, 0, 0, 64);
   order.ours.all.push_back(order.ours.all[0]);
   Work* work = nullptr;
-  EXPECT_EQ(near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work,
-                                    nullptr),
-            Answer::kInvalid);
+  EXPECT_EQ(
+      near.backend->prep_xfer(Operation::kWrite, order.ours, order.theirs, "far", work, nullptr),
+      Answer::kInvalid);
   order.ours.all.pop_back();
   order.theirs.all[0].address -= 1;  // below the registration
   EXPECT_EQ(run(near, Operation::kWrite, order, nullptr), Answer::kInvalid);
@@ -274,8 +273,11 @@ TEST(NixlSettings, NameWhatTheyCannotRead) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << name;
     EXPECT_NE(status.message().find(name == "lease" ? text : name), std::string::npos);
   }
-  auto found = options_of("a", {{"lease", "250ms"}, {"local", "no"}, {"nics", "tcp:127.0.0.2"},
-                                {"hosts", "127.0.0.1, 127.0.0.3"}, {"port", ""}});
+  auto found = options_of("a", {{"lease", "250ms"},
+                                {"local", "no"},
+                                {"nics", "tcp:127.0.0.2"},
+                                {"hosts", "127.0.0.1, 127.0.0.3"},
+                                {"port", ""}});
   ASSERT_TRUE(found.ok()) << found.status().to_string();
   EXPECT_EQ(found->lease_ns, 250'000'000);
   EXPECT_FALSE(found->uses_local);
