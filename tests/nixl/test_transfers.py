@@ -14,7 +14,7 @@ def cut(base: int, nbytes: int, count: int) -> list[tuple[int, int]]:
 def test_nixl_knows_the_backend(host_pair: Pair) -> None:
     facts = host_pair.near.facts()
     assert "BRAID" in facts["plugins"]
-    assert set(facts["kinds"]) == set(facts["backend_kinds"]) == {"DRAM", "VRAM"}
+    assert set(facts["kinds"]) == set(facts["backend_kinds"]) == {"DRAM_SEG", "VRAM_SEG"}
     assert facts["settings"]["lease"] == "5s"
     assert facts["backend_settings"] == {"nics": "none"}  # read out of the backend's own fields
 
