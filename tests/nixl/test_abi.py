@@ -58,7 +58,7 @@ def declared() -> list[str]:
     body = text[text.index("class Backend {") : text.index("/// What nixl_plugin_init() returns.")]
     out = []
     for name in re.findall(r"virtual [\w:&<> ]*?(~?\w+)\(", body):
-        out += ["~", "~"] if name.startswith("~") else [name.removesuffix("_local")]
+        out += ["~", "~"] if name.startswith("~") else [name.replace("view_local", "view")]
     return out
 
 
