@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 PREFIX ?= /usr/local
 export PREFIX DESTDIR
-.PHONY: help demo test test-verbs test-launch test-vllm kill-test stranger-test gpu-test build check install clean
+.PHONY: help demo test test-verbs test-launch test-vllm test-nixl kill-test stranger-test gpu-test build check install clean
 
 help:  ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command 
 test-vllm:  ## real vLLM on the CPU (4 GB into build/vllm): prefill in one process, decode in another, tokens equal
 	@scripts/setup
 	@scripts/test_vllm
+
+test-nixl:  ## braid as a backend of NIXL, in NIXL's own wheel (200 MB into build/nixl): every byte, every notification
+	@scripts/setup
+	@scripts/test_nixl
 
 gpu-test:  ## on a machine with GPUs (python3 with torch and nanobind): build, every GPU test
 	@scripts/gpu_test

@@ -63,6 +63,13 @@ struct PageList {
   uint64_t source_offset = 0, target_offset = 0;
 };
 
+/// Some bytes of a region of ours, and where in the peer's; each range as long as it likes.
+struct Range {
+  uint64_t our_offset = 0;
+  uint64_t their_offset = 0;
+  uint64_t bytes = 0;
+};
+
 struct ScatterPart {
   uint64_t bytes = 0;
   uint64_t source_offset = 0;
@@ -106,6 +113,10 @@ class Engine {
                                 const PageList& pages, TransferOptions options = {});
   Result<TicketPtr> read_pages(const std::shared_ptr<Region>& target, const RemoteRegion& source,
                                const PageList& pages, TransferOptions options = {});
+  /// Ranges of two regions, complete together: what is no list of pages. Counts as many as there are.
+  Result<TicketPtr> move_ranges(Transfer::Kind kind, const std::shared_ptr<Region>& local,
+                                const RemoteRegion& remote, std::span<const Range> ranges,
+                                TransferOptions options = {});
   /// One source, many targets: a ticket each, in order. All are checked before the first begins.
   Result<std::vector<TicketPtr>> scatter(const std::shared_ptr<Region>& source,
                                          std::span<const ScatterPart> parts,

@@ -294,6 +294,28 @@ Result<TicketPtr> Engine::read_pages(const std::shared_ptr<Region>& target,
   return pages(Transfer::Kind::kRead, target, source, pages_in, std::move(options));
 }
 
+Result<TicketPtr> Engine::move_ranges(Transfer::Kind kind, const std::shared_ptr<Region>& local,
+                                      const RemoteRegion& remote, std::span<const Range> ranges,
+                                      TransferOptions options) {
+  const char* what = name_of(kind, false);
+  BRAID_RETURN_IF_ERROR(check_ends(what, local, remote));
+  const uint64_t base = reinterpret_cast<uint64_t>(local->base);
+  std::vector<Stretch> stretches;
+  stretches.reserve(ranges.size());
+  for (const auto& [ours, theirs, bytes] : ranges) {
+    BRAID_RETURN_IF_ERROR(check_spot(what, "our", local->id, ours, bytes, local->bytes));
+    BRAID_RETURN_IF_ERROR(check_spot(what, "the peer's", remote->id, theirs, bytes, remote->bytes));
+    if (bytes != 0) append(stretches, {base + ours, theirs, bytes});
+  }
+  BRAID_ASSIGN_OR_RETURN(
+      auto transfer,
+      make(kind, fmt::format("{} of {} ranges with '{}'", what, ranges.size(), remote->owner.name),
+           local, remote, std::move(stretches), std::move(options)));
+  if (transfer->delivery.has_immediate)
+    transfer->delivery.count = static_cast<uint32_t>(ranges.size());
+  return submit(remote->owner, std::move(transfer));
+}
+
 Result<std::vector<TicketPtr>> Engine::scatter(const std::shared_ptr<Region>& source,
                                                std::span<const ScatterPart> parts,
                                                const TransferOptions& options) {

@@ -1,8 +1,9 @@
 """Real vLLM on CPUs: one engine prefills, another one decodes; the tokens are those of one alone.
 
-    run.py --pairs pull:1:1,push:1:1 --requests 200
+    run.py --pairs pull:1:1,push:1:1,nixl:1:1 --requests 200
 
-A pair is transfer mode : tensor parallelism of the prefiller : of the decoder. For each pair: all
+A pair is transfer mode : tensor parallelism of the prefiller : of the decoder. "nixl" is vLLM's own
+connector for NIXL over braid's plug-in, "ucx" the same over NIXL's UCX. For each pair: all
 requests, the control (a corrupted page must be caught), and a prefiller that is killed (the decoder
 computes for itself). scripts/test_vllm makes the environment.
 """
@@ -12,6 +13,7 @@ import json
 import os
 import random
 import select
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +27,10 @@ import model
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 900
+PAIRS = ("pull:1:1", "push:1:1", "pull:2:1", "push:1:2", "nixl:1:1", "nixl:2:1", "nixl:1:2")
+NIXL = {"nixl": "BRAID", "ucx": "UCX"}
+PLUGIN = "build/release/bindings/nixl/libplugin_BRAID.so"
+UCX = "lib/python3*/site-packages/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so"
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -42,6 +48,7 @@ class Server:
         }
         environment = {
             **os.environ,
+            **_nixl(),
             "VLLM_CPU_KVCACHE_SPACE": "1",
             "HF_HUB_OFFLINE": "1",
             "VLLM_LOGGING_LEVEL": "WARNING",
@@ -93,7 +100,35 @@ class Server:
                 self.kill()
 
 
+def _nixl() -> dict[str, str]:
+    """A folder with both plug-ins, and a port of its own for vLLM's side channel."""
+    folder = ROOT / "build/vllm-plugins"
+    folder.mkdir(parents=True, exist_ok=True)
+    for plugin in (*ROOT.glob(PLUGIN), *Path(sys.prefix).glob(UCX)):
+        link = folder / plugin.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(plugin.resolve())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    return {
+        "NIXL_PLUGIN_DIR": str(folder),
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port),
+        "UCX_TLS": "tcp,sm",
+        "UCX_NET_DEVICES": "lo",
+        "BRAID_LOG": "warn",
+    }
+
+
 def connector(mode: str) -> dict[str, Any]:
+    if mode in NIXL:
+        return {
+            "kv_connector": "NixlConnector",
+            "kv_role": "kv_both",
+            "kv_buffer_device": "cpu",
+            "kv_load_failure_policy": "recompute",
+            "kv_connector_extra_config": {"backends": [NIXL[mode]]},
+        }
     return {
         "kv_connector": "BraidConnector",
         "kv_connector_module_path": "braid.kv.vllm",
@@ -195,7 +230,9 @@ def record_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", default="pull:1:1,push:1:1,pull:2:1,push:1:2")
+    parser.add_argument(
+        "--pairs", default="pull:1:1,push:1:1,pull:2:1,push:1:2,nixl:1:1,nixl:2:1,nixl:1:2"
+    )
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--json", type=Path)

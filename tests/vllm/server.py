@@ -30,8 +30,12 @@ def corrupt(page: int) -> None:
     """What a control must catch: a prefiller's page that is not what it computed."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-    worker = get_kv_transfer_group()._worker
-    for layer in worker._memory:
+    group = get_kv_transfer_group()
+    if hasattr(group, "connector_worker"):  # NIXL's connector
+        for cache in group.connector_worker.device_kv_caches.values():
+            cache[page] *= -1
+        return
+    for layer in group._worker._memory:
         layer.keep[page] *= -1
 
 

@@ -33,6 +33,9 @@ def engine(
     nixl_python: Annotated[
         Path | None, typer.Option(help="A Python that can import nixl: NIXL over UCX, too.")
     ] = None,
+    nixl_plugin: Annotated[
+        Path | None, typer.Option(help="libplugin_BRAID.so: NIXL over braid, too.")
+    ] = None,
     hosts: Annotated[
         bool, typer.Option("--hosts", help="Two hosts, three rails, one cut. Needs root.")
     ] = False,
@@ -52,7 +55,7 @@ def engine(
     if hosts:
         raise typer.Exit(_between_hosts(options.word(provider, ("tcp", "net"), "engine: --provider",
                                                      "provider"), output))  # fmt: skip
-    rivals = _rivals(plain, nixl_python)
+    rivals = _rivals(plain, nixl_python, nixl_plugin)
     kinds = options.words(cases, _KINDS, "engine: --cases", "case")
     chosen = options.words(ways, _WAYS, "engine: --ways", "way")
     page_sizes = options.sizes_of(sizes, "engine: --sizes")
@@ -75,7 +78,7 @@ def engine(
     raise typer.Exit(code)
 
 
-def _rivals(plain: Path | None, nixl_python: Path | None) -> "Rivals":
+def _rivals(plain: Path | None, nixl_python: Path | None, plugin: Path | None) -> "Rivals":
     from braid.bench.engine.contestants import has_nixl
     from braid.bench.engine.jobs import Rivals
 
@@ -83,7 +86,9 @@ def _rivals(plain: Path | None, nixl_python: Path | None) -> "Rivals":
         raise options.fail(f"engine: --plain: there is no file {plain}")
     if nixl_python and not has_nixl(nixl_python):
         raise options.fail(f"engine: --nixl-python: {nixl_python} cannot import nixl")
-    return Rivals(plain.resolve() if plain else None, nixl_python)
+    if plugin and not (nixl_python and plugin.is_file()):
+        raise options.fail(f"engine: --nixl-plugin: {plugin} needs to be there, and --nixl-python")
+    return Rivals(plain.resolve() if plain else None, nixl_python, plugin)
 
 
 def _between_hosts(provider: str, output: "Output") -> int:

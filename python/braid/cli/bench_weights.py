@@ -5,8 +5,9 @@ from typing import Annotated
 import typer
 
 from braid.cli import probe_options as options
+from braid.errors import InvalidArgument
 
-_WAYS = ("local", "tcp", "net")
+_WAYS = ("local", "tcp", "net", "rails")
 
 
 def weights(
@@ -19,7 +20,10 @@ def weights(
     total: Annotated[str, typer.Option(help="Bytes of the model.")] = "256MiB",
     tensors: Annotated[int, typer.Option(help="Parameters that it has.", min=2, max=4096)] = 16,
     ways: Annotated[
-        str, typer.Option(help="local (one host, no NIC), or tcp, net of libfabric.")
+        str,
+        typer.Option(
+            help="local (one host, no NIC), tcp, net of libfabric; rails: two hosts, needs root."
+        ),
     ] = "local,tcp",
     samples: options.Samples = 10,
     budget: options.Budget = 60.0,
@@ -28,17 +32,20 @@ def weights(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """A step of weights from trainers to workers that cut them otherwise, all on this host.
+    """A step of weights from trainers to workers that cut them otherwise.
 
     Times in us, GB/s; the figures are the time of as many bytes in plain writes by the step's.
     """
     output = options.output(samples, budget, json_path, svg_path, quiet, "cpu", commit)
     chosen = options.words(ways, _WAYS, "weights: --ways", "way")
     nbytes = options.size(total, "weights: --total")
+    from braid.bench.engine import network
     from braid.bench.weights import jobs
     from braid.bench.weights.peer import shapes_of
     from braid.probe.publish import Run, measure
 
+    if jobs.RAILS in chosen and (why := network.why_not()):
+        raise InvalidArgument(f"bench weights: rails: {why}")
     shape = jobs.Shape(trainers, workers, tensors)
     made = sum(2 * rows * columns for rows, columns in shapes_of(nbytes, tensors).values())
     if made > 2 * nbytes:

@@ -278,7 +278,7 @@ TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
 
 // A rail that fails at any call: an error on every rank, of the call or of the state, and no hang.
 TEST_F(SeatsOverNodes, ARailThatFailsAtAnyCallIsAnErrorOnAll) {
-  for (uint64_t at = 2; at < 8; ++at) {  // the first two warm it up
+  for (uint64_t at = 2; at < 8; ++at) {  // the first two warm it up, where both ranks are as quick
     RailLibrary library(3);
     library.fail_at(at);
     sign();
@@ -287,7 +287,6 @@ TEST_F(SeatsOverNodes, ARailThatFailsAtAnyCallIsAnErrorOnAll) {
       ASSERT_TRUE(open(rank, library).ok());
       braid_nccl_choice choice{};
       Status status = race(rank, BRAID_NCCL_ALL_GATHER, choice);
-      ASSERT_TRUE(status.ok()) << status.to_string();
       for (uint64_t number = 0; number < 8 && status.ok(); ++number) {
         test::GuardedMemory whole(machine(rank), 16'000), part(machine(rank), 4000);
         braid_nccl_call asked{};

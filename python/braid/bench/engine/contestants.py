@@ -2,6 +2,7 @@
 
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,8 +126,28 @@ def nixl(python: Path, transports: str, nbytes: int) -> Pair:
                    "NIXL_LOG_LEVEL": "ERROR"}  # fmt: skip
     source = Player("nixl-source", command, environment=environment)
     target = Player("nixl-target", command, environment=environment)
-    introduce(source, target, nbytes=nbytes)
+    introduce(source, target, nbytes=nbytes, backend="UCX", settings={})
     return Pair(f"NIXL, UCX {transports}", source, target)
+
+
+PLUGIN = "NIXL, braid"
+
+
+def nixl_over_braid(python: Path, plugin: Path, way: str, nbytes: int) -> Pair:
+    """The same calls of NIXL, with libplugin_BRAID.so for its backend."""
+    command = [str(python), str(_FOLDER / "nixl_peer.py")]
+    settings = {"nics": "none", "local": "yes"}
+    if way != "local":
+        settings = {"nics": f"{way}:127.0.0.1" if way != "shm" else "shm", "local": "no"}
+    with tempfile.TemporaryDirectory() as folder:  # NIXL looks into it when it starts, once
+        (Path(folder) / "libplugin_BRAID.so").symlink_to(plugin.resolve())
+        environment = {"NIXL_PLUGIN_DIR": folder, "NIXL_LOG_LEVEL": "ERROR",
+                       "BRAID_JOB_TOKEN": secrets.token_hex(16)}  # fmt: skip
+        settings["hosts"] = "127.0.0.1"
+        source = Player("braid-source", command, environment=environment)
+        target = Player("braid-target", command, environment=environment)
+        introduce(source, target, nbytes=nbytes, backend="BRAID", settings=settings)
+    return Pair(PLUGIN, source, target)
 
 
 class Plain:

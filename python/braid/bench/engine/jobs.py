@@ -30,6 +30,8 @@ class Rivals:
     """The program of tests/engine/plain_write.c."""
     nixl_python: Path | None
     """A Python that can import nixl."""
+    nixl_plugin: Path | None = None
+    """libplugin_BRAID.so: NIXL over braid, too."""
 
 
 @dataclass
@@ -58,6 +60,11 @@ class Field:
             if (python := self.rivals.nixl_python) is not None:
                 name = f"NIXL, UCX {transports}"
                 self._open(name, lambda: contestants.nixl(python, transports, self.nbytes))
+                if (plugin := self.rivals.nixl_plugin) is not None:
+                    self._open(
+                        contestants.PLUGIN,
+                        lambda: contestants.nixl_over_braid(python, plugin, way, self.nbytes),
+                    )
         return self.present
 
     def _open(self, name: str, make: Callable[[], Contestant]) -> None:
@@ -163,10 +170,15 @@ def _series(
 
 
 def ratios_of(series: Sequence[Series]) -> dict[str, float]:
-    """Every baseline's median time by braid's: above 1, braid is faster."""
-    ours = {one.group: one.times.p50_us for one in series if one.case == "braid" and one.times}
-    return {
-        f"{one.group}, {one.case}": round(one.times.p50_us / ours[one.group], 4)
-        for one in series
-        if one.case != "braid" and one.times and one.group in ours
-    }
+    """Every baseline's median time by braid's, and UCX's by that of braid behind NIXL: above 1,
+    braid is faster.
+    """
+    p50 = {(one.group, one.case): one.times.p50_us for one in series if one.times}
+    out = {}
+    for (group, case), us in p50.items():
+        ours, behind = p50.get((group, "braid")), p50.get((group, contestants.PLUGIN))
+        if ours and case != "braid":
+            out[f"{group}, {case}"] = round(us / ours, 4)
+        if behind and case.startswith("NIXL, UCX"):
+            out[f"{group}, {case} by {contestants.PLUGIN}"] = round(us / behind, 4)
+    return out

@@ -1,5 +1,5 @@
-"""One process with a NIXL agent over UCX: speaks as peer.py does. Run as a file by a Python that
-has `nixl`, which need not have braid: `PYTHON nixl_peer.py`.
+"""One process with a NIXL agent, over UCX or over braid as NIXL's backend: speaks as peer.py does.
+Run as a file by a Python that has `nixl`, which need not have braid: `PYTHON nixl_peer.py`.
 """
 
 import json
@@ -34,8 +34,10 @@ class Peer:
 
     def open(self, word: dict[str, Any]) -> dict[str, Any]:
         """Makes both."""
-        config = self.library.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
+        config = self.library.nixl_agent_config(enable_prog_thread=False, backends=[])
         self.agent = self.library.nixl_agent(word["name"], config)
+        self.agent.create_backend(word["backend"], word["settings"])
+        self.must_poll = word["backend"] == "UCX"
         self.places = pattern.base(word["nbytes"])
         self.memory = np.zeros_like(self.places)
         self.address = int(self.memory.ctypes.data)
@@ -59,9 +61,9 @@ class Peer:
         return {}
 
     def work(self, word: dict[str, Any]) -> dict[str, Any]:
-        """From now on this process polls, for UCX moves only while it is polled."""
+        """From now on this process polls where it must: UCX moves only while it is polled."""
         del word
-        self.is_working = True
+        self.is_working = self.must_poll
         return {}
 
     def rest(self, word: dict[str, Any]) -> dict[str, Any]:

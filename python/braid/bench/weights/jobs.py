@@ -1,10 +1,15 @@
-"""A step of a job, and the same bytes as plain writes, in turn."""
+"""A step of a job, and the same bytes as plain writes, in turn; on one host, or from one host to
+another one over three rails of given rates.
+"""
 
+import contextlib
 import secrets
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from braid.bench.engine.hosts import RATES_MBIT
+from braid.bench.engine.network import SOURCE, TARGET, TwoHosts
 from braid.bench.engine.player import Player
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
@@ -14,6 +19,8 @@ from braid.sizes import format_size
 _START_S = 60.0
 _CALL_S = 150.0
 PLAIN, UPDATE, UNCHECKED = "plain writes", "update", "update, no checksums"
+RAILS = "rails"
+"""The way between two hosts."""
 
 
 @dataclass(frozen=True)
@@ -29,18 +36,19 @@ class Ranks:
     """All processes of a job."""
 
     def __init__(self, shape: Shape, way: str, nbytes: int, *, checks: bool) -> None:
-        command = [sys.executable, "-m", "braid.bench.weights.peer"]
+        self._hosts = TwoHosts(RATES_MBIT) if way == RAILS else None
+        if self._hosts is not None:
+            self._hosts.__enter__()
         sides = [("trainer", n, shape.trainers) for n in range(shape.trainers)]
         sides += [("worker", n, shape.workers) for n in range(shape.workers)]
-        self._players = [Player(f"{side} {n}", command) for side, n, _ in sides]
+        self._players = [self._player(side, n) for side, n, _ in sides]
         self._trainers = self._players[: shape.trainers]
         self._workers = self._players[shape.trainers :]
-        nics = [] if way == "local" else [[way, "127.0.0.1"]]
         token = secrets.token_hex(16)
         for player, (side, rank, count) in zip(self._players, sides, strict=True):
             player.tell(
                 "open", side=side, rank=rank, count=count, nbytes=nbytes, tensors=shape.tensors,
-                nics=nics, token=token, checks=checks,
+                token=token, checks=checks, **self._places(way, side),
             )  # fmt: skip
         answers = [player.answer(_START_S) for player in self._players]
         told = [answer["holdings"] for answer in answers]
@@ -49,9 +57,26 @@ class Ranks:
             player.ask("join", _START_S, told=told)
         self._version = 0
 
+    def _player(self, side: str, rank: int) -> Player:
+        command = [sys.executable, "-m", "braid.bench.weights.peer"]
+        if self._hosts is None:
+            return Player(f"{side} {rank}", command)
+        host = SOURCE if side == "trainer" else TARGET
+        return Player(f"{side} {rank}", command, self._hosts.prefix(host), {"BRAID_HOST_ID": side})
+
+    def _places(self, way: str, side: str) -> dict[str, object]:
+        """Where a rank's port is, and its NICs."""
+        if self._hosts is not None:
+            places = self._hosts.addresses(SOURCE if side == "trainer" else TARGET)
+            return {"hosts": places, "nics": [["tcp", each] for each in places]}
+        return {"hosts": ["127.0.0.1"], "nics": [] if way == "local" else [[way, "127.0.0.1"]]}
+
     def close(self) -> None:
-        for player in self._players:
-            player.close()
+        with contextlib.ExitStack() as last:
+            if self._hosts is not None:
+                last.callback(self._hosts.close)
+            for player in self._players:
+                player.close()
 
     def check(self) -> int:
         """Sends a version once; how many bytes are wrong on all workers."""
@@ -81,7 +106,9 @@ class Ranks:
 def job(shape: Shape, way: str, nbytes: int) -> Job:
     """Every byte of a version is compared before anything is timed."""
     words = f"{shape.trainers} to {shape.workers}"
-    group = f"{format_size(nbytes)}, {shape.tensors} tensors, {words}, {way}"
+    rates = "/".join(f"{rate:g}" for rate in RATES_MBIT)
+    where = f"rails of {rates} Mbit/s" if way == RAILS else way
+    group = f"{format_size(nbytes)}, {shape.tensors} tensors, {words}, {where}"
 
     def run(effort: Effort, tick: Tick) -> list[Series]:
         jobs = {checks: Ranks(shape, way, nbytes, checks=checks) for checks in (True, False)}
@@ -115,9 +142,18 @@ def _series(group: str, name: str, nbytes: int, samples: list[float], wrong: int
 
 
 def ratios_of(series: Sequence[Series]) -> dict[str, float]:
-    """The time of plain writes by an update's: the share of their rate that an update has."""
+    """The time of plain writes by an update's: the share of their rate that an update has; and of
+    rails the share of the sum of their rates.
+    """
     p50 = {(one.group, one.case): one.times.p50_us for one in series if one.times}
-    return {
+    sums = {
+        f"{one.group}, {one.case}, part of the rails' sum": round(
+            one.gbps / (sum(RATES_MBIT) / 8e3), 4
+        )
+        for one in series
+        if one.gbps and "rails of" in one.group
+    }
+    return sums | {
         f"{group}, {name}": round(p50[group, PLAIN] / us, 4)
         for (group, name), us in p50.items()
         if name != PLAIN and (group, PLAIN) in p50

@@ -59,7 +59,7 @@ class Peer(peer.Peer):
         nics: Any = [f"{provider}:{where}" for provider, where in word["nics"]] or "none"
         self.engine = braid.Engine(
             f"{word['side']} {word['rank']}", nics=nics, token=word["token"],
-            local=not word["nics"], hosts="127.0.0.1", lease=30, timeout=_WAIT_S,
+            local=not word["nics"], hosts=word["hosts"], lease=30, timeout=_WAIT_S,
         )  # fmt: skip
         self._arrays, parameters, self._boxes = parameters_of(word)
         if word["side"] == "trainer":
