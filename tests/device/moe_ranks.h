@@ -2,9 +2,11 @@
 // several on one; and memory that both sides look at.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/gpu.h"
@@ -72,11 +74,13 @@ struct MoeRank {
 
 class MoeRanks {
  public:
-  MoeRanks(int num_ranks, uint64_t half_bytes)
+  MoeRanks(int num_ranks, uint64_t half_bytes, int most_devices = 8)
       : layout_(moe::WindowLayout::with_halves(num_ranks, half_bytes)) {
     CHECK_CUDA(cudaGetDeviceCount(&num_devices_));
+    num_devices_ = std::min(num_devices_, most_devices);
     for (int r = 0; r < num_ranks; ++r) open(r % num_devices_);
     clear();
+    use(0);
   }
   MoeRanks(const MoeRanks&) = delete;
   MoeRanks& operator=(const MoeRanks&) = delete;

@@ -19,7 +19,7 @@ class Times {
       : kernels_(kernels),
         tokens_(num_tokens),
         num_blocks_(num_blocks),
-        ranks_(num_ranks, half_bytes(num_ranks, num_tokens)),
+        ranks_(num_ranks, half_bytes(num_ranks, num_tokens), 1),
         flush_(uint64_t{256} << 20),
         x_(kBf16Row * static_cast<uint64_t>(num_tokens)),
         weights_(4 * static_cast<uint64_t>(num_tokens) * kTopk),

@@ -151,12 +151,12 @@ BRAID_MOE_KERNEL(braid_moe_ll_return, LlReturnArgs) {
   steps.settle();
 }
 
-BRAID_MOE_KERNEL(braid_moe_ll_sum_bf16, LlSumArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_ll_sum_bf16, LlSumArgs) {
   braid::moe::gpu::sum<braid::moe::gpu::Bf16>(args);
 }
-BRAID_MOE_KERNEL(braid_moe_ll_sum_fp16, LlSumArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_ll_sum_fp16, LlSumArgs) {
   braid::moe::gpu::sum<braid::moe::gpu::Fp16>(args);
 }
-BRAID_MOE_KERNEL(braid_moe_ll_sum_fp32, LlSumArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_ll_sum_fp32, LlSumArgs) {
   braid::moe::gpu::sum<braid::moe::gpu::Fp32>(args);
 }

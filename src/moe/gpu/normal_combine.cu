@@ -212,12 +212,12 @@ __device__ void combine(const CombineArgs& args) {
 }  // namespace
 }  // namespace braid::moe::gpu
 
-BRAID_MOE_KERNEL(braid_moe_combine_bf16, CombineArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_combine_bf16, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Bf16>(args);
 }
-BRAID_MOE_KERNEL(braid_moe_combine_fp16, CombineArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_combine_fp16, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Fp16>(args);
 }
-BRAID_MOE_KERNEL(braid_moe_combine_fp32, CombineArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_combine_fp32, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Fp32>(args);
 }

@@ -214,7 +214,7 @@ inline constexpr int32_t kNumWorstTokens = 2;
 }  // namespace
 }  // namespace braid::moe::gpu
 
-BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   using namespace braid::moe::gpu;
   __shared__ Arrived arrived;
   const Team& team = args.team;
@@ -238,7 +238,7 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   if (args.host_incoming != nullptr) tell_incoming(args, phase, arrived, args.host_incoming);
 }
 
-BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
+BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   using namespace braid::moe::gpu;
   __shared__ Arrived arrived;
   __shared__ Places places;
