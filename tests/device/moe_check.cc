@@ -22,7 +22,9 @@ namespace {
 constexpr int kMostRanks = 8;
 constexpr Dtype kTypes[] = {Dtype::kBfloat16, Dtype::kFloat16, Dtype::kFloat32};
 
-void CUDART_CB sleep_us(void* us) { usleep(static_cast<useconds_t>(reinterpret_cast<uintptr_t>(us))); }
+void CUDART_CB sleep_us(void* us) {
+  usleep(static_cast<useconds_t>(reinterpret_cast<uintptr_t>(us)));
+}
 
 /// Some ranks come late: the others' kernels wait for them.
 void delay(MoeRanks& ranks, int r, uint64_t us) {
@@ -37,7 +39,8 @@ int room_of(const moe::reference::Problem& p) {
   for (const moe::reference::Tokens& each : p.ranks)
     for (const int64_t id : each.ids)
       if (id >= 0)
-        most = std::max(most, (++rows[static_cast<size_t>(id)] + p.num_ranks() - 1) / p.num_ranks());
+        most =
+            std::max(most, (++rows[static_cast<size_t>(id)] + p.num_ranks() - 1) / p.num_ranks());
   return most;
 }
 

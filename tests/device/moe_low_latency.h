@@ -54,18 +54,10 @@ class LowLatencyRun {
     for (int r = 0; r < ranks.size(); ++r) open(r);
   }
 
-  void send(int r) {
-    enqueue(r, send_, send_args(r));
-  }
-  void fan_out(int r) {
-    enqueue(r, fan_out_, fan_out_args(r));
-  }
-  void give_back(int r) {
-    enqueue(r, return_, return_args(r));
-  }
-  void sum(int r) {
-    enqueue(r, sum_, sum_args(r));
-  }
+  void send(int r) { enqueue(r, send_, send_args(r)); }
+  void fan_out(int r) { enqueue(r, fan_out_, fan_out_args(r)); }
+  void give_back(int r) { enqueue(r, return_, return_args(r)); }
+  void sum(int r) { enqueue(r, sum_, sum_args(r)); }
   void all(int r) {
     send(r);
     fan_out(r);
@@ -83,8 +75,8 @@ class LowLatencyRun {
   /// Results as before the call.
   void poison() {
     for (Of& of : of_)
-      for (Memory* each : {&of.out_x, &of.out_scales, &of.count, &of.src_info, &of.slots, &of.ranges,
-                           &of.out})
+      for (Memory* each :
+           {&of.out_x, &of.out_scales, &of.count, &of.src_info, &of.slots, &of.ranges, &of.out})
         each->fill(kPoison);
     CHECK_CUDA(cudaDeviceSynchronize());
   }

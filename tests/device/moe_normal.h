@@ -74,9 +74,9 @@ class NormalRun {
   }
   void poison() {
     for (Of& of : of_)
-      for (Memory* each : {&of.per_rank, &of.per_expert, &of.is_in, &of.incoming, &of.out, &of.out_side,
-                           &of.out_ids, &of.out_weights, &of.source_token, &of.combined,
-                           &of.combined_weights})
+      for (Memory* each :
+           {&of.per_rank, &of.per_expert, &of.is_in, &of.incoming, &of.out, &of.out_side,
+            &of.out_ids, &of.out_weights, &of.source_token, &of.combined, &of.combined_weights})
         each->fill(kPoison);
     CHECK_CUDA(cudaDeviceSynchronize());
   }
@@ -91,17 +91,20 @@ class NormalRun {
       right = same(r, "per_rank", want.per_rank, of.per_rank.get(), 4) && right;
       right = same(r, "per_expert", want.per_expert, of.per_expert.get(), 4) && right;
       right = same(r, "is_token_in_rank", want.is_in, of.is_in.get(),
-                   static_cast<uint64_t>(ranks_.size())) && right;
+                   static_cast<uint64_t>(ranks_.size())) &&
+              right;
       right = same(r, "incoming", want.incoming, without_phase(of.incoming.get()), 4) && right;
       right = same(r, "recv_x", want.out, of.out.get(), c_.p.row_bytes) && right;
       right = same(r, "recv_x scales", want.out_side, of.out_side.get(),
-                   std::max<uint64_t>(c_.side_bytes, 1)) && right;
+                   std::max<uint64_t>(c_.side_bytes, 1)) &&
+              right;
       right = same(r, "recv_topk_idx", want.out_ids, of.out_ids.get(), 8 * k) && right;
       right = same(r, "recv_topk_weights", want.out_weights, of.out_weights.get(), 4 * k) && right;
       right = same(r, "recv_src_idx", want.source_token, of.source_token.get(), 4) && right;
       right = same(r, "combined_x", want.combined, of.combined.get(), c_.p.row_bytes) && right;
       right = same(r, "combined_topk_weights", want.combined_weights, of.combined_weights.get(),
-                   4 * k) && right;
+                   4 * k) &&
+              right;
     }
     return right;
   }
@@ -219,12 +222,17 @@ class NormalRun {
     of.y = Memory(want.y);
     for (int b = 0; b < 2; ++b) of.biases[b] = Memory(bias_of(r, b));
     of.ticket = Memory(sizeof(moe::gpu::Ticket));
-    for (const auto& [memory, bytes] :
-         {std::pair{&of.per_rank, &want.per_rank}, {&of.per_expert, &want.per_expert},
-          {&of.is_in, &want.is_in}, {&of.incoming, &want.incoming}, {&of.out, &want.out},
-          {&of.out_side, &want.out_side}, {&of.out_ids, &want.out_ids},
-          {&of.out_weights, &want.out_weights}, {&of.source_token, &want.source_token},
-          {&of.combined, &want.combined}, {&of.combined_weights, &want.combined_weights}})
+    for (const auto& [memory, bytes] : {std::pair{&of.per_rank, &want.per_rank},
+                                        {&of.per_expert, &want.per_expert},
+                                        {&of.is_in, &want.is_in},
+                                        {&of.incoming, &want.incoming},
+                                        {&of.out, &want.out},
+                                        {&of.out_side, &want.out_side},
+                                        {&of.out_ids, &want.out_ids},
+                                        {&of.out_weights, &want.out_weights},
+                                        {&of.source_token, &want.source_token},
+                                        {&of.combined, &want.combined},
+                                        {&of.combined_weights, &want.combined_weights}})
       *memory = Memory(bytes->size());
     CHECK_CUDA(cudaDeviceSynchronize());
     of_.push_back(std::move(of));
@@ -235,8 +243,8 @@ class NormalRun {
     std::vector<Bytes> y;
     for (int r = 0; r < c_.p.num_ranks(); ++r) {
       got.push_back(moe::reference::by_source(c_.p, r, 1));
-      y.push_back(random_rows(c_.dtype, got.back().rows.size(), 300 + static_cast<uint64_t>(r),
-                              false));
+      y.push_back(
+          random_rows(c_.dtype, got.back().rows.size(), 300 + static_cast<uint64_t>(r), false));
     }
     for (int r = 0; r < c_.p.num_ranks(); ++r) {
       Wanted want;
@@ -255,10 +263,12 @@ class NormalRun {
     std::vector<int32_t> per_rank(n), per_expert(static_cast<size_t>(c_.p.num_experts));
     const auto is_in = std::make_unique<bool[]>(count * n + 1);
     moe::count(experts, tokens(r).ids, count, per_rank, per_expert, {is_in.get(), count * n});
-    for (size_t i = 0; i < n; ++i) want.per_rank.resize(4 * n), put_word(want.per_rank, i, per_rank[i]);
+    for (size_t i = 0; i < n; ++i)
+      want.per_rank.resize(4 * n), put_word(want.per_rank, i, per_rank[i]);
     want.per_expert.resize(4 * per_expert.size());
     for (size_t i = 0; i < per_expert.size(); ++i) put_word(want.per_expert, i, per_expert[i]);
-    for (size_t i = 0; i < count * n; ++i) want.is_in.push_back(std::byte{is_in[i] ? uint8_t{1} : uint8_t{0}});
+    for (size_t i = 0; i < count * n; ++i)
+      want.is_in.push_back(std::byte{is_in[i] ? uint8_t{1} : uint8_t{0}});
   }
   void want_rows(const std::vector<moe::reference::BySource>& all, int r, Wanted& want) const {
     const moe::reference::BySource& got = all[static_cast<size_t>(r)];
@@ -269,8 +279,9 @@ class NormalRun {
     want.out.resize(room * c_.p.row_bytes, kPoison);
     for (size_t i = 0; i < rows; ++i) {
       const Bytes side = side_of(got.source_rank[i]);
-      const auto from = side.begin() + static_cast<int64_t>(
-                                           static_cast<uint64_t>(got.source_token[i]) * c_.side_bytes);
+      const auto from =
+          side.begin() +
+          static_cast<int64_t>(static_cast<uint64_t>(got.source_token[i]) * c_.side_bytes);
       want.out_side.insert(want.out_side.end(), from, from + static_cast<int64_t>(c_.side_bytes));
     }
     want.out_side.resize(room * c_.side_bytes, kPoison);

@@ -50,9 +50,7 @@ class Memory {
   void put(const Bytes& bytes) {
     CHECK_CUDA(cudaMemcpy(at_, bytes.data(), bytes.size(), cudaMemcpyDefault));
   }
-  void fill(std::byte value) {
-    CHECK_CUDA(cudaMemset(at_, static_cast<int>(value), bytes_));
-  }
+  void fill(std::byte value) { CHECK_CUDA(cudaMemset(at_, static_cast<int>(value), bytes_)); }
   Bytes get() const {
     Bytes bytes(bytes_);
     CHECK_CUDA(cudaMemcpy(bytes.data(), at_, bytes_, cudaMemcpyDefault));
@@ -98,7 +96,9 @@ class MoeRanks {
   MoeRank& operator[](int r) { return ranks_[static_cast<size_t>(r)]; }
   int64_t timeout_ns = 5'000'000'000;
   /// Of a rank, so that all ranks of a GPU find a place at once.
-  int most_blocks() const { return std::max(1, sms_ / ((size() + num_devices_ - 1) / num_devices_)); }
+  int most_blocks() const {
+    return std::max(1, sms_ / ((size() + num_devices_ - 1) / num_devices_));
+  }
   int sms() const { return sms_; }
 
   moe::gpu::Team team_of(int r) const {
@@ -138,7 +138,8 @@ class MoeRanks {
       if (fault.code == 0) continue;
       any = true;
       std::printf(
-          "     rank %d gave up: wait %u for peer %d in block %d (tile %d, flag %d): expected %llu, "
+          "     rank %d gave up: wait %u for peer %d in block %d (tile %d, flag %d): expected "
+          "%llu, "
           "saw %llu\n",
           fault.rank, static_cast<unsigned>(fault.wait), fault.peer, fault.block, fault.tile,
           fault.flag, static_cast<unsigned long long>(fault.expected),

@@ -37,7 +37,8 @@ class Times {
       std::vector<int64_t> ids;
       for (int t = 0; t < num_tokens; ++t) {
         for (size_t k = 0; k < kTopk;) {
-          const auto id = static_cast<int64_t>(random_bits(static_cast<uint64_t>(r), ++draws_) % kExperts);
+          const auto id =
+              static_cast<int64_t>(random_bits(static_cast<uint64_t>(r), ++draws_) % kExperts);
           const auto begin = ids.end() - static_cast<int64_t>(k);
           if (std::find(begin, ids.end(), id) != ids.end()) continue;
           ids.push_back(id);
@@ -83,7 +84,8 @@ class Times {
     float ms = 0;
     for (int i = 0; i < 3; ++i) {
       CHECK_CUDA(cudaEventRecord(begin, nullptr));
-      CHECK_CUDA(cudaMemcpyAsync(to.as<void>(), from.as<void>(), bytes, cudaMemcpyDefault, nullptr));
+      CHECK_CUDA(
+          cudaMemcpyAsync(to.as<void>(), from.as<void>(), bytes, cudaMemcpyDefault, nullptr));
       CHECK_CUDA(cudaEventRecord(end, nullptr));
       CHECK_CUDA(cudaEventSynchronize(end));
       CHECK_CUDA(cudaEventElapsedTime(&ms, begin, end));
@@ -142,9 +144,10 @@ class Times {
   void print(const char* name, std::vector<double>& us, double bytes, double hbm_gbps) const {
     std::sort(us.begin(), us.end());
     const double median = us[us.size() / 2];
-    std::printf("%-14s %5d tokens, %3u blocks: %8.1f us (%.1f to %.1f), %5.0f GB/s, %.2f of a copy's\n",
-                name, tokens_, num_blocks_, median, us.front(), us.back(), bytes / median / 1e3,
-                bytes / median / 1e3 / hbm_gbps);
+    std::printf(
+        "%-14s %5d tokens, %3u blocks: %8.1f us (%.1f to %.1f), %5.0f GB/s, %.2f of a copy's\n",
+        name, tokens_, num_blocks_, median, us.front(), us.back(), bytes / median / 1e3,
+        bytes / median / 1e3 / hbm_gbps);
   }
 
   void launch_half(int half, int r) {
@@ -252,7 +255,6 @@ class Times {
   uint64_t draws_ = 0;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
-
 
 inline void print_times(const Kernels& kernels) {
   CHECK_CUDA(cudaSetDevice(0));

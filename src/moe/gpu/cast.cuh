@@ -19,8 +19,8 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
   const auto round = [](float value) -> uint32_t {
     const uint32_t bits = __float_as_uint(value), magnitude = bits & 0x7fffffff;
     const uint32_t normal = (magnitude - (120U << 23) + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
-    const uint32_t subnormal =
-        __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 16384.0F)) - __float_as_uint(16384.0F);
+    const uint32_t subnormal = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 16384.0F)) -
+                               __float_as_uint(16384.0F);
     return (magnitude < (121U << 23) ? subnormal : min(normal, 0x7eU)) | (bits >> 24 & 0x80);
   };
   return round(low) | round(high) << 8;
@@ -42,8 +42,7 @@ __device__ __forceinline__ CastVector cast(const uint4 (&in)[Type::kBytes], bool
   // Magnitudes in the order of their bits, where Inf and NaN are the largest.
   uint32_t most = kLeastAmax;
 #pragma unroll
-  for (int i = 0; i < kCastChannels; ++i)
-    most = max(most, __float_as_uint(values[i]) & 0x7fffffff);
+  for (int i = 0; i < kCastChannels; ++i) most = max(most, __float_as_uint(values[i]) & 0x7fffffff);
 #pragma unroll
   for (int far = 1; far < kLanesOfBlock; far *= 2)
     most = max(most, __shfl_xor_sync(~0U, most, far));

@@ -54,8 +54,8 @@ __device__ void return_rows(const LlReturnArgs& args, const Phase& phase, const 
   const Share share = Share::of(begins[ranges]);
   for (int row = share.begin + warp_of_thread(); row < share.end; row += kWarps) {
     const int range = range_of(begins, ranges, row);
-    const int64_t place = range / n * rows_per_expert + (args.layout_range[range] >> 32) + row -
-                          begins[range];
+    const int64_t place =
+        range / n * rows_per_expert + (args.layout_range[range] >> 32) + row - begins[range];
     const auto slot = static_cast<uint64_t>(static_cast<uint32_t>(args.slots[place]));
     const uint64_t at = slot * args.row_bytes;
     if (at + args.row_bytes > args.team.layout.half_bytes) continue;  // not one of a dispatch's

@@ -72,8 +72,8 @@ struct PutCast {
     const int lane = lane_of_thread();
     const int block = piece * kBlocks + lane / kLanesOfBlock;
     const bool is_in = block < static_cast<int>(args.row_bytes / kScaleBlock);
-    const auto channel = static_cast<uint64_t>(block * kScaleBlock +
-                                               lane % kLanesOfBlock * kCastChannels);
+    const auto channel =
+        static_cast<uint64_t>(block * kScaleBlock + lane % kLanesOfBlock * kCastChannels);
     const std::byte* const x =
         args.x + static_cast<uint64_t>(token) * args.x_bytes + channel * Type::kBytes;
     uint4 in[Type::kBytes];
@@ -156,8 +156,7 @@ struct Incoming {
   }
   __device__ __forceinline__ const std::byte* slot(int copy) const {
     const int source = source_of(copy);
-    return phase.region_of(source) +
-           static_cast<uint64_t>(copy - begins[source]) * args.slot.bytes;
+    return phase.region_of(source) + static_cast<uint64_t>(copy - begins[source]) * args.slot.bytes;
   }
   /// An expert of this rank, or -1. What a peer says is looked at before it is used.
   __device__ __forceinline__ int id(int copy, int k) const {
@@ -179,7 +178,8 @@ struct FanOutMemory {
 __device__ void count_share(const LlFanOutArgs& args, const Incoming& in, Share share,
                             FanOutMemory* memory) {
   const int n = args.team.layout.num_ranks, local = args.num_experts / n;
-  for (int i = static_cast<int>(threadIdx.x); i < local * n; i += kThreads) memory->by_source[i] = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < local * n; i += kThreads)
+    memory->by_source[i] = 0;
   __syncthreads();
   const int64_t end = static_cast<int64_t>(share.end) * args.num_topk;
   for (int64_t i = static_cast<int64_t>(share.begin) * args.num_topk + threadIdx.x; i < end;

@@ -78,8 +78,7 @@ __device__ void send_round(const CombineArgs& args, const Phase& phase, int roun
   if (blockIdx.x != 0 || owner >= args.team.layout.num_ranks) return;
   phase.rows()[owner] =
       static_cast<uint32_t>(returning->begins[owner + 1] - returning->begins[owner]);
-  args.team.state->totals[owner] =
-      static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
+  args.team.state->totals[owner] = static_cast<uint32_t>(args.incoming[kIncomingHeadWords + owner]);
 }
 
 // ---- sums ----
@@ -189,8 +188,7 @@ __device__ void combine(const CombineArgs& args) {
   const auto send = [&](int round) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call);
     send_round(args, phase, round, rounds, &returning);
-    if (steps.arrive())
-      phase.tell(shape, team.state->totals, args.num_tokens);
+    if (steps.arrive()) phase.tell(shape, team.state->totals, args.num_tokens);
   };
   send(0);
   bool is_last = false;

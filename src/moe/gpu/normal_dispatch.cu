@@ -153,9 +153,8 @@ struct Places {
 /// By a warp.
 __device__ void take_copy(const DispatchArgs& args, const std::byte* copy, int64_t row) {
   const int lane = lane_of_thread(), k = args.num_topk;
-  copy_row(copy + args.rounds.row, args.row_bytes, [&](const auto& put) {
-    put(args.out + static_cast<uint64_t>(row) * args.row_bytes);
-  });
+  copy_row(copy + args.rounds.row, args.row_bytes,
+           [&](const auto& put) { put(args.out + static_cast<uint64_t>(row) * args.row_bytes); });
   if (args.side_bytes != 0)
     copy_words(args.out_side + static_cast<uint64_t>(row) * args.side_bytes,
                copy + args.rounds.side, args.side_bytes);
@@ -266,8 +265,7 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     if (round + 1 < rounds) {
       const Phase following(team, phase.number() + 1, call);
       send_round(args, following, round + 1);
-      if (steps.arrive())
-        following.tell(shape, team.state->totals, args.num_tokens);
+      if (steps.arrive()) following.tell(shape, team.state->totals, args.num_tokens);
     }
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));

@@ -123,8 +123,7 @@ class Phase {
     if (peer >= team_.layout.num_ranks || device::has_failed(team_.watch)) return;
     FlagWords words{shape, seen(rows() + peer), seen(totals + peer),
                     static_cast<uint32_t>(num_tokens), static_cast<uint32_t>(call_)};
-    std::byte* const line =
-        team_.windows[peer] + team_.layout.flag_line(half_, team_.rank);
+    std::byte* const line = team_.windows[peer] + team_.layout.flag_line(half_, team_.rank);
     static_assert(sizeof(FlagWords) % 4 == 0);
     const auto* const from = reinterpret_cast<const uint32_t*>(&words);
     auto* const to = reinterpret_cast<uint32_t*>(line);
