@@ -16,6 +16,7 @@ enum class Wait : uint32_t {
   kAgreement = 5,  // not a wait: a peer meant another call
   kChunk = 6,
   kTile = 7,
+  kArgument = 8,  // not a wait: a value in device memory that may not be
 };
 
 /// Why a kernel gave up: one page per GPU, in host memory that the GPU can write. The first thread

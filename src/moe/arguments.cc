@@ -66,7 +66,7 @@ Status check_ids(const int64_t* ids, int num_tokens, int num_topk, int num_exper
   return {};
 }
 
-Status check(const LowLatencyDispatch& call, int num_ranks) {
+Status check_shape(const LowLatencyDispatch& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_experts(call.num_experts, num_ranks, call.num_topk));
   BRAID_RETURN_IF_ERROR(check_tokens(call.num_tokens, call.max_tokens));
   BRAID_RETURN_IF_ERROR(check_row(call.row_bytes(), "x"));
@@ -78,23 +78,36 @@ Status check(const LowLatencyDispatch& call, int num_ranks) {
           "argument x: expected a multiple of {} channels for the cast to fp8, got {}", unit,
           call.hidden);
   }
+  return {};
+}
+
+Status check(const LowLatencyDispatch& call, int num_ranks) {
+  BRAID_RETURN_IF_ERROR(check_shape(call, num_ranks));
   BRAID_RETURN_IF_ERROR(check_ids(call.ids, call.num_tokens, call.num_topk, call.num_experts));
   return check_rows_per_expert(call);
 }
 
-Status check(const LowLatencyCombine& call, int num_ranks) {
+Status check_shape(const LowLatencyCombine& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_experts(call.num_experts, num_ranks, call.num_topk));
   BRAID_RETURN_IF_ERROR(check_tokens(call.num_tokens, call.max_tokens));
   BRAID_RETURN_IF_ERROR(check_dtype(call.dtype));
-  BRAID_RETURN_IF_ERROR(check_row(call.row_bytes(), "x"));
+  return check_row(call.row_bytes(), "x");
+}
+
+Status check(const LowLatencyCombine& call, int num_ranks) {
+  BRAID_RETURN_IF_ERROR(check_shape(call, num_ranks));
   if (hash_of(call.ids, call.num_tokens, call.num_topk) == call.ids_hash) return {};
   return invalid_argument("argument topk_idx: expected the ids of the dispatch, got others");
 }
 
-Status check(const Dispatch& call, int num_ranks) {
+Status check_shape(const Dispatch& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_row(call.row_bytes, "x"));
+  return call.has_ids ? check_experts(call.num_experts, num_ranks, call.num_topk) : Status();
+}
+
+Status check(const Dispatch& call, int num_ranks) {
+  BRAID_RETURN_IF_ERROR(check_shape(call, num_ranks));
   if (!call.has_ids) return {};
-  BRAID_RETURN_IF_ERROR(check_experts(call.num_experts, num_ranks, call.num_topk));
   BRAID_RETURN_IF_ERROR(check_ids(call.ids, call.num_tokens, call.num_topk, call.num_experts));
   const Experts experts{num_ranks, call.num_experts, call.num_topk};
   for (int t = 0; t < call.num_tokens; ++t)
@@ -109,9 +122,13 @@ Status check(const Dispatch& call, int num_ranks) {
   return {};
 }
 
-Status check(const Combine& call, int num_ranks) {
+Status check_shape(const Combine& call) {
   BRAID_RETURN_IF_ERROR(check_dtype(call.dtype));
-  BRAID_RETURN_IF_ERROR(check_row(call.row_bytes(), "x"));
+  return check_row(call.row_bytes(), "x");
+}
+
+Status check(const Combine& call, int num_ranks) {
+  BRAID_RETURN_IF_ERROR(check_shape(call));
   if (call.rows_of.size() != static_cast<size_t>(num_ranks))
     return invalid_argument("argument handle: expected counts of {} ranks, got {}", num_ranks,
                             call.rows_of.size());

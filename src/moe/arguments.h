@@ -126,6 +126,12 @@ struct Combine {
 Status check_experts(int num_experts, int num_ranks, int num_topk);
 /// Every id is -1 to E - 1.
 Status check_ids(const int64_t* ids, int num_tokens, int num_topk, int num_experts);
+/// What needs no look at ids, rows or counts, which may be in a GPU's memory.
+Status check_shape(const LowLatencyDispatch& call, int num_ranks);
+Status check_shape(const LowLatencyCombine& call, int num_ranks);
+Status check_shape(const Dispatch& call, int num_ranks);
+Status check_shape(const Combine& call);
+/// That and the rest.
 Status check(const LowLatencyDispatch& call, int num_ranks);
 Status check(const LowLatencyCombine& call, int num_ranks);
 Status check(const Dispatch& call, int num_ranks);

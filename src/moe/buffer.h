@@ -16,6 +16,7 @@
 #include "moe/arguments.h"
 #include "moe/host/windows.h"
 #include "moe/phases.h"
+#include "moe/slot.h"
 
 namespace braid::moe {
 
@@ -101,7 +102,6 @@ class Buffer {
   std::vector<uint32_t> owner_places(const LowLatencyCombine& call) const;
 
   // normal.cc
-  struct Rounds;
   Rounds rounds_of(const Dispatch& call) const;
   Rounds rounds_of(const Combine& call) const;
   void push_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds, int round);

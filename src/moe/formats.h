@@ -16,10 +16,9 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "moe/scale_form.h"
 
 namespace braid::moe {
-
-inline constexpr int kScaleBlock = 128;  // channels that share a scale
 
 inline float bf16_to_float(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
@@ -48,23 +47,11 @@ void narrow(Dtype dtype, const float* from, std::byte* to, size_t count);
 void add_row(Dtype dtype, const std::byte* x, float* sum, size_t count);
 void add_weighted_row(Dtype dtype, const std::byte* x, float weight, float* sum, size_t count);
 
-enum class ScaleForm : uint8_t {
-  kNone,      // rows travel as they are
-  kFloat,     // fp32 scale
-  kPowerOf2,  // fp32 scale that is a power of two
-  kUe8m0,     // its exponent alone, in a byte
-};
-
 /// Casts one block: 128 values to 128 bytes. Answers the stored scale; of kUe8m0 it is 2^e too, and
 /// its exponent byte is exponent_byte().
 float cast_block(const float* values, uint8_t* out, bool power_of_2);
 inline uint8_t exponent_byte(float power_of_2) {
   return static_cast<uint8_t>(std::bit_cast<uint32_t>(power_of_2) >> 23);
-}
-/// Bytes of a token's scales: 4 a block, 1 with kUe8m0.
-constexpr uint64_t scale_bytes(ScaleForm form, uint64_t hidden) {
-  if (form == ScaleForm::kNone) return 0;
-  return hidden / kScaleBlock * (form == ScaleForm::kUe8m0 ? 1 : 4);
 }
 /// One token of a summable type to E4M3, its scales behind each other at `scales`.
 void cast_row(Dtype dtype, const std::byte* x, uint64_t hidden, ScaleForm form, std::byte* out,

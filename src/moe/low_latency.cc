@@ -1,10 +1,6 @@
 // Low latency: fixed sizes, nothing is known of the others when rows leave. A copy goes to slot 0,
-// 1, 2... of its source's region at the target, in the order of tokens:
-//
-//   token, 0        8 bytes
-//   local ids [K]   int32, -1 for experts elsewhere; padded to 16 bytes with the above
-//   row             cast on the way into the slot
-//   scales          padded to 16 bytes
+// 1, 2... (slot.h) of its source's region at the target, in the order of tokens, and is cast on the
+// way into it.
 //
 // The target fans copies out to its experts' rows. On the way back a row goes to slot token * K + k
 // of the owner; where ranks may be given up, each rank has a region of its own there, and its rows
@@ -12,26 +8,13 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/rounding.h"
+#include "moe/call_shape.h"
 #include "moe/in_call.h"
+#include "moe/slot.h"
 
 namespace braid::moe {
 
 namespace {
-
-constexpr uint64_t kUnit = 16;
-
-struct Slot {
-  uint64_t row = 0;  // offsets in it
-  uint64_t scales = 0;
-  uint64_t bytes = 0;
-
-  explicit Slot(const LowLatencyDispatch& call) {
-    row = round_up(8 + 4 * static_cast<uint64_t>(call.num_topk), kUnit);
-    scales = row + call.row_bytes();
-    bytes = scales + round_up(scale_bytes(call.form, call.hidden), kUnit);
-  }
-};
 
 struct Head {
   uint32_t token = 0;
@@ -41,39 +24,8 @@ struct Head {
 Head head_of(const std::byte* slot, int num_topk) {
   Head head;
   std::memcpy(&head.token, slot, sizeof head.token);
-  std::memcpy(head.ids, slot + 8, 4 * static_cast<size_t>(num_topk));
+  std::memcpy(head.ids, slot + Slot::kIds, 4 * static_cast<size_t>(num_topk));
   return head;
-}
-
-CallShape shape_of(const LowLatencyDispatch& call) {
-  return {.kind = CallKind::kLowLatencyDispatch,
-          .dtype = static_cast<uint32_t>(call.dtype),
-          .num_experts = static_cast<uint32_t>(call.num_experts),
-          .num_topk = static_cast<uint32_t>(call.num_topk),
-          .max_tokens = static_cast<uint32_t>(call.max_tokens),
-          .row_bytes = static_cast<uint32_t>(call.row_bytes()),
-          .side_bytes = static_cast<uint32_t>(scale_bytes(call.form, call.hidden)),
-          .options = static_cast<uint32_t>(call.form),
-          .of_phase = 0};
-}
-
-CallShape shape_of(const LowLatencyCombine& call) {
-  return {.kind = CallKind::kLowLatencyCombine,
-          .dtype = static_cast<uint32_t>(call.dtype),
-          .num_experts = static_cast<uint32_t>(call.num_experts),
-          .num_topk = static_cast<uint32_t>(call.num_topk),
-          .max_tokens = static_cast<uint32_t>(call.max_tokens),
-          .row_bytes = static_cast<uint32_t>(call.row_bytes()),
-          .side_bytes = 0,
-          .options = 0,
-          .of_phase = call.of_phase};
-}
-
-Status too_small(uint64_t wanted, uint64_t found) {
-  return invalid_argument(
-      "the buffer is too small: expected halves of {} bytes for this shape "
-      "(get_low_latency_rdma_size_hint), got {}",
-      wanted, found);
 }
 
 /// Copies of all sources to their rows, expert by expert, in the order of layout.h.
@@ -82,7 +34,7 @@ class FanOut {
   FanOut(const LowLatencyDispatch& call, const LowLatencyRows& out, int num_ranks)
       : call_(call),
         out_(out),
-        slot_(call),
+        slot_(slot_of(call)),
         num_ranks_(num_ranks),
         num_local_(call.num_experts / num_ranks),
         counts_(static_cast<size_t>(num_local_ * num_ranks)),
@@ -151,17 +103,12 @@ class FanOut {
 }  // namespace
 
 Status Buffer::check_room(const LowLatencyDispatch& call) const {
-  const uint64_t region = static_cast<uint64_t>(call.max_tokens) * Slot(call).bytes;
-  if (region <= layout_.region_bytes()) return {};
-  return too_small(region * static_cast<uint64_t>(size_), layout_.half_bytes);
+  return moe::check_room(call, layout_);
 }
 
 Status Buffer::check_room(const LowLatencyCombine& call) const {
+  if (!options_.can_shrink) return moe::check_room(call, layout_);
   const auto m = static_cast<uint64_t>(call.max_tokens);
-  if (!options_.can_shrink) {
-    const uint64_t half = m * static_cast<uint64_t>(call.num_topk) * call.row_bytes();
-    return half <= layout_.half_bytes ? Status() : too_small(half, layout_.half_bytes);
-  }
   const auto rows = static_cast<uint64_t>(std::min(call.num_topk, call.num_experts / size_));
   const uint64_t region = m * rows * call.row_bytes();
   if (region <= layout_.region_bytes()) return {};
@@ -183,7 +130,7 @@ Result<Buffer::Ticket> Buffer::send(const LowLatencyDispatch& call) {
 
 // A token is cast once, in memory of our own: what lies in a window may be far away.
 void Buffer::push_rows(const Ticket& ticket, const LowLatencyDispatch& call) {
-  const Slot slot(call);
+  const Slot slot = slot_of(call);
   const Experts experts{size_, call.num_experts, call.num_topk};
   const auto k = static_cast<size_t>(call.num_topk);
   const uint64_t x_bytes = call.hidden * dtype_bytes(call.dtype);
@@ -205,7 +152,7 @@ void Buffer::push_rows(const Ticket& ticket, const LowLatencyDispatch& call) {
       std::byte* const room =
           phases_->room_in_region(ticket.phase, rank, number++ * slot.bytes, slot.bytes);
       std::memcpy(room, &head.token, sizeof head.token);
-      std::memcpy(room + 8, head.ids, 4 * k);
+      std::memcpy(room + Slot::kIds, head.ids, 4 * k);
       std::memcpy(room + slot.row, row,
                   call.form == ScaleForm::kNone ? call.row_bytes() : slot.bytes - slot.row);
     }

@@ -19,49 +19,12 @@
 #include <numeric>
 
 #include "base/rounding.h"
+#include "moe/call_shape.h"
 #include "moe/in_call.h"
 
 namespace braid::moe {
 
-struct Buffer::Rounds {
-  uint64_t begin = 0;  // of the first copy in a region, behind the announcement
-  uint64_t ids = 16, weights = 0, row = 0, side = 0;  // offsets in a copy
-  uint64_t copy_bytes = 0;
-  int tokens = 0;  // of a round
-
-  int count(int32_t most_tokens) const { return std::max(1, (most_tokens + tokens - 1) / tokens); }
-  int first(int round) const { return round * tokens; }
-  int last(int round, int num_tokens) const { return std::min(num_tokens, first(round + 1)); }
-};
-
 namespace {
-
-constexpr uint64_t kCopyUnit = 16;
-constexpr uint32_t kHasIds = 1, kHasWeights = 2;
-
-CallShape shape_of(const Dispatch& call) {
-  return {.kind = CallKind::kDispatch,
-          .dtype = 0,
-          .num_experts = static_cast<uint32_t>(call.num_experts),
-          .num_topk = static_cast<uint32_t>(call.num_topk),
-          .max_tokens = 0,
-          .row_bytes = static_cast<uint32_t>(call.row_bytes),
-          .side_bytes = static_cast<uint32_t>(call.side_bytes),
-          .options = (call.has_ids ? kHasIds : 0) | (call.has_weights ? kHasWeights : 0),
-          .of_phase = call.of_phase};
-}
-
-CallShape shape_of(const Combine& call) {
-  return {.kind = CallKind::kCombine,
-          .dtype = static_cast<uint32_t>(call.dtype),
-          .num_experts = 0,
-          .num_topk = static_cast<uint32_t>(call.has_weights ? call.num_topk : 0),
-          .max_tokens = 0,
-          .row_bytes = static_cast<uint32_t>(call.row_bytes()),
-          .side_bytes = 0,
-          .options = 0,
-          .of_phase = call.of_phase};
-}
 
 /// Copies to each rank [N], of all tokens or of a round's.
 std::vector<int32_t> copies_of(const bool* is_in_rank, int num_ranks, int first, int last) {
@@ -99,39 +62,13 @@ class RowSum {
   bool is_empty_ = true;
 };
 
-Status no_room_for_copies(uint64_t copy_bytes, uint64_t room) {
-  return invalid_argument(
-      "the buffer is too small: expected room of {} bytes for one copy of each rank, got {}",
-      copy_bytes, room);
-}
-
 }  // namespace
 
-Buffer::Rounds Buffer::rounds_of(const Dispatch& call) const {
-  Rounds rounds;
-  const auto k = static_cast<uint64_t>(call.num_topk);
-  const auto words = static_cast<uint64_t>(size_ + call.num_experts / size_);
-  rounds.begin = round_up(4 * words, kLineBytes);
-  rounds.weights = rounds.ids + (call.has_ids ? 4 * k : 0);
-  rounds.row = round_up(rounds.weights + (call.has_weights ? 4 * k : 0), kCopyUnit);
-  rounds.side = rounds.row + call.row_bytes;
-  rounds.copy_bytes = rounds.side + round_up(call.side_bytes, kCopyUnit);
-  const uint64_t room = layout_.region_bytes();
-  rounds.tokens = room < rounds.begin + rounds.copy_bytes
-                      ? 0
-                      : static_cast<int>(
-                            std::min<uint64_t>((room - rounds.begin) / rounds.copy_bytes, 1 << 24));
-  return rounds;
+Rounds Buffer::rounds_of(const Dispatch& call) const {
+  return moe::rounds_of(call, layout_.region_bytes(), size_);
 }
-
-Buffer::Rounds Buffer::rounds_of(const Combine& call) const {
-  Rounds rounds;
-  rounds.weights = 0;
-  rounds.row = call.has_weights ? round_up(4 * static_cast<uint64_t>(call.num_topk), kCopyUnit) : 0;
-  rounds.copy_bytes = rounds.row + call.row_bytes();
-  rounds.tokens =
-      static_cast<int>(std::min<uint64_t>(layout_.region_bytes() / rounds.copy_bytes, 1 << 24));
-  return rounds;
+Rounds Buffer::rounds_of(const Combine& call) const {
+  return moe::rounds_of(call, layout_.region_bytes());
 }
 
 Result<Incoming> Buffer::begin(const Dispatch& call) {
