@@ -94,7 +94,7 @@ class MoeRanks {
   int size() const { return layout_.num_ranks; }
   const moe::WindowLayout& layout() const { return layout_; }
   MoeRank& operator[](int r) { return ranks_[static_cast<size_t>(r)]; }
-  int64_t timeout_ns = 5'000'000'000;
+  int64_t timeout_ns = 1'000'000'000;
   /// Of a rank, so that all ranks of a GPU find a place at once.
   int most_blocks() const {
     return std::max(1, sms_ / ((size() + num_devices_ - 1) / num_devices_));

@@ -26,9 +26,8 @@ Status in_words(const nvlink::Trouble& t) {
         "gpu call: rank {} and rank {} called different collectives or shapes ({:#x} and {:#x})",
         t.rank, t.peer, t.expected, t.seen);
   if (t.wait == nvlink::Wait::kArgument)
-    return invalid_argument(
-        "gpu call: rank {}: argument {} at {}: expected at most {}, got {}", t.rank, t.flag, t.tile,
-        t.expected, static_cast<int64_t>(t.seen));
+    return invalid_argument("gpu call: rank {}: argument {} at {}: expected at most {}, got {}",
+                            t.rank, t.flag, t.tile, t.expected, static_cast<int64_t>(t.seen));
   std::string what = what_was_awaited(t.wait);
   if (t.wait == nvlink::Wait::kTile) what += fmt::format(" {} by flag {}", t.tile, t.flag);
   const std::string text =
