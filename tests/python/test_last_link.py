@@ -82,7 +82,7 @@ def test_memory_that_runs_out_in_a_call_is_told_to_all(ranks, links):
         data = np.ones(16 << 20, np.float32)
         comm.all_reduce(np.ones(10, np.float32))
         if comm.rank == 1:
-            time.sleep(0.5)  # what ends the comm ends the others' first call, too, if they are in it
+            time.sleep(0.5)  # what ends the comm ends the others' first call, if they are in it
         hard = limit_memory() if comm.rank == 1 else None
         began = time.monotonic()
         with pytest.raises(braid.Error, match="rank 1 has no memory left") as caught:

@@ -47,9 +47,9 @@ WORDS = {
     "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
     "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-plugin",
     "--nixl-python", "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record",
-    "--routings", "--shape", "--show", "--step-path", "--suite", "--svg", "--tune", "--variants", "--ways",
-    "--who", "--words", "a", "b", "files", "name", "new", "number", "old", "op", "records", "target", "term",
-    "trace",
+    "--routings", "--shape", "--show", "--step-path", "--suite", "--svg", "--tune", "--variants",
+    "--ways", "--who", "--words", "a", "b", "files", "name", "new", "number", "old", "op",
+    "records", "target", "term", "trace",
 }  # fmt: skip
 """Options and arguments that take names and files. Every other one takes a quantity."""
 UNITS = re.compile(
@@ -62,7 +62,8 @@ UNITS_OF = {"ms": " ms", "bytes": "Bytes", "gbit": "Gbit/s", "tflops": "TFLOP/s"
             "gpus": "GPUs", "nodes": "odes", "params": "Parameters"}  # fmt: skip
 """What the last word of a name promises."""
 SAYS_NOTHING_IN_UNITS = {
-    "nccl-env", "nccl-check", "deepep-env", "deepep-check", "options", "topo diff", "trace merge", "run"
+    "nccl-env", "nccl-check", "deepep-env", "deepep-check", "options", "topo diff", "trace merge",
+    "run",
 }  # fmt: skip
 
 

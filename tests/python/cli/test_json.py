@@ -85,7 +85,7 @@ LINES = {
     "trace merge": "timeline.json -o all.json --json",
     "trace summary": "timeline.json --json",
 }
-RANKS = {"bench", "explain"} | {
+RANKS = {"bench", "explain", "deepep-check"} | {
     f"bench {kind}" for kind in ("latency", "compute-overlap", "replay", "tp-block", "moe")
 }
 """What ranks print does not pass through this process."""
