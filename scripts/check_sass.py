@@ -159,6 +159,8 @@ def absent(asked: set[str], codes: list[Code]) -> Iterator[str]:
 
 PYTHON_ONLY = ("overlap",)
 """Folders of kernels that the Python module alone has: the C library has no call for them."""
+UNCALLED = ("moe",)
+"""Folders of kernels that no library has: only the check of the kernels alone calls them yet."""
 
 
 def stale(build: Path, fatbins: list[Path]) -> Iterator[str]:
@@ -168,7 +170,8 @@ def stale(build: Path, fatbins: list[Path]) -> Iterator[str]:
     for library in sorted([*build.rglob("libbraid.so"), *build.rglob("_braid*.so")]):
         held, is_c = library.read_bytes(), library.name == "libbraid.so"
         for fatbin in fatbins:
-            if is_c and fatbin.relative_to(build / "kernels").parts[0] in PYTHON_ONLY:
+            folder = fatbin.relative_to(build / "kernels").parts[0]
+            if folder in UNCALLED or (is_c and folder in PYTHON_ONLY):
                 continue
             if fatbin.read_bytes() not in held:
                 name = fatbin.relative_to(build)

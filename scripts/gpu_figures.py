@@ -26,6 +26,10 @@ SHOWN_OPS = ("all_gather", "all_reduce")
 """On the plot of the first screen."""
 
 
+OTHERS = ("h100_2",)
+"""Runs of the suite on other machines than those of the tables: records flexlink_NAME.json."""
+
+
 def load_gpu(name: str) -> GpuRecord:
     """One file."""
     document: Any = json.loads((RECORDS / name).read_text(encoding="utf-8"))
@@ -184,6 +188,19 @@ def figure_rows() -> Iterator[tuple[Row, str]]:
         for row in rows(record, _held(ranks)):
             if not row.reached.startswith(NOT_MEASURED):
                 yield replace(row, work=f"{row.work}; {where}"), _of(ranks, row)
+    yield from _others()
+
+
+def _others() -> Iterator[tuple[Row, str]]:
+    """The same of the machines in OTHERS."""
+    for name in OTHERS:
+        record, held = f"flexlink_{name}.json", f"flexlink_{name}_held.json"
+        found = load_gpu(record)
+        where = f"{found.ranks} x {found.gpu.removeprefix('NVIDIA ')}, NCCL {found.nccl}"
+        for row in rows(found, load_gpu(held)):
+            if not row.reached.startswith(NOT_MEASURED):
+                of = held if "HELD" in row.work else record
+                yield replace(row, work=f"{row.work}; {where}"), of
 
 
 def _of(ranks: int, row: Row) -> str:

@@ -133,18 +133,31 @@ TEST(Relay, ReadsNothingThatRanksExchange) {
 
 // From some point on he changes what he passes: every exchange is right, or it fails and the message
 // says why.
+/// Where the first blob's frame begins among the frames that came together; npos: there is none.
+size_t blob_in(const std::string& bytes) {
+  for (size_t at = 0; at + kFrameHeadBytes <= bytes.size();) {
+    uint32_t length = 0;
+    std::memcpy(&length, bytes.data() + at, sizeof length);
+    const auto type = static_cast<FrameType>(bytes[at + 4]);
+    const size_t seal = type <= FrameType::kRefusal ? 0 : kSealBytes;
+    const size_t next = at + kFrameHeadBytes + length + seal;
+    if (next > bytes.size()) break;
+    if (type == FrameType::kBlob) return at;
+    at = next;
+  }
+  return std::string::npos;
+}
+
 TEST(Relay, CannotChangeWhatRanksExchange) {
   for (const bool from_store : {false, true}) {
     const Identity job = draw_job(2);
     std::atomic<int> num_changed{0};
     const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
-      // What is as long as a blob is one; greetings are shorter or larger than 60 + seal.
-      if (is_from_store != from_store || bytes.size() < 60 || bytes[4] != char(FrameType::kBlob))
-        return;
-      uint32_t length = 0;  // of the first frame's body; what was said next may lie behind it
-      std::memcpy(&length, bytes.data(), sizeof length);
-      if (bytes.size() < kFrameHeadBytes + length + kSealBytes) return;
-      bytes[kFrameHeadBytes + length - 1] ^= 1;  // the last letter that was said
+      const size_t blob = is_from_store == from_store ? blob_in(bytes) : std::string::npos;
+      if (blob == std::string::npos) return;
+      uint32_t length = 0;
+      std::memcpy(&length, bytes.data() + blob, sizeof length);
+      bytes[blob + kFrameHeadBytes + length - 1] ^= 1;  // the last letter that was said
       ++num_changed;
     });
     const auto ends = meet_through(job, kSecret);
@@ -163,9 +176,10 @@ TEST(Relay, CannotBringNews) {
   const Identity job = draw_job(2);
   std::atomic<bool> is_told{false};
   const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
-    if (is_from_store || bytes[4] != char(FrameType::kBlob) || is_told.exchange(true)) return;
-    bytes.insert(
-        0, encode(News{Code::kInternal, 1, "hello from nobody"}) + std::string(kSealBytes, '\0'));
+    const size_t blob = is_from_store ? std::string::npos : blob_in(bytes);
+    if (blob == std::string::npos || is_told.exchange(true)) return;
+    bytes.insert(blob, encode(News{Code::kInternal, 1, "hello from nobody"}) +
+                           std::string(kSealBytes, '\0'));
   });
   const auto ends = meet_through(job, kSecret);
   EXPECT_TRUE(is_told);

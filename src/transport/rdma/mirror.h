@@ -117,11 +117,10 @@ class Mirrors {
   };
   /// One of a peer's rings that we read.
   struct Received {
-    uint64_t full = 0;                  // all before it are here
-    uint64_t told = 0;                  // of our frees
-    uint64_t num_told = 0;              // how often
-    std::vector<bool> is_claimed;       // by an immediate; [number % num_slots], from `full` on
-    bool is_flying[kFreeRecords] = {};  // what told of a free; its source may not change yet
+    uint64_t full = 0;             // all before it are here
+    uint64_t told = 0;             // of our frees
+    uint64_t num_told = 0;         // how often
+    std::vector<bool> is_claimed;  // by an immediate; [number % num_slots], from `full` on
   };
   struct Peer {
     const sys::FabricRegion* region = nullptr;  // our mirror of its segment, which it writes
@@ -136,7 +135,6 @@ class Mirrors {
   };
   struct Op : sys::FabricOp {
     int peer = 0;
-    bool* is_flying = nullptr;  // of the free record that it carries, false when it completed
   };
 
   Mirrors(MirrorOptions options, int self, int size);
@@ -157,9 +155,8 @@ class Mirrors {
   const Peer& at_peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
 
   // Posting: each answers whether anything was posted.
-  bool post(int rank, sys::FabricTransfer write, bool* is_flying = nullptr);
-  bool post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news,
-                   bool* is_flying = nullptr);
+  bool post(int rank, sys::FabricTransfer write);
+  bool post_record(int rank, uint64_t offset, uint64_t number, const SlotNews* news);
   bool post_slot(int rank, bool everyone, int lane, uint64_t number);
   bool post_slots(int rank, bool everyone, int lane);
   bool post_free(int rank, bool everyone, int lane);

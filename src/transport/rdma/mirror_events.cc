@@ -35,7 +35,6 @@ void Mirrors::on_event(const sys::FabricEvent& event) {
     fail(op != nullptr ? op->peer : -1, endpoint_->why(event));
   if (op == nullptr) return;
   if (num_flying_ > 0) --num_flying_;
-  if (op->is_flying != nullptr) *op->is_flying = false;
   free_ops_.push_back(op);
 }
 

@@ -12,7 +12,7 @@
 // comes ends the waits, is its own affair; status() tells what ended it.
 //
 // A new link is a folder under transport/ (or none), an object of this kind, a line in registry.cc,
-// and a line in the list of tests/comm/device/links/conformance_test.cc.
+// tests/coll/device/new_link_test.cc adds one.
 //
 // Threads: as comm::Device; status(), state() and shares() by any.
 #pragma once
