@@ -34,14 +34,14 @@ constexpr int64_t kJoinTime = 15_s;
 // For a rank that is late at a call: it may be writing a checkpoint, or never come.
 constexpr int64_t kRaceMeeting = 60_s;
 
-/// Random, for processes of different containers may have one number.
+/// Random, for processes of different containers may have one number; a fork's is another one, or its
+/// end would be taken for that of a thread of its parent's, and waited for.
 Result<uint64_t> number_of_process() {
-  static const Result<uint64_t> kNumber = []() -> Result<uint64_t> {
-    uint64_t value = 0;
-    BRAID_RETURN_IF_ERROR(sys::random_bytes(std::as_writable_bytes(std::span(&value, 1))));
-    return value;
-  }();
-  return kNumber;
+  BRAID_ASSIGN_OR_RETURN(const auto mark, sys::process_mark());
+  uint64_t low = 0, high = 0;
+  std::memcpy(&low, mark.data(), sizeof low);
+  std::memcpy(&high, mark.data() + sizeof low, sizeof high);
+  return low ^ high;
 }
 
 Result<std::string> fresh_token() {

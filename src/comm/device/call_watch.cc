@@ -18,7 +18,7 @@ void CallWatch::start(const Ground& ground, std::function<bool()> is_trouble) {
   if (observer_ == nullptr) return;
   const CommFacts facts = observer_->journal().facts();
   first_link_ = facts.num_host_links();
-  num_links_ = std::min(facts.links.size() - first_link_, kMostLinks);
+  num_links_ = std::min(facts.links.size() - first_link_, kMostWatched);
   if (!observer_->wants_gpu_times()) return;
   auto clock = CallClock::create(ground.cuda, ground.idle);
   if (clock.ok())

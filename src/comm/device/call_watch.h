@@ -20,7 +20,7 @@ class CallWatch {
   /// A GPU link as observers know it: NVLink, and those beside it in their order.
   enum Link : size_t { kNvlink = 0 };
   static constexpr Link beside(size_t index) { return static_cast<Link>(1 + index); }
-  static constexpr size_t kMostLinks = 8;
+  static constexpr size_t kMostWatched = 8;
 
   CallWatch() = default;
   struct Ground {
@@ -68,7 +68,7 @@ class CallWatch {
   bool is_noted_ = false, is_captured_ = false;
   uint64_t number_ = 0;
   const char* path_ = "";
-  std::array<uint64_t, kMostLinks> sent_bytes_{};
+  std::array<uint64_t, kMostWatched> sent_bytes_{};
 };
 
 }  // namespace braid::comm

@@ -8,7 +8,7 @@ namespace braid::comm {
 
 namespace {
 
-constexpr size_t kNvlink = 0, kBeside = 1;  // the balancer's links
+constexpr size_t kNvlinkIndex = 0, kBeside = 1;  // the balancer's links
 // Of samples whose times are not all there. The rings of samples.h keep twice as many.
 constexpr size_t kMostSampled = Samples::kKept / 2;
 
@@ -146,7 +146,7 @@ void ShareBalance::decide() {
 void ShareBalance::judge(const Sampled& sampled, const CallTimes& latest) {
   Decider& decider = decider_of(sampled);
   std::array<plan::LinkSample, 2> links;
-  links[kNvlink] = {sampled.bytes - sampled.beside_bytes, latest.nvlink_ns};
+  links[kNvlinkIndex] = {sampled.bytes - sampled.beside_bytes, latest.nvlink_ns};
   links[kBeside] = {sampled.beside_bytes, latest.beside_ns};
   const int windows_before = decider.balancer.windows();
   const auto decision = decider.balancer.observe(shares_of(sampled.class_parts), links);

@@ -16,7 +16,7 @@ namespace braid::comm {
 
 class LinkSet {
  public:
-  static constexpr size_t kMost = CallWatch::kMostLinks - 1;
+  static constexpr size_t kMost = CallWatch::kMostWatched - 1;
   /// One to kMost.
   explicit LinkSet(std::vector<std::unique_ptr<DeviceLink>> links);
 
