@@ -156,7 +156,8 @@ def how() -> str:
     host = load("paced_421.json")["host"]
     return (
         f"CPUs: {host['cores']} cores of {host['cpu']} (a virtual machine). GPUs: H200 of virtual"
-        " machines (32, 64 and 128 cores for 2, 4 and 8 GPUs), H100 where a row says so, NVLink multicast off, NCCL with"
+        " machines (32, 64 and 128 cores for 2, 4 and 8 GPUs), H100 where a row says so,"
+        " NVLink multicast off, NCCL with"
         " `NCCL_NVLS_ENABLE=0`. Medians of the slowest rank, baseline and braid in turn in one run."
         " *Paced*, *held*: links held to a rate on purpose, so that the algorithm is measured and"
         " not the machine. *+changes*: made from a tree with changes that no commit holds."
