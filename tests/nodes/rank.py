@@ -108,6 +108,7 @@ def calls(ways: Ways, way: str, op: str, nbytes: int, count: int) -> dict[str, o
         call = ways.call_of(way, op, send, out)
         ways.staged.barrier()
         sent = int(SENT.read_text())
+        ways.staged.barrier()  # nobody here sends before all have read
         start = time.perf_counter_ns()
         call()
         seconds = (time.perf_counter_ns() - start) / 1e9

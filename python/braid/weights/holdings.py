@@ -95,7 +95,9 @@ def extent(array: Array) -> tuple[int, int, int | None]:
 
 
 def as_bytes(array: Array) -> npt.NDArray[np.uint8]:
-    """The memory of a host's array as bytes, in the order in which it lies."""
+    """The memory of a host's array as bytes, in the order in which it lies. By its address: the
+    array must outlive them.
+    """
     address, nbytes, device = extent(array)
     if device is not None:
         raise InvalidArgument("weights: the bytes of a GPU's tensor are not the host's to read")

@@ -315,13 +315,16 @@ class _Copies:
         self._tickets.setdefault(region.id, []).append(ticket)
 
     def _make_room(self, until: float) -> None:
-        """The oldest copies go when what they carried has landed."""
+        """The oldest copies go when what they carried has landed. Until then they are kept: their
+        memory, used again, would land in their place.
+        """
         while self._live and sum(n for _, _, n in self._live.values()) >= self._watermark:
             oldest = next(iter(self._live))
-            _, region, _ = self._live.pop(oldest)
+            _, region, _ = self._live[oldest]
             for ticket in self._tickets.pop(region.id, []):
                 ticket.wait(max(0.01, until - time.monotonic()))
             region.unregister()
+            del self._live[oldest]
 
     def close(self) -> None:
         """All tickets have ended."""
