@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -112,10 +113,10 @@ void check_all_gather(StageRank& rank, uint64_t call, uint64_t count, Dtype dtyp
   const uint64_t block = count * dtype_bytes(dtype);
   const auto size = static_cast<uint64_t>(rank.map.size());
   GuardedMemory send(rank.gpu.cuda, block), recv(rank.gpu.cuda, block * size);
-  std::memset(recv.data(), 0xee, recv.bytes());
+  std::fill_n(recv.data(), recv.bytes(), std::byte{0xee});
   const auto own = operand(rank.rank, call, block);
   std::byte* const place = recv.data() + static_cast<uint64_t>(rank.rank) * block;
-  std::memcpy(in_place ? place : send.data(), own.data(), block);
+  std::copy(own.begin(), own.end(), in_place ? place : send.data());
   const sys::DevicePtr from =
       in_place ? recv.get() + static_cast<uint64_t>(rank.rank) * block : send.get();
   const Status status = rank.stages.all_gather(from, recv.get(), count, dtype, {});
@@ -135,7 +136,7 @@ void check_reduce_scatter(StageRank& rank, uint64_t call, uint64_t count, Dtype 
   const auto size = static_cast<uint64_t>(rank.map.size());
   GuardedMemory send(rank.gpu.cuda, block * size), recv(rank.gpu.cuda, block);
   const auto own = operand(rank.rank, call, block * size);
-  std::memcpy(send.data(), own.data(), own.size());
+  std::copy(own.begin(), own.end(), send.data());
   const uint64_t mine = static_cast<uint64_t>(rank.rank) * block;
   const sys::DevicePtr to = in_place ? send.get() + mine : recv.get();
   const Status status = rank.stages.reduce_scatter(send.get(), to, count, dtype, op, {});
