@@ -371,6 +371,7 @@ TEST_P(Ways, Soak) {
       list.target_ids = targets;
       ASSERT_TRUE(is_ok(wait(self.write_pages(from.region, remote, list, under(salt)))));
       counts += count;
+      ASSERT_GE(peer.count(salt), counts);  // its lock also orders our look behind its copy
       for (size_t i = 0; i < count; ++i)
         std::copy_n(from.bytes.begin() + static_cast<long>(sources[i] * kPage), kPage,
                     expected.begin() + static_cast<long>(targets[i] * kPage));

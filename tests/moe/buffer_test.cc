@@ -26,6 +26,10 @@ struct Told {
     y.resize(std::max(y.size(), static_cast<size_t>(rank) + 1));
     y[static_cast<size_t>(rank)] = std::move(bytes);
   }
+  std::vector<Bytes> all() {
+    const std::lock_guard lock(mutex);
+    return y;
+  }
 };
 
 void expect_low_latency_rows(const test::LowLatency& got, int rank) {
@@ -68,7 +72,7 @@ void low_latency_on_random_routings(int n, bool can_shrink) {
       status = buffer.receive(back.value(), combine, out.data(), nullptr);
       ASSERT_TRUE(status.ok()) << status.to_string();
       EXPECT_EQ(out, reference::combine_low_latency(p, buffer.rank(), Dtype::kBfloat16,
-                                                    told[seed].y, call.own.weights))
+                                                    told[seed].all(), call.own.weights))
           << "seed " << seed;
     }
   });
@@ -105,7 +109,8 @@ TEST_P(MoeRanks, NormalIsTheReferenceInManyRounds) {
         combine.biases[0] = bias.data();
         status = buffer.combine(combine);
         ASSERT_TRUE(status.ok()) << status.to_string();
-        EXPECT_EQ(out, reference::combine(p, buffer.rank(), Dtype::kBfloat16, told[seed].y, {bias}))
+        EXPECT_EQ(out,
+                  reference::combine(p, buffer.rank(), Dtype::kBfloat16, told[seed].all(), {bias}))
             << "seed " << seed;
         for (size_t i = 0; i < weights.size(); ++i)
           EXPECT_EQ(weights[i], call.own.ids[i] < 0 ? 0 : call.own.weights[i]);
