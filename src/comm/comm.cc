@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -17,8 +16,8 @@
 #include "comm/keeper.h"
 #include "comm/link_spec.h"
 #include "comm/state.h"
+#include "group/look_up.h"
 #include "sys/host/api.h"
-#include "sys/net/api.h"
 #include "sys/net/own_address.h"
 
 namespace braid::comm {
@@ -61,14 +60,17 @@ std::unique_ptr<Observer> observer_of(const Comm::State& state, const std::vecto
   return Observer::create(state.config, state.rank(), state.size(), links, job_ranks);
 }
 
-// Whether nobody on another host can be of the group: so the launcher says, or rank 0's store
-// listens on loopback alone. Then the ports of links stay on loopback too, out of strangers' reach.
-bool is_on_one_host(const group::Identity& identity, const Config& config) {
-  if (identity.is_one_host) return true;
-  if (config.is_set("BRAID_BIND")) return false;
-  const auto places = sys::resolve(identity.store_address, identity.store_port);
-  return places.ok() && std::all_of(places->begin(), places->end(),
-                                    [](const auto& place) { return place.is_loopback(); });
+// Where other ranks reach this one: where the way to rank 0 begins. Nobody on another host can be
+// of the group when the launcher says so, or rank 0's store listens on loopback alone: then the
+// ports of links stay on loopback, too, out of strangers' reach.
+Result<std::string> address_for_ranks(const group::Identity& identity, const Config& config,
+                                      Deadline deadline, const group::Interrupt& interrupt) {
+  const std::string loopback = "127.0.0.1";
+  if (identity.is_one_host) return loopback;
+  BRAID_ASSIGN_OR_RETURN(const std::vector<sys::Endpoint> hosts,
+                         group::look_up(identity.store_address, deadline, interrupt));
+  if (!config.is_set("BRAID_BIND") && group::all_loopback(hosts)) return loopback;
+  return sys::own_address_towards(hosts.front().host());
 }
 
 }  // namespace
@@ -82,10 +84,11 @@ Result<std::unique_ptr<Comm>> Comm::create(const group::Identity& identity, cons
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<group::Group> group,
                          group::Group::join(identity, config, deadline, interrupt));
   Config with_address = config;
-  // Ranks on other hosts can reach us where the way to rank 0 begins.
-  if (identity.size > 1 && !config.is_set("BRAID_RDMA_ADDRS") && !is_on_one_host(identity, config))
-    BRAID_RETURN_IF_ERROR(
-        with_address.set("BRAID_RDMA_ADDRS", sys::own_address_towards(identity.store_address)));
+  if (identity.size > 1 && !config.is_set("BRAID_RDMA_ADDRS")) {
+    BRAID_ASSIGN_OR_RETURN(const std::string address,
+                           address_for_ranks(identity, config, deadline, interrupt));
+    BRAID_RETURN_IF_ERROR(with_address.set("BRAID_RDMA_ADDRS", address));
+  }
   BRAID_ASSIGN_OR_RETURN(std::unique_ptr<Comm> comm, create(std::move(group), with_address));
   comm->set_interrupt(interrupt);
   return comm;

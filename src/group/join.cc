@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "group/greeting.h"
+#include "group/look_up.h"
 #include "group/member.h"
 #include "group/token.h"
 #include "group/wire.h"
@@ -256,18 +257,6 @@ Result<Served> serve(const Meeting& meeting, const std::vector<sys::Endpoint>& h
   return Served{std::move(store), {reachable(at)}};
 }
 
-Result<std::vector<sys::Endpoint>> look_up(const std::string& host, Deadline deadline,
-                                           const Interrupt& interrupt) {
-  BRAID_ASSIGN_OR_RETURN(const sys::Lookup lookup, sys::Lookup::begin(host, 0));
-  while (true) {
-    const Deadline nap = Deadline::at_ns(std::min(deadline.at_ns(), now_ns() + kInterruptNap));
-    if (auto found = lookup.wait(nap)) return std::move(*found);
-    if (deadline.passed())
-      return timeout("address {}: the resolver of names did not answer in time", host);
-    if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
-  }
-}
-
 // A store that closes before the group is whole belonged to a rank 0 that gave up or was restarted;
 // there may be another one soon.
 Result<std::unique_ptr<Group>> meet(const Meeting& meeting,
@@ -292,18 +281,33 @@ Result<std::unique_ptr<Group>> meet(const Meeting& meeting,
 
 }  // namespace
 
+Result<std::vector<sys::Endpoint>> look_up(const std::string& host, Deadline deadline,
+                                           const Interrupt& interrupt) {
+  BRAID_ASSIGN_OR_RETURN(const sys::Lookup lookup, sys::Lookup::begin(host, 0));
+  while (true) {
+    const Deadline nap = Deadline::at_ns(std::min(deadline.at_ns(), now_ns() + kInterruptNap));
+    if (auto found = lookup.wait(nap)) return std::move(*found);
+    if (deadline.passed())
+      return timeout("address {}: the resolver of names did not answer in time", host);
+    if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
+  }
+}
+
+bool all_loopback(const std::vector<sys::Endpoint>& hosts) {
+  return std::all_of(hosts.begin(), hosts.end(),
+                     [](const auto& host) { return host.is_loopback(); });
+}
+
 Result<std::unique_ptr<Group>> Group::join(const Identity& identity, const Config& config,
                                            Deadline deadline, const Interrupt& interrupt) {
   BRAID_RETURN_IF_ERROR(check(identity));
   log::set_rank(identity.rank);
   if (identity.size == 1) return make_lone_group(identity);
   BRAID_ASSIGN_OR_RETURN(auto hosts, look_up(identity.store_address, deadline, interrupt));
-  const bool is_loopback =
-      std::all_of(hosts.begin(), hosts.end(), [](const auto& host) { return host.is_loopback(); });
   Meeting meeting{identity, "", deadline, interrupt};
-  BRAID_ASSIGN_OR_RETURN(meeting.token,
-                         choose_token(identity.job_token, is_loopback || identity.is_one_host,
-                                      identity.store_address, identity.store_port));
+  BRAID_ASSIGN_OR_RETURN(
+      meeting.token, choose_token(identity.job_token, identity.is_one_host || all_loopback(hosts),
+                                  identity.store_address, identity.store_port));
   const std::vector<uint16_t> ports = candidate_ports(identity, config);
   if (identity.rank != 0) return meet(meeting, all_candidates(hosts, ports), nullptr);
   if (config.is_set("BRAID_BIND")) {
