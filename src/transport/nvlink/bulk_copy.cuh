@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "device/bulk.cuh"
+
 namespace braid::nvlink {
 
 __device__ __forceinline__ uint32_t shared_address(const void* of) {
@@ -34,17 +36,17 @@ __device__ __forceinline__ void store_release_shared(uint32_t* at, uint32_t valu
 
 #if __CUDA_ARCH__ >= 900
 
+using device::arrive;
+using device::before_bulk_copies;
+using device::before_bulk_stores;
+using device::close_stores;
+using device::publish_mbarriers;
+using device::wait_until_read;
+using device::wait_until_stored;
+
 /// For one arrival a phase.
 __device__ __forceinline__ void init_mbarrier(uint32_t barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-/// After the last init_mbarrier().
-__device__ __forceinline__ void publish_mbarriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 /// Whether the phase is over; looks for as long as the hardware likes, some microseconds.
 __device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t phase) {
@@ -59,13 +61,6 @@ __device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t phase) {
   return is_done != 0;
 }
 
-__device__ __forceinline__ void before_bulk_copies() {
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-/// By every thread that has written what others' bulk stores then read, before they meet.
-__device__ __forceinline__ void before_bulk_stores() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
 /// Arrives at `barrier` with its last byte; 0 bytes: at once.
 __device__ __forceinline__ void load_bulk(uint32_t tile, const void* from, uint32_t bytes,
                                           uint32_t barrier) {
@@ -83,19 +78,6 @@ __device__ __forceinline__ void store_bulk(void* to, uint32_t tile, uint32_t byt
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(tile),
                "r"(bytes)
                : "memory");
-}
-/// Ends the thread's group of stores.
-__device__ __forceinline__ void close_stores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-/// Of the thread's groups, but for the last kOpen.
-template <int kOpen>
-__device__ __forceinline__ void wait_until_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kOpen) : "memory");
-}
-template <int kOpen>
-__device__ __forceinline__ void wait_until_stored() {
-  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kOpen) : "memory");
 }
 
 #endif
