@@ -181,31 +181,23 @@ def short_rows() -> Iterator[tuple[str, str, str]]:
 def figure_rows() -> Iterator[tuple[Row, str]]:
     """The suite's figures, with where they were measured in `work`, and the record."""
     for ranks in all_ranks():
-        record = record_of(ranks)
-        where = f"{ranks} x {record.gpu.removeprefix('NVIDIA ')}, NCCL {record.nccl}"
-        if not _has_suite(ranks):
-            where += f", braid of commit {record.commit[:7]}"
-        for row in rows(record, _held(ranks)):
-            if not row.reached.startswith(NOT_MEASURED):
-                yield replace(row, work=f"{row.work}; {where}"), _of(ranks, row)
-    yield from _others()
-
-
-def _others() -> Iterator[tuple[Row, str]]:
-    """The same of the machines in OTHERS."""
+        more = "" if _has_suite(ranks) else f", braid of commit {record_of(ranks).commit[:7]}"
+        held = f"flexlink_{ranks}_held.json"
+        yield from _placed(record_of(ranks), _held(ranks), more, ", ".join(names_of(ranks)), held)
     for name in OTHERS:
-        record, held = f"flexlink_{name}.json", f"flexlink_{name}_held.json"
-        found = load_gpu(record)
-        where = f"{found.ranks} x {found.gpu.removeprefix('NVIDIA ')}, NCCL {found.nccl}"
-        for row in rows(found, load_gpu(held)):
-            if not row.reached.startswith(NOT_MEASURED):
-                of = held if "HELD" in row.work else record
-                yield replace(row, work=f"{row.work}; {where}"), of
+        whole, held = f"flexlink_{name}.json", f"flexlink_{name}_held.json"
+        yield from _placed(load_gpu(whole), load_gpu(held), "", whole, held)
 
 
-def _of(ranks: int, row: Row) -> str:
-    is_held = "HELD" in row.work
-    return f"flexlink_{ranks}_held.json" if is_held else ", ".join(names_of(ranks))
+def _placed(
+    record: GpuRecord, capped: GpuRecord | None, more: str, whole: str, held: str
+) -> Iterator[tuple[Row, str]]:
+    """What was measured of a record and of its held run, by their files' names."""
+    where = f"{record.ranks} x {record.gpu.removeprefix('NVIDIA ')}, NCCL {record.nccl}{more}"
+    for row in rows(record, capped):
+        if not row.reached.startswith(NOT_MEASURED):
+            of = held if "HELD" in row.work else whole
+            yield replace(row, work=f"{row.work}; {where}"), of
 
 
 def draw() -> None:
