@@ -1,19 +1,6 @@
 """The examples of KV caches and of weights run, and say what they promise."""
 
-import subprocess
-import sys
-from pathlib import Path
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def said_by(name):
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stderr == ""
-    return done.stdout
+from example_runs import said_by
 
 
 def test_tokens_of_two_processes_are_those_of_one():

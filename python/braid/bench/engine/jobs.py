@@ -34,40 +34,18 @@ class Rivals:
     """libplugin_BRAID.so: NIXL over braid, too."""
 
 
-@dataclass
-class Field:
-    """The contestants of the way at hand, opened when its first case comes."""
+@dataclass(kw_only=True)
+class Opened:
+    """The contestants of the way at hand: who is there, and who is not."""
 
-    rivals: Rivals
-    nbytes: int
     way: str = ""
     present: list[Contestant] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)
     """Who is missing, and why."""
     number: int = 0
 
-    def enter(self, way: str) -> Sequence[Contestant]:
-        """Those who can, braid first."""
-        if way != self.way:
-            self.close()
-            self.way = way
-            self._open("braid", lambda: contestants.engine(way, self.nbytes))
-            provider = "shm" if way == "local" else way
-            if (plain := self.rivals.plain) is not None:
-                name = f"plain {provider}"
-                self._open(name, lambda: contestants.Plain(plain, provider, self.nbytes))
-            transports = "tcp,sm" if provider == "shm" else "tcp"
-            if (python := self.rivals.nixl_python) is not None:
-                name = f"NIXL, UCX {transports}"
-                self._open(name, lambda: contestants.nixl(python, transports, self.nbytes))
-                if (plugin := self.rivals.nixl_plugin) is not None:
-                    self._open(
-                        contestants.PLUGIN,
-                        lambda: contestants.nixl_over_braid(python, plugin, way, self.nbytes),
-                    )
-        return self.present
-
-    def _open(self, name: str, make: Callable[[], Contestant]) -> None:
+    def open(self, name: str, make: Callable[[], Contestant]) -> None:
+        """Adds one, or notes why there is none."""
         try:
             self.present.append(make())
         except Error as error:
@@ -78,6 +56,35 @@ class Field:
         for each in self.present:
             each.close()
         self.present, self.absent, self.way = [], {}, ""
+
+
+@dataclass
+class Field(Opened):
+    """Opened when the first case of a way comes."""
+
+    rivals: Rivals
+    nbytes: int
+
+    def enter(self, way: str) -> Sequence[Contestant]:
+        """Those who can, braid first."""
+        if way != self.way:
+            self.close()
+            self.way = way
+            self.open("braid", lambda: contestants.engine(way, self.nbytes))
+            provider = "shm" if way == "local" else way
+            if (plain := self.rivals.plain) is not None:
+                name = f"plain {provider}"
+                self.open(name, lambda: contestants.Plain(plain, provider, self.nbytes))
+            transports = "tcp,sm" if provider == "shm" else "tcp"
+            if (python := self.rivals.nixl_python) is not None:
+                name = f"NIXL, UCX {transports}"
+                self.open(name, lambda: contestants.nixl(python, transports, self.nbytes))
+                if (plugin := self.rivals.nixl_plugin) is not None:
+                    self.open(
+                        contestants.PLUGIN,
+                        lambda: contestants.nixl_over_braid(python, plugin, way, self.nbytes),
+                    )
+        return self.present
 
 
 def case_of(kind: str, page_bytes: int, total: int) -> Case:

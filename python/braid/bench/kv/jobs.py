@@ -2,15 +2,14 @@
 layers behind a stand-in for computing.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from braid.bench.engine import contestants as engine
 from braid.bench.engine.contestants import Case, Contestant
-from braid.bench.engine.jobs import case_of, race
+from braid.bench.engine.jobs import Opened, case_of, race
 from braid.bench.kv.contestants import Requests, whole_layers
-from braid.errors import Error
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series, gbps_of, times_of
@@ -18,39 +17,24 @@ from braid.sizes import format_size
 
 
 @dataclass
-class Field:
-    """The contestants of the way at hand."""
+class Field(Opened):
+    """braid.kv, the engine alone, and NIXL."""
 
     nbytes: int
     nixl_python: Path | None
-    way: str = ""
-    present: list[Contestant] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
-    number: int = 0
 
     def enter(self, way: str) -> list[Contestant]:
         """braid.kv's two first."""
         if way != self.way:
             self.close()
             self.way = way
-            self._open("push", lambda: Requests(way, self.nbytes, is_push=True))
-            self._open("pull", lambda: Requests(way, self.nbytes, is_push=False))
-            self._open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
+            self.open("push", lambda: Requests(way, self.nbytes, is_push=True))
+            self.open("pull", lambda: Requests(way, self.nbytes, is_push=False))
+            self.open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
-                self._open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
+                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
         return self.present
-
-    def _open(self, name: str, make: Callable[[], Contestant]) -> None:
-        try:
-            self.present.append(make())
-        except Error as error:
-            self.absent[name] = str(error)
-
-    def close(self) -> None:
-        for each in self.present:
-            each.close()
-        self.present, self.absent, self.way = [], {}, ""
 
 
 def _named(pair: engine.Pair) -> engine.Pair:
