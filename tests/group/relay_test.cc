@@ -25,7 +25,7 @@ using test::run_threads;
 using test::soon;
 using ::testing::HasSubstr;
 
-/// Sees what goes by, and may change it. `is_from_store` says which way it goes.
+/// Sees each frame that goes by, and may change it. `is_from_store` says which way it goes.
 using Hands = std::function<void(bool is_from_store, std::string& bytes)>;
 
 class Relay {
@@ -44,6 +44,7 @@ class Relay {
  private:
   struct Pair {
     sys::Fd rank, store;
+    std::string held[2];  // the beginning of a frame, by is_from_store
   };
   static sys::Endpoint at(uint16_t port) { return sys::resolve("127.0.0.1", port)->front(); }
 
@@ -55,7 +56,7 @@ class Relay {
         entries.push_back({pair.store.get(), POLLIN, 0});
       }
       (void)::poll(entries.data(), entries.size(), 10);
-      std::erase_if(pairs_, [this](const Pair& pair) { return !pass(pair); });
+      std::erase_if(pairs_, [this](Pair& pair) { return !pass(pair); });
       if (entries[0].revents != 0) accept();
     }
   }
@@ -64,21 +65,36 @@ class Relay {
     if (!rank.ok()) return;
     auto store = sys::connect_to(store_, Deadline::after_ns(1_s));
     if (!store.ok()) return;
-    pairs_.push_back({std::move(rank).value(), std::move(store).value()});
+    pairs_.push_back({std::move(rank).value(), std::move(store).value(), {}});
     ++num_pairs_;
   }
-  bool pass(const Pair& pair) const {
-    return pass(pair.rank.get(), pair.store.get(), false) &&
-           pass(pair.store.get(), pair.rank.get(), true);
+  bool pass(Pair& pair) const {
+    return pass(pair.rank.get(), pair.store.get(), false, pair.held[0]) &&
+           pass(pair.store.get(), pair.rank.get(), true, pair.held[1]);
   }
-  bool pass(int from, int to, bool is_from_store) const {
+  bool pass(int from, int to, bool is_from_store, std::string& held) const {
     std::string bytes(1 << 16, '\0');
     auto got = sys::recv_some(from, std::as_writable_bytes(std::span(bytes)));
     if (!got.ok()) return false;
-    bytes.resize(*got);
-    if (bytes.empty()) return true;
-    hands_(is_from_store, bytes);
-    return sys::send_all(to, std::as_bytes(std::span(bytes)), soon()).ok();
+    held.append(bytes, 0, *got);
+    for (std::string frame; !(frame = take_frame(held)).empty();) {
+      hands_(is_from_store, frame);
+      if (!sys::send_all(to, std::as_bytes(std::span(frame)), soon()).ok()) return false;
+    }
+    return true;
+  }
+  /// The first frame, however many came together; empty until all of it is there.
+  static std::string take_frame(std::string& held) {
+    if (held.size() < kFrameHeadBytes) return {};
+    uint32_t length = 0;
+    std::memcpy(&length, held.data(), sizeof length);
+    const auto type = static_cast<FrameType>(held[4]);
+    const size_t seal = type <= FrameType::kRefusal ? 0 : kSealBytes;
+    const size_t whole = kFrameHeadBytes + length + seal;
+    if (held.size() < whole) return {};
+    std::string frame = held.substr(0, whole);
+    held.erase(0, whole);
+    return frame;
   }
 
   const Hands hands_;
@@ -133,31 +149,13 @@ TEST(Relay, ReadsNothingThatRanksExchange) {
 
 // From some point on he changes what he passes: every exchange is right, or it fails and the message
 // says why.
-/// Where the first blob's frame begins among the frames that came together; npos: there is none.
-size_t blob_in(const std::string& bytes) {
-  for (size_t at = 0; at + kFrameHeadBytes <= bytes.size();) {
-    uint32_t length = 0;
-    std::memcpy(&length, bytes.data() + at, sizeof length);
-    const auto type = static_cast<FrameType>(bytes[at + 4]);
-    const size_t seal = type <= FrameType::kRefusal ? 0 : kSealBytes;
-    const size_t next = at + kFrameHeadBytes + length + seal;
-    if (next > bytes.size()) break;
-    if (type == FrameType::kBlob) return at;
-    at = next;
-  }
-  return std::string::npos;
-}
-
 TEST(Relay, CannotChangeWhatRanksExchange) {
   for (const bool from_store : {false, true}) {
     const Identity job = draw_job(2);
     std::atomic<int> num_changed{0};
     const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
-      const size_t blob = is_from_store == from_store ? blob_in(bytes) : std::string::npos;
-      if (blob == std::string::npos) return;
-      uint32_t length = 0;
-      std::memcpy(&length, bytes.data() + blob, sizeof length);
-      bytes[blob + kFrameHeadBytes + length - 1] ^= 1;  // the last letter that was said
+      if (is_from_store != from_store || bytes[4] != char(FrameType::kBlob)) return;
+      bytes[bytes.size() - kSealBytes - 1] ^= 1;  // the last letter that was said
       ++num_changed;
     });
     const auto ends = meet_through(job, kSecret);
@@ -176,10 +174,9 @@ TEST(Relay, CannotBringNews) {
   const Identity job = draw_job(2);
   std::atomic<bool> is_told{false};
   const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
-    const size_t blob = is_from_store ? std::string::npos : blob_in(bytes);
-    if (blob == std::string::npos || is_told.exchange(true)) return;
-    bytes.insert(blob, encode(News{Code::kInternal, 1, "hello from nobody"}) +
-                           std::string(kSealBytes, '\0'));
+    if (is_from_store || bytes[4] != char(FrameType::kBlob) || is_told.exchange(true)) return;
+    bytes.insert(
+        0, encode(News{Code::kInternal, 1, "hello from nobody"}) + std::string(kSealBytes, '\0'));
   });
   const auto ends = meet_through(job, kSecret);
   EXPECT_TRUE(is_told);
