@@ -4,7 +4,9 @@ All-gather + GEMM, GEMM + reduce-scatter and GEMM + all-reduce: a collective of 
 before or after cuBLAS, torch's fused operations on symmetric memory, and braid's kernels as tuned.
 """
 
+import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -69,6 +71,10 @@ def join_nccl(comm: braid.Comm) -> None:
         "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=comm.rank, world_size=comm.size,
         device_id=torch.device("cuda", torch.cuda.current_device()),
     )  # fmt: skip
+    with suppress(ImportError):
+        importlib.import_module(
+            "torch.distributed._symmetric_memory"
+        )  # brings the fused operations
 
 
 class Rivals:

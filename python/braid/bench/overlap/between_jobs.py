@@ -46,7 +46,7 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
 
 def _most(comm: braid.Comm, value: float) -> float:
     """Over the ranks."""
-    return float(comm.all_reduce(np.array([value]), "max")[0])
+    return float(comm.all_reduce(np.array([float(value)]), "max")[0])
 
 
 def _check(
