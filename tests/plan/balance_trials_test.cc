@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/sanitizer.h"
 #include "plan/balance.h"
 #include "plan/simulated_links.h"
 #include "plan/solve.h"
@@ -240,7 +241,8 @@ TEST(Alarm, IsOffWhereNobodyAskedForIt) {
 // Loads that come and go at random: what the second link gives is more than what finding out costs.
 TEST(AllTogether, TwoLinksAreNeverMuchWorseThanOneAndMostlyBetter) {
   int num_better = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  constexpr uint64_t kSeeds = kIsSanitized ? 4 : 20;  // arithmetic of one thread
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Pair pair(0.07, options_for_enqueued_calls(), 0.01);
@@ -255,7 +257,7 @@ TEST(AllTogether, TwoLinksAreNeverMuchWorseThanOneAndMostlyBetter) {
     EXPECT_LT(took_ns, 1.015 * alone_ns);
     num_better += took_ns < 0.99 * alone_ns ? 1 : 0;
   }
-  EXPECT_GE(num_better, 15);
+  EXPECT_GE(num_better, static_cast<int>(kSeeds * 3 / 4));
 }
 
 TEST(MostShare, NoLinkGetsMoreThanItCanCarry) {
