@@ -237,6 +237,15 @@ std::string Comm::health_json() const {
   return dump(json);
 }
 
+std::string Comm::links_json(bool on_gpu) const {
+  const std::lock_guard lock(state_->health_mutex);
+  Json json = Json::array();
+  if (on_gpu && state_->device != nullptr) json = gpu_links(*state_->device);
+  if (!on_gpu)
+    for (const fabric::Link& link : state_->link_facts) json.push_back(json_of(link));
+  return dump(json);
+}
+
 // With what the GPU has done by now, unless a call is under way.
 Result<Observer*> Comm::settled_observer() {
   Observer* observer = state_->observer.get();

@@ -150,7 +150,7 @@ class AllReduce {
 
   Status join() {
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kBaseDone, stream_));
     if (uses_link_) {
       BRAID_RETURN_IF_ERROR(link_->note_done());
       BRAID_RETURN_IF_ERROR(device_.order().after(stream_, link_->stream()));
@@ -254,7 +254,7 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = s.slices.span_of(peer, at);
-      pushes_.add(operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin, span.bytes);
+      pushes_.add(peer, operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin, span.bytes);
     }
     return pushes_.send();
   }
@@ -273,7 +273,7 @@ class AllReduce {
     const Span span = result_of(s, device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      pushes_.add(result(s, peer, device_.rank(), span.begin), recv_ + s.begin + span.begin,
+      pushes_.add(peer, result(s, peer, device_.rank(), span.begin), recv_ + s.begin + span.begin,
                   span.bytes);
     }
     return pushes_.send();
@@ -284,7 +284,7 @@ class AllReduce {
       const int owner = (device_.rank() + step) % device_.size();
       const Span span = result_of(s, owner, at);
       if (span.bytes == 0) continue;
-      BRAID_RETURN_IF_ERROR(device_.nvlink().copy(copies_, recv_ + s.begin + span.begin,
+      BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + s.begin + span.begin,
                                                   result(s, device_.rank(), owner, span.begin),
                                                   span.bytes));
     }

@@ -52,14 +52,14 @@ class Broadcast {
     const Cut cut = cut_of(device_, plan::Op::kBroadcast, bytes);
     buf_ = buf + begin;
     begin_ = begin;
-    bytes_ = cut.nvlink_of(bytes);
+    bytes_ = cut.base_of(bytes);
     BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kStepsChannel, signature_));
     BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kStart, stream_));
     BRAID_RETURN_IF_ERROR(start_beside(cut));
     const bool relays = is_registered() && can_relay(device_);
     BRAID_RETURN_IF_ERROR(relays ? relay() : push());
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
-    for (const auto& link : device_.links().all())
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kBaseDone, stream_));
+    for (const auto& link : device_.links().beside())
       if (cut.beside[link->index()] > 0)
         BRAID_RETURN_IF_ERROR(device_.order().after(stream_, link->stream()));
     return is_registered() && !relays ? device_.barriers().all(stream_, kStepsChannel, signature_)
@@ -77,7 +77,7 @@ class Broadcast {
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
   void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
     const uint64_t at = std::min(stage + index * slice, bytes_);
-    pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
+    pushes_.add(peer, place(peer) + at, from + at, std::min(slice, bytes_ - at));
   }
   // What others read the root writes to a link once.
   comm::LinkPart from_root(sys::DevicePtr at, uint64_t bytes) const {
@@ -88,11 +88,11 @@ class Broadcast {
   /// The segment's end, over the other links.
   Status start_beside(const Cut& cut) {
     uint64_t begin = bytes_;
-    for (const auto& link : device_.links().all()) {
+    for (const auto& link : device_.links().beside()) {
       const uint64_t bytes = cut.beside[link->index()];
       if (bytes == 0) continue;
       BRAID_RETURN_IF_ERROR(device_.order().after(link->stream(), stream_));
-      BRAID_RETURN_IF_ERROR(link->enqueue(from_root(buf_ + begin, bytes)));
+      BRAID_RETURN_IF_ERROR(link->enqueue(from_root(buf_ + begin, bytes), link->stream()));
       BRAID_RETURN_IF_ERROR(link->note_done());
       begin += bytes;
     }
@@ -135,7 +135,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(pushes_.join(copies));
     BRAID_RETURN_IF_ERROR(device_.barriers().all(copies, kPieceLandedChannel, signature_));
     if (device_.rank() == root_) return {};
-    return device_.nvlink().copy(copies, buf_ + stage, place(device_.rank()) + stage,
+    return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
                                  std::min(bytes, bytes_ - stage));
   }
   Status scatter(uint64_t stage, uint64_t slice) {
@@ -168,7 +168,7 @@ class Broadcast {
 Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DevicePtr to,
                           sys::DevicePtr from, uint64_t bytes) {
   constexpr uint64_t kBlocks = 16;
-  if ((to ^ from) % 16 != 0) return device.nvlink().copy(stream, to, from, bytes);
+  if ((to ^ from) % 16 != 0) return device.copy(stream, to, from, bytes);
   return sum(device, stream, one_destination({from}, 1, to, bytes),
              {Dtype::kUint8, RedOp::kMax, kBlocks});
 }

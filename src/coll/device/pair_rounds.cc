@@ -67,7 +67,7 @@ class PairRounds {
       const auto index = static_cast<size_t>(peer);
       const uint64_t bytes = length(e_.out_bytes[index], round);
       if (bytes == 0) continue;
-      pushes_.add(slots_.at(device_.arena().scratch().at(peer), round, device_.rank()),
+      pushes_.add(peer, slots_.at(device_.arena().scratch().at(peer), round, device_.rank()),
                   e_.out[index] + round * piece_, bytes);
     }
     return pushes_.send();
@@ -77,7 +77,7 @@ class PairRounds {
     for (int step = 1; step < device_.size(); ++step) {
       const int source = peer_after(device_.size() - step);
       const auto index = static_cast<size_t>(source);
-      BRAID_RETURN_IF_ERROR(device_.nvlink().copy(side_, e_.in[index] + round * piece_,
+      BRAID_RETURN_IF_ERROR(device_.copy(side_, e_.in[index] + round * piece_,
                                                   slots_.at(own, round, source),
                                                   length(e_.in_bytes[index], round)));
     }

@@ -1,7 +1,5 @@
 #include "coll/device/pushes.h"
 
-#include <utility>
-
 namespace braid::coll::device {
 
 Status Pushes::begin() {
@@ -9,7 +7,9 @@ Status Pushes::begin() {
 }
 
 Status Pushes::send() {
-  return device_.nvlink().push(ours(), {batch_.data(), std::exchange(num_copies_, 0)});
+  const Status sent = device_.links().base().enqueue(batch_, ours());
+  batch_.num_flows = 0;
+  return sent;
 }
 
 Status Pushes::join(sys::Stream stream) {

@@ -1,4 +1,4 @@
-// Pushes: copies by the copy engines into peers' memory.
+// Pushes: copies by the copy engines into peers' memory, which is what the base link's parts are.
 //
 // A copy engine takes 5 us to begin a copy on a stream, so what goes to several peers at a time is
 // enqueued as one batch. All of it goes on one stream: on a stream per peer, copies that ran at the
@@ -7,8 +7,6 @@
 //
 // Threads: as comm::Device.
 #pragma once
-
-#include <array>
 
 #include "base/status.h"
 #include "comm/device/device.h"
@@ -23,9 +21,10 @@ class Pushes {
   Status begin();
   /// ... after `point`.
   Status wait(sys::Event point) { return device_.order().wait(ours(), point); }
-  /// To be sent with the next send(): one copy per peer at most.
-  void add(sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
-    batch_[num_copies_++] = {to, from, bytes};
+  /// To be sent with the next send(), into `peer`'s memory at `to`: one copy per peer at most.
+  void add(int peer, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) {
+    batch_.add({device_.rank(), peer, sys::pointer_to<const std::byte>(from),
+                sys::pointer_to<std::byte>(to), bytes});
   }
   Status send();
   /// Work on `stream` from now on starts after everything sent so far.
@@ -33,13 +32,12 @@ class Pushes {
 
  private:
   sys::Stream ours() const {
-    return device_.size() == 2 ? stream_ : device_.order().side(comm::CallOrder::kPushes);
+    return device_.size() == 2 ? stream_ : device_.links().base().stream();
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
-  std::array<sys::DeviceCopy, nvlink::kMostRanks> batch_{};
-  size_t num_copies_ = 0;
+  comm::LinkPart batch_;
 };
 
 }  // namespace braid::coll::device

@@ -36,7 +36,7 @@ class Rounds {
     BRAID_RETURN_IF_ERROR(pushes_.begin());
     BRAID_RETURN_IF_ERROR(push(0, 0, e_.bytes));
     BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kBaseDone, stream_));
     return device_.barriers().all(stream_, kStartChannel, e_.signature);
   }
 
@@ -55,7 +55,7 @@ class Rounds {
       BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.order().mark(side_));
       BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, side_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kBaseDone, side_));
     return device_.order().after(stream_, side_);
   }
 
@@ -67,7 +67,7 @@ class Rounds {
       const sys::DevicePtr to =
           in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
                     : slots_.at(device_.arena().scratch().at(peer), round, device_.rank());
-      pushes_.add(to, e_.out[index] + begin, length);
+      pushes_.add(peer, to, e_.out[index] + begin, length);
     }
     return pushes_.send();
   }
@@ -113,7 +113,7 @@ Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys:
   for (int step = 1; step < n; ++step) {
     const int source = (device.rank() + n - step) % n;
     const sys::DevicePtr place = recv + static_cast<uint64_t>(source) * block_bytes;
-    BRAID_RETURN_IF_ERROR(device.nvlink().copy(
+    BRAID_RETURN_IF_ERROR(device.copy(
         side, place + piece.begin, piece.scratch[static_cast<size_t>(source)], piece.length));
   }
   return {};

@@ -18,7 +18,7 @@ namespace braid::comm {
 /// When this rank's part over each link was done, from the moment that all ranks were there; 0 for
 /// a link that had none.
 struct CallTimes {
-  int64_t nvlink_ns = 0;
+  int64_t base_ns = 0;
   int64_t beside_ns = 0;
 };
 
@@ -27,7 +27,7 @@ class Samples {
   static constexpr uint64_t kKept = 64;
   struct Place {
     uint64_t number;
-    int64_t nvlink_ns, beside_ns;
+    int64_t base_ns, beside_ns;
   };
   /// What lies in every rank's segment, all zero at first.
   struct Pages {

@@ -8,7 +8,7 @@ namespace braid::comm {
 
 namespace {
 
-constexpr size_t kNvlinkIndex = 0, kBeside = 1;  // the balancer's links
+constexpr size_t kBase = 0, kBeside = 1;  // the balancer's links
 // Of samples whose times are not all there. The rings of samples.h keep twice as many.
 constexpr size_t kMostSampled = Samples::kKept / 2;
 
@@ -28,7 +28,8 @@ std::vector<Part*> parts_of(const std::vector<Pages*>& pages, Part Pages::* part
 
 Result<std::unique_ptr<ShareBalance>> ShareBalance::create(group::Group& group,
                                                            const Config& config, sys::Cuda& cuda,
-                                                           ShareTable& table, Deadline deadline) {
+                                                           const BalancedLink& link,
+                                                           Deadline deadline) {
   const bool is_on = config.flag("BRAID_BALANCE") && config.integer("BRAID_GPU_SAMPLE") > 0;
   Result<Stopwatch> stopwatch = Stopwatch::create(cuda);
   transport::SegmentRequest request;
@@ -43,13 +44,14 @@ Result<std::unique_ptr<ShareBalance>> ShareBalance::create(group::Group& group,
                          transport::share_segments(group, request, deadline));
   if (!is_on) return std::unique_ptr<ShareBalance>();
   return std::unique_ptr<ShareBalance>(
-      new ShareBalance(group, config, table, std::move(stopwatch).value(), std::move(segments)));
+      new ShareBalance(group, config, link, std::move(stopwatch).value(), std::move(segments)));
 }
 
-ShareBalance::ShareBalance(group::Group& group, const Config& config, ShareTable& table,
+ShareBalance::ShareBalance(group::Group& group, const Config& config, const BalancedLink& link,
                            Stopwatch stopwatch, transport::Segments segments)
     : group_(group),
-      table_(table),
+      table_(link.shares),
+      names_{link.base_name, link.name},
       timeout_ns_(config.duration_ns("BRAID_TIMEOUT")),
       window_calls_(static_cast<int>(std::max<int64_t>(1, config.integer("BRAID_BALANCE_WINDOW")))),
       sample_every_(static_cast<uint64_t>(config.integer("BRAID_GPU_SAMPLE"))),
@@ -146,7 +148,7 @@ void ShareBalance::decide() {
 void ShareBalance::judge(const Sampled& sampled, const CallTimes& latest) {
   Decider& decider = decider_of(sampled);
   std::array<plan::LinkSample, 2> links;
-  links[kNvlinkIndex] = {sampled.bytes - sampled.beside_bytes, latest.nvlink_ns};
+  links[kBase] = {sampled.bytes - sampled.beside_bytes, latest.base_ns};
   links[kBeside] = {sampled.beside_bytes, latest.beside_ns};
   const int windows_before = decider.balancer.windows();
   const auto decision = decider.balancer.observe(shares_of(sampled.class_parts), links);
@@ -174,7 +176,7 @@ ShareBalance::Decider& ShareBalance::decider_of(const Sampled& sampled) {
     if (is_followed) return found->second;
     deciders_.erase(found);
   }
-  plan::Balancer balancer(sampled.is_trial ? shares_of(0) : in_force, {"nvlink", "pcie"},
+  plan::Balancer balancer(sampled.is_trial ? shares_of(0) : in_force, names_,
                           options_for(sampled));
   return deciders_.emplace(sampled.key, Decider{std::move(balancer)}).first->second;
 }

@@ -1,5 +1,5 @@
-// ShareBalance: stage 2 on GPUs. While calls run, it follows what the host link can carry beside
-// NVLink.
+// ShareBalance: stage 2 on GPUs. While calls run, it follows what a link can carry beside the base
+// link.
 //
 //   facts      every few calls of an (operation, size class) each rank's streams are timed by
 //              events (stopwatch.h), and what they said is put where all ranks see it (samples.h)
@@ -8,7 +8,7 @@
 //   agreement  its verdict gets the first call that no rank has come to yet (ledger.h)
 //   motion     from that call on all ranks cut their blocks by it (share_table.h)
 //
-// No step waits for the GPU or for another rank, and none is on a path that does not use the host
+// No step waits for the GPU or for another rank, and none is on a path that does not use the
 // link: calls by packets or direct kernels, and operations whose tuned share is 0, are not counted.
 //
 // Calls of a comm come in the same order on all ranks, so each counts alike. Calls that are being
@@ -40,11 +40,17 @@
 
 namespace braid::comm {
 
-/// A call that may use the host link, as all ranks see it.
+/// A link beside whose shares are balanced, and the one it is beside of.
+struct BalancedLink {
+  ShareTable& shares;  // outlives the balance
+  std::string base_name, name;
+};
+
+/// A call that may use the link, as all ranks see it.
 struct BalancedCall {
   plan::Op op;
-  uint64_t bytes = 0;       // that the host share is asked about
-  uint64_t most_bytes = 0;  // that the host link can carry of them
+  uint64_t bytes = 0;       // that the share is asked about
+  uint64_t most_bytes = 0;  // that the link can carry of them
   bool is_captured = false;
   double used = 1;            // of the share that holds
   uint64_t num_segments = 1;  // of so many bytes, which run through: timed as one
@@ -58,9 +64,9 @@ class ShareBalance {
   };
 
   /// Collective: all ranks get the same verdict. Null when the options switch balancing off, which
-  /// they must do on all ranks. `table` outlives it. In the context of the GPU.
+  /// they must do on all ranks. In the context of the GPU.
   static Result<std::unique_ptr<ShareBalance>> create(group::Group& group, const Config& config,
-                                                      sys::Cuda& cuda, ShareTable& table,
+                                                      sys::Cuda& cuda, const BalancedLink& link,
                                                       Deadline deadline);
 
   /// Counts the call and makes what was decided hold. Errors: timeout (a rank is thousands of calls
@@ -97,8 +103,8 @@ class ShareBalance {
     std::optional<uint32_t> trial_parts;  // of the next call
   };
 
-  ShareBalance(group::Group& group, const Config& config, ShareTable& table, Stopwatch stopwatch,
-               transport::Segments segments);
+  ShareBalance(group::Group& group, const Config& config, const BalancedLink& link,
+               Stopwatch stopwatch, transport::Segments segments);
   std::vector<Pages*> pages() const;
   Status publish_readings();
   void decide();
@@ -110,6 +116,7 @@ class ShareBalance {
 
   group::Group& group_;
   ShareTable& table_;
+  const std::vector<std::string> names_;
   const int64_t timeout_ns_;
   const int window_calls_;
   const uint64_t sample_every_;

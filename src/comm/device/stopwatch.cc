@@ -34,11 +34,11 @@ void Stopwatch::stop() {
   if (!is_running_) return;
   is_running_ = false;
   const Run& run = runs_[next_ % kMostPending];
-  if (run.has(Moment::kStart) && run.has(Moment::kNvlinkDone)) ++next_;
+  if (run.has(Moment::kStart) && run.has(Moment::kBaseDone)) ++next_;
 }
 
 Result<bool> Stopwatch::has_ended(const Run& run) const {
-  for (const Moment moment : {Moment::kNvlinkDone, Moment::kBesideDone}) {
+  for (const Moment moment : {Moment::kBaseDone, Moment::kBesideDone}) {
     if (!run.has(moment)) continue;
     BRAID_ASSIGN_OR_RETURN(const bool is_done, cuda_->is_done(run.at(moment)));
     if (!is_done) return false;
@@ -60,7 +60,7 @@ Result<std::optional<Stopwatch::Reading>> Stopwatch::take() {
   BRAID_ASSIGN_OR_RETURN(const bool has_come, has_ended(run));
   if (!has_come) return std::optional<Reading>();
   Reading reading{run.number, {}};
-  BRAID_ASSIGN_OR_RETURN(reading.times.nvlink_ns, elapsed_ns(run, Moment::kNvlinkDone));
+  BRAID_ASSIGN_OR_RETURN(reading.times.base_ns, elapsed_ns(run, Moment::kBaseDone));
   BRAID_ASSIGN_OR_RETURN(reading.times.beside_ns, elapsed_ns(run, Moment::kBesideDone));
   ++oldest_;
   return std::optional<Reading>(reading);

@@ -1,8 +1,8 @@
 // Stopwatch: when the parts of a call were done, by events on the streams that did them. Nobody
 // waits for an event: a later call looks whether they have come.
 //
-//   caller's stream   barrier  START ... pushes  NVLINK  barrier
-//   host's stream                    ring        HOST
+//   caller's stream   barrier  START ... pushes  BASE  barrier
+//   the link's stream                part        BESIDE
 //
 // A broadcast of several segments is timed in its first, an all-reduce's segments run through and
 // are timed as one. A captured call is never timed: its events would belong to the graph.
@@ -20,7 +20,7 @@
 
 namespace braid::comm {
 
-enum class Moment { kStart = 0, kNvlinkDone = 1, kBesideDone = 2 };
+enum class Moment { kStart = 0, kBaseDone = 1, kBesideDone = 2 };
 inline constexpr size_t kNumMoments = 3;
 
 class Stopwatch {

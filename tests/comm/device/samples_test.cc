@@ -27,7 +27,7 @@ TEST_F(SampleRings, TheLatestOfAllCountsOnceAllAreThere) {
   ranks_[1].publish(1, {600, 0});
   const auto all = ranks_[0].of_all(1);
   ASSERT_TRUE(all.has_value());
-  EXPECT_EQ(all->nvlink_ns, 600);
+  EXPECT_EQ(all->base_ns, 600);
   EXPECT_EQ(all->beside_ns, 900);
   EXPECT_EQ(ranks_[1].of(2, 1)->beside_ns, 900);
   EXPECT_FALSE(ranks_[0].of(0, 2).has_value()) << "not made yet";
@@ -37,8 +37,8 @@ TEST_F(SampleRings, OldOnesAreGone) {
   for (uint64_t number = 1; number <= Samples::kKept + 1; ++number)
     ranks_[1].publish(number, {static_cast<int64_t>(number), 7});
   EXPECT_FALSE(ranks_[0].of(1, 1).has_value());
-  EXPECT_EQ(ranks_[0].of(1, 2)->nvlink_ns, 2);
-  EXPECT_EQ(ranks_[0].of(1, Samples::kKept + 1)->nvlink_ns, Samples::kKept + 1);
+  EXPECT_EQ(ranks_[0].of(1, 2)->base_ns, 2);
+  EXPECT_EQ(ranks_[0].of(1, Samples::kKept + 1)->base_ns, Samples::kKept + 1);
 }
 
 // One rank writes on and on into the place that another one reads: what is read belongs together.
@@ -60,7 +60,7 @@ TEST_F(SampleRings, NoSampleIsHalfOfTwo) {
     const auto times = ranks_[0].of(1, number_of(round));
     if (!times) continue;
     ++found;
-    EXPECT_EQ(times->nvlink_ns, round);
+    EXPECT_EQ(times->base_ns, round);
     EXPECT_EQ(times->beside_ns, -round);
     if (HasFailure()) break;
   }

@@ -39,7 +39,7 @@ class ClockedCuda final : public sys::FakeCuda {
 };
 
 struct Times {
-  int64_t nvlink_ns, beside_ns;  // 0: nothing went there
+  int64_t base_ns, beside_ns;  // 0: nothing went there
 };
 constexpr Times kLateHost{100'000, 120'000};
 
@@ -61,7 +61,7 @@ class HostBalances : public testing::Test {
     for (size_t rank = 0; rank < tables_.size(); ++rank)
       threads.emplace_back([&, rank] {
         EXPECT_TRUE(cuda_.use_device(0).ok());
-        auto made = ShareBalance::create(*groups_[rank], config, cuda_, tables_[rank],
+        auto made = ShareBalance::create(*groups_[rank], config, cuda_, {tables_[rank], "nvlink", "pcie"},
                                          test::test_deadline());
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         balances_[rank] = std::move(made).value();
@@ -83,7 +83,7 @@ class HostBalances : public testing::Test {
       EXPECT_TRUE(balance(rank).mark(moment, {}).ok());
     };
     mark(Moment::kStart, 0);
-    mark(Moment::kNvlinkDone, times.nvlink_ns);
+    mark(Moment::kBaseDone, times.base_ns);
     if (times.beside_ns > 0) mark(Moment::kBesideDone, times.beside_ns);
     balance(rank).end_call();
   }
@@ -93,7 +93,7 @@ class HostBalances : public testing::Test {
   }
   /// What is left of a share of which the host link carried `weight` of the bytes, and was late.
   static double leveled(double share, double weight, const Times& t = kLateHost) {
-    const auto late = static_cast<double>(t.beside_ns), early = static_cast<double>(t.nvlink_ns);
+    const auto late = static_cast<double>(t.beside_ns), early = static_cast<double>(t.base_ns);
     return share - 0.7 * (late - early) / (late / weight + early / (1 - weight));
   }
   static void expect_share(uint32_t parts, double share) {

@@ -25,7 +25,7 @@ class Stopwatches : public testing::Test {
     watch_->begin(number);
     mark(Moment::kStart, user_);
     push(user_, copies);
-    mark(Moment::kNvlinkDone, user_);
+    mark(Moment::kBaseDone, user_);
     push(host_, host_copies);
     if (host_copies > 0) mark(Moment::kBesideDone, host_);
     watch_->stop();
@@ -53,7 +53,7 @@ TEST_F(Stopwatches, TellsWhenEachPartWasDone) {
   const auto reading = take();
   ASSERT_TRUE(reading.has_value());
   EXPECT_EQ(reading->number, 5u);
-  EXPECT_EQ(reading->times.nvlink_ns, 300);
+  EXPECT_EQ(reading->times.base_ns, 300);
   EXPECT_EQ(reading->times.beside_ns, 400);
   EXPECT_FALSE(take().has_value());
 }
@@ -68,10 +68,10 @@ TEST_F(Stopwatches, TheFirstSegmentCounts) {
   for (int segment = 0; segment < 3; ++segment) {
     mark(Moment::kStart, user_);
     push(user_, 1 + segment);
-    mark(Moment::kNvlinkDone, user_);
+    mark(Moment::kBaseDone, user_);
   }
   watch_->stop();
-  EXPECT_EQ(take()->times.nvlink_ns, 100);
+  EXPECT_EQ(take()->times.base_ns, 100);
 }
 
 TEST_F(Stopwatches, NobodyWaitsForAnEvent) {
@@ -91,7 +91,7 @@ TEST_F(Stopwatches, MoreThanThereAreEventsForAreLeftOut) {
   std::vector<uint64_t> numbers;
   for (int look = 0; look < 40; ++look)
     if (const auto reading = take()) {
-      EXPECT_EQ(reading->times.nvlink_ns, 100 * static_cast<int64_t>(reading->number));
+      EXPECT_EQ(reading->times.base_ns, 100 * static_cast<int64_t>(reading->number));
       numbers.push_back(reading->number);
     }
   EXPECT_EQ(numbers, (std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
@@ -107,7 +107,7 @@ TEST_F(Stopwatches, ACallThatFailedOnItsWayIsNoSample) {
 
 TEST_F(Stopwatches, WithoutASampleNothingIsRecorded) {
   mark(Moment::kStart, user_);
-  mark(Moment::kNvlinkDone, user_);
+  mark(Moment::kBaseDone, user_);
   EXPECT_EQ(cuda_.num_timed(), 0u);
 }
 
