@@ -140,9 +140,9 @@ Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
   return true;
 }
 
-/// The first link's has no name in it.
+/// The first one beside the base link has no name in it.
 std::string file_name(const comm::DeviceLink& link, const std::string& key) {
-  return link.index() == 0 ? "gpu-" + key : fmt::format("gpu-{}-{}", link.facts().name, key);
+  return link.index() == 1 ? "gpu-" + key : fmt::format("gpu-{}-{}", link.facts().name, key);
 }
 
 }  // namespace
