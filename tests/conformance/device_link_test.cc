@@ -11,7 +11,7 @@
 #include "base/units.h"
 #include "coll/device/call.h"
 #include "comm/device/links/registry.h"
-#include "comm/device/share_table.h"
+#include "comm/device/shares/share_table.h"
 #include "conformance/links.h"
 #include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
@@ -113,8 +113,8 @@ class Exchange {
     uint64_t wrong = 0;
     for (uint64_t i = 0; i < bytes; ++i) wrong += here(sender)[i] != right[i];
     return wrong + kPlaceBytes - bytes -
-           static_cast<uint64_t>(std::count(here(sender) + bytes, here(sender) + kPlaceBytes,
-                                            kUntouched));
+           static_cast<uint64_t>(
+               std::count(here(sender) + bytes, here(sender) + kPlaceBytes, kUntouched));
   }
 
   comm::LinkPart part(uint64_t bytes) const {
@@ -165,8 +165,7 @@ TEST_P(DeviceLinkTest, EndsAgreeOnWhatItIs) {
     const comm::DeviceLink& link = end.link;
     const std::string mine = fmt::format("{} {} {} {}", link.facts().name, link.index(),
                                          link.writes_peer_memory(), link.shape());
-    const auto all =
-        end.rank.comm.state().group->exchange("what it is", mine, test_deadline());
+    const auto all = end.rank.comm.state().group->exchange("what it is", mine, test_deadline());
     ASSERT_TRUE(all.ok()) << all.status().to_string();
     for (const std::string& theirs : *all) EXPECT_EQ(theirs, mine);
     EXPECT_TRUE(link.state().is_on) << link.state().how;

@@ -43,7 +43,9 @@ inline std::vector<DeviceLinkKind> links_between_gpus() {
       {"nvlink_held", "nvlink", {{"BRAID_LINK_CAP", "nvlink:200GB/s"}}},
       {"pcie", "pcie", {{"BRAID_GPU_RING", "threads"}}},
       {"pcie_bulk", "pcie"},
-      {"rdma", "rdma", {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_SLOT", "32KiB"}, {"BRAID_GPU_LANES", "4"}}},
+      {"rdma",
+       "rdma",
+       {{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_SLOT", "32KiB"}, {"BRAID_GPU_LANES", "4"}}},
       {"desk", "desk", {}, make_on_desk<DeskLink>},
   };
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/device/links/link.h"
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 
 namespace braid::test {
 

@@ -24,8 +24,8 @@
 namespace braid::test {
 
 /// Opens one rank's end of a lane. Collective.
-using LaneEnds = std::function<Result<std::unique_ptr<transport::Lane>>(group::Group&,
-                                                                        transport::Doorbell&)>;
+using LaneEnds =
+    std::function<Result<std::unique_ptr<transport::Lane>>(group::Group&, transport::Doorbell&)>;
 struct LaneKind {
   const char* name;
   LaneEnds open;

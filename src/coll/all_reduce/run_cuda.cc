@@ -26,12 +26,12 @@
 #include <algorithm>
 
 #include "base/rounding.h"
-#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
 #include "coll/device/pushes.h"
 #include "coll/device/rounds.h"
 #include "coll/device/route.h"
+#include "coll/device/segments.h"
 #include "coll/device/sums.h"
 
 namespace braid::coll::device {
@@ -254,7 +254,8 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = s.slices.span_of(peer, at);
-      pushes_.add(peer, operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin, span.bytes);
+      pushes_.add(peer, operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin,
+                  span.bytes);
     }
     return pushes_.send();
   }
@@ -285,8 +286,7 @@ class AllReduce {
       const Span span = result_of(s, owner, at);
       if (span.bytes == 0) continue;
       BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + s.begin + span.begin,
-                                                  result(s, device_.rank(), owner, span.begin),
-                                                  span.bytes));
+                                         result(s, device_.rank(), owner, span.begin), span.bytes));
     }
     return {};
   }

@@ -136,7 +136,7 @@ class Broadcast {
     BRAID_RETURN_IF_ERROR(device_.barriers().all(copies, kPieceLandedChannel, signature_));
     if (device_.rank() == root_) return {};
     return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
-                                 std::min(bytes, bytes_ - stage));
+                        std::min(bytes, bytes_ - stage));
   }
   Status scatter(uint64_t stage, uint64_t slice) {
     for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);

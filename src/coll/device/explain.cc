@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
 #include "coll/device/relay.h"
 #include "coll/device/route.h"
+#include "coll/device/segments.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
 

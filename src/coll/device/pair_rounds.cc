@@ -78,8 +78,8 @@ class PairRounds {
       const int source = peer_after(device_.size() - step);
       const auto index = static_cast<size_t>(source);
       BRAID_RETURN_IF_ERROR(device_.copy(side_, e_.in[index] + round * piece_,
-                                                  slots_.at(own, round, source),
-                                                  length(e_.in_bytes[index], round)));
+                                         slots_.at(own, round, source),
+                                         length(e_.in_bytes[index], round)));
     }
     return {};
   }

@@ -113,8 +113,8 @@ Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys:
   for (int step = 1; step < n; ++step) {
     const int source = (device.rank() + n - step) % n;
     const sys::DevicePtr place = recv + static_cast<uint64_t>(source) * block_bytes;
-    BRAID_RETURN_IF_ERROR(device.copy(
-        side, place + piece.begin, piece.scratch[static_cast<size_t>(source)], piece.length));
+    BRAID_RETURN_IF_ERROR(device.copy(side, place + piece.begin,
+                                      piece.scratch[static_cast<size_t>(source)], piece.length));
   }
   return {};
 }

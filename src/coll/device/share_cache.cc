@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "coll/device/tune.h"
-#include "coll/tune/cache.h"
+#include "coll/tuning_cache.h"
 #include "fabric/hash.h"
 #include "fabric/json_read.h"
 #include "group/agree.h"

@@ -21,10 +21,10 @@ namespace braid::comm {
 
 /// An area that a kind of kernel asks for in every rank's arena. The same on all ranks.
 struct AreaRequest {
-  std::string_view name;      // a literal: the kind of kernel
-  uint64_t bytes = 0;         // 0: none
-  uint64_t zero_bytes = 0;    // of its beginning, that begin as zeros
-  uint64_t limit_bytes = 0;   // the largest message that may go by it, as its kernels count
+  std::string_view name;     // a literal: the kind of kernel
+  uint64_t bytes = 0;        // 0: none
+  uint64_t zero_bytes = 0;   // of its beginning, that begin as zeros
+  uint64_t limit_bytes = 0;  // the largest message that may go by it, as its kernels count
   // Stores of 16 bytes that no reader sees half of, between all pairs of ranks: else its limit becomes
   // 0.
   bool needs_whole_stores = false;

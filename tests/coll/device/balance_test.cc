@@ -371,8 +371,7 @@ TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
       rank.all.arrive_and_wait();
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
         BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), kFloats, Dtype::kFloat32,
-                                         RedOp::kSum,
-                                         device.links().base().stream()));
+                                         RedOp::kSum, device.links().base().stream()));
         return broadcast(device, send.get(), send.get(), kFloats, Dtype::kFloat32, 0,
                          device.links().base().stream());
       });

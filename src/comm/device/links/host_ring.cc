@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "fabric/merge.h"
 #include "group/agree.h"
 
@@ -66,9 +66,8 @@ Status HostRingLink::pin(uint64_t bytes) {
 Status HostRingLink::start(const DeviceLink& base, Deadline deadline) {
   if (ground_.state.size() == 1) return {};
   BRAID_ASSIGN_OR_RETURN(
-      balance_,
-      ShareBalance::create(*ground_.state.group, ground_.state.config, ground_.cuda,
-                           {shares(), base.facts().name, facts().name}, deadline));
+      balance_, ShareBalance::create(*ground_.state.group, ground_.state.config, ground_.cuda,
+                                     {shares(), base.facts().name, facts().name}, deadline));
   return {};
 }
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/log.h"
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "fabric/merge.h"
 #include "group/agree.h"
 #include "plan/x16.h"

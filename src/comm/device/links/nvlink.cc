@@ -46,8 +46,7 @@ Status NvlinkLink::prepare() {
   if (held_gbps_ == 0) return {};
   if (ground_.state.rank() == 0)
     log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP", held_gbps_);
-  BRAID_ASSIGN_OR_RETURN(hold_kernel_,
-                         ground_.kernels.find(kernels::hold_fatbin(), "braid_hold"));
+  BRAID_ASSIGN_OR_RETURN(hold_kernel_, ground_.kernels.find(kernels::hold_fatbin(), "braid_hold"));
   BRAID_ASSIGN_OR_RETURN(held_until_ns_, zeros(sizeof(uint64_t)));
   return {};
 }

@@ -1,9 +1,9 @@
-#include "comm/device/share_table.h"
+#include "comm/device/shares/share_table.h"
 
 #include <gtest/gtest.h>
 
 #include "base/units.h"
-#include "comm/device/verdict.h"
+#include "comm/device/shares/verdict.h"
 
 namespace braid::comm {
 namespace {

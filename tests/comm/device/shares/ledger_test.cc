@@ -1,6 +1,6 @@
 // The ledger: whatever the order in which ranks come, and whenever verdicts are made, all read the
 // same at the same call.
-#include "comm/device/ledger.h"
+#include "comm/device/shares/ledger.h"
 
 #include <gtest/gtest.h>
 

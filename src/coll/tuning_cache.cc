@@ -1,4 +1,4 @@
-#include "coll/tune/cache.h"
+#include "coll/tuning_cache.h"
 
 #include <cstdlib>
 #include <filesystem>

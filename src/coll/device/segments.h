@@ -15,6 +15,7 @@
 #include <cstdint>
 
 #include "base/rounding.h"
+#include "comm/device/device.h"
 
 namespace braid::coll::all_reduce_cut {
 
@@ -115,3 +116,12 @@ constexpr Slices slices_of(uint64_t bytes, uint64_t num_ranks, uint64_t most_pie
 }
 
 }  // namespace braid::coll::all_reduce_cut
+
+namespace braid::coll::device {
+
+/// Of the device's next call: by its scratch, and by what a link beside may have of a segment. The
+/// share that holds before the call is counted is the same on all ranks, and so are its segments.
+all_reduce_cut::Segments segments_of(const comm::Device& device, uint64_t bytes,
+                                     bool is_registered);
+
+}  // namespace braid::coll::device

@@ -1,4 +1,4 @@
-#include "comm/device/share_table.h"
+#include "comm/device/shares/share_table.h"
 
 #include <algorithm>
 #include <cmath>

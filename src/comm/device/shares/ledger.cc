@@ -1,4 +1,4 @@
-#include "comm/device/ledger.h"
+#include "comm/device/shares/ledger.h"
 
 #include <algorithm>
 #include <atomic>

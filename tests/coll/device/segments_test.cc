@@ -1,5 +1,5 @@
 // How an all-reduce by copy engines is cut.
-#include "coll/all_reduce/segments.h"
+#include "coll/device/segments.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/device/share_balance.h"
+#include "comm/device/shares/share_balance.h"
 
 #include <algorithm>
 
@@ -176,8 +176,7 @@ ShareBalance::Decider& ShareBalance::decider_of(const Sampled& sampled) {
     if (is_followed) return found->second;
     deciders_.erase(found);
   }
-  plan::Balancer balancer(sampled.is_trial ? shares_of(0) : in_force, names_,
-                          options_for(sampled));
+  plan::Balancer balancer(sampled.is_trial ? shares_of(0) : in_force, names_, options_for(sampled));
   return deciders_.emplace(sampled.key, Decider{std::move(balancer)}).first->second;
 }
 

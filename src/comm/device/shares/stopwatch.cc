@@ -1,4 +1,4 @@
-#include "comm/device/stopwatch.h"
+#include "comm/device/shares/stopwatch.h"
 
 namespace braid::comm {
 

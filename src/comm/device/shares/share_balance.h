@@ -29,11 +29,11 @@
 #include <vector>
 
 #include "base/config.h"
-#include "comm/device/ledger.h"
-#include "comm/device/samples.h"
-#include "comm/device/share_table.h"
-#include "comm/device/stopwatch.h"
-#include "comm/device/verdict.h"
+#include "comm/device/shares/ledger.h"
+#include "comm/device/shares/samples.h"
+#include "comm/device/shares/share_table.h"
+#include "comm/device/shares/stopwatch.h"
+#include "comm/device/shares/verdict.h"
 #include "group/group.h"
 #include "plan/balance.h"
 #include "transport/host/segments.h"

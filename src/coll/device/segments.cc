@@ -1,4 +1,4 @@
-#include "coll/all_reduce/device_segments.h"
+#include "coll/device/segments.h"
 
 #include "coll/device/call.h"
 

@@ -1,4 +1,4 @@
-#include "comm/device/samples.h"
+#include "comm/device/shares/samples.h"
 
 #include <algorithm>
 #include <atomic>

@@ -13,7 +13,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "plan/plan.h"
 
 namespace braid::comm {

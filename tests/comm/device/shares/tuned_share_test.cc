@@ -1,4 +1,4 @@
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 
 #include <gtest/gtest.h>
 

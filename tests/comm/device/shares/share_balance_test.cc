@@ -1,7 +1,7 @@
 // Stage 2 on GPUs, call by call: which samples are judged, by which bytes and times, what is
 // decided of them, and from which call it holds. Ranks are driven one by one, with the times of
 // their streams as the test says; whole collectives with it are in coll/device/balance_test.cc.
-#include "comm/device/share_balance.h"
+#include "comm/device/shares/share_balance.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,8 +61,8 @@ class HostBalances : public testing::Test {
     for (size_t rank = 0; rank < tables_.size(); ++rank)
       threads.emplace_back([&, rank] {
         EXPECT_TRUE(cuda_.use_device(0).ok());
-        auto made = ShareBalance::create(*groups_[rank], config, cuda_, {tables_[rank], "nvlink", "pcie"},
-                                         test::test_deadline());
+        auto made = ShareBalance::create(*groups_[rank], config, cuda_,
+                                         {tables_[rank], "nvlink", "pcie"}, test::test_deadline());
         ASSERT_TRUE(made.ok()) << made.status().to_string();
         balances_[rank] = std::move(made).value();
       });

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "comm/device/share_table.h"
+#include "comm/device/shares/share_table.h"
 
 namespace braid::comm {
 

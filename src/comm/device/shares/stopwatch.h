@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "base/status.h"
-#include "comm/device/samples.h"
+#include "comm/device/shares/samples.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::comm {
