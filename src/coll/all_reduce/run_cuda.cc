@@ -224,16 +224,18 @@ class AllReduce {
       operands[r] = scratch + r * slice;
       results[r] = recv_ + at;
     }
-    BRAID_RETURN_IF_ERROR(
-        link_->enqueue(beside_sums(each_to_each(device_, sources, operands, slice))));
+    BRAID_RETURN_IF_ERROR(enqueue(each_to_each(device_, sources, operands, slice)));
     operands[me] = sources[me];
     BRAID_RETURN_IF_ERROR(
         sum(device_, link_->stream(),
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
             {dtype_, op_, beside_blocks(s)}));
-    return link_->enqueue(beside_sums(all_to_everyone(device_, results[me], results, slice)));
+    return enqueue(all_to_everyone(device_, results[me], results, slice));
   }
 
+  Status enqueue(const comm::LinkPart& part) {
+    return link_->enqueue(beside_sums(part), link_->stream());
+  }
   // The first bytes of every slice's result: the first sum makes them, so that the ring has most of
   // the call's time for them.
   Status send_results_beside(const Segment& s) {
@@ -241,7 +243,7 @@ class AllReduce {
     for (size_t r = 0; r < n_; ++r) results[r] = recv_ + s.begin + r * s.slices.slice_bytes;
     const sys::DevicePtr own = results[static_cast<size_t>(device_.rank())];
     BRAID_RETURN_IF_ERROR(device_.order().wait(link_->stream(), s.summed[0]));
-    return link_->enqueue(beside_sums(all_to_everyone(device_, own, results, s.beside_results)));
+    return enqueue(all_to_everyone(device_, own, results, s.beside_results));
   }
   /// Of a piece of a slice's result: what NVLink carries.
   static Span result_of(const Segment& s, int rank, uint64_t at) {
