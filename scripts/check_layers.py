@@ -2,7 +2,7 @@
 """Proves that includes and imports go one way, and that costly headers stay where they belong.
 
 A folder of src/ may include itself and what its row names: a folder, or one header of a folder. So
-may sub-folders of large ones; a row there never names a folder below its own, so there is no way round.
+may sub-folders of large ones; a row there names no folder of a later row, so there is no way round.
 A package of python/braid may import itself and what its row names; imports inside functions and
 for types alone count, too.
 Prints one line per violation, `file:line: message`, and exits 1 if there is any.
@@ -30,8 +30,8 @@ ALLOWED: dict[str, list[str]] = {
     # Beside coll: tiles that wait for communication, and communication by tiles.
     "overlap": ["base", "sys", "group", "transport", "comm", "device"],
 }
-# Sub-folders, lowest first; "": what lies in the folder itself. A header that is named is one that a
-# lower folder needs of a higher one, whose types it is: the inside of a comm, say.
+# Sub-folders, lowest first; "": what lies in the folder itself. A header that is named is one that
+# a lower folder needs of a higher one: the inside of a comm, say.
 SUBFOLDERS: dict[str, dict[str, list[str]]] = {
     "comm": {
         "observe": ["comm/device/links/names.h"],

@@ -53,7 +53,7 @@ def test_subfolders_have_rows_that_go_one_way(top: str) -> None:
         ("src__transport__rdma__a_cc", '#  include "plan/plan.h"', "transport may include"),
         ("src__group__a_cc", '#include "store.h"', "write the folder"),
         ("src__odd__a_cc", '#include "base/log.h"', "folder odd has no row"),
-        ("src__coll__host__a_h", '#include "coll/tune/tune.h"', "coll/host may include coll, reduce"),
+        ("src__coll__host__a_h", '#include "coll/tune/tune.h"', "host may include coll, reduce"),
         ("src__coll__packets__a_h", '#include "coll/device/a.h"', "packets may include reduce of"),
         ("src__comm__observe__a_cc", '#include "comm/comm.h"', "may include comm/device/links"),
         ("src__coll__odd__a_cc", '#include "coll/wire.h"', "folder coll/odd has no row"),

@@ -50,7 +50,8 @@ class Meanings:
 @cache
 def terms() -> tuple[Term, ...]:
     """All of them, in the pages' order."""
-    return tuple(term for page in ("glossary.md", "words.md") for term in _parse(shipped.text(page)))
+    pages = (shipped.text(name) for name in ("glossary.md", "words.md"))
+    return tuple(term for page in pages for term in _parse(page))
 
 
 def _parse(text: str) -> Iterator[Term]:

@@ -1,4 +1,4 @@
-"""Every word of docs/glossary.md and docs/words.md is explained; the words of the field are there."""
+"""Every word of docs/glossary.md and docs/words.md is explained, those of the field among them."""
 
 import re
 from pathlib import Path
