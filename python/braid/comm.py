@@ -124,8 +124,8 @@ class Comm(Objects):
 
     @property
     def gpu_links(self) -> list[Link]:
-        """What bytes of GPU tensors can travel over, once a call on GPU memory was made; none before.
-        The first carries the beginnings of messages, the others their ends. Any thread.
+        """What bytes of GPU tensors can travel over, once a call on GPU memory was made; none
+        before. The first carries the beginnings of messages, the others their ends. Any thread.
         """
         return [Link(**facts) for facts in json.loads(self._core.links_json(True))]
 

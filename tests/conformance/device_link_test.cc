@@ -4,7 +4,6 @@
 // Parts land in the ranks' scratch, which peers reach: that of sender s at place_of(s).
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -21,7 +20,7 @@
 namespace braid::test {
 namespace {
 
-constexpr uint64_t kBlockBytes = 4_MiB;
+constexpr uint64_t kBlockBytes = 2_MiB;
 constexpr uint64_t kPlaceBytes = kBlockBytes + 4096;  // what lies behind a part must stay as it was
 constexpr auto kUntouched = std::byte{0xee};
 
@@ -109,12 +108,12 @@ class Exchange {
   }
   /// Bytes of its part that differ, and bytes behind it that were written.
   uint64_t num_wrong_of(int sender, uint64_t bytes, uint64_t call) const {
-    const std::vector<std::byte> right = sent(sender, end_.rank.rank(), bytes, call);
+    std::vector<std::byte> right = sent(sender, end_.rank.rank(), bytes, call);
+    right.resize(kPlaceBytes, kUntouched);
+    if (std::memcmp(here(sender), right.data(), kPlaceBytes) == 0) return 0;
     uint64_t wrong = 0;
-    for (uint64_t i = 0; i < bytes; ++i) wrong += here(sender)[i] != right[i];
-    return wrong + kPlaceBytes - bytes -
-           static_cast<uint64_t>(
-               std::count(here(sender) + bytes, here(sender) + kPlaceBytes, kUntouched));
+    for (uint64_t i = 0; i < kPlaceBytes; ++i) wrong += here(sender)[i] != right[i];
+    return wrong;
   }
 
   comm::LinkPart part(uint64_t bytes) const {
@@ -165,7 +164,7 @@ TEST_P(DeviceLinkTest, EndsAgreeOnWhatItIs) {
     const comm::DeviceLink& link = end.link;
     const std::string mine = fmt::format("{} {} {} {}", link.facts().name, link.index(),
                                          link.writes_peer_memory(), link.shape());
-    const auto all = end.rank.comm.state().group->exchange("what it is", mine, test_deadline());
+    auto all = end.rank.comm.state().group->exchange("what it is", mine, test_deadline());
     ASSERT_TRUE(all.ok()) << all.status().to_string();
     for (const std::string& theirs : *all) EXPECT_EQ(theirs, mine);
     EXPECT_TRUE(link.state().is_on) << link.state().how;
@@ -189,7 +188,8 @@ TEST_P(DeviceLinkTest, PartsStayWithinWhatIsAskedFor) {
           EXPECT_EQ(part, end.link.part(request)) << "all ranks find the same";
           if (end.link.index() == 0) continue;
           EXPECT_EQ(part % comm::kCutUnit, 0U);
-          if (share == 0 || !end.link.can_carry(op)) EXPECT_EQ(part, 0U) << plan::op_name(op);
+          const bool may_carry = share > 0 && end.link.can_carry(op);
+          EXPECT_TRUE(may_carry || part == 0) << plan::op_name(op);
         }
   });
 }
@@ -254,7 +254,7 @@ TEST_P(DeviceLinkTest, ARankThatNeverComesEndsTheWaits) {
         const bool has_failed = !status.ok() || !end.device().faults().look().ok();
         EXPECT_EQ(has_failed, !end.link.writes_peer_memory()) << status.to_string();
       },
-      {{"BRAID_TIMEOUT", "300ms"}});
+      {{"BRAID_TIMEOUT", "1s"}});
 }
 
 TEST_P(DeviceLinkTest, StopsTwice) {

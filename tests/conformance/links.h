@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coll/ranks.h"
 #include "support/desk_link.h"
 #include "support/lane_ends.h"
 
