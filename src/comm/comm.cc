@@ -227,7 +227,7 @@ std::string Comm::health_json() const {
   json["links"] = Json::array();
   for (const LinkState& link : state_->links)
     json["links"].push_back({{"name", link.facts.name},
-                             {"state", link.is_suspect ? "down" : "up"},
+                             {"state", link.is_down ? "down" : "up"},
                              {"paced", link.lane->caps().is_paced},
                              {"down_count", link.down_count},
                              {"resent_pieces", link.resent_pieces},

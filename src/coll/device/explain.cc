@@ -121,7 +121,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 .num_ranks = device.size(),
                 .gpu = device.ordinal(),
                 .path = path_of(device, op, block),
-                .link_cap_gbps = device.links().base().held_gbps(),
+                .link_cap_gbps = device.links().base().throttle_gbps(),
                 .memory_bytes = device.arena().memory_bytes(),
                 .scratch_bytes = device.arena().scratch_bytes()};
   e.registered = device.registrations().summary();

@@ -76,7 +76,7 @@ class Device {
 
   /// Whether a call's kernels may store into peers' memory: not where the base link is held to a rate,
   /// which their stores would not heed.
-  bool lets_kernels_store() const { return links_->base().held_gbps() <= 0; }
+  bool lets_kernels_store() const { return links_->base().throttle_gbps() <= 0; }
   /// A copy inside this GPU.
   Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) const {
     return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);

@@ -291,7 +291,7 @@ TEST_F(DeviceBalance, OneInSoManyCallsIsTimed) {
         EXPECT_EQ(test::balance_summary(rank.device)->calls, 12u);
         EXPECT_EQ(test::balance_summary(rank.device)->samples, 3u);
         rank.all.arrive_and_wait();
-        EXPECT_EQ(cuda.num_timed(), 2u * 3 * comm::kNumMoments);
+        EXPECT_EQ(cuda.num_timed(), 2u * 3 * comm::kNumCallStages);
       },
       {{"BRAID_GPU_SAMPLE", "4"}});
 }

@@ -131,7 +131,7 @@ class DeviceLink {
   virtual bool can_carry_uneven() const { return false; }
   virtual bool writes_peer_memory() const { return false; }
   /// GB/s that its parts are held to, for experiments; 0: as fast as they go.
-  virtual double held_gbps() const { return 0; }
+  virtual double throttle_gbps() const { return 0; }
   virtual LinkTuning tuning() const { return LinkTuning::kNone; }
   /// Bytes of a block that it carries by the shares that hold: multiples of kCutUnit, of a link
   /// beside. The base link carries whatever the others leave.
@@ -152,7 +152,9 @@ class DeviceLink {
   /// Among the links of its comm; the base link's is 0.
   size_t index() const { return index_; }
   /// Stage 2 hears that what was enqueued of a call is done behind what the stream holds now.
-  Status note_done() { return balance_ ? balance_->mark(Moment::kBesideDone, stream()) : Status(); }
+  Status note_done() {
+    return balance_ ? balance_->mark(CallStage::kBesideDone, stream()) : Status();
+  }
   ShareTable& shares() { return shares_; }
   const ShareTable& shares() const { return shares_; }
   /// Null: its shares stay as they were tuned.

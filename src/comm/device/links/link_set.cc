@@ -82,10 +82,10 @@ Status LinkSet::count_call(const BalancedCall& call) {
   return {};
 }
 
-Status LinkSet::note(Moment moment, sys::Stream stream) {
+Status LinkSet::note(CallStage stage, sys::Stream stream) {
   for (const auto& link : links_)
     if (ShareBalance* const balance = link->balance())
-      BRAID_RETURN_IF_ERROR(balance->mark(moment, stream));
+      BRAID_RETURN_IF_ERROR(balance->mark(stage, stream));
   return {};
 }
 

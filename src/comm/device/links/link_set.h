@@ -49,7 +49,7 @@ class LinkSet {
 
   // ---- one call, told to all that are balanced ----
   Status count_call(const BalancedCall& call);
-  Status note(Moment moment, sys::Stream stream);
+  Status note(CallStage stage, sys::Stream stream);
   /// What was decided since, in words.
   std::vector<std::string> end_call();
 

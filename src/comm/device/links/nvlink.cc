@@ -41,21 +41,22 @@ fabric::Link NvlinkLink::facts() const {
 
 // A stream of normal priority: what sums and moves parts beside it must not wait for its copies.
 Status NvlinkLink::prepare() {
-  BRAID_ASSIGN_OR_RETURN(held_gbps_, read_cap_gbps(ground_.state.config));
+  BRAID_ASSIGN_OR_RETURN(throttle_gbps_, read_cap_gbps(ground_.state.config));
   BRAID_RETURN_IF_ERROR(make_stream(sys::StreamPriority::kNormal));
-  if (held_gbps_ == 0) return {};
+  if (throttle_gbps_ == 0) return {};
   if (ground_.state.rank() == 0)
-    log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP", held_gbps_);
+    log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP", throttle_gbps_);
   BRAID_ASSIGN_OR_RETURN(hold_kernel_, ground_.kernels.find(kernels::hold_fatbin(), "braid_hold"));
   BRAID_ASSIGN_OR_RETURN(held_until_ns_, zeros(sizeof(uint64_t)));
   return {};
 }
 
-std::string NvlinkLink::shape() const { return fmt::format("cap:{}", held_gbps_); }
+std::string NvlinkLink::shape() const { return fmt::format("cap:{}", throttle_gbps_); }
 
 DeviceLinkState NvlinkLink::state() const {
-  return {true, held_gbps_ > 0 ? fmt::format("held to {} GB/s by BRAID_LINK_CAP", held_gbps_)
-                               : "straight into peers' memory"};
+  return {true, throttle_gbps_ > 0
+                    ? fmt::format("held to {} GB/s by BRAID_LINK_CAP", throttle_gbps_)
+                    : "straight into peers' memory"};
 }
 
 Status NvlinkLink::enqueue(const LinkPart& part, sys::Stream stream) {
@@ -69,30 +70,30 @@ Status NvlinkLink::enqueue(const LinkPart& part, sys::Stream stream) {
   }
   if (num_copies == 0) return {};
   const std::span some(copies.data(), num_copies);
-  return held_gbps_ > 0 ? copy_held(some, stream) : ground_.cuda.copy_batch(some, stream);
+  return throttle_gbps_ > 0 ? copy_throttled(some, stream) : ground_.cuda.copy_batch(some, stream);
 }
 
 // Piece by piece to each in turn, so that all of them see the rate all the time.
-Status NvlinkLink::copy_held(std::span<const sys::DeviceCopy> copies, sys::Stream stream) {
+Status NvlinkLink::copy_throttled(std::span<const sys::DeviceCopy> copies, sys::Stream stream) {
   // Far more than a copy and its hold cost to begin, which is 25 us together.
-  constexpr uint64_t kHeldBytes = 16 << 20;
+  constexpr uint64_t kThrottledBytes = 16 << 20;
   BRAID_RETURN_IF_ERROR(hold(stream, 0));
   bool is_done = false;
-  for (uint64_t at = 0; !is_done; at += kHeldBytes) {
+  for (uint64_t at = 0; !is_done; at += kThrottledBytes) {
     is_done = true;
     for (const sys::DeviceCopy& whole : copies) {
       if (whole.bytes <= at) continue;
-      const uint64_t bytes = std::min(kHeldBytes, whole.bytes - at);
+      const uint64_t bytes = std::min(kThrottledBytes, whole.bytes - at);
       BRAID_RETURN_IF_ERROR(copy_beside(stream, whole.to + at, whole.from + at, bytes));
       BRAID_RETURN_IF_ERROR(hold(stream, bytes));
-      is_done = is_done && whole.bytes <= at + kHeldBytes;
+      is_done = is_done && whole.bytes <= at + kThrottledBytes;
     }
   }
   return {};
 }
 
 Status NvlinkLink::hold(sys::Stream stream, uint64_t bytes) {
-  const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / held_gbps_);
+  const auto cost_ns = static_cast<uint64_t>(static_cast<double>(bytes) / throttle_gbps_);
   return sys::launch(ground_.cuda, hold_kernel_, {1, 1, 0}, stream, held_until_ns_.get(), cost_ns);
 }
 

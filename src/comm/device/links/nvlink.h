@@ -25,16 +25,16 @@ class NvlinkLink : public DeviceLink {
   bool can_carry(plan::Op /*op*/) const override { return true; }
   bool can_carry_uneven() const override { return true; }
   bool writes_peer_memory() const override { return true; }
-  double held_gbps() const override { return held_gbps_; }
+  double throttle_gbps() const override { return throttle_gbps_; }
   uint64_t part(const PartRequest& request) const override { return request.most_bytes; }
   Status enqueue(const LinkPart& part, sys::Stream stream) override;
   DeviceLinkState state() const override;
 
  private:
-  Status copy_held(std::span<const sys::DeviceCopy> copies, sys::Stream stream);
+  Status copy_throttled(std::span<const sys::DeviceCopy> copies, sys::Stream stream);
   Status hold(sys::Stream stream, uint64_t bytes);
 
-  double held_gbps_ = 0;
+  double throttle_gbps_ = 0;
   sys::Kernel hold_kernel_{};
   sys::DeviceMemory held_until_ns_;
 };

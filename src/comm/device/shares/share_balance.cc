@@ -56,7 +56,7 @@ ShareBalance::ShareBalance(group::Group& group, const Config& config, const Bala
       window_calls_(static_cast<int>(std::max<int64_t>(1, config.integer("BRAID_BALANCE_WINDOW")))),
       sample_every_(static_cast<uint64_t>(config.integer("BRAID_GPU_SAMPLE"))),
       segments_(std::move(segments)),
-      ledger_(group.rank(), parts_of(pages(), &Pages::ledger)),
+      epoch_log_(group.rank(), parts_of(pages(), &Pages::epoch_log)),
       samples_(group.rank(), parts_of(pages(), &Pages::samples)),
       stopwatch_(std::move(stopwatch)) {}
 
@@ -80,8 +80,8 @@ Status ShareBalance::begin_call(const BalancedCall& call) {
   if (group_.rank() == 0) decide();
   BRAID_ASSIGN_OR_RETURN(
       const uint32_t bits,
-      ledger_.settle(number, Deadline::after_ns(timeout_ns_), [this] { return group_.fate(); }));
-  if (const auto verdict = unpack(bits)) apply(*verdict);
+      epoch_log_.settle(number, Deadline::after_ns(timeout_ns_), [this] { return group_.fate(); }));
+  if (const auto change = unpack(bits)) apply(*change);
   sample(call);
   return {};
 }
@@ -91,13 +91,13 @@ void ShareBalance::end_call() {
   table_.set_trial(std::nullopt);
 }
 
-void ShareBalance::apply(const Verdict& verdict) {
-  if (verdict.is_trial) {
-    keys_[verdict.key].trial_parts = verdict.parts;
+void ShareBalance::apply(const ShareChange& change) {
+  if (change.is_trial) {
+    keys_[change.key].trial_parts = change.parts;
     num_trials_.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  table_.move(verdict.key, verdict.parts);
+  table_.move(change.key, change.parts);
   num_moves_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -156,9 +156,9 @@ void ShareBalance::judge(const Sampled& sampled, const CallTimes& latest) {
       .fetch_add(static_cast<uint64_t>(decider.balancer.windows() - windows_before),
                  std::memory_order_relaxed);
   if (!decision) return;
-  const Verdict verdict{sampled.key, decision->shares[kBeside], decision->is_trial};
+  const ShareChange change{sampled.key, decision->shares[kBeside], decision->is_trial};
   const uint64_t from_call =
-      ledger_.propose(pack(verdict), num_calls_.load(std::memory_order_relaxed));
+      epoch_log_.propose(pack(change), num_calls_.load(std::memory_order_relaxed));
   if (from_call == 0) return;  // another rank is thousands of calls behind
   decider.holds_from = from_call;
   log_.push_back(fmt::format("gpu call {}: {} up to {}: {}", from_call,
@@ -166,7 +166,7 @@ void ShareBalance::judge(const Sampled& sampled, const CallTimes& latest) {
                              format_bytes(most_bytes_of(sampled.key.size_class)), decision->why));
 }
 
-// Begins anew where its shares are not those in force: another tuning, or no room for its verdict.
+// Begins anew where its shares are not those in force: another tuning, or no room for its change.
 ShareBalance::Decider& ShareBalance::decider_of(const Sampled& sampled) {
   const plan::Shares in_force = shares_of(sampled.class_parts);
   const auto found = deciders_.find(sampled.key);

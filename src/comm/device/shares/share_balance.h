@@ -5,7 +5,7 @@
 //              events (stopwatch.h), and what they said is put where all ranks see it (samples.h)
 //   decision   rank 0 feeds plan::Balancer, one per (operation, size class), when a sample of all
 //              ranks is there
-//   agreement  its verdict gets the first call that no rank has come to yet (ledger.h)
+//   agreement  its change gets the first call that no rank has come to yet (epoch_log.h)
 //   motion     from that call on all ranks cut their blocks by it (share_table.h)
 //
 // No step waits for the GPU or for another rank, and none is on a path that does not use the
@@ -29,11 +29,11 @@
 #include <vector>
 
 #include "base/config.h"
-#include "comm/device/shares/ledger.h"
+#include "comm/device/shares/epoch_log.h"
 #include "comm/device/shares/samples.h"
+#include "comm/device/shares/share_change.h"
 #include "comm/device/shares/share_table.h"
 #include "comm/device/shares/stopwatch.h"
-#include "comm/device/shares/verdict.h"
 #include "group/group.h"
 #include "plan/balance.h"
 #include "transport/host/segments.h"
@@ -72,7 +72,7 @@ class ShareBalance {
   /// Counts the call and makes what was decided hold. Errors: timeout (a rank is thousands of calls
   /// behind), the group's fate, driver.
   Status begin_call(const BalancedCall& call);
-  Status mark(Moment moment, sys::Stream stream) { return stopwatch_.mark(moment, stream); }
+  Status mark(CallStage stage, sys::Stream stream) { return stopwatch_.mark(stage, stream); }
   void end_call();
 
   Summary summary() const;
@@ -81,7 +81,7 @@ class ShareBalance {
 
  private:
   struct Pages {
-    Ledger::Pages ledger;
+    EpochLog::Pages epoch_log;
     Samples::Pages samples;
     alignas(128) uint64_t windows;  // rank 0's, for the summaries of all
   };
@@ -95,7 +95,7 @@ class ShareBalance {
   };
   struct Decider {
     plan::Balancer balancer;
-    uint64_t holds_from = 0;  // the call of its last verdict
+    uint64_t holds_from = 0;  // the call of its last change
   };
   /// Of one key, alike on all ranks.
   struct KeyState {
@@ -111,7 +111,7 @@ class ShareBalance {
   void judge(const Sampled& sampled, const CallTimes& latest);
   Decider& decider_of(const Sampled& sampled);
   plan::BalanceOptions options_for(const Sampled& sampled) const;
-  void apply(const Verdict& verdict);
+  void apply(const ShareChange& change);
   void sample(const BalancedCall& call);
 
   group::Group& group_;
@@ -121,7 +121,7 @@ class ShareBalance {
   const int window_calls_;
   const uint64_t sample_every_;
   transport::Segments segments_;
-  Ledger ledger_;
+  EpochLog epoch_log_;
   Samples samples_;
   Stopwatch stopwatch_;
   std::map<ShareKey, KeyState> keys_;

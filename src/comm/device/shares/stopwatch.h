@@ -20,8 +20,8 @@
 
 namespace braid::comm {
 
-enum class Moment { kStart = 0, kBaseDone = 1, kBesideDone = 2 };
-inline constexpr size_t kNumMoments = 3;
+enum class CallStage { kStart = 0, kBaseDone = 1, kBesideDone = 2 };
+inline constexpr size_t kNumCallStages = 3;
 
 class Stopwatch {
  public:
@@ -40,7 +40,7 @@ class Stopwatch {
   /// kMostPending samples are still under way.
   void begin(uint64_t number);
   /// The first of its kind in a sample counts.
-  Status mark(Moment moment, sys::Stream stream);
+  Status mark(CallStage stage, sys::Stream stream);
   void stop();
   /// The oldest sample whose events have all come, if it has. Only while nothing is captured by
   /// this thread.
@@ -49,13 +49,13 @@ class Stopwatch {
  private:
   struct Run {
     uint64_t number = 0;
-    std::array<sys::OwnedEvent, kNumMoments> events;
-    std::array<bool, kNumMoments> is_marked{};
-    bool has(Moment moment) const { return is_marked[static_cast<size_t>(moment)]; }
-    sys::Event at(Moment moment) const { return events[static_cast<size_t>(moment)].get(); }
+    std::array<sys::OwnedEvent, kNumCallStages> events;
+    std::array<bool, kNumCallStages> is_marked{};
+    bool has(CallStage stage) const { return is_marked[static_cast<size_t>(stage)]; }
+    sys::Event at(CallStage stage) const { return events[static_cast<size_t>(stage)].get(); }
   };
   explicit Stopwatch(sys::Cuda& cuda) : cuda_(&cuda) {}
-  Result<int64_t> elapsed_ns(const Run& run, Moment until) const;
+  Result<int64_t> elapsed_ns(const Run& run, CallStage until) const;
   Result<bool> has_ended(const Run& run) const;
 
   sys::Cuda* cuda_;

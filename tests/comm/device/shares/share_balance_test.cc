@@ -78,13 +78,13 @@ class HostBalances : public testing::Test {
     EXPECT_TRUE(status.ok()) << status.to_string();
   }
   void finish(const Times& times, size_t rank = 0) {
-    const auto mark = [&](Moment moment, int64_t at_ns) {
+    const auto mark = [&](CallStage stage, int64_t at_ns) {
       cuda_.now_ns = at_ns;
-      EXPECT_TRUE(balance(rank).mark(moment, {}).ok());
+      EXPECT_TRUE(balance(rank).mark(stage, {}).ok());
     };
-    mark(Moment::kStart, 0);
-    mark(Moment::kBaseDone, times.base_ns);
-    if (times.beside_ns > 0) mark(Moment::kBesideDone, times.beside_ns);
+    mark(CallStage::kStart, 0);
+    mark(CallStage::kBaseDone, times.base_ns);
+    if (times.beside_ns > 0) mark(CallStage::kBesideDone, times.beside_ns);
     balance(rank).end_call();
   }
   void call(const Times& times, size_t rank = 0, const BalancedCall& what = gather()) {
@@ -165,7 +165,7 @@ TEST_F(HostBalances, TheSlowestRankOfEachLinkCounts) {
   open(2, 0.2);
   call({100'000, 110'000}, 0);
   call({90'000, 120'000}, 1);
-  begin(gather(), 1);  // brings its times, and comes to call 2 before the verdict
+  begin(gather(), 1);  // brings its times, and comes to call 2 before the change
   begin(gather(), 0);
   expect_share(parts(0), 0.2);
   finish({100'000, 100'000}, 0);
@@ -190,9 +190,9 @@ TEST_F(HostBalances, ASampleThatStaysAwayHoldsUpNoOther) {
   EXPECT_THAT(balance(0).take_log(), ElementsAre(HasSubstr("gpu call 4: ")));
 }
 
-// Rank 1 is six calls ahead, so the verdict holds late: calls until then are neither counted nor a
+// Rank 1 is six calls ahead, so the change holds late: calls until then are neither counted nor a
 // reason to begin anew.
-TEST_F(HostBalances, CallsBeforeAVerdictHoldsChangeNothing) {
+TEST_F(HostBalances, CallsBeforeAChangeHoldsChangeNothing) {
   open(2, 0.2);
   for (int i = 0; i < 6; ++i) call(kLateHost, 1);
   for (int i = 0; i < 6; ++i) {

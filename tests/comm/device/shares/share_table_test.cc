@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
-#include "comm/device/shares/verdict.h"
+#include "comm/device/shares/share_change.h"
 
 namespace braid::comm {
 namespace {
@@ -79,14 +79,14 @@ TEST(ShareTable, ATrialIsOfOneKeyUntilItIsOver) {
   EXPECT_EQ(table.parts(Op::kAllGather, 64_MiB), parts(0.08));
 }
 
-TEST(Verdicts, SurviveTheLedger) {
+TEST(ShareChanges, SurviveTheEpochLog) {
   EXPECT_FALSE(unpack(0).has_value());
   for (const Op op : plan::kAllOps)
     for (const int size_class : {0, 22, 64})
       for (const uint32_t share : {0U, 1U, 655U, plan::kWhole})
         for (const bool is_trial : {false, true}) {
-          const Verdict verdict{{op, size_class}, share, is_trial};
-          EXPECT_EQ(unpack(pack(verdict)), verdict);
+          const ShareChange change{{op, size_class}, share, is_trial};
+          EXPECT_EQ(unpack(pack(change)), change);
         }
 }
 

@@ -23,18 +23,18 @@ class Stopwatches : public testing::Test {
   /// `copies` on the caller's stream, `host_copies` on the host's.
   void call(uint64_t number, int copies, int host_copies) {
     watch_->begin(number);
-    mark(Moment::kStart, user_);
+    mark(CallStage::kStart, user_);
     push(user_, copies);
-    mark(Moment::kBaseDone, user_);
+    mark(CallStage::kBaseDone, user_);
     push(host_, host_copies);
-    if (host_copies > 0) mark(Moment::kBesideDone, host_);
+    if (host_copies > 0) mark(CallStage::kBesideDone, host_);
     watch_->stop();
   }
   void push(sys::Stream stream, int copies) {
     for (int i = 0; i < copies; ++i)
       EXPECT_TRUE(cuda_.copy_on_device(there_, here_, kBytes, stream).ok());
   }
-  void mark(Moment moment, sys::Stream stream) { EXPECT_TRUE(watch_->mark(moment, stream).ok()); }
+  void mark(CallStage stage, sys::Stream stream) { EXPECT_TRUE(watch_->mark(stage, stream).ok()); }
   std::optional<Stopwatch::Reading> take() {
     auto reading = watch_->take();
     EXPECT_TRUE(reading.ok()) << reading.status().to_string();
@@ -66,9 +66,9 @@ TEST_F(Stopwatches, APartThatWasNotThereIsZero) {
 TEST_F(Stopwatches, TheFirstSegmentCounts) {
   watch_->begin(1);
   for (int segment = 0; segment < 3; ++segment) {
-    mark(Moment::kStart, user_);
+    mark(CallStage::kStart, user_);
     push(user_, 1 + segment);
-    mark(Moment::kBaseDone, user_);
+    mark(CallStage::kBaseDone, user_);
   }
   watch_->stop();
   EXPECT_EQ(take()->times.base_ns, 100);
@@ -99,15 +99,15 @@ TEST_F(Stopwatches, MoreThanThereAreEventsForAreLeftOut) {
 
 TEST_F(Stopwatches, ACallThatFailedOnItsWayIsNoSample) {
   watch_->begin(1);
-  mark(Moment::kStart, user_);
+  mark(CallStage::kStart, user_);
   call(2, 1, 0);
   EXPECT_EQ(take()->number, 2u);
   EXPECT_FALSE(take().has_value());
 }
 
 TEST_F(Stopwatches, WithoutASampleNothingIsRecorded) {
-  mark(Moment::kStart, user_);
-  mark(Moment::kBaseDone, user_);
+  mark(CallStage::kStart, user_);
+  mark(CallStage::kBaseDone, user_);
   EXPECT_EQ(cuda_.num_timed(), 0u);
 }
 

@@ -1,4 +1,4 @@
-#include "comm/device/shares/ledger.h"
+#include "comm/device/shares/epoch_log.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,16 +8,16 @@ namespace braid::comm {
 
 namespace {
 
-uint64_t packed(uint64_t call, uint32_t verdict) { return call << 32 | verdict; }
+uint64_t packed(uint64_t call, uint32_t change) { return call << 32 | change; }
 uint32_t call_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-uint32_t verdict_of(uint64_t word) { return static_cast<uint32_t>(word); }
+uint32_t change_of(uint64_t word) { return static_cast<uint32_t>(word); }
 bool is_of(uint64_t word, uint64_t call) { return call_of(word) == static_cast<uint32_t>(call); }
 
 }  // namespace
 
-Ledger::Ledger(int rank, std::vector<Pages*> pages) : rank_(rank), pages_(std::move(pages)) {}
+EpochLog::EpochLog(int rank, std::vector<Pages*> pages) : rank_(rank), pages_(std::move(pages)) {}
 
-bool Ledger::is_free(uint64_t call) {
+bool EpochLog::is_free(uint64_t call) {
   if (call <= all_passed_ + kWords) return true;
   uint64_t least = UINT64_MAX;
   for (Pages* pages : pages_)  // pairs with settle()
@@ -26,17 +26,17 @@ bool Ledger::is_free(uint64_t call) {
   return call <= all_passed_ + kWords;
 }
 
-uint64_t Ledger::write_once(uint64_t call, uint32_t verdict) const {
+uint64_t EpochLog::write_once(uint64_t call, uint32_t change) const {
   const std::atomic_ref word(word_of(call));
   uint64_t seen = word.load(std::memory_order_acquire);
   while (!is_of(seen, call))
-    if (word.compare_exchange_weak(seen, packed(call, verdict), std::memory_order_acq_rel))
-      return packed(call, verdict);
+    if (word.compare_exchange_weak(seen, packed(call, change), std::memory_order_acq_rel))
+      return packed(call, change);
   return seen;
 }
 
-Result<uint32_t> Ledger::settle(uint64_t call, Deadline deadline,
-                                const std::function<Status()>& fate) {
+Result<uint32_t> EpochLog::settle(uint64_t call, Deadline deadline,
+                                  const std::function<Status()>& fate) {
   while (!is_free(call)) {
     BRAID_RETURN_IF_ERROR(fate());
     if (deadline.passed())
@@ -47,14 +47,14 @@ Result<uint32_t> Ledger::settle(uint64_t call, Deadline deadline,
   const uint64_t word = write_once(call, 0);
   std::atomic_ref(pages_[static_cast<size_t>(rank_)]->passed)
       .store(call, std::memory_order_release);  // pairs with is_free()
-  return verdict_of(word);
+  return change_of(word);
 }
 
-uint64_t Ledger::propose(uint32_t verdict, uint64_t from_call) {
+uint64_t EpochLog::propose(uint32_t change, uint64_t from_call) {
   for (uint64_t call = from_call; is_free(call); ++call) {
     const uint64_t before = std::atomic_ref(word_of(call)).load(std::memory_order_acquire);
     if (is_of(before, call)) continue;
-    if (verdict_of(write_once(call, verdict)) == verdict) return call;
+    if (change_of(write_once(call, change)) == change) return call;
   }
   return 0;
 }

@@ -1,18 +1,18 @@
-#include "coll/device/pushes.h"
+#include "coll/device/copy_engine_puts.h"
 
 namespace braid::coll::device {
 
-Status Pushes::begin() {
+Status CopyEnginePuts::begin() {
   return device_.size() == 2 ? Status() : device_.order().after(ours(), stream_);
 }
 
-Status Pushes::send() {
+Status CopyEnginePuts::send() {
   const Status sent = device_.links().base().enqueue(batch_, ours());
   batch_.num_flows = 0;
   return sent;
 }
 
-Status Pushes::join(sys::Stream stream) {
+Status CopyEnginePuts::join(sys::Stream stream) {
   return stream.handle == ours().handle ? Status() : device_.order().after(stream, ours());
 }
 

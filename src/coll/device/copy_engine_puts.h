@@ -1,4 +1,4 @@
-// Pushes: copies by the copy engines into peers' memory, which is what the base link's parts are.
+// CopyEnginePuts: copies by the copy engines into peers' memory, which is what the base link's parts are.
 //
 // A copy engine takes 5 us to begin a copy on a stream, so what goes to several peers at a time is
 // enqueued as one batch. All of it goes on one stream: on a stream per peer, copies that ran at the
@@ -13,9 +13,9 @@
 
 namespace braid::coll::device {
 
-class Pushes {
+class CopyEnginePuts {
  public:
-  Pushes(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
+  CopyEnginePuts(comm::Device& device, sys::Stream stream) : device_(device), stream_(stream) {}
 
   /// What is sent from now on starts after what the caller's stream holds.
   Status begin();
