@@ -58,7 +58,7 @@ class SymmetricArena {
   uint64_t scratch_bytes() const { return newest().layout.scratch_bytes(); }
   Area area(std::string_view name) const;
   /// From now on no message goes by areas that need NVLink between all pairs. Names them.
-  std::string lacks_nvlink();
+  std::string lacks_whole_stores();
   /// The areas and their limits, which all ranks must have alike: "packets:131072,".
   std::string shape() const;
   /// Of this GPU's memory, all that the comm has of it, but for some KiB.
