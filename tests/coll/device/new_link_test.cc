@@ -108,6 +108,11 @@ TEST(NewLink, IsToldOf) {
     EXPECT_NE(rank.comm.health_json().find(R"("desk":{"on":true,"how":"from hand to hand")"),
               std::string::npos)
         << rank.comm.health_json();
+    const std::string links = rank.comm.links_json(true);
+    EXPECT_TRUE(links.starts_with(R"([{"name":"nvlink","kind":"nvlink",)")) << links;
+    EXPECT_NE(links.find(R"("name":"desk")"), std::string::npos) << links;
+    EXPECT_TRUE(links.ends_with(R"("state":"up","how":"from hand to hand"}])")) << links;
+    EXPECT_TRUE(rank.comm.links_json(false).starts_with(R"([{"name":"shm","kind":"shm",)"));
   });
 }
 
