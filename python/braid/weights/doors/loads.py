@@ -104,7 +104,7 @@ class _Copy:
         return self.home, self.size, self.target_offset, self.target_strides
 
 
-class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+class _Recorder(TorchDispatchMode):
     """Sees every operation of the load."""
 
     def __init__(self, homes: dict[str, torch.Tensor]) -> None:
