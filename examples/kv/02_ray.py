@@ -67,6 +67,7 @@ if __name__ == "__main__":
     ray.init(runtime_env={"env_vars": token}, log_to_driver=False)
     prefill = Prefill.remote()
     decode = Decode.remote(ray.get(prefill.address.remote()))
+    ray.get(decode.moved.remote())  # it is there: nobody holds pages for one that starts
     same = 0
     for number, prompt in enumerate(t.prompts(one.REQUESTS)):
         _, tokens = ray.get(

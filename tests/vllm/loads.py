@@ -111,6 +111,7 @@ def ranks_of(name: str, folder: Path, tp: int) -> bool:
     environment = {
         **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
         "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "WORLD_SIZE": str(tp),
+        "VLLM_DIST_IDENT": f"loads-{os.getpid()}", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     ranks = [
         subprocess.Popen(
