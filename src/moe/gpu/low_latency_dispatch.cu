@@ -116,7 +116,7 @@ template <typename Row>
 __device__ void send(const LlSendArgs& args) {
   const Team& team = args.team;
   const int num_ranks = team.layout.num_ranks;
-  Steps steps(team);
+  const Steps steps(team, team.state->sent);
   const uint64_t call = seen(&team.state->call) + 1;
   const Phase phase = next_phase(team);
   __shared__ uint32_t next[kMostRanks];
@@ -131,12 +131,12 @@ __device__ void send(const LlSendArgs& args) {
   __syncthreads();
   if (blockIdx.x == gridDim.x - 1 && static_cast<int>(threadIdx.x) < num_ranks)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
-  if (!steps.arrive()) return;
+  if (!steps.arrive(0)) return;
   phase.tell(args.shape, phase.rows(), args.num_tokens);
   if (threadIdx.x != 0) return;
   *args.ticket = {phase.number(), call};
   keep_numbers(team, phase.number(), call);
-  steps.settle();
+  steps.settle(1);
 }
 
 // ---- fan out ----
@@ -323,7 +323,7 @@ BRAID_MOE_KERNEL(braid_moe_ll_send_fp32, LlSendArgs) {
 BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   using namespace braid::moe::gpu;
   __shared__ FanOutMemory memory;
-  Steps steps(args.team);
+  const Steps steps(args.team, args.team.state->taken);
   const Phase phase = phase_of(args.team, args.ticket);
   const bool has_come = phase.await_flags(args.shape, &memory.arrived,
                                           static_cast<uint32_t>(args.max_tokens), args.wait_ns);
@@ -337,13 +337,13 @@ BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   const Incoming in{phase, args, memory.begins};
   const Share share = Share::of(memory.begins[args.team.layout.num_ranks]);
   if (has_come) count_share(args, in, share, &memory);
-  steps.arrive();
-  if (steps.await_all() && has_come) {
+  steps.arrive(0);
+  if (steps.await_all(0) && has_come) {
     begin_share(args, &memory);
     tell_ranges(args, &memory);
     fan_out(args, in, share, &memory);
   }
-  if (!steps.arrive()) return;
+  if (!steps.arrive(1)) return;
   phase.release();
-  if (threadIdx.x == 0) steps.settle();
+  if (threadIdx.x == 0) steps.settle(2);
 }

@@ -4,6 +4,10 @@
 // Step     a part of a kernel whose end somebody hears of: copies pushed, slots read. Every block
 //          arrives at the end of every step, also when a wait ended in vain; whichever is last tells
 //          the peers, for all. So there is nothing to reset and blocks need not wait for each other.
+//          Blocks may be a step ahead of others: one that has sent round j + 1 and taken j sends no
+//          j + 2 before all have taken j, but where there is none it may be through with taking
+//          j + 1. So steps of sending and of taking, of even rounds and of odd ones, are counted
+//          apart: of one count's steps none begins before all have done the one before.
 // Order    what a block stored is before its arrival: all its threads meet, one makes a fence of the
 //          system and adds to the counter. The last block has seen all arrivals, makes a fence, meets,
 //          and each of its threads releases one peer's flag.
@@ -42,40 +46,49 @@ __device__ __forceinline__ T seen(const T* at) {
 
 class Steps {
  public:
-  __device__ explicit Steps(const Team& team)
-      : team_(team), settled_(seen(&team.state->settled)), made_(0) {}
+  /// `counts` [kHalves]. Steps of a kernel are numbered from 0.
+  __device__ Steps(const Team& team, StepCount* counts)
+      : team_(team),
+        counts_(counts),
+        even_(seen(&counts[0].settled)),
+        odd_(seen(&counts[1].settled)) {}
 
   /// All threads. True in the last block to come here, which sees what all others have done.
-  __device__ bool arrive() {
+  __device__ bool arrive(int step) const {
     __shared__ bool is_last;
     __syncthreads();
-    ++made_;
     if (threadIdx.x == 0) {
       __threadfence_system();
-      const uint64_t before =
-          atomicAdd(reinterpret_cast<unsigned long long*>(&team_.state->arrived), 1ULL);
-      is_last = before + 1 == target();
+      const uint64_t before = atomicAdd(
+          reinterpret_cast<unsigned long long*>(&counts_[step % kHalves].arrived), 1ULL);
+      is_last = before + 1 == target(step);
       __threadfence();
     }
     __syncthreads();
     return is_last;
   }
   /// All threads, behind arrive(): until every block has come as far. False: in vain.
-  __device__ bool await_all() const {
+  __device__ bool await_all(int step) const {
     bool ok = true;
     if (threadIdx.x == 0)
-      ok = device::wait_for(team_.watch, &team_.state->arrived,
-                            {Wait::kBarrier, target(), team_.rank, 0, 0});
+      ok = device::wait_for(team_.watch, &counts_[step % kHalves].arrived,
+                            {Wait::kBarrier, target(step), team_.rank, 0, 0});
     return __syncthreads_and(ok) != 0;
   }
-  /// By one thread of the last block of the last step.
-  __device__ void settle() const { team_.state->settled = target(); }
+  /// By one thread of the last block of the last of `steps` steps.
+  __device__ void settle(int steps) const {
+    if (steps > 0) counts_[0].settled = target((steps - 1) / kHalves * kHalves);
+    if (steps > 1) counts_[1].settled = target(steps / kHalves * kHalves - 1);
+  }
 
  private:
-  __device__ uint64_t target() const { return settled_ + made_ * gridDim.x; }
+  __device__ uint64_t target(int step) const {
+    return (step % kHalves == 0 ? even_ : odd_) +
+           (static_cast<uint64_t>(step) / kHalves + 1) * gridDim.x;
+  }
   const Team& team_;
-  const uint64_t settled_;
-  uint64_t made_;
+  StepCount* const counts_;
+  const uint64_t even_, odd_;
 };
 
 /// What the flags of a phase say, for all threads of a block.
