@@ -47,7 +47,7 @@ class HostBegun:
 class HostCalls:
     gpu: int | None = None
 
-    def __init__(self, core: "_braid.moe.Buffer") -> None:
+    def __init__(self, core: Any) -> None:
         self.core = core
         self.state = low_latency.State()
         self.num_sms = 0  # of no meaning here
@@ -78,16 +78,14 @@ class HostCalls:
         """arrays: x, scales, is_in, per_expert, ids, weights; sizes: tokens, bytes of a row and of
         a row of scales, K, experts.
         """
-        return HostBegun(
-            self.core.begin(*arrays, *sizes, 0 if known is None else known.phase)  # type: ignore[arg-type]
-        )
+        return HostBegun(self.core.begin(*arrays, *sizes, 0 if known is None else known.phase))
 
     def abandon(self) -> None:
         self.core.abandon()
 
     def finish(self, begun: HostBegun, arrays: tuple[Array | None, ...], room: int) -> None:
         """arrays: x, scales, ids, weights, source tokens."""
-        self.core.finish(begun.core, *arrays, room)  # type: ignore[arg-type]
+        self.core.finish(begun.core, *arrays, room)
 
     def matrices(
         self, begun: HostBegun, new: Library, num_ranks: int, is_in: Array
@@ -127,13 +125,13 @@ class HostCalls:
         self, x: Array, ids: Array, sizes: tuple[int, ...], kind: tuple[str, int]
     ) -> Any:
         """sizes: tokens, hidden, K, M, experts; kind: dtype and form of scales."""
-        return self.core.send_dispatch(x, ids, *sizes, *kind)  # type: ignore[call-arg]
+        return self.core.send_dispatch(x, ids, *sizes, *kind)
 
     def receive_dispatch(
         self, sent: Any, arrays: tuple[Array | None, ...], stats: Array | None
     ) -> None:
         """arrays: x, scales, count, src_info, slots, ranges, waits."""
-        self.core.receive_dispatch(sent, *arrays)  # type: ignore[call-arg]
+        self.core.receive_dispatch(sent, *arrays)
         if stats is not None:
             stats[:] += arrays[2]
 
@@ -153,7 +151,7 @@ class HostCalls:
         x, ids, weights = arrays
         return self.core.send_combine(
             x, handle.slots, handle[1], ids, weights, *sizes, dtype, handle.phase, handle.ids_hash
-        )  # type: ignore[call-arg]
+        )
 
     def receive_combine(self, sent: Any, out: Array, waits: Array | None) -> None:
         self.core.receive_combine(sent, out, waits)
