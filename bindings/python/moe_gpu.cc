@@ -29,9 +29,7 @@ T* at(uint64_t address) {
 }
 
 /// Of one launch: the caller's stream and how many multiprocessors it may have at most, 0: all.
-moe::gpu::Launch launch_on(uint64_t stream, int num_sms) {
-  return {{at<void>(stream)}, num_sms};
-}
+moe::gpu::Launch launch_on(uint64_t stream, int num_sms) { return {{at<void>(stream)}, num_sms}; }
 
 /// A low-latency call between its halves; what it points at is the caller's to keep.
 struct GpuSend {
@@ -84,8 +82,7 @@ class PyGpuMoe {
     moe::gpu::Buffer& buffer = get();
     run_unlocked([&] {
       return coll::device::on_device(
-          comm_.get(), gpu_,
-          [&](comm::Device& device) -> Status { return call(buffer, device); });
+          comm_.get(), gpu_, [&](comm::Device& device) -> Status { return call(buffer, device); });
     });
   }
 
@@ -137,8 +134,8 @@ std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids,
   d.form = static_cast<moe::ScaleForm>(form);
   send->ticket = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_ASSIGN_OR_RETURN(send->number, buffer.send(device, d, send->ticket,
-                                                     launch_on(stream, num_sms)));
+    BRAID_ASSIGN_OR_RETURN(send->number,
+                           buffer.send(device, d, send->ticket, launch_on(stream, num_sms)));
     return {};
   });
   return send;
@@ -147,12 +144,12 @@ std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids,
 void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales, uint64_t count,
                       uint64_t src_info, uint64_t slots, uint64_t layout_range, uint64_t stats,
                       uint64_t wait_ns, uint64_t stream, int num_sms) {
-  const moe::LowLatencyRows rows{at<std::byte>(x),     at<std::byte>(scales), at<int32_t>(count),
-                                 at<int32_t>(src_info), at<int32_t>(slots),
-                                 at<int64_t>(layout_range), at<int64_t>(wait_ns)};
+  const moe::LowLatencyRows rows{
+      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),  at<int32_t>(src_info),
+      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns)};
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
-    return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats),
-                          send.ticket, launch_on(stream, num_sms));
+    return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
+                          launch_on(stream, num_sms));
   });
 }
 
@@ -177,15 +174,15 @@ std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots
   send->of = at<moe::gpu::Ticket>(of);
   send->ticket = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
-    BRAID_ASSIGN_OR_RETURN(send->number, buffer.send(device, c, send->of, send->ticket,
-                                                     launch_on(stream, num_sms)));
+    BRAID_ASSIGN_OR_RETURN(
+        send->number, buffer.send(device, c, send->of, send->ticket, launch_on(stream, num_sms)));
     return {};
   });
   return send;
 }
 
-void receive_combine(PyGpuMoe& self, GpuSend& send, uint64_t out, uint64_t wait_ns,
-                     uint64_t stream, int num_sms) {
+void receive_combine(PyGpuMoe& self, GpuSend& send, uint64_t out, uint64_t wait_ns, uint64_t stream,
+                     int num_sms) {
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.receive(device, send.number, send.combine, at<std::byte>(out),
                           at<int64_t>(wait_ns), send.of, send.ticket, launch_on(stream, num_sms));
@@ -193,10 +190,10 @@ void receive_combine(PyGpuMoe& self, GpuSend& send, uint64_t out, uint64_t wait_
 }
 
 std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank,
-                                uint64_t per_expert, uint64_t ids, uint64_t weights,
-                                int num_tokens, int64_t row_bytes, int64_t side_bytes,
-                                int num_topk, int num_experts, bool has_ids, bool has_weights,
-                                uint64_t of, uint64_t ticket, uint64_t incoming, bool tells_host,
+                                uint64_t per_expert, uint64_t ids, uint64_t weights, int num_tokens,
+                                int64_t row_bytes, int64_t side_bytes, int num_topk,
+                                int num_experts, bool has_ids, bool has_weights, uint64_t of,
+                                uint64_t ticket, uint64_t incoming, bool tells_host,
                                 uint64_t stream, int num_sms) {
   auto begun = std::make_unique<GpuBegun>();
   moe::Dispatch& d = begun->call;
@@ -229,9 +226,8 @@ std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint6
 
 void finish(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
             uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream, int num_sms) {
-  const moe::DispatchedRows rows{at<std::byte>(x),     at<std::byte>(side),
-                                 at<int64_t>(ids),     at<float>(weights),
-                                 at<int32_t>(source_token), num_rows};
+  const moe::DispatchedRows rows{at<std::byte>(x),   at<std::byte>(side),       at<int64_t>(ids),
+                                 at<float>(weights), at<int32_t>(source_token), num_rows};
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.finish(device, begun.call, rows, begun.of, begun.ticket, begun.words,
                          launch_on(stream, num_sms));

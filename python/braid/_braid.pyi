@@ -292,7 +292,6 @@ class moe:  # noqa: N801 - a module of the compiled one
     def low_latency_half_bytes(
         max_tokens: int, row_bytes: int, num_ranks: int, num_experts: int, /
     ) -> int: ...
-
     @staticmethod
     def has_kernels() -> bool: ...
     ticket_bytes: int

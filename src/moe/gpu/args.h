@@ -46,8 +46,8 @@ struct StepCount {
 
 /// Counters of one buffer, in memory that only its GPU uses. All zero at first; they only grow.
 struct State {
-  uint64_t phase;  // last that was begun
-  uint64_t call;   // of it
+  uint64_t phase;           // last that was begun
+  uint64_t call;            // of it
   StepCount sent[kHalves];  // steps of even and of odd rounds
   StepCount taken[kHalves];
   // What one block of a kernel leaves for its last one: copies of the phase, by its half (the next

@@ -63,9 +63,8 @@ Status Buffer::enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, 
                        const Launch& launch) {
   BRAID_RETURN_IF_ERROR(kernel.status());
   BRAID_RETURN_IF_ERROR(device.begin(launch.stream));
-  const Status launched =
-      sys::launch(device.cuda(), kernel.value(), {blocks(device, launch), kThreads},
-                  launch.stream, args);
+  const Status launched = sys::launch(device.cuda(), kernel.value(),
+                                      {blocks(device, launch), kThreads}, launch.stream, args);
   const Status ended = device.end(launch.stream);
   return launched.ok() ? ended : launched;
 }
@@ -94,12 +93,18 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
   constexpr const char* kName = "get_dispatch_layout";
   BRAID_RETURN_IF_ERROR(in_rank(kName, check_experts(num_experts, size(), num_topk)));
   BRAID_RETURN_IF_ERROR(in_rank(kName, check_counts(num_experts, num_topk)));
-  const LayoutArgs args{ids,          num_tokens,     num_topk,       size(),
-                        num_experts,  out.per_rank,   out.per_expert, out.is_in_rank,
+  const LayoutArgs args{ids,
+                        num_tokens,
+                        num_topk,
+                        size(),
+                        num_experts,
+                        out.per_rank,
+                        out.per_expert,
+                        out.is_in_rank,
                         memory_->team().watch};
   const Launch alone{launch.stream, 1};
-  return in_rank(kName, enqueue(device, find_entry(device.kernels(), Entry::kLayout, {}), args,
-                                alone));
+  return in_rank(kName,
+                 enqueue(device, find_entry(device.kernels(), Entry::kLayout, {}), args, alone));
 }
 
 // ---- low latency ----
@@ -159,7 +164,8 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   args.stats = stats;
   args.wait_ns = rows.wait_ns;
   BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args, launch)));
+      name,
+      enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args, launch)));
   is_open_[number % kHalves] = false;
   return {};
 }
@@ -186,7 +192,8 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& cal
   args.of = of;
   args.ticket = ticket;
   BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch)));
+      name,
+      enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch)));
   is_open_[num_sent_ % kHalves] = true;
   return num_sent_++;
 }
@@ -278,8 +285,8 @@ Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& ca
     BRAID_RETURN_IF_ERROR(in_rank(name, device.faults().status()));
     if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
     if (deadline.passed())
-      return in_rank(name, timeout("its stream did not come to it within {}",
-                                   format_ns(timeout_ns)));
+      return in_rank(name,
+                     timeout("its stream did not come to it within {}", format_ns(timeout_ns)));
     sched_yield();
   }
   const auto n = static_cast<size_t>(size());
@@ -342,8 +349,8 @@ Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t*
   args.of = of;
   args.out = call.out;
   args.out_weights = call.out_weights;
-  return in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kCombine, call.dtype), args, launch));
+  return in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
+                               args, launch));
 }
 
 }  // namespace braid::moe::gpu

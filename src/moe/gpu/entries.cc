@@ -35,7 +35,8 @@ Found place_of(Entry entry, ScaleForm form) {
     case Entry::kReturn:
       return {kernels::low_latency_combine_fatbin(), "braid_moe_ll_return", false};
     case Entry::kSum: return {kernels::low_latency_combine_fatbin(), "braid_moe_ll_sum", true};
-    case Entry::kBegin: return {kernels::normal_dispatch_fatbin(), "braid_moe_dispatch_begin", false};
+    case Entry::kBegin:
+      return {kernels::normal_dispatch_fatbin(), "braid_moe_dispatch_begin", false};
     case Entry::kFinish:
       return {kernels::normal_dispatch_fatbin(), "braid_moe_dispatch_finish", false};
     case Entry::kCombine: break;

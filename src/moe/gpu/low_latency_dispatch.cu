@@ -60,33 +60,49 @@ struct PutPlain {
   }
 };
 
-/// Cast: a piece is 512 channels.
+/// Cast: a piece is some times 512 channels, all of which are asked for before the first is cast.
 template <typename Type>
 struct PutCast {
-  static constexpr int kBlocks = 32 / kLanesOfBlock;
+  static constexpr int kBlocks = 32 / kLanesOfBlock;        // at a time
+  static constexpr int kTimes = Type::kBytes == 2 ? 4 : 2;  // of a piece
+  static __device__ __forceinline__ int blocks(const LlSendArgs& args) {
+    return static_cast<int>(args.row_bytes / kScaleBlock);
+  }
   static __device__ __forceinline__ int pieces(const LlSendArgs& args) {
-    return static_cast<int>((args.row_bytes / kScaleBlock + kBlocks - 1) / kBlocks);
+    return (blocks(args) + kTimes * kBlocks - 1) / (kTimes * kBlocks);
   }
   static __device__ void put(const LlSendArgs& args, const Slots& slots, int i, int token,
                              int piece) {
-    const int lane = lane_of_thread();
-    const int block = piece * kBlocks + lane / kLanesOfBlock;
-    const bool is_in = block < static_cast<int>(args.row_bytes / kScaleBlock);
-    const auto channel =
-        static_cast<uint64_t>(block * kScaleBlock + lane % kLanesOfBlock * kCastChannels);
-    const std::byte* const x =
-        args.x + static_cast<uint64_t>(token) * args.x_bytes + channel * Type::kBytes;
-    uint4 in[Type::kBytes];
+    const int lane = lane_of_thread(), of_lane = lane % kLanesOfBlock;
+    const int first = piece * kTimes * kBlocks + lane / kLanesOfBlock;
+    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
+    uint4 in[kTimes][Type::kBytes];
 #pragma unroll
-    for (int v = 0; v < Type::kBytes; ++v)
-      in[v] = is_in ? load_vector(x + v * kVectorBytes) : uint4{0, 0, 0, 0};
-    const CastVector made = cast<Type>(in, args.form != ScaleForm::kFloat);
-    if (!is_in) return;
-    const bool has_scale = lane % kLanesOfBlock == 0;
+    for (int t = 0; t < kTimes; ++t) {
+      const int block = first + t * kBlocks;
+      const std::byte* const at =
+          x + static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels) * Type::kBytes;
+#pragma unroll
+      for (int v = 0; v < Type::kBytes; ++v)
+        in[t][v] = block < blocks(args) ? load_vector(at + v * kVectorBytes) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const int block = first + t * kBlocks;
+      const CastVector made = cast<Type>(in[t], args.form != ScaleForm::kFloat);
+      if (block < blocks(args)) store(args, slots, i, block, made);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void store(const LlSendArgs& args, const Slots& slots, int i,
+                                               int block, const CastVector& made) {
+    const int of_lane = lane_of_thread() % kLanesOfBlock;
+    const auto channel = static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels);
     const uint32_t bits = __float_as_uint(made.scale);
     slots.each(i, [&](int, std::byte* slot) {
       store_vector(slot + args.slot.row + channel, made.row);
-      if (!has_scale) return;
+      if (of_lane != 0) return;
       if (args.form == ScaleForm::kUe8m0)
         slot[args.slot.scales + static_cast<uint64_t>(block)] = static_cast<std::byte>(bits >> 23);
       else
@@ -121,9 +137,7 @@ __device__ void send(const LlSendArgs& args) {
   const Phase phase = next_phase(team);
   __shared__ uint32_t next[kMostRanks];
   if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
-  const auto per_rank = static_cast<uint32_t>(args.num_experts / num_ranks);
-  const MaskOfIds mask_of{args.ids, args.num_topk, static_cast<uint32_t>(args.num_experts),
-                          per_rank, team.watch};
+  const MaskOfIds mask_of(args.ids, args.num_topk, args.num_experts, num_ranks, team.watch);
   const Share share = Share::of(args.num_tokens);
   // Before the first token of a share; the last block's end is the end of all.
   count_copies(mask_of, 0, share.begin, num_ranks, next);
@@ -219,6 +233,7 @@ __device__ void tell_ranges(const LlFanOutArgs& args, FanOutMemory* memory) {
   for (int e = static_cast<int>(blockIdx.x); e < local; e += static_cast<int>(gridDim.x)) {
     for (int source = warp_of_thread(); source < n; source += kWarps) {
       int32_t rows = 0;
+#pragma unroll 4
       for (int block = lane; block < static_cast<int>(gridDim.x); block += 32)
         rows += seen(args.source_counts + (static_cast<int64_t>(block) * local + e) * n + source);
       rows = static_cast<int32_t>(__reduce_add_sync(~0U, rows));

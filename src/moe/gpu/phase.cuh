@@ -59,8 +59,8 @@ class Steps {
     __syncthreads();
     if (threadIdx.x == 0) {
       __threadfence_system();
-      const uint64_t before = atomicAdd(
-          reinterpret_cast<unsigned long long*>(&counts_[step % kHalves].arrived), 1ULL);
+      const uint64_t before =
+          atomicAdd(reinterpret_cast<unsigned long long*>(&counts_[step % kHalves].arrived), 1ULL);
       is_last = before + 1 == target(step);
       __threadfence();
     }
@@ -180,21 +180,23 @@ class Phase {
   __device__ bool take(int source, const CallShape& shape, Arrived* arrived,
                        uint32_t most_rows) const {
     const std::byte* const line = own() + team_.layout.flag_line(half_, source);
-    const auto* const said = reinterpret_cast<const uint32_t*>(line);
+    const auto* const line_words = reinterpret_cast<const uint32_t*>(line);
     const auto* const meant = reinterpret_cast<const uint32_t*>(&shape);
-    constexpr int kShapeWords = sizeof(CallShape) / 4;
-    // Which word of FlagWords differs, and how, is what the fault page can say.
+    constexpr int kShapeWords = sizeof(CallShape) / 4, kWords = sizeof(FlagWords) / 4;
+    uint32_t said[kWords];  // all are asked for before the first is looked at
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) said[i] = seen(line_words + i);
 #pragma unroll
     for (int i = 0; i < kShapeWords; ++i)
-      if (seen(said + i) != meant[i]) return differs(source, i, meant[i], seen(said + i));
-    const uint32_t rows = seen(said + kShapeWords);
-    const uint32_t call = seen(said + kShapeWords + 3);
+      if (said[i] != meant[i]) return differs(source, i, meant[i], said[i]);
+    const uint32_t rows = said[kShapeWords];
+    const uint32_t call = said[kShapeWords + 3];
     if (call != static_cast<uint32_t>(call_))
       return differs(source, kShapeWords + 3, static_cast<uint32_t>(call_), call);
     if (rows > most_rows) return differs(source, kShapeWords, most_rows, rows);
     arrived->rows[source] = rows;
-    arrived->total_rows[source] = seen(said + kShapeWords + 1);
-    arrived->num_tokens[source] = seen(said + kShapeWords + 2);
+    arrived->total_rows[source] = said[kShapeWords + 1];
+    arrived->num_tokens[source] = said[kShapeWords + 2];
     return true;
   }
   __device__ bool differs(int source, int word, uint32_t meant, uint32_t said) const {
