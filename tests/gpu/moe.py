@@ -82,8 +82,7 @@ class Checks:
         if found.shape != wanted.shape or found.dtype != wanted.dtype:
             self.expect(False, f"{text}: {found.shape} {found.dtype}")
             return
-        a = found.contiguous().reshape(-1).view(torch.uint8)
-        b = wanted.contiguous().reshape(-1).view(torch.uint8)
+        a, b = (each.flatten().clone().view(torch.uint8) for each in (found, wanted))
         differ = (a != b).nonzero().flatten()
         first = int(differ[0]) if len(differ) else -1
         self.expect(first < 0, f"{text}: {len(differ)} of {len(b)} bytes, first {first}")
@@ -368,6 +367,8 @@ def check_end(checks, buffer, end):
         checks.expect(False, f"{end}: nobody heard of it")
     except Error as error:
         print(f"rank {rank}: {end}: {time.monotonic() - begin:.1f} s: {error}", flush=True)
+        words = {"ids": "topk_idx", "shape": "num_max_dispatch_tokens_per_rank", "absent": "rows"}
+        checks.expect(words[end] in str(error), f"{end}: said '{error}'")
     checks.expect(torch.ones(4, device="cuda").sum().item() == 4, f"{end}: the GPU is unusable")
 
 

@@ -176,7 +176,8 @@ __device__ void sum_round(const CombineArgs& args, const Phase& phase, int round
   __syncthreads();
   const auto rank = static_cast<int>(threadIdx.x);
   if (blockIdx.x == gridDim.x - 1 && rank < n && arrived.rows[rank] != next[rank])
-    device::give_up(args.team.watch, {Wait::kAgreement, next[rank], rank, sizeof(CallShape) / 4, 0},
+    device::give_up(args.team.watch,
+                    {Wait::kAgreement, next[rank], rank, 0, 1 + sizeof(CallShape) / 4},
                     arrived.rows[rank], false);
 }
 

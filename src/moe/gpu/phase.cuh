@@ -113,7 +113,7 @@ class Phase {
     if (peer < team_.layout.num_ranks) {
       if (number_ > kHalves)
         ok = device::wait_for(team_.watch, number_at(own(), team_.layout.ack_line(half_, peer)),
-                              {Wait::kSlotFree, number_ - kHalves, peer, 0, 0});
+                              {Wait::kRoom, number_ - kHalves, peer, 0, 0});
       ok = ok && !device::has_failed(team_.watch);
     }
     return __syncthreads_and(ok) != 0;
@@ -156,7 +156,7 @@ class Phase {
     if (source < team_.layout.num_ranks) {
       const int64_t begin_ns = wait_ns != nullptr ? device::clock_ns() : 0;
       ok = device::wait_for(team_.watch, number_at(own(), team_.layout.flag_line(half_, source)),
-                            {Wait::kSlotFull, number_, source, 0, 0});
+                            {Wait::kRows, number_, source, 0, 0});
       if (ok && wait_ns != nullptr && blockIdx.x == 0)
         wait_ns[source] += device::clock_ns() - begin_ns;
       if (ok) ok = take(source, shape, arrived, most_rows);
@@ -200,7 +200,7 @@ class Phase {
     return true;
   }
   __device__ bool differs(int source, int word, uint32_t meant, uint32_t said) const {
-    device::give_up(team_.watch, {Wait::kAgreement, meant, source, word, 0}, said, false);
+    device::give_up(team_.watch, {Wait::kAgreement, meant, source, 0, 1 + word}, said, false);
     return false;
   }
 

@@ -28,6 +28,8 @@ TEST(Trouble, EveryWaitIsNamedWithWhoWaitedForWhomAndWhatWasSeen) {
       {nvlink::Wait::kSlotFull, "full slot of the host ring"},
       {nvlink::Wait::kPacket, "packet"},
       {nvlink::Wait::kChunk, "chunk"},
+      {nvlink::Wait::kRoom, "room in its window"},
+      {nvlink::Wait::kRows, "rows in ours"},
       {nvlink::Wait::kNone, "nothing"}};
   for (const auto& [wait, name] : waits) {
     const Status status = in_words(note(wait));
@@ -48,6 +50,28 @@ TEST(Trouble, ADisagreementIsTheCallersErrorAndNamesBoth) {
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "gpu call: rank 3 and rank 5 called different collectives or shapes (0x29 and 0x28)");
+}
+
+TEST(Trouble, ADisagreementNamesTheWordWhereTheKernelSaysIt) {
+  nvlink::Trouble trouble = note(nvlink::Wait::kAgreement);
+  trouble.flag = 5;
+  EXPECT_EQ(
+      in_words(trouble).message(),
+      "gpu call: ranks disagree: rank 3 has num_max_dispatch_tokens_per_rank 41, rank 5 has 40");
+  trouble.flag = 99;
+  EXPECT_EQ(in_words(trouble).message(),
+            "gpu call: ranks disagree: rank 3 has word 41, rank 5 has 40");
+}
+
+TEST(Trouble, AnArgumentInDeviceMemoryIsNamedWithWhereItIs) {
+  nvlink::Trouble trouble = note(nvlink::Wait::kArgument);
+  trouble.flag = 1;
+  trouble.tile = 12;
+  trouble.seen = static_cast<uint64_t>(int64_t{-7});
+  const Status status = in_words(trouble);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "gpu call: rank 3: argument topk_idx: expected at most 41, got -7 (at 12)");
 }
 
 }  // namespace
