@@ -17,8 +17,6 @@ enum class Wait : uint32_t {
   kChunk = 6,
   kTile = 7,
   kArgument = 8,  // not a wait: a value in device memory that may not be
-  kRoom = 9,      // a half of a window that the peer gives back (moe/phases.h)
-  kRows = 10,     // what the peer stores into it
 };
 
 /// Why a kernel gave up: one page per GPU, in host memory that the GPU can write. The first thread
@@ -33,10 +31,8 @@ struct Fault {
   uint32_t aborted;  // 1: the host asked all waits to end; 0: the deadline passed
   uint64_t expected;
   uint64_t seen;
-  int32_t tile;  // of Wait::kTile: the kernel's own number of what it was about to compute, of
-                 // Wait::kArgument: of which element;
-  int32_t flag;  // and which of its flags; of Wait::kAgreement and kArgument: 1 + the number of the
-                 // word or argument, as comm/device/trouble.cc names it; 0: not said
+  int32_t tile;  // of Wait::kTile: the kernel's own number of what it was about to compute,
+  int32_t flag;  // and which of its flags
 };
 
 /// What bounds every wait of a kernel.

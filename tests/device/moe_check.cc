@@ -213,15 +213,15 @@ void check_faults(MoeRanks& ranks, const Kernels& kernels) {
   c.p = moe::test::random_problem(3, ranks.size(), 256, 40);
   c.max_tokens = room_of(c.p);
   LowLatencyRun run(ranks, kernels, c, ranks.most_blocks());
-  check_fault(ranks, "a rank that does not come", 0, device::Wait::kRows, [&] {
+  check_fault(ranks, "a rank that does not come", 0, device::Wait::kSlotFull, [&] {
     run.send(0);
     run.fan_out(0);
   });
-  check_fault(ranks, "a half that is not given back", 0, device::Wait::kRoom, [&] {
+  check_fault(ranks, "a half that is not given back", 0, device::Wait::kSlotFree, [&] {
     for (int call = 0; call < 3; ++call)
       for (int r = 0; r < ranks.size(); ++r) run.send(r);
   });
-  check_fault(ranks, "the host's word", 0, device::Wait::kRows, [&] {
+  check_fault(ranks, "the host's word", 0, device::Wait::kSlotFull, [&] {
     *ranks[0].must_abort = 1;
     run.send(0);
     run.fan_out(0);

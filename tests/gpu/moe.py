@@ -82,7 +82,8 @@ class Checks:
         if found.shape != wanted.shape or found.dtype != wanted.dtype:
             self.expect(False, f"{text}: {found.shape} {found.dtype}")
             return
-        a, b = (each.flatten().clone().view(torch.uint8) for each in (found, wanted))
+        flat = [each.new_empty(each.numel()).copy_(each.flatten()) for each in (found, wanted)]
+        a, b = (each.view(torch.uint8) for each in flat)
         differ = (a != b).nonzero().flatten()
         first = int(differ[0]) if len(differ) else -1
         self.expect(first < 0, f"{text}: {len(differ)} of {len(b)} bytes, first {first}")
@@ -367,7 +368,7 @@ def check_end(checks, buffer, end):
         checks.expect(False, f"{end}: nobody heard of it")
     except Error as error:
         print(f"rank {rank}: {end}: {time.monotonic() - begin:.1f} s: {error}", flush=True)
-        words = {"ids": "topk_idx", "shape": "num_max_dispatch_tokens_per_rank", "absent": "rows"}
+        words = {"ids": "topk_idx", "shape": "num_max_dispatch_tokens_per_rank", "absent": "in our window"}
         checks.expect(words[end] in str(error), f"{end}: said '{error}'")
     checks.expect(torch.ones(4, device="cuda").sum().item() == 4, f"{end}: the GPU is unusable")
 

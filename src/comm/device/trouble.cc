@@ -5,16 +5,17 @@
 namespace braid::comm {
 namespace {
 
-const char* what_was_awaited(nvlink::Wait wait) {
+/// Slots are those of the host ring, or (`is_of_window`) the halves of moe's windows.
+const char* what_was_awaited(nvlink::Wait wait, bool is_of_window) {
   switch (wait) {
     case nvlink::Wait::kBarrier: return "barrier";
-    case nvlink::Wait::kSlotFree: return "free slot of the host ring";
-    case nvlink::Wait::kSlotFull: return "full slot of the host ring";
+    case nvlink::Wait::kSlotFree:
+      return is_of_window ? "room in its window" : "free slot of the host ring";
+    case nvlink::Wait::kSlotFull:
+      return is_of_window ? "rows in our window" : "full slot of the host ring";
     case nvlink::Wait::kPacket: return "packet";
     case nvlink::Wait::kChunk: return "chunk";
     case nvlink::Wait::kTile: return "tile";
-    case nvlink::Wait::kRoom: return "room in its window";
-    case nvlink::Wait::kRows: return "rows in ours";
     case nvlink::Wait::kAgreement:
     case nvlink::Wait::kArgument:
     case nvlink::Wait::kNone: break;
@@ -60,7 +61,7 @@ Status in_words(const nvlink::Trouble& t) {
     return invalid_argument("gpu call: rank {}: argument {}: expected at most {}, got {} (at {})",
                             t.rank, argument_name(t.flag - 1), t.expected,
                             static_cast<int64_t>(t.seen), t.tile);
-  std::string what = what_was_awaited(t.wait);
+  std::string what = what_was_awaited(t.wait, t.flag != 0);
   if (t.wait == nvlink::Wait::kTile) what += fmt::format(" {} by flag {}", t.tile, t.flag);
   const std::string text =
       fmt::format("gpu call: rank {} block {} waited for rank {}: {}: expected {}, seen {}", t.rank,

@@ -21,6 +21,9 @@
 namespace braid::moe::gpu {
 
 using device::Wait;
+// What a note's flag says besides: of a slot, that it is a window's; of words and arguments, which
+// one, from 1. comm/device/trouble.cc has their names.
+inline constexpr int32_t kOfWindow = 1;
 
 /// Of a loop's turns, those of this block: as equal as can be, in order.
 struct Share {
@@ -113,7 +116,7 @@ class Phase {
     if (peer < team_.layout.num_ranks) {
       if (number_ > kHalves)
         ok = device::wait_for(team_.watch, number_at(own(), team_.layout.ack_line(half_, peer)),
-                              {Wait::kRoom, number_ - kHalves, peer, 0, 0});
+                              {Wait::kSlotFree, number_ - kHalves, peer, 0, kOfWindow});
       ok = ok && !device::has_failed(team_.watch);
     }
     return __syncthreads_and(ok) != 0;
@@ -156,7 +159,7 @@ class Phase {
     if (source < team_.layout.num_ranks) {
       const int64_t begin_ns = wait_ns != nullptr ? device::clock_ns() : 0;
       ok = device::wait_for(team_.watch, number_at(own(), team_.layout.flag_line(half_, source)),
-                            {Wait::kRows, number_, source, 0, 0});
+                            {Wait::kSlotFull, number_, source, 0, kOfWindow});
       if (ok && wait_ns != nullptr && blockIdx.x == 0)
         wait_ns[source] += device::clock_ns() - begin_ns;
       if (ok) ok = take(source, shape, arrived, most_rows);

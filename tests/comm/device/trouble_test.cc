@@ -28,8 +28,6 @@ TEST(Trouble, EveryWaitIsNamedWithWhoWaitedForWhomAndWhatWasSeen) {
       {nvlink::Wait::kSlotFull, "full slot of the host ring"},
       {nvlink::Wait::kPacket, "packet"},
       {nvlink::Wait::kChunk, "chunk"},
-      {nvlink::Wait::kRoom, "room in its window"},
-      {nvlink::Wait::kRows, "rows in ours"},
       {nvlink::Wait::kNone, "nothing"}};
   for (const auto& [wait, name] : waits) {
     const Status status = in_words(note(wait));
@@ -50,6 +48,17 @@ TEST(Trouble, ADisagreementIsTheCallersErrorAndNamesBoth) {
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_EQ(status.message(),
             "gpu call: rank 3 and rank 5 called different collectives or shapes (0x29 and 0x28)");
+}
+
+TEST(Trouble, SlotsOfWindowsAreToldFromThoseOfTheHostRing) {
+  for (const auto& [wait, name] : {std::pair{nvlink::Wait::kSlotFree, "room in its window"},
+                                   std::pair{nvlink::Wait::kSlotFull, "rows in our window"}}) {
+    nvlink::Trouble trouble = note(wait);
+    trouble.flag = 1;
+    EXPECT_EQ(in_words(trouble).message(),
+              std::string("gpu call: rank 3 block 7 waited for rank 5: ") + name +
+                  ": expected 41, seen 40");
+  }
 }
 
 TEST(Trouble, ADisagreementNamesTheWordWhereTheKernelSaysIt) {

@@ -154,7 +154,7 @@ class _Bench:
         call()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             kept = call()
 
         def replay(kept: Any = kept) -> Any:  # noqa: ARG001  the graph writes into it
