@@ -368,8 +368,12 @@ def check_end(checks, buffer, end):
         checks.expect(False, f"{end}: nobody heard of it")
     except Error as error:
         print(f"rank {rank}: {end}: {time.monotonic() - begin:.1f} s: {error}", flush=True)
-        words = {"ids": "topk_idx", "shape": "num_max_dispatch_tokens_per_rank", "absent": "in our window"}
-        checks.expect(words[end] in str(error), f"{end}: said '{error}'")
+        words = {
+            "ids": "topk_idx",
+            "shape": "num_max_dispatch_tokens_per_rank",
+            "absent": "in our window",
+        }[end]
+        checks.expect(words in str(error), f"{end}: said '{error}'")
     checks.expect(torch.ones(4, device="cuda").sum().item() == 4, f"{end}: the GPU is unusable")
 
 

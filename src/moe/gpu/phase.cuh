@@ -136,16 +136,17 @@ class Phase {
   /// All threads of the last block: a flag to everybody, unless something failed.
   __device__ void tell(const CallShape& shape, const uint32_t* totals, int num_tokens) const {
     const int peer = static_cast<int>(threadIdx.x);
-    if (peer >= team_.layout.num_ranks || device::has_failed(team_.watch)) return;
+    if (peer >= team_.layout.num_ranks) return;
+    const bool failed = device::has_failed(team_.watch);
     FlagWords words{shape, seen(rows() + peer), seen(totals + peer),
                     static_cast<uint32_t>(num_tokens), static_cast<uint32_t>(call_)};
+    if (failed) return;
     std::byte* const line = team_.windows[peer] + team_.layout.flag_line(half_, team_.rank);
     static_assert(sizeof(FlagWords) % 4 == 0);
     const auto* const from = reinterpret_cast<const uint32_t*>(&words);
     auto* const to = reinterpret_cast<uint32_t*>(line);
 #pragma unroll
     for (uint32_t i = 0; i < sizeof(FlagWords) / 4; ++i) to[i] = from[i];
-    __threadfence_system();
     device::store_release(number_at(team_.windows[peer], team_.layout.flag_line(half_, team_.rank)),
                           number_);
   }
@@ -157,13 +158,14 @@ class Phase {
     const int source = static_cast<int>(threadIdx.x);
     bool ok = true;
     if (source < team_.layout.num_ranks) {
+      // What this GPU met before; asked for along with the flag.
+      const bool failed = device::has_failed(team_.watch);
       const int64_t begin_ns = wait_ns != nullptr ? device::clock_ns() : 0;
       ok = device::wait_for(team_.watch, number_at(own(), team_.layout.flag_line(half_, source)),
                             {Wait::kSlotFull, number_, source, 0, kOfWindow});
       if (ok && wait_ns != nullptr && blockIdx.x == 0)
         wait_ns[source] += device::clock_ns() - begin_ns;
-      if (ok) ok = take(source, shape, arrived, most_rows);
-      ok = ok && !device::has_failed(team_.watch);
+      ok = ok && !failed && take(source, shape, arrived, most_rows);
     }
     return __syncthreads_and(ok) != 0;
   }
@@ -172,7 +174,6 @@ class Phase {
   __device__ void release() const {
     const int peer = static_cast<int>(threadIdx.x);
     if (peer >= team_.layout.num_ranks || device::has_failed(team_.watch)) return;
-    __threadfence_system();
     device::store_release(number_at(team_.windows[peer], team_.layout.ack_line(half_, team_.rank)),
                           number_);
   }

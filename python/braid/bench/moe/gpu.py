@@ -157,7 +157,7 @@ class _Bench:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             kept = call()
 
-        def replay(kept: Any = kept) -> Any:  # noqa: ARG001  the graph writes into it
+        def replay(kept: Any = (call, kept)) -> Any:  # noqa: ARG001  it reads and writes them
             graph.replay()
 
         return Timed(name, moved, replay)
