@@ -101,7 +101,7 @@ IMPORTS: dict[str, list[str]] = {
     "moe": ["_braid", "errors", "arrays", "split", "comm"],
     "overlap": ["_braid", "errors", "comm"],
     "torch": ["_braid", "errors", "comm", "braid", "overlap"],
-    "torch.moe": ["comm", "moe"],
+    "torch.moe": ["_braid", "errors", "comm", "moe"],
     "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them
     "plan.shipped": [],
     "plan.formulas": ["plan.shipped"],

@@ -314,6 +314,7 @@ void register_moe(nb::module_& module) {
   inner.def("layout", &layout);
   inner.def("ids_hash", &ids_hash);
   inner.def("low_latency_half_bytes", &moe::low_latency_half_bytes);
+  register_moe_gpu(inner);
   nb::class_<PySend>(inner, "Send").def_prop_ro("phase", [](const PySend& self) {
     return self.ticket.phase;
   });

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "moe/slot.h"
 
 namespace braid::moe {
 
@@ -56,8 +57,8 @@ uint64_t low_latency_half_bytes(int max_tokens, uint64_t row_bytes, int num_rank
   const auto m = static_cast<uint64_t>(std::max(max_tokens, 0));
   const auto n = static_cast<uint64_t>(std::max(num_ranks, 1));
   const auto k = static_cast<uint64_t>(std::clamp(num_experts, 1, kTopkOfHint));
-  const uint64_t header = 16 + round_up(4 * k, 16);
-  const uint64_t dispatch = n * round_up(m * (round_up(row_bytes, 16) + header), kLineBytes);
+  const Slot slot(static_cast<int>(k), round_up(row_bytes, 16), 0);
+  const uint64_t dispatch = n * round_up(m * slot.bytes, kLineBytes);
   return std::max(dispatch, m * k * round_up(row_bytes, 16));
 }
 

@@ -13,7 +13,7 @@
 //               rank order, straight out of the window
 //
 // A copy: local ids [K] int32 and weights [K] fp32 where the caller has them, the token's number, the
-// row, the side row, each padded to 16 bytes.
+// row, the side row; what lies before the row, and the whole, padded to kRowAlignment.
 #include <algorithm>
 #include <cstring>
 #include <numeric>

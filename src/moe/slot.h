@@ -1,9 +1,9 @@
 // Slot: what lies where in a copy of a token, in the region of its source at the target.
 //
 //   token, 0        8 bytes
-//   local ids [K]   int32, -1 for experts elsewhere; padded to 16 bytes with the above
+//   local ids [K]   int32, -1 for experts elsewhere; padded to kRowAlignment with the above
 //   row             as it travels
-//   scales          padded to 16 bytes
+//   scales          padded likewise
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ namespace braid::moe {
 
 /// Of a low-latency call. Offsets in bytes.
 struct Slot {
-  static constexpr uint64_t kIds = 8, kUnit = 16;
+  static constexpr uint64_t kIds = 8, kUnit = kRowAlignment;
   uint64_t row = 0, scales = 0, bytes = 0;
 
   constexpr Slot() = default;
   constexpr Slot(int num_topk, uint64_t row_bytes, uint64_t scale_bytes)
       : row(round_up(kIds + 4 * static_cast<uint64_t>(num_topk), kUnit)),
         scales(row + row_bytes),
-        bytes(scales + round_up(scale_bytes, kUnit)) {}
+        bytes(round_up(scales + scale_bytes, kUnit)) {}
 };
 
 /// Of a normal call, which goes in rounds of `tokens` tokens of every rank; the first one's copies
@@ -55,11 +55,11 @@ constexpr int32_t tokens_in(uint64_t room, uint64_t copy_bytes) {
 constexpr Rounds dispatch_rounds(uint64_t region_bytes, int num_ranks, int local, int num_ids,
                                  int num_weights, uint64_t row_bytes, uint64_t side_bytes) {
   Rounds rounds;
-  rounds.begin = round_up(4 * static_cast<uint64_t>(num_ranks + local), kLineBytes);
+  rounds.begin = round_up(4 * static_cast<uint64_t>(num_ranks + local), Slot::kUnit);
   rounds.weights = rounds.ids + 4 * static_cast<uint64_t>(num_ids);
   rounds.row = round_up(rounds.weights + 4 * static_cast<uint64_t>(num_weights), Slot::kUnit);
   rounds.side = rounds.row + row_bytes;
-  rounds.copy_bytes = rounds.side + round_up(side_bytes, Slot::kUnit);
+  rounds.copy_bytes = round_up(rounds.side + side_bytes, Slot::kUnit);
   rounds.tokens =
       region_bytes < rounds.begin ? 0 : tokens_in(region_bytes - rounds.begin, rounds.copy_bytes);
   return rounds;
@@ -68,7 +68,7 @@ constexpr Rounds dispatch_rounds(uint64_t region_bytes, int num_ranks, int local
 constexpr Rounds combine_rounds(uint64_t region_bytes, int num_weights, uint64_t row_bytes) {
   Rounds rounds;
   rounds.row = round_up(4 * static_cast<uint64_t>(num_weights), Slot::kUnit);
-  rounds.copy_bytes = rounds.row + row_bytes;
+  rounds.copy_bytes = round_up(rounds.row + row_bytes, Slot::kUnit);
   rounds.tokens = tokens_in(region_bytes, rounds.copy_bytes);
   return rounds;
 }

@@ -17,16 +17,18 @@
 namespace braid::moe {
 
 inline constexpr uint64_t kLineBytes = 64;
+/// Where rows may begin so that a GPU stores whole lines of its memory, and whole packets of NVLink.
+inline constexpr uint64_t kRowAlignment = 128;
 inline constexpr int kHalves = 2;
 
 struct WindowLayout {
   int num_ranks = 1;
-  uint64_t half_bytes = 0;  // a multiple of a line per rank
+  uint64_t half_bytes = 0;  // a multiple of kRowAlignment per rank
 
   /// A layout whose halves have at least `bytes` each.
   static constexpr WindowLayout with_halves(int num_ranks, uint64_t bytes) {
     const auto n = static_cast<uint64_t>(num_ranks);
-    return {num_ranks, round_up(bytes, n * kLineBytes)};
+    return {num_ranks, round_up(bytes, n * kRowAlignment)};
   }
   constexpr uint64_t ranks() const { return static_cast<uint64_t>(num_ranks); }
   constexpr uint64_t flag_line(uint64_t half, int source) const {
@@ -39,7 +41,7 @@ struct WindowLayout {
     return (2 * kHalves * ranks() + static_cast<uint64_t>(peer)) * kLineBytes;
   }
   constexpr uint64_t half(uint64_t index) const {
-    return (2 * kHalves + 1) * ranks() * kLineBytes + index * half_bytes;
+    return round_up((2 * kHalves + 1) * ranks() * kLineBytes, kRowAlignment) + index * half_bytes;
   }
   constexpr uint64_t region_bytes() const { return half_bytes / ranks(); }
   constexpr uint64_t region(uint64_t index, int source) const {

@@ -74,6 +74,21 @@ class Times {
     if (ranks_.has_fault()) std::printf("     times are of no use\n");
   }
 
+  /// What two events and a kernel that does nothing take: the floor of all times here.
+  void nothing() {
+    std::vector<double> us;
+    for (int call = 0; call < 20; ++call)
+      us.push_back(timed([&] {
+        moe::gpu::LayoutArgs args{};
+        args.num_ranks = args.num_experts = args.num_topk = 1;
+        args.per_rank = args.per_expert = of_[0].count.as<int32_t>();
+        args.watch = ranks_.team_of(0).watch;
+        launch(kernels_.find("braid_moe_layout"), 1, moe::gpu::kThreads, args, ranks_[0].stream);
+      }));
+    std::sort(us.begin(), us.end());
+    std::printf("a kernel that does nothing: %.1f us\n", us[us.size() / 2]);
+  }
+
   /// What copies of 1 GiB on the device reach, reads and writes counted.
   static double hbm_gbps() {
     const uint64_t bytes = uint64_t{1} << 30;
@@ -262,6 +277,7 @@ inline void print_times(const Kernels& kernels) {
   CHECK_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0));
   const double hbm_gbps = Times::hbm_gbps();
   std::printf("a copy on the device: %.0f GB/s, reads and writes counted\n", hbm_gbps);
+  Times(kernels, 1, 1, 1).nothing();
   for (const int tokens : {1, 128, 4096})
     for (const int blocks : {2 * sms, sms, 24}) {
       Times(kernels, 8, tokens, static_cast<uint32_t>(blocks)).low_latency(hbm_gbps);

@@ -394,7 +394,8 @@ TEST(MoeBuffer, BytesThatLeaveAreTheFormulas) {
     test::LowLatency call(p, buffer.rank(), kMaxTokens);
     const auto sent = buffer.send(call.dispatch);
     ASSERT_TRUE(sent.ok());
-    const uint64_t copy = 512 + (8 + 4 * static_cast<uint64_t>(p.num_topk) + 15) / 16 * 16;
+    const uint64_t head = 8 + 4 * static_cast<uint64_t>(p.num_topk);
+    const uint64_t copy = 512 + (head + 127) / 128 * 128;
     for (int peer = 0; peer < kRanks; ++peer)
       EXPECT_EQ(buffer.sent_bytes(peer),
                 peer == buffer.rank()

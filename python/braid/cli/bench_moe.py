@@ -1,14 +1,22 @@
-"""`braid bench moe`: dispatch and combine between CPUs, and what they are measured against."""
+"""`braid bench moe`: dispatch and combine between CPUs or GPUs, and what they are measured
+against.
+"""
 
 import importlib.util
+import os
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from braid.cli import probe_options as options
 from braid.cli.checks import check_ranks, inside_launch
 from braid.launch import launch
+
+if TYPE_CHECKING:
+    from braid.bench.moe.routings import Shape
+    from braid.probe.publish import Output
 
 
 def moe(
@@ -18,13 +26,16 @@ def moe(
     ] = "deepseek-v3",
     tokens: Annotated[str, typer.Option(help="Tokens of each rank.")] = "128,1024",
     routings: Annotated[str, typer.Option(help="uniform, zipf, groups.")] = "uniform",
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="On GPUs, one for each rank, beside NCCL.")
+    ] = False,
     samples: options.Samples = 20,
     json_path: options.JsonPath = None,
     svg_path: options.SvgPath = None,
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Dispatch and combine of tokens among experts, beside gloo's all_to_all_single.
+    """Dispatch and combine of tokens among experts, beside gloo's or NCCL's all_to_all_single.
 
     Times in us of one dispatch and one combine in bf16; the figures are the other's time by braid's
     normal mode: above 1, braid is faster. Needs torch.
@@ -41,25 +52,64 @@ def moe(
     counts = [int(n) for n in tokens.split(",") if n.isdigit()]
     if not counts or min(counts) < 1:
         raise options.fail(f"moe: --tokens: asked for numbers such as 128,1024, found {tokens}")
-    output = options.output(samples, 600.0, json_path, svg_path, quiet, "cpu", commit)
+    output = options.output(
+        samples, 600.0, json_path, svg_path, quiet, "gpu" if gpu else "cpu", commit
+    )
+    run = _on_gpus if gpu else _on_cpus
+    raise typer.Exit(run(SHAPES[shape], counts, chosen, output))
+
+
+def _on_cpus(
+    shape: "Shape", counts: Sequence[int], routings: Sequence[str], output: "Output"
+) -> int:
     import braid
     from braid.bench.moe import contestants, jobs
     from braid.probe.publish import Run, measure
 
     with braid.init(tune=False, progress=False) as comm:
-        leave = contestants.join_gloo(comm)
+        leave = contestants.join(comm)
         run = Run(
-            "moe", "", jobs.jobs(comm, SHAPES[shape], counts, chosen, True), output,
-            {"shape": shape}, ranks=comm.size, rank=comm.rank, figures=jobs.ratios_of,
+            "moe", "", jobs.jobs(comm, shape, counts, routings, True), output,
+            {"shape": shape.name}, ranks=comm.size, rank=comm.rank, figures=jobs.ratios_of,
         )  # fmt: skip
         code = measure(run)
         leave()
-    raise typer.Exit(code)
+    return code
+
+
+def _on_gpus(
+    shape: "Shape", counts: Sequence[int], routings: Sequence[str], output: "Output"
+) -> int:
+    from braid.bench.no_multicast import forbid_multicast
+
+    forbid_multicast()
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    import torch
+
+    import braid
+    from braid.bench.moe import contestants, gpu
+    from braid.probe.publish import Run, measure
+
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.device_count() <= local:
+        raise options.fail(f"moe: --gpu: rank {local} has no GPU of {torch.cuda.device_count()}")
+    torch.cuda.set_device(local)
+    with braid.init(progress=False) as comm:
+        has_nccl = comm.size > 1
+        leave = contestants.join(comm, "nccl") if has_nccl else lambda: None
+        run = Run(
+            "moe", torch.cuda.get_device_name(),
+            gpu.jobs(comm, shape, counts, routings, has_nccl), output,
+            {"shape": shape.name}, ranks=comm.size, rank=comm.rank, figures=gpu.ratios_of,
+        )  # fmt: skip
+        code = measure(run)
+        leave()
+    return code
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Example: braid bench moe -n 4 --tokens 128,1024 --json records/moe_4.json. Exit"
-        " code 0 fine, 1 wrong sums, 2 bad input."
+        epilog="Example: braid bench moe -n 4 --tokens 128,1024 --json records/moe_4.json. With"
+        " --gpu a rank for each GPU. Exit code 0 fine, 1 wrong sums, 2 bad input."
     )(moe)

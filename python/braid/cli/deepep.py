@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import braid
+from braid import _braid
 from braid.launch import launch
 
 MISSING, FAILED = 2, 1
@@ -60,7 +61,9 @@ def check(as_json: bool = False) -> int:
         "stand-in": str(folder()),
         "deep_ep": found,
         "the real DeepEP": _real(),
-        "memory": "host tensors; GPU tensors raise Unsupported in this build",
+        "memory": "host tensors, and those of the GPUs of one node"
+        if _braid.moe.has_kernels()
+        else "host tensors; this build has no kernels for GPUs",
     }
     if not is_ours:
         code, facts["self-test"] = MISSING, "not run: deep_ep is not the stand-in, see above"

@@ -2,6 +2,7 @@
 are its life, its size, and what it tells.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from braid.errors import InvalidArgument, Unsupported
 from braid.moe import low_latency, normal
 from braid.moe.config import Config, default_config
 from braid.moe.events import EventHandle, EventOverlap
+from braid.moe.host import HostCalls
 from braid.moe.library import Checks, is_torch, library_of, shape_of, torch_side
 from braid.moe.meeting import meet
 
@@ -30,10 +32,16 @@ class Buffer:
 
     Errors name rank, argument, expected and got. What one rank can see alone is raised before
     anything is sent, and the call may be made again; where ranks disagree all of them raise. One
-    thread at a time. Not for GPU memory yet: such tensors raise Unsupported.
+    thread at a time.
+
+    Tensors in the memory of an NVIDIA GPU are served by kernels on the current stream, which may be
+    captured in a graph; the first call with one is collective, takes windows of the GPU's memory
+    and loads kernels. What only the GPU can see (an id that is none, ranks that disagree, one that
+    does not come) ends the comm, and the next call raises it.
     """
 
     num_sms: ClassVar[int] = 20
+    _are_sms_set: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -68,8 +76,10 @@ class Buffer:
             num_rdma_bytes // 2 if low_latency_mode else 0,
             _LEAST_HALF_BYTES * self.group_size,
         )
+        self._half_bytes = half
         self.runtime = _braid.moe.Buffer(self._comm._core, half, enable_shrink)
-        self._low_latency = low_latency.State()
+        self._host = HostCalls(self.runtime)
+        self._gpu: Any = None  # braid.torch.moe.GpuCalls, from the first call with GPU memory on
 
     # ---- life ----
 
@@ -78,6 +88,8 @@ class Buffer:
         if self.runtime.is_closed:
             return
         self.runtime.close()
+        if self._gpu is not None:
+            self._gpu.close()
         if self._owns_comm:
             self._comm.close()
 
@@ -89,8 +101,8 @@ class Buffer:
 
     @staticmethod
     def is_sm90_compiled() -> bool:
-        """Whether there are kernels for GPUs: not yet."""
-        return False
+        """Whether there are kernels for GPUs of compute capability 9.0."""
+        return _braid.moe.has_kernels()
 
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
@@ -100,11 +112,13 @@ class Buffer:
                 f"set_num_sms: argument new_num_sms: expected an even number of 2 or more, got"
                 f" {new_num_sms}"
             )
-        Buffer.num_sms = new_num_sms
+        Buffer.num_sms, Buffer._are_sms_set = new_num_sms, True
 
     @staticmethod
     def capture() -> EventOverlap:
-        """A point behind what was called so far."""
+        """A point behind what was called so far, on torch's current stream where it has one."""
+        if (torch := sys.modules.get("torch")) is not None and torch.cuda.is_initialized():
+            return EventOverlap(torch_side().CudaEvent())
         return EventOverlap(EventHandle())
 
     @staticmethod
@@ -125,8 +139,11 @@ class Buffer:
     def get_combine_config(num_ranks: int) -> Config:
         return default_config(num_ranks, Buffer.num_sms)
 
-    def get_comm_stream(self) -> None:
-        """None: calls in host memory use no stream."""
+    def get_comm_stream(self) -> Any:
+        """The stream of asynchronous calls on a GPU; None before the first call with its memory,
+        and in host memory.
+        """
+        return None if self._gpu is None else self._gpu.stream
 
     def get_local_buffer_tensor(
         self,
@@ -141,9 +158,23 @@ class Buffer:
 
     def sent_bytes(self) -> list[int]:
         """Bytes that left this rank for each other one, with headers and flags: true bytes, not
-        those that stay here.
+        those that stay here. Of calls in host memory: what GPUs send is not counted.
         """
         return list(self.runtime.sent_bytes())
+
+    def _calls(self, array: Any, most_sms: int = 0) -> Any:
+        """Who serves memory such as `array`'s, by at most so many multiprocessors (0: all)."""
+        first = array[0] if isinstance(array, tuple) and array else array
+        if not getattr(first, "is_cuda", False):
+            return self._host
+        if self.runtime.is_closed:
+            raise InvalidArgument(f"moe buffer on rank {self.rank}: it was destroyed")
+        if self._gpu is None:
+            self._gpu = torch_side().GpuCalls(
+                self, first.device.index, self._half_bytes, self._owns_comm
+            )
+        self._gpu.num_sms = most_sms
+        return self._gpu
 
     # ---- normal mode ----
 
@@ -152,20 +183,22 @@ class Buffer:
         topk_idx: Array,
         num_experts: int,
         previous_event: EventOverlap | None = None,
-        async_finish: bool = False,  # noqa: ARG002
-        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
     ) -> tuple[Array, Array | None, Array, Array, EventOverlap]:
         """Tokens per rank [N], None, rows per expert [E], which token goes where [T, N], event."""
-        _wait(previous_event)
-        ids = Checks("get_dispatch_layout", self.rank).array(
+        calls = self._calls(topk_idx)
+        ids = Checks("get_dispatch_layout", self.rank, calls.gpu).array(
             "topk_idx", topk_idx, ("int64",), (None, None)
         )
         tokens, topk = shape_of(ids)
         new, n = library_of(ids), self.group_size
-        per_rank, is_in = new.empty((n,), "int32"), new.empty((tokens, n), "bool")
-        per_expert = new.empty((max(num_experts, 0),), "int32")
-        _braid.moe.layout(ids, tokens, topk, n, num_experts, per_rank, per_expert, is_in)
-        return per_rank, None, per_expert, is_in, EventOverlap(EventHandle())
+        with calls.place(previous_event, async_finish, allocate_on_comm_stream, (ids,)) as place:
+            per_rank, is_in = new.empty((n,), "int32"), new.empty((tokens, n), "bool")
+            per_expert = new.empty((max(num_experts, 0),), "int32")
+            calls.layout(ids, (tokens, topk, n, num_experts), per_rank, per_expert, is_in)
+            event = place.over(async_finish, (per_rank, per_expert, is_in))
+        return per_rank, None, per_expert, is_in, event
 
     def dispatch(
         self,
@@ -179,18 +212,19 @@ class Buffer:
         topk_weights: Array | None = None,
         expert_alignment: int = 1,
         num_worst_tokens: int = 0,
-        config: Config | None = None,  # noqa: ARG002
+        config: Config | None = None,
         previous_event: EventOverlap | None = None,
-        async_finish: bool = False,  # noqa: ARG002
-        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
     ) -> tuple[Any, Array | None, Array | None, list[int] | None, Any, EventOverlap]:
         """Every token to the ranks of its experts, once to each; what comes is by (source, token).
 
         x [T, H], or (x, scales [T, S]). With a handle the layout of that dispatch is used again,
         and ids, weights and counts are None in the answer. With num_worst_tokens results have
-        that many rows, ids of the rest are -1, and the list of counts is empty.
+        that many rows, ids of the rest are -1, and the list of counts is empty. On a GPU the host
+        waits for sizes where there is neither.
         """
-        _wait(previous_event)
+        calls = self._calls(x, self._sms(config))
         if num_tokens_per_rdma_rank is not None:
             raise Checks("dispatch", self.rank).unsupported(
                 "num_tokens_per_rdma_rank", "there is no second hop to count for; give None"
@@ -206,7 +240,14 @@ class Buffer:
             expert_alignment,
             num_worst_tokens,
         )
-        return (*normal.dispatch(self, call), EventOverlap(EventHandle()))
+        inputs = (x, handle, is_token_in_rank, num_tokens_per_expert, topk_idx, topk_weights)
+        with calls.place(previous_event, async_finish, allocate_on_comm_stream, inputs) as place:
+            results = normal.dispatch(self, calls, call)
+            event = place.over(async_finish, results)
+        return (*results, event)
+
+    def _sms(self, config: Config | None) -> int:
+        return Buffer.num_sms if config is None else config.num_sms
 
     def combine(
         self,
@@ -214,15 +255,18 @@ class Buffer:
         handle: Any,
         topk_weights: Array | None = None,
         bias: Any = None,
-        config: Config | None = None,  # noqa: ARG002
+        config: Config | None = None,
         previous_event: EventOverlap | None = None,
-        async_finish: bool = False,  # noqa: ARG002
-        allocate_on_comm_stream: bool = False,  # noqa: ARG002
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
     ) -> tuple[Array, Array | None, EventOverlap]:
         """Rows back to their owners: summed in rank order in fp32, then biases, rounded once."""
-        _wait(previous_event)
-        out, weights = normal.combine(self, x, handle, topk_weights, bias)
-        return out, weights, EventOverlap(EventHandle())
+        calls = self._calls(x, self._sms(config))
+        inputs = (x, handle, topk_weights, bias)
+        with calls.place(previous_event, async_finish, allocate_on_comm_stream, inputs) as place:
+            out, weights = normal.combine(self, calls, x, handle, topk_weights, bias)
+            event = place.over(async_finish, (out, weights))
+        return out, weights, event
 
     # ---- low latency ----
 
@@ -237,7 +281,7 @@ class Buffer:
         use_fp8: bool = True,
         round_scale: bool = False,
         use_ue8m0: bool = False,
-        async_finish: bool = False,  # noqa: ARG002
+        async_finish: bool = False,
         return_recv_hook: bool = False,
         x_global_scale: Array | None = None,
         use_nvfp4: bool = False,
@@ -265,11 +309,21 @@ class Buffer:
         }.items():
             if value:
                 raise checks.unsupported(name, "NVFP4 is not made here")
-        rows, count, handle, hook = low_latency.dispatch(self, self._low_latency, call)
-        if not return_recv_hook:
-            hook()
-        event = EventOverlap(EventHandle())
+        self._one_way(checks, async_finish, return_recv_hook)
+        calls = self._calls(x, self._low_latency_sms())
+        with calls.place(None, async_finish, False, (x, topk_idx)) as place:
+            rows, count, handle, hook = low_latency.dispatch(self, calls, calls.state, call)
+            if not return_recv_hook:
+                hook()
+            event = place.over(async_finish, (rows, count, handle))
         return rows, count, handle, event, hook if return_recv_hook else None
+
+    def _low_latency_sms(self) -> int:
+        return Buffer.num_sms if Buffer._are_sms_set else 0
+
+    def _one_way(self, checks: Checks, async_finish: bool, return_recv_hook: bool) -> None:
+        if async_finish and return_recv_hook:
+            raise checks.refuse("async_finish", "False beside return_recv_hook", True)
 
     def low_latency_combine(
         self,
@@ -279,7 +333,7 @@ class Buffer:
         handle: Any,
         use_logfmt: bool = False,
         zero_copy: bool = False,
-        async_finish: bool = False,  # noqa: ARG002
+        async_finish: bool = False,
         return_recv_hook: bool = False,
         out: Array | None = None,
         combine_wait_recv_cost_stats: Array | None = None,
@@ -302,10 +356,14 @@ class Buffer:
         call = low_latency.CombineCall(
             x, topk_idx, topk_weights, handle, zero_copy, out, combine_wait_recv_cost_stats
         )
-        result, hook = low_latency.combine(self, self._low_latency, call)
-        if not return_recv_hook:
-            hook()
-        return result, EventOverlap(EventHandle()), hook if return_recv_hook else None
+        self._one_way(checks, async_finish, return_recv_hook)
+        calls = self._calls(x, self._low_latency_sms())
+        with calls.place(None, async_finish, False, (x, topk_idx, topk_weights, handle)) as place:
+            result, hook = low_latency.combine(self, calls, calls.state, call)
+            if not return_recv_hook:
+                hook()
+            event = place.over(async_finish, (result,))
+        return result, event, hook if return_recv_hook else None
 
     def clean_low_latency_buffer(
         self, num_max_dispatch_tokens_per_rank: int, hidden: int, num_experts: int
@@ -323,7 +381,9 @@ class Buffer:
 
     def get_next_low_latency_combine_buffer(self, handle: Any) -> Array:
         """[L, M*N, H] to write expert rows into, for zero_copy=True of the next combine."""
-        return low_latency.next_combine_buffer(self, self._low_latency, handle)
+        on_gpu = getattr(handle, "gpu", None) is not None
+        state = self._gpu.state if on_gpu else self._host.state
+        return low_latency.next_combine_buffer(self, state, handle)
 
     # ---- ranks that are given up ----
 
@@ -341,11 +401,6 @@ class Buffer:
 
     def low_latency_clean_mask_buffer(self) -> None:
         self.runtime.clear_mask()
-
-
-def _wait(event: EventOverlap | None) -> None:
-    if event is not None:
-        event.current_stream_wait()
 
 
 def _comm_of(group: Any, mpi: Any) -> Comm:

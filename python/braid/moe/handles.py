@@ -12,9 +12,13 @@ class DispatchHandle(tuple[Any, ...]):
     """
 
     buffer: Any
-    phase: int
+    gpu: int | None
+    phase: Any
+    """On GPUs its ticket, device memory."""
     rows_of: list[int]
     most_tokens: int
+    incoming: Any
+    """On GPUs, in place of rows_of and most_tokens: device memory."""
     recv_src_idx: Array
     is_token_in_rank: Array
 
@@ -23,7 +27,9 @@ class LowLatencyHandle(tuple[Any, ...]):
     """(src_info [L, M*N], layout_range [L, N], M, hidden, num_experts)."""
 
     buffer: Any
-    phase: int
+    gpu: int | None
+    phase: Any
+    """On GPUs its ticket, device memory."""
     number: int
     """Of the dispatch, among the buffer's."""
     slots: Array

@@ -11,14 +11,14 @@ from braid.errors import InvalidArgument, Unsupported
 topk_idx_t = np.int64
 """The type of ids in topk_idx, as NumPy calls it; deep_ep's is torch's of the same name."""
 
-_CPU = 1  # DLPack's kDLCPU
+_CPU, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 
 class Library(Protocol):
     """What differs between NumPy and torch."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Not initialised, in host memory."""
+        """Not initialised, in the memory where the array is that library_of() was asked about."""
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> Array: ...
 
@@ -67,7 +67,7 @@ def torch_side() -> Any:
 
 
 def library_of(array: Array) -> Library:
-    return cast(Library, torch_side().Torch()) if is_torch(array) else NumPy()
+    return cast(Library, torch_side().Torch(array.device)) if is_torch(array) else NumPy()
 
 
 def dtype_name(array: Array) -> str:
@@ -85,8 +85,9 @@ def shape_of(array: Array) -> tuple[int, ...]:
 class Checks:
     """Says what is wrong with an argument, and where: rank, argument, expected, got."""
 
-    def __init__(self, call: str, rank: int) -> None:
+    def __init__(self, call: str, rank: int, gpu: int | None = None) -> None:
         self._where = f"{call} on rank {rank}"
+        self._gpu = gpu  # whose memory is expected; None: the host's
 
     def refuse(self, argument: str, expected: str, got: object) -> InvalidArgument:
         return InvalidArgument(
@@ -106,7 +107,7 @@ class Checks:
         """`array` of one of `dtypes` (none named: any) and of `shape`, None is any length."""
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise self.refuse(argument, "an array", type(array).__name__)
-        self._host(argument, array)
+        self._place(argument, array)
         if dtypes and dtype_name(array) not in dtypes:
             raise self.refuse(argument, " or ".join(dtypes), dtype_name(array))
         found = shape_of(array)
@@ -120,9 +121,14 @@ class Checks:
             raise self.refuse(argument, "a contiguous array", "one with gaps or in another order")
         return library_of(array).plain(array)
 
-    def _host(self, argument: str, array: Array) -> None:
+    def _place(self, argument: str, array: Array) -> None:
         device = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (_CPU, 0)
-        if int(device[0]) != _CPU:
+        kind, number = int(device[0]), int(device[1])
+        if self._gpu is not None:
+            if (kind, number) != (_CUDA, self._gpu):
+                found = "host memory" if kind == _CPU else f"DLPack device ({kind}, {number})"
+                raise self.refuse(argument, f"memory of GPU {self._gpu}", found)
+        elif kind != _CPU:
             raise self.unsupported(
                 argument, f"expected host memory, got a device's (DLPack type {int(device[0])})"
             )

@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from braid import _braid
 from braid.arrays import Array
 from braid.moe.handles import LowLatencyHandle
 from braid.moe.library import Checks, dtype_name, library_of, shape_of
 
 if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
+
+Calls = Any
+"""braid.moe.host's HostCalls, or what serves a GPU's tensors."""
 
 _SUMMABLE = ("bfloat16", "float16", "float32")
 _ALIVE = 2  # results at a time
@@ -67,9 +69,9 @@ def _check_mode(checks: Checks, buffer: "Buffer") -> None:
 
 
 def dispatch(
-    buffer: "Buffer", state: State, call: DispatchCall
+    buffer: "Buffer", calls: Calls, state: State, call: DispatchCall
 ) -> tuple[Any, Array, LowLatencyHandle, Hook]:
-    checks = Checks("low_latency_dispatch", buffer.rank)
+    checks = Checks("low_latency_dispatch", buffer.rank, calls.gpu)
     _check_mode(checks, buffer)
     x = checks.array("x", call.x, _SUMMABLE if call.form else (), (None, None))
     tokens, hidden = shape_of(x)
@@ -81,9 +83,8 @@ def dispatch(
         stats = checks.array("cumulative_local_expert_recv_stats", stats, ("int32",), (local,))
     if waits is not None:
         waits = checks.array("dispatch_wait_recv_cost_stats", waits, ("int64",), (n,))
-    sent = buffer.runtime.send_dispatch(
-        x, ids, tokens, hidden, topk, call.max_tokens, call.num_experts, dtype_name(x), call.form
-    )
+    sizes = (tokens, hidden, topk, call.max_tokens, call.num_experts)
+    sent = calls.send_dispatch(x, ids, sizes, (dtype_name(x), call.form))
     new, rows = library_of(x), n * call.max_tokens
     out = new.empty((local, rows, hidden), "float8_e4m3fn" if call.form else dtype_name(x))
     scales = None
@@ -94,26 +95,29 @@ def dispatch(
     count, src_info = new.zeros((local,), "int32"), new.empty((local, rows), "int32")
     slots, ranges = new.empty((local, rows), "int32"), new.zeros((local, n), "int64")
     handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
-    handle.buffer, handle.phase, handle.number = buffer, sent.phase, state.num_dispatches
-    handle.slots, handle.ids_hash = slots, _braid.moe.ids_hash(ids, tokens, topk)
-    handle.is_received = False
+    handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
+    handle.slots, handle.is_received = slots, False
+    calls.mark(handle, sent, ids, tokens, topk)
     state.num_dispatches += 1
 
     def hook() -> None:
-        buffer.runtime.receive_dispatch(sent, out, scales, count, src_info, slots, ranges, waits)
+        arrays = (out, scales, count, src_info, slots, ranges, waits)
+        calls.receive_dispatch(sent, arrays, stats)
         handle.is_received = True
-        if stats is not None:
-            stats[:] += count
 
     result = out if scales is None else (out, new.swapped(scales))
     return result, count, handle, hook
 
 
-def _alive(checks: Checks, buffer: "Buffer", state: State, handle: Any) -> LowLatencyHandle:
+def _alive(
+    checks: Checks, buffer: "Buffer", calls: Calls, state: State, handle: Any
+) -> LowLatencyHandle:
     if not isinstance(handle, LowLatencyHandle):
         raise checks.refuse("handle", "one that low_latency_dispatch() gave", type(handle).__name__)
     if handle.buffer is not buffer:
         raise checks.refuse("handle", "one of this buffer", "one of another buffer")
+    if handle.gpu != calls.gpu:
+        raise checks.refuse("x", "memory where the dispatch's was", "memory elsewhere")
     later = state.num_dispatches - 1 - handle.number
     if later >= _ALIVE:
         raise checks.refuse(
@@ -124,11 +128,11 @@ def _alive(checks: Checks, buffer: "Buffer", state: State, handle: Any) -> LowLa
     return handle
 
 
-def combine(buffer: "Buffer", state: State, call: CombineCall) -> tuple[Array, Hook]:
-    checks = Checks("low_latency_combine", buffer.rank)
+def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> tuple[Array, Hook]:
+    checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
     _check_mode(checks, buffer)
-    handle = _alive(checks, buffer, state, call.handle)
-    _, ranges, max_tokens, hidden, num_experts = handle
+    handle = _alive(checks, buffer, calls, state, call.handle)
+    _, _, max_tokens, hidden, num_experts = handle
     shape = (num_experts // buffer.group_size, max_tokens * buffer.group_size, hidden)
     x = checks.array("x", call.x, _SUMMABLE, shape)
     if call.zero_copy:
@@ -148,13 +152,11 @@ def combine(buffer: "Buffer", state: State, call: CombineCall) -> tuple[Array, H
     name = dtype_name(x)
     out = library_of(x).empty((tokens, hidden), name) if call.out is None else call.out
     place = checks.array("out", out, (name,), (tokens, hidden))
-    sent = buffer.runtime.send_combine(
-        x, handle.slots, ranges, ids, weights, tokens, hidden, topk, max_tokens, num_experts, name,
-        handle.phase, handle.ids_hash,
-    )  # fmt: skip
+    sizes = (tokens, hidden, topk, max_tokens, num_experts)
+    sent = calls.send_combine(handle, (x, ids, weights), sizes, name)
 
     def hook() -> None:
-        buffer.runtime.receive_combine(sent, place, waits)
+        calls.receive_combine(sent, place, waits)
 
     return out, hook
 

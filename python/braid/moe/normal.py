@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 _SUMMABLE = ("bfloat16", "float16", "float32")
 
+Calls = Any
+"""braid.moe.host's HostCalls, or what serves a GPU's tensors."""
+
 
 @dataclass
 class DispatchCall:
@@ -46,16 +49,16 @@ def _rows(checks: Checks, given: Any) -> Rows:
 
 
 def dispatch(
-    buffer: "Buffer", call: DispatchCall
+    buffer: "Buffer", calls: Calls, call: DispatchCall
 ) -> tuple[Any, Array | None, Array | None, list[int] | None, DispatchHandle]:
-    checks = Checks("dispatch", buffer.rank)
+    checks = Checks("dispatch", buffer.rank, calls.gpu)
     rows = _rows(checks, call.x)
     if call.expert_alignment < 1:
         raise checks.refuse("expert_alignment", "1 or more", call.expert_alignment)
     if call.num_worst_tokens < 0:
         raise checks.refuse("num_worst_tokens", "0 or more", call.num_worst_tokens)
     tokens, n = shape_of(rows.x)[0], buffer.group_size
-    known = None if call.handle is None else _own_handle(checks, buffer, call.handle)
+    known = None if call.handle is None else _own_handle(checks, buffer, calls, call.handle)
     if known is not None and (call.topk_idx is not None or call.topk_weights is not None):
         raise checks.refuse("topk_idx", "None beside a handle", "an array")
     given = known.is_token_in_rank if known is not None else call.is_token_in_rank
@@ -63,19 +66,17 @@ def dispatch(
     ids, weights, per_expert = _choices(checks, call, tokens, known)
     topk = 0 if ids is None else shape_of(ids)[1]
     num_experts = 0 if per_expert is None else shape_of(per_expert)[0]
-    sizes = (rows.bytes_of(rows.x), rows.bytes_of(rows.scales), topk, num_experts)
-    begun = buffer.runtime.begin(
-        rows.x, rows.scales, is_in, per_expert, ids, weights, tokens, *sizes,
-        known.phase if known is not None else 0,
-    )  # fmt: skip
+    sizes = (tokens, rows.bytes_of(rows.x), rows.bytes_of(rows.scales), topk, num_experts)
+    arrays = (rows.x, rows.scales, is_in, per_expert, ids, weights)
+    begun = calls.begin(arrays, sizes, known, call.num_worst_tokens)
     room = call.num_worst_tokens or begun.num_rows
     if room < begun.num_rows:
-        buffer.runtime.abandon()
+        calls.abandon()
         raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
     new = library_of(rows.x)
     out = _Outputs(new, rows, room, topk, weights is not None, ids is not None)
-    buffer.runtime.finish(begun, out.x, out.scales, out.ids, out.weights, out.src_idx, room)
-    handle = known if known is not None else _make_handle(buffer, new, begun, out.src_idx, is_in)
+    calls.finish(begun, (out.x, out.scales, out.ids, out.weights, out.src_idx), room)
+    handle = known or _make_handle(buffer, calls, new, begun, out.src_idx, is_in)
     recv_x = out.x if rows.scales is None else (out.x, out.scales)
     if known is not None:
         return recv_x, None, None, None, handle
@@ -129,30 +130,25 @@ def _choices(
     )
 
 
-def _own_handle(checks: Checks, buffer: "Buffer", handle: Any) -> DispatchHandle:
+def _own_handle(checks: Checks, buffer: "Buffer", calls: Calls, handle: Any) -> DispatchHandle:
     if not isinstance(handle, DispatchHandle):
         raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
     if handle.buffer is not buffer:
         raise checks.refuse("handle", "one of this buffer", "one of another buffer")
+    if handle.gpu != calls.gpu:
+        raise checks.refuse("x", "memory where the dispatch's was", "memory elsewhere")
     return handle
 
 
 def _make_handle(
-    buffer: "Buffer", new: Library, begun: Any, src_idx: Array, is_in: Array
+    buffer: "Buffer", calls: Calls, new: Library, begun: Any, src_idx: Array, is_in: Array
 ) -> DispatchHandle:
     n = buffer.group_size
-    prefix = new.zeros((n, n), "int32")
-    for source in range(n):
-        for rank in range(n):
-            prefix[source, rank] = begun.rank_prefix[source * n + rank]
+    prefix, head = calls.matrices(begun, new, n, is_in)
     sent, received = new.zeros((n, 1), "int32"), new.zeros((n, 1), "int32")
-    head = is_in.cumsum(0) - 1
-    head[~is_in] = -1
     handle = DispatchHandle((prefix, sent, received, src_idx, is_in, head))
-    handle.buffer = buffer
-    handle.phase = begun.phase
-    handle.rows_of = list(begun.rows_of)
-    handle.most_tokens = begun.most_tokens
+    handle.buffer, handle.gpu = buffer, calls.gpu
+    calls.mark_dispatch(handle, begun)
     handle.recv_src_idx, handle.is_token_in_rank = src_idx, is_in
     return handle
 
@@ -170,10 +166,10 @@ def _biases(
 
 
 def combine(
-    buffer: "Buffer", x: Array, given: Any, topk_weights: Array | None, bias: Any
+    buffer: "Buffer", calls: Calls, x: Array, given: Any, topk_weights: Array | None, bias: Any
 ) -> tuple[Array, Array | None]:
-    checks = Checks("combine", buffer.rank)
-    handle = _own_handle(checks, buffer, given)
+    checks = Checks("combine", buffer.rank, calls.gpu)
+    handle = _own_handle(checks, buffer, calls, given)
     x = checks.array("x", x, _SUMMABLE, (None, None))
     rows, hidden = shape_of(x)
     received = shape_of(handle.recv_src_idx)[0]
@@ -188,9 +184,6 @@ def combine(
     new = library_of(x)
     out = new.empty((tokens, hidden), dtype_name(x))
     out_weights = new.empty((tokens, topk), "float32") if weights is not None else None
-    buffer.runtime.combine(
-        x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0, bias_1,
-        out, out_weights, rows, tokens, hidden, topk, dtype_name(x), handle.most_tokens,
-        handle.phase,
-    )  # fmt: skip
+    arrays = (x, weights, bias_0, bias_1, out, out_weights)
+    calls.combine(handle, arrays, (rows, tokens, hidden, topk), dtype_name(x))
     return out, out_weights

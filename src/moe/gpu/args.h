@@ -38,12 +38,18 @@ inline constexpr int kMostTopk = 32;
 inline constexpr int kThreads = 512;
 inline constexpr int kMostBlocks = 512;
 
+/// Blocks at ends of steps of one kind.
+struct StepCount {
+  uint64_t arrived;  // since ever
+  uint64_t settled;  // as many as had arrived when the last kernel was over
+};
+
 /// Counters of one buffer, in memory that only its GPU uses. All zero at first; they only grow.
 struct State {
-  uint64_t phase;    // last that was begun
-  uint64_t call;     // of it
-  uint64_t arrived;  // blocks at ends of steps, since ever
-  uint64_t settled;  // as many as had arrived when the last kernel was over
+  uint64_t phase;           // last that was begun
+  uint64_t call;            // of it
+  StepCount sent[kHalves];  // steps of even and of odd rounds
+  StepCount taken[kHalves];
   // What one block of a kernel leaves for its last one: copies of the phase, by its half (the next
   // phase's are counted while this one's are told), and of the call.
   uint32_t rows[kHalves][kMostRanks];

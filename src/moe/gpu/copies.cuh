@@ -10,25 +10,50 @@ namespace braid::moe::gpu {
 inline constexpr int kBatch = 32;  // tokens that are numbered at a time
 
 /// Which ranks a token goes to, as bits, by its ids. An id that is none is refused and goes nowhere.
-struct MaskOfIds {
-  const int64_t* ids;
-  int32_t num_topk;
-  uint32_t num_experts, per_rank;
-  const device::Watch& watch;
+class MaskOfIds {
+ public:
+  __device__ MaskOfIds(const int64_t* ids, int num_topk, int num_experts, int num_ranks,
+                       const device::Watch& watch)
+      : ids_(ids),
+        num_topk_(num_topk),
+        num_experts_(static_cast<uint32_t>(num_experts)),
+        of_rank_(((1U << kShift) * static_cast<uint32_t>(num_ranks) + num_experts_ - 1) /
+                 num_experts_),
+        watch_(watch) {}
 
   __device__ __forceinline__ uint32_t operator()(int token) const {
     uint32_t mask = 0;
-    const int64_t* const own = ids + static_cast<int64_t>(token) * num_topk;
-    for (int k = 0; k < num_topk; ++k) {
-      const int64_t id = own[k];
-      if (id >= 0 && id < num_experts)
-        mask |= 1U << (static_cast<uint32_t>(id) / per_rank);
-      else if (id != -1)
-        refuse(watch, kTopkIdx, num_experts - 1, static_cast<uint64_t>(id), token);
+    const int64_t* const own = ids_ + static_cast<int64_t>(token) * num_topk_;
+    for (int first = 0; first < num_topk_; first += kIdsInFlight) {
+      int64_t id[kIdsInFlight];
+#pragma unroll
+      for (int k = 0; k < kIdsInFlight; ++k) id[k] = first + k < num_topk_ ? own[first + k] : -1;
+#pragma unroll
+      for (int k = 0; k < kIdsInFlight; ++k) {
+        if (id[k] >= 0 && id[k] < num_experts_)
+          mask |= 1U << rank_of(static_cast<uint32_t>(id[k]));
+        else if (id[k] != -1)
+          refuse(watch_, kTopkIdx, num_experts_ - 1, static_cast<uint64_t>(id[k]), token);
+      }
     }
     return mask;
   }
   static constexpr int32_t kTopkIdx = 1;
+
+ private:
+  static constexpr int kIdsInFlight = 8;
+  // A quotient of numbers up to kMostExperts by a product: exact, since their product is at most
+  // 2^kShift.
+  static constexpr int kShift = 22;
+  static_assert(static_cast<int64_t>(kMostExperts) * kMostExperts <= 1 << kShift);
+  __device__ __forceinline__ uint32_t rank_of(uint32_t id) const {
+    return static_cast<uint32_t>((static_cast<uint64_t>(id) * of_rank_) >> kShift);
+  }
+
+  const int64_t* const ids_;
+  const int32_t num_topk_;
+  const uint32_t num_experts_, of_rank_;
+  const device::Watch& watch_;
 };
 
 struct MaskOfRanks {

@@ -13,9 +13,7 @@ struct Counts {
 
 __device__ void count(const LayoutArgs& args, Counts* counts) {
   const int n = args.num_ranks;
-  const auto experts = static_cast<uint32_t>(args.num_experts);
-  const MaskOfIds mask_of{args.ids, args.num_topk, experts, experts / static_cast<uint32_t>(n),
-                          args.watch};
+  const MaskOfIds mask_of(args.ids, args.num_topk, args.num_experts, n, args.watch);
   for (int e = static_cast<int>(threadIdx.x); e < args.num_experts; e += kThreads)
     counts->per_expert[e] = 0;
   if (threadIdx.x < kMostRanks) counts->per_rank[threadIdx.x] = 0;

@@ -115,13 +115,13 @@ __device__ void sum_vectors(const LlSumArgs& args, const Phase& phase) {
 template <typename Type>
 __device__ void sum(const LlSumArgs& args) {
   __shared__ Arrived arrived;
-  Steps steps(args.team);
+  const Steps steps(args.team, args.team.state->taken);
   const Phase phase = phase_of(args.team, args.ticket);
   const CallShape shape = shape_behind(args.shape, args.of);
   if (phase.await_flags(shape, &arrived, ~0U, args.wait_ns)) sum_vectors<Type>(args, phase);
-  if (!steps.arrive()) return;
+  if (!steps.arrive(0)) return;
   phase.release();
-  if (threadIdx.x == 0) steps.settle();
+  if (threadIdx.x == 0) steps.settle(1);
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ BRAID_MOE_KERNEL(braid_moe_ll_return, LlReturnArgs) {
   using namespace braid::moe::gpu;
   __shared__ int32_t begins[kMostExperts + 1];
   const Team& team = args.team;
-  Steps steps(team);
+  const Steps steps(team, team.state->sent);
   const uint64_t call = seen(&team.state->call) + 1;
   const Phase phase = next_phase(team);
   number_ranges(args, begins);
@@ -143,12 +143,12 @@ BRAID_MOE_KERNEL(braid_moe_ll_return, LlReturnArgs) {
       rows += begins[range + 1] - begins[range];
     phase.rows()[owner] = static_cast<uint32_t>(rows);
   }
-  if (!steps.arrive()) return;
+  if (!steps.arrive(0)) return;
   phase.tell(shape_behind(args.shape, args.of), phase.rows(), args.num_tokens);
   if (threadIdx.x != 0) return;
   *args.ticket = {phase.number(), call};
   keep_numbers(team, phase.number(), call);
-  steps.settle();
+  steps.settle(1);
 }
 
 BRAID_MOE_WIDE_KERNEL(braid_moe_ll_sum_bf16, LlSumArgs) {

@@ -60,33 +60,49 @@ struct PutPlain {
   }
 };
 
-/// Cast: a piece is 512 channels.
+/// Cast: a piece is some times 512 channels, all of which are asked for before the first is cast.
 template <typename Type>
 struct PutCast {
-  static constexpr int kBlocks = 32 / kLanesOfBlock;
+  static constexpr int kBlocks = 32 / kLanesOfBlock;        // at a time
+  static constexpr int kTimes = Type::kBytes == 2 ? 4 : 2;  // of a piece
+  static __device__ __forceinline__ int blocks(const LlSendArgs& args) {
+    return static_cast<int>(args.row_bytes / kScaleBlock);
+  }
   static __device__ __forceinline__ int pieces(const LlSendArgs& args) {
-    return static_cast<int>((args.row_bytes / kScaleBlock + kBlocks - 1) / kBlocks);
+    return (blocks(args) + kTimes * kBlocks - 1) / (kTimes * kBlocks);
   }
   static __device__ void put(const LlSendArgs& args, const Slots& slots, int i, int token,
                              int piece) {
-    const int lane = lane_of_thread();
-    const int block = piece * kBlocks + lane / kLanesOfBlock;
-    const bool is_in = block < static_cast<int>(args.row_bytes / kScaleBlock);
-    const auto channel =
-        static_cast<uint64_t>(block * kScaleBlock + lane % kLanesOfBlock * kCastChannels);
-    const std::byte* const x =
-        args.x + static_cast<uint64_t>(token) * args.x_bytes + channel * Type::kBytes;
-    uint4 in[Type::kBytes];
+    const int lane = lane_of_thread(), of_lane = lane % kLanesOfBlock;
+    const int first = piece * kTimes * kBlocks + lane / kLanesOfBlock;
+    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
+    uint4 in[kTimes][Type::kBytes];
 #pragma unroll
-    for (int v = 0; v < Type::kBytes; ++v)
-      in[v] = is_in ? load_vector(x + v * kVectorBytes) : uint4{0, 0, 0, 0};
-    const CastVector made = cast<Type>(in, args.form != ScaleForm::kFloat);
-    if (!is_in) return;
-    const bool has_scale = lane % kLanesOfBlock == 0;
+    for (int t = 0; t < kTimes; ++t) {
+      const int block = first + t * kBlocks;
+      const std::byte* const at =
+          x + static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels) * Type::kBytes;
+#pragma unroll
+      for (int v = 0; v < Type::kBytes; ++v)
+        in[t][v] = block < blocks(args) ? load_vector(at + v * kVectorBytes) : uint4{0, 0, 0, 0};
+    }
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const int block = first + t * kBlocks;
+      const CastVector made = cast<Type>(in[t], args.form != ScaleForm::kFloat);
+      if (block < blocks(args)) store(args, slots, i, block, made);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void store(const LlSendArgs& args, const Slots& slots, int i,
+                                               int block, const CastVector& made) {
+    const int of_lane = lane_of_thread() % kLanesOfBlock;
+    const auto channel = static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels);
     const uint32_t bits = __float_as_uint(made.scale);
     slots.each(i, [&](int, std::byte* slot) {
       store_vector(slot + args.slot.row + channel, made.row);
-      if (!has_scale) return;
+      if (of_lane != 0) return;
       if (args.form == ScaleForm::kUe8m0)
         slot[args.slot.scales + static_cast<uint64_t>(block)] = static_cast<std::byte>(bits >> 23);
       else
@@ -116,14 +132,12 @@ template <typename Row>
 __device__ void send(const LlSendArgs& args) {
   const Team& team = args.team;
   const int num_ranks = team.layout.num_ranks;
-  Steps steps(team);
+  const Steps steps(team, team.state->sent);
   const uint64_t call = seen(&team.state->call) + 1;
   const Phase phase = next_phase(team);
   __shared__ uint32_t next[kMostRanks];
   if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
-  const auto per_rank = static_cast<uint32_t>(args.num_experts / num_ranks);
-  const MaskOfIds mask_of{args.ids, args.num_topk, static_cast<uint32_t>(args.num_experts),
-                          per_rank, team.watch};
+  const MaskOfIds mask_of(args.ids, args.num_topk, args.num_experts, num_ranks, team.watch);
   const Share share = Share::of(args.num_tokens);
   // Before the first token of a share; the last block's end is the end of all.
   count_copies(mask_of, 0, share.begin, num_ranks, next);
@@ -131,12 +145,12 @@ __device__ void send(const LlSendArgs& args) {
   __syncthreads();
   if (blockIdx.x == gridDim.x - 1 && static_cast<int>(threadIdx.x) < num_ranks)
     phase.rows()[threadIdx.x] = next[threadIdx.x];
-  if (!steps.arrive()) return;
+  if (!steps.arrive(0)) return;
   phase.tell(args.shape, phase.rows(), args.num_tokens);
   if (threadIdx.x != 0) return;
   *args.ticket = {phase.number(), call};
   keep_numbers(team, phase.number(), call);
-  steps.settle();
+  steps.settle(1);
 }
 
 // ---- fan out ----
@@ -219,6 +233,7 @@ __device__ void tell_ranges(const LlFanOutArgs& args, FanOutMemory* memory) {
   for (int e = static_cast<int>(blockIdx.x); e < local; e += static_cast<int>(gridDim.x)) {
     for (int source = warp_of_thread(); source < n; source += kWarps) {
       int32_t rows = 0;
+#pragma unroll 4
       for (int block = lane; block < static_cast<int>(gridDim.x); block += 32)
         rows += seen(args.source_counts + (static_cast<int64_t>(block) * local + e) * n + source);
       rows = static_cast<int32_t>(__reduce_add_sync(~0U, rows));
@@ -323,7 +338,7 @@ BRAID_MOE_KERNEL(braid_moe_ll_send_fp32, LlSendArgs) {
 BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   using namespace braid::moe::gpu;
   __shared__ FanOutMemory memory;
-  Steps steps(args.team);
+  const Steps steps(args.team, args.team.state->taken);
   const Phase phase = phase_of(args.team, args.ticket);
   const bool has_come = phase.await_flags(args.shape, &memory.arrived,
                                           static_cast<uint32_t>(args.max_tokens), args.wait_ns);
@@ -337,13 +352,13 @@ BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   const Incoming in{phase, args, memory.begins};
   const Share share = Share::of(memory.begins[args.team.layout.num_ranks]);
   if (has_come) count_share(args, in, share, &memory);
-  steps.arrive();
-  if (steps.await_all() && has_come) {
+  steps.arrive(0);
+  if (steps.await_all(0) && has_come) {
     begin_share(args, &memory);
     tell_ranges(args, &memory);
     fan_out(args, in, share, &memory);
   }
-  if (!steps.arrive()) return;
+  if (!steps.arrive(1)) return;
   phase.release();
-  if (threadIdx.x == 0) steps.settle();
+  if (threadIdx.x == 0) steps.settle(2);
 }

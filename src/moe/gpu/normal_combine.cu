@@ -8,6 +8,9 @@
 namespace braid::moe::gpu {
 namespace {
 
+/// False behind a dispatch that ended in vain: its results hold anything.
+__device__ __forceinline__ bool is_known(const CombineArgs& args) { return args.incoming[0] == 1; }
+
 /// Rows of a round, owner by owner.
 struct Returning {
   int32_t first[kMostRanks];       // of each owner's, in x
@@ -33,15 +36,17 @@ __device__ void find_rows(const CombineArgs& args, int round, int rounds, Return
   const int32_t* const rows_of = args.incoming + kIncomingHeadWords;
   __syncthreads();
   if (owner < n) {
-    int32_t begin = 0;
-    for (int r = 0; r < owner; ++r) begin += rows_of[r];
-    int32_t end = begin + rows_of[owner];
+    int32_t begin = 0, end = 0;
+    for (int r = 0; r <= owner && is_known(args); ++r) {
+      begin = end;
+      end += rows_of[r];
+    }
     if (rounds > 1) {
       begin = first_row(args.source_token, begin, end, args.rounds.first(round));
       end = first_row(args.source_token, begin, end, args.rounds.first(round + 1));
     }
     returning->first[owner] = begin;
-    returning->begins[owner + 1] = end - begin;
+    returning->begins[owner + 1] = min(end - begin, args.rounds.tokens);  // what has room, always
   }
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -171,7 +176,8 @@ __device__ void sum_round(const CombineArgs& args, const Phase& phase, int round
   __syncthreads();
   const auto rank = static_cast<int>(threadIdx.x);
   if (blockIdx.x == gridDim.x - 1 && rank < n && arrived.rows[rank] != next[rank])
-    device::give_up(args.team.watch, {Wait::kAgreement, next[rank], rank, sizeof(CallShape) / 4, 0},
+    device::give_up(args.team.watch,
+                    {Wait::kAgreement, next[rank], rank, 0, 1 + sizeof(CallShape) / 4},
                     arrived.rows[rank], false);
 }
 
@@ -180,15 +186,15 @@ __device__ void combine(const CombineArgs& args) {
   __shared__ Arrived arrived;
   __shared__ Returning returning;
   const Team& team = args.team;
-  Steps steps(team);
+  const Steps sends(team, team.state->sent), takes(team, team.state->taken);
   const uint64_t begun = seen(&team.state->phase) + 1, call = seen(&team.state->call) + 1;
   const CallShape shape = shape_behind(args.shape, args.of);
-  const int rounds = args.rounds.count(args.incoming[2]);
+  const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);
   const auto send = [&](int round) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call);
     send_round(args, phase, round, rounds, &returning);
-    if (steps.arrive()) phase.tell(shape, team.state->totals, args.num_tokens);
+    if (sends.arrive(round)) phase.tell(shape, team.state->totals, args.num_tokens);
   };
   send(0);
   bool is_last = false;
@@ -199,12 +205,13 @@ __device__ void combine(const CombineArgs& args) {
     if (round + 1 < rounds) send(round + 1);
     if (round > 0) has_come = phase.await_flags(shape, &arrived, most_rows);
     if (has_come) sum_round<Type>(args, phase, round, arrived);
-    is_last = steps.arrive();
+    is_last = takes.arrive(round);
     if (is_last) phase.release();
   }
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
-  steps.settle();
+  sends.settle(rounds);
+  takes.settle(rounds);
 }
 
 }  // namespace

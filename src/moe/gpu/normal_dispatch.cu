@@ -217,22 +217,25 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   using namespace braid::moe::gpu;
   __shared__ Arrived arrived;
   const Team& team = args.team;
-  Steps steps(team);
+  const Steps sends(team, team.state->sent);
   const uint64_t call = seen(&team.state->call) + 1;
   const Phase phase = next_phase(team);
   const braid::moe::CallShape shape = shape_behind(args.shape, args.of);
   if (blockIdx.x == 0) announce(args, phase);
   send_round(args, phase, 0);
-  if (steps.arrive()) {
+  if (sends.arrive(0)) {
     phase.tell(shape, team.state->totals, args.num_tokens);
     if (threadIdx.x == 0) {
       *args.ticket = {phase.number(), call};
       keep_numbers(team, phase.number(), call);
-      steps.settle();
+      sends.settle(1);
     }
   }
   if (blockIdx.x != 0) return;
-  if (!phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens))) return;
+  if (!phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens))) {
+    if (threadIdx.x == 0) args.incoming[0] = 0;  // for what comes behind: nothing is known
+    return;
+  }
   tell_incoming(args, phase, arrived, args.incoming);
   if (args.host_incoming != nullptr) tell_incoming(args, phase, arrived, args.host_incoming);
 }
@@ -242,7 +245,7 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   __shared__ Arrived arrived;
   __shared__ Places places;
   const Team& team = args.team;
-  Steps steps(team);
+  const Steps sends(team, team.state->sent), takes(team, team.state->taken);
   const uint64_t begun = seen(&args.ticket->phase), call = seen(&args.ticket->call);
   const braid::moe::CallShape shape = shape_behind(args.shape, args.of);
   const IncomingHead head = head_of(args.incoming);
@@ -265,16 +268,17 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     if (round + 1 < rounds) {
       const Phase following(team, phase.number() + 1, call);
       send_round(args, following, round + 1);
-      if (steps.arrive()) following.tell(shape, team.state->totals, args.num_tokens);
+      if (sends.arrive(round)) following.tell(shape, team.state->totals, args.num_tokens);
     }
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));
     if (has_come && has_room) take_round(args, phase, arrived, &places);
-    is_last = steps.arrive();
+    is_last = takes.arrive(round);
     if (is_last) phase.release();
   }
   fill_rest(args, num_rows);
   if (!is_last || threadIdx.x != 0) return;
   keep_numbers(team, begun + static_cast<uint64_t>(rounds) - 1, call);
-  steps.settle();
+  sends.settle(rounds - 1);
+  takes.settle(rounds);
 }

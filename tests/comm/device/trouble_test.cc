@@ -50,5 +50,38 @@ TEST(Trouble, ADisagreementIsTheCallersErrorAndNamesBoth) {
             "gpu call: rank 3 and rank 5 called different collectives or shapes (0x29 and 0x28)");
 }
 
+TEST(Trouble, SlotsOfWindowsAreToldFromThoseOfTheHostRing) {
+  for (const auto& [wait, name] : {std::pair{nvlink::Wait::kSlotFree, "room in its window"},
+                                   std::pair{nvlink::Wait::kSlotFull, "rows in our window"}}) {
+    nvlink::Trouble trouble = note(wait);
+    trouble.flag = 1;
+    EXPECT_EQ(in_words(trouble).message(),
+              std::string("gpu call: rank 3 block 7 waited for rank 5: ") + name +
+                  ": expected 41, seen 40");
+  }
+}
+
+TEST(Trouble, ADisagreementNamesTheWordWhereTheKernelSaysIt) {
+  nvlink::Trouble trouble = note(nvlink::Wait::kAgreement);
+  trouble.flag = 5;
+  EXPECT_EQ(
+      in_words(trouble).message(),
+      "gpu call: ranks disagree: rank 3 has num_max_dispatch_tokens_per_rank 41, rank 5 has 40");
+  trouble.flag = 99;
+  EXPECT_EQ(in_words(trouble).message(),
+            "gpu call: ranks disagree: rank 3 has word 41, rank 5 has 40");
+}
+
+TEST(Trouble, AnArgumentInDeviceMemoryIsNamedWithWhereItIs) {
+  nvlink::Trouble trouble = note(nvlink::Wait::kArgument);
+  trouble.flag = 1;
+  trouble.tile = 12;
+  trouble.seen = static_cast<uint64_t>(int64_t{-7});
+  const Status status = in_words(trouble);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_EQ(status.message(),
+            "gpu call: rank 3: argument topk_idx: expected at most 41, got -7 (at 12)");
+}
+
 }  // namespace
 }  // namespace braid::comm

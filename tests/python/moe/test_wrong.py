@@ -12,6 +12,7 @@ from moe_data import Library, make, rows_by_source, same
 
 import braid
 from braid.moe import Buffer, Config, EventOverlap
+from braid.moe.library import Checks
 
 H, M = 256, 24
 
@@ -276,6 +277,27 @@ def test_masks(ranks):
             assert status.tolist() == [0, 0]
 
     ranks(2, body)
+
+
+def test_a_hook_and_an_event_at_once_are_refused(ranks):
+    def body(comm):
+        with made(comm) as buffer:
+            c = Calls(buffer)
+            both = {"async_finish": True, "return_recv_hook": True}
+            with pytest.raises(braid.InvalidArgument, match="async_finish: expected False"):
+                c.low_latency(**both)
+            c.good(1)
+
+    ranks(1, body)
+
+
+def test_memory_elsewhere_is_named():
+    host = np.zeros((2, 8), np.float32)
+    with pytest.raises(
+        braid.InvalidArgument,
+        match=r"dispatch on rank 1: argument x: expected memory of GPU 3, got host memory",
+    ):
+        Checks("dispatch", 1, gpu=3).array("x", host, (), (None, None))
 
 
 def test_hints_and_events():

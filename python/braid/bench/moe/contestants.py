@@ -21,15 +21,17 @@ class Contestant(Protocol):
 class Case:
     """One rank's tokens, as torch tensors."""
 
-    def __init__(self, shape: Shape, ids: np.ndarray, size: int, rank: int) -> None:
+    def __init__(
+        self, shape: Shape, ids: np.ndarray, size: int, rank: int, device: str = "cpu"
+    ) -> None:
         import torch
 
         self.shape, self.size = shape, size
         values = np.arange(len(ids) * shape.hidden, dtype=np.int64).reshape(len(ids), shape.hidden)
         self.x = torch.from_numpy(((values * 7 + rank) % 255 - 127).astype(np.float32))
-        self.x = self.x.to(torch.bfloat16)
-        self.ids = torch.from_numpy(ids)
-        self.weights = torch.full(ids.shape, 1 / shape.num_topk, dtype=torch.float32)
+        self.x = self.x.to(device, torch.bfloat16)
+        self.ids = torch.from_numpy(ids).to(device)
+        self.weights = torch.full(ids.shape, 1 / shape.num_topk, device=device)
 
 
 class Normal:
@@ -66,38 +68,50 @@ class LowLatency:
 
 
 class AllToAll:
-    """torch's all_to_all_single over gloo, one copy per token and rank, exact sizes; the sums are
-    braid's: in rank order, in fp32, rounded once.
+    """torch's all_to_all_single over gloo or NCCL, one copy per token and rank, exact sizes; the
+    sums are braid's: in rank order, in fp32, rounded once.
     """
 
-    name = "gloo all_to_all_single"
-
-    def __init__(self, case: Case) -> None:
-        self.case = case
+    def __init__(self, case: Case, library: str = "gloo") -> None:
+        self.case, self.name = case, f"{library} all_to_all_single"
 
     def run(self) -> Any:
         import torch
         import torch.distributed as dist
 
-        c, n = self.case, self.case.size
+        c, n, place = self.case, self.case.size, {"device": self.case.x.device}
         ranks = c.ids // (c.shape.num_experts // n)
         here = [torch.nonzero((ranks == r).any(1)).flatten() for r in range(n)]
-        sent = torch.tensor([len(each) for each in here])
+        sent = torch.tensor([len(each) for each in here], **place)
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent)
         ins, outs = sent.tolist(), received.tolist()
         width = 2 * c.shape.hidden
-        rows = torch.empty((sum(outs), width), dtype=torch.uint8)
+        rows = torch.empty((sum(outs), width), dtype=torch.uint8, **place)
         dist.all_to_all_single(rows, c.x[torch.cat(here)].view(torch.uint8), outs, ins)
-        back = torch.empty((sum(ins), width), dtype=torch.uint8)
+        back = torch.empty((sum(ins), width), dtype=torch.uint8, **place)
         dist.all_to_all_single(back, rows, ins, outs)
-        total = torch.zeros(c.x.shape, dtype=torch.float32)
+        total = torch.zeros(c.x.shape, dtype=torch.float32, **place)
         for tokens, part in zip(here, back.view(torch.bfloat16).split(ins), strict=True):
             total.index_add_(0, tokens, part.float())
         return total.to(torch.bfloat16)
 
 
-def join_gloo(comm: braid.Comm) -> Callable[[], None]:
+class Gathers:
+    """No routing: braid's all-gather of all tokens and a reduce-scatter of as many rows. Sums are
+    of the tokens themselves, times the ranks.
+    """
+
+    name = "braid all-gather and reduce-scatter"
+
+    def __init__(self, comm: braid.Comm, case: Case) -> None:
+        self.comm, self.case = comm, case
+
+    def run(self) -> Any:
+        return self.comm.reduce_scatter(self.comm.all_gather(self.case.x))
+
+
+def join(comm: braid.Comm, library: str = "gloo") -> Callable[[], None]:
     """Makes torch's default group of this comm's ranks; answers how to leave it."""
     import torch
     import torch.distributed as dist
@@ -106,7 +120,7 @@ def join_gloo(comm: braid.Comm) -> Callable[[], None]:
     place = tempfile.mkdtemp() if comm.rank == 0 else ""
     place = comm.broadcast_object(place)
     dist.init_process_group(
-        "gloo", init_method=f"file://{place}/meet", rank=comm.rank, world_size=comm.size
+        library, init_method=f"file://{place}/meet", rank=comm.rank, world_size=comm.size
     )
 
     def leave() -> None:

@@ -7,20 +7,25 @@ import torch.distributed as dist
 
 from braid.comm import Comm
 from braid.moe.meeting import meet
+from braid.torch.moe.gpu_calls import GpuCalls
+from braid.torch.moe.places import CudaEvent
 
-__all__ = ["Torch", "comm_of_group", "topk_idx_t"]
+__all__ = ["CudaEvent", "GpuCalls", "Torch", "comm_of_group", "topk_idx_t"]
 
 topk_idx_t = torch.int64
 
 
 class Torch:
-    """New tensors in host memory."""
+    """New tensors in the memory of `device`."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device = device
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-        return torch.empty(shape, dtype=getattr(torch, dtype))
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> torch.Tensor:
-        return torch.zeros(shape, dtype=getattr(torch, dtype))
+        return torch.zeros(shape, dtype=getattr(torch, dtype), device=self.device)
 
     def swapped(self, array: torch.Tensor) -> torch.Tensor:
         return array.transpose(-1, -2)

@@ -1,0 +1,286 @@
+// Dispatch and combine on GPU memory by addresses: braid._braid.moe.GpuBuffer. Shapes, types and
+// places are python/braid/torch/moe's business, who knows its tensors; here are the calls of
+// moe/gpu/buffer.h in the order of the comm's.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "coll/device/entry.h"
+#include "comm.h"
+#include "errors.h"
+#include "moe.h"
+#include "moe/gpu/buffer.h"
+#include "moe/gpu/fatbins.h"
+#include "unlocked.h"
+
+namespace nb = nanobind;
+
+namespace braid::python {
+
+namespace {
+
+template <typename T>
+T* at(uint64_t address) {
+  return sys::pointer_to<T>(address);
+}
+
+/// Of one launch: the caller's stream and how many multiprocessors it may have at most, 0: all.
+moe::gpu::Launch launch_on(uint64_t stream, int num_sms) { return {{at<void>(stream)}, num_sms}; }
+
+/// A low-latency call between its halves; what it points at is the caller's to keep.
+struct GpuSend {
+  moe::LowLatencyDispatch dispatch;
+  moe::LowLatencyCombine combine;
+  moe::gpu::Ticket* ticket = nullptr;
+  const moe::gpu::Ticket* of = nullptr;
+  uint64_t number = 0;
+};
+
+/// A dispatch between its two steps.
+struct GpuBegun {
+  moe::Dispatch call;
+  moe::Incoming incoming;  // where the host waited for it
+  moe::gpu::Ticket* ticket = nullptr;
+  const moe::gpu::Ticket* of = nullptr;
+  int32_t* words = nullptr;
+};
+
+class PyGpuMoe {
+ public:
+  PyGpuMoe(PyComm& comm, int gpu, uint64_t half_bytes, bool is_small) : comm_(comm), gpu_(gpu) {
+    namespace entry = coll::device;
+    const auto memory = is_small ? entry::Memory::kSmall : entry::Memory::kAll;
+    run_unlocked([&] {
+      return entry::on_device(
+          comm.get(), gpu,
+          [&](comm::Device& device) -> Status {
+            BRAID_ASSIGN_OR_RETURN(buffer_, moe::gpu::Buffer::create(device, half_bytes));
+            return {};
+          },
+          memory);
+    });
+  }
+  ~PyGpuMoe() { end(); }
+  void close() {
+    const nb::gil_scoped_release released;
+    end();
+  }
+  PyGpuMoe(const PyGpuMoe&) = delete;
+  PyGpuMoe& operator=(const PyGpuMoe&) = delete;
+
+  moe::gpu::Buffer& get() {
+    if (!buffer_) raise_if_failed(invalid_argument("moe buffer: it was destroyed"));
+    return *buffer_;
+  }
+  comm::Comm& comm() { return comm_.get(); }
+  template <typename Call>
+  void enqueue(Call&& call) {
+    moe::gpu::Buffer& buffer = get();
+    run_unlocked([&] {
+      return coll::device::on_device(
+          comm_.get(), gpu_, [&](comm::Device& device) -> Status { return call(buffer, device); });
+    });
+  }
+
+ private:
+  // A comm that is closed or broken has given everything back, or does so at its end.
+  void end() {
+    if (buffer_ && !comm_.get().is_closed())
+      (void)coll::device::on_device(comm_.get(), gpu_, [this](comm::Device& device) {
+        buffer_->close(device);
+        return Status();
+      });
+    buffer_.reset();
+  }
+
+  PyComm& comm_;
+  const int gpu_;
+  std::unique_ptr<moe::gpu::Buffer> buffer_;
+};
+
+Dtype dtype_of(const std::string& name) {
+  const Result<Dtype> parsed = parse_dtype(name);
+  raise_if_failed(parsed.status());
+  return parsed.value();
+}
+
+void layout(PyGpuMoe& self, uint64_t ids, int num_tokens, int num_topk, int num_experts,
+            uint64_t per_rank, uint64_t per_expert, uint64_t is_in_rank, uint64_t stream) {
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.count(device, at<int64_t>(ids), num_tokens, num_topk, num_experts,
+                        {at<int32_t>(per_rank), at<int32_t>(per_expert), at<bool>(is_in_rank)},
+                        launch_on(stream, 1));
+  });
+}
+
+std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, int num_tokens,
+                                       int hidden, int num_topk, int max_tokens, int num_experts,
+                                       const std::string& dtype, int form, uint64_t ticket,
+                                       uint64_t stream, int num_sms) {
+  auto send = std::make_unique<GpuSend>();
+  moe::LowLatencyDispatch& d = send->dispatch;
+  d.x = at<std::byte>(x);
+  d.dtype = dtype_of(dtype);
+  d.hidden = static_cast<uint64_t>(hidden);
+  d.ids = at<int64_t>(ids);
+  d.num_tokens = num_tokens;
+  d.num_topk = num_topk;
+  d.max_tokens = max_tokens;
+  d.num_experts = num_experts;
+  d.form = static_cast<moe::ScaleForm>(form);
+  send->ticket = at<moe::gpu::Ticket>(ticket);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    BRAID_ASSIGN_OR_RETURN(send->number,
+                           buffer.send(device, d, send->ticket, launch_on(stream, num_sms)));
+    return {};
+  });
+  return send;
+}
+
+void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales, uint64_t count,
+                      uint64_t src_info, uint64_t slots, uint64_t layout_range, uint64_t stats,
+                      uint64_t wait_ns, uint64_t stream, int num_sms) {
+  const moe::LowLatencyRows rows{
+      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),  at<int32_t>(src_info),
+      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns)};
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
+                          launch_on(stream, num_sms));
+  });
+}
+
+std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots,
+                                      uint64_t layout_range, uint64_t ids, uint64_t weights,
+                                      int num_tokens, int hidden, int num_topk, int max_tokens,
+                                      int num_experts, const std::string& dtype, uint64_t of,
+                                      uint64_t ticket, uint64_t stream, int num_sms) {
+  auto send = std::make_unique<GpuSend>();
+  moe::LowLatencyCombine& c = send->combine;
+  c.x = at<std::byte>(x);
+  c.dtype = dtype_of(dtype);
+  c.hidden = static_cast<uint64_t>(hidden);
+  c.slots = at<int32_t>(slots);
+  c.layout_range = at<int64_t>(layout_range);
+  c.ids = at<int64_t>(ids);
+  c.weights = at<float>(weights);
+  c.num_tokens = num_tokens;
+  c.num_topk = num_topk;
+  c.max_tokens = max_tokens;
+  c.num_experts = num_experts;
+  send->of = at<moe::gpu::Ticket>(of);
+  send->ticket = at<moe::gpu::Ticket>(ticket);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    BRAID_ASSIGN_OR_RETURN(
+        send->number, buffer.send(device, c, send->of, send->ticket, launch_on(stream, num_sms)));
+    return {};
+  });
+  return send;
+}
+
+void receive_combine(PyGpuMoe& self, GpuSend& send, uint64_t out, uint64_t wait_ns, uint64_t stream,
+                     int num_sms) {
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.receive(device, send.number, send.combine, at<std::byte>(out),
+                          at<int64_t>(wait_ns), send.of, send.ticket, launch_on(stream, num_sms));
+  });
+}
+
+std::unique_ptr<GpuBegun> begin(PyGpuMoe& self, uint64_t x, uint64_t side, uint64_t is_in_rank,
+                                uint64_t per_expert, uint64_t ids, uint64_t weights, int num_tokens,
+                                int64_t row_bytes, int64_t side_bytes, int num_topk,
+                                int num_experts, bool has_ids, bool has_weights, uint64_t of,
+                                uint64_t ticket, uint64_t incoming, bool tells_host,
+                                uint64_t stream, int num_sms) {
+  auto begun = std::make_unique<GpuBegun>();
+  moe::Dispatch& d = begun->call;
+  d.x = at<std::byte>(x);
+  d.row_bytes = static_cast<uint64_t>(row_bytes);
+  d.side = at<std::byte>(side);
+  d.side_bytes = static_cast<uint64_t>(side_bytes);
+  d.num_tokens = num_tokens;
+  d.is_in_rank = at<bool>(is_in_rank);
+  d.per_expert = at<int32_t>(per_expert);
+  d.ids = at<int64_t>(ids);
+  d.weights = at<float>(weights);
+  d.has_ids = has_ids;
+  d.has_weights = has_weights;
+  d.num_topk = num_topk;
+  d.num_experts = num_experts;
+  begun->of = at<moe::gpu::Ticket>(of);
+  begun->ticket = at<moe::gpu::Ticket>(ticket);
+  begun->words = at<int32_t>(incoming);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {
+    BRAID_RETURN_IF_ERROR(buffer.begin(device, d, begun->of, begun->ticket, begun->words,
+                                       tells_host, launch_on(stream, num_sms)));
+    if (!tells_host) return {};
+    BRAID_ASSIGN_OR_RETURN(begun->incoming,
+                           buffer.await_incoming(device, d, self.comm().state().interrupt));
+    return {};
+  });
+  return begun;
+}
+
+void finish(PyGpuMoe& self, GpuBegun& begun, uint64_t x, uint64_t side, uint64_t ids,
+            uint64_t weights, uint64_t source_token, int num_rows, uint64_t stream, int num_sms) {
+  const moe::DispatchedRows rows{at<std::byte>(x),   at<std::byte>(side),       at<int64_t>(ids),
+                                 at<float>(weights), at<int32_t>(source_token), num_rows};
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.finish(device, begun.call, rows, begun.of, begun.ticket, begun.words,
+                         launch_on(stream, num_sms));
+  });
+}
+
+void combine(PyGpuMoe& self, uint64_t x, uint64_t weights, bool has_weights, uint64_t incoming,
+             uint64_t source_token, uint64_t is_in_rank, uint64_t bias_0, uint64_t bias_1,
+             uint64_t out, uint64_t out_weights, int num_tokens, int hidden, int num_topk,
+             const std::string& dtype, uint64_t of, uint64_t stream, int num_sms) {
+  moe::Combine c;
+  c.x = at<std::byte>(x);
+  c.dtype = dtype_of(dtype);
+  c.hidden = static_cast<uint64_t>(hidden);
+  c.weights = at<float>(weights);
+  c.has_weights = has_weights;
+  c.num_topk = num_topk;
+  c.source_token = at<int32_t>(source_token);
+  c.is_in_rank = at<bool>(is_in_rank);
+  c.num_tokens = num_tokens;
+  c.biases[0] = at<std::byte>(bias_0);
+  c.biases[1] = at<std::byte>(bias_1);
+  c.out = at<std::byte>(out);
+  c.out_weights = at<float>(out_weights);
+  self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
+    return buffer.combine(device, c, at<int32_t>(incoming), at<moe::gpu::Ticket>(of),
+                          launch_on(stream, num_sms));
+  });
+}
+
+}  // namespace
+
+void register_moe_gpu(nb::module_& inner) {
+  inner.def("has_kernels", [] { return !kernels::layout_counts_fatbin().empty(); });
+  inner.attr("ticket_bytes") = sizeof(moe::gpu::Ticket);
+  inner.def("incoming_words", &moe::gpu::incoming_words);
+  inner.attr("incoming_head_words") = moe::gpu::kIncomingHeadWords;
+  nb::class_<GpuSend>(inner, "GpuSend");
+  nb::class_<GpuBegun>(inner, "GpuBegun")
+      .def_prop_ro("per_expert", [](const GpuBegun& self) { return self.incoming.per_expert; })
+      .def_prop_ro("num_rows", [](const GpuBegun& self) { return self.incoming.num_rows; });
+  nb::class_<PyGpuMoe>(inner, "GpuBuffer")
+      .def(nb::init<PyComm&, int, uint64_t, bool>(), nb::keep_alive<1, 2>())
+      .def("close", &PyGpuMoe::close)
+      .def_prop_ro("half_bytes", [](PyGpuMoe& self) { return self.get().layout().half_bytes; })
+      .def("layout", &layout)
+      .def("send_dispatch", &send_dispatch)
+      .def("receive_dispatch", &receive_dispatch)
+      .def("send_combine", &send_combine)
+      .def("receive_combine", &receive_combine)
+      .def("begin", &begin)
+      .def("finish", &finish)
+      .def("combine", &combine);
+}
+
+}  // namespace braid::python

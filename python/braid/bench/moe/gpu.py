@@ -1,0 +1,284 @@
+"""Cases on GPUs: whole dispatches and combines in graphs and eager, beside baselines; and each
+kernel alone. Every sum is compared before anything is timed. The L2 is cold, and the slowest rank
+counts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+
+import braid
+from braid.bench.moe.contestants import AllToAll, Case, Contestant, Gathers, LowLatency, Normal
+from braid.bench.moe.routings import Shape, copies_to, ids_of
+from braid.moe import Buffer, Config
+from braid.probe.effort import Effort
+from braid.probe.job import Job, Tick
+from braid.record.probe import Series, gbps_of, times_of
+
+_BF16, _WEIGHT = 2, 4
+_FLUSH_BYTES = 256 << 20
+_SLEEP_CYCLES = 400_000  # the host enqueues a whole call meanwhile
+_WARM = 3
+BOTH = "both ways, eager, exact sizes"
+
+
+@dataclass
+class Timed:
+    """One thing to time. `bytes`: what it must carry to other ranks, or (`is_local`) read and write
+    in its own GPU's memory.
+    """
+
+    name: str
+    bytes: int
+    call: Callable[[], Any]
+    is_local: bool = False
+
+
+def jobs(
+    comm: braid.Comm, shape: Shape, tokens: Sequence[int], routings: Sequence[str], nccl: bool
+) -> list[Job]:
+    return [_Bench(comm, shape, n, routing, nccl).job() for routing in routings for n in tokens]
+
+
+class _Bench:
+    def __init__(
+        self, comm: braid.Comm, shape: Shape, tokens: int, routing: str, nccl: bool
+    ) -> None:
+        self.comm, self.shape, self.tokens, self.nccl = comm, shape, tokens, nccl
+        self.routing, self.size, self.rank = routing, comm.size, comm.rank
+        self.name = f"{shape.name} {tokens} tokens {routing}"
+
+    def job(self) -> Job:
+        return Job(self.name, self.tokens * self.shape.hidden * _BF16, self._run)
+
+    def _ids(self, rank: int) -> np.ndarray:
+        return ids_of(self.shape, self.routing, self.tokens, rank)
+
+    def _run(self, effort: Effort, tick: Tick) -> list[Series]:
+        shape, size = self.shape, self.size
+        hint = Buffer.get_low_latency_rdma_size_hint(
+            self.tokens, shape.hidden, size, shape.num_experts
+        )
+        self.case = Case(shape, self._ids(self.rank), size, self.rank, "cuda")
+        self.flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        local = shape.num_experts // size
+        self.y = torch.zeros(
+            (local, self.tokens * size, shape.hidden), dtype=torch.bfloat16, device="cuda"
+        )
+        with Buffer(self.comm, 64 << 20, hint, low_latency_mode=True) as buffer:
+            self.buffer = buffer
+            both = self._both()
+            wrong = self._check([each for each, _ in both])
+            timed = [
+                Timed(f"{each.name}, {BOTH}", 2 * moved, each.run) for each, moved in both
+            ] + list(self._graphs())
+            times = self._race(timed, effort, tick)
+            series = [
+                self._series(each, times[each.name], wrong.get(each.name.split(",")[0], 0))
+                for each in timed
+            ]
+            series += self._kernels(effort)
+        torch.cuda.empty_cache()
+        return series
+
+    # ---- what is timed ----
+
+    def _copies(self) -> int:
+        """To other ranks, in tokens: what links must carry one way."""
+        ids = self._ids(self.rank)
+        return sum(copies_to(ids, self.shape, self.size, r) for r in self._others())
+
+    def _others(self) -> list[int]:
+        return [r for r in range(self.size) if r != self.rank]
+
+    def _row(self, item_bytes: int = _BF16) -> int:
+        return self.shape.hidden * item_bytes
+
+    def _both(self) -> list[tuple[Contestant, int]]:
+        copies = self._copies() * self._row()
+        all_others = (self.size - 1) * self.tokens * self._row()
+        braids: list[Contestant] = [Normal(self.buffer, self.case)]
+        if self.shape.num_experts * self.tokens <= 1 << 19:  # bf16 rows of all experts: 60 GB
+            braids.append(LowLatency(self.buffer, self.case))
+        found: list[tuple[Contestant, int]] = [(each, copies) for each in braids]
+        if self.size > 1:
+            found.append((Gathers(self.comm, self.case), all_others))
+        if self.nccl:
+            found.append((AllToAll(self.case, "nccl"), copies))
+        return found
+
+    def _graphs(self) -> Iterator[Timed]:
+        b, c, copies = self.buffer, self.case, self._copies()
+        experts, most = self.shape.num_experts, self.tokens * self.size
+        layout = b.get_dispatch_layout(c.ids, experts)
+        for sms in (0, 20):
+            config = Config(num_sms=sms) if sms else Config(num_sms=1 << 10)
+            name = f"{sms} SMs" if sms else "all SMs"
+
+            def dispatch(config: Config = config) -> Any:
+                return b.dispatch(
+                    c.x, None, layout[0], None, layout[3], layout[2], c.ids, c.weights,
+                    num_worst_tokens=most, config=config,
+                )  # fmt: skip
+
+            rows, _, _, _, handle, _ = dispatch()
+
+            def combine(config: Config = config, rows: Any = rows, handle: Any = handle) -> Any:
+                return b.combine(rows, handle, config=config)
+
+            yield self._graph(f"normal dispatch, {name}, graph", copies * self._row(), dispatch)
+            yield self._graph(f"normal combine, {name}, graph", copies * self._row(), combine)
+        yield self._graph("low latency dispatch fp8, graph", copies * self._fp8_row(), self._low)
+        (_, _), _, handle, _, _ = self._low()
+        remote = int((self._ids(self.rank) // (experts // self.size) != self.rank).sum())
+        yield self._graph(
+            "low latency combine bf16, graph",
+            remote * self._row(),
+            lambda: b.low_latency_combine(self.y, c.ids, c.weights, handle),
+        )
+
+    def _fp8_row(self) -> int:
+        return self._row(1) + self.shape.hidden // 128 * 4
+
+    def _low(self, **asked: Any) -> Any:
+        c = self.case
+        return self.buffer.low_latency_dispatch(
+            c.x, c.ids, self.tokens, self.shape.num_experts, use_fp8=True, **asked
+        )
+
+    def _graph(self, name: str, moved: int, call: Callable[[], Any]) -> Timed:
+        call()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            kept = call()
+
+        def replay(kept: Any = (call, kept)) -> Any:  # noqa: ARG001  it reads and writes them
+            graph.replay()
+
+        return Timed(name, moved, replay)
+
+    # ---- checks and times ----
+
+    def _check(self, present: Sequence[Contestant]) -> dict[str, int]:
+        """Wrong bytes by name, of all ranks."""
+        case = self.case
+        per_rank = case.shape.num_experts // case.size
+        ranks = case.ids // per_rank
+        times = torch.stack([(ranks == r).any(1) for r in range(case.size)]).sum(0)
+        by_rank = (case.x.float() * times[:, None]).to(torch.bfloat16)
+        wanted = {"braid low latency": case.x, Gathers.name: case.x * case.size}
+        found = {}
+        for each in present:
+            sums = each.run()
+            expected = wanted.get(each.name, by_rank)
+            bad = int((sums.view(torch.int16) != expected.view(torch.int16)).sum())
+            found[each.name] = 2 * int(self.comm.all_reduce(np.array([bad]))[0])
+        return found
+
+    def _slowest(self, us: float) -> float:
+        return float(self.comm.all_reduce(np.array([us]), "max")[0])
+
+    def _race(self, timed: Sequence[Timed], effort: Effort, tick: Tick) -> dict[str, list[float]]:
+        times: dict[str, list[float]] = {each.name: [] for each in timed}
+        for each in timed:
+            for _ in range(_WARM):
+                each.call()
+        for number in range(effort.samples):
+            for k in range(len(timed)):
+                each = timed[(number + k) % len(timed)]
+                times[each.name].append(self._slowest(self._time_us([each.call])[0]))
+            tick(number + 1)
+        return times
+
+    def _time_us(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
+        """Of each call. All ranks begin together, with other memory in the L2."""
+        marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
+        torch.cuda.synchronize()
+        self.comm.barrier()
+        self.flush.fill_(1)
+        torch.cuda._sleep(_SLEEP_CYCLES)
+        marks[0].record()
+        for call, mark in zip(calls, marks[1:], strict=True):
+            call()
+            mark.record()
+        marks[-1].synchronize()
+        return [float(a.elapsed_time(b)) * 1e3 for a, b in pairwise(marks)]
+
+    def _kernels(self, effort: Effort) -> list[Series]:
+        """Each low-latency kernel of this GPU alone. Between ranks it would also wait for them: in
+        a group of one only.
+        """
+        if self.size > 1:
+            return []
+        b, c = self.buffer, self.case
+        t, k = self.tokens, self.shape.num_topk
+        y = self.y
+        hooks: list[Any] = []
+        handles: list[Any] = []
+
+        def send() -> None:
+            _, _, handle, _, hook = self._low(return_recv_hook=True)
+            handles.append(handle)
+            hooks.append(hook)
+
+        def give_back() -> None:
+            _, _, hook = b.low_latency_combine(
+                y, c.ids, c.weights, handles[-1], return_recv_hook=True
+            )
+            hooks.append(hook)
+
+        fp8, row = self._fp8_row(), self._row()
+        steps = [
+            Timed("kernel: cast and send, fp8", t * (row + fp8), send, True),
+            Timed("kernel: fan out, fp8", t * fp8 + t * k * fp8, lambda: hooks[-1](), True),
+            Timed("kernel: return, bf16", 2 * t * k * row, give_back, True),
+            Timed("kernel: weighted sum, bf16", (k + 1) * t * row, lambda: hooks[-1](), True),
+        ]
+        times: list[list[float]] = [[] for _ in steps]
+        # One at a time behind a flush: the others of its pass go before or after it, untimed.
+        for number in range(_WARM + effort.samples):
+            for one in range(len(steps)):
+                us = 0.0
+                for at, other in enumerate(steps):
+                    us = self._time_us([other.call])[0] if at == one else us
+                    if at != one:
+                        other.call()
+                hooks.clear()
+                handles.clear()
+                if number >= _WARM:
+                    times[one].append(us)
+        return [self._series(step, took, 0) for step, took in zip(steps, times, strict=True)]
+
+    def _series(self, timed: Timed, samples: list[float], wrong: int) -> Series:
+        times = times_of(samples)
+        moved = timed.bytes
+        note = "GB/s of this GPU's memory, reads and writes" if timed.is_local else ""
+        return Series(
+            group=self.name,
+            case=timed.name,
+            bytes=moved,
+            times=times,
+            gbps=gbps_of(moved, times.p50_us) if moved else None,
+            verdict="wrong data" if wrong else "ok",
+            wrong_bytes=wrong,
+            note=note,
+        )
+
+
+def ratios_of(series: Sequence[Series]) -> dict[str, float]:
+    """Every other's median time of both ways by braid's normal mode's: above 1, that is slower."""
+    ours = {
+        one.group: one.times.p50_us
+        for one in series
+        if one.case == f"braid, {BOTH}" and one.times is not None
+    }
+    return {
+        f"{one.group}, {one.case}": round(one.times.p50_us / ours[one.group], 4)
+        for one in series
+        if BOTH in one.case and one.case != f"braid, {BOTH}" and one.times and one.group in ours
+    }

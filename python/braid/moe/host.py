@@ -1,0 +1,160 @@
+"""Calls on arrays in host memory: what normal.py and low_latency.py ask of whoever moves rows. The
+same on a GPU's memory is braid.torch.moe's GpuCalls.
+"""
+
+from types import TracebackType
+from typing import Any
+
+from braid import _braid
+from braid.arrays import Array
+from braid.moe import low_latency
+from braid.moe.events import EventHandle, EventOverlap
+from braid.moe.handles import DispatchHandle, LowLatencyHandle
+from braid.moe.library import Library
+
+
+class HostPlace:
+    """Where a call is made: here and now."""
+
+    def __init__(self, previous: EventOverlap | None) -> None:
+        if previous is not None:
+            previous.current_stream_wait()
+
+    def __enter__(self) -> "HostPlace":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def over(self, is_async: bool, outputs: Any = ()) -> EventOverlap:  # noqa: ARG002
+        """The event of what was called."""
+        return EventOverlap(EventHandle())
+
+
+class HostBegun:
+    """A dispatch whose sizes are known."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.num_rows: int = core.num_rows
+        self.per_expert: list[int] = core.per_expert
+
+
+class HostCalls:
+    gpu: int | None = None
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.state = low_latency.State()
+        self.num_sms = 0  # of no meaning here
+
+    def place(self, previous: EventOverlap | None, is_async: bool, *_: Any) -> HostPlace:  # noqa: ARG002
+        return HostPlace(previous)
+
+    def layout(
+        self,
+        ids: Array,
+        sizes: tuple[int, int, int, int],
+        per_rank: Array,
+        per_expert: Array,
+        is_in: Array,
+    ) -> None:
+        """sizes: tokens, K, ranks, experts."""
+        _braid.moe.layout(ids, *sizes, per_rank, per_expert, is_in)
+
+    # ---- normal ----
+
+    def begin(
+        self,
+        arrays: tuple[Array | None, ...],
+        sizes: tuple[int, ...],
+        known: DispatchHandle | None,
+        num_worst_tokens: int,  # noqa: ARG002  sizes are always known
+    ) -> HostBegun:
+        """arrays: x, scales, is_in, per_expert, ids, weights; sizes: tokens, bytes of a row and of
+        a row of scales, K, experts.
+        """
+        return HostBegun(self.core.begin(*arrays, *sizes, 0 if known is None else known.phase))
+
+    def abandon(self) -> None:
+        self.core.abandon()
+
+    def finish(self, begun: HostBegun, arrays: tuple[Array | None, ...], room: int) -> None:
+        """arrays: x, scales, ids, weights, source tokens."""
+        self.core.finish(begun.core, *arrays, room)
+
+    def matrices(
+        self, begun: HostBegun, new: Library, num_ranks: int, is_in: Array
+    ) -> tuple[Array, Array]:
+        """The handle's prefix matrix and its send_head."""
+        prefix = new.zeros((num_ranks, num_ranks), "int32")
+        for source in range(num_ranks):
+            for rank in range(num_ranks):
+                prefix[source, rank] = begun.core.rank_prefix[source * num_ranks + rank]
+        head = is_in.cumsum(0) - 1
+        head[~is_in] = -1
+        return prefix, head
+
+    def mark_dispatch(self, handle: DispatchHandle, begun: HostBegun) -> None:
+        """Sets what the combine of the dispatch needs to know."""
+        handle.phase = begun.core.phase
+        handle.rows_of = list(begun.core.rows_of)
+        handle.most_tokens = begun.core.most_tokens
+
+    def combine(
+        self,
+        handle: DispatchHandle,
+        arrays: tuple[Array | None, ...],
+        sizes: tuple[int, int, int, int],
+        dtype: str,
+    ) -> None:
+        """arrays: x, weights, two biases, out, out_weights; sizes: rows, tokens, hidden, K."""
+        x, weights, bias_0, bias_1, out, out_weights = arrays
+        self.core.combine(
+            x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0,
+            bias_1, out, out_weights, *sizes, dtype, handle.most_tokens, handle.phase,
+        )  # fmt: skip
+
+    # ---- low latency ----
+
+    def send_dispatch(
+        self, x: Array, ids: Array, sizes: tuple[int, ...], kind: tuple[str, int]
+    ) -> Any:
+        """sizes: tokens, hidden, K, M, experts; kind: dtype and form of scales."""
+        return self.core.send_dispatch(x, ids, *sizes, *kind)
+
+    def receive_dispatch(
+        self, sent: Any, arrays: tuple[Array | None, ...], stats: Array | None
+    ) -> None:
+        """arrays: x, scales, count, src_info, slots, ranges, waits."""
+        self.core.receive_dispatch(sent, *arrays)
+        if stats is not None:
+            stats[:] += arrays[2]
+
+    def mark(self, handle: LowLatencyHandle, sent: Any, ids: Array, tokens: int, topk: int) -> None:
+        """Sets what the combine of the dispatch needs to know."""
+        handle.phase = sent.phase
+        handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
+
+    def send_combine(
+        self,
+        handle: LowLatencyHandle,
+        arrays: tuple[Array, Array, Array],
+        sizes: tuple[int, ...],
+        dtype: str,
+    ) -> Any:
+        """arrays: x, ids, weights; sizes as of send_dispatch."""
+        x, ids, weights = arrays
+        return self.core.send_combine(
+            x, handle.slots, handle[1], ids, weights, *sizes, dtype, handle.phase, handle.ids_hash
+        )
+
+    def receive_combine(self, sent: Any, out: Array, waits: Array | None) -> None:
+        self.core.receive_combine(sent, out, waits)
+
+    def close(self) -> None:
+        self.core.close()

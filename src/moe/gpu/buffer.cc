@@ -1,0 +1,356 @@
+#include "moe/gpu/buffer.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "moe/call_shape.h"
+#include "moe/phases.h"
+#include "sys/cuda/launch.h"
+
+namespace braid::moe::gpu {
+
+namespace {
+
+constexpr uint64_t kVectorBytes = 16;
+
+Status check_place(const void* at, const char* argument) {
+  const auto address = reinterpret_cast<uint64_t>(at);
+  if (address % kVectorBytes == 0) return {};
+  return invalid_argument("argument {}: expected an address that is a multiple of {}, got {:#x}",
+                          argument, kVectorBytes, address);
+}
+
+Status check_counts(int num_experts, int num_topk) {
+  if (num_experts > kMostExperts)
+    return invalid_argument("argument num_experts: expected at most {} on GPUs, got {}",
+                            kMostExperts, num_experts);
+  if (num_topk > kMostTopk)
+    return invalid_argument("argument topk_idx: expected at most {} experts a token, got {}",
+                            kMostTopk, num_topk);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Buffer>> Buffer::create(comm::Device& device, uint64_t half_bytes) {
+  if (device.size() > kMostRanks)
+    return unsupported("moe buffer: {} ranks: on GPUs at most {}", device.size(), kMostRanks);
+  BRAID_RETURN_IF_ERROR(device.faults().status());
+  BRAID_RETURN_IF_ERROR(preload(device.kernels()));
+  BRAID_ASSIGN_OR_RETURN(auto memory, Memory::create(device, half_bytes));
+  return std::unique_ptr<Buffer>(new Buffer(std::move(memory)));
+}
+
+Status Buffer::in_rank(const char* call, const Status& status) const {
+  return status.with_context(fmt::format("{} on rank {}", call, memory_->team().rank));
+}
+
+// All blocks of all ranks must have a place at once, where ranks share a GPU.
+uint32_t Buffer::blocks(const comm::Device& device, const Launch& launch) const {
+  const int most = device.gpus().are_shared ? static_cast<int>(device.gpus().shared_blocks())
+                                            : memory_->num_sms();
+  const int asked = launch.num_blocks > 0 ? std::min(launch.num_blocks, most) : most;
+  return static_cast<uint32_t>(std::clamp(asked, 1, kMostBlocks));
+}
+
+template <typename Args>
+Status Buffer::enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
+                       const Launch& launch) {
+  BRAID_RETURN_IF_ERROR(kernel.status());
+  BRAID_RETURN_IF_ERROR(device.begin(launch.stream));
+  const Status launched = sys::launch(device.cuda(), kernel.value(),
+                                      {blocks(device, launch), kThreads}, launch.stream, args);
+  const Status ended = device.end(launch.stream);
+  return launched.ok() ? ended : launched;
+}
+
+Status Buffer::check_half() const {
+  if (is_begun_) return invalid_argument("a dispatch was begun and not finished");
+  if (!is_open_[num_sent_ % kHalves]) return {};
+  return invalid_argument(
+      "two results are alive: the receive half (hook) of an earlier call was not called yet");
+}
+
+Status Buffer::check_received(uint64_t number) const {
+  if (number < num_sent_ && number + kHalves >= num_sent_ && is_open_[number % kHalves]) return {};
+  return invalid_argument("its hook was called already");
+}
+
+Status Buffer::check_nothing_is_open() const {
+  if (is_begun_) return invalid_argument("a dispatch was begun and not finished");
+  if (!is_open_[0] && !is_open_[1]) return {};
+  return invalid_argument(
+      "a low-latency result is alive: its receive half (hook) was not called yet");
+}
+
+Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, int num_topk,
+                     int num_experts, const LayoutCounts& out, const Launch& launch) {
+  constexpr const char* kName = "get_dispatch_layout";
+  BRAID_RETURN_IF_ERROR(in_rank(kName, check_experts(num_experts, size(), num_topk)));
+  BRAID_RETURN_IF_ERROR(in_rank(kName, check_counts(num_experts, num_topk)));
+  const LayoutArgs args{ids,
+                        num_tokens,
+                        num_topk,
+                        size(),
+                        num_experts,
+                        out.per_rank,
+                        out.per_expert,
+                        out.is_in_rank,
+                        memory_->team().watch};
+  const Launch alone{launch.stream, 1};
+  return in_rank(kName,
+                 enqueue(device, find_entry(device.kernels(), Entry::kLayout, {}), args, alone));
+}
+
+// ---- low latency ----
+
+Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
+                              const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_room(call, layout())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_half()));
+  LlSendArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.slot = slot_of(call);
+  args.x = call.x;
+  args.ids = call.ids;
+  args.x_bytes = call.hidden * dtype_bytes(call.dtype);
+  args.row_bytes = call.row_bytes();
+  args.num_tokens = call.num_tokens;
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.form = call.form;
+  args.ticket = ticket;
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name, enqueue(device, find_entry(device.kernels(), Entry::kSend, call.dtype, call.form), args,
+                    launch)));
+  is_open_[num_sent_ % kHalves] = true;
+  return num_sent_++;
+}
+
+Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDispatch& call,
+                       const LowLatencyRows& rows, int32_t* stats, const Ticket* ticket,
+                       const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
+  LlFanOutArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.slot = slot_of(call);
+  args.row_bytes = call.row_bytes();
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.max_tokens = call.max_tokens;
+  args.scale_words = static_cast<int32_t>(scale_bytes(call.form, call.hidden) / 4);
+  args.ticket = ticket;
+  args.counts = memory_->counts();
+  args.source_counts = memory_->source_counts();
+  args.x = rows.x;
+  args.scales = reinterpret_cast<uint32_t*>(rows.scales);
+  args.count = rows.count;
+  args.src_info = rows.src_info;
+  args.slots = rows.slots;
+  args.layout_range = rows.layout_range;
+  args.stats = stats;
+  args.wait_ns = rows.wait_ns;
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name,
+      enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args, launch)));
+  is_open_[number % kHalves] = false;
+  return {};
+}
+
+Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                              Ticket* ticket, const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_room(call, layout())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_half()));
+  LlReturnArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.x = call.x;
+  args.row_bytes = call.row_bytes();
+  args.num_tokens = call.num_tokens;
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.max_tokens = call.max_tokens;
+  args.slots = call.slots;
+  args.layout_range = call.layout_range;
+  args.of = of;
+  args.ticket = ticket;
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name,
+      enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch)));
+  is_open_[num_sent_ % kHalves] = true;
+  return num_sent_++;
+}
+
+Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCombine& call,
+                       std::byte* out, int64_t* wait_ns, const Ticket* of, const Ticket* ticket,
+                       const Launch& launch) {
+  const char* const name = call_name(CallKind::kLowLatencyCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(out, "out")));
+  LlSumArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.row_bytes = call.row_bytes();
+  args.num_tokens = call.num_tokens;
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.ids = call.ids;
+  args.weights = call.weights;
+  args.of = of;
+  args.ticket = ticket;
+  args.out = out;
+  args.wait_ns = wait_ns;
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name, enqueue(device, find_entry(device.kernels(), Entry::kSum, call.dtype), args, launch)));
+  is_open_[number % kHalves] = false;
+  return {};
+}
+
+// ---- normal ----
+
+DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* ticket,
+                               int32_t* incoming) const {
+  DispatchArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.rounds = rounds_of(call, layout().region_bytes(), size());
+  args.x = call.x;
+  args.row_bytes = call.row_bytes;
+  args.side = call.side;
+  args.side_bytes = call.side_bytes;
+  args.is_in_rank = call.is_in_rank;
+  args.per_expert = call.per_expert;
+  args.ids = call.ids;
+  args.weights = call.weights;
+  // Of no tokens there is no memory, but there are weights of what comes.
+  if (call.has_weights && args.weights == nullptr)
+    args.weights = reinterpret_cast<const float*>(memory_->counts());
+  args.num_tokens = call.num_tokens;
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.of = of;
+  args.ticket = ticket;
+  args.incoming = incoming;
+  return args;
+}
+
+Status Buffer::begin(comm::Device& device, const Dispatch& call, const Ticket* of, Ticket* ticket,
+                     int32_t* incoming, bool tells_host, const Launch& launch) {
+  const char* const name = call_name(CallKind::kDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
+  DispatchArgs args = arguments(call, of, ticket, incoming);
+  if (args.rounds.tokens == 0)
+    return in_rank(name, no_room_for_copies(args.rounds.begin + args.rounds.copy_bytes,
+                                            layout().region_bytes()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
+  if (tells_host) {
+    std::atomic_ref(memory_->host_incoming()[0]).store(0, std::memory_order_relaxed);
+    args.host_incoming = memory_->device_incoming();
+  }
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name, enqueue(device, find_entry(device.kernels(), Entry::kBegin, {}), args, launch)));
+  is_begun_ = true;
+  return {};
+}
+
+Result<Incoming> Buffer::await_incoming(comm::Device& device, const Dispatch& call,
+                                        const std::function<Status()>& interrupt) {
+  const char* const name = call_name(CallKind::kDispatch);
+  // The kernel's own deadline is the call's; this one is for a stream that never comes to it.
+  const int64_t timeout_ns = 2 * memory_->team().watch.timeout_ns;
+  const Deadline deadline = Deadline::after_ns(timeout_ns);
+  const int32_t* const words = memory_->host_incoming();
+  for (uint32_t looks = 1;; ++looks) {
+    if (std::atomic_ref(memory_->host_incoming()[0]).load(std::memory_order_acquire) == 1) break;
+    if (looks % 64 != 0) continue;
+    BRAID_RETURN_IF_ERROR(in_rank(name, device.faults().status()));
+    if (interrupt) BRAID_RETURN_IF_ERROR(interrupt());
+    if (deadline.passed())
+      return in_rank(name,
+                     timeout("its stream did not come to it within {}", format_ns(timeout_ns)));
+    sched_yield();
+  }
+  const auto n = static_cast<size_t>(size());
+  Incoming incoming;
+  incoming.num_rows = words[1];
+  incoming.most_tokens = words[2];
+  incoming.phase = static_cast<uint32_t>(words[3]);
+  const int32_t* at = words + kIncomingHeadWords;
+  incoming.rows_of.assign(at, at + n);
+  incoming.rank_prefix.assign(at + n, at + n + n * n);
+  at += n + n * n;
+  if (call.per_expert != nullptr)
+    incoming.per_expert.assign(at, at + static_cast<size_t>(call.num_experts) / n);
+  return incoming;
+}
+
+Status Buffer::finish(comm::Device& device, const Dispatch& call, const DispatchedRows& rows,
+                      const Ticket* of, Ticket* ticket, int32_t* incoming, const Launch& launch) {
+  const char* const name = call_name(CallKind::kDispatch);
+  if (!is_begun_) return in_rank(name, invalid_argument("nothing was begun"));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
+  DispatchArgs args = arguments(call, of, ticket, incoming);
+  args.out = rows.x;
+  args.out_side = rows.side;
+  args.out_ids = rows.ids;
+  args.out_weights = rows.weights;
+  args.source_token = rows.source_token;
+  args.room_rows = rows.num_rows;
+  BRAID_RETURN_IF_ERROR(in_rank(
+      name, enqueue(device, find_entry(device.kernels(), Entry::kFinish, {}), args, launch)));
+  is_begun_ = false;
+  return {};
+}
+
+Status Buffer::combine(comm::Device& device, const Combine& call, const int32_t* incoming,
+                       const Ticket* of, const Launch& launch) {
+  const char* const name = call_name(CallKind::kCombine);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(0, call.num_topk)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
+  for (const std::byte* bias : call.biases)
+    BRAID_RETURN_IF_ERROR(in_rank(name, check_place(bias, "bias")));
+  CombineArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.rounds = rounds_of(call, layout().region_bytes());
+  if (args.rounds.tokens == 0)
+    return in_rank(name, no_room_for_copies(args.rounds.copy_bytes, layout().region_bytes()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_nothing_is_open()));
+  args.x = call.x;
+  args.row_bytes = call.row_bytes();
+  args.weights = call.weights;
+  args.num_topk = call.num_topk;
+  args.incoming = incoming;
+  args.source_token = call.source_token;
+  args.is_in_rank = call.is_in_rank;
+  args.num_tokens = call.num_tokens;
+  args.biases[0] = call.biases[0];
+  args.biases[1] = call.biases[1];
+  args.of = of;
+  args.out = call.out;
+  args.out_weights = call.out_weights;
+  return in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kCombine, call.dtype),
+                               args, launch));
+}
+
+}  // namespace braid::moe::gpu

@@ -1,0 +1,395 @@
+// What launches of dispatch and combine are told, on fake GPUs: kernels are looked at by functions of
+// the test. Their bytes are tests/device/moe_check.cc's business, on real ones.
+#include "moe/gpu/buffer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/units.h"
+#include "moe/call_shape.h"
+#include "support/gpu_ranks.h"
+
+namespace braid::moe::gpu {
+namespace {
+
+using braid::test::GpuRank;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr uint64_t kHalfBytes = 1_MiB;
+constexpr uint32_t kSms = 132;  // of a fake GPU
+
+/// Every launch of a kernel of moe's, by rank.
+class Launches {
+ public:
+  struct Launch {
+    std::string name;
+    sys::LaunchShape shape;
+    std::vector<std::byte> args;
+    template <typename Args>
+    Args as() const {
+      Args made;
+      std::memcpy(static_cast<void*>(&made), args.data(), sizeof made);
+      return made;
+    }
+  };
+
+  explicit Launches(sys::FakeCuda& cuda) {
+    braid::test::define_team_kernels(cuda);
+    define<LayoutArgs>(cuda, "braid_moe_layout", [](const LayoutArgs& a) { return a.watch.rank; });
+    for (const char* type : {"", "_bf16", "_fp16", "_fp32"})
+      define<LlSendArgs>(cuda, std::string("braid_moe_ll_send") + type);
+    define<LlFanOutArgs>(cuda, "braid_moe_ll_fan_out");
+    define<LlReturnArgs>(cuda, "braid_moe_ll_return");
+    define<DispatchArgs>(cuda, "braid_moe_dispatch_finish");
+    for (const char* type : {"_bf16", "_fp16", "_fp32"}) {
+      define<LlSumArgs>(cuda, std::string("braid_moe_ll_sum") + type);
+      define<CombineArgs>(cuda, std::string("braid_moe_combine") + type);
+    }
+    define<DispatchArgs>(cuda, "braid_moe_dispatch_begin", [this](const DispatchArgs& a) {
+      if (a.host_incoming != nullptr && says_what_comes) say(a);
+      return a.team.rank;
+    });
+  }
+
+  std::vector<std::string> names_of(int rank) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> names;
+    const auto found = by_rank_.find(rank);
+    if (found != by_rank_.end())
+      for (const Launch& each : found->second) names.push_back(each.name);
+    return names;
+  }
+  Launch last_of(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return by_rank_.at(rank).back();
+  }
+  std::atomic<bool> says_what_comes = true;
+
+ private:
+  template <typename Args>
+  void define(
+      sys::FakeCuda& cuda, const std::string& name,
+      std::function<int(const Args&)> look = [](const Args& a) { return a.team.rank; }) {
+    cuda.define_kernel(
+        name, [this, name, look](const sys::LaunchShape& shape, std::span<void*> arguments) {
+          const auto args = braid::test::argument<Args>(arguments, 0);
+          const int rank = look(args);
+          const auto* const bytes = static_cast<const std::byte*>(arguments[0]);
+          const std::lock_guard lock(mutex_);
+          by_rank_[rank].push_back({name, shape, {bytes, bytes + sizeof(Args)}});
+          return Status();
+        });
+  }
+  /// As the kernel does: 3 rows of source 0, 4 of source 1, of 9 tokens at most, in phase 5.
+  static void say(const DispatchArgs& a) {
+    const int32_t words[] = {7, 9, 5, 3, 4, 1, 3, 2, 7, 4, 3};
+    std::memcpy(a.host_incoming + 1, words, sizeof words);
+    std::atomic_ref(a.host_incoming[0]).store(1, std::memory_order_release);
+  }
+
+  mutable std::mutex mutex_;
+  std::map<int, std::vector<Launch>> by_rank_;
+};
+
+/// Device memory for any argument: nothing follows it.
+std::byte* some(uint64_t number) { return sys::pointer_to<std::byte>(0x10000 * (number + 1)); }
+template <typename T>
+T* some(uint64_t number) {
+  return sys::pointer_to<T>(0x10000 * (number + 1));
+}
+
+LowLatencyDispatch dispatch_of(int tokens) {
+  LowLatencyDispatch d;
+  d.x = some(0);
+  d.hidden = 256;
+  d.ids = some<int64_t>(1);
+  d.num_tokens = tokens;
+  d.num_topk = 3;
+  d.max_tokens = 8;
+  d.num_experts = 4;
+  return d;
+}
+LowLatencyRows rows_of() {
+  return {some(2),          some(3),          some<int32_t>(4), some<int32_t>(5),
+          some<int32_t>(6), some<int64_t>(7), nullptr};
+}
+LowLatencyCombine combine_of(int tokens) {
+  LowLatencyCombine c;
+  c.x = some(8);
+  c.hidden = 256;
+  c.slots = some<int32_t>(6);
+  c.layout_range = some<int64_t>(7);
+  c.ids = some<int64_t>(1);
+  c.weights = some<float>(9);
+  c.num_tokens = tokens;
+  c.num_topk = 3;
+  c.max_tokens = 8;
+  c.num_experts = 4;
+  return c;
+}
+Dispatch normal_of(int tokens) {
+  Dispatch d;
+  d.x = some(0);
+  d.row_bytes = 512;
+  d.num_tokens = tokens;
+  d.is_in_rank = some<bool>(10);
+  d.per_expert = some<int32_t>(11);
+  d.ids = some<int64_t>(1);
+  d.weights = some<float>(9);
+  d.has_ids = d.has_weights = true;
+  d.num_topk = 3;
+  d.num_experts = 4;
+  return d;
+}
+
+struct Ranks {
+  sys::FakeCuda cuda{2};
+  Launches launches{cuda};
+  void run(const std::function<void(GpuRank&, Buffer&, const Launch&)>& body,
+           const braid::test::Options& options = {}) {
+    braid::test::run_gpus(2, cuda, options, [&](GpuRank& rank) {
+      auto made = Buffer::create(rank.device, kHalfBytes);
+      ASSERT_TRUE(made.ok()) << made.status().to_string();
+      const sys::Stream stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
+      body(rank, *made.value(), {stream, 0});
+      rank.all.arrive_and_wait();
+      made.value()->close(rank.device);
+      made.value().reset();
+      EXPECT_TRUE(cuda.destroy_stream(stream).ok());
+    });
+    EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+  }
+};
+
+TEST(MoeGpuBuffer, SendsAndReceivesWithWindowsTicketsAndShapes) {
+  Ranks ranks;
+  std::array<std::array<std::byte*, 2>, 2> windows{};
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const back = some<Ticket>(21);
+    LowLatencyDispatch d = dispatch_of(5);
+    d.form = ScaleForm::kPowerOf2;
+    auto sent = buffer.send(rank.device, d, ticket, launch);
+    ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+    const auto send = ranks.launches.last_of(rank.rank());
+    EXPECT_EQ(send.name, "braid_moe_ll_send_bf16");
+    EXPECT_EQ(send.shape.num_blocks, kSms);
+    EXPECT_EQ(send.shape.num_threads, static_cast<uint32_t>(kThreads));
+    const auto args = send.as<LlSendArgs>();
+    windows[static_cast<size_t>(rank.rank())] = {args.team.windows[0], args.team.windows[1]};
+    EXPECT_EQ(args.team.rank, rank.rank());
+    EXPECT_EQ(args.team.layout.half_bytes, kHalfBytes);
+    EXPECT_EQ(args.x_bytes, 512U);
+    EXPECT_EQ(args.row_bytes, 256U);
+    EXPECT_EQ(args.slot.bytes, Slot(3, 256, 8).bytes);
+    EXPECT_EQ(args.shape.kind, CallKind::kLowLatencyDispatch);
+    EXPECT_EQ(args.shape.max_tokens, 8U);
+    EXPECT_EQ(args.ticket, ticket);
+    EXPECT_EQ(args.team.state->phase, 0U);  // the fake GPU's memory is the host's
+
+    ASSERT_TRUE(buffer.receive(rank.device, *sent, d, rows_of(), nullptr, ticket, launch).ok());
+    const auto fan_out = ranks.launches.last_of(rank.rank()).as<LlFanOutArgs>();
+    EXPECT_EQ(fan_out.ticket, ticket);
+    EXPECT_EQ(fan_out.scale_words, 2);
+    EXPECT_EQ(fan_out.shape, args.shape);
+
+    const LowLatencyCombine c = combine_of(5);
+    auto given = buffer.send(rank.device, c, ticket, back, {launch.stream, 24});
+    ASSERT_TRUE(given.ok()) << given.status().to_string();
+    EXPECT_EQ(ranks.launches.last_of(rank.rank()).shape.num_blocks, 24U);
+    EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<LlReturnArgs>().of, ticket);
+    ASSERT_TRUE(
+        buffer.receive(rank.device, *given, c, some(12), nullptr, ticket, back, launch).ok());
+    EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<LlSumArgs>().ticket, back);
+    EXPECT_THAT(ranks.launches.names_of(rank.rank()),
+                ElementsAre("braid_moe_ll_send_bf16", "braid_moe_ll_fan_out", "braid_moe_ll_return",
+                            "braid_moe_ll_sum_bf16"));
+  });
+  EXPECT_EQ(windows[0], windows[1]);
+  EXPECT_NE(windows[0][0], windows[0][1]);
+}
+
+TEST(MoeGpuBuffer, AThirdResultAndASecondHookAreRefused) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    const LowLatencyDispatch d = dispatch_of(5);
+    const auto receive = [&](uint64_t number) {
+      return buffer.receive(rank.device, number, d, rows_of(), nullptr, ticket, launch);
+    };
+    const uint64_t first = buffer.send(rank.device, d, ticket, launch).value();
+    const uint64_t second = buffer.send(rank.device, d, ticket, launch).value();
+    EXPECT_THAT(buffer.send(rank.device, d, ticket, launch).status().message(),
+                HasSubstr("two results are alive"));
+    EXPECT_THAT(
+        buffer.begin(rank.device, normal_of(5), nullptr, ticket, some<int32_t>(13), false, launch)
+            .message(),
+        HasSubstr("a low-latency result is alive"));
+    ASSERT_TRUE(receive(second).ok());
+    // The half of the first one is still in use, though only one result is alive.
+    EXPECT_FALSE(buffer.send(rank.device, d, ticket, launch).ok());
+    ASSERT_TRUE(receive(first).ok());
+    EXPECT_THAT(receive(first).message(), HasSubstr("called already"));
+    EXPECT_THAT(receive(first + 9).message(), HasSubstr("called already"));
+    const uint64_t third = buffer.send(rank.device, d, ticket, launch).value();
+    ASSERT_TRUE(receive(third).ok());
+    EXPECT_EQ(ranks.launches.names_of(rank.rank()).size(), 6U);
+  });
+}
+
+TEST(MoeGpuBuffer, ADispatchTellsTheHostWhatComes) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const words = some<int32_t>(13);
+    const Dispatch d = normal_of(5);
+    ASSERT_TRUE(buffer.begin(rank.device, d, nullptr, ticket, words, true, launch).ok());
+    EXPECT_THAT(buffer.send(rank.device, dispatch_of(5), ticket, launch).status().message(),
+                HasSubstr("begun and not finished"));
+    const auto incoming = buffer.await_incoming(rank.device, d, {});
+    ASSERT_TRUE(incoming.ok()) << incoming.status().to_string();
+    EXPECT_EQ(incoming->num_rows, 7);
+    EXPECT_EQ(incoming->most_tokens, 9);
+    EXPECT_EQ(incoming->phase, 5U);
+    EXPECT_THAT(incoming->rows_of, ElementsAre(3, 4));
+    EXPECT_THAT(incoming->rank_prefix, ElementsAre(1, 3, 2, 7));
+    EXPECT_THAT(incoming->per_expert, ElementsAre(4, 3));
+    DispatchedRows rows{some(2), nullptr, some<int64_t>(14), some<float>(15), some<int32_t>(16), 7};
+    ASSERT_TRUE(buffer.finish(rank.device, d, rows, nullptr, ticket, words, launch).ok());
+    const auto args = ranks.launches.last_of(rank.rank()).as<DispatchArgs>();
+    EXPECT_EQ(args.room_rows, 7);
+    EXPECT_EQ(args.incoming, words);
+    EXPECT_EQ(args.rounds.tokens, rounds_of(d, kHalfBytes / 2, 2).tokens);
+    EXPECT_FALSE(buffer.finish(rank.device, d, rows, nullptr, ticket, words, launch).ok());
+    Combine c;
+    c.x = some(2);
+    c.hidden = 256;
+    c.dtype = Dtype::kFloat16;
+    ASSERT_TRUE(buffer.combine(rank.device, c, words, ticket, launch).ok());
+    EXPECT_THAT(ranks.launches.names_of(rank.rank()),
+                ElementsAre("braid_moe_dispatch_begin", "braid_moe_dispatch_finish",
+                            "braid_moe_combine_fp16"));
+  });
+}
+
+TEST(MoeGpuBuffer, ARankWithoutTokensStillGetsWeights) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    Dispatch d = normal_of(0);
+    d.x = nullptr;
+    d.ids = nullptr;
+    d.weights = nullptr;
+    ASSERT_TRUE(
+        buffer.begin(rank.device, d, nullptr, some<Ticket>(20), some<int32_t>(13), false, launch)
+            .ok());
+    EXPECT_NE(ranks.launches.last_of(rank.rank()).as<DispatchArgs>().weights, nullptr);
+    EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<DispatchArgs>().host_incoming, nullptr);
+  });
+}
+
+TEST(MoeGpuBuffer, WhatNeverComesEndsAtTheDeadlineOrTheCallersWord) {
+  Ranks ranks;
+  ranks.launches.says_what_comes = false;
+  ranks.run(
+      [&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+        const Dispatch d = normal_of(5);
+        ASSERT_TRUE(
+            buffer.begin(rank.device, d, nullptr, some<Ticket>(20), some<int32_t>(13), true, launch)
+                .ok());
+        const auto stop = [] { return unavailable("interrupted by a signal"); };
+        EXPECT_EQ(buffer.await_incoming(rank.device, d, stop).status().code(), Code::kUnavailable);
+        const Status late = buffer.await_incoming(rank.device, d, {}).status();
+        EXPECT_EQ(late.code(), Code::kTimeout);
+        EXPECT_THAT(late.message(), HasSubstr("did not come to it within"));
+      },
+      {{"BRAID_TIMEOUT", "400ms"}});
+}
+
+TEST(MoeGpuBuffer, BadArgumentsAreRefusedBeforeAnythingIsEnqueued) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    const auto said = [&](const std::function<void(LowLatencyDispatch&)>& change) {
+      LowLatencyDispatch d = dispatch_of(5);
+      change(d);
+      const Status status = buffer.send(rank.device, d, ticket, launch).status();
+      EXPECT_EQ(status.code(), Code::kInvalidArgument);
+      EXPECT_THAT(status.message(), HasSubstr("low_latency_dispatch on rank"));
+      return status.message();
+    };
+    EXPECT_THAT(said([](auto& d) { d.x += 8; }), HasSubstr("argument x: expected an address"));
+    EXPECT_THAT(said([](auto& d) { d.num_experts = 5; }), HasSubstr("argument num_experts"));
+    EXPECT_THAT(said([](auto& d) { d.num_experts = 4096; }), HasSubstr("at most 2048 on GPUs"));
+    EXPECT_THAT(said([](auto& d) { d.num_topk = 33; }), HasSubstr("argument topk_idx"));
+    EXPECT_THAT(said([](auto& d) { d.num_tokens = 9; }), HasSubstr("at most 8 tokens"));
+    EXPECT_THAT(said([](auto& d) { d.hidden = 100; }), HasSubstr("multiple of 16 bytes"));
+    EXPECT_THAT(said([](auto& d) { d.max_tokens = 1 << 20; }),
+                HasSubstr("the buffer is too small"));
+    Dispatch d = normal_of(5);
+    d.row_bytes = 8_MiB;
+    EXPECT_THAT(
+        buffer.begin(rank.device, d, nullptr, ticket, some<int32_t>(13), false, launch).message(),
+        HasSubstr("room of"));
+    Combine c;
+    c.x = some(2);
+    c.hidden = 256;
+    c.biases[1] = some(3) + 4;
+    EXPECT_THAT(buffer.combine(rank.device, c, some<int32_t>(13), ticket, launch).message(),
+                HasSubstr("argument bias"));
+    EXPECT_TRUE(ranks.launches.names_of(rank.rank()).empty());
+  });
+}
+
+TEST(MoeGpuBuffer, HalvesOfDifferentSizesAreRefusedOnAllRanks) {
+  sys::FakeCuda cuda(2);
+  const Launches launches(cuda);
+  braid::test::run_gpus(2, cuda, {}, [&](GpuRank& rank) {
+    const auto made = Buffer::create(rank.device, kHalfBytes << rank.rank());
+    EXPECT_EQ(made.status().code(), Code::kInvalidArgument) << made.status().to_string();
+  });
+  EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+TEST(MoeGpuBuffer, ALaunchThatFailsLeavesNothingOpen) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    const sys::Stream none{some(99)};
+    const LowLatencyDispatch d = dispatch_of(5);
+    for (int times = 0; times < 3; ++times)
+      EXPECT_FALSE(buffer.send(rank.device, d, some<Ticket>(20), {none, 0}).ok());
+    const auto sent = buffer.send(rank.device, d, some<Ticket>(20), launch);
+    EXPECT_TRUE(sent.ok()) << sent.status().to_string();
+  });
+}
+
+TEST(MoeGpuBuffer, BlocksOfAllRanksFindAPlaceOnOneGpu) {
+  sys::FakeCuda cuda(1);
+  const Launches launches(cuda);
+  constexpr int kRanks = 5;
+  braid::test::run_gpu_comms(kRanks, {}, [&](comm::Comm& comm, std::barrier<>& all) {
+    comm.state().config = braid::test::make_config(braid::test::gpu_options({}));
+    auto device = comm::Device::create(comm.state(), cuda, {0, braid::test::small_arena(kRanks)});
+    ASSERT_TRUE(device.ok()) << device.status().to_string();
+    auto made = Buffer::create(**device, kHalfBytes);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    LowLatencyDispatch d = dispatch_of(5);
+    d.num_experts = kRanks;
+    EXPECT_TRUE((*made)->send(**device, d, some<Ticket>(20), {{}, 1000}).ok());
+    EXPECT_LE(launches.last_of(comm.rank()).shape.num_blocks, kSms / kRanks);
+    all.arrive_and_wait();
+    (*made)->close(**device);
+    made->reset();
+    (*device)->detach(true);
+    all.arrive_and_wait();
+  });
+}
+
+}  // namespace
+}  // namespace braid::moe::gpu
