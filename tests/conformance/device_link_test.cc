@@ -232,6 +232,7 @@ TEST_P(DeviceLinkTest, AnEmptyPartIsNothing) {
 
 // The last rank enqueues nothing. Who writes into its memory does not notice; the others' waits end.
 TEST_P(DeviceLinkTest, ARankThatNeverComesEndsTheWaits) {
+  if (size() > 2) GTEST_SKIP() << "skipped: each costs its deadline, and two ranks say it";
   run(
       [](LinkEnd& end) {
         const uint64_t bytes = part_bytes_of(end, plan::Op::kAllGather, 0.5);
@@ -250,11 +251,11 @@ TEST_P(DeviceLinkTest, ARankThatNeverComesEndsTheWaits) {
         }
         const int64_t begin_ns = now_ns();
         const Status status = end.link.enqueue(part, end.link.stream());
-        EXPECT_LT(now_ns() - begin_ns, 10'000'000'000) << "it waited far beyond its deadline";
+        EXPECT_LT(now_ns() - begin_ns, 20'000'000'000) << "it waited far beyond its deadline";
         const bool has_failed = !status.ok() || !end.device().faults().look().ok();
         EXPECT_EQ(has_failed, !end.link.writes_peer_memory()) << status.to_string();
       },
-      {{"BRAID_TIMEOUT", "1s"}});
+      {{"BRAID_TIMEOUT", "3s"}});
 }
 
 TEST_P(DeviceLinkTest, StopsTwice) {

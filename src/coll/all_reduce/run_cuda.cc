@@ -17,7 +17,7 @@
 // the barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k
 // waits for it. Results of all segments lie in one place: a barrier after out k - 1 says that
 // everyone has taken them out, and the push of results k waits for that; between them lie the
-// operands of k + 1, so it waits for nothing. What the host link brings is written by this rank's
+// operands of k + 1, so it waits for nothing. What the link beside brings is written by this rank's
 // own ring, one segment after the other.
 //
 // A call right behind another one that ended in a barrier pushes at once: nobody uses the scratch
@@ -44,7 +44,7 @@ using all_reduce_cut::Slices;
 using all_reduce_cut::slices_of;
 using all_reduce_cut::Span;
 
-static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over the host link is cut by it
+static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over a link beside is cut by it
 
 constexpr int kCallChannel = 0;
 constexpr int kSumsChannel = 1;
@@ -102,8 +102,8 @@ class AllReduce {
   struct Segment {
     uint64_t begin = 0;           // in the message
     Slices slices{};              // of what goes over NVLink
-    uint64_t beside_bytes = 0;    // behind it: over the host link, as operands and as results
-    uint64_t beside_results = 0;  // of every slice: the bytes whose results go over the host link
+    uint64_t beside_bytes = 0;    // behind it: over the link beside, as operands and as results
+    uint64_t beside_results = 0;  // of every slice: the bytes whose results go over the link
     uint64_t operands_at = 0;     // in every rank's scratch
     std::array<sys::Event, all_reduce_cut::kMostPieces> summed{};
   };

@@ -7,7 +7,7 @@
 //
 // "Operands" is what the others send for this rank's slice, a place for each of them; "results" is
 // what they send of theirs, where it may not go to its place at once. "Host's" are operands that
-// come over the host link. They have a place of their own: this rank's ring may be some segments
+// come over a link beside. They have a place of their own: this rank's ring may be some segments
 // behind NVLink, of which the others, who push, know nothing.
 #pragma once
 
@@ -59,7 +59,7 @@ constexpr uint64_t slice_bytes_of(uint64_t bytes, uint64_t num_ranks) {
   return std::max(round_up(divided_up(bytes, num_ranks), kLineBytes), kLineBytes);
 }
 
-/// What a segment leaves to the host link.
+/// What a segment leaves to the link beside.
 struct BesideRoom {
   uint64_t most_bytes;          // of its operands there
   uint64_t most_segment_bytes;  // a longer one would have more

@@ -102,7 +102,7 @@ class SymmetricArena {
   sys::Cuda& cuda_;
   const int ordinal_;
   CallOrder* order_ = nullptr;
-  bool has_nvlink_ = true;
+  bool has_whole_stores_ = true;
   sys::DevicePtr local_ = 0;  // counters that only this GPU uses
   sys::DevicePtr spare_ = 0;
   Memory arena_;

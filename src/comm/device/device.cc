@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "comm/device/nvlinks.h"
+#include "comm/device/links/nvlinks.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::comm {

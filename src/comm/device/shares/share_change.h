@@ -1,4 +1,4 @@
-// ShareChange: one decision on the host link's share, as the epoch log carries it: 32 bits, 0 for none.
+// ShareChange: one decision on a link's share, as the epoch log carries it: 32 bits, 0 for none.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// ShareTable: how much of a GPU message the host link carries in the next call. Facts only: what
+// ShareTable: how much of a GPU message a link beside carries in the next call. Facts only: what
 // tuning found per operation, and what was decided since per (operation, size class).
 //
 // Equal calls in equal order leave equal tables on all ranks: nothing here depends on a clock, an
@@ -18,7 +18,7 @@
 
 namespace braid::comm {
 
-/// The unit of decisions. Bytes are those that host shares are asked about: a block, or the buffer
+/// The unit of decisions. Bytes are those that shares are asked about: a block, or the buffer
 /// of all_reduce and broadcast.
 struct ShareKey {
   plan::Op op = plan::Op::kAllGather;
@@ -46,7 +46,7 @@ class ShareTable {
   uint32_t parts(plan::Op op, uint64_t bytes) const;
   /// Of the largest message of the class: what decisions are about.
   uint32_t class_parts(const ShareKey& key) const;
-  /// False where the host link is forced, or carries nothing and never did.
+  /// False where the link is forced, or carries nothing and never did.
   bool can_move(const ShareKey& key) const;
   void move(const ShareKey& key, uint32_t parts);
   /// Other shares for the calls of `key` until this is called again.

@@ -1,4 +1,4 @@
-// How much of a message the host link carries beside NVLink. It begins late, by the time that its
+// How much of a message a link carries beside the base link. It begins late, by the time that its
 // slots take to fill; so its share grows with the message as a - b / bytes, from what was found
 // best for a short message to what was found best for a long one.
 #pragma once
@@ -28,7 +28,7 @@ struct TunedShare {
 /// Parts of a block begin and end at multiples of it: whole elements, aligned for every access.
 inline constexpr uint64_t kCutUnit = 256;
 
-/// What the host link carries of a block when its share is `parts` of plan::kWhole: at most so
+/// What the link carries of a block when its share is `parts` of plan::kWhole: at most so
 /// much, and of that `used`. Calls are cut and stage 2 counts by the same words.
 inline uint64_t part_bytes(uint64_t block_bytes, uint32_t parts, uint64_t most_bytes, double used) {
   const auto wanted =

@@ -1,4 +1,4 @@
-#include "comm/device/nvlinks.h"
+#include "comm/device/links/nvlinks.h"
 
 #include <fmt/format.h>
 
