@@ -108,16 +108,28 @@ def _nixl() -> dict[str, str]:
         link = folder / plugin.name
         link.unlink(missing_ok=True)
         link.symlink_to(plugin.resolve())
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     return {
         "NIXL_PLUGIN_DIR": str(folder),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(port),
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(_free_ports(4)),
         "UCX_TLS": "tcp,sm",
         "UCX_NET_DEVICES": "lo",
         "BRAID_LOG": "warn",
     }
+
+
+def _free_ports(count: int) -> int:
+    """The first of so many ports in a row, since every rank takes the next one: below those that
+    the kernel gives to connections, which would take one meanwhile.
+    """
+    while True:
+        first = 16 * random.randrange(20000 // 16, 32000 // 16)
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
 
 
 def connector(mode: str) -> dict[str, Any]:
