@@ -61,6 +61,11 @@ class GraphCuda : public sys::FakeCuda {
     return {};
   }
 
+  /// What a library beside ours, such as NCCL, does on a stream; `what` tells one piece from another.
+  Status library_work(sys::Stream stream, const std::string& what, std::function<Status()> piece) {
+    return enqueue(stream, what, std::move(piece));
+  }
+
   /// As an unsafe call of some other thread does: after so much more work the capture that is under
   /// way takes none.
   void invalidate_capture(sys::Stream stream, size_t after = 0) {

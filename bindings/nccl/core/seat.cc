@@ -69,6 +69,11 @@ Status check_machine() {
 Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings,
                                          sys::Cuda& cuda) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
+  return sign(key, settings, cuda, std::move(config));
+}
+
+Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings, sys::Cuda& cuda,
+                                         Config config) {
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key, config.text("BRAID_HOST_ID")));
   const uint64_t all_settings = fingerprint_of_settings(settings);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "bindings/nccl/core/enqueue.h"
+#include "bindings/nccl/core/nodes/own_facts.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
 #include "sys/host/thread.h"
 
