@@ -111,6 +111,9 @@ constexpr Option kOptions[] = {
      "(docs/nodes.md): off, auto (where a race with NCCL gives them to braid) or on (always). "
      "Opens "
      "a port on NCCL's bootstrap address."},
+    {"BRAID_NCCL_NODES_EXACT", OptionType::kBool, "off",
+     "Over several nodes: sums of fp16, bf16 and fp8 are fp32 until their last step, and rounded "
+     "once. Twice or four times the bytes inside and between nodes (docs/nodes.md)."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
      "reduce_scatter, broadcast, all_to_all. all: what a race with NCCL gives to braid "

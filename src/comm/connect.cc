@@ -77,8 +77,8 @@ Status check_lane_options(const Config& config) {
   if (wait != "auto" && wait != "spin" && wait != "yield" && wait != "sleep")
     return invalid_argument("BRAID_WAIT is '{}', expected auto, spin, yield or sleep", wait);
   const std::string& nodes = config.text("BRAID_NODES");
-  if (nodes != "auto" && nodes != "flat")
-    return invalid_argument("BRAID_NODES is '{}', expected auto or flat", nodes);
+  if (nodes != "auto" && nodes != "flat" && nodes != "exact")
+    return invalid_argument("BRAID_NODES is '{}', expected auto, flat or exact", nodes);
   if (depth < 2 || depth > kMaxDepthPieces)
     return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
   return {};

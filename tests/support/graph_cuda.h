@@ -191,7 +191,8 @@ class GraphCuda : public sys::FakeCuda {
       sizes = {sizeof(coll::DirectArgs)};
     else if (name == "braid_relay")
       sizes = {sizeof(coll::RelayArgs)};
-    else if (name.starts_with("braid_reduce_"))
+    else if (name.starts_with("braid_reduce_") || name.starts_with("braid_widen_") ||
+             name.starts_with("braid_narrow_"))
       sizes = {sizeof(coll::ReduceArgs)};
     EXPECT_EQ(sizes.size(), arguments.size()) << name;
     std::vector<std::string> values;

@@ -19,7 +19,9 @@
 //
 // Numbers: in a node fp32 in rank order, one rounding; then fp32 in the order of nodes, one
 // rounding; avg divides in the last step, by all ranks. The bits are those of the host's collectives
-// over nodes (coll/host/node_sums.h), and follow from operands, type and map alone.
+// over nodes (coll/host/node_sums.h), and follow from operands, type and map alone. With is_exact
+// sums of the smaller floats are widened first, and all that follows is fp32 until the last step,
+// which rounds: one rounding, and twice or four times the bytes inside and between nodes.
 //
 // Threads: as Device.
 #pragma once
@@ -42,6 +44,8 @@ struct StageTerms {
   /// The rail's calls on the caller's stream, too: where streams share a queue of the GPU
   /// (CUDA_DEVICE_MAX_CONNECTIONS=1), one could stand behind what waits for it.
   bool is_on_one_stream = false;
+  /// Partials of smaller floats in fp32.
+  bool is_exact = false;
 };
 
 class Stages {
@@ -114,12 +118,16 @@ class Stages {
     Dtype dtype;
     RedOp op;
     sys::Stream stream;
+    Dtype wire;  // of partials
+    bool is_wide() const { return wire != dtype; }
+    uint64_t wire_bytes(uint64_t elements) const { return elements * dtype_bytes(wire); }
   };
   struct Piece {
     uint64_t begin, count;  // elements of every block
     size_t half;            // of the scratch
   };
   Piece piece_of(const Sum& call, uint64_t number) const;
+  Status take_operands(const Sum& call, const Piece& piece, int node);
   Status reduce_inside(const Sum& call, const Piece& piece, int node, sys::DevicePtr to);
   Status send_partials(const Sum& call, const Piece& piece);
   Status add_partials(const Sum& call, const Piece& piece);

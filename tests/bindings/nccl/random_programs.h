@@ -140,7 +140,7 @@ class ProgramGenerator {
                            Op::kAllReduce,     Op::kAllToAll,      Op::kBroadcast};
     // Fake GPUs have no broadcast: none on children, which may be braid's as a whole.
     call.op = kOps[draw(call.family < 2 ? std::size(kOps) : std::size(kOps) - 1)];
-    call.dtype = kAllDtypes[draw(std::size(kAllDtypes))];
+    call.dtype = static_cast<Dtype>(draw(kNumDtypes));  // NCCL's; braid has more
     call.redop = kAllRedOps[draw(std::size(kAllRedOps))];
     const uint64_t length = draw(64);
     call.count = 1 + draw(length == 0 ? 150'000 : length < 8 ? 9'000 : 400);

@@ -119,8 +119,7 @@ class World {
   void live(Rank& rank, const std::vector<Program>& programs) {
     the_place = &rank.place;
     const auto scope = sys::CurrentDevice::use(*rank.place.machine, rank.device);
-    for (sys::Stream& stream : rank.streams)
-      stream = rank.place.machine->create_stream(sys::StreamPriority::kNormal).value();
+    for (sys::Stream& stream : rank.streams) stream = new_stream(*rank.place.machine);
     if (make_wholes(rank))
       for (const Program& program : programs)
         if (!run_program(rank, program)) break;
@@ -131,6 +130,15 @@ class World {
     for (const sys::Stream stream : rank.streams) (void)rank.place.machine->destroy_stream(stream);
   }
 
+  /// The first numbers that a fake GPU gives are the names of default streams.
+  static sys::Stream new_stream(test::GraphCuda& machine) {
+    constexpr uintptr_t kDefaultStreams = 2;
+    while (true) {
+      const sys::Stream stream = machine.create_stream(sys::StreamPriority::kNormal).value();
+      if (reinterpret_cast<uintptr_t>(stream.handle) > kDefaultStreams) return stream;
+      (void)machine.destroy_stream(stream);
+    }
+  }
   void fail(Rank& rank, const std::string& why) {
     const std::lock_guard lock(rank.mutex);
     if (rank.has_error) return;

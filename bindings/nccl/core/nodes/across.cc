@@ -144,6 +144,7 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
   BRAID_ASSIGN_OR_RETURN(rail_, NcclRail::make(real, id, map_, node, device, deadline));
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
+  terms.is_exact = is_exact_;
   BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *rail_, map_, node, terms));
   return {};
 }
