@@ -100,7 +100,7 @@ class ProgramGenerator {
   }
 
   Step next_step() {
-    const uint64_t kind = draw(20);
+    const uint64_t kind = draw(60);
     Step step;
     if (kind == 0 && num_alive() < 6) {
       step.kind = Step::Kind::kSplit;
@@ -113,9 +113,9 @@ class ProgramGenerator {
       while (step.family < 2 || !families_[step.family].is_alive);
       families_[step.family].is_alive = false;
     } else {
-      step.kind = kind < 7   ? Step::Kind::kGroup
-                  : kind < 9 ? Step::Kind::kGraph
-                             : Step::Kind::kCalls;
+      step.kind = kind < 18   ? Step::Kind::kGroup
+                  : kind < 26 ? Step::Kind::kGraph
+                              : Step::Kind::kCalls;
       fill(step);
     }
     return step;
