@@ -129,8 +129,9 @@ constexpr Option kOptions[] = {
      "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
     {"BRAID_NODES", OptionType::kString, "auto",
      "all_gather and sums among CPUs of several nodes with as many ranks on each: auto, in two "
-     "stages, inside the nodes and between them, or flat, straight from rank to rank. Sums are "
-     "added in another order (docs/nodes.md), so all ranks and runs need the same."},
+     "stages, inside the nodes and between them; flat, straight from rank to rank; or exact, in two "
+     "stages whose sums are fp32 until the end, and rounded once. Sums have other bits by each "
+     "(docs/nodes.md), so all ranks and runs need the same."},
     {"BRAID_NVTX", OptionType::kBool, "off",
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",
