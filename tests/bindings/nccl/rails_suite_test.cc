@@ -2,10 +2,12 @@
 // the end. Nodes are threads.
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -32,6 +34,7 @@ struct Kind {
   const char* name;
   std::function<void(int num_nodes, const Body& body)> on_nodes;
 };
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 
 void on_threads(int num_nodes, const std::function<void(int)>& body) {
   std::vector<std::thread> threads;
@@ -249,8 +252,10 @@ TEST_P(Rails, CallsMeetInTheirOrder) {
 
 // A call that waits for a node that does not come ends when the rail is aborted, and so do later ones.
 TEST_P(Rails, AnAbortEndsWhatWaits) {
+  std::barrier<> all(2);
   GetParam().on_nodes(2, [&](Rail& rail, int node) {
     pass(rail, node, 2, 1, 1, [](int) { return 10UL; });
+    all.arrive_and_wait();
     if (node == 0) {
       std::thread aborter([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -264,6 +269,7 @@ TEST_P(Rails, AnAbortEndsWhatWaits) {
       EXPECT_FALSE(rail.exchange({at(send), 8, 1, at(recv), 8, 1}, {}).ok());
       EXPECT_FALSE(rail.all_gather(at(send), at(recv), 1, {}).ok());
     }
+    all.arrive_and_wait();
     rail.abort();
     rail.abort();  // twice is fine
     std::vector<std::byte> send(8), recv(16);

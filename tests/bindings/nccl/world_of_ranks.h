@@ -235,7 +235,7 @@ class World {
     for (int turn = 0; turn < step.num_replays && is_captured; ++turn) {
       for (RankCall& call : calls) call.fill(turn);
       ++rank.progress;
-      if (const Status replayed = test::GraphCuda::replay(graph); !replayed.ok())
+      if (const Status replayed = machine.run(graph); !replayed.ok())
         return fail(rank, "a replay: " + replayed.message()), false;
       if (!check(rank, step, calls, turn)) return false;
     }
