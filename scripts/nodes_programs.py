@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = Path("build/release/tests/bindings/nccl/test_nccl")
+A_RUN = 10_000  # programs; each run has seeds of its own, and the record grows by it
+SEEDS = 100
 
 
-def run(name: str, variable: str, wanted: int) -> dict[str, Any]:
+def run(program: Path, name: str, **environment: str) -> dict[str, Any]:
     """What the test says of itself, whether it passed, and the seconds that it took."""
     began = time.monotonic()
     done = subprocess.run(
-        [PROGRAM, f"--gtest_filter=NodesPrograms.{name}*"],
-        env={**os.environ, variable: str(wanted)},
+        [program, f"--gtest_filter=NodesPrograms.{name}*"],
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -37,10 +39,20 @@ def run(name: str, variable: str, wanted: int) -> dict[str, Any]:
     return {**said, "passed": done.returncode == 0, "seconds": round(time.monotonic() - began, 1)}
 
 
+def add(total: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    """Numbers added; passed when both did."""
+    if not total:
+        return one
+    passed = bool(total["passed"] and one["passed"])
+    sums = {key: round(total.get(key, 0) + one.get(key, 0), 1) for key in {**total, **one}}
+    return {**sums, "passed": passed}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=100_000)
     parser.add_argument("--failures", type=int, default=1000)
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="a copy of test_nccl")
     parser.add_argument("--out", type=Path, default=Path("records/nodes_programs.json"))
     args = parser.parse_args()
     from braid.bench import facts
@@ -48,15 +60,23 @@ def main() -> int:
     commit, dirty = facts.commit()
     record: dict[str, Any] = {
         "schema": "braid.nodes_programs/1",
-        "command": " ".join(sys.argv).replace(str(args.out), args.out.name),
+        "command": f"scripts/nodes_programs.py --programs {args.programs} "
+        f"--failures {args.failures}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
     }
     if args.failures:
-        record["failures"] = run("AFailure", "BRAID_NODES_FAILURES", args.failures)
-    if args.programs:
-        record["programs"] = run("EveryByte", "BRAID_NODES_PROGRAMS", args.programs)
+        record["failures"] = run(args.program, "AFailure", BRAID_NODES_FAILURES=str(args.failures))
+    for begin in range(0, args.programs, A_RUN):
+        one = run(
+            args.program,
+            "EveryByte",
+            BRAID_NODES_PROGRAMS=str(min(A_RUN, args.programs - begin)),
+            BRAID_NODES_SEED=str(begin // A_RUN * SEEDS),
+        )
+        record["programs"] = add(record.get("programs", {}), one)
+        args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(record, indent=1))
     parts = [record[part] for part in ("failures", "programs") if part in record]

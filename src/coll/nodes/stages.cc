@@ -89,10 +89,10 @@ Status Stages::write_nothing() {
     const uint64_t bytes = nothing_bytes(kind);
     for (uint64_t i = 0; i < pattern.size(); ++i)
       pattern[i] = kind > 0 && i % bytes == bytes - 1 ? std::byte{0x80} : std::byte{0};
-    BRAID_RETURN_IF_ERROR(device_.cuda().copy(scratch_at(nothing_piece() + kind),
+    BRAID_RETURN_IF_ERROR(cuda_.copy(scratch_at(nothing_piece() + kind),
                                               reinterpret_cast<DevicePtr>(pattern.data()),
                                               piece_bytes_, stream_.get()));
-    BRAID_RETURN_IF_ERROR(device_.cuda().synchronize(stream_.get()));
+    BRAID_RETURN_IF_ERROR(cuda_.synchronize(stream_.get()));
   }
   return {};
 }
@@ -111,8 +111,8 @@ DevicePtr Stages::in_at(size_t half, int node) const {
 
 Status Stages::pass(Stream stream, Stream other, const sys::OwnedEvent& by) {
   if (stream == other) return {};
-  BRAID_RETURN_IF_ERROR(device_.cuda().record(by.get(), stream));
-  return device_.cuda().wait_event(other, by.get());
+  BRAID_RETURN_IF_ERROR(cuda_.record(by.get(), stream));
+  return cuda_.wait_event(other, by.get());
 }
 
 // Calls on different streams use the same scratch. Captured work may not wait for an event of
@@ -123,16 +123,16 @@ Status Stages::begin(Stream stream) {
   BRAID_RETURN_IF_ERROR(rail_.error());
   uint64_t capture = 0;
   if (!is_default(stream)) {
-    BRAID_ASSIGN_OR_RETURN(capture, device_.cuda().capture_id(stream));
+    BRAID_ASSIGN_OR_RETURN(capture, cuda_.capture_id(stream));
   }
   const bool follows = has_last_ && last_capture_ == capture;
   last_capture_ = capture;
-  return follows ? device_.cuda().wait_event(stream, done_.get()) : Status();
+  return follows ? cuda_.wait_event(stream, done_.get()) : Status();
 }
 
 Status Stages::end(Stream stream) {
   has_last_ = true;
-  return device_.cuda().record(done_.get(), stream);
+  return cuda_.record(done_.get(), stream);
 }
 
 // ---- all_gather ----
@@ -207,7 +207,7 @@ Status Stages::spread(const Gather& call, int node, uint64_t at, uint64_t bytes)
     if (local != device_.rank())
       copies.push_back(
           {block_at(local) + at, scratch_at(0) + static_cast<uint64_t>(local) * bytes, bytes});
-  return device_.cuda().copy_batch(copies, call.stream);
+  return cuda_.copy_batch(copies, call.stream);
 }
 
 // ---- reduce_scatter ----
@@ -253,7 +253,7 @@ Status Stages::take_operands(const Sum& call, const Piece& piece, int node) {
   }
   if (call.is_wide())
     return device::widen(device_, call.stream, casts, piece.count, call.dtype);
-  return device_.cuda().copy_batch(copies, call.stream);
+  return cuda_.copy_batch(copies, call.stream);
 }
 
 /// This node's sum of a piece of the block of `node` that is on this rail.
@@ -279,13 +279,13 @@ Status Stages::send_partials(const Sum& call, const Piece& piece) {
     BRAID_RETURN_IF_ERROR(rail_.exchange(
         {out_at(piece.half, to), bytes, to, in_at(piece.half, from), bytes, from}, rail));
   }
-  return rail == call.stream ? Status() : device_.cuda().record(from_rail_[piece.half].get(), rail);
+  return rail == call.stream ? Status() : cuda_.record(from_rail_[piece.half].get(), rail);
 }
 
 Status Stages::add_partials(const Sum& call, const Piece& piece) {
   BRAID_RETURN_IF_ERROR(reduce_inside(call, piece, node_, scratch_at(own_piece())));
   if (!terms_.is_on_one_stream)
-    BRAID_RETURN_IF_ERROR(device_.cuda().wait_event(call.stream, from_rail_[piece.half].get()));
+    BRAID_RETURN_IF_ERROR(cuda_.wait_event(call.stream, from_rail_[piece.half].get()));
   std::array<DevicePtr, nvlink::kMostRanks> sources{};
   static_assert(sources.size() >= kMostReduceArrays);
   int num = 0;
@@ -326,10 +326,10 @@ Status Stages::warm_up() {
 
 bool Stages::is_finished() {
   if (!has_last_) return true;
-  const auto is_done = last_capture_ == 0 ? device_.cuda().is_done(done_.get()) : is_idle();
+  const auto is_done = last_capture_ == 0 ? cuda_.is_done(done_.get()) : is_idle();
   return is_done.ok() && is_done.value();
 }
 
-Result<bool> Stages::is_idle() { return device_.cuda().is_done(stream_.get()); }
+Result<bool> Stages::is_idle() { return cuda_.is_done(stream_.get()); }
 
 }  // namespace braid::coll::nodes

@@ -51,7 +51,8 @@ struct StageTerms {
 class Stages {
  public:
   /// `device` is of the ranks of this node, its rank the place in the node. Takes memory and makes a
-  /// stream: not in a capture. `device` and `rail` must outlive it.
+  /// stream: not in a capture. Calls use `device` and `rail`; what goes on after the last call uses
+  /// neither.
   static Result<std::unique_ptr<Stages>> make(comm::Device& device, Rail& rail,
                                               const fabric::NodeMap& map, int node,
                                               const StageTerms& terms = {});
@@ -73,7 +74,7 @@ class Stages {
   /// Whether all of its own stream's work is done.
   Result<bool> is_idle();
   /// Whether nothing that was enqueued uses its memory any longer, as far as can be known: graphs
-  /// may be replayed.
+  /// may be replayed. Also when the device is gone.
   bool is_finished();
   const fabric::NodeMap& map() const { return map_; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -83,7 +84,12 @@ class Stages {
  private:
   Stages(comm::Device& device, Rail& rail, const fabric::NodeMap& map, int node,
          const StageTerms& terms)
-      : device_(device), rail_(rail), map_(map), node_(node), terms_(terms) {}
+      : device_(device),
+        cuda_(device.cuda()),
+        rail_(rail),
+        map_(map),
+        node_(node),
+        terms_(terms) {}
   Status take_memory();
   int me() const { return map_.rank_at(node_, device_.rank()); }
   /// The blocks of a node's ranks, of `block_bytes` each, in a buffer of all.
@@ -144,6 +150,7 @@ class Stages {
   Status write_nothing();
 
   comm::Device& device_;
+  sys::Cuda& cuda_;
   Rail& rail_;
   const fabric::NodeMap map_;
   const int node_;
