@@ -41,7 +41,8 @@ std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks, uint64_
                            num_ranks <= most_ranks(settings_) && !key.empty();
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
   if (core == nullptr) {
-    if (num_ranks != 1) reasons_.note_left(is_possible ? "the core cannot be opened" : why_never(num_ranks));
+    if (num_ranks != 1)
+      reasons_.note_left(is_possible ? "the core cannot be opened" : why_never(num_ranks));
     return std::make_shared<Entry>(nullptr, key, nullptr, config);
   }
   Why why;

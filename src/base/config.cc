@@ -129,7 +129,8 @@ constexpr Option kOptions[] = {
      "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
     {"BRAID_NODES", OptionType::kString, "auto",
      "all_gather and sums among CPUs of several nodes with as many ranks on each: auto, in two "
-     "stages, inside the nodes and between them; flat, straight from rank to rank; or exact, in two "
+     "stages, inside the nodes and between them; flat, straight from rank to rank; or exact, in "
+     "two "
      "stages whose sums are fp32 until the end, and rounded once. Sums have other bits by each "
      "(docs/nodes.md), so all ranks and runs need the same."},
     {"BRAID_NVTX", OptionType::kBool, "off",

@@ -38,8 +38,10 @@ comm::TunedShare read_tuned_share(const fabric::JsonReader& value, plan::Op op) 
 }  // namespace
 
 std::string shares_to_json(const std::string& key, const LinkShares& shares) {
-  nlohmann::ordered_json json{
-      {"format", kSharesFormat}, {"version", kVersion}, {"key", key}, {"ended_ns", shares.ended_ns}};
+  nlohmann::ordered_json json{{"format", kSharesFormat},
+                              {"version", kVersion},
+                              {"key", key},
+                              {"ended_ns", shares.ended_ns}};
   for (const plan::Op op : plan::kAllOps) {
     const comm::TunedShare& share = shares.of_op[static_cast<size_t>(op)];
     json["shares"].push_back({{"op", plan::op_name(op)},
@@ -54,7 +56,8 @@ std::string shares_to_json(const std::string& key, const LinkShares& shares) {
 Result<LinkShares> parse_shares(std::string_view text, const std::string& key) {
   const auto root = fabric::JsonReader::parse(text, "gpu tuning", kMostTextBytes);
   const std::string format = root.child("format").text(kMostNameBytes);
-  if (format != kSharesFormat) root.fail(fmt::format("format is '{}', not '{}'", format, kSharesFormat));
+  if (format != kSharesFormat)
+    root.fail(fmt::format("format is '{}', not '{}'", format, kSharesFormat));
   (void)root.child("version").integer(kVersion, kVersion);
   const std::string found = root.child("key").text(kMostNameBytes);
   if (!key.empty() && found != key)

@@ -61,8 +61,8 @@ NodeSums::NodeSums(const NodeMap& map, int rank, const Moves& moves, uint32_t ce
       reduced_(moves.reduced),
       partials_(partials_of(map, rank, moves, scratch)),
       in_node_(static_cast<size_t>(map.size())),
-      across_(map.node_of(rank), map.num_nodes, {}, moves.reduced, cell_bytes,
-              moves.element(), moves.signature.redop, map.size()),
+      across_(map.node_of(rank), map.num_nodes, {}, moves.reduced, cell_bytes, moves.element(),
+              moves.signature.redop, map.size()),
       on_rail_(static_cast<size_t>(map.num_nodes)) {
   for (int node = 0; node < map.num_nodes; ++node) {
     const ConstBlock own = moves.parts[static_cast<size_t>(block_of(map, rank, node))];

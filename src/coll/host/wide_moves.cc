@@ -30,9 +30,8 @@ WideMoves::WideMoves(const Moves& moves) : small_(moves), wide_(moves) {
   }
   for (Block& place : wide_.places) place = take(elements(place.bytes));
   const Block* const place = place_of_reduced(moves);
-  wide_.reduced = place != nullptr
-                      ? wide_.places[static_cast<size_t>(place - moves.places.data())]
-                      : take(elements(moves.reduced.bytes));
+  wide_.reduced = place != nullptr ? wide_.places[static_cast<size_t>(place - moves.places.data())]
+                                   : take(elements(moves.reduced.bytes));
 }
 
 Block WideMoves::take(uint64_t num_elements) {
@@ -48,8 +47,7 @@ void WideMoves::narrow_block(const Block& wide, const Block& small) const {
 }
 
 void WideMoves::narrow_results() const {
-  for (size_t r = 0; r < small_.places.size(); ++r)
-    narrow_block(wide_.places[r], small_.places[r]);
+  for (size_t r = 0; r < small_.places.size(); ++r) narrow_block(wide_.places[r], small_.places[r]);
   if (place_of_reduced(small_) == nullptr) narrow_block(wide_.reduced, small_.reduced);
 }
 

@@ -90,8 +90,8 @@ Status Stages::write_nothing() {
     for (uint64_t i = 0; i < pattern.size(); ++i)
       pattern[i] = kind > 0 && i % bytes == bytes - 1 ? std::byte{0x80} : std::byte{0};
     BRAID_RETURN_IF_ERROR(cuda_.copy(scratch_at(nothing_piece() + kind),
-                                              reinterpret_cast<DevicePtr>(pattern.data()),
-                                              piece_bytes_, stream_.get()));
+                                     reinterpret_cast<DevicePtr>(pattern.data()), piece_bytes_,
+                                     stream_.get()));
     BRAID_RETURN_IF_ERROR(cuda_.synchronize(stream_.get()));
   }
   return {};
@@ -251,8 +251,7 @@ Status Stages::take_operands(const Sum& call, const Piece& piece, int node) {
     else
       copies.push_back({to, from + l * block, piece.count * element});
   }
-  if (call.is_wide())
-    return device::widen(device_, call.stream, casts, piece.count, call.dtype);
+  if (call.is_wide()) return device::widen(device_, call.stream, casts, piece.count, call.dtype);
   return cuda_.copy_batch(copies, call.stream);
 }
 

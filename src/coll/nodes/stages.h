@@ -84,12 +84,7 @@ class Stages {
  private:
   Stages(comm::Device& device, Rail& rail, const fabric::NodeMap& map, int node,
          const StageTerms& terms)
-      : device_(device),
-        cuda_(device.cuda()),
-        rail_(rail),
-        map_(map),
-        node_(node),
-        terms_(terms) {}
+      : device_(device), cuda_(device.cuda()), rail_(rail), map_(map), node_(node), terms_(terms) {}
   Status take_memory();
   int me() const { return map_.rank_at(node_, device_.rank()); }
   /// The blocks of a node's ranks, of `block_bytes` each, in a buffer of all.

@@ -53,16 +53,16 @@ __device__ void cast_arrays(const ReduceArgs& args) {
 
 }  // namespace braid::coll::device
 
-#define BRAID_CASTS(dtype, Format)                                                         \
-  extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)                \
-      braid_widen_##dtype(const __grid_constant__ braid::coll::ReduceArgs args) {            \
-    braid::coll::device::cast_arrays<braid::coll::device::Format,                          \
-                                     braid::coll::device::Fp32>(args);                     \
-  }                                                                                        \
-  extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)                \
-      braid_narrow_##dtype(const __grid_constant__ braid::coll::ReduceArgs args) {           \
-    braid::coll::device::cast_arrays<braid::coll::device::Fp32,                            \
-                                     braid::coll::device::Format>(args);                   \
+#define BRAID_CASTS(dtype, Format)                                                            \
+  extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)                   \
+      braid_widen_##dtype(const __grid_constant__ braid::coll::ReduceArgs args) {             \
+    braid::coll::device::cast_arrays<braid::coll::device::Format, braid::coll::device::Fp32>( \
+        args);                                                                                \
+  }                                                                                           \
+  extern "C" __global__ void __launch_bounds__(braid::coll::kReduceThreads)                   \
+      braid_narrow_##dtype(const __grid_constant__ braid::coll::ReduceArgs args) {            \
+    braid::coll::device::cast_arrays<braid::coll::device::Fp32, braid::coll::device::Format>( \
+        args);                                                                                \
   }
 
 BRAID_CASTS(float16, Fp16)

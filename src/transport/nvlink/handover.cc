@@ -98,7 +98,8 @@ class Handover {
     if (is_sent(peer)) return false;
     uint64_t& sent = num_sent_[static_cast<size_t>(peer)];
     const uint64_t num_parts = request_.own->parts().size();
-    HandoverNote what{group_.rank(), sent, std::min<uint64_t>(num_parts - sent, sys::kMostFdsOfLetter), {}};
+    HandoverNote what{
+        group_.rank(), sent, std::min<uint64_t>(num_parts - sent, sys::kMostFdsOfLetter), {}};
     auto fds = exported(what.first, what.count);
     if (!fds.ok()) {
       note(fds.status());

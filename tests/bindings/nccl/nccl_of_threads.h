@@ -114,7 +114,7 @@ class NcclOfThreads {
     std::mutex mutex;  // of all that follows
     std::condition_variable changed;
     int num_come = 0;
-    bool is_broken = false;            // and everybody is told
+    bool is_broken = false;             // and everybody is told
     int64_t is_told_at_ns = INT64_MAX;  // a rank has aborted its part
     std::map<uint64_t, std::shared_ptr<Slot>> slots;
     std::map<std::pair<int, int>, std::deque<std::shared_ptr<Letter>>> mail;
@@ -415,13 +415,14 @@ inline void NcclOfThreads::finish(Slot& slot) {
       case Op::kAllReduce: result = r == 0 ? sum_of(0) : results[0]; break;
       case Op::kReduceScatter: result = sum_of(r * block); break;
       case Op::kBroadcast:
-        result.assign(static_cast<const char*>(
-                          slot.items[static_cast<size_t>(first.root)].call.send), block);
+        result.assign(
+            static_cast<const char*>(slot.items[static_cast<size_t>(first.root)].call.send), block);
         break;
       default:
         for (const Item& item : slot.items)
           result.append(static_cast<const char*>(item.call.send) +
-                            (first.op == Op::kAllToAll ? r * block : 0), block);
+                            (first.op == Op::kAllToAll ? r * block : 0),
+                        block);
     }
   }
   for (size_t r = 0; r < size; ++r)
@@ -465,8 +466,8 @@ Real real_table() {
   real.group_end = [] { return the_library->end_group(kRank); };
   real.all_reduce = [](const void* send, void* recv, size_t count, int dtype, int redop,
                        NcclComm comm, CudaStream stream) {
-    return the_library->submit(
-        kRank, {Op::kAllReduce, send, recv, count, dtype, redop, 0, comm, stream});
+    return the_library->submit(kRank,
+                               {Op::kAllReduce, send, recv, count, dtype, redop, 0, comm, stream});
   };
   real.all_gather = [](const void* send, void* recv, size_t count, int dtype, NcclComm comm,
                        CudaStream stream) {

@@ -118,7 +118,7 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
     WorldTerms terms;
     terms.seed = at;
     terms.most_idle_ns = 8_s;
-    const Failure how = at % 25 == 24  ? Failure::kSilent
+    const Failure how = at % 25 == 24 ? Failure::kSilent
                         : at % 2 == 0 ? Failure::kAnswer
                                       : Failure::kStuck;
     const Tally one = run(terms, 4 + at / 8, [&](NcclOfThreads& library) {
@@ -142,7 +142,8 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
       "failures: {\"worlds\": %llu, \"failed\": %llu, \"error_on_all\": %llu, "
       "\"left_to_the_programs_watchdog\": %llu, \"most_s_to_the_last_rank\": %.3f}\n",
       static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(num_failed),
-      static_cast<unsigned long long>(num_errors), static_cast<unsigned long long>(num_unseen), static_cast<double>(slowest_ns) * 1e-9);
+      static_cast<unsigned long long>(num_errors), static_cast<unsigned long long>(num_unseen),
+      static_cast<double>(slowest_ns) * 1e-9);
 }
 
 }  // namespace

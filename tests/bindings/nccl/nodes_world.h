@@ -57,7 +57,8 @@ inline thread_local const RankPlace* the_place = nullptr;  // of the rank whose 
 template <typename Body>
 int told(braid_nccl_why why, Body&& body) {
   const Status status = body();
-  if (!status.ok() && why.bytes > 0) std::snprintf(why.text, why.bytes, "%s", status.message().c_str());
+  if (!status.ok() && why.bytes > 0)
+    std::snprintf(why.text, why.bytes, "%s", status.message().c_str());
   return static_cast<int>(status.code());
 }
 
@@ -180,8 +181,15 @@ class RankCall {
     std::copy(own.begin(), own.end(), sent());
   }
   Call as_call(NcclComm comm, CudaStream stream) const {
-    return {call_.op,   sent(), received(), call_.count, static_cast<int>(call_.dtype),
-            static_cast<int>(call_.redop), call_.root, comm, stream};
+    return {call_.op,
+            sent(),
+            received(),
+            call_.count,
+            static_cast<int>(call_.dtype),
+            static_cast<int>(call_.redop),
+            call_.root,
+            comm,
+            stream};
   }
   /// Bit 0: as on one node, bit 1: as over nodes. None: wrong.
   unsigned look(int turn, const std::vector<int>& node_of_rank) const {

@@ -166,10 +166,11 @@ class LaneRail final : public Rail {
 void on_lanes(int num_nodes, const Body& body) {
   auto hub = std::make_shared<test::ThreadHub>(num_nodes);
   on_threads(num_nodes, [&](int node) {
-    const Config config = test::make_config({{"BRAID_LINKS", "rdma"},
-                                             {"BRAID_RDMA_ADDRS", "127.0.0.1"},
-                                             {"BRAID_TIMEOUT", "20s"},
-                                             {"BRAID_HOST_ID", "rail-node-" + std::to_string(node)}});
+    const Config config =
+        test::make_config({{"BRAID_LINKS", "rdma"},
+                           {"BRAID_RDMA_ADDRS", "127.0.0.1"},
+                           {"BRAID_TIMEOUT", "20s"},
+                           {"BRAID_HOST_ID", "rail-node-" + std::to_string(node)}});
     auto comm = comm::Comm::create(std::make_unique<test::ThreadGroup>(hub, node), config);
     ASSERT_TRUE(comm.ok()) << comm.status().to_string();
     LaneRail rail(**comm);
@@ -196,7 +197,8 @@ class Rails : public testing::TestWithParam<Kind> {
     const int to = (node + step) % num_nodes, from = (node + num_nodes - step) % num_nodes;
     const auto send = bytes_of(node, call, sent(node));
     std::vector<std::byte> recv(sent(from), std::byte{0xee});
-    const Status status = rail.exchange({at(send), send.size(), to, at(recv), recv.size(), from}, {});
+    const Status status =
+        rail.exchange({at(send), send.size(), to, at(recv), recv.size(), from}, {});
     ASSERT_TRUE(status.ok()) << status.to_string();
     EXPECT_TRUE(recv == bytes_of(from, call, sent(from))) << "call " << call << " on node " << node;
   }

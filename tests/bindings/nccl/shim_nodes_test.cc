@@ -235,8 +235,9 @@ TEST_F(ShimOverNodes, ReasonsAreCounted) {
   call(Op::kSend);
   const std::string json = shim_->reasons().json();
   EXPECT_THAT(json, HasSubstr(R"("taken": 1, "taken_over_nodes": 1, "left": {})"));
-  EXPECT_THAT(json, HasSubstr(R"("over several nodes all_gather and reduce_scatter alone are taken )"
-                              R"(over": 1)"));
+  EXPECT_THAT(json,
+              HasSubstr(R"("over several nodes all_gather and reduce_scatter alone are taken )"
+                        R"(over": 1)"));
   EXPECT_THAT(json, HasSubstr(R"("a reduction that the program made": 1)"));
   EXPECT_THAT(json, HasSubstr(R"("a send or receive": 1)"));
 }

@@ -34,16 +34,19 @@ struct Tally {
 class World {
  public:
   explicit World(WorldTerms terms) : terms_(std::move(terms)) {
-    const int num_nodes = 1 + *std::max_element(terms_.node_of_rank.begin(), terms_.node_of_rank.end());
+    const int num_nodes =
+        1 + *std::max_element(terms_.node_of_rank.begin(), terms_.node_of_rank.end());
     std::vector<int> num_on(static_cast<size_t>(num_nodes));
     std::vector<NcclOfThreads::Gpu> gpus;
     for (int node = 0; node < num_nodes; ++node)
-      machines_.push_back(machine_of(static_cast<int>(std::count(
-          terms_.node_of_rank.begin(), terms_.node_of_rank.end(), node))));
+      machines_.push_back(machine_of(static_cast<int>(
+          std::count(terms_.node_of_rank.begin(), terms_.node_of_rank.end(), node))));
     for (const int node : terms_.node_of_rank)
-      gpus.push_back({machines_[static_cast<size_t>(node)].get(), num_on[static_cast<size_t>(node)]++});
+      gpus.push_back(
+          {machines_[static_cast<size_t>(node)].get(), num_on[static_cast<size_t>(node)]++});
     library_ = std::make_unique<NcclOfThreads>(gpus);
-    for (int rank = 0; rank < size(); ++rank) ranks_.push_back(make_rank(rank, gpus[static_cast<size_t>(rank)]));
+    for (int rank = 0; rank < size(); ++rank)
+      ranks_.push_back(make_rank(rank, gpus[static_cast<size_t>(rank)]));
   }
 
   NcclOfThreads& library() { return *library_; }
@@ -78,7 +81,7 @@ class World {
     RankPlace place;
     std::unique_ptr<Shim> shim;
     std::array<sys::Stream, 2> streams;
-    std::mutex mutex;  // of the next
+    std::mutex mutex;             // of the next
     std::vector<NcclComm> comms;  // by family; null: none
     std::atomic<uint64_t> progress{0};
     std::atomic<bool> has_error{false}, has_ended{false}, is_aborted{false};
@@ -102,8 +105,9 @@ class World {
     auto rank = std::make_unique<Rank>();
     rank->number = number;
     rank->device = gpu.device;
-    rank->place = {gpu.machine,
-                   "programs-node-" + std::to_string(terms_.node_of_rank[static_cast<size_t>(number)])};
+    rank->place = {
+        gpu.machine,
+        "programs-node-" + std::to_string(terms_.node_of_rank[static_cast<size_t>(number)])};
     Settings settings;
     settings.chosen_by = ChosenBy::kNothing;
     settings.nodes = Nodes::kOn;
@@ -165,8 +169,8 @@ class World {
       if (!is_good_here(rank, id_results_[whole], "ncclGetUniqueId")) return false;
       NcclComm comm = nullptr;
       const UniqueId& id = ids_[whole];
-      const NcclResult made = rank.shim->create(
-          std::string(id.bytes, sizeof id.bytes), size(), &comm, [&] {
+      const NcclResult made =
+          rank.shim->create(std::string(id.bytes, sizeof id.bytes), size(), &comm, [&] {
             return real_of(rank.number).init_rank_config(&comm, size(), id, rank.number, nullptr);
           });
       if (!is_good_here(rank, made, "ncclCommInitRank")) return all_.arrive_and_drop(), false;
@@ -182,9 +186,8 @@ class World {
       const uint64_t handed_on = sum(rank.shim->counts().handed_on);
       const bool is_good = run_step(rank, step);
       const bool are_all_one =
-          std::all_of(step.calls.begin(), step.calls.end(), [&](const PlannedCall& call) {
-            return (*families_)[call.family].is_one();
-          });
+          std::all_of(step.calls.begin(), step.calls.end(),
+                      [&](const PlannedCall& call) { return (*families_)[call.family].is_one(); });
       if (is_good && are_all_one)
         rank.routes.emplace_back(sum(rank.shim->counts().taken) - taken,
                                  sum(rank.shim->counts().handed_on) - handed_on);
@@ -216,8 +219,8 @@ class World {
     bool is_good = true;
     for (size_t i = 0; i < calls.size(); ++i) {
       const PlannedCall& planned = step.calls[i];
-      const Call call = calls[i].as_call(rank.comms[planned.family],
-                                         rank.streams[planned.stream].handle);
+      const Call call =
+          calls[i].as_call(rank.comms[planned.family], rank.streams[planned.stream].handle);
       is_good = is_good_here(rank, rank.shim->submit(call), op_name(call.op)) && is_good;
       if (!is_good && !is_group) return false;
     }
@@ -326,8 +329,7 @@ class World {
       if (num_ended == size() && (num_errors == 0 || num_errors == size() || is_idle)) break;
       if (is_idle) give_up_on_all();
     }
-    for (auto& rank : ranks_)
-      has_trouble_ = has_trouble_ || rank->has_error || rank->is_aborted;
+    for (auto& rank : ranks_) has_trouble_ = has_trouble_ || rank->has_error || rank->is_aborted;
     may_leave_ = true;
   }
   /// Under the rank's mutex.

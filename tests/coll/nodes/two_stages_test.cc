@@ -263,15 +263,14 @@ TEST(TwoStages, ExactSumsRoundOnce) {
 // ... which are other bits than two roundings give, and ranks that mean other types find out.
 TEST(TwoStages, ExactSumsAreOthers) {
   const Tensors data{Fill::kHeavyTail, Dtype::kBfloat16, 4, 5};
-  EXPECT_NE(test::first_difference(expected_sum({2, 2}, data, RedOp::kSum, 0, 500),
-                                   expected_sum({2, 2, true}, data, RedOp::kSum, 0, 500),
-                                   data.dtype),
-            "");
+  EXPECT_NE(
+      test::first_difference(expected_sum({2, 2}, data, RedOp::kSum, 0, 500),
+                             expected_sum({2, 2, true}, data, RedOp::kSum, 0, 500), data.dtype),
+      "");
   run_nodes({2, 2}, {{"BRAID_NODES", "exact"}}, [](comm::Comm& comm) {
     std::vector<uint16_t> buf(64, 1);
     const Dtype dtype = comm.rank() == 3 ? Dtype::kFloat16 : Dtype::kBfloat16;
-    const Status status =
-        coll::all_reduce(comm, buf.data(), buf.data(), 64, dtype, RedOp::kSum);
+    const Status status = coll::all_reduce(comm, buf.data(), buf.data(), 64, dtype, RedOp::kSum);
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
     EXPECT_EQ(buf, std::vector<uint16_t>(64, 1));
   });
