@@ -345,10 +345,13 @@ class World {
     }
     if (rank.has_error && !rank.is_aborted) abort(rank);
   }
+  /// In a group, as PyTorch does: the work of one communicator may lie behind that of another.
   void abort(Rank& rank) {
     rank.is_aborted = true;
+    (void)rank.shim->group_start();
     for (NcclComm& comm : rank.comms)
       if (comm != nullptr) (void)rank.shim->abort(comm);
+    (void)rank.shim->group_end();
   }
   /// What PyTorch does when nothing has moved for its timeout.
   void give_up_on_all() {
