@@ -19,6 +19,9 @@ extern const int braid_nccl_is_shim;
 /// How many calls of each braid::nccl::Op were taken over and handed on; returns how many there
 /// are.
 BRAID_NCCL_API size_t braid_nccl_counts(uint64_t* taken, uint64_t* handed_on, size_t room);
+/// Reasons::json() (reasons.h), cut to `room`; returns how many bytes it has. 0: there is no NCCL
+/// yet.
+BRAID_NCCL_API size_t braid_nccl_reasons(char* text, size_t room);
 /// Whether communicators made from now on may be taken over. For measuring both in one process;
 /// ranks that call it differently have communicators of NCCL's.
 BRAID_NCCL_API void braid_nccl_take_over(int is_on);
@@ -245,4 +248,11 @@ size_t braid_nccl_counts(uint64_t* taken, uint64_t* handed_on, size_t room) {
 void braid_nccl_take_over(int is_on) {
   braid::nccl::signs_for_more = is_on != 0;
   if (braid::nccl::the_shim != nullptr) braid::nccl::the_shim->sign_for_more(is_on != 0);
+}
+
+size_t braid_nccl_reasons(char* text, size_t room) {
+  if (braid::nccl::the_shim == nullptr) return 0;
+  const std::string json = braid::nccl::the_shim->reasons().json();
+  json.copy(text, room);
+  return json.size();
 }

@@ -101,6 +101,7 @@ NcclResult Shim::submit(const Call& call) {
   if (entry == nullptr || !may_take(*entry, call)) {
     const bool may_be_kept = entry != nullptr && entry->state() != Entry::State::kHandedOn;
     if (group.depth > 0 && may_be_kept) group.beside.push_back({entry, call});
+    leave(entry.get(), call);
     return hand_on(call);
   }
   if (group.depth > 0) {
@@ -109,7 +110,9 @@ NcclResult Shim::submit(const Call& call) {
   }
   settle(*entry, call.comm, call.op, races_before(*entry, call));
   if (is_ours(*entry, call)) return run(*entry, call);
-  return entry->is_given_up() ? refuse(call) : hand_on(call);
+  if (entry->is_given_up()) return refuse(call);
+  leave(entry.get(), call);
+  return hand_on(call);
 }
 
 void Shim::settle(Entry& entry, NcclComm comm, Op op, const Races& races) {
@@ -133,6 +136,7 @@ void Shim::open(Entry& entry, Op op) {
   if (opened == BRAID_NCCL_LOST) return lose(entry, why.text());
   entry.note_sharp((opened & BRAID_NCCL_HAS_SHARP) != 0);
   entry.decide(is_taken ? Entry::State::kTaken : Entry::State::kHandedOn);
+  if (is_taken) reasons_.note_taken(entry.is_over_nodes());
   if (is_taken)
     log::info("nccl", "communicator of {} ranks{}: taken over (rank {}, gpu {})", entry.num_ranks(),
               entry.is_over_nodes() ? " on several nodes" : "", entry.rank(), entry.device());
@@ -151,6 +155,7 @@ void Shim::lose(Entry& entry, const char* why) {
 
 // One warning, where a process has eight ranks of it and all say the same.
 void Shim::say_left(const Entry& entry, const std::string& why) {
+  reasons_.note_left(why);
   std::string text =
       fmt::format("communicator of {} ranks is left to NCCL: {}", entry.num_ranks(), why);
   {

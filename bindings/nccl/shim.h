@@ -33,6 +33,7 @@
 #include "bindings/nccl/comms.h"
 #include "bindings/nccl/core.h"
 #include "bindings/nccl/real.h"
+#include "bindings/nccl/reasons.h"
 
 namespace braid::nccl {
 
@@ -76,6 +77,7 @@ class Shim {
   NcclResult group_simulate_end(void* simulation);
 
   const Counts& counts() const { return counts_; }
+  const Reasons& reasons() const { return reasons_; }
   /// Off: communicators made from now on are left to NCCL.
   void sign_for_more(bool is_on) { signs_ = is_on; }
   /// In a forked child: everything is handed on from now on, without a look at anything that
@@ -86,6 +88,7 @@ class Shim {
  private:
   bool passes() const;  // nothing of this call is ours
   std::shared_ptr<Entry> sign(const std::string& key, int num_ranks, uint64_t config);
+  const char* why_never(int num_ranks) const;
   NcclResult make_signed(std::vector<std::shared_ptr<Entry>> entries, NcclComm* comms,
                          const std::function<NcclResult()>& make);
   void adopt(NcclComm* comm, std::shared_ptr<Entry> entry, NcclResult made);
@@ -110,6 +113,9 @@ class Shim {
   bool is_ours(const Entry& entry, const Call& call) const;
   void map_windows(Entry& entry);
   void say_left(const Entry& entry, const std::string& why);
+  void leave(const Entry* entry, const Call& call) {
+    reasons_.note(why_left(settings_, entry, call));
+  }
   bool may_take(Entry& entry, const Call& call);
   NcclResult run(Entry& entry, const Call& call);
   NcclResult hand_on(const Call& call);
@@ -166,6 +172,7 @@ class Shim {
   std::once_flag rails_once_;
   Comms comms_;
   Counts counts_;
+  Reasons reasons_;
   std::atomic<bool> signs_{true};
   std::atomic<bool> is_disowned_{false};
   std::mutex said_mutex_;

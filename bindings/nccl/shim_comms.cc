@@ -27,15 +27,30 @@ uint64_t config_of_child(const Entry& parent, const void* config) {
 
 }  // namespace
 
+/// Of more than one rank.
+const char* Shim::why_never(int num_ranks) const {
+  if (!settings_.is_on) return "BRAID_NCCL is off";
+  if (!signs_) return "the program has turned it off";
+  return num_ranks > most_ranks(settings_) ? "it has more ranks than are ever taken over"
+                                           : "the system has no random bytes";
+}
+
 // A communicator whose size is not known yet (0) signs: it is looked at again when it is.
 std::shared_ptr<Entry> Shim::sign(const std::string& key, int num_ranks, uint64_t config) {
   const bool is_possible = settings_.is_on && signs_ && num_ranks != 1 &&
                            num_ranks <= most_ranks(settings_) && !key.empty();
   const braid_nccl_core* core = is_possible ? open_core_() : nullptr;
-  if (core == nullptr) return std::make_shared<Entry>(nullptr, key, nullptr, config);
+  if (core == nullptr) {
+    if (num_ranks != 1)
+      reasons_.note_left(is_possible ? "the core cannot be opened" : why_never(num_ranks));
+    return std::make_shared<Entry>(nullptr, key, nullptr, config);
+  }
   Why why;
   braid_nccl_seat* seat = core->sign(key.data(), key.size(), fingerprint_, why);
-  if (seat == nullptr) log::info("nccl", "a communicator is left to NCCL: {}", why.text());
+  if (seat == nullptr) {
+    reasons_.note_left(why.text());
+    log::info("nccl", "a communicator is left to NCCL: {}", why.text());
+  }
   return std::make_shared<Entry>(core, key, seat, config);
 }
 

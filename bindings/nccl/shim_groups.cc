@@ -172,6 +172,7 @@ NcclResult Shim::hand_on_rest(Group& group) {
     group.is_open = true;
   }
   for (auto each = rest; each != kept.end(); ++each) {
+    if (!each->entry->is_given_up()) leave(each->entry.get(), each->call);
     const NcclResult result = each->entry->is_given_up() ? refuse(each->call) : hand_on(each->call);
     if (is_good(first)) first = result;
     group.beside.push_back(*each);

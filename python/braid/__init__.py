@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from braid.arguments import Op, Operation
     from braid.comm import Comm, Explanation, Identity, Link, init, join
     from braid.engine import Engine
+    from braid.under_nccl import stats
     from braid.work import Work
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "__version__",
     "init",
     "join",
+    "stats",
 ]
 
 # Tools that only look and compute (braid plan, braid topo) need no compiled module and no NumPy:
@@ -67,6 +69,7 @@ _LOADED_LATE = {
     "__version__": "braid._braid",
     "init": "braid.comm",
     "join": "braid.comm",
+    "stats": "braid.under_nccl",
 }
 
 

@@ -128,6 +128,9 @@ constexpr Option kOptions[] = {
      "(docs/nodes.md): off, auto (where a race with NCCL gives them to braid) or on (always). "
      "Opens "
      "a port on NCCL's bootstrap address."},
+    {"BRAID_NCCL_NODES_EXACT", OptionType::kBool, "off",
+     "Over several nodes: sums of fp16, bf16 and fp8 are fp32 until their last step, and rounded "
+     "once. Twice or four times the bytes inside and between nodes (docs/nodes.md)."},
     {"BRAID_NCCL_OPS", OptionType::kString, "all",
      "What is taken over from NCCL: all, none, or a comma list of all_reduce, all_gather, "
      "reduce_scatter, broadcast, all_to_all. all: what a race with NCCL gives to braid "
@@ -143,8 +146,10 @@ constexpr Option kOptions[] = {
      "may write a checkpoint meanwhile. One whose process has ended is not waited for."},
     {"BRAID_NODES", OptionType::kString, "auto",
      "all_gather and sums among CPUs of several nodes with as many ranks on each: auto, in two "
-     "stages, inside the nodes and between them, or flat, straight from rank to rank. Sums are "
-     "added in another order (docs/nodes.md), so all ranks and runs need the same."},
+     "stages, inside the nodes and between them; flat, straight from rank to rank; or exact, in "
+     "two "
+     "stages whose sums are fp32 until the end, and rounded once. Sums have other bits by each "
+     "(docs/nodes.md), so all ranks and runs need the same."},
     {"BRAID_NVTX", OptionType::kBool, "off",
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",

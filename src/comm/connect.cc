@@ -74,8 +74,8 @@ Status check_lane_options(const Config& config) {
   if (slot % 64 != 0)
     return invalid_argument("BRAID_SLOT is {} bytes, expected a multiple of 64", slot);
   const std::string& nodes = config.text("BRAID_NODES");
-  if (nodes != "auto" && nodes != "flat")
-    return invalid_argument("BRAID_NODES is '{}', expected auto or flat", nodes);
+  if (nodes != "auto" && nodes != "flat" && nodes != "exact")
+    return invalid_argument("BRAID_NODES is '{}', expected auto, flat or exact", nodes);
   if (depth < 2 || depth > kMaxDepthPieces)
     return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
   return {};

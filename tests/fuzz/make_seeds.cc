@@ -1,11 +1,19 @@
 // Writes seeds for the binary and JSON targets: one file per kind of message, as the encoders write
 // it today.
+#include <netinet/in.h>
+
+#include <array>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 
+#include "bindings/nccl/core/nodes/mark.h"
+#include "bindings/nccl/core/nodes/roll_wire.h"
+#include "bindings/nccl/core/nodes/verdict.h"
+#include "coll/device/share_text.h"
 #include "coll/wire.h"
 #include "engine/frames.h"
 #include "fabric/json.h"
@@ -13,6 +21,7 @@
 #include "group/wire.h"
 #include "plan/table.h"
 #include "sys/verbs/name.h"
+#include "transport/nvlink/handover_note.h"
 
 namespace {
 
@@ -137,6 +146,43 @@ void coll_seeds() {
   write("coll_wire", "tag", {reinterpret_cast<const char*>(tag.words.data()), sizeof(tag.words)});
 }
 
+void roll_seeds() {
+  const char* target = "roll_wire";
+  nccl::Coming coming;
+  coming.rank = 1;
+  coming.num_ranks = 4;
+  coming.patience_ns = 1'000'000'000;
+  coming.words = "yes";
+  write(target, "coming", nccl::encode(coming));
+  write(target, "met", nccl::encode(nccl::Met{"", {"yes", "yes", "no"}}));
+  write(target, "not_met", nccl::encode(nccl::Met{"a rank has ended", {}}));
+  std::string facts;
+  for (int rank = 0; rank < 4; ++rank) {
+    nccl::RankFacts one{std::string(nccl::kHostDigits, rank < 2 ? 'a' : 'b'), 0, 0x10, 22809, ""};
+    one.process = static_cast<uint64_t>(rank) + 7;
+    facts += nccl::encode(one) + "\n";
+  }
+  write(target, "facts", facts);
+  std::array<std::byte, nccl::kIdBytes> id{};
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::memcpy(id.data() + 8, &at, sizeof at);
+  nccl::Mark mark{nccl::bootstrap_of(id).value(), {}};
+  mark.at.set_port(4242);
+  nccl::write_mark(id, mark);
+  write(target, "id", {reinterpret_cast<const char*>(id.data()), id.size()});
+}
+
+void gpu_seeds() {
+  coll::device::LinkShares shares;
+  shares.ended_ns = 5;
+  for (comm::TunedShare& share : shares.of_op) share = {1 << 20, 1 << 24, 0.125, 0.25};
+  write("share_text", "shares", coll::device::shares_to_json("0123456789abcdef", shares));
+  write("handover_note", "parts", nvlink::encode(nvlink::HandoverNote{2, 0, 16, ""}));
+  write("handover_note", "refusal", nvlink::encode(nvlink::HandoverNote{1, 4, 0, "no memory"}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -149,6 +195,8 @@ int main(int argc, char** argv) {
   engine_seeds();
   json_seeds();
   coll_seeds();
+  roll_seeds();
+  gpu_seeds();
   sys::verbs::EndpointName name;
   name.gid[15] = 1;
   name.gid_type = sys::verbs::GidType::kRoceV2;

@@ -7,8 +7,11 @@
 To NCCL every rank is a host of its own (NCCL_HOSTID), to braid every pair (BRAID_HOST_ID): inside a
 pair calls go by braid, between pairs by NCCL's sockets on loopback. Nothing is timed.
 
+`scripts/gpu_test nodes` is that line, once without and once with BRAID_NCCL_NODES_EXACT=on.
+
 Results are compared bit by bit with the CPU's: fp32 in rank order in a node, one rounding, fp32 in
-the order of nodes, one rounding; an average divides in the last step. The exit code is 1 when one
+the order of nodes, one rounding; exact ones without the first rounding; an average divides in the
+last step. The exit code is 1 when one
 element differs, or when a call went where it should not.
 """
 
@@ -20,12 +23,15 @@ import time
 from datetime import timedelta
 
 RANK = int(os.environ["RANK"])
+IS_EXACT = os.environ.get("BRAID_NCCL_NODES_EXACT", "off") in ("on", "1")
 PER_NODE = int(os.environ.get("NODES_PER_NODE", "2"))
 os.environ["NCCL_HOSTID"] = f"host{RANK}"
 os.environ["BRAID_HOST_ID"] = f"node{RANK // PER_NODE}"
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+
+import braid  # noqa: E402
 
 SECONDS = float(os.environ.get("NODES_SECONDS", "12"))
 OPS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send", "recv"]
@@ -78,6 +84,10 @@ def add(parts: list[torch.Tensor], name: str, divisor: int) -> torch.Tensor:
 def sum_over_nodes(operands: list[torch.Tensor], name: str) -> torch.Tensor:
     size = len(operands)
     inside = "sum" if name == "avg" else name
+    dtype = operands[0].dtype
+    if IS_EXACT and dtype in (torch.bfloat16, torch.float16) and name in ("sum", "avg"):
+        wide = sum_over_nodes([one.to(torch.float32) for one in operands], name)
+        return wide.to(dtype)
     partials = [
         add(operands[first : first + PER_NODE], inside, 1) for first in range(0, size, PER_NODE)
     ]
@@ -186,7 +196,7 @@ def main() -> int:
     astray = handed_on["all_gather"] + handed_on["reduce_scatter"] if wanted else 0
     print(
         f"rank {RANK}: {checks.calls} results, {checks.wrong} wrong; taken over {taken}, "
-        f"handed on {handed_on}",
+        f"handed on {handed_on}, why: {braid.stats()['nccl']['why']}",
         flush=True,
     )
     dist.destroy_process_group()

@@ -142,7 +142,7 @@ def main() -> int:
     commit, dirty = facts.commit()
     record: dict[str, Any] = {
         "schema": "braid.nodes_cpu/1",
-        "command": " ".join(sys.argv),
+        "command": " ".join(sys.argv).replace(str(args.out), args.out.name),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -59,6 +60,34 @@ class GraphCuda : public sys::FakeCuda {
   static Status replay(const Graph& graph) {
     for (const auto& piece : graph.work) BRAID_RETURN_IF_ERROR(piece());
     return {};
+  }
+
+  /// What a library beside ours, such as NCCL, does on a stream; `what` tells one piece from another.
+  Status library_work(sys::Stream stream, const std::string& what, std::function<Status()> piece) {
+    return enqueue(stream, what, std::move(piece));
+  }
+
+  /// replay() on the thread's device, whose memory nobody frees meanwhile: the driver's frees wait for
+  /// what a device does.
+  Status run(const Graph& graph) {
+    const int device = current_device().value();
+    {
+      const std::lock_guard lock(replays_mutex_);
+      ++num_replays_[device];
+    }
+    const Status done = replay(graph);
+    const std::lock_guard lock(replays_mutex_);
+    --num_replays_[device];
+    replays_changed_.notify_all();
+    return done;
+  }
+  Status free(sys::DevicePtr memory) override {
+    await_replays();
+    return FakeCuda::free(memory);
+  }
+  Status unmap(sys::DevicePtr at, uint64_t bytes) override {
+    await_replays();
+    return FakeCuda::unmap(at, bytes);
   }
 
   /// As an unsafe call of some other thread does: after so much more work the capture that is under
@@ -133,6 +162,12 @@ class GraphCuda : public sys::FakeCuda {
   }
 
  private:
+  void await_replays() {
+    const auto device = current_device();
+    if (!device.ok()) return;
+    std::unique_lock lock(replays_mutex_);
+    replays_changed_.wait(lock, [&] { return num_replays_[device.value()] == 0; });
+  }
   Graph* graph_of(sys::Stream stream) {
     const std::lock_guard lock(mutex_);
     const auto found = captured_.find(stream.handle);
@@ -186,7 +221,8 @@ class GraphCuda : public sys::FakeCuda {
       sizes = {sizeof(coll::DirectArgs)};
     else if (name == "braid_relay")
       sizes = {sizeof(coll::RelayArgs)};
-    else if (name.starts_with("braid_reduce_"))
+    else if (name.starts_with("braid_reduce_") || name.starts_with("braid_widen_") ||
+             name.starts_with("braid_narrow_"))
       sizes = {sizeof(coll::ReduceArgs)};
     EXPECT_EQ(sizes.size(), arguments.size()) << name;
     std::vector<std::string> values;
@@ -194,6 +230,10 @@ class GraphCuda : public sys::FakeCuda {
       values.emplace_back(static_cast<const char*>(arguments[i]), sizes[i]);
     return values;
   }
+
+  std::mutex replays_mutex_;  // of the next two
+  std::condition_variable replays_changed_;
+  std::map<int, int> num_replays_;  // under way, by device
 
   std::mutex mutex_;
   std::map<void*, Graph> graphs_;     // under capture, by the stream where it began

@@ -69,6 +69,11 @@ Status check_machine() {
 Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings,
                                          sys::Cuda& cuda) {
   BRAID_ASSIGN_OR_RETURN(Config config, config_for_calls());
+  return sign(key, settings, cuda, std::move(config));
+}
+
+Result<std::unique_ptr<Seat>> Seat::sign(const std::string& key, uint64_t settings, sys::Cuda& cuda,
+                                         Config config) {
   BRAID_ASSIGN_OR_RETURN(const uint64_t process, number_of_process());
   BRAID_ASSIGN_OR_RETURN(Roll roll, Roll::open(key, config.text("BRAID_HOST_ID")));
   const uint64_t all_settings = fingerprint_of_settings(settings);
@@ -405,19 +410,20 @@ void Seat::interrupt() {
   if (across_) across_->begin_abort();
 }
 
+// The comm first: it waits for a thread that is in a call, and lets none in any more. What calls over
+// nodes use goes after it, when nobody can be using it. Whoever aborts has ended the rail's work by
+// then, which the comm's may wait for (interrupt()).
 void Seat::close(bool is_in_peace) {
   if (!is_in_peace) interrupt();
   const std::lock_guard opening(opening_);
   const bool has_comm = stop();
+  const sys::RelaxedCapture relaxed(cuda_);
+  if (has_comm) (void)comm_->close(is_in_peace);
   if (across_) {
-    const sys::RelaxedCapture relaxed(cuda_);
     const auto scope = sys::CurrentDevice::use(cuda_, device_);
     across_->end(is_in_peace);
   }
-  if (!has_comm) return;
-  const sys::RelaxedCapture relaxed(cuda_);
-  (void)comm_->close(is_in_peace);
-  if (is_over_nodes_ && sys::process_id() == process_id_) group_->leave();
+  if (has_comm && is_over_nodes_ && sys::process_id() == process_id_) group_->leave();
 }
 
 /// Whether there is a comm to be closed.

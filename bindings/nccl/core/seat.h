@@ -37,6 +37,9 @@ class Seat {
   /// `cuda` is whose GPU it will be.
   static Result<std::unique_ptr<Seat>> sign(const std::string& key, uint64_t settings = 0,
                                             sys::Cuda& cuda = sys::real_cuda());
+  /// The same by options that are not the environment's: ranks that are threads share that.
+  static Result<std::unique_ptr<Seat>> sign(const std::string& key, uint64_t settings,
+                                            sys::Cuda& cuda, Config config);
   ~Seat();
   Seat(const Seat&) = delete;
   Seat& operator=(const Seat&) = delete;

@@ -9,31 +9,19 @@
 //            minute do without
 #pragma once
 
-#include <array>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "coll/device/share_text.h"
 #include "coll/device/tune.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
-#include "plan/plan.h"
 
 namespace braid::coll::device {
 
-struct LinkShares {
-  std::array<comm::TunedShare, plan::kNumOps> of_op{};
-  int64_t ended_ns = 0;  // measuring was ended by this time; 0: it was not
-};
-
 /// 16 hex digits.
 std::string shares_key(const std::vector<std::string>& gpus, const Config& config);
-
-std::string shares_to_json(const std::string& key, const LinkShares& shares);
-/// invalid_argument, which says what was expected, for a text that is damaged or of another key.
-/// An empty key: of any.
-Result<LinkShares> parse_shares(std::string_view text, const std::string& key);
 
 /// Collective, at the making of a Device: the cached shares of a link, or those that tune_shares() finds
 /// by `work`. A cache that cannot be read or written is a warning. False: these GPUs are busy, and

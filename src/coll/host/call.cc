@@ -8,6 +8,8 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "coll/host/notes.h"
+#include "coll/host/wide_moves.h"
+#include "coll/reduce/casts.h"
 #include "comm/observe/observer.h"
 
 namespace braid::coll {
@@ -71,7 +73,7 @@ Call::Call(comm::Comm::State& state, const Moves& moves)
     open_sums();
   } else if (moves_.reduced.bytes > 0) {
     reducer_.emplace(state.rank(), state.size(), moves_.parts[static_cast<size_t>(state.rank())],
-                     moves_.reduced, cell_bytes_, moves_.signature.dtype, moves_.signature.redop);
+                     moves_.reduced, cell_bytes_, moves_.element(), moves_.signature.redop);
   }
   data_seen_.resize(moves_.places.size());
   for (size_t r = 0; r < moves_.places.size(); ++r) {
@@ -194,17 +196,41 @@ Status execute(std::optional<Call>& call, comm::Comm::State& state, const Moves&
   }
 }
 
+Status run_observed(comm::Comm::State& state, const Moves& moves) {
+  comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
+  std::optional<Call> call;  // its memory goes when all was said
+  Status status = execute(call, state, moves);
+  observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
+  return status;
+}
+
+/// By BRAID_NODES=exact. Every rank's options are the same.
+bool is_summed_wide(const comm::Comm::State& state, const Moves& moves) {
+  return state.nodes.has_stages() && moves.parts_are_operands &&
+         rounds_partials(moves.signature.dtype, moves.signature.redop) &&
+         state.config.text("BRAID_NODES") == "exact";
+}
+
+Status run_wide(comm::Comm::State& state, const Moves& moves) {
+  std::optional<WideMoves> wide;
+  try {
+    wide.emplace(moves);
+  } catch (const std::bad_alloc&) {
+    return end_comm(state, run_out(state, moves));
+  }
+  BRAID_RETURN_IF_ERROR(run_observed(state, wide->moves()));
+  wide->narrow_results();
+  return {};
+}
+
 }  // namespace
 
 Status run(comm::Comm& comm, const Moves& moves) {
   comm::CallGuard guard(comm);
   BRAID_RETURN_IF_ERROR(guard.status());
   comm::Comm::State& state = guard.state();
-  comm::Observed observed(state.observer.get(), [&] { return note_of(moves, state.size()); });
-  std::optional<Call> call;  // its memory goes when all was said
-  Status status = execute(call, state, moves);
-  observed.end(status, "lanes", [&] { return link_notes_of(state.report, status.ok()); });
-  return status;
+  if (is_summed_wide(state, moves)) return run_wide(state, moves);
+  return run_observed(state, moves);
 }
 
 }  // namespace braid::coll

@@ -81,9 +81,8 @@ void Call::begin_local() {
   const auto me = static_cast<size_t>(state_.rank());
   if (reducer_ && state_.size() == 1) {
     const void* own = moves_.parts[me].data;
-    reduce({&own, 1}, moves_.reduced.data,
-           moves_.reduced.bytes / dtype_bytes(moves_.signature.dtype), moves_.signature.dtype,
-           moves_.signature.redop);
+    reduce({&own, 1}, moves_.reduced.data, moves_.reduced.bytes / dtype_bytes(moves_.element()),
+           moves_.element(), moves_.signature.redop);
   }
   if (moves_.places.size() <= me || reducer_ || sums_) return;
   const Block& place = moves_.places[me];

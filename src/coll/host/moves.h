@@ -49,6 +49,9 @@ struct Moves {
 
   std::vector<Block> places;  // one per source rank, or empty; those of no bytes have no source
   Block reduced;
+
+  bool is_wide = false;  // what moves is fp32, which the signature's type was widened to
+  Dtype element() const { return is_wide ? Dtype::kFloat32 : signature.dtype; }
 };
 
 /// The cell grid of a block.

@@ -61,13 +61,13 @@ NodeSums::NodeSums(const NodeMap& map, int rank, const Moves& moves, uint32_t ce
       reduced_(moves.reduced),
       partials_(partials_of(map, rank, moves, scratch)),
       in_node_(static_cast<size_t>(map.size())),
-      across_(map.node_of(rank), map.num_nodes, {}, moves.reduced, cell_bytes,
-              moves.signature.dtype, moves.signature.redop, map.size()),
+      across_(map.node_of(rank), map.num_nodes, {}, moves.reduced, cell_bytes, moves.element(),
+              moves.signature.redop, map.size()),
       on_rail_(static_cast<size_t>(map.num_nodes)) {
   for (int node = 0; node < map.num_nodes; ++node) {
     const ConstBlock own = moves.parts[static_cast<size_t>(block_of(map, rank, node))];
     inside_.emplace_back(map.local_of(rank), map.per_node, own, partial(node), cell_bytes,
-                         moves.signature.dtype, partial_op(moves.signature.redop));
+                         moves.element(), partial_op(moves.signature.redop));
     const uint64_t cells = num_cells(own.bytes, cell_bytes);
     for (int local = 0; local < map.per_node; ++local)
       if (local != map.local_of(rank))

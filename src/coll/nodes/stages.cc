@@ -4,9 +4,11 @@
 #include <cstring>
 #include <vector>
 
+#include "coll/device/casts.h"
 #include "coll/device/collectives.h"
 #include "coll/device/sums.h"
 #include "coll/nodes/schedule.h"
+#include "coll/reduce/casts.h"
 
 namespace braid::coll::nodes {
 
@@ -59,6 +61,7 @@ Result<std::unique_ptr<Stages>> Stages::make(comm::Device& device, Rail& rail,
     return unsupported("stages over {} nodes of {} ranks, here {}", map.num_nodes, map.per_node,
                        device.size());
   std::unique_ptr<Stages> made(new Stages(device, rail, map, node, terms));
+  if (terms.is_exact) BRAID_RETURN_IF_ERROR(device::load_casts(device));
   BRAID_RETURN_IF_ERROR(made->take_memory());
   return made;
 }
@@ -86,10 +89,10 @@ Status Stages::write_nothing() {
     const uint64_t bytes = nothing_bytes(kind);
     for (uint64_t i = 0; i < pattern.size(); ++i)
       pattern[i] = kind > 0 && i % bytes == bytes - 1 ? std::byte{0x80} : std::byte{0};
-    BRAID_RETURN_IF_ERROR(device_.cuda().copy(scratch_at(nothing_piece() + kind),
-                                              reinterpret_cast<DevicePtr>(pattern.data()),
-                                              piece_bytes_, stream_.get()));
-    BRAID_RETURN_IF_ERROR(device_.cuda().synchronize(stream_.get()));
+    BRAID_RETURN_IF_ERROR(cuda_.copy(scratch_at(nothing_piece() + kind),
+                                     reinterpret_cast<DevicePtr>(pattern.data()), piece_bytes_,
+                                     stream_.get()));
+    BRAID_RETURN_IF_ERROR(cuda_.synchronize(stream_.get()));
   }
   return {};
 }
@@ -108,8 +111,8 @@ DevicePtr Stages::in_at(size_t half, int node) const {
 
 Status Stages::pass(Stream stream, Stream other, const sys::OwnedEvent& by) {
   if (stream == other) return {};
-  BRAID_RETURN_IF_ERROR(device_.cuda().record(by.get(), stream));
-  return device_.cuda().wait_event(other, by.get());
+  BRAID_RETURN_IF_ERROR(cuda_.record(by.get(), stream));
+  return cuda_.wait_event(other, by.get());
 }
 
 // Calls on different streams use the same scratch. Captured work may not wait for an event of
@@ -120,16 +123,16 @@ Status Stages::begin(Stream stream) {
   BRAID_RETURN_IF_ERROR(rail_.error());
   uint64_t capture = 0;
   if (!is_default(stream)) {
-    BRAID_ASSIGN_OR_RETURN(capture, device_.cuda().capture_id(stream));
+    BRAID_ASSIGN_OR_RETURN(capture, cuda_.capture_id(stream));
   }
   const bool follows = has_last_ && last_capture_ == capture;
   last_capture_ = capture;
-  return follows ? device_.cuda().wait_event(stream, done_.get()) : Status();
+  return follows ? cuda_.wait_event(stream, done_.get()) : Status();
 }
 
 Status Stages::end(Stream stream) {
   has_last_ = true;
-  return device_.cuda().record(done_.get(), stream);
+  return cuda_.record(done_.get(), stream);
 }
 
 // ---- all_gather ----
@@ -204,7 +207,7 @@ Status Stages::spread(const Gather& call, int node, uint64_t at, uint64_t bytes)
     if (local != device_.rank())
       copies.push_back(
           {block_at(local) + at, scratch_at(0) + static_cast<uint64_t>(local) * bytes, bytes});
-  return device_.cuda().copy_batch(copies, call.stream);
+  return cuda_.copy_batch(copies, call.stream);
 }
 
 // ---- reduce_scatter ----
@@ -214,9 +217,10 @@ Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dt
   if (op == RedOp::kAvg && !has_average(map_))
     return unsupported("an average among {} ranks of several nodes", map_.size());
   if (count == 0) return {};
-  const Sum call{send, recv, count, dtype, op, stream};
+  const Dtype wire = terms_.is_exact && rounds_partials(dtype, op) ? Dtype::kFloat32 : dtype;
+  const Sum call{send, recv, count, dtype, op, stream, wire};
   BRAID_RETURN_IF_ERROR(begin(stream));
-  const uint64_t per_piece = piece_bytes_ / dtype_bytes(dtype);
+  const uint64_t per_piece = piece_bytes_ / dtype_bytes(wire);
   const uint64_t pieces = (count + per_piece - 1) / per_piece;
   for (uint64_t number = 0; number < pieces; ++number) {
     BRAID_RETURN_IF_ERROR(send_partials(call, piece_of(call, number)));
@@ -227,34 +231,45 @@ Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dt
 }
 
 Stages::Piece Stages::piece_of(const Sum& call, uint64_t number) const {
-  const uint64_t per_piece = piece_bytes_ / dtype_bytes(call.dtype);
+  const uint64_t per_piece = piece_bytes_ / dtype_bytes(call.wire);
   const uint64_t begin = number * per_piece;
   return {begin, std::min(per_piece, call.count - begin), number % 2};
 }
 
+/// A piece of this rank's operands for the ranks of `node`, one behind the other at the scratch's
+/// begin, as partials are.
+Status Stages::take_operands(const Sum& call, const Piece& piece, int node) {
+  const uint64_t element = dtype_bytes(call.dtype), block = call.count * element;
+  const DevicePtr from = call.send + node_at(node, block) + piece.begin * element;
+  std::vector<sys::DeviceCopy> copies;
+  std::vector<device::ArrayCast> casts;
+  for (int local = 0; local < map_.per_node; ++local) {
+    const auto l = static_cast<uint64_t>(local);
+    const DevicePtr to = scratch_at(0) + l * call.wire_bytes(piece.count);
+    if (call.is_wide())
+      casts.push_back({from + l * block, to});
+    else
+      copies.push_back({to, from + l * block, piece.count * element});
+  }
+  if (call.is_wide()) return device::widen(device_, call.stream, casts, piece.count, call.dtype);
+  return cuda_.copy_batch(copies, call.stream);
+}
+
 /// This node's sum of a piece of the block of `node` that is on this rail.
 Status Stages::reduce_inside(const Sum& call, const Piece& piece, int node, DevicePtr to) {
-  const uint64_t element = dtype_bytes(call.dtype), block = call.count * element;
-  DevicePtr from = call.send + node_at(node, block);
-  if (piece.count < call.count) {
-    const uint64_t bytes = piece.count * element;
-    std::vector<sys::DeviceCopy> copies;
-    for (int local = 0; local < map_.per_node; ++local) {
-      const auto l = static_cast<uint64_t>(local);
-      copies.push_back(
-          {scratch_at(0) + l * bytes, from + l * block + piece.begin * element, bytes});
-    }
-    BRAID_RETURN_IF_ERROR(device_.cuda().copy_batch(copies, call.stream));
+  DevicePtr from = call.send + node_at(node, call.count * dtype_bytes(call.dtype));
+  if (piece.count < call.count || call.is_wide()) {
+    BRAID_RETURN_IF_ERROR(take_operands(call, piece, node));
     from = scratch_at(0);
   }
-  return device::reduce_scatter(device_, from, to, piece.count, call.dtype, partial_op(call.op),
+  return device::reduce_scatter(device_, from, to, piece.count, call.wire, partial_op(call.op),
                                 call.stream);
 }
 
 // A half is used again two pieces later: by then the caller's stream has waited for its passages.
 Status Stages::send_partials(const Sum& call, const Piece& piece) {
   const Stream rail = rail_stream(call.stream);
-  const uint64_t bytes = piece.count * dtype_bytes(call.dtype);
+  const uint64_t bytes = call.wire_bytes(piece.count);
   for (int step = 1; step < map_.num_nodes; ++step) {
     const int to = reduced_node(map_, me(), step - 1);
     const int from = map_.node_of(rail_from(map_, me(), step));
@@ -263,24 +278,29 @@ Status Stages::send_partials(const Sum& call, const Piece& piece) {
     BRAID_RETURN_IF_ERROR(rail_.exchange(
         {out_at(piece.half, to), bytes, to, in_at(piece.half, from), bytes, from}, rail));
   }
-  return rail == call.stream ? Status() : device_.cuda().record(from_rail_[piece.half].get(), rail);
+  return rail == call.stream ? Status() : cuda_.record(from_rail_[piece.half].get(), rail);
 }
 
 Status Stages::add_partials(const Sum& call, const Piece& piece) {
   BRAID_RETURN_IF_ERROR(reduce_inside(call, piece, node_, scratch_at(own_piece())));
   if (!terms_.is_on_one_stream)
-    BRAID_RETURN_IF_ERROR(device_.cuda().wait_event(call.stream, from_rail_[piece.half].get()));
+    BRAID_RETURN_IF_ERROR(cuda_.wait_event(call.stream, from_rail_[piece.half].get()));
   std::array<DevicePtr, nvlink::kMostRanks> sources{};
   static_assert(sources.size() >= kMostReduceArrays);
   int num = 0;
   for (int node = 0; node < map_.num_nodes; ++node)
     sources[static_cast<size_t>(num++)] =
         node == node_ ? scratch_at(own_piece()) : in_at(piece.half, node);
-  const DevicePtr nothing = scratch_at(nothing_piece() + nothing_of(call.dtype));
+  const DevicePtr nothing = scratch_at(nothing_piece() + nothing_of(call.wire));
   while (call.op == RedOp::kAvg && num < map_.size()) sources[static_cast<size_t>(num++)] = nothing;
-  const DevicePtr to = call.recv + piece.begin * dtype_bytes(call.dtype);
-  return device::sum(device_, call.stream, device::one_destination(sources, num, to, piece.count),
-                     {call.dtype, call.op, device::last_sum_blocks(device_)});
+  const DevicePtr result = call.recv + piece.begin * dtype_bytes(call.dtype);
+  const DevicePtr to = call.is_wide() ? scratch_at(own_piece()) : result;  // a source of its own
+  BRAID_RETURN_IF_ERROR(device::sum(device_, call.stream,
+                                    device::one_destination(sources, num, to, piece.count),
+                                    {call.wire, call.op, device::last_sum_blocks(device_)}));
+  if (!call.is_wide()) return {};
+  const device::ArrayCast last{to, result};
+  return device::narrow(device_, call.stream, {&last, 1}, piece.count, call.dtype);
 }
 
 // ---- the rest ----
@@ -305,10 +325,10 @@ Status Stages::warm_up() {
 
 bool Stages::is_finished() {
   if (!has_last_) return true;
-  const auto is_done = last_capture_ == 0 ? device_.cuda().is_done(done_.get()) : is_idle();
+  const auto is_done = last_capture_ == 0 ? cuda_.is_done(done_.get()) : is_idle();
   return is_done.ok() && is_done.value();
 }
 
-Result<bool> Stages::is_idle() { return device_.cuda().is_done(stream_.get()); }
+Result<bool> Stages::is_idle() { return cuda_.is_done(stream_.get()); }
 
 }  // namespace braid::coll::nodes

@@ -19,7 +19,9 @@
 //
 // Numbers: in a node fp32 in rank order, one rounding; then fp32 in the order of nodes, one
 // rounding; avg divides in the last step, by all ranks. The bits are those of the host's collectives
-// over nodes (coll/host/node_sums.h), and follow from operands, type and map alone.
+// over nodes (coll/host/node_sums.h), and follow from operands, type and map alone. With is_exact
+// sums of the smaller floats are widened first, and all that follows is fp32 until the last step,
+// which rounds: one rounding, and twice or four times the bytes inside and between nodes.
 //
 // Threads: as Device.
 #pragma once
@@ -42,12 +44,15 @@ struct StageTerms {
   /// The rail's calls on the caller's stream, too: where streams share a queue of the GPU
   /// (CUDA_DEVICE_MAX_CONNECTIONS=1), one could stand behind what waits for it.
   bool is_on_one_stream = false;
+  /// Partials of smaller floats in fp32.
+  bool is_exact = false;
 };
 
 class Stages {
  public:
   /// `device` is of the ranks of this node, its rank the place in the node. Takes memory and makes a
-  /// stream: not in a capture. `device` and `rail` must outlive it.
+  /// stream: not in a capture. Calls use `device` and `rail`; what goes on after the last call uses
+  /// neither.
   static Result<std::unique_ptr<Stages>> make(comm::Device& device, Rail& rail,
                                               const fabric::NodeMap& map, int node,
                                               const StageTerms& terms = {});
@@ -69,7 +74,7 @@ class Stages {
   /// Whether all of its own stream's work is done.
   Result<bool> is_idle();
   /// Whether nothing that was enqueued uses its memory any longer, as far as can be known: graphs
-  /// may be replayed.
+  /// may be replayed. Also when the device is gone.
   bool is_finished();
   const fabric::NodeMap& map() const { return map_; }
   uint64_t scratch_bytes() const { return scratch_bytes_; }
@@ -79,7 +84,7 @@ class Stages {
  private:
   Stages(comm::Device& device, Rail& rail, const fabric::NodeMap& map, int node,
          const StageTerms& terms)
-      : device_(device), rail_(rail), map_(map), node_(node), terms_(terms) {}
+      : device_(device), cuda_(device.cuda()), rail_(rail), map_(map), node_(node), terms_(terms) {}
   Status take_memory();
   int me() const { return map_.rank_at(node_, device_.rank()); }
   /// The blocks of a node's ranks, of `block_bytes` each, in a buffer of all.
@@ -114,12 +119,16 @@ class Stages {
     Dtype dtype;
     RedOp op;
     sys::Stream stream;
+    Dtype wire;  // of partials
+    bool is_wide() const { return wire != dtype; }
+    uint64_t wire_bytes(uint64_t elements) const { return elements * dtype_bytes(wire); }
   };
   struct Piece {
     uint64_t begin, count;  // elements of every block
     size_t half;            // of the scratch
   };
   Piece piece_of(const Sum& call, uint64_t number) const;
+  Status take_operands(const Sum& call, const Piece& piece, int node);
   Status reduce_inside(const Sum& call, const Piece& piece, int node, sys::DevicePtr to);
   Status send_partials(const Sum& call, const Piece& piece);
   Status add_partials(const Sum& call, const Piece& piece);
@@ -136,6 +145,7 @@ class Stages {
   Status write_nothing();
 
   comm::Device& device_;
+  sys::Cuda& cuda_;
   Rail& rail_;
   const fabric::NodeMap map_;
   const int node_;

@@ -4,9 +4,9 @@
 #include <numeric>
 #include <optional>
 #include <span>
-#include <sstream>
 
 #include "sys/fds/api.h"
+#include "transport/nvlink/handover_note.h"
 
 namespace braid::nvlink {
 
@@ -14,29 +14,6 @@ namespace {
 
 constexpr std::string_view kRefusal = "no ";
 constexpr int kLookEveryMs = 2;  // at the boxes of peers that were full, and at the deadline
-
-/// One letter's parts: "RANK FIRST COUNT", or "RANK FIRST 0 WHY" when there is nothing to come.
-struct Note {
-  int rank = -1;
-  uint64_t first = 0;
-  uint64_t count = 0;
-  std::string why;
-};
-
-std::string text_of(const Note& note) {
-  std::string text = fmt::format("{} {} {} {}", note.rank, note.first, note.count, note.why);
-  return text.substr(0, sys::kMostTextOfLetter);
-}
-
-Result<Note> note_of(const std::string& text, const group::Group& group) {
-  std::istringstream words(text);
-  Note note;
-  const bool is_read = static_cast<bool>(words >> note.rank >> note.first >> note.count);
-  if (!is_read || note.rank < 0 || note.rank >= group.size() || note.rank == group.rank())
-    return internal_error("handover of memory: a letter says '{}'", text);
-  std::getline(words >> std::ws, note.why);
-  return note;
-}
 
 class Handover {
  public:
@@ -121,7 +98,8 @@ class Handover {
     if (is_sent(peer)) return false;
     uint64_t& sent = num_sent_[static_cast<size_t>(peer)];
     const uint64_t num_parts = request_.own->parts().size();
-    Note what{group_.rank(), sent, std::min<uint64_t>(num_parts - sent, sys::kMostFdsOfLetter), {}};
+    HandoverNote what{
+        group_.rank(), sent, std::min<uint64_t>(num_parts - sent, sys::kMostFdsOfLetter), {}};
     auto fds = exported(what.first, what.count);
     if (!fds.ok()) {
       note(fds.status());
@@ -130,7 +108,7 @@ class Handover {
     }
     const std::span<const sys::Fd> enclosed =
         fds.ok() ? std::span<const sys::Fd>(fds.value()) : std::span<const sys::Fd>();
-    const auto went = box_.try_send(addresses_[static_cast<size_t>(peer)], text_of(what), enclosed);
+    const auto went = box_.try_send(addresses_[static_cast<size_t>(peer)], encode(what), enclosed);
     note(went.status());
     if (went.ok() && !went.value()) return false;  // later, when there is room
     const bool is_last = !went.ok() || what.count == 0;
@@ -154,7 +132,8 @@ class Handover {
   }
 
   Status take(const sys::Letter& letter) {
-    BRAID_ASSIGN_OR_RETURN(const Note what, note_of(letter.text, group_));
+    BRAID_ASSIGN_OR_RETURN(const HandoverNote what,
+                           decode_note(letter.text, group_.rank(), group_.size()));
     uint64_t& taken = num_taken_[static_cast<size_t>(what.rank)];
     const std::vector<uint64_t>& parts = parts_of(what.rank);
     if (what.first != taken || what.count > parts.size() - taken)

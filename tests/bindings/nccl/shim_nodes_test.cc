@@ -16,6 +16,7 @@ namespace braid::nccl::nodes_test {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 struct World {
@@ -24,6 +25,7 @@ struct World {
   int opens = BRAID_NCCL_TAKEN | BRAID_NCCL_OVER_NODES;
   int race_code = 0, run_code = 0;
   bool has_mark = true;
+  std::string why_not;  // open() says
 };
 World* world;
 
@@ -101,6 +103,8 @@ const braid_nccl_core* core_that_notes() {
             world->opens == BRAID_NCCL_LATER &&
             (place->op == BRAID_NCCL_ALL_GATHER || place->op == BRAID_NCCL_REDUCE_SCATTER);
         if (world->opens == BRAID_NCCL_LOST) tell(7, why);
+        if (!world->why_not.empty())
+          std::snprintf(why.text, why.bytes, "%s", world->why_not.c_str());
         return is_later ? BRAID_NCCL_TAKEN | BRAID_NCCL_OVER_NODES : world->opens;
       },
       [](braid_nccl_seat*, int op, int is_large, const braid_nccl_real* real,
@@ -221,6 +225,41 @@ TEST_F(ShimOverNodesOn, OnAsksNobody) {
 TEST_F(ShimOverNodesUnraced, AutoWithoutARaceTakesNothing) {
   call(Op::kAllGather);
   EXPECT_THAT(log(), ElementsAre("open at 1", "race 1", "real all_gather 8 of 7"));
+}
+
+// braid.stats() tells why each call that NCCL has is NCCL's.
+TEST_F(ShimOverNodes, ReasonsAreCounted) {
+  call(Op::kAllGather);
+  call(Op::kAllReduce);
+  call(Op::kReduceScatter, 8, 7);  // an operator of the program's
+  call(Op::kSend);
+  const std::string json = shim_->reasons().json();
+  EXPECT_THAT(json, HasSubstr(R"("taken": 1, "taken_over_nodes": 1, "left": {})"));
+  EXPECT_THAT(json,
+              HasSubstr(R"("over several nodes all_gather and reduce_scatter alone are taken )"
+                        R"(over": 1)"));
+  EXPECT_THAT(json, HasSubstr(R"("a reduction that the program made": 1)"));
+  EXPECT_THAT(json, HasSubstr(R"("a send or receive": 1)"));
+}
+
+TEST_F(ShimOverNodesUnraced, ReasonsOfCommunicatorsAndRaces) {
+  call(Op::kAllGather);
+  EXPECT_THAT(shim_->reasons().json(), HasSubstr(R"("NCCL is as fast, or memory is missing": 1)"));
+  Call unseen;
+  unseen.op = Op::kAllGather;
+  unseen.comm = handle(77);
+  (void)shim_->submit(unseen);
+  EXPECT_THAT(shim_->reasons().json(), HasSubstr(R"(out of braid's sight": 1)"));
+}
+
+TEST_F(ShimOverNodes, ReasonsOfACommunicatorThatIsLeft) {
+  world->opens = 0;
+  world->why_not = "ranks have different \"settings\"";
+  call(Op::kAllGather);
+  call(Op::kAllGather);
+  const std::string json = shim_->reasons().json();
+  EXPECT_THAT(json, HasSubstr(R"("left": {"ranks have different \"settings\"": 1})"));
+  EXPECT_THAT(json, HasSubstr(R"("its communicator is NCCL's, or still being made": 2)"));
 }
 
 TEST_F(ShimOverNodes, IdsAreMarked) {

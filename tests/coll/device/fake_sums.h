@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/status.h"
+#include "coll/reduce/casts.h"
 #include "coll/reduce/kernels.h"
 #include "coll/reduce/reduce.h"
 #include "coll/reduce/reduce_args.h"
@@ -56,8 +57,30 @@ inline Status fake_sum(const coll::ReduceArgs& args, Dtype dtype, RedOp op) {
   return {};
 }
 
-/// braid_reduce_<dtype>_<op>, all of them.
+/// braid_widen_<dtype> and braid_narrow_<dtype>.
+inline void define_casts(sys::FakeCuda& cuda) {
+  const auto define = [&](const char* name, const auto& cast) {
+    cuda.define_kernel(name, [=](const sys::LaunchShape&, std::span<void*> args) {
+      const auto arrays = argument<coll::ReduceArgs>(args, 0);
+      for (int s = 0; s < arrays.num_srcs; ++s)
+        cast(arrays.srcs[s], arrays.dsts[s], arrays.count_elements);
+      return Status();
+    });
+  };
+  for (const Dtype dtype : kAllDtypes) {
+    if (!coll::is_smaller_float(dtype)) continue;
+    define(coll::widen_kernel_name(dtype), [=](const void* from, void* to, uint64_t count) {
+      coll::widen(from, static_cast<float*>(to), count, dtype);
+    });
+    define(coll::narrow_kernel_name(dtype), [=](const void* from, void* to, uint64_t count) {
+      coll::narrow(static_cast<const float*>(from), to, count, dtype);
+    });
+  }
+}
+
+/// braid_reduce_<dtype>_<op>, all of them, and casts.
 inline void define_sums(sys::FakeCuda& cuda) {
+  define_casts(cuda);
   for (const Dtype dtype : kAllDtypes)
     for (const RedOp op : kAllRedOps)
       cuda.define_kernel(coll::reduce_kernel_name(dtype, op),

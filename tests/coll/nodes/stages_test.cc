@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "coll/device/fake_sums.h"
+#include "coll/reduce/casts.h"
 #include "coll/reduce/reduce.h"
 #include "support/fake_rail.h"
 #include "support/gpu_ranks.h"
@@ -103,6 +104,36 @@ std::vector<std::byte> sum_of(const NodeMap& map, uint64_t call, int block, uint
   return sum;
 }
 
+/// The same where partials are fp32: one rounding, at the end.
+std::vector<std::byte> exact_sum_of(const NodeMap& map, uint64_t call, int block, uint64_t count,
+                                    Dtype dtype, RedOp op) {
+  if (!rounds_partials(dtype, op)) return sum_of(map, call, block, count, dtype, op);
+  const uint64_t bytes = count * dtype_bytes(dtype);
+  std::vector<std::vector<float>> partials(static_cast<size_t>(map.num_nodes));
+  std::vector<const void*> at;
+  for (int node = 0; node < map.num_nodes; ++node) {
+    std::vector<std::vector<float>> operands;
+    std::vector<const void*> in_node;
+    for (int local = 0; local < map.per_node; ++local) {
+      const auto small =
+          operand(map.rank_at(node, local), call, bytes * static_cast<uint64_t>(map.size()));
+      operands.emplace_back(count);
+      widen(small.data() + static_cast<uint64_t>(block) * bytes, operands.back().data(), count,
+            dtype);
+    }
+    for (const auto& one : operands) in_node.push_back(one.data());
+    auto& partial = partials[static_cast<size_t>(node)];
+    partial.resize(count);
+    reduce(in_node, partial.data(), count, Dtype::kFloat32, op == RedOp::kAvg ? RedOp::kSum : op);
+    at.push_back(partial.data());
+  }
+  std::vector<float> sum(count);
+  reduce_partials(at, sum.data(), count, Dtype::kFloat32, op, static_cast<size_t>(map.size()));
+  std::vector<std::byte> rounded(bytes);
+  narrow(sum.data(), rounded.data(), count, dtype);
+  return rounded;
+}
+
 uint64_t num_wrong(const std::byte* found, const std::vector<std::byte>& wanted) {
   uint64_t wrong = 0;
   for (uint64_t i = 0; i < wanted.size(); ++i) wrong += found[i] == wanted[i] ? 0 : 1;
@@ -130,8 +161,10 @@ void check_all_gather(StageRank& rank, uint64_t call, uint64_t count, Dtype dtyp
   EXPECT_TRUE(send.is_guarded() && recv.is_guarded());
 }
 
+using Expected = decltype(&sum_of);
+
 void check_reduce_scatter(StageRank& rank, uint64_t call, uint64_t count, Dtype dtype, RedOp op,
-                          bool in_place) {
+                          bool in_place, Expected expected = sum_of) {
   const uint64_t block = count * dtype_bytes(dtype);
   const auto size = static_cast<uint64_t>(rank.map.size());
   GuardedMemory send(rank.gpu.cuda, block * size), recv(rank.gpu.cuda, block);
@@ -142,7 +175,7 @@ void check_reduce_scatter(StageRank& rank, uint64_t call, uint64_t count, Dtype 
   const Status status = rank.stages.reduce_scatter(send.get(), to, count, dtype, op, {});
   ASSERT_TRUE(status.ok()) << status.to_string();
   EXPECT_EQ(num_wrong(in_place ? send.data() + mine : recv.data(),
-                      sum_of(rank.map, call, rank.rank, count, dtype, op)),
+                      expected(rank.map, call, rank.rank, count, dtype, op)),
             0U)
       << "rank " << rank.rank << ", " << count << " " << dtype_name(dtype) << " " << redop_name(op);
   if (!in_place) {
@@ -188,6 +221,58 @@ TEST(Stages, LongSumsGoPieceByPiece) {
       check_reduce_scatter(rank, ++call, piece, Dtype::kBfloat16, RedOp::kSum, false);
       check_reduce_scatter(rank, ++call, piece, Dtype::kInt64, RedOp::kMax, true);
     });
+}
+
+StageTerms exact_terms(uint64_t scratch_bytes, bool is_on_one_stream = false) {
+  StageTerms terms;
+  terms.most_scratch_bytes = scratch_bytes;
+  terms.is_on_one_stream = is_on_one_stream;
+  terms.is_exact = true;
+  return terms;
+}
+
+TEST(Stages, ExactSumsRoundOnce) {
+  for (const NodeMap map : {NodeMap{2, 2}, NodeMap{3, 2}})
+    run_stages({map, exact_terms(256_KiB), 3}, [](StageRank& rank) {
+      uint64_t call = 300;
+      for (const Dtype dtype : kAllDtypes)
+        for (const RedOp op : kAllRedOps)
+          check_reduce_scatter(rank, ++call, 333, dtype, op, op == RedOp::kAvg, exact_sum_of);
+    });
+}
+
+TEST(Stages, LongExactSumsGoPieceByPiece) {
+  for (const bool is_on_one_stream : {false, true})
+    run_stages({{2, 2}, exact_terms(256_KiB, is_on_one_stream), 5}, [](StageRank& rank) {
+      uint64_t call = 400;
+      const uint64_t piece = rank.stages.piece_bytes();
+      for (const uint64_t count : {piece / 4, piece / 4 + 1, piece + 17})
+        for (const bool in_place : {false, true})
+          check_reduce_scatter(rank, ++call, count, Dtype::kBfloat16, RedOp::kAvg, in_place,
+                               exact_sum_of);
+      check_reduce_scatter(rank, ++call, piece, Dtype::kFloat8E4m3, RedOp::kSum, true,
+                           exact_sum_of);
+    });
+}
+
+// What it is for: bfloat16's 1 + 2^-8 + 2^-8 is 1 + 2^-7, which no node's partial of 1 + 2^-8 shows.
+TEST(Stages, AnExactSumKeepsWhatPartialsInTheTypeLose) {
+  for (const bool is_exact : {false, true}) {
+    StageTerms terms;
+    terms.is_exact = is_exact;
+    run_stages({{2, 2}, terms, 0}, [&](StageRank& rank) {
+      constexpr float kOperands[] = {1.0F, 0x1p-8F, 0x1p-8F, 0.0F};
+      GuardedMemory send(rank.gpu.cuda, 8), recv(rank.gpu.cuda, 2);
+      const std::vector<float> own(4, kOperands[rank.rank]);
+      narrow(own.data(), send.data(), 4, Dtype::kBfloat16);
+      const Status status =
+          rank.stages.reduce_scatter(send.get(), recv.get(), 1, Dtype::kBfloat16, RedOp::kSum, {});
+      ASSERT_TRUE(status.ok()) << status.to_string();
+      float sum = 0;
+      widen(recv.data(), &sum, 1, Dtype::kBfloat16);
+      EXPECT_EQ(sum, is_exact ? 1.0F + 0x1p-7F : 1.0F);
+    });
+  }
 }
 
 // -0 is the sum of all ranks' -0, and what an average adds for the rest must leave it so.

@@ -16,6 +16,7 @@
 #include "coll/gather/gather.h"
 #include "coll/messages/messages.h"
 #include "coll/ranks.h"
+#include "coll/reduce/casts.h"
 #include "coll/reduce_scatter/reduce_scatter.h"
 #include "coll/rooted_reduce/rooted_reduce.h"
 #include "coll/scatter/scatter.h"
@@ -36,6 +37,7 @@ using test::Tensors;
 struct Shape {
   int nodes;
   int per_node;
+  bool is_exact = false;  // BRAID_NODES=exact
   int size() const { return nodes * per_node; }
 };
 
@@ -84,8 +86,24 @@ Array staged_sum(const Shape& shape, const std::vector<Array>& operands, uint64_
   return golden::reduce(srcs, count, dtype, op);
 }
 
+/// Widened first, and rounded at the end.
+Array exact_sum(Shape shape, const std::vector<Array>& operands, uint64_t count, Dtype dtype,
+                RedOp op) {
+  std::vector<Array> wide;
+  for (const Array& operand : operands) {
+    wide.emplace_back(count * sizeof(float));
+    coll::widen(operand.data(), reinterpret_cast<float*>(wide.back().data()), count, dtype);
+  }
+  const Array sum = staged_sum(shape, wide, count, Dtype::kFloat32, op);
+  Array rounded(count * dtype_bytes(dtype));
+  coll::narrow(reinterpret_cast<const float*>(sum.data()), rounded.data(), count, dtype);
+  return rounded;
+}
+
 Array expected_sum(const Shape& shape, const Tensors& data, RedOp op, uint64_t first,
                    uint64_t count) {
+  if (shape.is_exact && coll::rounds_partials(data.dtype, op))
+    return exact_sum(shape, data.all(first, count), count, data.dtype, op);
   return staged_sum(shape, data.all(first, count), count, data.dtype, op);
 }
 
@@ -233,6 +251,30 @@ TEST(TwoStages, TwoNodesOfTwo) { run_calls({2, 2}, kAllLinks, 24); }
 TEST(TwoStages, TwoNodesOfThree) { run_calls({2, 3}, kAllLinks, 12); }
 TEST(TwoStages, ThreeNodesOfTwo) { run_calls({3, 2}, kAllLinks, 12); }
 TEST(TwoStages, FourNodesOfTwo) { run_calls({4, 2}, kAllLinks, 8); }
+
+// Partials in fp32, and one rounding: the numbers of BRAID_NCCL_NODES_EXACT on GPUs.
+TEST(TwoStages, ExactSumsRoundOnce) {
+  Options options = kAllLinks;
+  options["BRAID_NODES"] = "exact";
+  run_calls({2, 2, true}, options, 24);
+  run_calls({3, 2, true}, options, 12);
+}
+
+// ... which are other bits than two roundings give, and ranks that mean other types find out.
+TEST(TwoStages, ExactSumsAreOthers) {
+  const Tensors data{Fill::kHeavyTail, Dtype::kBfloat16, 4, 5};
+  EXPECT_NE(
+      test::first_difference(expected_sum({2, 2}, data, RedOp::kSum, 0, 500),
+                             expected_sum({2, 2, true}, data, RedOp::kSum, 0, 500), data.dtype),
+      "");
+  run_nodes({2, 2}, {{"BRAID_NODES", "exact"}}, [](comm::Comm& comm) {
+    std::vector<uint16_t> buf(64, 1);
+    const Dtype dtype = comm.rank() == 3 ? Dtype::kFloat16 : Dtype::kBfloat16;
+    const Status status = coll::all_reduce(comm, buf.data(), buf.data(), 64, dtype, RedOp::kSum);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << status.to_string();
+    EXPECT_EQ(buf, std::vector<uint16_t>(64, 1));
+  });
+}
 
 // The same bits over the network alone, over one link in memory, and in cells of any size.
 TEST(TwoStages, LinksAndCellsChangeNoBit) {

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "bindings/nccl/core/enqueue.h"
+#include "bindings/nccl/core/nodes/own_facts.h"
 #include "bindings/nccl/core/nodes/roll_host.h"
 #include "sys/host/thread.h"
 
@@ -143,6 +144,7 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
   BRAID_ASSIGN_OR_RETURN(rail_, NcclRail::make(real, id, map_, node, device, deadline));
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
+  terms.is_exact = is_exact_;
   BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *rail_, map_, node, terms));
   return {};
 }

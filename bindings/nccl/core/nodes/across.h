@@ -77,6 +77,7 @@ class AcrossNodes {
   AcrossNodes(const Config& config, RankFacts facts, std::unique_ptr<RollGuest> guest)
       : facts_(std::move(facts)),
         may_share_(config.flag("BRAID_NCCL_SHARED")),
+        is_exact_(config.flag("BRAID_NCCL_NODES_EXACT")),
         patience_ns_(config.duration_ns("BRAID_NCCL_MEET")),
         guest_(std::move(guest)) {}
   Result<Met> meet(const std::string& topic, std::string words, int64_t patience_ns,
@@ -90,6 +91,7 @@ class AcrossNodes {
 
   RankFacts facts_;
   const bool may_share_;
+  const bool is_exact_;
   const int64_t patience_ns_;
   std::unique_ptr<RollGuest> guest_;
   int rank_ = -1, num_ranks_ = 0;

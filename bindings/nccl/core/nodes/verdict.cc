@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <vector>
 
 #include "base/text.h"
-#include "group/keyed_hash.h"
-#include "sys/host/api.h"
 
 namespace braid::nccl {
 
 namespace {
 
 constexpr int kMostNodes = 16, kMostPerNode = 16;
-constexpr size_t kHostDigits = 32, kMostUnfit = 256;
+constexpr size_t kMostUnfit = 256;
 
 template <typename Number>
 bool read(std::string_view text, Number& number, int base) {
@@ -72,23 +69,6 @@ Result<RankFacts> decode_facts(std::string_view words) {
   facts.host = parts[0];
   facts.unfit = printable(words);
   return facts;
-}
-
-Result<std::string> hashed_host(const std::string& host_id) {
-  BRAID_ASSIGN_OR_RETURN(const std::string host, sys::host_id(host_id));
-  const group::Digest digest = group::hmac("braid nccl host", host);
-  std::string hex;
-  for (size_t i = 0; i < kHostDigits / 2; ++i)
-    hex += fmt::format("{:02x}", static_cast<unsigned>(digest[i]));
-  return hex;
-}
-
-std::string unfit_by_environment() {
-  const char* const collnet =
-      secure_getenv("NCCL_COLLNET_ENABLE");  // NOLINT(concurrency-mt-unsafe)
-  if (collnet != nullptr && std::string_view(collnet) != "0")
-    return "NCCL_COLLNET_ENABLE is set: NCCL adds in the network's switches";
-  return "";
 }
 
 Result<fabric::NodeMap> judge_nodes(std::span<const RankFacts> ranks, bool may_share_process) {

@@ -2,6 +2,7 @@
 // about themselves, which all of them were told alike at their first meeting.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,6 +12,8 @@
 #include "fabric/node_map.h"
 
 namespace braid::nccl {
+
+inline constexpr size_t kHostDigits = 32;
 
 /// What a rank says about itself.
 struct RankFacts {
@@ -24,12 +27,6 @@ struct RankFacts {
 std::string encode(const RankFacts& facts);
 /// invalid_argument for what no braid would say.
 Result<RankFacts> decode_facts(std::string_view words);
-/// This host's name for RankFacts. `host_id` is BRAID_HOST_ID.
-Result<std::string> hashed_host(const std::string& host_id);
-/// Why this process should leave all communicators over several nodes to NCCL, by NCCL's settings;
-/// empty: no reason.
-std::string unfit_by_environment();
-
 /// The map of ranks on nodes; unsupported, and why it is left to NCCL.
 Result<fabric::NodeMap> judge_nodes(std::span<const RankFacts> ranks, bool may_share_process);
 

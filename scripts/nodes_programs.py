@@ -1,0 +1,87 @@
+"""Random programs over several nodes of fake GPUs, and a library that fails at every call: many.
+
+    .venv/bin/python scripts/nodes_programs.py [--programs 100000] [--failures 1000] [--out FILE]
+
+Runs build/release's test_nccl (NodesPrograms, tests/bindings/nccl/nodes_programs_test.cc), of which
+make test runs a few, and writes records/nodes_programs.json. Takes an hour of two cores or less.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+PROGRAM = Path("build/release/tests/bindings/nccl/test_nccl")
+A_RUN = 10_000  # programs; each run has seeds of its own, and the record grows by it
+SEEDS = 100
+
+
+def run(program: Path, name: str, **environment: str) -> dict[str, Any]:
+    """What the test says of itself, whether it passed, and the seconds that it took."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [program, f"--gtest_filter=NodesPrograms.{name}*"],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"^(?:programs|failures): (\{.*\})$", done.stdout, re.MULTILINE)
+    if done.returncode != 0 or found is None:
+        print(done.stdout[-4000:], file=sys.stderr)
+    said: dict[str, Any] = json.loads(found.group(1)) if found else {}
+    return {**said, "passed": done.returncode == 0, "seconds": round(time.monotonic() - began, 1)}
+
+
+def add(total: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
+    """Numbers added; passed when both did."""
+    if not total:
+        return one
+    passed = bool(total["passed"] and one["passed"])
+    sums = {key: round(total.get(key, 0) + one.get(key, 0), 1) for key in {**total, **one}}
+    return {**sums, "passed": passed}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=100_000)
+    parser.add_argument("--failures", type=int, default=1000)
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="a copy of test_nccl")
+    parser.add_argument("--out", type=Path, default=Path("records/nodes_programs.json"))
+    args = parser.parse_args()
+    from braid.bench import facts
+
+    commit, dirty = facts.commit()
+    record: dict[str, Any] = {
+        "schema": "braid.nodes_programs/1",
+        "command": f"scripts/nodes_programs.py --programs {args.programs} "
+        f"--failures {args.failures}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+    }
+    if args.failures:
+        record["failures"] = run(args.program, "AFailure", BRAID_NODES_FAILURES=str(args.failures))
+    for begin in range(0, args.programs, A_RUN):
+        one = run(
+            args.program,
+            "EveryByte",
+            BRAID_NODES_PROGRAMS=str(min(A_RUN, args.programs - begin)),
+            BRAID_NODES_SEED=str(begin // A_RUN * SEEDS),
+        )
+        record["programs"] = add(record.get("programs", {}), one)
+        args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(record, indent=1))
+    parts = [record[part] for part in ("failures", "programs") if part in record]
+    return 0 if all(part["passed"] for part in parts) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

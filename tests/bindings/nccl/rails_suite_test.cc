@@ -1,0 +1,294 @@
+// What every Rail must do (coll/nodes/rail.h), on every implementation that there is: one list at
+// the end. Nodes are threads.
+#include <gtest/gtest.h>
+
+#include <barrier>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bindings/nccl/core/nodes/nccl_rail.h"
+#include "bindings/nccl/nccl_of_threads.h"
+#include "bindings/nccl/shim.h"
+#include "coll/all_gather/all_gather.h"
+#include "coll/messages/messages.h"
+#include "support/fake_rail.h"
+#include "support/gpu_ranks.h"
+#include "support/tensors.h"
+
+namespace braid::nccl::rails_suite {
+namespace {
+
+using coll::nodes::Passage;
+using coll::nodes::Rail;
+
+/// Calls `body` with a rail for every node, each on a thread.
+using Body = std::function<void(Rail& rail, int node)>;
+struct Kind {
+  const char* name;
+  std::function<void(int num_nodes, const Body& body)> on_nodes;
+};
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+
+void on_threads(int num_nodes, const std::function<void(int)>& body) {
+  std::vector<std::thread> threads;
+  for (int node = 0; node < num_nodes; ++node) threads.emplace_back([&, node] { body(node); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+// ---- between threads, on time and late ----
+
+void on_fakes(int num_nodes, uint64_t seed, const Body& body) {
+  test::RailHub hub(num_nodes, seed);
+  on_threads(num_nodes, [&](int node) {
+    test::FakeRail rail(hub, node);
+    body(rail, node);
+  });
+}
+
+// ---- NCCL's, made of the shim's table as the core gets it ----
+
+/// A core that takes nothing over, and keeps what it is given for rails.
+thread_local const braid_nccl_rails* the_rails = nullptr;
+
+const braid_nccl_core* core_that_keeps_rails() {
+  static const braid_nccl_core core = [] {
+    braid_nccl_core made{};
+    made.version = BRAID_NCCL_CORE_VERSION;
+    made.sign = [](const void*, size_t, uint64_t, braid_nccl_why) {
+      return reinterpret_cast<braid_nccl_seat*>(&the_rails);
+    };
+    made.seal = [](braid_nccl_seat*) {};
+    made.is_capturing = [](int, void*) { return 0; };
+    made.open = [](braid_nccl_seat*, const braid_nccl_place* place, braid_nccl_why) {
+      the_rails = place->rails;
+      return 0;
+    };
+    made.close = [](braid_nccl_seat*, int) {};
+    made.release = [](braid_nccl_seat*) {};
+    return made;
+  }();
+  return &core;
+}
+
+/// A program's first all_gather, at which the core is given them.
+const braid_nccl_rails* rails_of(Shim& shim, int node, int num_nodes, const UniqueId& id) {
+  NcclComm comm = nullptr;
+  (void)shim.create("program", num_nodes, &comm, [&] {
+    return programs::real_of(node).init_rank_config(&comm, num_nodes, id, node, nullptr);
+  });
+  std::vector<char> send(4), recv(static_cast<size_t>(4 * num_nodes));
+  Call call;
+  call.op = Op::kAllGather;
+  call.send = send.data();
+  call.recv = recv.data();
+  call.count = 4;
+  call.comm = comm;
+  EXPECT_EQ(shim.submit(call), NcclResult::kSuccess);
+  return the_rails;
+}
+
+void on_nccl(int num_nodes, const Body& body) {
+  std::vector<std::unique_ptr<test::GraphCuda>> machines;
+  std::vector<programs::NcclOfThreads::Gpu> gpus;
+  for (int node = 0; node < num_nodes; ++node) {
+    machines.push_back(std::make_unique<test::GraphCuda>(1));
+    test::define_team_kernels(*machines.back());
+    gpus.push_back({machines.back().get(), 0});
+  }
+  programs::NcclOfThreads library(gpus);
+  programs::the_library = &library;
+  UniqueId program{}, of_rail{};
+  ASSERT_EQ(library.make_id(0, &program), NcclResult::kSuccess);
+  ASSERT_EQ(library.make_id(0, &of_rail), NcclResult::kSuccess);
+  on_threads(num_nodes, [&](int node) {
+    Settings settings;
+    settings.nodes = Nodes::kOn;
+    Shim shim(programs::real_of(node), settings, core_that_keeps_rails);
+    const braid_nccl_rails* const rails = rails_of(shim, node, num_nodes, program);
+    ASSERT_NE(rails, nullptr);
+    sys::FakeCuda& cuda = *machines[static_cast<size_t>(node)];
+    test::run_gpus(1, cuda, {}, [&](test::GpuRank& gpu) {
+      auto rail = NcclRail::make(*rails, std::string(of_rail.bytes, sizeof of_rail.bytes),
+                                 {num_nodes, 1}, node, gpu.device, test::test_deadline());
+      ASSERT_TRUE(rail.ok()) << rail.status().to_string();
+      body(**rail, node);
+    });
+  });
+}
+
+// ---- braid's host lanes: libfabric over TCP ----
+
+/// Of host memory, as all memory of fake GPUs is. A call is done when it returns.
+class LaneRail final : public Rail {
+ public:
+  explicit LaneRail(comm::Comm& comm) : comm_(comm) {}
+
+  Status exchange(const Passage& passage, sys::Stream /*stream*/) override {
+    using Way = coll::Message::Way;
+    std::vector<coll::Message> messages;
+    if (passage.send_bytes > 0)
+      messages.push_back({Way::kSend, passage.to, sys::pointer_to<void>(passage.send),
+                          passage.send_bytes, Dtype::kUint8});
+    if (passage.recv_bytes > 0)
+      messages.push_back({Way::kRecv, passage.from, sys::pointer_to<void>(passage.recv),
+                          passage.recv_bytes, Dtype::kUint8});
+    return noted(coll::exchange(comm_, messages));
+  }
+  Status all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t bytes,
+                    sys::Stream /*stream*/) override {
+    return noted(coll::all_gather(comm_, sys::pointer_to<void>(send), sys::pointer_to<void>(recv),
+                                  bytes, Dtype::kUint8));
+  }
+  Status error() override {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
+  void abort() override { comm_.abort("the rail's user ended it"); }
+
+ private:
+  Status noted(Status status) {
+    const std::lock_guard lock(mutex_);
+    if (error_.ok()) error_ = status;
+    return status;
+  }
+  comm::Comm& comm_;
+  std::mutex mutex_;
+  Status error_;
+};
+
+void on_lanes(int num_nodes, const Body& body) {
+  auto hub = std::make_shared<test::ThreadHub>(num_nodes);
+  on_threads(num_nodes, [&](int node) {
+    const Config config =
+        test::make_config({{"BRAID_LINKS", "rdma"},
+                           {"BRAID_RDMA_ADDRS", "127.0.0.1"},
+                           {"BRAID_TIMEOUT", "20s"},
+                           {"BRAID_HOST_ID", "rail-node-" + std::to_string(node)}});
+    auto comm = comm::Comm::create(std::make_unique<test::ThreadGroup>(hub, node), config);
+    ASSERT_TRUE(comm.ok()) << comm.status().to_string();
+    LaneRail rail(**comm);
+    body(rail, node);
+    (void)(*comm)->close();
+  });
+}
+
+// ---- the suite ----
+
+class Rails : public testing::TestWithParam<Kind> {
+ protected:
+  static std::vector<std::byte> bytes_of(int node, uint64_t call, uint64_t num) {
+    std::vector<std::byte> made(num);
+    for (uint64_t i = 0; i < num; ++i) made[i] = static_cast<std::byte>(test::mixed(call, node, i));
+    return made;
+  }
+  static sys::DevicePtr at(const std::vector<std::byte>& memory) {
+    return reinterpret_cast<sys::DevicePtr>(memory.data());
+  }
+  /// Each to the next but so many, `sent` bytes from a node to its receiver by the sender's number.
+  static void pass(Rail& rail, int node, int num_nodes, int step, uint64_t call,
+                   const std::function<uint64_t(int)>& sent) {
+    const int to = (node + step) % num_nodes, from = (node + num_nodes - step) % num_nodes;
+    const auto send = bytes_of(node, call, sent(node));
+    std::vector<std::byte> recv(sent(from), std::byte{0xee});
+    const Status status =
+        rail.exchange({at(send), send.size(), to, at(recv), recv.size(), from}, {});
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    EXPECT_TRUE(recv == bytes_of(from, call, sent(from))) << "call " << call << " on node " << node;
+  }
+};
+
+TEST_P(Rails, PassWhatIsSent) {
+  for (const int num_nodes : {2, 3})
+    GetParam().on_nodes(num_nodes, [&](Rail& rail, int node) {
+      uint64_t call = 0;
+      for (const uint64_t bytes : {1UL, 777UL, 300'001UL})
+        for (int step = 1; step < num_nodes; ++step)
+          pass(rail, node, num_nodes, step, ++call, [&](int) { return bytes; });
+      EXPECT_TRUE(rail.error().ok());
+    });
+}
+
+// Blocks of nodes need not be equal, and who has nothing to say waits for nobody.
+TEST_P(Rails, PassOtherLengthsEachWay) {
+  GetParam().on_nodes(2, [&](Rail& rail, int node) {
+    pass(rail, node, 2, 1, 1, [](int from) { return from == 0 ? 5000UL : 3UL; });
+    pass(rail, node, 2, 1, 2, [](int from) { return from == 0 ? 0UL : 64UL; });
+    pass(rail, node, 2, 1, 3, [](int) { return 0UL; });
+  });
+}
+
+TEST_P(Rails, GatherInTheOrderOfNodes) {
+  for (const int num_nodes : {2, 3})
+    GetParam().on_nodes(num_nodes, [&](Rail& rail, int node) {
+      for (const uint64_t bytes : {1UL, 8UL, 70'003UL}) {
+        const auto own = bytes_of(node, bytes, bytes);
+        std::vector<std::byte> all(bytes * static_cast<uint64_t>(num_nodes), std::byte{0xee});
+        const Status status = rail.all_gather(at(own), at(all), bytes, {});
+        ASSERT_TRUE(status.ok()) << status.to_string();
+        for (int other = 0; other < num_nodes; ++other) {
+          const auto* const place = all.data() + static_cast<uint64_t>(other) * bytes;
+          EXPECT_EQ(std::memcmp(place, bytes_of(other, bytes, bytes).data(), bytes), 0);
+        }
+      }
+    });
+}
+
+// What matches a send is the receive of the same call, however late a node comes to it.
+TEST_P(Rails, CallsMeetInTheirOrder) {
+  GetParam().on_nodes(2, [&](Rail& rail, int node) {
+    std::minstd_rand lengths(3), naps(static_cast<unsigned>(node) + 1);
+    for (uint64_t call = 0; call < 40; ++call) {
+      const uint64_t bytes = 1 + lengths() % 5000;
+      if (naps() % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      pass(rail, node, 2, 1, call, [&](int) { return bytes; });
+    }
+  });
+}
+
+// A call that waits for a node that does not come ends when the rail is aborted, and so do later ones.
+TEST_P(Rails, AnAbortEndsWhatWaits) {
+  std::barrier<> all(2);
+  GetParam().on_nodes(2, [&](Rail& rail, int node) {
+    pass(rail, node, 2, 1, 1, [](int) { return 10UL; });
+    all.arrive_and_wait();
+    if (node == 0) {
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        rail.abort();
+      });
+      std::vector<std::byte> send(8), recv(8);
+      const int64_t began_ns = now_ns();
+      (void)rail.exchange({at(send), 8, 1, at(recv), 8, 1}, {});
+      EXPECT_LT(now_ns() - began_ns, 10_s);
+      aborter.join();
+      EXPECT_FALSE(rail.exchange({at(send), 8, 1, at(recv), 8, 1}, {}).ok());
+      EXPECT_FALSE(rail.all_gather(at(send), at(recv), 1, {}).ok());
+    }
+    all.arrive_and_wait();
+    rail.abort();
+    rail.abort();  // twice is fine
+    std::vector<std::byte> send(8), recv(16);
+    EXPECT_FALSE(rail.all_gather(at(send), at(recv), 8, {}).ok());
+    EXPECT_FALSE(rail.error().ok());
+  });
+}
+
+// The list: who adds a rail adds a line.
+const Kind kKinds[] = {
+    {"Threads", [](int num, const Body& body) { on_fakes(num, 0, body); }},
+    {"LateThreads", [](int num, const Body& body) { on_fakes(num, 7, body); }},
+    {"Nccl", on_nccl},
+    {"HostLanesOverTcp", on_lanes},
+};
+INSTANTIATE_TEST_SUITE_P(All, Rails, testing::ValuesIn(kKinds),
+                         [](const auto& kind) { return std::string(kind.param.name); });
+
+}  // namespace
+}  // namespace braid::nccl::rails_suite
