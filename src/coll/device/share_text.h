@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "plan/plan.h"
 
 namespace braid::coll::device {
