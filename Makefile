@@ -22,9 +22,9 @@ kill-test:  ## set up, then 500 jobs a lane that lose ranks to SIGKILL: nobody h
 	@scripts/setup
 	@scripts/kill_ranks
 
-stranger-test:  ## as root: set up, then two minutes of another user at every door of a job that trains
+stranger-test:  ## as root: set up, then a minute of another user at every door of jobs that run and train
 	@scripts/setup --tests
-	@BRAID_STRANGER_S=120 .venv/bin/python -m pytest -q tests/python/test_strangers.py tests/python/torch_backend/test_stranger.py
+	@BRAID_STRANGER_S=60 .venv/bin/python -m pytest -q tests/python/test_another_user.py tests/python/test_strangers.py tests/python/torch_backend/test_stranger.py
 
 test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command over two hosts of this machine (root)
 	@scripts/setup --check

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compiles every source file of src/, bindings/c and bindings/nccl by itself, and every header.
+"""Compiles every source file of src/, bindings/c, bindings/nccl and bindings/nixl by itself, and
+every header.
 
 Builds compile a folder's files as one, where a file may lean on what another one included. Only
 syntax and types are looked at; what was clean is not looked at again until it, or a header that it
@@ -32,7 +33,7 @@ _PRECOMPILING = 2
 
 def all_headers() -> list[Path]:
     """Headers that can be compiled: a body is part of the files that include it."""
-    folders = (Path("src"), Path("bindings/c"), Path("bindings/nccl"))
+    folders = (Path("src"), *(Path("bindings", name) for name in ("c", "nccl", "nixl")))
     headers = {header for folder in folders for header in folder.rglob("*.h")}
     return sorted(header for header in headers if not header.name.endswith("_body.h"))
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Proves that includes and imports go one way, and that costly headers stay where they belong.
 
-A folder of src/ may include itself and what its row names: a folder, or one header of a folder.
+A folder of src/ may include itself and what its row names: a folder, or one header of a folder. So
+may sub-folders of large ones; a row there names no folder of a later row, so there is no way round.
 A package of python/braid may import itself and what its row names; imports inside functions and
 for types alone count, too.
 Prints one line per violation, `file:line: message`, and exits 1 if there is any.
@@ -28,6 +29,42 @@ ALLOWED: dict[str, list[str]] = {
     "moe": ["base", "sys", "group", "fabric", "transport", "comm", "device"],  # beside coll
     # Beside coll: tiles that wait for communication, and communication by tiles.
     "overlap": ["base", "sys", "group", "transport", "comm", "device"],
+}
+# Sub-folders, lowest first; "": what lies in the folder itself. A header that is named is one that
+# a lower folder needs of a higher one: the inside of a comm, say.
+SUBFOLDERS: dict[str, dict[str, list[str]]] = {
+    "comm": {
+        "observe": ["comm/device/links/names.h"],
+        "device/shares": [],
+        "device/links": [
+            "device/shares",
+            *("comm/state.h", "comm/link_spec.h"),
+            *("comm/device/call_watch.h", "comm/device/kernel_cache.h"),
+        ],
+        "device": ["observe", "device/shares", "device/links", "comm/state.h"],
+        "": ["observe", "device"],
+    },
+    "coll": {
+        "": [],
+        "reduce": [],
+        # Kernels, and what host and device know of their shapes.
+        "packets": ["reduce"],
+        "lines": ["packets", "reduce"],
+        "direct": ["packets", "reduce"],
+        "relay": ["direct"],
+        # What all collectives on GPUs, and all on hosts, are made of.
+        "device": ["", "reduce", "packets", "lines", "direct", "relay"],
+        "nodes": ["device"],
+        "host": ["", "reduce", "nodes"],
+        "messages": ["", "host"],
+        **{
+            op: ["", "device", "host"]
+            for op in ("all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter")
+        },
+        **{op: ["", "device", "host"] for op in ("gather", "scatter")},
+        "rooted_reduce": ["", "device", "host", "all_reduce"],
+        "tune": ["", "all_gather", "all_reduce", "all_to_all", "broadcast", "reduce_scatter"],
+    },
 }
 # bindings/: every folder of src/, and the C contract in include/braid.
 ABOVE_ALL = [*ALLOWED, "braid"]
@@ -131,6 +168,21 @@ def folder_complaint(path: Path, header: str) -> str | None:
     return f"{folder} may include {', '.join(allowed) or 'nothing'}, not {header}"
 
 
+def subfolder_complaint(path: Path, header: str) -> str | None:
+    """The same within a folder that has a table of sub-folders."""
+    top = header.split("/")[0]
+    if path.parts[:2] != ("src", top) or top not in SUBFOLDERS:
+        return None
+    rows = SUBFOLDERS[top]
+    own, other = ("/".join(parts[:-1]) for parts in (path.parts[2:], header.split("/")[1:]))
+    if own not in rows:
+        return f"folder {top}/{own} has no row in scripts/check_layers.py"
+    if other in (own, *rows[own]) or header in rows[own]:
+        return None
+    allowed = ", ".join(name or top for name in rows[own])
+    return f"{top}/{own} may include {allowed or 'nothing'} of {top}, not {header}"
+
+
 def row_of(module: str) -> str | None:
     """The row of IMPORTS that a module of braid belongs to: the longest that is its name, or a
     package it is in.
@@ -184,7 +236,9 @@ def python_complaints(root: Path) -> Iterator[str]:
 def complaints(root: Path, path: Path) -> Iterator[str]:
     relative = path.relative_to(root)
     for number, quoted, header in includes(path):
-        found = folder_complaint(relative, header) if quoted else None
+        found = None
+        if quoted:
+            found = folder_complaint(relative, header) or subfolder_complaint(relative, header)
         if found is None:
             for pattern, where in CONTAINED.items():
                 if re.match(pattern, header) and not re.fullmatch(where, relative.as_posix()):

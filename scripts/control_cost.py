@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a change of the control plane costs: set-up and the smallest calls of 4 CPU ranks.
+"""What a change of the control plane costs: set-up and the smallest calls of CPU ranks.
 
     scripts/control_cost.py --before OTHER/.venv/bin/python --out records/control_plane.json
 
@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-RANKS, JOINS, CALLS = 4, 12, 1500
 
 RANK = """
 import json, sys, time
@@ -48,17 +47,17 @@ with braid.init(progress=False, tune=False) as comm:
 """
 
 
-def samples_of(python: str) -> dict[str, list[float]]:
+def samples_of(python: str, ranks: int, joins: int, calls: int) -> dict[str, list[float]]:
     """One job: milliseconds of joins, microseconds of calls."""
-    command = [python, "-m", "braid.cli", "run", "-n", str(RANKS), "--", python, "-c", RANK]
+    command = [python, "-m", "braid.cli", "run", "-n", str(ranks), "--", python, "-c", RANK]
     done = subprocess.run(
-        [*command, str(JOINS), str(CALLS)], capture_output=True, text=True, check=True, cwd="/"
+        [*command, str(joins), str(calls)], capture_output=True, text=True, check=True, cwd="/"
     )
     line = next(line for line in done.stdout.splitlines() if line.startswith("samples "))
-    joins, calls = json.loads(line.removeprefix("samples "))
+    join_s, call_s = json.loads(line.removeprefix("samples "))
     return {
-        "join_ms": [round(1e3 * value, 4) for value in joins],
-        "call_us": [round(1e6 * value, 2) for value in calls],
+        "join_ms": [round(1e3 * value, 4) for value in join_s],
+        "call_us": [round(1e6 * value, 2) for value in call_s],
     }
 
 
@@ -98,6 +97,9 @@ def main() -> None:
     )
     parser.add_argument("--before-commit", default="", help="what that braid was built from")
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--joins", type=int, default=12)
+    parser.add_argument("--calls", type=int, default=1500)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     pythons = {"before": given.before, "after": sys.executable}
@@ -105,15 +107,16 @@ def main() -> None:
     for index in range(given.runs):
         order = list(pythons) if index % 2 == 0 else list(reversed(pythons))
         for name in order:
-            runs[name].append(samples_of(pythons[name]))
+            runs[name].append(samples_of(pythons[name], given.ranks, given.joins, given.calls))
     record = {
         "schema": "braid.control/1",
-        "command": "scripts/control_cost.py " + f"--runs {given.runs}",
+        "command": f"scripts/control_cost.py --runs {given.runs} --ranks {given.ranks}"
+        f" --joins {given.joins} --calls {given.calls}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
         "dirty": bool(git("status", "--porcelain")),
         "before_commit": given.before_commit,
-        "ranks": RANKS,
+        "ranks": given.ranks,
         "cores": os.cpu_count(),
         "load": [round(value, 1) for value in os.getloadavg()],
         "summary": {name: summary(each) for name, each in runs.items()},

@@ -255,11 +255,12 @@ def pages() -> list[tuple[str, str, str]]:
     wanted = page
     for what, write in BLOCKS.items():
         wanted = between(wanted, what, write(page))
-    overlap = OVERLAP.read_text(encoding="utf-8")
+    overlap, layers = OVERLAP.read_text(encoding="utf-8"), overlap_figures.between_gpus()
+    tables = between(overlap, "stand figures", overlap_figures.tables())
     return [
         ("README.md", text, first),
         ("docs/results.md", page, wanted),
-        ("docs/overlap.md", overlap, between(overlap, "stand figures", overlap_figures.tables())),
+        ("docs/overlap.md", overlap, between(tables, "figures between GPUs", layers)),
     ]
 
 

@@ -1,4 +1,4 @@
-"""docs/overlap.md's tables of the one-GPU stand and of the GEMM alone, from the records.
+"""docs/overlap.md's tables of the one-GPU stand, of the GEMM alone and between GPUs, from records.
 
 Used by make_figures.py.
 """
@@ -10,6 +10,7 @@ from record_notes import load
 from braid.record.probe import ProbeRecord, from_json
 
 STAND, GEMM = "overlap_stand_1.json", "overlap_gemm_1.json"
+BETWEEN = "overlap_tp2.json"
 _RIVALS = ("chunked cuBLAS", "Triton, same flags")
 
 
@@ -83,5 +84,35 @@ def gemm() -> Iterator[str]:
 
 
 def tables() -> str:
-    """All of it as Markdown."""
+    """Of one GPU, as Markdown."""
     return "\n".join([*stand(), "", *gemm()])
+
+
+_WAYS = (
+    "GEMM alone", "NCCL and cuBLAS in turn", "braid and cuBLAS in turn", "torch, fused", "braid",
+)  # fmt: skip
+
+
+def between_gpus() -> str:
+    """Layers of two ranks over NVLink: what each way took, and which way braid's tuning chose."""
+    record = _record(BETWEEN)
+    lines = [
+        f"{record.ranks} x {record.device}, NCCL {record.settings['nccl']}, torch"
+        f" {record.versions['torch']}; medians in us of {_samples(record)} samples in turn, the"
+        " slower rank's, every product compared with float64 first.",
+        "",
+        "| layer (M x N x K) | GEMM | NCCL, cuBLAS | braid, cuBLAS | torch, fused | braid |"
+        " best other by braid | braid's way |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
+    ]
+    for group in dict.fromkeys(one.group for one in record.series):
+        cases = {one.case: one for one in record.series if one.group == group}
+        took = [
+            f"{one.times.p50_us:.0f}" if (one := cases.get(way)) and one.times else "-"
+            for way in _WAYS
+        ]
+        chosen = cases["braid"].note.split("; ")[1]
+        best = record.figures[f"{group}: best other by braid"]
+        name = group.split(", ", 1)[1]
+        lines.append(f"| {name} | {' | '.join(took)} | {best:.2f} | {chosen} |")
+    return "\n".join(lines)

@@ -210,6 +210,14 @@ const char* braid_health(braid_comm* comm) {
   return code == BRAID_OK ? comm->health.c_str() : nullptr;
 }
 
+const char* braid_links(braid_comm* comm, int on_gpu) {
+  const braid_code code = on_comm(comm, "braid_links", [&](auto& c) -> Status {
+    comm->links = c.links_json(on_gpu != 0);
+    return {};
+  });
+  return code == BRAID_OK ? comm->links.c_str() : nullptr;
+}
+
 const char* braid_explain(braid_comm* comm, const char* op, uint64_t bytes) {
   const braid_code code =
       on_comm(comm, "braid_explain", [&](auto&) { return explain(*comm, op, bytes); });

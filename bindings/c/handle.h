@@ -22,6 +22,7 @@
 struct braid_comm {
   std::unique_ptr<braid::comm::Comm> comm;
   std::string health;   // what braid_health() last returned
+  std::string links;    // braid_links()
   std::string explain;  // what braid_explain() last returned
 };
 

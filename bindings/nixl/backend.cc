@@ -217,7 +217,12 @@ Answer BraidBackend::post_xfer(const Operation& /*operation*/, const TransferPla
 
 Answer BraidBackend::check_xfer(Work* work) const {
   const auto* request = static_cast<const Request*>(work);
-  if (!request->is_done()) return Answer::kInProgress;
+  if (!request->is_done()) {
+    // Callers ask again at once, as they must of backends that move only then: here that would keep
+    // a core from the threads that move the bytes.
+    std::this_thread::yield();
+    return Answer::kInProgress;
+  }
   return answer(request->outcome(), "a transfer");
 }
 

@@ -78,23 +78,6 @@ plan::Request request_of(comm::Comm& comm, const std::string& op, uint64_t bytes
   return {.op = value_or_raise(plan::parse_op(op)), .bytes = bytes, .num_ranks = comm.size()};
 }
 
-nb::dict link_dict(const fabric::Link& link) {
-  nb::dict d;
-  d["name"] = link.name;
-  d["kind"] = fabric::link_kind_name(link.kind);
-  d["rate_gbps"] = link.rate_gbps;
-  d["latency_ns"] = link.latency_ns;
-  d["source"] = fabric::source_name(link.source);
-  d["can_multicast"] = link.can_multicast;
-  return d;
-}
-
-nb::list links_of(PyComm& self) {
-  nb::list list;
-  for (const fabric::Link& link : self.get().links()) list.append(link_dict(link));
-  return list;
-}
-
 nb::dict use_dict(const std::string& link, uint32_t share, const comm::LinkUse& use) {
   nb::dict d;
   d["name"] = link;
@@ -175,7 +158,12 @@ void register_comm(nb::module_& module) {
       .def("close", &PyComm::close, "say_farewell"_a = true)
       .def(
           "abort", [](PyComm& self, const std::string& why) { self.get().abort(why); }, "why"_a)
-      .def("links", &links_of)
+      .def(
+          "links_json",
+          [](PyComm& self, bool on_gpu) {
+            return unlocked([&] { return self.get().links_json(on_gpu); });
+          },
+          "on_gpu"_a)
       .def("fabric_hash", [](PyComm& self) { return fabric::fabric_hash(self.get().fabric()); })
       .def("health_json",
            [](PyComm& self) { return unlocked([&] { return self.get().health_json(); }); })

@@ -27,8 +27,8 @@ const char* type_text(OptionType type) {
 nb::list options() {
   nb::list list;
   for (const Option& option : all_options())
-    list.append(
-        nb::make_tuple(option.name, type_text(option.type), option.default_value, option.help));
+    list.append(nb::make_tuple(option.name, type_text(option.type), option.default_value,
+                               option.help, option.audience == OptionAudience::kUsers));
   return list;
 }
 

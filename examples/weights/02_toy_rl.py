@@ -25,7 +25,10 @@ def rollout(ask, version, rng):
     x = rng.normal(size=(BATCH, INPUTS))
     for pipe in ask:
         pipe.send((version, x))
-    logits = sum(pipe.recv() for pipe in ask)  # what tensor parallelism adds up
+    return choose(x, sum(pipe.recv() for pipe in ask), rng)  # what tensor parallelism adds up
+
+
+def choose(x, logits, rng):
     odds = np.exp(logits - logits.max(1, keepdims=True))
     odds /= odds.sum(1, keepdims=True)
     actions = (odds.cumsum(1) > rng.random((BATCH, 1))).argmax(1)

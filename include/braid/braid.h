@@ -205,6 +205,10 @@ BRAID_API braid_code braid_unregister(braid_comm*, void* memory);
  * nobody: {ok, rank, size, why, links [{name, state, paced, down_count, resent_pieces,
  * why}], events}, and "gpu" once a call on GPU memory was made. */
 BRAID_API const char* braid_health(braid_comm*);
+/* What bytes can travel over: of host memory (on_gpu 0), in order of preference, or of this rank's GPU,
+ * once a call on GPU memory was made: [{name, kind, rate_gbps, latency_ns, source, can_multicast}],
+ * of a GPU with state ("up", "off") and how. */
+BRAID_API const char* braid_links(braid_comm*, int on_gpu);
 /* The plan of the next such call on host memory: {op, bytes, num_ranks,
  * size_class, cell_bytes, predicted_ns, why, links [{name, kind, share, fraction, bytes, rate_gbps,
  * latency_ns, can_multicast, source, shares_with}]}, shares of 65536. bytes as nccl-tests

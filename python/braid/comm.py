@@ -39,6 +39,10 @@ class Link:
     source: str
     """Where the rate comes from: assumed, specified, measured or paced."""
     can_multicast: bool
+    state: str = "up"
+    """Of a GPU's link: up or off."""
+    how: str = ""
+    """Of a GPU's link: the way bytes go over it, or why it is off."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,15 @@ class Comm(Objects):
 
     @property
     def links(self) -> list[Link]:
-        """What the bytes can travel over, in order of preference."""
-        return [Link(**facts) for facts in self._core.links()]
+        """What bytes of host memory can travel over, in order of preference."""
+        return [Link(**facts) for facts in json.loads(self._core.links_json(False))]
+
+    @property
+    def gpu_links(self) -> list[Link]:
+        """What bytes of GPU tensors can travel over, once a call on GPU memory was made; none
+        before. The first carries the beginnings of messages, the others their ends. Any thread.
+        """
+        return [Link(**facts) for facts in json.loads(self._core.links_json(True))]
 
     @property
     def fabric_hash(self) -> str:
@@ -161,10 +172,10 @@ class Comm(Objects):
     def health(self) -> dict[str, Any]:
         """{"ok", "rank", "size", "why", "links": [{"name", "state", "paced", "down_count",
         "resent_pieces", "why"}], "events"}, and once a call on GPU memory was made "gpu":
-        {"ordinal", "ok", "why", "rdma": {"on", "how", "sent_slots", "received_slots",
-        "shares": {op: share}}, "balance": {"on", "calls", "samples", "windows", "moves", "trials",
-        "shares": [{"op", "up_to_bytes", "tuned", "now", "moves"}]}}, where the
-        balance's shares are the PCIe link's that moved since tuning. Any thread.
+        {"ordinal", "ok", "why"; by the name of each of gpu_links {"on", "how", "sent_slots",
+        "received_slots", "shares": {op: share}}; "balance": {"on", "calls", "samples", "windows",
+        "moves", "trials", "shares": [{"op", "up_to_bytes", "tuned", "now", "moves"}]}}, where the
+        balance's shares are those that moved since tuning. Any thread.
         """
         return dict(json.loads(self._core.health_json()))
 

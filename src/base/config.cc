@@ -15,22 +15,25 @@ namespace braid {
 
 namespace {
 
+constexpr OptionAudience kTuning = OptionAudience::kTuning;
+
 // Sorted by name; a test holds the order. Values of string options appear in no message of this
 // file, which is what keeps BRAID_JOB_TOKEN out of every log: do not give it another type.
 constexpr Option kOptions[] = {
     {"BRAID_BALANCE", OptionType::kBool, "on",
      "Move shares between links while running, by measured finish times; on GPUs too (see "
-     "BRAID_GPU_SAMPLE)."},
+     "BRAID_GPU_SAMPLE).",
+     kTuning},
     {"BRAID_BALANCE_WINDOW", OptionType::kInteger, "10",
-     "Calls that the balancer looks at before it moves a share."},
+     "Calls that the balancer looks at before it moves a share.", kTuning},
     {"BRAID_BIND", OptionType::kString, "",
      "Address on which rank 0's store listens (empty: MASTER_ADDR)."},
     {"BRAID_CACHE_DIR", OptionType::kString, "",
      "Folder of the tuning cache; empty means $XDG_CACHE_HOME/braid or ~/.cache/braid."},
     {"BRAID_CELL", OptionType::kBytes, "0",
-     "Size of the cells that a block is cut into; 0 lets the plan choose."},
+     "Size of the cells that a block is cut into; 0 lets the plan choose.", kTuning},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
-     "Slots per lane, which bounds the pieces in flight to one peer."},
+     "Slots per lane, which bounds the pieces in flight to one peer.", kTuning},
     {"BRAID_FLIGHT_RECORD", OptionType::kString, "",
      "Start of a file name: when a call fails, the last ones are written there as torch's flight "
      "recorder writes them; the rank is put behind it where it has no %r."},
@@ -38,53 +41,66 @@ constexpr Option kOptions[] = {
      "Largest GPU all_gather (all ranks' blocks together) that goes by one kernel's stores instead "
      "of copy engines, and up to four times as much of the others; into memory that is not "
      "registered as much as such a kernel has room for, among three ranks or more two in a row; 0 "
-     "for none."},
+     "for none.",
+     kTuning},
     {"BRAID_GPU_HOST_WINDOW", OptionType::kBytes, "32KiB",
      "Bytes that a GPU's bulk copies may have on the way to host memory at a time; what waits for "
-     "PCIe there stands in NVLink's way."},
+     "PCIe there stands in NVLink's way.",
+     kTuning},
     {"BRAID_GPU_LANES", OptionType::kInteger, "0",
-     "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses."},
+     "Thread blocks that move one flow of a GPU's message over the PCIe link, 1 to 8; 0 chooses.",
+     kTuning},
     {"BRAID_GPU_LINES", OptionType::kBytes, "32MiB",
      "Largest GPU message (all ranks' blocks together) that goes by lines of 120 bytes and a flag, "
      "where all GPUs are joined by NVLink; half of it for all_reduce and broadcast, and among "
-     "three ranks or more half of it for all_gather and a quarter for the others; 0 for none."},
+     "three ranks or more half of it for all_gather and a quarter for the others; 0 for none.",
+     kTuning},
     {"BRAID_GPU_PACKETS", OptionType::kBytes, "128KiB",
      "Largest GPU message (all ranks' blocks together) that goes by low-latency packets; half of "
-     "it for all_reduce, twice as much for a broadcast among two."},
+     "it for all_reduce, twice as much for a broadcast among two.",
+     kTuning},
     {"BRAID_GPU_RDMA", OptionType::kString, "off",
      "A part of large GPU messages through the NIC: off, auto (where every node has a NIC; sockets "
-     "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS)."},
+     "do not count) or on (sockets too: BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS).",
+     kTuning},
     {"BRAID_GPU_RDMA_SHARE", OptionType::kInteger, "0",
      "Percent of every block of all_gather and all_to_all, and of a broadcast, that goes through "
-     "the NIC; 0: what tuning finds."},
+     "the NIC; 0: what tuning finds.",
+     kTuning},
     {"BRAID_GPU_RING", OptionType::kString, "auto",
      "How blocks copy over the PCIe link: threads, bulk (bulk asynchronous copies, sm_90 and "
      "later) "
-     "or auto, which is bulk where that can be."},
+     "or auto, which is bulk where that can be.",
+     kTuning},
     {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
      "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
-     "can carry; 0 leaves shares as tuning found them."},
+     "can carry; 0 leaves shares as tuning found them.",
+     kTuning},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which operands of large sums land, and large results that are not "
      "registered; the areas of direct kernels and lines come on top (docs/nccl.md)."},
     {"BRAID_GPU_SLOT", OptionType::kBytes, "0",
      "Size of one slot of the pinned host memory through which GPUs use the PCIe link; 0: 64 KiB "
-     "between two GPUs, 128 KiB among more."},
+     "between two GPUs, 128 KiB among more.",
+     kTuning},
     {"BRAID_GPU_SLOTS", OptionType::kInteger, "8",
-     "Slots of one ring of that memory; few and small ones stay in the last-level cache."},
+     "Slots of one ring of that memory; few and small ones stay in the last-level cache.", kTuning},
     {"BRAID_GPU_SUM_BLOCKS", OptionType::kInteger, "0",
      "Thread blocks that a GPU's sums beside the copy engines may use; 0: 64 for short calls, 16 "
-     "to 48 for those that last, so that the other multiprocessors are left to the user."},
+     "to 48 for those that last, so that the other multiprocessors are left to the user.",
+     kTuning},
     {"BRAID_HOST_ID", OptionType::kString, "",
      "Name of this host instead of the real one, so that ranks of one machine can pretend to be on "
-     "several."},
+     "several.",
+     kTuning},
     {"BRAID_JOB_TOKEN", OptionType::kString, "",
      "Secret shared by the ranks of one job; proved by HMAC, never sent and never printed."},
     {"BRAID_LINKS", OptionType::kString, "auto",
      "Links to use: auto, or a comma list of shm, staged, rdma, rdma:PROVIDER:ADDRESS."},
     {"BRAID_LINK_CAP", OptionType::kString, "",
      "Holds a link between GPUs to a rate in each direction, for experiments: nvlink:147 (GB/s). "
-     "Messages that go by packets are not held."},
+     "Messages that go by packets are not held.",
+     kTuning},
     {"BRAID_LOG", OptionType::kString, "warn",
      "Log level, with folders set apart: warn or warn,coll:trace,plan:debug."},
     {"BRAID_LOG_FILE", OptionType::kString, "",
@@ -99,13 +115,14 @@ constexpr Option kOptions[] = {
      "Promise: when a rank groups ncclSend and ncclRecv of one size to and from every rank, blocks "
      "one behind the other, all ranks do, so that the group is an all-to-all."},
     {"BRAID_NCCL_LEAST", OptionType::kBytes, "0",
-     "Smallest message (all ranks' blocks together) that is taken over from NCCL."},
+     "Smallest message (all ranks' blocks together) that is taken over from NCCL.", kTuning},
     {"BRAID_NCCL_MEET", OptionType::kDuration, "10min",
      "How long the ranks of a communicator wait for each other at its first call, before it is "
      "left "
-     "to NCCL. A rank whose process has ended is not waited for."},
+     "to NCCL. A rank whose process has ended is not waited for.",
+     kTuning},
     {"BRAID_NCCL_MOST", OptionType::kBytes, "0",
-     "Largest message that is taken over from NCCL; 0 for no limit."},
+     "Largest message that is taken over from NCCL; 0 for no limit.", kTuning},
     {"BRAID_NCCL_NODES", OptionType::kString, "off",
      "all_gather and reduce_scatter of NCCL communicators over several nodes in two stages "
      "(docs/nodes.md): off, auto (where a race with NCCL gives them to braid) or on (always). "
@@ -132,7 +149,8 @@ constexpr Option kOptions[] = {
      "Give every call a range in the profiler that NVTX_INJECTION64_PATH names, as nsys sets it."},
     {"BRAID_PACE", OptionType::kString, "",
      "Slow links down on purpose: link=rate[@latency],... such as "
-     "shm=400MB/s,staged=200MB/s@50us."},
+     "shm=400MB/s,staged=200MB/s@50us.",
+     kTuning},
     {"BRAID_RDMA_ADDRS", OptionType::kString, "127.0.0.1",
      "Local addresses for rdma links, a comma list; one lane each. Not set, loopback on one host, "
      "else the one on the way to MASTER_ADDR."},
@@ -141,9 +159,9 @@ constexpr Option kOptions[] = {
      "may "
      "hold its lock for ever."},
     {"BRAID_SLOT", OptionType::kBytes, "64KiB",
-     "Size of one slot of a lane; a piece never exceeds it."},
+     "Size of one slot of a lane; a piece never exceeds it.", kTuning},
     {"BRAID_STALL", OptionType::kDuration, "250ms",
-     "How long a lane may make no progress before its pieces go over another lane."},
+     "How long a lane may make no progress before its pieces go over another lane.", kTuning},
     {"BRAID_STORE_PORT", OptionType::kInteger, "0", "Port of rank 0's store; 0 means MASTER_PORT."},
     {"BRAID_TIMEOUT", OptionType::kDuration, "30s",
      "Deadline of every call; a peer that is late by then is an error."},
@@ -152,7 +170,8 @@ constexpr Option kOptions[] = {
      "put in front of .json where it has no %r."},
     {"BRAID_TRACE_CALLS", OptionType::kInteger, "0",
      "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
-     "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none."},
+     "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none.",
+     kTuning},
     {"BRAID_TUNE", OptionType::kString, "auto",
      "Tuning at start, and under NCCL's name the race with it: auto (measure unless cached), off "
      "or "
@@ -160,8 +179,6 @@ constexpr Option kOptions[] = {
     {"BRAID_TUNE_TIME", OptionType::kDuration, "8s",
      "Time that tuning may take at start; on GPUs for the host link, again for a NIC, and for all "
      "races of a communicator with NCCL."},
-    {"BRAID_WAIT", OptionType::kString, "auto",
-     "How a rank waits for a peer: auto, spin, yield or sleep."},
 };
 
 const Option* find_option(std::string_view name) {

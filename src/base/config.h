@@ -1,5 +1,5 @@
-// The option registry: every BRAID_ variable is one row {name, type, default, help}, so help text
-// cannot be missing, docs/config.md is generated from it, and an unknown BRAID_ variable is warned
+// The option registry: every BRAID_ variable is one row {name, type, default, help, audience}, so help
+// text cannot be missing, docs/config.md is generated from those for users, and an unknown BRAID_ variable is warned
 // about with the nearest name. Values are read once, at Config::from_environment(); tests set()
 // them on a Config of their own.
 //
@@ -21,11 +21,16 @@ namespace braid {
 
 enum class OptionType { kString, kBool, kInteger, kBytes, kDuration };
 
+/// Whose an option is. Those of tuning and measuring sessions are read like all others, and are in
+/// no document: they go with the mechanism that they adjust.
+enum class OptionAudience { kUsers, kTuning };
+
 struct Option {
   const char* name;  // with the BRAID_ prefix
   OptionType type;
   const char* default_value;  // as a user would write it
   const char* help;           // one sentence
+  OptionAudience audience = OptionAudience::kUsers;
 };
 
 /// All options, sorted by name.

@@ -37,7 +37,7 @@ struct Tag {
   uint64_t epoch = 0;
   PieceKind kind = PieceKind::kEntry;
   bool forward = false;  // broadcast over unicast links: the receiver passes the cell on, see
-                         // broadcast/steps.h
+                         // host/chain.h
   uint16_t block = 0;    // kData: index of the place at the receiver; kOperand: the sender's rank
   uint64_t cell = 0;
   uint64_t number = 0;  // of a message, among those that its sender sends its receiver

@@ -227,13 +227,22 @@ std::string Comm::health_json() const {
   json["links"] = Json::array();
   for (const LinkState& link : state_->links)
     json["links"].push_back({{"name", link.facts.name},
-                             {"state", link.is_suspect ? "down" : "up"},
+                             {"state", link.is_down ? "down" : "up"},
                              {"paced", link.lane->caps().is_paced},
                              {"down_count", link.down_count},
                              {"resent_pieces", link.resent_pieces},
                              {"why", link.why}});
   json["events"] = state_->events;
   if (state_->device != nullptr) json["gpu"] = gpu_health(*state_->device);
+  return dump(json);
+}
+
+std::string Comm::links_json(bool on_gpu) const {
+  const std::lock_guard lock(state_->health_mutex);
+  Json json = Json::array();
+  if (on_gpu && state_->device != nullptr) json = gpu_links(*state_->device);
+  if (!on_gpu)
+    for (const fabric::Link& link : state_->link_facts) json.push_back(json_of(link));
   return dump(json);
 }
 

@@ -3,7 +3,7 @@
 // does, through the lanes.
 //
 // Threads: one thread at a time. CallGuard turns a second one into invalid_argument instead of
-// corruption. health_json() and broken state may be read by any thread.
+// corruption. health_json(), links_json() and broken state may be read by any thread.
 #pragma once
 
 #include <atomic>
@@ -88,6 +88,10 @@ class Comm {
   /// JSON: {"ok":..., "rank":..., "links":[{"name","state","down_count","resent_pieces","why"}],
   /// "events":[...]}.
   std::string health_json() const;
+  /// What bytes can travel over: of host memory, in order of preference; of this rank's GPU, once a
+  /// call on GPU memory was made, and none before. JSON: [{"name", "kind", "rate_gbps",
+  /// "latency_ns", "source", "can_multicast"}], of a GPU with "state" and "how". Any thread.
+  std::string links_json(bool on_gpu) const;
   /// The plan in words, and as JSON.
   Result<std::string> explain_words(const plan::Request& request) const;
   Result<std::string> explain_json(const plan::Request& request) const;

@@ -73,9 +73,6 @@ Status check_lane_options(const Config& config) {
     return invalid_argument("BRAID_SLOT is {}, expected 4 KiB to 16 MiB", format_bytes(slot));
   if (slot % 64 != 0)
     return invalid_argument("BRAID_SLOT is {} bytes, expected a multiple of 64", slot);
-  const std::string& wait = config.text("BRAID_WAIT");
-  if (wait != "auto" && wait != "spin" && wait != "yield" && wait != "sleep")
-    return invalid_argument("BRAID_WAIT is '{}', expected auto, spin, yield or sleep", wait);
   const std::string& nodes = config.text("BRAID_NODES");
   if (nodes != "auto" && nodes != "flat")
     return invalid_argument("BRAID_NODES is '{}', expected auto or flat", nodes);

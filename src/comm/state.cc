@@ -74,7 +74,7 @@ void Comm::State::plans_changed() {
 uint64_t Comm::State::local_up_mask() const {
   uint64_t mask = ~uint64_t{0};
   for (size_t i = 0; i < links.size(); ++i)
-    if (links[i].is_suspect) mask &= ~(uint64_t{1} << i);
+    if (links[i].is_down) mask &= ~(uint64_t{1} << i);
   return mask;
 }
 
@@ -86,13 +86,13 @@ void Comm::State::note_event(std::string line) {
   if (events.size() > kKept) events.erase(events.begin());
 }
 
-void Comm::State::suspect(int link, const std::string& why) {
+void Comm::State::mark_down(int link, const std::string& why) {
   LinkState& l = links[static_cast<size_t>(link)];
-  if (l.is_suspect) return;
+  if (l.is_down) return;
   {
     const std::lock_guard lock(health_mutex);
-    l.is_suspect = true;
-    l.suspect_since_ns = now_ns();
+    l.is_down = true;
+    l.down_since_ns = now_ns();
     ++l.down_count;
     l.why = why;
   }
@@ -121,20 +121,20 @@ bool has_proved_itself(LinkState& link, int rank, int size) {
 
 }  // namespace
 
-// A suspect link proves itself with a probe to every peer: when that, and everything it was accused
+// A link that is down proves itself with a probe to every peer: when that, and everything it was accused
 // of holding, is acknowledged, it is used again. Silence proves nothing, since a link that takes no
 // pieces has none outstanding.
-void Comm::State::absolve_links() {
+void Comm::State::probe_down_links() {
   for (LinkState& l : links) {
-    if (!l.is_suspect || !has_proved_itself(l, rank(), size())) continue;
+    if (!l.is_down || !has_proved_itself(l, rank(), size())) continue;
     {
       const std::lock_guard lock(health_mutex);
-      l.is_suspect = false;
+      l.is_down = false;
       l.probed = {};
     }
     if (observer) observer->journal().note_link(static_cast<size_t>(&l - links.data()), true);
     note_event(fmt::format("call {}: link {} is back after {} ms", epoch, l.facts.name,
-                           (now_ns() - l.suspect_since_ns) / 1'000'000));
+                           (now_ns() - l.down_since_ns) / 1'000'000));
   }
 }
 
@@ -158,7 +158,7 @@ bool Comm::State::idle_progress() {
     }
     if (any) any |= lane.progress();  // what was released is to be acknowledged now
   }
-  absolve_links();
+  probe_down_links();
   return any;
 }
 

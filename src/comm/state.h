@@ -40,15 +40,15 @@ struct LinkState {
   std::unique_ptr<transport::Lane> lane;
   // Whom it leads to: everyone, or the others of this rank's node.
   transport::PeerSet reach = transport::PeerSet::everyone();
-  // Read by health_json(). Suspect: stalled or failed here, not used for new pieces until it is
+  // Read by health_json(). Down: stalled or failed here, not used for new pieces until it is
   // clean again.
-  bool is_suspect = false;
+  bool is_down = false;
   uint32_t down_count = 0;
   uint64_t resent_pieces = 0;
   std::string why;  // of the last trouble
   // By calls and the keeper alone:
-  int64_t suspect_since_ns = 0;
-  transport::PeerSet probed;  // while suspect: peers that were sent a probe, see absolve_links()
+  int64_t down_since_ns = 0;
+  transport::PeerSet probed;  // while down: peers that were sent a probe, see probe_down_links()
 };
 
 class Comm::State {
@@ -127,10 +127,10 @@ class Comm::State {
   /// Bit i set: link i is usable from here.
   uint64_t local_up_mask() const;
   /// Marks a link as not usable and remembers why; a link already marked keeps its first reason.
-  void suspect(int link, const std::string& why);
-  /// Tries links that are suspect, and clears the mark of those that proved themselves; never
+  void mark_down(int link, const std::string& why);
+  /// Tries links that are down, and clears the mark of those that proved themselves; never
   /// waits. Between calls, and in one that has a single link left.
-  void absolve_links();
+  void probe_down_links();
   void note_event(std::string line);
   /// Releases pieces of finished calls and lets lossy lanes send their acks; true when anything
   /// moved.

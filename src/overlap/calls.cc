@@ -132,7 +132,7 @@ class Enqueued {
   }
   /// The copies' stream, from what the caller's holds now.
   Status fork() {
-    pushes_ = device_.order().side(comm::CallOrder::kPushes);
+    pushes_ = device_.links().base().stream();
     is_forked_ = true;
     return device_.order().after(pushes_, stream_);
   }

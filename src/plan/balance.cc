@@ -93,7 +93,6 @@ void Balancer::start_window() {
 std::optional<Decision> Balancer::close_window() {
   const Extremes now = measure();
   if (now.num_active >= 2) {
-    if (auto decision = take_back(now)) return decision;
     if (auto decision = back_off(now)) return decision;
     if (auto decision = level(now)) return decision;
   }
@@ -153,14 +152,7 @@ std::optional<Decision> Balancer::level(const Extremes& now) {
   const bool agrees = has_agreement(now);
   if (!agrees && !is_opening() && now.imbalance < options_.large_imbalance) return std::nullopt;
   agreeing_windows_ = 0;
-  const bool is_raise = now.fastest != now.main;
-  if (is_raise && windows_to_raise_ > 0) return std::nullopt;
-  const double before = fraction(now.fastest);
-  auto decision = shift(now.slowest, now.fastest, move_size(now));
-  if (decision && is_raise && options_.takes_back)
-    raise_ = {now.slowest, now.fastest, fraction(now.fastest) - before, links_[now.slowest].cost,
-              links_[now.slowest].error};
-  return decision;
+  return shift(now.slowest, now.fastest, move_size(now));
 }
 
 bool Balancer::has_agreement(const Extremes& now) {

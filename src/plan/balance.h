@@ -30,9 +30,6 @@
 //                a link that is still slow costs one call and not a window of them; it may come
 //                back when that call took no longer, and how seldom it is tried follows from what a
 //                trial costs (balance_trials.cc)
-//   taken back   (option) share that was given to another link than the main one, after which calls
-//                took longer, is taken back, and no more is given for a while: links that disturb
-//                each other are best not level (balance_trials.cc)
 //   alarm        (option) in two calls running a link took several times what the main link alone
 //                would have: it is cut at once, without the rest of the window (balance_trials.cc)
 // Nothing moves while frozen. Links that are down have share 0 and get their old share back when
@@ -66,12 +63,8 @@ struct BalanceOptions {
   int max_probe_windows = 1024;
   double trial_share = 0;     // over 0: probes are trials with so much, see above
   double trial_cost = 0.005;  // trials may cost this part of all calls
-  bool takes_back = false;
-  int hold_windows = 16;  // without a raise after one was taken back; then twice as many...
-  // Calls that take this much longer, or what scatter explains, are no loss.
-  double loss_band = 0.01;
-  double alarm_factor = 0;   // over 0: how many times as long is an alarm
-  std::vector<double> most;  // per link: the part of a message that it can carry; empty: all
+  double alarm_factor = 0;    // over 0: how many times as long is an alarm
+  std::vector<double> most;   // per link: the part of a message that it can carry; empty: all
 };
 
 /// For calls that are enqueued long before they run, as a GPU's are: a decision holds late, so
@@ -124,12 +117,6 @@ class Balancer {
     double error = 0;          // standard error of `cost`
     bool is_measured = false;  // enough samples in this window
   };
-  /// Share on its way from the main link to another, and what calls cost before.
-  struct Raise {
-    size_t from, to;
-    double part;
-    double cost, error;
-  };
   struct Trial {
     size_t link;
     Shares shares;
@@ -157,7 +144,6 @@ class Balancer {
   std::optional<Decision> try_link(size_t link);
   std::optional<Decision> judge_trial(size_t tried, std::span<const LinkSample> samples);
   std::optional<Decision> alarm(std::span<const LinkSample> samples, double call_bytes);
-  std::optional<Decision> take_back(const Extremes& now);
   std::optional<Decision> bring_back(size_t link, double deserved);
   double most(size_t link) const { return options_.most.empty() ? 1 : options_.most[link]; }
   bool has_agreement(const Extremes& now);
@@ -184,9 +170,6 @@ class Balancer {
   int alarming_calls_ = 0;  // how many running named alarming_link_
   size_t alarming_link_ = 0;
   std::optional<Trial> trial_;  // decided, and not yet seen
-  std::optional<Raise> raise_;  // made, and not yet judged
-  int hold_ = 0;                // windows of the last hold
-  int windows_to_raise_ = 0;    // left of it
 };
 
 }  // namespace braid::plan

@@ -1,5 +1,5 @@
-// Balancer: what keeps a link that suddenly fails to carry its share from costing much: alarms,
-// trials of links that were left out, raises that are taken back.
+// Balancer: what keeps a link that suddenly fails to carry its share from costing much: alarms, and
+// trials of links that were left out.
 #include <algorithm>
 #include <cmath>
 
@@ -14,7 +14,6 @@ BalanceOptions options_for_enqueued_calls() {
   options.min_share = 0.02;
   options.trial_share = 0.02;       // less would be all latency where calls are short
   options.max_probe_windows = 128;  // trial_cost alone makes dear ones more seldom
-  options.takes_back = true;
   options.alarm_factor = 3;
   return options;
 }
@@ -77,21 +76,16 @@ std::optional<Decision> Balancer::judge_trial(size_t tried, std::span<const Link
   return std::nullopt;
 }
 
-// With half of what it deserves: the rest is levelled. If calls take longer with it, it goes again.
+// With half of what it deserves: the rest is levelled.
 std::optional<Decision> Balancer::bring_back(size_t link, double deserved) {
   const double part =
       std::min(std::max(options_.min_share, std::min(deserved / 2, options_.max_move)), most(link));
-  const auto main = static_cast<size_t>(
-      std::distance(shares_.begin(), std::max_element(shares_.begin(), shares_.end())));
-  const double cost = links_[main].cost, error = links_[main].error;
   std::vector<double> weights = fractions();
   for (double& w : weights) w *= 1 - part;
   weights[link] = part;
-  auto decision = apply(
-      weights, fmt::format("{} is as fast as {:.1f} % of a message in a trial: it gets {:.1f} %",
+  return apply(weights,
+               fmt::format("{} is as fast as {:.1f} % of a message in a trial: it gets {:.1f} %",
                            links_[link].name, 100 * deserved, 100 * part));
-  if (decision && options_.takes_back && cost > 0) raise_ = {main, link, part, cost, error};
-  return decision;
 }
 
 // A window of calls that take a hundred times as long is a hundred windows. Two calls, since one
@@ -122,29 +116,7 @@ std::optional<Decision> Balancer::alarm(std::span<const LinkSample> samples, dou
     links_[link].cost = static_cast<double>(samples[link].finish_ns) / call_bytes;
   median_call_bytes_ = call_bytes;
   const double deserved = static_cast<double>(late.bytes) / took_ns / sum_rate;
-  raise_.reset();
   return shift(slowest, main, fraction(slowest) - deserved / 2);
-}
-
-std::optional<Decision> Balancer::take_back(const Extremes& now) {
-  if (windows_to_raise_ > 0) --windows_to_raise_;
-  if (!raise_) return std::nullopt;
-  const Raise raise = *raise_;
-  raise_.reset();
-  const LinkState& slowest = links_[now.slowest];
-  const double scatter = std::hypot(slowest.error, raise.error) / raise.cost;
-  const double loss = slowest.cost / raise.cost - 1;
-  if (loss <= std::max(options_.loss_band, scatter)) {
-    hold_ = 0;
-    return std::nullopt;
-  }
-  hold_ = std::clamp(2 * hold_, options_.hold_windows, options_.max_probe_windows);
-  windows_to_raise_ = hold_;
-  auto decision = shift(raise.to, raise.from, std::min(raise.part, fraction(raise.to)));
-  if (decision)
-    decision->why += fmt::format(": calls took {:.1f} % longer with it on {}", 100 * loss,
-                                 links_[raise.to].name);
-  return decision;
 }
 
 }  // namespace braid::plan

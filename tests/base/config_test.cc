@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 
 #include <cctype>
 #include <cstdlib>
@@ -35,6 +37,11 @@ TEST(Registry, EveryOptionHasANameAndASentenceAndADefaultThatParses) {
     Config config;
     EXPECT_TRUE(config.set(option.name, option.default_value).ok());
   }
+}
+
+// What users must know of stays few: another option for them replaces one, or is of a tuning session.
+TEST(Registry, HasFewOptionsForUsers) {
+  EXPECT_LE(std::ranges::count(all_options(), OptionAudience::kUsers, &Option::audience), 25);
 }
 
 TEST(Config, GivesDefaultsUntilSet) {

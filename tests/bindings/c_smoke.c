@@ -162,6 +162,8 @@ static void test_without_gpu(braid_comm* comm, int rank) {
 
 static void test_texts(braid_comm* comm, int rank) {
   CHECK(strstr(braid_health(comm), "\"ok\"") != NULL);
+  CHECK(strstr(braid_links(comm, 0), "\"kind\":\"shm\"") != NULL);
+  CHECK(strcmp(braid_links(comm, 1), "[]") == 0); /* no call on GPU memory was made */
   CHECK(strstr(braid_explain(comm, "all_gather", 1 << 20), "all_gather") != NULL);
   CHECK(strcmp(braid_code_name(BRAID_PEER_LOST), "peer_lost") == 0);
   CHECK(strcmp(braid_version(), "0.1.0") == 0);

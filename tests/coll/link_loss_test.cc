@@ -153,7 +153,7 @@ TEST(LinkLoss, KnownToSomeRanksOnly) {
     lane_of(comm, 0).set_link(LinkSwitch::kCut);
     if (comm.rank() < 2) {
       const std::lock_guard lock(comm.state().mutex);
-      comm.state().suspect(0, "it is cut");
+      comm.state().mark_down(0, "it is cut");
     }
     for (int call = 0; call < 3; ++call) checked_call(comm, call);
   });

@@ -1,5 +1,5 @@
-// What every lane promises in transport/lane.h, run on every lane. A new lane adds one LaneKind and
-// is held to all of it; a power that a lane does not claim is not used above, so here it must at
+// What every lane promises in transport/lane.h, run on every lane of links.h. A new lane adds a line
+// there and is held to all of it; a power that a lane does not claim is not used above, so here it must at
 // least be refused cleanly.
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <random>
 #include <tuple>
 
+#include "conformance/links.h"
 #include "support/lane_ends.h"
 
 namespace braid::test {
@@ -19,7 +20,7 @@ using transport::PutResult;
 
 class LaneTest : public ::testing::TestWithParam<std::tuple<LaneKind, int>> {
  protected:
-  static LaneKind kind() { return std::get<0>(GetParam()); }
+  static const LaneKind& kind() { return std::get<0>(GetParam()); }
   static int size() { return std::get<1>(GetParam()); }
   static void run(const std::function<void(Lane&, group::Group&)>& body) {
     run_lane_ranks(kind(), size(), body);
@@ -47,7 +48,7 @@ TEST_P(LaneTest, EndsAgreeOnNameAndCaps) {
     for (const std::string& name : *names) EXPECT_EQ(name, lane.name());
     EXPECT_GE(lane.caps().max_piece_bytes, kTestSlotBytes - transport::PacedLane::kTrailerBytes);
     EXPECT_EQ(lane.caps().depth_pieces, kTestDepth);
-    EXPECT_EQ(lane.caps().is_paced, is_paced(kind()));
+    EXPECT_EQ(lane.caps().is_paced, kind().is_paced);
     EXPECT_EQ(lane.available(group.rank()), 0U);
   });
 }
@@ -353,18 +354,13 @@ TEST_P(LaneTest, WaitingRankSeesArrivalsByNextEventAlone) {
   });
 }
 
-std::string instance_name(const ::testing::TestParamInfo<std::tuple<LaneKind, int>>& instance) {
-  return std::string(lane_kind_name(std::get<0>(instance.param))) + "_" +
-         std::to_string(std::get<1>(instance.param));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Lanes, LaneTest,
-    ::testing::Combine(::testing::Values(LaneKind::kShm, LaneKind::kStaged, LaneKind::kPacedShm,
-                                         LaneKind::kPacedStaged, LaneKind::kRdmaTcp,
-                                         LaneKind::kRdmaShm),
-                       ::testing::Values(2, 4)),
-    instance_name);
+INSTANTIATE_TEST_SUITE_P(Lanes, LaneTest,
+                         ::testing::Combine(::testing::ValuesIn(links_between_cpus()),
+                                            ::testing::Values(2, 4)),
+                         [](const auto& instance) {
+                           return fmt::format("{}_{}", std::get<0>(instance.param).name,
+                                              std::get<1>(instance.param));
+                         });
 
 }  // namespace
 }  // namespace braid::test

@@ -74,21 +74,41 @@ def mpirun(hosts: Hosts, **more: str) -> Job:
 
 def ray(hosts: Hosts, **more: str) -> Job:
     """One host; an actor pretends to be on none: two ranks as two processes of Ray's."""
-    path = f"{SOFTWARE / 'python'}"
+    return with_ray(hosts, LAUNCH / "ray_actors.py", "--ranks", "2", PROGRAM, **more)
+
+
+def with_ray(hosts: Hosts, program: Path, *words: str, **more: str) -> Job:
     return [
         hosts.start(
             0,
             str(ROOT / ".venv" / "bin" / "python"),
-            str(LAUNCH / "ray_actors.py"),
-            "--ranks",
-            "2",
-            PROGRAM,
-            PYTHONPATH=path,
+            str(program),
+            *words,
+            PYTHONPATH=str(SOFTWARE / "python"),
             RAY_DEDUP_LOGS="0",
             RAY_USAGE_STATS_ENABLED="0",
             **more,
         )
     ]
+
+
+RAY_EXAMPLES = {
+    "kv/02_ray.py": "12 of 12 requests: the tokens of one process; 1867776 bytes of pages",
+    "weights/03_ray.py": "the reward went up: True",
+}
+"""What they say at their ends."""
+
+
+def run_ray_examples(hosts: Hosts) -> None:
+    """The examples whose processes are Ray's actors: they say what those of processes say."""
+    for name, wanted in RAY_EXAMPLES.items():
+        began = time.monotonic()
+        job = with_ray(hosts, ROOT / "examples" / name)
+        finish(job, name)
+        last = [line for line in said(job[0]).splitlines() if not line.startswith("(")][-1]
+        if last != wanted:
+            raise RecipeError(f"{name}: asked for '{wanted}', found:\n{said(job[0])[-3000:]}")
+        print(f"{name}: {last}, {time.monotonic() - began:.1f} s", flush=True)
 
 
 def jobset(hosts: Hosts, **more: str) -> Job:
@@ -106,8 +126,8 @@ def jobset(hosts: Hosts, **more: str) -> Job:
     ]
 
 
-def outcome(job: Job, name: str) -> tuple[int, str]:
-    """Ranks and checksum that rank 0 printed."""
+def finish(job: Job, name: str) -> None:
+    """All of it ends well, in time."""
     deadline = time.monotonic() + DEADLINE_S
     for process in job:
         try:
@@ -118,6 +138,11 @@ def outcome(job: Job, name: str) -> tuple[int, str]:
             ) from None
         if code != 0:
             raise RecipeError(f"{name}: exit code {code}:\n{said(process)[-3000:]}")
+
+
+def outcome(job: Job, name: str) -> tuple[int, str]:
+    """Ranks and checksum that rank 0 printed."""
+    finish(job, name)
     for process in job:
         if match := CHECKSUM.search(said(process)):
             return int(match[1]), match[2]
@@ -211,7 +236,7 @@ def main() -> int:
     if reason:
         print(f"test_launch: skipped: {reason}")
         return 77
-    wanted = sys.argv[1:] or [*two_hosts(), "ray", "manifests", "kill"]
+    wanted = sys.argv[1:] or [*two_hosts(), "ray", "ray-examples", "manifests", "kill"]
     failures = []
     checksums = {}
     with Hosts() as hosts:
@@ -221,6 +246,8 @@ def main() -> int:
                     checksums[name] = run_one(name, two_hosts()[name], hosts)
                 elif name == "ray":
                     run_one("ray", ray, hosts)
+                elif name == "ray-examples":
+                    run_ray_examples(hosts)
                 elif name == "manifests":
                     print(
                         f"manifests: {check_manifests(LAUNCH)} of them fit their schemas",
@@ -235,7 +262,8 @@ def main() -> int:
                         )
                 else:
                     raise RecipeError(
-                        f"'{name}' is no recipe: {', '.join(two_hosts())}, ray, manifests, kill"
+                        f"'{name}' is no recipe: {', '.join(two_hosts())}, ray, ray-examples, "
+                        "manifests, kill"
                     )
             except RecipeError as failure:
                 print(f"FAILED: {failure}", flush=True)

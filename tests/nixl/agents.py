@@ -34,7 +34,7 @@ class Process:
         )
         there.close()
 
-    def begin(self, order: str, *arguments: Any) -> None:
+    def ask(self, order: str, *arguments: Any) -> None:
         """Without waiting for the answer."""
         self._pipe.send((order, arguments))
 

@@ -22,7 +22,7 @@ def test_nixl_knows_the_backend(host_pair: Pair) -> None:
 def test_write_with_a_notification(pair: Pair) -> None:
     ours, theirs = pair.blocks(1, 64 * KIB)
     expected = pattern(64 * KIB, 1).tobytes()
-    pair.far.begin("check_at_notice", 0, expected)
+    pair.far.ask("check_at_notice", 0, expected)
     assert (
         pair.near.move(
             "WRITE", "far", cut(ours[0], 64 * KIB, 1), cut(theirs[0], 64 * KIB, 1), b"here"
@@ -62,7 +62,7 @@ def test_a_notification_comes_behind_the_bytes_of_all_registrations(pair: Pair) 
         for layer in range(layers):
             pair.far.fill(layer, 0)
         last = layers - 1
-        pair.far.begin("check_at_notice", last, expected[last])
+        pair.far.ask("check_at_notice", last, expected[last])
         note = b"round %d" % round_number
         assert pair.near.move("WRITE", "far", here, there, note) == "DONE"
         assert pair.far.answer() == (0, note)
@@ -146,8 +146,8 @@ def test_many_small_ones_both_ways_at_once(pair: Pair) -> None:
     count = 3000
     ours, theirs = pair.blocks(1, 64 * KIB)
     here, there = cut(ours[0], 256, 256), cut(theirs[0], 256, 256)
-    pair.near.begin("many", "far", here, there, count, 32)
-    pair.far.begin("many", "near", there, here, count, 32)
+    pair.near.ask("many", "far", here, there, count, 32)
+    pair.far.ask("many", "near", there, here, count, 32)
     assert pair.near.answer() == {"DONE": count}
     assert pair.far.answer() == {"DONE": count}
     for one in (pair.near, pair.far):

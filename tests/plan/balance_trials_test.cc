@@ -1,10 +1,9 @@
-// Trials of links that were left out, and raises that are taken back: what a machine does whose
-// links come and go, and whose links disturb each other.
+// Trials of links that were left out, and alarms: for a machine whose links come and go.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 
+#include "base/sanitizer.h"
 #include "plan/balance.h"
 #include "plan/simulated_links.h"
 #include "plan/solve.h"
@@ -36,12 +35,10 @@ class Pair {
   double windows(int count) { return calls(10 * count); }
   double call() {
     const Shares used = next_.empty() ? balancer.shares() : std::exchange(next_, {});
-    const double slower = disturbs(share(used));
-    std::vector<int64_t> finish = links.run(used);
+    const std::vector<int64_t> finish = links.run(used);
     std::vector<LinkSample> samples;
     int64_t took_ns = 0;
     for (size_t i = 0; i < used.size(); ++i) {
-      finish[i] = static_cast<int64_t>(static_cast<double>(finish[i]) * slower);
       took_ns = std::max(took_ns, finish[i]);
       samples.push_back({static_cast<uint64_t>(kBytes * used[i] / kWhole), finish[i]});
     }
@@ -58,7 +55,6 @@ class Pair {
 
   SimulatedLinks links;
   Balancer balancer;
-  std::function<double(double)> disturbs = [](double) { return 1.0; };
   std::vector<std::string> log;
   int trials = 0;
 
@@ -158,51 +154,6 @@ TEST(BalanceTrials, AVerdictThatSaysNothingChangesNothing) {
   EXPECT_EQ(pair.share(), 0);
 }
 
-// Level finish times are not best where one link's traffic slows the other down: here every percent
-// on PCIe costs two of the call.
-TEST(TakenBack, ARaiseThatMadeCallsSlowerGoes) {
-  Pair pair(0.03);
-  pair.disturbs = [](double share) { return 1 + 2 * share; };
-  double most = 0;
-  for (int window = 0; window < 200; ++window) {
-    pair.windows(1);
-    most = std::max(most, pair.share());
-  }
-  EXPECT_GT(most, 0.04) << "it was tried";
-  EXPECT_NEAR(pair.share(), 0.03, 0.011);
-  const auto was_taken_back = [](const std::string& why) {
-    return why.find("longer with it on pcie") != std::string::npos;
-  };
-  EXPECT_TRUE(std::any_of(pair.log.begin(), pair.log.end(), was_taken_back));
-  const size_t moves = pair.log.size();
-  pair.windows(1000);
-  EXPECT_LT(pair.log.size() - moves, 60u) << "tried ever more seldom";
-}
-
-TEST(TakenBack, ARaiseThatPaysStays) {
-  Pair pair(0.03);
-  pair.windows(30);
-  EXPECT_NEAR(pair.share(), 0.07, 0.012);
-  for (const std::string& why : pair.log) EXPECT_EQ(why.find("longer"), std::string::npos) << why;
-}
-
-// Giving the main link its share back is always safe, and is never undone.
-TEST(TakenBack, WhatTheMainLinkGotStays) {
-  Pair pair(0.07);
-  pair.windows(5);
-  pair.links.links[kSide].rate_gbps = 15;
-  pair.links.links[kMain].rate_gbps = 300;  // all calls take longer from now on
-  pair.windows(20);
-  EXPECT_LT(pair.share(), 0.05);
-  for (const std::string& why : pair.log) EXPECT_EQ(why.find("longer"), std::string::npos) << why;
-}
-
-TEST(TakenBack, ScatterIsNoLoss) {
-  Pair pair(0.03, options_for_enqueued_calls(), 0.05);
-  pair.windows(300);
-  EXPECT_GT(pair.share(), 0.05);
-}
-
 TEST(Alarm, ALinkThatCollapsesIsCutAfterTwoCalls) {
   Pair pair(0.07);
   pair.windows(5);
@@ -240,7 +191,8 @@ TEST(Alarm, IsOffWhereNobodyAskedForIt) {
 // Loads that come and go at random: what the second link gives is more than what finding out costs.
 TEST(AllTogether, TwoLinksAreNeverMuchWorseThanOneAndMostlyBetter) {
   int num_better = 0;
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  constexpr uint64_t kSeeds = kIsSanitized ? 4 : 20;  // arithmetic of one thread
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     Pair pair(0.07, options_for_enqueued_calls(), 0.01);
@@ -255,7 +207,7 @@ TEST(AllTogether, TwoLinksAreNeverMuchWorseThanOneAndMostlyBetter) {
     EXPECT_LT(took_ns, 1.015 * alone_ns);
     num_better += took_ns < 0.99 * alone_ns ? 1 : 0;
   }
-  EXPECT_GE(num_better, 15);
+  EXPECT_GE(num_better, static_cast<int>(kSeeds * 3 / 4));
 }
 
 TEST(MostShare, NoLinkGetsMoreThanItCanCarry) {

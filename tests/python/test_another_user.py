@@ -20,7 +20,7 @@ from braid.launch import free_port
 
 VICTIM, STRANGER = 12345, 65534
 HERE = Path(__file__).parent
-ATTACK_S = float(os.environ.get("BRAID_TEST_ATTACK_S", "5"))
+ATTACK_S = float(os.environ.get("BRAID_STRANGER_S", "5"))
 
 # Programs become another user by themselves: this Python may lie where others cannot start it. Who
 # has done that shows less of itself in /proc until it says that it may be dumped (4).
@@ -84,7 +84,7 @@ def _environ_of_a_rank(launcher: int) -> dict[bytes, bytes]:
 
 @needs_root
 def test_another_user_gets_nothing_and_stops_nothing(network):
-    """BRAID_TEST_ATTACK_S has it go on for longer than some seconds."""
+    """BRAID_STRANGER_S has it go on for longer than some seconds."""
     folder = Path("/tmp") / f"braid_strangers_{os.getpid()}"
     (home := folder / "home").mkdir(parents=True)
     (scratch := folder / "stranger").mkdir()

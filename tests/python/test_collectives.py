@@ -150,6 +150,8 @@ def test_facts(ranks):
         assert health["ok"] is True
         assert health["rank"] == comm.rank
         assert [link["name"] for link in health["links"]] == [link.name for link in comm.links]
+        assert all(link.kind and link.state == "up" for link in comm.links)
+        assert comm.gpu_links == []  # no call on GPU memory was made
         told = (braid.Comm.health.__doc__ or "").split("and once", 1)[0]
         names = [*health, *health["links"][0]]
         assert sorted(re.findall(r'"(\w+)"', told)) == sorted(names)

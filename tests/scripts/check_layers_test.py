@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from check_layers import ALLOWED, IMPORTS, check  # noqa: E402
+from check_layers import ALLOWED, IMPORTS, SUBFOLDERS, check  # noqa: E402
 
 
 def tree(root: Path, **files: str) -> Path:
@@ -33,6 +33,18 @@ def test_rows_go_one_way() -> None:
         assert all(names.index(entry.split("/")[0]) < names.index(folder) for entry in row)
 
 
+@pytest.mark.parametrize("top", SUBFOLDERS)
+def test_subfolders_have_rows_that_go_one_way(top: str) -> None:
+    folder = ROOT / "src" / top
+    sources = [p for p in folder.rglob("*") if p.suffix in {".h", ".cc", ".cuh", ".cu"}]
+    there = {p.parent.relative_to(folder).as_posix().removeprefix(".") for p in sources}
+    assert there == set(SUBFOLDERS[top])
+    names = list(SUBFOLDERS[top])
+    for name, row in SUBFOLDERS[top].items():
+        folders = [entry for entry in row if not entry.endswith(".h")]
+        assert all(names.index(entry) < names.index(name) for entry in folders)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
@@ -41,6 +53,10 @@ def test_rows_go_one_way() -> None:
         ("src__transport__rdma__a_cc", '#  include "plan/plan.h"', "transport may include"),
         ("src__group__a_cc", '#include "store.h"', "write the folder"),
         ("src__odd__a_cc", '#include "base/log.h"', "folder odd has no row"),
+        ("src__coll__host__a_h", '#include "coll/tune/tune.h"', "host may include coll, reduce"),
+        ("src__coll__packets__a_h", '#include "coll/device/a.h"', "packets may include reduce of"),
+        ("src__comm__observe__a_cc", '#include "comm/comm.h"', "may include comm/device/links"),
+        ("src__coll__odd__a_cc", '#include "coll/wire.h"', "folder coll/odd has no row"),
         ("src__coll__a_h", "#include <nlohmann/json.hpp>", "belongs in"),
         ("src__comm__a_cc", "#include <spdlog/spdlog.h>", "belongs in"),
         ("src__coll__a_cc", '#include "braid/braid.h"', "not braid/braid.h"),

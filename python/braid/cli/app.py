@@ -138,11 +138,16 @@ def explain(
     epilog="Example: braid options --json. Units are in the defaults, such as 30s or 4MiB."
     " Exit code 0."
 )
-def options(as_json: AsJson = False) -> None:
-    """List every BRAID_ option: type, default, meaning."""
+def options(
+    as_json: AsJson = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="With those of tuning and measuring sessions.")
+    ] = False,
+) -> None:
+    """List every BRAID_ option for users: type, default, meaning."""
     from braid import _braid
 
-    rows = _braid.options()
+    rows = [row for *row, is_for_users in _braid.options() if is_for_users or show_all]
     if as_json:
         fields = ("name", "type", "default", "meaning")
         print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows], indent=1))

@@ -1,17 +1,32 @@
-"""`braid bench overlap`: GEMMs that communicate, on one GPU whose peers are host memory."""
+"""`braid bench overlap`: GEMMs that communicate, between GPUs, or beside host memory for peers."""
 
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from braid.bench.no_multicast import forbid_multicast
 from braid.cli import probe_options as options
+from braid.cli.checks import check_ranks, inside_launch
+from braid.launch import launch
+
+if TYPE_CHECKING:
+    from braid.probe.publish import Output
 
 
 def overlap(
+    ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs, one rank each.")] = 2,
+    models: Annotated[str, typer.Option(help="gpt-3, llama-70b.")] = "gpt-3,llama-70b",
+    rows: Annotated[str, typer.Option(help="Rows of all ranks together.")] = (
+        "64,512,1024,2048,4096,8192"
+    ),
+    graphs: Annotated[bool, typer.Option("--graphs", help="Replay calls from graphs.")] = False,
     stand: Annotated[
         bool, typer.Option("--stand", help="Peers are host memory: what one GPU can do.")
     ] = False,
-    cases: Annotated[str, typer.Option(help="stand, gemm (flags preset), or all.")] = "stand",
+    cases: Annotated[
+        str, typer.Option(help="Of the stand: stand, gemm (flags preset), or all.")
+    ] = "stand",
     samples: options.Samples = 10,
     budget: options.Budget = 60.0,
     json_path: options.JsonPath = None,
@@ -19,17 +34,33 @@ def overlap(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """AG+GEMM and GEMM+RS beside a copy and cuBLAS, chunks of cuBLAS, and Triton; times in us.
+    """AG+GEMM, GEMM+RS and GEMM+AR of tensor-parallel layers, beside NCCL or braid and cuBLAS in
+    turn and torch's fused operations; with --stand beside a copy and cuBLAS, chunks of cuBLAS, and
+    Triton. Times in us.
 
     E_overlap is 1 where communication costs nothing beyond the GEMM, 0 where it costs as much as
     before or after it.
     """
     what = options.word(cases, ("stand", "gemm", "all"), "overlap: --cases", "cases")
-    if not stand:
-        raise options.fail(
-            "overlap: between GPUs it is not measured yet; --stand takes host memory for peers"
-        )
     output = options.output(samples, budget, json_path, svg_path, quiet, "gpu", commit)
+    counts = options.sizes_of(rows, "overlap: --rows")
+    forbid_multicast()
+    _need_gpus(1 if stand else ranks)
+    if stand:
+        raise typer.Exit(_on_the_stand(what, output))
+    if not inside_launch():
+        check_ranks(ranks)
+        raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
+    from braid.bench.overlap.between import MODELS
+
+    chosen = options.words(models, tuple(MODELS), "overlap: --models", "model")
+    uneven = [m for m in counts if m % ranks]
+    if uneven:
+        raise options.fail(f"overlap: --rows: {uneven[0]} do not divide among {ranks} ranks")
+    raise typer.Exit(_between(chosen, counts, graphs, output))
+
+
+def _need_gpus(count: int) -> None:
     from importlib.util import find_spec
 
     if find_spec("torch") is None:
@@ -38,6 +69,16 @@ def overlap(
 
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         raise options.fail("overlap: needs a GPU of compute capability 9.0, such as an H100")
+    if torch.cuda.device_count() < count:
+        raise options.fail(
+            f"overlap: asked for {count} GPUs, found {torch.cuda.device_count()}; --stand takes"
+            " host memory for peers"
+        )
+
+
+def _on_the_stand(what: str, output: "Output") -> int:
+    import torch
+
     from braid.bench.overlap import jobs
     from braid.bench.overlap.stand import RANKS, Stand
     from braid.probe.publish import Run, measure
@@ -48,12 +89,41 @@ def overlap(
         [jobs.job_of(there, case) for case in jobs.select(what)], output,
         {"stand": "host link", "ranks": str(RANKS), "own rank": "0"}, figures=jobs.figures_of,
     )  # fmt: skip
-    raise typer.Exit(measure(run))
+    return measure(run)
+
+
+def _between(models: list[str], rows: list[int], graphs: bool, output: "Output") -> int:
+    import os
+
+    import numpy as np
+    import torch
+
+    import braid
+    from braid.bench.overlap import between, between_jobs
+    from braid.probe.publish import Run, measure
+
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    with braid.init(progress=False) as comm:
+        between.join_nccl(comm)
+        run = Run(
+            "overlap", torch.cuda.get_device_name(),
+            [
+                between_jobs.job_of(comm, layer, graphs)
+                for layer in between.layers(models, rows, comm.size)
+            ],
+            output,
+            {"calls": "graphs" if graphs else "eager",
+             "nccl": ".".join(map(str, torch.cuda.nccl.version()))},
+            ranks=comm.size, rank=comm.rank, figures=between_jobs.figures_of,
+        )  # fmt: skip
+        code = measure(run, lambda came: bool(comm.all_reduce(np.array([came], "f4"), "max")[0]))
+        torch.distributed.destroy_process_group()
+    return code
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Example: braid bench overlap --stand --json overlap.json. Exit code 0 fine, 1 wrong"
-        " numbers or a kernel that gave up, 2 bad input."
+        epilog="Examples: braid bench overlap -n 2 --json overlap_tp2.json; braid bench overlap"
+        " --stand. Exit code 0 fine, 1 wrong numbers or a kernel that gave up, 2 bad input."
     )(overlap)

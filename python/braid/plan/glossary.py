@@ -1,4 +1,5 @@
-"""The words of docs/glossary.md, which ships with the package, and formulas beside them.
+"""The words of docs/glossary.md and docs/words.md, which ship with the package, and formulas beside
+them.
 
 docs/plan_explain.schema.json, the form of what `braid plan explain --json` prints, is made from the
 class Meanings (`python -m braid.plan.glossary`).
@@ -48,8 +49,9 @@ class Meanings:
 
 @cache
 def terms() -> tuple[Term, ...]:
-    """All of them, in the page's order."""
-    return tuple(_parse(shipped.text("glossary.md")))
+    """All of them, in the pages' order."""
+    pages = (shipped.text(name) for name in ("glossary.md", "words.md"))
+    return tuple(term for page in pages for term in _parse(page))
 
 
 def _parse(text: str) -> Iterator[Term]:

@@ -144,8 +144,13 @@ class _Rows:
     more: tuple[tuple[int, int], ...] | None = None
 
     def chunk(self, count: int, which: int) -> "_Rows":
+        """Of a strided shard its parts are shared: they are what the cut behind it is of."""
         if self.more is not None:
-            raise InvalidArgument("placements: nothing may be cut behind a strided shard")
+            if count != len(self.more):
+                raise InvalidArgument(
+                    f"placements: a strided shard of {len(self.more)} parts, cut into {count}"
+                )
+            return _Rows(*self.more[which])
         each = -(-self.length // count)
         begin = min(self.length, each * which)
         return _Rows(self.begin + begin, min(each, self.length - begin))

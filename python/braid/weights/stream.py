@@ -15,7 +15,7 @@ What went wrong on either side is said to the other one (`bad`), which raises it
 import math
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -201,19 +201,20 @@ class StreamReceiver:
 
     def receive(
         self, version: int, timeout: float = 300.0
-    ) -> Iterator[tuple[str, str, Any, Bytes]]:
+    ) -> Generator[tuple[str, str, Any, Bytes], None, None]:
         """(name, dtype, shape, bytes) of each tensor of the version, in the trainer's order. The
-        bytes are the caller's. What is raised while it is iterated is told to the trainer.
+        bytes are the caller's. The trainer is told what is raised or thrown in here, and when the
+        caller goes no further (an error of its own, as a rule).
         """
         if self._trainer is None:
             raise InvalidArgument(f"worker {self._rank}: asked to receive before join()")
         until = time.monotonic() + timeout
         try:
             yield from self._tensors(version, until)
-        except Error as error:
+        except (Error, GeneratorExit) as error:
+            why = str(error) or "did not take all of it"
             self._mail.say(
-                self._trainer,
-                {"kind": "bad", "version": version, "rank": self._rank, "why": str(error)},
+                self._trainer, {"kind": "bad", "version": version, "rank": self._rank, "why": why}
             )
             raise
 

@@ -17,7 +17,7 @@
 // the barrier before sum k - 1 says that everyone has made sum k - 2, and the push of operands k
 // waits for it. Results of all segments lie in one place: a barrier after out k - 1 says that
 // everyone has taken them out, and the push of results k waits for that; between them lie the
-// operands of k + 1, so it waits for nothing. What the host link brings is written by this rank's
+// operands of k + 1, so it waits for nothing. What the link beside brings is written by this rank's
 // own ring, one segment after the other.
 //
 // A call right behind another one that ended in a barrier pushes at once: nobody uses the scratch
@@ -26,12 +26,12 @@
 #include <algorithm>
 
 #include "base/rounding.h"
-#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/pushes.h"
+#include "coll/device/copy_engine_puts.h"
 #include "coll/device/rounds.h"
 #include "coll/device/route.h"
+#include "coll/device/segments.h"
 #include "coll/device/sums.h"
 
 namespace braid::coll::device {
@@ -44,7 +44,7 @@ using all_reduce_cut::Slices;
 using all_reduce_cut::slices_of;
 using all_reduce_cut::Span;
 
-static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over the host link is cut by it
+static_assert(all_reduce_cut::kLineBytes == kUnit);  // what goes over a link beside is cut by it
 
 constexpr int kCallChannel = 0;
 constexpr int kSumsChannel = 1;
@@ -64,7 +64,7 @@ class AllReduce {
             uint64_t signature)
       : device_(device),
         stream_(stream),
-        pushes_(device, stream),
+        puts_(device, stream),
         sums_(device.order().side(comm::CallOrder::kSums)),
         copies_(device.order().side(comm::CallOrder::kCopies)),
         link_(device.links().for_sums()),
@@ -84,11 +84,11 @@ class AllReduce {
     if (device_.order().is_settled())
       BRAID_RETURN_IF_ERROR(device_.barriers().all(sums_, kCallChannel, signature_));
     // Behind the barrier: what a rank that comes late keeps the others waiting is no link's time.
-    BRAID_RETURN_IF_ERROR(
-        device_.links().note(comm::Moment::kStart, device_.order().is_settled() ? sums_ : stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kStart,
+                                               device_.order().is_settled() ? sums_ : stream_));
     uses_link_ = uses_link;
     if (uses_link_) BRAID_RETURN_IF_ERROR(device_.order().after(link_->stream(), stream_));
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(puts_.begin());
     for (uint64_t k = 0; k < segments.count; ++k) {
       BRAID_RETURN_IF_ERROR(begin_segment(k));
       if (k > 0) BRAID_RETURN_IF_ERROR(end_segment(k - 1));
@@ -102,8 +102,8 @@ class AllReduce {
   struct Segment {
     uint64_t begin = 0;           // in the message
     Slices slices{};              // of what goes over NVLink
-    uint64_t beside_bytes = 0;    // behind it: over the host link, as operands and as results
-    uint64_t beside_results = 0;  // of every slice: the bytes whose results go over the host link
+    uint64_t beside_bytes = 0;    // behind it: over the link beside, as operands and as results
+    uint64_t beside_results = 0;  // of every slice: the bytes whose results go over the link
     uint64_t operands_at = 0;     // in every rank's scratch
     std::array<sys::Event, all_reduce_cut::kMostPieces> summed{};
   };
@@ -113,12 +113,12 @@ class AllReduce {
 
   Status begin_segment(uint64_t k) {
     Segment& s = segment(k) = cut(k);
-    if (k >= 2) BRAID_RETURN_IF_ERROR(pushes_.wait(operands_met_));
+    if (k >= 2) BRAID_RETURN_IF_ERROR(puts_.wait(operands_met_));
     if (s.beside_bytes > 0) BRAID_RETURN_IF_ERROR(run_beside(s));
     for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
       const uint64_t at = p * s.slices.piece_bytes;
       BRAID_RETURN_IF_ERROR(push_operands(s, at));
-      BRAID_RETURN_IF_ERROR(pushes_.join(sums_));
+      BRAID_RETURN_IF_ERROR(puts_.join(sums_));
       BRAID_RETURN_IF_ERROR(device_.barriers().all(sums_, kSumsChannel, signature_));
       if (p == 0 && !segments_.is_one()) {
         BRAID_ASSIGN_OR_RETURN(operands_met_, device_.order().mark(sums_));
@@ -132,13 +132,13 @@ class AllReduce {
 
   Status end_segment(uint64_t k) {
     const Segment& s = segment(k);
-    if (k >= 1 && !is_registered()) BRAID_RETURN_IF_ERROR(pushes_.wait(taken_out_));
+    if (k >= 1 && !is_registered()) BRAID_RETURN_IF_ERROR(puts_.wait(taken_out_));
     for (uint64_t p = 0; p < s.slices.num_pieces(); ++p) {
       const uint64_t at = p * s.slices.piece_bytes;
-      BRAID_RETURN_IF_ERROR(pushes_.wait(s.summed[p]));
+      BRAID_RETURN_IF_ERROR(puts_.wait(s.summed[p]));
       BRAID_RETURN_IF_ERROR(push_results(s, at));
       if (is_registered()) continue;
-      BRAID_RETURN_IF_ERROR(pushes_.join(copies_));
+      BRAID_RETURN_IF_ERROR(puts_.join(copies_));
       BRAID_RETURN_IF_ERROR(device_.barriers().all(copies_, kResultsChannel, signature_));
       BRAID_RETURN_IF_ERROR(copy_out(s, at));
     }
@@ -149,8 +149,8 @@ class AllReduce {
   }
 
   Status join() {
-    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    BRAID_RETURN_IF_ERROR(puts_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, stream_));
     if (uses_link_) {
       BRAID_RETURN_IF_ERROR(link_->note_done());
       BRAID_RETURN_IF_ERROR(device_.order().after(stream_, link_->stream()));
@@ -224,16 +224,18 @@ class AllReduce {
       operands[r] = scratch + r * slice;
       results[r] = recv_ + at;
     }
-    BRAID_RETURN_IF_ERROR(
-        link_->enqueue(beside_sums(each_to_each(device_, sources, operands, slice))));
+    BRAID_RETURN_IF_ERROR(enqueue(each_to_each(device_, sources, operands, slice)));
     operands[me] = sources[me];
     BRAID_RETURN_IF_ERROR(
         sum(device_, link_->stream(),
             one_destination(operands, device_.size(), results[me], slice / dtype_bytes(dtype_)),
             {dtype_, op_, beside_blocks(s)}));
-    return link_->enqueue(beside_sums(all_to_everyone(device_, results[me], results, slice)));
+    return enqueue(all_to_everyone(device_, results[me], results, slice));
   }
 
+  Status enqueue(const comm::LinkPart& part) {
+    return link_->enqueue(beside_sums(part), link_->stream());
+  }
   // The first bytes of every slice's result: the first sum makes them, so that the ring has most of
   // the call's time for them.
   Status send_results_beside(const Segment& s) {
@@ -241,7 +243,7 @@ class AllReduce {
     for (size_t r = 0; r < n_; ++r) results[r] = recv_ + s.begin + r * s.slices.slice_bytes;
     const sys::DevicePtr own = results[static_cast<size_t>(device_.rank())];
     BRAID_RETURN_IF_ERROR(device_.order().wait(link_->stream(), s.summed[0]));
-    return link_->enqueue(beside_sums(all_to_everyone(device_, own, results, s.beside_results)));
+    return enqueue(all_to_everyone(device_, own, results, s.beside_results));
   }
   /// Of a piece of a slice's result: what NVLink carries.
   static Span result_of(const Segment& s, int rank, uint64_t at) {
@@ -254,9 +256,10 @@ class AllReduce {
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
       const Span span = s.slices.span_of(peer, at);
-      pushes_.add(operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin, span.bytes);
+      puts_.add(peer, operand(s, peer, device_.rank(), at), send_ + s.begin + span.begin,
+                span.bytes);
     }
-    return pushes_.send();
+    return puts_.send();
   }
   Status sum_piece(const Segment& s, uint64_t at) {
     const Span span = s.slices.span_of(device_.rank(), at);
@@ -273,10 +276,10 @@ class AllReduce {
     const Span span = result_of(s, device_.rank(), at);
     for (int step = 1; step < device_.size(); ++step) {
       const int peer = (device_.rank() + step) % device_.size();
-      pushes_.add(result(s, peer, device_.rank(), span.begin), recv_ + s.begin + span.begin,
-                  span.bytes);
+      puts_.add(peer, result(s, peer, device_.rank(), span.begin), recv_ + s.begin + span.begin,
+                span.bytes);
     }
-    return pushes_.send();
+    return puts_.send();
   }
   /// The others' results of a piece; our own are in place already.
   Status copy_out(const Segment& s, uint64_t at) {
@@ -284,16 +287,15 @@ class AllReduce {
       const int owner = (device_.rank() + step) % device_.size();
       const Span span = result_of(s, owner, at);
       if (span.bytes == 0) continue;
-      BRAID_RETURN_IF_ERROR(device_.nvlink().copy(copies_, recv_ + s.begin + span.begin,
-                                                  result(s, device_.rank(), owner, span.begin),
-                                                  span.bytes));
+      BRAID_RETURN_IF_ERROR(device_.copy(copies_, recv_ + s.begin + span.begin,
+                                         result(s, device_.rank(), owner, span.begin), span.bytes));
     }
     return {};
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
-  Pushes pushes_;
+  CopyEnginePuts puts_;
   const sys::Stream sums_, copies_;
   comm::DeviceLink* const link_;  // that carries parts of sums; null: none
   const Dtype dtype_;

@@ -43,7 +43,7 @@ class UnevenExchange {
     if (!has_long_) device_.call_watch().took("short blocks");
     for (int i = 0; i < short_.num_blocks; ++i)
       if (short_.block[i].peer != device_.rank())
-        device_.call_watch().sends(comm::CallWatch::kNvlink, short_.block[i].out_bytes);
+        device_.call_watch().sends(comm::CallWatch::kBaseLink, short_.block[i].out_bytes);
     return run_pair_rounds(device_, stream, e_, [&]() -> Status {
       if (!has_long_) return device_.barriers().exchange_short(stream, kPairsFirstChannel, short_);
       BRAID_ASSIGN_OR_RETURN(const sys::Stream copies, call.fork(comm::CallOrder::kCopies));
@@ -59,7 +59,7 @@ class UnevenExchange {
   bool is_own_alike() const { return out_.bytes[own()] == in_.bytes[own()]; }
   /// Of a pair, whichever of its ranks asks. A kernel's stores cannot be held to a rate.
   bool is_short(size_t peer) const {
-    return device_.nvlink().cap_gbps() <= 0 &&
+    return device_.lets_kernels_store() &&
            std::max(out_.bytes[peer], in_.bytes[peer]) <= nvlink::short_bytes(device_.size());
   }
 
@@ -106,7 +106,7 @@ class UnevenExchange {
 
   Status copy_own(sys::Stream stream) {
     if (!is_own_alike() || is_short(own())) return {};
-    return device_.nvlink().copy(stream, in_.at[own()], out_.at[own()], in_.bytes[own()]);
+    return device_.copy(stream, in_.at[own()], out_.at[own()], in_.bytes[own()]);
   }
 
   comm::LinkPart beside_part() const {
@@ -172,7 +172,7 @@ Status exchange_blocks(comm::Device& device, const Blocks& sent, const Blocks& r
     if (out.bytes[0] != in.bytes[0])
       return invalid_argument("all_to_all: this rank sends itself {} bytes and expects {}",
                               out.bytes[0], in.bytes[0]);
-    BRAID_RETURN_IF_ERROR(device.nvlink().copy(stream, in.at[0], out.at[0], in.bytes[0]));
+    BRAID_RETURN_IF_ERROR(device.copy(stream, in.at[0], out.at[0], in.bytes[0]));
     return call.end();
   }
   BRAID_RETURN_IF_ERROR(UnevenExchange(device, out, in, dtype).run(call, stream));

@@ -20,7 +20,7 @@
 #include "coll/arguments.h"
 #include "coll/device/call.h"
 #include "coll/device/collectives.h"
-#include "coll/device/pushes.h"
+#include "coll/device/copy_engine_puts.h"
 #include "coll/device/relay.h"
 #include "coll/device/rounds.h"
 #include "coll/device/route.h"
@@ -42,7 +42,7 @@ class Broadcast {
             uint64_t signature)
       : device_(device),
         stream_(stream),
-        pushes_(device, stream),
+        puts_(device, stream),
         root_(root),
         landing_(landing),
         signature_(signature),
@@ -52,14 +52,14 @@ class Broadcast {
     const Cut cut = cut_of(device_, plan::Op::kBroadcast, bytes);
     buf_ = buf + begin;
     begin_ = begin;
-    bytes_ = cut.nvlink_of(bytes);
+    bytes_ = cut.base_of(bytes);
     BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kStepsChannel, signature_));
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kStart, stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kStart, stream_));
     BRAID_RETURN_IF_ERROR(start_beside(cut));
     const bool relays = is_registered() && can_relay(device_);
     BRAID_RETURN_IF_ERROR(relays ? relay() : push());
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
-    for (const auto& link : device_.links().all())
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, stream_));
+    for (const auto& link : device_.links().beside())
       if (cut.beside[link->index()] > 0)
         BRAID_RETURN_IF_ERROR(device_.order().after(stream_, link->stream()));
     return is_registered() && !relays ? device_.barriers().all(stream_, kStepsChannel, signature_)
@@ -77,7 +77,7 @@ class Broadcast {
   /// Slice `index` of the stage that begins at `stage`, all slices being of `slice` bytes.
   void add(int peer, sys::DevicePtr from, uint64_t stage, uint64_t slice, uint64_t index) {
     const uint64_t at = std::min(stage + index * slice, bytes_);
-    pushes_.add(place(peer) + at, from + at, std::min(slice, bytes_ - at));
+    puts_.add(peer, place(peer) + at, from + at, std::min(slice, bytes_ - at));
   }
   // What others read the root writes to a link once.
   comm::LinkPart from_root(sys::DevicePtr at, uint64_t bytes) const {
@@ -88,11 +88,11 @@ class Broadcast {
   /// The segment's end, over the other links.
   Status start_beside(const Cut& cut) {
     uint64_t begin = bytes_;
-    for (const auto& link : device_.links().all()) {
+    for (const auto& link : device_.links().beside()) {
       const uint64_t bytes = cut.beside[link->index()];
       if (bytes == 0) continue;
       BRAID_RETURN_IF_ERROR(device_.order().after(link->stream(), stream_));
-      BRAID_RETURN_IF_ERROR(link->enqueue(from_root(buf_ + begin, bytes)));
+      BRAID_RETURN_IF_ERROR(link->enqueue(from_root(buf_ + begin, bytes), link->stream()));
       BRAID_RETURN_IF_ERROR(link->note_done());
       begin += bytes;
     }
@@ -100,9 +100,9 @@ class Broadcast {
   }
   Status relay() { return run_relay(device_, stream_, {root_, bytes_, buf_, landing_, begin_}); }
   Status push() {
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(puts_.begin());
     BRAID_RETURN_IF_ERROR(run_stages());
-    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
+    BRAID_RETURN_IF_ERROR(puts_.join(stream_));
     return device_.order().after(stream_, device_.order().side(comm::CallOrder::kCopies));
   }
   Status run_stages() {
@@ -126,35 +126,35 @@ class Broadcast {
     return round_up(std::min(std::max(most / others_, kSmallSlice), most), kUnit);
   }
   Status hand_on(sys::Stream side, uint64_t stage, uint64_t slice) {
-    if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(pushes_.join(side));
+    if (device_.rank() == root_) BRAID_RETURN_IF_ERROR(puts_.join(side));
     BRAID_RETURN_IF_ERROR(device_.barriers().step(side, kStagesChannel, root_));
     return device_.rank() == root_ ? Status() : pass_on(side, stage, slice);
   }
   Status copy_out(uint64_t stage, uint64_t bytes) {
     const sys::Stream copies = device_.order().side(comm::CallOrder::kCopies);
-    BRAID_RETURN_IF_ERROR(pushes_.join(copies));
+    BRAID_RETURN_IF_ERROR(puts_.join(copies));
     BRAID_RETURN_IF_ERROR(device_.barriers().all(copies, kPieceLandedChannel, signature_));
     if (device_.rank() == root_) return {};
-    return device_.nvlink().copy(copies, buf_ + stage, place(device_.rank()) + stage,
-                                 std::min(bytes, bytes_ - stage));
+    return device_.copy(copies, buf_ + stage, place(device_.rank()) + stage,
+                        std::min(bytes, bytes_ - stage));
   }
   Status scatter(uint64_t stage, uint64_t slice) {
     for (uint64_t i = 0; i < others_; ++i) add(other(i), buf_, stage, slice, i);
-    return pushes_.send();
+    return puts_.send();
   }
   Status pass_on(sys::Stream side, uint64_t stage, uint64_t slice) {
     BRAID_ASSIGN_OR_RETURN(const sys::Event landed, device_.order().mark(side));
-    BRAID_RETURN_IF_ERROR(pushes_.wait(landed));
+    BRAID_RETURN_IF_ERROR(puts_.wait(landed));
     const auto own =
         static_cast<uint64_t>((device_.rank() - root_ - 1 + device_.size()) % device_.size());
     for (uint64_t i = 1; i < others_; ++i)
       add(other((own + i) % others_), place(device_.rank()), stage, slice, own);
-    return pushes_.send();
+    return puts_.send();
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
-  Pushes pushes_;
+  CopyEnginePuts puts_;
   const int root_;
   const comm::Landing landing_;
   const uint64_t signature_;
@@ -168,7 +168,7 @@ class Broadcast {
 Status copy_beside_pushes(comm::Device& device, sys::Stream stream, sys::DevicePtr to,
                           sys::DevicePtr from, uint64_t bytes) {
   constexpr uint64_t kBlocks = 16;
-  if ((to ^ from) % 16 != 0) return device.nvlink().copy(stream, to, from, bytes);
+  if ((to ^ from) % 16 != 0) return device.copy(stream, to, from, bytes);
   return sum(device, stream, one_destination({from}, 1, to, bytes),
              {Dtype::kUint8, RedOp::kMax, kBlocks});
 }

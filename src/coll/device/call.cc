@@ -53,18 +53,18 @@ Status Call::send(comm::DeviceLink& link, const comm::LinkPart& part) {
   if (!is_link_forked_[link.index()])
     BRAID_RETURN_IF_ERROR(device_.order().after(link.stream(), stream_));
   is_link_forked_[link.index()] = true;
-  return link.enqueue(part);
+  return link.enqueue(part, link.stream());
 }
 
 Status Call::end() {
   comm::CallOrder& order = device_.order();
-  for (const auto& link : device_.links().all())
+  for (const auto& link : device_.links().beside())
     if (is_link_forked_[link->index()]) BRAID_RETURN_IF_ERROR(link->note_done());
   for (size_t i = 0; i < is_forked_.size(); ++i)
     if (is_forked_[i])
       BRAID_RETURN_IF_ERROR(
           order.after(stream_, order.side(static_cast<comm::CallOrder::Side>(i))));
-  for (const auto& link : device_.links().all())
+  for (const auto& link : device_.links().beside())
     if (is_link_forked_[link->index()]) BRAID_RETURN_IF_ERROR(order.after(stream_, link->stream()));
   is_open_ = false;
   device_.call_watch().end(stream_, true);
@@ -87,7 +87,7 @@ Cut cut_of(const comm::Device& device, plan::Op op, uint64_t block_bytes, double
   const bool is_sum = op == plan::Op::kAllReduce || op == plan::Op::kReduceScatter;
   const uint64_t most = most_beside_bytes(device, op, block_bytes);
   uint64_t taken = 0;
-  for (const auto& link : device.links().all()) {
+  for (const auto& link : device.links().beside()) {
     if (!link->can_carry(op) || (is_sum && link.get() != device.links().for_sums())) continue;
     cut.beside[link->index()] = link->part({op, block_bytes, most - taken, used, taken});
     taken += cut.beside[link->index()];

@@ -14,14 +14,14 @@
 
 namespace braid::coll::device {
 
-/// How a block is cut: what NVLink carries, then what each of the links beside it does, in their
-/// order; multiples of kUnit but for the first.
+/// How a block is cut: what the base link carries, then what each of the links beside it does, in
+/// their order; multiples of kUnit but for the first.
 struct Cut {
-  std::array<uint64_t, comm::LinkSet::kMost> beside{};
+  std::array<uint64_t, comm::LinkSet::kMost> beside{};  // by DeviceLink::index()
   uint64_t beside_bytes() const {
     return std::accumulate(beside.begin(), beside.end(), uint64_t{0});
   }
-  uint64_t nvlink_of(uint64_t block_bytes) const { return block_bytes - beside_bytes(); }
+  uint64_t base_of(uint64_t block_bytes) const { return block_bytes - beside_bytes(); }
 };
 
 /// Equal on all ranks for one call, different (but for a chance of 2^-64) for different ones, and

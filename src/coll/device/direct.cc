@@ -73,14 +73,14 @@ comm::AreaRequest direct_area(const Config& config, int num_ranks) {
 }
 
 bool fits_direct(const comm::Device& device, plan::Op op, uint64_t bytes) {
-  if (device.nvlink().cap_gbps() > 0) return false;  // a kernel's stores cannot be held
+  if (!device.lets_kernels_store()) return false;
   const comm::Area area = device.arena().area(kDirectArea);
   return area.bytes != 0 &&
          message_bytes(device, op, bytes) <= direct_most_bytes(op, area.limit_bytes, device.size());
 }
 
 uint64_t num_direct_pieces(const comm::Device& device, plan::Op op, uint64_t bytes) {
-  if (device.nvlink().cap_gbps() > 0) return 0;
+  if (!device.lets_kernels_store()) return 0;
   return direct_pieces(op, bytes, device.arena().area(kDirectArea).bytes, device.size());
 }
 

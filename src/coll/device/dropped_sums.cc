@@ -11,7 +11,7 @@ namespace {
 /// A call of its own, so that the comm's next one, on whatever stream, comes after it.
 Status keep(comm::Device& device, sys::Stream stream, const sys::DeviceCopy& copy) {
   BRAID_RETURN_IF_ERROR(device.begin(stream));
-  const Status copied = device.nvlink().copy(stream, copy.to, copy.from, copy.bytes);
+  const Status copied = device.copy(stream, copy.to, copy.from, copy.bytes);
   const Status ended = device.end(stream);
   return copied.ok() ? ended : copied;
 }

@@ -47,7 +47,7 @@ Status tune_links(comm::Device& device, comm::Comm::State& state, Deadline deadl
   TuneWork work;
   // In vain at the deadline: a call waits for this.
   work.time_ns = std::min(state.config.duration_ns("BRAID_TUNE_TIME"), deadline.left_ns() / 3);
-  for (const auto& link : device.links().all()) {
+  for (const auto& link : device.links().beside()) {
     if (link->tuning() == comm::LinkTuning::kOneSize)
       BRAID_RETURN_IF_ERROR(tune_shares(device, *link, *state.group, deadline, work).status());
     if (link->tuning() != comm::LinkTuning::kBySize) continue;

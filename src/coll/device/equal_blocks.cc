@@ -40,17 +40,17 @@ Status copy_own(comm::Device& device, sys::Stream stream, const EqualBlocks& blo
                 const CollectiveCall& what, const Cut& cut, bool is_registered) {
   const sys::DevicePtr from = blocks.source(device.rank()), to = blocks.place(device.rank());
   if (is_registered)
-    for (const auto& link : device.links().all())
+    for (const auto& link : device.links().beside())
       if (cut.beside[link->index()] > 0) return link->copy_beside(stream, to, from, what.bytes);
-  return device.nvlink().copy(stream, to, from, what.bytes);
+  return device.copy(stream, to, from, what.bytes);
 }
 
 /// What runs beside the rounds: the other links, and the copy of the rank's own block. That is last:
 /// the driver may copy by a kernel that leaves no room for the links' blocks.
 Status start_beside(comm::Device& device, Call& call, const EqualBlocks& blocks,
                     const CollectiveCall& what, const Cut& cut, bool is_registered) {
-  uint64_t begin = cut.nvlink_of(what.bytes);
-  for (const auto& link : device.links().all()) {
+  uint64_t begin = cut.base_of(what.bytes);
+  for (const auto& link : device.links().beside()) {
     const uint64_t bytes = cut.beside[link->index()];
     // A link that stage 2 may follow tells of every call, of one without a part for it, too.
     if (bytes > 0 || link->tuning() == comm::LinkTuning::kBySize)
@@ -66,8 +66,7 @@ Status start_beside(comm::Device& device, Call& call, const EqualBlocks& blocks,
 Status exchange_equal_blocks(comm::Device& device, sys::Stream stream, Call& call,
                              const CollectiveCall& what, const comm::Landing& landing) {
   const EqualBlocks blocks(device, what);
-  if (device.size() == 1)
-    return device.nvlink().copy(stream, blocks.place(0), blocks.source(0), what.bytes);
+  if (device.size() == 1) return device.copy(stream, blocks.place(0), blocks.source(0), what.bytes);
   const bool is_registered = landing.window != nullptr;
   const bool is_in_place = !blocks.is_gather() && what.send == what.recv;
   Cut cut;
@@ -77,7 +76,7 @@ Status exchange_equal_blocks(comm::Device& device, sys::Stream stream, Call& cal
   }
   Exchange e;
   e.landing = landing;
-  e.bytes = cut.nvlink_of(what.bytes);
+  e.bytes = cut.base_of(what.bytes);
   e.place_bytes = blocks.offset_of(device.rank());
   e.signature = signature_of(what, landing, cut, is_in_place);
   for (int r = 0; r < device.size(); ++r) e.out[static_cast<size_t>(r)] = blocks.source(r);

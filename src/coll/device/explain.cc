@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/units.h"
-#include "coll/all_reduce/device_segments.h"
 #include "coll/device/call.h"
 #include "coll/device/direct.h"
 #include "coll/device/relay.h"
 #include "coll/device/route.h"
+#include "coll/device/segments.h"
 #include "comm/device/device.h"
 #include "comm/state.h"
 
@@ -43,6 +43,7 @@ void add_balance(const comm::Device& device, uint64_t block_bytes, Explanation& 
   const comm::DeviceLink& link = device.links().main();
   e.tuned_share = link.shares().tuned(e.op).at(block_bytes);
   e.is_balanced = link.balance() != nullptr;
+  e.balanced = link.facts().name;
   if (!e.is_balanced) return;
   const comm::ShareBalance::Summary summary = link.balance()->summary();
   e.windows = summary.windows;
@@ -50,23 +51,17 @@ void add_balance(const comm::Device& device, uint64_t block_bytes, Explanation& 
     if (moved.key == comm::share_key(e.op, block_bytes)) e.moves = moved.moves;
 }
 
-double nvlink_share(const Explanation& e) {
-  double share = 1;
-  for (const Explanation::Link& link : e.links) share -= link.share;
-  return share;
-}
-
 std::string balance_words(const Explanation& e) {
   if (!e.is_balanced) return "  shares stay as tuned: balancing is off\n";
   return fmt::format("  {} was tuned to {:.1f} %, and moved {} times since ({} windows)\n",
-                     e.links.front().name, 100 * e.tuned_share, e.moves, e.windows);
+                     e.balanced, 100 * e.tuned_share, e.moves, e.windows);
 }
 
 std::string registered_words(const Explanation& e) {
   const std::string others =
       e.direct_pieces > 0
-          ? fmt::format("others go by direct kernels, {} in a row, over NVLink alone",
-                        e.direct_pieces)
+          ? fmt::format("others go by direct kernels, {} in a row, over {} alone", e.direct_pieces,
+                        e.links.front().name)
           : fmt::format("others go through {} of scratch", format_bytes(e.scratch_bytes));
   std::string words =
       fmt::format("  results in registered memory ({} spans, {}) are written in place{}, {}\n",
@@ -95,15 +90,18 @@ void add_links(const comm::Device& device, uint64_t block_bytes, Explanation& e)
     const comm::DeviceLinkState state = link->state();
     e.links.push_back({link->facts().name, state.is_on, state.how, 0});
   }
+  e.links.front().share = 1;
   if (e.path != Path::kCopyEngines || block_bytes == 0) return;
   block_bytes = asked_bytes(device, e.op, block_bytes);
   const Cut cut = cut_of(device, e.op, block_bytes);
   const bool is_half =  // of what moves
       e.op == plan::Op::kAllReduce &&
       sends_results_only(device.size(), cut.beside_bytes(), block_bytes);
-  for (size_t i = 0; i < e.links.size(); ++i)
+  for (size_t i = 1; i < e.links.size(); ++i) {
     e.links[i].share =
         static_cast<double>(cut.beside[i]) / static_cast<double>(block_bytes) / (is_half ? 2 : 1);
+    e.links.front().share -= e.links[i].share;
+  }
 }
 
 std::string escaped(const std::string& text) { return nlohmann::json(text).dump(); }
@@ -123,7 +121,7 @@ Result<Explanation> explain(comm::Comm& comm, plan::Op op, uint64_t bytes) {
                 .num_ranks = device.size(),
                 .gpu = device.ordinal(),
                 .path = path_of(device, op, block),
-                .link_cap_gbps = device.nvlink().cap_gbps(),
+                .link_cap_gbps = device.links().base().throttle_gbps(),
                 .memory_bytes = device.arena().memory_bytes(),
                 .scratch_bytes = device.arena().scratch_bytes()};
   e.registered = device.registrations().summary();
@@ -141,10 +139,6 @@ std::string to_words(const Explanation& e) {
       fmt::format("{} of {} on {} GPUs: {} ({})\n", plan::op_name(e.op), format_bytes(e.bytes),
                   e.num_ranks, name_of(e.path), meaning_of(e.path));
   if (e.path == Path::kNone) return words;
-  words += fmt::format("  nvlink {:5.1f} %{}\n", 100 * nvlink_share(e),
-                       e.link_cap_gbps > 0
-                           ? fmt::format(", held to {} GB/s by BRAID_LINK_CAP", e.link_cap_gbps)
-                           : "");
   for (const Explanation::Link& link : e.links) words += link_words(link);
   if (e.path == Path::kCopyEngines) words += balance_words(e) + registered_words(e);
   return words +
@@ -152,11 +146,11 @@ std::string to_words(const Explanation& e) {
 }
 
 std::string to_json(const Explanation& e) {
-  std::string links =
-      fmt::format(R"({{"name":"nvlink","state":"up","share":{}}})", nvlink_share(e));
+  std::string links;
   for (const Explanation::Link& link : e.links)
-    links += fmt::format(R"(,{{"name":"{}","state":"{}","share":{},"why":{}}})", link.name,
-                         link.is_on ? "up" : "off", link.share, escaped(link.how));
+    links += fmt::format(R"({}{{"name":"{}","state":"{}","share":{},"why":{}}})",
+                         links.empty() ? "" : ",", link.name, link.is_on ? "up" : "off", link.share,
+                         escaped(link.how));
   return fmt::format(
       R"({{"op":"{}","bytes":{},"ranks":{},"gpu":{},"path":"{}","link_cap_gbps":{},)"
       R"("memory_bytes":{},"scratch_bytes":{},"direct_pieces":{},"relayed":{},"links":[{}],)"

@@ -25,13 +25,14 @@ struct Explanation {
     std::string how;   // bytes go; or why it is off
     double share = 0;  // of a message by copy engines
   };
-  std::vector<Link> links = {};  // beside NVLink, in their order
+  std::vector<Link> links = {};  // the base link, then those beside it
   double link_cap_gbps;          // 0: not held
   uint64_t memory_bytes;         // of this GPU, that the comm takes; the scratch among it
   uint64_t scratch_bytes;        // where unregistered results land
   uint64_t direct_pieces = 0;    // direct kernels by which they go instead; 0: through scratch
   bool is_relayed = false;       // each rank passes registered results on while they land
-  double tuned_share = 0;        // what tuning found for the first link
+  std::string balanced = {};     // the link whose share the next two tell of
+  double tuned_share = 0;        // what tuning found for it
   bool is_balanced = false;      // whether the share follows what calls measure
   comm::Registrations::Summary registered{};
   uint64_t windows = 0;  // of the balancer, over all operations and sizes

@@ -59,7 +59,7 @@ comm::AreaRequest line_area(const Config& config, int num_ranks) {
 }
 
 bool fits_lines(const comm::Device& device, plan::Op op, uint64_t bytes) {
-  if (device.nvlink().cap_gbps() > 0) return false;  // a kernel's stores cannot be held
+  if (!device.lets_kernels_store()) return false;
   const comm::Area area = device.arena().area(kLineArea);
   return area.limit_bytes != 0 &&
          message_bytes(device, op, bytes) <= line_most_bytes(op, area.limit_bytes, device.size()) &&

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "coll/device/pushes.h"
+#include "coll/device/copy_engine_puts.h"
 #include "coll/device/round_slots.h"
 
 namespace braid::coll::device {
@@ -22,7 +22,7 @@ class PairRounds {
   PairRounds(comm::Device& device, sys::Stream stream, const PairExchange& exchange)
       : device_(device),
         stream_(stream),
-        pushes_(device, stream),
+        puts_(device, stream),
         side_(device.order().side(comm::CallOrder::kSums)),
         e_(exchange),
         piece_(pair_piece_bytes(device)),
@@ -31,12 +31,12 @@ class PairRounds {
   Status run() {
     if (partners(0) == 0) return {};  // the push stream would be begun, but never joined
     BRAID_RETURN_IF_ERROR(device_.order().after(side_, stream_));
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(puts_.begin());
     for (uint64_t round = 0; partners(round) != 0; ++round) {
       if (round >= slots_.num_slots)
-        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
+        BRAID_RETURN_IF_ERROR(puts_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round));
-      BRAID_RETURN_IF_ERROR(pushes_.join(side_));
+      BRAID_RETURN_IF_ERROR(puts_.join(side_));
       BRAID_RETURN_IF_ERROR(device_.barriers().pairs(side_, partners(round)));
       BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.order().mark(side_));
       BRAID_RETURN_IF_ERROR(take_out(round));
@@ -67,26 +67,26 @@ class PairRounds {
       const auto index = static_cast<size_t>(peer);
       const uint64_t bytes = length(e_.out_bytes[index], round);
       if (bytes == 0) continue;
-      pushes_.add(slots_.at(device_.arena().scratch().at(peer), round, device_.rank()),
-                  e_.out[index] + round * piece_, bytes);
+      puts_.add(peer, slots_.at(device_.arena().scratch().at(peer), round, device_.rank()),
+                e_.out[index] + round * piece_, bytes);
     }
-    return pushes_.send();
+    return puts_.send();
   }
   Status take_out(uint64_t round) {
     const sys::DevicePtr own = device_.arena().scratch().at(device_.rank());
     for (int step = 1; step < device_.size(); ++step) {
       const int source = peer_after(device_.size() - step);
       const auto index = static_cast<size_t>(source);
-      BRAID_RETURN_IF_ERROR(device_.nvlink().copy(side_, e_.in[index] + round * piece_,
-                                                  slots_.at(own, round, source),
-                                                  length(e_.in_bytes[index], round)));
+      BRAID_RETURN_IF_ERROR(device_.copy(side_, e_.in[index] + round * piece_,
+                                         slots_.at(own, round, source),
+                                         length(e_.in_bytes[index], round)));
     }
     return {};
   }
 
   comm::Device& device_;
   const sys::Stream stream_;
-  Pushes pushes_;
+  CopyEnginePuts puts_;
   const sys::Stream side_;
   const PairExchange& e_;
   const uint64_t piece_;

@@ -44,7 +44,7 @@ comm::AreaRequest relay_area(int num_ranks) {
 }
 
 bool can_relay(const comm::Device& device) {
-  return device.arena().area(kRelayArea).bytes != 0 && device.nvlink().cap_gbps() == 0;
+  return device.arena().area(kRelayArea).bytes != 0 && device.lets_kernels_store();
 }
 
 Result<sys::Kernel> relay_kernel(comm::Device& device) {
@@ -68,7 +68,7 @@ Status run_relay(comm::Device& device, sys::Stream stream, const RelayCall& call
   args.root = call.root;
   args.uses_bulk = can_move_in_bulk(device) && are_whole_vectors(args) ? 1 : 0;
   device.call_watch().took("relay");
-  device.call_watch().sends(comm::CallWatch::kNvlink, sent_bytes(device, call));
+  device.call_watch().sends(comm::CallWatch::kBaseLink, sent_bytes(device, call));
   BRAID_ASSIGN_OR_RETURN(const sys::Kernel kernel, relay_kernel(device));
   const uint32_t shared_bytes = args.uses_bulk != 0 ? kBulkSharedBytes : 0;
   return sys::launch(device.cuda(), kernel,

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/rounding.h"
-#include "coll/device/pushes.h"
+#include "coll/device/copy_engine_puts.h"
 #include "coll/device/round_slots.h"
 
 namespace braid::coll::device {
@@ -23,7 +23,7 @@ class Rounds {
   Rounds(comm::Device& device, sys::Stream stream, const Exchange& exchange)
       : device_(device),
         stream_(stream),
-        pushes_(device, stream),
+        puts_(device, stream),
         side_(device.order().side(comm::CallOrder::kSums)),
         e_(exchange),
         in_place_(exchange.landing.window != nullptr),
@@ -33,29 +33,29 @@ class Rounds {
         slots_(device.arena().scratch_bytes() - e_.reserved_bytes, piece_, device.size()) {}
 
   Status run_in_place() {
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(puts_.begin());
     BRAID_RETURN_IF_ERROR(push(0, 0, e_.bytes));
-    BRAID_RETURN_IF_ERROR(pushes_.join(stream_));
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, stream_));
+    BRAID_RETURN_IF_ERROR(puts_.join(stream_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, stream_));
     return device_.barriers().all(stream_, kStartChannel, e_.signature);
   }
 
   Status run_through_scratch(const std::function<Status(sys::Stream, const Piece&)>& finish) {
     if (e_.bytes == 0) return {};  // the push stream would be begun, but never joined
     BRAID_RETURN_IF_ERROR(device_.order().after(side_, stream_));
-    BRAID_RETURN_IF_ERROR(pushes_.begin());
+    BRAID_RETURN_IF_ERROR(puts_.begin());
     uint64_t length = 0;
     for (uint64_t round = 0, begin = 0; begin < e_.bytes; ++round, begin += length) {
       length = next_piece_bytes(e_.bytes - begin, piece_);
       if (round >= slots_.num_slots)
-        BRAID_RETURN_IF_ERROR(pushes_.wait(landed_[(round + 1) % slots_.num_slots]));
+        BRAID_RETURN_IF_ERROR(puts_.wait(landed_[(round + 1) % slots_.num_slots]));
       BRAID_RETURN_IF_ERROR(push(round, begin, length));
-      BRAID_RETURN_IF_ERROR(pushes_.join(side_));
+      BRAID_RETURN_IF_ERROR(puts_.join(side_));
       BRAID_RETURN_IF_ERROR(device_.barriers().all(side_, kLandedChannel, e_.signature));
       BRAID_ASSIGN_OR_RETURN(landed_[round % slots_.num_slots], device_.order().mark(side_));
       BRAID_RETURN_IF_ERROR(finish(side_, landed_piece(round, begin, length)));
     }
-    BRAID_RETURN_IF_ERROR(device_.links().note(comm::Moment::kNvlinkDone, side_));
+    BRAID_RETURN_IF_ERROR(device_.links().note(comm::CallStage::kBaseDone, side_));
     return device_.order().after(stream_, side_);
   }
 
@@ -67,9 +67,9 @@ class Rounds {
       const sys::DevicePtr to =
           in_place_ ? e_.landing.at(peer) + e_.place_bytes + begin
                     : slots_.at(device_.arena().scratch().at(peer), round, device_.rank());
-      pushes_.add(to, e_.out[index] + begin, length);
+      puts_.add(peer, to, e_.out[index] + begin, length);
     }
-    return pushes_.send();
+    return puts_.send();
   }
 
   Piece landed_piece(uint64_t round, uint64_t begin, uint64_t length) const {
@@ -82,7 +82,7 @@ class Rounds {
 
   comm::Device& device_;
   const sys::Stream stream_;
-  Pushes pushes_;
+  CopyEnginePuts puts_;
   const sys::Stream side_;
   const Exchange& e_;
   const bool in_place_;
@@ -113,8 +113,8 @@ Status take_out(comm::Device& device, sys::Stream side, const Piece& piece, sys:
   for (int step = 1; step < n; ++step) {
     const int source = (device.rank() + n - step) % n;
     const sys::DevicePtr place = recv + static_cast<uint64_t>(source) * block_bytes;
-    BRAID_RETURN_IF_ERROR(device.nvlink().copy(
-        side, place + piece.begin, piece.scratch[static_cast<size_t>(source)], piece.length));
+    BRAID_RETURN_IF_ERROR(device.copy(side, place + piece.begin,
+                                      piece.scratch[static_cast<size_t>(source)], piece.length));
   }
   return {};
 }
@@ -124,7 +124,7 @@ Status run_rounds(comm::Device& device, sys::Stream stream, const Exchange& exch
                   const std::function<Status(sys::Stream, const Piece&)>& finish) {
   Rounds rounds(device, stream, exchange);
   BRAID_RETURN_IF_ERROR(device.barriers().all(stream, kStartChannel, exchange.signature));
-  BRAID_RETURN_IF_ERROR(device.links().note(comm::Moment::kStart, stream));
+  BRAID_RETURN_IF_ERROR(device.links().note(comm::CallStage::kStart, stream));
   BRAID_RETURN_IF_ERROR(started());
   return exchange.landing.window != nullptr ? rounds.run_in_place()
                                             : rounds.run_through_scratch(finish);

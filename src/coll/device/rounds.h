@@ -1,4 +1,4 @@
-// Rounds: every rank sends a block to every other over NVLink, by copy engines (pushes.h).
+// Rounds: every rank sends a block to every other over NVLink, by copy engines (copy_engine_puts.h).
 //
 // Where peers' results may be written in place (registered memory) there is one round. Elsewhere
 // blocks land in the receiver's scratch, a piece a round:

@@ -17,7 +17,7 @@ constexpr int kAgreeChannel = 0;
 void note_path(comm::Device& device, const CollectiveCall& call, const char* path) {
   const plan::Request request{call.op, message_bytes(device, call.op, call.bytes), device.size()};
   device.call_watch().took(path);
-  device.call_watch().sends(comm::CallWatch::kNvlink,
+  device.call_watch().sends(comm::CallWatch::kBaseLink,
                             static_cast<uint64_t>(plan::egress_bytes(request, false)));
 }
 

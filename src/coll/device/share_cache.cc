@@ -11,7 +11,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "coll/device/tune.h"
-#include "coll/tune/cache.h"
+#include "coll/tuning_cache.h"
 #include "fabric/hash.h"
 #include "fabric/json_read.h"
 #include "group/agree.h"
@@ -140,9 +140,9 @@ Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
   return true;
 }
 
-/// The first link's has no name in it.
+/// The first one beside the base link has no name in it.
 std::string file_name(const comm::DeviceLink& link, const std::string& key) {
-  return link.index() == 0 ? "gpu-" + key : fmt::format("gpu-{}-{}", link.facts().name, key);
+  return link.index() == 1 ? "gpu-" + key : fmt::format("gpu-{}-{}", link.facts().name, key);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A link's shares in the tuning cache (coll/tune/cache.h): GPUs are measured once, not at every comm.
+// A link's shares in the tuning cache (coll/tuning_cache.h): GPUs are measured once, not at every comm.
 //
 //   key      what the shares depend on: every rank's GPU, the options that say how calls go, and
 //            the revision of the device code

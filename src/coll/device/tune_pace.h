@@ -52,7 +52,7 @@ inline bool is_disturbed(const std::vector<double>& times, double most_spread) {
   return median_of(times) > most_spread * *std::min_element(times.begin(), times.end());
 }
 
-/// Whether a share over the host link may have brought so much: without it NVLink has all of a
+/// Whether a share over the link may have brought so much: without it NVLink has all of a
 /// message to carry, with it the rest, and is no faster for that. In 69 pairs of series that were
 /// measured alone a call with a share took 0.98 times the rest of the time without at least.
 inline bool is_possible(double alone_us, double share, double with_share_us, double least_of_rest) {

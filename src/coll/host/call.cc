@@ -43,7 +43,7 @@ uint32_t cell_bytes_for(const comm::Comm::State& state, const Moves& m) {
 
 plan::Plan plan_for_call(comm::Comm::State& state, uint64_t epoch, const Moves& m) {
   state.book.apply_until(epoch);
-  state.absolve_links();
+  state.probe_down_links();
   plan::Plan plan = state.plan_now({m.signature.op, m.bytes, state.size()});
   plan.shares = comm::without_links(plan.shares, state.local_up_mask());
   return plan;

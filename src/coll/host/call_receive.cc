@@ -2,8 +2,8 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "coll/broadcast/steps.h"
 #include "coll/host/call.h"
+#include "coll/host/chain.h"
 
 namespace braid::coll {
 

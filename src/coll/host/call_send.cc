@@ -1,6 +1,6 @@
 // What a rank sends by itself: its entry, and its blocks, cut over the links.
-#include "coll/broadcast/steps.h"
 #include "coll/host/call.h"
+#include "coll/host/chain.h"
 
 namespace braid::coll {
 
@@ -63,7 +63,7 @@ void Call::queue_block(PeerSet peers, const SendRange& range) {
   }
 }
 
-// Broadcast. A multicast link carries the root's bytes once; see broadcast/steps.h for the others.
+// Broadcast. A multicast link carries the root's bytes once; see host/chain.h for the others.
 void Call::queue_root_block() {
   const uint64_t cells = num_cells(moves_.mine.bytes, cell_bytes_);
   const std::vector<uint64_t> cut = plan::cut_cells(cells, plan_.shares);

@@ -39,7 +39,7 @@ std::string Call::missing() const {
 // Of those that lead to everyone; a node's own have these behind them.
 bool Call::has_one_link_left() const {
   const auto count = static_cast<std::ptrdiff_t>(state_.link_facts.size());
-  const auto is_left = [](const comm::LinkState& link) { return !link.is_suspect; };
+  const auto is_left = [](const comm::LinkState& link) { return !link.is_down; };
   return count > 1 &&
          std::count_if(state_.links.begin(), state_.links.begin() + count, is_left) == 1;
 }
@@ -56,7 +56,7 @@ void Call::watch() {
     if (Status interrupted = state_.interrupt(); !interrupted.ok())
       return stop(std::move(interrupted));
   // A stall of the last link would show on no other: links that were left may be good again.
-  if (has_one_link_left()) state_.absolve_links();
+  if (has_one_link_left()) state_.probe_down_links();
   const int64_t now = now_ns();
   const StallWatch::Finding found = stall_watch_.check(now, outbox_);
   if (found.kind == StallWatch::Finding::kStalled)

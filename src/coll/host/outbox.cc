@@ -238,7 +238,7 @@ void Outbox::save_unacked(int link) {
 
 void Outbox::evacuate(int link, const std::string& why) {
   if (!usable(link)) return;
-  state_.suspect(link, why);
+  state_.mark_down(link, why);
   LinkQueue taken;
   taken.peers.resize(static_cast<size_t>(state_.size()));
   std::swap(taken, queues_[static_cast<size_t>(link)]);
@@ -288,7 +288,7 @@ bool Outbox::waits(int link, int peer) const {
 bool Outbox::acked() const {
   for (const comm::LinkState& l : state_.links) {
     const transport::LaneCaps& caps = l.lane->caps();
-    if (l.is_suspect || !(caps.can_lose || caps.is_paced)) continue;
+    if (l.is_down || !(caps.can_lose || caps.is_paced)) continue;
     for (int peer = 0; peer < state_.size(); ++peer)
       if (peer != state_.rank() && l.lane->acked(peer) != l.lane->posted(peer) && !has_left(peer))
         return false;

@@ -53,7 +53,7 @@ class Outbox {
          plan::Shares node_shares = {});
 
   /// Queues a range for one peer, or for every peer of a set, on `link` (or on what is left when it
-  /// is suspect).
+  /// is down).
   void push(int link, int peer, const SendRange& range);
   void push_all(int link, transport::PeerSet peers, const SendRange& range);
   /// Queues an owned piece for one peer on `link`, before all ranges.
@@ -63,7 +63,7 @@ class Outbox {
   /// Puts what the lanes take now; true when anything was put. A lane found dead is evacuated.
   bool pump();
   bool empty() const;
-  /// True when every piece on a lane that can lose pieces is acknowledged; suspect links do not
+  /// True when every piece on a lane that can lose pieces is acknowledged; links that are down do not
   /// count, nor ranks that have left: those had ended their part before, and their last acks may have
   /// gone with them.
   bool acked() const;
@@ -82,7 +82,7 @@ class Outbox {
   /// How what goes to `peers`, all of them on this rank's node or none, is cut over the links that
   /// lead there and are usable.
   plan::Shares shares_to(transport::PeerSet peers) const;
-  bool usable(int link) const { return !state_.links[static_cast<size_t>(link)].is_suspect; }
+  bool usable(int link) const { return !state_.links[static_cast<size_t>(link)].is_down; }
 
  private:
   struct OwnedPiece {

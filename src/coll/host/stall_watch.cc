@@ -59,8 +59,7 @@ StallWatch::Finding StallWatch::judge(size_t link, int peer, int64_t now_ns) {
   if (silent_ns < limit / 2) return {};
   int idle_link = -1;
   for (size_t other = 0; other < state_.links.size(); ++other) {
-    if (other == link || state_.links[other].is_suspect ||
-        !state_.links[other].reach.contains(peer))
+    if (other == link || state_.links[other].is_down || !state_.links[other].reach.contains(peer))
       continue;
     const bool is_evidence = mark(other, peer).last_ack_ns > m.silent_since_ns + limit / 2;
     if (judged_.contains(peer) && silent_ns >= limit && is_evidence)
@@ -80,7 +79,7 @@ bool StallWatch::is_last_to_somebody(size_t link) const {
     if (peer == state_.rank() || !state_.links[link].reach.contains(peer)) continue;
     bool has_other = false;
     for (size_t other = 0; other < state_.links.size(); ++other)
-      has_other = has_other || (other != link && !state_.links[other].is_suspect &&
+      has_other = has_other || (other != link && !state_.links[other].is_down &&
                                 state_.links[other].reach.contains(peer));
     if (!has_other) return true;
   }
@@ -90,7 +89,7 @@ bool StallWatch::is_last_to_somebody(size_t link) const {
 StallWatch::Finding StallWatch::check(int64_t now_ns, const Outbox& outbox) {
   update(now_ns, outbox);
   for (size_t link = 0; link < state_.links.size(); ++link) {
-    if (state_.links[link].is_suspect || is_last_to_somebody(link)) continue;
+    if (state_.links[link].is_down || is_last_to_somebody(link)) continue;
     for (int peer = 0; peer < state_.size(); ++peer) {
       if (peer == state_.rank()) continue;
       const Finding found = judge(link, peer, now_ns);

@@ -21,12 +21,10 @@ constexpr int kYieldRounds = 40;
 constexpr int64_t kLongestSleepNs = 1'000'000;
 }  // namespace
 
-Waiter::Waiter(comm::Comm::State& state) : state_(state) {
-  const std::string& policy = state.config.text("BRAID_WAIT");
-  const bool yields = policy == "yield" || (policy == "auto" && state.is_oversubscribed);
-  spin_rounds_ = policy == "sleep" || yields ? 0 : policy == "spin" ? INT_MAX : kSpinRounds;
-  yield_rounds_ = yields ? kYieldRounds : 0;
-}
+Waiter::Waiter(comm::Comm::State& state)
+    : state_(state),
+      spin_rounds_(state.is_oversubscribed ? 0 : kSpinRounds),
+      yield_rounds_(state.is_oversubscribed ? kYieldRounds : 0) {}
 
 bool Waiter::progress_all() {
   bool any = false;

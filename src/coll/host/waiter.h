@@ -28,8 +28,8 @@ class Waiter {
 
   comm::Comm::State& state_;
   int idle_rounds_ = 0;
-  int spin_rounds_;
-  int yield_rounds_;
+  const int spin_rounds_;
+  const int yield_rounds_;
 };
 
 }  // namespace braid::coll

@@ -49,7 +49,7 @@ Exchange::Exchange(comm::Comm& comm)
       peers_(static_cast<size_t>(state_.size())) {
   if (!guard_.status().ok()) return;
   state_.messages.resize(peers_.size());
-  state_.absolve_links();
+  state_.probe_down_links();
   state_.report.links.assign(state_.links.size(), {});
   state_.report_is_fresh = false;  // it has no call's times any more
   const int64_t now = now_ns();

@@ -24,7 +24,7 @@ class ReduceScatter {
   Exchange exchange() const {
     Exchange e;
     e.signature = signature_of(what_, {}, cut_);
-    e.bytes = nvlink();
+    e.bytes = base_bytes();
     e.reserved_bytes = reserved_bytes();
     for (int r = 0; r < device_.size(); ++r) e.out[static_cast<size_t>(r)] = operand_of(r);
     return e;
@@ -36,13 +36,13 @@ class ReduceScatter {
                                     device_.arena().scratch_bytes() - reserved_bytes();
     Addresses sources{}, operands{};
     for (int r = 0; r < device_.size(); ++r) {
-      sources[static_cast<size_t>(r)] = operand_of(r) + nvlink();
+      sources[static_cast<size_t>(r)] = operand_of(r) + base_bytes();
       operands[static_cast<size_t>(r)] = reserved + static_cast<uint64_t>(r) * beside_;
     }
     comm::DeviceLink& link = *device_.links().for_sums();
     BRAID_RETURN_IF_ERROR(
         call.send(link, beside_sums(each_to_each(device_, sources, operands, beside_))));
-    return sum_at(link.stream(), operands, nvlink(), beside_, most_blocks_);
+    return sum_at(link.stream(), operands, base_bytes(), beside_, most_blocks_);
   }
   Status finish(sys::Stream side, const Piece& piece) const {
     return sum_at(side, piece.scratch, piece.begin, piece.length,
@@ -54,7 +54,7 @@ class ReduceScatter {
   // with 32 blocks, 761 with 64.
   static constexpr uint64_t kLastingBlocks = 32, kLastingBlocksOfTwo = 48;
 
-  uint64_t nvlink() const { return what_.bytes - beside_; }
+  uint64_t base_bytes() const { return what_.bytes - beside_; }
   uint64_t reserved_bytes() const { return static_cast<uint64_t>(device_.size()) * beside_; }
   sys::DevicePtr operand_of(int rank) const {
     return what_.send + static_cast<uint64_t>(rank) * what_.bytes;

@@ -2,8 +2,8 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "coll/tune/cache.h"
 #include "coll/tune/tuner.h"
+#include "coll/tuning_cache.h"
 #include "comm/observe/observer.h"
 #include "comm/state.h"
 #include "fabric/hash.h"

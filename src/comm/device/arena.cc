@@ -54,11 +54,11 @@ void SymmetricArena::close() {
   if (room_) room_->window = {};
 }
 
-std::string SymmetricArena::lacks_nvlink() {
-  has_nvlink_ = false;
+std::string SymmetricArena::lacks_whole_stores() {
+  has_whole_stores_ = false;
   std::string names;
   for (const auto& [area, begin] : arena_.layout.areas())
-    if (area.needs_nvlink && area.limit_bytes > 0)
+    if (area.needs_whole_stores && area.limit_bytes > 0)
       names += fmt::format("{}{}", names.empty() ? "" : " and ", area.name);
   return names;
 }
@@ -87,7 +87,7 @@ Area SymmetricArena::area(std::string_view name) const {
   const MemoryLayout::Placed& placed = larger != nullptr ? *larger : *first;
   const auto index = static_cast<uint64_t>(first - arena_.layout.areas().data());
   return {placed.area.bytes,
-          placed.area.needs_nvlink && !has_nvlink_ ? 0 : placed.area.limit_bytes,
+          placed.area.needs_whole_stores && !has_whole_stores_ ? 0 : placed.area.limit_bytes,
           local_at(offsetof(LocalMemory, counters) + index * sizeof(CallCounters)),
           {larger != nullptr ? &room_->window : &arena_.window, placed.begin}};
 }

@@ -58,7 +58,7 @@ class SymmetricArena {
   uint64_t scratch_bytes() const { return newest().layout.scratch_bytes(); }
   Area area(std::string_view name) const;
   /// From now on no message goes by areas that need NVLink between all pairs. Names them.
-  std::string lacks_nvlink();
+  std::string lacks_whole_stores();
   /// The areas and their limits, which all ranks must have alike: "packets:131072,".
   std::string shape() const;
   /// Of this GPU's memory, all that the comm has of it, but for some KiB.
@@ -102,7 +102,7 @@ class SymmetricArena {
   sys::Cuda& cuda_;
   const int ordinal_;
   CallOrder* order_ = nullptr;
-  bool has_nvlink_ = true;
+  bool has_whole_stores_ = true;
   sys::DevicePtr local_ = 0;  // counters that only this GPU uses
   sys::DevicePtr spare_ = 0;
   Memory arena_;

@@ -12,10 +12,8 @@ Result<std::unique_ptr<CallOrder>> CallOrder::create(sys::Cuda& cuda) {
 }
 
 Status CallOrder::make() {
-  for (int side = 0; side < kNumSides; ++side) {
-    const auto priority =
-        side == kPushes ? sys::StreamPriority::kNormal : sys::StreamPriority::kHigh;
-    BRAID_ASSIGN_OR_RETURN(sides_[static_cast<size_t>(side)], cuda_.create_stream(priority));
+  for (sys::Stream& side : sides_) {
+    BRAID_ASSIGN_OR_RETURN(side, cuda_.create_stream(sys::StreamPriority::kHigh));
   }
   for (sys::Event& event : events_) {
     BRAID_ASSIGN_OR_RETURN(event, cuda_.create_event(sys::EventTiming::kOff));

@@ -41,14 +41,14 @@ class CallOrder {
   void forget_captures() { has_captures_ = false; }
 
   /// By a call that ends in a barrier of all ranks behind which none of them uses the scratch or
-  /// the links beside NVLink any longer, once that is enqueued.
+  /// the links beside the base link any longer, once that is enqueued.
   void settle() { settles_ = !has_captures_; }
   /// Whether the call before this one did so: this one may write into peers' scratch at once. Never
   /// where a graph was captured, which may be replayed between any two calls.
   bool is_settled() const { return is_settled_; }
 
   /// Streams of ours that a call may use, joined to the caller's by events.
-  enum Side { kCopies = 0, kSums = 1, kPushes = 2, kOwn = 3, kNumSides };
+  enum Side { kCopies = 0, kSums = 1, kOwn = 2, kNumSides };
   sys::Stream side(Side side) const { return sides_[side]; }
   /// A point in a stream, good until 256 later ones were taken.
   Result<sys::Event> mark(sys::Stream stream);

@@ -17,9 +17,7 @@ namespace braid::comm {
 
 class CallWatch {
  public:
-  /// A GPU link as observers know it: NVLink, and those beside it in their order.
-  enum Link : size_t { kNvlink = 0 };
-  static constexpr Link beside(size_t index) { return static_cast<Link>(1 + index); }
+  static constexpr size_t kBaseLink = 0;  // DeviceLink::index()
   static constexpr size_t kMostWatched = 8;
 
   CallWatch() = default;
@@ -38,9 +36,9 @@ class CallWatch {
     is_noted_ = observer_ != nullptr && observer_->is_listening();
     if (is_noted_) note_begin(shape, stream, is_captured);
   }
-  /// How the call goes, and bytes that this rank sends.
+  /// How the call goes, and bytes that this rank sends over the link of that index.
   void took(const char* path) { path_ = path; }
-  void sends(Link link, uint64_t bytes) { sent_bytes_[link] += bytes; }
+  void sends(size_t link, uint64_t bytes) { sent_bytes_[link] += bytes; }
   /// All of it is enqueued, or it failed on its way.
   void end(sys::Stream stream, bool is_ok) {
     if (is_noted_) note_end(stream, is_ok);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "comm/device/nvlinks.h"
+#include "comm/device/links/nvlinks.h"
 #include "sys/cuda/owned.h"
 
 namespace braid::comm {
@@ -22,8 +22,7 @@ Device::Device(Comm::State& state, sys::Cuda& cuda, int ordinal)
       kernels_(std::make_unique<KernelCache>(cuda, ordinal)),
       arena_(std::make_unique<SymmetricArena>(*state.group, cuda, ordinal)),
       barriers_(std::make_unique<Barriers>(cuda)),
-      call_watch_(std::make_unique<CallWatch>()),
-      nvlink_(std::make_unique<NvlinkCopies>(cuda, *call_watch_)) {
+      call_watch_(std::make_unique<CallWatch>()) {
   team_.rank = state.rank();
   team_.size = gpus_.num_ranks = state.size();
   team_.timeout_ns = state.config.duration_ns("BRAID_TIMEOUT");
@@ -52,9 +51,6 @@ Status Device::prepare(const DeviceRequest& request) {
   gpus_.sum_blocks =
       static_cast<uint64_t>(std::max<int64_t>(0, state_.config.integer("BRAID_GPU_SUM_BLOCKS")));
   BRAID_RETURN_IF_ERROR(barriers_->load(*kernels_));
-  BRAID_RETURN_IF_ERROR(nvlink_->prepare(state_.config, *kernels_));
-  if (rank() == 0 && nvlink_->cap_gbps() > 0)
-    log::warn("comm", "NVLink is held to {} GB/s: BRAID_LINK_CAP", nvlink_->cap_gbps());
   BRAID_ASSIGN_OR_RETURN(faults_, FaultWatch::create(*state_.group, cuda_, ordinal_));
   faults_->give_page_to(team_);
   BRAID_ASSIGN_OR_RETURN(order_, CallOrder::create(cuda_));
@@ -78,14 +74,12 @@ Status Device::prepare_arena(ArenaRequest request) {
                             asked_bytes);
   BRAID_RETURN_IF_ERROR(arena_->allocate(request, *order_));
   team_.has_failed = sys::pointer_to<uint32_t>(arena_->local_at(offsetof(LocalMemory, has_failed)));
-  nvlink_->set_clock(arena_->local_at(offsetof(LocalMemory, held_until_ns)));
   return {};
 }
 
 // What all ranks must have alike; the links compare it.
 std::string Device::shape() const {
-  return fmt::format("{}sums:{},{}cap:{}", links_->shape(), gpus_.sum_blocks, arena_->shape(),
-                     nvlink_->cap_gbps());
+  return fmt::format("{}sums:{},{}", links_->shape(), gpus_.sum_blocks, arena_->shape());
 }
 
 // Some kernels' stores must not be torn (coll/lines/lines.cuh): all pairs have NVLink, or no rank
@@ -98,7 +92,7 @@ Status Device::meet(Deadline deadline) {
   gpus_.least_sms = links.least_sms;
   gpus_.are_shared = links.are_shared;
   if (links.why_not.empty()) return {};
-  const std::string names = arena_->lacks_nvlink();
+  const std::string names = arena_->lacks_whole_stores();
   if (rank() == 0 && !names.empty())
     log::info("comm", "gpu messages do not go by {}: {}", names, links.why_not);
   return {};
@@ -164,7 +158,6 @@ Device::~Device() {
   const auto scope = sys::CurrentDevice::use(cuda_, ordinal_);
   if (faults_) (void)detach(false);
   links_.reset();
-  nvlink_.reset();
   call_watch_.reset();
   barriers_.reset();
   registrations_.reset();

@@ -8,8 +8,7 @@
 //   registrations  users' own memory, where peers may write results in place (registrations.h)
 //   order          of calls among each other, and our streams beside the caller's (call_order.h)
 //   barriers       how ranks meet on their streams (barriers.h)
-//   nvlink         pushes by the copy engines (links/nvlink_copies.h)
-//   links          what carries the ends of messages beside NVLink (links/link.h)
+//   links          what carries messages: the base link, and those beside it (links/link.h)
 //   faults         why kernels gave up, and the word that ends every wait (fault_watch.h)
 //   call_watch     what observers are told of calls (call_watch.h)
 //
@@ -32,7 +31,6 @@
 #include "comm/device/kernel_cache.h"
 #include "comm/device/landing.h"
 #include "comm/device/links/link_set.h"
-#include "comm/device/links/nvlink_copies.h"
 #include "comm/device/links/registry.h"
 #include "comm/device/registrations.h"
 #include "comm/state.h"
@@ -72,10 +70,17 @@ class Device {
   Registrations& registrations() const { return *registrations_; }
   CallOrder& order() const { return *order_; }
   Barriers& barriers() const { return *barriers_; }
-  NvlinkCopies& nvlink() const { return *nvlink_; }
   LinkSet& links() const { return *links_; }
   FaultWatch& faults() const { return *faults_; }
   CallWatch& call_watch() const { return *call_watch_; }
+
+  /// Whether a call's kernels may store into peers' memory: not where the base link is held to a rate,
+  /// which their stores would not heed.
+  bool lets_kernels_store() const { return links_->base().throttle_gbps() <= 0; }
+  /// A copy inside this GPU.
+  Status copy(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from, uint64_t bytes) const {
+    return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
+  }
 
   /// Orders a call after the one before. The Status of an earlier fault, if any.
   Status begin(sys::Stream user);
@@ -110,7 +115,6 @@ class Device {
   std::unique_ptr<Registrations> registrations_;
   std::unique_ptr<Barriers> barriers_;
   std::unique_ptr<CallWatch> call_watch_;
-  std::unique_ptr<NvlinkCopies> nvlink_;
   std::unique_ptr<LinkSet> links_;
 };
 

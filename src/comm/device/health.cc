@@ -52,4 +52,25 @@ Json gpu_health(const Device& device) {
   return json;
 }
 
+Json json_of(const fabric::Link& facts) {
+  return {{"name", facts.name},
+          {"kind", fabric::link_kind_name(facts.kind)},
+          {"rate_gbps", facts.rate_gbps},
+          {"latency_ns", facts.latency_ns},
+          {"source", fabric::source_name(facts.source)},
+          {"can_multicast", facts.can_multicast}};
+}
+
+Json gpu_links(const Device& device) {
+  Json all = Json::array();
+  for (const auto& link : device.links().all()) {
+    const DeviceLinkState state = link->state();
+    Json one = json_of(link->facts());
+    one["state"] = state.is_on ? "up" : "off";
+    one["how"] = state.how;
+    all.push_back(std::move(one));
+  }
+  return all;
+}
+
 }  // namespace braid::comm

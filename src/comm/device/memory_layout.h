@@ -21,11 +21,13 @@ namespace braid::comm {
 
 /// An area that a kind of kernel asks for in every rank's arena. The same on all ranks.
 struct AreaRequest {
-  std::string_view name;      // a literal: the kind of kernel
-  uint64_t bytes = 0;         // 0: none
-  uint64_t zero_bytes = 0;    // of its beginning, that begin as zeros
-  uint64_t limit_bytes = 0;   // the largest message that may go by it, as its kernels count
-  bool needs_nvlink = false;  // between all pairs of ranks: else its limit becomes 0
+  std::string_view name;     // a literal: the kind of kernel
+  uint64_t bytes = 0;        // 0: none
+  uint64_t zero_bytes = 0;   // of its beginning, that begin as zeros
+  uint64_t limit_bytes = 0;  // the largest message that may go by it, as its kernels count
+  // Stores of 16 bytes that no reader sees half of, between all pairs of ranks: else its limit becomes
+  // 0.
+  bool needs_whole_stores = false;
 };
 
 /// What a comm takes at once. Where it is not all that options allow, the rest is a room's.
@@ -84,8 +86,7 @@ inline constexpr size_t kMostAreas = 8;
 
 struct LocalMemory {
   CallCounters counters[kMostAreas];
-  uint64_t held_until_ns;  // NVLink, where it is held to a rate
-  uint32_t has_failed;     // a wait of this GPU's has ended in vain
+  uint32_t has_failed;  // a wait of this GPU's has ended in vain
   uint64_t numbers[nvlink::kNumChannels];
   uint64_t pair_numbers[nvlink::kMostRanks];
 };

@@ -43,7 +43,6 @@ struct FakeCuda::EventState {
 };
 
 /// Device addresses are host addresses, and handles are numbers.
-inline DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(memory); }
 inline void* handle_of(uint64_t id) { return pointer_to<void>(id); }
 
 /// The entry of a map from base addresses whose range holds `address`; end() when none does.

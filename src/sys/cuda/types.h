@@ -19,6 +19,9 @@ T* pointer_to(DevicePtr address) {
   return reinterpret_cast<T*>(address);  // NOLINT(performance-no-int-to-ptr)
 }
 
+/// The other way round.
+inline DevicePtr address_of(const void* memory) { return reinterpret_cast<DevicePtr>(memory); }
+
 struct Context {
   void* handle = nullptr;  // null: none
   friend bool operator==(Context, Context) = default;

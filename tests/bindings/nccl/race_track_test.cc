@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "bindings/nccl/core/hold_race.h"
 #include "bindings/nccl/core/race_cache.h"
@@ -107,7 +108,9 @@ Said run_race(FakeGpus& gpus, int64_t patience_ns = 60_s) {
 }
 
 TEST(RaceTrack, WhoIsFasterWins) {
-  for (const double ratio : {0.5, 0.97, 1.0, 1.5}) {
+  // Under a sanitizer one of each verdict: a race takes seconds there.
+  for (const double ratio :
+       kIsSanitized ? std::vector<double>{0.97, 1.5} : std::vector<double>{0.5, 0.97, 1.0, 1.5}) {
     FakeGpus gpus;
     for (FakeNccl& nccl : gpus.nccls) nccl.by_braid = ratio;
     const Said said = run_race(gpus);

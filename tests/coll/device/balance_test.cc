@@ -291,7 +291,7 @@ TEST_F(DeviceBalance, OneInSoManyCallsIsTimed) {
         EXPECT_EQ(test::balance_summary(rank.device)->calls, 12u);
         EXPECT_EQ(test::balance_summary(rank.device)->samples, 3u);
         rank.all.arrive_and_wait();
-        EXPECT_EQ(cuda.num_timed(), 2u * 3 * comm::kNumMoments);
+        EXPECT_EQ(cuda.num_timed(), 2u * 3 * comm::kNumCallStages);
       },
       {{"BRAID_GPU_SAMPLE", "4"}});
 }
@@ -345,7 +345,7 @@ TEST_F(DeviceBalance, IsToldByHealthAndExplain) {
     EXPECT_NEAR(balance["shares"][0]["tuned"].get<double>(), kTuned, 1e-4);
     const auto told = explain(rank.comm, plan::Op::kAllGather, 2 * kBlock);
     ASSERT_TRUE(told.ok()) << told.status().to_string();
-    EXPECT_EQ(told.value().links.front().share, 0);
+    EXPECT_EQ(told.value().links[1].share, 0);
     EXPECT_EQ(told.value().moves, balance["moves"].get<uint64_t>());
     EXPECT_NE(to_words(told.value()).find("tuned to 7.0 %"), std::string::npos);
     const auto json = nlohmann::json::parse(to_json(told.value()));
@@ -371,10 +371,9 @@ TEST_F(DeviceBalance, SumsAndBroadcastsAreTimedToo) {
       rank.all.arrive_and_wait();
       const Status status = on_device(rank.comm, rank.rank(), [&](comm::Device& device) {
         BRAID_RETURN_IF_ERROR(all_reduce(device, send.get(), recv.get(), kFloats, Dtype::kFloat32,
-                                         RedOp::kSum,
-                                         device.order().side(comm::CallOrder::kPushes)));
+                                         RedOp::kSum, device.links().base().stream()));
         return broadcast(device, send.get(), send.get(), kFloats, Dtype::kFloat32, 0,
-                         device.order().side(comm::CallOrder::kPushes));
+                         device.links().base().stream());
       });
       ASSERT_TRUE(status.ok()) << status.to_string();
       rank.all.arrive_and_wait();

@@ -377,14 +377,14 @@ TEST(DeviceCalls, AreExplained) {
     const auto large = explain(rank.comm, plan::Op::kAllGather, 128_MiB);
     ASSERT_TRUE(large.ok()) << large.status().to_string();
     EXPECT_EQ(large.value().path, Path::kCopyEngines);
-    EXPECT_DOUBLE_EQ(large.value().links.front().share, 0.25);
+    EXPECT_DOUBLE_EQ(large.value().links[1].share, 0.25);
     EXPECT_NE(to_words(large.value()).find("held to 147 GB/s"), std::string::npos);
     EXPECT_NE(to_json(large.value()).find(R"("path":"copy engines")"), std::string::npos);
-    EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().links.front().share > 0);
+    EXPECT_FALSE(explain(rank.comm, plan::Op::kAllGather, 0).value().links[1].share > 0);
     // In segments, each of which has the share: of the whole it would be less than the scratch has
     // room for.
     rank.device.links().main().shares().set_tuned(plan::Op::kAllReduce, 0.125);
-    EXPECT_NEAR(explain(rank.comm, plan::Op::kAllReduce, 8_GiB).value().links.front().share, 0.125,
+    EXPECT_NEAR(explain(rank.comm, plan::Op::kAllReduce, 8_GiB).value().links[1].share, 0.125,
                 0.005);
     EXPECT_NE(rank.comm.health_json().find(R"("gpu":{"ordinal":)"), std::string::npos);
     rank.all.arrive_and_wait();

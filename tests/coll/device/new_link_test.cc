@@ -3,13 +3,6 @@
 // cut their blocks for it, agree on it, and tell of it.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <span>
-#include <tuple>
 #include <vector>
 
 #include "base/units.h"
@@ -18,7 +11,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/explain.h"
 #include "comm/device/links/registry.h"
-#include "comm/device/tuned_share.h"
+#include "support/desk_link.h"
 #include "support/fake_relay.h"
 #include "support/gpu_ranks.h"
 #include "support/tensors.h"
@@ -26,69 +19,10 @@
 namespace braid::coll::device {
 namespace {
 
+using test::Desk;
+using test::DeskLink;
 using test::GpuRank;
 using test::GuardedMemory;
-
-/// Where senders leave what readers take: by sender, reader and how many flows went there before.
-class Desk {
- public:
-  using Key = std::tuple<int, int, int>;
-  void put(const Key& key, const comm::Flow& flow) {
-    const std::lock_guard lock(mutex_);
-    left_[key] = {flow.source, flow.source + flow.bytes};
-    changed_.notify_all();
-  }
-  /// False: nobody has left it in time.
-  bool take(const Key& key, const comm::Flow& flow) {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::seconds(10), [&] { return left_.contains(key); }))
-      return false;
-    if (left_[key].size() != flow.bytes) return false;
-    std::memcpy(flow.destination, left_[key].data(), flow.bytes);
-    return true;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<Key, std::vector<std::byte>> left_;
-};
-
-class DeskLink : public comm::DeviceLink {
- public:
-  DeskLink(const comm::LinkGround& ground, Desk& desk) : DeviceLink(ground), desk_(desk) {}
-  fabric::Link facts() const override {
-    fabric::Link link;
-    link.name = "desk";
-    link.rate_gbps = 1;
-    return link;
-  }
-  Status prepare() override { return make_stream(); }
-  Status connect(const std::string& /*shape*/, Deadline /*deadline*/) override { return {}; }
-  bool can_carry(plan::Op op) const override {
-    return op == plan::Op::kAllGather || op == plan::Op::kBroadcast;
-  }
-  uint64_t part(const comm::PartRequest& r) const override {
-    return comm::part_bytes(r.block_bytes, shares().parts(r.op, r.block_bytes),
-                            r.block_bytes - r.taken_bytes, r.used);
-  }
-  Status enqueue(const comm::LinkPart& part) override {
-    ++num_parts_;
-    const auto flows = std::span(part.flows).first(static_cast<size_t>(part.num_flows));
-    for (const comm::Flow& flow : flows)
-      if (flow.source != nullptr) desk_.put({flow.sender, flow.reader, num_parts_}, flow);
-    for (const comm::Flow& flow : flows)
-      if (flow.source == nullptr && !desk_.take({flow.sender, flow.reader, num_parts_}, flow))
-        return timeout("desk: rank {} left nothing", flow.sender);
-    return {};
-  }
-  comm::DeviceLinkState state() const override { return {true, "from hand to hand"}; }
-  int num_parts() const { return num_parts_; }
-
- private:
-  Desk& desk_;
-  int num_parts_ = 0;
-};
 
 constexpr uint64_t kDeskBlock = 4_MiB;
 
@@ -174,6 +108,11 @@ TEST(NewLink, IsToldOf) {
     EXPECT_NE(rank.comm.health_json().find(R"("desk":{"on":true,"how":"from hand to hand")"),
               std::string::npos)
         << rank.comm.health_json();
+    const std::string links = rank.comm.links_json(true);
+    EXPECT_TRUE(links.starts_with(R"([{"name":"nvlink","kind":"nvlink",)")) << links;
+    EXPECT_NE(links.find(R"("name":"desk")"), std::string::npos) << links;
+    EXPECT_TRUE(links.ends_with(R"("state":"up","how":"from hand to hand"}])")) << links;
+    EXPECT_TRUE(rank.comm.links_json(false).starts_with(R"([{"name":"shm","kind":"shm",)"));
   });
 }
 

@@ -6,6 +6,7 @@
 // (direct.h) with the kernels, which need a GPU; of a chunk there is one word.
 #include <gtest/gtest.h>
 
+#include "base/sanitizer.h"
 #include "coll/direct/direct.h"
 #include "support/weak_memory.h"
 
@@ -236,9 +237,12 @@ std::vector<Call> some_calls_of(int num_ranks, std::mt19937& random) {
   return calls;
 }
 
+// One thread: sanitizers find nothing more in the hundredth run.
+constexpr unsigned kDirectRuns = kIsSanitized ? 60 : 600;
+
 /// What went wrong in the first run in which something did.
 std::string play_direct(Change change) {
-  for (unsigned seed = 0; seed < 600; ++seed) {
+  for (unsigned seed = 0; seed < kDirectRuns; ++seed) {
     std::mt19937 random(seed);
     const int num_ranks = 2 + static_cast<int>(seed % 2);
     DirectModel model(num_ranks, some_calls_of(num_ranks, random), change, random);

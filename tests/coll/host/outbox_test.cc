@@ -190,7 +190,7 @@ TEST_F(HostOutbox, ALinkThatIsSuspectIsNotPutOn) {
   open(2, {unicast(), unicast()}, {plan::kWhole / 2, plan::kWhole / 2});
   outbox_->push(0, 0, cells(0, 1));
   outbox_->push(1, 0, cells(1, 2));
-  state_.suspect(0, "silent");
+  state_.mark_down(0, "silent");
   EXPECT_EQ(pumped(), (Cells{{1, to(0), 1}}));
 }
 
@@ -262,7 +262,7 @@ TEST_F(HostOutbox, WhatNobodyAcknowledgedGoesAgain) {
   EXPECT_EQ(state_.links[1].resent_pieces, 4u);
   EXPECT_EQ(state_.report.links[1].resent_pieces, 4u);
   EXPECT_EQ(state_.report.links[0].resent_pieces, 0u);
-  EXPECT_TRUE(state_.links[1].is_suspect);
+  EXPECT_TRUE(state_.links[1].is_down);
   EXPECT_EQ(state_.links[1].why, "silent");
 }
 
@@ -336,7 +336,7 @@ TEST_F(HostOutbox, WithoutAnyLinkTheCallFails) {
 
 TEST_F(HostOutbox, WhatIsPushedWithoutAnyLinkFailsTheCall) {
   open(3, {unicast()}, {plan::kWhole});
-  state_.suspect(0, "silent for 3 s");  // by what is not this outbox
+  state_.mark_down(0, "silent for 3 s");  // by what is not this outbox
   EXPECT_TRUE(outbox_->fate().ok());
   outbox_->push(0, 2, cells(0, 1));
   EXPECT_EQ(outbox_->fate().to_string(),
@@ -387,7 +387,7 @@ TEST_F(HostOutbox, OnlyLanesThatCanLosePiecesMustBeAcknowledged) {
   (void)pumped();
   lane(1).ack(0);
   EXPECT_FALSE(outbox_->acked()) << "one of two";
-  state_.suspect(1, "silent");
+  state_.mark_down(1, "silent");
   EXPECT_TRUE(outbox_->acked()) << "a link that was given up is not waited for";
 }
 

@@ -212,11 +212,11 @@ TEST_F(StallWatches, LinksGivenUpAreLeftAlone) {
   post(2, 2);
   post(2, 2);
   expect_nothing(0);
-  state_.links[0].is_suspect = true;
+  state_.links[0].is_down = true;
   ack(2, 2);
   expect_nothing(700);
   expect(Finding::kStalled, 1, 2, 1000, 1000);
-  state_.links[2].is_suspect = true;
+  state_.links[2].is_down = true;
   expect_nothing(1001);
   expect_nothing(5000);
 }

@@ -163,7 +163,7 @@ TEST_P(DeviceRanks, HostRingCarriesAnyLength) {
           if (!is_for_all) part.add({rank.rank(), r, pointer(source.get()), nullptr, bytes});
           part.add({r, key, nullptr, pointer(places[static_cast<size_t>(r)]->get()), bytes});
         }
-        expect_ok(device.links().main().enqueue(part));
+        expect_ok(device.links().main().enqueue(part, device.links().main().stream()));
         for (int r = 0; r < size(); ++r) {
           GuardedMemory& place = *places[static_cast<size_t>(r)];
           EXPECT_TRUE(place.is_guarded());
@@ -360,7 +360,8 @@ TEST(DeviceTrouble, ASilentSenderOfTheHostRingIsNamed) {
     LinkPart part;
     part.add({1, 0, nullptr, memory.data(), 1000});
     part.agreed_flows = LinkPart::kMostFlows;  // one block each
-    if (rank.rank() == 0) expect_ok(rank.device.links().main().enqueue(part));
+    if (rank.rank() == 0)
+      expect_ok(rank.device.links().main().enqueue(part, rank.device.links().main().stream()));
     const Status trouble = await_trouble(rank.device);
     EXPECT_NE(trouble.message().find("waited for rank 1: full slot"), std::string::npos)
         << trouble.to_string();

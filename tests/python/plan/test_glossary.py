@@ -1,4 +1,4 @@
-"""Every word of docs/glossary.md is explained, and the words of the field are in it."""
+"""Every word of docs/glossary.md and docs/words.md is explained, those of the field among them."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,15 @@ import pytest
 from braid.plan import glossary
 from braid.plan.wrong import PlanError
 
-PAGE = Path(__file__).parents[3] / "docs/glossary.md"
-WORDS = [
-    match[1].strip()
-    for match in re.finditer(r"^\| ([^|]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    if match[1].strip() not in ("word", "---")
-]
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def words_of(page):
+    found = re.findall(r"^\| ([^|]+) \|", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return [word.strip() for word in found if word.strip() not in ("word", "---")]
+
+
+WORDS = words_of("glossary.md") + words_of("words.md")
 ABBREVIATIONS = [
     "ALU",
     "AR",
@@ -46,6 +49,10 @@ def test_every_word_of_the_page(word):
 @pytest.mark.parametrize("word", [*ABBREVIATIONS, *SPEEDS, "adaptive routing"])
 def test_words_of_the_field(word):
     assert glossary.find(word)
+
+
+def test_braids_own_words_are_few():
+    assert len(words_of("glossary.md")) <= 60
 
 
 def test_no_word_is_explained_twice_alike():

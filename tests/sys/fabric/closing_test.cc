@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 
+#include "base/sanitizer.h"
 #include "sys/fabric/fabrics.h"
 
 namespace braid::sys {
@@ -295,7 +296,7 @@ TEST_P(ClosingFabric, LeavesNothingBehindAThousandTimes) {
   open_and_close(20);
   const auto before = kernel_objects();
   const uint64_t bytes_before = resident_bytes();
-  open_and_close(1000);
+  open_and_close(kIsSanitized ? 200 : 1000);
   EXPECT_EQ(kernel_objects(), before) << "descriptors, threads, files in /dev/shm";
   EXPECT_LT(resident_bytes(), bytes_before + (64 << 20));
 }

@@ -66,6 +66,11 @@ class Pair:
         self._source.close()
         self._target.close()
 
+    def choose(self, source_on: str, target_on: str) -> None:
+        """Which of several memories is meant on each side."""
+        self._source.ask("choose", ours=source_on, theirs=target_on)
+        self._target.ask("choose", ours=target_on, theirs=source_on)
+
     def check(self, case: Case, number: int) -> int:
         """Too many counts are as bad as wrong bytes."""
         self._source.ask("fill", number=number)

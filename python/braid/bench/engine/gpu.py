@@ -11,7 +11,7 @@ import ctypes
 import secrets
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 
 from braid.bench.engine import pattern
 from braid.bench.engine.contestants import Case, Contestant, Pair, introduce
-from braid.bench.engine.gpu_peer import places, signed, wrong_words
+from braid.bench.engine.gpu_peer import GPU, HOST, fill, wrong_words
 from braid.bench.engine.jobs import race, ratios_of
 from braid.bench.engine.player import Player
 from braid.errors import Error
@@ -45,8 +45,7 @@ class Plain:
 
     def check(self, case: Case, number: int) -> int:
         """As Pair."""
-        made = places(self.source.numel() * 8, str(self.source.device))
-        self.source.copy_(made ^ signed(int(pattern.key(number))))
+        fill(self.source, number)
         self.target.zero_()
         torch.cuda.synchronize()
         self.make(self, case)()
@@ -162,20 +161,18 @@ class Straight(Plain):
         return super().check(Case("straight", case.page_bytes, case.count), number)
 
 
-def engine(nbytes: int, source_on: str, target_on: str) -> Pair:
-    """braid, two processes of one GPU."""
+def engine(nbytes: int, host_nbytes: int) -> Pair:
+    """braid, two processes of one GPU, each with memory there and on the host."""
     command = [sys.executable, "-m", _MODULE]
     source, target = Player("source", command), Player("target", command)
-    token = secrets.token_hex(16)
     introduce(
-        source, target, each=({"device": source_on}, {"device": target_on}), nbytes=nbytes,
-        token=token, nics=[],
-    )  # fmt: skip
+        source, target, nbytes=nbytes, host_nbytes=host_nbytes, token=secrets.token_hex(16), nics=[]
+    )
     return Pair("braid", source, target)
 
 
 def _memory(nbytes: int, device: str) -> torch.Tensor:
-    return torch.zeros(nbytes // 8, dtype=torch.int64, device=device, pin_memory=device == "cpu")
+    return torch.zeros(nbytes // 8, dtype=torch.int64, device=device, pin_memory=device == HOST)
 
 
 def _rivals(nbytes: int, source_on: str, target_on: str) -> list[Contestant]:
@@ -192,18 +189,57 @@ def _rivals(nbytes: int, source_on: str, target_on: str) -> list[Contestant]:
     ]
 
 
-def _job(where: str, nbytes: int, source_on: str, target_on: str) -> Job:
-    def run(effort: Effort, tick: Tick) -> list[Series]:
-        found: list[Series] = []
-        with engine(nbytes, source_on, target_on) as ours:
-            rivals = _rivals(nbytes, source_on, target_on)
-            for number, page_bytes in enumerate(_PAGES, start=1):
-                case = Case("pages", page_bytes, min(nbytes // page_bytes, 1 << 17))
-                group = f"pages {format_size(page_bytes)} {where}"
-                found += _race(group, case, [ours, *rivals], number, effort, tick)
-        return found
+@dataclass
+class _Field:
+    """The two processes, started once, and the plain ways between the places at hand."""
 
-    return Job(f"pages {where}", nbytes, run)
+    nbytes: int
+    host_nbytes: int
+    ours: Pair | None = None
+    way: tuple[str, str] = ("", "")
+    rivals: list[Contestant] = field(default_factory=list)
+
+    def enter(self, source_on: str, target_on: str) -> tuple[int, list[Contestant]]:
+        """Bytes of both sides, and who is measured."""
+        nbytes = self.nbytes if source_on == target_on else self.host_nbytes
+        if self.ours is None:
+            self.ours = engine(self.nbytes, self.host_nbytes)
+        if self.way != (source_on, target_on):
+            self.way, self.rivals = (source_on, target_on), []
+            self.rivals = _rivals(nbytes, source_on, target_on)
+            self.ours.choose(source_on, target_on)
+        return nbytes, [self.ours, *self.rivals]
+
+    def close(self) -> None:
+        """Ends the processes."""
+        if self.ours is not None:
+            self.ours.close()
+
+
+WAYS = {
+    "GPU to the same GPU": (GPU, GPU),
+    "host to GPU": (HOST, GPU),
+    "GPU to host": (GPU, HOST),
+}
+
+
+def _jobs(who: _Field) -> list[Job]:
+    """One for each way and size, so that what was measured is kept when time runs out."""
+    return [
+        _job(where, page_bytes, number, who)
+        for where in WAYS
+        for number, page_bytes in enumerate(_PAGES, start=1)
+    ]
+
+
+def _job(where: str, page_bytes: int, number: int, who: _Field) -> Job:
+    def run(effort: Effort, tick: Tick) -> list[Series]:
+        nbytes, present = who.enter(*WAYS[where])
+        case = Case("pages", page_bytes, min(nbytes // page_bytes, 1 << 17))
+        group = f"pages {format_size(page_bytes)} {where}"
+        return _race(group, case, present, number, effort, tick)
+
+    return Job(f"pages {where}", page_bytes, run)
 
 
 def _race(
@@ -227,23 +263,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="")
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--seconds", type=float, default=90.0)
+    parser.add_argument("--mib", type=int, default=512, help="of pages on the GPU")
+    parser.add_argument("--host-mib", type=int, default=256, help="of pages on the host")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of measuring")
     asked: Any = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here", file=sys.stderr)  # noqa: T201
         return 2
-    nbytes = asked.mib << 20
-    jobs = [
-        _job("GPU to the same GPU", nbytes, "cuda", "cuda"),
-        _job("host to GPU", nbytes, "cpu", "cuda"),
-        _job("GPU to host", nbytes, "cuda", "cpu"),
-    ]
+    who = _Field(asked.mib << 20, asked.host_mib << 20)
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)
+    settings = {"mib": str(asked.mib), "host_mib": str(asked.host_mib)}
     name = torch.cuda.get_device_name(0)
-    return measure(
-        Run("transfer-engine", name, jobs, output, {"mib": str(asked.mib)}, figures=ratios_of)
-    )
+    try:
+        return measure(
+            Run("transfer-engine", name, _jobs(who), output, settings, figures=ratios_of)
+        )
+    finally:
+        who.close()
 
 
 if __name__ == "__main__":

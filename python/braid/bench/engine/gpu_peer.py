@@ -1,4 +1,4 @@
-"""A process whose memory is a GPU's, or the host's beside one: speaks as peer.py does.
+"""A process with memory of a GPU, and of the host beside it: speaks as peer.py does.
 `python -m braid.bench.engine.gpu_peer`.
 """
 
@@ -8,7 +8,11 @@ import torch
 
 from braid.bench.engine import pattern, peer
 
-GPU, HOST = 0, -1
+GPU, HOST = "cuda", "cpu"
+_PART_WORDS = {GPU: 1 << 24, HOST: 1 << 19}
+"""Are filled or compared at a time: on the host what stays in a cache, since memory that is taken
+anew for the whole of it takes longer than all that is measured.
+"""
 
 
 def signed(word: int) -> int:
@@ -17,48 +21,81 @@ def signed(word: int) -> int:
     return word - (1 << 64) if word >> 63 else word
 
 
-def places(nbytes: int, device: str) -> torch.Tensor:
-    """As pattern.base()."""
-    ones = torch.arange(1, nbytes // 8 + 1, dtype=torch.int64, device=device)
-    return ones * signed(pattern.ODD)
+def fill(words: torch.Tensor, number: int) -> None:
+    """As pattern.base(), under a number."""
+    key = signed(int(pattern.key(number)))
+    step = _PART_WORDS[words.device.type]
+    for begin in range(0, words.numel(), step):
+        part = words[begin : begin + step]
+        torch.arange(begin + 1, begin + 1 + part.numel(), out=part)
+        part.mul_(signed(pattern.ODD)).bitwise_xor_(key)
 
 
 def wrong_words(
     found: torch.Tensor, number: int, page_bytes: int, source_ids: Any, target_ids: Any,  # noqa: ANN401
 ) -> int:  # fmt: skip
-    """Words of 8 bytes that are not what they must be."""
+    """Words of 8 bytes that are not what fill() makes of them, page by page."""
     words, device = page_bytes // 8, found.device
-    wanted = places(found.numel() * 8, str(device)) ^ signed(int(pattern.key(number)))
-    rows, wanted = found.view(-1, words), wanted.view(-1, words)
+    key = signed(int(pattern.key(number)))
+    rows = found.view(-1, words)
     source = torch.from_numpy(source_ids.astype("int64")).to(device)
     target = torch.from_numpy(target_ids.astype("int64")).to(device)
-    return int((rows[target] != wanted[source]).sum().item())
+    within = torch.arange(1, words + 1, device=device)
+    step = max(1, _PART_WORDS[device.type] // words)
+    wrong = torch.zeros((), dtype=torch.int64, device=device)
+    for begin in range(0, len(source), step):
+        wanted = source[begin : begin + step, None] * words + within
+        wanted.mul_(signed(pattern.ODD)).bitwise_xor_(key)
+        wrong += (rows[target[begin : begin + step]] != wanted).sum()
+    return int(wrong.item())
 
 
 class GpuPeer(peer.Peer):
-    """The engine has a GPU; the memory is on "cuda" or on "cpu"."""
+    """The engine has a GPU. There is memory on "cuda" and on "cpu"; choose() says which is meant
+    from then on.
+    """
 
     def open(self, word: dict[str, Any]) -> dict[str, Any]:
         """Makes both."""
         torch.cuda.set_device(0)
         self.engine = peer.engine_of(word, device=0)
-        self.words = torch.zeros(word["nbytes"] // 8, dtype=torch.int64, device=word["device"])
+        self.memories = {
+            where: torch.zeros(nbytes // 8, dtype=torch.int64, device=where)
+            for where, nbytes in ((GPU, word["nbytes"]), (HOST, word["host_nbytes"]))
+        }
         torch.cuda.synchronize()
-        self.region = self.engine.register_buffer(
-            self.words if word["device"] == "cuda" else self.words.numpy()
-        )
+        self.regions = {
+            where: self.engine.register_buffer(words if where == GPU else words.numpy())
+            for where, words in self.memories.items()
+        }
         return {
             "address": self.engine.address().hex(),
-            "descriptor": self.engine.descriptor(self.region).hex(),
+            "descriptor": {
+                where: self.engine.descriptor(region).hex()
+                for where, region in self.regions.items()
+            },
         }
+
+    def meet(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Takes both of the other one's memories."""
+        self.remotes = {
+            where: self.engine.import_region(bytes.fromhex(text))
+            for where, text in word["descriptor"].items()
+        }
+        return super().meet({**word, "descriptor": word["descriptor"][GPU]})
+
+    def choose(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Of its own memories and of the other one's."""
+        self.words, self.region = self.memories[word["ours"]], self.regions[word["ours"]]
+        self.remote = self.remotes[word["theirs"]]
+        return {}
 
     def fill(self, word: dict[str, Any]) -> dict[str, Any]:
         """As peer.py."""
         if word["number"] is None:
             self.words.zero_()
         else:
-            made = places(self.words.numel() * 8, str(self.words.device))
-            self.words.copy_(made ^ signed(int(pattern.key(word["number"]))))
+            fill(self.words, word["number"])
         torch.cuda.synchronize()
         return {}
 

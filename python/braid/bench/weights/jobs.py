@@ -53,8 +53,8 @@ class Ranks:
         answers = [player.answer(_START_S) for player in self._players]
         told = [answer["holdings"] for answer in answers]
         self._plain = [answer["plain"] for answer in answers[shape.trainers :]]
-        for player in self._players:
-            player.ask("join", _START_S, told=told)
+        for player, (side, rank, _) in zip(self._players, sides, strict=True):
+            player.ask("join", _START_S, told=told, side=side, rank=rank)
         self._version = 0
 
     def _player(self, side: str, rank: int) -> Player:

@@ -52,6 +52,7 @@ class Peer(peer.Peer):
         self._boxes: dict[str, Any] = {}
         self._side: Any = None
         self._plain: Any = None
+        self._memory: Any = None
         self._table: Any = None
         self._told: list[bytes] = []
 
@@ -72,7 +73,8 @@ class Peer(peer.Peer):
             )
         # Of the whole model's size: each trainer's plain writes have a part of their own there.
         total = word["nbytes"]
-        self._plain = self.engine.register(np.zeros(total, np.uint8))
+        self._memory = np.zeros(total, np.uint8)
+        self._plain = self.engine.register(self._memory)
         return {
             "holdings": self._side.describe().decode(),
             "plain": self._plain.descriptor.data.hex(),
@@ -82,7 +84,19 @@ class Peer(peer.Peer):
         self._told = [text.encode() for text in word["told"]]
         began = monotonic_ns()
         self._table = self._side.join(self._told)
-        return {"plan_ms": (monotonic_ns() - began) / 1e6, "routes": len(self._table.routes)}
+        took_ms = (monotonic_ns() - began) / 1e6
+        # Memory that was never written to is one page of zeroes, which a cache holds: to write out
+        # of it would be faster than anything a model can do.
+        if word["side"] == "trainer":
+            self._memory[: sum(self._amounts(word["rank"]).values())] = word["rank"] + 1
+        return {"plan_ms": took_ms, "routes": len(self._table.routes)}
+
+    def _amounts(self, rank: int) -> dict[int, int]:
+        """Bytes from a trainer to each worker."""
+        found: dict[int, int] = {}
+        for route in self._table.from_trainer(rank):
+            found[route.target] = found.get(route.target, 0) + 2 * route.elements()
+        return found
 
     def fill(self, word: dict[str, Any]) -> dict[str, Any]:
         """What a version makes of every parameter: numbers by their places in the whole."""
@@ -112,9 +126,7 @@ class Peer(peer.Peer):
 
     def plain(self, word: dict[str, Any]) -> dict[str, Any]:
         """As many bytes to each worker as the plan sends it, in one write each."""
-        amounts: dict[int, int] = {}
-        for route in self._table.from_trainer(word["rank"]):
-            amounts[route.target] = amounts.get(route.target, 0) + 2 * route.elements()
+        amounts = self._amounts(word["rank"])
         began = monotonic_ns()
         tickets, at = [], 0
         for target, nbytes in amounts.items():

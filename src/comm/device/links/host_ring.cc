@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "fabric/merge.h"
 #include "group/agree.h"
 
@@ -23,17 +23,9 @@ Status HostRingLink::prepare() {
   BRAID_RETURN_IF_ERROR(kernels_.prepare(ground_));
   ring_.num_lanes = kernels_.engine().lanes_of(1);
   BRAID_RETURN_IF_ERROR(make_stream());
-  return make_progress();
-}
-
-// On our stream: the default one would wait for other comms' calls on the caller's.
-Status HostRingLink::make_progress() {
-  constexpr uint64_t kBytes = sizeof(pcie::RingProgress);
-  BRAID_ASSIGN_OR_RETURN(progress_,
-                         sys::own<sys::DeviceMemory>(ground_.cuda, ground_.cuda.alloc(kBytes)));
+  BRAID_ASSIGN_OR_RETURN(progress_, zeros(sizeof(pcie::RingProgress)));
   ring_.progress = sys::pointer_to<pcie::RingProgress>(progress_.get());
-  BRAID_RETURN_IF_ERROR(ground_.cuda.fill(progress_.get(), 0, kBytes, stream()));
-  return ground_.cuda.synchronize(stream());
+  return {};
 }
 
 // Where lanes were asked for, blocks decide nothing: some ranks may move them by bulk copies and
@@ -71,10 +63,11 @@ Status HostRingLink::pin(uint64_t bytes) {
   return {};
 }
 
-Status HostRingLink::start(Deadline deadline) {
+Status HostRingLink::start(const DeviceLink& base, Deadline deadline) {
   if (ground_.state.size() == 1) return {};
-  BRAID_ASSIGN_OR_RETURN(balance_, ShareBalance::create(*ground_.state.group, ground_.state.config,
-                                                        ground_.cuda, shares(), deadline));
+  BRAID_ASSIGN_OR_RETURN(
+      balance_, ShareBalance::create(*ground_.state.group, ground_.state.config, ground_.cuda,
+                                     {shares(), base.facts().name, facts().name}, deadline));
   return {};
 }
 
@@ -85,18 +78,18 @@ uint64_t HostRingLink::part(const PartRequest& r) const {
 // Beside sums: fewer lanes, and half as many slots, two as one where they are small. Slots may have
 // another size than in the call before, since a barrier, the call's own or that of the call before,
 // says that the rings are empty.
-Status HostRingLink::enqueue(const LinkPart& part) {
+Status HostRingLink::enqueue(const LinkPart& part, sys::Stream stream) {
   constexpr uint32_t kSmallSlotBytes = 128 << 10;
   note_sent(part);
   const RingEngine& engine = kernels_.engine();
   if (!part.is_beside_sums)
-    return kernels_.run(ground_, stream(), ring_, part, engine.lanes_of(part.agreed_flows));
+    return kernels_.run(ground_, stream, ring_, part, engine.lanes_of(part.agreed_flows));
   pcie::HostRing ring = ring_;
   if (ring.num_slots >= 4 && ring.num_slots % 2 == 0) {
     ring.num_slots /= 2;
     if (ring.slot_bytes < kSmallSlotBytes) ring.slot_bytes *= 2;
   }
-  return kernels_.run(ground_, stream(), ring, part, engine.lanes_beside_sums(part.num_flows));
+  return kernels_.run(ground_, stream, ring, part, engine.lanes_beside_sums(part.num_flows));
 }
 
 Status HostRingLink::copy_beside(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from,

@@ -23,18 +23,17 @@ class HostRingLink : public DeviceLink {
   Status prepare() override;
   std::string shape() const override;
   Status connect(const std::string& shape, Deadline deadline) override;
-  Status start(Deadline deadline) override;
+  Status start(const DeviceLink& base, Deadline deadline) override;
   bool can_carry(plan::Op /*op*/) const override { return true; }
   bool can_carry_uneven() const override { return true; }
   LinkTuning tuning() const override { return LinkTuning::kBySize; }
   uint64_t part(const PartRequest& request) const override;
-  Status enqueue(const LinkPart& part) override;
+  Status enqueue(const LinkPart& part, sys::Stream stream) override;
   Status copy_beside(sys::Stream stream, sys::DevicePtr to, sys::DevicePtr from,
                      uint64_t bytes) override;
   DeviceLinkState state() const override { return {true, "through host memory"}; }
 
  private:
-  Status make_progress();
   Status pin(uint64_t bytes);
 
   RingKernels kernels_;

@@ -8,7 +8,8 @@
 namespace braid::comm {
 
 LinkSet::LinkSet(std::vector<std::unique_ptr<DeviceLink>> links) : links_(std::move(links)) {
-  BRAID_CHECK(!links_.empty() && links_.size() <= kMost, "{} links", links_.size());
+  BRAID_CHECK(links_.size() >= 2 && links_.size() <= kMost, "{} links", links_.size());
+  BRAID_CHECK(base().writes_peer_memory(), "the base link reaches no memory");
   for (size_t i = 0; i < links_.size(); ++i) links_[i]->index_ = i;
 }
 
@@ -18,22 +19,24 @@ DeviceLink* LinkSet::find(std::string_view name) const {
   return found == links_.end() ? nullptr : found->get();
 }
 
+DeviceLink* LinkSet::first_beside(bool (*is_right)(const DeviceLink&)) const {
+  for (const auto& link : beside())
+    if (is_right(*link)) return link.get();
+  return nullptr;
+}
+
 DeviceLink& LinkSet::main() const {
-  const auto found = std::ranges::find(links_, LinkTuning::kBySize,
-                                       [](const auto& link) { return link->tuning(); });
-  return found == links_.end() ? *links_.front() : **found;
+  DeviceLink* const tuned =
+      first_beside([](const DeviceLink& link) { return link.tuning() == LinkTuning::kBySize; });
+  return tuned != nullptr ? *tuned : *links_[1];
 }
 
 DeviceLink* LinkSet::for_sums() const {
-  const auto found = std::ranges::find_if(
-      links_, [](const auto& link) { return link->can_carry(plan::Op::kAllReduce); });
-  return found == links_.end() ? nullptr : found->get();
+  return first_beside([](const DeviceLink& link) { return link.can_carry(plan::Op::kAllReduce); });
 }
 
 DeviceLink* LinkSet::for_uneven() const {
-  const auto found =
-      std::ranges::find_if(links_, [](const auto& link) { return link->can_carry_uneven(); });
-  return found == links_.end() ? nullptr : found->get();
+  return first_beside([](const DeviceLink& link) { return link.can_carry_uneven(); });
 }
 
 Status LinkSet::prepare() {
@@ -53,7 +56,7 @@ Status LinkSet::connect(const std::string& shape, Deadline deadline) {
 }
 
 Status LinkSet::start(Deadline deadline) {
-  for (const auto& link : links_) BRAID_RETURN_IF_ERROR(link->start(deadline));
+  for (const auto& link : links_) BRAID_RETURN_IF_ERROR(link->start(base(), deadline));
   is_started_ = true;
   return {};
 }
@@ -79,10 +82,10 @@ Status LinkSet::count_call(const BalancedCall& call) {
   return {};
 }
 
-Status LinkSet::note(Moment moment, sys::Stream stream) {
+Status LinkSet::note(CallStage stage, sys::Stream stream) {
   for (const auto& link : links_)
     if (ShareBalance* const balance = link->balance())
-      BRAID_RETURN_IF_ERROR(balance->mark(moment, stream));
+      BRAID_RETURN_IF_ERROR(balance->mark(stage, stream));
   return {};
 }
 

@@ -1,5 +1,6 @@
-// LinkSet: the links beside NVLink of one comm, in the order in which they take the ends of
-// messages: the first takes what comes behind NVLink's beginning, the last the end.
+// LinkSet: the links of one comm: the base link, then those beside it, in the order in which they take
+// the ends of messages: the first takes what comes behind the base link's beginning, the last the
+// end.
 //
 // Threads: as DeviceLink.
 #pragma once
@@ -16,19 +17,21 @@ namespace braid::comm {
 
 class LinkSet {
  public:
-  static constexpr size_t kMost = CallWatch::kMostWatched - 1;
-  /// One to kMost.
+  static constexpr size_t kMost = CallWatch::kMostWatched;
+  /// Two to kMost, of which the first writes into peers' memory.
   explicit LinkSet(std::vector<std::unique_ptr<DeviceLink>> links);
 
   size_t size() const { return links_.size(); }
   DeviceLink& operator[](size_t index) const { return *links_[index]; }
   std::span<const std::unique_ptr<DeviceLink>> all() const { return links_; }
+  DeviceLink& base() const { return *links_.front(); }
+  std::span<const std::unique_ptr<DeviceLink>> beside() const { return all().subspan(1); }
   /// By its facts' name; null: none is called so.
   DeviceLink* find(std::string_view name) const;
-  /// The first one that is tuned by size: the one whose shares users ask about and force.
+  /// The first one beside that is tuned by size: the one whose shares users ask about and force.
   DeviceLink& main() const;
-  /// The one that carries parts of sums, of blocks whose lengths the ranks of a pair alone know; null:
-  /// there is none.
+  /// The one beside that carries parts of sums, of blocks whose lengths the ranks of a pair alone know;
+  /// null: there is none.
   DeviceLink* for_sums() const;
   DeviceLink* for_uneven() const;
 
@@ -46,11 +49,13 @@ class LinkSet {
 
   // ---- one call, told to all that are balanced ----
   Status count_call(const BalancedCall& call);
-  Status note(Moment moment, sys::Stream stream);
+  Status note(CallStage stage, sys::Stream stream);
   /// What was decided since, in words.
   std::vector<std::string> end_call();
 
  private:
+  DeviceLink* first_beside(bool (*is_right)(const DeviceLink&)) const;
+
   std::vector<std::unique_ptr<DeviceLink>> links_;
   bool is_started_ = false;
 };

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "base/log.h"
-#include "comm/device/tuned_share.h"
+#include "comm/device/shares/tuned_share.h"
 #include "fabric/merge.h"
 #include "group/agree.h"
 #include "plan/x16.h"
@@ -114,12 +114,9 @@ Status MirrorLink::pin(const Mirrors& mirrors) {
     pinned_.emplace_back(ground_.cuda, segment);
     ring_.segment[r] = sys::pointer_to<std::byte>(on_device);
   }
-  constexpr uint64_t kBytes = sizeof(pcie::RingProgress);
-  BRAID_ASSIGN_OR_RETURN(progress_,
-                         sys::own<sys::DeviceMemory>(ground_.cuda, ground_.cuda.alloc(kBytes)));
+  BRAID_ASSIGN_OR_RETURN(progress_, zeros(sizeof(pcie::RingProgress)));
   ring_.progress = sys::pointer_to<pcie::RingProgress>(progress_.get());
-  BRAID_RETURN_IF_ERROR(ground_.cuda.fill(progress_.get(), 0, kBytes, stream()));
-  return ground_.cuda.synchronize(stream());
+  return {};
 }
 
 // The thread first, which uses what is pinned; the mirrors' memory last.
@@ -139,7 +136,7 @@ void MirrorLink::close() {
   progress_.reset();
 }
 
-Status MirrorLink::start(Deadline /*deadline*/) {
+Status MirrorLink::start(const DeviceLink& /*base*/, Deadline /*deadline*/) {
   const bool carries = std::any_of(std::begin(plan::kAllOps), std::end(plan::kAllOps),
                                    [this](plan::Op op) { return shares().parts(op, 0) > 0; });
   if (!is_on() || carries) return {};
@@ -190,9 +187,9 @@ uint64_t MirrorLink::part(const PartRequest& r) const {
 }
 
 // The proxy looks at the lanes of as many flows as there are ranks, and at no others.
-Status MirrorLink::enqueue(const LinkPart& part) {
+Status MirrorLink::enqueue(const LinkPart& part, sys::Stream stream) {
   note_sent(part);
-  return kernels_.run(ground_, stream(), ring_, part, ring_.num_lanes);
+  return kernels_.run(ground_, stream, ring_, part, ring_.num_lanes);
 }
 
 }  // namespace braid::comm

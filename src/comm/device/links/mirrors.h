@@ -33,7 +33,7 @@ class MirrorLink : public DeviceLink {
   Status connect(const std::string& shape, Deadline deadline) override;
   /// A NIC that is to carry nothing is closed, with its thread and memory. Before other threads ask
   /// for state(); status() may be asked for.
-  Status start(Deadline deadline) override;
+  Status start(const DeviceLink& base, Deadline deadline) override;
   void stop() override;
 
   /// Sums are none: their operands would cross the x16 twice as often as those of the host ring,
@@ -43,7 +43,7 @@ class MirrorLink : public DeviceLink {
   /// What it carries, together with links before it, stays within what the x16 carries. Whole slots
   /// on every lane.
   uint64_t part(const PartRequest& request) const override;
-  Status enqueue(const LinkPart& part) override;
+  Status enqueue(const LinkPart& part, sys::Stream stream) override;
   Status status() const override;
   /// "off: no NIC (...)", "pinned bounce: NIC mlx5_0 cannot reach GPU memory".
   DeviceLinkState state() const override;

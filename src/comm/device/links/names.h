@@ -1,5 +1,4 @@
-// GPU links as observers tell of them, beginning with NVLink, then those of registry.cc in their
-// order.
+// GPU links as observers tell of them, in the order of registry.cc.
 #pragma once
 
 #include <array>

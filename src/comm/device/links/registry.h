@@ -1,4 +1,4 @@
-// The links that a comm of GPUs has beside NVLink: the one list of them.
+// The links that a comm of GPUs has: the one list of them.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace braid::comm {
 
-/// Makes the links of one Device, in the order in which they take the ends of messages. On all
-/// ranks alike.
+/// Makes the links of one Device: the base link, then those beside it in the order in which they take
+/// the ends of messages. On all ranks alike.
 using LinkMaker = std::function<std::vector<std::unique_ptr<DeviceLink>>(const LinkGround&)>;
 
 /// All of them, as names.h has them.

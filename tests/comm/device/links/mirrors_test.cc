@@ -63,7 +63,9 @@ TEST(DeviceRdma, IsClosedWhenItIsToCarryNothing) {
         2, *cuda, small_slots({{"BRAID_GPU_RDMA", "on"}, {"BRAID_GPU_RDMA_SHARE", percent}}),
         [&](GpuRank& rank) {
           const bool carries = std::string_view(percent) == "10";
-          EXPECT_TRUE(test::nic_of(rank.device).start(Deadline::after_ns(1_s)).ok());
+          EXPECT_TRUE(test::nic_of(rank.device)
+                          .start(rank.device.links().base(), Deadline::after_ns(1_s))
+                          .ok());
           EXPECT_EQ(test::nic_of(rank.device).state().is_on, carries);
           EXPECT_EQ(test::nic_of(rank.device).state().how.starts_with("off: neither tuning"),
                     !carries)

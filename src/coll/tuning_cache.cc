@@ -1,0 +1,51 @@
+#include "coll/tuning_cache.h"
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/log.h"
+#include "sys/host/api.h"
+#include "sys/host/file.h"
+
+namespace braid::coll {
+
+namespace fs = std::filesystem;
+
+std::string tuning_path(const Config& config, const std::string& fabric_hash) {
+  fs::path folder = config.text("BRAID_CACHE_DIR");
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
+  const char* xdg = secure_getenv("XDG_CACHE_HOME");
+  if (folder.empty() && xdg != nullptr && *xdg != '\0') folder = fs::path(xdg) / "braid";
+  if (folder.empty()) folder = fs::path(sys::home_directory()) / ".cache" / "braid";
+  return (folder / ("tuning-" + fabric_hash + ".json")).string();
+}
+
+Result<std::string> read_tuning(const std::string& path) {
+  constexpr uint64_t kMostBytes = 1 << 20;
+  Result<std::string> text = sys::read_file(path, kMostBytes);
+  if (!text.ok()) return text.status().with_context("tuning cache");
+  return text;
+}
+
+std::string find_tuning(const Config& config, int rank, const std::string& path,
+                        const std::function<Status(const std::string& text)>& check) {
+  if (rank != 0 || config.text("BRAID_TUNE") == "force") return {};
+  Result<std::string> text = read_tuning(path);
+  if (!text.ok()) return {};
+  const Status holds = check(text.value());
+  if (holds.ok()) return std::move(text).value();
+  log::warn("coll", "tuning cache {} is ignored and made anew: {}", path, holds.to_string());
+  return {};
+}
+
+Status write_tuning(const std::string& path, const std::string& text) {
+  return sys::write_file(path, text).with_context("tuning cache");
+}
+
+void keep_tuning(const std::string& path, const std::string& text, const char* what) {
+  const Status kept = write_tuning(path, text);
+  if (!kept.ok())
+    log::warn("coll", "{}; {} will be measured again next time", kept.message(), what);
+}
+
+}  // namespace braid::coll
