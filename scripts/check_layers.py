@@ -54,7 +54,7 @@ SUBFOLDERS: dict[str, dict[str, list[str]]] = {
         "relay": ["direct"],
         # What all collectives on GPUs, and all on hosts, are made of.
         "device": ["", "reduce", "packets", "lines", "direct", "relay"],
-        "nodes": ["device"],
+        "nodes": ["reduce", "device"],
         "host": ["", "reduce", "nodes"],
         "messages": ["", "host"],
         **{
@@ -121,7 +121,7 @@ IMPORTS |= {
     "bench.engine": [*_LOW, "cases", "record", "terminal", "bench", "probe", "engine"],
     "bench.kv": [*_LOW, "record", "bench.engine", "bench", "probe", "engine", "kv"],
     "bench.weights": [*_LOW, "record", "bench.engine", "probe", "engine", "weights"],
-    "bench.overlap": ["_braid", "errors", "record", "bench", "probe"],
+    "bench.overlap": [*_LOW, "record", "overlap", "bench", "probe"],
     "bench.moe": [*_LOW, "record", "probe", "moe"],
     "report": [
         *("errors", "noise", "ratio", "sizes", "typed_json", "plan.shipped", "plan.formulas"),

@@ -21,7 +21,7 @@ HEADERS = {".h", ".cuh"}
 def noun_of(name: str) -> str:
     """HostRing -> ring."""
     words = [word for word in WORD.findall(name) if not word.isdigit()]
-    return words[-1].lower()
+    return str(words[-1]).lower()
 
 
 def known(root: Path) -> set[str]:
