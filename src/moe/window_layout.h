@@ -38,10 +38,11 @@ struct WindowLayout {
     return (kHalves * ranks() + half * ranks() + static_cast<uint64_t>(peer)) * kLineBytes;
   }
   constexpr uint64_t mask_line(int peer) const {
-    return (2 * kHalves * ranks() + static_cast<uint64_t>(peer)) * kLineBytes;
+    return (uint64_t{2} * kHalves * ranks() + static_cast<uint64_t>(peer)) * kLineBytes;
   }
   constexpr uint64_t half(uint64_t index) const {
-    return round_up((2 * kHalves + 1) * ranks() * kLineBytes, kRowAlignment) + index * half_bytes;
+    return round_up((uint64_t{2} * kHalves + 1) * ranks() * kLineBytes, kRowAlignment) +
+           index * half_bytes;
   }
   constexpr uint64_t region_bytes() const { return half_bytes / ranks(); }
   constexpr uint64_t region(uint64_t index, int source) const {

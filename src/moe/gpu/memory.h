@@ -43,7 +43,7 @@ class Memory {
   static constexpr uint64_t kOwnBytes = kSourceCountsAt + kScratchBytes;
   static_assert(sizeof(State) <= kCountsAt);
   static constexpr uint64_t kPageBytes = 16384;
-  static_assert(4 * incoming_words(kMostRanks, kMostExperts) <= kPageBytes);
+  static_assert(uint64_t{4} * incoming_words(kMostRanks, kMostExperts) <= kPageBytes);
 
   Memory(sys::Cuda& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
   Status allocate(comm::Device& device);
