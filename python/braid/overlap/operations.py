@@ -11,8 +11,8 @@ from torch import Tensor
 from braid import _braid
 from braid.comm import Comm
 from braid.errors import InvalidArgument
-from braid.overlap import chunked, sequential
-from braid.overlap.shapes import Op, Shape, shape_of, why_no_kernel, why_sequential
+from braid.overlap import sequential
+from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
 from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
@@ -77,12 +77,11 @@ def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: 
 
 
 class _Kernels:
-    """Of one comm: its kernels, its workspace, its second stream, and the way of every shape."""
+    """Of one comm: its kernels, its workspace, and the way of every shape so far."""
 
     def __init__(self, comm: Comm, device: torch.device) -> None:
         self._comm, self._device = comm, device
-        self._launcher: _braid.OverlapKernels | None = None
-        self._lane = chunked.StreamLane(device)
+        self._launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
         self.ways: dict[Shape, Way] = {}
 
@@ -97,18 +96,13 @@ class _Kernels:
                     "overlap: the first call of a shape measures, which no graph can hold: make"
                     " one before the capture"
                 )
-            has_kernels = not why_no_kernel(shape, x, w, bias)
-            way, _ = choose(self._comm, shape, call, has_kernels)
+            way, _ = choose(self._comm, shape, call)
             self.ways[shape] = way
         return call(way)
 
     def _call(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None, way: Way) -> Tensor:
         if way == SEQUENTIAL:
             return sequential.run(self._comm, shape.op, x, w, bias, shape.is_kn)
-        if way.chunks:
-            return chunked.run(
-                self._comm, shape.op, x, w, bias, shape.is_kn, way.chunks, self._lane
-            )
         # Of an all-reduce whose rows no ranks divide, all are shards with one row more.
         if shape.op is Op.GEMM_AR and not way.exchanges and shape.rows % shape.size:
             rows = -(-shape.rows // shape.size) * shape.size
@@ -120,8 +114,6 @@ class _Kernels:
         call = _EXCHANGE if way.exchanges else int(shape.op)
         self._make_room(_braid.overlap_workspace_bytes(call, gemm, choice))
         assert self._workspace is not None
-        if self._launcher is None:
-            self._launcher = _braid.OverlapKernels(self._device.index)
         body = partial(
             _braid.overlap_enqueue, self._comm._core, self._device.index, self._launcher, call,
             self._workspace.data_ptr(), self._workspace.numel(), gemm, choice, out.data_ptr(),

@@ -78,24 +78,20 @@ def shape_of(
 
 
 def why_sequential(shape: Shape, *tensors: torch.Tensor | None) -> str:
-    """Why a call goes the sequential way, and nothing else is tried; empty when others may."""
+    """Why no kernel takes the call; empty when one does."""
     given = [tensor for tensor in tensors if tensor is not None]
     if not all(tensor.is_cuda for tensor in given):
         return "not on a GPU"
-    if not all(tensor.is_contiguous() for tensor in given):
-        return "a tensor that is not contiguous"
-    return "" if shape.size > 1 else "one rank"
-
-
-def why_no_kernel(shape: Shape, *tensors: torch.Tensor | None) -> str:
-    """Why no kernel takes a call that is not sequential by need; empty when one does."""
-    given = [tensor for tensor in tensors if tensor is not None]
     if torch.cuda.get_device_capability(given[0].device) != (9, 0):
         return "the GPU is not of compute capability 9.0"
     if shape.dtype not in KERNEL_DTYPES:
         return f"{shape.dtype}"
     if shape.columns % _UNIT or shape.depth % _UNIT:
         return f"{shape.columns} columns, depth {shape.depth}: no multiples of {_UNIT}"
+    if not all(tensor.is_contiguous() for tensor in given):
+        return "a tensor that is not contiguous"
     if any(tensor.data_ptr() % 16 for tensor in given):
         return "an address that is no multiple of 16"
-    return "" if shape.size <= 8 else f"{shape.size} ranks"
+    if not 1 < shape.size <= 8:
+        return f"{shape.size} ranks"
+    return ""

@@ -7,19 +7,17 @@ import numpy as np
 import torch
 
 from braid.comm import Comm
-from braid.overlap.chunked import fits
 from braid.overlap.shapes import Op, Shape
 
 FORMS = {"128x256 below": 0, "128x256 beside": 1, "128x128 beside": 2}
 """The numbers of overlap::Form in src/overlap/forms.h."""
-CHUNKS = (1, 2, 4)
 _CALLS = 5
 _WARM = 2
 
 
 @dataclass(frozen=True)
 class Way:
-    """How a call goes; `form` empty: the sequential way, whole or in chunks."""
+    """How a call goes; `form` empty: the sequential way."""
 
     form: str = ""
     band: int = 8
@@ -27,11 +25,10 @@ class Way:
     piece_rows: int = 0
     by_engines: bool = True
     exchanges: bool = False
-    chunks: int = 0
 
     def __str__(self) -> str:
         if not self.form:
-            return f"in chunks, {self.chunks}" if self.chunks else "sequential"
+            return "sequential"
         ends = [f"the first {self.head} rows apart"] if self.head else []
         ends += [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
         ends += ["whole parts to all"] if self.exchanges else []
@@ -46,23 +43,11 @@ def _unit_rows(form: str) -> int:
     return 256 if form.endswith("below") else 128
 
 
-def candidates(shape: Shape, has_kernels: bool = True) -> Iterator[Way]:
-    """The sequential way first, then in chunks, then kernels."""
-    yield SEQUENTIAL
-    for chunks in CHUNKS:
-        # One chunk of an all-gather has the own shard beside it; of a sum it is the sequential way.
-        if (chunks > 1 or shape.op is Op.AG_GEMM) and fits(
-            shape.op, shape.rows, shape.size, chunks
-        ):
-            yield Way(chunks=chunks)
-    if has_kernels:
-        yield from _kernels(shape)
-
-
-def _kernels(shape: Shape) -> Iterator[Way]:
-    """Bands are of about 1,024 rows, and end where a shard does: a band begins when all of it is
-    here, or goes away when all of it is made.
+def candidates(shape: Shape) -> Iterator[Way]:
+    """The sequential way first. Bands are of about 1,024 rows, and end where a shard does: a band
+    begins when all of it is here, or goes away when all of it is made.
     """
+    yield SEQUENTIAL
     for form in FORMS:
         rows = -(-shape.shard_rows // _unit_rows(form))
         if form.endswith("below") and shape.shard_rows <= 128:
@@ -81,11 +66,9 @@ def _kernels(shape: Shape) -> Iterator[Way]:
         yield Way("128x128 beside", 4, exchanges=True)
 
 
-def choose(
-    comm: Comm, shape: Shape, run: Callable[[Way], object], has_kernels: bool = True
-) -> tuple[Way, dict[str, float]]:
+def choose(comm: Comm, shape: Shape, run: Callable[[Way], object]) -> tuple[Way, dict[str, float]]:
     """The fastest way and the us of each. Collective; `run` is one call in the given way."""
-    ways = list(candidates(shape, has_kernels))
+    ways = list(candidates(shape))
     mine = np.array([_time_us(comm, lambda way=way: run(way)) for way in ways])  # type: ignore[misc]
     slowest = comm.all_reduce(mine, op="max")
     found = {str(way): float(us) for way, us in zip(ways, slowest, strict=True)}
