@@ -94,6 +94,20 @@ def test_what_goes_wrong_is_said_to_the_other_side(ends):
                 one.result(LIMIT_S)
 
 
+def test_a_worker_that_goes_no_further_is_told_of(ends):
+    """Its loader failed, say, with an error that is not braid's."""
+    sender, receivers = ends
+    with ThreadPoolExecutor(2) as threads:
+        sent = threads.submit(sender.send, tensors(1), 1, LIMIT_S)
+        other = threads.submit(lambda: list(receivers[0].receive(1, LIMIT_S)))
+        for _ in receivers[1].receive(1, LIMIT_S):
+            break
+        with pytest.raises(braid.Cancelled, match="worker 1: did not take all of it"):
+            sent.result(LIMIT_S)
+        with pytest.raises(braid.Cancelled, match="did not take all of it"):
+            other.result(LIMIT_S)
+
+
 def test_another_bucket_and_a_worker_that_does_not_come_are_named(ends):
     sender, receivers = ends
     with pytest.raises(braid.Timeout, match=r"workers \[2\] to join"):

@@ -119,6 +119,18 @@ def test_strided_shards_are_rows_of_two_places():
     assert found == [((0, 0), (2, 3)), ((4, 0), (2, 3))]
 
 
+def test_a_cut_behind_a_strided_shard_takes_one_of_its_parts():
+    """FSDP of 2 over a tensor-parallel cut of 2 of the same axis; each rank has one box."""
+    cut = [Shard(0, stride_factor=2), Shard(0)]
+    found = {at: boxes((8, 3), (2, 2), at, cut) for at in itertools.product(range(2), range(2))}
+    assert {at: box[0][0][0] for at, box in found.items()} == {
+        (0, 0): 0, (1, 0): 2, (0, 1): 4, (1, 1): 6,
+    }  # fmt: skip
+    assert all(box == [(box[0][0], (2, 3))] for box in found.values())
+    with pytest.raises(braid.InvalidArgument, match="a strided shard of 3 parts, cut into 2"):
+        boxes((9, 3), (2, 2), (0, 0), [Shard(0, stride_factor=3), Shard(0)])
+
+
 def test_what_lacks_is_named():
     a = piece_of("a", "float32", (4, 4), (0, 0), (4, 4), 0)
     half = piece_of("a", "float32", (4, 4), (0, 0), (2, 4), 0)
