@@ -183,7 +183,8 @@ constexpr Option kOptions[] = {
      "force."},
     {"BRAID_TUNE_TIME", OptionType::kDuration, "8s",
      "Time that tuning may take at start; on GPUs for the host link, again for a NIC, and for all "
-     "races of a communicator with NCCL."},
+     "races of a communicator with NCCL.",
+     kTuning},
 };
 
 const Option* find_option(std::string_view name) {
