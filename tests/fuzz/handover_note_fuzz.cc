@@ -15,9 +15,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const auto note = decode_note(text, rank, 8);
     if (!note.ok()) continue;
     BRAID_CHECK(note->rank >= 0 && note->rank < 8 && note->rank != rank, "rank {}", note->rank);
-    const auto again = decode_note(encode(*note), rank, 8);
-    BRAID_CHECK(again.ok() && encode(*again) == encode(*note), "'{}' does not read back",
-                encode(*note));
+    const auto again = decode_note(encode(note.value()), rank, 8);
+    BRAID_CHECK(again.ok() && encode(again.value()) == encode(note.value()),
+                "'{}' does not read back", encode(note.value()));
   }
   return 0;
 }

@@ -24,13 +24,14 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 void read_messages(std::string_view body) {
   const auto coming = decode_coming(bytes_of(body));
   if (coming.ok()) {
-    BRAID_CHECK(encode(*coming) == body, "a coming of {} bytes does not read back", body.size());
+    BRAID_CHECK(encode(coming.value()) == body, "a coming of {} bytes does not read back",
+                body.size());
     BRAID_CHECK(coming->rank < coming->num_ranks && coming->num_ranks <= kMostNodeRanks,
                 "rank {} of {}", coming->rank, coming->num_ranks);
   }
   const auto met = decode_met(bytes_of(body));
   if (!met.ok()) return;
-  BRAID_CHECK(encode(*met) == body, "an answer of {} bytes does not read back", body.size());
+  BRAID_CHECK(encode(met.value()) == body, "an answer of {} bytes does not read back", body.size());
   BRAID_CHECK(met->all_came() != met->words.empty(), "an answer says both");
 }
 
@@ -41,9 +42,10 @@ void judge(std::string_view body) {
     const size_t end = std::min(body.find('\n'), body.size());
     const auto facts = decode_facts(body.substr(0, end));
     if (facts.ok()) {
-      const auto again = decode_facts(encode(*facts));
-      BRAID_CHECK(again.ok() && encode(*again) == encode(*facts), "facts do not read back");
-      ranks.push_back(*facts);
+      const auto again = decode_facts(encode(facts.value()));
+      BRAID_CHECK(again.ok() && encode(again.value()) == encode(facts.value()),
+                  "facts do not read back");
+      ranks.push_back(facts.value());
     }
     body.remove_prefix(std::min(end + 1, body.size()));
   }

@@ -20,9 +20,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const double at = share.at(bytes);
       BRAID_CHECK(at >= -1e-9 && at <= 1 + 1e-9, "a share of {} of {} bytes", at, bytes);
     }
-  const std::string written = shares_to_json("key", *shares);
+  const std::string written = shares_to_json("key", shares.value());
   const auto again = parse_shares(written, "key");
-  BRAID_CHECK(again.ok() && shares_to_json("key", *again) == written, "does not read back");
+  BRAID_CHECK(again.ok() && shares_to_json("key", again.value()) == written, "does not read back");
   BRAID_CHECK(!parse_shares(written, "another").ok(), "it is of another key");
   return 0;
 }

@@ -81,6 +81,13 @@ class GraphCuda : public sys::FakeCuda {
     replays_changed_.notify_all();
     return done;
   }
+  /// Nothing on a device is done while one of its graphs is replayed.
+  Result<bool> is_done(sys::Stream stream) override {
+    return is_replaying() ? Result<bool>(false) : FakeCuda::is_done(stream);
+  }
+  Result<bool> is_done(sys::Event event) override {
+    return is_replaying() ? Result<bool>(false) : FakeCuda::is_done(event);
+  }
   Status free(sys::DevicePtr memory) override {
     await_replays();
     return FakeCuda::free(memory);
@@ -162,6 +169,11 @@ class GraphCuda : public sys::FakeCuda {
   }
 
  private:
+  bool is_replaying() {
+    const auto device = current_device();
+    const std::lock_guard lock(replays_mutex_);
+    return device.ok() && num_replays_[device.value()] > 0;
+  }
   void await_replays() {
     const auto device = current_device();
     if (!device.ok()) return;

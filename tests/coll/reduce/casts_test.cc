@@ -31,7 +31,7 @@ void check_widen(Dtype dtype, ToFloat to_float) {
     ASSERT_TRUE(std::isnan(wanted) ? std::isnan(wide)
                                    : std::memcmp(&wide, &wanted, sizeof wide) == 0)
         << dtype_name(dtype) << " " << i;
-    if (std::isnan(wanted)) continue;
+    if (!std::isfinite(wanted)) continue;  // of which fp8 keeps none
     ASSERT_EQ(narrowed<Bits>(wide, dtype), bits) << dtype_name(dtype);
   }
 }
