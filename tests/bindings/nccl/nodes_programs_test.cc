@@ -117,7 +117,8 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
     const uint64_t at = i * spread + (wanted < 1000 ? 14 : 0);
     WorldTerms terms;
     terms.seed = at;
-    terms.most_idle_ns = 8_s;
+    // More than BRAID_NCCL_MEET, for which ranks wait that set up beside one which the library holds.
+    terms.most_idle_ns = 15_s;
     const Failure how = at % 25 == 24 ? Failure::kSilent
                         : at % 2 == 0 ? Failure::kAnswer
                                       : Failure::kStuck;
