@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def overlap(
     ranks: Annotated[int, typer.Option("--ranks", "-n", help="GPUs, one rank each.")] = 2,
-    models: Annotated[str, typer.Option(help="gpt-3, llama-70b.")] = "gpt-3,llama-70b",
+    models: Annotated[str, typer.Option(help="Layers of gpt-3, llama-70b.")] = "gpt-3,llama-70b",
     rows: Annotated[str, typer.Option(help="Rows of all ranks together.")] = (
         "64,512,1024,2048,4096,8192"
     ),
@@ -124,6 +124,6 @@ def _between(models: list[str], rows: list[int], graphs: bool, output: "Output")
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Examples: braid bench overlap -n 2 --json overlap_tp2.json; braid bench overlap"
+        epilog="Example: braid bench overlap -n 2 --json overlap_tp2.json; braid bench overlap"
         " --stand. Exit code 0 fine, 1 wrong numbers or a kernel that gave up, 2 bad input."
     )(overlap)

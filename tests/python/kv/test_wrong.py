@@ -205,8 +205,9 @@ def test_the_prefiller_takes_it_back(ends):
 def test_a_router_repeats(ends):
     """A request that is over is asked for again, begun again, and wanted twice at once."""
     prefill, decode, there = ends
-    prefill.role.begin("r", [0], 8, is_computed=True)
+    over = prefill.role.begin("r", [0], 8, is_computed=True)
     decode.role.want("r", there, [1], 8).wait(LIMIT_S)
+    over.wait(LIMIT_S)  # the prefiller hears of it a moment later
     for again in (decode.role.want("r", there, [2], 8), decode.role.pull("r", there, [0], [3])):
         with pytest.raises((braid.Cancelled, braid.Timeout), match=r"is over|gave its pages back"):
             again.wait(LIMIT_S)
