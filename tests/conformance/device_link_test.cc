@@ -4,6 +4,7 @@
 // Parts land in the ranks' scratch, which peers reach: that of sender s at place_of(s).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -76,7 +77,7 @@ class Exchange {
     const int me = end_.rank.rank();
     for (int reader = 0; reader < end_.rank.size(); ++reader)
       if (!is_to_everyone_ || reader == 0)
-        std::memcpy(send_.data() + offset_of(reader), sent(me, reader, bytes, call).data(), bytes);
+        std::ranges::copy(sent(me, reader, bytes, call), send_.data() + offset_of(reader));
     for (int sender = 0; sender < end_.rank.size(); ++sender)
       std::memset(here(sender), static_cast<int>(kUntouched), kPlaceBytes);
     end_.rank.all.arrive_and_wait();

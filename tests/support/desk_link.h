@@ -30,7 +30,7 @@ class Desk {
     const auto patience = std::chrono::nanoseconds(timeout_ns);
     if (!changed_.wait_for(lock, patience, [&] { return left_.contains(key); })) return false;
     if (left_[key].size() != flow.bytes) return false;
-    std::memcpy(flow.destination, left_[key].data(), flow.bytes);
+    if (flow.bytes != 0) std::memcpy(flow.destination, left_[key].data(), flow.bytes);
     return true;
   }
 
