@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "group/frame_seal.h"
 #include "group/group.h"
 #include "group/wire.h"
 #include "support/ranks.h"
@@ -151,14 +152,19 @@ TEST(Relay, ReadsNothingThatRanksExchange) {
 // says why.
 TEST(Relay, CannotChangeWhatRanksExchange) {
   for (const bool from_store : {false, true}) {
-    const Identity job = draw_job(2);
     std::atomic<int> num_changed{0};
-    const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
-      if (is_from_store != from_store || bytes[4] != char(FrameType::kBlob)) return;
-      bytes[bytes.size() - kSealBytes - 1] ^= 1;  // the last letter that was said
-      ++num_changed;
-    });
-    const auto ends = meet_through(job, kSecret);
+    std::vector<End> ends;
+    // Where a test beside this one has the next port, too, rank 0 serves behind it, and rank 1 goes
+    // there past the relay: then once more, elsewhere.
+    for (int attempt = 0; attempt < 5 && num_changed == 0; ++attempt) {
+      const Identity job = draw_job(2);
+      const Relay relay(job.store_port, [&](bool is_from_store, std::string& bytes) {
+        if (is_from_store != from_store || bytes[4] != char(FrameType::kBlob)) return;
+        bytes[bytes.size() - kSealBytes - 1] ^= 1;  // the last letter that was said
+        ++num_changed;
+      });
+      ends = meet_through(job, kSecret);
+    }
     EXPECT_GT(num_changed, 0);
     for (const End& end : ends)
       for (size_t rank = 0; rank < end.heard.size(); ++rank)

@@ -32,7 +32,8 @@ struct flock lock_of(uint32_t seat, short type) {  // NOLINT(google-runtime-int)
 
 struct Presence::File {
   FileId id;
-  std::vector<sys::Fd> fds;  // the first is used; the others wait for the end
+  sys::Fd used;                // set before anybody else sees the file, and not touched again
+  std::vector<sys::Fd> extra;  // under mutex(): they wait for the end
 
   static std::mutex& mutex() {
     static auto* const kThe = new std::mutex;  // never destroyed: processes end in any order
@@ -46,7 +47,8 @@ struct Presence::File {
     const std::lock_guard lock(mutex());
     const auto found = all().find(id);
     if (found != all().end() && found->second.expired()) all().erase(found);
-    fds.clear();
+    used = sys::Fd();
+    extra.clear();
   }
 };
 
@@ -60,15 +62,17 @@ Result<Presence> Presence::on(sys::Fd fd) {
   if (file == nullptr) {
     file = std::make_shared<File>();
     file->id = id;
+    file->used = std::move(fd);
     known = file;
+  } else {
+    file->extra.push_back(std::move(fd));
   }
-  file->fds.push_back(std::move(fd));
   return Presence(std::move(file));
 }
 
 Status Presence::claim(uint32_t seat) {
   struct flock lock = lock_of(seat, F_WRLCK);
-  if (fcntl(file_->fds.front().get(), F_SETLK, &lock) == 0) return {};
+  if (fcntl(file_->used.get(), F_SETLK, &lock) == 0) return {};
   return driver_error("lock of seat {}: {}", seat, sys::error_text(errno));
 }
 
@@ -76,7 +80,7 @@ Status Presence::claim(uint32_t seat) {
 bool Presence::is_claimed_by_another(uint32_t seat) const {
   if (file_ == nullptr) return true;
   struct flock lock = lock_of(seat, F_WRLCK);
-  return fcntl(file_->fds.front().get(), F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+  return fcntl(file_->used.get(), F_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool Presence::is_named(const char* path) const {
