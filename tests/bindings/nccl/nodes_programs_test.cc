@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "bindings/nccl/world_of_ranks.h"
 
@@ -17,7 +18,7 @@ namespace braid::nccl::programs {
 namespace {
 
 /// Making communicators takes longest: of many programs there are more to a world.
-constexpr uint64_t kFewPrograms = 75, kManyPrograms = 1000;
+constexpr uint64_t kFewPrograms = kIsSanitized ? 30 : 75, kManyPrograms = 1000;
 /// From a rank's first error to the last rank's: braid's own deadline here, and what NCCL's peers
 /// take to notice that one has gone.
 constexpr int64_t kDeadline = 5_s;

@@ -132,20 +132,22 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
               map_.per_node, format_bytes(stages_->scratch_bytes()));
     return agreed;
   }
-  if (rail_) rail_->abort();
+  if (const auto made = rail()) made->abort();
   stages_.reset();
-  rail_.reset();
+  (void)put_rail(nullptr);
   return agreed;
 }
 
 Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string& id,
                                 comm::Device& device, Deadline deadline) {
   const int node = map_.node_of(rank_);
-  BRAID_ASSIGN_OR_RETURN(rail_, NcclRail::make(real, id, map_, node, device, deadline));
+  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<NcclRail> made,
+                         NcclRail::make(real, id, map_, node, device, deadline));
+  if (!put_rail(made)) return unavailable("the communicator is aborted");
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
   terms.is_exact = is_exact_;
-  BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *rail_, map_, node, terms));
+  BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *made, map_, node, terms));
   return {};
 }
 
@@ -154,7 +156,7 @@ Status AcrossNodes::warm_up(Deadline deadline) {
   while (true) {
     BRAID_ASSIGN_OR_RETURN(const bool is_idle, stages_->is_idle());
     if (is_idle) return {};
-    BRAID_RETURN_IF_ERROR(rail_->error());
+    BRAID_RETURN_IF_ERROR(rail()->error());
     if (deadline.passed()) return timeout("what was sent between nodes does not arrive");
     std::this_thread::sleep_for(kWorkNap);
   }
@@ -172,14 +174,28 @@ Status AcrossNodes::run(const braid_nccl_call& call) {
   return internal_error("nccl call {} does not go over nodes", call.op);
 }
 
+bool AcrossNodes::put_rail(std::shared_ptr<NcclRail> rail) {
+  const std::lock_guard lock(mutex_);
+  rail_.swap(rail);  // the old one ends with the argument, after the lock
+  return !is_aborting_;
+}
+
 Status AcrossNodes::status() {
-  if (!lost_.ok()) return lost_;
-  return rail_ ? rail_->error() : Status();
+  Status why = lost();
+  if (!why.ok()) return why;
+  const auto made = rail();
+  return made ? made->error() : Status();
 }
 
 void AcrossNodes::begin_abort() {
-  if (!rail_ || aborting_.joinable()) return;
-  auto thread = sys::start_thread("rail abort", [this] { rail_->abort(); });
+  std::shared_ptr<NcclRail> made;
+  {
+    const std::lock_guard lock(mutex_);
+    is_aborting_ = true;
+    made = rail_;
+  }
+  if (!made || aborting_.joinable()) return;
+  auto thread = sys::start_thread("rail abort", [made = std::move(made)] { made->abort(); });
   if (thread.ok()) aborting_ = std::move(thread).value();
 }
 
@@ -192,7 +208,7 @@ void AcrossNodes::end(bool is_in_peace) {
     if (!stages_->is_finished()) (void)stages_.release();
   }
   stages_.reset();
-  rail_.reset();
+  (void)put_rail(nullptr);
   guest_.reset();
 }
 

@@ -17,6 +17,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -63,8 +64,14 @@ class AcrossNodes {
   Status barrier(sys::Stream stream) { return stages_->barrier(stream); }
   /// Trouble of the rail, and what was lost.
   Status status();
-  void lose(const Status& why) { lost_ = why; }
-  const Status& lost() const { return lost_; }
+  void lose(const Status& why) {
+    const std::lock_guard lock(mutex_);
+    lost_ = why;
+  }
+  Status lost() const {
+    const std::lock_guard lock(mutex_);
+    return lost_;
+  }
   const fabric::NodeMap& map() const { return map_; }
 
   /// Ends what the rail has enqueued, beside the caller: NCCL waits for it, and it may stand behind
@@ -88,6 +95,12 @@ class AcrossNodes {
   Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
                      Deadline deadline);
   Status warm_up(Deadline deadline);
+  std::shared_ptr<NcclRail> rail() const {
+    const std::lock_guard lock(mutex_);
+    return rail_;
+  }
+  /// False where the communicator is being aborted: then nobody waits for what comes of the rail.
+  bool put_rail(std::shared_ptr<NcclRail> rail);
 
   RankFacts facts_;
   const bool may_share_;
@@ -97,8 +110,11 @@ class AcrossNodes {
   int rank_ = -1, num_ranks_ = 0;
   fabric::NodeMap map_;
   Met served_;  // of the group
-  Status lost_;
-  std::unique_ptr<NcclRail> rail_;
+  // Watchdogs ask and abort while a call connects.
+  mutable std::mutex mutex_;
+  Status lost_;                     // under mutex_, as the next two
+  std::shared_ptr<NcclRail> rail_;  // who aborts it holds it
+  bool is_aborting_ = false;
   std::unique_ptr<coll::nodes::Stages> stages_;
   std::thread aborting_;
 };
