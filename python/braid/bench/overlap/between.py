@@ -15,8 +15,8 @@ import torch.distributed as dist
 import braid
 from braid.bench.overlap.stand import normal
 from braid.launch import free_port
-from braid.overlap import ag_gemm, gemm_ar, gemm_rs, sequential
-from braid.overlap.shapes import Op
+from braid.overlap import ag_gemm, gemm_ar, gemm_rs, sequential, way_of
+from braid.overlap.shapes import NAMES, Op
 
 Call = Callable[[], torch.Tensor]
 
@@ -110,6 +110,10 @@ class Rivals:
         if torchs is not None:
             ways["torch, fused"] = torchs
         return ways
+
+    def way(self) -> str:
+        """braid's, in words."""
+        return way_of(NAMES[self._layer.op], self._x, self._w, self._comm)
 
     def _gemm(self) -> torch.Tensor:
         return torch.matmul(self._whole, self._w.t(), out=self._c)

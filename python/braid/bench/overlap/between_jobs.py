@@ -9,15 +9,12 @@ import torch
 
 import braid
 from braid.bench.overlap.between import ALONE, BRAID, Call, Layer, Rivals
-from braid.overlap import way_of
-from braid.overlap.shapes import NAMES
+from braid.bench.overlap.checked import WARM, series_of
 from braid.probe.effort import LEAST_SAMPLES, Effort, calls_for
 from braid.probe.job import Job, Tick
-from braid.record.probe import Series, times_of
+from braid.record.probe import Series
 
-_MOST_ERROR = 4e-3
 _SLEEP_CYCLES = 1_000_000  # the host enqueues the first calls meanwhile
-_WARM = 3
 
 
 def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
@@ -27,13 +24,18 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
         field = Rivals(comm, layer)
         ways = field.contestants()
         errors, absent = _check(comm, field, ways)
-        notes = {name: f"error {error:.2e} of float64" for name, error in errors.items()}
-        notes[BRAID] += f"; {way_of(NAMES[layer.op], field._x, field._w, comm)}"
+        said = {BRAID: f"; {field.way()}"}
         able = {name: ways[name] for name in errors}
         if has_graphs:
             able = _captured(comm, able, absent)
         times = _race(comm, able, effort, tick)
-        found = [_series(layer, name, errors[name], times[name], notes[name]) for name in able]
+        moved = layer.m * layer.k * 2
+        found = [
+            series_of(
+                str(layer), name, moved, layer.flops, errors[name], times[name], said.get(name, "")
+            )
+            for name in able
+        ]
         del field, ways, able
         torch.cuda.empty_cache()
         return found + [
@@ -100,7 +102,7 @@ def _race(
     """Rounds with everybody once, in an order that all ranks know."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for call in ways.values():
-        for _ in range(_WARM):
+        for _ in range(WARM):
             call()
     counts = {name: calls_for(_most(comm, _time_us(comm, call, 2))) for name, call in ways.items()}
     end_s = effort.clock() + effort.share_s()
@@ -126,19 +128,6 @@ def _time_us(comm: braid.Comm, call: Call, count: int) -> float:
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e3 / count
-
-
-def _series(layer: Layer, name: str, error: float, samples: list[float], note: str) -> Series:
-    is_right = error < _MOST_ERROR
-    moved = layer.m * layer.k * 2
-    if not samples:
-        return Series(str(layer), name, moved, None, None, note=note)
-    times = times_of(samples)
-    note += f"; {layer.flops / times.p50_us / 1e6:.0f} TFLOP/s"
-    return Series(
-        str(layer), name, moved, times, None,
-        verdict="ok" if is_right else "wrong data", wrong_bytes=0 if is_right else 1, note=note,
-    )  # fmt: skip
 
 
 def figures_of(series: Sequence[Series]) -> dict[str, float]:

@@ -5,16 +5,15 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from braid.bench.overlap.checked import WARM, series_of
 from braid.bench.overlap.gathers import Gathers
 from braid.bench.overlap.scatters import Scatters
 from braid.bench.overlap.stand import Call, Case, Plain, Stand
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
-from braid.record.probe import Series, times_of
+from braid.record.probe import Series
 
-_MOST_ERROR = 4e-3
 _SLEEP_CYCLES = 3_000_000  # the host enqueues a whole call meanwhile, some 40 copies and launches
-_WARM = 3
 
 STAND = (
     Case("GPT-3 TP8, m 8192", "ag", 8192, 43008, 12288),
@@ -64,7 +63,13 @@ def job_of(stand: Stand, case: Case) -> Job:
             Series(group_of(case), name, 0, None, None, verdict="unsupported", note=why)
             for name, why in absent.items()
         ]
-        return [_series(case, name, errors[name], times[name]) for name in errors] + missing
+        found = [
+            series_of(
+                group_of(case), name, case.m * case.k * 2, case.flops, errors[name], times[name]
+            )
+            for name in errors
+        ]
+        return found + missing
 
     return Job(f"{case.op} {case.name}", case.m * case.k * 2, run)
 
@@ -88,7 +93,7 @@ def _race(
 ) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for call in ways.values():
-        for _ in range(_WARM):
+        for _ in range(WARM):
             call()
     stand.check()
 
@@ -113,19 +118,6 @@ def _time_us(call: Call) -> float:
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e3
-
-
-def _series(case: Case, name: str, error: float, samples: list[float]) -> Series:
-    is_right = error < _MOST_ERROR
-    note = f"error {error:.2e} of float64"
-    if not samples:
-        return Series(group_of(case), name, 0, None, None, note=note)
-    times = times_of(samples)
-    note += f"; {case.flops / times.p50_us / 1e6:.0f} TFLOP/s"
-    return Series(
-        group_of(case), name, case.m * case.k * 2, times, None,
-        verdict="ok" if is_right else "wrong data", wrong_bytes=0 if is_right else 1, note=note,
-    )  # fmt: skip
 
 
 def figures_of(series: Sequence[Series]) -> dict[str, float]:
