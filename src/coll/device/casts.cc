@@ -18,8 +18,7 @@ namespace {
 
 Status cast(comm::Device& device, sys::Stream stream, std::span<const ArrayCast> arrays,
             uint64_t count, const char* name) {
-  constexpr uint64_t kElementsPerBlock = 16
-                                         << 10;  // below it a block has less work than its launch
+  constexpr uint64_t kElementsPerBlock = 16'384;  // of fewer a block's launch is most of its work
   if (name == nullptr || arrays.size() > kMostReduceArrays)
     return internal_error("a cast of {} arrays", arrays.size());
   if (arrays.empty() || count == 0) return {};

@@ -46,7 +46,9 @@ Result<std::unique_ptr<Buffer>> Buffer::create(comm::Device& device, uint64_t ha
   return std::unique_ptr<Buffer>(new Buffer(std::move(memory)));
 }
 
+// A call comes here several times: words are made of what failed alone.
 Status Buffer::in_rank(const char* call, const Status& status) const {
+  if (status.ok()) return {};
   return status.with_context(fmt::format("{} on rank {}", call, memory_->team().rank));
 }
 
@@ -74,6 +76,15 @@ Status Buffer::check_half() const {
   if (!is_open_[num_sent_ % kHalves]) return {};
   return invalid_argument(
       "two results are alive: the receive half (hook) of an earlier call was not called yet");
+}
+
+template <typename Call>
+Status Buffer::check_send(const Call& call) const {
+  BRAID_RETURN_IF_ERROR(check_shape(call, size()));
+  BRAID_RETURN_IF_ERROR(check_counts(call.num_experts, call.num_topk));
+  BRAID_RETURN_IF_ERROR(check_room(call, layout()));
+  BRAID_RETURN_IF_ERROR(check_place(call.x, "x"));
+  return check_half();
 }
 
 Status Buffer::check_received(uint64_t number) const {
@@ -112,11 +123,7 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
                               const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_room(call, layout())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_half()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
   LlSendArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -173,11 +180,7 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
                               Ticket* ticket, const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyCombine);
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_counts(call.num_experts, call.num_topk)));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_room(call, layout())));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_place(call.x, "x")));
-  BRAID_RETURN_IF_ERROR(in_rank(name, check_half()));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
   LlReturnArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);

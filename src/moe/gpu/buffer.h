@@ -83,6 +83,8 @@ class Buffer {
   int size() const { return layout().num_ranks; }
   uint32_t blocks(const comm::Device& device, const Launch& launch) const;
   Status check_half() const;
+  template <typename Call>
+  Status check_send(const Call& call) const;
   Status check_received(uint64_t number) const;
   Status check_nothing_is_open() const;
   Status in_rank(const char* call, const Status& status) const;
