@@ -292,31 +292,47 @@ def test_published_schema_is_current():
     )
 
 
-def test_every_committed_record_fits():
-    for path in sorted((REPOSITORY / "records").glob("**/*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["schema"].startswith("braid.gpu/"):
-            old_gpu_record.read(document)
-        elif document["schema"] == "braid.probe/1":
-            probe_record.from_json(document)
-        elif document["schema"] == "braid.topo/1":
-            topo_document.read(path.read_text(encoding="utf-8"))
-        # These are their own scripts' form.
-        elif document["schema"] in (
-            *("braid.two_hosts/1", "braid.tuning/1"),
-            *("braid.gpu_tuning/1", "braid.nccl_tests/1", "braid.torch_tests/1", "braid.watch/1"),
-            "braid.control/1",
-        ):
-            assert {"command", "date", "commit", "dirty", "ranks"} <= document.keys()
-        elif document["schema"] in (
-            *("braid.drop_in_memory/1", "braid.engine_soak/1", "braid.engine_points/1"),
-            *("braid.weights_plan/1", "braid.kv_kills/1", "braid.vllm/1"),
-        ):
-            assert {"command", "date", "commit", "ranks", "runs"} <= document.keys()
-        elif document["schema"] == "braid.nodes_cpu/1":
-            assert {"command", "date", "commit", "dirty", "rows"} <= document.keys()
-        else:
-            record.load(path)
+# Records in their own scripts' form: what each says at least, whatever it measured.
+_RANKS, _RUNS = frozenset({"dirty", "ranks"}), frozenset({"ranks", "runs"})
+_OWN_FORMS = {
+    "braid.control/1": _RANKS,
+    "braid.drop_in_memory/1": _RUNS,
+    "braid.engine_points/1": _RUNS,
+    "braid.engine_soak/1": _RUNS,
+    "braid.gpu_tuning/1": _RANKS,
+    "braid.kv_kills/1": _RUNS,
+    "braid.nccl_tests/1": _RANKS,
+    "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
+    "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
+    "braid.torch_tests/1": _RANKS,
+    "braid.tuning/1": _RANKS,
+    "braid.two_hosts/1": _RANKS,
+    "braid.vllm/1": _RUNS,
+    "braid.watch/1": _RANKS,
+    "braid.weights_plan/1": _RUNS,
+}
+
+
+def read_any_record(path):
+    document = json.loads(path.read_text(encoding="utf-8"))
+    schema = document["schema"]
+    if schema.startswith("braid.gpu/"):
+        old_gpu_record.read(document)
+    elif schema == "braid.probe/1":
+        probe_record.from_json(document)
+    elif schema == "braid.topo/1":
+        topo_document.read(path.read_text(encoding="utf-8"))
+    elif schema in _OWN_FORMS:
+        assert {"command", "date", "commit"} | _OWN_FORMS[schema] <= document.keys(), path
+    else:
+        record.load(path)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "records").glob("**/*.json")), ids=lambda path: path.stem
+)
+def test_every_committed_record_fits(path):
+    read_any_record(path)
 
 
 def test_table_and_plot_of_any_record(bench_files, tmp_path, capsys):
