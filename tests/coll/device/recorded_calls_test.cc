@@ -12,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -215,14 +214,10 @@ std::map<std::string, RecordedCall> recorded(int size) {
   return all;
 }
 
-std::filesystem::path record_path() {
-  return std::filesystem::path(__FILE__).replace_filename("recorded_calls.txt");
-}
-
 /// The record's lines, by call.
 std::map<std::string, std::string> read_record() {
   std::map<std::string, std::string> lines;
-  std::ifstream file(record_path());
+  std::ifstream file(BRAID_RECORDED_CALLS);
   for (std::string line; std::getline(file, line);) lines[line.substr(0, line.find(':'))] = line;
   return lines;
 }
