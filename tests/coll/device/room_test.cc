@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 
+#include "base/sanitizer.h"
 #include "base/units.h"
 #include "coll/device/all_kernels.h"
 #include "coll/device/collectives.h"
@@ -78,7 +79,7 @@ void check_all_gather(RoomRanks& ranks, comm::Comm& comm, uint64_t block) {
 }
 
 TEST(Room, CallsAreRightBeforeItInItAndBehindIt) {
-  for (const int size : {2, 3}) {
+  for (const int size : kIsSanitized ? std::vector{2} : std::vector{2, 3}) {
     RoomRanks ranks(size);
     ranks.run({{"BRAID_GPU_DIRECT", "12MiB"}, {"BRAID_GPU_SCRATCH", "32MiB"}},
               [&](comm::Comm& comm, std::barrier<>& all) {
