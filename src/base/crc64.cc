@@ -255,11 +255,26 @@ uint64_t crc64(std::span<const std::byte> bytes, uint64_t before) noexcept {
   return ~best()(bytes.data(), bytes.size(), ~before);
 }
 
+// At each new run a processor has to notice anew that memory is read in order: 0.5 us, as long as
+// 8 KiB take in a row. So it is told what comes next, piece by piece; into the second cache, since
+// the first one waits for no more than a dozen lines or two at a time.
 uint64_t crc64_of_runs(const std::byte* base, std::span<const uint64_t> begins, uint64_t run_bytes,
                        uint64_t before) noexcept {
+  constexpr uint64_t kPieceBytes = 4096, kLineBytes = 64, kMostAhead = 16384;
   const Crc crc = best();
+  const size_t runs_ahead = run_bytes == 0 ? 1 : std::max<uint64_t>(1, kPieceBytes / run_bytes);
   uint64_t state = ~before;
-  for (const uint64_t begin : begins) state = crc(base + begin, run_bytes, state);
+  for (size_t i = 0; i < begins.size(); ++i) {
+    const std::byte* const next =
+        i + runs_ahead < begins.size() ? base + begins[i + runs_ahead] : nullptr;
+    for (uint64_t at = 0; at < run_bytes; at += kPieceBytes) {
+      const uint64_t size = std::min(kPieceBytes, run_bytes - at);
+      if (next != nullptr && at < kMostAhead)
+        for (uint64_t line = 0; line < size; line += kLineBytes)
+          __builtin_prefetch(next + at + line, 0, 2);
+      state = crc(base + begins[i] + at, size, state);
+    }
+  }
   return ~state;
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -99,10 +101,16 @@ TEST_P(Crc64, TellsWhatWeakerSumsDoNot) {
   EXPECT_NE(crc(Bytes(64)), crc(Bytes(65)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Crc64, testing::ValuesIn(kAllCrcWays), [](const auto& info) {
-  constexpr const char* kNames[] = {"Tables", "Clmul", "WideClmul"};
-  return kNames[static_cast<int>(info.param)];
-});
+std::string name_of(const testing::TestParamInfo<CrcWay>& way) {
+  switch (way.param) {
+    case CrcWay::kTables: return "Tables";
+    case CrcWay::kClmul: return "Clmul";
+    case CrcWay::kWideClmul: return "WideClmul";
+  }
+  return "";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Crc64, testing::ValuesIn(kAllCrcWays), name_of);
 
 TEST(Crc64OfRuns, IsOneTextOfThem) {
   const Bytes all = pattern(4096);
@@ -114,6 +122,19 @@ TEST(Crc64OfRuns, IsOneTextOfThem) {
   EXPECT_EQ(crc64_of_runs(all.data(), begins, 96), crc64(text));
   EXPECT_EQ(crc64_of_runs(all.data(), begins, 96, 7), crc64(text, 7));
   EXPECT_EQ(crc64_of_runs(all.data(), {}, 96), 0U);
+  EXPECT_EQ(crc64_of_runs(all.data(), begins, 0, 7), 7U);
+}
+
+// Runs of several of the pieces in which it asks for memory ahead, and one that is no multiple.
+TEST(Crc64OfRuns, TakesLongRunsInPieces) {
+  const Bytes all = pattern(120'000);
+  for (const size_t run : {4096, 8192, 20'001}) {
+    const std::vector<uint64_t> begins = {0, 50'000, 3, 90'000, 31};
+    Bytes text;
+    for (const uint64_t begin : begins)
+      text.insert(text.end(), all.data() + begin, all.data() + begin + run);
+    EXPECT_EQ(crc64_of_runs(all.data(), begins, run), crc64(text)) << run;
+  }
 }
 
 }  // namespace
