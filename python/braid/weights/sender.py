@@ -36,8 +36,10 @@ from braid.weights.plan import Route, Runs, Table, _runs, itemsize
 from braid.weights.station import Station, lost
 from braid.weights.sums import NAME, Cut, Landed, Summing, Text, cuts
 
-_WINDOW_BYTES = 32 << 20
-_WINDOW_PARTS = 256
+_SUMMED_UNDER_WAY = 4
+"""Parts: enough that none waits for us, and so few that they are in a cache."""
+_MOST_UNDER_WAY = 256
+_UNBOUNDED = 1 << 62
 _MOST_VERSION = 2**63 - 1
 
 Cast = Callable[[str, Array, str], Array]
@@ -132,7 +134,8 @@ class Sender(Station):
     def _send_all(self, version: int, until: float) -> None:
         """Writes all routes, part by part, with what workers must be told behind each."""
         copies = _Copies(self.engine, self._watermark)
-        flying = _Flying(self, until)
+        window = _SUMMED_UNDER_WAY * self._part if self._checks else _UNBOUNDED
+        flying = _Flying(self, until, window)
         try:
             for numbered in self._routes:
                 self._send_route(numbered, version, copies, flying)
@@ -241,17 +244,18 @@ class _Numbered(NamedTuple):
 
 
 class _Flying:
-    """Writes under way: so many that none waits for us, so few that they are in a cache."""
+    """Writes under way, at most so many bytes (or one of them) and so many of them."""
 
-    def __init__(self, sender: Sender, until: float) -> None:
+    def __init__(self, sender: Sender, until: float, most_bytes: int) -> None:
         self.until = until
         self._sender = sender
+        self._most_bytes = most_bytes
         self._tickets = deque[tuple[int, Ticket, int]]()
         self._nbytes = 0
 
     def make_room(self, nbytes: int) -> None:
         while self._tickets and (
-            self._nbytes + nbytes > _WINDOW_BYTES or len(self._tickets) >= _WINDOW_PARTS
+            self._nbytes + nbytes > self._most_bytes or len(self._tickets) >= _MOST_UNDER_WAY
         ):
             self._land_first()
 
