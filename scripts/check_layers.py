@@ -95,7 +95,7 @@ IMPORTS: dict[str, list[str]] = {
     "engine": ["_braid", "errors", "arrays"],
     "letters": ["errors"],
     "kv": ["errors", "arrays", "engine", "letters"],
-    "weights": ["errors", "arrays", "engine", "letters"],
+    "weights": ["_braid", "errors", "arrays", "engine", "letters"],
     "braid": ["_braid", "errors", "arguments", "comm", "engine", "under_nccl", "work"],
     "kv.vllm": ["errors", "engine", "kv", "braid"],
     "weights.doors": ["errors", "engine", "weights", "braid"],

@@ -33,6 +33,7 @@ void register_messages(nanobind::module_& module);     // messages.cc: between t
 void register_stream_mark(nanobind::module_& module);  // stream_mark.cc: points in a CUDA stream
 void register_on_stream(nanobind::module_& module);    // on_stream.cc: the same by addresses
 void register_overlap(nanobind::module_& module);      // overlap.cc: GEMMs that communicate
+void register_checksum(nanobind::module_& module);     // checksum.cc: of memory
 void register_options(
     nanobind::module_& module);  // options.cc: the option registry and build facts
 

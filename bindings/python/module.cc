@@ -17,4 +17,5 @@ NB_MODULE(_braid, module) {
   braid::python::register_engine(module);
   braid::python::register_moe(module);
   braid::python::register_overlap(module);
+  braid::python::register_checksum(module);
 }

@@ -14,7 +14,8 @@ from braid.engine import Descriptor, Engine, Peer, Region
 from braid.errors import InvalidArgument
 from braid.weights.pieces import Piece, Shape, check
 
-VERSION = 1
+VERSION = 2
+"""Of what ranks tell, and of the dialogue of a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,11 @@ def as_bytes(array: Array) -> npt.NDArray[np.uint8]:
     view = (ctypes.c_uint8 * nbytes).from_address(address)
     found: npt.NDArray[np.uint8] = np.ctypeslib.as_array(view)
     return found
+
+
+def host_bytes(array: Array) -> npt.NDArray[np.uint8] | None:
+    """as_bytes(); None for a GPU's tensor."""
+    return as_bytes(array) if extent(array)[2] is None else None
 
 
 @dataclass(slots=True)

@@ -1,22 +1,30 @@
-"""A worker's rank: gets a version, compares checksums, and serves it when all workers have it."""
+"""A worker's rank: gets a version, compares checksums, and serves it when all workers have it.
+
+What a trainer tells behind each part of a route (sums.Landed) is the part's place in the route and
+its checksum. Where that lies here follows from this rank's own plan: so a part that was written
+anywhere else, or not at all, is found like one whose bytes differ. Each byte of each route must
+come once.
+"""
 
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
-
-import numpy as np
 
 from braid.arrays import Array
 from braid.engine import Engine
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes
-from braid.weights.plan import Route, Runs, Table
-from braid.weights.sender import checksum
+from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, host_bytes
+from braid.weights.plan import Route, Table, itemsize
 from braid.weights.station import Station
+from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
 
 Mode = Literal["two buffers", "in place"]
+
+_LOOK_S = 0.02
+"""So often letters are looked at while parts are awaited."""
 
 
 class Receiver(Station):
@@ -58,7 +66,9 @@ class Receiver(Station):
         self._version: int | None = None
         self._is_torn = False
         self._why = ""
-        self._routes: dict[int, list[tuple[Route, Runs]]] = {}
+        self._routes: dict[int, list[tuple[Route, Text]]] = {}
+        """By trainer."""
+        self._summing = Summing()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._open()
@@ -90,7 +100,10 @@ class Receiver(Station):
         table = self._plan(told)
         self._routes = {}
         for route in table.to_worker(self.rank):
-            self._routes.setdefault(route.source, []).append((route, table.runs(route)))
+            piece = self._buffers.pieces[route.target_piece]
+            data = host_bytes(self._buffers.arrays[piece.buffer])
+            text = Text.of(data, table.runs(route), itemsize(piece.dtype), is_source=False)
+            self._routes.setdefault(route.source, []).append((route, text))
         if self._thread is None:
             name = f"braid.weights of {self.engine.name}"
             self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -122,6 +135,7 @@ class Receiver(Station):
         if self._thread is not None:
             self._thread.join(10)
         self._buffers.close()
+        self._summing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -159,11 +173,17 @@ class Receiver(Station):
         try:
             if type(version) is not int or (self._version is not None and version <= self._version):
                 raise InvalidArgument(f"version {version!r} after {self._version}")
-            self._receive(version, bool(head.get("checks")))
+            self._receive(version, self._knows(head.get("sums")))
         except Error as error:
             self._fail(version, error)
 
-    def _receive(self, version: int, checks: bool) -> None:
+    def _knows(self, sums: object) -> bool:
+        """Whether checksums come; InvalidArgument for those of some other braid."""
+        if sums not in ("", NAME):
+            raise InvalidArgument(f"{self.what}: asked for checksums {sums!r}, knows '{NAME}'")
+        return sums == NAME
+
+    def _receive(self, version: int, has_sums: bool) -> None:
         until = time.monotonic() + self._patience
         self._on_pause()
         if self._is_in_place:
@@ -171,14 +191,7 @@ class Receiver(Station):
                 self._is_torn = True
         for rank in self._routes:
             self._say(self.trainers[rank], {"kind": "ready", "version": version})
-        waiting = set(self._routes)
-        while waiting:
-            head, body = self._next(version, until, f"'landed' of trainers {sorted(waiting)}")
-            rank = int(head.get("rank", -1))
-            if head["kind"] == "landed" and rank in waiting:
-                if checks:
-                    self._compare(rank, np.frombuffer(body, "<u4"))
-                waiting.discard(rank)
+        _Arrival(self, version, until, has_sums=has_sums).run()
         self._say(self.trainers[0], {"kind": "have", "version": version})
         self._await_commit(version, until)
         self._apply(version)
@@ -198,33 +211,50 @@ class Receiver(Station):
 
     def _next(self, version: int, until: float, wanted: str) -> tuple[dict[str, Any], bytes]:
         while True:
-            left = until - time.monotonic()
-            found = self._letter(min(left, 0.2)) if left > 0 else None
-            if self._closing.is_set():
-                raise Cancelled(f"{self.what} closed")
-            if left <= 0:
-                raise Timeout(f"version {version}: {self.what} has waited in vain for {wanted}")
-            if found is None or found[0].get("version") != version:
-                continue
-            if found[0]["kind"] == "abort":
-                raise Cancelled(f"version {version}: {found[0].get('why')}")
-            return found
+            found = self._look(version, until, 0.2, lambda: wanted)
+            if found is not None:
+                return found
 
-    def _compare(self, rank: int, sums: Any) -> None:  # noqa: ANN401
-        """Of every route: did what the trainer wrote lie here?"""
-        routes = self._routes[rank]
-        if len(sums) != len(routes):
-            raise InvalidArgument(f"{self.what}: {len(routes)} routes from trainer {rank}, "
-                                  f"{len(sums)} checksums")  # fmt: skip
-        for (route, runs), expected in zip(routes, sums, strict=True):
-            piece = self._buffers.pieces[route.target_piece]
-            array = self._buffers.arrays[piece.buffer]
-            found = checksum(array, runs, piece.dtype, is_source=False)
-            if found != int(expected):
-                raise InvalidArgument(
-                    f"parameter '{piece.name}' from {route.start} on, {route.size}, of trainer "
-                    f"{rank} at {self.what}: checksum {found:08x}, sent {int(expected):08x}"
-                )
+    def _heed(self, version: int, until: float, wanted: Callable[[], str]) -> None:
+        """Whatever letters say by now; raises where the version is off."""
+        while self._look(version, until, 1e-9, wanted) is not None:
+            pass
+
+    def _look(
+        self, version: int, until: float, wait: float, wanted: Callable[[], str]
+    ) -> tuple[dict[str, Any], bytes] | None:
+        """The next letter of the version, if one comes within `wait`."""
+        left = until - time.monotonic()
+        found = self._letter(min(left, wait)) if left > 0 else None
+        if self._closing.is_set():
+            raise Cancelled(f"{self.what} closed")
+        if left <= 0:
+            raise Timeout(f"version {version}: {self.what} has waited in vain for {wanted()}")
+        if found is None or found[0].get("version") != version:
+            return None
+        if found[0]["kind"] == "abort":
+            raise Cancelled(f"version {version}: {found[0].get('why')}")
+        return found
+
+    def _landed(self, timeout: float) -> Landed | None:
+        """The next word of a part, of this plan."""
+        try:
+            landed = Landed.decode(self.engine.take_notification(timeout).data)
+        except (Timeout, InvalidArgument):
+            return None
+        return landed if landed.plan == self._plan_hash else None
+
+    def _compare(self, landed: Landed, found: int) -> None:
+        """Is what the trainer wrote what lies here?"""
+        if found == landed.checksum:
+            return
+        route, _ = self._routes[landed.trainer][landed.route]
+        piece = self._buffers.pieces[route.target_piece]
+        raise InvalidArgument(
+            f"parameter '{piece.name}' from {route.start} on, {route.size}, of trainer "
+            f"{landed.trainer} at {self.what}: of {landed.nbytes} bytes from {landed.begin} on the "
+            f"checksum is {found:016x}, sent was {landed.checksum:016x}"
+        )
 
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
@@ -248,6 +278,60 @@ class Receiver(Station):
         with contextlib.suppress(Error):
             self._say(self.trainers[0], head)
         self._on_failure(str(error))
+
+
+class _Arrival:
+    """The parts of one version, at one worker's rank."""
+
+    def __init__(self, receiver: Receiver, version: int, until: float, *, has_sums: bool) -> None:
+        self._receiver = receiver
+        self._version = version
+        self._until = until
+        self._has_sums = has_sums
+        self._tilings = {
+            (rank, number): Tiling(text.nbytes)
+            for rank, routes in receiver._routes.items()
+            for number, (_, text) in enumerate(routes)
+        }
+        """Of routes that are not whole."""
+        self._begun = deque[tuple[Landed, Callable[[], int]]]()
+
+    def run(self) -> None:
+        """Returns when every byte has come, and is right."""
+        look_at = 0.0
+        while self._tilings:
+            if (now := time.monotonic()) >= look_at:
+                self._receiver._heed(self._version, self._until, self._what_lacks)
+                look_at = now + _LOOK_S
+            landed = self._receiver._landed(_LOOK_S)
+            if landed is not None and landed.version == self._version:
+                self._take(landed)
+        while self._begun:
+            self._compare_first()
+
+    def _take(self, landed: Landed) -> None:
+        tiling = self._tilings.get((landed.trainer, landed.route))
+        if tiling is None:
+            raise InvalidArgument(
+                f"{self._receiver.what}: trainer {landed.trainer} has sent a part of its route "
+                f"{landed.route}, which there is not, or which is whole"
+            )
+        if self._has_sums and landed.checksum is not None:
+            _, text = self._receiver._routes[landed.trainer][landed.route]
+            if text.can_sum:
+                sum_of = self._receiver._summing.begin(text, landed.begin, landed.nbytes)
+                self._begun.append((landed, sum_of))
+                if len(self._begun) > self._receiver._summing.most:
+                    self._compare_first()
+        if tiling.add(landed.begin, landed.nbytes):
+            del self._tilings[landed.trainer, landed.route]
+
+    def _compare_first(self) -> None:
+        landed, sum_of = self._begun.popleft()
+        self._receiver._compare(landed, sum_of())
+
+    def _what_lacks(self) -> str:
+        return f"parts of trainers {sorted({rank for rank, _ in self._tilings})}"
 
 
 def _beside(parameter: Parameter, landing_of: Callable[[Array], Array]) -> Parameter:

@@ -1,13 +1,18 @@
 """A trainer's rank: sends its part of each version.
 
     trainer 0 (leader)            trainers                      workers
-    go {version} ------------------------------------------->   makes room, or pauses: torn
+    go {version, sums} ------------------------------------->   makes room, or pauses: torn
                                   <--------------------------   ready {version}
-                                  writes its routes ------->    they land
-                                  landed {version, sums} --->   compares what has landed
+                                  sums a part of a route,
+                                  writes it; behind it its
+                                  place and checksum ------->   sums what lies there, compares
+                                  and so on
     <-------------------------------------------------------    have {version}, or bad {why}
     commit {version} ------------>-------------------------->   serves it
     <-------------------------------------------------------    applied {version}
+
+Both sides read a part while it is still in a cache: the trainer just before it is copied, the
+worker just behind. So only some parts are on their way at a time.
 
 Until `commit` a worker with two buffers serves the old version. When anything fails, the leader
 says `abort {version, why}` to all: then no worker has the new version. A leader that is lost is
@@ -16,22 +21,26 @@ version, since it cannot know what others do.
 """
 
 import time
-import zlib
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from braid.arrays import Array
 from braid.engine import Engine, Region, Ticket
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, dtype_of
+from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, dtype_of, host_bytes
 from braid.weights.pieces import Piece, row_major
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
 from braid.weights.station import Station, lost
+from braid.weights.sums import NAME, Cut, Landed, Summing, Text, cuts
 
-_LONG_RUN = 512
+_SUMMED_UNDER_WAY = 4
+"""Parts: enough that none waits for us, and so few that they are in a cache."""
+_MOST_UNDER_WAY = 256
+_UNBOUNDED = 1 << 62
+_MOST_VERSION = 2**63 - 1
 
 Cast = Callable[[str, Array, str], Array]
 """(name, local array, the worker's dtype) -> an array of that dtype that lies in one piece."""
@@ -44,6 +53,8 @@ class Sender(Station):
     watermark   most bytes of casted copies at a time
     cast        makes the worker's dtype of the trainer's, where they differ: by NumPy if left out
     checks      whether workers compare checksums of what has landed
+    part        most bytes that have a checksum of their own: large ones cost less, small ones are
+                still in a cache when they are copied and compared
     """
 
     def __init__(
@@ -55,13 +66,16 @@ class Sender(Station):
         watermark: int = 1 << 28,
         cast: Cast | None = None,
         checks: bool = True,
+        part: int = 4 << 20,
     ) -> None:
         super().__init__(engine, "trainer", rank)
         self._buffers = Buffers.register(engine, parameters)
         self._watermark = watermark
         self._cast = cast or _numpy_cast
         self._checks = checks
-        self._routes: list[tuple[Route, Runs]] = []
+        self._part = part
+        self._summing = Summing()
+        self._routes: list[_Numbered] = []
         self._targets: list[int] = []
         self._last = -1
         self.kept: list[tuple[dict[str, Any], bytes]] = []
@@ -82,8 +96,12 @@ class Sender(Station):
         InvalidArgument names a parameter that one side lacks, or whose shape differs.
         """
         table = self._plan(told)
-        self._routes = [(route, table.runs(route)) for route in table.from_trainer(self.rank)]
-        self._targets = sorted({route.target for route, _ in self._routes})
+        self._routes, counts = [], dict[int, int]()
+        for route in table.from_trainer(self.rank):
+            number = counts.get(route.target, 0)
+            counts[route.target] = number + 1
+            self._routes.append(_Numbered(route, number, table.runs(route)))
+        self._targets = sorted(counts)
         return table
 
     def update(self, version: int, timeout: float = 60.0) -> None:
@@ -94,6 +112,8 @@ class Sender(Station):
         """
         if self.table is None:
             raise InvalidArgument(f"{self.what}: asked for an update before join()")
+        if version > _MOST_VERSION:
+            raise InvalidArgument(f"{self.what}: version {version}, the highest is {_MOST_VERSION}")
         if version <= self._last:
             raise InvalidArgument(
                 f"{self.what}: version {version} after {self._last}: each is sent once, also one "
@@ -111,38 +131,46 @@ class Sender(Station):
                 round_.complain(str(error))
             raise
 
-    def _send_all(self, version: int, until: float) -> dict[int, bytes]:
-        """Writes all routes; by worker the checksums of them, in the order of the table."""
-        sums: dict[int, list[int]] = {target: [] for target in self._targets}
-        tickets: list[tuple[int, Ticket]] = []
+    def _send_all(self, version: int, until: float) -> None:
+        """Writes all routes, part by part, with what workers must be told behind each."""
         copies = _Copies(self.engine, self._watermark)
+        window = _SUMMED_UNDER_WAY * self._part if self._checks else _UNBOUNDED
+        flying = _Flying(self, until, window)
         try:
-            for route, runs in self._routes:
-                target = self._target_piece(route)
-                source = self._buffers.pieces[route.source_piece]
-                array: Array = self._buffers.arrays[source.buffer]
-                region, begun = self._buffers.regions[source.buffer], runs
-                if source.dtype != target.dtype:
-                    array, region, begun = copies.make(
-                        source, target, self._casted(source, target), route, until
-                    )
-                ticket = self._write(route, target, region, begun, until)
-                copies.note(region, ticket)
-                tickets.append((route.target, ticket))
-                if self._checks:
-                    sums[route.target].append(checksum(array, begun, target.dtype, is_source=True))
-            for rank, ticket in tickets:
-                self._wait(rank, ticket, until)
+            for numbered in self._routes:
+                self._send_route(numbered, version, copies, flying)
+            flying.land()
         except BaseException:
-            for _, ticket in tickets:
-                ticket.cancel()
-            for _, ticket in tickets:
-                _ended(ticket)
+            flying.take_back()
             raise
         finally:
             copies.close()
-        del version
-        return {rank: np.array(found, "<u4").tobytes() for rank, found in sums.items()}
+
+    def _send_route(
+        self, numbered: "_Numbered", version: int, copies: "_Copies", flying: "_Flying"
+    ) -> None:
+        route, number, runs = numbered
+        target = self._target_piece(route)
+        source = self._buffers.pieces[route.source_piece]
+        array: Array = self._buffers.arrays[source.buffer]
+        region = self._buffers.regions[source.buffer]
+        if source.dtype != target.dtype:
+            array, region, runs = copies.make(
+                source, target, self._casted(source, target), route, flying.until
+            )
+        size = itemsize(target.dtype)
+        text = Text.of(host_bytes(array), runs, size, is_source=True)
+        is_summed = self._checks and text.can_sum
+        # What nobody sums need not be in a cache.
+        parts = cuts(runs, size, self._part if is_summed else text.nbytes)
+        for part, sum_of in self._summing.each(text, parts, is_summed=is_summed):
+            flying.make_room(part.nbytes)
+            word = Landed(
+                self._plan_hash, version, self.rank, number, part.begin, part.nbytes, sum_of()
+            )
+            ticket = self._write(route.target, target, region, runs, part, word, flying.until)
+            copies.note(region, ticket)
+            flying.add(route.target, ticket, part.nbytes)
 
     def _target_piece(self, route: Route) -> Piece:
         assert self.table is not None
@@ -153,22 +181,41 @@ class Sender(Station):
         return lambda: self._cast(source.name, array, target.dtype)
 
     def _write(
-        self, route: Route, target: Piece, region: Region, runs: Runs, until: float
+        self,
+        rank: int,
+        target: Piece,
+        region: Region,
+        runs: Runs,
+        part: Cut,
+        word: Landed,
+        until: float,
     ) -> Ticket:
+        self.bytes_sent += part.nbytes
+        remote = self.workers[rank].regions[target.buffer]
         size = itemsize(target.dtype)
-        nbytes = route.elements() * size
-        self.bytes_sent += nbytes
+        left = max(0.01, until - time.monotonic())
+        if len(part.source_ids) == 1:
+            return self.engine.write(
+                region,
+                remote,
+                part.nbytes,
+                src_offset=part.source_offset + int(part.source_ids[0]) * runs.source_stride * size,
+                dst_offset=part.target_offset + int(part.target_ids[0]) * runs.target_stride * size,
+                notify=word.encode(),
+                timeout=left,
+            )
         return self.engine.write_pages(
             region,
-            self.workers[route.target].regions[target.buffer],
-            runs.run * size,
-            runs.source_ids,
-            runs.target_ids,
+            remote,
+            part.page_bytes,
+            part.source_ids,
+            part.target_ids,
             src_stride=runs.source_stride * size,
             dst_stride=runs.target_stride * size,
-            src_offset=runs.source_offset * size,
-            dst_offset=runs.target_offset * size,
-            timeout=max(0.01, until - time.monotonic()),
+            src_offset=part.source_offset,
+            dst_offset=part.target_offset,
+            notify=word.encode(),
+            timeout=left,
         )
 
     def _wait(self, rank: int, ticket: Ticket, until: float) -> None:
@@ -179,12 +226,59 @@ class Sender(Station):
 
     def close(self) -> None:
         self._buffers.close()
+        self._summing.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class _Numbered(NamedTuple):
+    """A route, its number among those from here to its worker, and its runs."""
+
+    route: Route
+    number: int
+    runs: Runs
+
+
+class _Flying:
+    """Writes under way, at most so many bytes (or one of them) and so many of them."""
+
+    def __init__(self, sender: Sender, until: float, most_bytes: int) -> None:
+        self.until = until
+        self._sender = sender
+        self._most_bytes = most_bytes
+        self._tickets = deque[tuple[int, Ticket, int]]()
+        self._nbytes = 0
+
+    def make_room(self, nbytes: int) -> None:
+        while self._tickets and (
+            self._nbytes + nbytes > self._most_bytes or len(self._tickets) >= _MOST_UNDER_WAY
+        ):
+            self._land_first()
+
+    def add(self, rank: int, ticket: Ticket, nbytes: int) -> None:
+        self._tickets.append((rank, ticket, nbytes))
+        self._nbytes += nbytes
+
+    def land(self) -> None:
+        while self._tickets:
+            self._land_first()
+
+    def _land_first(self) -> None:
+        rank, ticket, nbytes = self._tickets[0]
+        self._sender._wait(rank, ticket, self.until)
+        self._tickets.popleft()
+        self._nbytes -= nbytes
+
+    def take_back(self) -> None:
+        """When it returns nothing of them can land any more."""
+        for _, ticket, _ in self._tickets:
+            ticket.cancel()
+        for _, ticket, _ in self._tickets:
+            _ended(ticket)
 
 
 class _Round:
@@ -197,15 +291,12 @@ class _Round:
         self._heard: dict[str, set[int]] = {"ready": set(), "have": set(), "applied": set()}
         self._is_committed = False
 
-    def run(self, targets: list[int], send_all: Callable[[int, float], dict[int, bytes]]) -> None:
+    def run(self, targets: list[int], send_all: Callable[[int, float], None]) -> None:
         everybody = range(len(self._sender.workers))
         if self._sender.rank == 0:
             self._tell_workers("go")
         self._await("ready", set(targets))
-        sums = send_all(self._version, self._until)
-        for rank in targets:
-            worker = self._sender.workers[rank]
-            self._sender._say(worker, {"kind": "landed", "version": self._version}, sums[rank])
+        send_all(self._version, self._until)
         if self._sender.rank == 0:
             self._await("have", set(everybody))
             self._tell_workers("commit")
@@ -231,7 +322,9 @@ class _Round:
 
     def _tell_workers(self, kind: str) -> None:
         for rank, worker in enumerate(self._sender.workers):
-            head = {"kind": kind, "version": self._version, "checks": self._sender._checks}
+            head = {"kind": kind, "version": self._version}
+            if kind == "go":
+                head["sums"] = NAME if self._sender._checks else ""
             ticket = self._sender._say(worker, head)
             if kind == "go":
                 self._sender._wait(rank, ticket, self._until)
@@ -347,32 +440,3 @@ def _ended(ticket: Ticket) -> None:
         ticket.wait()
     except Error:
         return
-
-
-def checksum(array: Array, runs: Runs, dtype: str, *, is_source: bool) -> int:
-    """CRC-32 of a route's bytes, in the order of its runs; 0 for a GPU's memory, which nobody reads
-    here.
-    """
-    if hasattr(array, "data_ptr") and array.device.type != "cpu":
-        return 0
-    size = itemsize(dtype)
-    data = as_bytes(array)
-    offset = runs.source_offset if is_source else runs.target_offset
-    stride = runs.source_stride if is_source else runs.target_stride
-    ids = runs.source_ids if is_source else runs.target_ids
-    return _crc(data, ids * (stride * size) + offset * size, runs.run * size)
-
-
-def _crc(data: npt.NDArray[np.uint8], begins: npt.NDArray[np.int64], nbytes: int) -> int:
-    """Long runs where they lie; short ones are gathered, a MiB at a time."""
-    found = 0
-    if nbytes >= _LONG_RUN:
-        for begin in begins.tolist():
-            found = zlib.crc32(data[begin : begin + nbytes].data, found)
-        return found
-    step = max(1, (1 << 17) // max(1, nbytes))
-    within = np.arange(nbytes)
-    for first in range(0, len(begins), step):
-        part = begins[first : first + step]
-        found = zlib.crc32(data[part[:, None] + within].tobytes(), found)
-    return found

@@ -15,7 +15,7 @@ _POLL_S = 0.05
 
 
 class Station:
-    """One rank of a job. The engine's messages (send, recv) belong to it."""
+    """One rank of a job. The engine's messages (send, recv) and notifications belong to it."""
 
     def __init__(self, engine: Engine, side: str, rank: int) -> None:
         self.engine = engine
@@ -26,6 +26,8 @@ class Station:
         self._joiner = letters.Joiner()
         self._sending = threading.Lock()
         self._names: dict[bytes, tuple[str, int]] = {}
+        self._plan_hash = 0
+        """Ranks of another plan are not listened to: addresses tell the incarnations apart."""
 
     @property
     def what(self) -> str:
@@ -38,6 +40,8 @@ class Station:
             [holdings.pieces for holdings in self.trainers],
             [holdings.pieces for holdings in self.workers],
         )
+        everybody = b"".join(h.address.data for h in (*self.trainers, *self.workers))
+        self._plan_hash = hash_of(everybody)
         return self.table
 
     def _say(self, to: Holdings, head: dict[str, Any], body: bytes = b"") -> Ticket:
@@ -47,9 +51,7 @@ class Station:
             return [self.engine.send(to.address, frame) for frame in letters.frames(head, body)][-1]
 
     def _plan_name(self) -> str:
-        """Ranks of another plan are not listened to: addresses tell the incarnations apart."""
-        everybody = b"".join(h.address.data for h in (*self.trainers, *self.workers))
-        return f"{hash_of(everybody):x}"
+        return f"{self._plan_hash:x}"
 
     def _letter(self, timeout: float) -> tuple[dict[str, Any], bytes] | None:
         """The next letter of a rank of this plan."""
@@ -77,7 +79,7 @@ class Station:
 
 
 def hash_of(data: bytes) -> int:
-    """FNV-1a of the bytes."""
+    """64 bits of the bytes' SHA-256."""
     import hashlib
 
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")

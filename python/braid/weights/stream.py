@@ -4,28 +4,29 @@ A worker joins by a letter to the trainer's address. Then tensors go in buckets:
 bucket is filled while the other is unpacked, so nobody needs memory for more than a bucket.
 
     worker                               trainer
-    join {bucket}                  ->
+    join {bucket, sums}            ->
                                    <-    writes a half of the bucket; when it has landed:
                                    <-    bucket {version, half, tensors, checksum, is_last}
     unpacks; taken {version, half} ->    may fill that half again
 
-What went wrong on either side is said to the other one (`bad`), which raises it.
+`sums` names the checksum that the worker compares (sums.NAME); the trainer refuses any other. What
+went wrong on either side is said to the other one (`bad`), which raises it.
 """
 
 import math
 import time
-import zlib
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from braid import letters
+from braid import _braid, letters
 from braid.arrays import Array
 from braid.engine import Descriptor, Engine, Peer
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import as_bytes, dtype_of
+from braid.weights.sums import NAME
 
 Bytes = npt.NDArray[np.uint8]
 _ALIGN = 64
@@ -94,6 +95,10 @@ class StreamSender:
             why = f"a bucket of {bucket} bytes at worker {rank}, {2 * self._half} at the trainer"
             self._mail.say(peer, {"kind": "bad", "why": why})
             raise InvalidArgument(why)
+        if head.get("sums") != NAME:
+            why = f"worker {rank} compares checksums {head.get('sums')!r}, the trainer has '{NAME}'"
+            self._mail.say(peer, {"kind": "bad", "why": why})
+            raise InvalidArgument(why)
         self._workers[rank] = peer, Descriptor(descriptor)
         return {rank}
 
@@ -147,7 +152,7 @@ class StreamSender:
             "half": half,
             "tensors": packer.tensors,
             "used": packer.used,
-            "checksum": zlib.crc32(self._memory[begin : begin + packer.used].data),
+            "checksum": _braid.crc64(self._memory[begin : begin + packer.used]),
             "is_last": is_last,
         }
         for rank, (peer, _) in self._workers.items():
@@ -196,7 +201,7 @@ class StreamReceiver:
         """Tells the trainer of this worker."""
         self._trainer = Peer(address)
         body = letters.pack([self._engine.address.data, self._region.descriptor.data])
-        head = {"kind": "join", "rank": self._rank, "bucket": 2 * self._half}
+        head = {"kind": "join", "rank": self._rank, "bucket": 2 * self._half, "sums": NAME}
         self._mail.say(self._trainer, head, body)
 
     def receive(
@@ -226,7 +231,7 @@ class StreamReceiver:
             half = letters.whole(head, "half", 1)
             memory = self._memory[half * self._half : (half + 1) * self._half]
             used = letters.whole(head, "used", self._half)
-            if zlib.crc32(memory[:used].data) != head.get("checksum"):
+            if _braid.crc64(memory[:used]) != head.get("checksum"):
                 raise InvalidArgument(
                     f"version {version}: a bucket of {used} bytes is not what was sent"
                 )

@@ -12,6 +12,7 @@ import pytest
 from engine_peers import options
 
 import braid
+from braid.weights import stream
 from braid.weights.stream import StreamReceiver, StreamSender
 
 LIMIT_S = 30
@@ -106,6 +107,17 @@ def test_a_worker_that_goes_no_further_is_told_of(ends):
             sent.result(LIMIT_S)
         with pytest.raises(braid.Cancelled, match="did not take all of it"):
             other.result(LIMIT_S)
+
+
+def test_another_checksum_is_refused_by_name(ends, monkeypatch):
+    sender, receivers = ends
+    monkeypatch.setattr(stream, "NAME", "crc32")
+    receivers[0].join(sender.address)
+    monkeypatch.undo()
+    with pytest.raises(braid.InvalidArgument, match="worker 0 compares checksums 'crc32'"):
+        sender.gather(3, LIMIT_S)
+    with pytest.raises(braid.Cancelled, match="the trainer has 'crc64nvme'"):
+        list(receivers[0].receive(0, LIMIT_S))
 
 
 def test_another_bucket_and_a_worker_that_does_not_come_are_named(ends):

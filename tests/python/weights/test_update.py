@@ -2,6 +2,7 @@
 
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 from engine_peers import options
 
 import braid
-from braid.weights import Parameter, Receiver, Sender, Shard, boxes
+from braid.weights import Parameter, Receiver, Sender, Shard, boxes, sums
+from braid.weights import sender as sender_module
+from braid.weights.holdings import as_bytes
+from braid.weights.sums import Landed
 
 LIMIT_S = 30
 SHAPES = {"embed": (24, 8), "layers.0.up": (16, 12), "layers.0.down": (12, 16), "norm": (8,)}
@@ -142,36 +146,166 @@ def test_a_cast_that_nobody_can_make_is_named():
         assert job.receivers[0].version is None
 
 
+class Spoiled:
+    """A route's bytes at a worker that are changed between their landing and their checksum."""
+
+    def __init__(self, text, spoil):
+        self._text, self._spoil = text, spoil
+        self.nbytes, self.can_sum = text.nbytes, text.can_sum
+
+    def sum(self, begin, nbytes):
+        number, within = divmod(begin, self._text._run)
+        first = int(self._text._begins[number]) + within
+        self._spoil(self._text._data[first : first + min(nbytes, self._text._run)])
+        return self._text.sum(begin, nbytes)
+
+
+def spoil_first_route(receiver, spoil):
+    routes = receiver._routes[0]
+    whole_route = routes[0]
+    routes[0] = whole_route[0], Spoiled(whole_route[1], spoil)
+
+    def heal():
+        routes[0] = whole_route
+
+    return heal
+
+
 @pytest.mark.parametrize("mode", ["two buffers", "in place"])
 def test_a_corrupted_parameter_is_caught_and_nothing_of_it_is_served(mode):
     with Job(2, 2, mode=mode) as job:
         job.train(1)
         assert job.update(1) == [None, None]
         job.train(2)
-        receiver = job.receivers[1]
-        compare = receiver._compare
 
-        def spoil(rank, sums):
-            piece = receiver._buffers.pieces[0]
-            receiver._buffers.arrays[piece.buffer][0] += 1
-            compare(rank, sums)
+        def flip(data):
+            data[0] ^= 1
 
-        receiver._compare = spoil
+        heal = spoil_first_route(job.receivers[0], flip)
         errors = job.update(2)
         assert all("parameter 'embed'" in str(error) for error in errors)
-        assert all("at worker 1: checksum" in str(error) for error in errors)
+        assert all("at worker 0: of " in str(error) for error in errors)
         until = time.monotonic() + LIMIT_S
-        while job.receivers[0].trouble == "" and time.monotonic() < until:
+        while job.receivers[1].trouble == "" and time.monotonic() < until:
             time.sleep(0.01)
         if mode == "two buffers":
             assert job.is_served(1)
             assert {r.version for r in job.receivers} == {1}
         else:
             assert {r.version for r in job.receivers} == {None}
-        receiver._compare = compare
+        heal()
         job.train(3)
         assert job.update(3) == [None, None]  # and on with the next
         assert job.is_served(3)
+
+
+def flipped(data, _old):
+    data[17] ^= 8
+
+
+def swapped(data, _old):
+    data[:32], data[32:64] = data[32:64].copy(), data[:32].copy()
+
+
+def stale(data, old):
+    half = len(data) // 2
+    data[half:] = old[half : len(data)]
+
+
+def torn(data, old):
+    data[-4:] = old[len(data) - 4 : len(data)]
+
+
+# What a checksum that is too weak for it does not see: nothing at all, how often each byte is there,
+# the first half, all but the end.
+WEAKER = {
+    flipped: lambda _: 0,
+    swapped: lambda text: int(text.sum(dtype=np.uint64)),
+    stale: lambda text: zlib.crc32(text[: len(text) // 2].tobytes()),
+    torn: lambda text: zlib.crc32(text[:-4].tobytes()),
+}
+
+
+class Weak:
+    """In the place of the compiled module, for checksums."""
+
+    def __init__(self, of_text):
+        self._of_text = of_text
+
+    def crc64_of_runs(self, data, begins, run_bytes, before):
+        parts = [data[int(begin) : int(begin) + run_bytes] for begin in begins]
+        return before + self._of_text(np.concatenate(parts))
+
+
+@pytest.mark.parametrize("is_weak", [False, True], ids=["ours", "too weak"])
+@pytest.mark.parametrize("how", WEAKER, ids=lambda how: how.__name__)
+def test_what_is_caught(how, is_weak, monkeypatch):
+    """Each with a checksum that does not see it, which says that it has been done."""
+    if is_weak:
+        monkeypatch.setattr(sums, "_braid", Weak(WEAKER[how]))
+    with Job(1, 1) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+        piece = job.receivers[0]._routes[0][0][0].target_piece
+        buffer = job.receivers[0]._buffers.pieces[piece].buffer
+        old = as_bytes(job.receivers[0]._buffers.arrays[buffer]).copy()
+        job.train(2)
+        spoil_first_route(job.receivers[0], lambda data: how(data, old))
+        (error,) = job.update(2)
+        if is_weak:
+            assert error is None
+            assert not job.is_served(2)
+        else:
+            assert "checksum is" in str(error)
+            assert job.is_served(1)
+
+
+@pytest.mark.parametrize(("way", "part"), [("local", 4), ("local", 36), ("tcp", 100)])
+def test_routes_go_in_parts_of_any_size(way, part):
+    with Job(3, 2, way, sender={"part": part}) as job:
+        job.train(1)
+        assert job.update(1) == [None] * 3
+        assert job.is_served(1)
+        assert sum(s.bytes_sent for s in job.senders) == sum(job.table.bytes_sent())
+
+
+def test_a_part_that_never_comes_is_waited_for_in_vain():
+    with Job(1, 1, patience=1) as job:
+        job.train(1)
+        sender = job.senders[0]
+        left_out = sender._routes.pop()
+        (error,) = job.update(1, timeout=5)
+        assert "worker 0 has waited in vain for parts of trainers [0]" in str(error)
+        sender._routes.append(left_out)
+        assert job.update(2) == [None]
+
+
+def test_a_part_that_comes_twice_is_no_part():
+    with Job(1, 1) as job:
+        job.train(1)
+        sender = job.senders[0]
+        sender._routes.insert(1, sender._routes[0])
+        (error,) = job.update(1, timeout=5)
+        assert "has sent a part of its route 0, which there is not, or which is whole" in str(error)
+        del sender._routes[1]
+        job.train(2)
+        assert job.update(2) == [None]
+        assert job.is_served(2)
+
+
+def test_checksums_of_another_kind_are_refused_by_name(monkeypatch):
+    monkeypatch.setattr(sender_module, "NAME", "crc32")
+    with Job(1, 1) as job:
+        (error,) = job.update(1, timeout=5)
+        assert "worker 0: asked for checksums 'crc32', knows 'crc64nvme'" in str(error)
+
+
+def test_without_checksums_nothing_is_summed(monkeypatch):
+    monkeypatch.setattr(sums, "_braid", None)
+    with Job(2, 2, sender={"checks": False}) as job:
+        job.train(1)
+        assert job.update(1) == [None] * 2
+        assert job.is_served(1)
 
 
 def test_a_worker_that_is_lost_is_named_and_the_others_keep_the_old_version():
@@ -226,7 +360,7 @@ def test_holdings_that_lack_or_differ_are_refused():
             (job.told[:2] + job.told[1:2], "worker 0 is told twice"),
             ([job.told[0], job.told[2]], r"asked for workers 0 to 1, found \[1\]"),
             ([b"{", *job.told[1:]], "no holdings"),
-            ([job.told[0].replace(b'"version": 1', b'"version": 2')], "found 2"),
+            ([job.told[0].replace(b'"version": 2', b'"version": 1')], "found 1"),
             ([job.told[0].replace(b'"norm"', b'"other"'), *job.told[1:]],
              "parameter 'norm' of worker 0: no trainer has it"),
         ]:  # fmt: skip
@@ -273,6 +407,8 @@ def test_letters_of_another_plan_are_not_listened_to():
             for frame in letters.frames(head):
                 odd.send(job.engines[1].address, frame).wait(LIMIT_S)
         odd.send(job.engines[1].address, b"nonsense").wait(LIMIT_S)
+        for word in (b"nonsense", Landed(9, 1, 0, 0, 0, 1 << 40, 7).encode()):
+            odd.notify(job.engines[1].address, word).wait(LIMIT_S)
         job.train(1)
         assert job.update(1) == [None]
         assert job.is_served(1)

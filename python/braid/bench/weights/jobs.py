@@ -30,6 +30,8 @@ class Shape:
     trainers: int
     workers: int
     tensors: int
+    part: int | None = None
+    """Bytes with a checksum of their own; None: as users have it."""
 
 
 class Ranks:
@@ -45,10 +47,11 @@ class Ranks:
         self._trainers = self._players[: shape.trainers]
         self._workers = self._players[shape.trainers :]
         token = secrets.token_hex(16)
+        sender = {} if shape.part is None else {"part": shape.part}
         for player, (side, rank, count) in zip(self._players, sides, strict=True):
             player.tell(
                 "open", side=side, rank=rank, count=count, nbytes=nbytes, tensors=shape.tensors,
-                token=token, checks=checks, **self._places(way, side),
+                token=token, checks=checks, sender=sender, **self._places(way, side),
             )  # fmt: skip
         answers = [player.answer(_START_S) for player in self._players]
         told = [answer["holdings"] for answer in answers]

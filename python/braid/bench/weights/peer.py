@@ -65,7 +65,7 @@ class Peer(peer.Peer):
         self._arrays, parameters, self._boxes = parameters_of(word)
         if word["side"] == "trainer":
             self._side = weights.Sender(
-                self.engine, word["rank"], parameters, checks=word["checks"]
+                self.engine, word["rank"], parameters, checks=word["checks"], **word["sender"]
             )
         else:
             self._side = weights.Receiver(
