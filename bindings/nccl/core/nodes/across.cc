@@ -121,7 +121,7 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
     return id.status();
   }
   if (id->empty()) return left(unavailable("NCCL made no id for a rail"));
-  Status own = connect_own(real, id.value(), device, deadline);
+  Status own = connect_own(real, id.value(), group, device, deadline);
   BRAID_ASSIGN_OR_RETURN(Agreed agreed, tell_all(group, "nccl rails", own, deadline));
   if (!agreed.why_not) {
     own = warm_up(deadline);
@@ -138,11 +138,16 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
   return agreed;
 }
 
+// An abort ends the group's waits, and with it this one: it holds the call that connects.
 Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string& id,
-                                comm::Device& device, Deadline deadline) {
+                                group::Group& group, comm::Device& device, Deadline deadline) {
   const int node = map_.node_of(rank_);
+  const auto gives_up = [&] {
+    if (group.broken()) return group.fate();
+    return deadline.passed() ? timeout("NCCL did not make it in time") : Status();
+  };
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<NcclRail> made,
-                         NcclRail::make(real, id, map_, node, device, deadline));
+                         NcclRail::make(real, id, map_, node, device, gives_up));
   if (!put_rail(made)) return unavailable("the communicator is aborted");
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
