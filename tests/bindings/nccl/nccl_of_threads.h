@@ -362,9 +362,9 @@ inline NcclOfThreads::Posted NcclOfThreads::post(const Item& item) {
   slot->items[static_cast<size_t>(comm.place)] = item;
   if (++slot->num_posted == clique.size) {
     clique.slots.erase(number);
-    const bool are_all_here = std::none_of(slot->items.begin(), slot->items.end(), [](const Item& one) {
-      return one.comm->is_aborted.load();
-    });
+    const bool are_all_here =
+        std::none_of(slot->items.begin(), slot->items.end(),
+                     [](const Item& one) { return one.comm->is_aborted.load(); });
     if (!item.is_split && are_all_here) finish(*slot);
     clique.changed.notify_all();
   }

@@ -92,9 +92,9 @@ class AcrossNodes {
   Result<Agreed> tell_all(group::Group& group, const char* topic, const Status& own,
                           Deadline deadline);
   static Agreed left(const Status& why) { return Agreed{why}; }
-  Status connect_own(const braid_nccl_rails& real, const std::string& id, group::Group& group,
-                     comm::Device& device, Deadline deadline);
-  Status warm_up(Deadline deadline);
+  Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
+                     const NcclRail::GivesUp& gives_up);
+  Status warm_up(const NcclRail::GivesUp& gives_up);
   std::shared_ptr<NcclRail> rail() const {
     const std::lock_guard lock(mutex_);
     return rail_;
