@@ -165,6 +165,7 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
   if (!agreed.why_not) {
     log::info("nccl", "{} nodes of {} ranks: rails are made, with {} of scratch", map_.num_nodes,
               map_.per_node, format_bytes(stages_->scratch_bytes()));
+    is_connected_ = true;
     return agreed;
   }
   if (const auto made = rail()) made->abort();
@@ -220,7 +221,7 @@ bool AcrossNodes::put_rail(std::shared_ptr<NcclRail> rail) {
 Status AcrossNodes::status() {
   Status why = lost();
   if (!why.ok()) return why;
-  const auto made = rail();
+  const auto made = is_connected_ ? rail() : nullptr;  // of one that is made, connect() tells
   return made ? made->error() : Status();
 }
 
