@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/nodes_roll.py [--times 9] [--out FILE]
 
-Runs build/release's test_nccl (NodesRoll.SixteenNodesOfEightTenMillisecondsAway), of which make test
-runs one, and writes records/nodes_roll.json. Takes some seconds.
+Runs build/release's test_nccl (NodesRoll.SixteenNodesOfEightTenMillisecondsAway), as make test does
+once, and writes records/nodes_roll.json. Takes some seconds.
 """
 
 import argparse

@@ -83,8 +83,7 @@ class LateRelay {
   }
   void take(Pair& pair, size_t from) {
     std::string bytes(1 << 16, '\0');
-    const auto got =
-        sys::recv_some(pair.ends[from].get(), std::as_writable_bytes(std::span(bytes)));
+    auto got = sys::recv_some(pair.ends[from].get(), std::as_writable_bytes(std::span(bytes)));
     bytes.resize(got.ok() ? *got : 0);
     if (got.ok() && bytes.empty()) return;
     pair.has_ended[from] = !got.ok();

@@ -254,7 +254,7 @@ class HeldRace : public testing::Test {
     return terms;
   }
   /// A race that has run at all by its first lap: a whole one takes seconds under a sanitizer.
-  static Terms one_lap(Terms terms = {}) {
+  static Terms one_lap(Terms terms) {
     terms.time_ns = 1;
     return terms;
   }
@@ -348,7 +348,7 @@ TEST_F(HeldRace, WhatIsKeptIsNotRacedAgain) {
   EXPECT_EQ(more.won & 16U, 16U);
   EXPECT_LT(num_more_calls, hold(1.5, with({{"BRAID_TUNE", "force"}})).second);
   ASSERT_TRUE(sys::write_file(path, "{}").ok());
-  EXPECT_GT(hold(1.5, one_lap()).second, 0) << "damaged";
+  EXPECT_GT(hold(1.5, one_lap({})).second, 0) << "damaged";
 }
 
 }  // namespace
