@@ -132,11 +132,10 @@ std::vector<End> join_and_exchange(const Identity& job) {
   run_threads(2, [&](int rank) {
     if (rank == 1) await_store(static_cast<uint16_t>(job.store_port + 1));
     End& end = ends[static_cast<size_t>(rank)];
-    auto group = Group::join(as_rank(job, rank), Config(), Deadline::after_ns(5_s));
+    auto group = Group::join(as_rank(job, rank), Config(), soon());
     end.join = group.status();
     if (!group.ok()) return;
-    auto heard =
-        (*group)->exchange("keys", kSecret + std::to_string(rank), Deadline::after_ns(5_s));
+    auto heard = (*group)->exchange("keys", kSecret + std::to_string(rank), soon());
     end.exchange = heard.status();
     if (heard.ok()) end.heard = std::move(heard).value();
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "coll/device/casts.h"
@@ -38,6 +39,14 @@ constexpr uint64_t nothing_of(Dtype dtype) {
 }
 constexpr uint64_t nothing_bytes(uint64_t kind) {
   return kind == 0 ? 8 : uint64_t{1} << (kind - 1);
+}
+
+// Its last byte has the sign. What is there is copied behind itself until all is full.
+void repeat_minus_zero(std::span<std::byte> pattern, uint64_t value_bytes) {
+  std::fill_n(pattern.begin(), value_bytes, std::byte{0});
+  pattern[value_bytes - 1] = std::byte{0x80};
+  for (uint64_t done = value_bytes; done < pattern.size(); done *= 2)
+    std::memcpy(pattern.data() + done, pattern.data(), std::min(done, pattern.size() - done));
 }
 
 // The default streams by their names: neither is ever captured.
@@ -86,9 +95,7 @@ Status Stages::take_memory() {
 Status Stages::write_nothing() {
   std::vector<std::byte> pattern(piece_bytes_);
   for (uint64_t kind = 0; kind < kNumNothings; ++kind) {
-    const uint64_t bytes = nothing_bytes(kind);
-    for (uint64_t i = 0; i < pattern.size(); ++i)
-      pattern[i] = kind > 0 && i % bytes == bytes - 1 ? std::byte{0x80} : std::byte{0};
+    if (kind > 0) repeat_minus_zero(pattern, nothing_bytes(kind));
     BRAID_RETURN_IF_ERROR(cuda_.copy(scratch_at(nothing_piece() + kind),
                                      reinterpret_cast<DevicePtr>(pattern.data()), piece_bytes_,
                                      stream_.get()));

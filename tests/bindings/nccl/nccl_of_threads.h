@@ -8,7 +8,8 @@
 //
 // A rank posts its calls, all of a group before it waits for any. The last to come does the work.
 // What fails, stays: a rank that waits for one that failed waits until its own part of the
-// communicator is aborted, as a kernel of NCCL's would.
+// communicator is aborted, as a kernel of NCCL's would. Who has aborted takes no part in what others
+// post later: its memory may be gone.
 //
 // Threads: any; a group belongs to its thread.
 #pragma once
@@ -18,6 +19,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -104,6 +106,7 @@ class NcclOfThreads {
     bool is_done = false;
   };
   struct Letter {
+    const Comm* from = nullptr;
     const void* bytes = nullptr;
     uint64_t num_bytes = 0;
     bool is_taken = false;
@@ -342,6 +345,7 @@ inline NcclOfThreads::Posted NcclOfThreads::post(const Item& item) {
   if (!item.is_split && item.call.op == Op::kRecv) return {&comm, nullptr, nullptr, &item};
   if (!item.is_split && item.call.op == Op::kSend) {
     const auto letter = std::make_shared<Letter>();
+    letter->from = &comm;
     letter->bytes = item.call.send;
     letter->num_bytes = block_bytes(item.call);
     clique.mail[{comm.place, item.call.root}].push_back(letter);
@@ -358,7 +362,10 @@ inline NcclOfThreads::Posted NcclOfThreads::post(const Item& item) {
   slot->items[static_cast<size_t>(comm.place)] = item;
   if (++slot->num_posted == clique.size) {
     clique.slots.erase(number);
-    if (!item.is_split) finish(*slot);
+    const bool are_all_here =
+        std::none_of(slot->items.begin(), slot->items.end(),
+                     [](const Item& one) { return one.comm->is_aborted.load(); });
+    if (!item.is_split && are_all_here) finish(*slot);
     clique.changed.notify_all();
   }
   return {&comm, slot, nullptr};
@@ -374,7 +381,7 @@ inline void NcclOfThreads::await(const Posted& posted) {
   if (posted.received != nullptr) {
     const Call& call = posted.received->call;
     auto& mail = clique.mail[{call.root, posted.comm->place}];
-    if (!wait_for([&] { return !mail.empty(); })) return;
+    if (!wait_for([&] { return !mail.empty() && !mail.front()->from->is_aborted; })) return;
     const std::shared_ptr<Letter> letter = mail.front();
     mail.pop_front();
     EXPECT_EQ(letter->num_bytes, block_bytes(call)) << "a send and its receive";

@@ -18,7 +18,7 @@ namespace braid::nccl::programs {
 namespace {
 
 /// Making communicators takes longest: of many programs there are more to a world.
-constexpr uint64_t kFewPrograms = kIsSanitized ? 30 : 75, kManyPrograms = 1000;
+constexpr uint64_t kFewPrograms = kIsSanitized ? 20 : 75, kManyPrograms = 1000;
 /// From a rank's first error to the last rank's: braid's own deadline here, and what NCCL's peers
 /// take to notice that one has gone.
 constexpr int64_t kDeadline = 5_s;
@@ -111,11 +111,15 @@ TEST_F(NodesPrograms, EveryByteIsRightAndRanksAgree) {
 /// own, nobody but the program can know.
 TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
   const uint64_t wanted = number_from("BRAID_NODES_FAILURES", 3);
-  const uint64_t spread = wanted < 1000 ? 1000 / wanted : 1;
-  uint64_t num_failed = 0, num_errors = 0, num_unseen = 0;
+  const uint64_t most = kIsSanitized ? 300 : 1000;  // of a call's number, where there are few
+  const uint64_t spread = wanted < most ? most / wanted | 1 : 1;  // odd: of every kind
+  // They mostly wait: scripts/nodes_programs.py has several processes do a part each.
+  const uint64_t first = number_from("BRAID_NODES_PART", 0);
+  const uint64_t stride = number_from("BRAID_NODES_PARTS", 1);
+  uint64_t num_worlds = 0, num_failed = 0, num_errors = 0, num_unseen = 0;
   int64_t slowest_ns = 0;
-  for (uint64_t i = 0; i < wanted; ++i) {
-    const uint64_t at = i * spread + (wanted < 1000 ? 14 : 0);
+  for (uint64_t i = first; i < wanted; i += stride) {
+    const uint64_t at = i * spread + (wanted < most ? 14 : 0);
     WorldTerms terms;
     terms.seed = at;
     // More than BRAID_NCCL_MEET, for which ranks wait that set up beside one which the library holds.
@@ -135,15 +139,16 @@ TEST_F(NodesPrograms, AFailureAtAnyCallIsAnErrorOnAllOrOnNone) {
     }
     EXPECT_LT(one.first_to_last_error_ns, kDeadline) << "failure at " << at;
     slowest_ns = std::max(slowest_ns, one.first_to_last_error_ns);
+    ++num_worlds;
     num_failed += one.has_failed ? 1 : 0;
     num_errors += one.ranks_with_error == 4 ? 1 : 0;
     num_unseen += one.ranks_hung > 0 ? 1 : 0;
   }
-  EXPECT_GT(num_failed, wanted * 9 / 10);
+  EXPECT_GT(num_failed, num_worlds * 9 / 10);
   std::printf(
       "failures: {\"worlds\": %llu, \"failed\": %llu, \"error_on_all\": %llu, "
       "\"left_to_the_programs_watchdog\": %llu, \"most_s_to_the_last_rank\": %.3f}\n",
-      static_cast<unsigned long long>(wanted), static_cast<unsigned long long>(num_failed),
+      static_cast<unsigned long long>(num_worlds), static_cast<unsigned long long>(num_failed),
       static_cast<unsigned long long>(num_errors), static_cast<unsigned long long>(num_unseen),
       static_cast<double>(slowest_ns) * 1e-9);
 }

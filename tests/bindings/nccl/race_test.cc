@@ -111,8 +111,8 @@ Ended end_on_all(const Ground& ground, int64_t time_ns) {
 }
 
 constexpr int64_t kTime = 8_s;  // BRAID_TUNE_TIME
-// Arithmetic of one thread, in which sanitizers find nothing more by the hundredth.
-constexpr uint64_t kRaces = kIsSanitized ? 100 : 1000;
+// Arithmetic of one thread, in which sanitizers find nothing more by the thirtieth.
+constexpr uint64_t kRaces = kIsSanitized ? 30 : 1000;
 
 // The figure: NCCL's time is so many times braid's. At every size of every one of 1000 races, with
 // times that spread by 2 % and one lap in ten held up.

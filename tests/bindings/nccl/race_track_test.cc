@@ -108,9 +108,9 @@ Said run_race(FakeGpus& gpus, int64_t patience_ns = 60_s) {
 }
 
 TEST(RaceTrack, WhoIsFasterWins) {
-  // Under a sanitizer one of each verdict: a race takes seconds there.
+  // Under a sanitizer one, and TheSlowestRankIsWhatCounts has the other verdict: a race takes seconds.
   for (const double ratio :
-       kIsSanitized ? std::vector<double>{0.97, 1.5} : std::vector<double>{0.5, 0.97, 1.0, 1.5}) {
+       kIsSanitized ? std::vector<double>{0.97} : std::vector<double>{0.5, 0.97, 1.0, 1.5}) {
     FakeGpus gpus;
     for (FakeNccl& nccl : gpus.nccls) nccl.by_braid = ratio;
     const Said said = run_race(gpus);
@@ -241,15 +241,31 @@ class HeldRace : public testing::Test {
     log::configure("warn");
   }
 
+  struct Terms {
+    Options options = {};
+    int version = 22809;
+    bool is_busy = false, has_room = true;
+    SizeRange sizes = SizeRange::of(false);
+    int64_t time_ns = 60_s;
+  };
+  static Terms with(Options options) {
+    Terms terms;
+    terms.options = std::move(options);
+    return terms;
+  }
+  /// A race that has run at all by its first lap: a whole one takes seconds under a sanitizer.
+  static Terms one_lap(Terms terms) {
+    terms.time_ns = 1;
+    return terms;
+  }
+
   /// The ranks' choices, which are one; and how many calls of NCCL's it took.
-  std::pair<braid_nccl_choice, int> hold(double ratio, const Options& options = {},
-                                         int version = 22809, bool is_busy = false,
-                                         bool has_room = true) {
-    Options all = options;
+  std::pair<braid_nccl_choice, int> hold(double ratio, const Terms& terms) {
+    Options all = terms.options;
     all["BRAID_CACHE_DIR"] = folder_.string();
     const Config config = test::make_config(all);
     FakeGpus gpus;
-    if (is_busy)
+    if (terms.is_busy)
       gpus.cuda.define_kernel("braid_longest_pause",
                               [](const sys::LaunchShape&, std::span<void*> args) {
                                 *test::argument<int64_t*>(args, 0) = 2'000'000;
@@ -258,12 +274,13 @@ class HeldRace : public testing::Test {
     for (FakeNccl& nccl : gpus.nccls) nccl.by_braid = ratio;
     Said said;
     gpus.on_all(
-        [&](GpuRank&, const Entrants& entrants) {
-          const auto held = hold_race(
-              entrants, {config, Deadline::after_ns(60_s), 60_s, [&] { return has_room; }});
+        [&](GpuRank&, Entrants entrants) {
+          entrants.sizes = terms.sizes;
+          const auto held = hold_race(entrants, {config, Deadline::after_ns(60_s), terms.time_ns,
+                                                 [&] { return terms.has_room; }});
           said.add(held.status(), held.ok() ? held->choice : braid_nccl_choice{});
         },
-        version);
+        terms.version);
     for (const Status& status : said.statuses) EXPECT_TRUE(status.ok()) << status.to_string();
     EXPECT_EQ(said.choices.at(0).won, said.choices.at(1).won);
     EXPECT_EQ(said.choices[0].measured, said.choices[1].measured);
@@ -280,19 +297,25 @@ class HeldRace : public testing::Test {
 
 // Too little memory for all sizes: the next process may have more.
 TEST_F(HeldRace, WhatLackedMemoryIsNotKept) {
-  EXPECT_EQ(hold(1.5).first.won & 16U, 16U);
+  Terms last_two;
+  last_two.sizes.begin = 4;
+  EXPECT_EQ(hold(1.5, last_two).first.won, 16U);
   EXPECT_EQ(num_files(), 0U);
 }
 
 TEST_F(HeldRace, BesideOthersNobodyRaces) {
-  const auto [choice, num_calls] = hold(1.5, {}, 22809, true);
+  Terms busy;
+  busy.is_busy = true;
+  const auto [choice, num_calls] = hold(1.5, busy);
   EXPECT_EQ(choice.measured, 0U) << "NCCL's";
   EXPECT_EQ(num_calls, 0);
   EXPECT_EQ(num_files(), 0U);
 }
 
 TEST_F(HeldRace, WithoutRoomForOursThereIsNone) {
-  const auto [choice, num_calls] = hold(1.5, {}, 22809, false, false);
+  Terms full;
+  full.has_room = false;
+  const auto [choice, num_calls] = hold(1.5, full);
   EXPECT_EQ(choice.measured, 0U);
   EXPECT_EQ(num_calls, 0);
 }
@@ -307,23 +330,25 @@ TEST_F(HeldRace, WhatIsKeptIsNotRacedAgain) {
   fs::create_directories(folder_);
   const std::string path = (folder_ / ("tuning-nccl-" + key + ".json")).string();
   ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3f, 0x30}, 0})).ok());
-  const auto [choice, num_calls] = hold(1.5);
+  const auto [choice, num_calls] = hold(1.5, {});
   EXPECT_EQ(choice.won, 0x30U) << "as the file says";
   EXPECT_EQ(num_calls, 0);
-  EXPECT_GT(hold(1.5, {{"BRAID_TUNE", "force"}}).second, 0);
-  EXPECT_GT(hold(1.5, {}, 23000).second, 0) << "another NCCL";
-  EXPECT_GT(hold(1.5, {{"BRAID_GPU_LINES", "1MiB"}}).second, 0) << "other settings";
+  Terms newer;
+  newer.version = 23000;
+  EXPECT_GT(hold(1.5, one_lap(newer)).second, 0) << "another NCCL";
+  EXPECT_GT(hold(1.5, one_lap(with({{"BRAID_GPU_LINES", "1MiB"}}))).second, 0) << "other settings";
+  EXPECT_GT(hold(1.5, one_lap(with({{"BRAID_TUNE", "force"}}))).second, 0);
   // Two sizes, for which it took so long.
   ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3, 0x2}, 50_s})).ok());
-  EXPECT_EQ(hold(1.5).first.measured, 3U) << "there is about as much time now";
+  EXPECT_EQ(hold(1.5, {}).first.measured, 3U) << "there is about as much time now";
   ASSERT_TRUE(sys::write_file(path, race_to_json(key, {{0x3, 0x2}, 1_s})).ok());
-  const auto [more, num_more_calls] = hold(1.5);
+  const auto [more, num_more_calls] = hold(1.5, {});
   EXPECT_EQ(more.measured, kAllSmall) << "and now more";
   EXPECT_EQ(more.won & 3U, 2U) << "what was known is not run again";
   EXPECT_EQ(more.won & 16U, 16U);
-  EXPECT_LT(num_more_calls, hold(1.5, {{"BRAID_TUNE", "force"}}).second);
+  EXPECT_LT(num_more_calls, hold(1.5, with({{"BRAID_TUNE", "force"}})).second);
   ASSERT_TRUE(sys::write_file(path, "{}").ok());
-  EXPECT_GT(hold(1.5).second, 0) << "damaged";
+  EXPECT_GT(hold(1.5, one_lap({})).second, 0) << "damaged";
 }
 
 }  // namespace

@@ -115,8 +115,11 @@ void on_nccl(int num_nodes, const Body& body) {
     ASSERT_NE(rails, nullptr);
     sys::FakeCuda& cuda = *machines[static_cast<size_t>(node)];
     test::run_gpus(1, cuda, {}, [&](test::GpuRank& gpu) {
+      const auto gives_up = [deadline = test::test_deadline()] {
+        return deadline.passed() ? timeout("the test's deadline") : Status();
+      };
       auto rail = NcclRail::make(*rails, std::string(of_rail.bytes, sizeof of_rail.bytes),
-                                 {num_nodes, 1}, node, gpu.device, test::test_deadline());
+                                 {num_nodes, 1}, node, gpu.device, gives_up);
       ASSERT_TRUE(rail.ok()) << rail.status().to_string();
       body(**rail, node);
     });

@@ -285,17 +285,17 @@ class World {
     rank.has_error = true;
     return false;
   }
+  /// Its watchdog, which may still look, does not ask after it any more.
+  static NcclComm take(Rank& rank, size_t family) {
+    const std::lock_guard lock(rank.mutex);
+    return std::exchange(rank.comms[family], nullptr);
+  }
   bool drop(Rank& rank, size_t family) {
-    NcclComm comm = nullptr;
-    {
-      const std::lock_guard lock(rank.mutex);
-      comm = std::exchange(rank.comms[family], nullptr);
-    }
-    return is_good_here(rank, rank.shim->destroy(comm), "ncclCommDestroy");
+    return is_good_here(rank, rank.shim->destroy(take(rank, family)), "ncclCommDestroy");
   }
   void part(Rank& rank) {
-    for (NcclComm& comm : rank.comms)
-      if (comm != nullptr) (void)rank.shim->destroy(std::exchange(comm, nullptr));
+    for (size_t family = 0; family < rank.comms.size(); ++family)
+      if (const NcclComm comm = take(rank, family)) (void)rank.shim->destroy(comm);
   }
 
   // ---- watchdogs ----

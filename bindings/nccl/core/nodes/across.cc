@@ -1,8 +1,12 @@
 #include "bindings/nccl/core/nodes/across.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -18,6 +22,31 @@ namespace {
 constexpr int64_t kSignTime = 3_s;  // NCCL's init waits for it
 constexpr std::chrono::microseconds kWorkNap{200};
 constexpr int64_t kPeaceTime = 10_s, kAbortTime = 1_s;
+constexpr std::chrono::milliseconds kRailLook{1};
+
+/// While it lives, a rail of which `gives_up` tells something is broken off: at their first calls
+/// NCCL's ranks connect, on the host, and who does so waits for one that fails beside it, or died, for
+/// ever. The program sees nothing of that, as no call of its own is under way.
+class RailWatch {
+ public:
+  RailWatch(std::shared_ptr<NcclRail> rail, NcclRail::GivesUp gives_up)
+      : watch_([this, rail = std::move(rail), gives_up = std::move(gives_up)] {
+          while (!must_stop_) {
+            if (!gives_up().ok() || !rail->error().ok()) return rail->abort();
+            std::this_thread::sleep_for(kRailLook);
+          }
+        }) {}
+  ~RailWatch() {
+    must_stop_ = true;
+    watch_.join();
+  }
+  RailWatch(const RailWatch&) = delete;
+  RailWatch& operator=(const RailWatch&) = delete;
+
+ private:
+  std::atomic<bool> must_stop_{false};
+  std::thread watch_;  // last: it uses what is above
+};
 
 /// Where all streams of a GPU share one queue, what waits may stand before what it waits for.
 bool shares_one_queue() {
@@ -121,15 +150,22 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
     return id.status();
   }
   if (id->empty()) return left(unavailable("NCCL made no id for a rail"));
-  Status own = connect_own(real, id.value(), device, deadline);
+  // An abort ends the group's waits, and with it those for NCCL: it waits for the call that connects.
+  const NcclRail::GivesUp gives_up = [&group, deadline] {
+    if (group.broken()) return group.fate();
+    return deadline.passed() ? timeout("NCCL did not connect nodes in time") : Status();
+  };
+  Status own = connect_own(real, id.value(), device, gives_up);
   BRAID_ASSIGN_OR_RETURN(Agreed agreed, tell_all(group, "nccl rails", own, deadline));
   if (!agreed.why_not) {
-    own = warm_up(deadline);
+    own = warm_up(gives_up);
+    if (!own.ok()) rail()->abort();  // who waits for this rank's part hears of it from NCCL
     BRAID_ASSIGN_OR_RETURN(agreed, tell_all(group, "nccl rails warm", own, deadline));
   }
   if (!agreed.why_not) {
     log::info("nccl", "{} nodes of {} ranks: rails are made, with {} of scratch", map_.num_nodes,
               map_.per_node, format_bytes(stages_->scratch_bytes()));
+    is_connected_ = true;
     return agreed;
   }
   if (const auto made = rail()) made->abort();
@@ -139,10 +175,10 @@ Result<AcrossNodes::Agreed> AcrossNodes::connect(const braid_nccl_rails& real, g
 }
 
 Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string& id,
-                                comm::Device& device, Deadline deadline) {
+                                comm::Device& device, const NcclRail::GivesUp& gives_up) {
   const int node = map_.node_of(rank_);
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<NcclRail> made,
-                         NcclRail::make(real, id, map_, node, device, deadline));
+                         NcclRail::make(real, id, map_, node, device, gives_up));
   if (!put_rail(made)) return unavailable("the communicator is aborted");
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
@@ -151,13 +187,15 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
   return {};
 }
 
-Status AcrossNodes::warm_up(Deadline deadline) {
+Status AcrossNodes::warm_up(const NcclRail::GivesUp& gives_up) {
+  const std::shared_ptr<NcclRail> made = rail();
+  const RailWatch watch(made, gives_up);
   BRAID_RETURN_IF_ERROR(stages_->warm_up());
   while (true) {
     BRAID_ASSIGN_OR_RETURN(const bool is_idle, stages_->is_idle());
+    BRAID_RETURN_IF_ERROR(made->error());  // work of a rail that was broken off ends, too
     if (is_idle) return {};
-    BRAID_RETURN_IF_ERROR(rail()->error());
-    if (deadline.passed()) return timeout("what was sent between nodes does not arrive");
+    BRAID_RETURN_IF_ERROR(gives_up());
     std::this_thread::sleep_for(kWorkNap);
   }
 }
@@ -183,7 +221,7 @@ bool AcrossNodes::put_rail(std::shared_ptr<NcclRail> rail) {
 Status AcrossNodes::status() {
   Status why = lost();
   if (!why.ok()) return why;
-  const auto made = rail();
+  const auto made = is_connected_ ? rail() : nullptr;  // of one that is made, connect() tells
   return made ? made->error() : Status();
 }
 

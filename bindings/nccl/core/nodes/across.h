@@ -15,6 +15,7 @@
 // Threads: as Seat.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -56,7 +57,7 @@ class AcrossNodes {
   /// Whether all come to a later meeting; `number` has not been used before. Not ok: lost.
   Result<bool> meet(size_t number, int64_t patience_ns, const IsAborted& is_aborted);
 
-  bool is_connected() const { return stages_ != nullptr; }
+  bool is_connected() const { return is_connected_; }
   /// Collective, with the device's context: all ranks have a rail, or none (`why_not`). Not ok: lost.
   Result<Agreed> connect(const braid_nccl_rails& real, group::Group& group, comm::Device& device,
                          Deadline deadline);
@@ -93,8 +94,8 @@ class AcrossNodes {
                           Deadline deadline);
   static Agreed left(const Status& why) { return Agreed{why}; }
   Status connect_own(const braid_nccl_rails& real, const std::string& id, comm::Device& device,
-                     Deadline deadline);
-  Status warm_up(Deadline deadline);
+                     const NcclRail::GivesUp& gives_up);
+  Status warm_up(const NcclRail::GivesUp& gives_up);
   std::shared_ptr<NcclRail> rail() const {
     const std::lock_guard lock(mutex_);
     return rail_;
@@ -115,6 +116,7 @@ class AcrossNodes {
   Status lost_;                     // under mutex_, as the next two
   std::shared_ptr<NcclRail> rail_;  // who aborts it holds it
   bool is_aborting_ = false;
+  std::atomic<bool> is_connected_{false};
   std::unique_ptr<coll::nodes::Stages> stages_;
   std::thread aborting_;
 };

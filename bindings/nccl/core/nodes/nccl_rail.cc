@@ -18,28 +18,34 @@ namespace {
 constexpr int kInProgress = 7;  // ncclInProgress
 constexpr std::chrono::milliseconds kMakingNap{1};
 
-/// NCCL's making of a communicator has no deadline; who asked for it does.
+/// NCCL's making of a communicator has neither a deadline nor an end that others can bring about; who
+/// asked for it has both. Who is last has the communicator: who asked, or the thread that makes it.
 struct Making {
-  std::atomic<bool> is_done{false};
+  enum State { kUnderWay, kDone, kGivenUp };
+  std::atomic<State> state{kUnderWay};
   int result = 0;
   void* comm = nullptr;
 };
 
 Result<void*> comm_of(const braid_nccl_rails& real, const std::string& id,
                       const fabric::NodeMap& map, int node, comm::Device& device,
-                      Deadline deadline) {
+                      const NcclRail::GivesUp& gives_up) {
   const auto making = std::make_shared<Making>();
   BRAID_ASSIGN_OR_RETURN(
       std::thread thread,
       sys::start_thread("rail", [=, &cuda = device.cuda(), ordinal = device.ordinal()] {
-        const auto scope = sys::CurrentDevice::use(cuda, ordinal);
-        making->result = real.make(real.context, id.data(), map.num_nodes, node, &making->comm);
-        making->is_done.store(true, std::memory_order_release);
+        {
+          const auto scope = sys::CurrentDevice::use(cuda, ordinal);
+          making->result = real.make(real.context, id.data(), map.num_nodes, node, &making->comm);
+        }
+        if (making->state.exchange(Making::kDone) == Making::kGivenUp && making->result == 0)
+          (void)real.abort(real.context, making->comm);
       }));
-  while (!making->is_done.load(std::memory_order_acquire)) {
-    if (deadline.passed()) {
+  while (making->state != Making::kDone) {
+    const Status why = gives_up();
+    if (!why.ok() && making->state.exchange(Making::kGivenUp) != Making::kDone) {
       thread.detach();
-      return timeout("NCCL did not make a communicator between {} nodes", map.num_nodes);
+      return why.with_context(fmt::format("a communicator between {} nodes", map.num_nodes));
     }
     std::this_thread::sleep_for(kMakingNap);
   }
@@ -68,8 +74,8 @@ Result<std::string> NcclRail::agree_on_id(const braid_nccl_rails& real, group::G
 Result<std::unique_ptr<NcclRail>> NcclRail::make(const braid_nccl_rails& real,
                                                  const std::string& id, const fabric::NodeMap& map,
                                                  int node, comm::Device& device,
-                                                 Deadline deadline) {
-  BRAID_ASSIGN_OR_RETURN(void* const comm, comm_of(real, id, map, node, device, deadline));
+                                                 const GivesUp& gives_up) {
+  BRAID_ASSIGN_OR_RETURN(void* const comm, comm_of(real, id, map, node, device, gives_up));
   return std::unique_ptr<NcclRail>(new NcclRail(real, comm));
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,11 +27,13 @@ class NcclRail final : public coll::nodes::Rail {
   /// the others were told is not known here.
   static Result<std::string> agree_on_id(const braid_nccl_rails& real, group::Group& group,
                                          const fabric::NodeMap& map, Deadline deadline);
-  /// Collective over the ranks of the rail. Not in a capture. Not ok: what NCCL was asked for may
-  /// still be under way, in a thread that nobody waits for.
+  /// Asked about every millisecond: why nobody waits for a rail any more, else ok.
+  using GivesUp = std::function<Status()>;
+  /// Collective over the ranks of the rail. Not in a capture. Where `gives_up` says so, NCCL may go
+  /// on with it in a thread that nobody waits for, which then aborts what has come of it.
   static Result<std::unique_ptr<NcclRail>> make(const braid_nccl_rails& real, const std::string& id,
                                                 const fabric::NodeMap& map, int node,
-                                                comm::Device& device, Deadline deadline);
+                                                comm::Device& device, const GivesUp& gives_up);
   /// Gives the communicator back if nobody has ended it: what is enqueued must be done.
   ~NcclRail() override;
 
