@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -120,7 +121,7 @@ constexpr const char* kSecret = "key 4711 of rank ";
 
 void await_store(uint16_t port) {
   const sys::Endpoint store = sys::resolve("127.0.0.1", port)->front();
-  for (const Deadline deadline = soon(); !deadline.passed();)
+  for (const Deadline deadline = soon(); !deadline.passed(); usleep(1000))
     if (sys::connect_to(store, Deadline::after_ns(100_ms)).ok()) return;
 }
 
