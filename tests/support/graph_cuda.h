@@ -88,6 +88,10 @@ class GraphCuda : public sys::FakeCuda {
   Result<bool> is_done(sys::Event event) override {
     return is_replaying() ? Result<bool>(false) : FakeCuda::is_done(event);
   }
+  Status synchronize_device() override {
+    await_replays();
+    return FakeCuda::synchronize_device();
+  }
   Status free(sys::DevicePtr memory) override {
     await_replays();
     return FakeCuda::free(memory);
