@@ -8,11 +8,16 @@
 
 namespace braid::engine {
 
-inline int64_t long_spin_ns() {
-  constexpr unsigned kFewProcessors = 3;
-  static const int64_t found =
-      std::thread::hardware_concurrency() <= kFewProcessors ? 20'000 : 1'000'000;
+inline bool has_few_processors() {
+  constexpr unsigned kFew = 3;
+  static const bool found = std::thread::hardware_concurrency() <= kFew;
   return found;
 }
+
+inline int64_t long_spin_ns() { return has_few_processors() ? 20'000 : 1'000'000; }
+
+/// Of a worker, behind whatever moved last. On a host of two processors each write concerns three
+/// threads: one that spins holds up the one that waits for the write.
+inline int64_t short_spin_ns() { return has_few_processors() ? 5'000 : 50'000; }
 
 }  // namespace braid::engine

@@ -8,14 +8,24 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/spin.h"
 
 namespace braid::engine {
 namespace {
 constexpr size_t kHostPageBytes = 4096;
-// Bumps of layers come some ms apart; a nap between two of them would cost what a spin saves.
-constexpr int64_t kWatchfulNs = 100'000'000;
-constexpr auto kNap = std::chrono::microseconds(5);
 constexpr size_t kNobody = SIZE_MAX;
+
+/// How long to sleep until the next look, when nothing has changed for so long. Bumps of layers
+/// come some ms apart; a nap between two of them would cost what a spin saves. Behind a second
+/// nobody computes, and short naps are not for nothing: of 5 us they take half a processor, or all
+/// of one in a virtual machine. Where there are few, whoever moves the bytes needs that one.
+std::chrono::microseconds nap(int64_t idle_ns) {
+  constexpr int64_t kWatchfulNs = 100'000'000, kIdleNs = 1'000'000'000;
+  const bool has_few = has_few_processors();
+  if (idle_ns > kIdleNs) return std::chrono::microseconds(has_few ? 500 : 100);
+  if (has_few) return std::chrono::microseconds(50);
+  return std::chrono::microseconds(idle_ns > kWatchfulNs ? 5 : 0);
+}
 }  // namespace
 
 Watch::~Watch() { watcher_.end(index_); }
@@ -107,7 +117,8 @@ void Watcher::serve() {
     const bool changed = look();
     const int64_t now = now_ns();
     if (changed) changed_ns = now;
-    if (now - changed_ns > kWatchfulNs) std::this_thread::sleep_for(kNap);
+    if (const auto pause = nap(now - changed_ns); pause.count() != 0)
+      std::this_thread::sleep_for(pause);
   }
 }
 

@@ -7,7 +7,8 @@
 // since, not count calls.
 //
 // One thread looks at all words. It spins while anything changes, and for some time after; then it
-// naps, and the first bump after a pause is seen some 10 us later.
+// naps, and the first bump after a pause is seen some 10 us later, behind a second some 100. On a
+// host of few processors it naps at once, 50 us, and 500 behind a second.
 //
 // Threads: watch() and the end of a Watch any; callbacks run on the watcher's thread, one at a
 // time, and hold up the other words while they run.

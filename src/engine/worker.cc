@@ -6,13 +6,13 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "engine/spin.h"
 
 namespace braid::engine {
 namespace {
 constexpr size_t kMostGuests = 64;
 constexpr int64_t kGuestNs = 5'000'000'000;
 constexpr int64_t kTickNs = 5'000'000;
-constexpr int64_t kSpinNs = 50'000;
 constexpr int kSleepMs = 50;  // beats and leases are looked at so often
 constexpr int64_t kRemovalNs = 1'000'000'000;
 }  // namespace
@@ -241,7 +241,7 @@ void Worker::rest(bool moved, int64_t now) {
     moved_at_ns_ = now;
     return;
   }
-  if (now - moved_at_ns_ < kSpinNs) return;
+  if (now - moved_at_ns_ < short_spin_ns()) return;
   if (must_poll() || is_hot(now)) {
     // Peers may share the core, and it is they who have something to do. Not after every look: on
     // a machine with other work each yield may last for a slice of all of it.

@@ -28,7 +28,7 @@
 namespace braid {
 namespace {
 
-constexpr int kRounds = 7;  // the first one is not kept
+constexpr int kRounds = 7;             // the first one is not kept
 constexpr size_t kCutBytes = 4 << 20;  // the engine looks at its sockets as often
 constexpr size_t kRunBytes = 8 << 10;
 
@@ -132,7 +132,8 @@ int measure(int processes, size_t bytes) {
     }
     return ++meeting;
   };
-  if (rank == 0) std::printf("{\"processes\": %d, \"bytes\": %zu, \"seconds\": {", processes, bytes);
+  if (rank == 0)
+    std::printf("{\"processes\": %d, \"bytes\": %zu, \"seconds\": {", processes, bytes);
   bool is_first = true;
   for (const bool is_strided : {false, true})
     for (const Design& design : designs()) {

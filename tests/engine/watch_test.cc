@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <thread>
 
 #include "engines.h"
@@ -53,6 +54,22 @@ TEST(Watch, EndsWhenItsCallbackSaysSoOrItIsGone) {
   auto again = watcher.watch([](uint64_t, uint64_t) { return true; });
   EXPECT_EQ(&(*again)->word(), &word);  // its place is used again, from 0
   EXPECT_EQ((*again)->word(), 0);
+}
+
+// Servers wait for requests for hours, and have a word for each layer.
+TEST(Watch, LeavesTheProcessorToOthersWhileNothingHappens) {
+  Watcher watcher(nullptr);
+  auto watch = watcher.watch([](uint64_t, uint64_t) { return true; });
+  (*watch)->word() = 1;
+  const auto used_ns = [] {
+    timespec used{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return used.tv_sec * int64_t{1'000'000'000} + used.tv_nsec;
+  };
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  const int64_t cpu = used_ns(), wall = now_ns();
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_LT(used_ns() - cpu, (now_ns() - wall) / 5);
 }
 
 TEST(Watch, MayThrowAndMayEndItself) {

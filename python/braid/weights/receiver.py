@@ -217,7 +217,7 @@ class Receiver(Station):
 
     def _heed(self, version: int, until: float, wanted: Callable[[], str]) -> None:
         """Whatever letters say by now; raises where the version is off."""
-        while self._look(version, until, 1e-9, wanted) is not None:
+        while self._look(version, until, 0.0, wanted) is not None:
             pass
 
     def _look(

@@ -54,16 +54,16 @@ class Station:
         return f"{self._plan_hash:x}"
 
     def _letter(self, timeout: float) -> tuple[dict[str, Any], bytes] | None:
-        """The next letter of a rank of this plan."""
+        """The next letter of a rank of this plan; with a timeout of 0 one that is here."""
         until = time.monotonic() + timeout
-        while (left := until - time.monotonic()) > 0:
+        while True:
+            left = max(0.0, until - time.monotonic())
             try:
-                message = self.engine.recv(min(left, _POLL_S))
+                found = self._opened(self.engine.recv(min(left, _POLL_S)))
             except Timeout:
-                continue
-            if (found := self._opened(message)) is not None:
+                found = None
+            if found is not None or left == 0:
                 return found
-        return None
 
     def _opened(self, message: Message) -> tuple[dict[str, Any], bytes] | None:
         try:

@@ -96,9 +96,7 @@ def cuts(runs: Runs, itemsize: int, most: int) -> Iterator[Cut]:
         for first in range(0, len(runs.source_ids), count):
             which = slice(first, first + count)
             ids = runs.source_ids[which]
-            yield Cut(
-                first * run, len(ids) * run, run, source, ids, target, runs.target_ids[which]
-            )
+            yield Cut(first * run, len(ids) * run, run, source, ids, target, runs.target_ids[which])
         return
     step = max(1, most // itemsize) * itemsize
     for number in range(len(runs.source_ids)):

@@ -216,8 +216,8 @@ def torn(data, old):
     data[-4:] = old[len(data) - 4 : len(data)]
 
 
-# What a checksum that is too weak for it does not see: nothing at all, how often each byte is there,
-# the first half, all but the end.
+# What a checksum that is too weak for it looks at: nothing, how often each byte is there, the first
+# half, all but the end.
 WEAKER = {
     flipped: lambda _: 0,
     swapped: lambda text: int(text.sum(dtype=np.uint64)),
@@ -330,6 +330,8 @@ def test_a_trainer_that_does_not_come_is_named():
         until = time.monotonic() + LIMIT_S
         while not job.receivers[0].trouble and time.monotonic() < until:
             time.sleep(0.01)
+        # It has heard so, and does not wait for all of its own patience.
+        assert "trainer 0 has waited in vain" in job.receivers[0].trouble
         with pytest.raises(braid.InvalidArgument, match="version 1 after 1: each is sent once"):
             job.senders[0].update(1)
         job.senders[1]._last = 1
