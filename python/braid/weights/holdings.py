@@ -112,6 +112,17 @@ def host_bytes(array: Array) -> npt.NDArray[np.uint8] | None:
     return as_bytes(array) if extent(array)[2] is None else None
 
 
+def box_of(array: Array, piece: Piece) -> Array:
+    """A piece's elements where they lie, as an array of the piece's size."""
+    if hasattr(array, "data_ptr"):
+        at = int(array.storage_offset()) + piece.offset
+        tensor: Array = array.as_strided(piece.size, piece.strides, at)
+        return tensor
+    elements = as_bytes(array).view(array.dtype)[piece.offset :]
+    strides = [stride * array.itemsize for stride in piece.strides]
+    return np.lib.stride_tricks.as_strided(elements, piece.size, strides, writeable=False)
+
+
 @dataclass(slots=True)
 class Buffers:
     """Registered memory of a rank: a buffer for each array."""
@@ -123,18 +134,19 @@ class Buffers:
     @classmethod
     def register(cls, engine: Engine, parameters: Sequence[Parameter]) -> "Buffers":
         """One region for each array, however many parameters lie in it."""
-        made, known = cls(), dict[tuple[int, int, int | None], int]()
+        made, known = cls(), dict[tuple[tuple[int, int, int | None], str], int]()
         try:
             for parameter in parameters:
                 place = extent(parameter.array)
-                if place not in known and place[1]:
-                    known[place] = len(made.regions)
+                key = place, dtype_of(parameter.array)
+                if key not in known and place[1]:
+                    known[key] = len(made.regions)
                     made.regions.append(
                         engine.register(place if place[2] is not None else place[:2])
                     )
                     made.arrays.append(parameter.array)
                 if place[1]:
-                    made.pieces += parameter.pieces(known[place])
+                    made.pieces += parameter.pieces(known[key])
         except BaseException:
             made.close()
             raise

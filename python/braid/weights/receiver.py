@@ -83,7 +83,7 @@ class Receiver(Station):
 
     @property
     def trouble(self) -> str:
-        """Why the last version was not served; empty: it was."""
+        """Why the last version was not served, or what a callback raised; empty: all is well."""
         with self._changed:
             return self._why
 
@@ -174,7 +174,7 @@ class Receiver(Station):
             if type(version) is not int or (self._version is not None and version <= self._version):
                 raise InvalidArgument(f"version {version!r} after {self._version}")
             self._receive(version, self._knows(head.get("sums")))
-        except Error as error:
+        except Exception as error:  # on_pause's, too: this thread serves the next version
             self._fail(version, error)
 
     def _knows(self, sums: object) -> bool:
@@ -267,17 +267,27 @@ class Receiver(Station):
         with self._changed:
             self._version, self._is_torn, self._why = version, False, ""
             self._changed.notify_all()
-        self._on_resume(version)
+        try:
+            self._on_resume(version)
+        except Exception as error:  # the version is whole, and all others serve it
+            self._note(f"version {version} is served; on_resume raised {error!r}")
 
-    def _fail(self, version: Any, error: Error) -> None:  # noqa: ANN401
+    def _fail(self, version: Any, error: Exception) -> None:  # noqa: ANN401
         """Nothing of the version is served, here or elsewhere."""
-        with self._changed:
-            self._why = str(error)
-            self._changed.notify_all()
-        head = {"kind": "bad", "version": version, "why": f"{self.what}: {error}"}
+        why = str(error) if isinstance(error, Error) else repr(error)
+        self._note(why)
+        head = {"kind": "bad", "version": version, "why": f"{self.what}: {why}"}
         with contextlib.suppress(Error):
             self._say(self.trainers[0], head)
-        self._on_failure(str(error))
+        try:
+            self._on_failure(why)
+        except Exception as raised:
+            self._note(f"{why}; on_failure raised {raised!r}")
+
+    def _note(self, why: str) -> None:
+        with self._changed:
+            self._why = why
+            self._changed.notify_all()
 
 
 class _Arrival:

@@ -30,7 +30,15 @@ import numpy as np
 from braid.arrays import Array
 from braid.engine import Engine, Region, Ticket
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, dtype_of, host_bytes
+from braid.weights.holdings import (
+    Buffers,
+    Holdings,
+    Parameter,
+    box_of,
+    dtype_of,
+    extent,
+    host_bytes,
+)
 from braid.weights.pieces import Piece, row_major
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
 from braid.weights.station import Station, lost
@@ -43,7 +51,7 @@ _UNBOUNDED = 1 << 62
 _MOST_VERSION = 2**63 - 1
 
 Cast = Callable[[str, Array, str], Array]
-"""(name, local array, the worker's dtype) -> an array of that dtype that lies in one piece."""
+"""(name, what the trainer holds of it, the worker's dtype) -> an array of that dtype, as large."""
 
 
 class Sender(Station):
@@ -52,7 +60,8 @@ class Sender(Station):
     parameters  its parts; their memory must not change during update()
     watermark   most bytes of casted copies at a time
     cast        makes the worker's dtype of the trainer's, where they differ: by NumPy if left out
-    checks      whether workers compare checksums of what has landed
+    checks      whether workers compare checksums of what has landed: each trainer decides it for
+                what it sends, and trainer 0 whether anything is compared
     part        most bytes that have a checksum of their own: large ones cost less, small ones are
                 still in a cache when they are copied and compared
     """
@@ -69,6 +78,15 @@ class Sender(Station):
         part: int = 4 << 20,
     ) -> None:
         super().__init__(engine, "trainer", rank)
+        for name, nbytes in (("part", part), ("watermark", watermark)):
+            if type(nbytes) is not int or nbytes < 1:
+                raise InvalidArgument(
+                    f"{self.what}: asked for {name} of at least 1 byte, found {nbytes!r}"
+                )
+        if type(checks) is not bool:
+            raise InvalidArgument(
+                f"{self.what}: asked for checks of True or False, found {checks!r}"
+            )
         self._buffers = Buffers.register(engine, parameters)
         self._watermark = watermark
         self._cast = cast or _numpy_cast
@@ -112,8 +130,10 @@ class Sender(Station):
         """
         if self.table is None:
             raise InvalidArgument(f"{self.what}: asked for an update before join()")
-        if version > _MOST_VERSION:
-            raise InvalidArgument(f"{self.what}: version {version}, the highest is {_MOST_VERSION}")
+        if type(version) is not int or not 0 <= version <= _MOST_VERSION:
+            raise InvalidArgument(
+                f"{self.what}: asked for a version from 0 to {_MOST_VERSION}, found {version!r}"
+            )
         if version <= self._last:
             raise InvalidArgument(
                 f"{self.what}: version {version} after {self._last}: each is sent once, also one "
@@ -124,11 +144,12 @@ class Sender(Station):
         round_ = _Round(self, version, until)
         try:
             round_.run(self._targets, self._send_all)
-        except Error as error:
+        except BaseException as error:  # a cast's, too, and whoever is interrupted tells the others
+            why = str(error) if isinstance(error, Error) else repr(error)
             if self.rank == 0:
-                round_.abort(str(error))
+                round_.abort(why)
             else:
-                round_.complain(str(error))
+                round_.complain(why)
             raise
 
     def _send_all(self, version: int, until: float) -> None:
@@ -155,9 +176,8 @@ class Sender(Station):
         array: Array = self._buffers.arrays[source.buffer]
         region = self._buffers.regions[source.buffer]
         if source.dtype != target.dtype:
-            array, region, runs = copies.make(
-                source, target, self._casted(source, target), route, flying.until
-            )
+            casted = self._casted(source, target)
+            array, region, runs = copies.make(source, casted, route, target, flying.until)
         size = itemsize(target.dtype)
         text = Text.of(host_bytes(array), runs, size, is_source=True)
         is_summed = self._checks and text.can_sum
@@ -177,8 +197,8 @@ class Sender(Station):
         return self.table.workers[route.target][route.target_piece]
 
     def _casted(self, source: Piece, target: Piece) -> Callable[[], Array]:
-        array = self._buffers.arrays[source.buffer]
-        return lambda: self._cast(source.name, array, target.dtype)
+        box = box_of(self._buffers.arrays[source.buffer], source)
+        return lambda: self._cast(source.name, box, target.dtype)
 
     def _write(
         self,
@@ -379,27 +399,25 @@ class _Copies:
     def __init__(self, engine: Engine, watermark: int) -> None:
         self._engine = engine
         self._watermark = watermark
-        self._live: dict[int, tuple[Array, Region, int]] = {}
-        """By the source's buffer."""
+        self._live: dict[tuple[int, str], tuple[Array, Region, int]] = {}
+        """By the source's piece and the dtype that was asked for."""
         self._tickets: dict[int, list[Ticket]] = {}
 
     def make(
-        self, source: Piece, target: Piece, cast: Callable[[], Array], route: Route, until: float
+        self, source: Piece, cast: Callable[[], Array], route: Route, target: Piece, until: float
     ) -> tuple[Array, Region, Runs]:
         """The parameter as the worker has it, and the route's runs in that copy."""
-        if source.buffer not in self._live:
+        dtype = target.dtype
+        key = route.source_piece, dtype
+        if key not in self._live:
             self._make_room(until)
-            array = cast()
-            if dtype_of(array) != target.dtype:
-                raise InvalidArgument(
-                    f"parameter '{source.name}': the cast made {dtype_of(array)}, the worker has "
-                    f"{target.dtype}"
-                )
-            data = as_bytes(array)
-            self._live[source.buffer] = array, self._engine.register(data), data.nbytes
-        array, region, _ = self._live[source.buffer]
+            array = _in_one_piece(source, dtype, cast())
+            place = extent(array)
+            region = self._engine.register(place if place[2] is not None else place[:2])
+            self._live[key] = array, region, place[1]
+        array, region, _ = self._live[key]
         copy = Piece(
-            source.name, source.shape, target.dtype, source.start, source.size, 0, 0,
+            source.name, source.shape, dtype, source.start, source.size, 0, 0,
             row_major(source.size),
         )  # fmt: skip
         return array, region, _runs(copy, target, route.start, route.size)
@@ -424,6 +442,20 @@ class _Copies:
         for _, region, _ in self._live.values():
             region.unregister()
         self._live.clear()
+
+
+def _in_one_piece(source: Piece, dtype: str, made: Array) -> Array:
+    """What a cast has made, row by row; InvalidArgument where it is not what was asked for."""
+    shape = tuple(int(n) for n in made.shape)
+    if dtype_of(made) != dtype or shape != source.size:
+        raise InvalidArgument(
+            f"parameter '{source.name}': the cast made {dtype_of(made)} of {shape}, the worker has "
+            f"{dtype}, and this is {source.size}"
+        )
+    tensor_or_array: Array = (
+        made.contiguous() if hasattr(made, "data_ptr") else np.ascontiguousarray(made)
+    )
+    return tensor_or_array
 
 
 def _numpy_cast(name: str, array: Array, dtype: str) -> Array:

@@ -142,7 +142,7 @@ def test_a_cast_that_nobody_can_make_is_named():
     with Job(1, 1, dtypes=(np.float64, np.float32), sender={"cast": lambda _n, a, _d: a}) as job:
         job.train(1)
         (error,) = job.update(1)
-        assert "the cast made float64, the worker has float32" in str(error)
+        assert "the cast made float64 of (24, 8), the worker has float32" in str(error)
         assert job.receivers[0].version is None
 
 
