@@ -118,6 +118,10 @@ Status Seat::open_with_others(const braid_nccl_place& place) {
 }
 
 Status Seat::open_here(const braid_nccl_place& place) {
+  if (place.rank < 0) {
+    roll_.decline();  // before it has arrived: the others would wait for it to join their group
+    return internal_error("NCCL does not say which rank this is");
+  }
   const int64_t patience_ns = config_.duration_ns("BRAID_NCCL_MEET");
   has_arrived_ = true;
   BRAID_RETURN_IF_ERROR(
@@ -194,7 +198,6 @@ Status Seat::set_up_over_nodes(Deadline deadline) {
 }
 
 Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
-  if (rank < 0) return internal_error("NCCL does not say which rank this is");
   BRAID_ASSIGN_OR_RETURN(const Rendezvous rendezvous, meet(rank));
   group::Identity identity;
   identity.rank = identity.local_rank = rank;
