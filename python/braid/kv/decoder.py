@@ -80,6 +80,10 @@ class Decoder(Post):
 
         InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
         """
+        if not all(isinstance(peer, Peer) for peer in peers) or not peers:
+            raise InvalidArgument(
+                f"kv: asked for the addresses of a prefiller's engines, found {peers!r:.80}"
+            )
         with self._lock:
             sources = [self._source(peer) for peer in peers]
             prefill = Prefill(sources)

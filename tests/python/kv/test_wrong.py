@@ -59,6 +59,13 @@ def test_other_layouts_are_refused_on_both_sides(ends, caplog, other, words):
     still_serves(prefill, decode, there)
 
 
+@pytest.mark.parametrize("peers", [[b"junk"], "host:1", [], [None]])
+def test_what_is_no_address_is_refused(ends, peers):
+    _, decode, _ = ends
+    with pytest.raises(braid.InvalidArgument, match="the addresses of a prefiller's engines"):
+        decode.role.connect(peers, LIMIT_S)
+
+
 def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
     prefill, decode, there = ends
     caplog.set_level(logging.WARNING)
