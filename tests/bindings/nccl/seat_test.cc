@@ -131,6 +131,21 @@ TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
 }
 
 // Killed while the others are at their first call already. A fork that lives on is not the rank.
+// NCCL failed when it was asked for it. The others waited 15 s for that rank to join their group.
+TEST(Seat, ARankWithoutANumberIsNotWaitedFor) {
+  const std::string key = fresh_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    std::this_thread::sleep_for(500ms);
+    const int64_t began_ns = now_ns();
+    const Status status = (*seat)->open(rank == 1 ? -1 : rank, 2, 0);
+    if (rank == 1) std::this_thread::sleep_for(1s);  // it is there, and says nothing more
+    return status.code() == (rank == 1 ? Code::kInternal : Code::kUnavailable) &&
+           now_ns() - began_ns < 5_s;
+  }));
+}
+
 TEST(Seat, ARankThatEndsWithoutAWordIsNotWaitedFor) {
   for (const bool leaves_a_fork : {false, true}) {
     const std::string key = fresh_seat_key();
