@@ -304,7 +304,7 @@ _OWN_FORMS = {
     "braid.nccl_tests/1": _RANKS,
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
-    "braid.nodes_roll/1": _RUNS,
+    "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
     "braid.torch_tests/1": _RANKS,
     "braid.tuning/1": _RANKS,
     "braid.two_hosts/1": _RANKS,
