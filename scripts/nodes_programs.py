@@ -9,15 +9,14 @@ record as it was. Takes an hour of two cores or less.
 
 import argparse
 import json
-import os
-import re
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from said import said
 
 PROGRAM = Path("build/release/tests/bindings/nccl/test_nccl")
 A_RUN = 10_000  # programs; each run has seeds of its own, and the record grows by it
@@ -28,18 +27,8 @@ PARTS = ("failures", "programs")
 def run(program: Path, name: str, **environment: str) -> dict[str, Any]:
     """What the test says of itself, whether it passed, and the seconds that it took."""
     began = time.monotonic()
-    done = subprocess.run(
-        [program, f"--gtest_filter=NodesPrograms.{name}*"],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = re.search(r"^(?:programs|failures): (\{.*\})$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or found is None:
-        print(done.stdout[-4000:], file=sys.stderr)
-    said: dict[str, Any] = json.loads(found.group(1)) if found else {}
-    return {**said, "passed": done.returncode == 0, "seconds": round(time.monotonic() - began, 1)}
+    passed, line = said(program, f"NodesPrograms.{name}*", "programs|failures", **environment)
+    return {**line, "passed": passed, "seconds": round(time.monotonic() - began, 1)}
 
 
 def kept(out: Path) -> dict[str, Any]:

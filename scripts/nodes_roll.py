@@ -8,13 +8,13 @@ once, and writes records/nodes_roll.json. Takes some seconds.
 
 import argparse
 import json
-import re
 import statistics
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from said import said
 
 PROGRAM = Path("build/release/tests/bindings/nccl/test_nccl")
 MOST_SIGN_MS = 1000.0  # beside NCCL's init
@@ -22,18 +22,8 @@ MOST_SIGN_MS = 1000.0  # beside NCCL's init
 
 def run(program: Path) -> dict[str, Any]:
     """What one run of the test says; empty when it failed."""
-    done = subprocess.run(
-        [program, "--gtest_filter=NodesRoll.SixteenNodesOfEightTen*"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    found = re.search(r"^roll: (\{.*\})$", done.stdout, re.MULTILINE)
-    if done.returncode != 0 or found is None:
-        print(done.stdout[-4000:], file=sys.stderr)
-        return {}
-    said: dict[str, Any] = json.loads(found.group(1))
-    return said
+    passed, line = said(program, "NodesRoll.SixteenNodesOfEightTen*", "roll")
+    return line if passed else {}
 
 
 def main() -> int:

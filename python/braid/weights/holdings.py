@@ -123,6 +123,13 @@ def box_of(array: Array, piece: Piece) -> Array:
     return np.lib.stride_tricks.as_strided(elements, piece.size, strides, writeable=False)
 
 
+def region_of(engine: Engine, array: Array) -> Region:
+    """From the first to the last element."""
+    address, nbytes, device = extent(array)
+    place = (address, nbytes) if device is None else (address, nbytes, device)
+    return engine.register(place)
+
+
 @dataclass(slots=True)
 class Buffers:
     """Registered memory of a rank: a buffer for each array."""
@@ -141,9 +148,7 @@ class Buffers:
                 key = place, dtype_of(parameter.array)
                 if key not in known and place[1]:
                     known[key] = len(made.regions)
-                    made.regions.append(
-                        engine.register(place if place[2] is not None else place[:2])
-                    )
+                    made.regions.append(region_of(engine, parameter.array))
                     made.arrays.append(parameter.array)
                 if place[1]:
                     made.pieces += parameter.pieces(known[key])

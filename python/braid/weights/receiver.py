@@ -18,7 +18,7 @@ from braid.engine import Engine
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, host_bytes
 from braid.weights.plan import Route, Table, itemsize
-from braid.weights.station import Station
+from braid.weights.station import Station, words_of
 from braid.weights.sums import NAME, Landed, Summing, Text, Tiling
 
 Mode = Literal["two buffers", "in place"]
@@ -274,7 +274,7 @@ class Receiver(Station):
 
     def _fail(self, version: Any, error: Exception) -> None:  # noqa: ANN401
         """Nothing of the version is served, here or elsewhere."""
-        why = str(error) if isinstance(error, Error) else repr(error)
+        why = words_of(error)
         self._note(why)
         head = {"kind": "bad", "version": version, "why": f"{self.what}: {why}"}
         with contextlib.suppress(Error):

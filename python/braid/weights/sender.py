@@ -38,10 +38,11 @@ from braid.weights.holdings import (
     dtype_of,
     extent,
     host_bytes,
+    region_of,
 )
-from braid.weights.pieces import Piece, row_major
+from braid.weights.pieces import Piece, piece_of
 from braid.weights.plan import Route, Runs, Table, _runs, itemsize
-from braid.weights.station import Station, lost
+from braid.weights.station import Station, lost, words_of
 from braid.weights.sums import NAME, Cut, Landed, Summing, Text, cuts
 
 _SUMMED_UNDER_WAY = 4
@@ -145,11 +146,7 @@ class Sender(Station):
         try:
             round_.run(self._targets, self._send_all)
         except BaseException as error:  # a cast's, too, and whoever is interrupted tells the others
-            why = str(error) if isinstance(error, Error) else repr(error)
-            if self.rank == 0:
-                round_.abort(why)
-            else:
-                round_.complain(why)
+            (round_.abort if self.rank == 0 else round_.complain)(words_of(error))
             raise
 
     def _send_all(self, version: int, until: float) -> None:
@@ -412,14 +409,9 @@ class _Copies:
         if key not in self._live:
             self._make_room(until)
             array = _in_one_piece(source, dtype, cast())
-            place = extent(array)
-            region = self._engine.register(place if place[2] is not None else place[:2])
-            self._live[key] = array, region, place[1]
+            self._live[key] = array, region_of(self._engine, array), extent(array)[1]
         array, region, _ = self._live[key]
-        copy = Piece(
-            source.name, source.shape, dtype, source.start, source.size, 0, 0,
-            row_major(source.size),
-        )  # fmt: skip
+        copy = piece_of(source.name, dtype, source.shape, source.start, source.size, 0)
         return array, region, _runs(copy, target, route.start, route.size)
 
     def note(self, region: Region, ticket: Ticket) -> None:
@@ -460,7 +452,7 @@ def _in_one_piece(source: Piece, dtype: str, made: Array) -> Array:
 
 def _numpy_cast(name: str, array: Array, dtype: str) -> Array:
     try:
-        return np.ascontiguousarray(np.asarray(array).astype(dtype))
+        return np.asarray(array).astype(dtype, order="C")
     except TypeError as error:
         raise InvalidArgument(
             f"parameter '{name}': NumPy has no type {dtype}: give Sender a cast ({error})"

@@ -85,6 +85,11 @@ def hash_of(data: bytes) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little")
 
 
+def words_of(error: BaseException) -> str:
+    """What the other ranks are told: our own errors say all, others need their type."""
+    return str(error) if isinstance(error, Error) else repr(error)
+
+
 def lost(who: str, error: Error) -> Error:
     """The same error, which names the rank."""
     return (
