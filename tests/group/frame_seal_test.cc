@@ -69,7 +69,7 @@ TEST(FrameSeal, OpensNothingTwiceEarlyLateOrUnderAnotherKey) {
 // A million frames that no end has sealed as its next: bits turned, cut, grown, taken from elsewhere,
 // made up. The one that is right opens after all of them.
 TEST(FrameSeal, AMillionForgeriesAndNoneOpens) {
-  constexpr int kRounds = kIsSanitized ? 20'000 : 1'000'000;  // of one thread
+  constexpr int kRounds = kIsThreadSanitized ? 20'000 : 1'000'000;  // of one thread
   FrameSeal seal(kKey, FrameSeal::Use::kSeal), stranger(kOtherKey, FrameSeal::Use::kSeal),
       open(kKey, FrameSeal::Use::kOpen);
   const std::string before = sealed_by(seal, blob(6, "before"));
