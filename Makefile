@@ -24,7 +24,7 @@ kill-test:  ## set up, then 500 jobs a lane that lose ranks to SIGKILL: nobody h
 
 stranger-test:  ## as root: set up, then a minute of another user at every door of jobs that run and train
 	@scripts/setup --tests
-	@BRAID_STRANGER_S=60 .venv/bin/python -m pytest -q tests/python/test_another_user.py tests/python/test_strangers.py tests/python/torch_backend/test_stranger.py
+	@.venv/bin/python scripts/stranger_test.py
 
 test-launch:  ## set up, then torchrun, Slurm, mpirun, Ray and JobSet's command over two hosts of this machine (root)
 	@scripts/setup --check

@@ -5,9 +5,11 @@ one of them, at times two, get SIGKILL. Nobody may be there a second after the d
 must have been told by a named error, and nothing may stay in /dev/shm.
 
   scripts/kill_ranks --trials 500 --links shm       prints how it went; exit code 1: a trial failed
+  scripts/kill_ranks --json records/kills.json      also keeps every trial, by lane
 """
 
 import argparse
+import json
 import multiprocessing as mp
 import os
 import random
@@ -17,12 +19,14 @@ import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import braid
+from braid.bench import facts
 from braid.launch import free_port
 
 DEADLINE_S, SPARE_S = 4.0, 1.0
@@ -66,24 +70,66 @@ def _rank(rank: int, environment: dict[str, str], seed: int, pipe: Any) -> None:
 
 
 @dataclass
+class Trial:
+    """One job that lost ranks."""
+
+    seed: int
+    ranks: int
+    killed: list[int] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)  # what each survivor was told
+    slowest_s: float = 0.0  # from the kill until the last survivor was gone
+    wrong: list[str] = field(default_factory=list)
+
+
+@dataclass
 class Tally:
     """Of many trials."""
 
-    trials: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
-    slowest_s: float = 0.0
-    failures: list[str] = field(default_factory=list)
+    lane: str
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def ends(self) -> Counter[str]:
+        """How many survivors were told what."""
+        return Counter(name for trial in self.trials for name in trial.ends)
+
+    @property
+    def slowest_s(self) -> float:
+        """Of all survivors."""
+        return max((trial.slowest_s for trial in self.trials), default=0.0)
+
+    @property
+    def failures(self) -> list[str]:
+        """A line each."""
+        return [
+            f"{self.lane}, seed {trial.seed}, {trial.ranks} ranks: {text}"
+            for trial in self.trials
+            for text in trial.wrong
+        ]
 
     def __str__(self) -> str:
         ends = ", ".join(f"{count} {name}" for name, count in sorted(self.ends.items()))
         return (
-            f"{self.trials} trials, {len(self.failures)} failed; survivors: {ends};"
+            f"{len(self.trials)} trials, {len(self.failures)} failed; survivors: {ends};"
             f" the slowest was gone after {self.slowest_s:.2f} s"
         )
 
+    def as_run(self, seconds: float) -> dict[str, Any]:
+        """Of a record."""
+        return {
+            "links": self.lane,
+            "seconds": round(seconds, 1),
+            "failed": len(self.failures),
+            "survivors": dict(sorted(self.ends.items())),
+            "slowest_s": round(self.slowest_s, 3),
+            "trials": [
+                {**vars(trial), "slowest_s": round(trial.slowest_s, 3)} for trial in self.trials
+            ],
+        }
 
-def trial(lane: str, seed: int, tally: Tally) -> None:
-    """One job that loses ranks."""
+
+def lose_ranks(lane: str, seed: int) -> Trial:
+    """One job, from its start to its end."""
     draw = random.Random(seed)
     size = draw.randint(2, 4)
     environment = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", **LANES[lane]}
@@ -97,9 +143,9 @@ def trial(lane: str, seed: int, tally: Tally) -> None:
         process.start()
         theirs.close()
         started.append((process, ours))
-    tally.trials += 1
+    done = Trial(seed, size)
     try:
-        wrong = _kill_some(started, draw, tally)
+        _kill_some(started, draw, done)
     finally:
         for process, _ in started:
             process.kill()
@@ -108,8 +154,8 @@ def trial(lane: str, seed: int, tally: Tally) -> None:
     left = [
         name for name in set(os.listdir("/dev/shm")) - before if any(pid in name for pid in pids)
     ]
-    wrong += [f"{name} stayed in /dev/shm" for name in left]
-    tally.failures += [f"{lane}, seed {seed}, {size} ranks: {text}" for text in wrong]
+    done.wrong += [f"{name} stayed in /dev/shm" for name in left]
+    return done
 
 
 def _said(pipe: Any, patience_s: float) -> Any:
@@ -120,30 +166,49 @@ def _said(pipe: Any, patience_s: float) -> Any:
         return ("nothing", "")
 
 
-def _kill_some(started: list[Any], draw: random.Random, tally: Tally) -> list[str]:
+def _kill_some(started: list[Any], draw: random.Random, done: Trial) -> None:
     for rank, (process, pipe) in enumerate(started):
         if (said := _said(pipe, _CALLS_BEGIN_S)) != "ready":
             process.join(SPARE_S)
-            return [f"rank {rank} did not begin, ended with {process.exitcode}, and said {said}"]
+            done.wrong.append(
+                f"rank {rank} did not begin, ended with {process.exitcode}, and said {said}"
+            )
+            return
     time.sleep(draw.uniform(0, 0.1))
     num_killed = 2 if len(started) > 2 and draw.random() < 0.2 else 1
-    killed = draw.sample(range(len(started)), num_killed)
-    for rank in killed:
+    done.killed = draw.sample(range(len(started)), num_killed)
+    for rank in done.killed:
         started[rank][0].kill()
-    began, wrong = time.monotonic(), []
+    began = time.monotonic()
     for rank, (process, pipe) in enumerate(started):
-        if rank in killed:
+        if rank in done.killed:
             continue
         process.join(max(0.01, began + DEADLINE_S + SPARE_S - time.monotonic()))
-        tally.slowest_s = max(tally.slowest_s, time.monotonic() - began)
+        done.slowest_s = max(done.slowest_s, time.monotonic() - began)
         said = _said(pipe, 0)
-        tally.ends[said[0]] += 1
+        done.ends.append(said[0])
         if process.exitcode is None:
             os.kill(process.pid, signal.SIGABRT)
-            wrong.append(f"rank {rank} is still there, and said {said}")
+            done.wrong.append(f"rank {rank} is still there, and said {said}")
         elif process.exitcode != 0 or said[0] not in ("PeerLost", "Timeout"):
-            wrong.append(f"rank {rank} ended with {process.exitcode} and said {said}")
-    return wrong
+            done.wrong.append(f"rank {rank} ended with {process.exitcode} and said {said}")
+
+
+def keep(path: Path, runs: list[dict[str, Any]]) -> None:
+    """Writes the record of all lanes."""
+    commit, dirty = facts.commit()
+    record = {
+        "schema": "braid.kills/1",
+        "command": ["scripts/kill_ranks", *sys.argv[1:]],
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "machine": f"{os.cpu_count()} cores",
+        "deadline_s": DEADLINE_S,
+        "spare_s": SPARE_S,
+        "runs": runs,
+    }
+    path.write_text(json.dumps(record, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -152,16 +217,20 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--links", choices=sorted(LANES), action="append")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where every trial is kept")
     chosen = parser.parse_args()
-    failures = 0
+    runs, failures = [], 0
     for lane in chosen.links or ["shm", "staged", "rdma:tcp"]:
-        tally, began = Tally(), time.monotonic()
+        tally, began = Tally(lane), time.monotonic()
         for i in range(chosen.trials):
-            trial(lane, chosen.seed + i, tally)
+            tally.trials.append(lose_ranks(lane, chosen.seed + i))
+        runs.append(tally.as_run(time.monotonic() - began))
         print(f"{lane}: {tally}; {time.monotonic() - began:.0f} s", flush=True)
         for line in tally.failures[:20]:
             print(f"  {line}", flush=True)
         failures += len(tally.failures)
+    if chosen.json is not None:
+        keep(chosen.json, runs)
     return 1 if failures else 0
 
 

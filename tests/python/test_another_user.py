@@ -83,7 +83,7 @@ def _environ_of_a_rank(launcher: int) -> dict[bytes, bytes]:
 
 
 @needs_root
-def test_another_user_gets_nothing_and_stops_nothing(network):
+def test_another_user_gets_nothing_and_stops_nothing(network, record_property):
     """BRAID_STRANGER_S has it go on for longer than some seconds."""
     folder = Path("/tmp") / f"braid_strangers_{os.getpid()}"
     (home := folder / "home").mkdir(parents=True)
@@ -118,6 +118,10 @@ def test_another_user_gets_nothing_and_stops_nothing(network):
         loot = (scratch / "loot").read_bytes()
     finally:
         subprocess.run(["rm", "-rf", folder], check=False)
+    lines = [line for line in errors.splitlines() if "store" in line]
+    record_property("tried", told["tries"])
+    record_property("got", told["successes"])
+    record_property("log_lines", len(lines))
     assert job.returncode == 0, errors
     assert out.count("calls ") == 3
     assert told["successes"] == {}
@@ -125,7 +129,6 @@ def test_another_user_gets_nothing_and_stops_nothing(network):
         assert told["tries"][kind] > 0, kind
     assert len(loot) > 100  # it did read what is everybody's
     assert token not in loot
-    lines = [line for line in errors.splitlines() if "store" in line]
     assert lines, "the store says nothing about strangers"
     assert len(lines) < 2 * ATTACK_S + 20  # and not a line for each
 

@@ -54,7 +54,7 @@ def fabric_ports(started, count):
     [(strangers.ACK,), (strangers.PIECE,), (strangers.ASK, strangers.ANSWER)],
     ids=["acks", "pieces", "questions"],
 )
-def test_forged_immediates_change_nothing(ranks, kinds):
+def test_forged_immediates_change_nothing(ranks, kinds, record_property):
     def body():
         with braid.init(progress=False) as comm:
             return summing(2.5)(comm)
@@ -68,5 +68,7 @@ def test_forged_immediates_change_nothing(ranks, kinds):
             sock.close()
     finally:
         calls = ranks.collect(started)
+    record_property("tried", {"immediates": sent})
+    record_property("calls", calls)
     assert calls[0] == calls[1] > 10
     assert sent > 10_000

@@ -100,7 +100,7 @@ def doors_of(pids):
 
 
 @pytest.mark.parametrize("has_token", [True, False], ids=["token", "user's secret"])
-def test_another_user_gets_nowhere(torch_ranks, tmp_path, has_token):
+def test_another_user_gets_nowhere(torch_ranks, tmp_path, has_token, record_property):
     token = "0123456789abcdef" * 4
     options = {"BRAID_LINKS": "shm,rdma", "BRAID_DEPTH": "2"}
     options["BRAID_JOB_TOKEN"] = token if has_token else ""
@@ -122,6 +122,9 @@ def test_another_user_gets_nowhere(torch_ranks, tmp_path, has_token):
         rounds = torch_ranks.collect(started, timeout_s=SECONDS + 90)
     assert rounds[0] == rounds[1] > 0
     tried, got = report["tried"], report["got"]
+    record_property("tried", tried)
+    record_property("got", got)
+    record_property("rounds", rounds)
     assert not got, got
     assert not os.path.exists(mark), "a rank ran the stranger's code"
     secret = token if has_token else _braid.user_secret().split(":")[0]
