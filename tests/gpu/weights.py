@@ -1,0 +1,102 @@
+"""Weights of a trainer's GPU memory to a worker's, in two processes that share a GPU: however the
+trainer's parameters lie, in the worker's dtype too, every element is compared.
+
+python3 tests/gpu/weights.py            # needs one GPU and torch
+"""
+
+import multiprocessing as mp
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+import braid
+from braid.weights import Parameter, Receiver, Sender
+
+ROWS, COLUMNS, LIMIT_S = 1200, 1024, 60
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+MODES = ("two buffers", "in place")
+# The worker has the rows behind these.
+FIRST = 100
+
+
+def whole(version: int) -> torch.Tensor:
+    """By place and version; whole numbers that bfloat16 has, too."""
+    places = torch.arange(ROWS * COLUMNS, device="cuda", dtype=torch.int64)
+    return ((places * 7 + places // COLUMNS * 3 + version * 11) % 251).float().view(ROWS, COLUMNS)
+
+
+def held(how: str) -> tuple[torch.Tensor, list[Parameter]]:
+    """What the trainer fills with whole(), and how it is told."""
+    shape = (ROWS, COLUMNS)
+    if how == "turned":
+        lies = torch.zeros(COLUMNS, ROWS, device="cuda").T
+        return lies, [Parameter("w", lies)]
+    if how == "fused":
+        fused = torch.zeros(ROWS + 5, COLUMNS, device="cuda")
+        told = Parameter("w", fused, shape, offset=2 * COLUMNS, size=shape, strides=(COLUMNS, 1))
+        return fused[2 : ROWS + 2], [told]
+    lies = torch.zeros(ROWS, COLUMNS, device="cuda")
+    return lies, [Parameter("w", lies)]
+
+
+LAYS = ("plain", "fused", "turned")
+CASES = [(how, name, mode) for how in LAYS for name in DTYPES for mode in MODES]
+
+
+def to_dtype(_name: str, piece: torch.Tensor, dtype: str) -> torch.Tensor:
+    return piece.to(DTYPES[dtype])
+
+
+def worker(pipe: Connection) -> None:
+    with braid.Engine(name="worker", device=0, nics="none") as engine:
+        for _, dtype, mode in CASES:
+            shape = (ROWS - FIRST, COLUMNS)
+            mine = torch.full(shape, -7, dtype=DTYPES[dtype], device="cuda")
+            torch.cuda.synchronize()
+            kept = [Parameter("w", mine, (ROWS, COLUMNS), start=(FIRST, 0))]
+            with Receiver(engine, 0, kept, mode=mode) as receiver:
+                pipe.send(receiver.describe())
+                receiver.join(pipe.recv())
+                for version in (1, 2):
+                    receiver.wait(version, LIMIT_S)
+                    torch.cuda.synchronize()
+                    right = torch.equal(mine, whole(version)[FIRST:].to(DTYPES[dtype]))
+                    pipe.send(right)
+
+
+def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str]) -> int:
+    """How many versions came wrong."""
+    how, dtype, mode = case
+    lies, parameters = held(how)
+    wrong = 0
+    with Sender(engine, 0, parameters, cast=to_dtype) as sender:
+        told = [sender.describe(), pipe.recv()]
+        pipe.send(told)
+        sender.join(told)
+        for version in (1, 2):
+            lies.copy_(whole(version))
+            torch.cuda.synchronize()
+            sender.update(version, LIMIT_S)
+            is_right = pipe.recv()
+            print(f"{how}, {dtype}, {mode}, version {version}: {'right' if is_right else 'WRONG'}")
+            wrong += not is_right
+    return wrong
+
+
+def main() -> int:
+    mp.set_start_method("spawn")
+    ours, theirs = mp.Pipe()
+    process = mp.Process(target=worker, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    with braid.Engine(name="trainer", device=0, nics="none") as engine:
+        wrong = sum(check(engine, ours, case) for case in CASES)
+    process.join(LIMIT_S)
+    print(f"weights: {len(CASES)} cases, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
