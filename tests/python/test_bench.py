@@ -303,6 +303,7 @@ _OWN_FORMS = {
     "braid.gpu_tuning/1": _RANKS,
     "braid.kills/1": frozenset({"dirty", "runs"}),
     "braid.kv_kills/1": _RUNS,
+    "braid.make_test/1": frozenset({"dirty", "runs"}),
     "braid.nccl_tests/1": _RANKS,
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
