@@ -3,7 +3,7 @@
     (time make test) > LOG 2>&1
     .venv/bin/python scripts/test_times.py "from nothing=LOG" [NAME=LOG...]
 
-Writes records/make_test.json, or --out: a step's seconds, its processor seconds, and those of what was
+Writes records/make_test.json, or --out: the seconds of a step, of its processors, and of what was
 made for it beside other steps; of the whole what bash's `time` says. To be run in the checkout that
 was tested.
 """
