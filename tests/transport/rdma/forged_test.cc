@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "base/sanitizer.h"
 #include "sys/fabric/fake.h"
 #include "transport/rdma/mirror_ends.h"
 #include "transport/rdma/rdma_ranks.h"
@@ -14,8 +15,8 @@ namespace {
 
 using namespace braid::literals;
 
-// Fewer where the build checks itself, which takes forty times as long.
-constexpr uint64_t kForged = kChecksPayload ? 100'000 : 1'000'000;
+// Fewer where a check of races takes forty times as long, of one thread.
+constexpr uint64_t kForged = kIsThreadSanitized ? 100'000 : 1'000'000;
 constexpr int kForgedNews = kChecksPayload ? 20 : 150;
 
 std::vector<std::unique_ptr<RdmaLane>> connect_pair(sys::FakeFabric& fabric, uint32_t depth) {
