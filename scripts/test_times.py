@@ -1,7 +1,7 @@
 """What `make test` took, step by step, out of its log.
 
     (time make test) > LOG 2>&1
-    .venv/bin/python scripts/test_times.py "from nothing=LOG" [NAME=LOG...]
+    .venv/bin/python scripts/test_times.py "from nothing=LOG" [NAME[@COMMIT]=LOG...]
 
 Writes records/make_test.json, or --out: the seconds of a step, of its processors, and of what was
 made for it beside other steps; of the whole what bash's `time` says. To be run in the checkout that
@@ -38,16 +38,17 @@ def run_of(name: str, log: str) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("logs", nargs="+", metavar="NAME=LOG")
+    parser.add_argument("logs", nargs="+", metavar="NAME[@COMMIT]=LOG")
     parser.add_argument("--out", type=Path, default=Path("records/make_test.json"))
     args = parser.parse_args()
     from braid.bench import facts
 
     runs = []
-    for given in args.logs:
-        name, _, path = given.partition("=")
-        runs.append(run_of(name, Path(path).read_text(encoding="utf-8")))
     commit, dirty = facts.commit()
+    for given in args.logs:
+        what, _, path = given.partition("=")
+        name, _, of = what.partition("@")
+        runs.append(run_of(name, Path(path).read_text(encoding="utf-8")) | {"commit": of or commit})
     record = {
         "schema": "braid.make_test/1",
         "command": "time make test",
