@@ -21,6 +21,7 @@ using overlap::Choice;
 using overlap::Gathered;
 using overlap::Gemm;
 using overlap::Parted;
+using overlap::Sums;
 
 sys::Stream stream_at(uint64_t handle) {
   return {reinterpret_cast<void*>(handle)};  // NOLINT(performance-no-int-to-ptr)
@@ -112,12 +113,19 @@ void register_values(nb::module_& module) {
       .def_rw("head", &Choice::head)
       .def_rw("num_blocks", &Choice::num_blocks)
       .def_rw("piece_rows", &Choice::piece_rows)
-      .def_rw("by_engines", &Choice::by_engines);
+      .def_rw("by_engines", &Choice::by_engines)
+      .def_rw("batches", &Choice::batches)
+      .def_rw("splits", &Choice::splits);
+  nb::class_<Sums>(module, "OverlapSums")
+      .def(nb::init<>())
+      .def_rw("at", &Sums::at)
+      .def_rw("told", &Sums::told);
   nb::class_<Gathered>(module, "OverlapGathered")
       .def(nb::init<>())
       .def_rw("c", &Gathered::c)
       .def_rw("arrived", &Gathered::arrived)
-      .def_rw("piece_rows", &Gathered::piece_rows);
+      .def_rw("piece_rows", &Gathered::piece_rows)
+      .def_rw("sums", &Gathered::sums);
   nb::class_<Parted>(module, "OverlapParted")
       .def(nb::init<>())
       .def_rw("parts", &Parted::parts)
@@ -127,7 +135,8 @@ void register_values(nb::module_& module) {
       .def_rw("is_whole", &Parted::is_whole)
       .def_rw("num_slots", &Parted::num_slots)
       .def_rw("outbox", &Parted::outbox)
-      .def_rw("finished", &Parted::finished);
+      .def_rw("finished", &Parted::finished)
+      .def_rw("sums", &Parted::sums);
   nb::class_<Bounds>(module, "OverlapBounds")
       .def(nb::init<>())
       .def_rw("timeout_ns", &Bounds::timeout_ns)
@@ -157,6 +166,16 @@ void register_overlap(nb::module_& module) {
     return overlap::flag_bytes(overlap::Op::kScatter, gemm, choice) / 8 /
            static_cast<uint64_t>(gemm.ranks);
   });
+  module.def("overlap_pushes", [](const Gemm& gemm, const Choice& choice) {
+    nb::list found;  // (shard, counter, first half, halves)
+    for (const overlap::Push& push : overlap::pushes_of(gemm, choice))
+      found.append(nb::make_tuple(push.shard, push.counter, push.first, push.halves));
+    return found;
+  });
+  module.def("overlap_sums_bytes", [](const Choice& choice) {
+    return overlap::sums_bytes(overlap::shape_of(choice.form));
+  });
+  module.attr("OVERLAP_SUM_FLAGS_BYTES") = overlap::kSumFlagsBytes;
   module.def("wait_value", [](int gpu, uint64_t stream, uint64_t at, uint32_t value) {
     raise_if_failed(sys::real_cuda().use_device(gpu));
     raise_if_failed(sys::real_cuda().wait_value(stream_at(stream), at, value));

@@ -471,12 +471,20 @@ class OverlapChoice:
     num_blocks: int
     piece_rows: int
     by_engines: bool
+    batches: int
+    splits: bool
+
+class OverlapSums:
+    def __init__(self) -> None: ...
+    at: int
+    told: int
 
 class OverlapGathered:
     def __init__(self) -> None: ...
     c: int
     arrived: int
     piece_rows: int
+    sums: OverlapSums
 
 class OverlapParted:
     def __init__(self) -> None: ...
@@ -488,6 +496,7 @@ class OverlapParted:
     num_slots: int
     outbox: int
     finished: int
+    sums: OverlapSums
 
 class OverlapBounds:
     def __init__(self) -> None: ...
@@ -518,4 +527,11 @@ def overlap_enqueue(
 def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_part_bytes(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
+def overlap_pushes(
+    gemm: OverlapGemm, choice: OverlapChoice, /
+) -> list[tuple[int, int, int, int]]: ...
+def overlap_sums_bytes(choice: OverlapChoice, /) -> int: ...
+
+OVERLAP_SUM_FLAGS_BYTES: int
+
 def wait_value(gpu: int, stream: int, at: int, value: int, /) -> None: ...

@@ -1,11 +1,13 @@
 // What lies where in the workspace:
 //
-//   epoch | finished | epochs | flags | data
+//   epoch | finished | told | epochs | flags | sums | data
 //
 //   epoch     the calls that began (count.h)
-//   finished  a 32-bit counter for each shard (GemmArgs::finished)
+//   finished  a 32-bit counter for each batch of each shard (GemmArgs::finished)
+//   told      which sums are there, below (GemmArgs::summed)
 //   epochs    the epoch again and again: what copy engines take flags from
 //   flags     peers write here that something has arrived
+//   sums      of tiles that blocks share (GemmArgs::sums); none of an exchange
 //   data      kAgGemm: all rows of A. kGemmRs: parts, the outbox. kGemmAr: parts, the outbox, C.
 //             kGemmArExchange: parts
 //
@@ -16,6 +18,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/rounding.h"
 
@@ -23,7 +26,9 @@ namespace braid::overlap {
 namespace {
 
 constexpr int kChannel = 0;  // of barriers, as the collectives'
-constexpr uint64_t kFinishedAt = 256, kEpochsAt = 4096, kPageBytes = 4096;
+constexpr uint64_t kFinishedAt = 256, kSummedAt = 4096, kEpochsAt = 8192, kPageBytes = 4096;
+constexpr int32_t kMostBatches = (kSummedAt - kFinishedAt) / 4 / kMostRanks;
+static_assert(kSummedAt + kSumFlagsBytes <= kEpochsAt);
 constexpr uint32_t kOneSlot = 1;
 
 Op op_of(Call call) {
@@ -44,7 +49,7 @@ uint64_t pages(uint64_t bytes) { return round_up(bytes, kPageBytes); }
 
 struct Layout {
   uint64_t flags_of_one;  // bytes of one source's flags
-  uint64_t flags_at, data_at, outbox_at, c_at, end;
+  uint64_t flags_at, sums_at, data_at, outbox_at, c_at, end;
   uint64_t part_bytes;
 
   Layout(Call call, const Gemm& gemm, const Choice& choice) {
@@ -56,7 +61,10 @@ struct Layout {
                                      divided_up(gemm.shard_rows, int64_t{piece_rows(gemm, choice)}))
                            : flag_bytes(op_of(call), gemm, choice) / ranks;
     flags_at = kEpochsAt + pages(flags_of_one);
-    data_at = flags_at + pages(flags_of_one * ranks);
+    sums_at = flags_at + pages(flags_of_one * ranks);
+    const bool has_sums = call != Call::kGemmArExchange && choice.splits;
+    const int64_t sums = has_sums ? sums_bytes(shape_of(choice.form)) : 0;
+    data_at = sums_at + pages(static_cast<uint64_t>(sums));
     part_bytes =
         gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.depth)
                 : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
@@ -78,7 +86,7 @@ uint64_t signature_of(Call call, const Gemm& gemm, const Choice& choice,
   uint64_t hash = kOverlap;
   for (const int32_t value :
        {static_cast<int32_t>(call), static_cast<int32_t>(gemm.dtype), gemm.shard_rows, gemm.columns,
-        gemm.depth, static_cast<int32_t>(choice.form), choice.piece_rows})
+        gemm.depth, static_cast<int32_t>(choice.form), choice.band, choice.piece_rows})
     hash = mix(hash, static_cast<uint64_t>(value));
   hash = mix(hash, landing.number);
   return mix(hash, landing.offset_bytes);
@@ -109,10 +117,12 @@ class Enqueued {
     is_open_ = true;
     const uint64_t signature = signature_of(call_, gemm_, choice_, landing_);
     BRAID_RETURN_IF_ERROR(device_.barriers().all(stream_, kChannel, signature));
-    BRAID_RETURN_IF_ERROR(launcher_.count(
-        here(0), here(kEpochsAt), static_cast<uint32_t>(layout_.flags_of_one / 8), stream_));
+    BRAID_RETURN_IF_ERROR(
+        launcher_.count(here(0), here(kEpochsAt), static_cast<uint32_t>(layout_.flags_of_one / 8),
+                        here(kFinishedAt), (kSummedAt - kFinishedAt) / 4, stream_));
     BRAID_RETURN_IF_ERROR(call_ == Call::kAgGemm ? gather(c) : reduce(c));
-    if (is_forked_) BRAID_RETURN_IF_ERROR(device_.order().after(stream_, pushes_));
+    for (const sys::Stream forked : std::span(pushes_).first(num_forked_))
+      BRAID_RETURN_IF_ERROR(device_.order().after(stream_, forked));
     if (call_ == Call::kGemmAr) BRAID_RETURN_IF_ERROR(take_out(c, signature));
     is_open_ = false;
     return device_.end(stream_);
@@ -130,17 +140,23 @@ class Enqueued {
     const nvlink::Team& team = device_.team();
     return {team.rank, team.timeout_ns, team.trouble, team.must_abort, team.has_failed};
   }
-  /// The copies' stream, from what the caller's holds now.
-  Status fork() {
-    pushes_ = device_.links().base().stream();
-    is_forked_ = true;
-    return device_.order().after(pushes_, stream_);
+  /// The copies' streams, from what the caller's holds now.
+  Status fork(size_t count) {
+    pushes_ = {device_.links().base().stream(), device_.order().side(comm::CallOrder::kCopies)};
+    for (num_forked_ = 0; num_forked_ < count; ++num_forked_)
+      BRAID_RETURN_IF_ERROR(device_.order().after(pushes_[num_forked_], stream_));
+    return {};
   }
   template <typename Each>
   Status each_peer(const Each& each) const {
     for (uint64_t step = 1; step < ranks(); ++step)
       BRAID_RETURN_IF_ERROR(each((rank() + step) % ranks()));
     return {};
+  }
+
+  Sums sums() const {
+    if (!choice_.splits) return {};
+    return {here(layout_.sums_at), here(kSummedAt)};
   }
 
   // ---- all-gather ----
@@ -156,16 +172,16 @@ class Enqueued {
       const uint64_t bytes = std::min(of_piece * row_bytes, rows * row_bytes - begin);
       BRAID_RETURN_IF_ERROR(
           cuda().copy_on_device(at(to, layout_.data_at + rank() * layout_.part_bytes + begin),
-                                gemm_.a + begin, bytes, pushes_));
+                                gemm_.a + begin, bytes, pushes_[0]));
       BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
           at(to, layout_.flags_at + rank() * layout_.flags_of_one + 8 * piece), here(kEpochsAt), 8,
-          pushes_));
+          pushes_[0]));
     }
     return {};
   }
   Status gather(sys::DevicePtr c) {
     // The own shard joins the others, on the caller's stream: it is there when the kernel begins.
-    BRAID_RETURN_IF_ERROR(fork());
+    BRAID_RETURN_IF_ERROR(fork(1));
     BRAID_RETURN_IF_ERROR(each_peer([this](uint64_t to) { return push_shard(to); }));
     BRAID_RETURN_IF_ERROR(cuda().copy_on_device(here(layout_.data_at + rank() * layout_.part_bytes),
                                                 gemm_.a, layout_.part_bytes, stream_));
@@ -174,8 +190,9 @@ class Enqueued {
                               here(kEpochsAt), layout_.flags_of_one, stream_));
     Gemm all = gemm_;
     all.a = here(layout_.data_at);
-    return launcher_.gather(all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_)},
-                            here(0), watch(), stream_);
+    return launcher_.gather(
+        all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_), sums()}, here(0),
+        watch(), stream_);
   }
 
   // ---- reductions ----
@@ -189,6 +206,7 @@ class Enqueued {
     made.num_slots = kOneSlot;
     made.c[0] = c;
     made.outbox = here(layout_.outbox_at);
+    made.sums = sums();
     if (call_ != Call::kGemmAr) return made;
     made.is_whole = true;
     made.num_c = gemm_.ranks;
@@ -196,18 +214,21 @@ class Enqueued {
       made.c[step] = at((rank() + step) % ranks(), layout_.c_at);
     return made;
   }
-  /// Takes the outbox's part for one rank there when it is whole, and tells.
-  Status push_part(uint64_t to) {
-    const sys::DevicePtr finished = here(kFinishedAt + 4 * to);
-    BRAID_RETURN_IF_ERROR(
-        cuda().wait_value(pushes_, finished, static_cast<uint32_t>(layout_.flags_of_one / 8)));
+  /// Takes a batch of the outbox to its owner when it is whole, and tells.
+  Status take(const Push& push, sys::Stream stream) {
+    const auto to = static_cast<uint64_t>(push.shard);
+    const auto first = static_cast<uint64_t>(push.first), halves = static_cast<uint64_t>(push.halves);
+    const uint64_t of_half = layout_.part_bytes / (layout_.flags_of_one / 8);
+    BRAID_RETURN_IF_ERROR(cuda().wait_value(
+        stream, here(kFinishedAt + 4 * static_cast<uint64_t>(push.counter)),
+        static_cast<uint32_t>(halves)));
     BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
-        at(to, layout_.data_at + rank() * layout_.part_bytes),
-        here(layout_.outbox_at + to * layout_.part_bytes), layout_.part_bytes, pushes_));
-    BRAID_RETURN_IF_ERROR(
-        cuda().copy_on_device(at(to, layout_.flags_at + rank() * layout_.flags_of_one),
-                              here(kEpochsAt), layout_.flags_of_one, pushes_));
-    return cuda().fill(finished, 0, 4, pushes_);
+        at(to, layout_.data_at + rank() * layout_.part_bytes + first * of_half),
+        here(layout_.outbox_at + to * layout_.part_bytes + first * of_half), halves * of_half,
+        stream));
+    return cuda().copy_on_device(
+        at(to, layout_.flags_at + rank() * layout_.flags_of_one + 8 * first), here(kEpochsAt),
+        8 * halves, stream);
   }
   Status reduce(sys::DevicePtr c) {
     Parted where = parted(c);
@@ -217,12 +238,16 @@ class Enqueued {
     const bool by_engines = choice_.by_engines && !device_.order().is_captured() && ranks() > 1;
     if (by_engines) {
       where.finished = here(kFinishedAt);
-      BRAID_RETURN_IF_ERROR(fork());
+      BRAID_RETURN_IF_ERROR(fork(pushes_.size()));
     }
     // The waits come behind the launch: one that failed would leave them for good.
     BRAID_RETURN_IF_ERROR(launcher_.scatter(gemm_, choice_, where, here(0), watch(), stream_));
     if (!by_engines) return {};
-    return each_peer([this](uint64_t to) { return push_part(to); });
+    // By turns, so that one stream has seen its counter while the other's copy is under way.
+    size_t turn = 0;
+    for (const Push& push : pushes_of(gemm_, choice_))
+      BRAID_RETURN_IF_ERROR(take(push, pushes_[turn++ % pushes_.size()]));
+    return {};
   }
   /// All owners have stored their shards everywhere: ours is whole.
   Status take_out(sys::DevicePtr c, uint64_t signature) {
@@ -240,8 +265,9 @@ class Enqueued {
   const Choice choice_;
   const Layout layout_;
   const sys::Stream stream_;
-  sys::Stream pushes_;
-  bool is_open_ = false, is_forked_ = false;
+  std::array<sys::Stream, 2> pushes_{};
+  size_t num_forked_ = 0;
+  bool is_open_ = false;
 };
 
 }  // namespace
@@ -268,6 +294,7 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
     return invalid_argument("overlap: the workspace at {:#x} is not registered with the comm",
                             workspace.at);
   Choice taken = choice;
+  taken.batches = std::clamp(choice.batches, 1, kMostBatches);
   // Ranks that share a GPU must all have their blocks on it at once.
   if (device.gpus().are_shared && taken.num_blocks == 0)
     taken.num_blocks = static_cast<int32_t>(device.gpus().shared_blocks());

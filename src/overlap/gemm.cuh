@@ -8,9 +8,13 @@
 //            64 columns at a time, through two chunks of shared memory.
 //   senders  one thread for each half: stores chunks to C or, of an exchange, to the other ranks.
 //   pusher   one warp: takes parts to the ranks that own their shards, and tells them; or copy
-//            engines do, a shard at a time, whose streams wait for GemmArgs::finished.
+//            engines do, a batch at a time, whose streams wait for GemmArgs::finished.
 //
 // While a half is handed over the loader fills the stages of the next tile.
+//
+// Tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
+// segment before the last puts its sum, in fp32, into memory of this GPU and tells; the half with the
+// last segment adds those to its own, in the order of the clusters, and goes on as with any tile.
 //
 // All blocks end a tile at about the same time, and a link takes a third of a tile's time for what
 // they then have for it. So a part is not sent from registers, which the next tile needs: a half
@@ -20,7 +24,8 @@
 // A part, a half tile of one rank that another rank adds up, goes as bf16 or fp16 in the order in
 // which threads hold it, so a push is a plain row of 8 KiB copies and adding it is sixteen bytes a
 // thread, next to each other; no tensor map, no rows, no edges. The sum of an element is taken in
-// fp32 in the order of the ranks, the own part unrounded, and rounded once.
+// fp32 in the order of the ranks, and rounded once; the own part is unrounded, but in an exchange,
+// where all ranks make the same sum.
 //
 // Who writes what: a part has one writer, the rank it comes from, and so has its flag
 // told[rank][tile][half], which that rank stores behind a fence of the system by the thread that has
@@ -32,7 +37,9 @@
 // Why it cannot hang: the loader waits for copies that wait for no kernel of this GPU. A half that
 // waits for parts has pushed all that its block owes others: the own shard comes last (scatter), or
 // every rank goes through its tiles in the same order and pushes a tile before it waits for it
-// (exchange). All blocks are resident, so pushes happen. Every wait has a deadline (device/wait.cuh).
+// (exchange). One that waits for segments of its tile has put away its own of another one's, so no
+// circle closes there. All blocks are resident, so pushes happen. Every wait has a deadline
+// (device/wait.cuh).
 #pragma once
 
 #include "device/bulk.cuh"
@@ -119,24 +126,32 @@ struct Turn {
 
 struct Block {
   uint32_t in_cluster;
-  int32_t cluster, num_clusters;
+  int32_t cluster;
 };
 
 template <typename K>
 __device__ Block this_block() {
-  if constexpr (K::kCluster == 1)
-    return {0, static_cast<int32_t>(blockIdx.x), static_cast<int32_t>(gridDim.x)};
-  return {device::block_in_cluster(), static_cast<int32_t>(blockIdx.x) / K::kCluster,
-          static_cast<int32_t>(gridDim.x) / K::kCluster};
+  if constexpr (K::kCluster == 1) return {0, static_cast<int32_t>(blockIdx.x)};
+  return {device::block_in_cluster(), static_cast<int32_t>(blockIdx.x) / K::kCluster};
 }
 
 template <typename Each>
+__device__ __forceinline__ void each_segment(const GemmArgs& args, const Block& block,
+                                             const Each& each) {
+#pragma unroll 1
+  for (int32_t i = 0;; ++i) {
+    const Segment segment = args.split.at(block.cluster, i);
+    if (segment.unit < 0) return;
+    each(args.schedule.at(segment.unit, static_cast<int32_t>(block.in_cluster)), segment);
+  }
+}
+/// Tiles that this block has in the end.
+template <typename Each>
 __device__ __forceinline__ void each_tile(const GemmArgs& args, const Block& block,
                                           const Each& each) {
-  const int32_t num_units = args.schedule.num_units();
-#pragma unroll 1
-  for (int32_t unit = block.cluster; unit < num_units; unit += block.num_clusters)
-    each(args.schedule.at(unit, static_cast<int32_t>(block.in_cluster)), unit);
+  each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
+    if (segment.is_last) each(tile);
+  });
 }
 
 // ---- the loader ----
@@ -179,10 +194,10 @@ __device__ void load(const GemmArgs& args, const Room<K>& room, const Block& blo
   Turn<K::kStages> turn;
   constexpr uint16_t kBoth = 3;
   const auto at = static_cast<int32_t>(block.in_cluster);
-  each_tile(args, block, [&](const Tile& tile, int32_t unit) {
-    if (K::kOp == Op::kGather && args.arrived != nullptr) gate.pass(tile, unit, K::kTileM);
+  each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
+    if (K::kOp == Op::kGather && args.arrived != nullptr) gate.pass(tile, segment.unit, K::kTileM);
 #pragma unroll 1
-    for (int32_t k = 0; k < args.num_k; ++k, turn.next()) {
+    for (int32_t k = segment.begin; k < segment.end; ++k, turn.next()) {
       device::wait_mbarrier(room.empty(turn.slot), turn.parity ^ 1U);
       const uint32_t full = room.full(turn.slot), a = room.a(turn.slot), b = room.b(turn.slot);
       device::arrive_and_expect(full, K::kABytes + K::kBBytes);
@@ -216,7 +231,7 @@ __device__ void load(const GemmArgs& args, const Room<K>& room, const Block& blo
 
 // ---- a half ----
 
-/// Multiplies all of K into `sum`, and leaves the stages to the loader.
+/// Multiplies num_k stages into `sum`, and leaves them to the loader.
 template <typename K>
 __device__ __forceinline__ void multiply_all(float (&sum)[K::kTileN / 2], const Room<K>& room,
                                              Turn<K::kStages>& turn, int32_t num_k, int half) {
@@ -352,6 +367,11 @@ __device__ __forceinline__ void add_bias(float (&sum)[K::kTileN / 2], const Gemm
   }
 }
 
+/// Among those of all shards.
+__device__ __forceinline__ int32_t batch_of(const GemmArgs& args, const Tile& tile) {
+  return tile.shard * args.batches.per_shard + tile.index / args.batches.tiles;
+}
+
 template <typename K>
 constexpr int32_t kHalfBytes = kPartRows * K::kTileN * 2;
 
@@ -387,6 +407,16 @@ __device__ __forceinline__ void await_parts(const GemmArgs& args, uint64_t epoch
   asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
 }
 
+/// What the other ranks have of it, so that all add up the same.
+template <typename K>
+__device__ __forceinline__ void round_as_part(float* own) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    const uint32_t both = Pair<typename K::T>::of(own[i], own[i + 1]);
+    own[i] = Pair<typename K::T>::low(both), own[i + 1] = Pair<typename K::T>::high(both);
+  }
+}
+
 /// The sum over ranks, in their order, of eight elements that a thread has of a half.
 template <typename K>
 __device__ __forceinline__ void add_parts(float* own, const GemmArgs& args, const char* parts,
@@ -419,16 +449,83 @@ __device__ __forceinline__ void add_parts(float* own, const GemmArgs& args, cons
   asm volatile("" ::: "memory");  // the loads of the next eight would need registers that sums have
 }
 
+// ---- sums of segments ----
+
+/// Of a cluster's block and half, among kMostBlocks * 2.
+template <typename K>
+__device__ __forceinline__ int32_t sum_index(int32_t cluster, const Block& block, int half) {
+  return (cluster * K::kCluster + static_cast<int32_t>(block.in_cluster)) * 2 + half;
+}
+template <typename K>
+__device__ __forceinline__ float4* sum_at(const GemmArgs& args, int32_t index) {
+  const auto thread = static_cast<int>(threadIdx.x) % 128;
+  return reinterpret_cast<float4*>(args.sums + index * sum_bytes(K::kShape)) + thread;
+}
+
+/// For who has the last segment of the unit.
+template <typename K>
+__device__ __forceinline__ void put_sum(const float (&sum)[K::kTileN / 2], const GemmArgs& args,
+                                        uint64_t epoch, const Block& block, int half) {
+  const int32_t index = sum_index<K>(block.cluster, block, half);
+  float4* to = sum_at<K>(args, index);
+#pragma unroll
+  for (int i = 0; i < K::kTileN / 8; ++i)
+    __stcg(to + i * 128,
+           make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+  if (threadIdx.x % 128 == 0 && !device::has_failed(args.watch))
+    device::store_release(args.summed + index, epoch);
+}
+
+/// Those of all segments before, in the order of the clusters that have them.
+template <typename K>
+__device__ __forceinline__ void add_sums(float (&sum)[K::kTileN / 2], const GemmArgs& args,
+                                         uint64_t epoch, const Block& block, int half,
+                                         int32_t unit) {
+  const int32_t first = args.split.first_sharer(unit);
+  const int32_t mine = first + static_cast<int32_t>(threadIdx.x) % 128;
+  if (mine < block.cluster) {
+    const int32_t index = sum_index<K>(mine, block, half);
+    (void)device::wait_for(args.watch, args.summed + index,
+                           {device::Wait::kTile, epoch, args.rank, unit, index});
+  }
+  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+#pragma unroll 1
+  for (int32_t from = first; from < block.cluster; ++from) {
+    const float4* part = sum_at<K>(args, sum_index<K>(from, block, half));
+    constexpr int kAtOnce = 4;
+#pragma unroll
+    for (int i = 0; i < K::kTileN / 8; i += kAtOnce) {
+      float4 more[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) more[j] = __ldcg(part + (i + j) * 128);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        float* to = sum + 4 * (i + j);
+        to[0] += more[j].x, to[1] += more[j].y, to[2] += more[j].z, to[3] += more[j].w;
+      }
+      asm volatile("" ::: "memory");  // as in add_parts()
+    }
+  }
+}
+
 template <typename K>
 __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& block, int half) {
   float sum[K::kTileN / 2];
   Turn<K::kStages> turn;
   Handover<K> handover{args, room, half};
   uint32_t num_put = 0;
-  const uint64_t epoch =
-      K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
-  each_tile(args, block, [&](const Tile& tile, int32_t unit) {
-    multiply_all<K>(sum, room, turn, args.num_k, half);
+  const bool has_epoch = K::kOp != Op::kGather || args.split.sharers > 0;
+  const uint64_t epoch = has_epoch ? *const_cast<const volatile uint64_t*>(args.epoch) : 0;
+  each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
+    multiply_all<K>(sum, room, turn, segment.end - segment.begin, half);
+    if constexpr (K::kOp != Op::kExchange) {
+      if (!segment.is_last) {
+        put_sum<K>(sum, args, epoch, block, half);
+        return;
+      }
+      if (segment.begin > 0) add_sums<K>(sum, args, epoch, block, half, segment.unit);
+    }
     if constexpr (K::kOp != Op::kGather) {
       const bool is_own = K::kOp == Op::kExchange || tile.shard == args.rank;
       if constexpr (K::kOp == Op::kExchange) {
@@ -437,15 +534,17 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
       }
       if (!is_own) {
         put_out<K>(sum, outbox_at<K>(args, tile, half), room, half, ++num_put,
-                   args.finished != nullptr ? args.finished + tile.shard : nullptr);
+                   args.finished != nullptr ? args.finished + batch_of(args, tile) : nullptr);
         return;
       }
-      await_parts(args, epoch, tile, unit, half);
+      await_parts(args, epoch, tile, segment.unit, half);
       const char* parts = args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
                           handover.thread() * 16;
 #pragma unroll
-      for (int i = 0; i < K::kTileN / 16; ++i)
+      for (int i = 0; i < K::kTileN / 16; ++i) {
+        if constexpr (K::kOp == Op::kExchange) round_as_part<K>(sum + 8 * i);
         add_parts<K>(sum + 8 * i, args, parts + i * 2048, args.part_bytes);
+      }
     }
     add_bias<K>(sum, args, tile.column);
 #pragma unroll
@@ -508,7 +607,7 @@ __device__ void send(const GemmArgs& args, const Room<K>& room, const Block& blo
   const uint64_t epoch =
       K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   Sender<K> sender{args, room, half, epoch};
-  each_tile(args, block, [&](const Tile& tile, int32_t) {
+  each_tile(args, block, [&](const Tile& tile) {
     if constexpr (K::kOp == Op::kExchange) sender.push(tile);
     if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
     sender.store(tile);
@@ -539,7 +638,7 @@ template <typename K>
 __device__ void push(const GemmArgs& args, const Room<K>& room, const Block& block) {
   const uint64_t epoch = *const_cast<const volatile uint64_t*>(args.epoch);
   uint32_t number = 0;
-  each_tile(args, block, [&](const Tile& tile, int32_t) {
+  each_tile(args, block, [&](const Tile& tile) {
     if (tile.shard == args.rank) return;
     ++number;
 #pragma unroll 1

@@ -44,6 +44,13 @@ constexpr int64_t staged_bytes(const Schedule& schedule) {
   return int64_t{schedule.tiles_per_shard()} * schedule.shape.tile_m * schedule.shape.tile_n * 2;
 }
 
+/// Blocks that can put sums of a segment away at once: more than a GPU has.
+inline constexpr int32_t kMostBlocks = 160;
+/// Of one half of a tile, unrounded.
+constexpr int64_t sum_bytes(const Shape& shape) { return int64_t{kPartRows} * shape.tile_n * 4; }
+constexpr int64_t sums_bytes(const Shape& shape) { return 2 * kMostBlocks * sum_bytes(shape); }
+inline constexpr int64_t kSumFlagsBytes = 2 * kMostBlocks * 8;
+
 struct GemmArgs {
   device::TensorMap a;  // [shards][rows][K]
   device::TensorMap w;  // [1][N][K], or [1][K][N]
@@ -53,11 +60,17 @@ struct GemmArgs {
   int32_t num_k;       // stages of kDepth, the last one perhaps in part
   int32_t c_is_shard;  // 1: c is the own shard alone
   Schedule schedule;
+  Split split;
   int32_t shard_rows;
   int32_t columns;
   const void* bias;  // [N], or null
   device::Watch watch;
   const uint64_t* epoch;  // the call's number, from 1; device memory, so that graphs count on
+
+  // Of segments that are not the last of their unit: by cluster, block of it and half (sum_bytes),
+  // and whether they are there: the epoch.
+  char* sums;
+  uint64_t* summed;
 
   // Gather: arrived[shard * pieces.per_shard + piece] is the epoch for which it has arrived. Null:
   // all is here.
@@ -72,8 +85,9 @@ struct GemmArgs {
   uint32_t num_slots;
   int64_t part_bytes;  // of one rank's parts, staged_bytes()
   char* outbox;        // scatter: parts for all ranks, on this GPU, for this call
-  uint32_t* finished;  // scatter: halves of each shard in the outbox are counted here, for who
-                       // pushes them and tells; null: the kernel's pushers do
+  uint32_t* finished;  // scatter: halves in the outbox are counted here, by shard and batch, for
+                       // who pushes them and tells; null: the kernel's pushers do
+  Batches batches;
   char* parts_at[kMostRanks];
   uint64_t* told_at[kMostRanks];  // [rank that pushed][tile of the shard][half]
 };

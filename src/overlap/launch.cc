@@ -109,6 +109,33 @@ uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
   return static_cast<uint64_t>(gemm.ranks) * 2 * tiles * sizeof(uint64_t);
 }
 
+std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice) {
+  const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
+  const Batches batches = batches_of(schedule, choice.batches);
+  const int32_t all = schedule.tiles_per_shard();
+  struct Made {
+    int32_t unit;
+    Push push;
+  };
+  std::vector<Made> made;
+  for (int32_t shard = 0; shard < gemm.ranks; ++shard)
+    for (int32_t batch = 0; batch < batches.per_shard && shard != gemm.rank; ++batch) {
+      const int32_t first = batch * batches.tiles, end = std::min(first + batches.tiles, all);
+      made.push_back({schedule.unit_of(shard, end - 1),
+                      {shard, shard * batches.per_shard + batch, 2 * first, 2 * (end - first)}});
+    }
+  std::stable_sort(made.begin(), made.end(),
+                   [](const Made& a, const Made& b) { return a.unit < b.unit; });
+  std::vector<Push> pushes;
+  for (const Made& each : made) pushes.push_back(each.push);
+  return pushes;
+}
+
+int32_t num_counters(const Gemm& gemm, const Choice& choice) {
+  const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
+  return gemm.ranks * batches_of(schedule, choice.batches).per_shard;
+}
+
 Result<Launcher> Launcher::create(sys::Cuda& cuda, int ordinal) {
   if (kernels::gather_fatbin().empty())
     return unavailable("overlap: this build has no kernels (it was made without nvcc)");
@@ -184,10 +211,12 @@ Status Launcher::add_output(GemmArgs& args, const Gemm& gemm, sys::DevicePtr c,
   return {};
 }
 
-Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Parted& parted) const {
+Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Choice& choice,
+                           const Parted& parted) const {
   if (parted.num_slots < 1) return invalid_argument("overlap: no slots for parts");
   args.num_slots = parted.num_slots;
   args.outbox = sys::pointer_to<char>(parted.outbox);
+  args.batches = batches_of(args.schedule, parted.finished != 0 ? choice.batches : 1);
   args.finished = sys::pointer_to<uint32_t>(parted.finished);
   for (int32_t r = 0; r < gemm.ranks; ++r) {
     args.parts_at[r] = sys::pointer_to<char>(parted.parts[static_cast<size_t>(r)]);
@@ -196,17 +225,25 @@ Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Parted& parte
   return {};
 }
 
-Status Launcher::launch(Op op, const Gemm& gemm, const Choice& choice, const GemmArgs& args,
-                        sys::Stream stream) const {
+Status Launcher::launch(Op op, const Gemm& gemm, const Choice& choice, GemmArgs& args,
+                        const Sums& sums, sys::Stream stream) const {
   Result<sys::Kernel> found = kernel(op, gemm, choice.form);
   BRAID_RETURN_IF_ERROR(found.status());
-  const Shape shape = shape_of(choice.form);
+  const Shape& shape = args.schedule.shape;
   const int32_t cluster = shape.cluster_m * shape.cluster_n;
   const int32_t most = choice.num_blocks > 0 ? choice.num_blocks : num_sms_;
   const int32_t clusters =
       std::max(std::min(most / cluster, args.schedule.num_units()), int32_t{1});
+  const bool splits = choice.splits && sums.at != 0 && op != Op::kExchange;
+  // Units that are cut need more clusters than there are of them.
+  const int32_t wide = splits ? std::max(most / cluster, int32_t{1}) : clusters;
+  args.split = split_of(args.schedule.num_units(), wide, args.num_k,
+                        splits ? kMostBlocks / cluster : 0);
+  args.sums = sys::pointer_to<char>(sums.at);
+  args.summed = sys::pointer_to<uint64_t>(sums.told);
+  const int32_t launched = args.split.sharers > 0 ? wide : clusters;
   return sys::launch(*cuda_, *found,
-                     {static_cast<uint32_t>(clusters * cluster), kThreads,
+                     {static_cast<uint32_t>(launched * cluster), kThreads,
                       static_cast<uint32_t>(shared_bytes(shape))},
                      stream, args);
 }
@@ -221,16 +258,17 @@ Status Launcher::gather(const Gemm& gemm, const Choice& choice, const Gathered& 
   args->pieces = {std::max(gathered.piece_rows, 1),
                   divided_up(gemm.shard_rows, std::max(gathered.piece_rows, 1))};
   BRAID_RETURN_IF_ERROR(add_output(*args, gemm, gathered.c, gemm.ranks));
-  return launch(Op::kGather, gemm, choice, *args, stream);
+  return launch(Op::kGather, gemm, choice, *args, gathered.sums, stream);
 }
 
 Status Launcher::count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,
-                       sys::Stream stream) const {
+                       sys::DevicePtr counters, uint32_t num_counters, sys::Stream stream) const {
   Result<sys::Kernel> found = loaded_->find(kernels::count_fatbin(), "braid_count", 0);
   BRAID_RETURN_IF_ERROR(found.status());
   return sys::launch(
       *cuda_, *found, {1, kCountThreads}, stream,
-      CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies), num_copies});
+      CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies), num_copies,
+                sys::pointer_to<uint32_t>(counters), num_counters});
 }
 
 Status Launcher::scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,
@@ -241,8 +279,8 @@ Status Launcher::scatter(const Gemm& gemm, const Choice& choice, const Parted& p
   for (int32_t i = 0; i < parted.num_c; ++i)
     BRAID_RETURN_IF_ERROR(add_output(*args, gemm, parted.c[static_cast<size_t>(i)],
                                      parted.is_whole ? gemm.ranks : 1));
-  BRAID_RETURN_IF_ERROR(add_parts(*args, gemm, parted));
-  return launch(Op::kScatter, gemm, choice, *args, stream);
+  BRAID_RETURN_IF_ERROR(add_parts(*args, gemm, choice, parted));
+  return launch(Op::kScatter, gemm, choice, *args, parted.sums, stream);
 }
 
 Status Launcher::exchange(const Gemm& gemm, const Choice& choice, const Parted& parted,
@@ -250,8 +288,8 @@ Status Launcher::exchange(const Gemm& gemm, const Choice& choice, const Parted& 
   Result<GemmArgs> args = common(Op::kExchange, gemm, choice, epoch, watch);
   BRAID_RETURN_IF_ERROR(args.status());
   BRAID_RETURN_IF_ERROR(add_output(*args, gemm, parted.c[0], 1));
-  BRAID_RETURN_IF_ERROR(add_parts(*args, gemm, parted));
-  return launch(Op::kExchange, gemm, choice, *args, stream);
+  BRAID_RETURN_IF_ERROR(add_parts(*args, gemm, choice, parted));
+  return launch(Op::kExchange, gemm, choice, *args, {}, stream);
 }
 
 }  // namespace braid::overlap

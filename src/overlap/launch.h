@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
@@ -25,11 +26,17 @@ struct Gemm {
   sys::DevicePtr bias = 0;  // [columns], or 0
 };
 
+/// This GPU's memory for sums of tiles that blocks share (Choice::splits): sums_bytes(), and flags,
+/// kSumFlagsBytes of zeros before the first call. 0: no tile is shared.
+struct Sums {
+  sys::DevicePtr at = 0, told = 0;
+};
 /// Of kGather. C is [rows, columns].
 struct Gathered {
   sys::DevicePtr c = 0;
   sys::DevicePtr arrived = 0;  // 64-bit epochs, [rank][piece]; 0: all of A is here
   int32_t piece_rows = 0;      // of a piece
+  Sums sums{};
 };
 /// Of kScatter and kExchange: each rank's parts (room_bytes()) and flags (flag_bytes()), as this
 /// GPU addresses them, flags zero before the first call. Where the result goes: num_c addresses,
@@ -41,10 +48,16 @@ struct Parted {
   bool is_whole = false;
   uint32_t num_slots = 2;     // room_bytes() is for so many; 1 where a barrier parts the calls
   sys::DevicePtr outbox = 0;  // of kScatter: outbox_bytes() of this GPU's memory
-  // Of kScatter: 32-bit counters by shard, 0 before the call. Given, the kernel pushes nothing: when
-  // shard r's counter has reached 2 * tiles_per_shard(), who waits for it (Cuda::wait_value) pushes
-  // part r of the outbox and then r's flags, and sets the counter to 0.
+  // Of kScatter: 32-bit counters by shard and batch, 0 before the call. Given, the kernel pushes
+  // nothing: who waits for them (Cuda::wait_value) does, as pushes_of() says.
   sys::DevicePtr finished = 0;
+  Sums sums{};
+};
+/// What copy engines take from the outbox when counter `counter` of Parted::finished has reached
+/// `halves`, each a half tile: [first, first + halves) of the shard's, and flags alike.
+struct Push {
+  int32_t shard, counter;
+  int32_t first, halves;
 };
 
 /// invalid_argument that names what no kernel takes.
@@ -54,6 +67,9 @@ Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice);
 uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_slots = 2);
 uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice);
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice);
+/// Of kScatter: all batches for other ranks, as they are through.
+std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice);
+int32_t num_counters(const Gemm& gemm, const Choice& choice);
 
 class Launcher {
  public:
@@ -64,10 +80,10 @@ class Launcher {
   /// run, which may wait for this rank.
   Status preload();
 
-  /// Begins a call: adds 1 to the epoch, and writes it `num_copies` times to `copies`, from where
-  /// copy engines take flags.
+  /// Begins a call: adds 1 to the epoch, writes it `num_copies` times to `copies`, from where copy
+  /// engines take flags, and sets `num_counters` words at `counters` to 0.
   Status count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,
-               sys::Stream stream) const;
+               sys::DevicePtr counters, uint32_t num_counters, sys::Stream stream) const;
   /// Enqueues one kernel. `epoch`: device memory with the call's number, 1 or more, when the kernel
   /// runs. Everything `watch` points at lives until it has run.
   Status gather(const Gemm& gemm, const Choice& choice, const Gathered& gathered,
@@ -82,10 +98,11 @@ class Launcher {
       : cuda_(&cuda), loaded_(sys::LoadedKernels::of(cuda, ordinal)), num_sms_(num_sms) {}
   Result<GemmArgs> common(Op op, const Gemm& gemm, const Choice& choice, sys::DevicePtr epoch,
                           const device::Watch& watch) const;
-  Status add_parts(GemmArgs& args, const Gemm& gemm, const Parted& parted) const;
+  Status add_parts(GemmArgs& args, const Gemm& gemm, const Choice& choice,
+                   const Parted& parted) const;
   Status add_output(GemmArgs& args, const Gemm& gemm, sys::DevicePtr c, int32_t shards) const;
   Result<sys::Kernel> kernel(Op op, const Gemm& gemm, Form form) const;
-  Status launch(Op op, const Gemm& gemm, const Choice& choice, const GemmArgs& args,
+  Status launch(Op op, const Gemm& gemm, const Choice& choice, GemmArgs& args, const Sums& sums,
                 sys::Stream stream) const;
 
   sys::Cuda* cuda_;

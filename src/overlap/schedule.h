@@ -11,6 +11,10 @@
 // is read once per band. Places follow the shards as they come (all-gather: the own shard first,
 // then in the order in which peers' pushes arrive) or as they are due elsewhere (reduce-scatter: the
 // next rank's first, the own shard last, where its peers' parts are awaited).
+//
+// Units go round the clusters of a launch. The last round seldom has one for each: what is left is
+// cut along K into segments of equal length, one for every cluster (Split), and whoever multiplies
+// the end of a unit adds up what the others have of it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +42,7 @@ struct Tile {
   int32_t shard;
   int32_t row;     // its first, within the shard
   int32_t column;  // its first
-  int32_t index;   // among the tiles of its shard: where its parts are staged
+  int32_t index;   // among the tiles of its shard, in their order: where its parts are staged
 };
 
 struct Schedule {
@@ -60,11 +64,26 @@ struct Schedule {
   constexpr Tile at(int32_t unit, int32_t block) const {
     const Band in = band_of(unit);
     const int32_t place = in.first + in.rest % in.height;
-    const int32_t row = place % unit_rows * shape.cluster_m + (shape.cluster_m == 2 ? block : 0);
-    const int32_t column =
-        in.rest / in.height * shape.cluster_n + (shape.cluster_n == 2 ? block : 0);
-    return {shard_at(place / unit_rows), row * shape.tile_m, column * shape.tile_n,
-            row * unit_columns * shape.cluster_n + column};
+    const int32_t row = place % unit_rows, column = in.rest / in.height;
+    const int32_t beside = shape.cluster_n == 2 ? block : 0, below = block - beside;
+    return {shard_at(place / unit_rows), (row * shape.cluster_m + below) * shape.tile_m,
+            (column * shape.cluster_n + beside) * shape.tile_n,
+            index_of(row, column) * shape.cluster_m * shape.cluster_n + block};
+  }
+  /// When the tile of that index is computed: its unit.
+  constexpr int32_t unit_of(int32_t shard, int32_t index) const {
+    const int32_t of_band = banded_rows() * unit_columns;
+    const int32_t unit = index / (shape.cluster_m * shape.cluster_n), above = unit / of_band;
+    const int32_t height = height_from(above * banded_rows());
+    const int32_t row = above * banded_rows() + unit % of_band % height;
+    const int32_t column = unit % of_band / height;
+    const int32_t turn = (shard - first_shard) * step + ranks;
+    const int32_t place = turn % ranks * unit_rows + row;
+    const bool is_head = place < head_rows;
+    const int32_t begin = is_head ? 0 : head_rows, end = is_head ? head_rows : ranks * unit_rows;
+    const int32_t first = begin + (place - begin) / band * band;
+    const int32_t high = end - first < band ? end - first : band;
+    return first * unit_columns + column * high + place - first;
   }
   /// The first row of the last row of units in the unit's band.
   constexpr Rows end_of_band(int32_t unit) const {
@@ -81,6 +100,16 @@ struct Schedule {
     int32_t first, height;  // places
     int32_t rest;           // the unit's number within
   };
+  // Tiles of a shard are numbered by the bands that it has where bands begin with it, alike on all
+  // ranks. So what is made at a time lies together where bands divide shards, or have whole ones.
+  constexpr int32_t banded_rows() const { return band < unit_rows ? band : unit_rows; }
+  constexpr int32_t height_from(int32_t row) const {
+    return unit_rows - row < banded_rows() ? unit_rows - row : banded_rows();
+  }
+  constexpr int32_t index_of(int32_t row, int32_t column) const {
+    const int32_t first = row / banded_rows() * banded_rows();
+    return first * unit_columns + column * height_from(first) + row - first;
+  }
   constexpr Band band_of(int32_t unit) const {
     const int32_t head = head_rows * unit_columns;
     const bool is_head = unit < head;
@@ -139,6 +168,88 @@ constexpr Schedule scatter_schedule(const Extent& extent, const Shape& shape, in
 constexpr Schedule exchange_schedule(int32_t rows, int32_t columns, const Shape& shape,
                                      int32_t band) {
   return schedule_of({1, 0, rows, columns}, shape, band);
+}
+
+/// What a cluster multiplies at a time: stages [begin, end) of a unit's K.
+struct Segment {
+  int32_t unit;  // -1: there is none
+  int32_t begin, end;
+  bool is_last;  // of its unit: whoever has it adds the others, and has the tile
+};
+
+/// How the units of a launch are shared among its clusters: whole ones in rounds, then those that
+/// make no round, cut along K. Of those a cluster has at most two segments: the begin of one unit,
+/// and before it in K the end of another. The begin goes first. Nobody waits for a segment before
+/// having put away all that others wait for.
+struct Split {
+  int32_t num_clusters;
+  int32_t whole;    // units in rounds: behind them the others
+  int32_t units;    // that are cut
+  int32_t sharers;  // clusters that have segments of them; 0: none is cut
+  int32_t stages;   // of a unit
+  static constexpr int32_t kStep = 4;  // stages: segments end at multiples of it, and where K does
+  static constexpr int32_t kMostSharers = 6;  // of one unit, about
+  /// Saved stages of every cluster for which cutting pays: sums are put away, read and added.
+  static constexpr int32_t kLeastSaved = 32;
+
+  constexpr Segment at(int32_t cluster, int32_t number) const {
+    const int32_t rounds = cluster < whole ? divided_up(whole - cluster, num_clusters) : 0;
+    if (number < rounds) return {cluster + number * num_clusters, 0, stages, true};
+    const int32_t more = number - rounds;
+    if (cluster >= sharers || more > 1) return kNone;
+    const int32_t begin = begin_of(cluster), end = begin_of(cluster + 1), unit = begin / steps();
+    const int32_t border = (unit + 1) * steps();
+    if (end > border && more == 0) return made(unit + 1, border, end);
+    if (more == 0 || end > border) return made(unit, begin, end < border ? end : border);
+    return kNone;
+  }
+  /// Those that have segments of a cut unit follow each other: the first of them.
+  constexpr int32_t first_sharer(int32_t unit) const {
+    const int32_t step = (unit - whole) * steps();
+    auto cluster = static_cast<int32_t>(int64_t{step} * sharers / (int64_t{units} * steps()));
+    while (begin_of(cluster + 1) <= step) ++cluster;
+    return cluster;
+  }
+
+ private:
+  static constexpr Segment kNone{-1, 0, 0, false};
+  constexpr int32_t steps() const { return divided_up(stages, kStep); }
+  constexpr int32_t begin_of(int32_t cluster) const {  // in steps of all cut units
+    return static_cast<int32_t>(int64_t{units} * steps() * cluster / sharers);
+  }
+  constexpr Segment made(int32_t unit, int32_t begin, int32_t end) const {
+    const int32_t first = unit * steps();
+    const bool is_last = end - first == steps();
+    return {whole + unit, (begin - first) * kStep, is_last ? stages : (end - first) * kStep,
+            is_last};
+  }
+};
+
+/// `most_sharers`: clusters that there is room for to put sums; 0: none is cut.
+constexpr Split split_of(int32_t num_units, int32_t num_clusters, int32_t stages,
+                         int32_t most_sharers) {
+  Split made{num_clusters, num_units, 0, 0, stages};
+  const int32_t left = num_units % num_clusters;
+  const int64_t saved = int64_t{num_clusters - left} * stages;
+  if (left == 0 || saved < int64_t{Split::kLeastSaved} * num_clusters) return made;
+  int32_t sharers = num_clusters < most_sharers ? num_clusters : most_sharers;
+  if (sharers > left * Split::kMostSharers) sharers = left * Split::kMostSharers;
+  if (sharers <= left) return made;
+  made.whole = num_units - left;
+  made.units = left;
+  made.sharers = sharers;
+  return made;
+}
+
+/// Parts of a shard that are pushed and told of at a time.
+struct Batches {
+  int32_t tiles;      // of a batch
+  int32_t per_shard;  // the last may be smaller
+};
+constexpr Batches batches_of(const Schedule& schedule, int32_t count) {
+  const int32_t all = schedule.tiles_per_shard();
+  const int32_t tiles = divided_up(all, count < 1 ? 1 : count < all ? count : all);
+  return {tiles, divided_up(all, tiles)};
 }
 
 /// Communication tiles of a gathered shard: `rows` rows each, a flag for every one.

@@ -4,8 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include "overlap/fatbins.h"
 #include "sys/cuda/fake.h"
@@ -125,6 +128,59 @@ TEST_F(Launch, AllPartsHaveTheirPlace) {
     EXPECT_EQ(flag_bytes(Op::kScatter, gemm, choice),
               3 * 2 * 8 * static_cast<uint64_t>(schedule.tiles_per_shard()));
   }
+}
+
+TEST_F(Launch, TilesThatMakeNoRoundAreCutWhereThereIsRoomForSums) {
+  const Gemm gemm = gemm_of(8, 128, 43'008, 12'288);  // 672 units on the fake's multiprocessors
+  Gathered places{0x30000, 0, 0, {}};
+  ASSERT_TRUE(gather(gemm, {}, places).ok());
+  EXPECT_EQ(args_.split.sharers, 0);
+  EXPECT_EQ(args_.split.whole, args_.schedule.num_units());
+  places.sums = {0x50000, 0x60000};
+  Choice choice;
+  choice.num_blocks = 132;
+  ASSERT_TRUE(gather(gemm, choice, places).ok());
+  EXPECT_EQ(args_.split.num_clusters * 2, static_cast<int32_t>(shape_.num_blocks));
+  EXPECT_GT(args_.split.sharers, 0);
+  EXPECT_LE(args_.split.sharers * 2, kMostBlocks);
+  EXPECT_EQ(args_.split.whole + args_.split.units, args_.schedule.num_units());
+  choice.splits = false;
+  ASSERT_TRUE(gather(gemm, choice, places).ok());
+  EXPECT_EQ(args_.split.sharers, 0);
+}
+
+TEST_F(Launch, FewTilesAreSharedByAllBlocks) {
+  Choice choice;
+  choice.form = Form::k256Beside;
+  choice.num_blocks = 132;
+  ASSERT_TRUE(gather(gemm_of(1, 64, 6144, 12'288), choice, {0x30000, 0, 0, {0x50000, 0x60000}}).ok());
+  EXPECT_EQ(args_.split.whole, 0);
+  EXPECT_EQ(shape_.num_blocks, 132U);
+}
+
+TEST(Pushes, AreAllBatchesForOthersAsTheyAreMade) {
+  Gemm gemm = gemm_of(4, 1024, 2048, 64);  // rank 3; four rows of units, 64 tiles to a shard
+  for (const int32_t band : {2, 4, 12})
+    for (const int32_t batches : {1, 2, 3}) {
+      Choice choice;
+      choice.band = band;
+      choice.batches = batches;
+      const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
+      std::vector<int32_t> halves_of(4), counters;
+      int32_t before = -1;
+      for (const Push& push : pushes_of(gemm, choice)) {
+        ASSERT_NE(push.shard, 3) << "the own one is added here";
+        ASSERT_EQ(push.first, halves_of[static_cast<size_t>(push.shard)]) << "in their order";
+        halves_of[static_cast<size_t>(push.shard)] += push.halves;
+        const int32_t made = schedule.unit_of(push.shard, (push.first + push.halves) / 2 - 1);
+        ASSERT_GE(made, before);
+        before = made;
+        counters.push_back(push.counter);
+      }
+      EXPECT_THAT(halves_of, ElementsAre(128, 128, 128, 0));
+      EXPECT_EQ(std::set<int32_t>(counters.begin(), counters.end()).size(), counters.size());
+      EXPECT_LT(*std::max_element(counters.begin(), counters.end()), num_counters(gemm, choice));
+    }
 }
 
 TEST_F(Launch, PreloadFindsEveryKernel) { EXPECT_TRUE(launcher_->preload().ok()); }

@@ -1,9 +1,12 @@
 // Every tile once, in an order in which nobody waits for what comes later.
 #include "overlap/schedule.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -51,6 +54,7 @@ TEST(Schedule, EveryElementIsInOneTileAndEveryPartHasItsPlace) {
         ASSERT_TRUE(places.insert({tile.shard, tile.index}).second);
         ASSERT_GE(tile.index, 0);
         ASSERT_LT(tile.index, schedule.tiles_per_shard());
+        ASSERT_EQ(schedule.unit_of(tile.shard, tile.index), unit);
         ASSERT_EQ(tile.row % shape.tile_m, 0);
         ASSERT_EQ(tile.column % shape.tile_n, 0);
         const int64_t rows = std::clamp(c.shard_rows - tile.row, 0, shape.tile_m);
@@ -127,6 +131,107 @@ TEST(Schedule, TheEndOfABandIsTheLastOfItsRows) {
       before = last;
     }
   });
+}
+
+// Parts lie where their owner looks for them.
+TEST(Schedule, AllRanksNumberTheTilesOfAShardAlike) {
+  for (const Case& c : kCases)
+    for (const Form form : kAllForms) {
+      std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> index_of;
+      for (int32_t rank = 0; rank < c.ranks; ++rank) {
+        const Schedule schedule =
+            scatter_schedule({c.ranks, rank, c.shard_rows, c.columns}, shape_of(form), c.band);
+        for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
+          for (int32_t block = 0; block < 2; ++block) {
+            const Tile tile = schedule.at(unit, block);
+            const auto [at, is_new] =
+                index_of.insert({{tile.shard, tile.row, tile.column}, tile.index});
+            ASSERT_EQ(at->second, tile.index) << c.ranks << " ranks, band " << c.band;
+          }
+      }
+    }
+}
+
+// What a batch waits for is made in a row: a shard's tiles are numbered as they come.
+TEST(Schedule, TilesAreNumberedAsTheyAreMade) {
+  for (const int32_t band : {1, 2, 4, 8, 12}) {  // of four rows of units to a shard
+    const Schedule schedule = scatter_schedule({4, 1, 1024, 2048}, shape_of(Form::k256Below), band);
+    std::array<int32_t, 4> before{-1, -1, -1, -1};
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit) {
+      const Tile tile = schedule.at(unit, 0);
+      ASSERT_GT(tile.index, before[static_cast<size_t>(tile.shard)]) << "band " << band;
+      before[static_cast<size_t>(tile.shard)] = tile.index;
+    }
+  }
+}
+
+TEST(Batches, AreAllTiles) {
+  const Schedule schedule = scatter_schedule({2, 0, 300, 700}, shape_of(Form::k128Beside), 2);
+  const int32_t all = schedule.tiles_per_shard();  // 18
+  for (const int32_t count : {0, 1, 2, 5, 18, 100}) {
+    const Batches batches = batches_of(schedule, count);
+    EXPECT_GE(batches.tiles * batches.per_shard, all);
+    EXPECT_LT(batches.tiles * (batches.per_shard - 1), all) << "none is empty";
+    EXPECT_LE(batches.per_shard, std::max(count, 1));
+  }
+}
+
+TEST(Split, EveryStageIsMultipliedOnceAndEveryUnitEndsOnce) {
+  for (const int32_t clusters : {1, 2, 3, 16, 66})
+    for (int32_t units = 1; units < 140; ++units)
+      for (const int32_t stages : {1, 7, 64, 192, 672}) {
+        const Split split = split_of(units, clusters, stages, kMostBlocks / 2);
+        std::vector<int32_t> stages_of(static_cast<size_t>(units)), ends(stages_of);
+        for (int32_t cluster = 0; cluster < clusters; ++cluster)
+          for (int32_t i = 0;; ++i) {
+            const Segment segment = split.at(cluster, i);
+            if (segment.unit < 0) break;
+            ASSERT_LT(segment.begin, segment.end);
+            ASSERT_EQ(segment.is_last, segment.end == stages);
+            stages_of[static_cast<size_t>(segment.unit)] += segment.end - segment.begin;
+            ends[static_cast<size_t>(segment.unit)] += segment.is_last ? 1 : 0;
+          }
+        ASSERT_THAT(stages_of, ::testing::Each(stages)) << units << " units, " << clusters;
+        ASSERT_THAT(ends, ::testing::Each(1)) << units << " units, " << clusters;
+      }
+}
+
+// Sums lie by cluster: each has one at most, and those of a unit are of the clusters that its end asks.
+TEST(Split, AnEndFindsTheSumsOfItsUnit) {
+  int asked = 0;
+  for (int32_t units = 1; units < 140; ++units)
+    for (const int32_t stages : {64, 192, 672}) {
+      const Split split = split_of(units, 66, stages, kMostBlocks / 2);
+      std::map<int32_t, Segment> sums;
+      for (int32_t cluster = 0; cluster < 66; ++cluster)
+        for (int32_t i = 0; split.at(cluster, i).unit >= 0; ++i) {
+          const Segment segment = split.at(cluster, i);
+          if (!segment.is_last) {
+            ASSERT_TRUE(sums.insert({cluster, segment}).second);
+          }
+        }
+      for (int32_t cluster = 0; cluster < 66; ++cluster)
+        for (int32_t i = 0; split.at(cluster, i).unit >= 0; ++i) {
+          const Segment end = split.at(cluster, i);
+          if (!end.is_last || end.begin == 0) continue;
+          int32_t next = 0;  // stage
+          for (int32_t from = split.first_sharer(end.unit); from < cluster; ++from, ++asked) {
+            ASSERT_EQ(sums.at(from).unit, end.unit);
+            ASSERT_EQ(sums.at(from).begin, next) << "in the order of K";
+            next = sums.at(from).end;
+          }
+          ASSERT_EQ(next, end.begin);
+        }
+    }
+  EXPECT_GT(asked, 0);
+}
+
+TEST(Split, ALastRoundThatIsNearlyFullIsLeftWhole) {
+  EXPECT_EQ(split_of(2 * 66, 66, 192, 80).sharers, 0);
+  EXPECT_EQ(split_of(2 * 66 + 60, 66, 192, 80).sharers, 0) << "17 stages saved";
+  EXPECT_EQ(split_of(2 * 66 + 50, 66, 192, 80).sharers, 66);
+  EXPECT_EQ(split_of(2 * 66 + 2, 66, 192, 80).sharers, 12) << "few share a unit";
+  EXPECT_EQ(split_of(2 * 66 + 50, 66, 192, 0).sharers, 0) << "no room";
 }
 
 TEST(Pieces, ATileWaitsForAllThatItsRowsLieIn) {

@@ -1,7 +1,8 @@
 // Ranks that run one schedule after another, a random one of their blocks at a time: whether there
 // is an order of events in which they stop for good, or write what another still reads.
 //
-// A block goes through its units as the kernel does. A unit of another rank's shard goes to the
+// A block goes through its segments as the kernel does; the end of a unit that is cut waits for the
+// sums of its other segments. A unit of another rank's shard goes to the
 // block's pusher, which is as slow as chance has it. One of the own shard waits until all others
 // have told of it. An exchange pushes every unit and waits for it. Blocks of an epoch begin when
 // all of the rank's blocks have ended the epoch before (one stream); ranks meet nowhere.
@@ -25,6 +26,8 @@ class Simulator {
     Op op = Op::kScatter;
     int32_t ranks = 2, blocks = 2, epochs = 1;
     int32_t slots = 2;  // GemmArgs::num_slots
+    int32_t stages = 1, most_sharers = 0;  // split_of()
+    int32_t idle_block = -1;               // one that puts no sum away
     std::function<Schedule(int32_t rank)> schedule;
   };
   Simulator(const World& world, uint32_t seed) : world_(world), random_(seed) {
@@ -38,6 +41,8 @@ class Simulator {
     read_.assign(ranks, std::vector<int32_t>(units, 0));
     epoch_.assign(ranks, 1);
     computed_.assign(ranks, std::vector<int32_t>(units, 0));
+    summed_.assign(ranks, std::vector<int32_t>(static_cast<size_t>(world.blocks), 0));
+    split_ = split_of(schedules_[0].num_units(), world.blocks, world.stages, world.most_sharers);
   }
 
   /// Empty when all ranks came through all epochs; else what went wrong.
@@ -65,7 +70,7 @@ class Simulator {
 
  private:
   struct Block {
-    int32_t next = 0;  // of its own units
+    int32_t next = 0;  // of its own segments
     bool has_pushed = false;
     std::deque<int32_t> outbox;
   };
@@ -75,8 +80,16 @@ class Simulator {
       if (epoch <= world_.epochs) return false;
     return true;
   }
-  int32_t unit_of(const Block& block, int32_t number) const {
-    return number + block.next * world_.blocks;
+  Segment segment_of(const Block& block, int32_t number) const {
+    return split_.at(number, block.next);
+  }
+  bool are_summed(int32_t rank, int32_t number, const Segment& segment) const {
+    if (segment.begin == 0) return true;
+    for (int32_t from = split_.first_sharer(segment.unit); from < number; ++from)
+      if (summed_[static_cast<size_t>(rank)][static_cast<size_t>(from)] <
+          epoch_[static_cast<size_t>(rank)])
+        return false;
+    return true;
   }
   /// A unit by its place in the shard, which all ranks have alike.
   size_t key(int32_t rank, int32_t unit) const {
@@ -97,9 +110,17 @@ class Simulator {
   bool compute(int32_t rank, int32_t number) {
     Block& block = blocks_[static_cast<size_t>(rank)][static_cast<size_t>(number)];
     const Schedule& schedule = schedules_[static_cast<size_t>(rank)];
-    const int32_t unit = unit_of(block, number);
-    if (epoch_[static_cast<size_t>(rank)] > world_.epochs || unit >= schedule.num_units())
-      return false;
+    const Segment segment = segment_of(block, number);
+    const int32_t unit = segment.unit;
+    if (epoch_[static_cast<size_t>(rank)] > world_.epochs || unit < 0) return false;
+    if (!segment.is_last) {
+      if (number != world_.idle_block)
+        summed_[static_cast<size_t>(rank)][static_cast<size_t>(number)] =
+            epoch_[static_cast<size_t>(rank)];
+      ++block.next;
+      return true;
+    }
+    if (!are_summed(rank, number, segment)) return false;
     const size_t at = key(rank, unit);
     const bool is_own = world_.op == Op::kExchange || schedule.at(unit, 0).shard == rank;
     const bool pushes = world_.op == Op::kExchange || !is_own;
@@ -142,7 +163,7 @@ class Simulator {
       for (int32_t b = 0; b < world_.blocks; ++b) {
         const Block& block = blocks_[static_cast<size_t>(r)][static_cast<size_t>(b)];
         is_over = is_over && block.outbox.empty() &&
-                  unit_of(block, b) >= schedules_[static_cast<size_t>(r)].num_units();
+                  segment_of(block, b).unit < 0;
       }
       if (!is_over || epoch_[static_cast<size_t>(r)] > world_.epochs) continue;
       ++epoch_[static_cast<size_t>(r)];
@@ -157,7 +178,9 @@ class Simulator {
   std::vector<std::vector<std::vector<int32_t>>> told_;  // [at][from][unit]: the epoch
   std::vector<std::vector<int32_t>> read_;      // [at][unit]: the last epoch that was added
   std::vector<std::vector<int32_t>> computed_;  // [rank][unit]: how often
-  std::vector<int32_t> epoch_;                  // of every rank
+  std::vector<std::vector<int32_t>> summed_;    // [rank][block]: the epoch of its sum
+  Split split_{};
+  std::vector<int32_t> epoch_;  // of every rank
   std::string wrong_;
 };
 

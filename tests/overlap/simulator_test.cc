@@ -12,7 +12,11 @@ namespace {
 
 Simulator::World world_of(Op op, int32_t ranks, int32_t blocks, int32_t epochs, Form form,
                           int32_t band) {
-  Simulator::World world{op, ranks, blocks, epochs, 2, {}};
+  Simulator::World world;
+  world.op = op;
+  world.ranks = ranks;
+  world.blocks = blocks;
+  world.epochs = epochs;
   world.schedule = [=](int32_t rank) {
     if (op == Op::kExchange) return exchange_schedule(300, 1100, shape_of(form), band);
     return scatter_schedule({ranks, rank, 300, 700}, shape_of(form), band);
@@ -41,12 +45,39 @@ TEST(Simulator, ExchangeComesThroughInAnyOrder) {
     }
 }
 
+// Tiles that blocks share, of others' shards and of the own one.
+TEST(Simulator, SplitTilesComeThroughInAnyOrder) {
+  int shared = 0;
+  for (int32_t ranks = 1; ranks <= 8; ++ranks)
+    for (uint32_t seed = 0; seed < 60; ++seed) {
+      const auto blocks = static_cast<int32_t>(2 + seed % 9);
+      Simulator::World world =
+          world_of(Op::kScatter, ranks, blocks, 3, kAllForms[seed % 3], 1 + seed % 5);
+      world.stages = 100;
+      world.most_sharers = kMostBlocks;
+      shared += split_of(world.schedule(0).num_units(), blocks, 100, kMostBlocks).sharers;
+      EXPECT_EQ(Simulator(world, seed).run(), "")
+          << ranks << " ranks, " << blocks << " blocks, seed " << seed;
+    }
+  EXPECT_GT(shared, 0);
+}
+
 // That the simulator finds what it is for.
 TEST(Simulator, FindsThatTheOwnShardFirstWouldStop) {
   Simulator::World world = world_of(Op::kScatter, 3, 2, 1, Form::k256Beside, 2);
   world.schedule = [](int32_t rank) {
     return gather_schedule({3, rank, 300, 700}, shape_of(Form::k256Beside), 2, 0);
   };
+  EXPECT_EQ(Simulator(world, 1).run(), "no block can go on");
+}
+
+TEST(Simulator, FindsAShareThatNobodyMultiplies) {
+  Simulator::World world = world_of(Op::kScatter, 2, 7, 1, Form::k256Beside, 2);
+  world.stages = 100;
+  world.most_sharers = kMostBlocks;
+  const Split split = split_of(world.schedule(0).num_units(), 7, 100, kMostBlocks);
+  ASSERT_GT(split.sharers, 1);
+  world.idle_block = split.sharers - 2;
   EXPECT_EQ(Simulator(world, 1).run(), "no block can go on");
 }
 

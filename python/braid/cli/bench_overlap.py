@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from braid.bench.no_multicast import forbid_multicast
+from braid.bench.overlap.models import MODELS
 from braid.cli import probe_options as options
 from braid.cli.checks import check_ranks, inside_launch
 from braid.launch import launch
@@ -44,19 +45,18 @@ def overlap(
     what = options.word(cases, ("stand", "gemm", "all"), "overlap: --cases", "cases")
     output = options.output(samples, budget, json_path, svg_path, quiet, "gpu", commit)
     counts = options.sizes_of(rows, "overlap: --rows")
+    chosen = options.words(models, tuple(MODELS), "overlap: --models", "model")
+    if not stand:
+        check_ranks(ranks)
+        uneven = [m for m in counts if m % ranks]
+        if uneven:
+            raise options.fail(f"overlap: --rows: {uneven[0]} do not divide among {ranks} ranks")
     forbid_multicast()
     _need_gpus(1 if stand else ranks)
     if stand:
         raise typer.Exit(_on_the_stand(what, output))
     if not inside_launch():
-        check_ranks(ranks)
         raise typer.Exit(launch([sys.executable, "-m", "braid.cli", *sys.argv[1:]], ranks))
-    from braid.bench.overlap.between import MODELS
-
-    chosen = options.words(models, tuple(MODELS), "overlap: --models", "model")
-    uneven = [m for m in counts if m % ranks]
-    if uneven:
-        raise options.fail(f"overlap: --rows: {uneven[0]} do not divide among {ranks} ranks")
     raise typer.Exit(_between(chosen, counts, graphs, output))
 
 

@@ -84,3 +84,23 @@ def test_without_gpus_it_says_what_it_needs():
     done = CliRunner().invoke(app.app, ["bench", "overlap", "-n", "2"])
     assert done.exit_code != 0
     assert "needs a GPU of compute capability 9.0" in str(done.exception) + done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--models", "foo"], "overlap: --models"),
+        (["--stand", "--models", "foo"], "overlap: --models"),
+        (["--rows", "63"], "63 do not divide among 2 ranks"),
+        (["--rows", "many"], "overlap: --rows"),
+        (["--cases", "foo"], "overlap: --cases"),
+        (["--ranks", "0"], "0"),
+    ],
+)
+def test_arguments_are_looked_at_before_gpus(arguments, words):
+    app.load_groups([])
+    done = CliRunner().invoke(app.app, ["bench", "overlap", *arguments])
+    said = str(done.exception) + done.output
+    assert done.exit_code != 0
+    assert words in said
+    assert "needs a GPU" not in said

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 import braid
+from braid.bench.overlap.models import MODELS
 from braid.bench.overlap.stand import normal
 from braid.launch import free_port
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs, sequential, way_of
@@ -23,8 +24,6 @@ Call = Callable[[], torch.Tensor]
 ALONE = "GEMM alone"
 BRAID = "braid"
 _CHECKED_ROWS, _CHECKED_COLUMNS = 32, 4096  # of each shard, of C
-MODELS = {"gpt-3": (12288, 49152), "llama-70b": (8192, 28672)}
-"""Width, and width between the two layers of a block's MLP."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import torch
 from braid import _braid
 from braid.bench.overlap.stand import (
     EPOCHS,
+    PRESET,
     RANKS,
     Call,
     Case,
@@ -43,7 +44,7 @@ class Gathers:
             "copy, then cuBLAS": self._sequential,
             "chunked cuBLAS": self._chunked,
             "Triton, same flags": self._triton,
-            "braid, flags preset": self._preset,
+            PRESET: self._preset,
         }
         for tiles in self._tiles():
             ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
@@ -89,20 +90,20 @@ class Gathers:
             here[shard].copy_(from_host[shard], non_blocking=True)
             self._flags[shard : shard + 1].copy_(flag, non_blocking=True)
 
-    def _begin(self) -> int:
-        epoch = next(EPOCHS)
-        self._epoch.fill_(epoch)
+    def _begin(self, epoch: int) -> None:
         self._flags[:1].fill_(epoch)
         with self._stand.beside(self._stand.incoming):
             self._copies_with_flags(epoch)
-        return epoch
 
     def _ours(self, tiles: Tiles, waits: bool = True) -> None:
+        epoch = next(EPOCHS)
+        self._epoch.fill_(epoch)
         if waits:
-            self._begin()
+            self._begin(epoch)
         places = _braid.OverlapGathered()
         places.c, places.piece_rows = self._c.data_ptr(), self._case.rows
         places.arrived = self._flags.data_ptr() if waits else 0
+        places.sums = self._stand.sums
         self._stand.kernels.gather(
             self._stand.gemm(self._case, self._window, self._w), choice_of(tiles), places,
             self._epoch.data_ptr(), self._stand.bounds, current(),
@@ -113,7 +114,8 @@ class Gathers:
     def _triton(self) -> None:
         from braid.bench.overlap.triton_gather import gather
 
-        epoch = self._begin()
+        epoch = next(EPOCHS)
+        self._begin(epoch)
         gather(self._window, self._w, self._c, self._flags, epoch, self._case.rows)
         self._stand.join(self._stand.incoming)
 

@@ -149,6 +149,7 @@ def _of_group(group: str, medians: dict[str, float]) -> dict[str, float]:
         if us != first:
             found[f"{group}: E_overlap of {name}"] = 1 - (us - alone) / (first - alone)
     found[f"{group}: braid by GEMM alone"] = min(fused.values()) / alone
+    found[f"{group}: sequential by braid"] = first / min(fused.values())
     found[f"{group}: best rival by braid"] = min(rivals.values()) / min(fused.values())
     return found
 

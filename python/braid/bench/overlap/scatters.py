@@ -7,6 +7,7 @@ import torch
 from braid import _braid
 from braid.bench.overlap.stand import (
     EPOCHS,
+    PRESET,
     RANKS,
     Call,
     Case,
@@ -44,16 +45,19 @@ class Scatters:
             torch.empty(RANKS * part, dtype=torch.uint8, device="cuda") for _ in range(2)
         )
         self._told = torch.zeros(RANKS * flags, dtype=torch.int64, device="cuda")
+        self._told_before = torch.full_like(self._told, 1 << 60)
         self._told_host = torch.zeros(flags, dtype=torch.int64).pin_memory()
         self._epochs = torch.zeros(64, flags, dtype=torch.int64).pin_memory()
         self._epoch = torch.zeros(1, dtype=torch.int64, device="cuda")
-        self._finished = torch.zeros(RANKS, dtype=torch.int32, device="cuda")
+        counters = RANKS * max(tiles.batches for tiles in self._tiles())
+        self._finished = torch.zeros(counters, dtype=torch.int32, device="cuda")
 
     def contestants(self) -> dict[str, Call]:
         ways: dict[str, Call] = {
             "GEMM alone": self._gemm,
             "cuBLAS, then copy": self._sequential,
             "chunked cuBLAS": self._chunked,
+            PRESET: self._preset,
         }
         for tiles in self._tiles():
             ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles, True)  # type: ignore[misc]
@@ -62,11 +66,14 @@ class Scatters:
         return ways
 
     def _tiles(self) -> list[Tiles]:
+        """Bands have whole shards or divide them, so that batches are through one by one."""
         if self._case.rows >= 1024:
-            return [Tiles("256 below", 4), Tiles("256 below", 8)]
+            return [Tiles("256 below", 4, batches=2), Tiles("256 below", 8, batches=2)]
+        if self._case.rows >= 512:
+            return [Tiles("256 below", 2, batches=4), Tiles("256 below", 4, batches=4)]
         if self._case.rows >= 256:
-            return [Tiles("256 below", 2), Tiles("256 beside", 4)]
-        return [Tiles("256 beside", 4), Tiles("256 beside", 2)]
+            return [Tiles("256 below", 1, batches=4), Tiles("256 beside", 4, batches=4)]
+        return [Tiles("256 beside", 7, batches=3), Tiles("256 beside", 4, batches=3)]
 
     def _gemm(self) -> None:
         torch.matmul(self._a, self._w.t(), out=self._full)
@@ -103,58 +110,92 @@ class Scatters:
         stand.join(stand.outgoing, stand.incoming)
         self._add()
 
+    def _preset(self) -> None:
+        """The kernel alone: all parts are here, and none goes anywhere."""
+        self._epoch.fill_(next(EPOCHS))
+        self._launch(self._tiles()[0], self._told_before, is_pushed=False)
+
     def _ours(self, tiles: Tiles, by_engines: bool) -> None:
         stand, epoch = self._stand, next(EPOCHS)
-        gemm, choice = stand.gemm(self._case, self._a, self._w), choice_of(tiles)
+        self._epoch.fill_(epoch)
+        if by_engines:
+            self._finished.zero_()
+        with stand.beside(stand.incoming):
+            self._come_as_parts(tiles, epoch)
+        outgoing = (stand.outgoing, stand.outgoing_too)
+        for stream in outgoing:
+            stream.wait_stream(torch.cuda.current_stream())
+        self._launch(tiles, self._told, is_pushed=not by_engines)
+        if by_engines:
+            self._push(tiles, outgoing)
+        stand.join(stand.incoming, *outgoing)
+
+    def _of(self, tiles: Tiles) -> tuple[_braid.OverlapGemm, _braid.OverlapChoice, int, int]:
+        """And the bytes and the flags of a part."""
+        gemm, choice = self._stand.gemm(self._case, self._a, self._w), choice_of(tiles)
         part = _braid.overlap_part_bytes(gemm, choice)
-        flags = _braid.overlap_flags_of_one(gemm, choice)
+        return gemm, choice, part, _braid.overlap_flags_of_one(gemm, choice)
+
+    def _come_as_parts(self, tiles: Tiles, epoch: int) -> None:
+        """Of one rank after the other; the last one's in batches, since its end is waited for."""
+        _, _, part, flags = self._of(tiles)
         told = self._epochs[epoch % len(self._epochs)][:flags]
         told.fill_(epoch)
-        self._epoch.fill_(epoch)
-        with stand.beside(stand.incoming):
-            for shard in range(1, RANKS):
-                begin = shard * part
-                self._staged[begin : begin + part].copy_(
-                    self._from_host[begin : begin + part], non_blocking=True
+        for shard in range(1, RANKS):
+            count = tiles.batches if shard == RANKS - 1 else 1
+            step = -(-flags // 2 // count) * 2
+            for first in range(0, flags, step):
+                halves = min(step, flags - first)
+                begin, nbytes = shard * part + first * (part // flags), halves * (part // flags)
+                self._staged[begin : begin + nbytes].copy_(
+                    self._from_host[begin : begin + nbytes], non_blocking=True
                 )
-                self._told[shard * flags : (shard + 1) * flags].copy_(told, non_blocking=True)
-        stand.outgoing.wait_stream(torch.cuda.current_stream())
+                self._told[shard * flags + first : shard * flags + first + halves].copy_(
+                    told[first : first + halves], non_blocking=True
+                )
+
+    def _launch(self, tiles: Tiles, told: torch.Tensor, is_pushed: bool) -> None:
+        gemm, choice, part, _ = self._of(tiles)
         places = _braid.OverlapParted()
         # Part 0 of each owner's memory: the owners' memories are one, part by part.
         to_host = [self._to_host.data_ptr() + shard * part for shard in range(1, RANKS)]
         places.parts = [self._staged.data_ptr(), *to_host]
-        places.told = [self._told.data_ptr()] + [self._told_host.data_ptr()] * (RANKS - 1)
+        places.told = [told.data_ptr()] + [self._told_host.data_ptr()] * (RANKS - 1)
         places.c = [self._out.data_ptr()] + [0] * (RANKS - 1)
         places.num_c, places.is_whole, places.num_slots = 1, False, 1
         places.outbox = self._outbox.data_ptr()
-        places.finished = self._finished.data_ptr() if by_engines else 0
-        stand.kernels.scatter(gemm, choice, places, self._epoch.data_ptr(), stand.bounds, current())
-        if by_engines:
-            self._push(part, flags)
-        stand.join(stand.incoming, stand.outgoing)
+        places.finished = 0 if is_pushed else self._finished.data_ptr()
+        places.sums = self._stand.sums
+        self._stand.kernels.scatter(
+            gemm, choice, places, self._epoch.data_ptr(), self._stand.bounds, current()
+        )
 
-    def _push(self, part: int, halves: int) -> None:
-        stream = self._stand.outgoing
-        with torch.cuda.stream(stream):
-            for shard in range(1, RANKS):
-                at = self._finished.data_ptr() + 4 * shard
-                _braid.wait_value(self._stand.gpu, stream.cuda_stream, at, halves)
-                begin = shard * part
-                self._to_host[begin : begin + part].copy_(
-                    self._outbox[begin : begin + part], non_blocking=True
+    def _push(self, tiles: Tiles, streams: tuple[torch.cuda.Stream, ...]) -> None:
+        """By turns, as a comm's calls do it (src/overlap/calls.cc)."""
+        gemm, choice, part, flags = self._of(tiles)
+        of_half = part // flags
+        for i, (shard, counter, first, halves) in enumerate(_braid.overlap_pushes(gemm, choice)):
+            stream = streams[i % len(streams)]
+            at = self._finished.data_ptr() + 4 * counter
+            _braid.wait_value(self._stand.gpu, stream.cuda_stream, at, halves)
+            begin, nbytes = shard * part + first * of_half, halves * of_half
+            with torch.cuda.stream(stream):
+                self._to_host[begin : begin + nbytes].copy_(
+                    self._outbox[begin : begin + nbytes], non_blocking=True
                 )
-                self._finished[shard : shard + 1].copy_(self._stand.zero, non_blocking=True)
 
     def wrong(self, call: Call) -> float:
         """Of the own shard, where what came is as much as the own part: parts of others are random
         bits in the kernel's own order, so they are zeros here.
         """
-        theirs, from_host = self._theirs.clone(), self._from_host.clone()
-        self._theirs.zero_(), self._from_host.zero_()
+        theirs, from_host, staged = (
+            x.clone() for x in (self._theirs, self._from_host, self._staged)
+        )
+        self._theirs.zero_(), self._from_host.zero_(), self._staged.zero_()
         self._out.fill_(float("nan"))
         call()
         self._stand.check()
-        self._theirs.copy_(theirs), self._from_host.copy_(from_host)
+        self._theirs.copy_(theirs), self._from_host.copy_(from_host), self._staged.copy_(staged)
         own = self._full if call == self._gemm else self._out
         rows = min(64, self._case.rows)
         wanted = self._a[:rows].double() @ self._w[:4096].double().t()

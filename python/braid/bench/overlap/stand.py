@@ -21,6 +21,8 @@ RANKS = 8
 _TIMEOUT_NS = 3_000_000_000
 _PAGE_BYTES = 128
 _MOST_EPOCHS = 1 << 16
+PRESET = "braid, flags preset"
+"""Waits for nobody: a bound, no contestant."""
 FORMS = {"256 below": 0, "256 beside": 1, "128 beside": 2}
 
 Call = Callable[[], None]
@@ -57,9 +59,14 @@ class Tiles:
     form: str
     band: int
     head: int = 0
+    batches: int = 1
+    splits: bool = True
 
     def __str__(self) -> str:
-        return f"{self.form}, bands {self.band}" + (f", head {self.head}" if self.head else "")
+        ends = [f"head {self.head}"] if self.head else []
+        ends += [f"batches {self.batches}"] if self.batches > 1 else []
+        ends += [] if self.splits else ["no tile split"]
+        return ", ".join([self.form, f"bands {self.band}", *ends])
 
 
 class Stand:
@@ -70,11 +77,19 @@ class Stand:
         self.gpu = gpu
         torch.zeros(1, device="cuda")
         self.kernels = _braid.OverlapKernels(gpu)
-        self.incoming, self.outgoing = (torch.cuda.Stream(priority=-1) for _ in range(2))
+        self.incoming, self.outgoing, self.outgoing_too = (
+            torch.cuda.Stream(priority=-1) for _ in range(3)
+        )
         # Copy engines take flags out of pinned memory: one between two places of a GPU may be done
         # by a kernel, for which a GPU full of waiting blocks has no place.
         self.epochs = torch.arange(_MOST_EPOCHS, dtype=torch.int64).pin_memory()
-        self.zero = torch.zeros(1, dtype=torch.int32).pin_memory()
+        most = max(_braid.overlap_sums_bytes(choice_of(Tiles(form, 1))) for form in FORMS)
+        self._sums = torch.empty(most, dtype=torch.uint8, device="cuda")
+        self._summed = torch.zeros(
+            _braid.OVERLAP_SUM_FLAGS_BYTES, dtype=torch.uint8, device="cuda"
+        )
+        self.sums = _braid.OverlapSums()
+        self.sums.at, self.sums.told = self._sums.data_ptr(), self._summed.data_ptr()
         self._page = torch.zeros(_PAGE_BYTES, dtype=torch.uint8).pin_memory()
         self._failed = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.bounds = _braid.OverlapBounds()
@@ -114,6 +129,7 @@ class Stand:
 def choice_of(tiles: Tiles) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[tiles.form], tiles.band, tiles.head
+    choice.batches, choice.splits = tiles.batches, tiles.splits
     return choice
 
 
@@ -152,8 +168,9 @@ class Plain:
         ways: dict[str, Call] = {"cuBLAS": self._cublas, "cuBLAS again": self._cublas}
         for form in FORMS:
             for band in (4, 8, 16):
-                tiles = Tiles(form, band)
-                ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
+                for splits in (True, False):
+                    tiles = Tiles(form, band, splits=splits)
+                    ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
         return ways
 
     def _cublas(self) -> None:
@@ -162,6 +179,9 @@ class Plain:
     def _ours(self, tiles: Tiles) -> None:
         places = _braid.OverlapGathered()
         places.c, places.arrived, places.piece_rows = self._c.data_ptr(), 0, 0
+        if tiles.splits:  # flags of sums grow from call to call
+            places.sums = self._stand.sums
+            self._epoch.fill_(next(EPOCHS))
         gemm = self._stand.gemm(self._case, self._a, self._w)
         gemm.ranks, gemm.shard_rows = 1, self._case.m
         self._stand.kernels.gather(
