@@ -154,6 +154,19 @@ __device__ __forceinline__ void each_tile(const GemmArgs& args, const Block& blo
   });
 }
 
+// ---- waiting ----
+
+/// wait_for(), but for a while looking less often, and not at the host's word: blocks that look as
+/// often as they can slow the copies that they wait for.
+__device__ __forceinline__ bool wait_at_ease(const device::Watch& watch, const uint64_t* flag,
+                                             const device::Expected& expected) {
+  constexpr int kLooks = 20'000, kPauseNs = 250;
+#pragma unroll 1
+  for (int i = 0; i < kLooks && device::load_relaxed(flag) < expected.value; ++i)
+    __nanosleep(kPauseNs);
+  return device::wait_for(watch, flag, expected);
+}
+
 // ---- the loader ----
 
 /// Until a tile's rows of A have arrived. Pieces passed once are not asked for again in a row.
@@ -178,8 +191,8 @@ struct Gate {
     for (int32_t piece = pieces.first(row); piece <= last; ++piece) {
       const int32_t flag = shard * pieces.per_shard + piece;
       if (flag == before) continue;
-      if (!device::wait_for(args.watch, args.arrived + flag,
-                            {device::Wait::kTile, epoch, shard, unit, flag}))
+      if (!wait_at_ease(args.watch, args.arrived + flag,
+                        {device::Wait::kTile, epoch, shard, unit, flag}))
         return before;
       device::before_bulk_copies();
       before = flag;
@@ -401,8 +414,8 @@ __device__ __forceinline__ void await_parts(const GemmArgs& args, uint64_t epoch
   const auto from = static_cast<int32_t>(threadIdx.x) % 128;
   if (from < args.num_ranks && from != args.rank) {
     const int64_t flag = told_index(args, from, tile, half);
-    (void)device::wait_for(args.watch, args.told_at[args.rank] + flag,
-                           {device::Wait::kTile, epoch, from, unit, static_cast<int32_t>(flag)});
+    (void)wait_at_ease(args.watch, args.told_at[args.rank] + flag,
+                       {device::Wait::kTile, epoch, from, unit, static_cast<int32_t>(flag)});
   }
   asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
 }
@@ -486,8 +499,8 @@ __device__ __forceinline__ void add_sums(float (&sum)[K::kTileN / 2], const Gemm
   const int32_t mine = first + static_cast<int32_t>(threadIdx.x) % 128;
   if (mine < block.cluster) {
     const int32_t index = sum_index<K>(mine, block, half);
-    (void)device::wait_for(args.watch, args.summed + index,
-                           {device::Wait::kTile, epoch, args.rank, unit, index});
+    (void)wait_at_ease(args.watch, args.summed + index,
+                       {device::Wait::kTile, epoch, args.rank, unit, index});
   }
   asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
 #pragma unroll 1

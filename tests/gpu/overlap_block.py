@@ -312,7 +312,7 @@ def train(comm, shape, dtype, device, steps):
     for step in range(steps):
         text, wanted = text_of(step, shape, device)
         loss = plain(text, wanted, text.numel())
-        curves["plain torch"].append(float(loss))
+        curves["plain torch"].append(float(loss.detach()))
         alone.step(loss, lambda _, grad: grad)
         loss = cut(text[rows].contiguous(), wanted[rows].contiguous(), text.numel())
         curves["braid"].append(float(comm.all_reduce(loss.detach().double())))

@@ -6,9 +6,10 @@ is, to the bit, what src/overlap/reference.cc says, whatever rank is late.
 
 Each rank has streams, memory and blocks of its own; together the blocks leave some multiprocessors
 free, for copies between two places of a GPU and for what delays ranks: before a call every rank
-sleeps as long as chance has it. Inputs are integers times a power of two that differs between ranks,
-so each product is exact, its rounding is not, and a sum in another order has other bits. Three sets
-of inputs take turns, and outputs are poisoned: nothing of an earlier call can pass for this one's.
+sleeps as long as chance has it. Inputs are integers, so each product is exact and its rounding is
+not; the last two ranks' are large and differ in their signs alone, so a sum in another order has
+other bits. Three sets of inputs take turns, and outputs are poisoned: nothing of an earlier call can
+pass for this one's.
 """
 
 import argparse
@@ -29,8 +30,9 @@ from braid.bench import facts  # noqa: E402
 
 FORMS = (0, 1, 2)
 EXCHANGE_FORM = 2
-ROWS, COLUMNS, DEPTH = 136, 520, 4096  # of a shard
+ROWS, COLUMNS, DEPTH = 136, 520, 16384  # of a shard; so deep that blocks share tiles
 SETS = 3
+LARGE = 2.0**18
 FREE_SMS = 20
 LONGEST_SLEEP = 60_000  # cycles
 TIMEOUT_NS = 10_000_000_000
@@ -53,7 +55,9 @@ class Inputs:
         self.ranks = ranks
         self.x = [integers(seed + r, ROWS, DEPTH) for r in range(ranks)]
         self.whole = [integers(seed + 20 + r, ranks * ROWS, DEPTH) for r in range(ranks)]
-        self.w = [integers(seed + 40 + r, COLUMNS, DEPTH, scale=2.0 ** (3 * r)) for r in range(ranks)]
+        self.w = [integers(seed + 40 + r, COLUMNS, DEPTH) for r in range(ranks)]
+        self.w[-2] *= LARGE
+        self.whole[-1], self.w[-1] = self.whole[-2].clone(), -self.w[-2]
         self.bias = integers(seed + 60, COLUMNS, scale=64.0)
         exact = [x.double() @ w.double().t() for x, w in zip(self.whole, self.w, strict=True)]
         assert all(bool((e.float().double() == e).all()) for e in exact), "a product is not exact"
@@ -69,6 +73,13 @@ class Inputs:
         ]
         self.reduced = torch.cat(self.scattered)
         self.exchanged = self.summed(products, None)
+        backwards = torch.zeros_like(products[0])
+        for product in reversed(products):
+            backwards += rounded(product)
+        backwards += self.bias.float()
+        if ranks > 2:  # two terms have one order
+            assert not torch.equal(backwards.to(torch.bfloat16), self.exchanged)
+        assert not torch.equal(self.summed(products, 0), self.exchanged), "an own part's rounding"
 
     def summed(self, products, owner):
         """In the order of the ranks, in fp32; all parts rounded but the owner's."""

@@ -131,7 +131,7 @@ TEST_F(Launch, AllPartsHaveTheirPlace) {
 }
 
 TEST_F(Launch, TilesThatMakeNoRoundAreCutWhereThereIsRoomForSums) {
-  const Gemm gemm = gemm_of(8, 128, 43'008, 12'288);  // 672 units on the fake's multiprocessors
+  const Gemm gemm = gemm_of(8, 128, 43'008, 24'576);
   Gathered places{0x30000, 0, 0, {}};
   ASSERT_TRUE(gather(gemm, {}, places).ok());
   EXPECT_EQ(args_.split.sharers, 0);

@@ -228,10 +228,10 @@ TEST(Split, AnEndFindsTheSumsOfItsUnit) {
 
 TEST(Split, ALastRoundThatIsNearlyFullIsLeftWhole) {
   EXPECT_EQ(split_of(2 * 66, 66, 192, 80).sharers, 0);
-  EXPECT_EQ(split_of(2 * 66 + 60, 66, 192, 80).sharers, 0) << "17 stages saved";
-  EXPECT_EQ(split_of(2 * 66 + 50, 66, 192, 80).sharers, 66);
+  EXPECT_EQ(split_of(2 * 66 + 60, 66, 672, 80).sharers, 0) << "61 stages saved";
+  EXPECT_EQ(split_of(2 * 66 + 50, 66, 672, 80).sharers, 66);
   EXPECT_EQ(split_of(2 * 66 + 2, 66, 192, 80).sharers, 12) << "few share a unit";
-  EXPECT_EQ(split_of(2 * 66 + 50, 66, 192, 0).sharers, 0) << "no room";
+  EXPECT_EQ(split_of(2 * 66 + 50, 66, 672, 0).sharers, 0) << "no room";
 }
 
 TEST(Pieces, ATileWaitsForAllThatItsRowsLieIn) {

@@ -53,9 +53,9 @@ TEST(Simulator, SplitTilesComeThroughInAnyOrder) {
       const auto blocks = static_cast<int32_t>(2 + seed % 9);
       Simulator::World world =
           world_of(Op::kScatter, ranks, blocks, 3, kAllForms[seed % 3], 1 + seed % 5);
-      world.stages = 100;
+      world.stages = 1000;
       world.most_sharers = kMostBlocks;
-      shared += split_of(world.schedule(0).num_units(), blocks, 100, kMostBlocks).sharers;
+      shared += split_of(world.schedule(0).num_units(), blocks, 1000, kMostBlocks).sharers;
       EXPECT_EQ(Simulator(world, seed).run(), "")
           << ranks << " ranks, " << blocks << " blocks, seed " << seed;
     }
@@ -73,9 +73,9 @@ TEST(Simulator, FindsThatTheOwnShardFirstWouldStop) {
 
 TEST(Simulator, FindsAShareThatNobodyMultiplies) {
   Simulator::World world = world_of(Op::kScatter, 2, 7, 1, Form::k256Beside, 2);
-  world.stages = 100;
+  world.stages = 1000;
   world.most_sharers = kMostBlocks;
-  const Split split = split_of(world.schedule(0).num_units(), 7, 100, kMostBlocks);
+  const Split split = split_of(world.schedule(0).num_units(), 7, 1000, kMostBlocks);
   ASSERT_GT(split.sharers, 1);
   world.idle_block = split.sharers - 2;
   EXPECT_EQ(Simulator(world, 1).run(), "no block can go on");

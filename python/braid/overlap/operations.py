@@ -153,6 +153,7 @@ def _choice(way: Way) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[way.form], way.band, way.head
     choice.piece_rows, choice.by_engines = way.piece_rows, way.by_engines
+    choice.batches = way.batches
     return choice
 
 

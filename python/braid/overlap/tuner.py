@@ -11,6 +11,9 @@ from braid.overlap.shapes import Op, Shape
 
 FORMS = {"128x256 below": 0, "128x256 beside": 1, "128x128 beside": 2}
 """The numbers of overlap::Form in src/overlap/forms.h."""
+_BATCHES = 4
+_LEAST_BATCHED = 1 << 20
+"""Bytes of a part: of less, a copy takes no longer than to begin it."""
 _CALLS = 5
 _WARM = 2
 
@@ -24,6 +27,7 @@ class Way:
     head: int = 0
     piece_rows: int = 0
     by_engines: bool = True
+    batches: int = 1
     exchanges: bool = False
 
     def __str__(self) -> str:
@@ -31,6 +35,7 @@ class Way:
             return "sequential"
         ends = [f"the first {self.head} rows apart"] if self.head else []
         ends += [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
+        ends += [f"parts in {self.batches} batches"] if self.batches > 1 else []
         ends += ["whole parts to all"] if self.exchanges else []
         ends += [] if self.by_engines else ["pushed by the kernel"]
         return ", ".join([f"tiles {self.form}", f"bands of {self.band}", *ends])
@@ -62,6 +67,12 @@ def candidates(shape: Shape) -> Iterator[Way]:
         else:
             yield Way(form, min(rows, most))
             yield Way(form, min(rows, most), by_engines=False)
+            if shape.shard_rows * shape.columns * 2 < _LEAST_BATCHED:
+                continue
+            yield Way(form, min(rows, most), batches=_BATCHES)
+            shards = min(most // rows, shape.size - 1)
+            if shards > 1:  # weights are read fewer times, and parts are through all the same
+                yield Way(form, shards * rows, batches=_BATCHES)
     if shape.op is Op.GEMM_AR and shape.rows <= 512:
         yield Way("128x128 beside", 4, exchanges=True)
 

@@ -51,11 +51,16 @@ class Gathers:
         return ways
 
     def _tiles(self) -> list[Tiles]:
+        below, beside = "256 below", "256 beside"
         if self._case.rows >= 1024:
-            return [Tiles("256 below", 4, 4), Tiles("256 below", 8, 4)]
-        if self._case.rows >= 256:
-            return [Tiles("256 below", 2), Tiles("256 beside", 4)]
-        return [Tiles("256 beside", 8, 2), Tiles("256 beside", 6, 2)]
+            found = [(below, 8, 4), (below, 4, 4)]
+        elif self._case.rows >= 512:
+            found = [(below, 2, 0), (below, 4, 2), (beside, 4, 0)]
+        elif self._case.rows >= 256:
+            found = [(below, 2, 1), (below, 4, 1), (below, 7, 1)]
+        else:
+            found = [(beside, 8, 2), (beside, 6, 2), (beside, 7, 1)]
+        return [Tiles(form, band, head) for form, band, head in found]
 
     def _gemm(self) -> None:
         torch.matmul(self._window, self._w.t(), out=self._c)

@@ -19,10 +19,12 @@ STAND = (
     Case("GPT-3 TP8, m 8192", "ag", 8192, 43008, 12288),
     Case("Llama-70B TP8, m 8192", "ag", 8192, 25088, 8192),
     Case("as long as the GEMM, m 4096", "ag", 4096, 14336, 12288),
+    Case("GPT-3 TP8, m 2048", "ag", 2048, 43008, 12288),
     Case("GPT-3 TP8, m 1024", "ag", 1024, 43008, 12288),
     Case("GPT-3 TP8, m 8192", "rs", 8192, 12288, 43008),
     Case("Llama-70B TP8, m 8192", "rs", 8192, 8192, 25088),
     Case("as long as the GEMM, m 4096", "rs", 4096, 12288, 14336),
+    Case("GPT-3 TP8, m 2048", "rs", 2048, 12288, 43008),
     Case("GPT-3 TP8, m 1024", "rs", 1024, 12288, 43008),
 )
 GEMMS = tuple(

@@ -67,13 +67,16 @@ class Scatters:
 
     def _tiles(self) -> list[Tiles]:
         """Bands have whole shards or divide them, so that batches are through one by one."""
+        below, beside = "256 below", "256 beside"
         if self._case.rows >= 1024:
-            return [Tiles("256 below", 4, batches=2), Tiles("256 below", 8, batches=2)]
-        if self._case.rows >= 512:
-            return [Tiles("256 below", 2, batches=4), Tiles("256 below", 4, batches=4)]
-        if self._case.rows >= 256:
-            return [Tiles("256 below", 1, batches=4), Tiles("256 beside", 4, batches=4)]
-        return [Tiles("256 beside", 7, batches=3), Tiles("256 beside", 4, batches=3)]
+            found = [(below, 4, 2), (below, 8, 2), (below, 8, 4)]
+        elif self._case.rows >= 512:
+            found = [(below, 2, 1), (below, 2, 2), (below, 4, 4)]
+        elif self._case.rows >= 256:
+            found = [(below, 4, 4), (below, 2, 4)]
+        else:
+            found = [(beside, 7, 4), (beside, 7, 2), (beside, 7, 6)]
+        return [Tiles(form, band, batches=batches) for form, band, batches in found]
 
     def _gemm(self) -> None:
         torch.matmul(self._a, self._w.t(), out=self._full)
