@@ -275,7 +275,7 @@ def text_of(seed, shape, device):
 class Trainee:
     """Parameters in the dtype, their masters in float32."""
 
-    def __init__(self, model, rate=1e-3):
+    def __init__(self, model, rate):
         self.model = model
         self.masters = [p.detach().float().clone() for p in model.parameters()]
         self.optimizer = torch.optim.AdamW(self.masters, lr=rate, weight_decay=0.0)
@@ -307,7 +307,8 @@ def train(comm, shape, dtype, device, steps):
         return grad if name.endswith(cut_names) else comm.all_reduce(grad)
 
     rows = slice(*(shape["s"] * r // comm.size for r in (comm.rank, comm.rank + 1)))
-    alone, ours = Trainee(plain), Trainee(cut)
+    rate = shape.get("rate", 1e-3)
+    alone, ours = Trainee(plain, rate), Trainee(cut, rate)
     curves = {"plain torch": [], "braid": []}
     for step in range(steps):
         text, wanted = text_of(step, shape, device)
@@ -333,7 +334,7 @@ def train(comm, shape, dtype, device, steps):
 LLAMA = {"width": 8192, "between": 28672, "heads": 64, "groups": 8, "s": 512, "batch": 2}
 SMALL = {"width": 64, "between": 96, "heads": 4, "groups": 2, "s": 16, "batch": 2}
 GPT = {"width": 512, "between": 1024, "heads": 8, "groups": 8, "s": 128, "batch": 8, "layers": 4}
-SMALL_GPT = {**SMALL, "layers": 2}
+SMALL_GPT = {**SMALL, "layers": 1, "rate": 1e-2}
 
 
 def kernels_way(_comm, shape, _run):
