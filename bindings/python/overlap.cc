@@ -124,8 +124,7 @@ void register_values(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("c", &Gathered::c)
       .def_rw("arrived", &Gathered::arrived)
-      .def_rw("piece_rows", &Gathered::piece_rows)
-      .def_rw("sums", &Gathered::sums);
+      .def_rw("piece_rows", &Gathered::piece_rows);
   nb::class_<Parted>(module, "OverlapParted")
       .def(nb::init<>())
       .def_rw("parts", &Parted::parts)

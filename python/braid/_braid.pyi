@@ -484,7 +484,6 @@ class OverlapGathered:
     c: int
     arrived: int
     piece_rows: int
-    sums: OverlapSums
 
 class OverlapParted:
     def __init__(self) -> None: ...

@@ -7,7 +7,7 @@
 //   told      which sums are there, below (GemmArgs::summed)
 //   epochs    the epoch again and again: what copy engines take flags from
 //   flags     peers write here that something has arrived
-//   sums      of tiles that blocks share (GemmArgs::sums); none of an exchange
+//   sums      of tiles that blocks share (GemmArgs::sums): kGemmRs, kGemmAr
 //   data      kAgGemm: all rows of A. kGemmRs: parts, the outbox. kGemmAr: parts, the outbox, C.
 //             kGemmArExchange: parts
 //
@@ -62,14 +62,14 @@ struct Layout {
                            : flag_bytes(op_of(call), gemm, choice) / ranks;
     flags_at = kEpochsAt + pages(flags_of_one);
     sums_at = flags_at + pages(flags_of_one * ranks);
-    const bool has_sums = call != Call::kGemmArExchange && choice.splits;
+    const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
+    const bool has_sums = has_outbox && choice.splits;
     const int64_t sums = has_sums ? sums_bytes(shape_of(choice.form)) : 0;
     data_at = sums_at + pages(static_cast<uint64_t>(sums));
     part_bytes =
         gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.depth)
                 : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
     outbox_at = data_at + pages(part_bytes * ranks);
-    const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
     c_at = outbox_at + (has_outbox ? pages(part_bytes * ranks) : 0);
     end = c_at + (call == Call::kGemmAr ? pages(2 * ranks * elements) : 0);
   }
@@ -190,9 +190,8 @@ class Enqueued {
                               here(kEpochsAt), layout_.flags_of_one, stream_));
     Gemm all = gemm_;
     all.a = here(layout_.data_at);
-    return launcher_.gather(
-        all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_), sums()}, here(0),
-        watch(), stream_);
+    return launcher_.gather(all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_)},
+                            here(0), watch(), stream_);
   }
 
   // ---- reductions ----
@@ -217,11 +216,12 @@ class Enqueued {
   /// Takes a batch of the outbox to its owner when it is whole, and tells.
   Status take(const Push& push, sys::Stream stream) {
     const auto to = static_cast<uint64_t>(push.shard);
-    const auto first = static_cast<uint64_t>(push.first), halves = static_cast<uint64_t>(push.halves);
+    const auto first = static_cast<uint64_t>(push.first),
+               halves = static_cast<uint64_t>(push.halves);
     const uint64_t of_half = layout_.part_bytes / (layout_.flags_of_one / 8);
-    BRAID_RETURN_IF_ERROR(cuda().wait_value(
-        stream, here(kFinishedAt + 4 * static_cast<uint64_t>(push.counter)),
-        static_cast<uint32_t>(halves)));
+    BRAID_RETURN_IF_ERROR(
+        cuda().wait_value(stream, here(kFinishedAt + 4 * static_cast<uint64_t>(push.counter)),
+                          static_cast<uint32_t>(halves)));
     BRAID_RETURN_IF_ERROR(cuda().copy_on_device(
         at(to, layout_.data_at + rank() * layout_.part_bytes + first * of_half),
         here(layout_.outbox_at + to * layout_.part_bytes + first * of_half), halves * of_half,

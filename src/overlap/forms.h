@@ -37,7 +37,7 @@ struct Choice {
   int32_t piece_rows = 0;  // gather: of what is pushed and told of at a time; 0: a whole shard
   bool by_engines = true;  // scatter: copy engines push batches; else the kernel, tile by tile
   int32_t batches = 1;     // scatter by engines: of a shard's parts
-  bool splits = true;      // cuts tiles along K that make no full round, where that saves time
+  bool splits = true;  // scatter: cuts tiles along K that make no full round, where that saves time
 };
 
 /// The GPUs whose instructions the kernels are made of.

@@ -12,7 +12,7 @@
 //
 // While a half is handed over the loader fills the stages of the next tile.
 //
-// Tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
+// Of a scatter, tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
 // segment before the last puts its sum, in fp32, into memory of this GPU and tells; the half with the
 // last segment adds those to its own, in the order of the clusters, and goes on as with any tile.
 //
@@ -483,8 +483,7 @@ __device__ __forceinline__ void put_sum(const float (&sum)[K::kTileN / 2], const
   float4* to = sum_at<K>(args, index);
 #pragma unroll
   for (int i = 0; i < K::kTileN / 8; ++i)
-    __stcg(to + i * 128,
-           make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+    __stcg(to + i * 128, make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
   asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
   if (threadIdx.x % 128 == 0 && !device::has_failed(args.watch))
     device::store_release(args.summed + index, epoch);
@@ -528,11 +527,11 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
   Turn<K::kStages> turn;
   Handover<K> handover{args, room, half};
   uint32_t num_put = 0;
-  const bool has_epoch = K::kOp != Op::kGather || args.split.sharers > 0;
-  const uint64_t epoch = has_epoch ? *const_cast<const volatile uint64_t*>(args.epoch) : 0;
+  const uint64_t epoch =
+      K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
     multiply_all<K>(sum, room, turn, segment.end - segment.begin, half);
-    if constexpr (K::kOp != Op::kExchange) {
+    if constexpr (K::kOp == Op::kScatter) {
       if (!segment.is_last) {
         put_sum<K>(sum, args, epoch, block, half);
         return;

@@ -87,7 +87,7 @@ struct GemmArgs {
   char* outbox;        // scatter: parts for all ranks, on this GPU, for this call
   uint32_t* finished;  // scatter: halves in the outbox are counted here, by shard and batch, for
                        // who pushes them and tells; null: the kernel's pushers do
-  Batches batches;
+  BatchShape batches;
   char* parts_at[kMostRanks];
   uint64_t* told_at[kMostRanks];  // [rank that pushed][tile of the shard][half]
 };

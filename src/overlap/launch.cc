@@ -111,7 +111,7 @@ uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
 
 std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice) {
   const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
-  const Batches batches = batches_of(schedule, choice.batches);
+  const BatchShape batches = batches_of(schedule, choice.batches);
   const int32_t all = schedule.tiles_per_shard();
   struct Made {
     int32_t unit;
@@ -234,11 +234,11 @@ Status Launcher::launch(Op op, const Gemm& gemm, const Choice& choice, GemmArgs&
   const int32_t most = choice.num_blocks > 0 ? choice.num_blocks : num_sms_;
   const int32_t clusters =
       std::max(std::min(most / cluster, args.schedule.num_units()), int32_t{1});
-  const bool splits = choice.splits && sums.at != 0 && op != Op::kExchange;
+  const bool splits = choice.splits && sums.at != 0 && op == Op::kScatter;
   // Units that are cut need more clusters than there are of them.
   const int32_t wide = splits ? std::max(most / cluster, int32_t{1}) : clusters;
-  args.split = split_of(args.schedule.num_units(), wide, args.num_k,
-                        splits ? kMostBlocks / cluster : 0);
+  args.split =
+      split_of(args.schedule.num_units(), wide, args.num_k, splits ? kMostBlocks / cluster : 0);
   args.sums = sys::pointer_to<char>(sums.at);
   args.summed = sys::pointer_to<uint64_t>(sums.told);
   const int32_t launched = args.split.sharers > 0 ? wide : clusters;
@@ -258,17 +258,16 @@ Status Launcher::gather(const Gemm& gemm, const Choice& choice, const Gathered& 
   args->pieces = {std::max(gathered.piece_rows, 1),
                   divided_up(gemm.shard_rows, std::max(gathered.piece_rows, 1))};
   BRAID_RETURN_IF_ERROR(add_output(*args, gemm, gathered.c, gemm.ranks));
-  return launch(Op::kGather, gemm, choice, *args, gathered.sums, stream);
+  return launch(Op::kGather, gemm, choice, *args, {}, stream);
 }
 
 Status Launcher::count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,
                        sys::DevicePtr counters, uint32_t num_counters, sys::Stream stream) const {
   Result<sys::Kernel> found = loaded_->find(kernels::count_fatbin(), "braid_count", 0);
   BRAID_RETURN_IF_ERROR(found.status());
-  return sys::launch(
-      *cuda_, *found, {1, kCountThreads}, stream,
-      CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies), num_copies,
-                sys::pointer_to<uint32_t>(counters), num_counters});
+  return sys::launch(*cuda_, *found, {1, kCountThreads}, stream,
+                     CountArgs{sys::pointer_to<uint64_t>(epoch), sys::pointer_to<uint64_t>(copies),
+                               num_copies, sys::pointer_to<uint32_t>(counters), num_counters});
 }
 
 Status Launcher::scatter(const Gemm& gemm, const Choice& choice, const Parted& parted,

@@ -36,7 +36,6 @@ struct Gathered {
   sys::DevicePtr c = 0;
   sys::DevicePtr arrived = 0;  // 64-bit epochs, [rank][piece]; 0: all of A is here
   int32_t piece_rows = 0;      // of a piece
-  Sums sums{};
 };
 /// Of kScatter and kExchange: each rank's parts (room_bytes()) and flags (flag_bytes()), as this
 /// GPU addresses them, flags zero before the first call. Where the result goes: num_c addresses,

@@ -183,10 +183,10 @@ struct Segment {
 /// having put away all that others wait for.
 struct Split {
   int32_t num_clusters;
-  int32_t whole;    // units in rounds: behind them the others
-  int32_t units;    // that are cut
-  int32_t sharers;  // clusters that have segments of them; 0: none is cut
-  int32_t stages;   // of a unit
+  int32_t whole;                       // units in rounds: behind them the others
+  int32_t units;                       // that are cut
+  int32_t sharers;                     // clusters that have segments of them; 0: none is cut
+  int32_t stages;                      // of a unit
   static constexpr int32_t kStep = 4;  // stages: segments end at multiples of it, and where K does
   static constexpr int32_t kMostSharers = 6;  // of one unit, about
   /// Saved stages of every cluster for which cutting pays: sums are put away, read and added, and
@@ -243,11 +243,11 @@ constexpr Split split_of(int32_t num_units, int32_t num_clusters, int32_t stages
 }
 
 /// Parts of a shard that are pushed and told of at a time.
-struct Batches {
+struct BatchShape {
   int32_t tiles;      // of a batch
   int32_t per_shard;  // the last may be smaller
 };
-constexpr Batches batches_of(const Schedule& schedule, int32_t count) {
+constexpr BatchShape batches_of(const Schedule& schedule, int32_t count) {
   const int32_t all = schedule.tiles_per_shard();
   const int32_t tiles = divided_up(all, count < 1 ? 1 : count < all ? count : all);
   return {tiles, divided_up(all, tiles)};

@@ -8,8 +8,8 @@ Each rank has streams, memory and blocks of its own; together the blocks leave s
 free, for copies between two places of a GPU and for what delays ranks: before a call every rank
 sleeps as long as chance has it. Inputs are integers, so each product is exact and its rounding is
 not; the last two ranks' are large and differ in their signs alone, so a sum in another order has
-other bits. Three sets of inputs take turns, and outputs are poisoned: nothing of an earlier call can
-pass for this one's.
+other bits. Three sets of inputs take turns, and outputs are poisoned: nothing of an earlier call
+can pass for this one's.
 """
 
 import argparse
@@ -23,10 +23,10 @@ from pathlib import Path
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # streams that wait for each other
 
-import torch  # noqa: E402
+import torch
 
-from braid import _braid  # noqa: E402
-from braid.bench import facts  # noqa: E402
+from braid import _braid
+from braid.bench import facts
 
 FORMS = (0, 1, 2)
 EXCHANGE_FORM = 2
@@ -68,9 +68,7 @@ class Inputs:
             for w in self.w
         ]
         shards = [self.summed(products, owner) for owner in range(ranks)]
-        self.scattered = [
-            s[owner * ROWS : (owner + 1) * ROWS] for owner, s in enumerate(shards)
-        ]
+        self.scattered = [s[owner * ROWS : (owner + 1) * ROWS] for owner, s in enumerate(shards)]
         self.reduced = torch.cat(self.scattered)
         self.exchanged = self.summed(products, None)
         backwards = torch.zeros_like(products[0])
@@ -175,8 +173,11 @@ def gather(world, inputs, choice):
                 to.window[r * ROWS : (r + 1) * ROWS].copy_(inputs.x[r], non_blocking=True)
                 to.arrived[r : r + 1].copy_(rank.epochs[:1], non_blocking=True)
         places = _braid.OverlapGathered()
-        places.c, places.arrived, places.piece_rows = rank.c.data_ptr(), rank.arrived.data_ptr(), ROWS
-        places.sums = rank.sums
+        places.c, places.arrived, places.piece_rows = (
+            rank.c.data_ptr(),
+            rank.arrived.data_ptr(),
+            ROWS,
+        )
         world.kernels.gather(
             rank.gemm("gather", inputs), choice, places, rank.epoch.data_ptr(), rank.bounds,
             rank.stream.cuda_stream,
@@ -225,7 +226,11 @@ def take(world, rank, gemm, choice):
             0, rank.copies.cuda_stream, rank.finished.data_ptr() + 4 * counter, halves
         )
         begin, nbytes = first * of_half, halves * of_half
-        to, box, flag = rank.number * part + begin, shard * part + begin, rank.number * flags + first
+        to, box, flag = (
+            rank.number * part + begin,
+            shard * part + begin,
+            rank.number * flags + first,
+        )
         with torch.cuda.stream(rank.copies):
             owner.parts[to : to + nbytes].copy_(rank.outbox[box : box + nbytes], non_blocking=True)
             owner.told[flag : flag + halves].copy_(rank.epochs[:halves], non_blocking=True)
@@ -314,7 +319,7 @@ def main():
     asked = parser.parse_args()
     torch.cuda.set_device(0)
     seed = int.from_bytes(os.urandom(4), "big")
-    chance, rows = random.Random(seed), []  # noqa: S311 - delays
+    chance, rows = random.Random(seed), []
     for ranks in (int(n) for n in asked.ranks.split(",")):
         world = World(ranks)
         for way in WAYS:

@@ -131,21 +131,23 @@ TEST_F(Launch, AllPartsHaveTheirPlace) {
 }
 
 TEST_F(Launch, TilesThatMakeNoRoundAreCutWhereThereIsRoomForSums) {
-  const Gemm gemm = gemm_of(8, 128, 43'008, 24'576);
-  Gathered places{0x30000, 0, 0, {}};
-  ASSERT_TRUE(gather(gemm, {}, places).ok());
+  const Gemm gemm = gemm_of(8, 1024, 12'288, 43'008);  // 1,536 units for 66 clusters
+  Parted places;
+  places.c[0] = 0x30000;
+  Choice choice;
+  choice.num_blocks = 132;
+  const auto scatter = [&] { return launcher_->scatter(gemm, choice, places, 0x8, {}, stream_); };
+  ASSERT_TRUE(scatter().ok());
   EXPECT_EQ(args_.split.sharers, 0);
   EXPECT_EQ(args_.split.whole, args_.schedule.num_units());
   places.sums = {0x50000, 0x60000};
-  Choice choice;
-  choice.num_blocks = 132;
-  ASSERT_TRUE(gather(gemm, choice, places).ok());
+  ASSERT_TRUE(scatter().ok());
   EXPECT_EQ(args_.split.num_clusters * 2, static_cast<int32_t>(shape_.num_blocks));
-  EXPECT_GT(args_.split.sharers, 0);
-  EXPECT_LE(args_.split.sharers * 2, kMostBlocks);
-  EXPECT_EQ(args_.split.whole + args_.split.units, args_.schedule.num_units());
+  EXPECT_EQ(args_.split.whole, 23 * 66);
+  EXPECT_EQ(args_.split.units, 18);
+  EXPECT_EQ(args_.split.sharers, 66);
   choice.splits = false;
-  ASSERT_TRUE(gather(gemm, choice, places).ok());
+  ASSERT_TRUE(scatter().ok());
   EXPECT_EQ(args_.split.sharers, 0);
 }
 
@@ -153,7 +155,11 @@ TEST_F(Launch, FewTilesAreSharedByAllBlocks) {
   Choice choice;
   choice.form = Form::k256Beside;
   choice.num_blocks = 132;
-  ASSERT_TRUE(gather(gemm_of(1, 64, 6144, 12'288), choice, {0x30000, 0, 0, {0x50000, 0x60000}}).ok());
+  Parted places;
+  places.c[0] = 0x30000;
+  places.sums = {0x50000, 0x60000};
+  const Gemm gemm = gemm_of(1, 64, 6144, 12'288);
+  ASSERT_TRUE(launcher_->scatter(gemm, choice, places, 0x8, {}, stream_).ok());
   EXPECT_EQ(args_.split.whole, 0);
   EXPECT_EQ(shape_.num_blocks, 132U);
 }

@@ -169,7 +169,7 @@ TEST(Batches, AreAllTiles) {
   const Schedule schedule = scatter_schedule({2, 0, 300, 700}, shape_of(Form::k128Beside), 2);
   const int32_t all = schedule.tiles_per_shard();  // 18
   for (const int32_t count : {0, 1, 2, 5, 18, 100}) {
-    const Batches batches = batches_of(schedule, count);
+    const BatchShape batches = batches_of(schedule, count);
     EXPECT_GE(batches.tiles * batches.per_shard, all);
     EXPECT_LT(batches.tiles * (batches.per_shard - 1), all) << "none is empty";
     EXPECT_LE(batches.per_shard, std::max(count, 1));

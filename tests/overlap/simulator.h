@@ -25,7 +25,7 @@ class Simulator {
   struct World {
     Op op = Op::kScatter;
     int32_t ranks = 2, blocks = 2, epochs = 1;
-    int32_t slots = 2;  // GemmArgs::num_slots
+    int32_t slots = 2;                     // GemmArgs::num_slots
     int32_t stages = 1, most_sharers = 0;  // split_of()
     int32_t idle_block = -1;               // one that puts no sum away
     std::function<Schedule(int32_t rank)> schedule;
@@ -162,8 +162,7 @@ class Simulator {
       bool is_over = true;
       for (int32_t b = 0; b < world_.blocks; ++b) {
         const Block& block = blocks_[static_cast<size_t>(r)][static_cast<size_t>(b)];
-        is_over = is_over && block.outbox.empty() &&
-                  segment_of(block, b).unit < 0;
+        is_over = is_over && block.outbox.empty() && segment_of(block, b).unit < 0;
       }
       if (!is_over || epoch_[static_cast<size_t>(r)] > world_.epochs) continue;
       ++epoch_[static_cast<size_t>(r)];

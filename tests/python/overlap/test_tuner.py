@@ -37,6 +37,21 @@ def test_no_band_of_an_all_gather_begins_before_its_shard_ends():
             assert way.head % way.band == 0
 
 
+def test_batches_are_through_one_by_one():
+    """Where bands divide shards or have whole ones, and a part is long enough to be cut."""
+    from braid.overlap.shapes import Op
+    from braid.overlap.tuner import _unit_rows, candidates
+
+    for rows in (1024, 2048, 8192):
+        batched = [way for way in candidates(_shape(Op.GEMM_RS, rows)) if way.batches > 1]
+        assert batched
+        for way in batched:
+            of_shard = -(-rows // 8 // _unit_rows(way.form))
+            assert of_shard % way.band == 0 or way.band % of_shard == 0
+            assert way.by_engines
+    assert not [way for way in candidates(_shape(Op.GEMM_RS, 64)) if way.batches > 1]
+
+
 def test_whole_parts_are_exchanged_for_few_rows_alone():
     from braid.overlap.shapes import Op
     from braid.overlap.tuner import candidates

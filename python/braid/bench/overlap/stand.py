@@ -85,9 +85,7 @@ class Stand:
         self.epochs = torch.arange(_MOST_EPOCHS, dtype=torch.int64).pin_memory()
         most = max(_braid.overlap_sums_bytes(choice_of(Tiles(form, 1))) for form in FORMS)
         self._sums = torch.empty(most, dtype=torch.uint8, device="cuda")
-        self._summed = torch.zeros(
-            _braid.OVERLAP_SUM_FLAGS_BYTES, dtype=torch.uint8, device="cuda"
-        )
+        self._summed = torch.zeros(_braid.OVERLAP_SUM_FLAGS_BYTES, dtype=torch.uint8, device="cuda")
         self.sums = _braid.OverlapSums()
         self.sums.at, self.sums.told = self._sums.data_ptr(), self._summed.data_ptr()
         self._page = torch.zeros(_PAGE_BYTES, dtype=torch.uint8).pin_memory()
@@ -168,9 +166,8 @@ class Plain:
         ways: dict[str, Call] = {"cuBLAS": self._cublas, "cuBLAS again": self._cublas}
         for form in FORMS:
             for band in (4, 8, 16):
-                for splits in (True, False):
-                    tiles = Tiles(form, band, splits=splits)
-                    ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
+                tiles = Tiles(form, band)
+                ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
         return ways
 
     def _cublas(self) -> None:
@@ -179,9 +176,6 @@ class Plain:
     def _ours(self, tiles: Tiles) -> None:
         places = _braid.OverlapGathered()
         places.c, places.arrived, places.piece_rows = self._c.data_ptr(), 0, 0
-        if tiles.splits:  # flags of sums grow from call to call
-            places.sums = self._stand.sums
-            self._epoch.fill_(next(EPOCHS))
         gemm = self._stand.gemm(self._case, self._a, self._w)
         gemm.ranks, gemm.shard_rows = 1, self._case.m
         self._stand.kernels.gather(
