@@ -48,7 +48,7 @@ def weights(
         raise InvalidArgument(f"bench weights: rails: {why}")
     shape = jobs.Shape(trainers, workers, tensors)
     made = sum(2 * rows * columns for rows, columns in shapes_of(nbytes, tensors).values())
-    if made > 2 * nbytes:
+    if made > nbytes:
         raise options.fail(f"weights: --total: {tensors} tensors take at least {made} B")
     run = Run(
         "weights", "", [jobs.job(shape, way, made) for way in chosen], output,

@@ -147,9 +147,18 @@ class Prefiller(Post):
 
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
-        long prompt are parts of several passes.
+        long prompt are parts of several passes. InvalidArgument, and nothing is declared: a request
+        that was not begun. One that is over is no mistake: it may be cancelled at any time.
         """
+        for part in parts:
+            if not self.knows(part.request):
+                raise InvalidArgument(f"request '{part.request}': declared, and never begun here")
         self._progress.declare(list(parts))
+
+    def knows(self, request: str) -> bool:
+        """Whether it is under way, or has ended not long ago."""
+        with self._lock:
+            return request in self._requests or request in self._over
 
     def layer_done(self, layers: int = 1) -> None:
         """Bumps the word from the host: so many more layers of the declared pass are computed."""

@@ -149,6 +149,23 @@ def test_cancelled_before_it_moves(ends):
     still_serves(prefill, decode, there)
 
 
+def test_a_pass_of_a_request_that_was_never_begun(ends):
+    """And the pass of others that is declared next is not counted behind it."""
+    prefill, decode, there = ends
+    fill(prefill.layers, LAYOUT, 0)
+    prefill.role.begin("r", [0], 8)
+    with pytest.raises(braid.InvalidArgument, match="'another': declared, and never begun"):
+        prefill.role.declare([kv.Part("r", 8), kv.Part("another", 8)])
+    prefill.role.declare([kv.Part("r", 8)])
+    load = decode.role.want("r", there, [1], 8)
+    prefill.role.layer_done(LAYOUT.layers)
+    load.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 1, 0)
+    prefill.role.declare([kv.Part("r", 8)])  # it is over: no mistake
+    prefill.role.layer_done(LAYOUT.layers)
+    still_serves(prefill, decode, there)
+
+
 def test_cancelled_before_the_prefiller_knows_it(ends):
     prefill, decode, there = ends
     load = decode.role.want("r", there, [1], 8)

@@ -14,14 +14,22 @@ from braid.engine import Descriptor
 from braid.weights.holdings import as_bytes
 
 WIDTH = 8192
+"""Of matrices, where there are bytes enough for 64 rows of that."""
+_LEAST_WIDTH = 64
 _WAIT_S = 120.0
 
 
 def shapes_of(nbytes: int, count: int) -> dict[str, tuple[int, int]]:
-    """`count` matrices of float16, of so many bytes together; a multiple of 64 rows each."""
-    rows = max(64, nbytes // count // (2 * WIDTH) // 64 * 64)
+    """`count` matrices of float16, of at most so many bytes together; a multiple of 64 rows each.
+    The least there are is 64 rows of 64.
+    """
+    each = nbytes // count // 2
+    width = WIDTH
+    while width > _LEAST_WIDTH and each < 64 * width:
+        width //= 2
+    rows = max(64, each // width // 64 * 64)
     kinds = ("up", "down")
-    return {f"layers.{n // 2}.{kinds[n % 2]}": (rows, WIDTH) for n in range(count)}
+    return {f"layers.{n // 2}.{kinds[n % 2]}": (rows, width) for n in range(count)}
 
 
 def cut_of(name: str, side: str) -> weights.Shard:

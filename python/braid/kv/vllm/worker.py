@@ -80,7 +80,7 @@ class WorkerSide:
         parts = [
             kv.Part(self._names[name], tokens)
             for name, tokens in orders.parts.items()
-            if name in self._names
+            if name in self._names and self.prefiller.knows(self._names[name])
         ]
         self._bumps_left = self._layers if parts else 0
         if parts:
