@@ -123,7 +123,7 @@ class ReturnPiece {
 };
 
 __device__ void return_rows(const LlReturnArgs& args, const Phase& phase, const CallShape& shape,
-                            const Looked& acks, const ReturnMemory& memory) {
+                            const SignalsSeen& acks, const ReturnMemory& memory) {
   ReturnPiece piece(args);
   const int units = memory.begins[args.num_experts] * piece.pieces();
   const auto step = static_cast<int>(gridDim.x) * kWarps;
@@ -205,10 +205,10 @@ __device__ void sum_vectors(const LlSumArgs& args, const Phase& phase, Terms ter
 
 template <typename Type>
 __device__ void sum(const LlSumArgs& args) {
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
-  const Looked flags = look_at_flags(args.team);
-  const Asked asked(args.team, args.ticket, args.of);
+  const SignalsSeen flags = look_at_flags(args.team);
+  const StartReading asked(args.team, args.ticket, args.of);
   const int pieces = static_cast<int>((args.row_bytes / kVectorBytes + 31) / 32);
   const int unit = warp_of_thread() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   Terms terms;
@@ -230,11 +230,11 @@ __device__ void sum(const LlSumArgs& args) {
 
 BRAID_MOE_KERNEL(braid_moe_ll_return, LlReturnArgs) {
   using namespace braid::moe::gpu;
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ ReturnMemory memory;
   const Team& team = args.team;
-  const Looked acks = look_at_acks(team);
-  const Asked asked(team, nullptr, args.of);
+  const SignalsSeen acks = look_at_acks(team);
+  const StartReading asked(team, nullptr, args.of);
   const Ranges ranges(args);
   asked.keep(&known);
   ranges.number(&memory);

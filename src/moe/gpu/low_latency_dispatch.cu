@@ -23,7 +23,7 @@ namespace {
 
 struct Slots {
   const LlSendArgs& args;
-  const Numbers& numbers;
+  const SendMemory& numbers;
 
   /// put(slot's begin) for every copy of a batch's token.
   template <typename Put>
@@ -33,7 +33,7 @@ struct Slots {
 };
 
 /// The words before the row; whole sectors of memory, the rest of which says nothing.
-__device__ void put_head(const Slots& slots, const Numbering& numbering, int i, int token) {
+__device__ void put_head(const Slots& slots, const SendCounter& numbering, int i, int token) {
   constexpr int kIdWords = Slot::kIds / 4, kSectorWords = 8;
   const int topk = slots.args.num_topk;
   const int words = (kIdWords + topk + kSectorWords - 1) / kSectorWords * kSectorWords;
@@ -134,7 +134,7 @@ class CastPiece {
 
 /// All threads: rows of every expert to its rank, and what flags say, of numbers that are those of all
 /// tokens.
-__device__ void say_all(const LlSendArgs& args, const Phase& phase, const Numbers& numbers) {
+__device__ void say_all(const LlSendArgs& args, const Phase& phase, const SendMemory& numbers) {
   const int n = args.team.layout.num_ranks, num_local = args.num_experts / n;
   for (int e = static_cast<int>(threadIdx.x); e < args.num_experts; e += kThreads)
     phase.row_counts_at(e / num_local, args.team.rank, num_local)[e % num_local] = numbers.rows[e];
@@ -145,21 +145,21 @@ __device__ void say_all(const LlSendArgs& args, const Phase& phase, const Number
 
 /// All threads: a share of the tokens, unless room does not come.
 template <typename Row>
-__device__ void push(const LlSendArgs& args, Known* known, Numbers* numbers) {
-  const Looked acks = look_at_acks(args.team);
-  const Asked asked(args.team, nullptr, nullptr);
+__device__ void push(const LlSendArgs& args, StartFacts* known, SendMemory* numbers) {
+  const SignalsSeen acks = look_at_acks(args.team);
+  const StartReading asked(args.team, nullptr, nullptr);
   const Share share = Share::of(args.num_tokens);
-  const Numbering numbering(args, numbers);
+  const SendCounter numbering(args, numbers);
   const Slots slots{args, *numbers};
   const int pieces = Row::pieces(args);
-  const Numbering::Before before = numbering.load_before(share.begin);
+  const SendCounter::Before before = numbering.load_before(share.begin);
   bool is_first = true;
   for (int begin = share.begin; is_first || begin < share.end; begin += kBatch) {
     const int count = min(kBatch, share.end - begin), units = count * pieces;
     int unit = warp_of_thread();
     Row row;
     if (unit < units) row.load(args, begin + unit / pieces, unit % pieces);
-    const Numbering::Ids ids = numbering.load(begin, count);
+    const SendCounter::Ids ids = numbering.load(begin, count);
     if (is_first)
       numbering.clear();
     else
@@ -195,8 +195,8 @@ __device__ void push(const LlSendArgs& args, Known* known, Numbers* numbers) {
 
 template <typename Row>
 __device__ void send(const LlSendArgs& args) {
-  __shared__ Known known;
-  __shared__ Numbers numbers;
+  __shared__ StartFacts known;
+  __shared__ SendMemory numbers;
   push<Row>(args, &known, &numbers);
   const Team& team = args.team;
   const Steps steps(team.state->sent, known.sent);
@@ -501,10 +501,10 @@ BRAID_MOE_KERNEL(braid_moe_ll_send_fp32, LlSendArgs) {
 
 BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   using namespace braid::moe::gpu;
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ FanOutMemory memory;
-  const Looked flags = look_at_flags(args.team);
-  Asked(args.team, args.ticket, nullptr).keep(&known);
+  const SignalsSeen flags = look_at_flags(args.team);
+  StartReading(args.team, args.ticket, nullptr).keep(&known);
   __syncthreads();
   const Steps steps(args.team.state->taken, known.taken);
   const Phase phase = phase_of(args.team, known.ticket);

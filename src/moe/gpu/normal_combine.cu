@@ -183,11 +183,11 @@ __device__ void sum_round(const CombineArgs& args, const Phase& phase, int round
 
 template <typename Type>
 __device__ void combine(const CombineArgs& args) {
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   __shared__ Returning returning;
   const Team& team = args.team;
-  Asked(team, nullptr, args.of).keep(&known);
+  StartReading(team, nullptr, args.of).keep(&known);
   __syncthreads();
   const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
   const uint64_t begun = known.phase + 1, call = known.call + 1;

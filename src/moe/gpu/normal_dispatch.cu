@@ -215,10 +215,10 @@ inline constexpr int32_t kNumWorstTokens = 2;
 
 BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   using namespace braid::moe::gpu;
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   const Team& team = args.team;
-  Asked(team, nullptr, args.of).keep(&known);
+  StartReading(team, nullptr, args.of).keep(&known);
   __syncthreads();
   const Steps sends(team.state->sent, known.sent);
   const Phase phase = next_phase(team, known);
@@ -246,11 +246,11 @@ BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
 
 BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   using namespace braid::moe::gpu;
-  __shared__ Known known;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   __shared__ Places places;
   const Team& team = args.team;
-  Asked(team, args.ticket, args.of).keep(&known);
+  StartReading(team, args.ticket, args.of).keep(&known);
   __syncthreads();
   const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
   const uint64_t begun = known.ticket.phase, call = known.ticket.call;

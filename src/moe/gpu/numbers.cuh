@@ -8,7 +8,7 @@
 namespace braid::moe::gpu {
 
 /// Of a block, in shared memory.
-struct Numbers {
+struct SendMemory {
   int32_t rows[kMostExperts];   // [E], of the tokens before
   uint32_t copies[kMostRanks];  // [N], likewise
   // Of the batch that a block is at:
@@ -18,9 +18,9 @@ struct Numbers {
   std::byte* slots[kBatch][kMostRanks];
 };
 
-class Numbering {
+class SendCounter {
  public:
-  __device__ Numbering(const LlSendArgs& args, Numbers* numbers)
+  __device__ SendCounter(const LlSendArgs& args, SendMemory* numbers)
       : args_(args), rank_of_(args.num_experts, args.team.layout.num_ranks), numbers_(numbers) {}
 
   /// A thread's ids, on their way: of a batch of `count` tokens, kBatch at most; and the first of what
@@ -176,7 +176,7 @@ class Numbering {
 
   const LlSendArgs& args_;
   const RankOf rank_of_;
-  Numbers* const numbers_;
+  SendMemory* const numbers_;
 };
 
 }  // namespace braid::moe::gpu

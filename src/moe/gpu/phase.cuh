@@ -55,30 +55,30 @@ __device__ __forceinline__ T seen(const T* at) {
 /// What a kernel starts from, for all threads of a block: in one order with State's first words, then
 /// those of two tickets. One warp asks for all of it at once. If every warp of every block did, they
 /// would be thousands of loads of one line, which come one after the other: 2 us on an H100.
-struct Known {
+struct StartFacts {
   uint64_t phase, call;
   StepCount sent[kHalves], taken[kHalves];
   Ticket ticket, of;
 };
-class Asked {
+class StartReading {
  public:
   /// `ticket` and `of` or null.
-  __device__ Asked(const Team& team, const Ticket* ticket, const Ticket* of) {
-    constexpr uint32_t kOfState = offsetof(Known, ticket) / 8, kOfTicket = sizeof(Ticket) / 8;
-    static_assert(offsetof(State, taken) == offsetof(Known, taken));
+  __device__ StartReading(const Team& team, const Ticket* ticket, const Ticket* of) {
+    constexpr uint32_t kOfState = offsetof(StartFacts, ticket) / 8, kOfTicket = sizeof(Ticket) / 8;
+    static_assert(offsetof(State, taken) == offsetof(StartFacts, taken));
     const uint32_t word = threadIdx.x;
     const uint64_t* at = nullptr;
     if (word < kOfState)
       at = &team.state->phase + word;
     else if (word < kOfState + kOfTicket && ticket != nullptr)
       at = &ticket->phase + (word - kOfState);
-    else if (word >= kOfState + kOfTicket && word < sizeof(Known) / 8 && of != nullptr)
+    else if (word >= kOfState + kOfTicket && word < sizeof(StartFacts) / 8 && of != nullptr)
       at = &of->phase + (word - kOfState - kOfTicket);
     if (at != nullptr) word_ = seen(at);
   }
   /// Threads meet before they look.
-  __device__ void keep(Known* known) const {
-    if (threadIdx.x < sizeof(Known) / 8) (&known->phase)[threadIdx.x] = word_;
+  __device__ void keep(StartFacts* known) const {
+    if (threadIdx.x < sizeof(StartFacts) / 8) (&known->phase)[threadIdx.x] = word_;
   }
 
  private:
@@ -126,13 +126,13 @@ class Steps {
 /// Numbers of a peer's signals, of both halves, and whether this GPU has failed: asked for before it is
 /// known which half is meant, so that a kernel waits for cold memory once, not for one thing behind the
 /// other.
-struct Looked {
+struct SignalsSeen {
   uint64_t even = 0, odd = 0;
   bool has_failed = false;
   __device__ uint64_t of(uint64_t half) const { return half == 0 ? even : odd; }
 };
 /// By thread p, of peer p: its acks; its flags.
-__device__ __forceinline__ Looked look_at_acks(const Team& team) {
+__device__ __forceinline__ SignalsSeen look_at_acks(const Team& team) {
   const int peer = static_cast<int>(threadIdx.x);
   if (peer >= team.layout.num_ranks) return {};
   std::byte* const own = team.windows[team.rank];
@@ -140,7 +140,7 @@ __device__ __forceinline__ Looked look_at_acks(const Team& team) {
           device::load_relaxed(number_at(own, team.layout.ack_line(1, peer))),
           device::has_failed(team.watch)};
 }
-__device__ __forceinline__ Looked look_at_flags(const Team& team) {
+__device__ __forceinline__ SignalsSeen look_at_flags(const Team& team) {
   const int peer = static_cast<int>(threadIdx.x);
   if (peer >= team.layout.num_ranks) return {};
   std::byte* const own = team.windows[team.rank];
@@ -166,7 +166,7 @@ class Phase {
   __device__ uint32_t* rows() const { return team_.state->rows[half_]; }
   /// By thread p, which has looked: until peer p has given the half back. False where it waited in vain:
   /// nothing may be stored.
-  __device__ bool has_room(const Looked& acks) const {
+  __device__ bool has_room(const SignalsSeen& acks) const {
     const int peer = static_cast<int>(threadIdx.x);
     if (peer >= team_.layout.num_ranks) return true;
     if (number_ > kHalves &&
@@ -224,7 +224,7 @@ class Phase {
   /// All threads: until the flags of all sources are here, and say the same call as ours. False: in
   /// vain, or one that does not, and the fault page says which. `flags`: as looked at.
   __device__ bool await_flags(const CallShape& shape, Arrived* arrived, uint32_t most_rows,
-                              const Looked& flags, int64_t* wait_ns = nullptr) const {
+                              const SignalsSeen& flags, int64_t* wait_ns = nullptr) const {
     const int source = static_cast<int>(threadIdx.x);
     bool ok = true;
     if (source < team_.layout.num_ranks) {
@@ -286,7 +286,7 @@ class Phase {
 };
 
 /// The next phase of a team, taken by a kernel that sends.
-__device__ __forceinline__ Phase next_phase(const Team& team, const Known& known) {
+__device__ __forceinline__ Phase next_phase(const Team& team, const StartFacts& known) {
   return Phase(team, known.phase + 1, known.call + 1);
 }
 /// That of a ticket.
