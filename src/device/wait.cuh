@@ -54,14 +54,20 @@ static __device__ __noinline__ bool wait_on(const Watch& watch, const uint64_t* 
   }
 }
 
+/// As below, of a flag that was looked at before, for it to be there by now.
+__device__ __forceinline__ bool wait_for(const Watch& watch, const uint64_t* flag,
+                                         const Expected& expected, uint64_t looked) {
+  if (looked < expected.value && !wait_on(watch, flag, expected)) return false;
+  (void)load_acquire(flag);
+  return true;
+}
+
 /// Waits until `flag` has reached expected.value; what was written before it was is visible then to
 /// this thread's ordinary loads. Bulk copies need before_bulk_copies() in between, too. False: gave
 /// up, and the fault page says why. Costs one load where the flag is there.
 __device__ __forceinline__ bool wait_for(const Watch& watch, const uint64_t* flag,
                                          const Expected& expected) {
-  if (load_relaxed(flag) < expected.value && !wait_on(watch, flag, expected)) return false;
-  (void)load_acquire(flag);
-  return true;
+  return wait_for(watch, flag, expected, load_relaxed(flag));
 }
 
 }  // namespace braid::device

@@ -106,6 +106,38 @@ void check_low_latency(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
   if (!right) ranks.clear();
 }
 
+/// So many copies to every rank that scales go by columns.
+void check_many(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
+  constexpr int kTokens = 8000, kTopk = 6;
+  const int n = ranks.size();
+  LowLatencyCase c;
+  c.form = moe::ScaleForm::kFloat;
+  c.p = {8 * n, kTopk, 512, {}};
+  for (int r = 0; r < n; ++r) {
+    moe::reference::Tokens own;
+    own.count = kTokens / n;
+    own.rows = random_rows(c.dtype, static_cast<uint64_t>(own.count) * 512,
+                           seed + static_cast<uint64_t>(r), false);
+    for (int i = 0; i < own.count * kTopk; ++i) {
+      own.ids.push_back(static_cast<int64_t>(
+          random_bits(seed + static_cast<uint64_t>(100 + r), static_cast<uint64_t>(i)) %
+          static_cast<uint64_t>(8 * n)));
+      own.weights.push_back(static_cast<float>(1 + i % 16) / 16.0F);
+    }
+    c.p.ranks.push_back(std::move(own));
+  }
+  c.max_tokens = room_of(c.p);
+  LowLatencyRun run(ranks, kernels, c, random_blocks(ranks, seed));
+  bool right = half_bytes_of(c) <= ranks.layout().half_bytes;
+  for (int call = 0; call < 3 && right; ++call) {
+    run.poison();
+    for (int r = 0; r < n; ++r) run.all(r);
+    right = run.is_right();
+  }
+  report("many copies, " + c.name(), right);
+  if (!right) ranks.clear();
+}
+
 /// Two dispatches are alive, then two combines.
 void check_two_alive(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
   const LowLatencyCase a = random_low_latency(seed, ranks.size());
@@ -260,6 +292,8 @@ void check_ranks(const Kernels& kernels, int num_ranks, int num_seeds) {
       check_low_latency(ranks, kernels, seed);
       check_normal(ranks, kernels, seed);
     }
+    for (uint64_t seed = 1; seed < 3; ++seed)
+      check_many(ranks, kernels, 71 * seed + static_cast<uint64_t>(num_ranks));
     for (uint64_t seed = 1; seed < 4; ++seed)
       check_two_alive(ranks, kernels, 31 * seed + static_cast<uint64_t>(num_ranks));
     for (uint64_t seed = 1; seed < 4; ++seed)

@@ -118,7 +118,7 @@ class LowLatencyRun {
   }
 
   struct Of {
-    Memory x, ids, weights, tickets, counts, source_counts;
+    Memory x, ids, weights, tickets;
     Memory out_x, out_scales, count, src_info, slots, ranges, wait_ns, stats;
     Memory y, out;
   };
@@ -163,8 +163,6 @@ class LowLatencyRun {
     args.max_tokens = c_.max_tokens;
     args.scale_words = static_cast<int32_t>(c_.scale_bytes() / 4);
     args.ticket = of.tickets.as<moe::gpu::Ticket>();
-    args.counts = of.counts.as<int32_t>();
-    args.source_counts = of.source_counts.as<int32_t>();
     args.x = of.out_x.as<std::byte>();
     args.scales = of.out_scales.as<uint32_t>();
     args.count = of.count.as<int32_t>();
@@ -220,8 +218,6 @@ class LowLatencyRun {
     of.weights = Memory::of(own.weights);
     of.tickets = Memory(2 * sizeof(moe::gpu::Ticket));
     const uint64_t experts = static_cast<uint64_t>(c_.p.num_experts);
-    of.counts = Memory(4 * num_blocks_ * experts);
-    of.source_counts = Memory(4 * num_blocks_ * experts);
     of.out_x = Memory(want.x.size());
     of.out_scales = Memory(want.scales.size());
     of.count = Memory(want.count.size());

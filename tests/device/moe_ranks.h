@@ -106,6 +106,7 @@ class MoeRanks {
     moe::gpu::Team team{};
     for (size_t k = 0; k < ranks_.size(); ++k) team.windows[k] = ranks_[k].window.as<std::byte>();
     team.layout = layout_;
+    team.region_bytes = layout_.region_bytes();
     team.rank = r;
     team.state = rank.state.as<moe::gpu::State>();
     team.watch = {r, timeout_ns, rank.fault, rank.must_abort, rank.failed.as<uint32_t>()};
@@ -155,7 +156,7 @@ class MoeRanks {
     MoeRank rank;
     rank.device = device;
     CHECK_CUDA(cudaStreamCreateWithFlags(&rank.stream, cudaStreamNonBlocking));
-    rank.window = Memory(layout_.bytes());
+    rank.window = Memory(moe::gpu::window_bytes(layout_));
     rank.state = Memory(sizeof(moe::gpu::State));
     rank.failed = Memory(sizeof(uint32_t));
     CHECK_CUDA(cudaHostAlloc(&rank.fault, sizeof(device::Fault), cudaHostAllocPortable));

@@ -50,8 +50,8 @@ struct State {
   uint64_t call;            // of it
   StepCount sent[kHalves];  // steps of even and of odd rounds
   StepCount taken[kHalves];
-  // What one block of a kernel leaves for its last one: copies of the phase, by its half (the next
-  // phase's are counted while this one's are told), and of the call.
+  // What one block of a normal kernel leaves for its last one: copies of the phase, by its half (the
+  // next phase's are counted while this one's are told), and of the call.
   uint32_t rows[kHalves][kMostRanks];
   uint32_t totals[kMostRanks];
 };
@@ -61,9 +61,28 @@ struct Ticket {
   uint64_t call;
 };
 
+/// A GPU's window has behind its halves, for each, how many rows every expert of this rank gets of every
+/// source, [N, L] int32: with a low-latency dispatch's rows come these and, in a slot's ids, the number
+/// of each row among those of its source and expert (word_of). So a receiver places rows by sums over
+/// sources alone.
+constexpr uint64_t window_bytes(const WindowLayout& layout) {
+  return layout.bytes() + kHalves * kMostExperts * sizeof(int32_t);
+}
+constexpr uint64_t row_counts(const WindowLayout& layout, uint64_t half, int source,
+                              int num_local) {
+  return layout.bytes() +
+         (half * kMostExperts + static_cast<uint64_t>(source) * static_cast<uint64_t>(num_local)) *
+             sizeof(int32_t);
+}
+/// In a slot in place of a local id; -1 for experts elsewhere, as there.
+constexpr int32_t word_of(int32_t row, int32_t local_id, int32_t num_local) {
+  return row * num_local + local_id;
+}
+
 struct Team {
   std::byte* windows[kMostRanks];  // as this GPU addresses them
   WindowLayout layout;
+  uint64_t region_bytes;  // the layout's: a quotient, which is long in coming on a GPU
   int32_t rank;
   State* state;
   device::Watch watch;
@@ -99,8 +118,6 @@ struct LlFanOutArgs {
   int32_t num_topk, num_experts, max_tokens;
   int32_t scale_words;  // of 4 bytes, of a row
   const Ticket* ticket;
-  int32_t* counts;         // scratch: [blocks, L], of the blocks' shares
-  int32_t* source_counts;  // scratch: [blocks, L, N]
   // Results, as LowLatencyRows has them.
   std::byte* x;
   uint32_t* scales;

@@ -17,6 +17,11 @@ namespace braid::moe::gpu {
 namespace {
 
 constexpr uint64_t kVectorBytes = 16;
+constexpr uint64_t kBytesOfBlock = 16384;  // that are worth a block of a low-latency kernel
+
+uint64_t product(int a, int b, uint64_t c = 1) {
+  return static_cast<uint64_t>(a) * static_cast<uint64_t>(b) * c;
+}
 
 Status check_place(const void* at, const char* argument) {
   const auto address = reinterpret_cast<uint64_t>(at);
@@ -33,6 +38,17 @@ Status check_counts(int num_experts, int num_topk) {
     return invalid_argument("argument topk_idx: expected at most {} experts a token, got {}",
                             kMostTopk, num_topk);
   return {};
+}
+
+// A row's number and its expert travel in one word (word_of).
+Status check_words(const LowLatencyDispatch& call, int num_ranks) {
+  const uint64_t each = product(call.num_topk, call.num_experts / num_ranks);
+  const uint64_t most = (uint64_t{1} << 31) / each;
+  if (static_cast<uint64_t>(call.max_tokens) <= most) return {};
+  return invalid_argument(
+      "argument num_max_dispatch_tokens_per_rank: expected at most {} on GPUs, with {} experts on "
+      "a rank and {} of a token, got {}",
+      most, call.num_experts / num_ranks, call.num_topk, call.max_tokens);
 }
 
 }  // namespace
@@ -52,21 +68,25 @@ Status Buffer::in_rank(const char* call, const Status& status) const {
   return status.with_context(fmt::format("{} on rank {}", call, memory_->team().rank));
 }
 
-// All blocks of all ranks must have a place at once, where ranks share a GPU.
-uint32_t Buffer::blocks(const comm::Device& device, const Launch& launch) const {
+// All blocks of all ranks must have a place at once, where ranks share a GPU. Those of a kernel that
+// moves `bytes` have something to do each: what a block costs at the end of a step is not worth less.
+uint32_t Buffer::blocks(const comm::Device& device, const Launch& launch, uint64_t bytes) const {
   const int most = device.gpus().are_shared ? static_cast<int>(device.gpus().shared_blocks())
                                             : memory_->num_sms();
   const int asked = launch.num_blocks > 0 ? std::min(launch.num_blocks, most) : most;
-  return static_cast<uint32_t>(std::clamp(asked, 1, kMostBlocks));
+  const uint64_t busy = bytes / kBytesOfBlock + 1;
+  return static_cast<uint32_t>(
+      std::min<uint64_t>(static_cast<uint64_t>(std::clamp(asked, 1, kMostBlocks)), busy));
 }
 
 template <typename Args>
 Status Buffer::enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
-                       const Launch& launch) {
+                       const Launch& launch, uint64_t bytes) {
   BRAID_RETURN_IF_ERROR(kernel.status());
   BRAID_RETURN_IF_ERROR(device.begin(launch.stream));
-  const Status launched = sys::launch(device.cuda(), kernel.value(),
-                                      {blocks(device, launch), kThreads}, launch.stream, args);
+  const Status launched =
+      sys::launch(device.cuda(), kernel.value(), {blocks(device, launch, bytes), kThreads},
+                  launch.stream, args);
   const Status ended = device.end(launch.stream);
   return launched.ok() ? ended : launched;
 }
@@ -123,6 +143,8 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
                               const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
+  BRAID_RETURN_IF_ERROR(in_rank(name, check_words(call, size())));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
   LlSendArgs args{};
   args.team = memory_->team();
@@ -139,7 +161,7 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& ca
   args.ticket = ticket;
   BRAID_RETURN_IF_ERROR(in_rank(
       name, enqueue(device, find_entry(device.kernels(), Entry::kSend, call.dtype, call.form), args,
-                    launch)));
+                    launch, product(call.num_tokens, 1, args.x_bytes))));
   is_open_[num_sent_ % kHalves] = true;
   return num_sent_++;
 }
@@ -160,8 +182,6 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   args.max_tokens = call.max_tokens;
   args.scale_words = static_cast<int32_t>(scale_bytes(call.form, call.hidden) / 4);
   args.ticket = ticket;
-  args.counts = memory_->counts();
-  args.source_counts = memory_->source_counts();
   args.x = rows.x;
   args.scales = reinterpret_cast<uint32_t*>(rows.scales);
   args.count = rows.count;
@@ -170,9 +190,9 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   args.layout_range = rows.layout_range;
   args.stats = stats;
   args.wait_ns = rows.wait_ns;
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name,
-      enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args, launch)));
+  BRAID_RETURN_IF_ERROR(
+      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kFanOut, call.dtype), args,
+                            launch, product(call.max_tokens, 2 * size(), args.row_bytes))));
   is_open_[number % kHalves] = false;
   return {};
 }
@@ -194,9 +214,9 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& cal
   args.layout_range = call.layout_range;
   args.of = of;
   args.ticket = ticket;
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name,
-      enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch)));
+  BRAID_RETURN_IF_ERROR(
+      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args,
+                            launch, product(call.max_tokens, call.num_topk, args.row_bytes))));
   is_open_[num_sent_ % kHalves] = true;
   return num_sent_++;
 }
@@ -220,8 +240,9 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCo
   args.ticket = ticket;
   args.out = out;
   args.wait_ns = wait_ns;
-  BRAID_RETURN_IF_ERROR(in_rank(
-      name, enqueue(device, find_entry(device.kernels(), Entry::kSum, call.dtype), args, launch)));
+  BRAID_RETURN_IF_ERROR(
+      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kSum, call.dtype), args,
+                            launch, product(call.num_tokens, call.num_topk, args.row_bytes))));
   is_open_[number % kHalves] = false;
   return {};
 }
@@ -244,7 +265,7 @@ DispatchArgs Buffer::arguments(const Dispatch& call, const Ticket* of, Ticket* t
   args.weights = call.weights;
   // Of no tokens there is no memory, but there are weights of what comes.
   if (call.has_weights && args.weights == nullptr)
-    args.weights = reinterpret_cast<const float*>(memory_->counts());
+    args.weights = reinterpret_cast<const float*>(memory_->team().state);
   args.num_tokens = call.num_tokens;
   args.num_topk = call.num_topk;
   args.num_experts = call.num_experts;

@@ -25,7 +25,7 @@ namespace braid::moe::gpu {
 /// Of one kernel.
 struct Launch {
   sys::Stream stream;
-  int num_blocks = 0;  // at most; 0: one on every multiprocessor
+  int num_blocks = 0;  // at most; 0: as many as have a place and something to do
 };
 
 /// What the layout of a dispatch is counted into: [N], [E], [T, N].
@@ -81,7 +81,7 @@ class Buffer {
  private:
   explicit Buffer(std::unique_ptr<Memory> memory) : memory_(std::move(memory)) {}
   int size() const { return layout().num_ranks; }
-  uint32_t blocks(const comm::Device& device, const Launch& launch) const;
+  uint32_t blocks(const comm::Device& device, const Launch& launch, uint64_t bytes) const;
   Status check_half() const;
   template <typename Call>
   Status check_send(const Call& call) const;
@@ -92,7 +92,9 @@ class Buffer {
                          int32_t* incoming) const;
   template <typename Args>
   Status enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
-                 const Launch& launch);
+                 const Launch& launch, uint64_t bytes = kMuch);
+
+  static constexpr uint64_t kMuch = ~uint64_t{0};
 
   const std::unique_ptr<Memory> memory_;
   uint64_t num_sent_ = 0;  // low latency

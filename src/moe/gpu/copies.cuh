@@ -9,6 +9,24 @@ namespace braid::moe::gpu {
 
 inline constexpr int kBatch = 32;  // tokens that are numbered at a time
 
+/// The rank of an expert: a quotient of numbers up to kMostExperts by a product, exact, since their
+/// product is at most 2^kShift.
+class RankOf {
+ public:
+  __device__ RankOf(int num_experts, int num_ranks)
+      : of_rank_(((1U << kShift) * static_cast<uint32_t>(num_ranks) +
+                  static_cast<uint32_t>(num_experts) - 1) /
+                 static_cast<uint32_t>(num_experts)) {}
+  __device__ __forceinline__ int operator()(uint32_t id) const {
+    return static_cast<int>((static_cast<uint64_t>(id) * of_rank_) >> kShift);
+  }
+
+ private:
+  static constexpr int kShift = 22;
+  static_assert(static_cast<int64_t>(kMostExperts) * kMostExperts <= 1 << kShift);
+  const uint32_t of_rank_;
+};
+
 /// Which ranks a token goes to, as bits, by its ids. An id that is none is refused and goes nowhere.
 class MaskOfIds {
  public:
@@ -17,8 +35,7 @@ class MaskOfIds {
       : ids_(ids),
         num_topk_(num_topk),
         num_experts_(static_cast<uint32_t>(num_experts)),
-        of_rank_(((1U << kShift) * static_cast<uint32_t>(num_ranks) + num_experts_ - 1) /
-                 num_experts_),
+        rank_of_(num_experts, num_ranks),
         watch_(watch) {}
 
   __device__ __forceinline__ uint32_t operator()(int token) const {
@@ -31,7 +48,7 @@ class MaskOfIds {
 #pragma unroll
       for (int k = 0; k < kIdsInFlight; ++k) {
         if (id[k] >= 0 && id[k] < num_experts_)
-          mask |= 1U << rank_of(static_cast<uint32_t>(id[k]));
+          mask |= 1U << rank_of_(static_cast<uint32_t>(id[k]));
         else if (id[k] != -1)
           refuse(watch_, kTopkIdx, num_experts_ - 1, static_cast<uint64_t>(id[k]), token);
       }
@@ -42,17 +59,11 @@ class MaskOfIds {
 
  private:
   static constexpr int kIdsInFlight = 8;
-  // A quotient of numbers up to kMostExperts by a product: exact, since their product is at most
-  // 2^kShift.
-  static constexpr int kShift = 22;
-  static_assert(static_cast<int64_t>(kMostExperts) * kMostExperts <= 1 << kShift);
-  __device__ __forceinline__ uint32_t rank_of(uint32_t id) const {
-    return static_cast<uint32_t>((static_cast<uint64_t>(id) * of_rank_) >> kShift);
-  }
 
   const int64_t* const ids_;
   const int32_t num_topk_;
-  const uint32_t num_experts_, of_rank_;
+  const uint32_t num_experts_;
+  const RankOf rank_of_;
   const device::Watch& watch_;
 };
 

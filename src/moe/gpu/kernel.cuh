@@ -1,11 +1,10 @@
-// An entry: kThreads threads. Of kernels whose threads have few registers two blocks have a place on a
-// multiprocessor; those that add up, or go through rounds, have one, and all that their threads need.
+// An entry: kThreads threads, one block on a multiprocessor, with all the registers that its threads need.
+// Two blocks, of threads with half as many, are not faster: some of those kept values in local memory, and
+// waited for it.
 #pragma once
 
 #include "moe/gpu/args.h"
 
-#define BRAID_MOE_ENTRY(name, args_type, blocks)                                  \
-  extern "C" __global__ void __launch_bounds__(braid::moe::gpu::kThreads, blocks) \
+#define BRAID_MOE_KERNEL(name, args_type)                                    \
+  extern "C" __global__ void __launch_bounds__(braid::moe::gpu::kThreads, 1) \
       name(const __grid_constant__ braid::moe::gpu::args_type args)
-#define BRAID_MOE_KERNEL(name, args_type) BRAID_MOE_ENTRY(name, args_type, 2)
-#define BRAID_MOE_WIDE_KERNEL(name, args_type) BRAID_MOE_ENTRY(name, args_type, 1)

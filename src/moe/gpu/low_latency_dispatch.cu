@@ -1,321 +1,485 @@
 // Low-latency dispatch: copies into their slots at the targets, and at a target from its slots to
 // the experts' rows.
 //
-// Send      a block has a share of the tokens. It counts those before it (copies.cuh), waits for
-//           room, and stores: of a token every warp has some vectors, cast them once, and puts them
-//           into the slots of all ranks that the token goes to.
-// Fan out   a block has a share of the copies, in the order of (source, slot), which is that of an
-//           expert's rows. It counts its share's rows per expert and leaves the counts; when all
-//           blocks have done so, the sum over the blocks before it is where its rows begin. A copy is
-//           read once, by a warp, and stored to each of its rows.
+// Send      a block has a share of the tokens. It asks for the first rows that its warps will move,
+//           numbers its copies and rows (numbers.cuh) while they are on their way, waits for room, and
+//           stores: of a token every warp has a piece, cast once, and puts it into the slots of all
+//           ranks that the token goes to. The last block, which has counted all, tells every rank how
+//           many rows its experts get.
+// Fan out   where rows of (expert, source) begin is a sum over the sources before; a row's number among
+//           them came in its slot. So every warp knows the places of whatever copy it takes, and blocks
+//           need not wait for each other. A copy is read once, piece by piece, and stored to each of
+//           its rows. Word w of a row's scales lies beside word w of the next row, whose copy another
+//           block moves. Where there are many, such words are half of all requests; so they are left
+//           until all blocks have moved their copies, and go 32 rows side by side.
 #include "moe/gpu/cast.cuh"
-#include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
+#include "moe/gpu/numbers.cuh"
 
 namespace braid::moe::gpu {
 namespace {
 
-/// Where copies of a batch's token go: put(slot's begin).
-struct Slots {
-  const Phase& phase;
-  const Batch& batch;
-  uint64_t slot_bytes;
+// ---- send: a piece of a token's row, by a warp ----
 
+struct Slots {
+  const LlSendArgs& args;
+  const SendMemory& numbers;
+
+  /// put(slot's begin) for every copy of a batch's token.
   template <typename Put>
   __device__ __forceinline__ void each(int i, const Put& put) const {
-    each_rank(batch.mask[i], [&](int rank) {
-      put(rank, phase.region_at(rank) + batch.slot[i][rank] * slot_bytes);
-    });
+    each_rank(numbers.mask[i], [&](int rank) { put(rank, numbers.slots[i][rank]); });
   }
 };
 
-/// By a warp: the words before the row.
-__device__ void put_head(const LlSendArgs& args, const Slots& slots, int i, int token) {
-  const int lane = lane_of_thread();
-  const auto local = args.num_experts / args.team.layout.num_ranks;
-  const int64_t id =
-      lane < args.num_topk ? args.ids[static_cast<int64_t>(token) * args.num_topk + lane] : -1;
-  const int rank_of_id = id < 0 || id >= args.num_experts ? -1 : static_cast<int>(id) / local;
-  slots.each(i, [&](int rank, std::byte* slot) {
-    if (lane == 0) *reinterpret_cast<uint32_t*>(slot) = static_cast<uint32_t>(token);
-    if (lane < args.num_topk)
-      reinterpret_cast<int32_t*>(slot + Slot::kIds)[lane] =
-          rank_of_id == rank ? static_cast<int32_t>(id) % local : -1;
-  });
+/// The words before the row; whole sectors of memory, the rest of which says nothing.
+__device__ void put_head(const Slots& slots, const SendCounter& numbering, int i, int token) {
+  constexpr int kIdWords = Slot::kIds / 4, kSectorWords = 8;
+  const int topk = slots.args.num_topk;
+  const int words = (kIdWords + topk + kSectorWords - 1) / kSectorWords * kSectorWords;
+  for (int w = lane_of_thread(); w < words; w += 32) {
+    const int k = w - kIdWords;
+    const int id = k >= 0 && k < topk ? slots.numbers.ids[i * topk + k] : -1;
+    const int rank_of_id = id < 0 ? -1 : numbering.rank_of(id);
+    const int32_t word = id < 0 ? -1 : slots.numbers.words[i * topk + k];
+    slots.each(i, [&](int rank, std::byte* slot) {
+      reinterpret_cast<int32_t*>(slot)[w] = w == 0 ? token : rank_of_id == rank ? word : -1;
+    });
+  }
 }
 
-/// A token's row as it is: pieces of what a warp has under way.
-struct PutPlain {
+/// As it is.
+class PlainPiece {
+ public:
+  static constexpr int kMost = 4;
   static __device__ __forceinline__ int pieces(const LlSendArgs& args) {
-    return static_cast<int>((args.row_bytes / kVectorBytes + 127) / 128);
+    return Cut::of<kMost>(args.row_bytes).pieces;
   }
-  static __device__ void put(const LlSendArgs& args, const Slots& slots, int i, int token,
-                             int piece) {
-    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
-    const auto vectors = static_cast<uint32_t>(args.row_bytes / kVectorBytes);
-    const auto begin = static_cast<uint32_t>(piece) * 128;
-    copy_vectors(x, begin, min(vectors, begin + 128), [&](const auto& put) {
-      slots.each(i, [&](int, std::byte* slot) { put(slot + args.slot.row); });
-    });
+  __device__ __forceinline__ void load(const LlSendArgs& args, int token, int piece) {
+    const Cut cut = Cut::of<kMost>(args.row_bytes);
+    piece_.load(args.x + static_cast<uint64_t>(token) * args.x_bytes, cut.begin(piece),
+                cut.end(piece));
   }
-};
-
-/// Cast: a piece is some times 512 channels, all of which are asked for before the first is cast.
-template <typename Type>
-struct PutCast {
-  static constexpr int kBlocks = 32 / kLanesOfBlock;        // at a time
-  static constexpr int kTimes = Type::kBytes == 2 ? 4 : 2;  // of a piece
-  static __device__ __forceinline__ int blocks(const LlSendArgs& args) {
-    return static_cast<int>(args.row_bytes / kScaleBlock);
-  }
-  static __device__ __forceinline__ int pieces(const LlSendArgs& args) {
-    return (blocks(args) + kTimes * kBlocks - 1) / (kTimes * kBlocks);
-  }
-  static __device__ void put(const LlSendArgs& args, const Slots& slots, int i, int token,
-                             int piece) {
-    const int lane = lane_of_thread(), of_lane = lane % kLanesOfBlock;
-    const int first = piece * kTimes * kBlocks + lane / kLanesOfBlock;
-    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
-    uint4 in[kTimes][Type::kBytes];
-#pragma unroll
-    for (int t = 0; t < kTimes; ++t) {
-      const int block = first + t * kBlocks;
-      const std::byte* const at =
-          x + static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels) * Type::kBytes;
-#pragma unroll
-      for (int v = 0; v < Type::kBytes; ++v)
-        in[t][v] = block < blocks(args) ? load_vector(at + v * kVectorBytes) : uint4{0, 0, 0, 0};
-    }
-#pragma unroll
-    for (int t = 0; t < kTimes; ++t) {
-      const int block = first + t * kBlocks;
-      const CastVector made = cast<Type>(in[t], args.form != ScaleForm::kFloat);
-      if (block < blocks(args)) store(args, slots, i, block, made);
-    }
+  __device__ __forceinline__ void store(const Slots& slots, int i, int /*piece*/) const {
+    slots.each(i, [&](int, std::byte* slot) { piece_.store(slot + slots.args.slot.row); });
   }
 
  private:
-  static __device__ __forceinline__ void store(const LlSendArgs& args, const Slots& slots, int i,
-                                               int block, const CastVector& made) {
-    const int of_lane = lane_of_thread() % kLanesOfBlock;
-    const auto channel = static_cast<uint64_t>(block * kScaleBlock + of_lane * kCastChannels);
-    const uint32_t bits = __float_as_uint(made.scale);
-    slots.each(i, [&](int, std::byte* slot) {
-      store_vector(slot + args.slot.row + channel, made.row);
-      if (of_lane != 0) return;
-      if (args.form == ScaleForm::kUe8m0)
-        slot[args.slot.scales + static_cast<uint64_t>(block)] = static_cast<std::byte>(bits >> 23);
-      else
-        reinterpret_cast<uint32_t*>(slot + args.slot.scales)[block] = bits;
-    });
-  }
+  Piece<kMost> piece_;
 };
 
-template <typename Row>
-__device__ void push(const LlSendArgs& args, const Phase& phase, const MaskOfIds& mask_of,
-                     Share share, uint32_t* next) {
-  __shared__ Batch batch;
-  const int pieces = Row::pieces(args);
-  const Slots slots{phase, batch, args.slot.bytes};
-  for (int begin = share.begin; begin < share.end; begin += kBatch) {
-    const int count = min(kBatch, share.end - begin);
-    number_batch(mask_of, begin, count, args.team.layout.num_ranks, next, &batch);
-    for (int unit = warp_of_thread(); unit < count * pieces; unit += kWarps) {
-      const int i = unit / pieces, piece = unit % pieces;
-      if (piece == pieces - 1) put_head(args, slots, i, begin + i);
-      Row::put(args, slots, i, begin + i, piece);
+/// Cast: kTimes times four blocks of 128 channels, all of which are asked for before the first is cast.
+template <typename Type>
+class CastPiece {
+ public:
+  static __device__ __forceinline__ int pieces(const LlSendArgs& args) {
+    return (blocks(args) + kBlocks - 1) / kBlocks;
+  }
+  __device__ __forceinline__ void load(const LlSendArgs& args, int token, int piece) {
+    const int first = piece * kBlocks + lane_of_thread() / kLanesOfBlock;
+    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const int block = first + t * kAtOnce;
+      const std::byte* const at = x + channel_of(block) * Type::kBytes;
+#pragma unroll
+      for (int v = 0; v < Type::kBytes; ++v)
+        in_[t][v] = block < blocks(args) ? load_vector(at + v * kVectorBytes) : uint4{0, 0, 0, 0};
     }
+  }
+  __device__ __forceinline__ void store(const Slots& slots, int i, int piece) const {
+    const LlSendArgs& args = slots.args;
+    const int lane = lane_of_thread(), begin = piece * kBlocks;
+    const int first = begin + lane / kLanesOfBlock;
+    uint4 rows[kTimes];
+    uint32_t scale = 0;  // of block begin + lane
+#pragma unroll
+    for (int t = 0; t < kTimes; ++t) {
+      const CastVector made = cast<Type>(in_[t], args.form != ScaleForm::kFloat);
+      rows[t] = made.row;
+      const uint32_t bits =
+          __shfl_sync(~0U, __float_as_uint(made.scale), lane % kAtOnce * kLanesOfBlock);
+      scale = lane / kAtOnce == t ? bits : scale;
+    }
+    const bool has_scale = lane < kBlocks && begin + lane < blocks(args);
+    slots.each(i, [&](int, std::byte* slot) {
+#pragma unroll
+      for (int t = 0; t < kTimes; ++t)
+        if (first + t * kAtOnce < blocks(args))
+          store_vector(slot + args.slot.row + channel_of(first + t * kAtOnce), rows[t]);
+      if (!has_scale) return;
+      std::byte* const scales = slot + args.slot.scales;
+      if (args.form == ScaleForm::kUe8m0)
+        scales[begin + lane] = static_cast<std::byte>(scale >> 23);
+      else
+        reinterpret_cast<uint32_t*>(scales)[begin + lane] = scale;
+    });
+  }
+
+ private:
+  static constexpr int kAtOnce = 32 / kLanesOfBlock;  // blocks
+  static constexpr int kTimes = 4 / Type::kBytes;
+  static constexpr int kBlocks = kTimes * kAtOnce;
+
+  static __device__ __forceinline__ int blocks(const LlSendArgs& args) {
+    return static_cast<int>(args.row_bytes / kScaleBlock);
+  }
+  static __device__ __forceinline__ uint64_t channel_of(int block) {
+    return static_cast<uint64_t>(block * kScaleBlock +
+                                 lane_of_thread() % kLanesOfBlock * kCastChannels);
+  }
+
+  uint4 in_[kTimes][Type::kBytes];
+};
+
+/// All threads: rows of every expert to its rank, and what flags say, of numbers that are those of all
+/// tokens.
+__device__ void say_all(const LlSendArgs& args, const Phase& phase, const SendMemory& numbers) {
+  const int n = args.team.layout.num_ranks, num_local = args.num_experts / n;
+  for (int e = static_cast<int>(threadIdx.x); e < args.num_experts; e += kThreads)
+    phase.row_counts_at(e / num_local, args.team.rank, num_local)[e % num_local] = numbers.rows[e];
+  if (static_cast<int>(threadIdx.x) >= n) return;
+  const uint32_t copies = numbers.copies[threadIdx.x];
+  phase.say(args.shape, copies, copies, args.num_tokens);
+}
+
+/// All threads: a share of the tokens, unless room does not come.
+template <typename Row>
+__device__ void push(const LlSendArgs& args, StartFacts* known, SendMemory* numbers) {
+  const SignalsSeen acks = look_at_acks(args.team);
+  const StartReading asked(args.team, nullptr, nullptr);
+  const Share share = Share::of(args.num_tokens);
+  const SendCounter numbering(args, numbers);
+  const Slots slots{args, *numbers};
+  const int pieces = Row::pieces(args);
+  const SendCounter::Before before = numbering.load_before(share.begin);
+  bool is_first = true;
+  for (int begin = share.begin; is_first || begin < share.end; begin += kBatch) {
+    const int count = min(kBatch, share.end - begin), units = count * pieces;
+    int unit = warp_of_thread();
+    Row row;
+    if (unit < units) row.load(args, begin + unit / pieces, unit % pieces);
+    const SendCounter::Ids ids = numbering.load(begin, count);
+    if (is_first)
+      numbering.clear();
+    else
+      numbering.forget_batch();
+    __syncthreads();
+    if (is_first) {
+      if (count > 0) numbering.count(begin, before);
+      asked.keep(known);
+    }
+    numbering.take(ids, begin, count);
+    __syncthreads();
+    const Phase phase = next_phase(args.team, *known);
+    const bool has_room = !is_first || phase.has_room(acks);
+    numbering.number(phase, count);
+    if (__syncthreads_and(has_room) == 0) return;
+    is_first = false;
+    const bool is_end = begin + count == share.end, is_last = blockIdx.x == gridDim.x - 1;
+    if (!is_end || is_last) {
+      numbering.pass(count);
+      __syncthreads();
+    }
+    if (is_end && is_last) say_all(args, phase, *numbers);  // it has counted all
+    while (unit < units) {
+      const int i = unit / pieces, piece = unit % pieces;
+      if (piece == pieces - 1) put_head(slots, numbering, i, begin + i);
+      row.store(slots, i, piece);
+      unit += kWarps;
+      if (unit < units) row.load(args, begin + unit / pieces, unit % pieces);
+    }
+    __syncthreads();
   }
 }
 
 template <typename Row>
 __device__ void send(const LlSendArgs& args) {
+  __shared__ StartFacts known;
+  __shared__ SendMemory numbers;
+  push<Row>(args, &known, &numbers);
   const Team& team = args.team;
-  const int num_ranks = team.layout.num_ranks;
-  const Steps steps(team, team.state->sent);
-  const uint64_t call = seen(&team.state->call) + 1;
-  const Phase phase = next_phase(team);
-  __shared__ uint32_t next[kMostRanks];
-  if (threadIdx.x < kMostRanks) next[threadIdx.x] = 0;
-  const MaskOfIds mask_of(args.ids, args.num_topk, args.num_experts, num_ranks, team.watch);
-  const Share share = Share::of(args.num_tokens);
-  // Before the first token of a share; the last block's end is the end of all.
-  count_copies(mask_of, 0, share.begin, num_ranks, next);
-  if (phase.await_room()) push<Row>(args, phase, mask_of, share, next);
-  __syncthreads();
-  if (blockIdx.x == gridDim.x - 1 && static_cast<int>(threadIdx.x) < num_ranks)
-    phase.rows()[threadIdx.x] = next[threadIdx.x];
+  const Steps steps(team.state->sent, known.sent);
   if (!steps.arrive(0)) return;
-  phase.tell(args.shape, phase.rows(), args.num_tokens);
+  const Phase phase = next_phase(team, known);
+  phase.tell();
   if (threadIdx.x != 0) return;
-  *args.ticket = {phase.number(), call};
-  keep_numbers(team, phase.number(), call);
+  *args.ticket = {phase.number(), known.call + 1};
+  keep_numbers(team, phase.number(), known.call + 1);
   steps.settle(1);
 }
 
 // ---- fan out ----
 
-inline constexpr int kCopies = 32;  // that a block places at a time
+/// Copies of all sources behind each other. Every lane knows of one source.
+class Incoming {
+ public:
+  struct Copy {
+    int source, number;
+    const std::byte* slot;
+  };
 
-/// Copies of all sources behind each other.
-struct Incoming {
-  const Phase& phase;
-  const LlFanOutArgs& args;
-  const int* begins;  // [N + 1], each source's first
+  __device__ Incoming(const LlFanOutArgs& args, const Phase& phase, const Arrived& arrived)
+      : regions_(phase.region_of(0)),
+        region_bytes_(args.team.region_bytes),
+        slot_bytes_(args.slot.bytes) {
+    const int lane = lane_of_thread();
+    const int own = lane < args.team.layout.num_ranks ? static_cast<int>(arrived.rows[lane]) : 0;
+    end_ = own;
+#pragma unroll
+    for (int far = 1; far < kMostRanks; far *= 2) {
+      const int other = __shfl_up_sync(~0U, end_, far);
+      if (lane >= far) end_ += other;
+    }
+    begin_ = end_ - own;
+    total_ = __shfl_sync(~0U, end_, kMostRanks - 1);
+  }
+  __device__ __forceinline__ int total() const { return total_; }
+  __device__ __forceinline__ const std::byte* slot(int source, int number) const {
+    return regions_ + static_cast<uint64_t>(source) * region_bytes_ +
+           static_cast<uint64_t>(number) * slot_bytes_;
+  }
+  /// By a warp.
+  __device__ __forceinline__ Copy operator[](int copy) const {
+    const uint32_t over = __ballot_sync(~0U, lane_of_thread() < kMostRanks && end_ <= copy);
+    const int source = __popc(over), number = copy - __shfl_sync(~0U, begin_, source);
+    return {source, number, slot(source, number)};
+  }
 
-  __device__ __forceinline__ int source_of(int copy) const {
-    int source = 0;
-    while (copy >= begins[source + 1]) ++source;
-    return source;
-  }
-  __device__ __forceinline__ const std::byte* slot(int copy) const {
-    const int source = source_of(copy);
-    return phase.region_of(source) + static_cast<uint64_t>(copy - begins[source]) * args.slot.bytes;
-  }
-  /// An expert of this rank, or -1. What a peer says is looked at before it is used.
-  __device__ __forceinline__ int id(int copy, int k) const {
-    const int32_t id = seen(reinterpret_cast<const int32_t*>(slot(copy) + Slot::kIds) + k);
-    return id < args.num_experts / args.team.layout.num_ranks ? id : -1;
-  }
+ private:
+  const std::byte* const regions_;
+  const uint64_t region_bytes_, slot_bytes_;
+  int begin_, end_, total_;
 };
+
+/// From so many copies on, scales go by columns, behind a meeting of all blocks: fewer are stored sooner
+/// word by word, each a request of its own.
+inline constexpr int kManyCopies = 4096;
 
 struct FanOutMemory {
   Arrived arrived;
-  int begins[kMostRanks + 1];
-  int32_t by_source[kMostExperts];  // [L, N], of this block's share
-  int32_t next[kMostExperts];       // [L]: each expert's next row
-  int32_t ids[kCopies * kMostTopk];
-  int32_t rows[kCopies * kMostTopk];  // [copy, k]: where it goes, or -1
+  int32_t begins[kMostExperts];  // [L, N]: where rows of a source begin, in those of an expert
+  int32_t counts[kMostExperts];  // [L]
 };
 
-/// All threads: rows of the share by (expert, source), left for all blocks.
-__device__ void count_share(const LlFanOutArgs& args, const Incoming& in, Share share,
-                            FanOutMemory* memory) {
-  const int n = args.team.layout.num_ranks, local = args.num_experts / n;
-  for (int i = static_cast<int>(threadIdx.x); i < local * n; i += kThreads)
-    memory->by_source[i] = 0;
-  __syncthreads();
-  const int64_t end = static_cast<int64_t>(share.end) * args.num_topk;
-  for (int64_t i = static_cast<int64_t>(share.begin) * args.num_topk + threadIdx.x; i < end;
-       i += kThreads) {
-    const auto copy = static_cast<int>(i / args.num_topk);
-    const int id = in.id(copy, static_cast<int>(i % args.num_topk));
-    if (id >= 0) atomicAdd(&memory->by_source[id * n + in.source_of(copy)], 1);
+/// How many rows experts get, of a thread's first expert on their way.
+class RowCounts {
+ public:
+  __device__ RowCounts(const LlFanOutArgs& args, const Phase& phase)
+      : args_(args),
+        counts_(phase.row_counts_at(args.team.rank, 0, 0)),
+        num_local_(args.num_experts / args.team.layout.num_ranks) {
+    if (static_cast<int>(threadIdx.x) < num_local_)
+      load(static_cast<int>(threadIdx.x), 0, first_rows_);
   }
-  __syncthreads();
-  const auto block = static_cast<int64_t>(blockIdx.x);
-  for (int e = static_cast<int>(threadIdx.x); e < local; e += kThreads) {
-    int32_t rows = 0;
-    for (int source = 0; source < n; ++source) rows += memory->by_source[e * n + source];
-    args.counts[block * local + e] = rows;
-  }
-  for (int i = static_cast<int>(threadIdx.x); i < local * n; i += kThreads)
-    args.source_counts[block * local * n + i] = memory->by_source[i];
-}
-
-/// All threads, when all blocks have left theirs: where each expert's rows of this share begin.
-__device__ void begin_share(const LlFanOutArgs& args, FanOutMemory* memory) {
-  const int local = args.num_experts / args.team.layout.num_ranks;
-  for (int e = static_cast<int>(threadIdx.x); e < local; e += kThreads) memory->next[e] = 0;
-  __syncthreads();
-  const int64_t all = static_cast<int64_t>(blockIdx.x) * local;
-  for (int64_t i = threadIdx.x; i < all; i += kThreads) {
-    const int32_t rows = seen(args.counts + i);
-    if (rows != 0) atomicAdd(&memory->next[i % local], rows);
-  }
-  __syncthreads();
-}
-
-/// All threads: ranges and counts of some experts, in the order of their blocks.
-__device__ void tell_ranges(const LlFanOutArgs& args, FanOutMemory* memory) {
-  const int n = args.team.layout.num_ranks, local = args.num_experts / n;
-  const int lane = lane_of_thread();
-  for (int e = static_cast<int>(blockIdx.x); e < local; e += static_cast<int>(gridDim.x)) {
-    for (int source = warp_of_thread(); source < n; source += kWarps) {
-      int32_t rows = 0;
-#pragma unroll 4
-      for (int block = lane; block < static_cast<int>(gridDim.x); block += 32)
-        rows += seen(args.source_counts + (static_cast<int64_t>(block) * local + e) * n + source);
-      rows = static_cast<int32_t>(__reduce_add_sync(~0U, rows));
-      if (lane == 0) memory->by_source[source] = rows;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
+  /// All threads: where rows begin; block 0 also tells the caller. Threads meet before the next step.
+  __device__ void begin(FanOutMemory* memory) const {
+    const int n = args_.team.layout.num_ranks;
+    for (int e = static_cast<int>(threadIdx.x); e < num_local_; e += kThreads) {
       int32_t begin = 0;
-      for (int source = 0; source < n; ++source) {
-        const int32_t rows = memory->by_source[source];
-        args.layout_range[e * n + source] = static_cast<int64_t>(begin) << 32 | rows;
-        begin += rows;
+      for (int first = 0; first < n; first += kSourcesInFlight) {
+        int32_t rows[kSourcesInFlight];
+        if (e >= kThreads || first > 0) {
+          load(e, first, rows);
+        } else {
+#pragma unroll
+          for (int i = 0; i < kSourcesInFlight; ++i) rows[i] = first_rows_[i];
+        }
+#pragma unroll
+        for (int i = 0; i < kSourcesInFlight; ++i) {
+          if (first + i >= n) continue;
+          const int range = e * n + first + i;
+          memory->begins[range] = begin;
+          if (blockIdx.x == 0)
+            args_.layout_range[range] = static_cast<int64_t>(begin) << 32 | rows[i];
+          begin += rows[i];
+        }
       }
-      args.count[e] = begin;
-      if (args.stats != nullptr) args.stats[e] += begin;
-      if (begin > args.max_tokens * n)
-        refuse(args.team.watch, MaskOfIds::kTopkIdx, static_cast<uint64_t>(args.max_tokens) * n,
-               static_cast<uint64_t>(begin), e);
+      memory->counts[e] = begin;
+      if (blockIdx.x == 0) tell(e, begin);
     }
-    __syncthreads();
+  }
+
+ private:
+  static constexpr int kSourcesInFlight = 8;
+
+  __device__ __forceinline__ void load(int e, int first, int32_t (&rows)[kSourcesInFlight]) const {
+#pragma unroll
+    for (int i = 0; i < kSourcesInFlight; ++i)
+      rows[i] = first + i < args_.team.layout.num_ranks
+                    ? seen(counts_ + (first + i) * num_local_ + e)
+                    : 0;
+  }
+  __device__ void tell(int e, int32_t rows) const {
+    const int most = args_.max_tokens * args_.team.layout.num_ranks;
+    args_.count[e] = rows;
+    if (args_.stats != nullptr) atomicAdd(args_.stats + e, rows);
+    if (rows > most)
+      refuse(args_.team.watch, MaskOfIds::kTopkIdx, static_cast<uint64_t>(most),
+             static_cast<uint64_t>(rows), e);
+  }
+
+  const LlFanOutArgs& args_;
+  const int32_t* const counts_;
+  const int num_local_;
+  int32_t first_rows_[kSourcesInFlight];
+};
+
+/// A piece of a copy, on its way to the rows that the copy's ids have: of its row; or, unless they go by
+/// columns, of its scales, and with the first of those what is told of the row.
+class FanOutPiece {
+ public:
+  __device__ FanOutPiece(const LlFanOutArgs& args, bool by_columns)
+      : args_(args),
+        row_(Cut::of(args.row_bytes)),
+        scales_(Cut::of<1>(4 * static_cast<uint64_t>(args.scale_words))),
+        by_columns_(by_columns),
+        num_local_(static_cast<uint32_t>(args.num_experts / args.team.layout.num_ranks)),
+        rows_per_expert_(args.max_tokens * args.team.layout.num_ranks) {}
+
+  __device__ __forceinline__ int pieces() const {
+    return row_.pieces + (by_columns_ ? 0 : max(scales_.pieces, 1));
+  }
+  __device__ __forceinline__ void load(const Incoming& in, int unit) {
+    copy_ = in[unit / pieces()];
+    piece_number_ = unit % pieces();
+    const int k = lane_of_thread();
+    word_ = k < args_.num_topk ? seen(reinterpret_cast<const int32_t*>(copy_.slot + Slot::kIds) + k)
+                               : -1;
+    const int of_scales = piece_number_ - row_.pieces;
+    if (of_scales < 0) {
+      piece_.load(copy_.slot + args_.slot.row, row_.begin(piece_number_), row_.end(piece_number_));
+    } else {
+      token_ = seen(reinterpret_cast<const uint32_t*>(copy_.slot));
+      piece_.load(copy_.slot + args_.slot.scales, scales_.begin(of_scales), scales_.end(of_scales));
+    }
+  }
+  __device__ __forceinline__ void store(const int32_t* begins) const {
+    const int row = row_of_lane(begins);
+    if (piece_number_ >= row_.pieces) return store_scales(row);
+    // Where put_columns() finds it, and puts what belongs there.
+    if (by_columns_ && piece_number_ == 0 && row >= 0) args_.slots[row] = copy_.number;
+    for (uint32_t left = __ballot_sync(~0U, row >= 0); left != 0; left &= left - 1)
+      piece_.store(args_.x + static_cast<uint64_t>(row_of(row, left)) * args_.row_bytes);
+  }
+
+ private:
+  static __device__ __forceinline__ int row_of(int row, uint32_t left) {
+    return __shfl_sync(~0U, row, __ffs(static_cast<int>(left)) - 1);
+  }
+  /// Lane k: where the copy's k-th id has it go, or -1. What a peer says is looked at before it is
+  /// used; a row too many was refused, and goes nowhere.
+  __device__ __forceinline__ int row_of_lane(const int32_t* begins) const {
+    if (word_ < 0) return -1;
+    const auto word = static_cast<uint32_t>(word_);
+    const auto id = static_cast<int>(word % num_local_);
+    const int number = begins[id * args_.team.layout.num_ranks + copy_.source] +
+                       static_cast<int>(word / num_local_);
+    return number >= 0 && number < rows_per_expert_ ? id * rows_per_expert_ + number : -1;
+  }
+  /// Column-major: word w of a row lies at [w][row] of its expert.
+  __device__ __forceinline__ void store_scales(int row) const {
+    if (piece_number_ == row_.pieces && row >= 0) {
+      args_.src_info[row] = static_cast<int32_t>(token_);
+      args_.slots[row] =
+          static_cast<int32_t>(token_ * static_cast<uint32_t>(args_.num_topk)) + lane_of_thread();
+    }
+    for (uint32_t left = __ballot_sync(~0U, row >= 0); left != 0; left &= left - 1) {
+      const int to = row_of(row, left), expert = to / rows_per_expert_;
+      uint32_t* const column = args_.scales +
+                               static_cast<int64_t>(expert) * args_.scale_words * rows_per_expert_ +
+                               to - static_cast<int64_t>(expert) * rows_per_expert_;
+      piece_.each_word_of_first([&](uint32_t w, uint32_t scale) {
+        if (w < static_cast<uint32_t>(args_.scale_words))
+          column[static_cast<int64_t>(w) * rows_per_expert_] = scale;
+      });
+    }
+  }
+
+  const LlFanOutArgs& args_;
+  const Cut row_, scales_;
+  const bool by_columns_;
+  const uint32_t num_local_;
+  const int rows_per_expert_;
+  Piece<> piece_;
+  Incoming::Copy copy_{};
+  int piece_number_ = 0;
+  int32_t word_ = -1;
+  uint32_t token_ = 0;
+};
+
+/// By a warp, lane for lane: what is told of row `number` of an expert, and its scales, which so lie side
+/// by side. The row's copy is where its slot will be.
+__device__ void put_columns(const LlFanOutArgs& args, const Incoming& in, const int32_t* begins,
+                            int expert, int number) {
+  constexpr int kAtOnce = 8;
+  const int n = args.team.layout.num_ranks, num_local = args.num_experts / n;
+  const int rows_per_expert = args.max_tokens * n, k = args.num_topk;
+  int source = 0;
+  for (int s = 1; s < n; ++s) source += begins[expert * n + s] <= number ? 1 : 0;
+  const int32_t word = word_of(number - begins[expert * n + source], expert, num_local);
+  const int64_t row = static_cast<int64_t>(expert) * rows_per_expert + number;
+  const std::byte* const slot = in.slot(source, seen(args.slots + row));
+  const auto* const head = reinterpret_cast<const int32_t*>(slot);
+  int choice = 0;
+  for (int first = 0; first < k; first += kAtOnce) {
+    int32_t words[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      words[i] = first + i < k ? head[Slot::kIds / 4 + first + i] : -1;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) choice = words[i] == word ? first + i : choice;
+  }
+  args.src_info[row] = head[0];
+  args.slots[row] = head[0] * k + choice;
+  uint32_t* const column =
+      args.scales + static_cast<int64_t>(expert) * args.scale_words * rows_per_expert + number;
+  for (int first = 0; first < args.scale_words; first += 4 * kAtOnce) {
+    uint4 v[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + 4 * i < args.scale_words)
+        v[i] = load_vector(slot + args.slot.scales + 4 * static_cast<uint64_t>(first + 4 * i));
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const uint32_t each[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w)
+        if (first + 4 * i + w < args.scale_words)
+          column[static_cast<int64_t>(first + 4 * i + w) * rows_per_expert] = each[w];
+    }
   }
 }
 
-/// All threads: `num` ids of copies behind each other get their rows: those before them of the same
-/// expert are counted, whoever looks.
-__device__ void place(const LlFanOutArgs& args, int num, FanOutMemory* memory) {
+/// All threads: in turn, 32 rows of an expert by each warp.
+__device__ void put_all_columns(const LlFanOutArgs& args, const Incoming& in,
+                                const FanOutMemory& memory) {
   const int rows_per_expert = args.max_tokens * args.team.layout.num_ranks;
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < num; i += kThreads) {
-    const int id = memory->ids[i];
-    int32_t row = id < 0 ? rows_per_expert : memory->next[id];
-    for (int before = 0; before < i && id >= 0; ++before) row += memory->ids[before] == id ? 1 : 0;
-    // A row too many was refused, and goes nowhere.
-    memory->rows[i] = row < rows_per_expert ? id * rows_per_expert + row : -1;
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < num; i += kThreads)
-    if (memory->ids[i] >= 0) atomicAdd(&memory->next[memory->ids[i]], 1);
-}
-
-/// By a warp: a copy to its rows, which lane k knows of.
-__device__ void put_rows(const LlFanOutArgs& args, const std::byte* slot, int row) {
-  const int lane = lane_of_thread();
-  const uint32_t wanted = __ballot_sync(~0U, row >= 0);
-  if (wanted == 0) return;
-  copy_row(slot + args.slot.row, args.row_bytes, [&](const auto& put) {
-    for (uint32_t left = wanted; left != 0; left &= left - 1)
-      put(args.x + static_cast<uint64_t>(__shfl_sync(~0U, row, __ffs(static_cast<int>(left)) - 1)) *
-                       args.row_bytes);
-  });
-  if (row >= 0) {
-    const uint32_t token = seen(reinterpret_cast<const uint32_t*>(slot));
-    args.src_info[row] = static_cast<int32_t>(token);
-    args.slots[row] = static_cast<int32_t>(token * static_cast<uint32_t>(args.num_topk)) + lane;
-  }
-  // Column-major: word w of a row lies at [w][row] of its expert.
-  const auto* const scales = reinterpret_cast<const uint32_t*>(slot + args.slot.scales);
-  const int rows = args.max_tokens * args.team.layout.num_ranks;
-  for (int first = 0; first < args.scale_words; first += 32) {
-    const int w = first + lane;
-    const uint32_t scale = w < args.scale_words ? seen(scales + w) : 0;
-    for (uint32_t left = wanted; left != 0; left &= left - 1) {
-      const int to = __shfl_sync(~0U, row, __ffs(static_cast<int>(left)) - 1);
-      const int expert = to / rows;
-      if (w < args.scale_words)
-        args.scales[(static_cast<int64_t>(expert) * args.scale_words + w) * rows + to -
-                    expert * rows] = scale;
-    }
+  const int groups = (rows_per_expert + 31) / 32;
+  const int units = groups * (args.num_experts / args.team.layout.num_ranks);
+  const auto step = static_cast<int>(gridDim.x) * kWarps;
+  for (int unit = warp_of_thread() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+       unit < units; unit += step) {
+    const int expert = unit / groups, number = unit % groups * 32 + lane_of_thread();
+    if (number < min(memory.counts[expert], rows_per_expert))
+      put_columns(args, in, memory.begins, expert, number);
   }
 }
 
-__device__ void fan_out(const LlFanOutArgs& args, const Incoming& in, Share share,
-                        FanOutMemory* memory) {
-  const int k = args.num_topk, lane = lane_of_thread();
-  for (int begin = share.begin; begin < share.end; begin += kCopies) {
-    const int count = min(kCopies, share.end - begin);
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < count * k; i += kThreads)
-      memory->ids[i] = in.id(begin + i / k, i % k);
-    place(args, count * k, memory);
-    for (int i = warp_of_thread(); i < count; i += kWarps)
-      put_rows(args, in.slot(begin + i), lane < k ? memory->rows[i * k + lane] : -1);
+__device__ void fan_out(const LlFanOutArgs& args, const Phase& phase, const Incoming& in,
+                        bool by_columns, FanOutMemory* memory) {
+  const RowCounts counts(args, phase);
+  FanOutPiece piece(args, by_columns);
+  const int units = in.total() * piece.pieces();
+  const auto step = static_cast<int>(gridDim.x) * kWarps;
+  int unit = warp_of_thread() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  if (unit < units) piece.load(in, unit);
+  counts.begin(memory);
+  __syncthreads();
+  while (unit < units) {
+    piece.store(memory->begins);
+    unit += step;
+    if (unit < units) piece.load(in, unit);
   }
 }
 
@@ -323,42 +487,41 @@ __device__ void fan_out(const LlFanOutArgs& args, const Incoming& in, Share shar
 }  // namespace braid::moe::gpu
 
 BRAID_MOE_KERNEL(braid_moe_ll_send, LlSendArgs) {
-  braid::moe::gpu::send<braid::moe::gpu::PutPlain>(args);
+  braid::moe::gpu::send<braid::moe::gpu::PlainPiece>(args);
 }
 BRAID_MOE_KERNEL(braid_moe_ll_send_bf16, LlSendArgs) {
-  braid::moe::gpu::send<braid::moe::gpu::PutCast<braid::moe::gpu::Bf16>>(args);
+  braid::moe::gpu::send<braid::moe::gpu::CastPiece<braid::moe::gpu::Bf16>>(args);
 }
 BRAID_MOE_KERNEL(braid_moe_ll_send_fp16, LlSendArgs) {
-  braid::moe::gpu::send<braid::moe::gpu::PutCast<braid::moe::gpu::Fp16>>(args);
+  braid::moe::gpu::send<braid::moe::gpu::CastPiece<braid::moe::gpu::Fp16>>(args);
 }
 BRAID_MOE_KERNEL(braid_moe_ll_send_fp32, LlSendArgs) {
-  braid::moe::gpu::send<braid::moe::gpu::PutCast<braid::moe::gpu::Fp32>>(args);
+  braid::moe::gpu::send<braid::moe::gpu::CastPiece<braid::moe::gpu::Fp32>>(args);
 }
 
 BRAID_MOE_KERNEL(braid_moe_ll_fan_out, LlFanOutArgs) {
   using namespace braid::moe::gpu;
+  __shared__ StartFacts known;
   __shared__ FanOutMemory memory;
-  const Steps steps(args.team, args.team.state->taken);
-  const Phase phase = phase_of(args.team, args.ticket);
-  const bool has_come = phase.await_flags(args.shape, &memory.arrived,
-                                          static_cast<uint32_t>(args.max_tokens), args.wait_ns);
-  if (threadIdx.x == 0) {
-    memory.begins[0] = 0;
-    for (int source = 0; source < args.team.layout.num_ranks; ++source)
-      memory.begins[source + 1] =
-          memory.begins[source] + (has_come ? static_cast<int>(memory.arrived.rows[source]) : 0);
-  }
+  const SignalsSeen flags = look_at_flags(args.team);
+  StartReading(args.team, args.ticket, nullptr).keep(&known);
   __syncthreads();
-  const Incoming in{phase, args, memory.begins};
-  const Share share = Share::of(memory.begins[args.team.layout.num_ranks]);
-  if (has_come) count_share(args, in, share, &memory);
-  steps.arrive(0);
-  if (steps.await_all(0) && has_come) {
-    begin_share(args, &memory);
-    tell_ranges(args, &memory);
-    fan_out(args, in, share, &memory);
+  const Steps steps(args.team.state->taken, known.taken);
+  const Phase phase = phase_of(args.team, known.ticket);
+  const bool has_come = phase.await_flags(
+      args.shape, &memory.arrived, static_cast<uint32_t>(args.max_tokens), flags, args.wait_ns);
+  bool by_columns = false;
+  if (has_come) {
+    const Incoming in(args, phase, memory.arrived);
+    by_columns = args.scale_words > 0 && in.total() >= kManyCopies;
+    fan_out(args, phase, in, by_columns, &memory);
+    if (by_columns) {
+      steps.arrive(0);
+      if (steps.await_all(args.team, 0)) put_all_columns(args, in, memory);
+    }
   }
-  if (!steps.arrive(1)) return;
+  const int last_step = by_columns ? 1 : 0;
+  if (!steps.arrive(last_step)) return;
   phase.release();
-  if (threadIdx.x == 0) steps.settle(2);
+  if (threadIdx.x == 0) steps.settle(last_step + 1);
 }

@@ -9,6 +9,7 @@ namespace braid::moe::gpu {
 Result<std::unique_ptr<Memory>> Memory::create(comm::Device& device, uint64_t half_bytes) {
   std::unique_ptr<Memory> memory(new Memory(device.cuda(), device.ordinal()));
   memory->team_.layout = WindowLayout::with_halves(device.size(), half_bytes);
+  memory->team_.region_bytes = memory->team_.layout.region_bytes();
   memory->team_.rank = device.rank();
   const Status own = memory->allocate(device);
   BRAID_RETURN_IF_ERROR(memory->reach(device, own));
@@ -19,7 +20,7 @@ Result<std::unique_ptr<Memory>> Memory::create(comm::Device& device, uint64_t ha
 Status Memory::allocate(comm::Device& device) {
   BRAID_ASSIGN_OR_RETURN(const sys::DeviceFacts facts, cuda_.device(ordinal_));
   num_sms_ = facts.num_sms;
-  BRAID_ASSIGN_OR_RETURN(own_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kOwnBytes)));
+  BRAID_ASSIGN_OR_RETURN(own_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(sizeof(State))));
   void* const page =
       mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return exhausted("moe buffer: {} bytes of host memory", kPageBytes);
@@ -30,7 +31,7 @@ Status Memory::allocate(comm::Device& device) {
   }
   page_ = sys::RegisteredHost(cuda_, page);
   page_on_device_ = registered.value();
-  const uint64_t bytes = comm::whole_pages(team_.layout.bytes());
+  const uint64_t bytes = comm::whole_pages(window_bytes(team_.layout));
   BRAID_ASSIGN_OR_RETURN(window_, cuda_.alloc(bytes));
   window_hold_ = nvlink::lend(cuda_, ordinal_, window_);
   const sys::Stream stream = device.order().side(comm::CallOrder::kCopies);
@@ -42,14 +43,14 @@ Status Memory::allocate(comm::Device& device) {
 Status Memory::reach(comm::Device& device, const Status& own) {
   // A rank without memory tells the others, who wait for it, by an address that is none.
   const sys::DevicePtr offered = own.ok() ? window_ : 0;
-  const Status shared = device.registrations().add(offered, team_.layout.bytes());
+  const Status shared = device.registrations().add(offered, window_bytes(team_.layout));
   BRAID_RETURN_IF_ERROR(own);
   BRAID_RETURN_IF_ERROR(shared);
   BRAID_ASSIGN_OR_RETURN(const comm::Landing landing,
-                         device.registrations().find(window_, team_.layout.bytes()));
+                         device.registrations().find(window_, window_bytes(team_.layout)));
   for (int r = 0; r < device.size(); ++r)
     team_.windows[r] = sys::pointer_to<std::byte>(landing.at(r));
-  team_.state = at<State>(0);
+  team_.state = sys::pointer_to<State>(own_.get());
   const nvlink::Team& found = device.team();
   team_.watch = {found.rank, found.timeout_ns, found.trouble, found.must_abort, found.has_failed};
   return {};

@@ -1,7 +1,7 @@
 // Memory: what a buffer has of its GPU, and the peers' windows.
 //
-//   window     layout.bytes(), registered with the comm: peers store rows, flags and acks into it
-//   own        counters (State) and the fan-out's scratch, which only this GPU uses
+//   window     window_bytes(), registered with the comm: peers store rows, flags and acks into it
+//   own        counters (State), which only this GPU uses
 //   incoming   pinned host memory, where a dispatch whose caller waits for sizes says what comes
 #pragma once
 
@@ -26,9 +26,6 @@ class Memory {
   /// What kernels are told. The window's addresses hold as long as the registration.
   const Team& team() const { return team_; }
   int num_sms() const { return num_sms_; }
-  /// Scratch of the fan-out, for kMostBlocks blocks and kMostExperts experts.
-  int32_t* counts() const { return at<int32_t>(kCountsAt); }
-  int32_t* source_counts() const { return at<int32_t>(kSourceCountsAt); }
   /// incoming_words(), as the host and as the GPU address them.
   int32_t* host_incoming() const { return static_cast<int32_t*>(page_.get()); }
   int32_t* device_incoming() const { return sys::pointer_to<int32_t>(page_on_device_); }
@@ -37,21 +34,12 @@ class Memory {
   void forget(comm::Device& device);
 
  private:
-  static constexpr uint64_t kCountsAt = 4096;
-  static constexpr uint64_t kScratchBytes = uint64_t{4} * kMostBlocks * kMostExperts;
-  static constexpr uint64_t kSourceCountsAt = kCountsAt + kScratchBytes;
-  static constexpr uint64_t kOwnBytes = kSourceCountsAt + kScratchBytes;
-  static_assert(sizeof(State) <= kCountsAt);
   static constexpr uint64_t kPageBytes = 16384;
   static_assert(uint64_t{4} * incoming_words(kMostRanks, kMostExperts) <= kPageBytes);
 
   Memory(sys::Cuda& cuda, int ordinal) : cuda_(cuda), ordinal_(ordinal) {}
   Status allocate(comm::Device& device);
   Status reach(comm::Device& device, const Status& own);
-  template <typename T>
-  T* at(uint64_t offset) const {
-    return sys::pointer_to<T>(own_.get() + offset);
-  }
 
   sys::Cuda& cuda_;
   const int ordinal_;

@@ -183,18 +183,23 @@ __device__ void sum_round(const CombineArgs& args, const Phase& phase, int round
 
 template <typename Type>
 __device__ void combine(const CombineArgs& args) {
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   __shared__ Returning returning;
   const Team& team = args.team;
-  const Steps sends(team, team.state->sent), takes(team, team.state->taken);
-  const uint64_t begun = seen(&team.state->phase) + 1, call = seen(&team.state->call) + 1;
-  const CallShape shape = shape_behind(args.shape, args.of);
+  StartReading(team, nullptr, args.of).keep(&known);
+  __syncthreads();
+  const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
+  const uint64_t begun = known.phase + 1, call = known.call + 1;
+  const CallShape shape = shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const int rounds = is_known(args) ? args.rounds.count(args.incoming[2]) : 1;
   const auto most_rows = static_cast<uint32_t>(args.rounds.tokens);
   const auto send = [&](int round) {
     const Phase phase(team, begun + static_cast<uint64_t>(round), call);
     send_round(args, phase, round, rounds, &returning);
-    if (sends.arrive(round)) phase.tell(shape, team.state->totals, args.num_tokens);
+    if (!sends.arrive(round)) return;
+    phase.say_kept(shape, team.state->totals, args.num_tokens);
+    phase.tell();
   };
   send(0);
   bool is_last = false;
@@ -217,12 +222,12 @@ __device__ void combine(const CombineArgs& args) {
 }  // namespace
 }  // namespace braid::moe::gpu
 
-BRAID_MOE_WIDE_KERNEL(braid_moe_combine_bf16, CombineArgs) {
+BRAID_MOE_KERNEL(braid_moe_combine_bf16, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Bf16>(args);
 }
-BRAID_MOE_WIDE_KERNEL(braid_moe_combine_fp16, CombineArgs) {
+BRAID_MOE_KERNEL(braid_moe_combine_fp16, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Fp16>(args);
 }
-BRAID_MOE_WIDE_KERNEL(braid_moe_combine_fp32, CombineArgs) {
+BRAID_MOE_KERNEL(braid_moe_combine_fp32, CombineArgs) {
   braid::moe::gpu::combine<braid::moe::gpu::Fp32>(args);
 }

@@ -213,21 +213,25 @@ inline constexpr int32_t kNumWorstTokens = 2;
 }  // namespace
 }  // namespace braid::moe::gpu
 
-BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
+BRAID_MOE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   using namespace braid::moe::gpu;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   const Team& team = args.team;
-  const Steps sends(team, team.state->sent);
-  const uint64_t call = seen(&team.state->call) + 1;
-  const Phase phase = next_phase(team);
-  const braid::moe::CallShape shape = shape_behind(args.shape, args.of);
+  StartReading(team, nullptr, args.of).keep(&known);
+  __syncthreads();
+  const Steps sends(team.state->sent, known.sent);
+  const Phase phase = next_phase(team, known);
+  const braid::moe::CallShape shape =
+      shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   if (blockIdx.x == 0) announce(args, phase);
   send_round(args, phase, 0);
   if (sends.arrive(0)) {
-    phase.tell(shape, team.state->totals, args.num_tokens);
+    phase.say_kept(shape, team.state->totals, args.num_tokens);
+    phase.tell();
     if (threadIdx.x == 0) {
-      *args.ticket = {phase.number(), call};
-      keep_numbers(team, phase.number(), call);
+      *args.ticket = {phase.number(), known.call + 1};
+      keep_numbers(team, phase.number(), known.call + 1);
       sends.settle(1);
     }
   }
@@ -240,14 +244,18 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_begin, DispatchArgs) {
   if (args.host_incoming != nullptr) tell_incoming(args, phase, arrived, args.host_incoming);
 }
 
-BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
+BRAID_MOE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
   using namespace braid::moe::gpu;
+  __shared__ StartFacts known;
   __shared__ Arrived arrived;
   __shared__ Places places;
   const Team& team = args.team;
-  const Steps sends(team, team.state->sent), takes(team, team.state->taken);
-  const uint64_t begun = seen(&args.ticket->phase), call = seen(&args.ticket->call);
-  const braid::moe::CallShape shape = shape_behind(args.shape, args.of);
+  StartReading(team, args.ticket, args.of).keep(&known);
+  __syncthreads();
+  const Steps sends(team.state->sent, known.sent), takes(team.state->taken, known.taken);
+  const uint64_t begun = known.ticket.phase, call = known.ticket.call;
+  const braid::moe::CallShape shape =
+      shape_behind(args.shape, args.of == nullptr ? nullptr : &known.of);
   const IncomingHead head = head_of(args.incoming);
   const int32_t num_rows = head.is_known != 0 ? head.num_rows : 0;
   const int rounds = head.is_known != 0 ? args.rounds.count(head.most_tokens) : 1;
@@ -268,7 +276,10 @@ BRAID_MOE_WIDE_KERNEL(braid_moe_dispatch_finish, DispatchArgs) {
     if (round + 1 < rounds) {
       const Phase following(team, phase.number() + 1, call);
       send_round(args, following, round + 1);
-      if (sends.arrive(round)) following.tell(shape, team.state->totals, args.num_tokens);
+      if (sends.arrive(round)) {
+        following.say_kept(shape, team.state->totals, args.num_tokens);
+        following.tell();
+      }
     }
     const bool has_come =
         phase.await_flags(shape, &arrived, static_cast<uint32_t>(args.rounds.tokens));

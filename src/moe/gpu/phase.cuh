@@ -8,9 +8,9 @@
 //          j + 2 before all have taken j, but where there is none it may be through with taking
 //          j + 1. So steps of sending and of taking, of even rounds and of odd ones, are counted
 //          apart: of one count's steps none begins before all have done the one before.
-// Order    what a block stored is before its arrival: all its threads meet, one makes a fence of the
-//          system and adds to the counter. The last block has seen all arrivals, makes a fence, meets,
-//          and each of its threads releases one peer's flag.
+// Order    what a block stored is before its arrival: all its threads meet, and one adds to the counter
+//          with release and acquire, of this GPU. The last block so has all blocks' stores before it,
+//          meets, and each of its threads releases one peer's flag, of the system (device::meet_in()).
 // Failed   a wait that ended in vain marks the GPU, before its block arrives. The last block looks
 //          for that mark and then tells nobody, so nothing that is not whole is taken for a phase.
 #pragma once
@@ -25,12 +25,17 @@ using device::Wait;
 // one, from 1. comm/device/trouble.cc has their names.
 inline constexpr int32_t kOfWindow = 1;
 
-/// Of a loop's turns, those of this block: as equal as can be, in order.
+/// Of a loop's turns, those of this block: as equal as can be, in order. The last block has the last
+/// turn, if there is any.
 struct Share {
   int32_t begin, end;
-  static __device__ __forceinline__ Share of(int64_t total) {
-    return {static_cast<int32_t>(total * blockIdx.x / gridDim.x),
-            static_cast<int32_t>(total * (blockIdx.x + 1) / gridDim.x)};
+  static __device__ __forceinline__ Share of(int32_t total) {
+    const auto all = static_cast<uint32_t>(total), each = all / gridDim.x;
+    const uint32_t shorter = gridDim.x - (all - each * gridDim.x);  // blocks, the first ones
+    const uint32_t longer_before = max(blockIdx.x, shorter) - shorter;
+    const uint32_t begin = blockIdx.x * each + longer_before;
+    return {static_cast<int32_t>(begin),
+            static_cast<int32_t>(begin + each + (blockIdx.x < shorter ? 0 : 1))};
   }
 };
 
@@ -47,35 +52,60 @@ __device__ __forceinline__ T seen(const T* at) {
   return *const_cast<const volatile T*>(at);
 }
 
+/// What a kernel starts from, for all threads of a block: in one order with State's first words, then
+/// those of two tickets. One warp asks for all of it at once. If every warp of every block did, they
+/// would be thousands of loads of one line, which come one after the other: 2 us on an H100.
+struct StartFacts {
+  uint64_t phase, call;
+  StepCount sent[kHalves], taken[kHalves];
+  Ticket ticket, of;
+};
+class StartReading {
+ public:
+  /// `ticket` and `of` or null.
+  __device__ StartReading(const Team& team, const Ticket* ticket, const Ticket* of) {
+    constexpr uint32_t kOfState = offsetof(StartFacts, ticket) / 8, kOfTicket = sizeof(Ticket) / 8;
+    static_assert(offsetof(State, taken) == offsetof(StartFacts, taken));
+    const uint32_t word = threadIdx.x;
+    const uint64_t* at = nullptr;
+    if (word < kOfState)
+      at = &team.state->phase + word;
+    else if (word < kOfState + kOfTicket && ticket != nullptr)
+      at = &ticket->phase + (word - kOfState);
+    else if (word >= kOfState + kOfTicket && word < sizeof(StartFacts) / 8 && of != nullptr)
+      at = &of->phase + (word - kOfState - kOfTicket);
+    if (at != nullptr) word_ = seen(at);
+  }
+  /// Threads meet before they look.
+  __device__ void keep(StartFacts* known) const {
+    if (threadIdx.x < sizeof(StartFacts) / 8) (&known->phase)[threadIdx.x] = word_;
+  }
+
+ private:
+  uint64_t word_ = 0;
+};
+
 class Steps {
  public:
-  /// `counts` [kHalves]. Steps of a kernel are numbered from 0.
-  __device__ Steps(const Team& team, StepCount* counts)
-      : team_(team),
-        counts_(counts),
-        even_(seen(&counts[0].settled)),
-        odd_(seen(&counts[1].settled)) {}
+  /// `counts` [kHalves], as `known` has them. Steps of a kernel are numbered from 0.
+  __device__ Steps(StepCount* counts, const StepCount* known)
+      : counts_(counts), even_(known[0].settled), odd_(known[1].settled) {}
 
   /// All threads. True in the last block to come here, which sees what all others have done.
   __device__ bool arrive(int step) const {
     __shared__ bool is_last;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      __threadfence_system();
-      const uint64_t before =
-          atomicAdd(reinterpret_cast<unsigned long long*>(&counts_[step % kHalves].arrived), 1ULL);
-      is_last = before + 1 == target(step);
-      __threadfence();
-    }
+    if (threadIdx.x == 0)
+      is_last = device::meet_in(&counts_[step % kHalves].arrived, 1) + 1 == target(step);
     __syncthreads();
     return is_last;
   }
   /// All threads, behind arrive(): until every block has come as far. False: in vain.
-  __device__ bool await_all(int step) const {
+  __device__ bool await_all(const Team& team, int step) const {
     bool ok = true;
     if (threadIdx.x == 0)
-      ok = device::wait_for(team_.watch, &counts_[step % kHalves].arrived,
-                            {Wait::kBarrier, target(step), team_.rank, 0, 0});
+      ok = device::wait_for(team.watch, &counts_[step % kHalves].arrived,
+                            {Wait::kBarrier, target(step), team.rank, 0, 0});
     return __syncthreads_and(ok) != 0;
   }
   /// By one thread of the last block of the last of `steps` steps.
@@ -89,10 +119,35 @@ class Steps {
     return (step % kHalves == 0 ? even_ : odd_) +
            (static_cast<uint64_t>(step) / kHalves + 1) * gridDim.x;
   }
-  const Team& team_;
   StepCount* const counts_;
   const uint64_t even_, odd_;
 };
+
+/// Numbers of a peer's signals, of both halves, and whether this GPU has failed: asked for before it is
+/// known which half is meant, so that a kernel waits for cold memory once, not for one thing behind the
+/// other.
+struct SignalsSeen {
+  uint64_t even = 0, odd = 0;
+  bool has_failed = false;
+  __device__ uint64_t of(uint64_t half) const { return half == 0 ? even : odd; }
+};
+/// By thread p, of peer p: its acks; its flags.
+__device__ __forceinline__ SignalsSeen look_at_acks(const Team& team) {
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer >= team.layout.num_ranks) return {};
+  std::byte* const own = team.windows[team.rank];
+  return {device::load_relaxed(number_at(own, team.layout.ack_line(0, peer))),
+          device::load_relaxed(number_at(own, team.layout.ack_line(1, peer))),
+          device::has_failed(team.watch)};
+}
+__device__ __forceinline__ SignalsSeen look_at_flags(const Team& team) {
+  const int peer = static_cast<int>(threadIdx.x);
+  if (peer >= team.layout.num_ranks) return {};
+  std::byte* const own = team.windows[team.rank];
+  return {device::load_relaxed(number_at(own, team.layout.flag_line(0, peer))),
+          device::load_relaxed(number_at(own, team.layout.flag_line(1, peer))),
+          device::has_failed(team.watch)};
+}
 
 /// What the flags of a phase say, for all threads of a block.
 struct Arrived {
@@ -109,76 +164,94 @@ class Phase {
   __device__ uint64_t number() const { return number_; }
   /// Copies to every rank [N], left by one block of the kernel for its last one.
   __device__ uint32_t* rows() const { return team_.state->rows[half_]; }
-  /// All threads: until all peers have given the half back. False: in vain, nothing may be stored.
-  __device__ bool await_room() const {
-    bool ok = true;
+  /// By thread p, which has looked: until peer p has given the half back. False where it waited in vain:
+  /// nothing may be stored.
+  __device__ bool has_room(const SignalsSeen& acks) const {
     const int peer = static_cast<int>(threadIdx.x);
-    if (peer < team_.layout.num_ranks) {
-      if (number_ > kHalves)
-        ok = device::wait_for(team_.watch, number_at(own(), team_.layout.ack_line(half_, peer)),
-                              {Wait::kSlotFree, number_ - kHalves, peer, 0, kOfWindow});
-      ok = ok && !device::has_failed(team_.watch);
-    }
-    return __syncthreads_and(ok) != 0;
+    if (peer >= team_.layout.num_ranks) return true;
+    if (number_ > kHalves &&
+        !device::wait_for(team_.watch, number_at(own(), team_.layout.ack_line(half_, peer)),
+                          {Wait::kSlotFree, number_ - kHalves, peer, 0, kOfWindow}, acks.of(half_)))
+      return false;
+    return !acks.has_failed;
+  }
+  /// All threads. False: nothing may be stored.
+  __device__ bool await_room() const {
+    return __syncthreads_and(has_room(look_at_acks(team_))) != 0;
   }
   /// Where this rank's copies go at `peer`; the whole half there; what `source` pushed here.
   __device__ std::byte* region_at(int peer) const {
-    return team_.windows[peer] + team_.layout.region(half_, team_.rank);
+    return half_at(peer) + static_cast<uint64_t>(team_.rank) * team_.region_bytes;
   }
   __device__ std::byte* half_at(int peer) const {
     return team_.windows[peer] + team_.layout.half(half_);
   }
   __device__ const std::byte* region_of(int source) const {
-    return own() + team_.layout.region(half_, source);
+    return half() + static_cast<uint64_t>(source) * team_.region_bytes;
   }
   __device__ const std::byte* half() const { return own() + team_.layout.half(half_); }
+  /// How many rows each expert [L] of `rank` gets of `source`, in the rank's window.
+  __device__ int32_t* row_counts_at(int rank, int source, int num_local) const {
+    return reinterpret_cast<int32_t*>(team_.windows[rank] +
+                                      row_counts(team_.layout, half_, source, num_local));
+  }
 
-  /// All threads of the last block: a flag to everybody, unless something failed.
-  __device__ void tell(const CallShape& shape, const uint32_t* totals, int num_tokens) const {
+  /// By thread p of one block: what peer p's flag says. Behind room: the peer may still read the
+  /// words of two phases ago.
+  __device__ void say(const CallShape& shape, uint32_t rows, uint32_t total_rows,
+                      int num_tokens) const {
     const int peer = static_cast<int>(threadIdx.x);
-    if (peer >= team_.layout.num_ranks) return;
-    const bool failed = device::has_failed(team_.watch);
-    FlagWords words{shape, seen(rows() + peer), seen(totals + peer),
-                    static_cast<uint32_t>(num_tokens), static_cast<uint32_t>(call_)};
-    if (failed) return;
+    const FlagWords words{shape, rows, total_rows, static_cast<uint32_t>(num_tokens),
+                          static_cast<uint32_t>(call_)};
     std::byte* const line = team_.windows[peer] + team_.layout.flag_line(half_, team_.rank);
     static_assert(sizeof(FlagWords) % 4 == 0);
     const auto* const from = reinterpret_cast<const uint32_t*>(&words);
     auto* const to = reinterpret_cast<uint32_t*>(line);
 #pragma unroll
     for (uint32_t i = 0; i < sizeof(FlagWords) / 4; ++i) to[i] = from[i];
-    device::store_release(number_at(team_.windows[peer], team_.layout.flag_line(half_, team_.rank)),
-                          number_);
   }
+  /// By the last block, of what another one has left in State.
+  __device__ void say_kept(const CallShape& shape, const uint32_t* totals, int num_tokens) const {
+    const int peer = static_cast<int>(threadIdx.x);
+    if (peer >= team_.layout.num_ranks) return;
+    const bool failed = device::has_failed(team_.watch);  // then room may not have come
+    const uint32_t of_phase = seen(rows() + peer), of_call = seen(totals + peer);
+    if (!failed) say(shape, of_phase, of_call, num_tokens);
+  }
+  /// All threads of the last block: a flag to everybody, unless something failed.
+  __device__ void tell() const { signal(team_.layout.flag_line(half_, team_.rank)); }
 
   /// All threads: until the flags of all sources are here, and say the same call as ours. False: in
-  /// vain, or one that does not, and the fault page says which.
+  /// vain, or one that does not, and the fault page says which. `flags`: as looked at.
   __device__ bool await_flags(const CallShape& shape, Arrived* arrived, uint32_t most_rows,
-                              int64_t* wait_ns = nullptr) const {
+                              const SignalsSeen& flags, int64_t* wait_ns = nullptr) const {
     const int source = static_cast<int>(threadIdx.x);
     bool ok = true;
     if (source < team_.layout.num_ranks) {
-      // What this GPU met before; asked for along with the flag.
-      const bool failed = device::has_failed(team_.watch);
       const int64_t begin_ns = wait_ns != nullptr ? device::clock_ns() : 0;
       ok = device::wait_for(team_.watch, number_at(own(), team_.layout.flag_line(half_, source)),
-                            {Wait::kSlotFull, number_, source, 0, kOfWindow});
+                            {Wait::kSlotFull, number_, source, 0, kOfWindow}, flags.of(half_));
       if (ok && wait_ns != nullptr && blockIdx.x == 0)
         wait_ns[source] += device::clock_ns() - begin_ns;
-      ok = ok && !failed && take(source, shape, arrived, most_rows);
+      ok = ok && !flags.has_failed && take(source, shape, arrived, most_rows);
     }
     return __syncthreads_and(ok) != 0;
   }
-
-  /// All threads of the last block: everybody may write the half again.
-  __device__ void release() const {
-    const int peer = static_cast<int>(threadIdx.x);
-    if (peer >= team_.layout.num_ranks || device::has_failed(team_.watch)) return;
-    device::store_release(number_at(team_.windows[peer], team_.layout.ack_line(half_, team_.rank)),
-                          number_);
+  __device__ bool await_flags(const CallShape& shape, Arrived* arrived, uint32_t most_rows) const {
+    return await_flags(shape, arrived, most_rows, look_at_flags(team_));
   }
 
+  /// All threads of the last block: everybody may write the half again.
+  __device__ void release() const { signal(team_.layout.ack_line(half_, team_.rank)); }
+
  private:
+  __device__ void signal(uint64_t line) const {
+    const int peer = static_cast<int>(threadIdx.x);
+    if (peer >= team_.layout.num_ranks) return;
+    const bool failed = device::has_failed(team_.watch);
+    device::before_flags();
+    if (!failed) device::store_relaxed(number_at(team_.windows[peer], line), number_);
+  }
   __device__ std::byte* own() const { return team_.windows[team_.rank]; }
 
   __device__ bool take(int source, const CallShape& shape, Arrived* arrived,
@@ -212,13 +285,13 @@ class Phase {
   const uint64_t number_, call_, half_;
 };
 
-/// The next phase of a team, taken by a kernel that sends; every thread gets the same.
-__device__ __forceinline__ Phase next_phase(const Team& team) {
-  return Phase(team, seen(&team.state->phase) + 1, seen(&team.state->call) + 1);
+/// The next phase of a team, taken by a kernel that sends.
+__device__ __forceinline__ Phase next_phase(const Team& team, const StartFacts& known) {
+  return Phase(team, known.phase + 1, known.call + 1);
 }
-/// A call whose ticket says which phase it is.
-__device__ __forceinline__ Phase phase_of(const Team& team, const Ticket* ticket) {
-  return Phase(team, seen(&ticket->phase), seen(&ticket->call));
+/// That of a ticket.
+__device__ __forceinline__ Phase phase_of(const Team& team, const Ticket& ticket) {
+  return Phase(team, ticket.phase, ticket.call);
 }
 /// By one thread of the last block of the last step of a kernel that took numbers.
 __device__ __forceinline__ void keep_numbers(const Team& team, uint64_t phase, uint64_t call) {

@@ -27,21 +27,66 @@ __device__ __forceinline__ void store_vector(std::byte* at, const uint4& v) {
                : "memory");
 }
 
-/// By a warp: vectors begin to end of a row, kInFlight of each lane at most. each_target(put) calls
+/// A piece of a row, on its way through the registers of a warp: kMost vectors of each lane at most.
+template <int kMost = kInFlight>
+class Piece {
+ public:
+  static constexpr uint32_t kVectors = 32 * kMost;
+  /// Asks for vectors begin to end; they are waited for where they are stored.
+  __device__ __forceinline__ void load(const std::byte* from, uint32_t begin, uint32_t end) {
+    first_ = begin + static_cast<uint32_t>(lane_of_thread());
+    end_ = end;
+#pragma unroll
+    for (uint32_t i = 0; i < kMost; ++i)
+      if (first_ + 32 * i < end_) v_[i] = load_vector(from + (first_ + 32 * i) * kVectorBytes);
+  }
+  __device__ __forceinline__ void store(std::byte* to) const {
+#pragma unroll
+    for (uint32_t i = 0; i < kMost; ++i)
+      if (first_ + 32 * i < end_) store_vector(to + (first_ + 32 * i) * kVectorBytes, v_[i]);
+  }
+  /// each(word's number, word): by every lane, of the 4-byte words of its first vector.
+  template <typename Each>
+  __device__ __forceinline__ void each_word_of_first(const Each& each) const {
+    if (first_ >= end_) return;
+    each(4 * first_, v_[0].x), each(4 * first_ + 1, v_[0].y);
+    each(4 * first_ + 2, v_[0].z), each(4 * first_ + 3, v_[0].w);
+  }
+
+ private:
+  uint32_t first_ = 0, end_ = 0;
+  uint4 v_[kMost];
+};
+
+/// How a row of `vectors` is cut into pieces of about one size.
+struct Cut {
+  uint32_t vectors, of_piece;
+  int32_t pieces;
+  template <int kMost = kInFlight>
+  static __device__ __forceinline__ Cut of(uint64_t bytes) {
+    constexpr uint32_t kVectors = Piece<kMost>::kVectors;
+    const auto vectors = static_cast<uint32_t>((bytes + kVectorBytes - 1) / kVectorBytes);
+    const uint32_t pieces = (vectors + kVectors - 1) / kVectors;
+    const uint32_t lines = (vectors + 31) / 32;
+    return {vectors, pieces == 0 ? kVectors : (lines + pieces - 1) / pieces * 32,
+            static_cast<int32_t>(pieces)};
+  }
+  __device__ __forceinline__ uint32_t begin(int piece) const {
+    return static_cast<uint32_t>(piece) * of_piece;
+  }
+  __device__ __forceinline__ uint32_t end(int piece) const {
+    return min(vectors, begin(piece) + of_piece);
+  }
+};
+
+/// By a warp: vectors begin to end of a row, a piece at most. each_target(put) calls
 /// put(std::byte*) for every place that the row goes to.
 template <typename EachTarget>
 __device__ __forceinline__ void copy_vectors(const std::byte* from, uint32_t begin, uint32_t end,
                                              const EachTarget& each_target) {
-  uint4 v[kInFlight];
-  const uint32_t first = begin + static_cast<uint32_t>(lane_of_thread());
-#pragma unroll
-  for (uint32_t i = 0; i < kInFlight; ++i)
-    if (first + 32 * i < end) v[i] = load_vector(from + (first + 32 * i) * kVectorBytes);
-  each_target([&](std::byte* to) {
-#pragma unroll
-    for (uint32_t i = 0; i < kInFlight; ++i)
-      if (first + 32 * i < end) store_vector(to + (first + 32 * i) * kVectorBytes, v[i]);
-  });
+  Piece<> piece;
+  piece.load(from, begin, end);
+  each_target([&](std::byte* to) { piece.store(to); });
 }
 template <typename EachTarget>
 __device__ __forceinline__ void copy_row(const std::byte* from, uint64_t bytes,

@@ -6,9 +6,10 @@
 
 namespace braid::moe::gpu {
 
+/// `of`: that dispatch's ticket, or null where there is none.
 __device__ __forceinline__ CallShape shape_behind(const CallShape& shape, const Ticket* of) {
   CallShape made = shape;
-  if (of != nullptr) made.of_phase = static_cast<uint32_t>(seen(&of->phase));
+  if (of != nullptr) made.of_phase = static_cast<uint32_t>(of->phase);
   return made;
 }
 

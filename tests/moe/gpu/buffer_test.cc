@@ -180,7 +180,6 @@ TEST(MoeGpuBuffer, SendsAndReceivesWithWindowsTicketsAndShapes) {
     ASSERT_TRUE(sent.ok()) << sent.status().to_string();
     const auto send = ranks.launches.last_of(rank.rank());
     EXPECT_EQ(send.name, "braid_moe_ll_send_bf16");
-    EXPECT_EQ(send.shape.num_blocks, kSms);
     EXPECT_EQ(send.shape.num_threads, static_cast<uint32_t>(kThreads));
     const auto args = send.as<LlSendArgs>();
     windows[static_cast<size_t>(rank.rank())] = {args.team.windows[0], args.team.windows[1]};
@@ -201,9 +200,8 @@ TEST(MoeGpuBuffer, SendsAndReceivesWithWindowsTicketsAndShapes) {
     EXPECT_EQ(fan_out.shape, args.shape);
 
     const LowLatencyCombine c = combine_of(5);
-    auto given = buffer.send(rank.device, c, ticket, back, {launch.stream, 24});
+    auto given = buffer.send(rank.device, c, ticket, back, launch);
     ASSERT_TRUE(given.ok()) << given.status().to_string();
-    EXPECT_EQ(ranks.launches.last_of(rank.rank()).shape.num_blocks, 24U);
     EXPECT_EQ(ranks.launches.last_of(rank.rank()).as<LlReturnArgs>().of, ticket);
     ASSERT_TRUE(
         buffer.receive(rank.device, *given, c, some(12), nullptr, ticket, back, launch).ok());
@@ -355,6 +353,48 @@ TEST(MoeGpuBuffer, HalvesOfDifferentSizesAreRefusedOnAllRanks) {
     EXPECT_EQ(made.status().code(), Code::kInvalidArgument) << made.status().to_string();
   });
   EXPECT_EQ(cuda.alive(), sys::FakeCudaCounts{});
+}
+
+TEST(MoeGpuBuffer, BlocksAreAsManyAsHaveSomethingToDoAndNoMoreThanAsked) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    const auto blocks_of = [&](int tokens, size_t hidden, int most) {
+      LowLatencyDispatch d = dispatch_of(tokens);
+      d.hidden = hidden;
+      d.max_tokens = tokens;
+      const auto sent = buffer.send(rank.device, d, some<Ticket>(20), {launch.stream, most});
+      EXPECT_TRUE(sent.ok()) << sent.status().to_string();
+      const uint32_t blocks = ranks.launches.last_of(rank.rank()).shape.num_blocks;
+      const Status received =
+          buffer.receive(rank.device, *sent, d, rows_of(), nullptr, some<Ticket>(20), launch);
+      EXPECT_TRUE(received.ok()) << received.to_string();
+      return blocks;
+    };
+    EXPECT_EQ(blocks_of(0, 256, 0), 1U);
+    EXPECT_EQ(blocks_of(5, 256, 0), 1U);
+    const uint32_t some_blocks = blocks_of(40, 4096, 0);
+    EXPECT_GT(some_blocks, 10U);
+    EXPECT_LT(some_blocks, kSms);
+    EXPECT_EQ(blocks_of(40, 4096, 7), 7U);
+    EXPECT_EQ(blocks_of(5, 256, 24), 1U);
+  });
+}
+
+// Rows of one source to one expert may be so many that a number does not fit beside the expert's.
+TEST(MoeGpuBuffer, MoreRowsThanAWordHoldsAreRefused) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    LowLatencyDispatch d = dispatch_of(0);
+    d.hidden = 8;
+    d.num_experts = 2 * 1024;
+    d.num_topk = 32;
+    d.max_tokens = 1 << 16;
+    EXPECT_THAT(buffer.send(rank.device, d, some<Ticket>(20), launch).status().to_string(),
+                HasSubstr("the buffer is too small"));
+    d.max_tokens = (1 << 16) + 1;
+    EXPECT_THAT(buffer.send(rank.device, d, some<Ticket>(20), launch).status().to_string(),
+                HasSubstr("num_max_dispatch_tokens_per_rank"));
+  });
 }
 
 TEST(MoeGpuBuffer, ALaunchThatFailsLeavesNothingOpen) {
