@@ -9,8 +9,8 @@
 //   heard in c  the slowest rank's time of c - 1 is a sample of how that was pushed
 //
 // Both ways are tried in turn until each has kSamples; then the one with the least time per token
-// stays. Calls whose tokens differ by more than a factor of four are judged apart: the next call is
-// taken to be like the last one.
+// stays. Calls whose tokens differ by more than a factor of four are judged apart: a call is taken to
+// be like the last but one, which is what its word was said after.
 //
 // Pure; used between calls only.
 #pragma once

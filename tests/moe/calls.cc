@@ -189,7 +189,7 @@ bool run_rank(const std::string& way, group::Identity job, int rank, uint64_t ca
     const int node = n % 2 == 0 ? rank / (n / 2) : (rank == 0 ? 0 : 1);
     if (!config.set("BRAID_HOST_ID", fmt::format("node{}", node)).ok()) return false;
   }
-  auto comm = comm::Comm::create(as_rank(std::move(job), rank), config);
+  auto comm = comm::Comm::create(braid::test::as_rank(std::move(job), rank), config);
   if (!comm.ok()) return false;
   auto buffer =
       Buffer::create(**comm, {low_latency_half_bytes(kMaxTokens, kMostRowBytes, n, 64), false});

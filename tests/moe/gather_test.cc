@@ -159,7 +159,8 @@ TEST(MoeRouteTuner, NumbersOfTokensThatDifferMuchAreJudgedApart) {
   EXPECT_FALSE(tuners.call(8, took(8)));
   for (int i = 0; i < 3 * RouteTuner::kSamples; ++i) tuners.call(4096, took(4096));
   EXPECT_TRUE(tuners.call(4096, took(4096)));
-  tuners.call(8, took(8));  // taken to be like the last one
+  tuners.call(8, took(8));  // these two are taken to be like those before: a word is a call behind
+  tuners.call(8, took(8));
   EXPECT_FALSE(tuners.call(8, took(8)));
 }
 

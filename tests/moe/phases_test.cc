@@ -164,7 +164,7 @@ TEST(MoePhases, EveryPlantedFaultIsFound) {
     EXPECT_GE(found(Fault::kResetCounter, num_ranks), 2);
     EXPECT_GE(found(Fault::kOneBufferTooFew, num_ranks), 8);
     EXPECT_GE(found(Fault::kNoFence, num_ranks, true), 8);
-    EXPECT_GE(found(Fault::kFlagBeforeData, num_ranks, true), 8);
+    EXPECT_GE(found(Fault::kFlagBeforeData, num_ranks, true), 4);  // of the first peer alone
     EXPECT_GE(found(Fault::kOneBufferTooFew, num_ranks, true), 8);
   }
 }
