@@ -7,8 +7,8 @@ import time
 
 import numpy as np
 import pytest
+from moe_calls import Calls, M, made, refused
 from moe_data import same
-from test_wrong import Calls, M, made, refused
 
 import braid
 
