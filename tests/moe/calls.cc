@@ -20,7 +20,7 @@
 namespace braid::moe::test {
 namespace {
 
-constexpr int kMaxTokens = 160;
+constexpr int kMaxTokens = 360;  // room for sixty tokens that name an expert six times
 constexpr uint64_t kMostRowBytes = 2048;
 constexpr int kHungS = 120;  // without a word of a rank that lives
 

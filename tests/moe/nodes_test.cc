@@ -185,16 +185,19 @@ TEST(MoeTwoMachines, EveryResultIsTheReference) {
   if (side.empty()) GTEST_SKIP() << "needs two machines: scripts/test_verbs";
   const std::string own = from_environment("BRAID_VERBS_ADDRESS"),
                     other = from_environment("BRAID_VERBS_PEER");
-  for (const std::string link : {"rdma:verbs;ofi_rxm:", "rdma:tcp:"}) {
+  for (const std::string provider : {"verbs;ofi_rxm", "tcp"}) {
     group::Identity job;
     job.size = 4;
     job.store_address = side == "0" ? own : other;
-    job.store_port = link == "rdma:tcp:" ? 27'000 : 26'000;
+    job.store_port = provider == "tcp" ? 27'000 : 26'000;
     job.job_token = "a token of two virtual machines";
     test::run_job(job, side == "0" ? 0 : 2, 2,
                   {low_latency_half_bytes(kMostTokens, 64, 4, 64), false},
-                  test::config_of(
-                      {{"BRAID_LINKS", link + own}, {"BRAID_BIND", own}, {"BRAID_TIMEOUT", "60s"}}),
+                  test::config_of({{"BRAID_LINKS", "rdma"},
+                                   {"BRAID_RDMA_PROVIDER", provider},
+                                   {"BRAID_RDMA_ADDRS", own},
+                                   {"BRAID_BIND", own},
+                                   {"BRAID_TIMEOUT", "60s"}}),
                   [&](Buffer& buffer) {
                     EXPECT_EQ(buffer.nodes(), (fabric::NodeMap{2, 2}));
                     for (uint64_t seed = 0; seed < 6; ++seed)
