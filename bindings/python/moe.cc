@@ -258,7 +258,7 @@ void combine(PyMoeBuffer& self, nb::handle x, nb::handle weights,
              const std::vector<int32_t>& rows_of, nb::handle source_token, nb::handle is_in_rank,
              nb::handle bias_0, nb::handle bias_1, nb::handle out, nb::handle out_weights,
              int num_rows, int num_tokens, int hidden, int num_topk, const std::string& dtype,
-             int most_tokens, uint32_t of_phase) {
+             int most_tokens, uint32_t of_phase, bool sums_by_node) {
   moe::Buffer& buffer = self.get();
   Lent lent("combine");
   moe::Combine c;
@@ -270,6 +270,7 @@ void combine(PyMoeBuffer& self, nb::handle x, nb::handle weights,
   c.num_tokens = num_tokens;
   c.most_tokens = most_tokens;
   c.of_phase = of_phase;
+  c.sums_by_node = sums_by_node;
   c.has_weights = !weights.is_none();
   c.x = lent.read<std::byte>(x, "x", static_cast<uint64_t>(num_rows) * c.row_bytes());
   c.weights = lent.read<float>(weights, "topk_weights", times({num_rows, num_topk}));
@@ -332,6 +333,10 @@ void register_moe(nb::module_& module) {
   type.def_prop_ro("half_bytes", [](PyMoeBuffer& self) { return self.get().layout().half_bytes; });
   type.def_prop_ro("window_bytes", [](PyMoeBuffer& self) { return self.get().layout().bytes(); });
   type.def_prop_ro("mask", [](PyMoeBuffer& self) { return self.get().mask(); });
+  type.def_prop_ro("num_nodes", [](PyMoeBuffer& self) { return self.get().nodes().num_nodes; });
+  type.def_prop_ro("has_gathered", [](PyMoeBuffer& self) { return self.get().has_gathered(); });
+  type.def("set_may_gather",
+           [](PyMoeBuffer& self, bool may_gather) { self.get().set_may_gather(may_gather); });
   type.def("set_masked", [](PyMoeBuffer& self, int rank, bool is_masked) {
     raise_if_failed(self.get().set_masked(rank, is_masked));
   });
@@ -355,7 +360,7 @@ void register_moe(nb::module_& module) {
   type.def("abandon", [](PyMoeBuffer& self) { self.get().abandon(); });
   type.def("combine", &combine, nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
 }
 
 }  // namespace braid::python

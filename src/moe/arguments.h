@@ -116,6 +116,8 @@ struct Combine {
   const bool* is_in_rank = nullptr;  // [T, N] of this rank's tokens
   int num_tokens = 0;
   const std::byte* biases[2] = {nullptr, nullptr};  // [T, hidden] or null
+  /// Rows of one node are summed there, and rounded once more, before they go to another one.
+  bool sums_by_node = false;
   uint32_t of_phase = 0;
   std::byte* out = nullptr;      // [T, hidden]
   float* out_weights = nullptr;  // [T, K] or null

@@ -46,7 +46,8 @@ Status difference(int a, const FlagWords& of_a, int b, const FlagWords& of_b) {
   if (x.side_bytes != y.side_bytes) return differ("side bytes a row", x.side_bytes, y.side_bytes);
   if (x.of_phase != y.of_phase)
     return differ("a handle of the dispatch in phase", x.of_phase, y.of_phase);
-  if (x.options != y.options) return differ("options (weights, ids, scales)", x.options, y.options);
+  if (x.options != y.options)
+    return differ("options (weights, ids, scales, partial)", x.options, y.options);
   return differ("made calls:", of_a.call, of_b.call);
 }
 
@@ -81,9 +82,9 @@ Result<std::unique_ptr<Buffer>> Buffer::create(comm::Comm& comm, const BufferOpt
   std::unique_ptr<Buffer> buffer(new Buffer(state, options));
   const uint64_t parts = options.can_shrink ? static_cast<uint64_t>(state.size()) : 1;
   buffer->layout_ = WindowLayout::with_halves(state.size(), options.half_bytes * parts);
-  BRAID_ASSIGN_OR_RETURN(
-      buffer->windows_,
-      HostWindows::connect(state, buffer->layout_, Deadline::after_ns(buffer->timeout_ns_)));
+  BRAID_ASSIGN_OR_RETURN(buffer->windows_,
+                         HostWindows::connect(state, buffer->layout_, !options.can_shrink,
+                                              Deadline::after_ns(buffer->timeout_ns_)));
   buffer->phases_.emplace(*buffer->windows_, buffer->layout_, state.rank());
   return buffer;
 }
@@ -126,6 +127,15 @@ Status Buffer::look_around() {
 
 template <typename Done>
 Status Buffer::wait_until(Done&& done, Deadline deadline) {
+  if (done()) return {};
+  const int64_t begin_ns = now_ns();
+  const Status status = wait_longer(done, deadline);
+  waited_ns_ += now_ns() - begin_ns;
+  return status;
+}
+
+template <typename Done>
+Status Buffer::wait_longer(Done&& done, Deadline deadline) {
   const int spins = state_.is_oversubscribed ? 0 : kSpinRounds;
   for (int round = 0;; ++round) {
     if (done()) return {};
@@ -162,7 +172,7 @@ Result<Buffer::Ticket> Buffer::begin_phase(const CallShape& shape, uint32_t call
   if (!phases_->may_begin())
     return invalid_argument(
         "two results are alive: the receive half (hook) of an earlier call was not called yet");
-  Ticket ticket{phases_->begin(), call, shape};
+  Ticket ticket{phases_->begin(), call, shape, 0};
   const Status status = wait_for_acks(ticket);
   if (status.ok()) return ticket;
   phases_->signal_failure(ticket.phase, call);
@@ -183,7 +193,8 @@ Status Buffer::wait_for_acks(const Ticket& ticket) {
 
 void Buffer::signal(const Ticket& ticket, int peer, uint32_t rows, uint32_t total_rows,
                     uint32_t num_tokens) {
-  phases_->signal(ticket.phase, peer, {ticket.shape, rows, total_rows, num_tokens, ticket.call});
+  phases_->signal(ticket.phase, peer, {ticket.shape, rows, total_rows, num_tokens, ticket.call},
+                  ticket.remark);
 }
 
 void Buffer::note_waits(const Ticket& ticket, int64_t start_ns, std::vector<bool>& seen,

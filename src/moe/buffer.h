@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "moe/arguments.h"
 #include "moe/host/windows.h"
 #include "moe/phases.h"
+#include "moe/route_tuner.h"
 #include "moe/slot.h"
 
 namespace braid::moe {
@@ -48,6 +50,7 @@ class Buffer {
     uint64_t phase = 0;
     uint32_t call = 0;
     CallShape shape;
+    uint32_t remark = 0;  // route_tuner.h
   };
   Result<Ticket> send(const LowLatencyDispatch& call);
   Status receive(const Ticket& ticket, const LowLatencyDispatch& call, const LowLatencyRows& rows);
@@ -61,6 +64,8 @@ class Buffer {
   Result<Incoming> begin(const Dispatch& call);
   Status finish(const Dispatch& call, const DispatchedRows& rows);
   void abandon();
+  /// Incoming::phase of what was begun and not finished; 0: nothing was.
+  uint32_t begun_phase() const { return begun_ ? begun_->incoming.phase : 0; }
   Status combine(const Combine& call);
 
   /// Ranks that are not sent to nor waited for, as bits; this rank's own is refused.
@@ -68,11 +73,24 @@ class Buffer {
   Status set_masked(int rank, bool is_masked);
   Status clear_mask();
 
-  /// Bytes that left for `peer`, flags and headers included.
+  /// A dispatch with ids may gather rows where all ranks share memory and that has been faster
+  /// (route_tuner.h); results are the same bytes. Ranks may differ in it; rank 0 decides.
+  void set_may_gather(bool may_gather) { may_gather_ = may_gather; }
+  /// Whether this rank's last dispatch was gathered.
+  bool has_gathered() const { return has_gathered_; }
+
+  /// How ranks lie on nodes where rows go along rails (host/proxy.h), one node of all elsewhere: a
+  /// combine that asks for it sums per node of these.
+  const fabric::NodeMap& nodes() const { return windows_->nodes(); }
+
+  /// Bytes that left for `peer`, flags and headers included: what was put into its window, and what a
+  /// link carried to it, which along rails is what any rank of its node gets. What peers fetch of
+  /// gathered rows is not counted.
   uint64_t sent_bytes(int peer) const { return windows_->sent_bytes(peer); }
 
  private:
   friend class InCall;
+  friend class NodeCombine;
   Buffer(comm::Comm::State& state, const BufferOptions& options);
 
   Status enter(bool may_be_begun);
@@ -89,6 +107,8 @@ class Buffer {
   Status agree(const Ticket& ticket);
   template <typename Done>
   Status wait_until(Done&& done, Deadline deadline);
+  template <typename Done>
+  Status wait_longer(Done&& done, Deadline deadline);
   Status look_around();
   Status late(const Ticket& ticket, const std::vector<int>& missing, const char* what);
   void note_waits(const Ticket& ticket, int64_t start_ns, std::vector<bool>& seen,
@@ -104,7 +124,18 @@ class Buffer {
   // normal.cc
   Rounds rounds_of(const Dispatch& call) const;
   Rounds rounds_of(const Combine& call) const;
+  void announce(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
+                std::span<const int32_t> totals);
   void push_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds, int round);
+  void push_copies(const Ticket& ticket, const Dispatch& call, const Rounds& rounds, int round,
+                   std::vector<uint32_t>& numbers);
+  uint32_t publish_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
+                         int round);
+  RouteTuner* tuner_of(const Dispatch& call);
+  std::vector<uint32_t> remarks_of(const Ticket& ticket) const;
+  void take_copy(const std::byte* copy, const Dispatch& call, const Rounds& rounds,
+                 const Experts* experts, const DispatchedRows& out, size_t at) const;
+  bool is_mine(const std::byte* copy, const Rounds& rounds, const Experts& experts) const;
   Status take_round(const Ticket& ticket, const Dispatch& call, const Rounds& rounds,
                     const DispatchedRows& out, std::vector<int32_t>& next);
   Incoming incoming_of(const Ticket& ticket, const Dispatch& call) const;
@@ -116,6 +147,9 @@ class Buffer {
   Status run_rounds(const Combine& call, const Rounds& rounds);
   Status check_nothing_is_open() const;
 
+  // node_combine.cc
+  Status combine_by_node(const Combine& call);
+
   comm::Comm::State& state_;
   const int rank_, size_;
   const BufferOptions options_;
@@ -125,10 +159,34 @@ class Buffer {
   std::optional<Phases> phases_;
   std::atomic<bool> in_call_{false};
   uint32_t calls_ = 0;
+
+  /// Time since it was made, but for waits.
+  class WorkTime {
+   public:
+    explicit WorkTime(const Buffer& buffer)
+        : buffer_(buffer), begin_ns_(now_ns() - buffer.waited_ns_) {}
+    int64_t ns() const { return now_ns() - buffer_.waited_ns_ - begin_ns_; }
+
+   private:
+    const Buffer& buffer_;
+    const int64_t begin_ns_;
+  };
+  int64_t waited_ns_ = 0;
+  static constexpr size_t kMostTuned = 16;
+  struct TunedShape {
+    CallShape shape;
+    RouteTuner tuner;
+  };
+  std::deque<TunedShape> tuned_;
+  bool may_gather_ = false;
+  bool has_gathered_ = false;
+
   struct Begun {
     Ticket ticket;
     int num_rounds = 0;
     Incoming incoming;
+    RouteTuner* tuner = nullptr;  // of tuned_
+    int64_t work_ns = 0;
   };
   std::optional<Begun> begun_;  // between begin() and finish()
 };

@@ -3,7 +3,7 @@
 namespace braid::moe {
 
 namespace {
-constexpr uint32_t kHasIds = 1, kHasWeights = 2;
+constexpr uint32_t kHasIds = 1, kHasWeights = 2, kSumsByNode = 4;
 }  // namespace
 
 CallShape shape_of(const LowLatencyDispatch& call) {
@@ -50,7 +50,7 @@ CallShape shape_of(const Combine& call) {
           .max_tokens = 0,
           .row_bytes = static_cast<uint32_t>(call.row_bytes()),
           .side_bytes = 0,
-          .options = 0,
+          .options = call.sums_by_node ? kSumsByNode : 0,
           .of_phase = call.of_phase};
 }
 

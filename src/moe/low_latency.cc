@@ -134,8 +134,10 @@ void Buffer::push_rows(const Ticket& ticket, const LowLatencyDispatch& call) {
   const Experts experts{size_, call.num_experts, call.num_topk};
   const auto k = static_cast<size_t>(call.num_topk);
   const uint64_t x_bytes = call.hidden * dtype_bytes(call.dtype);
+  const uint64_t row_bytes = call.row_bytes() + scale_bytes(call.form, call.hidden);
   std::vector<uint32_t> sent(static_cast<size_t>(size_));
   std::vector<std::byte> copy(slot.bytes);
+  std::vector<Windows::Place> places;
   for (int t = 0; t < call.num_tokens; ++t) {
     const int64_t* const ids = call.ids + static_cast<size_t>(t) * k;
     const std::byte* const x = call.x + static_cast<uint64_t>(t) * x_bytes;
@@ -145,17 +147,17 @@ void Buffer::push_rows(const Ticket& ticket, const LowLatencyDispatch& call) {
     const std::byte* const row = call.form != ScaleForm::kNone ? copy.data() + slot.row : x;
     Head head;
     head.token = static_cast<uint32_t>(t);
+    places.clear();
     for (int rank = 0; rank < size_; ++rank) {
       if (phases_->is_masked(rank) || !goes_to(experts, ids, rank)) continue;
       for (size_t i = 0; i < k; ++i) head.ids[i] = experts.local(ids[i], rank);
-      uint32_t& number = sent[static_cast<size_t>(rank)];
-      std::byte* const room =
-          phases_->room_in_region(ticket.phase, rank, number++ * slot.bytes, slot.bytes);
+      const uint64_t at = sent[static_cast<size_t>(rank)]++ * slot.bytes;
+      std::byte* const room = phases_->room_in_region(ticket.phase, rank, at, Slot::kIds + 4 * k);
       std::memcpy(room, &head.token, sizeof head.token);
       std::memcpy(room + Slot::kIds, head.ids, 4 * k);
-      std::memcpy(room + slot.row, row,
-                  call.form == ScaleForm::kNone ? call.row_bytes() : slot.bytes - slot.row);
+      places.push_back(phases_->place_in_region(ticket.phase, rank, at + slot.row));
     }
+    if (!places.empty()) phases_->put(places, {row, row_bytes});
   }
   for (int rank = 0; rank < size_; ++rank) {
     const uint32_t rows = sent[static_cast<size_t>(rank)];

@@ -3,7 +3,16 @@
 namespace braid::moe {
 
 namespace {
+
 uint64_t bit(int rank) { return uint64_t{1} << rank; }
+
+/// What a rank of the twin writes into a flag line.
+struct Said {
+  FlagWords words;
+  uint32_t remark = 0;
+};
+static_assert(sizeof(Said) <= kNumberOffset);
+
 }  // namespace
 
 const char* call_name(CallKind kind) {
@@ -55,9 +64,10 @@ std::byte* Phases::room_in_half(uint64_t phase, int peer, uint64_t offset, uint6
   return windows_.room(peer, layout_.half(phase % kHalves) + offset, bytes);
 }
 
-void Phases::signal(uint64_t phase, int peer, const FlagWords& words) {
+void Phases::signal(uint64_t phase, int peer, const FlagWords& words, uint32_t remark) {
+  const Said said{words, remark};
   windows_.signal(peer, layout_.flag_line(phase % kHalves, rank_),
-                  std::as_bytes(std::span(&words, 1)), phase);
+                  std::as_bytes(std::span(&said, 1)), phase);
 }
 
 bool Phases::has_arrived(uint64_t phase, int source) const {
@@ -81,6 +91,17 @@ FlagWords Phases::words_of(uint64_t phase, int source) const {
   FlagWords words;
   std::memcpy(&words, windows_.own() + layout_.flag_line(phase % kHalves, source), sizeof words);
   return words;
+}
+
+uint32_t Phases::remark_of(uint64_t phase, int source) const {
+  Said said;
+  std::memcpy(&said, windows_.own() + layout_.flag_line(phase % kHalves, source), sizeof said);
+  return said.remark;
+}
+
+const std::byte* Phases::region_at(uint64_t phase, int source) const {
+  const std::byte* const window = windows_.window(source);
+  return window == nullptr ? nullptr : window + layout_.region(phase % kHalves, source);
 }
 
 const std::byte* Phases::region_of(uint64_t phase, int source) const {

@@ -67,7 +67,15 @@ class Phases {
   /// Room in the half of the phase: at `offset` of this rank's region, or of the whole half.
   std::byte* room_in_region(uint64_t phase, int peer, uint64_t offset, uint64_t bytes);
   std::byte* room_in_half(uint64_t phase, int peer, uint64_t offset, uint64_t bytes);
-  void signal(uint64_t phase, int peer, const FlagWords& words);
+  /// The same bytes in several ranks' windows, each at a place_in_region().
+  Windows::Place place_in_region(uint64_t phase, int peer, uint64_t offset) const {
+    return {peer, layout_.region(phase % kHalves, rank_) + offset};
+  }
+  void put(std::span<const Windows::Place> places, std::span<const std::byte> bytes) {
+    windows_.put(places, bytes);
+  }
+  /// `remark` is what the source says besides: no rank compares it.
+  void signal(uint64_t phase, int peer, const FlagWords& words, uint32_t remark = 0);
   /// In place of all signals of the phase.
   void signal_failure(uint64_t phase, uint32_t call);
 
@@ -75,8 +83,11 @@ class Phases {
   bool has_arrived(uint64_t phase) const;
   /// Once it has arrived.
   FlagWords words_of(uint64_t phase, int source) const;
-  /// What `source` pushed into its region here; the whole half.
+  uint32_t remark_of(uint64_t phase, int source) const;
+  /// What `source` pushed into its region here; into its region of its own window, null where that
+  /// cannot be read; the whole half.
   const std::byte* region_of(uint64_t phase, int source) const;
+  const std::byte* region_at(uint64_t phase, int source) const;
   const std::byte* half_of(uint64_t phase) const;
   /// The rows of the phase are not needed any more. With `all_arrived` false it is settled later.
   void release(uint64_t phase, bool all_arrived);

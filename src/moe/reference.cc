@@ -103,6 +103,41 @@ Bytes combine(const Problem& p, int owner, Dtype dtype, const std::vector<Bytes>
   return out;
 }
 
+Bytes combine_by_node(const Problem& p, int owner, Dtype dtype, const std::vector<Bytes>& y,
+                      const std::vector<Bytes>& biases, int per_node) {
+  const Tokens& own = p.ranks[static_cast<size_t>(owner)];
+  Bytes out(static_cast<uint64_t>(own.count) * p.row_bytes);
+  const size_t elements = p.row_bytes / dtype_bytes(dtype);
+  for (int t = 0; t < own.count; ++t) {
+    std::vector<std::vector<float>> addends;
+    const auto sum_of = [&](const std::vector<std::vector<float>>& rows) {
+      std::vector<float> sum = rows.empty() ? std::vector<float>(elements) : rows[0];
+      for (size_t r = 1; r < rows.size(); ++r)
+        for (size_t i = 0; i < elements; ++i) sum[i] += rows[r][i];
+      return sum;
+    };
+    for (int first = 0; first < p.num_ranks(); first += per_node) {
+      std::vector<std::vector<float>> rows;
+      for (int rank = first; rank < first + per_node; ++rank) {
+        uint64_t index = 0;
+        for_copies(p, rank, [&](int source, int token) {
+          if (source == owner && token == t)
+            rows.push_back(row_of(p, dtype, y[static_cast<size_t>(rank)], index));
+          ++index;
+        });
+      }
+      if (rows.empty()) continue;
+      Bytes partial(p.row_bytes);
+      store(p, dtype, sum_of(rows), 0, partial);
+      addends.push_back(row_of(p, dtype, partial, 0));
+    }
+    for (const Bytes& bias : biases)
+      addends.push_back(row_of(p, dtype, bias, static_cast<uint64_t>(t)));
+    store(p, dtype, sum_of(addends), t, out);
+  }
+  return out;
+}
+
 Bytes combine_low_latency(const Problem& p, int owner, Dtype dtype, const std::vector<Bytes>& y,
                           const std::vector<float>& weights) {
   const Tokens& own = p.ranks[static_cast<size_t>(owner)];
@@ -140,6 +175,17 @@ uint64_t row_bytes(const Problem& p, int source, int rank, uint64_t bytes_each) 
   return static_cast<uint64_t>(std::count_if(
              ids.begin(), ids.end(), [&](int64_t id) { return local_id(p, rank, id) >= 0; })) *
          bytes_each;
+}
+
+uint64_t node_bytes(const Problem& p, int source, int first, int per_node, uint64_t bytes_each) {
+  uint64_t copies = 0;
+  for (int t = 0; t < p.ranks[static_cast<size_t>(source)].count; ++t) {
+    bool is_met = false;
+    for (int rank = first; rank < first + per_node; ++rank)
+      is_met = is_met || gets(p, rank, source, t);
+    copies += is_met ? 1 : 0;
+  }
+  return copies * bytes_each;
 }
 
 }  // namespace braid::moe::reference

@@ -6,6 +6,8 @@
 //
 //   normal       owner's token = row of rank 0 + row of rank 1 + ... + bias 0 + bias 1, of the ranks
 //                that got it; the first row is not added to a zero
+//   by node      the same of each node's ranks alone, rounded into the rows' type: a partial; owner's
+//                token = partial of node 0 + partial of node 1 + ... + biases, of nodes that got it
 //   low latency  ((0 + w[0] row[0]) + w[1] row[1]) + ..., k upwards, without ids of -1
 #pragma once
 
@@ -59,6 +61,9 @@ std::vector<Row> by_expert(const Problem& problem, int rank);
 /// rows each, at most two.
 Bytes combine(const Problem& problem, int owner, Dtype dtype, const std::vector<Bytes>& y,
               const std::vector<Bytes>& biases);
+/// The same by node: ranks `r * per_node` to `(r + 1) * per_node - 1` are one.
+Bytes combine_by_node(const Problem& problem, int owner, Dtype dtype, const std::vector<Bytes>& y,
+                      const std::vector<Bytes>& biases, int per_node);
 /// The low-latency combine: y[r] has rank r's rows, as by_expert() orders them.
 Bytes combine_low_latency(const Problem& problem, int owner, Dtype dtype,
                           const std::vector<Bytes>& y, const std::vector<float>& weights);
@@ -67,5 +72,9 @@ Bytes combine_low_latency(const Problem& problem, int owner, Dtype dtype,
 /// token and expert), of `bytes_each`.
 uint64_t copy_bytes(const Problem& problem, int source, int rank, uint64_t bytes_each);
 uint64_t row_bytes(const Problem& problem, int source, int rank, uint64_t bytes_each);
+/// One per token and node: what crosses from `source` to the node of ranks `first` to
+/// `first + per_node - 1`.
+uint64_t node_bytes(const Problem& problem, int source, int first, int per_node,
+                    uint64_t bytes_each);
 
 }  // namespace braid::moe::reference

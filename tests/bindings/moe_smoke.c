@@ -10,12 +10,12 @@
 
 enum { N = 2, E = 4, K = 2, L = E / N, M = 8, H = 8 };
 
-#define CHECK(what)                                                                     \
-  do {                                                                                  \
-    if (!(what)) {                                                                      \
+#define CHECK(what)                                                                      \
+  do {                                                                                   \
+    if (!(what)) {                                                                       \
       fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #what, braid_last_error()); \
-      return 1;                                                                         \
-    }                                                                                   \
+      return 1;                                                                          \
+    }                                                                                    \
   } while (0)
 
 static const int64_t kIds[N][3 * K] = {{0, 1, 2, -1, 1, 3}, {3, 2, 0, 3, -1, -1}};
@@ -30,8 +30,7 @@ static int exchange(braid_moe* moe, int rank) {
   static float rows[L][M * N][H];
   static int32_t count[L], src_info[L][M * N], slots[L][M * N];
   static int64_t layout_range[L][N];
-  braid_moe_rows to = {rows,           NULL, count, &src_info[0][0], &slots[0][0], &layout_range[0][0],
-                       NULL};
+  braid_moe_rows to = {rows, NULL, count, &src_info[0][0], &slots[0][0], &layout_range[0][0], NULL};
   braid_moe_sent* sent = NULL;
   CHECK(braid_moe_send_dispatch(moe, &tokens, &sent) == BRAID_OK);
   const uint64_t phase = braid_moe_phase(sent);
@@ -45,6 +44,93 @@ static int exchange(braid_moe* moe, int rank) {
   CHECK(braid_moe_receive_combine(sent, out, NULL) == BRAID_OK);
   for (int t = 0; t < 3; ++t)
     for (int h = 0; h < H; ++h) CHECK(out[t][h] == kFactors[rank][t] * x[t][h]);
+  return 0;
+}
+
+/* Normal mode: sizes first, then rows; experts are summed here, ranks by combine. */
+static int normal(braid_moe* moe, int rank, int sums_by_node) {
+  float x[3][H], bias[3][H], out[3][H], out_weights[3][K];
+  const int tokens = rank == 0 ? 3 : 2; /* of rank 1 the third one chose nobody: it is not given */
+  for (int t = 0; t < 3; ++t)
+    for (int h = 0; h < H; ++h)
+      x[t][h] = (float)(8 * rank + 2 * t + h), bias[t][h] = (float)(100 * t);
+  braid_moe_batch batch = {0};
+  batch.x = x;
+  batch.row_bytes = sizeof x[0];
+  batch.side = x; /* four bytes of each row once more, as if they were scales */
+  batch.side_bytes = 4;
+  batch.ids = kIds[rank];
+  batch.weights = kWeights[rank];
+  batch.has_weights = 1;
+  batch.num_tokens = tokens;
+  batch.num_topk = K;
+  batch.num_experts = E;
+  braid_moe_handle* handle = NULL;
+  CHECK(braid_moe_begin_dispatch(moe, &batch, &handle) == BRAID_OK);
+  static const int kRows[N] = {3, 4};
+  CHECK(braid_moe_num_rows(handle) == kRows[rank]);
+  int32_t rows_of[N], per_expert[L], source_token[5];
+  CHECK(braid_moe_counts(handle, rows_of, per_expert) == BRAID_OK);
+  CHECK(rows_of[0] == 2 && rows_of[1] == (rank == 0 ? 1 : 2) && per_expert[0] == 2);
+  float rows[5][H], side[5], weights[5][K];
+  int64_t ids[5][K];
+  braid_moe_received to = {rows, side, ids[0], weights[0], source_token, 2};
+  CHECK(braid_moe_finish_dispatch(handle, &to) == BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "rows, got 2") != NULL);
+  CHECK(braid_moe_combine(moe, handle, rows, BRAID_FLOAT32, H, NULL, NULL, NULL, 0, out, NULL) ==
+        BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "not finished") != NULL);
+  to.num_rows = 5;
+  CHECK(braid_moe_finish_dispatch(handle, &to) == BRAID_OK);
+  CHECK(braid_moe_finish_dispatch(handle, &to) == BRAID_INVALID_ARGUMENT);
+  CHECK(ids[4][0] == -1 && weights[4][1] == 0 && source_token[1] == 2);
+  for (int i = 0; i < kRows[rank]; ++i) {
+    float factor = 0;
+    for (int k = 0; k < K; ++k)
+      if (ids[i][k] >= 0) factor += weights[i][k] * (float)(rank * L + (int)ids[i][k] + 1);
+    for (int h = 0; h < H; ++h) rows[i][h] *= factor;
+  }
+  CHECK(braid_moe_combine(moe, handle, rows, BRAID_FLOAT32, H, weights[0], bias, NULL, sums_by_node,
+                          out, out_weights[0]) == BRAID_OK);
+  for (int t = 0; t < tokens; ++t) {
+    for (int h = 0; h < H; ++h) CHECK(out[t][h] == kFactors[rank][t] * x[t][h] + bias[t][h]);
+    for (int k = 0; k < K; ++k)
+      CHECK(out_weights[t][k] == (kIds[rank][t * K + k] < 0 ? 0 : kWeights[rank][t * K + k]));
+  }
+  CHECK(braid_moe_combine(NULL, handle, rows, BRAID_FLOAT32, H, NULL, NULL, NULL, 0, out, NULL) ==
+        BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_combine(moe, handle, rows, BRAID_INT8, H, NULL, NULL, NULL, 0, out, NULL) ==
+        BRAID_INVALID_ARGUMENT);
+  braid_moe_free_handle(handle);
+  return 0;
+}
+
+/* A dispatch that is begun and given up, by all ranks. */
+static int give_up(braid_moe* moe, int rank) {
+  float x[3][H] = {{0}};
+  braid_moe_batch batch = {0};
+  braid_moe_handle *handle = NULL, *second = NULL;
+  batch.x = x;
+  batch.row_bytes = sizeof x[0];
+  batch.ids = kIds[rank];
+  batch.num_tokens = 2;
+  batch.num_topk = K;
+  batch.num_experts = E;
+  CHECK(braid_moe_begin_dispatch(moe, &batch, &handle) == BRAID_OK);
+  CHECK(braid_moe_begin_dispatch(moe, &batch, &second) == BRAID_INVALID_ARGUMENT && second == NULL);
+  CHECK(strstr(braid_last_error(), "not finished") != NULL);
+  braid_moe_free_handle(handle);
+  braid_moe_free_handle(NULL);
+  batch.row_bytes = 20;
+  CHECK(braid_moe_begin_dispatch(moe, &batch, &handle) == BRAID_INVALID_ARGUMENT && handle == NULL);
+  CHECK(strstr(braid_last_error(), "multiple of 16 bytes, got 20") != NULL);
+  batch.row_bytes = sizeof x[0];
+  batch.has_weights = 1;
+  CHECK(braid_moe_begin_dispatch(moe, &batch, &handle) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_begin_dispatch(moe, NULL, &handle) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_num_rows(NULL) == -1 &&
+        braid_moe_counts(NULL, NULL, NULL) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_finish_dispatch(NULL, NULL) == BRAID_INVALID_ARGUMENT);
   return 0;
 }
 
@@ -75,7 +161,12 @@ static int run_rank(int rank, int port) {
   CHECK(braid_moe_create(comm, braid_moe_half_bytes(M, 4 * H, N, E), 0, &moe) == BRAID_OK);
   for (int repeat = 0; repeat < 5; ++repeat)
     if (exchange(moe, rank) != 0) return 1;
-  if (refusals(moe) != 0 || exchange(moe, rank) != 0) return 1;
+  CHECK(braid_moe_set_may_gather(NULL, 1) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_set_may_gather(moe, 1) == BRAID_OK);
+  for (int repeat = 0; repeat < 6; ++repeat)
+    if (normal(moe, rank, repeat % 2) != 0) return 1;
+  if (refusals(moe) != 0 || give_up(moe, rank) != 0) return 1;
+  if (exchange(moe, rank) != 0 || normal(moe, rank, 0) != 0) return 1;
   CHECK(braid_barrier(comm) == BRAID_OK);
   CHECK(braid_moe_destroy(moe) == BRAID_OK);
   CHECK(braid_close(comm) == BRAID_OK);

@@ -13,41 +13,11 @@ namespace braid::moe {
 namespace {
 
 using reference::Bytes;
+using test::expect_low_latency_rows;
+using test::Told;
 using testing::HasSubstr;
 
 constexpr int kMaxTokens = 160;  // room for tokens that name an expert six times
-
-/// What all ranks gave to combine, for the reference.
-struct Told {
-  std::mutex mutex;
-  std::vector<Bytes> y;
-  void tell(int rank, Bytes bytes) {
-    const std::lock_guard lock(mutex);
-    y.resize(std::max(y.size(), static_cast<size_t>(rank) + 1));
-    y[static_cast<size_t>(rank)] = std::move(bytes);
-  }
-  std::vector<Bytes> all() {
-    const std::lock_guard lock(mutex);
-    return y;
-  }
-};
-
-void expect_low_latency_rows(const test::LowLatency& got, int rank) {
-  const auto rows = reference::by_expert(got.p, rank);
-  const Bytes packed = got.packed();
-  ASSERT_EQ(packed.size(), rows.size() * got.p.row_bytes);
-  std::vector<size_t> next(got.l);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto e = static_cast<size_t>(rows[i].expert);
-    const size_t place = e * got.per_expert + next[e]++;
-    EXPECT_EQ(got.src_info[place], rows[i].token);
-    EXPECT_EQ(got.slots[place], rows[i].token * got.p.num_topk + rows[i].k);
-    const Bytes& x = got.p.ranks[static_cast<size_t>(rows[i].source)].rows;
-    EXPECT_EQ(0, std::memcmp(packed.data() + i * got.p.row_bytes,
-                             x.data() + static_cast<uint64_t>(rows[i].token) * got.p.row_bytes,
-                             got.p.row_bytes));
-  }
-}
 
 class MoeRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, MoeRanks, testing::Values(1, 2, 3, 4, 5, 8));
@@ -394,8 +364,7 @@ TEST(MoeBuffer, BytesThatLeaveAreTheFormulas) {
     test::LowLatency call(p, buffer.rank(), kMaxTokens);
     const auto sent = buffer.send(call.dispatch);
     ASSERT_TRUE(sent.ok());
-    const uint64_t head = 8 + 4 * static_cast<uint64_t>(p.num_topk);
-    const uint64_t copy = 512 + (head + 127) / 128 * 128;
+    const uint64_t copy = 512 + 8 + 4 * static_cast<uint64_t>(p.num_topk);
     for (int peer = 0; peer < kRanks; ++peer)
       EXPECT_EQ(buffer.sent_bytes(peer),
                 peer == buffer.rank()

@@ -4,15 +4,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "moe/buffer.h"
 #include "moe/reference.h"
+#include "moe/routings.h"
 #include "support/ranks.h"
 
 namespace braid::moe::test {
@@ -27,20 +31,29 @@ inline Config config_of(const std::vector<std::pair<std::string, std::string>>& 
   return config;
 }
 
-inline void run_buffers(int size, const BufferOptions& options, const Config& config,
-                        const std::function<void(Buffer&)>& body,
-                        const std::function<void(int, Config&)>& of_rank = {}) {
-  const group::Identity job = braid::test::draw_job(size);
-  braid::test::run_threads(size, [&](int rank) {
+/// Ranks `first` to `first + count - 1` of a job; the others are in other processes.
+inline void run_job(const group::Identity& job, int first, int count, const BufferOptions& options,
+                    const Config& config, const std::function<void(Buffer&)>& body,
+                    const std::function<void(int, Config&)>& of_rank = {}) {
+  braid::test::run_threads(count, [&](int local) {
+    const int rank = first + local;
     Config own = config;
     if (of_rank) of_rank(rank, own);
-    auto comm = comm::Comm::create(braid::test::as_rank(job, rank), own);
+    group::Identity identity = braid::test::as_rank(job, rank);
+    if (count < job.size) identity.local_rank = local;
+    auto comm = comm::Comm::create(identity, own);
     ASSERT_TRUE(comm.ok()) << comm.status().to_string();
     auto buffer = Buffer::create(**comm, options);
     ASSERT_TRUE(buffer.ok()) << buffer.status().to_string();
     body(**buffer);
     buffer->reset();
   });
+}
+
+inline void run_buffers(int size, const BufferOptions& options, const Config& config,
+                        const std::function<void(Buffer&)>& body,
+                        const std::function<void(int, Config&)>& of_rank = {}) {
+  run_job(braid::test::draw_job(size), 0, size, options, config, body, of_rank);
 }
 
 /// Arguments and results of one low-latency exchange of a problem's rank.
@@ -176,5 +189,110 @@ struct Normal {
   std::vector<float> weights;
   std::vector<int32_t> source_token;
 };
+
+/// What all ranks gave to combine, for the reference.
+struct Told {
+  std::mutex mutex;
+  std::vector<Bytes> y;
+  void tell(int rank, Bytes bytes) {
+    const std::lock_guard lock(mutex);
+    y.resize(std::max(y.size(), static_cast<size_t>(rank) + 1));
+    y[static_cast<size_t>(rank)] = std::move(bytes);
+  }
+  std::vector<Bytes> all() {
+    const std::lock_guard lock(mutex);
+    return y;
+  }
+};
+
+inline void expect_low_latency_rows(const LowLatency& got, int rank) {
+  const auto rows = reference::by_expert(got.p, rank);
+  const Bytes packed = got.packed();
+  ASSERT_EQ(packed.size(), rows.size() * got.p.row_bytes);
+  std::vector<size_t> next(got.l);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto e = static_cast<size_t>(rows[i].expert);
+    const size_t place = e * got.per_expert + next[e]++;
+    EXPECT_EQ(got.src_info[place], rows[i].token);
+    EXPECT_EQ(got.slots[place], rows[i].token * got.p.num_topk + rows[i].k);
+    const Bytes& x = got.p.ranks[static_cast<size_t>(rows[i].source)].rows;
+    EXPECT_EQ(0, std::memcmp(packed.data() + i * got.p.row_bytes,
+                             x.data() + static_cast<uint64_t>(rows[i].token) * got.p.row_bytes,
+                             got.p.row_bytes));
+  }
+}
+
+/// Rows as experts may leave them: bf16 whose sums depend on their order and are rounded.
+inline Bytes made_rows(uint64_t seed, int rank, uint64_t bytes) {
+  std::mt19937_64 random(seed * 131 + static_cast<uint64_t>(rank));
+  Bytes rows(bytes);
+  for (uint64_t i = 0; i + 1 < bytes; i += 2) {
+    const float value = std::ldexp(static_cast<float>(random() % 1024) - 512.0F,
+                                   static_cast<int>(random() % 9) - 4);
+    const uint16_t bits = float_to_bf16(value);
+    std::memcpy(rows.data() + i, &bits, sizeof bits);
+  }
+  return rows;
+}
+
+/// One dispatch and one combine of each kind on the problem of `seed`, byte for byte beside the
+/// reference. Every rank can compute what the others send, so they may be in other processes.
+/// `per_node` ranks are one node where sums are made by node.
+inline void check_calls(Buffer& buffer, uint64_t seed, int max_tokens, int per_node) {
+  const int n = buffer.size(), rank = buffer.rank();
+  const auto p = random_problem(seed, n, 64);
+  LowLatency call(p, rank, max_tokens);
+  const auto sent = buffer.send(call.dispatch);
+  ASSERT_TRUE(sent.ok()) << sent.status().to_string();
+  Status status = buffer.receive(sent.value(), call.dispatch, call.rows);
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  expect_low_latency_rows(call, rank);
+  std::vector<Bytes> packed;  // as they came: identity experts
+  for (int r = 0; r < n; ++r) {
+    packed.emplace_back();
+    for (const reference::Row& row : reference::by_expert(p, r)) {
+      const Bytes& x = p.ranks[static_cast<size_t>(row.source)].rows;
+      const auto from = x.begin() + row.token * static_cast<int64_t>(p.row_bytes);
+      packed.back().insert(packed.back().end(), from, from + static_cast<int64_t>(p.row_bytes));
+    }
+  }
+  const auto back = call.combine(sent.value().phase, call.own.weights);
+  const auto sent_back = buffer.send(back);
+  ASSERT_TRUE(sent_back.ok()) << sent_back.status().to_string();
+  Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
+  status = buffer.receive(sent_back.value(), back, out.data(), nullptr);
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(out,
+            reference::combine_low_latency(p, rank, Dtype::kBfloat16, packed, call.own.weights))
+      << "seed " << seed;
+
+  Normal normal(p, rank);
+  status = normal.run(buffer);
+  ASSERT_TRUE(status.ok()) << status.to_string();
+  const auto expected = reference::by_source(p, rank, 1);
+  EXPECT_EQ(normal.x, expected.rows) << "seed " << seed;
+  EXPECT_EQ(normal.ids, expected.ids);
+  EXPECT_EQ(normal.weights, expected.weights);
+  EXPECT_EQ(normal.source_token, expected.source_token);
+  EXPECT_EQ(normal.incoming.per_expert, expected.rows_per_expert);
+  std::vector<Bytes> y;
+  for (int r = 0; r < n; ++r)
+    y.push_back(made_rows(seed, r, reference::by_source(p, r, 1).rows.size()));
+  const Bytes bias = made_rows(seed, n, static_cast<uint64_t>(normal.own.count) * p.row_bytes);
+  for (const bool by_node : {false, true}) {
+    std::vector<float> weights;
+    Combine combine = normal.combine(y[static_cast<size_t>(rank)], out, weights);
+    combine.biases[0] = bias.data();
+    combine.sums_by_node = by_node;
+    status = buffer.combine(combine);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(out, by_node
+                       ? reference::combine_by_node(p, rank, Dtype::kBfloat16, y, {bias}, per_node)
+                       : reference::combine(p, rank, Dtype::kBfloat16, y, {bias}))
+        << "seed " << seed << ", by node " << by_node;
+    for (size_t i = 0; i < weights.size(); ++i)
+      EXPECT_EQ(weights[i], normal.own.ids[i] < 0 ? 0 : normal.own.weights[i]);
+  }
+}
 
 }  // namespace braid::moe::test

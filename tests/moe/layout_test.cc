@@ -156,7 +156,9 @@ TEST(MoeLayout, BytesOfALinkFollowFromCopies) {
   EXPECT_EQ(reference::copy_bytes(p, 0, 1, 100), 200U);
   EXPECT_EQ(reference::copy_bytes(p, 1, 0, 100), 100U);
   EXPECT_EQ(reference::row_bytes(p, 0, 1, 100), 200U);
-  EXPECT_EQ(reference::row_bytes(p, 0, 0, 100), 300U);  // token 0 has two experts there
+  EXPECT_EQ(reference::row_bytes(p, 0, 0, 100), 300U);      // token 0 has two experts there
+  EXPECT_EQ(reference::node_bytes(p, 0, 0, 2, 100), 300U);  // both ranks are one node
+  EXPECT_EQ(reference::node_bytes(p, 0, 1, 1, 100), 200U);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@ using test::Fault;
 constexpr uint64_t kRowBytes = 64;
 constexpr int kRows = 3;  // to each rank in each phase
 constexpr uint64_t kPhases = 8;
+constexpr int kForAll = 99;
 
 uint64_t word_of(uint64_t phase, int source, int target, int row, uint64_t word) {
   return phase * 1'000'003 + static_cast<uint64_t>(source) * 10'007 +
@@ -28,8 +29,12 @@ uint64_t word_of(uint64_t phase, int source, int target, int row, uint64_t word)
 /// and reads what came in as many steps as there are words.
 class Program {
  public:
-  Program(test::Sea& sea, int rank)
-      : sea_(sea), windows_(sea, rank), phases_(windows_, sea.layout(), rank), rank_(rank) {}
+  Program(test::Sea& sea, int rank, bool gathers)
+      : sea_(sea),
+        windows_(sea, rank),
+        phases_(windows_, sea.layout(), rank),
+        rank_(rank),
+        gathers_(gathers) {}
 
   bool is_done() const { return received_ == kPhases; }
   const std::string& complaint() const { return complaint_; }
@@ -52,18 +57,23 @@ class Program {
       begun_ = phases_.begin();
     }
     if (!phases_.may_send(begun_)) return;
+    if (gathers_) put_rows(rank_, kForAll);
     for (int peer = 0; peer < phases_.size(); ++peer) {
-      for (int row = 0; row < kRows; ++row) {
-        auto* const room = reinterpret_cast<uint64_t*>(phases_.room_in_region(
-            region(begun_), peer, static_cast<uint64_t>(row) * kRowBytes, kRowBytes));
-        for (uint64_t w = 0; w < kRowBytes / 8; ++w) room[w] = word_of(begun_, rank_, peer, row, w);
-      }
+      if (!gathers_) put_rows(peer, peer);
       FlagWords words;
       words.rows = kRows;
       words.call = static_cast<uint32_t>(begun_);
       phases_.signal(begun_, peer, words);
     }
     sent_ = begun_;
+  }
+
+  void put_rows(int window, int target) {
+    for (int row = 0; row < kRows; ++row) {
+      auto* const room = reinterpret_cast<uint64_t*>(phases_.room_in_region(
+          region(begun_), window, static_cast<uint64_t>(row) * kRowBytes, kRowBytes));
+      for (uint64_t w = 0; w < kRowBytes / 8; ++w) room[w] = word_of(begun_, rank_, target, row, w);
+    }
   }
 
   void receive() {
@@ -86,12 +96,11 @@ class Program {
     const int row = static_cast<int>(at / (kRowBytes / 8) % kRows);
     const int source = static_cast<int>(at / (kRowBytes / 8) / kRows);
     uint64_t found = 0;
-    std::memcpy(
-        &found,
-        phases_.region_of(region(phase), source) + static_cast<uint64_t>(row) * kRowBytes + 8 * w,
-        sizeof found);
+    const std::byte* const rows = gathers_ ? phases_.region_at(region(phase), source)
+                                           : phases_.region_of(region(phase), source);
+    std::memcpy(&found, rows + static_cast<uint64_t>(row) * kRowBytes + 8 * w, sizeof found);
     const FlagWords words = phases_.words_of(phase, source);
-    if (found != word_of(phase, source, rank_, row, w) || words.call != phase)
+    if (found != word_of(phase, source, gathers_ ? kForAll : rank_, row, w) || words.call != phase)
       complaint_ = fmt::format("rank {} phase {}: row {} of rank {} has {}", rank_, phase, row,
                                source, found);
   }
@@ -100,17 +109,18 @@ class Program {
   test::SimulatedWindows windows_;
   Phases phases_;
   const int rank_;
+  const bool gathers_;  // rows are put into the own window, once for all
   uint64_t begun_ = 0, sent_ = 0, received_ = 0, reading_ = 0;
   std::string complaint_;
 };
 
 /// "": all phases of all ranks were as they must be.
-std::string simulate(int num_ranks, uint64_t seed, Fault fault) {
+std::string simulate(int num_ranks, uint64_t seed, Fault fault, bool gathers = false) {
   test::Sea sea(
       WindowLayout::with_halves(num_ranks, static_cast<uint64_t>(num_ranks) * kRows * kRowBytes),
       seed, fault);
   std::vector<std::unique_ptr<Program>> ranks;
-  for (int r = 0; r < num_ranks; ++r) ranks.push_back(std::make_unique<Program>(sea, r));
+  for (int r = 0; r < num_ranks; ++r) ranks.push_back(std::make_unique<Program>(sea, r, gathers));
   const auto slow = static_cast<size_t>(sea.below(static_cast<uint64_t>(num_ranks)));
   const int limit = 60'000 * num_ranks * num_ranks;
   for (int step = 0; step < limit; ++step) {
@@ -132,11 +142,18 @@ TEST(MoePhases, NothingIsEarlyTornOverwrittenOrStuck) {
           << num_ranks << " ranks, seed " << seed;
 }
 
+TEST(MoePhases, GatheredRowsAreTheSame) {
+  for (int num_ranks = 2; num_ranks <= 8; ++num_ranks)
+    for (uint64_t seed = 0; seed < (kIsSanitized ? 2 : 10); ++seed)
+      ASSERT_EQ(simulate(num_ranks, seed, Fault::kNone, true), "")
+          << num_ranks << " ranks, seed " << seed;
+}
+
 /// How many of some seeds show the fault.
-int found(Fault fault, int num_ranks) {
+int found(Fault fault, int num_ranks, bool gathers = false) {
   int count = 0;
   for (uint64_t seed = 0; seed < 12; ++seed)
-    count += simulate(num_ranks, seed, fault).empty() ? 0 : 1;
+    count += simulate(num_ranks, seed, fault, gathers).empty() ? 0 : 1;
   return count;
 }
 
@@ -146,6 +163,9 @@ TEST(MoePhases, EveryPlantedFaultIsFound) {
     EXPECT_GE(found(Fault::kFlagBeforeData, num_ranks), 8);
     EXPECT_GE(found(Fault::kResetCounter, num_ranks), 2);
     EXPECT_GE(found(Fault::kOneBufferTooFew, num_ranks), 8);
+    EXPECT_GE(found(Fault::kNoFence, num_ranks, true), 8);
+    EXPECT_GE(found(Fault::kFlagBeforeData, num_ranks, true), 4);  // of the first peer alone
+    EXPECT_GE(found(Fault::kOneBufferTooFew, num_ranks, true), 8);
   }
 }
 

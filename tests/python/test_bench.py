@@ -304,6 +304,8 @@ _OWN_FORMS = {
     "braid.kills/1": frozenset({"dirty", "runs"}),
     "braid.kv_kills/1": _RUNS,
     "braid.make_test/1": frozenset({"dirty", "runs"}),
+    "braid.moe_calls/1": _RUNS,
+    "braid.moe_two_hosts/1": _RUNS,
     "braid.nccl_tests/1": _RANKS,
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),

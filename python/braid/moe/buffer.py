@@ -29,6 +29,9 @@ class Buffer:
     group    a braid.Comm, a process group of torch.distributed, or None with `comm` (mpi4py's)
     num_nvl_bytes, num_rdma_bytes   room for normal and for low-latency calls, as the hints say
     enable_shrink    ranks that are late are given up and calls go on without them
+    may_gather       a dispatch of host memory with ids takes rows from where they were made, in
+                     place of a copy to each rank, where that is measured to be faster (rank 0's
+                     word for all); results are the same bytes. Only where ranks share memory
 
     Errors name rank, argument, expected and got. What one rank can see alone is raised before
     anything is sent, and the call may be made again; where ranks disagree all of them raise. One
@@ -56,6 +59,7 @@ class Buffer:
         enable_shrink: bool = False,
         comm: Any = None,
         use_fabric: bool | None = None,  # noqa: ARG002
+        may_gather: bool = False,
     ) -> None:
         for name, value in {
             "num_nvl_bytes": num_nvl_bytes,
@@ -78,6 +82,7 @@ class Buffer:
         )
         self._half_bytes = half
         self.runtime = _braid.moe.Buffer(self._comm._core, half, enable_shrink)
+        self.runtime.set_may_gather(may_gather)
         self._host = HostCalls(self.runtime)
         self._gpu: Any = None  # braid.torch.moe.GpuCalls, from the first call with GPU memory on
 
@@ -158,7 +163,9 @@ class Buffer:
 
     def sent_bytes(self) -> list[int]:
         """Bytes that left this rank for each other one, with headers and flags: true bytes, not
-        those that stay here. Of calls in host memory: what GPUs send is not counted.
+        those that stay here. Between nodes of several ranks each, all that is for one of them is
+        counted for the rank there that takes it. Of calls in host memory: what GPUs send is not
+        counted, nor what peers fetch of gathered rows.
         """
         return list(self.runtime.sent_bytes())
 
@@ -259,12 +266,18 @@ class Buffer:
         previous_event: EventOverlap | None = None,
         async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
+        partial: str | None = None,
     ) -> tuple[Array, Array | None, EventOverlap]:
-        """Rows back to their owners: summed in rank order in fp32, then biases, rounded once."""
+        """Rows back to their owners: summed in rank order in fp32, then biases, rounded once.
+
+        With partial="node", alike on all ranks, each node's rows are summed there and rounded, so
+        that one row per (token, node) crosses between nodes; then the nodes' sums are added up in
+        the order of nodes, and biases, and rounded again. Not on GPUs.
+        """
         calls = self._calls(x, self._sms(config))
         inputs = (x, handle, topk_weights, bias)
         with calls.place(previous_event, async_finish, allocate_on_comm_stream, inputs) as place:
-            out, weights = normal.combine(self, calls, x, handle, topk_weights, bias)
+            out, weights = normal.combine(self, calls, x, handle, topk_weights, bias, partial)
             event = place.over(async_finish, (out, weights))
         return out, weights, event
 

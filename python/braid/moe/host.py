@@ -111,12 +111,14 @@ class HostCalls:
         arrays: tuple[Array | None, ...],
         sizes: tuple[int, int, int, int],
         dtype: str,
+        sums_by_node: bool = False,
     ) -> None:
         """arrays: x, weights, two biases, out, out_weights; sizes: rows, tokens, hidden, K."""
         x, weights, bias_0, bias_1, out, out_weights = arrays
         self.core.combine(
             x, weights, handle.rows_of, handle.recv_src_idx, handle.is_token_in_rank, bias_0,
             bias_1, out, out_weights, *sizes, dtype, handle.most_tokens, handle.phase,
+            sums_by_node,
         )  # fmt: skip
 
     # ---- low latency ----

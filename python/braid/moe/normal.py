@@ -166,9 +166,19 @@ def _biases(
 
 
 def combine(
-    buffer: "Buffer", calls: Calls, x: Array, given: Any, topk_weights: Array | None, bias: Any
+    buffer: "Buffer",
+    calls: Calls,
+    x: Array,
+    given: Any,
+    topk_weights: Array | None,
+    bias: Any,
+    partial: str | None = None,
 ) -> tuple[Array, Array | None]:
     checks = Checks("combine", buffer.rank, calls.gpu)
+    if partial not in (None, "node"):
+        raise checks.refuse("partial", "None or 'node'", repr(partial))
+    if partial is not None and calls.gpu is not None:
+        raise checks.unsupported("partial", "the GPUs of a buffer are of one node")
     handle = _own_handle(checks, buffer, calls, given)
     x = checks.array("x", x, _SUMMABLE, (None, None))
     rows, hidden = shape_of(x)
@@ -185,5 +195,9 @@ def combine(
     out = new.empty((tokens, hidden), dtype_name(x))
     out_weights = new.empty((tokens, topk), "float32") if weights is not None else None
     arrays = (x, weights, bias_0, bias_1, out, out_weights)
-    calls.combine(handle, arrays, (rows, tokens, hidden, topk), dtype_name(x))
+    sizes = (rows, tokens, hidden, topk)
+    if partial is None:
+        calls.combine(handle, arrays, sizes, dtype_name(x))
+    else:
+        calls.combine(handle, arrays, sizes, dtype_name(x), sums_by_node=True)
     return out, out_weights

@@ -11,70 +11,125 @@ namespace braid::moe {
 
 namespace {
 
-// Tags of pieces: what it is, where it lands, and of a signal its number.
-constexpr uint64_t kRows = 0x6d6f6501, kSignal = 0x6d6f6502;
+// Tags of pieces: what it is, and of a signal its line, its number and whose window it is for.
+constexpr uint64_t kStream = 0x6d6f6501, kSignalPiece = 0x6d6f6502, kFarewellPiece = 0x6d6f6503;
 constexpr uint64_t kBlockBytes = 256 << 10;
 constexpr int64_t kFarewellNs = 1'000'000'000;
+constexpr int64_t kLongestFarewellNs = 5'000'000'000;
 constexpr int kIdleYields = 200;
-
-transport::PieceTag tag_of(uint64_t kind, uint64_t offset, uint64_t number) {
-  return {{kind, offset, number, 0}};
-}
 
 }  // namespace
 
-Proxy::Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout, std::byte* own,
-             int rank, std::function<void()> landed)
+Proxy::Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout,
+             Neighbours neighbours, int rank)
     : layout_(layout),
-      own_(own),
+      neighbours_(std::move(neighbours)),
       rank_(rank),
-      landed_(std::move(landed)),
       lane_(std::move(lane)),
       open_(static_cast<size_t>(layout.num_ranks)),
+      carried_bytes_(static_cast<size_t>(layout.num_ranks)),
+      readers_(static_cast<size_t>(layout.num_ranks)),
       outgoing_(static_cast<size_t>(layout.num_ranks)),
       health_(static_cast<size_t>(layout.num_ranks)),
       thread_([this] { run(); }) {}
 
 Proxy::~Proxy() {
+  const fabric::NodeMap& nodes = neighbours_.nodes;
+  for (int peer = 0; peer < layout_.num_ranks && nodes.has_stages(); ++peer) {
+    if (nodes.share_node(peer, rank_) || !nodes.share_rail(peer, rank_)) continue;
+    open_[static_cast<size_t>(peer)].parcel.ending = Ending::kFarewell;
+    send(peer);
+  }
   is_ending_.store(true, std::memory_order_relaxed);
   has_work_.notify_one();
   thread_.join();
 }
 
-std::byte* Proxy::room(int peer, uint64_t offset, uint64_t bytes) {
-  Parcel& parcel = open_[static_cast<size_t>(peer)];
-  if (parcel.blocks.empty() || parcel.block_used + bytes > parcel.block_bytes) {
-    parcel.block_bytes = std::max(bytes, kBlockBytes);
-    parcel.blocks.push_back(std::make_unique<std::byte[]>(parcel.block_bytes));
-    parcel.block_used = 0;
+int Proxy::way_to(int peer) const {
+  const fabric::NodeMap& nodes = neighbours_.nodes;
+  return nodes.has_stages() ? nodes.rank_at(nodes.node_of(peer), nodes.local_of(rank_)) : peer;
+}
+
+// A record's head and its bytes lie in one block, so that it can be filled, and can grow.
+std::byte* Proxy::add_record(int way, std::span<const Windows::Place> places, uint64_t bytes) {
+  const uint64_t head = sizeof(StreamRecord) + places.size() * sizeof(StreamPlace);
+  Open& open = open_[static_cast<size_t>(way)];
+  if (!open.parcel.blocks.empty() &&
+      open.parcel.blocks.back().used + head + bytes > open.parcel.blocks.back().bytes)
+    send(way);
+  if (open.parcel.blocks.empty()) {
+    const uint64_t room = std::max(head + bytes, kBlockBytes);
+    open.parcel.blocks.push_back({std::make_unique_for_overwrite<std::byte[]>(room), 0, room});
   }
-  std::byte* const data = parcel.blocks.back().get() + parcel.block_used;
-  parcel.block_used += bytes;
-  Stretch* const last = parcel.stretches.empty() ? nullptr : &parcel.stretches.back();
-  if (last != nullptr && last->offset + last->bytes == offset && last->data + last->bytes == data)
-    last->bytes += bytes;
-  else
-    parcel.stretches.push_back({offset, data, bytes});
-  return data;
+  Block& block = open.parcel.blocks.back();
+  std::byte* const record = block.data.get() + block.used;
+  const StreamRecord said{bytes, places.size()};
+  std::memcpy(record, &said, sizeof said);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const StreamPlace place{static_cast<uint64_t>(places[i].peer), places[i].offset};
+    std::memcpy(record + sizeof said + i * sizeof place, &place, sizeof place);
+  }
+  block.used += head + bytes;
+  carried_bytes_[static_cast<size_t>(way)] += head + bytes;
+  open.record = places.size() == 1 ? record : nullptr;
+  open.peer = places[0].peer;
+  open.next_offset = places[0].offset + bytes;
+  return record + head;
+}
+
+std::byte* Proxy::room(int peer, uint64_t offset, uint64_t bytes) {
+  const int way = way_to(peer);
+  Open& open = open_[static_cast<size_t>(way)];
+  if (open.record != nullptr && open.peer == peer && open.next_offset == offset) {
+    Block& block = open.parcel.blocks.back();
+    if (block.used + bytes <= block.bytes) {
+      StreamRecord said;
+      std::memcpy(&said, open.record, sizeof said);
+      said.bytes += bytes;
+      std::memcpy(open.record, &said, sizeof said);
+      block.used += bytes;
+      carried_bytes_[static_cast<size_t>(way)] += bytes;
+      open.next_offset += bytes;
+      return block.data.get() + block.used - bytes;
+    }
+  }
+  const Windows::Place place{peer, offset};
+  return add_record(way, {&place, 1}, bytes);
+}
+
+void Proxy::put(std::span<const Windows::Place> places, std::span<const std::byte> bytes) {
+  std::byte* const to = places.size() == 1
+                            ? room(places[0].peer, places[0].offset, bytes.size())
+                            : add_record(way_to(places[0].peer), places, bytes.size());
+  std::memcpy(to, bytes.data(), bytes.size());
 }
 
 void Proxy::signal(int peer, uint64_t line, std::span<const std::byte> words, uint64_t number) {
-  Parcel& parcel = open_[static_cast<size_t>(peer)];
+  const int way = way_to(peer);
+  Parcel& parcel = open_[static_cast<size_t>(way)].parcel;
+  parcel.ending = Ending::kSignal;
+  parcel.target = peer;
   parcel.line = line;
   std::copy(words.begin(), words.end(), parcel.words.begin());
   parcel.num_words = words.size();
   parcel.number = number;
+  carried_bytes_[static_cast<size_t>(way)] += kLineBytes;
+  send(way);
+}
+
+void Proxy::send(int way) {
+  Open& open = open_[static_cast<size_t>(way)];
   {
     const std::lock_guard lock(mutex_);
-    outgoing_[static_cast<size_t>(peer)].parcels.push_back(std::move(parcel));
+    outgoing_[static_cast<size_t>(way)].parcels.push_back(std::move(open.parcel));
   }
   has_work_.notify_one();
-  parcel = {};
+  open = {};
 }
 
 Status Proxy::health(int peer) const {
   const std::lock_guard lock(mutex_);
-  return health_[static_cast<size_t>(peer)];
+  return health_[static_cast<size_t>(way_to(peer))];
 }
 
 void Proxy::fail(int peer, const Status& why) {
@@ -92,10 +147,7 @@ void Proxy::run() {
     for (int peer = 0; peer < layout_.num_ranks; ++peer)
       if (peer != rank_) moved = put_some(peer) || moved;
     moved = land_all() || moved;
-    if (is_ending_.load(std::memory_order_relaxed)) {
-      if (ends_ns == 0) ends_ns = now_ns() + kFarewellNs;
-      if (!has_parcels() || now_ns() > ends_ns) return;
-    }
+    if (is_ending_.load(std::memory_order_relaxed) && is_finished(ends_ns)) return;
     idle = moved ? 0 : idle + 1;
     if (idle < kIdleYields) {
       if (!moved) sched_yield();
@@ -112,6 +164,21 @@ bool Proxy::has_parcels() {
                      [](const Outgoing& each) { return !each.parcels.empty(); });
 }
 
+// What others still send through this rank is for ranks that may wait for it.
+bool Proxy::is_finished(int64_t& ends_ns) {
+  const fabric::NodeMap& nodes = neighbours_.nodes;
+  const bool hands_on = nodes.has_stages();
+  if (ends_ns == 0) ends_ns = now_ns() + (hands_on ? kLongestFarewellNs : kFarewellNs);
+  if (now_ns() > ends_ns) return true;
+  if (has_parcels()) return false;
+  if (!hands_on || neighbours_.are_over()) return true;
+  for (int peer = 0; peer < layout_.num_ranks; ++peer) {
+    if (nodes.share_node(peer, rank_) || !nodes.share_rail(peer, rank_) || is_cut(peer)) continue;
+    if ((farewells_ >> peer & 1) == 0 && lane_->health(peer).ok()) return false;
+  }
+  return true;
+}
+
 // The first parcel stays where it is while it is put: a deque does not move what lies in it.
 bool Proxy::put_some(int peer) {
   Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
@@ -120,7 +187,7 @@ bool Proxy::put_some(int peer) {
     const std::lock_guard lock(mutex_);
     if (is_cut(peer)) outgoing.parcels.clear();
     if (outgoing.parcels.empty()) {
-      outgoing.stretch = outgoing.done = 0;
+      outgoing.block = outgoing.done = 0;
       return false;
     }
     parcel = &outgoing.parcels.front();
@@ -134,7 +201,7 @@ bool Proxy::put_some(int peer) {
   if (is_over) {
     const std::lock_guard lock(mutex_);
     outgoing.parcels.pop_front();
-    outgoing.stretch = outgoing.done = 0;
+    outgoing.block = outgoing.done = 0;
   }
   return moved;
 }
@@ -142,21 +209,28 @@ bool Proxy::put_some(int peer) {
 bool Proxy::put_piece(int peer, Parcel& parcel, bool& is_over) {
   Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
   const auto to = transport::PeerSet::only(peer);
-  if (outgoing.stretch == parcel.stretches.size()) {
-    is_over = lane_->try_put(to, tag_of(kSignal, parcel.line, parcel.number),
-                             std::span(parcel.words).first(parcel.num_words)) ==
-              transport::PutResult::kAccepted;
+  const auto try_put = [&](const transport::PieceTag& tag, std::span<const std::byte> payload) {
+    return lane_->try_put(to, tag, payload) == transport::PutResult::kAccepted;
+  };
+  if (outgoing.block == parcel.blocks.size()) {
+    switch (parcel.ending) {
+      case Ending::kNone: is_over = true; break;
+      case Ending::kFarewell: is_over = try_put({{kFarewellPiece, 0, 0, 0}}, {}); break;
+      case Ending::kSignal:
+        is_over = try_put(
+            {{kSignalPiece, parcel.line, parcel.number, static_cast<uint64_t>(parcel.target)}},
+            std::span(parcel.words).first(parcel.num_words));
+        break;
+    }
     return is_over;
   }
-  const Stretch& stretch = parcel.stretches[outgoing.stretch];
+  const Block& block = parcel.blocks[outgoing.block];
   const uint64_t bytes =
-      std::min<uint64_t>(stretch.bytes - outgoing.done, lane_->caps().max_piece_bytes);
-  if (lane_->try_put(to, tag_of(kRows, stretch.offset + outgoing.done, 0),
-                     {stretch.data + outgoing.done, bytes}) != transport::PutResult::kAccepted)
-    return false;
+      std::min<uint64_t>(block.used - outgoing.done, lane_->caps().max_piece_bytes);
+  if (!try_put({{kStream, 0, 0, 0}}, {block.data.get() + outgoing.done, bytes})) return false;
   outgoing.done += bytes;
-  if (outgoing.done == stretch.bytes) {
-    ++outgoing.stretch;
+  if (outgoing.done == block.used) {
+    ++outgoing.block;
     outgoing.done = 0;
   }
   return true;
@@ -173,25 +247,40 @@ bool Proxy::land_all() {
   return any;
 }
 
+void Proxy::refuse(int source, const Status& why) {
+  fail(source, internal_error("rank {} sent what cannot be landed in windows of {} bytes: {}",
+                              source, layout_.bytes(), why.message()));
+  cut(source);
+}
+
 void Proxy::land(int source, const transport::Arrival& piece) {
   if (is_cut(source)) return;
-  const auto [kind, offset, number, unused] = piece.tag.words;
-  if (kind == kRows && may_land(source, offset, piece.payload.size())) {
-    std::memcpy(own_ + offset, piece.payload.data(), piece.payload.size());
-  } else if (kind == kSignal && is_signal_line(source, offset) &&
+  const auto [kind, line, number, target] = piece.tag.words;
+  if (kind == kFarewellPiece) {
+    farewells_ |= uint64_t{1} << source;
+  } else if (kind == kStream) {
+    const Status status = readers_[static_cast<size_t>(source)].take(
+        piece.payload, [this](uint64_t rank, uint64_t offset, uint64_t bytes) {
+          return target_of(rank, offset, bytes);
+        });
+    if (!status.ok()) refuse(source, status);
+  } else if (kind == kSignalPiece && target < layout_.ranks() &&
+             neighbours_.windows[target] != nullptr && is_signal_line(source, line) &&
              piece.payload.size() <= kNumberOffset) {
-    publish(own_, offset, piece.payload, number);
-    landed_();
+    publish(neighbours_.windows[target], line, piece.payload, number);
+    neighbours_.landed(static_cast<int>(target));
   } else {
-    fail(source, internal_error("rank {} sent {} bytes of kind {:#x} for {} of a window of {}",
-                                source, piece.payload.size(), kind, offset, layout_.bytes()));
-    cut(source);
+    refuse(source, internal_error("a piece of {} bytes of kind {:#x} for line {} of rank {}",
+                                  piece.payload.size(), kind, line, target));
   }
 }
 
-bool Proxy::may_land(int, uint64_t offset, uint64_t bytes) const {
-  return offset >= layout_.half(0) && offset <= layout_.bytes() &&
-         bytes <= layout_.bytes() - offset;
+// Rows land in halves, of ranks whose window is mapped here.
+std::byte* Proxy::target_of(uint64_t rank, uint64_t offset, uint64_t bytes) const {
+  if (rank >= layout_.ranks() || neighbours_.windows[rank] == nullptr) return nullptr;
+  const bool fits =
+      offset >= layout_.half(0) && offset <= layout_.bytes() && bytes <= layout_.bytes() - offset;
+  return fits ? neighbours_.windows[rank] + offset : nullptr;
 }
 
 bool Proxy::is_signal_line(int source, uint64_t line) const {

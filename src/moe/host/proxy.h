@@ -1,13 +1,19 @@
 // Proxy: the thread that carries what is put in rooms of ranks that share no memory with this one,
-// as a host proxy does for GPUs. A parcel is all that was put for one peer since the last signal to
-// it, and that signal. It is cut into pieces of the lane; the thread at the other end lands them in
-// its window, the signal last: to one peer a lane keeps its order, and a piece is landed before the
-// next one is looked at.
+// as a host proxy does for GPUs. A parcel is some of what was put for one rank, in order, and perhaps
+// a signal behind it. It is cut into pieces of the lane; the thread at the other end lands them, the
+// signal last: to one peer a lane keeps its order, and a piece is landed before the next one is
+// looked at.
+//
+// Several ranks on each node: a lane is used along rails only. What is for a rank of another node
+// goes to the rank there that is on this rank's rail, and its thread lands it in the window that it is
+// for, which the node's ranks have mapped; so what several of them get crosses the link once. Who
+// ends its buffer goes on landing until all ranks of its rail on other nodes have said that they put
+// nothing more, for a while.
 //
 // Where a piece may land is checked there: rows in the halves, a signal in a line that is its
 // source's. A rank that was cut lands nothing.
 //
-// Threads: room(), signal() and cut() by one thread; health() by any.
+// Threads: room(), put(), signal() and cut() by one thread; health() by any.
 #pragma once
 
 #include <array>
@@ -24,6 +30,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "fabric/node_map.h"
+#include "moe/host/stream.h"
 #include "moe/window.h"
 #include "transport/lane.h"
 
@@ -34,57 +42,82 @@ void publish(std::byte* window, uint64_t line, std::span<const std::byte> words,
 
 class Proxy {
  public:
-  /// `landed` is called after every signal that came.
-  Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout, std::byte* own, int rank,
-        std::function<void()> landed);
-  /// Sends what is left for a moment; then ends the thread.
+  /// Who is where, as this rank sees it.
+  struct Neighbours {
+    std::vector<std::byte*> windows;  // by rank, null of ranks on other nodes
+    fabric::NodeMap nodes;            // one node of all: everybody is reached directly
+    std::function<void(int)> landed;  // called with the rank for which a signal has come
+    std::function<bool()> are_over;   // the group is broken: nobody comes any more
+  };
+  Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout, Neighbours neighbours,
+        int rank);
+  /// Sends what is left for a moment, and lands what others still send to their node mates; then
+  /// ends the thread.
   ~Proxy();
 
   std::byte* room(int peer, uint64_t offset, uint64_t bytes);
+  /// Of ranks that are reached by the same one.
+  void put(std::span<const Windows::Place> places, std::span<const std::byte> bytes);
   void signal(int peer, uint64_t line, std::span<const std::byte> words, uint64_t number);
   void cut(int peer) { cut_.fetch_or(uint64_t{1} << peer, std::memory_order_relaxed); }
   Status health(int peer) const;
+  /// Whom the lane takes what is for `peer`.
+  int way_to(int peer) const;
+  /// Bytes of streams and signals that were put for this rank to land or to hand on.
+  uint64_t carried_bytes(int way) const { return carried_bytes_[static_cast<size_t>(way)]; }
 
  private:
-  struct Stretch {
-    uint64_t offset = 0;
-    const std::byte* data = nullptr;
+  enum class Ending : uint64_t { kNone = 0, kSignal = 1, kFarewell = 2 };
+  struct Block {
+    std::unique_ptr<std::byte[]> data;
+    uint64_t used = 0;
     uint64_t bytes = 0;
   };
   struct Parcel {
-    std::vector<std::unique_ptr<std::byte[]>> blocks;
-    uint64_t block_used = 0;
-    uint64_t block_bytes = 0;
-    std::vector<Stretch> stretches;
+    std::vector<Block> blocks;
+    Ending ending = Ending::kNone;
+    int target = 0;  // of the signal
     uint64_t line = 0;
     std::array<std::byte, kNumberOffset> words{};
     uint64_t num_words = 0;
     uint64_t number = 0;
   };
+  struct Open {  // being filled, by the caller's thread
+    Parcel parcel;
+    std::byte* record = nullptr;  // the last one, where it may grow
+    int peer = 0;
+    uint64_t next_offset = 0;
+  };
   struct Outgoing {
     std::deque<Parcel> parcels;  // under mutex_
-    size_t stretch = 0;          // of the first one: how far it is put; the thread's own
+    size_t block = 0;            // of the first one: how far it is put; the thread's own
     uint64_t done = 0;
   };
 
+  std::byte* add_record(int way, std::span<const Windows::Place> places, uint64_t bytes);
+  void send(int way);
   void run();
+  bool is_finished(int64_t& ends_ns);
   bool put_some(int peer);
   bool put_piece(int peer, Parcel& parcel, bool& is_over);
   bool land_all();
   void land(int source, const transport::Arrival& piece);
-  bool may_land(int source, uint64_t offset, uint64_t bytes) const;
+  void refuse(int source, const Status& why);
+  std::byte* target_of(uint64_t rank, uint64_t offset, uint64_t bytes) const;
   bool is_signal_line(int source, uint64_t line) const;
   bool is_cut(int peer) const { return (cut_.load(std::memory_order_relaxed) >> peer & 1) != 0; }
   bool has_parcels();
   void fail(int peer, const Status& why);
 
   const WindowLayout layout_;
-  std::byte* const own_;
+  const Neighbours neighbours_;
   const int rank_;
-  const std::function<void()> landed_;
   std::unique_ptr<transport::Lane> lane_;  // the thread's
 
-  std::vector<Parcel> open_;  // by peer: being filled, by the caller's thread
+  std::vector<Open> open_;  // by way
+  std::vector<uint64_t> carried_bytes_;
+  std::vector<StreamReader> readers_;  // by source; the thread's
+  uint64_t farewells_ = 0;             // who has said it; the thread's
   mutable std::mutex mutex_;
   std::condition_variable has_work_;
   std::vector<Outgoing> outgoing_;

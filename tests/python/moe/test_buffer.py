@@ -68,6 +68,30 @@ def test_normal_goes_there_and_back(ranks, size, library):
     ranks(size, body)
 
 
+def test_a_buffer_that_may_gather_gives_the_same(ranks):
+    def body(comm):
+        lib, ways = Library("numpy"), []
+        every = [make(4, r, 3, H) for r in range(3)]
+        own = every[comm.rank]
+        with made(comm, may_gather=True) as buffer:
+            per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(own.ids, 12)
+            for _ in range(12):
+                got, ids, weights, _, handle, _ = buffer.dispatch(
+                    lib.bf16(own.x), None, per_rank, None, is_in, per_expert, own.ids, own.weights
+                )
+                same(got, np.stack([every[s].x[t] for s, t in rows_by_source(every, comm.rank)]))
+                assert (ids < 4).all()
+                assert ((weights == 0) == (ids < 0)).all()
+                back, _, _ = buffer.combine(got, handle, partial="node")
+                same(back, own.x * own.is_in.sum(1)[:, None])
+                ways.append(buffer.runtime.has_gathered)
+        return ways
+
+    first, *others = ranks(3, body)
+    assert set(first[:8]) == {False, True}  # both are measured
+    assert all(ways == first for ways in others)
+
+
 @pytest.mark.parametrize("library", libraries())
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_low_latency_goes_there_and_back(ranks, size, library):

@@ -51,6 +51,12 @@ class Normal:
         return b.combine(rows, handle)[0]
 
 
+class Gathering(Normal):
+    """The same by a buffer that may gather rows where it has found that to be faster."""
+
+    name = "braid may gather"
+
+
 class LowLatency:
     """braid's low-latency mode in bf16: sums by expert, not by rank."""
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import braid
-from braid.bench.moe.contestants import AllToAll, Case, Contestant, LowLatency, Normal
+from braid.bench.moe.contestants import AllToAll, Case, Contestant, Gathering, LowLatency, Normal
 from braid.bench.moe.routings import Shape, copies_to, ids_of
 from braid.moe import Buffer
 from braid.probe.effort import Effort
@@ -17,6 +17,7 @@ from braid.record.probe import Series, gbps_of, times_of
 
 _BF16 = 2
 _CALLS = 3  # of one sample
+_TUNED = 10  # calls after which a buffer that may gather has chosen
 
 
 def jobs(
@@ -34,8 +35,14 @@ def _job(comm: braid.Comm, shape: Shape, tokens: int, routing: str, gloo: bool) 
         )
         ids = ids_of(shape, routing, tokens, comm.rank)
         case = Case(shape, ids, comm.size, comm.rank)
-        with Buffer(comm, 64 << 20, hint, low_latency_mode=True) as buffer:
+        with (
+            Buffer(comm, 64 << 20, hint, low_latency_mode=True) as buffer,
+            Buffer(comm, 64 << 20, may_gather=True) as gathering,
+        ):
             braids: list[Contestant] = [Normal(buffer, case), LowLatency(buffer, case)]
+            braids.append(Gathering(gathering, case))
+            for _ in range(_TUNED):
+                braids[-1].run()
             present = braids + ([AllToAll(case)] if gloo else [])
             wrong = _check(comm, present, case)
             others = [r for r in range(comm.size) if r != comm.rank]

@@ -1,0 +1,345 @@
+// A normal combine that sums per node first, where the caller asked for it: one row per (token, node)
+// crosses between nodes in place of one per (token, rank). Its numbers are of their own (reference.h):
+// each node's rows are summed in rank order in fp32 and rounded to the rows' type, the partial; then
+// partials are summed in the order of nodes, and biases, and rounded again.
+//
+// A round of P tokens of every owner takes two phases:
+//
+//   inside     every rank gives each of its node mates the rows whose owners are on that one's rail.
+//              In its region there: counts by node [num_nodes] int32, then for each node room for P
+//              copies: token, weights [K], row
+//   across     every rank sums what it got, and sends the partials of other nodes' tokens to their
+//              owners, which are on its rail: weights [K], row. The partials of its own tokens stay
+//
+// On one node the second phase is left out. Flags go to everybody in both, as in every phase.
+#include <algorithm>
+#include <cstring>
+
+#include "base/rounding.h"
+#include "moe/call_shape.h"
+#include "moe/in_call.h"
+#include "moe/row_sum.h"
+
+namespace braid::moe {
+
+namespace {
+
+constexpr uint64_t kWeights = 16;  // offset in a copy; the token's number is at 0
+
+struct PartialLayout {
+  PartialLayout(const Combine& call, int num_nodes, uint64_t region_bytes)
+      : weight_bytes(call.has_weights ? 4 * static_cast<uint64_t>(call.num_topk) : 0),
+        begin(round_up(4 * static_cast<uint64_t>(num_nodes), Slot::kUnit)),
+        row(round_up(kWeights + weight_bytes, Slot::kUnit)),
+        copy_bytes(round_up(row + call.row_bytes(), Slot::kUnit)) {
+    if (region_bytes > begin)
+      rounds.tokens =
+          tokens_in(region_bytes - begin, copy_bytes * static_cast<uint64_t>(num_nodes));
+  }
+  /// Of copy `i` among those of a node's owner.
+  uint64_t copy(int node, uint32_t i) const {
+    return begin +
+           (static_cast<uint64_t>(node) * static_cast<uint64_t>(rounds.tokens) + i) * copy_bytes;
+  }
+
+  const uint64_t weight_bytes;
+  const uint64_t begin, row, copy_bytes;
+  Rounds rounds;
+};
+
+uint32_t token_of(const std::byte* copy) {
+  uint32_t token = 0;
+  std::memcpy(&token, copy, sizeof token);
+  return token;
+}
+
+void add_weights(const std::byte* from, std::vector<float>& sum) {
+  for (size_t i = 0; i < sum.size(); ++i) {
+    float weight = 0;
+    std::memcpy(&weight, from + 4 * i, sizeof weight);
+    sum[i] += weight;
+  }
+}
+
+/// The copies of one owner's tokens that node mates sent, in the order of tokens, those of one token
+/// together.
+class Merge {
+ public:
+  Merge(const PartialLayout& layout, int node) : layout_(layout), node_(node) {}
+  void add_source(const std::byte* region, uint32_t count) {
+    sources_.push_back({region, count, 0});
+  }
+
+  /// Calls `each` with every copy of the next token, in rank order; answers the token, or -1.
+  template <typename Each>
+  int64_t next(Each&& each) {
+    int64_t token = -1;
+    for (const Source& source : sources_)
+      if (source.next < source.count && (token < 0 || token_of(copy(source)) < token))
+        token = token_of(copy(source));
+    for (Source& source : sources_) {
+      if (source.next == source.count || token_of(copy(source)) != token) continue;
+      each(copy(source));
+      ++source.next;
+    }
+    return token;
+  }
+
+ private:
+  struct Source {
+    const std::byte* region;
+    uint32_t count, next;
+  };
+  const std::byte* copy(const Source& source) const {
+    return source.region + layout_.copy(node_, source.next);
+  }
+  const PartialLayout& layout_;
+  const int node_;
+  std::vector<Source> sources_;
+};
+
+}  // namespace
+
+/// One call: its rounds, and what is kept between a round's two phases.
+class NodeCombine {
+ public:
+  NodeCombine(Buffer& buffer, const Combine& call)
+      : b_(buffer),
+        call_(call),
+        nodes_(buffer.nodes()),
+        node_(nodes_.node_of(buffer.rank_)),
+        layout_(call, nodes_.num_nodes, buffer.layout_.region_bytes()),
+        sum_(call.dtype, call.hidden),
+        weights_(layout_.weight_bytes / 4) {
+    int32_t row = 0;
+    for (const int32_t rows : call.rows_of) {
+      next_.push_back(row);
+      ends_.push_back(row += rows);
+    }
+  }
+
+  Status run() {
+    if (layout_.rounds.tokens == 0)
+      return no_room_for_copies(
+          layout_.begin + layout_.copy_bytes * static_cast<uint64_t>(nodes_.num_nodes),
+          b_.layout_.region_bytes());
+    const uint32_t number = ++b_.calls_;
+    const int num_rounds = layout_.rounds.count(call_.most_tokens);
+    for (int round = 0; round < num_rounds; ++round)
+      BRAID_RETURN_IF_ERROR(run_round(number, round));
+    return {};
+  }
+
+ private:
+  Status run_round(uint32_t number, int round) {
+    first_ = std::min(layout_.rounds.first(round), call_.num_tokens);
+    last_ = layout_.rounds.last(round, call_.num_tokens);
+    BRAID_ASSIGN_OR_RETURN(const Buffer::Ticket inside, b_.begin_phase(shape_of(call_), number));
+    push_inside(inside, layout_.rounds.first(round + 1));
+    BRAID_RETURN_IF_ERROR(b_.receive_phase(inside, nullptr));
+    Status status = check_inside(inside);
+    if (status.ok()) status = sum_partials(inside, node_, nullptr);
+    if (nodes_.num_nodes == 1) {
+      b_.phases_->release(inside.phase, true);
+      if (status.ok()) store(nullptr);
+      return status;
+    }
+    const Result<Buffer::Ticket> across = b_.begin_phase(shape_of(call_), number);
+    if (across.ok() && status.ok()) status = push_across(inside, across.value());
+    b_.phases_->release(inside.phase, true);
+    if (!across.ok()) return across.status();
+    if (!status.ok()) {  // the others wait for this rank, too
+      b_.phases_->signal_failure(across.value().phase, number);
+      b_.phases_->release(across.value().phase, false);
+      return status;
+    }
+    BRAID_RETURN_IF_ERROR(b_.receive_phase(across.value(), nullptr));
+    status = check_across(across.value());
+    if (status.ok()) store(&across.value());
+    b_.phases_->release(across.value().phase, true);
+    return status;
+  }
+
+  /// Rows of tokens below `end` to the node mates on their owners' rails.
+  void push_inside(const Buffer::Ticket& ticket, int end) {
+    for (int peer = 0; peer < b_.size_; ++peer) {
+      if (b_.phases_->is_masked(peer)) continue;
+      uint32_t sent = 0;
+      if (nodes_.share_node(peer, b_.rank_)) {
+        std::vector<uint32_t> counts(static_cast<size_t>(nodes_.num_nodes));
+        for (int node = 0; node < nodes_.num_nodes; ++node) {
+          uint32_t& count = counts[static_cast<size_t>(node)];
+          const auto owner = static_cast<size_t>(nodes_.rank_at(node, nodes_.local_of(peer)));
+          for (int32_t& row = next_[owner]; row < ends_[owner] && call_.source_token[row] < end;
+               ++row)
+            push_row(ticket, peer, layout_.copy(node, count++), static_cast<size_t>(row));
+          sent += count;
+        }
+        std::memcpy(b_.phases_->room_in_region(ticket.phase, peer, 0, 4 * counts.size()),
+                    counts.data(), 4 * counts.size());
+      }
+      b_.signal(ticket, peer, sent, sent, static_cast<uint32_t>(call_.num_tokens));
+    }
+  }
+
+  void push_row(const Buffer::Ticket& ticket, int peer, uint64_t offset, size_t row) {
+    std::byte* const room =
+        b_.phases_->room_in_region(ticket.phase, peer, offset, layout_.row + call_.row_bytes());
+    const auto token = static_cast<uint32_t>(call_.source_token[row]);
+    std::memcpy(room, &token, sizeof token);
+    if (layout_.weight_bytes != 0)
+      std::memcpy(room + kWeights, call_.weights + row * weights_.size(), layout_.weight_bytes);
+    std::memcpy(room + layout_.row, call_.x + row * call_.row_bytes(), call_.row_bytes());
+  }
+
+  uint32_t count_from(const Buffer::Ticket& ticket, int source, int node) const {
+    uint32_t count = 0;
+    std::memcpy(&count, b_.phases_->region_of(ticket.phase, source) + 4 * node, sizeof count);
+    return count;
+  }
+  template <typename Each>
+  void for_mates(Each&& each) const {
+    for (int rank = 0; rank < b_.size_; ++rank)
+      if (nodes_.share_node(rank, b_.rank_) && !b_.phases_->is_masked(rank)) each(rank);
+  }
+
+  // Counts of own tokens are known; those of other owners are bounded.
+  Status check_inside(const Buffer::Ticket& ticket) const {
+    Status status;
+    for_mates([&](int mate) {
+      for (int node = 0; node < nodes_.num_nodes; ++node) {
+        const uint32_t count = count_from(ticket, mate, node);
+        const auto most = static_cast<uint32_t>(layout_.rounds.tokens);
+        const uint32_t expected = node == node_ ? own_copies(mate) : std::min(count, most);
+        if (status.ok() && count != expected)
+          status = invalid_argument("argument handle: expected {} rows back from rank {}, got {}",
+                                    expected, mate, count);
+      }
+    });
+    return status;
+  }
+
+  bool goes_to(int token, int rank) const {
+    return call_.is_in_rank[static_cast<size_t>(token) * static_cast<size_t>(b_.size_) +
+                            static_cast<size_t>(rank)] &&
+           !b_.phases_->is_masked(rank);
+  }
+  uint32_t own_copies(int rank) const {
+    uint32_t count = 0;
+    for (int t = first_; t < last_; ++t) count += goes_to(t, rank) ? 1 : 0;
+    return count;
+  }
+  bool goes_to_node(int token, int node) const {
+    for (int local = 0; local < nodes_.per_node; ++local)
+      if (goes_to(token, nodes_.rank_at(node, local))) return true;
+    return false;
+  }
+
+  /// Partials of the tokens of this rail's owner on `node`, in the order of tokens: of another node
+  /// into its window, of this one into partials_.
+  Status sum_partials(const Buffer::Ticket& inside, int node, const Buffer::Ticket* across) {
+    Merge merge(layout_, node);
+    for_mates([&](int mate) {
+      merge.add_source(b_.phases_->region_of(inside.phase, mate), count_from(inside, mate, node));
+    });
+    const int owner = nodes_.rank_at(node, nodes_.local_of(b_.rank_));
+    const uint64_t bytes = layout_.row + call_.row_bytes();
+    const bool is_masked = b_.phases_->is_masked(owner);
+    if (across == nullptr) partials_.clear();
+    int64_t before = -1;
+    for (uint32_t number = 0;; ++number) {
+      sum_.begin();
+      std::fill(weights_.begin(), weights_.end(), 0.0F);
+      const int64_t token = merge.next([&](const std::byte* copy) {
+        sum_.add(copy + layout_.row);
+        add_weights(copy + kWeights, weights_);
+      });
+      if (token < 0) {
+        if (across != nullptr && !is_masked)
+          b_.signal(*across, owner, number, number, static_cast<uint32_t>(call_.num_tokens));
+        return {};
+      }
+      if (token <= before || number == static_cast<uint32_t>(layout_.rounds.tokens))
+        return internal_error("rows of token {} of rank {} came behind those of {}", token, owner,
+                              before);
+      before = token;
+      if (is_masked) continue;
+      if (across == nullptr) partials_.resize((number + 1) * bytes);
+      std::byte* const to = across == nullptr
+                                ? partials_.data() + number * bytes
+                                : b_.phases_->room_in_region(across->phase, owner,
+                                                             number * layout_.copy_bytes, bytes);
+      std::memcpy(to + kWeights, weights_.data(), layout_.weight_bytes);
+      sum_.store(to + layout_.row);
+    }
+  }
+
+  // To everybody a flag; rows are for the owners on this rail, on other nodes.
+  Status push_across(const Buffer::Ticket& inside, const Buffer::Ticket& across) {
+    for (int peer = 0; peer < b_.size_; ++peer) {
+      if (nodes_.share_rail(peer, b_.rank_) && !nodes_.share_node(peer, b_.rank_))
+        BRAID_RETURN_IF_ERROR(sum_partials(inside, nodes_.node_of(peer), &across));
+      else if (!b_.phases_->is_masked(peer))
+        b_.signal(across, peer, 0, 0, static_cast<uint32_t>(call_.num_tokens));
+    }
+    return {};
+  }
+
+  Status check_across(const Buffer::Ticket& ticket) const {
+    for (int rank = 0; rank < b_.size_; ++rank) {
+      if (b_.phases_->is_masked(rank)) continue;
+      const bool sends = nodes_.share_rail(rank, b_.rank_) && !nodes_.share_node(rank, b_.rank_);
+      uint32_t expected = 0;
+      for (int t = first_; t < last_ && sends; ++t)
+        expected += goes_to_node(t, nodes_.node_of(rank)) ? 1 : 0;
+      const uint32_t partials = b_.phases_->words_of(ticket.phase, rank).rows;
+      if (partials != expected)
+        return invalid_argument("argument handle: expected {} partials back from rank {}, got {}",
+                                expected, rank, partials);
+    }
+    return {};
+  }
+
+  /// Own tokens of this round: partials in the order of nodes, then biases.
+  void store(const Buffer::Ticket* across) {
+    std::vector<const std::byte*> next;
+    for (int node = 0; node < nodes_.num_nodes; ++node) {
+      const int rank = nodes_.rank_at(node, nodes_.local_of(b_.rank_));
+      next.push_back(node == node_ || across == nullptr
+                         ? partials_.data()
+                         : b_.phases_->region_of(across->phase, rank));
+    }
+    for (int t = first_; t < last_; ++t) {
+      const auto token = static_cast<size_t>(t);
+      sum_.begin();
+      std::fill(weights_.begin(), weights_.end(), 0.0F);
+      for (int node = 0; node < nodes_.num_nodes; ++node) {
+        if (!goes_to_node(t, node)) continue;
+        const std::byte*& partial = next[static_cast<size_t>(node)];
+        sum_.add(partial + layout_.row);
+        add_weights(partial + kWeights, weights_);
+        partial += node == node_ ? layout_.row + call_.row_bytes() : layout_.copy_bytes;
+      }
+      for (const std::byte* bias : call_.biases)
+        if (bias != nullptr) sum_.add(bias + token * call_.row_bytes());
+      sum_.store(call_.out + token * call_.row_bytes());
+      if (call_.out_weights != nullptr)
+        std::copy(weights_.begin(), weights_.end(), call_.out_weights + token * weights_.size());
+    }
+  }
+
+  Buffer& b_;
+  const Combine& call_;
+  const fabric::NodeMap nodes_;
+  const int node_;
+  const PartialLayout layout_;
+  RowSum sum_;
+  std::vector<float> weights_;
+  std::vector<int32_t> next_, ends_;  // by owner: rows that are not sent yet
+  std::vector<std::byte> partials_;   // of own tokens, by this node
+  int first_ = 0, last_ = 0;          // own tokens of the round
+};
+
+Status Buffer::combine_by_node(const Combine& call) { return NodeCombine(*this, call).run(); }
+
+}  // namespace braid::moe
