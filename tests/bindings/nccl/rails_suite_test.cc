@@ -319,8 +319,8 @@ TEST(NcclRail, ACallThatWasRefusedIsTheLast) {
   sys::FakeCuda cuda(1);
   test::define_team_kernels(cuda);
   test::run_gpus(1, cuda, {}, [&](test::GpuRank& gpu) {
-    const auto rail = NcclRail::make(library.table, std::string(kIdBytes, 'x'), {2, 1}, 0,
-                                     gpu.device, [] { return Status(); });
+    auto rail = NcclRail::make(library.table, std::string(kIdBytes, 'x'), {2, 1}, 0, gpu.device,
+                               [] { return Status(); });
     ASSERT_TRUE(rail.ok()) << rail.status().to_string();
     char bytes[8] = {};
     const auto at = reinterpret_cast<sys::DevicePtr>(bytes);

@@ -351,7 +351,8 @@ TEST(Stages, ARailThatFailsIsAnErrorOnItsRanks) {
 // in that call. After a refused argument a comm goes on, so it must not be told as one.
 TEST(Stages, WhatIsRefusedAmidACallEndsTheComm) {
   run_stages({{2, 2}, {}, 0, 2000}, [](StageRank& rank) {
-    GuardedMemory send(rank.gpu.cuda, 4000), recv(rank.gpu.cuda, 16000), other(rank.gpu.cuda, 16000);
+    GuardedMemory send(rank.gpu.cuda, 4000), recv(rank.gpu.cuda, 16000),
+        other(rank.gpu.cuda, 16000);
     ASSERT_TRUE(rank.gpu.device.registrations().add(recv.get(), recv.bytes()).ok());
     const bool is_refused = rank.rank == 0;
     if (is_refused)
@@ -361,7 +362,7 @@ TEST(Stages, WhatIsRefusedAmidACallEndsTheComm) {
     if (is_refused) {
       EXPECT_EQ(rank.rail.num_calls(), 1U) << "the others have what it sent";
       EXPECT_EQ(status.code(), Code::kUnavailable) << status.to_string();
-      rank.gpu.comm.abort("the call was refused");  // rank 1 waits for it
+      rank.gpu.comm.state().group->report(status);  // as on_device() does: rank 1 waits for it
     }
   });
 }
@@ -376,9 +377,10 @@ TEST(Stages, ACallInAnInvalidCaptureTouchesNoRail) {
       stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
     cuda.begin_capture(stream);
     cuda.invalidate_capture(stream);
-    const Status gathered = rank.stages.all_gather(send.get(), recv.get(), 100, Dtype::kUint8, stream);
-    const Status summed = rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kUint8,
-                                                     RedOp::kSum, stream);
+    const Status gathered =
+        rank.stages.all_gather(send.get(), recv.get(), 100, Dtype::kUint8, stream);
+    const Status summed =
+        rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kUint8, RedOp::kSum, stream);
     (void)cuda.end_capture(stream);
     EXPECT_EQ(gathered.code(), Code::kInvalidArgument) << gathered.to_string();
     EXPECT_EQ(summed.code(), Code::kInvalidArgument) << summed.to_string();
