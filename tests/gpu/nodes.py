@@ -12,15 +12,18 @@ pair calls go by braid, between pairs by NCCL's sockets on loopback. Nothing is 
 Results are compared bit by bit with the CPU's: fp32 in rank order in a node, one rounding, fp32 in
 the order of nodes, one rounding; exact ones without the first rounding; an average divides in the
 last step. The exit code is 1 when one
-element differs, or when a call went where it should not.
+element differs, or when a call went where it should not. NODES_SECONDS is how long, NODES_RECORD a
+file for what was found, NODES_COMMIT what it says of the code.
 """
 
 import ctypes
+import json
 import os
 import random
 import sys
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 RANK = int(os.environ["RANK"])
 IS_EXACT = os.environ.get("BRAID_NCCL_NODES_EXACT", "off") in ("on", "1")
@@ -181,9 +184,36 @@ def in_a_graph(checks: Checks) -> None:
         )
 
 
+def record(checks: Checks, seconds: float) -> None:
+    """Every rank's counts, into the file that is asked for."""
+    taken, handed_on = counts()
+    own = {"results": checks.calls, "wrong": checks.wrong, "taken": taken, "handed_on": handed_on}
+    ranks: list[object] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    path = os.environ.get("NODES_RECORD")
+    if RANK != 0 or path is None:
+        return
+    found = {
+        "schema": "braid.nodes_gpu/1",
+        "command": f"NODES_SECONDS={SECONDS:g} scripts/gpu_test nodes",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": os.environ.get("NODES_COMMIT", "unknown"),
+        "dirty": "NODES_COMMIT" not in os.environ,
+        "gpu": torch.cuda.get_device_name(0),
+        "nccl": ".".join(str(one) for one in torch.cuda.nccl.version()),
+        "nodes": dist.get_world_size() // PER_NODE,
+        "per_node": PER_NODE,
+        "is_exact": IS_EXACT,
+        "seconds": round(seconds, 1),
+        "ranks": ranks,
+    }
+    Path(path).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> int:
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", timeout=timedelta(seconds=60))
+    began = time.monotonic()
     checks = Checks()
     checks.all_gather(1, 1000, torch.float32, False)
     checks.reduce_scatter(2, 1000, torch.float32, "sum")
@@ -191,6 +221,7 @@ def main() -> int:
     in_a_graph(checks)
     random_calls(checks)
     torch.cuda.synchronize()
+    record(checks, time.monotonic() - began)
     taken, handed_on = counts()
     wanted = os.environ.get("BRAID_NCCL_NODES", "off") == "on"
     astray = handed_on["all_gather"] + handed_on["reduce_scatter"] if wanted else 0

@@ -308,6 +308,7 @@ _OWN_FORMS = {
     "braid.moe_two_hosts/1": _RUNS,
     "braid.nccl_tests/1": _RANKS,
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
+    "braid.nodes_gpu/1": frozenset({"dirty", "ranks"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
     "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
     "braid.overlap_block/1": _RANKS | {"blocks", "gpt", "faults"},

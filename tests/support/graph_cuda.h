@@ -68,11 +68,12 @@ class GraphCuda : public sys::FakeCuda {
   }
 
   /// replay() on the thread's device, whose memory nobody frees meanwhile: the driver's frees wait for
-  /// what a device does.
-  Status run(const Graph& graph) {
+  /// what a device does. Nothing of it where `is_over` says that what it uses may be gone by now.
+  Status run(const Graph& graph, const std::function<bool()>& is_over = [] { return false; }) {
     const int device = current_device().value();
     {
       const std::lock_guard lock(replays_mutex_);
+      if (is_over()) return unavailable("graph cuda: what the graph uses may be gone");
       ++num_replays_[device];
     }
     const Status done = replay(graph);

@@ -114,9 +114,8 @@ Status Call::execute() {
   // Passes between looks for trouble while things move; a pass is under a millisecond.
   constexpr int kWatchEvery = 256;
   for (int pass = 1; !done(); ++pass) {
+    progress_lanes();
     bool moved = outbox_.pump();
-    for (comm::LinkState& link : state_.links)
-      (void)link.lane->progress();  // a lane may be busy and move nothing of ours
     moved |= receive();
     moved = moved || copy_local();
     if (moved) {
@@ -127,8 +126,17 @@ Status Call::execute() {
     if (!moved || pass % kWatchEvery == 0) watch();
     if (!status_.ok()) return status_;
   }
+  progress_lanes();
   finish_report();
   return mismatch_;
+}
+
+// Before the outbox puts, and once more at the end, so that what was taken in is acknowledged at once.
+// Behind this rank's next blocks, on the same connection of a slow cable, an ack takes tens of
+// milliseconds, and its peer cannot leave the call for so long.
+void Call::progress_lanes() {
+  for (comm::LinkState& link : state_.links)
+    (void)link.lane->progress();  // a lane may be busy and move nothing of ours
 }
 
 void Call::finish_report() {

@@ -119,6 +119,7 @@ class Call {
   bool copy_local();
 
   // Waiting.
+  void progress_lanes();
   bool done() const;
   void watch();
   bool has_one_link_left() const;

@@ -8,7 +8,9 @@
 //          done when the stream is.
 // Memory   any device memory. Nothing is copied aside: what is sent must not change before the
 //          stream has come past the call.
-// Errors   ok: enqueued. What fails later, or on another rank, is in error().
+// Errors   ok: enqueued. What fails later, or on another rank, is in error(). After a call that was
+//          refused all later ones are, and error() says so: this rank is behind the others, and what
+//          they sent in that call must not come out of a later receive.
 // Graphs   calls may be captured where the rail's network can.
 // Threads  one at a time; error() and abort() by any.
 #pragma once

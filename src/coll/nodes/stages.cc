@@ -130,6 +130,9 @@ Status Stages::begin(Stream stream) {
   BRAID_RETURN_IF_ERROR(rail_.error());
   uint64_t capture = 0;
   if (!is_default(stream)) {
+    BRAID_ASSIGN_OR_RETURN(const sys::CaptureState state, cuda_.capture_state(stream));
+    if (state == sys::CaptureState::kInvalidated)  // before the rail has anything of the call
+      return invalid_argument("stream {}: its capture has become invalid", stream.handle);
     BRAID_ASSIGN_OR_RETURN(capture, cuda_.capture_id(stream));
   }
   const bool follows = has_last_ && last_capture_ == capture;
@@ -137,7 +140,13 @@ Status Stages::begin(Stream stream) {
   return follows ? cuda_.wait_event(stream, done_.get()) : Status();
 }
 
-Status Stages::end(Stream stream) {
+// Who stops amid a call is behind the others on the rail. So an argument that is refused from here on,
+// such as memory that was registered, freed and allocated anew, is no error of the kind after which a
+// comm goes on.
+Status Stages::end(Stream stream, const Status& enqueued) {
+  if (enqueued.code() == Code::kInvalidArgument)
+    return unavailable("a call over nodes ended amid its steps: {}", enqueued.message());
+  BRAID_RETURN_IF_ERROR(enqueued);
   has_last_ = true;
   return cuda_.record(done_.get(), stream);
 }
@@ -152,8 +161,7 @@ Status Stages::all_gather(DevicePtr send, DevicePtr recv, uint64_t count, Dtype 
   const uint64_t all = call.block_bytes * static_cast<uint64_t>(map_.size());
   const uint64_t on_rail = call.block_bytes * static_cast<uint64_t>(map_.num_nodes);
   const bool is_small = all <= kSmallBytes && on_rail <= own_piece() * piece_bytes_;
-  BRAID_RETURN_IF_ERROR(is_small ? gather_small(call) : gather_long(call));
-  return end(stream);
+  return end(stream, is_small ? gather_small(call) : gather_long(call));
 }
 
 // Bytes, whatever the type: pieces need not end between elements.
@@ -227,14 +235,17 @@ Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dt
   const Dtype wire = terms_.is_exact && rounds_partials(dtype, op) ? Dtype::kFloat32 : dtype;
   const Sum call{send, recv, count, dtype, op, stream, wire};
   BRAID_RETURN_IF_ERROR(begin(stream));
-  const uint64_t per_piece = piece_bytes_ / dtype_bytes(wire);
-  const uint64_t pieces = (count + per_piece - 1) / per_piece;
+  return end(stream, sum_by_pieces(call));
+}
+
+Status Stages::sum_by_pieces(const Sum& call) {
+  const uint64_t per_piece = piece_bytes_ / dtype_bytes(call.wire);
+  const uint64_t pieces = (call.count + per_piece - 1) / per_piece;
   for (uint64_t number = 0; number < pieces; ++number) {
     BRAID_RETURN_IF_ERROR(send_partials(call, piece_of(call, number)));
     if (number > 0) BRAID_RETURN_IF_ERROR(add_partials(call, piece_of(call, number - 1)));
   }
-  BRAID_RETURN_IF_ERROR(add_partials(call, piece_of(call, pieces - 1)));
-  return end(stream);
+  return add_partials(call, piece_of(call, pieces - 1));
 }
 
 Stages::Piece Stages::piece_of(const Sum& call, uint64_t number) const {

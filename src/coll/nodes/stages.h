@@ -94,7 +94,7 @@ class Stages {
 
   // The order of calls, and of the two streams.
   Status begin(sys::Stream stream);
-  Status end(sys::Stream stream);
+  Status end(sys::Stream stream, const Status& enqueued);
   sys::Stream rail_stream(sys::Stream users) const {
     return terms_.is_on_one_stream ? users : stream_.get();
   }
@@ -127,6 +127,7 @@ class Stages {
     uint64_t begin, count;  // elements of every block
     size_t half;            // of the scratch
   };
+  Status sum_by_pieces(const Sum& call);
   Piece piece_of(const Sum& call, uint64_t number) const;
   Status take_operands(const Sum& call, const Piece& piece, int node);
   Status reduce_inside(const Sum& call, const Piece& piece, int node, sys::DevicePtr to);

@@ -9,7 +9,8 @@
 // A rank posts its calls, all of a group before it waits for any. The last to come does the work.
 // What fails, stays: a rank that waits for one that failed waits until its own part of the
 // communicator is aborted, as a kernel of NCCL's would. Who has aborted takes no part in what others
-// post later: its memory may be gone.
+// post later: its memory may be gone. Nor does what a graph of its still has to do post or take
+// anything, as kernels of NCCL's find the communicator aborted and end.
 //
 // Threads: any; a group belongs to its thread.
 #pragma once
@@ -329,6 +330,8 @@ inline NcclResult NcclOfThreads::enqueue(int rank, std::vector<Item> items) {
 inline void NcclOfThreads::run(const std::vector<Item>& items) {
   std::vector<Posted> posted;
   for (const Item& item : items)
+    if (item.comm->is_aborted) return;
+  for (const Item& item : items)
     if (item.is_stuck) return await_abort(*item.comm);
   for (const Item& item : items) posted.push_back(post(item));
   // Letters that others wait for are taken before this rank waits for its own to be.
@@ -376,7 +379,7 @@ inline void NcclOfThreads::await(const Posted& posted) {
   std::unique_lock lock(clique.mutex);
   const auto wait_for = [&](const std::function<bool()>& is_there) {
     clique.changed.wait(lock, [&] { return is_there() || posted.comm->is_aborted; });
-    return is_there();
+    return !posted.comm->is_aborted;
   };
   if (posted.received != nullptr) {
     const Call& call = posted.received->call;

@@ -2,6 +2,7 @@
 // the end. Nodes are threads.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <chrono>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "bindings/nccl/core/nodes/mark.h"
 #include "bindings/nccl/core/nodes/nccl_rail.h"
 #include "bindings/nccl/nccl_of_threads.h"
 #include "bindings/nccl/shim.h"
@@ -280,6 +282,116 @@ TEST_P(Rails, AnAbortEndsWhatWaits) {
     std::vector<std::byte> send(8), recv(16);
     EXPECT_FALSE(rail.all_gather(at(send), at(recv), 8, {}).ok());
     EXPECT_FALSE(rail.error().ok());
+  });
+}
+
+// ---- after a failure ----
+
+/// NCCL refuses one call and would take all others.
+struct RefusesOne {
+  int num_calls = 0;
+  braid_nccl_rails table{};
+
+  explicit RefusesOne(int refused) {
+    table.context = this;
+    refused_ = refused;
+    table.make = [](void*, const char*, int, int, void** comm) { return *comm = &refused_, 0; };
+    table.exchange = [](void* context, void*, const braid_nccl_passage*, void*) {
+      return answer(context);
+    };
+    table.all_gather = [](void* context, void*, const void*, void*, uint64_t, void*) {
+      return answer(context);
+    };
+    table.error = [](void*, void*) { return 0; };
+    table.abort = table.destroy = [](void*, void*) { return 0; };
+  }
+
+ private:
+  static int answer(void* context) {
+    return static_cast<RefusesOne*>(context)->num_calls++ == refused_ ? 2 : 0;
+  }
+  static inline int refused_ = 0;
+};
+
+// The other ranks may have had theirs: what they sent in it would come out of the next receive.
+TEST(NcclRail, ACallThatWasRefusedIsTheLast) {
+  RefusesOne library(1);
+  sys::FakeCuda cuda(1);
+  test::define_team_kernels(cuda);
+  test::run_gpus(1, cuda, {}, [&](test::GpuRank& gpu) {
+    auto rail = NcclRail::make(library.table, std::string(kIdBytes, 'x'), {2, 1}, 0, gpu.device,
+                               [] { return Status(); });
+    ASSERT_TRUE(rail.ok()) << rail.status().to_string();
+    char bytes[8] = {};
+    const auto at = reinterpret_cast<sys::DevicePtr>(bytes);
+    const Passage passage{at, 4, 1, at + 4, 4, 1};
+    EXPECT_TRUE((*rail)->exchange(passage, {}).ok());
+    EXPECT_TRUE((*rail)->error().ok());
+    EXPECT_EQ((*rail)->exchange(passage, {}).code(), Code::kDriver);
+    EXPECT_FALSE((*rail)->exchange(passage, {}).ok());
+    EXPECT_FALSE((*rail)->all_gather(at, at, 4, {}).ok());
+    EXPECT_FALSE((*rail)->error().ok());
+    EXPECT_EQ(library.num_calls, 2);
+  });
+}
+
+/// A send and a receive in one group, as rails do them.
+void exchange_of(programs::NcclOfThreads& library, int rank, NcclComm comm, std::string& memory,
+                 sys::Stream stream) {
+  const size_t half = memory.size() / 2;
+  Call call;
+  call.count = half;
+  call.dtype = static_cast<int>(Dtype::kUint8);
+  call.root = 1 - rank;
+  call.comm = comm;
+  call.stream = stream.handle;
+  EXPECT_EQ(library.begin_group(rank), NcclResult::kSuccess);
+  call.op = Op::kSend;
+  call.send = memory.data();
+  EXPECT_EQ(library.submit(rank, call), NcclResult::kSuccess);
+  call.op = Op::kRecv;
+  call.recv = memory.data() + half;
+  EXPECT_EQ(library.submit(rank, call), NcclResult::kSuccess);
+  EXPECT_EQ(library.end_group(rank), NcclResult::kSuccess);
+}
+
+// The library's own: a rank that is stuck in the first exchange of a graph and aborts goes on to the
+// second one, and must not be given what the other sent it in the first.
+TEST(NcclOfThreads, WhoHasAbortedTakesNothing) {
+  test::GraphCuda machines[] = {test::GraphCuda(1), test::GraphCuda(1)};
+  programs::NcclOfThreads library({{&machines[0], 0}, {&machines[1], 0}});
+  UniqueId id{};
+  ASSERT_EQ(library.make_id(0, &id), NcclResult::kSuccess);
+  NcclComm comms[2] = {};
+  on_threads(2, [&](int rank) {
+    EXPECT_EQ(library.make(rank, &comms[rank], 2, id, rank), NcclResult::kSuccess);
+  });
+  std::string theirs(2 * 154, 'a'), first(2 * 154, 'b'), second(2 * 346, 'b');
+  std::atomic<bool> has_sent{false};
+  on_threads(2, [&](int rank) {
+    test::GraphCuda& machine = machines[rank];
+    const auto scope = sys::CurrentDevice::use(machine, 0);
+    const sys::Stream stream = machine.create_stream(sys::StreamPriority::kNormal).value();
+    if (rank == 0) {
+      has_sent = true;
+      exchange_of(library, 0, comms[0], theirs, stream);  // until it aborts
+    } else {
+      library.fail_at(1, library.num_calls(1) + 2, programs::Failure::kSilent);
+      machine.begin_capture(stream);
+      exchange_of(library, 1, comms[1], first, stream);
+      exchange_of(library, 1, comms[1], second, stream);
+      const test::Graph graph = machine.end_capture(stream);
+      while (!has_sent) std::this_thread::yield();
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        EXPECT_EQ(library.abort(comms[1]), NcclResult::kSuccess);
+      });
+      EXPECT_TRUE(test::GraphCuda::replay(graph).ok());
+      aborter.join();
+      EXPECT_EQ(second, std::string(2 * 346, 'b'));
+      EXPECT_EQ(library.abort(comms[0]), NcclResult::kSuccess);
+    }
+    EXPECT_TRUE(machine.destroy_stream(stream).ok());
   });
 }
 

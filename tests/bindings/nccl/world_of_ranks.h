@@ -238,8 +238,10 @@ class World {
     for (int turn = 0; turn < step.num_replays && is_captured; ++turn) {
       for (RankCall& call : calls) call.fill(turn);
       ++rank.progress;
-      if (const Status replayed = machine.run(graph); !replayed.ok())
-        return fail(rank, "a replay: " + replayed.message()), false;
+      // What a communicator's calls use goes with it, also where a watchdog has aborted it meanwhile.
+      const Status replayed = machine.run(graph, [&] { return rank.is_aborted.load(); });
+      if (rank.is_aborted) return false;
+      if (!replayed.ok()) return fail(rank, "a replay: " + replayed.message()), false;
       if (!check(rank, step, calls, turn)) return false;
     }
     return is_captured;

@@ -19,6 +19,7 @@
 #include "coll/reduce/reduce.h"
 #include "support/fake_rail.h"
 #include "support/gpu_ranks.h"
+#include "support/graph_cuda.h"
 #include "support/tensors.h"
 
 namespace braid::coll::nodes {
@@ -52,7 +53,7 @@ void run_stages(const Run& run, const std::function<void(StageRank&)>& body) {
   std::vector<std::unique_ptr<sys::FakeCuda>> machines;
   std::vector<std::thread> nodes;
   for (int node = 0; node < run.map.num_nodes; ++node) {
-    machines.push_back(std::make_unique<sys::FakeCuda>(run.map.per_node));
+    machines.push_back(std::make_unique<test::GraphCuda>(run.map.per_node));
     test::define_team_kernels(*machines.back());
     test::define_sums(*machines.back());
   }
@@ -344,6 +345,48 @@ TEST(Stages, ARailThatFailsIsAnErrorOnItsRanks) {
       rank.gpu.comm.abort("the test's rail failed");  // the others of the node wait for it
       EXPECT_LT(now_ns() - began_ns, 30_s);
     });
+}
+
+// The others have gone on by then: on the rail this rank's next receive would be given what they sent
+// in that call. After a refused argument a comm goes on, so it must not be told as one.
+TEST(Stages, WhatIsRefusedAmidACallEndsTheComm) {
+  run_stages({{2, 2}, {}, 0, 2000}, [](StageRank& rank) {
+    GuardedMemory send(rank.gpu.cuda, 4000), recv(rank.gpu.cuda, 16000),
+        other(rank.gpu.cuda, 16000);
+    ASSERT_TRUE(rank.gpu.device.registrations().add(recv.get(), recv.bytes()).ok());
+    const bool is_refused = rank.rank == 0;
+    if (is_refused)
+      rank.gpu.cuda.fail("pointer_facts", 0, invalid_argument("it was freed, and allocated anew"));
+    const sys::DevicePtr to = is_refused ? recv.get() : other.get();
+    const Status status = rank.stages.all_gather(send.get(), to, 4000, Dtype::kUint8, {});
+    if (is_refused) {
+      EXPECT_EQ(rank.rail.num_calls(), 1U) << "the others have what it sent";
+      EXPECT_EQ(status.code(), Code::kUnavailable) << status.to_string();
+      rank.gpu.comm.state().group->report(status);  // as on_device() does: rank 1 waits for it
+    }
+  });
+}
+
+// It is one on every rank, and of the program's making: nothing of it lies on the rail.
+TEST(Stages, ACallInAnInvalidCaptureTouchesNoRail) {
+  run_stages({{2, 2}, {}, 0}, [](StageRank& rank) {
+    auto& cuda = static_cast<test::GraphCuda&>(rank.gpu.cuda);
+    GuardedMemory send(cuda, 400), recv(cuda, 400);
+    sys::Stream stream{};
+    while (reinterpret_cast<uintptr_t>(stream.handle) <= 1)  // the names of default streams
+      stream = cuda.create_stream(sys::StreamPriority::kNormal).value();
+    cuda.begin_capture(stream);
+    cuda.invalidate_capture(stream);
+    const Status gathered =
+        rank.stages.all_gather(send.get(), recv.get(), 100, Dtype::kUint8, stream);
+    const Status summed =
+        rank.stages.reduce_scatter(send.get(), recv.get(), 100, Dtype::kUint8, RedOp::kSum, stream);
+    (void)cuda.end_capture(stream);
+    EXPECT_EQ(gathered.code(), Code::kInvalidArgument) << gathered.to_string();
+    EXPECT_EQ(summed.code(), Code::kInvalidArgument) << summed.to_string();
+    EXPECT_EQ(rank.rail.num_calls(), 0U);
+    EXPECT_TRUE(cuda.destroy_stream(stream).ok());
+  });
 }
 
 }  // namespace

@@ -83,14 +83,21 @@ NcclRail::~NcclRail() {
   if (void* const comm = comm_.exchange(nullptr)) (void)real_.destroy(real_.context, comm);
 }
 
+Result<void*> NcclRail::usable() const {
+  if (const int refused = refused_)
+    return unavailable("NCCL refused a call between nodes before: it answered {}", refused);
+  if (void* const comm = comm_) return comm;
+  return unavailable("the communicator between nodes has ended");
+}
+
 Status NcclRail::answered(const char* what, int result) {
   if (result == 0) return {};
+  refused_ = result;
   return driver_error("NCCL answered {} to {} between nodes", result, what);
 }
 
 Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream stream) {
-  void* const comm = comm_.load();
-  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  BRAID_ASSIGN_OR_RETURN(void* const comm, usable());
   const braid_nccl_passage asked{
       sys::pointer_to<const void>(passage.send), passage.send_bytes, passage.to,
       sys::pointer_to<void>(passage.recv),       passage.recv_bytes, passage.from};
@@ -100,8 +107,7 @@ Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream strea
 
 Status NcclRail::all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t bytes,
                             sys::Stream stream) {
-  void* const comm = comm_.load();
-  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  BRAID_ASSIGN_OR_RETURN(void* const comm, usable());
   return answered("an all_gather",
                   real_.all_gather(real_.context, comm, sys::pointer_to<const void>(send),
                                    sys::pointer_to<void>(recv), bytes, stream.handle));
@@ -109,8 +115,7 @@ Status NcclRail::all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t b
 
 Status NcclRail::error() {
   const std::lock_guard lock(mutex_);
-  void* const comm = comm_.load();
-  if (comm == nullptr) return unavailable("the communicator between nodes has ended");
+  BRAID_ASSIGN_OR_RETURN(void* const comm, usable());
   const int now = real_.error(real_.context, comm);
   if (now == 0 || now == kInProgress) return {};
   return peer_lost("NCCL's communicator between nodes failed: it says {}", now);

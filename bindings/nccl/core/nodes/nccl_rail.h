@@ -2,6 +2,10 @@
 // in their nodes, made of a fresh id. It is never a child of the user's communicator, which may have
 // work outstanding that a split would have to wait for.
 //
+// After a call that NCCL refused there is none: the other ranks may have had theirs, and NCCL, which
+// matches sends and receives by their order alone, would give what they sent in it to this rank's next
+// receive.
+//
 // Threads: as Rail.
 #pragma once
 
@@ -45,11 +49,13 @@ class NcclRail final : public coll::nodes::Rail {
 
  private:
   NcclRail(const braid_nccl_rails& real, void* comm) : real_(real), comm_(comm) {}
+  Result<void*> usable() const;
   Status answered(const char* what, int result);
 
   const braid_nccl_rails real_;
-  std::mutex mutex_;         // of the communicator's end
-  std::atomic<void*> comm_;  // null: it has ended
+  std::mutex mutex_;             // of the communicator's end
+  std::atomic<void*> comm_;      // null: it has ended
+  std::atomic<int> refused_{0};  // NCCL's answer to the call that it refused
 };
 
 }  // namespace braid::nccl
