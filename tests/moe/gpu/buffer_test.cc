@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <map>
@@ -361,8 +362,8 @@ TEST(MoeGpuBuffer, BlocksAreAsManyAsHaveSomethingToDoAndNoMoreThanAsked) {
     const auto blocks_of = [&](int tokens, size_t hidden, int most) {
       LowLatencyDispatch d = dispatch_of(tokens);
       d.hidden = hidden;
-      d.max_tokens = tokens;
-      const auto sent = buffer.send(rank.device, d, some<Ticket>(20), {launch.stream, most});
+      d.max_tokens = std::max(tokens, 1);
+      auto sent = buffer.send(rank.device, d, some<Ticket>(20), {launch.stream, most});
       EXPECT_TRUE(sent.ok()) << sent.status().to_string();
       const uint32_t blocks = ranks.launches.last_of(rank.rank()).shape.num_blocks;
       const Status received =
