@@ -4,6 +4,7 @@
 #include "engine/counters.h"
 #include "engine/engine.h"
 #include "engines.h"
+#include "sys/net/api.h"
 
 namespace braid::engine::test {
 namespace {
@@ -71,7 +72,9 @@ TEST(Lifetimes, CallbacksMayCallAnEngineThatIsBeingClosed) {
   auto a = engines.make("a");
   Address nobody = address_of(*a, *a);
   nobody.incarnation.fill('x');
-  nobody.endpoints = {"192.0.2.1:9"};  // of a network that is nowhere
+  // A port that takes connections and never says anything: no send ends before the engine does.
+  const sys::Fd silent = sys::listen_on(sys::resolve("127.0.0.1", 0).value().front(), 8).value();
+  nobody.endpoints = {sys::local_endpoint(silent.get()).value().text()};
   std::atomic<int> num_called = 0;
   Engine& engine = *a;
   for (int i = 0; i < 20; ++i) {
