@@ -1,11 +1,11 @@
 """One of four ranks on one GPU, two nodes of two, of which NCCL refuses one call between nodes.
 
-    cc -shared -fPIC -o refused.so tests/gpu/refused.c REAL -ldl      (REAL: a name without a SONAME)
+    cc -shared -fPIC -o refused.so tests/gpu/refused.c REAL -ldl     (REAL: without a SONAME)
     BRAID_NCCL_REAL=refused.so REFUSED_REAL=REAL REFUSED_RANK=2 REFUSED_AT=5 .. as for nodes.py
 
-Rank 2's send amid an all_gather is refused once; NCCL would take all later ones, and the others have
-sent theirs. What they sent must not come out of rank 2's next call, nor its next one out of theirs:
-every rank ends with an error, no result that any of them saw is wrong. Prints the ranks' ends.
+Rank 2's send amid an all_gather is refused once; NCCL would take all later ones, and the others
+have sent theirs. What they sent must not come out of rank 2's next call, nor its next one out of
+theirs: later calls are errors on all ranks, and no result is of another call. Prints what was seen.
 """
 
 import os
