@@ -368,6 +368,7 @@ TEST(NcclOfThreads, WhoHasAbortedTakesNothing) {
   });
   std::string theirs(2 * 154, 'a'), first(2 * 154, 'b'), second(2 * 346, 'b');
   std::atomic<bool> has_sent{false};
+  library.fail_at(1, library.num_calls(1) + 2, programs::Failure::kSilent);
   on_threads(2, [&](int rank) {
     test::GraphCuda& machine = machines[rank];
     const auto scope = sys::CurrentDevice::use(machine, 0);
@@ -376,7 +377,6 @@ TEST(NcclOfThreads, WhoHasAbortedTakesNothing) {
       has_sent = true;
       exchange_of(library, 0, comms[0], theirs, stream);  // until it aborts
     } else {
-      library.fail_at(1, library.num_calls(1) + 2, programs::Failure::kSilent);
       machine.begin_capture(stream);
       exchange_of(library, 1, comms[1], first, stream);
       exchange_of(library, 1, comms[1], second, stream);
