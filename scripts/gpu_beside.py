@@ -127,13 +127,15 @@ def main() -> None:
     sys.path.insert(0, str(ROOT / "python"))
     from braid.bench import facts
 
+    commit, dirty = facts.commit(
+        given.commit
+    )  # before minutes of measuring, which a refusal would lose
     trees = {"before": given.before.resolve(), "after": ROOT}
     runs = []
     for index in range(given.runs):
         for side in list(trees) if index % 2 == 0 else list(reversed(trees)):
             tree = trees[side]
             runs.append({"tree": side, "us": samples_of(tree, given.ranks) | kernels_of(tree)})
-    commit, dirty = facts.commit(given.commit)
     rows = summary(runs)
     record = {
         "schema": "braid.gpu_beside/1",
