@@ -2,6 +2,8 @@
 GPU, and what packet and line kernels take on streams of one GPU.
 
     scripts/gpu_beside.py --before OTHER --out records/gpu_beside_2.json [--ranks 2] [--runs 5]
+    scripts/gpu_beside.py --before OTHER --out records/gpu_beside_kernels.json --ranks 0
+                                                     the kernels alone, which one GPU is enough for
 
 Both were built by `scripts/gpu_test build`. Jobs of either run in turn, each beginning with the
 other one; in a job all ranks make the same calls, and a sample is the slowest rank's. Without
@@ -121,7 +123,7 @@ def main() -> None:
     parser.add_argument("--before-commit", default="", help="where it has no git")
     parser.add_argument("--commit", default="", help="likewise of this one")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=2, help="0: kernels alone")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT / "python"))
@@ -135,7 +137,8 @@ def main() -> None:
     for index in range(given.runs):
         for side in list(trees) if index % 2 == 0 else list(reversed(trees)):
             tree = trees[side]
-            runs.append({"tree": side, "us": samples_of(tree, given.ranks) | kernels_of(tree)})
+            calls = samples_of(tree, given.ranks) if given.ranks else {}
+            runs.append({"tree": side, "us": calls | kernels_of(tree)})
     rows = summary(runs)
     record = {
         "schema": "braid.gpu_beside/1",
