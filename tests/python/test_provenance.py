@@ -4,8 +4,11 @@ import subprocess
 
 import pytest
 
+from braid import saved
 from braid.bench import facts
 from braid.errors import InvalidArgument
+from braid.probe.job import Job
+from braid.probe.publish import Output, Run, measure
 
 
 def git(*arguments):
@@ -66,3 +69,24 @@ def test_a_tree_without_git_counts_as_changed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert facts.commit("abc1234") == ("abc1234", True)
     assert facts.commit() == ("unknown", False)
+
+
+def jobs(ran):
+    return [Job("a", 1, lambda *_: ran.append(1) or []), Job("b", 1, lambda *_: [])]
+
+
+def test_a_record_saved_over_one_that_git_has_is_no_change(checkout):
+    path = checkout / "records/a.json"
+    output = Output(samples=1, budget_s=1, json_path=path, quiet=True)
+    assert measure(Run("lanes", "", jobs([]), output)) == 0
+    record = saved.load(path)
+    assert (record["commit"], record["dirty"]) == (git("rev-parse", "HEAD"), False)
+
+
+@pytest.mark.usefixtures("checkout")
+def test_another_commit_than_gits_is_refused_before_anything_is_measured():
+    ran = []
+    output = Output(samples=1, budget_s=1, quiet=True, commit="abc1234")
+    with pytest.raises(InvalidArgument, match="abc1234 was said"):
+        measure(Run("lanes", "", jobs(ran), output))
+    assert not ran

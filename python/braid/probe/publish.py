@@ -54,6 +54,9 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
     """
     if run.rank == 0 and not run.device and run.output.why_cpus:
         print(run.output.why_cpus, file=sys.stderr, flush=True)  # noqa: T201
+    # Before the first job: a refusal costs no measurement, and the record itself, saved over one
+    # that git has, does not count as a change.
+    tree = facts.commit(run.output.commit)
     with Interrupt() as stop, Reporter.for_this_rank() as reporter:
         output = run.output
         effort = Effort(output.samples, output.budget_s, 1, lambda: agree(stop.came))
@@ -62,10 +65,10 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
         def save() -> None:
             path = output.json_path
             if run.rank == 0 and path and json_file.is_replaced(path):
-                _record(run, runner).save(path)
+                _record(run, runner, tree).save(path)
 
         runner.run(run.jobs, save)
-    record = _record(run, runner)
+    record = _record(run, runner, tree)
     if run.rank == 0:
         _show(record, output)
     if record.is_bad:
@@ -73,8 +76,8 @@ def measure(run: Run, agree: Callable[[bool], bool] = bool) -> int:
     return 130 if runner.stopped else 0
 
 
-def _record(run: Run, runner: Runner) -> ProbeRecord:
-    commit, dirty = facts.commit(run.output.commit)
+def _record(run: Run, runner: Runner, tree: tuple[str, bool]) -> ProbeRecord:
+    commit, dirty = tree
     series = run.judge(runner.series)
     return ProbeRecord(
         schema=SCHEMA,
