@@ -57,8 +57,14 @@ const Element kElements[] = {{"float32", 4, sum_of<coll::device::Fp32>},
                              {"bfloat16", 2, sum_of<coll::device::Bf16>},
                              {"uint8", 1, sum_of<coll::device::Whole<uint8_t>>}};
 
-const char* const kOpNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+/// As plan::Op numbers them.
+const char* const kOpNames[] = {"all_gather", "all_reduce", "reduce_scatter", "all_to_all",
                                 "broadcast"};
+static_assert(static_cast<int>(plan::Op::kAllGather) == 0 &&
+              static_cast<int>(plan::Op::kAllReduce) == 1 &&
+              static_cast<int>(plan::Op::kReduceScatter) == 2 &&
+              static_cast<int>(plan::Op::kAllToAll) == 3 &&
+              static_cast<int>(plan::Op::kBroadcast) == 4);
 const char* const kPathNames[] = {"", " one shot", " two shots", ""};
 
 bool is_reducing(plan::Op op) {

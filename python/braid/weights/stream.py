@@ -15,7 +15,7 @@ went wrong on either side is said to the other one (`bad`), which raises it.
 
 import math
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +25,7 @@ from braid import _braid, letters
 from braid.arrays import Array
 from braid.engine import Descriptor, Engine, Peer
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
-from braid.weights.holdings import as_bytes, dtype_of
+from braid.weights.holdings import as_bytes, dtype_of, extent
 from braid.weights.sums import NAME
 
 Bytes = npt.NDArray[np.uint8]
@@ -285,11 +285,23 @@ class _Packer:
 
 
 def _parts(tensors: Iterable[tuple[str, Array]], most: int) -> Iterator[tuple[list[Any], Bytes]]:
-    """Tensors as bytes, cut where they are longer than a half."""
+    """Tensors as bytes, cut where they are longer than a half. A GPU's are copied to the host part
+    by part, so that nothing there is as long as a whole one.
+    """
     for name, tensor in tensors:
         whole = tensor.contiguous() if hasattr(tensor, "data_ptr") else np.ascontiguousarray(tensor)
-        data = as_bytes(whole)
         shape = [int(length) for length in tensor.shape]  # NumPy makes [1] of a scalar
-        for at in range(0, max(1, data.size), most):
-            part = data[at : at + most]
-            yield [name, dtype_of(whole), shape, data.size, at], part
+        nbytes, read = _reader(whole)
+        for at in range(0, max(1, nbytes), most):
+            yield [name, dtype_of(whole), shape, nbytes, at], read(at, min(at + most, nbytes))
+
+
+def _reader(whole: Array) -> tuple[int, Callable[[int, int], Bytes]]:
+    """How many bytes a contiguous array has, and what gives those from one place to another."""
+    if extent(whole)[2] is None:
+        data = as_bytes(whole)
+        return data.size, lambda begin, end: data[begin:end]
+    import torch
+
+    there = whole.detach().reshape(-1).view(torch.uint8)
+    return there.numel(), lambda begin, end: there[begin:end].cpu().numpy()
