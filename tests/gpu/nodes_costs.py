@@ -4,9 +4,10 @@
 
     handed    host time of a call that is handed on to NCCL: the same communicator's calls in turn
               through the drop-in and straight into the real library
-    first     the first all_gather: seconds of the slowest rank, and the GPU memory that it took,
-              by all ranks' GPU alike; one node of two ranks has no rails, and is what others are
-              compared with
+    first     the first all_gather: seconds, and the GPU memory that it took of all ranks; one node
+              of two ranks has no rails, and is what others are compared with. Then what NCCL alone
+              takes for communicators among the ranks of each rail: made, after a send and a
+              receive, after an all_gather
 
 One rank of NODES_PER_NODE * n; COSTS_OF says which of the two. Rank 0 adds a line of JSON to
 COSTS_LINES. To NCCL every rank is a host of its own, to braid NODES_PER_NODE ranks are.
@@ -51,24 +52,64 @@ def meet(store: Any, name: str) -> None:
     store.wait([f"{name} {rank}" for rank in range(SIZE)], timedelta(seconds=60))
 
 
-def made(store: Any, library: Any) -> ctypes.c_void_p:
-    """A communicator, made through the drop-in."""
+def made(store: Any, library: Any, name: str, size: int, rank: int) -> ctypes.c_void_p:
+    """A communicator of `size` ranks, of which rank 0 has made the id."""
     unique = UniqueId()
-    if RANK == 0:
+    if rank == 0:
         assert library.ncclGetUniqueId(ctypes.byref(unique)) == 0
-        store.set("id", ctypes.string_at(ctypes.byref(unique), 128).hex())
-    ctypes.memmove(ctypes.byref(unique), bytes.fromhex(store.get("id").decode()), 128)
+        store.set(name, ctypes.string_at(ctypes.byref(unique), 128).hex())
+    ctypes.memmove(ctypes.byref(unique), bytes.fromhex(store.get(name).decode()), 128)
     comm = ctypes.c_void_p()
     library.ncclCommInitRank.argtypes = (ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int)
-    assert library.ncclCommInitRank(ctypes.byref(comm), SIZE, unique, RANK) == 0
+    assert library.ncclCommInitRank(ctypes.byref(comm), size, unique, rank) == 0
     return comm
+
+
+class Memory:
+    """What all ranks together have taken of the GPU since the last look."""
+
+    def __init__(self, store: Any) -> None:
+        self._store, self._looks = store, 0
+        self._free = 0
+        self.taken()
+
+    def taken(self) -> int:
+        torch.cuda.synchronize()
+        self._looks += 1
+        meet(self._store, f"before look {self._looks}")
+        before, (self._free, _) = self._free, torch.cuda.mem_get_info()
+        meet(self._store, f"after look {self._looks}")
+        return before - self._free
+
+
+def nccl_alone(store: Any, memory: Memory) -> dict[str, int]:
+    """The ranks with one place in their nodes, as rails are, by the real library."""
+    nodes, node, place = SIZE // PER_NODE, RANK // PER_NODE, RANK % PER_NODE
+    real = real_library()
+    buffer = torch.zeros(nodes * COUNT, device="cuda")
+    memory.taken()
+    comm = made(store, real, f"rail {place}", nodes, node)
+    took = {"made": memory.taken()}
+    stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+    at, count = ctypes.c_void_p(buffer.data_ptr()), ctypes.c_size_t(COUNT)
+    to, by = ctypes.c_int((node + 1) % nodes), ctypes.c_int((node - 1) % nodes)
+    own = ctypes.c_void_p(buffer.data_ptr() + 4 * COUNT * node)
+    assert real.ncclGroupStart() == 0
+    assert real.ncclSend(own, count, ctypes.c_int(FLOAT32), to, comm, stream) == 0
+    assert real.ncclRecv(at, count, ctypes.c_int(FLOAT32), by, comm, stream) == 0
+    assert real.ncclGroupEnd() == 0
+    took["send_and_receive"] = memory.taken()
+    assert real.ncclAllGather(own, at, count, ctypes.c_int(FLOAT32), comm, stream) == 0
+    took["all_gather"] = memory.taken()
+    assert real.ncclCommDestroy(comm) == 0
+    return took
 
 
 def handed(store: Any) -> dict[str, Any]:
     """Nanoseconds of each call on the host, in bursts that the stream has room for."""
     through = ctypes.CDLL("libnccl.so.2")
     real = real_library()
-    comm = made(store, through)
+    comm = made(store, through, "id", SIZE, RANK)
     send = torch.ones(COUNT, device="cuda")
     recv = torch.zeros(COUNT, device="cuda")
     stream = torch.cuda.Stream()
@@ -108,26 +149,23 @@ def first(store: Any) -> dict[str, Any]:
     send = torch.full((COUNT,), float(RANK), device="cuda")
     recv = torch.zeros(SIZE * COUNT, device="cuda")
     wanted = torch.arange(SIZE, device="cuda").repeat_interleave(COUNT).float()
-    torch.cuda.synchronize()
-    meet(store, "before")
-    free_before, _ = torch.cuda.mem_get_info()
-    meet(store, "looked")
+    memory = Memory(store)
     begin = time.monotonic()
     dist.all_gather_into_tensor(recv, send)
     torch.cuda.synchronize()
     seconds = time.monotonic() - begin
-    meet(store, "after")
-    free_after, _ = torch.cuda.mem_get_info()
-    meet(store, "looked after")
+    first_bytes = memory.taken()
     begin = time.monotonic()
     dist.all_gather_into_tensor(recv, send)
     torch.cuda.synchronize()
-    return {
+    found = {
         "first_s": seconds,
         "second_s": time.monotonic() - begin,
-        "bytes_of_all_ranks": free_before - free_after,
+        "bytes_of_all_ranks": first_bytes,
         "wrong": int((recv != wanted).sum()),
     }
+    has_rails = SIZE > PER_NODE
+    return {**found, "nccl_alone": nccl_alone(store, memory)} if has_rails else found
 
 
 def main() -> int:
@@ -154,7 +192,12 @@ def main() -> int:
             lines.write(json.dumps(row) + "\n")
         if what == "first":
             took = ranks[0]["bytes_of_all_ranks"] / SIZE / 2**20
-            print(f"{SIZE // PER_NODE} x {PER_NODE}: {took:.1f} MiB a rank", flush=True)
+            alone = ranks[0].get("nccl_alone", {})
+            parts = {name: round(bytes_ / SIZE / 2**20, 1) for name, bytes_ in alone.items()}
+            print(
+                f"{SIZE // PER_NODE} x {PER_NODE}: {took:.1f} MiB a rank, NCCL alone: {parts}",
+                flush=True,
+            )
         else:
             for rank, one in enumerate(ranks):
                 middle = {who: sorted(ns)[len(ns) // 2] for who, ns in one["ns"].items()}
