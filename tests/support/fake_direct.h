@@ -146,7 +146,7 @@ inline void define_direct(sys::FakeCuda& cuda,
     cuda.define_kernel(name, [=](const sys::LaunchShape&, std::span<void*> args) {
       const auto direct = argument<coll::DirectArgs>(args, 0);
       launched(direct);
-      if (*direct.team.has_failed != 0) return Status();
+      if (FakeTeam(direct.team).has_failed()) return Status();
       FakeDirect call(direct);
       body(call);
       call.end();

@@ -56,11 +56,13 @@ class FakeTeam {
  public:
   explicit FakeTeam(const nvlink::Team& team) : team_(team) {}
 
-  bool has_failed() const { return *team_.has_failed != 0; }
+  bool has_failed() const {
+    return std::atomic_ref(*team_.has_failed).load(std::memory_order_relaxed) != 0;
+  }
 
   void give_up(nvlink::Wait wait, int peer, int block, uint64_t expected, uint64_t seen,
                bool aborted) const {
-    *team_.has_failed = 1;
+    std::atomic_ref(*team_.has_failed).store(1, std::memory_order_relaxed);
     nvlink::Trouble& note = *team_.trouble;
     uint32_t untouched = 0;
     if (!std::atomic_ref(note.code).compare_exchange_strong(untouched, 1)) return;

@@ -135,11 +135,14 @@ Status Seat::open_here(const braid_nccl_place& place) {
 
 /// ok; but where the ranks' verdict is no, all that was set up ends.
 Status Seat::note_opened(const Status& verdict) {
-  const std::lock_guard lock(mutex_);
-  is_setting_up_ = false;
-  is_open_ = verdict.ok();
+  {
+    const std::lock_guard lock(mutex_);  // a watchdog's status() waits for it
+    is_setting_up_ = false;
+    is_open_ = verdict.ok();
+  }
   if (verdict.ok()) return {};
   if (comm_) (void)comm_->close(false);
+  const std::lock_guard lock(mutex_);
   if (group_) group_->leave();
   return {};
 }
@@ -390,9 +393,9 @@ Status Seat::join(std::span<void* const> streams) {
 }
 
 Status Seat::status() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock() && is_lost()) return across_->lost();
-  if (!lock.owns_lock() || !is_open_) return {};  // close() has it: nothing to watch any more
+  const std::lock_guard lock(mutex_);  // nobody has it for long
+  if (is_lost()) return across_->lost();
+  if (!is_open_) return {};  // nothing to watch any more, or not yet
   if (group_->broken()) return group_->fate();
   if (is_over_nodes_) BRAID_RETURN_IF_ERROR(across_->status());
   return comm_->state().device->faults().status();
@@ -409,8 +412,18 @@ void Seat::interrupt() {
   const std::lock_guard opening(opening_);
   if (!stop()) return;
   free_caller();
-  if (comm_->state().device) comm_->state().device->faults().end_waits();
-  if (across_) across_->begin_abort();
+  break_off_work();
+}
+
+// What the program's own kernels of NCCL's lie before, they leave no result for, either.
+void Seat::break_off_work() {
+  const sys::RelaxedCapture relaxed(cuda_);
+  const auto scope = sys::CurrentDevice::use(cuda_, device_);
+  comm::Device* const device = comm_->state().device.get();
+  if (device != nullptr && across_) across_->break_off(*device);
+  if (device != nullptr && !across_) device->fail_kernels();
+  if (device != nullptr) device->faults().end_waits();
+  if (device == nullptr && across_) (void)across_->begin_abort();
 }
 
 // The comm first: it waits for a thread that is in a call, and lets none in any more. What calls over

@@ -109,6 +109,7 @@ class Seat {
   Status with_device(const std::function<Status(comm::Device&)>& body);
   bool stop();
   void free_caller();
+  void break_off_work();
   void give_up_roll();
 
   const Config config_;

@@ -81,6 +81,9 @@ class Call {
   void open_sums();
   void queue_staged_moves();
   void queue_staged_operands();
+  uint64_t rows_of(int i) const;
+  void queue_operand_rows();
+  void queue_operand_row();
   void push_cell(transport::PeerSet peers, PieceKind kind, bool forward, int block, uint64_t cell,
                  ConstBlock data);
   void on_staged_operand(const Tag& tag, std::span<const std::byte> payload, const Taken& taken);
@@ -140,6 +143,12 @@ class Call {
   StallWatch stall_watch_;
   std::optional<Reducer> reducer_;
   std::optional<NodeSums> sums_;  // in its place where there are two stages
+  struct {
+    int node = 0;  // of the next row, in the order of sums
+    uint64_t cell = 0;
+    uint64_t queued = 0;   // rows
+    uint64_t reduced = 0;  // here, and those that this rank has no cell of
+  } rows_;                 // of operands for this node's ranks
 
   std::vector<std::optional<Entry>> entries_;
   int entries_missing_;

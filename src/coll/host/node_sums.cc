@@ -101,7 +101,11 @@ NodeSums::Sum NodeSums::add_own_partial(uint64_t cell) {
 }
 
 uint64_t NodeSums::num_cells_to_reduce() const {
-  uint64_t cells = num_cells(reduced_.bytes, cell_bytes_);
+  return num_cells(reduced_.bytes, cell_bytes_) + num_cells_inside();
+}
+
+uint64_t NodeSums::num_cells_inside() const {
+  uint64_t cells = 0;
   for (const Block& partial : partials_) cells += num_cells(partial.bytes, cell_bytes_);
   return cells;
 }

@@ -47,6 +47,8 @@ class NodeSums {
 
   /// Cells that are to be reduced, of all sums together.
   uint64_t num_cells_to_reduce() const;
+  /// Those of them that are this node's sums.
+  uint64_t num_cells_inside() const;
   /// Cells that `source` still owes.
   uint64_t missing_from(int source) const;
 

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "comm/device/links/nvlinks.h"
 #include "sys/cuda/owned.h"
 
@@ -107,6 +109,22 @@ Status Device::begin(sys::Stream user) {
 Status Device::end(sys::Stream user) {
   for (std::string& line : links_->end_call()) state_.note_event(std::move(line));
   return order_->end(user);
+}
+
+// On a stream of its own, which nothing is before.
+void Device::fail_kernels() const {
+  constexpr auto kNap = std::chrono::microseconds(50);
+  auto stream =
+      sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh));
+  if (!stream.ok() || team_.has_failed == nullptr) return;
+  const auto word = reinterpret_cast<sys::DevicePtr>(team_.has_failed);
+  if (!cuda_.fill(word, 1, sizeof *team_.has_failed, stream->get()).ok()) return;
+  const Deadline patience = Deadline::after_ns(50_ms);
+  while (!patience.passed()) {
+    auto is_done = cuda_.is_done(stream->get());
+    if (!is_done.ok() || *is_done) return;
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 bool Device::detach(bool in_peace) {

@@ -82,6 +82,12 @@ class Device {
     return bytes == 0 || to == from ? Status() : cuda_.copy_on_device(to, from, bytes, stream);
   }
 
+  /// This rank's kernels that start from now on do nothing and tell no peer anything, however ready
+  /// what they would have waited for is; those that wait go on waiting. For who is about to end what
+  /// lies before them on their streams, another library's kernels perhaps, which leave no result. By
+  /// any thread, in the GPU's context; waits for the GPU, but not long.
+  void fail_kernels() const;
+
   /// Orders a call after the one before. The Status of an earlier fault, if any.
   Status begin(sys::Stream user);
   Status end(sys::Stream user);

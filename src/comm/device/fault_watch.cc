@@ -60,14 +60,32 @@ void FaultWatch::end_waits() {
   std::atomic_ref(page_->must_abort).store(1);
 }
 
+void FaultWatch::before_waits_end(std::function<void()> prepare) {
+  const std::lock_guard lock(preparing_);
+  prepare_ = std::move(prepare);
+}
+
 Status FaultWatch::status() const {
-  const std::lock_guard lock(mutex_);
-  return fault_;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!fault_.ok()) return fault_;
+  }
+  return noted();
+}
+
+// A kernel ends when its note is whole. Of one that dies amid it the driver tells.
+Status FaultWatch::noted() const {
+  constexpr int64_t kWritingNs = 1'000'000;
+  const std::atomic_ref code(page_->fault.code);
+  if (code.load(std::memory_order_acquire) == 0) return {};
+  const Deadline patience = Deadline::after_ns(kWritingNs);
+  while (code.load(std::memory_order_acquire) != 2 && !patience.passed()) std::this_thread::yield();
+  return code.load(std::memory_order_acquire) == 2 ? in_words(page_->fault) : Status();
 }
 
 Status FaultWatch::look() {
-  const auto code = std::atomic_ref(page_->fault.code).load(std::memory_order_acquire);
-  if (code == 2) return in_words(page_->fault);
+  const Status fault = noted();
+  if (!fault.ok()) return fault;
   if (group_.broken()) return group_.fate();
   return look_at_links();
 }
@@ -83,19 +101,28 @@ Status FaultWatch::look_at_links() {
   return this_ns - failed_ns >= kNewsFirstNs ? found : Status();
 }
 
+// In this order: see the head.
+void FaultWatch::tell(const Status& found) {
+  {
+    const std::lock_guard lock(mutex_);
+    fault_ = found;
+  }
+  group_.report(found);
+  {
+    const std::lock_guard lock(preparing_);
+    if (prepare_) std::exchange(prepare_, nullptr)();
+  }
+  std::atomic_ref(page_->must_abort).store(1);
+  log::error("comm", "gpu {}: {}", ordinal_, found.message());
+}
+
 // A page of host memory and a flag, a thousand times a second: far below a percent of a core.
 void FaultWatch::run() {
   constexpr auto kLookEvery = std::chrono::milliseconds(1);
   log::set_rank(group_.rank());
   for (; !must_stop_; std::this_thread::sleep_for(kLookEvery)) {
-    Status found = look();
-    if (found.ok()) continue;
-    std::atomic_ref(page_->must_abort).store(1);
-    log::error("comm", "gpu {}: {}", ordinal_, found.message());
-    group_.report(found);
-    const std::lock_guard lock(mutex_);
-    fault_ = std::move(found);
-    return;
+    const Status found = look();
+    if (!found.ok()) return tell(found);
   }
 }
 

@@ -6,6 +6,11 @@
 //   watch   a thread that looks, a thousand times a second, at the page, the group and the links.
 //           What it finds it tells the other ranks, and the comm's next call answers with it
 //
+// Order    a wait that ends in vain lets its stream go on with what nobody may take for a result. So
+//          status() has the reason before: the watch notes what it found, tells the others, and only
+//          then ends waits; and what a kernel noted is in the page before the kernel ends, where
+//          status() looks itself.
+//
 // Threads: status() and look() by any; the rest as comm::Device.
 #pragma once
 
@@ -34,6 +39,9 @@ class FaultWatch {
 
   /// Where the kernels of a team write and look.
   void give_page_to(nvlink::Team& team) const;
+  /// Done once when it has found something, before it ends waits; null: nothing any more. By the
+  /// watch's thread, which has no context.
+  void before_waits_end(std::function<void()> prepare);
   /// From now on it looks. `links`: ok, or what ended one; any thread may ask it until stop().
   void start(std::function<Status()> links);
   void stop();
@@ -42,7 +50,7 @@ class FaultWatch {
   /// fine. What is found from now on is not news for the other ranks.
   void end_waits();
 
-  /// ok, or the first fault that was found.
+  /// ok, or the first fault that was found, or that a kernel has noted.
   Status status() const;
   /// ok, or what there is to find now.
   Status look();
@@ -57,6 +65,8 @@ class FaultWatch {
       : group_(group), cuda_(cuda), ordinal_(ordinal) {}
   Status make_page();
   Status look_at_links();
+  Status noted() const;
+  void tell(const Status& found);
   void run();
 
   group::Group& group_;
@@ -66,8 +76,10 @@ class FaultWatch {
   sys::DevicePtr page_on_device_ = 0;
   std::function<Status()> links_;
   std::atomic<int64_t> link_failed_ns_ = 0;  // 0: not yet
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // of the next
   Status fault_;
+  std::mutex preparing_;  // of the next, and held while it runs
+  std::function<void()> prepare_;
   std::atomic<bool> must_stop_{false};
   std::thread thread_;  // last: it uses all of the above
 };

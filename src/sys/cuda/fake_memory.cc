@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstring>
 
 #include "sys/cuda/fake_state.h"
@@ -145,7 +146,11 @@ Status FakeCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream
     BRAID_RETURN_IF_ERROR(begin_on_stream("fill", stream));
     BRAID_RETURN_IF_ERROR(check_range("fill", to, bytes));
   }
-  if (bytes > 0) std::memset(pointer_to<void>(to), value, bytes);
+  // A word is written at once, as by a GPU: kernels may be looking at it.
+  if (bytes == sizeof(uint32_t) && to % sizeof(uint32_t) == 0)
+    std::atomic_ref(*pointer_to<uint32_t>(to)).store(0x01010101U * value, std::memory_order_relaxed);
+  else if (bytes > 0)
+    std::memset(pointer_to<void>(to), value, bytes);
   return {};
 }
 

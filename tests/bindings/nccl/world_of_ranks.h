@@ -247,15 +247,13 @@ class World {
     return is_captured;
   }
 
-  /// Results count when no error has come up meanwhile. A GPU's trouble is told by a thread that looks
-  /// for it: of a result that is wrong it may come a moment later.
+  /// The streams are through: a result that is wrong is told of by the communicator by now, as whoever
+  /// waits for a stream asks it then and never again. Another watcher asks it at the same time.
   bool check(Rank& rank, const Step& step, const std::vector<RankCall>& calls, int turn) {
     for (size_t i = 0; i < calls.size(); ++i) {
+      const bool is_told = is_troubled(rank);
       const unsigned seen = calls[i].look(turn, terms_.node_of_rank);
-      const Deadline patience = Deadline::after_ns(seen != 0 ? 0 : 2_s);
-      while (!is_troubled(rank) && !patience.passed())
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (is_troubled(rank)) return false;
+      if (is_told) return false;
       masks_[step.calls[i].number] &= seen != 0 ? seen : 3U;
       rank.wrong += seen == 0 ? 1 : 0;
     }

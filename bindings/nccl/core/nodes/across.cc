@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kSignTime = 3_s;  // NCCL's init waits for it
 constexpr std::chrono::microseconds kWorkNap{200};
-constexpr int64_t kPeaceTime = 10_s, kAbortTime = 1_s;
+constexpr int64_t kPeaceTime = 10_s, kAbortTime = 1_s, kAbortStart = 20_ms;
 constexpr std::chrono::milliseconds kRailLook{1};
 
 /// While it lives, a rail of which `gives_up` tells something is broken off: at their first calls
@@ -184,6 +184,11 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
   terms.is_on_one_stream = shares_one_queue();
   terms.is_exact = is_exact_;
   BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *made, map_, node, terms));
+  device.faults().before_waits_end([this, &device] {
+    const sys::RelaxedCapture relaxed(device.cuda());
+    const auto scope = sys::CurrentDevice::use(device.cuda(), device.ordinal());
+    break_off(device);
+  });
   return {};
 }
 
@@ -225,16 +230,25 @@ Status AcrossNodes::status() {
   return made ? made->error() : Status();
 }
 
-void AcrossNodes::begin_abort() {
-  std::shared_ptr<NcclRail> made;
-  {
-    const std::lock_guard lock(mutex_);
-    is_aborting_ = true;
-    made = rail_;
-  }
-  if (!made || aborting_.joinable()) return;
-  auto thread = sys::start_thread("rail abort", [made = std::move(made)] { made->abort(); });
+bool AcrossNodes::begin_abort() {
+  const std::lock_guard lock(mutex_);
+  is_aborting_ = true;
+  if (!rail_ || aborting_.joinable()) return rail_ != nullptr;
+  auto thread = sys::start_thread("rail abort", [this, made = rail_] {
+    made->abort();
+    is_rail_aborted_ = true;
+  });
   if (thread.ok()) aborting_ = std::move(thread).value();
+  return thread.ok();
+}
+
+// NCCL's abort tells its kernels at once, and may then wait for what lies before them.
+void AcrossNodes::break_off(comm::Device& device) {
+  device.fail_kernels();
+  if (!begin_abort()) return;
+  const Deadline patience = Deadline::after_ns(kAbortStart);
+  while (!is_rail_aborted_ && !patience.passed())
+    std::this_thread::sleep_for(kWorkNap);
 }
 
 // Scratch that may still be used is left to who uses it.

@@ -75,9 +75,13 @@ class AcrossNodes {
   }
   const fabric::NodeMap& map() const { return map_; }
 
+  /// Before waits of this rank's are ended in vain. Its kernels behind the rail's do nothing any more,
+  /// and the rail is ended, so that neither gives other ranks what is no result: they would take it
+  /// for one, until they are told. By any thread; waits for a moment.
+  void break_off(comm::Device& device);
   /// Ends what the rail has enqueued, beside the caller: NCCL waits for it, and it may stand behind
-  /// work of the program's own communicator.
-  void begin_abort();
+  /// work of the program's own communicator. False: there is no rail.
+  bool begin_abort();
   /// This rank's part is over. In peace it waits for its work, in the device's context.
   void end(bool is_in_peace);
 
@@ -113,12 +117,13 @@ class AcrossNodes {
   Met served_;  // of the group
   // Watchdogs ask and abort while a call connects.
   mutable std::mutex mutex_;
-  Status lost_;                     // under mutex_, as the next two
+  Status lost_;                     // under mutex_, as the next three
   std::shared_ptr<NcclRail> rail_;  // who aborts it holds it
   bool is_aborting_ = false;
+  std::thread aborting_;
+  std::atomic<bool> is_rail_aborted_{false};
   std::atomic<bool> is_connected_{false};
   std::unique_ptr<coll::nodes::Stages> stages_;
-  std::thread aborting_;
 };
 
 }  // namespace braid::nccl
