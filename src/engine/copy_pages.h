@@ -24,7 +24,8 @@ enum class PageKey : uint32_t { kSource, kTarget, kPlace };
 
 /// Pages of one size. Page `n` lies at from + n * from_stride, and goes to the same of `to`.
 struct PageJob {
-  uint64_t list = 0;  // PageEntry[count], pinned memory that others may write; 0: keys are places
+  // PageEntry[count], of the GPU or pinned memory that others may write; 0: keys are places.
+  uint64_t list = 0;
   uint64_t trouble = 0;  // uint32_t, becomes 1 when a number is above what is allowed
   uint64_t page_bytes = 0;
   uint64_t from = 0, from_stride = 0;
@@ -34,6 +35,10 @@ struct PageJob {
   uint32_t from_most = 0, to_most = 0;  // the highest numbers that are allowed
   PageKey from_key = PageKey::kPlace, to_key = PageKey::kPlace;
 };
+
+/// Entries of a list, brought to the GPU by braid_fetch_list before the job reads them there.
+inline constexpr uint64_t kMostFetched = 1 << 18;
+inline constexpr uint32_t kFetchThreads = 256;
 
 inline constexpr uint32_t kPageWarps = 4;  // of a block
 inline constexpr uint32_t kPageThreads = 32 * kPageWarps;

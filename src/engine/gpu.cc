@@ -29,6 +29,9 @@ Status Gpu::set_up() {
   const auto fatbin = kernels::copy_pages_fatbin();
   BRAID_ASSIGN_OR_RETURN(kernel_, kernels_->find(fatbin, "braid_copy_pages", 0));
   BRAID_ASSIGN_OR_RETURN(list_kernel_, kernels_->find(fatbin, "braid_copy_page_list", 0));
+  BRAID_ASSIGN_OR_RETURN(fetch_kernel_, kernels_->find(fatbin, "braid_fetch_list", 0));
+  BRAID_ASSIGN_OR_RETURN(
+      fetched_, sys::own<sys::DeviceMemory>(cuda_, cuda_.alloc(kMostFetched * sizeof(PageEntry))));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh)));
   const uint64_t bytes = kPinnedBytes;
@@ -69,6 +72,7 @@ Gpu::~Gpu() {
   if (stream_.is_held()) (void)cuda_.synchronize(stream_.get());
   for (Flight& flight : flights_) flight.event.reset();
   stream_.reset();
+  fetched_.reset();
   registered_.reset();
   kernels_.reset();
 }
@@ -152,14 +156,28 @@ Result<uint64_t> Gpu::begin(std::span<const PageCopy> copies, size_t& begun) {
   return fly(*flight);
 }
 
+// Of short pages every block reads an entry of its own: to bring them first takes longer.
+Status Gpu::fetch_list(PageJob& job) {
+  constexpr uint32_t kMostBlocks = 64;
+  const bool is_short = job.page_bytes <= kPageWarps * kPartBytes;
+  if (job.list == 0 || is_short || job.count > kMostFetched) return {};
+  const uint32_t blocks = (job.count + kFetchThreads - 1) / kFetchThreads;
+  const sys::LaunchShape shape{std::min(blocks, kMostBlocks), kFetchThreads, 0};
+  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, fetch_kernel_, shape, stream_.get(), fetched_.get(),
+                                    job.list, job.count));
+  job.list = fetched_.get();
+  return {};
+}
+
 // A block for every part where all is the GPU's own memory: it has more to do with choosing who
-// runs than the blocks have. PCIe is full with few, and more of them get in each other's way.
+// runs than the blocks have. PCIe is full with few.
 Result<uint64_t> Gpu::begin(PageJob job, bool is_near) {
-  constexpr uint32_t kFarBlocks = 64;
+  constexpr uint32_t kFarBlocks = 128;
   BRAID_ASSIGN_OR_RETURN(Flight* const flight, free_flight());
   if (flight == nullptr) return uint64_t{0};
   *flight->trouble = 0;
   job.trouble = flight->trouble_address;
+  BRAID_RETURN_IF_ERROR(fetch_list(job));
   const uint64_t parts = job.count * ((job.page_bytes + kPartBytes - 1) / kPartBytes);
   const auto blocks = static_cast<uint32_t>((parts + kPageWarps - 1) / kPageWarps);
   const sys::LaunchShape shape{is_near ? blocks : std::min(blocks, kFarBlocks), kPageThreads, 0};

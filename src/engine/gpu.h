@@ -80,6 +80,8 @@ class Gpu {
   };
   Gpu(sys::Cuda& cuda, int device) : cuda_(cuda), device_(device) {}
   Status set_up();
+  /// Lets the job read its list on the GPU, where that is worth it.
+  Status fetch_list(PageJob& job);
   Status share_out(std::byte* base, sys::DevicePtr address);
   /// The next launch's; null when all fly.
   Result<Flight*> free_flight();
@@ -92,8 +94,9 @@ class Gpu {
   std::unique_ptr<std::byte[]> pinned_;
   sys::RegisteredHost registered_;
   std::shared_ptr<sys::LoadedKernels> kernels_;
-  sys::Kernel kernel_, list_kernel_;
+  sys::Kernel kernel_, list_kernel_, fetch_kernel_;
   sys::OwnedStream stream_;
+  sys::DeviceMemory fetched_;  // a list; the next one is brought behind the job that reads this one
   std::array<Flight, kFlights> flights_;
   size_t next_flight_ = 0;
   std::array<List, kLists> lists_;

@@ -63,10 +63,11 @@ class Source {
 
  private:
   enum class State : uint8_t { kDialling, kOpening, kUp, kLost };
-  /// A slot of the stage and what its pull will say, once the kernel behind `mark` is done.
+  /// A slot of the stage and what its pull will say, once the copies behind `mark` are done.
   struct Gathered {
     uint64_t transfer = 0;
     uint64_t mark = 0;
+    bool is_by_kernel = false;  // else by copy engines, which no other process's kernel waits for
     Pull pull;
   };
 

@@ -15,7 +15,7 @@ namespace braid::engine {
 
 class Stage {
  public:
-  static constexpr uint64_t kSlotBytes = 32 << 20;
+  static constexpr uint64_t kSlotBytes = 64 << 20;
   static constexpr size_t kSlots = 4;
   struct Slot {
     sys::DevicePtr address = 0;

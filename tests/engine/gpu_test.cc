@@ -1,5 +1,6 @@
 // Memory of a GPU, on a fake one: what is copied where, by which way.
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <random>
 
@@ -48,11 +49,26 @@ Status copy_page_list(const sys::LaunchShape& shape, std::span<void*> arguments)
   return {};
 }
 
+/// And braid_fetch_list.
+std::atomic<uint64_t> fetched = 0;  // entries
+Status fetch_list(const sys::LaunchShape& shape, std::span<void*> arguments) {
+  EXPECT_EQ(shape.num_threads, kFetchThreads);
+  const auto word = [&](size_t i) { return *static_cast<uint64_t*>(arguments[i]); };
+  const uint32_t count = *static_cast<uint32_t*>(arguments[2]);
+  EXPECT_LE(count, kMostFetched);
+  std::memcpy(reinterpret_cast<void*>(word(0)), reinterpret_cast<const void*>(word(1)),
+              count * sizeof(PageEntry));
+  fetched += count;
+  return {};
+}
+
 class GpuMemory : public testing::Test {
  protected:
   GpuMemory() {
     cuda.define_kernel("braid_copy_pages", copy_pages);
     cuda.define_kernel("braid_copy_page_list", copy_page_list);
+    cuda.define_kernel("braid_fetch_list", fetch_list);
+    fetched = 0;
     EXPECT_TRUE(is_ok(cuda.use_device(0)));
     a = make("a");
     b = make("b");
@@ -83,6 +99,32 @@ class GpuMemory : public testing::Test {
   static RemoteRegion import_from(Engine& engine, const std::string& descriptor) {
     return engine.import(descriptor).value();
   }
+  /// Pages from one GPU to the other, three times: the first as stretches, which brings the board,
+  /// then by lists, of which so many entries are brought to the GPU before they are read.
+  void expect_all_arrive(uint64_t page_bytes, uint64_t num_pages, uint64_t num_brought) {
+    OnGpu from(cuda, *a, page_bytes * num_pages, 1), to(cuda, *b, page_bytes * num_pages, 2);
+    std::vector<uint64_t> ids(num_pages), places(num_pages);
+    std::iota(ids.begin(), ids.end(), 0);
+    places = ids;
+    std::shuffle(places.begin(), places.end(), std::mt19937(1));
+    PageList list;
+    list.page_bytes = page_bytes;
+    list.source_ids = ids;
+    list.target_ids = places;
+    for (int round = 0; round < 3; ++round) {
+      std::memset(to.memory(), round, to.bytes);
+      auto arrived = b->expect(3, num_pages);
+      ASSERT_TRUE(
+          is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
+      ASSERT_TRUE(is_ok(wait(arrived)));
+      for (uint64_t i = 0; i < num_pages; ++i)
+        ASSERT_EQ(0, std::memcmp(from.memory() + i * page_bytes, to.memory() + places[i] * page_bytes,
+                                 page_bytes));
+    }
+    EXPECT_EQ(a->stats().pages_listed, 2 * num_pages);
+    EXPECT_EQ(fetched, num_brought);
+  }
+
   sys::FakeCuda cuda;
   std::unique_ptr<Engine> a, b;
 };
@@ -118,33 +160,20 @@ TEST_F(GpuMemory, WritesAndReadsBetweenGpuAndHostEitherWay) {
   expect_equal(host_b.bytes.data() + 6, gpu_a.memory() + 2, part);
 }
 
-TEST_F(GpuMemory, ManyPagesAcrossSeveralLists) {
-  constexpr uint64_t kPage = 512, kPages = 30'000;
-  OnGpu from(cuda, *a, kPage * kPages, 1), to(cuda, *b, kPage * kPages, 2);
-  std::vector<uint64_t> ids(kPages), places(kPages);
-  std::iota(ids.begin(), ids.end(), 0);
-  places = ids;
-  std::shuffle(places.begin(), places.end(), std::mt19937(1));
-  PageList list;
-  list.page_bytes = kPage;
-  list.source_ids = ids;
-  list.target_ids = places;
-  // The first as stretches, which brings the board; then by lists.
-  for (int round = 0; round < 3; ++round) {
-    std::memset(to.memory(), round, kPage * kPages);
-    auto arrived = b->expect(3, kPages);
-    ASSERT_TRUE(
-        is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
-    ASSERT_TRUE(is_ok(wait(arrived)));
-    for (uint64_t i = 0; i < kPages; ++i)
-      ASSERT_EQ(0, std::memcmp(from.memory() + i * kPage, to.memory() + places[i] * kPage, kPage));
-  }
-  EXPECT_EQ(a->stats().pages_listed, 2 * kPages);
+TEST_F(GpuMemory, ManyPagesAcrossSeveralLists) { expect_all_arrive(512, 30'000, 0); }
+
+// Many blocks would read one entry.
+TEST_F(GpuMemory, AListOfLongPagesIsBroughtToTheGpuFirst) {
+  expect_all_arrive((8 << 10) + 16, 3000, 2 * 3000);
 }
 
 // What the source says of its pages is believed by nobody: neither the list nor its bounds.
-TEST_F(GpuMemory, APageOfAListThatLiesOutsideMovesNothing) {
-  constexpr uint64_t kPage = 512, kPages = 100;
+class AListThatLies : public GpuMemory, public testing::WithParamInterface<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(PagesOf, AListThatLies, testing::Values(512, 16 << 10));
+
+TEST_P(AListThatLies, MovesNothingForAPageOutside) {
+  constexpr uint64_t kPages = 100;
+  const uint64_t kPage = GetParam();
   OnGpu from(cuda, *a, kPage * kPages, 1), to(cuda, *b, kPage * kPages, 2);
   auto larger = std::make_shared<RegionDescriptor>(*import_from(*a, to.descriptor));
   std::vector<uint64_t> ids(kPages), places;
@@ -166,7 +195,8 @@ TEST_F(GpuMemory, APageOfAListThatLiesOutsideMovesNothing) {
 
 // More pages than slots, each way through them; the second time by a list and the source's stage.
 TEST_F(GpuMemory, ManyPagesThroughSlots) {
-  constexpr uint64_t kPage = 4096 + 16, kPages = 9000;
+  constexpr uint64_t kPage = 4096 + 16, kPages = 20'000;
+  static_assert(kPage * kPages > Stage::kSlotBytes);
   OnGpu on_gpu(cuda, *b, kPage * kPages, 2);
   Memory on_host(*a, kPage * kPages, 3), back(*a, kPage * kPages, 4);
   std::vector<uint64_t> ids(kPages), places(kPages);
@@ -192,6 +222,32 @@ TEST_F(GpuMemory, ManyPagesThroughSlots) {
   list.target_ids = ids;
   ASSERT_TRUE(is_ok(wait(a->read_pages(back.region, remote, list))));
   EXPECT_EQ(back.bytes, on_host.bytes);
+}
+
+// Slots that kernels have filled are pulled when none is being filled: then they are free again, and the
+// rest goes on.
+TEST_F(GpuMemory, MorePagesThanTheStageHas) {
+  constexpr uint64_t kPage = 400 << 10, kPages = Stage::kSlots * Stage::kSlotBytes / kPage + 200;
+  Memory on_host(*a, 3 * kPage, 3);
+  const auto memory = reinterpret_cast<std::byte*>(cuda.alloc(kPage * kPages).value());
+  auto region = b->register_gpu_memory(reinterpret_cast<uint64_t>(memory), kPage * kPages);
+  ASSERT_TRUE(is_ok(region));
+  const RemoteRegion remote = import_from(*a, b->descriptor(**region));
+  std::vector<uint64_t> ids(kPages), places(kPages);
+  std::iota(places.rbegin(), places.rend(), 0);
+  for (uint64_t i = 0; i < kPages; ++i) ids[i] = i % 3;
+  PageList list;
+  list.page_bytes = kPage;
+  list.source_ids = ids;
+  list.target_ids = places;
+  for (int round = 0; round < 2; ++round) {
+    std::memset(memory, 0, kPage * kPages);
+    ASSERT_TRUE(is_ok(wait(a->write_pages(on_host.region, remote, list, under(8)))));
+    for (uint64_t i = 0; i < kPages; ++i)
+      ASSERT_EQ(0, std::memcmp(on_host.bytes.data() + ids[i] * kPage, memory + places[i] * kPage,
+                               kPage));
+  }
+  EXPECT_EQ(a->stats().bytes_staged, 2 * kPages * kPage);
 }
 
 TEST_F(GpuMemory, WhatCannotBeReachedIsRefusedWithAReason) {

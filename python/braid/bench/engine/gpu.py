@@ -4,6 +4,9 @@ braid.bench.engine.gpu --json FILE`.
 
 The plain ways are calls of one process, which need no other one to be told anything: a kernel that
 copies pages (Triton), the driver's copies in one batch, and torch's index_select and index_copy_.
+Everybody makes as many calls: one that is waited for before the next, or several at a time, as who
+pipelines has them; and everybody is called once before he is timed, because a GPU takes a while to
+change from one process to another.
 """
 
 import argparse
@@ -31,6 +34,7 @@ from braid.record.probe import Series
 from braid.sizes import format_size
 
 _PAGES = (8 << 10, 64 << 10, 1 << 20)
+_AT_A_TIME = 4
 _MODULE = "braid.bench.engine.gpu_peer"
 
 
@@ -56,19 +60,41 @@ class Plain:
 
     def samples_us(self, case: Case, repeats: int) -> list[float]:
         """Each from the call to the end of the copies, as the host sees it."""
-        call = self.make(self, case)
+        call, calls = self.make(self, case), _calls(case)
         call()
         torch.cuda.synchronize()
         found = []
         for _ in range(repeats):
             start = perf_counter_ns()
-            call()
+            for _ in range(calls):
+                call()
             torch.cuda.synchronize()
-            found.append((perf_counter_ns() - start) / 1e3)
+            found.append((perf_counter_ns() - start) / 1e3 / calls)
         return found
 
     def close(self) -> None:
         """Nothing of it stays."""
+
+
+def _calls(case: Case) -> int:
+    """Under way at a time."""
+    return _AT_A_TIME if case.kind == "flow" else 1
+
+
+class Ours(Pair):
+    """The two processes, measured as Plain is."""
+
+    def check(self, case: Case, number: int) -> int:
+        """Of one call."""
+        return super().check(Case("pages", case.page_bytes, case.count), number)
+
+    def samples_us(self, case: Case, repeats: int) -> list[float]:
+        """Without the first."""
+        answer = self._source.ask(
+            case.kind, 90, page_bytes=case.page_bytes, count=case.count, repeats=repeats + 1,
+            calls=_calls(case), imm=None,
+        )  # fmt: skip
+        return [float(us) for us in answer["samples_us"][1:]]
 
 
 def _ids(case: Case) -> tuple[pattern.Ids, pattern.Ids]:
@@ -168,7 +194,7 @@ def engine(nbytes: int, host_nbytes: int) -> Pair:
     introduce(
         source, target, nbytes=nbytes, host_nbytes=host_nbytes, token=secrets.token_hex(16), nics=[]
     )
-    return Pair("braid", source, target)
+    return Ours("braid", source, target)
 
 
 def _memory(nbytes: int, device: str) -> torch.Tensor:
@@ -226,20 +252,25 @@ WAYS = {
 def _jobs(who: _Field) -> list[Job]:
     """One for each way and size, so that what was measured is kept when time runs out."""
     return [
-        _job(where, page_bytes, number, who)
+        _job(kind, where, page_bytes, number, who)
         for where in WAYS
+        for kind in ("pages", "flow")
         for number, page_bytes in enumerate(_PAGES, start=1)
     ]
 
 
-def _job(where: str, page_bytes: int, number: int, who: _Field) -> Job:
+def _job(kind: str, where: str, page_bytes: int, number: int, who: _Field) -> Job:
+    what = where if kind == "pages" else f"{where}, {_AT_A_TIME} at a time"
+
     def run(effort: Effort, tick: Tick) -> list[Series]:
         nbytes, present = who.enter(*WAYS[where])
-        case = Case("pages", page_bytes, min(nbytes // page_bytes, 1 << 17))
-        group = f"pages {format_size(page_bytes)} {where}"
+        if kind == "flow":  # what a plain program would do: the first, which is the fastest of them
+            present = present[:2]
+        case = Case(kind, page_bytes, min(nbytes // page_bytes, 1 << 17))
+        group = f"pages {format_size(page_bytes)} {what}"
         return _race(group, case, present, number, effort, tick)
 
-    return Job(f"pages {where}", page_bytes, run)
+    return Job(f"pages {what}", page_bytes, run)
 
 
 def _race(

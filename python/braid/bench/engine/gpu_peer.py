@@ -2,6 +2,7 @@
 `python -m braid.bench.engine.gpu_peer`.
 """
 
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -98,6 +99,19 @@ class GpuPeer(peer.Peer):
             fill(self.words, word["number"])
         torch.cuda.synchronize()
         return {}
+
+    def flow(self, word: dict[str, Any]) -> dict[str, Any]:
+        """As pages(), but several calls are under way at a time: us for each."""
+        count, calls = word["count"], word["calls"]
+        ids = pattern.shuffled(count, pattern.SOURCE), pattern.shuffled(count, pattern.TARGET)
+        times = []
+        for _ in range(word["repeats"]):
+            start = perf_counter_ns()
+            tickets = [self.begin_pages(word, *ids) for _ in range(calls)]
+            for ticket in tickets:
+                peer.end(ticket, 60)
+            times.append((perf_counter_ns() - start) / 1e3 / calls)
+        return {"samples_us": times}
 
     def check(self, word: dict[str, Any]) -> dict[str, Any]:
         """As peer.py."""

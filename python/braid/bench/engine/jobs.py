@@ -153,7 +153,7 @@ def race(
         return 0.0
 
     effort.repeat(sample, tick)
-    moved = case.page_bytes * (case.count if case.kind == "pages" else 1)
+    moved = case.page_bytes * (1 if case.kind == "write" else case.count)
     return [
         _series(group, each.name, case, times[each.name], wrong[each.name], moved)
         for each in present

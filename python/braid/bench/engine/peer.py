@@ -82,12 +82,17 @@ class Peer:
         self, word: dict[str, Any], source_ids: pattern.Ids, target_ids: pattern.Ids
     ) -> float:
         start = perf_counter_ns()
-        ticket = self.engine.pages(
+        end(self.begin_pages(word, source_ids, target_ids), 60)
+        return (perf_counter_ns() - start) / 1e3
+
+    def begin_pages(
+        self, word: dict[str, Any], source_ids: pattern.Ids, target_ids: pattern.Ids
+    ) -> Any:  # noqa: ANN401
+        """The ticket of one call."""
+        return self.engine.pages(
             False, self.region, self.remote, word["page_bytes"], source_ids, target_ids, 0, 0, 0, 0,
             word["imm"], b"", 60 * _NS, None,
         )  # fmt: skip
-        end(ticket, 60)
-        return (perf_counter_ns() - start) / 1e3
 
     def write(self, word: dict[str, Any]) -> dict[str, Any]:
         """One write after the other, each waited for: us for one, the mean of `count`."""
