@@ -160,6 +160,10 @@ Status Buffer::wait_longer(Done&& done, Deadline deadline) {
   }
 }
 
+Status Buffer::await(const std::function<bool()>& done) {
+  return wait_until(done, Deadline::after_ns(timeout_ns_));
+}
+
 Status Buffer::late(const Ticket& ticket, const std::vector<int>& missing, const char* what) {
   return timeout(
       "call {}: {} {} {} not come within {}", ticket.call, what,

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -107,6 +108,8 @@ class Buffer {
   Status agree(const Ticket& ticket);
   template <typename Done>
   Status wait_until(Done&& done, Deadline deadline);
+  /// Until `done`; timeout where it is late.
+  Status await(const std::function<bool()>& done);
   template <typename Done>
   Status wait_longer(Done&& done, Deadline deadline);
   Status look_around();
