@@ -209,8 +209,8 @@ class NodeCombine {
         push_row(ticket, mate, layout_.copy(node, count++), static_cast<size_t>(row));
       sent += count;
     }
-    std::memcpy(b_.phases_->room_in_region(ticket.phase, mate, 0, 4 * counts.size()),
-                counts.data(), 4 * counts.size());
+    std::memcpy(b_.phases_->room_in_region(ticket.phase, mate, 0, 4 * counts.size()), counts.data(),
+                4 * counts.size());
     b_.signal(ticket, mate, sent, sent, static_cast<uint32_t>(call_.num_tokens));
   }
 
@@ -226,7 +226,8 @@ class NodeCombine {
       return missing.empty();
     };
     status = b_.await(have_come);
-    if (status.code() == Code::kTimeout) status = b_.late(ticket, missing, "what was to be sent by");
+    if (status.code() == Code::kTimeout)
+      status = b_.late(ticket, missing, "what was to be sent by");
     bool are_of_call = status.ok();
     for_mates([&](int mate) {
       if (!are_of_call) return;
@@ -385,7 +386,7 @@ class NodeCombine {
   const PartialLayout layout_;
   RowSum sum_;
   std::vector<float> weights_;
-  std::vector<int32_t> next_, ends_;  // by owner: rows that are not sent yet
+  std::vector<int32_t> next_, ends_;    // by owner: rows that are not sent yet
   std::vector<std::byte> partials_[2];  // of own tokens by this node, of even and odd rounds
   int num_rounds_ = 0;
 };

@@ -333,6 +333,7 @@ def check_wrong(checks, buffer):
         lambda: other.get_dispatch_layout(t.ids, experts), "enable_shrink on a GPU",
     )  # fmt: skip
     other.destroy()
+    check_masks(checks, buffer, shape, t)
     per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(t.ids, experts)
     exact = lambda: buffer.dispatch(  # noqa: E731
         t.x, None, per_rank, None, is_in, per_expert, t.ids, t.weights
@@ -347,6 +348,36 @@ def check_wrong(checks, buffer):
             checks.refused(InvalidArgument, "num_worst_tokens", exact, "exact sizes in a capture")
             filler = torch.zeros(1, device="cuda")
         del filler
+
+
+def check_masks(checks, buffer, shape, t):
+    """The three calls of masks on CUDA tensors, as engines make them: on GPUs nobody is given up,
+    so the mask is told, a call under one is refused, and calls work again without it.
+    """
+    size, experts = checks.comm.size, shape.experts * checks.comm.size
+    status = torch.full((size,), 7, dtype=torch.int32, device="cuda")
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(status.tolist() == [0] * size, f"masks: {status.tolist()} at first")
+    checks.refused(
+        InvalidArgument, "argument rank",
+        lambda: buffer.low_latency_update_mask_buffer(checks.comm.rank, True), "a mask of oneself",
+    )  # fmt: skip
+    if size == 1:
+        return
+    other = (checks.comm.rank + 1) % size
+    buffer.low_latency_update_mask_buffer(other, True)
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(
+        status.tolist() == [int(r == other) for r in range(size)], f"masks: {status.tolist()}"
+    )
+    for what, call in {
+        "dispatch": lambda: buffer.low_latency_dispatch(t.x, t.ids, M, experts),
+        "layout": lambda: buffer.get_dispatch_layout(t.ids, experts),
+    }.items():
+        checks.refused(Unsupported, "low_latency_update_mask_buffer", call, f"a masked {what}")
+    buffer.low_latency_clean_mask_buffer()
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(status.tolist() == [0] * size, f"masks: {status.tolist()} after cleaning")
 
 
 def check_end(checks, buffer, end):

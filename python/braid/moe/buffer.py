@@ -176,6 +176,11 @@ class Buffer:
             return self._host
         if self.runtime.is_closed:
             raise InvalidArgument(f"moe buffer on rank {self.rank}: it was destroyed")
+        if self.runtime.mask:
+            raise Unsupported(
+                f"moe buffer on rank {self.rank}: low_latency_update_mask_buffer: a rank is masked,"
+                " and on GPUs nobody is given up; low_latency_clean_mask_buffer() takes it back"
+            )
         if self._gpu is None:
             self._gpu = torch_side().GpuCalls(
                 self, first.device.index, self._half_bytes, self._owns_comm
@@ -401,12 +406,16 @@ class Buffer:
     # ---- ranks that are given up ----
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again."""
+        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again. Calls on
+        GPU memory are refused while somebody is masked.
+        """
         self.runtime.set_masked(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: Array) -> None:
-        """1 in mask_status [N], int32, for every rank that is masked."""
-        out = Checks("low_latency_query_mask_buffer", self.rank).array(
+        """1 in mask_status [N], int32, in host or GPU memory, for every rank that is masked."""
+        is_cuda = getattr(mask_status, "is_cuda", False)
+        gpu = int(mask_status.device.index) if is_cuda else None
+        out = Checks("low_latency_query_mask_buffer", self.rank, gpu).array(
             "mask_status", mask_status, ("int32",), (self.group_size,)
         )
         for rank in range(self.group_size):

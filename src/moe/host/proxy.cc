@@ -151,8 +151,7 @@ void Proxy::fail(int peer, const Status& why) {
 }
 
 void Proxy::run() {
-  const int most_idle =
-      neighbours_.is_oversubscribed ? kIdleYieldsOversubscribed : kIdleYields;
+  const int most_idle = neighbours_.is_oversubscribed ? kIdleYieldsOversubscribed : kIdleYields;
   int idle = 0;
   int64_t ends_ns = 0;
   for (;;) {
@@ -173,8 +172,9 @@ void Proxy::run() {
 
 bool Proxy::has_parcels() {
   const std::lock_guard lock(mutex_);
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& each) { return !each.acks.empty() || !each.parcels.empty(); });
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) {
+    return !each.acks.empty() || !each.parcels.empty();
+  });
 }
 
 // What others still send through this rank is for ranks that may wait for it.
@@ -200,8 +200,7 @@ bool Proxy::put_acks(int peer) {
     const Ack& ack = acks.front();
     const transport::PieceTag tag{
         {kSignalPiece, ack.line, ack.number, static_cast<uint64_t>(ack.target)}};
-    if (lane_->try_put(transport::PeerSet::only(peer), tag, {}) !=
-        transport::PutResult::kAccepted)
+    if (lane_->try_put(transport::PeerSet::only(peer), tag, {}) != transport::PutResult::kAccepted)
       break;
     acks.pop_front();
     moved = true;
