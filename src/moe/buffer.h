@@ -124,6 +124,10 @@ class Buffer {
   Status check_room(const LowLatencyCombine& call) const;
   std::vector<uint32_t> owner_places(const LowLatencyCombine& call) const;
 
+  // rank_combine.cc
+  uint32_t push_rank_sums(const Ticket& ticket, const LowLatencyCombine& call, int owner);
+  void add_rank_sums(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out) const;
+
   // normal.cc
   Rounds rounds_of(const Dispatch& call) const;
   Rounds rounds_of(const Combine& call) const;
