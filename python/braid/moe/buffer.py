@@ -303,17 +303,20 @@ class Buffer:
         return_recv_hook: bool = False,
         x_global_scale: Array | None = None,
         use_nvfp4: bool = False,
+        topk_weights: Array | None = None,
     ) -> tuple[Any, Array, Any, EventOverlap, Callable[[], None] | None]:
         """Every token to its experts: rows [L, M*N, H] by (expert, source, token), count [L].
 
         x [T, H], T up to M. With use_fp8 (rows, scales): fp32 [L, M*N, H/128], the axis of rows
         innermost, powers of two with round_scale, packed exponents int32 [L, M*N, H/512] with
         use_ue8m0. With return_recv_hook the receive half is the hook; of two results that are
-        alive neither is overwritten, a third one is refused. Waits are in nanoseconds.
+        alive neither is overwritten, a third one is refused. Waits are in nanoseconds. With
+        topk_weights they travel with the rows, for a combine with partial="rank".
         """
         call = low_latency.DispatchCall(
             x,
             topk_idx,
+            topk_weights,
             num_max_dispatch_tokens_per_rank,
             num_experts,
             cumulative_local_expert_recv_stats,
@@ -358,9 +361,14 @@ class Buffer:
         overlap: bool = False,
         src_signals: Array | None = None,
         src_signal_expect_value: int = 0,  # noqa: ARG002
+        partial: str | None = None,
     ) -> tuple[Array, EventOverlap, Callable[[], None] | None]:
         """x [L, M*N, H] back to the owners: sum over k, upwards, of weight times row, in fp32,
         rounded once into [T, H].
+
+        With partial="rank", alike on all ranks and after a dispatch that had topk_weights (the same
+        ones), each rank adds up its own experts' rows of a token so and rounds, one row comes back
+        for each (token, rank), and those are added up in rank order and rounded again. Not on GPUs.
         """
         checks = Checks("low_latency_combine", self.rank)
         asked = {
@@ -372,7 +380,14 @@ class Buffer:
             if value:
                 raise checks.unsupported(name, "not done here")
         call = low_latency.CombineCall(
-            x, topk_idx, topk_weights, handle, zero_copy, out, combine_wait_recv_cost_stats
+            x,
+            topk_idx,
+            topk_weights,
+            handle,
+            zero_copy,
+            out,
+            combine_wait_recv_cost_stats,
+            partial,
         )
         self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
