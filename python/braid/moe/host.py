@@ -141,14 +141,12 @@ class HostCalls:
         copies: tuple[Array, Array, Array] | None,
         stats: Array | None,
     ) -> None:
-        """arrays: x, scales, count, src_info, slots, ranges, waits; copies: of a call with weights."""
+        """arrays: x, scales, count, src_info, slots, ranges, waits; copies: with weights."""
         self.core.receive_dispatch(sent, *arrays, copies)
         if stats is not None:
             stats[:] += arrays[2]
 
-    def mark(
-        self, handle: LowLatencyHandle, sent: Any, ids: Array, weights: Array | None
-    ) -> None:
+    def mark(self, handle: LowLatencyHandle, sent: Any, ids: Array, weights: Array | None) -> None:
         """Sets what the combine of the dispatch needs to know."""
         handle.phase = sent.phase
         handle.ids_hash = _braid.moe.ids_hash(ids, *shape_of(ids))
