@@ -143,8 +143,8 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
 }
 
 /// copies: a triple, or none where the dispatch has no weights.
-moe::LowLatencyCopies copies_of(Lent& lent, nb::handle copies, int num_ranks, int max_tokens,
-                                int num_topk) {
+moe::CopyTable copies_of(Lent& lent, nb::handle copies, int num_ranks, int max_tokens,
+                         int num_topk) {
   if (copies.is_none()) return {};
   const uint64_t choices = times({num_ranks, max_tokens, num_topk});
   return {lent.write<int32_t>(copies[0], "handle", times({num_ranks, max_tokens})),

@@ -34,7 +34,7 @@ struct LowLatencyDispatch {
 };
 
 /// Which rows came of one token, of a dispatch with weights; M of every source, in the order of tokens.
-struct LowLatencyCopies {
+struct CopyTable {
   int32_t* tokens = nullptr;  // [N, M], -1 behind the last
   int32_t* places = nullptr;  // [N, M, K] rows of [L, M*N], -1 for choices elsewhere
   float* weights = nullptr;   // [N, M, K]
@@ -50,7 +50,7 @@ struct LowLatencyRows {
   int32_t* slots = nullptr;         // [L, M*N]: owner_slot()
   int64_t* layout_range = nullptr;  // [L, N]
   int64_t* wait_ns = nullptr;       // [N], added to; or null
-  LowLatencyCopies copies;          // of a dispatch with weights
+  CopyTable copies;                 // of a dispatch with weights
 };
 
 /// Expert rows on their way back: x [L, M*N, hidden] with slots and ranges of the dispatch.
@@ -71,7 +71,7 @@ struct LowLatencyCombine {
   /// Every rank adds up its own experts' rows of a token, with the weights that came with it, and rounds
   /// once more: one row comes back for each (token, rank).
   bool sums_by_rank = false;
-  LowLatencyCopies copies;
+  CopyTable copies;
   uint64_t weights_hash = 0;  // of the dispatch's weights
 
   uint64_t row_bytes() const { return hidden * dtype_bytes(dtype); }

@@ -201,9 +201,11 @@ class ElasticBuffer:
         elsewhere. With do_expand they come by (expert, source, token), each expert's rounded up to
         expert_alignment, ids are None and weights [rows]. Without do_cpu_sync there are as many
         rows as can come at most, N * num_max_tokens_per_rank, ids of the rest -1; not with
-        do_expand. With a handle its layout is used again, and the answer has no ids.
+        do_expand, whose calls are never captured in a graph. With a handle its layout is used
+        again, and the answer has no ids.
         """
-        checks = Checks("dispatch", self.rank_idx)
+        rows = x[0] if isinstance(x, tuple) else x
+        checks = Checks("dispatch", self.rank_idx, _gpu_of(rows))
         _no_epilogue(checks, previous_event_before_epilogue)
         if do_zero_padding and not do_expand:
             raise checks.refuse("do_zero_padding", "False without do_expand", True)
@@ -219,7 +221,6 @@ class ElasticBuffer:
         waits = handle is not None or do_cpu_sync is None or do_cpu_sync
         if do_expand and not waits:
             raise checks.unsupported("do_cpu_sync", "an expanded layout needs its sizes: give True")
-        rows = x[0] if isinstance(x, tuple) else x
         if shape_of(rows)[0] > call.most_tokens:
             raise checks.refuse(
                 "x", f"at most {call.most_tokens} tokens (num_max_tokens_per_rank)",
@@ -312,9 +313,8 @@ class ElasticBuffer:
         came = source < self.num_ranks  # else room that no row came into
         metadata = new.empty((room, 2 + topk), "int32")
         metadata[:] = -1
-        index = source * call.most_tokens + inner[3]
-        metadata[:, 0][came] = new.cast(index, "int32")[came]
-        metadata[:, 1][came] = new.cast(number - before[source], "int32")[came]
+        metadata[:, 0] = (source * call.most_tokens + inner[3] + 1) * came - 1
+        metadata[:, 1] = (number - before[source] + 1) * came - 1
         local = new.count_up(call.num_experts // self.num_ranks)
         per_expert = (ids.reshape(-1, 1) == local[None, :]).sum(0)
         padded = (per_expert + unit - 1) // unit * unit
@@ -372,7 +372,7 @@ class ElasticBuffer:
         added up here first, from zero on in the order of its choices in fp32, and rounded once
         more. topk_weights [n, K], or [rows], come back to their owners, too; they weigh nothing.
         """
-        checks = Checks("combine", self.rank_idx)
+        checks = Checks("combine", self.rank_idx, _gpu_of(x))
         _no_epilogue(checks, previous_event_before_epilogue)
         if not isinstance(handle, EPHandle):
             raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
@@ -421,6 +421,10 @@ class _Shape:
 def _size_of(group: Any) -> tuple[int, int]:
     size, rank = group.size, group.rank
     return int(size() if callable(size) else size), int(rank() if callable(rank) else rank)
+
+
+def _gpu_of(array: Any) -> int | None:
+    return int(array.device.index) if getattr(array, "is_cuda", False) else None
 
 
 def _no_epilogue(checks: Checks, event: Any) -> None:

@@ -194,10 +194,10 @@ bool Proxy::is_finished(int64_t& ends_ns) {
 
 bool Proxy::put_acks(int peer) {
   const std::lock_guard lock(mutex_);
-  std::deque<Ack>& acks = outgoing_[static_cast<size_t>(peer)].acks;
+  std::deque<AckLine>& acks = outgoing_[static_cast<size_t>(peer)].acks;
   bool moved = false;
   while (!acks.empty()) {
-    const Ack& ack = acks.front();
+    const AckLine& ack = acks.front();
     const transport::PieceTag tag{
         {kSignalPiece, ack.line, ack.number, static_cast<uint64_t>(ack.target)}};
     if (lane_->try_put(transport::PeerSet::only(peer), tag, {}) != transport::PutResult::kAccepted)

@@ -90,13 +90,13 @@ class Proxy {
     int peer = 0;
     uint64_t next_offset = 0;
   };
-  struct Ack {
+  struct AckLine {
     int target = 0;
     uint64_t line = 0;
     uint64_t number = 0;
   };
   struct Outgoing {
-    std::deque<Ack> acks;        // under mutex_
+    std::deque<AckLine> acks;    // under mutex_
     std::deque<Parcel> parcels;  // under mutex_
     size_t block = 0;            // of the first one: how far it is put; the thread's own
     uint64_t done = 0;
