@@ -115,6 +115,8 @@ void register_values(nb::module_& module) {
       .def_rw("piece_rows", &Choice::piece_rows)
       .def_rw("by_engines", &Choice::by_engines)
       .def_rw("batches", &Choice::batches)
+      .def_rw("batch_tiles", &Choice::batch_tiles)
+      .def_rw("least_saved", &Choice::least_saved)
       .def_rw("splits", &Choice::splits);
   nb::class_<Sums>(module, "OverlapSums")
       .def(nb::init<>())
@@ -124,7 +126,8 @@ void register_values(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("c", &Gathered::c)
       .def_rw("arrived", &Gathered::arrived)
-      .def_rw("piece_rows", &Gathered::piece_rows);
+      .def_rw("piece_rows", &Gathered::piece_rows)
+      .def_rw("sums", &Gathered::sums);
   nb::class_<Parted>(module, "OverlapParted")
       .def(nb::init<>())
       .def_rw("parts", &Parted::parts)
@@ -171,6 +174,7 @@ void register_overlap(nb::module_& module) {
       found.append(nb::make_tuple(push.shard, push.counter, push.first, push.halves));
     return found;
   });
+  module.def("overlap_num_counters", &overlap::num_counters);
   module.def("overlap_sums_bytes", [](const Choice& choice) {
     return overlap::sums_bytes(overlap::shape_of(choice.form));
   });

@@ -478,6 +478,8 @@ class OverlapChoice:
     piece_rows: int
     by_engines: bool
     batches: int
+    batch_tiles: int
+    least_saved: int
     splits: bool
 
 class OverlapSums:
@@ -490,6 +492,7 @@ class OverlapGathered:
     c: int
     arrived: int
     piece_rows: int
+    sums: OverlapSums
 
 class OverlapParted:
     def __init__(self) -> None: ...
@@ -535,6 +538,7 @@ def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ..
 def overlap_pushes(
     gemm: OverlapGemm, choice: OverlapChoice, /
 ) -> list[tuple[int, int, int, int]]: ...
+def overlap_num_counters(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_sums_bytes(choice: OverlapChoice, /) -> int: ...
 
 OVERLAP_SUM_FLAGS_BYTES: int

@@ -108,6 +108,7 @@ class Gathers:
         places = _braid.OverlapGathered()
         places.c, places.piece_rows = self._c.data_ptr(), self._case.rows
         places.arrived = self._flags.data_ptr() if waits else 0
+        places.sums = self._stand.sums
         self._stand.kernels.gather(
             self._stand.gemm(self._case, self._window, self._w), choice_of(tiles), places,
             self._epoch.data_ptr(), self._stand.bounds, current(),

@@ -49,7 +49,7 @@ class Scatters:
         self._told_host = torch.zeros(flags, dtype=torch.int64).pin_memory()
         self._epochs = torch.zeros(64, flags, dtype=torch.int64).pin_memory()
         self._epoch = torch.zeros(1, dtype=torch.int64, device="cuda")
-        counters = RANKS * max(tiles.batches for tiles in self._tiles())
+        counters = max(_braid.overlap_num_counters(gemm, choice) for choice in choices)
         self._finished = torch.zeros(counters, dtype=torch.int32, device="cuda")
 
     def contestants(self) -> dict[str, Call]:
