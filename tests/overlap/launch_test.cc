@@ -166,7 +166,7 @@ TEST_F(Launch, TilesAcrossAreTheSameKernelsAndWaitLast) {
   EXPECT_EQ(args_.schedule.num_units(), 4 * 48);
   EXPECT_EQ(args_.schedule.tiles_per_shard(), 48);
   // Cut, clusters would have segments behind tiles of the own shard.
-  ASSERT_TRUE(scatter(gemm_of(8, 128, 34 * 256, 43'008)).ok());
+  ASSERT_TRUE(scatter(gemm_of(8, 128, 40 * 256, 43'008)).ok());
   EXPECT_EQ(args_.split.sharers, 0);
   EXPECT_EQ(args_.split.whole, args_.schedule.num_units());
   EXPECT_THAT(scatter(gemm_of(8, 128, 67 * 256, 43'008)).message(), HasSubstr("across shards"));

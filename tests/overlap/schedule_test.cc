@@ -97,7 +97,7 @@ TEST(Schedule, AClusterWaitsLastWhereItHasOneTileOfTheOwnShardAtMost) {
   EXPECT_TRUE(may(66, 66, 0));
   EXPECT_FALSE(may(67, 66, 0)) << "a cluster has two";
   EXPECT_FALSE(may(48, 40, 0));
-  EXPECT_FALSE(may(34, 66, 80)) << "behind its tile a cluster has a segment of one that is cut";
+  EXPECT_FALSE(may(40, 66, 80)) << "behind its tile a cluster has a segment of one that is cut";
   const Schedule below = scatter_schedule({8, 3, 128, 25600}, shape_of(Form::k256Below), 3);
   EXPECT_TRUE(waits_last(below, split_of(below.num_units(), 7, 672, 0)));
 }

@@ -60,27 +60,56 @@ def test_whole_parts_are_exchanged_for_few_rows_alone():
     assert not any(way.exchanges for way in candidates(_shape(Op.GEMM_AR, 4096)))
 
 
-def test_every_rank_takes_what_is_fastest_for_the_slowest():
+def _chosen(monkeypatch, mine, other=lambda times: times):
+    """What the tuner takes: `mine` are this rank's times of each way in each round, by its number,
+    `other` makes the other rank's of them.
+    """
     import numpy as np
 
     from braid.overlap import tuner
     from braid.overlap.shapes import Op
 
     class Comm:
-        def all_reduce(self, mine, op):
+        def all_reduce(self, times, op):
             assert op == "max"
-            other = np.full_like(mine, 100.0)
-            other[1] = 900.0  # what is fastest here is slow there
-            return np.maximum(mine, other)
+            return np.maximum(times, other(times.copy()))
 
     shape = _shape(Op.AG_GEMM, 1024)
     ways = list(tuner.candidates(shape))
-    us = {str(way): 500.0 for way in ways} | {str(ways[1]): 1.0, str(ways[2]): 300.0}
-    timed = iter(ways)
-    tuner_time, tuner._time_us = tuner._time_us, lambda _comm, _call: us[str(next(timed))]
-    try:
-        way, found = tuner.choose(Comm(), shape, lambda _way: None)
-    finally:
-        tuner._time_us = tuner_time
-    assert way == ways[2]
-    assert found[str(ways[1])] == 900.0
+    clock = {"way": None, "round": 0}
+
+    def time_us(_comm, call):
+        call()
+        number = ways.index(clock["way"])
+        us = mine(number, clock["round"] // len(ways))
+        clock["round"] += 1
+        return us
+
+    monkeypatch.setattr(tuner, "_time_us", time_us)
+    way, found = tuner.choose(Comm(), shape, lambda way: clock.update(way=way))
+    return ways.index(way), list(found.values())
+
+
+def test_every_rank_takes_what_is_fastest_for_the_slowest(monkeypatch):
+    def other(times):
+        times[:] = 100.0
+        times[:, 1] = 900.0  # what is fastest here is slow there
+        return times
+
+    us = {1: 1.0, 2: 300.0}
+    way, found = _chosen(monkeypatch, lambda number, _: us.get(number, 500.0), other)
+    assert way == 2
+    assert found[1] == 900.0
+
+
+def test_in_turn_is_taken_where_it_is_fastest_and_where_nothing_is_clearly_faster(monkeypatch):
+    assert _chosen(monkeypatch, lambda number, _: 90.0 if number == 0 else 100.0)[0] == 0
+    assert _chosen(monkeypatch, lambda number, _: 99.0 if number == 1 else 100.0)[0] == 0
+    assert _chosen(monkeypatch, lambda number, _: 97.0 if number == 1 else 100.0)[0] == 1
+
+
+def test_one_lucky_round_decides_nothing(monkeypatch):
+    def lucky(number, turn):
+        return 1.0 if number == 1 and turn == 0 else 100.0 + number
+
+    assert _chosen(monkeypatch, lucky)[0] == 0
