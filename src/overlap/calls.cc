@@ -190,9 +190,9 @@ class Enqueued {
                               here(kEpochsAt), layout_.flags_of_one, stream_));
     Gemm all = gemm_;
     all.a = here(layout_.data_at);
-    return launcher_.gather(
-        all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_), sums()}, here(0),
-        watch(), stream_);
+    return launcher_.gather(all, choice_,
+                            {c, here(layout_.flags_at), piece_rows(gemm_, choice_), sums()},
+                            here(0), watch(), stream_);
   }
 
   // ---- reductions ----

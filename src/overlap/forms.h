@@ -34,12 +34,12 @@ constexpr bool has_kernel(Op op, Form form) {
 /// What the tuner decides, alike on all ranks.
 struct Choice {
   Form form = Form::k256Below;
-  int32_t band = 8;        // rows of units that share the weights' way through the L2
-  int32_t head = 0;        // gather: rows of units ahead of a border between bands
-  int32_t num_blocks = 0;  // 0: one for every multiprocessor
-  int32_t piece_rows = 0;  // gather: of what is pushed and told of at a time; 0: a whole shard
-  bool by_engines = true;  // scatter: copy engines push batches; else the kernel, tile by tile
-  int32_t batches = 1;     // scatter by engines: of a shard's parts
+  int32_t band = 8;         // rows of units that share the weights' way through the L2
+  int32_t head = 0;         // gather: rows of units ahead of a border between bands
+  int32_t num_blocks = 0;   // 0: one for every multiprocessor
+  int32_t piece_rows = 0;   // gather: of what is pushed and told of at a time; 0: a whole shard
+  bool by_engines = true;   // scatter: copy engines push batches; else the kernel, tile by tile
+  int32_t batches = 1;      // scatter by engines: of a shard's parts
   int32_t batch_tiles = 0;  // of a batch; 0: as many as make `batches`
   int32_t least_saved = Split::kLeastSaved;
   bool splits = true;  // cuts tiles along K that make no full round, where that saves time

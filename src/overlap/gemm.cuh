@@ -14,9 +14,9 @@
 //
 // While a half is handed over the loader fills the stages of the next tile.
 //
-// A half calls no function: where one did, ptxas could not give the halves the registers that the
-// first warpgroup leaves (setmaxnreg), and what adds parts spilled. So it meets its sender, for waits
-// and for fences as well, at mbarriers.
+// A half waits for no memory and makes no fence: over the call that a wait is, all sums would go to
+// the stack and back, in every tile, and a fence waits for all that its multiprocessor has stored. So
+// it meets its sender, who does both, at mbarriers.
 //
 // Tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
 // segment before the last puts its sum, in fp32, into memory of this GPU and tells; the half with the

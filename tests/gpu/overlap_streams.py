@@ -30,7 +30,7 @@ from braid.bench import facts
 
 EXCHANGE_FORM = 2
 FORMS_OF = {136: (0, 1, 2), 104: (3, 1)}
-"""Rows of a shard, and the tiles that they are cut into: across (3) is for one tile's rows at most."""
+"""Rows of a shard, and the tiles they are cut into: across (3) is for one tile's rows at most."""
 COLUMNS, DEPTH = 520, 16384  # so deep that blocks share tiles
 SETS = 3
 LARGE = 2.0**18
@@ -332,8 +332,8 @@ def main():
             rows.append(run(world, way, asked.calls, chance))
             row = rows[-1]
             print(
-                f"{ranks} ranks, {shard_rows} rows, {way}: {row['calls']} calls in {row['seconds']} s,"
-                f" {row['wrong_elements']} wrong, {row['gave_up']} gave up",
+                f"{ranks} ranks, {shard_rows} rows, {way}: {row['calls']} calls in"
+                f" {row['seconds']} s, {row['wrong_elements']} wrong, {row['gave_up']} gave up",
                 flush=True,
             )
             if row["gave_up"]:

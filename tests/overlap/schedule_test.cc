@@ -73,8 +73,7 @@ TEST(Schedule, OnlyClustersAcrossHaveTilesOfTwoShards) {
       ASSERT_EQ(first.shard == second.shard, schedule.shape.shards == 1);
       if (schedule.shape.shards == 1) continue;
       ASSERT_EQ(first.column, second.column) << "they share the weights";
-      ASSERT_EQ(second.shard,
-                (first.shard + schedule.step + schedule.ranks) % schedule.ranks);
+      ASSERT_EQ(second.shard, (first.shard + schedule.step + schedule.ranks) % schedule.ranks);
     }
   });
 }

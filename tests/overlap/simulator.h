@@ -38,8 +38,7 @@ class Simulator {
       schedules_.push_back(world.schedule(r));
       blocks_.emplace_back(static_cast<size_t>(world.blocks));
     }
-    const auto tiles =
-        static_cast<size_t>(schedules_[0].ranks * schedules_[0].tiles_per_shard());
+    const auto tiles = static_cast<size_t>(schedules_[0].ranks * schedules_[0].tiles_per_shard());
     const auto ranks = static_cast<size_t>(world.ranks);
     told_.assign(ranks, std::vector(ranks, std::vector<int32_t>(tiles, 0)));
     read_.assign(ranks, std::vector<int32_t>(tiles, 0));
@@ -65,8 +64,7 @@ class Simulator {
         actors.emplace_back([=, this] { return compute(r, b); });
         actors.emplace_back([=, this] { return push(r, b); });
       }
-      for (size_t e = 0; e < kEngines; ++e)
-        actors.emplace_back([=, this] { return take(r, e); });
+      for (size_t e = 0; e < kEngines; ++e) actors.emplace_back([=, this] { return take(r, e); });
     }
     while (wrong_.empty() && !is_through()) {
       std::shuffle(actors.begin(), actors.end(), random_);
@@ -190,8 +188,7 @@ class Simulator {
   bool take(int32_t rank, size_t engine) {
     const Push* push = next_push(rank, engine);
     if (push == nullptr || epoch_[static_cast<size_t>(rank)] > world_.epochs) return false;
-    const int32_t made =
-        finished_[static_cast<size_t>(rank)][static_cast<size_t>(push->counter)];
+    const int32_t made = finished_[static_cast<size_t>(rank)][static_cast<size_t>(push->counter)];
     if (2 * made < push->halves) return false;
     for (int32_t half = push->first; half < push->first + push->halves; half += 2)
       tell(rank, push->shard, key({push->shard, 0, 0, half / 2}));
@@ -217,7 +214,8 @@ class Simulator {
       if (!is_over || epoch_[static_cast<size_t>(r)] > world_.epochs) continue;
       ++epoch_[static_cast<size_t>(r)];
       engines_[static_cast<size_t>(r)].assign(kEngines, 0);
-      std::fill(finished_[static_cast<size_t>(r)].begin(), finished_[static_cast<size_t>(r)].end(), 0);
+      std::fill(finished_[static_cast<size_t>(r)].begin(), finished_[static_cast<size_t>(r)].end(),
+                0);
       for (Block& block : blocks_[static_cast<size_t>(r)]) block = {};
     }
   }
