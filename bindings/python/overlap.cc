@@ -89,6 +89,17 @@ void enqueue(PyComm& self, int gpu, Kernels& kernels, int call, uint64_t workspa
   });
 }
 
+int num_blocks(PyComm& self, int gpu, Kernels& kernels) {
+  int found = 0;
+  run_unlocked([&] {
+    return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
+      found = overlap::num_blocks(device, kernels.launcher());
+      return Status();
+    });
+  });
+  return found;
+}
+
 void register_values(nb::module_& module) {
   nb::class_<Gemm>(module, "OverlapGemm")
       .def(nb::init<>())
@@ -116,7 +127,6 @@ void register_values(nb::module_& module) {
       .def_rw("by_engines", &Choice::by_engines)
       .def_rw("batches", &Choice::batches)
       .def_rw("batch_tiles", &Choice::batch_tiles)
-      .def_rw("least_saved", &Choice::least_saved)
       .def_rw("splits", &Choice::splits);
   nb::class_<Sums>(module, "OverlapSums")
       .def(nb::init<>())
@@ -157,6 +167,7 @@ void register_overlap(nb::module_& module) {
       .def("scatter", &Kernels::scatter)
       .def("exchange", &Kernels::exchange);
   module.def("overlap_enqueue", &enqueue);
+  module.def("overlap_num_blocks", &num_blocks);
   module.def("overlap_workspace_bytes", [](int call, const Gemm& gemm, const Choice& choice) {
     return overlap::workspace_bytes(static_cast<overlap::Call>(call), gemm, choice);
   });

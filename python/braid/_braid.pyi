@@ -479,7 +479,6 @@ class OverlapChoice:
     by_engines: bool
     batches: int
     batch_tiles: int
-    least_saved: int
     splits: bool
 
 class OverlapSums:
@@ -532,6 +531,7 @@ def overlap_enqueue(
     comm: Comm, gpu: int, kernels: OverlapKernels, call: int, workspace: int, workspace_bytes: int,
     gemm: OverlapGemm, choice: OverlapChoice, c: int, stream: int, /,
 ) -> None: ...  # fmt: skip
+def overlap_num_blocks(comm: Comm, gpu: int, kernels: OverlapKernels, /) -> int: ...
 def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_part_bytes(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...

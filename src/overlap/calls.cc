@@ -277,6 +277,11 @@ uint64_t workspace_bytes(Call call, const Gemm& gemm, const Choice& choice) {
   return Layout(call, gemm, choice).end;
 }
 
+int32_t num_blocks(const comm::Device& device, const Launcher& launcher) {
+  const comm::GpuFacts& gpus = device.gpus();
+  return gpus.are_shared ? static_cast<int32_t>(gpus.shared_blocks()) : launcher.num_sms();
+}
+
 Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Workspace& workspace,
                const Gemm& gemm, const Choice& choice, sys::DevicePtr c, sys::Stream stream) {
   Gemm mine = gemm;
@@ -300,9 +305,7 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
     const int32_t all = schedule_for(op_of(call), mine, choice).tiles_per_shard();
     taken.batch_tiles = std::max(choice.batch_tiles, divided_up(all, kMostBatches));
   }
-  // Ranks that share a GPU must all have their blocks on it at once.
-  if (device.gpus().are_shared && taken.num_blocks == 0)
-    taken.num_blocks = static_cast<int32_t>(device.gpus().shared_blocks());
+  if (taken.num_blocks == 0) taken.num_blocks = num_blocks(device, launcher);
   return Enqueued(device, launcher, *landing, call, mine, taken, stream).run(c);
 }
 

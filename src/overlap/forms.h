@@ -41,8 +41,7 @@ struct Choice {
   bool by_engines = true;   // scatter: copy engines push batches; else the kernel, tile by tile
   int32_t batches = 1;      // scatter by engines: of a shard's parts
   int32_t batch_tiles = 0;  // of a batch; 0: as many as make `batches`
-  int32_t least_saved = Split::kLeastSaved;
-  bool splits = true;  // cuts tiles along K that make no full round, where that saves time
+  bool splits = true;       // cuts tiles along K that make no full round, where that saves time
 };
 
 /// The GPUs whose instructions the kernels are made of.

@@ -23,8 +23,8 @@
 // last segment adds those to its own, in the order of the clusters, and goes on as with any tile.
 //
 // All blocks end a tile at about the same time, and a link takes a third of a tile's time for what
-// they then have for it. So a part is not sent from registers, which the next tile needs: a half
-// puts its part into the outbox, memory of this GPU, at that memory's rate, and goes on; the pusher
+// they then have for it. So a part is not sent from registers, which the next tile needs: a half's
+// sender puts its part into the outbox, memory of this GPU, at that memory's rate; the pusher
 // takes it from there at the link's rate while the halves multiply.
 //
 // A part, a half tile of one rank that another rank adds up, goes as bf16 or fp16 in the order in
@@ -363,23 +363,6 @@ struct Handover {
   }
 };
 
-/// Eight elements that a thread has of a half, as a part has them.
-template <typename K>
-__device__ __forceinline__ uint4 packed(const float* values) {
-  using P = Pair<typename K::T>;
-  return {P::of(values[0], values[1]), P::of(values[2], values[3]), P::of(values[4], values[5]),
-          P::of(values[6], values[7])};
-}
-
-/// Puts a half into the outbox.
-template <typename K>
-__device__ __forceinline__ void put_out(const float (&sum)[K::kTileN / 2], char* part) {
-  const auto thread = static_cast<int>(threadIdx.x) % 128;
-#pragma unroll
-  for (int i = 0; i < K::kTileN / 16; ++i)
-    __stcg(reinterpret_cast<uint4*>(part + i * 2048 + thread * 16), packed<K>(sum + 8 * i));
-}
-
 /// Adds the bias of a thread's columns.
 template <typename K>
 __device__ __forceinline__ void add_bias(float (&sum)[K::kTileN / 2], const GemmArgs& args,
@@ -546,18 +529,12 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
         add_sums<K>(sum, args, block, half, segment.unit);
       }
     }
-    if constexpr (K::kOp == Op::kScatter) {
-      if (tile.shard != args.rank) {
-        put_out<K>(sum, outbox_at<K>(args, tile, half));
-        handover.say();
-        return;
-      }
-    }
     if constexpr (K::kOp != Op::kGather) {
-      if constexpr (K::kOp == Op::kExchange) {
+      if (K::kOp == Op::kExchange || tile.shard != args.rank) {
 #pragma unroll
         for (int c = 0; c < K::kParts; ++c) handover.put_part(sum + 32 * c);
       }
+      if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
       handover.await_parts();
       add_all_parts<K>(sum, args,
                        args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
@@ -591,15 +568,6 @@ struct Sender {
   __device__ void tell_of_sum(int32_t index) {
     after_half([&] {
       if (!device::has_failed(args.watch)) device::store_release(args.summed + index, epoch);
-    });
-  }
-  /// To the copy engine's stream, or to the pusher.
-  __device__ void tell_of_part(const Tile& tile) {
-    after_half([&] {
-      if (args.finished != nullptr)
-        device::add_release(args.finished + batch_of(args, tile), 1);
-      else
-        device::store_release_shared(room.queued(half), ++num_put);
     });
   }
   /// The other segments' sums.
@@ -644,6 +612,18 @@ struct Sender {
       for (int i = 0; i < args.num_c; ++i) device::store_tile(args.c[i], at, chunk);
     });
   }
+  /// Into the outbox; and tells the copy engine's stream, or the pusher.
+  __device__ void put_out(const Tile& tile) {
+    char* part = outbox_at<K>(args, tile, half);
+    each_chunk([&](int c, uint32_t chunk) {
+      device::store_bulk(part + int64_t{c} * kChunkBytes, chunk, kChunkBytes);
+    });
+    device::wait_until_stored<0>();
+    if (args.finished != nullptr)
+      device::add_release(args.finished + batch_of(args, tile), 1);
+    else
+      device::store_release_shared(room.queued(half), ++num_put);
+  }
   /// To all other ranks.
   __device__ void push(const Tile& tile) {
     const int64_t at = half_at<K>(args, epoch, args.rank, tile, half);
@@ -670,7 +650,7 @@ __device__ void send(const GemmArgs& args, const Room<K>& room, const Block& blo
   each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
     if (!segment.is_last) return sender.tell_of_sum(sum_index<K>(block.cluster, block, half));
     if (segment.begin > 0) sender.await_sums(block, segment.unit);
-    if (K::kOp == Op::kScatter && tile.shard != args.rank) return sender.tell_of_part(tile);
+    if (K::kOp == Op::kScatter && tile.shard != args.rank) return sender.put_out(tile);
     if constexpr (K::kOp == Op::kExchange) sender.push(tile);
     if constexpr (K::kOp != Op::kGather) sender.await_parts(tile, segment.unit);
     sender.store(tile);

@@ -248,8 +248,8 @@ Status Launcher::launch(Op op, const Gemm& gemm, const Choice& choice, GemmArgs&
   const bool splits = choice.splits && sums.at != 0 && op != Op::kExchange;
   // Units that are cut need more clusters than there are of them.
   const int32_t wide = splits ? std::max(most / cluster, int32_t{1}) : clusters;
-  args.split = split_of(args.schedule.num_units(), wide, args.num_k,
-                        splits ? kMostBlocks / cluster : 0, choice.least_saved);
+  args.split =
+      split_of(args.schedule.num_units(), wide, args.num_k, splits ? kMostBlocks / cluster : 0);
   if (op == Op::kScatter && !waits_last(args.schedule, args.split))
     args.split = split_of(args.schedule.num_units(), clusters, args.num_k, 0);
   if (op == Op::kScatter && !waits_last(args.schedule, args.split))

@@ -80,6 +80,7 @@ class Launcher {
   /// Loads every kernel that launches may need: at its first launch it would wait for kernels that
   /// run, which may wait for this rank.
   Status preload();
+  int num_sms() const { return num_sms_; }
 
   /// Begins a call: adds 1 to the epoch, writes it `num_copies` times to `copies`, from where copy
   /// engines take flags, and sets `num_counters` words at `counters` to 0.

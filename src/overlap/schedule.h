@@ -246,11 +246,11 @@ struct Split {
 
 /// `most_sharers`: clusters that there is room for to put sums; 0: none is cut.
 constexpr Split split_of(int32_t num_units, int32_t num_clusters, int32_t stages,
-                         int32_t most_sharers, int32_t least_saved = Split::kLeastSaved) {
+                         int32_t most_sharers) {
   Split made{num_clusters, num_units, 0, 0, stages};
   const int32_t left = num_units % num_clusters;
   const int64_t saved = int64_t{num_clusters - left} * stages;
-  if (left == 0 || saved < int64_t{least_saved} * num_clusters) return made;
+  if (left == 0 || saved < int64_t{Split::kLeastSaved} * num_clusters) return made;
   int32_t sharers = num_clusters < most_sharers ? num_clusters : most_sharers;
   if (sharers > left * Split::kMostSharers) sharers = left * Split::kMostSharers;
   if (sharers <= left) return made;

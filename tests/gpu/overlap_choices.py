@@ -30,7 +30,7 @@ from braid.bench.overlap.models import MODELS
 from braid.bench.overlap.stand import normal
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs, operations, sequential, shapes
 from braid.overlap.shapes import NAMES, Op
-from braid.overlap.tuner import SEQUENTIAL, candidates
+from braid.overlap.tuner import SEQUENTIAL
 
 OF = 8  # a layer's ranks
 MOST_ERROR = 4e-3  # of each product's own; two of them differ by twice as much at most
@@ -86,7 +86,7 @@ def row_of(comm, layer, samples):
     kernels = operations._KERNELS[comm]
     chosen = str(kernels.ways[shape])
     ways = {str(way): lambda way=way: kernels._call(shape, x, w, None, way)
-            for way in candidates(shape)}  # fmt: skip
+            for way in kernels.candidates(shape)}  # fmt: skip
     ways[CHOSEN] = public
     right = in_turn().double()
     errors = [float((call().double() - right).norm() / right.norm()) for call in ways.values()]

@@ -13,7 +13,7 @@ from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import sequential
 from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
-from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
+from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
@@ -117,6 +117,7 @@ class _Kernels:
         self._comm, self._device = comm, device
         self._launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
+        self._clusters = 0
         self.ways: dict[Shape, Way] = {}
 
     def run(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -130,9 +131,18 @@ class _Kernels:
                     "overlap: the first call of a shape measures, which no graph can hold: make"
                     " one before the capture"
                 )
-            way, _ = choose(self._comm, shape, call)
+            way, _ = choose(self._comm, self.candidates(shape), call)
             self.ways[shape] = way
         return call(way)
+
+    def candidates(self, shape: Shape) -> list[Way]:
+        """Collective, the first time."""
+        if self._clusters == 0:
+            num_blocks = _braid.overlap_num_blocks(
+                self._comm._core, self._device.index, self._launcher
+            )
+            self._clusters = num_blocks // 2
+        return list(candidates(shape, self._clusters))
 
     def _call(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None, way: Way) -> Tensor:
         if way == SEQUENTIAL:
@@ -187,7 +197,7 @@ def _choice(way: Way) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[way.form], way.band, way.head
     choice.piece_rows, choice.by_engines = way.piece_rows, way.by_engines
-    choice.batches = way.batches
+    choice.batches, choice.batch_tiles = way.batches, way.batch_tiles
     return choice
 
 

@@ -9,8 +9,12 @@ import torch
 from braid.comm import Comm
 from braid.overlap.shapes import Op, Shape
 
-FORMS = {"128x256 below": 0, "128x256 beside": 1, "128x128 beside": 2, "128x256 across": 3}
+ACROSS = "128x256 across"
+FORMS = {"128x256 below": 0, "128x256 beside": 1, "128x128 beside": 2, ACROSS: 3}
 """The numbers of overlap::Form in src/overlap/forms.h."""
+_TILE_ROWS, _COLUMNS = 128, 256
+_MOST_BAND = 8
+"""Rows of units: of all shards but the own one, where a batch is what a round makes of each."""
 _BATCHES = 4
 _LEAST_BATCHED = 1 << 20
 """Bytes of a part: of less, a copy takes no longer than to begin it."""
@@ -31,6 +35,7 @@ class Way:
     piece_rows: int = 0
     by_engines: bool = True
     batches: int = 1
+    batch_tiles: int = 0
     exchanges: bool = False
 
     def __str__(self) -> str:
@@ -39,6 +44,7 @@ class Way:
         ends = [f"the first {self.head} rows apart"] if self.head else []
         ends += [f"pieces of {self.piece_rows} rows"] if self.piece_rows else []
         ends += [f"parts in {self.batches} batches"] if self.batches > 1 else []
+        ends += [f"parts in batches of {self.batch_tiles} tiles"] if self.batch_tiles else []
         ends += ["whole parts to all"] if self.exchanges else []
         ends += [] if self.by_engines else ["pushed by the kernel"]
         return ", ".join([f"tiles {self.form}", f"bands of {self.band}", *ends])
@@ -51,12 +57,16 @@ def _unit_rows(form: str) -> int:
     return 256 if form.endswith("below") else 128
 
 
-def candidates(shape: Shape) -> Iterator[Way]:
+def candidates(shape: Shape, clusters: int) -> Iterator[Way]:
     """The sequential way first. Bands are of about 1,024 rows, and end where a shard does: a band
-    begins when all of it is here, or goes away when all of it is made.
+    begins when all of it is here, or goes away when all of it is made. `clusters` of two blocks
+    are what a call has of this GPU.
     """
     yield SEQUENTIAL
+    yield from _across(shape, clusters)
     for form in FORMS:
+        if form == ACROSS:
+            continue
         rows = -(-shape.shard_rows // _unit_rows(form))
         if form.endswith("below") and shape.shard_rows <= 128:
             continue  # half of every cluster would have nothing to do
@@ -76,16 +86,38 @@ def candidates(shape: Shape) -> Iterator[Way]:
             shards = min(most // rows, shape.size - 1)
             if shards > 1:  # weights are read fewer times, and parts are through all the same
                 yield Way(form, shards * rows, batches=_BATCHES)
+            others = (shape.size - 1) * rows
+            if shards < shape.size - 1 and others <= _MOST_BAND:
+                tiles = clusters // others * rows * 2
+                yield Way(form, others, batch_tiles=max(tiles, 1))
     if shape.op is Op.GEMM_AR and shape.rows <= 512:
         yield Way("128x128 beside", 4, exchanges=True)
 
 
-def choose(comm: Comm, shape: Shape, run: Callable[[Way], object]) -> tuple[Way, dict[str, float]]:
+def _across(shape: Shape, clusters: int) -> Iterator[Way]:
+    """Where pairs of shards are two rows of tiles; of a scatter, where a cluster has one tile of
+    the own shard at most (src/overlap/schedule.h).
+    """
+    pairs, columns = shape.size // 2, -(-shape.columns // _COLUMNS)
+    if shape.shard_rows > _TILE_ROWS or shape.size % 2:
+        return
+    if shape.op is Op.AG_GEMM:
+        yield Way(ACROSS, pairs)
+        if pairs > 2:
+            yield Way(ACROSS, pairs - 1, 1)
+    elif columns <= clusters:
+        band = max(pairs - 1, 1)
+        yield Way(ACROSS, band, batch_tiles=max(clusters // band, 1))
+        yield Way(ACROSS, band, by_engines=False)
+
+
+def choose(
+    comm: Comm, ways: list[Way], run: Callable[[Way], object]
+) -> tuple[Way, dict[str, float]]:
     """The fastest way and the us of each: the median of rounds in which all ways have a turn, of
     each the slowest rank's time. The sequential way where no other is clearly faster. Collective;
     `run` is one call in the given way.
     """
-    ways = list(candidates(shape))
     for way in ways:
         for _ in range(_WARM):
             run(way)

@@ -51,7 +51,7 @@ class Gathers:
         return ways
 
     def _tiles(self) -> list[Tiles]:
-        below, beside = "256 below", "256 beside"
+        below, beside, across = "256 below", "256 beside", "256 across"
         if self._case.rows >= 1024:
             found = [(below, 8, 4), (below, 4, 4)]
         elif self._case.rows >= 512:
@@ -59,7 +59,7 @@ class Gathers:
         elif self._case.rows >= 256:
             found = [(below, 2, 1), (below, 4, 1), (below, 7, 1)]
         else:
-            found = [(beside, 8, 2), (beside, 6, 2), (beside, 7, 1)]
+            found = [(across, 3, 1), (across, 2, 1), (beside, 8, 2)]
         return [Tiles(form, band, head) for form, band, head in found]
 
     def _gemm(self) -> None:

@@ -62,14 +62,12 @@ class Tiles:
     batches: int = 1
     batch_tiles: int = 0
     splits: bool = True
-    least_saved: int = 128
 
     def __str__(self) -> str:
         ends = [f"head {self.head}"] if self.head else []
         ends += [f"batches {self.batches}"] if self.batches > 1 else []
         ends += [f"batches of {self.batch_tiles} tiles"] if self.batch_tiles else []
         ends += [] if self.splits else ["no tile split"]
-        ends += [f"least saved {self.least_saved}"] if self.least_saved != 128 else []
         return ", ".join([self.form, f"bands {self.band}", *ends])
 
 
@@ -132,7 +130,7 @@ def choice_of(tiles: Tiles) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[tiles.form], tiles.band, tiles.head
     choice.batches, choice.batch_tiles = tiles.batches, tiles.batch_tiles
-    choice.splits, choice.least_saved = tiles.splits, tiles.least_saved
+    choice.splits = tiles.splits
     return choice
 
 
