@@ -1,7 +1,8 @@
 """Which way a shape goes: measured once, the slowest rank counts, all take the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -114,23 +115,32 @@ def _across(shape: Shape, clusters: int) -> Iterator[Way]:
 def choose(
     comm: Comm, ways: list[Way], run: Callable[[Way], object]
 ) -> tuple[Way, dict[str, float]]:
-    """The fastest way and the us of each: the median of rounds in which all ways have a turn, of
-    each the slowest rank's time. The sequential way where no other is clearly faster. Collective;
-    `run` is one call in the given way.
+    """One of `ways`, the sequential one first, and the us of each. Collective; `run` is one call in
+    the given way.
     """
-    for way in ways:
+    assert ways[0] == SEQUENTIAL
+    calls = [partial(run, way) for way in ways]
+    time_us = partial(_time_us, comm)
+    best, us = fastest(partial(comm.all_reduce, op="max"), time_us, calls)
+    return ways[best], {str(way): float(each) for way, each in zip(ways, us, strict=True)}
+
+
+def fastest(
+    most: Callable[[np.ndarray], np.ndarray],
+    time_us: Callable[[Callable[[], object]], float],
+    calls: Sequence[Callable[[], object]],
+) -> tuple[int, np.ndarray]:
+    """The number of the fastest call and the us of each: the median of rounds in which all have a
+    turn, of each the slowest rank's time. The first where no other is clearly faster. Collective:
+    `most` answers the largest over the ranks, `time_us` what one call takes this rank.
+    """
+    for call in calls:
         for _ in range(_WARM):
-            run(way)
-    rounds = [
-        [_time_us(comm, lambda way=way: run(way)) for way in ways]  # type: ignore[misc]
-        for _ in range(_ROUNDS)
-    ]
-    slowest = np.median(comm.all_reduce(np.array(rounds), op="max"), axis=0)
-    found = {str(way): float(us) for way, us in zip(ways, slowest, strict=True)}
-    best = int(np.argmin(slowest))
-    in_turn = ways.index(SEQUENTIAL)
-    is_clear = slowest[best] < (1 - _LEAST_GAIN) * slowest[in_turn]
-    return ways[best if is_clear else in_turn], found
+            call()
+    rounds = [[time_us(call) for call in calls] for _ in range(_ROUNDS)]
+    us = np.median(most(np.array(rounds)), axis=0)
+    best = int(np.argmin(us))
+    return (best if us[best] < (1 - _LEAST_GAIN) * us[0] else 0), us
 
 
 def _time_us(comm: Comm, call: Callable[[], object]) -> float:
