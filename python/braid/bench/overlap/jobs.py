@@ -142,7 +142,7 @@ def _race(
     return times
 
 
-def _time_us(call: Call) -> float:
+def _time_us(call: Callable[[], object]) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(_SLEEP_CYCLES)
