@@ -73,8 +73,7 @@ class Scatters:
         if self._case.rows >= 1024:
             return [Tiles(below, band, batches=2) for band in (8, 4, 16)]
         if self._case.rows >= 512:
-            found = [Tiles(below, 2, batches=2), Tiles(below, 4, batches=4)]
-            return [*found, Tiles(below, 14, batch_tiles=16)]
+            return [Tiles(below, 2, batches=2), Tiles(below, 4, batches=4)]
         if self._case.rows >= 256:
             found = [Tiles(below, 7, batch_tiles=18), Tiles(below, 4, batches=4)]
             return [*found, Tiles(below, 2, batches=4)]
