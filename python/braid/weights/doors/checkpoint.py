@@ -239,7 +239,7 @@ class _OnHost:
 
 
 class _OnDevice:
-    """Memory of a GPU. Not run on one yet."""
+    """Memory of a GPU, which the worker opens by CUDA IPC."""
 
     def __init__(self, nbytes: int, device: str) -> None:
         self._memory = torch.empty(nbytes, dtype=torch.uint8, device=device)
