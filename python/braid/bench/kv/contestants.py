@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from braid.bench.engine.contestants import Case, introduce
@@ -20,12 +21,21 @@ class _State:
 class Requests:
     """A prefiller's process and a decoder's. Pages are pushed or pulled; a sample is a request."""
 
-    def __init__(self, way: str, nbytes: int, *, is_push: bool) -> None:
+    def __init__(
+        self,
+        way: str,
+        nbytes: int,
+        *,
+        is_push: bool,
+        module: str = "peer",
+        also: Sequence[str] = (),
+    ) -> None:
+        """`module` of this folder has the processes, which are told `also`."""
         self.name = f"braid.kv, {'push' if is_push else 'pull'}"
         self._is_push = is_push
-        command = [sys.executable, "-m", "braid.bench.kv.peer"]
-        self._prefill = Player("prefill", [*command, "prefill"])
-        self._decode = Player("decode", [*command, "decode"])
+        command = [sys.executable, "-m", f"braid.bench.kv.{module}"]
+        self._prefill = Player("prefill", [*command, "prefill", *also])
+        self._decode = Player("decode", [*command, "decode", *also])
         nics = [] if way == "local" else [[way, "127.0.0.1"]]
         introduce(
             self._prefill, self._decode, nbytes=nbytes, token=secrets.token_hex(16), nics=nics
@@ -80,6 +90,6 @@ class Requests:
             self._decode.ask("case", count=case.count, page_bytes=case.page_bytes)
 
 
-def whole_layers(case: Case) -> Case:
+def whole_layers(case: Case, layers: int = LAYERS) -> Case:
     """As many pages as all layers share evenly."""
-    return replace(case, count=max(LAYERS, case.count // LAYERS * LAYERS))
+    return replace(case, count=max(layers, case.count // layers * layers))

@@ -18,27 +18,15 @@ LAYERS = 8
 _WAIT_S = 60.0
 
 
-def layout_of(page_bytes: int) -> kv.Layout:
-    """Pages of one head and one token, which are as good as any of that size."""
-    return kv.Layout("bench", "uint8", LAYERS, 1, 1, page_bytes)
-
-
-def ids_of(count: int, seed: int) -> pattern.Ids:
-    """Page numbers of each layer, in no order."""
-    return pattern.shuffled(count // LAYERS, seed)
-
-
-def all_ids(count: int, seed: int) -> pattern.Ids:
-    """The same pages, counted over the whole memory, layer after layer."""
-    each = count // LAYERS
-    return np.concatenate([ids_of(count, seed) + np.uint64(n * each) for n in range(LAYERS)])
-
-
 class Peer(peer.Peer):
     """One side: "prefill" or "decode"."""
 
-    def __init__(self, role: str) -> None:
+    device: int | None = None
+    """Where its pages lie; None: the host's memory."""
+
+    def __init__(self, role: str, layers: int = LAYERS) -> None:
         super().__init__()
+        self._layers = layers
         self._is_decoder = role == "decode"
         self._side: Any = None
         self._cache: kv.PagedCache | None = None
@@ -65,10 +53,15 @@ class Peer(peer.Peer):
         if self._cache is not None:
             self._side.close()
             self._cache.close()
-        size, each = word["page_bytes"], word["count"] // LAYERS
-        begin = self.memory.ctypes.data
-        layers = [LayerMemory(begin + n * each * size, each, size) for n in range(LAYERS)]
-        self._cache = kv.PagedCache(self.engine, layers, layout_of(size))
+        size, each = word["page_bytes"], word["count"] // self._layers
+        begin = self.begin_of_pages()
+        layers = [
+            LayerMemory(begin + n * each * size, each, size, self.device)
+            for n in range(self._layers)
+        ]
+        # Pages of one head and one token, which are as good as any of that size.
+        layout = kv.Layout("bench", "uint8", self._layers, 1, 1, size)
+        self._cache = kv.PagedCache(self.engine, layers, layout)
         role: Any = kv.Decoder if self._is_decoder else kv.Prefiller
         self._side = role(self.engine, self._cache, silence=_WAIT_S)
         if self._is_decoder:
@@ -77,19 +70,19 @@ class Peer(peer.Peer):
 
     def begin(self, word: dict[str, Any]) -> dict[str, Any]:
         """Requests that are computed, by name, so that none is asked for before it is there."""
-        pages = ids_of(word["count"], pattern.SOURCE)
+        pages = self._ids(word["count"], pattern.SOURCE)
         for name in word["names"]:
             self._side.begin(name, pages, len(pages), is_computed=True)
         return {}
 
     def prefill(self, word: dict[str, Any]) -> dict[str, Any]:
         """A stand-in for computing: so many ms a layer, and a bump behind each. When it ended."""
-        pages = ids_of(word["count"], pattern.SOURCE)
+        pages = self._ids(word["count"], pattern.SOURCE)
         self._side.begin(word["name"], pages, len(pages))
         self._side.declare([kv.Part(word["name"], len(pages))])
         sleep(0.05)  # the decoder's wish is here
         began = monotonic_ns()
-        for layer in range(LAYERS):
+        for layer in range(self._layers):
             until = began + (layer + 1) * word["layer_ms"] * 1e6
             while monotonic_ns() < until:
                 sleep(2e-4)  # as a GPU would, it leaves the processor to others
@@ -98,8 +91,8 @@ class Peer(peer.Peer):
 
     def fetch(self, word: dict[str, Any]) -> dict[str, Any]:
         """Gets requests one after the other: us for each, and when the last one ended."""
-        pages = ids_of(word["count"], pattern.TARGET)
-        theirs = ids_of(word["count"], pattern.SOURCE)
+        pages = self._ids(word["count"], pattern.TARGET)
+        theirs = self._ids(word["count"], pattern.SOURCE)
         times = []
         for name in word["names"]:
             start = perf_counter_ns()
@@ -115,9 +108,22 @@ class Peer(peer.Peer):
         count, size = word["count"], word["page_bytes"]
         wrong = pattern.wrong_bytes(
             self.memory[: count * size // 8], self.places[: count * size // 8], word["number"],
-            size, all_ids(count, pattern.SOURCE), all_ids(count, pattern.TARGET),
+            size, self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
         )  # fmt: skip
         return {"wrong_bytes": wrong, "too_many": 0}
+
+    def begin_of_pages(self) -> int:
+        """Its address."""
+        return int(self.memory.ctypes.data)
+
+    def all_ids(self, count: int, seed: int) -> pattern.Ids:
+        """The numbers of a request's pages over the whole memory, layer after layer."""
+        each, ids = count // self._layers, self._ids(count, seed)
+        return np.concatenate([ids + np.uint64(n * each) for n in range(self._layers)])
+
+    def _ids(self, count: int, seed: int) -> pattern.Ids:
+        """Those of each layer, in no order."""
+        return pattern.shuffled(count // self._layers, seed)
 
     def health(self, word: dict[str, Any]) -> dict[str, Any]:
         del word
