@@ -188,10 +188,15 @@ braid_code braid_moe_receive_dispatch(braid_moe_sent* sent, const braid_moe_rows
     if (sent->dispatch.form != moe::ScaleForm::kNone)
       BRAID_RETURN_IF_ERROR(check_pointers(name, {rows->scales}));
     const std::unique_ptr<braid_moe_sent> ended(sent);
-    return ended->buffer->receive(
-        ended->ticket, ended->dispatch,
-        {static_cast<std::byte*>(rows->x), static_cast<std::byte*>(rows->scales), rows->count,
-         rows->src_info, rows->slots, rows->layout_range, rows->wait_ns});
+    return ended->buffer->receive(ended->ticket, ended->dispatch,
+                                  {static_cast<std::byte*>(rows->x),
+                                   static_cast<std::byte*>(rows->scales),
+                                   rows->count,
+                                   rows->src_info,
+                                   rows->slots,
+                                   rows->layout_range,
+                                   rows->wait_ns,
+                                   {}});
   });
 }
 

@@ -116,8 +116,9 @@ class PyMoeBuffer {
 int local_experts(int num_experts, int size) { return num_experts < size ? 0 : num_experts / size; }
 
 std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handle ids,
-                                      int num_tokens, int hidden, int num_topk, int max_tokens,
-                                      int num_experts, const std::string& dtype, int form) {
+                                      nb::handle weights, int num_tokens, int hidden, int num_topk,
+                                      int max_tokens, int num_experts, const std::string& dtype,
+                                      int form) {
   auto call = std::make_unique<PySend>("low_latency_dispatch");
   moe::LowLatencyDispatch& d = call->dispatch;
   d.dtype = dtype_of(dtype);
@@ -130,6 +131,8 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
   d.x = call->lent.read<std::byte>(
       x, "x", times({num_tokens, hidden, static_cast<int64_t>(dtype_bytes(d.dtype))}));
   d.ids = call->lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
+  d.weights = call->lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
+  d.has_weights = !weights.is_none();
   moe::Buffer& buffer = self.get();
   run_unlocked([&] {
     auto sent = buffer.send(d);
@@ -139,9 +142,19 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
   return call;
 }
 
+/// copies: a triple, or none where the dispatch has no weights.
+moe::CopyTable copies_of(Lent& lent, nb::handle copies, int num_ranks, int max_tokens,
+                         int num_topk) {
+  if (copies.is_none()) return {};
+  const uint64_t choices = times({num_ranks, max_tokens, num_topk});
+  return {lent.write<int32_t>(copies[0], "handle", times({num_ranks, max_tokens})),
+          lent.write<int32_t>(copies[1], "handle", choices),
+          lent.write<float>(copies[2], "handle", choices)};
+}
+
 void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle scales,
                       nb::handle count, nb::handle src_info, nb::handle slots,
-                      nb::handle layout_range, nb::handle wait_ns) {
+                      nb::handle layout_range, nb::handle wait_ns, nb::handle copies) {
   const moe::LowLatencyDispatch& d = call.dispatch;
   moe::Buffer& buffer = self.get();
   const int n = buffer.size(), l = local_experts(d.num_experts, n);
@@ -156,6 +169,10 @@ void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle 
   out.layout_range = lent.write<int64_t>(layout_range, "layout_range", times({l, n}));
   out.wait_ns =
       lent.write<int64_t>(wait_ns, "dispatch_wait_recv_cost_stats", static_cast<uint64_t>(n));
+  out.copies = copies_of(lent, copies, n, d.max_tokens, d.num_topk);
+  if (d.has_weights && out.copies.tokens == nullptr)
+    raise_if_failed(
+        invalid_argument("low_latency_dispatch: asked for room for copies, found none"));
   if (std::exchange(call.is_received, true))
     raise_if_failed(invalid_argument("low_latency_dispatch: its hook was called already"));
   run_unlocked([&] { return buffer.receive(call.ticket, d, out); });
@@ -165,7 +182,7 @@ std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle
                                      nb::handle layout_range, nb::handle ids, nb::handle weights,
                                      int num_tokens, int hidden, int num_topk, int max_tokens,
                                      int num_experts, const std::string& dtype, uint32_t of_phase,
-                                     uint64_t ids_hash) {
+                                     uint64_t ids_hash, nb::handle copies, uint64_t weights_hash) {
   auto call = std::make_unique<PySend>("low_latency_combine");
   moe::Buffer& buffer = self.get();
   const int n = buffer.size(), l = local_experts(num_experts, n);
@@ -185,6 +202,9 @@ std::unique_ptr<PySend> send_combine(PyMoeBuffer& self, nb::handle x, nb::handle
   c.layout_range = lent.read<int64_t>(layout_range, "handle", times({l, n}));
   c.ids = lent.read<int64_t>(ids, "topk_idx", times({num_tokens, num_topk}));
   c.weights = lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk}));
+  c.copies = copies_of(lent, copies, n, max_tokens, num_topk);
+  c.sums_by_rank = c.copies.tokens != nullptr;
+  c.weights_hash = weights_hash;
   run_unlocked([&] {
     auto sent = buffer.send(c);
     if (sent.ok()) call->ticket = sent.value();
@@ -308,12 +328,19 @@ uint64_t ids_hash(nb::handle ids, int num_tokens, int num_topk) {
                       num_tokens, num_topk);
 }
 
+uint64_t weights_hash(nb::handle weights, int num_tokens, int num_topk) {
+  Lent lent("low_latency_dispatch");
+  return moe::hash_of(lent.read<float>(weights, "topk_weights", times({num_tokens, num_topk})),
+                      num_tokens, num_topk);
+}
+
 }  // namespace
 
 void register_moe(nb::module_& module) {
   nb::module_ inner = module.def_submodule("moe", "Dispatch and combine");
   inner.def("layout", &layout);
   inner.def("ids_hash", &ids_hash);
+  inner.def("weights_hash", &weights_hash);
   inner.def("low_latency_half_bytes", &moe::low_latency_half_bytes);
   register_moe_gpu(inner);
   nb::class_<PySend>(inner, "Send").def_prop_ro("phase", [](const PySend& self) {
@@ -347,10 +374,13 @@ void register_moe(nb::module_& module) {
       sent.push_back(self.get().sent_bytes(peer));
     return sent;
   });
-  type.def("send_dispatch", &send_dispatch);
+  type.def("send_dispatch", &send_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
   type.def("receive_dispatch", &receive_dispatch, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(),
-           nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
-  type.def("send_combine", &send_combine);
+           nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
+  type.def("send_combine", &send_combine, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none(), nb::arg());
   type.def("receive_combine", &receive_combine, nb::arg(), nb::arg(), nb::arg().none());
   type.def("begin", &begin, nb::arg(), nb::arg().none(), nb::arg(), nb::arg().none(),
            nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),

@@ -145,8 +145,8 @@ void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales
                       uint64_t src_info, uint64_t slots, uint64_t layout_range, uint64_t stats,
                       uint64_t wait_ns, uint64_t stream, int num_sms) {
   const moe::LowLatencyRows rows{
-      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),  at<int32_t>(src_info),
-      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns)};
+      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),   at<int32_t>(src_info),
+      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns), {}};
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
                           launch_on(stream, num_sms));

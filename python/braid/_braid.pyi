@@ -291,6 +291,8 @@ class moe:  # noqa: N801 - a module of the compiled one
     @staticmethod
     def ids_hash(topk_idx: Array, num_tokens: int, num_topk: int, /) -> int: ...
     @staticmethod
+    def weights_hash(topk_weights: Array, num_tokens: int, num_topk: int, /) -> int: ...
+    @staticmethod
     def low_latency_half_bytes(
         max_tokens: int, row_bytes: int, num_ranks: int, num_experts: int, /
     ) -> int: ...
@@ -366,6 +368,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             self,
             x: Array,
             topk_idx: Array,
+            topk_weights: Array | None,
             num_tokens: int,
             hidden: int,
             num_topk: int,
@@ -385,6 +388,7 @@ class moe:  # noqa: N801 - a module of the compiled one
             slots: Array,
             layout_range: Array,
             wait_ns: Array | None,
+            copies: tuple[Array, Array, Array] | None,
             /,
         ) -> None: ...
         def send_combine(
@@ -402,6 +406,8 @@ class moe:  # noqa: N801 - a module of the compiled one
             dtype: str,
             of_phase: int,
             ids_hash: int,
+            copies: tuple[Array, Array, Array] | None,
+            weights_hash: int,
             /,
         ) -> moe.Send: ...
         def receive_combine(self, sent: moe.Send, out: Array, wait_ns: Array | None, /) -> None: ...

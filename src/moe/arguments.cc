@@ -1,5 +1,7 @@
 #include "moe/arguments.h"
 
+#include <bit>
+#include <limits>
 #include <numeric>
 
 namespace braid::moe {
@@ -44,6 +46,18 @@ Status check_rows_per_expert(const LowLatencyDispatch& call) {
   return {};
 }
 
+// Murmur3's finalizer over every word, chained.
+template <typename Word, typename T>
+uint64_t hash_of_bits(const T* words, int num_tokens, int num_topk) {
+  static_assert(sizeof(Word) == sizeof(T));
+  uint64_t hash = static_cast<uint64_t>(num_topk);
+  for (size_t i = 0; i < static_cast<size_t>(num_tokens) * static_cast<size_t>(num_topk); ++i) {
+    hash = (hash ^ std::bit_cast<Word>(words[i])) * 0xff51afd7ed558ccd;
+    hash ^= hash >> 33;
+  }
+  return hash;
+}
+
 }  // namespace
 
 Status check_experts(int num_experts, int num_ranks, int num_topk) {
@@ -70,6 +84,12 @@ Status check_shape(const LowLatencyDispatch& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_experts(call.num_experts, num_ranks, call.num_topk));
   BRAID_RETURN_IF_ERROR(check_tokens(call.num_tokens, call.max_tokens));
   BRAID_RETURN_IF_ERROR(check_row(call.row_bytes(), "x"));
+  const uint64_t rows =
+      static_cast<uint64_t>(call.num_experts) * static_cast<uint64_t>(call.max_tokens);
+  if (call.has_weights && rows > std::numeric_limits<int32_t>::max())
+    return invalid_argument(
+        "argument topk_weights: expected at most 2^31 rows of all experts beside them, got {}",
+        rows);
   if (call.form != ScaleForm::kNone) {
     BRAID_RETURN_IF_ERROR(check_dtype(call.dtype));
     const int unit = call.form == ScaleForm::kUe8m0 ? 4 * kScaleBlock : kScaleBlock;
@@ -96,8 +116,15 @@ Status check_shape(const LowLatencyCombine& call, int num_ranks) {
 
 Status check(const LowLatencyCombine& call, int num_ranks) {
   BRAID_RETURN_IF_ERROR(check_shape(call, num_ranks));
-  if (hash_of(call.ids, call.num_tokens, call.num_topk) == call.ids_hash) return {};
-  return invalid_argument("argument topk_idx: expected the ids of the dispatch, got others");
+  if (hash_of(call.ids, call.num_tokens, call.num_topk) != call.ids_hash)
+    return invalid_argument("argument topk_idx: expected the ids of the dispatch, got others");
+  if (!call.sums_by_rank) return {};
+  if (call.copies.tokens == nullptr || call.copies.places == nullptr ||
+      call.copies.weights == nullptr)
+    return invalid_argument("argument partial: expected a dispatch that had topk_weights");
+  if (hash_of(call.weights, call.num_tokens, call.num_topk) != call.weights_hash)
+    return invalid_argument("argument topk_weights: expected those of the dispatch, got others");
+  return {};
 }
 
 Status check_shape(const Dispatch& call, int num_ranks) {
@@ -139,14 +166,11 @@ Status check(const Combine& call, int num_ranks) {
   return {};
 }
 
-// Murmur3's finalizer over every id, chained.
 uint64_t hash_of(const int64_t* ids, int num_tokens, int num_topk) {
-  uint64_t hash = static_cast<uint64_t>(num_topk);
-  for (size_t i = 0; i < static_cast<size_t>(num_tokens) * static_cast<size_t>(num_topk); ++i) {
-    hash = (hash ^ static_cast<uint64_t>(ids[i])) * 0xff51afd7ed558ccd;
-    hash ^= hash >> 33;
-  }
-  return hash;
+  return hash_of_bits<uint64_t>(ids, num_tokens, num_topk);
+}
+uint64_t hash_of(const float* weights, int num_tokens, int num_topk) {
+  return hash_of_bits<uint32_t>(weights, num_tokens, num_topk);
 }
 
 }  // namespace braid::moe

@@ -20,6 +20,8 @@ struct LowLatencyDispatch {
   Dtype dtype = Dtype::kBfloat16;  // with a cast: a summable type
   uint64_t hidden = 0;
   const int64_t* ids = nullptr;
+  const float* weights = nullptr;  // [T, K]
+  bool has_weights = false;        // they travel with the rows, for a combine that sums by rank
   int num_tokens = 0;
   int num_topk = 0;
   int max_tokens = 0;
@@ -29,6 +31,13 @@ struct LowLatencyDispatch {
   uint64_t row_bytes() const {  // as it travels
     return form == ScaleForm::kNone ? hidden * dtype_bytes(dtype) : hidden;
   }
+};
+
+/// Which rows came of one token, of a dispatch with weights; M of every source, in the order of tokens.
+struct CopyTable {
+  int32_t* tokens = nullptr;  // [N, M], -1 behind the last
+  int32_t* places = nullptr;  // [N, M, K] rows of [L, M*N], -1 for choices elsewhere
+  float* weights = nullptr;   // [N, M, K]
 };
 
 /// Where its result goes, L experts with room for M * N rows each. Rows of an expert beyond its
@@ -41,6 +50,7 @@ struct LowLatencyRows {
   int32_t* slots = nullptr;         // [L, M*N]: owner_slot()
   int64_t* layout_range = nullptr;  // [L, N]
   int64_t* wait_ns = nullptr;       // [N], added to; or null
+  CopyTable copies;                 // of a dispatch with weights
 };
 
 /// Expert rows on their way back: x [L, M*N, hidden] with slots and ranges of the dispatch.
@@ -58,6 +68,11 @@ struct LowLatencyCombine {
   int num_experts = 0;
   uint32_t of_phase = 0;  // of the dispatch
   uint64_t ids_hash = 0;  // of the dispatch's ids
+  /// Every rank adds up its own experts' rows of a token, with the weights that came with it, and rounds
+  /// once more: one row comes back for each (token, rank).
+  bool sums_by_rank = false;
+  CopyTable copies;
+  uint64_t weights_hash = 0;  // of the dispatch's weights
 
   uint64_t row_bytes() const { return hidden * dtype_bytes(dtype); }
 };
@@ -140,5 +155,7 @@ Status check(const Dispatch& call, int num_ranks);
 Status check(const Combine& call, int num_ranks);
 
 uint64_t hash_of(const int64_t* ids, int num_tokens, int num_topk);
+/// Of their bits.
+uint64_t hash_of(const float* weights, int num_tokens, int num_topk);
 
 }  // namespace braid::moe

@@ -58,7 +58,7 @@ uint64_t low_latency_half_bytes(int max_tokens, uint64_t row_bytes, int num_rank
   const auto m = static_cast<uint64_t>(std::max(max_tokens, 0));
   const auto n = static_cast<uint64_t>(std::max(num_ranks, 1));
   const auto k = static_cast<uint64_t>(std::clamp(num_experts, 1, kTopkOfHint));
-  const Slot slot(static_cast<int>(k), round_up(row_bytes, 16), 0);
+  const Slot slot(static_cast<int>(k), round_up(row_bytes, 16), 0, true);
   const uint64_t dispatch = n * round_up(m * slot.bytes, kLineBytes);
   return std::max(dispatch, m * k * round_up(row_bytes, 16));
 }
@@ -158,6 +158,10 @@ Status Buffer::wait_longer(Done&& done, Deadline deadline) {
     }
     windows_->bell().sleep(std::min(deadline.at_ns(), now_ns() + kLongestSleepNs));
   }
+}
+
+Status Buffer::await(const std::function<bool()>& done) {
+  return wait_until(done, Deadline::after_ns(timeout_ns_));
 }
 
 Status Buffer::late(const Ticket& ticket, const std::vector<int>& missing, const char* what) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -107,6 +108,8 @@ class Buffer {
   Status agree(const Ticket& ticket);
   template <typename Done>
   Status wait_until(Done&& done, Deadline deadline);
+  /// Until `done`; timeout where it is late.
+  Status await(const std::function<bool()>& done);
   template <typename Done>
   Status wait_longer(Done&& done, Deadline deadline);
   Status look_around();
@@ -120,6 +123,10 @@ class Buffer {
   Status check_room(const LowLatencyDispatch& call) const;
   Status check_room(const LowLatencyCombine& call) const;
   std::vector<uint32_t> owner_places(const LowLatencyCombine& call) const;
+
+  // rank_combine.cc
+  uint32_t push_rank_sums(const Ticket& ticket, const LowLatencyCombine& call, int owner);
+  void add_rank_sums(const Ticket& ticket, const LowLatencyCombine& call, std::byte* out) const;
 
   // normal.cc
   Rounds rounds_of(const Dispatch& call) const;

@@ -3,7 +3,8 @@
 namespace braid::moe {
 
 namespace {
-constexpr uint32_t kHasIds = 1, kHasWeights = 2, kSumsByNode = 4;
+constexpr uint32_t kHasIds = 1, kHasWeights = 2, kSumsByNode = 4, kSumsByRank = 8;
+constexpr uint32_t kFormHasWeights = 8;  // beside a ScaleForm
 }  // namespace
 
 CallShape shape_of(const LowLatencyDispatch& call) {
@@ -14,7 +15,7 @@ CallShape shape_of(const LowLatencyDispatch& call) {
           .max_tokens = static_cast<uint32_t>(call.max_tokens),
           .row_bytes = static_cast<uint32_t>(call.row_bytes()),
           .side_bytes = static_cast<uint32_t>(scale_bytes(call.form, call.hidden)),
-          .options = static_cast<uint32_t>(call.form),
+          .options = static_cast<uint32_t>(call.form) | (call.has_weights ? kFormHasWeights : 0),
           .of_phase = 0};
 }
 
@@ -26,7 +27,7 @@ CallShape shape_of(const LowLatencyCombine& call) {
           .max_tokens = static_cast<uint32_t>(call.max_tokens),
           .row_bytes = static_cast<uint32_t>(call.row_bytes()),
           .side_bytes = 0,
-          .options = 0,
+          .options = call.sums_by_rank ? kSumsByRank : 0,
           .of_phase = call.of_phase};
 }
 
@@ -55,7 +56,7 @@ CallShape shape_of(const Combine& call) {
 }
 
 Slot slot_of(const LowLatencyDispatch& call) {
-  return {call.num_topk, call.row_bytes(), scale_bytes(call.form, call.hidden)};
+  return {call.num_topk, call.row_bytes(), scale_bytes(call.form, call.hidden), call.has_weights};
 }
 
 Rounds rounds_of(const Dispatch& call, uint64_t region_bytes, int num_ranks) {
@@ -84,6 +85,11 @@ Status check_room(const LowLatencyDispatch& call, const WindowLayout& layout) {
 Status check_room(const LowLatencyCombine& call, const WindowLayout& layout) {
   const uint64_t half = static_cast<uint64_t>(call.max_tokens) *
                         static_cast<uint64_t>(call.num_topk) * call.row_bytes();
+  if (call.sums_by_rank) {
+    const uint64_t region = static_cast<uint64_t>(call.max_tokens) * call.row_bytes();
+    return region <= layout.region_bytes() ? Status()
+                                           : too_small(region * layout.ranks(), layout.half_bytes);
+  }
   return half <= layout.half_bytes ? Status() : too_small(half, layout.half_bytes);
 }
 

@@ -4,7 +4,7 @@
 //
 // The target fans copies out to its experts' rows. On the way back a row goes to slot token * K + k
 // of the owner; where ranks may be given up, each rank has a region of its own there, and its rows
-// lie in it by (expert, token, k).
+// lie in it by (expert, token, k). Sums by rank: rank_combine.cc.
 #include <algorithm>
 #include <cstring>
 
@@ -19,12 +19,15 @@ namespace {
 struct Head {
   uint32_t token = 0;
   int32_t ids[kMaxTopk] = {};
+  float weights[kMaxTopk] = {};  // where they travel
 };
 
-Head head_of(const std::byte* slot, int num_topk) {
+Head head_of(const std::byte* slot, const LowLatencyDispatch& call) {
+  const size_t bytes = 4 * static_cast<size_t>(call.num_topk);
   Head head;
   std::memcpy(&head.token, slot, sizeof head.token);
-  std::memcpy(head.ids, slot + Slot::kIds, 4 * static_cast<size_t>(num_topk));
+  std::memcpy(head.ids, slot + Slot::kIds, bytes);
+  if (call.has_weights) std::memcpy(head.weights, slot + Slot::weights(call.num_topk), bytes);
   return head;
 }
 
@@ -38,25 +41,31 @@ class FanOut {
         num_ranks_(num_ranks),
         num_local_(call.num_experts / num_ranks),
         counts_(static_cast<size_t>(num_local_ * num_ranks)),
-        next_(counts_.size()) {}
+        next_(counts_.size()) {
+    if (!call.has_weights) return;
+    const auto all = static_cast<size_t>(num_ranks) * static_cast<size_t>(call.max_tokens);
+    const size_t choices = all * static_cast<size_t>(call.num_topk);
+    std::fill_n(out.copies.tokens, all, -1);
+    std::fill_n(out.copies.places, choices, -1);
+    std::fill_n(out.copies.weights, choices, 0.0F);
+  }
 
   void count(int source, const std::byte* region, uint32_t copies) {
     for_rows(source, region, copies,
-             [&](size_t range, const Head&, int, const std::byte*) { ++counts_[range]; });
+             [&](size_t range, const Head&, int, uint32_t) { ++counts_[range]; });
   }
   void make_ranges() {
     range_each(counts_, num_ranks_, {out_.layout_range, counts_.size()},
                {out_.count, static_cast<size_t>(num_local_)});
   }
   void copy(int source, const std::byte* region, uint32_t copies) {
-    for_rows(source, region, copies,
-             [&](size_t range, const Head& head, int k, const std::byte* slot) {
-               const int expert = static_cast<int>(range) / num_ranks_;
-               copy_row(expert,
-                        masked_place(expert, max_tokens(), num_ranks_, out_.layout_range[range],
-                                     next_[range]++),
-                        head, k, slot);
-             });
+    for_rows(source, region, copies, [&](size_t range, const Head& head, int k, uint32_t copy) {
+      const int expert = static_cast<int>(range) / num_ranks_;
+      const uint64_t place =
+          masked_place(expert, max_tokens(), num_ranks_, out_.layout_range[range], next_[range]++);
+      copy_row(expert, place, head, k, region + copy * slot_.bytes);
+      if (call_.has_weights) note(source, copy, head, k, place);
+    });
   }
 
  private:
@@ -66,13 +75,22 @@ class FanOut {
   void for_rows(int source, const std::byte* region, uint32_t copies, Each&& each) {
     for (uint32_t i = 0; i < copies; ++i) {
       const std::byte* const slot = region + i * slot_.bytes;
-      const Head head = head_of(slot, call_.num_topk);
+      const Head head = head_of(slot, call_);
       for (int k = 0; k < call_.num_topk; ++k) {
         const int32_t expert = head.ids[k];
         if (expert < 0) continue;
-        each(static_cast<size_t>(expert * num_ranks_ + source), head, k, slot);
+        each(static_cast<size_t>(expert * num_ranks_ + source), head, k, i);
       }
     }
+  }
+
+  // Which row came of which copy, for sums by rank.
+  void note(int source, uint32_t copy, const Head& head, int k, uint64_t place) {
+    const uint64_t at = static_cast<uint64_t>(source) * max_tokens() + copy;
+    const uint64_t choice = at * static_cast<uint64_t>(call_.num_topk) + static_cast<uint64_t>(k);
+    out_.copies.tokens[at] = static_cast<int32_t>(head.token);
+    out_.copies.places[choice] = static_cast<int32_t>(place);
+    out_.copies.weights[choice] = head.weights[k];
   }
 
   void copy_row(int expert, uint64_t place, const Head& head, int k, const std::byte* slot) {
@@ -107,7 +125,7 @@ Status Buffer::check_room(const LowLatencyDispatch& call) const {
 }
 
 Status Buffer::check_room(const LowLatencyCombine& call) const {
-  if (!options_.can_shrink) return moe::check_room(call, layout_);
+  if (!options_.can_shrink || call.sums_by_rank) return moe::check_room(call, layout_);
   const auto m = static_cast<uint64_t>(call.max_tokens);
   const auto rows = static_cast<uint64_t>(std::min(call.num_topk, call.num_experts / size_));
   const uint64_t region = m * rows * call.row_bytes();
@@ -152,9 +170,13 @@ void Buffer::push_rows(const Ticket& ticket, const LowLatencyDispatch& call) {
       if (phases_->is_masked(rank) || !goes_to(experts, ids, rank)) continue;
       for (size_t i = 0; i < k; ++i) head.ids[i] = experts.local(ids[i], rank);
       const uint64_t at = sent[static_cast<size_t>(rank)]++ * slot.bytes;
-      std::byte* const room = phases_->room_in_region(ticket.phase, rank, at, Slot::kIds + 4 * k);
+      const uint64_t head_bytes = Slot::weights(call.num_topk) + (call.has_weights ? 4 * k : 0);
+      std::byte* const room = phases_->room_in_region(ticket.phase, rank, at, head_bytes);
       std::memcpy(room, &head.token, sizeof head.token);
       std::memcpy(room + Slot::kIds, head.ids, 4 * k);
+      if (call.has_weights)
+        std::memcpy(room + Slot::weights(call.num_topk), call.weights + static_cast<size_t>(t) * k,
+                    4 * k);
       places.push_back(phases_->place_in_region(ticket.phase, rank, at + slot.row));
     }
     if (!places.empty()) phases_->put(places, {row, row_bytes});
@@ -214,6 +236,14 @@ Result<Buffer::Ticket> Buffer::send(const LowLatencyCombine& call) {
   const Result<Ticket> begun = begin_phase(shape_of(call), ++calls_);
   if (!begun.ok()) return in_rank(name, begun.status());
   const Ticket& ticket = begun.value();
+  if (call.sums_by_rank) {
+    for (int owner = 0; owner < size_; ++owner) {
+      if (phases_->is_masked(owner)) continue;
+      const uint32_t rows = push_rank_sums(ticket, call, owner);
+      signal(ticket, owner, rows, rows, static_cast<uint32_t>(call.num_tokens));
+    }
+    return begun;
+  }
   const uint64_t bytes = call.row_bytes();
   std::vector<uint32_t> sent(static_cast<size_t>(size_));
   for (int e = 0; e < call.num_experts / size_; ++e)
@@ -272,6 +302,11 @@ Status Buffer::receive(const Ticket& ticket, const LowLatencyCombine& call, std:
   BRAID_RETURN_IF_ERROR(in_call.status());
   const Status status = receive_phase(ticket, wait_ns);
   if (!status.ok()) return in_rank(call_name(CallKind::kLowLatencyCombine), status);
+  if (call.sums_by_rank) {
+    add_rank_sums(ticket, call, out);
+    phases_->release(ticket.phase, true);
+    return {};
+  }
   const Experts experts{size_, call.num_experts, call.num_topk};
   const std::vector<uint32_t> places = owner_places(call);
   const std::byte* const half = phases_->half_of(ticket.phase);

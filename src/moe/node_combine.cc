@@ -3,7 +3,7 @@
 // each node's rows are summed in rank order in fp32 and rounded to the rows' type, the partial; then
 // partials are summed in the order of nodes, and biases, and rounded again.
 //
-// A round of P tokens of every owner takes two phases:
+// Two things are done in a round of P tokens of every owner:
 //
 //   inside     every rank gives each of its node mates the rows whose owners are on that one's rail.
 //              In its region there: counts by node [num_nodes] int32, then for each node room for P
@@ -11,7 +11,13 @@
 //   across     every rank sums what it got, and sends the partials of other nodes' tokens to their
 //              owners, which are on its rail: weights [K], row. The partials of its own tokens stay
 //
-// On one node the second phase is left out. Flags go to everybody in both, as in every phase.
+// A phase is the across of a round and the inside of the next one, so that the link carries a round's
+// partials while the next ones are summed: for those a rank waits for its node mates' flags alone. It
+// looks at all flags of a phase, and at what has crossed, when it has sent the next phase. On one node
+// nothing crosses. Flags go to everybody, as in every phase.
+//
+// A rank that finds something wrong says so in its next flags, and is there for as many phases as the
+// others begin before they hear of it: all end with the same number.
 #include <algorithm>
 #include <cstring>
 
@@ -124,62 +130,111 @@ class NodeCombine {
           layout_.begin + layout_.copy_bytes * static_cast<uint64_t>(nodes_.num_nodes),
           b_.layout_.region_bytes());
     const uint32_t number = ++b_.calls_;
-    const int num_rounds = layout_.rounds.count(call_.most_tokens);
-    for (int round = 0; round < num_rounds; ++round)
-      BRAID_RETURN_IF_ERROR(run_round(number, round));
-    return {};
-  }
-
- private:
-  Status run_round(uint32_t number, int round) {
-    first_ = std::min(layout_.rounds.first(round), call_.num_tokens);
-    last_ = layout_.rounds.last(round, call_.num_tokens);
-    BRAID_ASSIGN_OR_RETURN(const Buffer::Ticket inside, b_.begin_phase(shape_of(call_), number));
-    push_inside(inside, layout_.rounds.first(round + 1));
-    BRAID_RETURN_IF_ERROR(b_.receive_phase(inside, nullptr));
-    Status status = check_inside(inside);
-    if (status.ok()) status = sum_partials(inside, node_, nullptr);
-    if (nodes_.num_nodes == 1) {
-      b_.phases_->release(inside.phase, true);
-      if (status.ok()) store(nullptr);
-      return status;
+    num_rounds_ = layout_.rounds.count(call_.most_tokens);
+    const int num_phases = num_rounds_ + (is_one_node() ? 0 : 1);
+    BRAID_ASSIGN_OR_RETURN(Buffer::Ticket now, b_.begin_phase(shape_of(call_), number));
+    BRAID_RETURN_IF_ERROR(push(nullptr, now, 0));
+    BRAID_RETURN_IF_ERROR(b_.receive_phase(now, nullptr));  // nobody goes on before all agree
+    Status status;
+    for (int phase = 0; phase < num_phases; ++phase) {
+      Buffer::Ticket next;
+      if (phase + 1 < num_phases) {
+        Result<Buffer::Ticket> begun = b_.begin_phase(shape_of(call_), number);
+        if (!begun.ok()) {
+          b_.phases_->release(now.phase, phase == 0);
+          return begun.status();
+        }
+        next = begun.value();
+      }
+      const Status of_all = run_phase(now, next, phase, status);
+      if (!of_all.ok()) {
+        if (next.phase != 0) b_.phases_->release(next.phase, false);
+        return status.ok() ? of_all : status;
+      }
+      b_.phases_->release(now.phase, true);
+      now = next;
     }
-    const Result<Buffer::Ticket> across = b_.begin_phase(shape_of(call_), number);
-    if (across.ok() && status.ok()) status = push_across(inside, across.value());
-    b_.phases_->release(inside.phase, true);
-    if (!across.ok()) return across.status();
-    if (!status.ok()) {  // the others wait for this rank, too
-      b_.phases_->signal_failure(across.value().phase, number);
-      b_.phases_->release(across.value().phase, false);
-      return status;
-    }
-    BRAID_RETURN_IF_ERROR(b_.receive_phase(across.value(), nullptr));
-    status = check_across(across.value());
-    if (status.ok()) store(&across.value());
-    b_.phases_->release(across.value().phase, true);
     return status;
   }
 
-  /// Rows of tokens below `end` to the node mates on their owners' rails.
-  void push_inside(const Buffer::Ticket& ticket, int end) {
-    for (int peer = 0; peer < b_.size_; ++peer) {
-      if (b_.phases_->is_masked(peer)) continue;
-      uint32_t sent = 0;
-      if (nodes_.share_node(peer, b_.rank_)) {
-        std::vector<uint32_t> counts(static_cast<size_t>(nodes_.num_nodes));
-        for (int node = 0; node < nodes_.num_nodes; ++node) {
-          uint32_t& count = counts[static_cast<size_t>(node)];
-          const auto owner = static_cast<size_t>(nodes_.rank_at(node, nodes_.local_of(peer)));
-          for (int32_t& row = next_[owner]; row < ends_[owner] && call_.source_token[row] < end;
-               ++row)
-            push_row(ticket, peer, layout_.copy(node, count++), static_cast<size_t>(row));
-          sent += count;
-        }
-        std::memcpy(b_.phases_->room_in_region(ticket.phase, peer, 0, 4 * counts.size()),
-                    counts.data(), 4 * counts.size());
-      }
-      b_.signal(ticket, peer, sent, sent, static_cast<uint32_t>(call_.num_tokens));
+ private:
+  bool is_one_node() const { return nodes_.num_nodes == 1; }
+
+  /// Sends `next` and takes what `now` has brought. `status`: of this rank alone. Not ok: of all
+  /// ranks, and `now` is released.
+  Status run_phase(const Buffer::Ticket& now, const Buffer::Ticket& next, int phase,
+                   Status& status) {
+    if (is_one_node() && phase > 0) BRAID_RETURN_IF_ERROR(b_.receive_phase(now, nullptr));
+    bool has_rows = phase < num_rounds_ && status.ok();
+    if (has_rows && !is_one_node() && phase > 0) has_rows = have_mates_come(now, status);
+    if (has_rows) status = check_inside(now, phase);
+    if (has_rows && status.ok()) status = push(&now, next, phase + 1);
+    if (!(has_rows && status.ok()) && next.phase != 0)
+      b_.phases_->signal_failure(next.phase, next.call);
+    if (has_rows && status.ok()) status = sum_partials(now, node_, nullptr, phase);
+    if (!is_one_node() && phase > 0) {
+      BRAID_RETURN_IF_ERROR(b_.receive_phase(now, nullptr));
+      if (status.ok()) status = check_across(now, phase - 1);
+      if (status.ok()) store(&now, phase - 1);
+    } else if (is_one_node() && status.ok()) {
+      store(nullptr, phase);
     }
+    return {};
+  }
+
+  /// What `ticket` carries: the partials of the round before `round`, whose rows are in `inside`, and
+  /// the rows of `round`, where there is one.
+  Status push(const Buffer::Ticket* inside, const Buffer::Ticket& ticket, int round) {
+    if (ticket.phase == 0) return {};
+    for (int peer = 0; peer < b_.size_; ++peer) {
+      if (nodes_.share_node(peer, b_.rank_)) continue;
+      if (inside != nullptr && nodes_.share_rail(peer, b_.rank_))
+        BRAID_RETURN_IF_ERROR(sum_partials(*inside, nodes_.node_of(peer), &ticket, round - 1));
+      else if (!b_.phases_->is_masked(peer))
+        b_.signal(ticket, peer, 0, 0, static_cast<uint32_t>(call_.num_tokens));
+    }
+    for_mates([&](int mate) { push_inside(ticket, mate, round); });
+    return {};
+  }
+
+  /// Rows of the round's tokens to the node mate on their owners' rail.
+  void push_inside(const Buffer::Ticket& ticket, int mate, int round) {
+    const int end = round < num_rounds_ ? layout_.rounds.first(round + 1) : 0;
+    std::vector<uint32_t> counts(static_cast<size_t>(nodes_.num_nodes));
+    uint32_t sent = 0;
+    for (int node = 0; node < nodes_.num_nodes; ++node) {
+      uint32_t& count = counts[static_cast<size_t>(node)];
+      const auto owner = static_cast<size_t>(nodes_.rank_at(node, nodes_.local_of(mate)));
+      for (int32_t& row = next_[owner]; row < ends_[owner] && call_.source_token[row] < end; ++row)
+        push_row(ticket, mate, layout_.copy(node, count++), static_cast<size_t>(row));
+      sent += count;
+    }
+    std::memcpy(b_.phases_->room_in_region(ticket.phase, mate, 0, 4 * counts.size()), counts.data(),
+                4 * counts.size());
+    b_.signal(ticket, mate, sent, sent, static_cast<uint32_t>(call_.num_tokens));
+  }
+
+  /// Waits for the node mates' flags. False where one of them is not of this call, which all ranks
+  /// find in it; with a status where one does not come.
+  bool have_mates_come(const Buffer::Ticket& ticket, Status& status) {
+    std::vector<int> missing;
+    const auto have_come = [&] {
+      missing.clear();
+      for_mates([&](int mate) {
+        if (!b_.phases_->has_arrived(ticket.phase, mate)) missing.push_back(mate);
+      });
+      return missing.empty();
+    };
+    status = b_.await(have_come);
+    if (status.code() == Code::kTimeout)
+      status = b_.late(ticket, missing, "what was to be sent by");
+    bool are_of_call = status.ok();
+    for_mates([&](int mate) {
+      if (!are_of_call) return;
+      const FlagWords words = b_.phases_->words_of(ticket.phase, mate);
+      are_of_call = words.shape == ticket.shape && words.call == ticket.call;
+    });
+    return are_of_call;
   }
 
   void push_row(const Buffer::Ticket& ticket, int peer, uint64_t offset, size_t row) {
@@ -203,14 +258,17 @@ class NodeCombine {
       if (nodes_.share_node(rank, b_.rank_) && !b_.phases_->is_masked(rank)) each(rank);
   }
 
+  int first(int round) const { return std::min(layout_.rounds.first(round), call_.num_tokens); }
+  int last(int round) const { return layout_.rounds.last(round, call_.num_tokens); }
+
   // Counts of own tokens are known; those of other owners are bounded.
-  Status check_inside(const Buffer::Ticket& ticket) const {
+  Status check_inside(const Buffer::Ticket& ticket, int round) const {
     Status status;
     for_mates([&](int mate) {
       for (int node = 0; node < nodes_.num_nodes; ++node) {
         const uint32_t count = count_from(ticket, mate, node);
         const auto most = static_cast<uint32_t>(layout_.rounds.tokens);
-        const uint32_t expected = node == node_ ? own_copies(mate) : std::min(count, most);
+        const uint32_t expected = node == node_ ? own_copies(mate, round) : std::min(count, most);
         if (status.ok() && count != expected)
           status = invalid_argument("argument handle: expected {} rows back from rank {}, got {}",
                                     expected, mate, count);
@@ -224,9 +282,9 @@ class NodeCombine {
                             static_cast<size_t>(rank)] &&
            !b_.phases_->is_masked(rank);
   }
-  uint32_t own_copies(int rank) const {
+  uint32_t own_copies(int rank, int round) const {
     uint32_t count = 0;
-    for (int t = first_; t < last_; ++t) count += goes_to(t, rank) ? 1 : 0;
+    for (int t = first(round); t < last(round); ++t) count += goes_to(t, rank) ? 1 : 0;
     return count;
   }
   bool goes_to_node(int token, int node) const {
@@ -235,9 +293,13 @@ class NodeCombine {
     return false;
   }
 
+  std::vector<std::byte>& partials_of(int round) { return partials_[round % 2]; }
+
   /// Partials of the tokens of this rail's owner on `node`, in the order of tokens: of another node
-  /// into its window, of this one into partials_.
-  Status sum_partials(const Buffer::Ticket& inside, int node, const Buffer::Ticket* across) {
+  /// into its window, of this one into partials_of().
+  Status sum_partials(const Buffer::Ticket& inside, int node, const Buffer::Ticket* across,
+                      int round) {
+    std::vector<std::byte>& own = partials_of(round);
     Merge merge(layout_, node);
     for_mates([&](int mate) {
       merge.add_source(b_.phases_->region_of(inside.phase, mate), count_from(inside, mate, node));
@@ -245,7 +307,7 @@ class NodeCombine {
     const int owner = nodes_.rank_at(node, nodes_.local_of(b_.rank_));
     const uint64_t bytes = layout_.row + call_.row_bytes();
     const bool is_masked = b_.phases_->is_masked(owner);
-    if (across == nullptr) partials_.clear();
+    if (across == nullptr) own.clear();
     int64_t before = -1;
     for (uint32_t number = 0;; ++number) {
       sum_.begin();
@@ -264,9 +326,9 @@ class NodeCombine {
                               before);
       before = token;
       if (is_masked) continue;
-      if (across == nullptr) partials_.resize((number + 1) * bytes);
+      if (across == nullptr) own.resize((number + 1) * bytes);
       std::byte* const to = across == nullptr
-                                ? partials_.data() + number * bytes
+                                ? own.data() + number * bytes
                                 : b_.phases_->room_in_region(across->phase, owner,
                                                              number * layout_.copy_bytes, bytes);
       std::memcpy(to + kWeights, weights_.data(), layout_.weight_bytes);
@@ -274,23 +336,12 @@ class NodeCombine {
     }
   }
 
-  // To everybody a flag; rows are for the owners on this rail, on other nodes.
-  Status push_across(const Buffer::Ticket& inside, const Buffer::Ticket& across) {
-    for (int peer = 0; peer < b_.size_; ++peer) {
-      if (nodes_.share_rail(peer, b_.rank_) && !nodes_.share_node(peer, b_.rank_))
-        BRAID_RETURN_IF_ERROR(sum_partials(inside, nodes_.node_of(peer), &across));
-      else if (!b_.phases_->is_masked(peer))
-        b_.signal(across, peer, 0, 0, static_cast<uint32_t>(call_.num_tokens));
-    }
-    return {};
-  }
-
-  Status check_across(const Buffer::Ticket& ticket) const {
+  Status check_across(const Buffer::Ticket& ticket, int round) const {
     for (int rank = 0; rank < b_.size_; ++rank) {
-      if (b_.phases_->is_masked(rank)) continue;
-      const bool sends = nodes_.share_rail(rank, b_.rank_) && !nodes_.share_node(rank, b_.rank_);
+      if (b_.phases_->is_masked(rank) || nodes_.share_node(rank, b_.rank_)) continue;
+      const bool sends = nodes_.share_rail(rank, b_.rank_);
       uint32_t expected = 0;
-      for (int t = first_; t < last_ && sends; ++t)
+      for (int t = first(round); t < last(round) && sends; ++t)
         expected += goes_to_node(t, nodes_.node_of(rank)) ? 1 : 0;
       const uint32_t partials = b_.phases_->words_of(ticket.phase, rank).rows;
       if (partials != expected)
@@ -300,16 +351,16 @@ class NodeCombine {
     return {};
   }
 
-  /// Own tokens of this round: partials in the order of nodes, then biases.
-  void store(const Buffer::Ticket* across) {
+  /// Own tokens of the round: partials in the order of nodes, then biases.
+  void store(const Buffer::Ticket* across, int round) {
     std::vector<const std::byte*> next;
     for (int node = 0; node < nodes_.num_nodes; ++node) {
       const int rank = nodes_.rank_at(node, nodes_.local_of(b_.rank_));
       next.push_back(node == node_ || across == nullptr
-                         ? partials_.data()
+                         ? partials_of(round).data()
                          : b_.phases_->region_of(across->phase, rank));
     }
-    for (int t = first_; t < last_; ++t) {
+    for (int t = first(round); t < last(round); ++t) {
       const auto token = static_cast<size_t>(t);
       sum_.begin();
       std::fill(weights_.begin(), weights_.end(), 0.0F);
@@ -335,9 +386,9 @@ class NodeCombine {
   const PartialLayout layout_;
   RowSum sum_;
   std::vector<float> weights_;
-  std::vector<int32_t> next_, ends_;  // by owner: rows that are not sent yet
-  std::vector<std::byte> partials_;   // of own tokens, by this node
-  int first_ = 0, last_ = 0;          // own tokens of the round
+  std::vector<int32_t> next_, ends_;    // by owner: rows that are not sent yet
+  std::vector<std::byte> partials_[2];  // of own tokens by this node, of even and odd rounds
+  int num_rounds_ = 0;
 };
 
 Status Buffer::combine_by_node(const Combine& call) { return NodeCombine(*this, call).run(); }

@@ -163,6 +163,41 @@ Bytes combine_low_latency(const Problem& p, int owner, Dtype dtype, const std::v
   return out;
 }
 
+Bytes combine_low_latency_by_rank(const Problem& p, int owner, Dtype dtype,
+                                  const std::vector<Bytes>& y, const std::vector<float>& weights) {
+  const Tokens& own = p.ranks[static_cast<size_t>(owner)];
+  Bytes out(static_cast<uint64_t>(own.count) * p.row_bytes);
+  std::vector<Bytes> partials;  // of every rank, by token
+  for (int rank = 0; rank < p.num_ranks(); ++rank) {
+    const std::vector<Row> rows = by_expert(p, rank);
+    partials.emplace_back(out.size());
+    for (int t = 0; t < own.count; ++t) {
+      std::vector<float> sum(p.row_bytes / dtype_bytes(dtype));
+      for (int k = 0; k < p.num_topk; ++k)
+        for (size_t index = 0; index < rows.size(); ++index) {
+          if (rows[index].source != owner || rows[index].token != t || rows[index].k != k) continue;
+          const auto x = row_of(p, dtype, y[static_cast<size_t>(rank)], index);
+          const float weight = weights[static_cast<size_t>(t * p.num_topk + k)];
+          for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * x[i];
+        }
+      store(p, dtype, sum, t, partials.back());
+    }
+  }
+  for (int t = 0; t < own.count; ++t) {
+    std::vector<float> sum(p.row_bytes / dtype_bytes(dtype));
+    bool is_first = true;
+    for (int rank = 0; rank < p.num_ranks(); ++rank) {
+      if (!gets(p, rank, owner, t)) continue;
+      const auto x =
+          row_of(p, dtype, partials[static_cast<size_t>(rank)], static_cast<uint64_t>(t));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] = is_first ? x[i] : sum[i] + x[i];
+      is_first = false;
+    }
+    store(p, dtype, sum, t, out);
+  }
+  return out;
+}
+
 uint64_t copy_bytes(const Problem& p, int source, int rank, uint64_t bytes_each) {
   uint64_t copies = 0;
   for (int t = 0; t < p.ranks[static_cast<size_t>(source)].count; ++t)

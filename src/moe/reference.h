@@ -8,6 +8,9 @@
 //                that got it; the first row is not added to a zero
 //   by node      the same of each node's ranks alone, rounded into the rows' type: a partial; owner's
 //                token = partial of node 0 + partial of node 1 + ... + biases, of nodes that got it
+//   by rank      (low latency) (0 + w[k] row[k]) + ... of each rank's choices alone, k upwards, rounded
+//                into the rows' type: a partial; owner's token = partial of rank 0 + partial of rank 1 +
+//                ..., of ranks that got it
 //   low latency  ((0 + w[0] row[0]) + w[1] row[1]) + ..., k upwards, without ids of -1
 #pragma once
 
@@ -67,6 +70,10 @@ Bytes combine_by_node(const Problem& problem, int owner, Dtype dtype, const std:
 /// The low-latency combine: y[r] has rank r's rows, as by_expert() orders them.
 Bytes combine_low_latency(const Problem& problem, int owner, Dtype dtype,
                           const std::vector<Bytes>& y, const std::vector<float>& weights);
+
+/// The same by rank.
+Bytes combine_low_latency_by_rank(const Problem& problem, int owner, Dtype dtype,
+                                  const std::vector<Bytes>& y, const std::vector<float>& weights);
 
 /// Bytes that go from `source` to `rank`, in copies (one per token and rank) or in rows (one per
 /// token and expert), of `bytes_each`.

@@ -1,7 +1,8 @@
 // Slot: what lies where in a copy of a token, in the region of its source at the target.
 //
 //   token, 0        8 bytes
-//   local ids [K]   int32, -1 for experts elsewhere; padded to kRowAlignment with the above
+//   local ids [K]   int32, -1 for experts elsewhere
+//   weights [K]     fp32, where the caller sends them; padded to kRowAlignment with the above
 //   row             as it travels
 //   scales          padded likewise
 #pragma once
@@ -18,9 +19,14 @@ struct Slot {
   static constexpr uint64_t kIds = 8, kUnit = kRowAlignment;
   uint64_t row = 0, scales = 0, bytes = 0;
 
+  /// Where weights begin.
+  static constexpr uint64_t weights(int num_topk) {
+    return kIds + 4 * static_cast<uint64_t>(num_topk);
+  }
+
   constexpr Slot() = default;
-  constexpr Slot(int num_topk, uint64_t row_bytes, uint64_t scale_bytes)
-      : row(round_up(kIds + 4 * static_cast<uint64_t>(num_topk), kUnit)),
+  constexpr Slot(int num_topk, uint64_t row_bytes, uint64_t scale_bytes, bool has_weights = false)
+      : row(round_up(weights(has_weights ? 2 * num_topk : num_topk), kUnit)),
         scales(row + row_bytes),
         bytes(round_up(scales + scale_bytes, kUnit)) {}
 };

@@ -16,7 +16,7 @@ import torch
 
 import braid
 from braid.errors import Error, InvalidArgument, Unsupported
-from braid.moe import Buffer
+from braid.moe import Buffer, ElasticBuffer
 
 M = 48
 
@@ -251,6 +251,48 @@ def check_normal(checks, buffer, shape, seed):
     checks.same(gpu[7][0], twin[7][0], f"{name}: combined from the worst case")
 
 
+def check_elastic(checks, buffer, shape, seed):
+    """ElasticBuffer: compact, expanded and cached, by the GPU and in host memory."""
+    size = checks.comm.size
+    here = tokens_of(shape, seed, checks.comm.rank, size)
+    name = f"elastic {shape}, seed {seed}"
+    results = []
+    for t in (here, here.cuda()):
+        given = {
+            "topk_idx": t.ids, "topk_weights": t.weights, "num_experts": shape.experts * size,
+            "expert_alignment": (1, 8)[seed % 2], "async_with_compute_stream": seed % 3 == 0,
+        }  # fmt: skip
+        x, ids, weights, compact, event = buffer.dispatch(t.x, **given)
+        event.current_stream_wait()
+        wide, _, flat, expanded, event = buffer.dispatch(
+            t.x, **given, do_expand=True, do_zero_padding=True
+        )
+        event.current_stream_wait()
+        again = buffer.dispatch(t.x, handle=compact)[0]
+        worst = buffer.dispatch(t.x, **given, do_cpu_sync=False)
+        made = made_rows(x.cpu(), shape, seed).to(x.device)
+        bias = made_rows(t.x.cpu(), shape, seed + 1).to(x.device)
+        back = buffer.combine(made, compact, weights, bias, previous_event=buffer.capture())
+        made = made_rows(wide.cpu(), shape, seed + 2).to(x.device)
+        folded = buffer.combine(made, expanded, flat, (bias, bias))
+        numbers = [
+            (h.psum_num_recv_tokens_per_scaleup_rank, h.psum_num_recv_tokens_per_expert,
+             h.recv_src_metadata, h.num_unaligned_recv_tokens_per_expert)
+            for h in (compact, expanded, worst[3])
+        ]  # fmt: skip
+        lists = [h.num_recv_tokens_per_expert_list for h in (compact, expanded, worst[3])]
+        tensors = (
+            x, ids, weights, wide, flat, again, worst[1], *back[:2], *folded[:2],
+            *(each for of_handle in numbers for each in of_handle),
+        )  # fmt: skip
+        results.append((tensors, lists, worst[0][: len(x)]))
+    (twin, twin_lists, twin_worst), (gpu, gpu_lists, gpu_worst) = results
+    for i, (a, b) in enumerate(zip(gpu, twin, strict=True)):
+        checks.same(a, b, f"{name}: result {i}")
+    checks.same(gpu_worst, twin_worst, f"{name}: rows of the worst case")
+    checks.same(gpu_lists, twin_lists, f"{name}: counts")
+
+
 def check_graphs(checks, buffer, shape, seed):
     """Two layers of each mode in a graph, replayed with other numbers."""
     size, rank = checks.comm.size, checks.comm.rank
@@ -333,6 +375,7 @@ def check_wrong(checks, buffer):
         lambda: other.get_dispatch_layout(t.ids, experts), "enable_shrink on a GPU",
     )  # fmt: skip
     other.destroy()
+    check_masks(checks, buffer, shape, t)
     per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(t.ids, experts)
     exact = lambda: buffer.dispatch(  # noqa: E731
         t.x, None, per_rank, None, is_in, per_expert, t.ids, t.weights
@@ -347,6 +390,36 @@ def check_wrong(checks, buffer):
             checks.refused(InvalidArgument, "num_worst_tokens", exact, "exact sizes in a capture")
             filler = torch.zeros(1, device="cuda")
         del filler
+
+
+def check_masks(checks, buffer, shape, t):
+    """The three calls of masks on CUDA tensors, as engines make them: on GPUs nobody is given up,
+    so the mask is told, a call under one is refused, and calls work again without it.
+    """
+    size, experts = checks.comm.size, shape.experts * checks.comm.size
+    status = torch.full((size,), 7, dtype=torch.int32, device="cuda")
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(status.tolist() == [0] * size, f"masks: {status.tolist()} at first")
+    checks.refused(
+        InvalidArgument, "argument rank",
+        lambda: buffer.low_latency_update_mask_buffer(checks.comm.rank, True), "a mask of oneself",
+    )  # fmt: skip
+    if size == 1:
+        return
+    other = (checks.comm.rank + 1) % size
+    buffer.low_latency_update_mask_buffer(other, True)
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(
+        status.tolist() == [int(r == other) for r in range(size)], f"masks: {status.tolist()}"
+    )
+    for what, call in {
+        "dispatch": lambda: buffer.low_latency_dispatch(t.x, t.ids, M, experts),
+        "layout": lambda: buffer.get_dispatch_layout(t.ids, experts),
+    }.items():
+        checks.refused(Unsupported, "low_latency_update_mask_buffer", call, f"a masked {what}")
+    buffer.low_latency_clean_mask_buffer()
+    buffer.low_latency_query_mask_buffer(status)
+    checks.expect(status.tolist() == [0] * size, f"masks: {status.tolist()} after cleaning")
 
 
 def check_end(checks, buffer, end):
@@ -402,6 +475,10 @@ def main():
                     check_low_latency(checks, buffer, shape, 20 * i + seed)
                     check_normal(checks, buffer, shape, 20 * i + seed)
                 check_two_alive(checks, buffer, shape, 20 * i)
+            with ElasticBuffer(comm, 2 << 20, num_max_tokens_per_rank=M) as elastic:
+                for i, shape in enumerate(shapes):
+                    for seed in range(3):
+                        check_elastic(checks, elastic, shape, 20 * i + seed)
             check_graphs(checks, buffer, SHAPES[0], 5)
             check_graphs(checks, buffer, SHAPES[2], 6)
             check_wrong(checks, buffer)

@@ -22,27 +22,30 @@ constexpr int kMaxTokens = 160;  // room for tokens that name an expert six time
 class MoeRanks : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, MoeRanks, testing::Values(1, 2, 3, 4, 5, 8));
 
-void low_latency_on_random_routings(int n, bool can_shrink) {
+void low_latency_on_random_routings(int n, bool can_shrink, bool by_rank = false) {
   const BufferOptions options{low_latency_half_bytes(kMaxTokens, 64, n, 64), can_shrink};
   std::vector<Told> told(12);
   test::run_buffers(n, options, test::config_of(), [&](Buffer& buffer) {
     for (uint64_t seed = 0; seed < told.size(); ++seed) {
       const auto p = test::random_problem(seed + 1000 * static_cast<uint64_t>(n), n, 64);
-      test::LowLatency call(p, buffer.rank(), kMaxTokens);
+      test::LowLatency call(p, buffer.rank(), kMaxTokens, ScaleForm::kNone, by_rank);
       const auto sent = buffer.send(call.dispatch);
       ASSERT_TRUE(sent.ok()) << sent.status().to_string();
       Status status = buffer.receive(*&sent.value(), call.dispatch, call.rows);
       ASSERT_TRUE(status.ok()) << status.to_string();
       expect_low_latency_rows(call, buffer.rank());
       told[seed].tell(buffer.rank(), call.packed());
-      const auto combine = call.combine(sent.value().phase, call.own.weights);
+      const auto combine = by_rank ? call.combine_by_rank(sent.value().phase)
+                                   : call.combine(sent.value().phase, call.own.weights);
       const auto back = buffer.send(combine);
       ASSERT_TRUE(back.ok()) << back.status().to_string();
       Bytes out(static_cast<uint64_t>(call.own.count) * p.row_bytes);
       status = buffer.receive(back.value(), combine, out.data(), nullptr);
       ASSERT_TRUE(status.ok()) << status.to_string();
-      EXPECT_EQ(out, reference::combine_low_latency(p, buffer.rank(), Dtype::kBfloat16,
-                                                    told[seed].all(), call.own.weights))
+      const auto reference =
+          by_rank ? reference::combine_low_latency_by_rank : reference::combine_low_latency;
+      EXPECT_EQ(out,
+                reference(p, buffer.rank(), Dtype::kBfloat16, told[seed].all(), call.own.weights))
           << "seed " << seed;
     }
   });
@@ -51,6 +54,11 @@ void low_latency_on_random_routings(int n, bool can_shrink) {
 TEST_P(MoeRanks, LowLatencyIsTheReference) { low_latency_on_random_routings(GetParam(), false); }
 TEST_P(MoeRanks, LowLatencyOfABufferThatMayShrinkIsTheReference) {
   low_latency_on_random_routings(GetParam(), true);
+}
+
+TEST_P(MoeRanks, LowLatencyByRankIsTheReference) {
+  low_latency_on_random_routings(GetParam(), false, true);
+  low_latency_on_random_routings(GetParam(), true, true);
 }
 
 // A window of a few rows: tokens go in many rounds.

@@ -59,7 +59,7 @@ inline void run_buffers(int size, const BufferOptions& options, const Config& co
 /// Arguments and results of one low-latency exchange of a problem's rank.
 struct LowLatency {
   LowLatency(const reference::Problem& problem, int rank, int max_tokens,
-             ScaleForm form = ScaleForm::kNone)
+             ScaleForm form = ScaleForm::kNone, bool has_weights = false)
       : p(problem), own(problem.ranks[static_cast<size_t>(rank)]) {
     dispatch.x = own.rows.data();
     dispatch.hidden = p.row_bytes / 2;
@@ -69,6 +69,8 @@ struct LowLatency {
     dispatch.max_tokens = max_tokens;
     dispatch.num_experts = p.num_experts;
     dispatch.form = form;
+    dispatch.weights = own.weights.data();
+    dispatch.has_weights = has_weights;
     const auto n = static_cast<size_t>(p.num_ranks());
     l = static_cast<size_t>(p.num_experts) / n;
     per_expert = static_cast<size_t>(max_tokens) * n;
@@ -79,7 +81,12 @@ struct LowLatency {
     slots.resize(l * per_expert);
     layout_range.resize(l * n);
     rows = {x.data(),     scales.data(),       count.data(), src_info.data(),
-            slots.data(), layout_range.data(), nullptr};
+            slots.data(), layout_range.data(), nullptr,      {}};
+    if (!has_weights) return;
+    copy_tokens.resize(per_expert);
+    copy_places.resize(per_expert * static_cast<size_t>(p.num_topk));
+    copy_weights.resize(copy_places.size());
+    rows.copies = {copy_tokens.data(), copy_places.data(), copy_weights.data()};
   }
 
   /// The received rows of all experts, one after the other.
@@ -110,6 +117,13 @@ struct LowLatency {
     c.ids_hash = hash_of(own.ids.data(), own.count, p.num_topk);
     return c;
   }
+  LowLatencyCombine combine_by_rank(uint64_t phase) const {
+    LowLatencyCombine c = combine(phase, own.weights);
+    c.sums_by_rank = true;
+    c.copies = rows.copies;
+    c.weights_hash = hash_of(own.weights.data(), own.count, p.num_topk);
+    return c;
+  }
 
   const reference::Problem& p;
   const reference::Tokens& own;
@@ -118,6 +132,8 @@ struct LowLatency {
   Bytes x, scales;
   std::vector<int32_t> count, src_info, slots;
   std::vector<int64_t> layout_range;
+  std::vector<int32_t> copy_tokens, copy_places;
+  std::vector<float> copy_weights;
   LowLatencyRows rows;
 };
 

@@ -25,7 +25,8 @@ constexpr uint64_t kMostRowBytes = 2048;
 constexpr int kHungS = 120;  // without a word of a rank that lives
 
 struct Tally {  // of one rank, through a pipe
-  uint64_t calls = 0, normal = 0, low_latency = 0, by_node = 0, gathered = 0, delays = 0;
+  uint64_t calls = 0, normal = 0, low_latency = 0, by_node = 0, by_rank = 0, gathered = 0,
+           delays = 0;
   uint64_t wrong = 0, unequal = 0, errors = 0;
   int64_t longest_ns = 0;
 };
@@ -124,7 +125,9 @@ class Rank {
   // Two at a time, whose receive halves come in either order.
   void low_latency(const reference::Problem& p, uint64_t draw) {
     const int rank = buffer_.rank();
-    LowLatency first(p, rank, kMaxTokens), second(p, rank, kMaxTokens);
+    const bool by_rank = draw % 3 == 0;
+    LowLatency first(p, rank, kMaxTokens, ScaleForm::kNone, by_rank);
+    LowLatency second(p, rank, kMaxTokens, ScaleForm::kNone, by_rank);
     const auto a = timed([&] { return buffer_.send(first.dispatch); });
     if (!check(a.status())) return;
     const auto b = timed([&] { return buffer_.send(second.dispatch); });
@@ -148,10 +151,13 @@ class Rank {
     for (int r = 0; r < p.num_ranks(); ++r)
       packed.push_back(made_rows(draw, r, reference::by_expert(p, r).size() * p.row_bytes));
     const Bytes wanted =
-        reference::combine_low_latency(p, rank, Dtype::kBfloat16, packed, first.own.weights);
+        (by_rank ? reference::combine_low_latency_by_rank : reference::combine_low_latency)(
+            p, rank, Dtype::kBfloat16, packed, first.own.weights);
     for (LowLatency* call : {&first, &second}) {
       fill(*call, packed[static_cast<size_t>(rank)]);
-      const auto combine = call->combine((call == &first ? a : b).value().phase, call->own.weights);
+      const uint64_t phase = (call == &first ? a : b).value().phase;
+      const auto combine =
+          by_rank ? call->combine_by_rank(phase) : call->combine(phase, call->own.weights);
       const auto sent = timed([&] { return buffer_.send(combine); });
       if (!check(sent.status())) return;
       wait_a_little();
@@ -160,6 +166,7 @@ class Rank {
       compare(call == &first ? tally_.wrong : tally_.unequal, out, wanted, "low-latency sums");
     }
     tally_.low_latency += 4;
+    tally_.by_rank += by_rank ? 2 : 0;
   }
   /// What experts have made of the rows, in place of them.
   static void fill(LowLatency& call, const Bytes& packed) {
@@ -252,6 +259,7 @@ int run(const std::string& way, int n, uint64_t calls, uint64_t seed) {
     sum.normal = std::max(sum.normal, tally.normal);
     sum.low_latency = std::max(sum.low_latency, tally.low_latency);
     sum.by_node = std::max(sum.by_node, tally.by_node);
+    sum.by_rank = std::max(sum.by_rank, tally.by_rank);
     sum.gathered = std::max(sum.gathered, tally.gathered);
     sum.delays += tally.delays;
     sum.wrong += tally.wrong;
@@ -261,12 +269,12 @@ int run(const std::string& way, int n, uint64_t calls, uint64_t seed) {
   }
   fmt::print(
       R"({{"way": "{}", "ranks": {}, "seed": {}, "calls": {}, "normal": {}, "low_latency": {}, )"
-      R"("by_node": {}, "gathered": {}, "delays": {}, "wrong": {}, "unequal": {}, "errors": {}, )"
+      R"("by_node": {}, "by_rank": {}, "gathered": {}, "delays": {}, "wrong": {}, "unequal": {}, "errors": {}, )"
       R"("hung": {}, "died": {}, "longest_ms": {:.1f}, "seconds": {:.1f}}})"
       "\n",
-      way, n, seed, sum.calls, sum.normal, sum.low_latency, sum.by_node, sum.gathered, sum.delays,
-      sum.wrong, sum.unequal, sum.errors, hung, died, static_cast<double>(sum.longest_ns) / 1e6,
-      static_cast<double>(now_ns() - begin_ns) / 1e9);
+      way, n, seed, sum.calls, sum.normal, sum.low_latency, sum.by_node, sum.by_rank, sum.gathered,
+      sum.delays, sum.wrong, sum.unequal, sum.errors, hung, died,
+      static_cast<double>(sum.longest_ns) / 1e6, static_cast<double>(now_ns() - begin_ns) / 1e9);
   return sum.wrong + sum.unequal + sum.errors + hung + died == 0 && sum.calls >= calls ? 0 : 1;
 }
 

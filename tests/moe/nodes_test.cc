@@ -71,7 +71,7 @@ TEST_P(MoeNodes, EveryResultIsTheReference) {
   });
 }
 
-// A window of a few rows: rounds of two phases each.
+// A window of a few rows: many rounds, each of which crosses while the next one is gathered.
 TEST_P(MoeNodes, SumsByNodeAreTheReferenceInManyRounds) {
   const Way& way = GetParam();
   const int n = way.num_nodes * way.per_node, per_node = way.per_node == 1 ? n : way.per_node;
@@ -166,6 +166,38 @@ TEST(MoeRails, WhoeverSumsOtherwiseIsAnErrorOfAll) {
     EXPECT_EQ(status.code(), Code::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("ranks disagree: rank 0 has options"));
     test::check_calls(buffer, 11, kMostTokens, 2);
+  });
+}
+
+// Rounds are on their way while one is found wrong; all ranks end with the same number all the same.
+TEST(MoeRails, AHandleThatIsWrongInALateRoundIsAnErrorOfAll) {
+  const Way way{"tcp", "rdma:tcp", 2, 2};
+  uint64_t seed = 90;
+  while (test::random_problem(seed, 4, 96, 60).ranks[1].count < 40) ++seed;
+  const auto p = test::random_problem(seed, 4, 96, 60);
+  run_nodes(way, {uint64_t{1 << 11} * 4, false}, [&](Buffer& buffer) {
+    for (const bool is_of_a_node_mate : {true, false}) {
+      test::Normal call(p, buffer.rank());
+      ASSERT_TRUE(call.run(buffer).ok());
+      Bytes out;
+      std::vector<float> weights;
+      Combine combine = call.combine(call.x, out, weights);
+      combine.sums_by_node = true;
+      if (buffer.rank() == 1) {
+        bool* const goes = call.is_in_rank.get() + 10 * 4;
+        if (is_of_a_node_mate)
+          goes[0] = !goes[0];
+        else
+          goes[2] = goes[3] = !(goes[2] || goes[3]);
+      }
+      const Status status = buffer.combine(combine);
+      EXPECT_THAT(status.message(),
+                  HasSubstr(buffer.rank() == 1 ? "argument handle: expected"
+                                               : "rank 1 could not take part in its call"));
+      test::Normal again(p, buffer.rank());
+      ASSERT_TRUE(again.run(buffer).ok());
+      EXPECT_EQ(again.x, reference::by_source(p, buffer.rank(), 1).rows);
+    }
   });
 }
 

@@ -30,6 +30,7 @@ class Wire {
   }
   std::mutex mutex;
   std::vector<Piece> put, coming;
+  bool is_full = false;  // under mutex
 };
 
 class WireLane final : public transport::Lane {
@@ -40,6 +41,7 @@ class WireLane final : public transport::Lane {
   transport::PutResult try_put(transport::PeerSet peers, const transport::PieceTag& tag,
                                std::span<const std::byte> payload) override {
     const std::lock_guard lock(wire_.mutex);
+    if (wire_.is_full) return transport::PutResult::kFull;
     wire_.put.push_back({peers.first(), tag, {payload.begin(), payload.end()}});
     return transport::PutResult::kAccepted;
   }
@@ -152,6 +154,30 @@ TEST_F(MoeProxy, HandsOnToItsNodeMateAndDoesNotEndBefore) {
   ending.join();
   EXPECT_EQ(0, std::memcmp(window(kRank) + offset, row.data(), row.size()));
   EXPECT_EQ(0, std::memcmp(window(kMate) + offset + 128, row.data(), row.size()));
+}
+
+// An ack that waited behind a round's rows came when the link had nothing left to carry.
+TEST_F(MoeProxy, PutsAcksBeforeRowsThatWait) {
+  start();
+  wire.is_full = true;
+  const std::vector<std::byte> row(300, std::byte{7});
+  const Windows::Place places[] = {{kSource, layout.region(0, kRank)}};
+  proxy->put(places, row);
+  proxy->signal(kSource, layout.flag_line(0, kRank), {}, 5);
+  proxy->signal(kSource, layout.ack_line(1, kRank), {}, 4);
+  proxy->signal(kSource + 1, layout.ack_line(1, kRank), {}, 4);
+  {
+    const std::lock_guard lock(wire.mutex);
+    wire.is_full = false;
+  }
+  ASSERT_TRUE(soon([&] { return wire.all_put().size() == 2 + 4 + 1; }));
+  const auto put = wire.all_put();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(put[i].tag.words[1], layout.ack_line(1, kRank));
+    EXPECT_EQ(put[i].tag.words[3], i);
+  }
+  EXPECT_EQ(put[6].tag.words[1], layout.flag_line(0, kRank));
+  is_over = true;
 }
 
 TEST_F(MoeProxy, EndsWhereTheGroupIsBroken) {

@@ -1,14 +1,20 @@
 """Dispatch and combine between two hosts, and what crosses: records/moe_two_hosts.json.
 
-    sudo .venv/bin/python tests/two_hosts/moe.py [--rate MBIT] [--tokens 128,4096] [--out FILE]
+    sudo .venv/bin/python tests/two_hosts/moe.py [--rate 200,400] [--tokens 128,4096] [--ways rails]
+        [--calls 2] [--out FILE [--add]]
 
 Two and four ranks on each of two network namespaces, joined by one rail of a set rate. The shape
 is DeepSeek-V3's, rows of two bytes a channel, uniform routing. Beside each count of the NICs stands
 what the routing says must cross: one row for each (token, node), or, where every rank is reached
-directly, for each (token, rank); with heads (ids, weights, and where they go).
+directly, for each (token, rank); with heads (ids, weights, and where they go). "cores_busy" is
+what all ranks took of the machine's cores meanwhile: where that is near their number, the
+processor and not the line is the limit.
+
+--add: the runs join those of FILE, which are of the same commit.
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -76,6 +82,7 @@ def measure(per_host: int, tokens: int, calls: int, rate: float, direct: bool) -
             "by_formula": sent / must["all"],
             "by_rows": sent / must["rows"],
             "of_line": sent * 8 / statistics.median(slowest) / (rate * 1e6),
+            "cores_busy": sum(a["rows"][name]["cpu_seconds"] for a in answers) / sum(slowest),
         }
     return {
         "ranks_a_host": per_host, "tokens": tokens, "calls": calls, "rate_mbit": rate,
@@ -86,11 +93,13 @@ def measure(per_host: int, tokens: int, calls: int, rate: float, direct: bool) -
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rate", type=float, default=400)
+    parser.add_argument("--rate", default="400")
     parser.add_argument("--tokens", default="128,4096")
     parser.add_argument("--per-host", default="2,4")
     parser.add_argument("--calls", type=int, default=2)
+    parser.add_argument("--ways", default="rails,direct")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--add", action="store_true")
     args = parser.parse_args()
     reason = why_not()
     if reason:
@@ -99,21 +108,32 @@ def main() -> int:
     from braid.bench import facts
 
     commit, dirty = facts.commit()
-    runs = []
-    for per_host in map(int, args.per_host.split(",")):
-        for tokens in map(int, args.tokens.split(",")):
-            for direct in (False, True):
-                runs.append(measure(per_host, tokens, args.calls, args.rate, direct))
-                for name, row in runs[-1]["operations"].items():
-                    print(
-                        f"{per_host} a host, {tokens} tokens, {runs[-1]['way']}, {name}: "
-                        f"{row['nic_bytes_a_call'] / 1e6:.2f} MB, {row['by_formula']:.4f} of the "
-                        f"formula, {row['of_line']:.2f} of the line",
-                        flush=True,
-                    )
+    command, runs = " ".join(sys.argv), []
+    if args.add:
+        before = json.loads(args.out.read_text(encoding="utf-8"))
+        if before["commit"] != commit:
+            print(f"{args.out} is of {before['commit']}, this is {commit}")
+            return 2
+        command, runs = f"{before['command']}; {command}", before["runs"]
+        dirty = bool(before["dirty"])  # the file itself is what has changed
+    cases = itertools.product(
+        map(int, args.per_host.split(",")),
+        map(int, args.tokens.split(",")),
+        map(float, args.rate.split(",")),
+        args.ways.split(","),
+    )
+    for per_host, tokens, rate, way in cases:
+        runs.append(measure(per_host, tokens, args.calls, rate, way == "direct"))
+        for name, row in runs[-1]["operations"].items():
+            print(
+                f"{per_host} a host, {tokens} tokens, {rate:.0f} Mbit/s, {runs[-1]['way']}, {name}:"
+                f" {row['nic_bytes_a_call'] / 1e6:.2f} MB, {row['by_formula']:.4f} of the formula,"
+                f" {row['of_line']:.2f} of the line, {row['cores_busy']:.2f} cores busy",
+                flush=True,
+            )
     if args.out:
         record = {
-            "schema": "braid.moe_two_hosts/1", "command": " ".join(sys.argv),
+            "schema": "braid.moe_two_hosts/1", "command": command,
             "date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit,
             "dirty": dirty, "ranks": 8, "shape": SHAPE.name, "row_bytes": ROW, "runs": runs,
         }  # fmt: skip

@@ -4,7 +4,7 @@
 
 With `direct` the buffer is one that may shrink: it reaches every rank directly, a copy for each.
 Prints one JSON line: for each operation seconds of every call, the bytes that the host's NIC sent
-meanwhile, and how many elements were wrong.
+meanwhile, the processor's seconds of this rank, and how many elements were wrong.
 """
 
 import json
@@ -33,15 +33,17 @@ class Meter:
         seconds, result = [], None
         self.comm.barrier()
         time.sleep(0.2)
-        before = int(SENT.read_text())
+        before, cpu_before = int(SENT.read_text()), time.process_time()
         for _ in range(calls):
             self.comm.barrier()
             begin = time.perf_counter_ns()
             result = call()
             seconds.append((time.perf_counter_ns() - begin) / 1e9)
+        cpu_seconds = time.process_time() - cpu_before
         self.comm.barrier()
         time.sleep(0.2)
-        self.rows[name] = {"seconds": seconds, "nic_bytes": int(SENT.read_text()) - before}
+        nic_bytes = int(SENT.read_text()) - before
+        self.rows[name] = {"seconds": seconds, "nic_bytes": nic_bytes, "cpu_seconds": cpu_seconds}
         return result
 
 

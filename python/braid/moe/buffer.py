@@ -176,6 +176,11 @@ class Buffer:
             return self._host
         if self.runtime.is_closed:
             raise InvalidArgument(f"moe buffer on rank {self.rank}: it was destroyed")
+        if self.runtime.mask:
+            raise Unsupported(
+                f"moe buffer on rank {self.rank}: low_latency_update_mask_buffer: a rank is masked,"
+                " and on GPUs nobody is given up; low_latency_clean_mask_buffer() takes it back"
+            )
         if self._gpu is None:
             self._gpu = torch_side().GpuCalls(
                 self, first.device.index, self._half_bytes, self._owns_comm
@@ -298,17 +303,20 @@ class Buffer:
         return_recv_hook: bool = False,
         x_global_scale: Array | None = None,
         use_nvfp4: bool = False,
+        topk_weights: Array | None = None,
     ) -> tuple[Any, Array, Any, EventOverlap, Callable[[], None] | None]:
         """Every token to its experts: rows [L, M*N, H] by (expert, source, token), count [L].
 
         x [T, H], T up to M. With use_fp8 (rows, scales): fp32 [L, M*N, H/128], the axis of rows
         innermost, powers of two with round_scale, packed exponents int32 [L, M*N, H/512] with
         use_ue8m0. With return_recv_hook the receive half is the hook; of two results that are
-        alive neither is overwritten, a third one is refused. Waits are in nanoseconds.
+        alive neither is overwritten, a third one is refused. Waits are in nanoseconds. With
+        topk_weights they travel with the rows, for a combine with partial="rank".
         """
         call = low_latency.DispatchCall(
             x,
             topk_idx,
+            topk_weights,
             num_max_dispatch_tokens_per_rank,
             num_experts,
             cumulative_local_expert_recv_stats,
@@ -353,9 +361,14 @@ class Buffer:
         overlap: bool = False,
         src_signals: Array | None = None,
         src_signal_expect_value: int = 0,  # noqa: ARG002
+        partial: str | None = None,
     ) -> tuple[Array, EventOverlap, Callable[[], None] | None]:
         """x [L, M*N, H] back to the owners: sum over k, upwards, of weight times row, in fp32,
         rounded once into [T, H].
+
+        With partial="rank", alike on all ranks and after a dispatch that had topk_weights (the same
+        ones), each rank adds up its own experts' rows of a token so and rounds, one row comes back
+        for each (token, rank), and those are added up in rank order and rounded again. Not on GPUs.
         """
         checks = Checks("low_latency_combine", self.rank)
         asked = {
@@ -367,7 +380,14 @@ class Buffer:
             if value:
                 raise checks.unsupported(name, "not done here")
         call = low_latency.CombineCall(
-            x, topk_idx, topk_weights, handle, zero_copy, out, combine_wait_recv_cost_stats
+            x,
+            topk_idx,
+            topk_weights,
+            handle,
+            zero_copy,
+            out,
+            combine_wait_recv_cost_stats,
+            partial,
         )
         self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
@@ -401,12 +421,16 @@ class Buffer:
     # ---- ranks that are given up ----
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again."""
+        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again. Calls on
+        GPU memory are refused while somebody is masked.
+        """
         self.runtime.set_masked(rank_to_mask, mask)
 
     def low_latency_query_mask_buffer(self, mask_status: Array) -> None:
-        """1 in mask_status [N], int32, for every rank that is masked."""
-        out = Checks("low_latency_query_mask_buffer", self.rank).array(
+        """1 in mask_status [N], int32, in host or GPU memory, for every rank that is masked."""
+        is_cuda = getattr(mask_status, "is_cuda", False)
+        gpu = int(mask_status.device.index) if is_cuda else None
+        out = Checks("low_latency_query_mask_buffer", self.rank, gpu).array(
             "mask_status", mask_status, ("int32",), (self.group_size,)
         )
         for rank in range(self.group_size):

@@ -33,5 +33,9 @@ class LowLatencyHandle(tuple[Any, ...]):
     number: int
     """Of the dispatch, among the buffer's."""
     slots: Array
+    copies: tuple[Array, Array, Array] | None
+    """Of a dispatch with weights: tokens [N, M], rows of x [N, M, K] and weights [N, M, K] of the
+    copies that came, -1 where there is none."""
     ids_hash: int
+    weights_hash: int
     is_received: bool

@@ -10,7 +10,7 @@ from braid.arrays import Array
 from braid.moe import low_latency
 from braid.moe.events import EventHandle, EventOverlap
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
-from braid.moe.library import Library
+from braid.moe.library import Library, shape_of
 
 
 class HostPlace:
@@ -124,23 +124,34 @@ class HostCalls:
     # ---- low latency ----
 
     def send_dispatch(
-        self, x: Array, ids: Array, sizes: tuple[int, ...], kind: tuple[str, int]
+        self,
+        x: Array,
+        ids: Array,
+        weights: Array | None,
+        sizes: tuple[int, ...],
+        kind: tuple[str, int],
     ) -> Any:
         """sizes: tokens, hidden, K, M, experts; kind: dtype and form of scales."""
-        return self.core.send_dispatch(x, ids, *sizes, *kind)
+        return self.core.send_dispatch(x, ids, weights, *sizes, *kind)
 
     def receive_dispatch(
-        self, sent: Any, arrays: tuple[Array | None, ...], stats: Array | None
+        self,
+        sent: Any,
+        arrays: tuple[Array | None, ...],
+        copies: tuple[Array, Array, Array] | None,
+        stats: Array | None,
     ) -> None:
-        """arrays: x, scales, count, src_info, slots, ranges, waits."""
-        self.core.receive_dispatch(sent, *arrays)
+        """arrays: x, scales, count, src_info, slots, ranges, waits; copies: with weights."""
+        self.core.receive_dispatch(sent, *arrays, copies)
         if stats is not None:
             stats[:] += arrays[2]
 
-    def mark(self, handle: LowLatencyHandle, sent: Any, ids: Array, tokens: int, topk: int) -> None:
+    def mark(self, handle: LowLatencyHandle, sent: Any, ids: Array, weights: Array | None) -> None:
         """Sets what the combine of the dispatch needs to know."""
         handle.phase = sent.phase
-        handle.ids_hash = _braid.moe.ids_hash(ids, tokens, topk)
+        handle.ids_hash = _braid.moe.ids_hash(ids, *shape_of(ids))
+        if weights is not None:
+            handle.weights_hash = _braid.moe.weights_hash(weights, *shape_of(ids))
 
     def send_combine(
         self,
@@ -148,12 +159,15 @@ class HostCalls:
         arrays: tuple[Array, Array, Array],
         sizes: tuple[int, ...],
         dtype: str,
+        sums_by_rank: bool,
     ) -> Any:
         """arrays: x, ids, weights; sizes as of send_dispatch."""
         x, ids, weights = arrays
+        copies, weights_hash = (handle.copies, handle.weights_hash) if sums_by_rank else (None, 0)
         return self.core.send_combine(
-            x, handle.slots, handle[1], ids, weights, *sizes, dtype, handle.phase, handle.ids_hash
-        )
+            x, handle.slots, handle[1], ids, weights, *sizes, dtype, handle.phase,
+            handle.ids_hash, copies, weights_hash,
+        )  # fmt: skip
 
     def receive_combine(self, sent: Any, out: Array, waits: Array | None) -> None:
         self.core.receive_combine(sent, out, waits)

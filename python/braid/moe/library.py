@@ -25,6 +25,17 @@ class Library(Protocol):
     def swapped(self, array: Array) -> Array:
         """A view with the last two axes exchanged."""
 
+    def count_up(self, count: int) -> Array:
+        """0, 1, 2..., int64."""
+
+    def order_of(self, keys: Array) -> Array:
+        """Where the smallest key of [n] lies, then the next one; equal ones in their order."""
+
+    def cast(self, array: Array, dtype: str) -> Array: ...
+
+    def raw(self, array: Array) -> Array:
+        """Its bytes."""
+
     def plain(self, array: Array) -> Array:
         """Without what keeps it from being lent, such as a gradient's history."""
 
@@ -38,6 +49,18 @@ class NumPy:
 
     def swapped(self, array: Array) -> Array:
         return array.swapaxes(-1, -2)
+
+    def count_up(self, count: int) -> Array:
+        return np.arange(count, dtype=np.int64)
+
+    def order_of(self, keys: Array) -> Array:
+        return np.argsort(keys, kind="stable")
+
+    def cast(self, array: Array, dtype: str) -> Array:
+        return array.astype(_numpy_dtype(dtype))
+
+    def raw(self, array: Array) -> Array:
+        return array.view(np.uint8)
 
     def plain(self, array: Array) -> Array:
         return array

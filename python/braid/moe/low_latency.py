@@ -35,6 +35,7 @@ class State:
 class DispatchCall:
     x: Array
     topk_idx: Array
+    topk_weights: Array | None
     max_tokens: int
     num_experts: int
     stats: Array | None
@@ -51,6 +52,7 @@ class CombineCall:
     zero_copy: bool
     out: Array | None
     waits: Array | None
+    partial: str | None
 
 
 def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
@@ -78,13 +80,17 @@ def dispatch(
     ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
     topk, n = shape_of(ids)[1], buffer.group_size
     local = max(call.num_experts, 0) // n
-    stats, waits = call.stats, call.waits
+    weights, stats, waits = call.topk_weights, call.stats, call.waits
+    if weights is not None:
+        if calls.gpu is not None:
+            raise checks.unsupported("topk_weights", "sums by rank are made in host memory only")
+        weights = checks.array("topk_weights", weights, ("float32",), (tokens, topk))
     if stats is not None:
         stats = checks.array("cumulative_local_expert_recv_stats", stats, ("int32",), (local,))
     if waits is not None:
         waits = checks.array("dispatch_wait_recv_cost_stats", waits, ("int64",), (n,))
     sizes = (tokens, hidden, topk, call.max_tokens, call.num_experts)
-    sent = calls.send_dispatch(x, ids, sizes, (dtype_name(x), call.form))
+    sent = calls.send_dispatch(x, ids, weights, sizes, (dtype_name(x), call.form))
     new, rows = library_of(x), n * call.max_tokens
     out = new.empty((local, rows, hidden), "float8_e4m3fn" if call.form else dtype_name(x))
     scales = None
@@ -96,13 +102,20 @@ def dispatch(
     slots, ranges = new.empty((local, rows), "int32"), new.zeros((local, n), "int64")
     handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
-    handle.slots, handle.is_received = slots, False
-    calls.mark(handle, sent, ids, tokens, topk)
+    handle.slots, handle.is_received, handle.copies = slots, False, None
+    if weights is not None:
+        choices = (n, call.max_tokens, topk)
+        handle.copies = (
+            new.empty(choices[:2], "int32"),
+            new.empty(choices, "int32"),
+            new.empty(choices, "float32"),
+        )
+    calls.mark(handle, sent, ids, weights)
     state.num_dispatches += 1
 
     def hook() -> None:
         arrays = (out, scales, count, src_info, slots, ranges, waits)
-        calls.receive_dispatch(sent, arrays, stats)
+        calls.receive_dispatch(sent, arrays, handle.copies, stats)
         handle.is_received = True
 
     result = out if scales is None else (out, new.swapped(scales))
@@ -132,6 +145,12 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
     checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
     _check_mode(checks, buffer)
     handle = _alive(checks, buffer, calls, state, call.handle)
+    if call.partial not in (None, "rank"):
+        raise checks.refuse("partial", "None or 'rank'", repr(call.partial))
+    if call.partial is not None and calls.gpu is not None:
+        raise checks.unsupported("partial", "sums by rank are made in host memory only")
+    if call.partial is not None and handle.copies is None:
+        raise checks.refuse("partial", "None, or a dispatch with topk_weights", repr(call.partial))
     _, _, max_tokens, hidden, num_experts = handle
     shape = (num_experts // buffer.group_size, max_tokens * buffer.group_size, hidden)
     x = checks.array("x", call.x, _SUMMABLE, shape)
@@ -153,7 +172,9 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
     out = library_of(x).empty((tokens, hidden), name) if call.out is None else call.out
     place = checks.array("out", out, (name,), (tokens, hidden))
     sizes = (tokens, hidden, topk, max_tokens, num_experts)
-    sent = calls.send_combine(handle, (x, ids, weights), sizes, name)
+    sent = calls.send_combine(
+        handle, (x, ids, weights), sizes, name, sums_by_rank=call.partial is not None
+    )
 
     def hook() -> None:
         calls.receive_combine(sent, place, waits)

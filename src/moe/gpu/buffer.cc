@@ -143,6 +143,8 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
                               const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
+  if (call.has_weights)
+    return in_rank(name, unsupported("argument topk_weights: sums by rank are made on hosts only"));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_words(call, size())));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
@@ -200,6 +202,8 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
                               Ticket* ticket, const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyCombine);
+  if (call.sums_by_rank)
+    return in_rank(name, unsupported("argument partial: sums by rank are made on hosts only"));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
   LlReturnArgs args{};
   args.team = memory_->team();

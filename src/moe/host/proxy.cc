@@ -16,7 +16,9 @@ constexpr uint64_t kStream = 0x6d6f6501, kSignalPiece = 0x6d6f6502, kFarewellPie
 constexpr uint64_t kBlockBytes = 256 << 10;
 constexpr int64_t kFarewellNs = 1'000'000'000;
 constexpr int64_t kLongestFarewellNs = 5'000'000'000;
-constexpr int kIdleYields = 200;
+// Passes without work before the thread sleeps; with more threads than cores, where every pass is
+// taken from somebody who has work.
+constexpr int kIdleYields = 200, kIdleYieldsOversubscribed = 4;
 
 }  // namespace
 
@@ -106,6 +108,15 @@ void Proxy::put(std::span<const Windows::Place> places, std::span<const std::byt
 
 void Proxy::signal(int peer, uint64_t line, std::span<const std::byte> words, uint64_t number) {
   const int way = way_to(peer);
+  carried_bytes_[static_cast<size_t>(way)] += kLineBytes;
+  if (is_ack_line(rank_, line)) {
+    {
+      const std::lock_guard lock(mutex_);
+      outgoing_[static_cast<size_t>(way)].acks.push_back({peer, line, number});
+    }
+    has_work_.notify_one();
+    return;
+  }
   Parcel& parcel = open_[static_cast<size_t>(way)].parcel;
   parcel.ending = Ending::kSignal;
   parcel.target = peer;
@@ -113,7 +124,6 @@ void Proxy::signal(int peer, uint64_t line, std::span<const std::byte> words, ui
   std::copy(words.begin(), words.end(), parcel.words.begin());
   parcel.num_words = words.size();
   parcel.number = number;
-  carried_bytes_[static_cast<size_t>(way)] += kLineBytes;
   send(way);
 }
 
@@ -136,10 +146,12 @@ void Proxy::fail(int peer, const Status& why) {
   const std::lock_guard lock(mutex_);
   Status& health = health_[static_cast<size_t>(peer)];
   if (health.ok()) health = why.with_context(fmt::format("moe: way to rank {}", peer));
+  outgoing_[static_cast<size_t>(peer)].acks.clear();
   outgoing_[static_cast<size_t>(peer)].parcels.clear();
 }
 
 void Proxy::run() {
+  const int most_idle = neighbours_.is_oversubscribed ? kIdleYieldsOversubscribed : kIdleYields;
   int idle = 0;
   int64_t ends_ns = 0;
   for (;;) {
@@ -149,7 +161,7 @@ void Proxy::run() {
     moved = land_all() || moved;
     if (is_ending_.load(std::memory_order_relaxed) && is_finished(ends_ns)) return;
     idle = moved ? 0 : idle + 1;
-    if (idle < kIdleYields) {
+    if (idle < most_idle) {
       if (!moved) sched_yield();
       continue;
     }
@@ -160,8 +172,9 @@ void Proxy::run() {
 
 bool Proxy::has_parcels() {
   const std::lock_guard lock(mutex_);
-  return std::any_of(outgoing_.begin(), outgoing_.end(),
-                     [](const Outgoing& each) { return !each.parcels.empty(); });
+  return std::any_of(outgoing_.begin(), outgoing_.end(), [](const Outgoing& each) {
+    return !each.acks.empty() || !each.parcels.empty();
+  });
 }
 
 // What others still send through this rank is for ranks that may wait for it.
@@ -179,24 +192,42 @@ bool Proxy::is_finished(int64_t& ends_ns) {
   return true;
 }
 
+bool Proxy::put_acks(int peer) {
+  const std::lock_guard lock(mutex_);
+  std::deque<AckLine>& acks = outgoing_[static_cast<size_t>(peer)].acks;
+  bool moved = false;
+  while (!acks.empty()) {
+    const AckLine& ack = acks.front();
+    const transport::PieceTag tag{
+        {kSignalPiece, ack.line, ack.number, static_cast<uint64_t>(ack.target)}};
+    if (lane_->try_put(transport::PeerSet::only(peer), tag, {}) != transport::PutResult::kAccepted)
+      break;
+    acks.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
 // The first parcel stays where it is while it is put: a deque does not move what lies in it.
 bool Proxy::put_some(int peer) {
   Outgoing& outgoing = outgoing_[static_cast<size_t>(peer)];
   Parcel* parcel = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (is_cut(peer)) outgoing.parcels.clear();
-    if (outgoing.parcels.empty()) {
-      outgoing.block = outgoing.done = 0;
-      return false;
+    if (is_cut(peer)) {
+      outgoing.acks.clear();
+      outgoing.parcels.clear();
     }
-    parcel = &outgoing.parcels.front();
+    if (outgoing.parcels.empty()) outgoing.block = outgoing.done = 0;
+    if (outgoing.parcels.empty() && outgoing.acks.empty()) return false;
+    if (!outgoing.parcels.empty()) parcel = &outgoing.parcels.front();
   }
   if (const Status health = lane_->health(peer); !health.ok()) {
     fail(peer, health);
     return true;
   }
-  bool moved = false, is_over = false;
+  bool moved = put_acks(peer), is_over = parcel == nullptr;
+  if (is_over) return moved;
   while (!is_over && put_piece(peer, *parcel, is_over)) moved = true;
   if (is_over) {
     const std::lock_guard lock(mutex_);
@@ -283,11 +314,16 @@ std::byte* Proxy::target_of(uint64_t rank, uint64_t offset, uint64_t bytes) cons
   return fits ? neighbours_.windows[rank] + offset : nullptr;
 }
 
+bool Proxy::is_ack_line(int source, uint64_t line) const {
+  for (uint64_t half = 0; half < kHalves; ++half)
+    if (line == layout_.ack_line(half, source)) return true;
+  return false;
+}
+
 bool Proxy::is_signal_line(int source, uint64_t line) const {
   for (uint64_t half = 0; half < kHalves; ++half)
-    if (line == layout_.flag_line(half, source) || line == layout_.ack_line(half, source))
-      return true;
-  return line == layout_.mask_line(source);
+    if (line == layout_.flag_line(half, source)) return true;
+  return is_ack_line(source, line) || line == layout_.mask_line(source);
 }
 
 }  // namespace braid::moe

@@ -2,7 +2,8 @@
 // as a host proxy does for GPUs. A parcel is some of what was put for one rank, in order, and perhaps
 // a signal behind it. It is cut into pieces of the lane; the thread at the other end lands them, the
 // signal last: to one peer a lane keeps its order, and a piece is landed before the next one is
-// looked at.
+// looked at. An ack says nothing of what was put, so it goes before the parcels that wait: behind a
+// whole round's rows it would come when the link has nothing left to carry.
 //
 // Several ranks on each node: a lane is used along rails only. What is for a rank of another node
 // goes to the rank there that is on this rank's rail, and its thread lands it in the window that it is
@@ -48,6 +49,7 @@ class Proxy {
     fabric::NodeMap nodes;            // one node of all: everybody is reached directly
     std::function<void(int)> landed;  // called with the rank for which a signal has come
     std::function<bool()> are_over;   // the group is broken: nobody comes any more
+    bool is_oversubscribed = false;   // more threads than cores: this one does not spin
   };
   Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout, Neighbours neighbours,
         int rank);
@@ -88,7 +90,13 @@ class Proxy {
     int peer = 0;
     uint64_t next_offset = 0;
   };
+  struct AckLine {
+    int target = 0;
+    uint64_t line = 0;
+    uint64_t number = 0;
+  };
   struct Outgoing {
+    std::deque<AckLine> acks;    // under mutex_
     std::deque<Parcel> parcels;  // under mutex_
     size_t block = 0;            // of the first one: how far it is put; the thread's own
     uint64_t done = 0;
@@ -99,11 +107,13 @@ class Proxy {
   void run();
   bool is_finished(int64_t& ends_ns);
   bool put_some(int peer);
+  bool put_acks(int peer);
   bool put_piece(int peer, Parcel& parcel, bool& is_over);
   bool land_all();
   void land(int source, const transport::Arrival& piece);
   void refuse(int source, const Status& why);
   std::byte* target_of(uint64_t rank, uint64_t offset, uint64_t bytes) const;
+  bool is_ack_line(int source, uint64_t line) const;
   bool is_signal_line(int source, uint64_t line) const;
   bool is_cut(int peer) const { return (cut_.load(std::memory_order_relaxed) >> peer & 1) != 0; }
   bool has_parcels();

@@ -8,6 +8,7 @@
 
 #include "comm/link_spec.h"
 #include "fabric/merge.h"
+#include "sys/host/api.h"
 
 namespace braid::moe {
 
@@ -116,6 +117,8 @@ void HostWindows::start_proxy(std::unique_ptr<transport::Lane> lane, const Windo
   neighbours.are_over = [&state] {
     return state.is_closed || state.group == nullptr || state.group->broken();
   };
+  // Each rank has this thread besides its own.
+  neighbours.is_oversubscribed = 2 * std::popcount(mapped(segments_)) > sys::usable_cores();
   proxy_ = std::make_unique<Proxy>(std::move(lane), layout, std::move(neighbours), rank_);
 }
 

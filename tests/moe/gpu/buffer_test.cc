@@ -119,7 +119,7 @@ LowLatencyDispatch dispatch_of(int tokens) {
 }
 LowLatencyRows rows_of() {
   return {some(2),          some(3),          some<int32_t>(4), some<int32_t>(5),
-          some<int32_t>(6), some<int64_t>(7), nullptr};
+          some<int32_t>(6), some<int64_t>(7), nullptr,          {}};
 }
 LowLatencyCombine combine_of(int tokens) {
   LowLatencyCombine c;

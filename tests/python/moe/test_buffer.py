@@ -137,6 +137,40 @@ def test_low_latency_goes_there_and_back(ranks, size, library):
 
 
 @pytest.mark.parametrize("library", libraries())
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_low_latency_sums_by_rank(ranks, size, library):
+    """One row for each (token, rank): of fewer bytes, and of other sums, which are exact here."""
+
+    def body(comm):
+        lib, sent = Library(library), {}
+        with made(comm) as buffer:
+            for seed in range(6):
+                own = make(seed, comm.rank, size, H)
+                x, ids, weights = lib.bf16(own.x), lib.of(own.ids), lib.of(own.weights)
+                for partial in (None, "rank"):
+                    got, _, handle, _, _ = buffer.low_latency_dispatch(
+                        x, ids, M, 4 * size, use_fp8=False, topk_weights=weights
+                    )
+                    before = sum(buffer.sent_bytes())
+                    y, _, hook = buffer.low_latency_combine(
+                        got, ids, weights, handle, return_recv_hook=True, partial=partial
+                    )
+                    hook()
+                    sent[partial] = sent.get(partial, 0) + sum(buffer.sent_bytes()) - before
+                    same(y, own.x * np.where(own.ids < 0, 0, own.weights).sum(1)[:, None])
+            refused = buffer.low_latency_dispatch(x, ids, M, 4 * size, use_fp8=False)
+            with pytest.raises(ValueError, match="argument partial: expected None, or a dispatch"):
+                buffer.low_latency_combine(refused[0], ids, weights, refused[2], partial="rank")
+            with pytest.raises(ValueError, match="argument topk_weights: expected those of the"):
+                buffer.low_latency_combine(got, ids, weights + 1, handle, partial="rank")
+            with pytest.raises(ValueError, match="argument partial: expected None or 'rank'"):
+                buffer.low_latency_combine(got, ids, weights, handle, partial="node")
+        assert size == 1 or sent["rank"] < sent[None]
+
+    ranks(size, body)
+
+
+@pytest.mark.parametrize("library", libraries())
 def test_rows_are_cast_to_fp8(ranks, library):
     def body(comm):
         lib = Library(library)

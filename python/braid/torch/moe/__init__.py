@@ -30,6 +30,18 @@ class Torch:
     def swapped(self, array: torch.Tensor) -> torch.Tensor:
         return array.transpose(-1, -2)
 
+    def count_up(self, count: int) -> torch.Tensor:
+        return torch.arange(count, device=self.device)
+
+    def order_of(self, keys: torch.Tensor) -> torch.Tensor:
+        return torch.argsort(keys, stable=True)
+
+    def cast(self, array: torch.Tensor, dtype: str) -> torch.Tensor:
+        return array.to(getattr(torch, dtype))
+
+    def raw(self, array: torch.Tensor) -> torch.Tensor:
+        return array.view(torch.uint8)
+
     def plain(self, array: torch.Tensor) -> torch.Tensor:
         return array.detach()
 

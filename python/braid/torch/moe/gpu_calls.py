@@ -169,6 +169,7 @@ class GpuCalls:
         self,
         x: torch.Tensor,
         ids: torch.Tensor,
+        weights: None,  # noqa: ARG002  refused before
         sizes: tuple[int, int, int, int, int],
         kind: tuple[str, int],
     ) -> _Sent:
@@ -182,6 +183,7 @@ class GpuCalls:
         self,
         sent: _Sent,
         arrays: tuple[torch.Tensor | None, ...],
+        copies: None,  # noqa: ARG002
         stats: torch.Tensor | None,
     ) -> None:
         *results, waits = arrays
@@ -194,8 +196,7 @@ class GpuCalls:
         handle: LowLatencyHandle,
         sent: _Sent,
         ids: torch.Tensor,  # noqa: ARG002
-        tokens: int,  # noqa: ARG002
-        topk: int,  # noqa: ARG002
+        weights: None,  # noqa: ARG002
     ) -> None:
         handle.phase = sent.ticket
 
@@ -205,6 +206,7 @@ class GpuCalls:
         arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         sizes: tuple[int, int, int, int, int],
         dtype: str,
+        sums_by_rank: bool,  # noqa: ARG002  refused before
     ) -> _Sent:
         ticket = self._ticket()
         x, ids, weights = arrays

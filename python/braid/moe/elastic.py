@@ -1,0 +1,460 @@
+"""ElasticBuffer: the class of DeepEP's second version, dispatch and combine, over Buffer's normal
+mode: the same rows in the same order. Its expanded layout, one row for each (token, expert), is
+made of those rows where they have come, and summed up again before they go back.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from braid.arrays import Array
+from braid.moe.buffer import Buffer
+from braid.moe.config import Config
+from braid.moe.events import EventOverlap
+from braid.moe.library import Checks, dtype_name, library_of, shape_of
+
+_ALIGNMENT = 2 << 20  # of sizes, as DeepEP's hints have it
+_CPU_TIMEOUT_S, _GPU_TIMEOUT_S, _SERVICE_LEVEL = 300, 100, 3  # defaults there
+_COLUMN_UNIT = 4  # scales of a column are padded to 16 bytes
+
+
+@dataclass
+class EPHandle:
+    """What dispatch leaves for combine, and for a dispatch of the same layout. N ranks, L experts
+    here, n rows came, of K choices.
+    """
+
+    do_expand: bool
+    num_experts: int
+    expert_alignment: int
+    num_max_tokens_per_rank: int
+    num_sms: int
+    topk_idx: Array
+    """[T, K], a copy with do_handle_copy."""
+    num_recv_tokens: int
+    """n; the worst case without do_cpu_sync."""
+    num_expanded_tokens: int
+    """Rows of the expanded layout, with padding; 0 of a compact one."""
+    num_recv_tokens_per_expert_list: list[int]
+    """Rounded up to expert_alignment; empty without do_cpu_sync."""
+    psum_num_recv_tokens_per_scaleup_rank: Array
+    """[N]: rows of ranks 0 to i."""
+    psum_num_recv_tokens_per_expert: Array
+    """[L], rounded up: of experts 0 to i; expanded: where the rows of i end that are no padding."""
+    num_unaligned_recv_tokens_per_expert: Array
+    """[L]."""
+    recv_src_metadata: Array
+    """[n, 2 + K]: source rank * num_max_tokens_per_rank + token, the row's number among those of
+    its source, and for each choice its expanded row, -1 elsewhere and in a compact layout."""
+    inner: Any
+    """Buffer's handle."""
+
+    dst_buffer_slot_idx = token_metadata_at_forward = channel_linked_list = None
+
+
+class ElasticBuffer:
+    """One rank's end. Collective to make; all ranks make the same calls in the same order.
+
+    group    as of Buffer
+    num_bytes                       room; None: by num_max_tokens_per_rank and hidden. Less than a
+                                    call's rows works, too, in more rounds
+    deterministic                   always so
+    allow_multiple_reduction        False: rows of an expanded layout are not summed before they go
+                                    back, which is not done here: its combine is refused
+    What has no meaning here (queue pairs, hybrid mode, overlap) changes nothing. Refused by name:
+    num_cpu_bytes, sl_idx and timeouts other than the defaults (BRAID_TIMEOUT is the deadline).
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        num_bytes: int | None = None,
+        num_cpu_bytes: int = 0,
+        num_max_tokens_per_rank: int = 0,
+        hidden: int = 0,
+        num_topk: int = 0,
+        use_fp8_dispatch: bool = False,
+        deterministic: bool = False,
+        allow_hybrid_mode: bool = True,
+        allow_multiple_reduction: bool = True,
+        prefer_overlap_with_compute: bool = True,
+        sl_idx: int = _SERVICE_LEVEL,
+        num_allocated_qps: int = 0,
+        num_cpu_timeout_secs: int = _CPU_TIMEOUT_S,
+        num_gpu_timeout_secs: int = _GPU_TIMEOUT_S,
+        explicitly_destroy: bool = False,
+    ) -> None:
+        size, rank = _size_of(group)
+        checks = Checks("ElasticBuffer", rank)
+        for name, is_default, why in (
+            ("num_cpu_bytes", num_cpu_bytes == 0, "there is no storage for Engram"),
+            ("sl_idx", sl_idx == _SERVICE_LEVEL, "service levels are not set"),
+            ("num_cpu_timeout_secs", num_cpu_timeout_secs == _CPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
+            ("num_gpu_timeout_secs", num_gpu_timeout_secs == _GPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
+        ):
+            if not is_default:
+                raise checks.unsupported(name, why)
+        if num_bytes is None:
+            num_bytes = ElasticBuffer.get_buffer_size_hint(
+                group, num_max_tokens_per_rank, hidden, num_topk, use_fp8_dispatch
+            )
+        self.num_bytes = num_bytes
+        self.num_max_tokens_per_rank = num_max_tokens_per_rank
+        self.deterministic = deterministic
+        self.allow_hybrid_mode = allow_hybrid_mode
+        self.allow_multiple_reduction = allow_multiple_reduction
+        self.prefer_overlap_with_compute = prefer_overlap_with_compute
+        self.num_allocated_qps = max(num_allocated_qps, 1)
+        self.explicitly_destroy = explicitly_destroy
+        self.group = group
+        self._inner = Buffer(group, num_bytes)
+        self.rank_idx, self.num_ranks = self._inner.rank, size
+        self.runtime = self._inner.runtime
+        self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
+        self.num_scaleout_ranks, self.num_scaleup_ranks = self.get_logical_domain_size()
+        self.scaleout_rank_idx, self.scaleup_rank_idx = 0, self.rank_idx
+
+    def destroy(self) -> None:
+        """Gives everything back. Twice is fine."""
+        self._inner.destroy()
+
+    def __enter__(self) -> "ElasticBuffer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.destroy()
+
+    @staticmethod
+    def get_buffer_size_hint(
+        group: Any,
+        num_max_tokens_per_rank: int,
+        hidden: int,
+        num_topk: int = 0,  # noqa: ARG004  a row comes once to a rank, whatever its choices are
+        use_fp8_dispatch: bool = False,  # noqa: ARG004  rows come back in two bytes a channel
+        allow_hybrid_mode: bool = True,  # noqa: ARG004
+        allow_multiple_reduction: bool = True,  # noqa: ARG004
+    ) -> int:
+        """Bytes for calls on rows of `hidden` channels, a multiple of 2 MiB."""
+        size, _ = _size_of(group)
+        one = Config().get_nvl_buffer_size_hint(2 * hidden, size)  # of rounds of its own
+        wanted = one * max(num_max_tokens_per_rank, 1) // 128
+        return -(-min(one, max(wanted, _ALIGNMENT)) // _ALIGNMENT) * _ALIGNMENT
+
+    @staticmethod
+    def capture() -> EventOverlap:
+        """A point behind what was called so far, for previous_event."""
+        return Buffer.capture()
+
+    def get_comm_stream(self) -> Any:
+        return self._inner.get_comm_stream()
+
+    def get_physical_domain_size(self) -> tuple[int, int]:
+        """Nodes, and ranks on each; (1, N) where ranks reach each other directly."""
+        nodes = int(self._inner.runtime.num_nodes)
+        return nodes, self.num_ranks // nodes
+
+    def get_logical_domain_size(self) -> tuple[int, int]:
+        """(1, N): results lie by source rank, over how many nodes ever."""
+        return 1, self.num_ranks
+
+    def get_theoretical_num_sms(self, num_experts: int, num_topk: int) -> int:  # noqa: ARG002
+        return Buffer.num_sms
+
+    def get_theoretical_num_qps(self, num_sms: int) -> int:  # noqa: ARG002  there are none
+        return 1
+
+    def barrier(
+        self,
+        use_comm_stream: bool = True,  # noqa: ARG002
+        with_cpu_sync: bool = False,  # noqa: ARG002
+        sequential: bool = True,  # noqa: ARG002
+    ) -> None:
+        """Of all ranks, on the host."""
+        self._inner._comm.barrier()
+
+    # ---- dispatch ----
+
+    def dispatch(
+        self,
+        x: Any,
+        topk_idx: Array | None = None,
+        topk_weights: Array | None = None,
+        cumulative_local_expert_recv_stats: Array | None = None,
+        num_experts: int | None = None,
+        num_max_tokens_per_rank: int | None = None,
+        expert_alignment: int | None = None,
+        num_sms: int = 0,
+        num_qps: int = 0,  # noqa: ARG002  there are no queue pairs
+        previous_event: EventOverlap | None = None,
+        previous_event_before_epilogue: EventOverlap | None = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+        handle: EPHandle | None = None,
+        do_handle_copy: bool = True,
+        do_cpu_sync: bool | None = None,
+        do_expand: bool = False,
+        do_zero_padding: bool = False,
+        use_tma_aligned_col_major_sf: bool = False,
+    ) -> tuple[Any, Array | None, Array | None, EPHandle, EventOverlap]:
+        """Every token to the ranks of its experts: rows, ids, weights, handle, event.
+
+        x [T, H], or (x, scales [T, S]). Rows come by (source, token), ids [n, K] local, -1
+        elsewhere. With do_expand they come by (expert, source, token), each expert's rounded up to
+        expert_alignment, ids are None and weights [rows]. Without do_cpu_sync there are as many
+        rows as can come at most, N * num_max_tokens_per_rank, ids of the rest -1; not with
+        do_expand, whose calls are never captured in a graph. With a handle its layout is used
+        again, and the answer has no ids.
+        """
+        rows = x[0] if isinstance(x, tuple) else x
+        checks = Checks("dispatch", self.rank_idx, _gpu_of(rows))
+        _no_epilogue(checks, previous_event_before_epilogue)
+        if do_zero_padding and not do_expand:
+            raise checks.refuse("do_zero_padding", "False without do_expand", True)
+        if use_tma_aligned_col_major_sf and not isinstance(x, tuple):
+            raise checks.refuse("use_tma_aligned_col_major_sf", "False without scales", True)
+        call = self._shape_of_call(
+            checks, handle, topk_idx, num_experts, num_max_tokens_per_rank, expert_alignment
+        )
+        if handle is not None and handle.do_expand != do_expand:
+            raise checks.refuse("do_expand", f"{handle.do_expand}, as of the handle", do_expand)
+        if handle is not None and do_cpu_sync:
+            raise checks.refuse("do_cpu_sync", "False beside a handle", True)
+        waits = handle is not None or do_cpu_sync is None or do_cpu_sync
+        if do_expand and not waits:
+            raise checks.unsupported("do_cpu_sync", "an expanded layout needs its sizes: give True")
+        if shape_of(rows)[0] > call.most_tokens:
+            raise checks.refuse(
+                "x", f"at most {call.most_tokens} tokens (num_max_tokens_per_rank)",
+                shape_of(rows)[0],
+            )  # fmt: skip
+        style: dict[str, Any] = {
+            "config": Config(num_sms) if num_sms else None,
+            "previous_event": previous_event,
+            "async_finish": async_with_compute_stream,
+            "allocate_on_comm_stream": allocate_on_comm_stream,
+        }
+        if handle is not None and topk_weights is None:
+            got, ids, _, _, inner, event = self._inner.dispatch(x, handle.inner, **style)
+            weights = None
+        else:
+            per_rank, _, per_expert, is_in, _ = self._inner.get_dispatch_layout(
+                call.ids, call.num_experts, previous_event
+            )
+            got, ids, weights, counts, inner, event = self._inner.dispatch(
+                x, None, per_rank, None, is_in, per_expert, call.ids, topk_weights, call.alignment,
+                0 if waits else self.num_ranks * call.most_tokens, **style,
+            )  # fmt: skip
+        is_cached = handle is not None
+        if handle is None:
+            event.current_stream_wait()
+            handle = self._make_handle(call, inner, ids, list(counts or []), do_expand)
+            handle.num_sms = num_sms
+            if do_handle_copy:
+                handle.topk_idx = call.ids.copy() if hasattr(call.ids, "copy") else call.ids.clone()
+        if cumulative_local_expert_recv_stats is not None:
+            local = (call.num_experts // self.num_ranks,)
+            stats = checks.array(
+                "cumulative_local_expert_recv_stats", cumulative_local_expert_recv_stats,
+                ("int32",), local,
+            )  # fmt: skip
+            stats += handle.num_unaligned_recv_tokens_per_expert
+        if do_expand:
+            event.current_stream_wait()
+            got, weights = self._expand(handle, got, weights, do_zero_padding)
+            ids, event = None, self.capture()
+        if use_tma_aligned_col_major_sf:
+            got = (got[0], _by_columns(got[1]))
+            event = self.capture()
+        return got, None if is_cached else ids, weights, handle, event
+
+    def _shape_of_call(
+        self,
+        checks: Checks,
+        handle: EPHandle | None,
+        topk_idx: Array | None,
+        num_experts: int | None,
+        most_tokens: int | None,
+        alignment: int | None,
+    ) -> "_Shape":
+        if handle is not None:
+            if not isinstance(handle, EPHandle):
+                raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
+            if topk_idx is not None:
+                raise checks.refuse("topk_idx", "None beside a handle", "an array")
+            for name, given, of_handle in (
+                ("num_experts", num_experts, handle.num_experts),
+                ("num_max_tokens_per_rank", most_tokens, handle.num_max_tokens_per_rank),
+                ("expert_alignment", alignment, handle.expert_alignment),
+            ):
+                if given is not None and given != of_handle:
+                    raise checks.refuse(name, f"{of_handle}, as of the handle", given)
+            return _Shape(
+                handle.topk_idx, handle.num_experts, handle.num_max_tokens_per_rank,
+                handle.expert_alignment,
+            )  # fmt: skip
+        if topk_idx is None:
+            raise checks.refuse("topk_idx", "an array, or a handle", "None")
+        if num_experts is None:
+            raise checks.refuse("num_experts", "a number, or a handle", "None")
+        most = self.num_max_tokens_per_rank if most_tokens is None else most_tokens
+        if most < 1:
+            raise checks.refuse("num_max_tokens_per_rank", "1 or more, here or of the buffer", most)
+        return _Shape(topk_idx, num_experts, most, 1 if alignment is None else alignment)
+
+    def _make_handle(
+        self, call: "_Shape", inner: Any, ids: Array, counts: list[int], do_expand: bool
+    ) -> EPHandle:
+        new, unit = library_of(ids), call.alignment
+        room, topk = shape_of(ids)
+        by_rank = inner[0][:, self.rank_idx]  # rows of sources 0 to i
+        number = new.count_up(room)
+        source = (number[:, None] >= by_rank[None, :]).sum(1)
+        before = new.zeros((self.num_ranks + 1,), "int64")
+        before[1:] = by_rank
+        came = source < self.num_ranks  # else room that no row came into
+        metadata = new.empty((room, 2 + topk), "int32")
+        metadata[:] = -1
+        metadata[:, 0] = (source * call.most_tokens + inner[3] + 1) * came - 1
+        metadata[:, 1] = (number - before[source] + 1) * came - 1
+        local = new.count_up(call.num_experts // self.num_ranks)
+        per_expert = (ids.reshape(-1, 1) == local[None, :]).sum(0)
+        padded = (per_expert + unit - 1) // unit * unit
+        ends = padded.cumsum(0)
+        if do_expand:
+            slots = _slots(new, ids, ends - padded, per_expert)
+            metadata[:, 2:] = new.cast(slots, "int32")
+            ends = ends - padded + per_expert
+        return EPHandle(
+            do_expand, call.num_experts, unit, call.most_tokens, 0, call.ids, room,
+            sum(counts) if do_expand else 0, counts, new.cast(by_rank, "int32"),
+            new.cast(ends, "int32"), new.cast(per_expert, "int32"), metadata, inner,
+        )  # fmt: skip
+
+    def _expand(
+        self, handle: EPHandle, got: Any, weights: Array | None, with_zeros: bool
+    ) -> tuple[Any, Array | None]:
+        slots = handle.recv_src_metadata[:, 2:]
+        here = slots >= 0
+
+        def spread(rows: Array) -> Array:
+            new, shape = library_of(rows), (handle.num_expanded_tokens, *shape_of(rows)[1:])
+            make = new.zeros if with_zeros else new.empty
+            out = make(shape, dtype_name(rows))
+            to, of = new.raw(out), new.raw(rows)  # no arithmetic: types that have none, too
+            for k in range(shape_of(slots)[1]):
+                to[slots[:, k][here[:, k]]] = of[here[:, k]]
+            return out
+
+        spread_rows = tuple(map(spread, got)) if isinstance(got, tuple) else spread(got)
+        if weights is None:
+            return spread_rows, None
+        flat = library_of(weights).zeros((handle.num_expanded_tokens,), "float32")
+        flat[slots[here]] = weights[here]
+        return spread_rows, flat
+
+    # ---- combine ----
+
+    def combine(
+        self,
+        x: Array,
+        handle: EPHandle,
+        topk_weights: Array | None = None,
+        bias: Any = None,
+        num_sms: int = 0,
+        num_qps: int = 0,  # noqa: ARG002
+        previous_event: EventOverlap | None = None,
+        previous_event_before_epilogue: EventOverlap | None = None,
+        async_with_compute_stream: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Array, Array | None, EventOverlap]:
+        """Rows back to their owners, summed in rank order in fp32, then biases, rounded once.
+
+        x as dispatch gave it: [n, H], or of an expanded layout [rows, H]: then a token's rows are
+        added up here first, from zero on in the order of its choices in fp32, and rounded once
+        more. topk_weights [n, K], or [rows], come back to their owners, too; they weigh nothing.
+        """
+        checks = Checks("combine", self.rank_idx, _gpu_of(x))
+        _no_epilogue(checks, previous_event_before_epilogue)
+        if not isinstance(handle, EPHandle):
+            raise checks.refuse("handle", "one that dispatch() gave", type(handle).__name__)
+        if handle.do_expand:
+            if not self.allow_multiple_reduction:
+                raise checks.unsupported(
+                    "allow_multiple_reduction", "rows of an expanded layout are summed twice"
+                )
+            if previous_event is not None:
+                previous_event.current_stream_wait()
+            x, topk_weights = self._fold(checks, handle, x, topk_weights)
+        sms = num_sms or handle.num_sms
+        return self._inner.combine(
+            x, handle.inner, topk_weights, bias, Config(sms) if sms else None,
+            None if handle.do_expand else previous_event,
+            async_with_compute_stream, allocate_on_comm_stream,
+        )  # fmt: skip
+
+    def _fold(
+        self, checks: Checks, handle: EPHandle, x: Array, topk_weights: Array | None
+    ) -> tuple[Array, Array | None]:
+        rows, (room, _) = handle.num_expanded_tokens, shape_of(handle.recv_src_metadata)
+        kinds = ("bfloat16", "float16", "float32")
+        x = checks.array("x", x, kinds, (rows, None))
+        slots = handle.recv_src_metadata[:, 2:]
+        here, new = slots >= 0, library_of(x)
+        total = new.zeros((room, shape_of(x)[1]), "float32")
+        for k in range(shape_of(slots)[1]):
+            total[here[:, k]] += new.cast(x[slots[:, k][here[:, k]]], "float32")
+        weights = None
+        if topk_weights is not None:
+            given = checks.array("topk_weights", topk_weights, ("float32",), (rows,))
+            weights = new.zeros(shape_of(slots), "float32")
+            weights[here] = given[slots[here]]
+        return new.cast(total, dtype_name(x)), weights
+
+
+@dataclass
+class _Shape:
+    ids: Any
+    num_experts: int
+    most_tokens: int
+    alignment: int
+
+
+def _size_of(group: Any) -> tuple[int, int]:
+    size, rank = group.size, group.rank
+    return int(size() if callable(size) else size), int(rank() if callable(rank) else rank)
+
+
+def _gpu_of(array: Any) -> int | None:
+    return int(array.device.index) if getattr(array, "is_cuda", False) else None
+
+
+def _no_epilogue(checks: Checks, event: Any) -> None:
+    if event is not None:
+        raise checks.unsupported(
+            "previous_event_before_epilogue", "there is no epilogue apart; give previous_event"
+        )
+
+
+def _slots(new: Any, ids: Array, begins: Array, counts: Array) -> Array:
+    """[n, K]: the expanded row of every choice, -1 where its expert is elsewhere. Rows of an expert
+    lie in the order of (row, choice).
+    """
+    num_local = shape_of(begins)[0]
+    flat = ids.reshape(-1)
+    order = new.order_of(flat + (flat < 0) * (num_local + 1))  # choices elsewhere last
+    order = order[: int(counts.sum())]
+    expert = flat[order]
+    place = begins[expert] + new.count_up(shape_of(order)[0]) - (counts.cumsum(0) - counts)[expert]
+    slots = new.empty(shape_of(flat), "int64")
+    slots[:] = -1
+    slots[order] = place
+    return slots.reshape(shape_of(ids))
+
+
+def _by_columns(scales: Array) -> Array:
+    """The same [rows, S], each column at consecutive addresses and padded to 16 bytes."""
+    rows, columns = shape_of(scales)
+    new = library_of(scales)
+    padded = -(-rows // _COLUMN_UNIT) * _COLUMN_UNIT
+    out = new.swapped(new.zeros((columns, padded), dtype_name(scales)))[:rows]
+    out[:] = scales
+    return out
