@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from braid.bench.nodes.cpus import interface_to
 from braid.launch import free_port
 from braid.record import bench as form
 
+LAUNCHERS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
 RANK = """
 import os, sys
 os.environ["BRAID_HOST_ID"] = "node" + str(int(os.environ["RANK"]) // 2)
@@ -71,10 +73,48 @@ def test_a_record_of_stages_beside_gloo(tmp_path: Path) -> None:
     assert "reduce_scatter" in page.read_text(encoding="utf-8")
 
 
+SRUN = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do shift; done
+for rank in 0 1 2 3; do
+  SLURM_PROCID=$rank SLURM_LOCALID=$((rank % 2)) SLURM_NODEID=$((rank / 2)) \\
+    BRAID_HOST_ID=node$((rank / 2)) "$@" &
+  all="$all $!"
+done
+for one in $all; do wait "$one" || code=1; done
+exit ${code:-0}
+"""
+
+
+def test_the_batch_file(tmp_path: Path) -> None:
+    """examples/launch/bench_nodes.sbatch with stand-ins for srun and scontrol."""
+    pytest.importorskip("torch")
+    own = shutil.which("braid", path=str(Path(sys.executable).parent))
+    if own is None:
+        pytest.skip("the command braid is not beside this Python")
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\n")):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    known = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "BRAID": own, "BRAID_TUNE": "off",
+        "BRAID_RDMA_ADDRS": "127.0.0.1", "SLURM_JOB_NODELIST": "here",
+        "SLURM_JOB_ID": str(free_port()), "SLURM_NTASKS": "4", "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_NNODES": "2",
+    }  # fmt: skip
+    clean = {name: text for name, text in os.environ.items() if name not in LAUNCHERS}
+    batch = Path(__file__).parents[2] / "examples" / "launch" / "bench_nodes.sbatch"
+    done = subprocess.run(
+        ["bash", str(batch), "--device", "cpu", "--sizes", "64KiB", "--samples", "2", "--quiet"],
+        env={**clean, **known}, cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = form.load(tmp_path / f"braid-nodes-{known['SLURM_JOB_ID']}.json")
+    assert (record.ranks, record.host.num_hosts) == (4, 2)
+
+
 def test_it_starts_no_ranks() -> None:
     """Exit code 2 and one line outside of a launch; and where all ranks are on one node."""
-    launchers = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK")
-    clean = {name: text for name, text in os.environ.items() if name not in launchers}
+    clean = {name: text for name, text in os.environ.items() if name not in LAUNCHERS}
     command = [sys.executable, "-m", "braid.cli", "bench", "nodes"]
     done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
     assert done.returncode == 2
