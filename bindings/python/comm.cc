@@ -98,7 +98,7 @@ nb::dict last_call_of(PyComm& self) {
   d["duration_ns"] = report.duration_ns;
   nb::list links;
   for (size_t i = 0; i < report.links.size(); ++i)
-    links.append(use_dict(self.get().links()[i].name,
+    links.append(use_dict(self.get().link_name(i),
                           i < report.plan.shares.size() ? report.plan.shares[i] : 0,
                           report.links[i]));
   d["links"] = links;

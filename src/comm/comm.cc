@@ -197,6 +197,11 @@ int Comm::local_rank() const { return state_->identity.local_rank; }
 const Config& Comm::config() const { return state_->config; }
 const fabric::Fabric& Comm::fabric() const { return state_->fabric; }
 std::span<const fabric::Link> Comm::links() const { return state_->link_facts; }
+std::string Comm::link_name(size_t place) const {
+  if (place < state_->link_facts.size()) return state_->link_facts[place].name;
+  const std::lock_guard lock(state_->health_mutex);  // close() takes them away
+  return place < state_->links.size() ? state_->links[place].facts.name : "";
+}
 const CallReport& Comm::last_call() const { return state_->report; }
 
 plan::Plan Comm::plan_for(const plan::Request& request) const {

@@ -103,6 +103,9 @@ class Comm {
   /// What traces, flight records and counts call this comm: alike on all ranks, "comm0" unless
   /// somebody says.
   void call_it(const std::string& name);
+  /// Of a link by its place in last_call(). Plans, and links(), know those that lead to every rank;
+  /// over several nodes a node's own are behind them.
+  std::string link_name(size_t place) const;
   /// What the last collective of this comm did.
   const CallReport& last_call() const;
   /// What the balancers did, newest last: "epoch 812: all_gather 2^26: moved 1.2 % from staged to

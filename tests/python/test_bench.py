@@ -309,6 +309,8 @@ _OWN_FORMS = {
     "braid.nccl_tests/1": _RANKS,
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
     "braid.nodes_gpu/1": frozenset({"dirty", "ranks"}),
+    "braid.nodes_gpu_costs/1": frozenset({"dirty", "rows"}),
+    "braid.nodes_refused/1": frozenset({"dirty", "runs"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
     "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
     "braid.overlap_block/1": _RANKS | {"blocks", "gpt", "faults"},

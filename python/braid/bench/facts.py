@@ -33,15 +33,19 @@ def num_hosts(comm: braid.Comm) -> int:
     """On how many machines the ranks of this comm are. Collective."""
     if comm.size == 1:
         return 1
-    names = comm.all_gather(np.array([_host_number()], dtype=np.int64))
-    return len(np.unique(np.asarray(names)))
+    return num_different(comm, host_name())
 
 
-def _host_number() -> int:
+def num_different(comm: braid.Comm, words: str) -> int:
+    """How many different words the ranks have. Collective."""
+    number = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=7).digest(), "big")
+    return len(np.unique(np.asarray(comm.all_gather(np.array([number], dtype=np.int64)))))
+
+
+def host_name() -> str:
     """Of the machine's start; containers on one machine may have names of their own."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    name = boot.read_text(encoding="ascii") if boot.exists() else platform.node()
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
+    return boot.read_text(encoding="ascii") if boot.exists() else platform.node()
 
 
 def _cpu_model() -> str:

@@ -13,6 +13,7 @@ from braid.cli import (
     bench_engine,
     bench_kv,
     bench_moe,
+    bench_nodes,
     bench_overlap,
     bench_weights,
     compare,
@@ -49,6 +50,7 @@ bench_kv.register(app)
 bench_weights.register(app)
 bench_overlap.register(app)
 bench_moe.register(app)
+bench_nodes.register(app)
 app.command(
     epilog="Example: braid bench compare old.json new.json --tolerance 5%. Exit code 1: failed."
 )(compare.compare)

@@ -43,7 +43,8 @@ void Call::queue_staged_moves() {
 uint64_t Call::rows_of(int i) const {
   uint64_t most = 0;
   for (int local = 0; local < state_.nodes.per_node; ++local) {
-    const int block = state_.nodes.rank_at(nodes::reduced_node(state_.nodes, state_.rank(), i), local);
+    const int block =
+        state_.nodes.rank_at(nodes::reduced_node(state_.nodes, state_.rank(), i), local);
     most = std::max(most, num_cells(moves_.parts[static_cast<size_t>(block)].bytes, cell_bytes_));
   }
   return most;

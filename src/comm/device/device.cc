@@ -114,8 +114,7 @@ Status Device::end(sys::Stream user) {
 // On a stream of its own, which nothing is before.
 void Device::fail_kernels() const {
   constexpr auto kNap = std::chrono::microseconds(50);
-  auto stream =
-      sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh));
+  auto stream = sys::own<sys::OwnedStream>(cuda_, cuda_.create_stream(sys::StreamPriority::kHigh));
   if (!stream.ok() || team_.has_failed == nullptr) return;
   const auto word = reinterpret_cast<sys::DevicePtr>(team_.has_failed);
   if (!cuda_.fill(word, 1, sizeof *team_.has_failed, stream->get()).ok()) return;

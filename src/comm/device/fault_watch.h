@@ -76,7 +76,7 @@ class FaultWatch {
   sys::DevicePtr page_on_device_ = 0;
   std::function<Status()> links_;
   std::atomic<int64_t> link_failed_ns_ = 0;  // 0: not yet
-  mutable std::mutex mutex_;  // of the next
+  mutable std::mutex mutex_;                 // of the next
   Status fault_;
   std::mutex preparing_;  // of the next, and held while it runs
   std::function<void()> prepare_;

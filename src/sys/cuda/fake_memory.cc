@@ -148,7 +148,8 @@ Status FakeCuda::fill(DevicePtr to, uint8_t value, uint64_t bytes, Stream stream
   }
   // A word is written at once, as by a GPU: kernels may be looking at it.
   if (bytes == sizeof(uint32_t) && to % sizeof(uint32_t) == 0)
-    std::atomic_ref(*pointer_to<uint32_t>(to)).store(0x01010101U * value, std::memory_order_relaxed);
+    std::atomic_ref(*pointer_to<uint32_t>(to))
+        .store(0x01010101U * value, std::memory_order_relaxed);
   else if (bytes > 0)
     std::memset(pointer_to<void>(to), value, bytes);
   return {};

@@ -12,6 +12,7 @@
 #include "coll/device/entry.h"
 #include "coll/device/fake_sums.h"
 #include "support/gpu_ranks.h"
+#include "sys/cuda/owned.h"
 
 namespace braid::coll::device {
 namespace {
@@ -123,6 +124,39 @@ TEST_F(DeviceCallFaults, ARankThatNeverCallsIsNamed) {
     EXPECT_EQ(trouble.code(), Code::kTimeout) << trouble.to_string();
     EXPECT_NE(trouble.message().find("waited for rank 1: barrier"), std::string::npos)
         << trouble.to_string();
+  });
+}
+
+// Who waits for a stream asks once, then: a wait that ended in vain has its reason by that time.
+TEST_F(DeviceCallFaults, TheReasonIsThereWhenTheStreamIsThrough) {
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
+    EXPECT_TRUE(reduce_all(rank, buffers).ok());
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) {
+      (void)reduce_all(rank, buffers);
+      EXPECT_EQ(rank.device.faults().status().code(), Code::kTimeout);
+    }
+    EXPECT_EQ(await_trouble(rank).code(), Code::kTimeout);
+  });
+}
+
+// What lies behind another library's kernel that was broken off must not pass for a result at a peer,
+// however ready both are.
+TEST_F(DeviceCallFaults, KernelsThatWereFailedTellNobody) {
+  sys::FakeCuda cuda(2);
+  run(2, cuda, {{"BRAID_TIMEOUT", "1s"}}, [](GpuRank& rank, Buffers& buffers) {
+    EXPECT_TRUE(reduce_all(rank, buffers).ok());
+    rank.all.arrive_and_wait();
+    if (rank.rank() == 0) {
+      const auto scope = sys::CurrentDevice::use(rank.cuda, rank.rank());
+      rank.device.fail_kernels();
+    }
+    (void)reduce_all(rank, buffers);
+    if (rank.rank() == 1) {
+      EXPECT_EQ(rank.device.faults().status().code(), Code::kTimeout);
+    }
+    EXPECT_FALSE(await_trouble(rank).ok());
   });
 }
 

@@ -247,8 +247,7 @@ void AcrossNodes::break_off(comm::Device& device) {
   device.fail_kernels();
   if (!begin_abort()) return;
   const Deadline patience = Deadline::after_ns(kAbortStart);
-  while (!is_rail_aborted_ && !patience.passed())
-    std::this_thread::sleep_for(kWorkNap);
+  while (!is_rail_aborted_ && !patience.passed()) std::this_thread::sleep_for(kWorkNap);
 }
 
 // Scratch that may still be used is left to who uses it.

@@ -224,9 +224,13 @@ class Bench:
 
 
 def make_record(
-    settings: Settings, comm: braid.Comm, results: list[Result], stopped: str = ""
+    settings: Settings,
+    comm: braid.Comm,
+    results: list[Result],
+    stopped: str = "",
+    num_hosts: int = 0,
 ) -> Record:
-    """Everything about this run. Collective."""
+    """Everything about this run. `num_hosts` 0: as many as machines. Collective."""
     links = facts.fabric(comm)
     commit, dirty = facts.commit(settings.commit)
     chosen = {f"BRAID_{name.upper()}": value for name, value in settings.options.items()}
@@ -242,7 +246,7 @@ def make_record(
         fabric_hash=comm.fabric_hash,
         fabric=links,
         options=options,
-        host=facts.host(facts.num_hosts(comm)),
+        host=facts.host(num_hosts or facts.num_hosts(comm)),
         versions=facts.versions(),
         results=results,
         balance_log=comm.balance_log(),
@@ -250,7 +254,8 @@ def make_record(
     )
 
 
-def _publish(settings: Settings, record: Record) -> None:
+def publish(settings: Settings, record: Record) -> None:
+    """The tables, and the files that were asked for. On one rank."""
     from braid.bench.host import plot, table
     from braid.terminal.console import console
 
@@ -283,6 +288,6 @@ def run_rank(settings: Settings) -> int:
             record = made if comm.rank == 0 else None
             comm.barrier()
     if record is not None:
-        _publish(settings, record)
+        publish(settings, record)
     wrong = sum(r.wrong_bytes + (r.baseline.wrong_bytes if r.baseline else 0) for r in results)
     return 1 if wrong else 0
