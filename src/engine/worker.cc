@@ -52,6 +52,7 @@ void Worker::serve() {
     bool moved = run_calls();
     moved |= progress(now);
     moved |= converse(now);
+    if (moved && !removals_.empty()) tick_removals(now);
     if (now >= tick_at_ns_) tick(now);
     {
       const std::lock_guard lock(mutex_);
