@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/log.h"
 #include "engine/spin.h"
@@ -14,6 +16,7 @@ constexpr int64_t kGuestNs = 5'000'000'000;
 constexpr int64_t kTickNs = 5'000'000;
 constexpr int kSleepMs = 50;  // beats and leases are looked at so often
 constexpr int64_t kRemovalNs = 1'000'000'000;
+constexpr int64_t kMomentNs = 20'000;
 constexpr int64_t kWorthNs = 50'000;  // to be woken takes about as long
 }  // namespace
 
@@ -55,6 +58,8 @@ bool Worker::run_at_once(const Call& call) {
   {
     const std::unique_lock mine(turn.mutex_, std::try_to_lock);
     if (!mine.owns_lock() || is_ending_) return false;
+    // An answer may be here before the call has ended; the worker could not take the turn for it yet.
+    wakes_.mute();
     (void)run_calls();
     call(*this);
     is_worker_due = leave_turn();
@@ -120,7 +125,10 @@ void Worker::serve() {
   bool goes_on = true;
   while (goes_on) {
     int limit_ms = kSleepMs;
-    if (const std::unique_lock mine(turn.mutex_, std::try_to_lock); mine.owns_lock()) {
+    if (const std::unique_lock mine(turn.mutex_, std::try_to_lock); !mine.owns_lock()) {
+      // What woke us would do so again and again until a call is through that has the turn.
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kMomentNs));
+    } else {
       get_up();
       turn.is_rested_ = false;
       wakes_.unmute();
