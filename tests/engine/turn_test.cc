@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "engine/engine.h"
+#include "engine/worker.h"
 #include "engines.h"
+#include "sys/net/api.h"
 
 namespace braid::engine::test {
 namespace {
@@ -137,6 +141,43 @@ TEST_P(Turns, AProcessThatWasForkedOffMovesNothing) {
   EXPECT_TRUE(WIFEXITED(how) && WEXITSTATUS(how) == 0);
   EXPECT_EQ(b->count(2), 200);
   EXPECT_EQ(b->count(7), 0);
+}
+
+int64_t computed_ns() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// A socket that becomes ready while a call has the turn is that call's affair: the worker cannot take the
+// turn for it, and would be woken again at once whenever it tried.
+TEST(Turn, AWorkerSleepsThroughACall) {
+  Ground ground(EngineOptions{}, "a token of tests");
+  auto call = sys::Wake::create(), wake = sys::Wake::create();
+  ASSERT_TRUE(call.ok() && wake.ok());
+  auto wakes = WakeSet::create(wake->fd(), call->fd());
+  ASSERT_TRUE(is_ok(wakes));
+  ground.turn = std::make_shared<Turn>(std::move(call).value());
+  std::vector<sys::Fd> listeners;
+  listeners.push_back(sys::listen_on(sys::resolve("127.0.0.1", 0)->front(), 8).value());
+  auto where = sys::local_endpoint(listeners.front().get());
+  ASSERT_TRUE(is_ok(where));
+  Worker worker(ground, std::move(listeners), std::move(wake).value(), std::move(wakes).value());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it has gone to sleep
+  const std::thread::id mine = std::this_thread::get_id();
+  bool was_at_once = false;
+  int64_t spent_ns = 0;
+  sys::Fd guest;
+  ASSERT_TRUE(worker.post([&](Worker&) {
+    was_at_once = std::this_thread::get_id() == mine;
+    guest = sys::connect_to(*where, in_seconds(5)).value();
+    const int64_t before_ns = computed_ns();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    spent_ns = computed_ns() - before_ns;
+  }));
+  worker.close();
+  EXPECT_TRUE(was_at_once);
+  EXPECT_LT(spent_ns, 60'000'000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Local, Turns, testing::Values(Way{"local", true, "", 0, {}}));

@@ -313,6 +313,7 @@ _OWN_FORMS = {
     "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
     "braid.overlap_block/1": _RANKS | {"blocks", "gpt", "faults"},
     "braid.overlap_streams/1": frozenset({"dirty", "rows"}),
+    "braid.single_writes/1": frozenset({"dirty", "rows"}),
     "braid.strangers/1": frozenset({"dirty", "runs"}),
     "braid.torch_messages/1": _RUNS,
     "braid.torch_tests/1": _RANKS,
