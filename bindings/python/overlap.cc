@@ -89,6 +89,17 @@ void enqueue(PyComm& self, int gpu, Kernels& kernels, int call, uint64_t workspa
   });
 }
 
+int num_blocks(PyComm& self, int gpu, Kernels& kernels) {
+  int found = 0;
+  run_unlocked([&] {
+    return coll::device::on_device(self.get(), gpu, [&](comm::Device& device) {
+      found = overlap::num_blocks(device, kernels.launcher());
+      return Status();
+    });
+  });
+  return found;
+}
+
 void register_values(nb::module_& module) {
   nb::class_<Gemm>(module, "OverlapGemm")
       .def(nb::init<>())
@@ -115,6 +126,7 @@ void register_values(nb::module_& module) {
       .def_rw("piece_rows", &Choice::piece_rows)
       .def_rw("by_engines", &Choice::by_engines)
       .def_rw("batches", &Choice::batches)
+      .def_rw("batch_tiles", &Choice::batch_tiles)
       .def_rw("splits", &Choice::splits);
   nb::class_<Sums>(module, "OverlapSums")
       .def(nb::init<>())
@@ -124,7 +136,8 @@ void register_values(nb::module_& module) {
       .def(nb::init<>())
       .def_rw("c", &Gathered::c)
       .def_rw("arrived", &Gathered::arrived)
-      .def_rw("piece_rows", &Gathered::piece_rows);
+      .def_rw("piece_rows", &Gathered::piece_rows)
+      .def_rw("sums", &Gathered::sums);
   nb::class_<Parted>(module, "OverlapParted")
       .def(nb::init<>())
       .def_rw("parts", &Parted::parts)
@@ -154,6 +167,7 @@ void register_overlap(nb::module_& module) {
       .def("scatter", &Kernels::scatter)
       .def("exchange", &Kernels::exchange);
   module.def("overlap_enqueue", &enqueue);
+  module.def("overlap_num_blocks", &num_blocks);
   module.def("overlap_workspace_bytes", [](int call, const Gemm& gemm, const Choice& choice) {
     return overlap::workspace_bytes(static_cast<overlap::Call>(call), gemm, choice);
   });
@@ -171,6 +185,7 @@ void register_overlap(nb::module_& module) {
       found.append(nb::make_tuple(push.shard, push.counter, push.first, push.halves));
     return found;
   });
+  module.def("overlap_num_counters", &overlap::num_counters);
   module.def("overlap_sums_bytes", [](const Choice& choice) {
     return overlap::sums_bytes(overlap::shape_of(choice.form));
   });

@@ -478,6 +478,7 @@ class OverlapChoice:
     piece_rows: int
     by_engines: bool
     batches: int
+    batch_tiles: int
     splits: bool
 
 class OverlapSums:
@@ -490,6 +491,7 @@ class OverlapGathered:
     c: int
     arrived: int
     piece_rows: int
+    sums: OverlapSums
 
 class OverlapParted:
     def __init__(self) -> None: ...
@@ -529,12 +531,14 @@ def overlap_enqueue(
     comm: Comm, gpu: int, kernels: OverlapKernels, call: int, workspace: int, workspace_bytes: int,
     gemm: OverlapGemm, choice: OverlapChoice, c: int, stream: int, /,
 ) -> None: ...  # fmt: skip
+def overlap_num_blocks(comm: Comm, gpu: int, kernels: OverlapKernels, /) -> int: ...
 def overlap_workspace_bytes(call: int, gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_part_bytes(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_flags_of_one(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_pushes(
     gemm: OverlapGemm, choice: OverlapChoice, /
 ) -> list[tuple[int, int, int, int]]: ...
+def overlap_num_counters(gemm: OverlapGemm, choice: OverlapChoice, /) -> int: ...
 def overlap_sums_bytes(choice: OverlapChoice, /) -> int: ...
 
 OVERLAP_SUM_FLAGS_BYTES: int

@@ -7,7 +7,7 @@
 //   told      which sums are there, below (GemmArgs::summed)
 //   epochs    the epoch again and again: what copy engines take flags from
 //   flags     peers write here that something has arrived
-//   sums      of tiles that blocks share (GemmArgs::sums): kGemmRs, kGemmAr
+//   sums      of tiles that blocks share (GemmArgs::sums): all but kGemmArExchange
 //   data      kAgGemm: all rows of A. kGemmRs: parts, the outbox. kGemmAr: parts, the outbox, C.
 //             kGemmArExchange: parts
 //
@@ -63,7 +63,7 @@ struct Layout {
     flags_at = kEpochsAt + pages(flags_of_one);
     sums_at = flags_at + pages(flags_of_one * ranks);
     const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
-    const bool has_sums = has_outbox && choice.splits;
+    const bool has_sums = call != Call::kGemmArExchange && choice.splits;
     const int64_t sums = has_sums ? sums_bytes(shape_of(choice.form)) : 0;
     data_at = sums_at + pages(static_cast<uint64_t>(sums));
     part_bytes =
@@ -190,7 +190,8 @@ class Enqueued {
                               here(kEpochsAt), layout_.flags_of_one, stream_));
     Gemm all = gemm_;
     all.a = here(layout_.data_at);
-    return launcher_.gather(all, choice_, {c, here(layout_.flags_at), piece_rows(gemm_, choice_)},
+    return launcher_.gather(all, choice_,
+                            {c, here(layout_.flags_at), piece_rows(gemm_, choice_), sums()},
                             here(0), watch(), stream_);
   }
 
@@ -276,6 +277,11 @@ uint64_t workspace_bytes(Call call, const Gemm& gemm, const Choice& choice) {
   return Layout(call, gemm, choice).end;
 }
 
+int32_t num_blocks(const comm::Device& device, const Launcher& launcher) {
+  const comm::GpuFacts& gpus = device.gpus();
+  return gpus.are_shared ? static_cast<int32_t>(gpus.shared_blocks()) : launcher.num_sms();
+}
+
 Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Workspace& workspace,
                const Gemm& gemm, const Choice& choice, sys::DevicePtr c, sys::Stream stream) {
   Gemm mine = gemm;
@@ -295,9 +301,11 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
                             workspace.at);
   Choice taken = choice;
   taken.batches = std::clamp(choice.batches, 1, kMostBatches);
-  // Ranks that share a GPU must all have their blocks on it at once.
-  if (device.gpus().are_shared && taken.num_blocks == 0)
-    taken.num_blocks = static_cast<int32_t>(device.gpus().shared_blocks());
+  if (choice.batch_tiles > 0) {
+    const int32_t all = schedule_for(op_of(call), mine, choice).tiles_per_shard();
+    taken.batch_tiles = std::max(choice.batch_tiles, divided_up(all, kMostBatches));
+  }
+  if (taken.num_blocks == 0) taken.num_blocks = num_blocks(device, launcher);
   return Enqueued(device, launcher, *landing, call, mine, taken, stream).run(c);
 }
 

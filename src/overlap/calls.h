@@ -28,6 +28,10 @@ struct Workspace {
 /// What a call needs of it.
 uint64_t workspace_bytes(Call call, const Gemm& gemm, const Choice& choice);
 
+/// Blocks of each rank where a choice says nothing: one for every multiprocessor, or, of ranks that
+/// share a GPU, as many as find a place at once.
+int32_t num_blocks(const comm::Device& device, const Launcher& launcher);
+
 /// gemm.a is what this rank has: its shard [shard_rows, depth] (kAgGemm), or all rows [ranks *
 /// shard_rows, depth] (kGemmRs, kGemmAr), or [shard_rows, depth] (kGemmArExchange). c gets all rows,
 /// or for kGemmRs the own shard. Errors: invalid_argument (shapes, a workspace that is too small or

@@ -6,19 +6,25 @@
 //            blocks the piece that both need is fetched half by each, into both.
 //   halves   two warpgroups: multiply stage after stage into registers; then hand the half tile over,
 //            64 columns at a time, through two chunks of shared memory.
-//   senders  one thread for each half: stores chunks to C or, of an exchange, to the other ranks.
+//   senders  one thread for each half: stores chunks to C or, of an exchange, to the other ranks;
+//            and does for its half what takes long: tells others of what the half has put into
+//            memory, and waits for what they tell.
 //   pusher   one warp: takes parts to the ranks that own their shards, and tells them; or copy
 //            engines do, a batch at a time, whose streams wait for GemmArgs::finished.
 //
 // While a half is handed over the loader fills the stages of the next tile.
 //
-// Of a scatter, tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
+// A half waits for no memory and makes no fence: over the call that a wait is, all sums would go to
+// the stack and back, in every tile, and a fence waits for all that its multiprocessor has stored. So
+// it meets its sender, who does both, at mbarriers.
+//
+// Tiles that make no full round of the blocks are cut along K (schedule.h, Split). A half that has a
 // segment before the last puts its sum, in fp32, into memory of this GPU and tells; the half with the
 // last segment adds those to its own, in the order of the clusters, and goes on as with any tile.
 //
 // All blocks end a tile at about the same time, and a link takes a third of a tile's time for what
-// they then have for it. So a part is not sent from registers, which the next tile needs: a half
-// puts its part into the outbox, memory of this GPU, at that memory's rate, and goes on; the pusher
+// they then have for it. So a part is not sent from registers, which the next tile needs: a half's
+// sender puts its part into the outbox, memory of this GPU, at that memory's rate; the pusher
 // takes it from there at the link's rate while the halves multiply.
 //
 // A part, a half tile of one rank that another rank adds up, goes as bf16 or fp16 in the order in
@@ -29,7 +35,8 @@
 //
 // Who writes what: a part has one writer, the rank it comes from, and so has its flag
 // told[rank][tile][half], which that rank stores behind a fence of the system by the thread that has
-// seen the part written (its own warp's stores) or its copies performed (not: read). Parts lie twice, for odd and even epochs (num_slots), where no barrier parts
+// seen the part written (its own warp's stores, or those of threads it has met at an mbarrier) or its
+// copies performed (not: read). Parts lie twice, for odd and even epochs (num_slots), where no barrier parts
 // the calls: a rank pushes for epoch e + 2 only when it
 // is through with e + 1, for which it needed the parts of all others, who pushed them when they were
 // through with e.
@@ -109,9 +116,12 @@ struct Room {
   __device__ uint32_t sent(int half, int number) const {  // a chunk may be written over
     return made(2, 0) + 8 * (half * kChunks + number);
   }
+  /// What a half waits for has come: sums of its tile's other segments, other ranks' parts.
+  __device__ uint32_t summed(int half) const { return sent(2, 0) + 8 * half; }
+  __device__ uint32_t parted(int half) const { return summed(2) + 8 * half; }
   /// No mbarrier but a word: parts that a half has put into the outbox. The pusher may be any number
   /// of them behind.
-  __device__ uint32_t queued(int half) const { return sent(2, 0) + 8 * half; }
+  __device__ uint32_t queued(int half) const { return parted(2) + 8 * half; }
 };
 
 /// Which slot of a ring of kSlots a user is at, and in which pass.
@@ -292,8 +302,23 @@ struct Handover {
   const Room<K>& room;
   int half;
   Turn<kChunks> turn{};
+  Turn<1> summed{}, parted{};
 
   __device__ int thread() const { return static_cast<int>(threadIdx.x) % 128; }
+  /// Behind what this thread has put into memory; the sender tells of it when all have.
+  __device__ void say() {
+    begin_chunk();
+    device::arrive(room.made(half, turn.slot));
+    turn.next();
+  }
+  __device__ void await_sums() {
+    device::wait_mbarrier(room.summed(half), summed.parity);
+    summed.next();
+  }
+  __device__ void await_parts() {
+    device::wait_mbarrier(room.parted(half), parted.parity);
+    parted.next();
+  }
   __device__ void begin_chunk() const {
     device::wait_mbarrier(room.sent(half, turn.slot), turn.parity ^ 1U);
   }
@@ -337,31 +362,6 @@ struct Handover {
     end_chunk();
   }
 };
-
-/// Eight elements that a thread has of a half, as a part has them.
-template <typename K>
-__device__ __forceinline__ uint4 packed(const float* values) {
-  using P = Pair<typename K::T>;
-  return {P::of(values[0], values[1]), P::of(values[2], values[3]), P::of(values[4], values[5]),
-          P::of(values[6], values[7])};
-}
-
-/// Puts a half into the outbox, and says so to the pusher, or to the copy engine's stream.
-template <typename K>
-__device__ __forceinline__ void put_out(const float (&sum)[K::kTileN / 2], char* part,
-                                        const Room<K>& room, int half, uint32_t number,
-                                        uint32_t* finished) {
-  const auto thread = static_cast<int>(threadIdx.x) % 128;
-#pragma unroll
-  for (int i = 0; i < K::kTileN / 16; ++i)
-    __stcg(reinterpret_cast<uint4*>(part + i * 2048 + thread * 16), packed<K>(sum + 8 * i));
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
-  if (thread != 0) return;
-  if (finished != nullptr)
-    device::add_release(finished, 1);
-  else
-    device::store_release_shared(room.queued(half), number);
-}
 
 /// Adds the bias of a thread's columns.
 template <typename K>
@@ -408,18 +408,6 @@ __device__ __forceinline__ int64_t told_index(const GemmArgs& args, int from, co
   return int64_t{from} * 2 * args.schedule.tiles_per_shard() + half_index(tile, half);
 }
 
-/// Waits for the others' parts of a half; threads of the half come out together.
-__device__ __forceinline__ void await_parts(const GemmArgs& args, uint64_t epoch, const Tile& tile,
-                                            int32_t unit, int half) {
-  const auto from = static_cast<int32_t>(threadIdx.x) % 128;
-  if (from < args.num_ranks && from != args.rank) {
-    const int64_t flag = told_index(args, from, tile, half);
-    (void)wait_at_ease(args.watch, args.told_at[args.rank] + flag,
-                       {device::Wait::kTile, epoch, from, unit, static_cast<int32_t>(flag)});
-  }
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
-}
-
 /// What the other ranks have of it, so that all add up the same.
 template <typename K>
 __device__ __forceinline__ void round_as_part(float* own) {
@@ -430,36 +418,49 @@ __device__ __forceinline__ void round_as_part(float* own) {
   }
 }
 
-/// The sum over ranks, in their order, of eight elements that a thread has of a half.
-template <typename K>
-__device__ __forceinline__ void add_parts(float* own, const GemmArgs& args, const char* parts,
-                                          int64_t stride) {
-  float sum[8];
-  uint4 part[kMostRanks];
-#pragma unroll
-  for (int r = 0; r < kMostRanks; ++r)
-    if (r < args.num_ranks && r != args.rank)
-      part[r] = __ldcg(reinterpret_cast<const uint4*>(parts + r * stride));
-#pragma unroll
-  for (int i = 0; i < 8; ++i) sum[i] = 0;
+/// The other ranks' parts of eight elements that a thread has of a half; zeros of ranks that there
+/// are not, which change no sum.
+__device__ __forceinline__ void load_parts(uint4 (&part)[kMostRanks], const GemmArgs& args,
+                                           const char* parts) {
 #pragma unroll
   for (int r = 0; r < kMostRanks; ++r) {
-    if (r >= args.num_ranks) break;
-    if (r == args.rank) {
+    part[r] = {0, 0, 0, 0};
+    if (r < args.num_ranks && r != args.rank)
+      part[r] = __ldcg(reinterpret_cast<const uint4*>(parts + r * args.part_bytes));
+  }
+}
+
+/// The sum over ranks, in their order. No branches: with them the compiler kept sums in memory.
+template <typename K>
+__device__ __forceinline__ void add_parts(float* own, const uint4 (&part)[kMostRanks], int rank) {
+  float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll
-      for (int i = 0; i < 8; ++i) sum[i] += own[i];
-      continue;
-    }
+  for (int r = 0; r < kMostRanks; ++r) {
     const uint32_t words[4] = {part[r].x, part[r].y, part[r].z, part[r].w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      sum[2 * i] += Pair<typename K::T>::low(words[i]);
-      sum[2 * i + 1] += Pair<typename K::T>::high(words[i]);
+      sum[2 * i] += r == rank ? own[2 * i] : Pair<typename K::T>::low(words[i]);
+      sum[2 * i + 1] += r == rank ? own[2 * i + 1] : Pair<typename K::T>::high(words[i]);
     }
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) own[i] = sum[i];
-  asm volatile("" ::: "memory");  // the loads of the next eight would need registers that sums have
+}
+
+/// Of a whole half; the parts of the next eight elements are on their way while eight are added.
+template <typename K>
+__device__ __forceinline__ void add_all_parts(float (&sum)[K::kTileN / 2], const GemmArgs& args,
+                                              const char* parts) {
+  constexpr int kGroups = K::kTileN / 16;
+  uint4 part[2][kMostRanks];
+  load_parts(part[0], args, parts);
+#pragma unroll
+  for (int i = 0; i < kGroups; ++i) {
+    if (i + 1 < kGroups) load_parts(part[(i + 1) % 2], args, parts + (i + 1) * 2048);
+    if constexpr (K::kOp == Op::kExchange) round_as_part<K>(sum + 8 * i);
+    add_parts<K>(sum + 8 * i, part[i % 2], args.rank);
+    asm volatile("" ::: "memory");  // more loads ahead would need registers that sums have
+  }
 }
 
 // ---- sums of segments ----
@@ -478,34 +479,21 @@ __device__ __forceinline__ float4* sum_at(const GemmArgs& args, int32_t index) {
 /// For who has the last segment of the unit.
 template <typename K>
 __device__ __forceinline__ void put_sum(const float (&sum)[K::kTileN / 2], const GemmArgs& args,
-                                        uint64_t epoch, const Block& block, int half) {
-  const int32_t index = sum_index<K>(block.cluster, block, half);
-  float4* to = sum_at<K>(args, index);
+                                        const Block& block, int half) {
+  float4* to = sum_at<K>(args, sum_index<K>(block.cluster, block, half));
 #pragma unroll
   for (int i = 0; i < K::kTileN / 8; ++i)
     __stcg(to + i * 128, make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
-  if (threadIdx.x % 128 == 0 && !device::has_failed(args.watch))
-    device::store_release(args.summed + index, epoch);
 }
 
 /// Those of all segments before, in the order of the clusters that have them.
 template <typename K>
 __device__ __forceinline__ void add_sums(float (&sum)[K::kTileN / 2], const GemmArgs& args,
-                                         uint64_t epoch, const Block& block, int half,
-                                         int32_t unit) {
-  const int32_t first = args.split.first_sharer(unit);
-  const int32_t mine = first + static_cast<int32_t>(threadIdx.x) % 128;
-  if (mine < block.cluster) {
-    const int32_t index = sum_index<K>(mine, block, half);
-    (void)wait_at_ease(args.watch, args.summed + index,
-                       {device::Wait::kTile, epoch, args.rank, unit, index});
-  }
-  asm volatile("bar.sync %0, 128;" ::"r"(1 + half) : "memory");
+                                         const Block& block, int half, int32_t unit) {
 #pragma unroll 1
-  for (int32_t from = first; from < block.cluster; ++from) {
+  for (int32_t from = args.split.first_sharer(unit); from < block.cluster; ++from) {
     const float4* part = sum_at<K>(args, sum_index<K>(from, block, half));
-    constexpr int kAtOnce = 4;
+    constexpr int kAtOnce = 8;
 #pragma unroll
     for (int i = 0; i < K::kTileN / 8; i += kAtOnce) {
       float4 more[kAtOnce];
@@ -516,7 +504,7 @@ __device__ __forceinline__ void add_sums(float (&sum)[K::kTileN / 2], const Gemm
         float* to = sum + 4 * (i + j);
         to[0] += more[j].x, to[1] += more[j].y, to[2] += more[j].z, to[3] += more[j].w;
       }
-      asm volatile("" ::: "memory");  // as in add_parts()
+      asm volatile("" ::: "memory");  // as in add_all_parts()
     }
   }
 }
@@ -526,37 +514,31 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
   float sum[K::kTileN / 2];
   Turn<K::kStages> turn;
   Handover<K> handover{args, room, half};
-  uint32_t num_put = 0;
   const uint64_t epoch =
       K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
     multiply_all<K>(sum, room, turn, segment.end - segment.begin, half);
-    if constexpr (K::kOp == Op::kScatter) {
+    if constexpr (K::kOp != Op::kExchange) {
       if (!segment.is_last) {
-        put_sum<K>(sum, args, epoch, block, half);
+        put_sum<K>(sum, args, block, half);
+        handover.say();
         return;
       }
-      if (segment.begin > 0) add_sums<K>(sum, args, epoch, block, half, segment.unit);
+      if (segment.begin > 0) {
+        handover.await_sums();
+        add_sums<K>(sum, args, block, half, segment.unit);
+      }
     }
     if constexpr (K::kOp != Op::kGather) {
-      const bool is_own = K::kOp == Op::kExchange || tile.shard == args.rank;
-      if constexpr (K::kOp == Op::kExchange) {
+      if (K::kOp == Op::kExchange || tile.shard != args.rank) {
 #pragma unroll
         for (int c = 0; c < K::kParts; ++c) handover.put_part(sum + 32 * c);
       }
-      if (!is_own) {
-        put_out<K>(sum, outbox_at<K>(args, tile, half), room, half, ++num_put,
-                   args.finished != nullptr ? args.finished + batch_of(args, tile) : nullptr);
-        return;
-      }
-      await_parts(args, epoch, tile, segment.unit, half);
-      const char* parts = args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
-                          handover.thread() * 16;
-#pragma unroll
-      for (int i = 0; i < K::kTileN / 16; ++i) {
-        if constexpr (K::kOp == Op::kExchange) round_as_part<K>(sum + 8 * i);
-        add_parts<K>(sum + 8 * i, args, parts + i * 2048, args.part_bytes);
-      }
+      if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
+      handover.await_parts();
+      add_all_parts<K>(sum, args,
+                       args.parts_at[args.rank] + half_at<K>(args, epoch, 0, tile, half) +
+                           handover.thread() * 16);
     }
     add_bias<K>(sum, args, tile.column);
 #pragma unroll
@@ -573,6 +555,42 @@ struct Sender {
   int half;
   uint64_t epoch;
   Turn<kChunks> turn{};
+  uint32_t num_put = 0;
+
+  /// When the half has put into memory what `tell` tells of.
+  template <typename Tell>
+  __device__ void after_half(const Tell& tell) {
+    device::wait_mbarrier(room.made(half, turn.slot), turn.parity);
+    tell();
+    device::arrive(room.sent(half, turn.slot));
+    turn.next();
+  }
+  __device__ void tell_of_sum(int32_t index) {
+    after_half([&] {
+      if (!device::has_failed(args.watch)) device::store_release(args.summed + index, epoch);
+    });
+  }
+  /// The other segments' sums.
+  __device__ void await_sums(const Block& block, int32_t unit) const {
+#pragma unroll 1
+    for (int32_t from = args.split.first_sharer(unit); from < block.cluster; ++from) {
+      const int32_t index = sum_index<K>(from, block, half);
+      (void)wait_at_ease(args.watch, args.summed + index,
+                         {device::Wait::kTile, epoch, args.rank, unit, index});
+    }
+    device::arrive(room.summed(half));
+  }
+  /// The other ranks' parts.
+  __device__ void await_parts(const Tile& tile, int32_t unit) const {
+#pragma unroll 1
+    for (int32_t from = 0; from < args.num_ranks; ++from) {
+      if (from == args.rank) continue;
+      const int64_t flag = told_index(args, from, tile, half);
+      (void)wait_at_ease(args.watch, args.told_at[args.rank] + flag,
+                         {device::Wait::kTile, epoch, from, unit, static_cast<int32_t>(flag)});
+    }
+    device::arrive(room.parted(half));
+  }
 
   /// Of every chunk of a half: waits until it is made, sends it by `send`, and gives it back.
   template <typename Send>
@@ -593,6 +611,18 @@ struct Sender {
 #pragma unroll 1
       for (int i = 0; i < args.num_c; ++i) device::store_tile(args.c[i], at, chunk);
     });
+  }
+  /// Into the outbox; and tells the copy engine's stream, or the pusher.
+  __device__ void put_out(const Tile& tile) {
+    char* part = outbox_at<K>(args, tile, half);
+    each_chunk([&](int c, uint32_t chunk) {
+      device::store_bulk(part + int64_t{c} * kChunkBytes, chunk, kChunkBytes);
+    });
+    device::wait_until_stored<0>();
+    if (args.finished != nullptr)
+      device::add_release(args.finished + batch_of(args, tile), 1);
+    else
+      device::store_release_shared(room.queued(half), ++num_put);
   }
   /// To all other ranks.
   __device__ void push(const Tile& tile) {
@@ -616,12 +646,13 @@ struct Sender {
 
 template <typename K>
 __device__ void send(const GemmArgs& args, const Room<K>& room, const Block& block, int half) {
-  const uint64_t epoch =
-      K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
-  Sender<K> sender{args, room, half, epoch};
-  each_tile(args, block, [&](const Tile& tile) {
+  Sender<K> sender{args, room, half, *const_cast<const volatile uint64_t*>(args.epoch)};
+  each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
+    if (!segment.is_last) return sender.tell_of_sum(sum_index<K>(block.cluster, block, half));
+    if (segment.begin > 0) sender.await_sums(block, segment.unit);
+    if (K::kOp == Op::kScatter && tile.shard != args.rank) return sender.put_out(tile);
     if constexpr (K::kOp == Op::kExchange) sender.push(tile);
-    if (K::kOp == Op::kScatter && tile.shard != args.rank) return;
+    if constexpr (K::kOp != Op::kGather) sender.await_parts(tile, segment.unit);
     sender.store(tile);
   });
   device::wait_until_stored<0>();
@@ -684,7 +715,11 @@ __device__ void prepare(const Room<K>& room, const GemmArgs& args) {
         device::init_mbarrier(room.made(half, chunk), 128);
         device::init_mbarrier(room.sent(half, chunk), 1);
       }
-    for (int half = 0; half < 2; ++half) device::store_release_shared(room.queued(half), 0);
+    for (int half = 0; half < 2; ++half) {
+      device::init_mbarrier(room.summed(half), 1);
+      device::init_mbarrier(room.parted(half), 1);
+      device::store_release_shared(room.queued(half), 0);
+    }
     device::publish_mbarriers();
   }
   if constexpr (K::kCluster == 1)

@@ -31,8 +31,10 @@ const char* name_of(Op op) {
   return "exchange";
 }
 
+/// Of the kernel: across is the schedule's doing alone.
 const char* name_of(Form form) {
   switch (form) {
+    case Form::k256Across:
     case Form::k256Below: return "256_below";
     case Form::k256Beside: return "256_beside";
     case Form::k128Beside: break;
@@ -109,17 +111,15 @@ uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
   return static_cast<uint64_t>(gemm.ranks) * 2 * tiles * sizeof(uint64_t);
 }
 
-std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice) {
-  const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
-  const BatchShape batches = batches_of(schedule, choice.batches);
+std::vector<Push> pushes_of(const Schedule& schedule, const BatchShape& batches, int32_t rank) {
   const int32_t all = schedule.tiles_per_shard();
   struct Made {
     int32_t unit;
     Push push;
   };
   std::vector<Made> made;
-  for (int32_t shard = 0; shard < gemm.ranks; ++shard)
-    for (int32_t batch = 0; batch < batches.per_shard && shard != gemm.rank; ++batch) {
+  for (int32_t shard = 0; shard < schedule.ranks; ++shard)
+    for (int32_t batch = 0; batch < batches.per_shard && shard != rank; ++batch) {
       const int32_t first = batch * batches.tiles, end = std::min(first + batches.tiles, all);
       made.push_back({schedule.unit_of(shard, end - 1),
                       {shard, shard * batches.per_shard + batch, 2 * first, 2 * (end - first)}});
@@ -131,9 +131,14 @@ std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice) {
   return pushes;
 }
 
+std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice) {
+  const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
+  return pushes_of(schedule, batches_of(schedule, choice.batches, choice.batch_tiles), gemm.rank);
+}
+
 int32_t num_counters(const Gemm& gemm, const Choice& choice) {
   const Schedule schedule = schedule_for(Op::kScatter, gemm, choice);
-  return gemm.ranks * batches_of(schedule, choice.batches).per_shard;
+  return gemm.ranks * batches_of(schedule, choice.batches, choice.batch_tiles).per_shard;
 }
 
 Result<Launcher> Launcher::create(sys::Cuda& cuda, int ordinal) {
@@ -175,8 +180,12 @@ Result<GemmArgs> Launcher::common(Op op, const Gemm& gemm, const Choice& choice,
   if (choice.band < 1 || choice.head < 0)
     return invalid_argument("overlap: a band of {} rows behind {}", choice.band, choice.head);
   GemmArgs args{};
+  const Shape shape = shape_of(choice.form);
+  if (!fits({gemm.ranks, gemm.rank, gemm.shard_rows, gemm.columns}, shape))
+    return invalid_argument(
+        "overlap: tiles across shards of {} rows, of {} ranks; at most {} rows and an even number",
+        gemm.shard_rows, gemm.ranks, shape.tile_m);
   args.schedule = schedule_for(op, gemm, choice);
-  const Shape& shape = args.schedule.shape;
   const int32_t shards = op == Op::kExchange ? 1 : gemm.ranks;
   args.shard_rows = gemm.shard_rows;
   Result<device::TensorMap> a =
@@ -216,7 +225,9 @@ Status Launcher::add_parts(GemmArgs& args, const Gemm& gemm, const Choice& choic
   if (parted.num_slots < 1) return invalid_argument("overlap: no slots for parts");
   args.num_slots = parted.num_slots;
   args.outbox = sys::pointer_to<char>(parted.outbox);
-  args.batches = batches_of(args.schedule, parted.finished != 0 ? choice.batches : 1);
+  args.batches = parted.finished != 0
+                     ? batches_of(args.schedule, choice.batches, choice.batch_tiles)
+                     : batches_of(args.schedule, 1);
   args.finished = sys::pointer_to<uint32_t>(parted.finished);
   for (int32_t r = 0; r < gemm.ranks; ++r) {
     args.parts_at[r] = sys::pointer_to<char>(parted.parts[static_cast<size_t>(r)]);
@@ -234,11 +245,16 @@ Status Launcher::launch(Op op, const Gemm& gemm, const Choice& choice, GemmArgs&
   const int32_t most = choice.num_blocks > 0 ? choice.num_blocks : num_sms_;
   const int32_t clusters =
       std::max(std::min(most / cluster, args.schedule.num_units()), int32_t{1});
-  const bool splits = choice.splits && sums.at != 0 && op == Op::kScatter;
+  const bool splits = choice.splits && sums.at != 0 && op != Op::kExchange;
   // Units that are cut need more clusters than there are of them.
   const int32_t wide = splits ? std::max(most / cluster, int32_t{1}) : clusters;
   args.split =
       split_of(args.schedule.num_units(), wide, args.num_k, splits ? kMostBlocks / cluster : 0);
+  if (op == Op::kScatter && !waits_last(args.schedule, args.split))
+    args.split = split_of(args.schedule.num_units(), clusters, args.num_k, 0);
+  if (op == Op::kScatter && !waits_last(args.schedule, args.split))
+    return invalid_argument("overlap: {} columns of tiles across shards, {} clusters of blocks",
+                            args.schedule.unit_columns, clusters);
   args.sums = sys::pointer_to<char>(sums.at);
   args.summed = sys::pointer_to<uint64_t>(sums.told);
   const int32_t launched = args.split.sharers > 0 ? wide : clusters;
@@ -258,7 +274,7 @@ Status Launcher::gather(const Gemm& gemm, const Choice& choice, const Gathered& 
   args->pieces = {std::max(gathered.piece_rows, 1),
                   divided_up(gemm.shard_rows, std::max(gathered.piece_rows, 1))};
   BRAID_RETURN_IF_ERROR(add_output(*args, gemm, gathered.c, gemm.ranks));
-  return launch(Op::kGather, gemm, choice, *args, {}, stream);
+  return launch(Op::kGather, gemm, choice, *args, gathered.sums, stream);
 }
 
 Status Launcher::count(sys::DevicePtr epoch, sys::DevicePtr copies, uint32_t num_copies,

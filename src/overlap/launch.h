@@ -36,6 +36,7 @@ struct Gathered {
   sys::DevicePtr c = 0;
   sys::DevicePtr arrived = 0;  // 64-bit epochs, [rank][piece]; 0: all of A is here
   int32_t piece_rows = 0;      // of a piece
+  Sums sums{};
 };
 /// Of kScatter and kExchange: each rank's parts (room_bytes()) and flags (flag_bytes()), as this
 /// GPU addresses them, flags zero before the first call. Where the result goes: num_c addresses,
@@ -67,6 +68,7 @@ uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_
 uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice);
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice);
 /// Of kScatter: all batches for other ranks, as they are through.
+std::vector<Push> pushes_of(const Schedule& schedule, const BatchShape& batches, int32_t rank);
 std::vector<Push> pushes_of(const Gemm& gemm, const Choice& choice);
 int32_t num_counters(const Gemm& gemm, const Choice& choice);
 
@@ -78,6 +80,7 @@ class Launcher {
   /// Loads every kernel that launches may need: at its first launch it would wait for kernels that
   /// run, which may wait for this rank.
   Status preload();
+  int num_sms() const { return num_sms_; }
 
   /// Begins a call: adds 1 to the epoch, writes it `num_copies` times to `copies`, from where copy
   /// engines take flags, and sets `num_counters` words at `counters` to 0.

@@ -3,8 +3,13 @@
 //
 // The rows of the product are `ranks` shards of equal height. What a block of the kernel computes
 // together with the others of its cluster is a *unit*: one tile, or two beside or below each other.
-// A unit never has rows of two shards: the last unit of a shard may hang over its end, where tensor
-// maps read zeros and write nothing.
+// The last unit of a shard may hang over its end, where tensor maps read zeros and write nothing.
+//
+// A unit has rows of one shard. Where a shard is no higher than a tile that leaves only tiles beside
+// each other, whose blocks read weights of their own each; so there a unit may be *across* two
+// shards, that of a place and that of the next, one tile of either. The own shard then shares units
+// with another one, and a block that waits for its peers' parts holds up the other of its cluster:
+// waits_last() says whether that may be.
 //
 // Units are ordered by bands: some rows of units of consecutive places, all columns of them, column
 // by column, before the next band. So a band's rows of A stay in the L2, and each column of weights
@@ -28,6 +33,7 @@ inline constexpr int32_t kMostRanks = 8;
 struct Shape {
   int32_t tile_m, tile_n;
   int32_t cluster_m, cluster_n;  // 1 or 2; not both 2
+  int32_t shards = 1;            // that a unit is of; 2: across
 };
 
 constexpr int32_t divided_up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
@@ -55,32 +61,32 @@ struct Schedule {
   int32_t head_rows;     // rows of units ahead of a border that no band crosses
   Shape shape;
 
-  constexpr int32_t num_units() const { return ranks * unit_rows * unit_columns; }
+  constexpr int32_t num_units() const { return num_rows() * unit_columns; }
   /// Tiles of one shard, those hanging over included.
-  constexpr int32_t tiles_per_shard() const {
-    return unit_rows * shape.cluster_m * unit_columns * shape.cluster_n;
-  }
+  constexpr int32_t tiles_per_shard() const { return unit_rows * unit_columns * tiles_of_unit(); }
   /// The tile that block `block` (0, 1) of the cluster computes of unit `unit`.
   constexpr Tile at(int32_t unit, int32_t block) const {
     const Band in = band_of(unit);
     const int32_t place = in.first + in.rest % in.height;
     const int32_t row = place % unit_rows, column = in.rest / in.height;
+    if (shape.shards == 2)
+      return {shard_at(2 * place + block), 0, column * shape.tile_n, index_of(0, column)};
     const int32_t beside = shape.cluster_n == 2 ? block : 0, below = block - beside;
     return {shard_at(place / unit_rows), (row * shape.cluster_m + below) * shape.tile_m,
             (column * shape.cluster_n + beside) * shape.tile_n,
-            index_of(row, column) * shape.cluster_m * shape.cluster_n + block};
+            index_of(row, column) * tiles_of_unit() + block};
   }
   /// When the tile of that index is computed: its unit.
   constexpr int32_t unit_of(int32_t shard, int32_t index) const {
     const int32_t of_band = banded_rows() * unit_columns;
-    const int32_t unit = index / (shape.cluster_m * shape.cluster_n), above = unit / of_band;
+    const int32_t unit = index / tiles_of_unit(), above = unit / of_band;
     const int32_t height = height_from(above * banded_rows());
     const int32_t row = above * banded_rows() + unit % of_band % height;
     const int32_t column = unit % of_band / height;
     const int32_t turn = (shard - first_shard) * step + ranks;
-    const int32_t place = turn % ranks * unit_rows + row;
+    const int32_t place = turn % ranks / shape.shards * unit_rows + row;
     const bool is_head = place < head_rows;
-    const int32_t begin = is_head ? 0 : head_rows, end = is_head ? head_rows : ranks * unit_rows;
+    const int32_t begin = is_head ? 0 : head_rows, end = is_head ? head_rows : num_rows();
     const int32_t first = begin + (place - begin) / band * band;
     const int32_t high = end - first < band ? end - first : band;
     return first * unit_columns + column * high + place - first;
@@ -89,6 +95,7 @@ struct Schedule {
   constexpr Rows end_of_band(int32_t unit) const {
     const Band in = band_of(unit);
     const int32_t place = in.first + in.height - 1;
+    if (shape.shards == 2) return {shard_at(2 * place + 1), 0};
     return {shard_at(place / unit_rows), place % unit_rows * shape.cluster_m * shape.tile_m};
   }
   constexpr int32_t shard_at(int32_t place) const {
@@ -96,6 +103,11 @@ struct Schedule {
   }
 
  private:
+  constexpr int32_t num_rows() const { return ranks / shape.shards * unit_rows; }
+  /// Of one shard.
+  constexpr int32_t tiles_of_unit() const {
+    return shape.cluster_m * shape.cluster_n / shape.shards;
+  }
   struct Band {
     int32_t first, height;  // places
     int32_t rest;           // the unit's number within
@@ -114,7 +126,7 @@ struct Schedule {
     const int32_t head = head_rows * unit_columns;
     const bool is_head = unit < head;
     const int32_t begin = is_head ? 0 : head_rows;
-    const int32_t rows = is_head ? head_rows : ranks * unit_rows - head_rows;
+    const int32_t rows = is_head ? head_rows : num_rows() - head_rows;
     const int32_t within = is_head ? unit : unit - head;
     const int32_t of_band = band * unit_columns;
     const int32_t number = within / of_band;
@@ -130,11 +142,17 @@ struct Extent {
   int32_t columns;     // at least 1
 };
 
+/// Whether units of such a shape divide the rows.
+constexpr bool fits(const Extent& extent, const Shape& shape) {
+  return shape.shards == 1 || (extent.ranks % 2 == 0 && extent.shard_rows <= shape.tile_m);
+}
+
 constexpr Schedule schedule_of(const Extent& extent, const Shape& shape, int32_t band) {
   Schedule made{};
   made.ranks = extent.ranks;
   made.step = 1;
-  made.unit_rows = divided_up(extent.shard_rows, int64_t{shape.tile_m} * shape.cluster_m);
+  const int32_t tiles = shape.cluster_m / shape.shards;  // of a unit, below each other in a shard
+  made.unit_rows = divided_up(extent.shard_rows, int64_t{shape.tile_m} * tiles);
   made.unit_columns = divided_up(extent.columns, int64_t{shape.tile_n} * shape.cluster_n);
   made.band = band;
   made.shape = shape;
@@ -150,17 +168,17 @@ constexpr Schedule gather_schedule(const Extent& extent, const Shape& shape, int
   Schedule made = schedule_of(extent, shape, band);
   made.first_shard = extent.rank;
   made.step = -1;
-  made.head_rows = head < extent.ranks * made.unit_rows ? head : 0;
+  made.head_rows = head < extent.ranks / shape.shards * made.unit_rows ? head : 0;
   return made;
 }
 
 /// Of a GEMM and reduce-scatter: rank + 1, rank + 2, ..., the own shard last, so at any time all
 /// ranks write to different owners. No unit of another shard comes after one of the own: only those
-/// wait, so no push ever waits for another rank.
+/// wait, so no push ever waits for another rank (where units are across, as waits_last() says).
 constexpr Schedule scatter_schedule(const Extent& extent, const Shape& shape, int32_t band) {
   Schedule made = schedule_of(extent, shape, band);
   made.first_shard = (extent.rank + 1) % extent.ranks;
-  made.head_rows = (extent.ranks - 1) * made.unit_rows;
+  made.head_rows = (extent.ranks / shape.shards - 1) * made.unit_rows;
   return made;
 }
 
@@ -242,14 +260,31 @@ constexpr Split split_of(int32_t num_units, int32_t num_clusters, int32_t stages
   return made;
 }
 
+/// Whether nobody waits for other ranks before having made all that it owes them: every cluster has
+/// nothing left to multiply when it has a unit with a tile of the own shard, the schedule's last.
+/// Always so where units are of one shard: what follows is the own shard's, and nobody else's.
+constexpr bool waits_last(const Schedule& schedule, const Split& split) {
+  if (schedule.shape.shards == 1) return true;
+  const int32_t first_own = schedule.num_units() - schedule.unit_columns;
+  for (int32_t cluster = 0; cluster < split.num_clusters; ++cluster)
+    for (int32_t i = 0; split.at(cluster, i).unit >= 0; ++i) {
+      const Segment segment = split.at(cluster, i);
+      if (segment.unit < first_own || !segment.is_last) continue;
+      if (split.at(cluster, i + 1).unit >= 0) return false;
+    }
+  return true;
+}
+
 /// Parts of a shard that are pushed and told of at a time.
 struct BatchShape {
   int32_t tiles;      // of a batch
   int32_t per_shard;  // the last may be smaller
 };
-constexpr BatchShape batches_of(const Schedule& schedule, int32_t count) {
+/// `tiles` of a batch, or where that is 0 so many that there are `count` batches.
+constexpr BatchShape batches_of(const Schedule& schedule, int32_t count, int32_t tiles = 0) {
   const int32_t all = schedule.tiles_per_shard();
-  const int32_t tiles = divided_up(all, count < 1 ? 1 : count < all ? count : all);
+  if (tiles <= 0) tiles = divided_up(all, count < 1 ? 1 : count < all ? count : all);
+  if (tiles > all) tiles = all;
   return {tiles, divided_up(all, tiles)};
 }
 

@@ -16,7 +16,6 @@ import braid
 from braid.errors import Error, InvalidArgument
 from braid.overlap import ag_gemm, gemm_ar, gemm_rs, operations, shapes, way_of
 from braid.overlap.shapes import Op
-from braid.overlap.tuner import candidates
 from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
 
 MOST_ERROR = 4e-3
@@ -86,7 +85,7 @@ def check_ways(checks, case, calls):
     kernels = operations._KERNELS.get(case.comm)
     if kernels is None:
         kernels = operations._KERNELS[case.comm] = operations._Kernels(case.comm, case.x.device)
-    for way in candidates(shape):
+    for way in kernels.candidates(shape):
         first = kernels._call(shape, case.x, case.w, case.b, way)
         error = case.error(first)
         checks.expect(error < MOST_ERROR, f"{case.op.name} {shape} {way}: error {error:.2e}")
@@ -118,7 +117,7 @@ def check_tuned_and_captured(checks, case):
     shape = shapes.shape_of(case.op, case.x, case.w, case.b, case.layout, case.comm.size)
     kernels = operations._KERNELS[case.comm]
     tuned = kernels.ways[shape]
-    for way in candidates(shape):
+    for way in kernels.candidates(shape):
         kernels.ways[shape] = way
         check_captured(checks, case, way)
     kernels.ways[shape] = tuned

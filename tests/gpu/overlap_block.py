@@ -29,7 +29,7 @@ from torch import nn
 import braid
 from braid.bench import facts
 from braid.overlap import operations
-from braid.overlap.tuner import SEQUENTIAL, candidates
+from braid.overlap.tuner import SEQUENTIAL
 from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
 
 MOST_ERROR = 4e-3  # of the contract, against float64
@@ -341,9 +341,9 @@ GPT = {"width": 512, "between": 1024, "heads": 8, "groups": 8, "s": 128, "batch"
 SMALL_GPT = {**SMALL, "layers": 1, "rate": 1e-2}
 
 
-def kernels_way(_comm, shape, _run):
+def kernels_way(_comm, ways, _run):
     """The first way that is a kernel's: ranks that share a GPU would learn nothing by measuring."""
-    return next(way for way in candidates(shape) if way != SEQUENTIAL), {}
+    return next(way for way in ways if way != SEQUENTIAL), {}
 
 
 def faults(found, is_cpu):

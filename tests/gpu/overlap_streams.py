@@ -28,9 +28,10 @@ import torch
 from braid import _braid
 from braid.bench import facts
 
-FORMS = (0, 1, 2)
 EXCHANGE_FORM = 2
-ROWS, COLUMNS, DEPTH = 136, 520, 16384  # of a shard; so deep that blocks share tiles
+FORMS_OF = {136: (0, 1, 2), 104: (3, 1)}
+"""Rows of a shard, and the tiles they are cut into: across (3) is for one tile's rows at most."""
+COLUMNS, DEPTH = 520, 16384  # so deep that blocks share tiles
 SETS = 3
 LARGE = 2.0**18
 FREE_SMS = 20
@@ -51,10 +52,10 @@ def rounded(x):
 class Inputs:
     """Of all ranks, and what each must get."""
 
-    def __init__(self, ranks, seed):
+    def __init__(self, ranks, rows, seed):
         self.ranks = ranks
-        self.x = [integers(seed + r, ROWS, DEPTH) for r in range(ranks)]
-        self.whole = [integers(seed + 20 + r, ranks * ROWS, DEPTH) for r in range(ranks)]
+        self.x = [integers(seed + r, rows, DEPTH) for r in range(ranks)]
+        self.whole = [integers(seed + 20 + r, ranks * rows, DEPTH) for r in range(ranks)]
         self.w = [integers(seed + 40 + r, COLUMNS, DEPTH) for r in range(ranks)]
         self.w[-2] *= LARGE
         self.whole[-1], self.w[-1] = self.whole[-2].clone(), -self.w[-2]
@@ -68,7 +69,7 @@ class Inputs:
             for w in self.w
         ]
         shards = [self.summed(products, owner) for owner in range(ranks)]
-        self.scattered = [s[owner * ROWS : (owner + 1) * ROWS] for owner, s in enumerate(shards)]
+        self.scattered = [s[owner * rows : (owner + 1) * rows] for owner, s in enumerate(shards)]
         self.reduced = torch.cat(self.scattered)
         self.exchanged = self.summed(products, None)
         backwards = torch.zeros_like(products[0])
@@ -94,7 +95,7 @@ class Rank:
         self.world, self.number = world, number
         self.stream, self.copies = torch.cuda.Stream(), torch.cuda.Stream()
         n = world.ranks
-        self.window = torch.empty(n * ROWS, DEPTH, dtype=torch.bfloat16, device="cuda")
+        self.window = torch.empty(n * world.rows, DEPTH, dtype=torch.bfloat16, device="cuda")
         room = {"dtype": torch.uint8, "device": "cuda"}
         self.parts = torch.empty(world.room, **room)
         self.outbox = torch.empty(world.room, **room)
@@ -103,7 +104,7 @@ class Rank:
         self.epochs = torch.zeros(FLAG_SPACE, dtype=torch.int64, device="cuda")
         self.epoch = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.finished = torch.zeros(64, dtype=torch.int32, device="cuda")
-        self.c = torch.empty(n * ROWS, COLUMNS, dtype=torch.bfloat16, device="cuda")
+        self.c = torch.empty(n * world.rows, COLUMNS, dtype=torch.bfloat16, device="cuda")
         self.wrong = torch.zeros((), dtype=torch.int64, device="cuda")
         self.done = torch.cuda.Event()
         self.sums = _braid.OverlapSums()
@@ -123,7 +124,8 @@ class Rank:
         gemm = _braid.OverlapGemm()
         gemm.dtype, gemm.is_kn = _braid.dtype_code("bfloat16"), False
         gemm.ranks, gemm.rank = self.world.ranks, self.number
-        gemm.shard_rows = self.world.ranks * ROWS if op == "exchange" else ROWS
+        rows = self.world.rows
+        gemm.shard_rows = self.world.ranks * rows if op == "exchange" else rows
         gemm.columns, gemm.depth = COLUMNS, DEPTH
         a = self.window if op == "gather" else inputs.whole[self.number]
         gemm.a, gemm.w = a.data_ptr(), inputs.w[self.number].data_ptr()
@@ -132,19 +134,19 @@ class Rank:
 
 
 class World:
-    def __init__(self, ranks):
-        self.ranks = ranks
+    def __init__(self, ranks, rows):
+        self.ranks, self.rows, self.forms = ranks, rows, FORMS_OF[rows]
         self.kernels = _braid.OverlapKernels(0)
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         self.blocks = (sms - FREE_SMS) // ranks // 2 * 2
         probe = _braid.OverlapGemm()
         probe.dtype, probe.ranks = _braid.dtype_code("bfloat16"), ranks
-        probe.shard_rows, probe.columns, probe.depth = ranks * ROWS, COLUMNS, DEPTH
-        choices = [self.choice(form) for form in FORMS]
+        probe.shard_rows, probe.columns, probe.depth = ranks * rows, COLUMNS, DEPTH
+        choices = [self.choice(form) for form in (*self.forms, EXCHANGE_FORM)]
         self.room = 2 * ranks * max(_braid.overlap_part_bytes(probe, c) for c in choices)
         self.sums = max(_braid.overlap_sums_bytes(c) for c in choices)
         self.all = [Rank(self, r) for r in range(ranks)]
-        self.inputs = [Inputs(ranks, 1000 * (ranks + s)) for s in range(SETS)]
+        self.inputs = [Inputs(ranks, rows, 1000 * (ranks + s)) for s in range(SETS)]
         self.epoch = 0
         torch.cuda.synchronize()
 
@@ -163,21 +165,22 @@ def sleep(rank, chance):
 
 def gather(world, inputs, choice):
     """Every rank pushes its rows to all, each behind it a flag."""
-    choice.head = 0
+    choice.head, rows = 0, world.rows
     for rank in world.all:
         r = rank.number
         rank.copies.wait_stream(rank.stream)
         with torch.cuda.stream(rank.copies):
             for step in range(world.ranks):
                 to = world.all[(r + step) % world.ranks]
-                to.window[r * ROWS : (r + 1) * ROWS].copy_(inputs.x[r], non_blocking=True)
+                to.window[r * rows : (r + 1) * rows].copy_(inputs.x[r], non_blocking=True)
                 to.arrived[r : r + 1].copy_(rank.epochs[:1], non_blocking=True)
         places = _braid.OverlapGathered()
         places.c, places.arrived, places.piece_rows = (
             rank.c.data_ptr(),
             rank.arrived.data_ptr(),
-            ROWS,
+            rows,
         )
+        places.sums = rank.sums
         world.kernels.gather(
             rank.gemm("gather", inputs), choice, places, rank.epoch.data_ptr(), rank.bounds,
             rank.stream.cuda_stream,
@@ -259,7 +262,8 @@ WAYS = {
 def call(world, way, number, chance):
     """One call of all ranks, behind one of each of them; and its result compared, on the device."""
     inputs = world.inputs[chance.randrange(SETS)]
-    choice = world.choice(FORMS[number % 3], batches=1 + number % 3, splits=number % 4 != 3)
+    form = world.forms[number % len(world.forms)]
+    choice = world.choice(form, batches=1 + number % 3, splits=number % 8 < 6)
     world.epoch += 1
     for rank in world.all:
         for other in world.all:
@@ -301,6 +305,7 @@ def run(world, way, calls, chance):
     torch.cuda.synchronize()
     return {
         "ranks": world.ranks,
+        "rows": world.rows,
         "way": way,
         "calls": calls,
         "wrong_elements": sum(int(rank.wrong) for rank in world.all),
@@ -320,14 +325,15 @@ def main():
     torch.cuda.set_device(0)
     seed = int.from_bytes(os.urandom(4), "big")
     chance, rows = random.Random(seed), []
-    for ranks in (int(n) for n in asked.ranks.split(",")):
-        world = World(ranks)
+    worlds = [(int(n), rows) for n in asked.ranks.split(",") for rows in FORMS_OF]
+    for ranks, shard_rows in worlds:
+        world = World(ranks, shard_rows)
         for way in WAYS:
             rows.append(run(world, way, asked.calls, chance))
             row = rows[-1]
             print(
-                f"{ranks} ranks, {way}: {row['calls']} calls in {row['seconds']} s,"
-                f" {row['wrong_elements']} wrong, {row['gave_up']} gave up",
+                f"{ranks} ranks, {shard_rows} rows, {way}: {row['calls']} calls in"
+                f" {row['seconds']} s, {row['wrong_elements']} wrong, {row['gave_up']} gave up",
                 flush=True,
             )
             if row["gave_up"]:
@@ -342,7 +348,7 @@ def main():
         "dirty": dirty,
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
-        "shard": {"rows": ROWS, "columns": COLUMNS, "depth": DEPTH},
+        "shard": {"rows": list(FORMS_OF), "columns": COLUMNS, "depth": DEPTH},
         "seed": seed,
         "longest_delay_cycles": LONGEST_SLEEP,
         "rows": rows,

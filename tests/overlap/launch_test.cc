@@ -151,6 +151,29 @@ TEST_F(Launch, TilesThatMakeNoRoundAreCutWhereThereIsRoomForSums) {
   EXPECT_EQ(args_.split.sharers, 0);
 }
 
+TEST_F(Launch, TilesAcrossAreTheSameKernelsAndWaitLast) {
+  Choice choice;
+  choice.form = Form::k256Across;
+  choice.num_blocks = 132;
+  Parted places;
+  places.c[0] = 0x30000;
+  places.sums = {0x50000, 0x60000};
+  const auto scatter = [&](const Gemm& gemm) {
+    return launcher_->scatter(gemm, choice, places, 0x8, {}, stream_);
+  };
+  ASSERT_TRUE(scatter(gemm_of(8, 128, 12'288, 43'008)).ok());
+  EXPECT_EQ(launched_, "braid_scatter_bf16_256_below");
+  EXPECT_EQ(args_.schedule.num_units(), 4 * 48);
+  EXPECT_EQ(args_.schedule.tiles_per_shard(), 48);
+  // Cut, clusters would have segments behind tiles of the own shard.
+  ASSERT_TRUE(scatter(gemm_of(8, 128, 40 * 256, 43'008)).ok());
+  EXPECT_EQ(args_.split.sharers, 0);
+  EXPECT_EQ(args_.split.whole, args_.schedule.num_units());
+  EXPECT_THAT(scatter(gemm_of(8, 128, 67 * 256, 43'008)).message(), HasSubstr("across shards"));
+  EXPECT_THAT(scatter(gemm_of(8, 129, 12'288, 43'008)).message(), HasSubstr("at most 128 rows"));
+  EXPECT_THAT(scatter(gemm_of(7, 128, 12'288, 43'008)).message(), HasSubstr("of 7 ranks"));
+}
+
 TEST_F(Launch, FewTilesAreSharedByAllBlocks) {
   Choice choice;
   choice.form = Form::k256Beside;

@@ -36,6 +36,7 @@ void each_schedule(const Each& each) {
     for (int32_t rank = 0; rank < c.ranks; ++rank)
       for (const Form form : kAllForms) {
         const Extent extent{c.ranks, rank, c.shard_rows, c.columns};
+        if (!fits(extent, shape_of(form))) continue;
         each(c, rank, gather_schedule(extent, shape_of(form), c.band, c.head), true);
         each(c, rank, scatter_schedule(extent, shape_of(form), c.band), false);
       }
@@ -65,11 +66,39 @@ TEST(Schedule, EveryElementIsInOneTileAndEveryPartHasItsPlace) {
   });
 }
 
-TEST(Schedule, NoClusterHasTilesOfTwoShards) {
+TEST(Schedule, OnlyClustersAcrossHaveTilesOfTwoShards) {
   each_schedule([](const Case&, int32_t, const Schedule& schedule, bool) {
-    for (int32_t unit = 0; unit < schedule.num_units(); ++unit)
-      ASSERT_EQ(schedule.at(unit, 0).shard, schedule.at(unit, 1).shard);
+    for (int32_t unit = 0; unit < schedule.num_units(); ++unit) {
+      const Tile first = schedule.at(unit, 0), second = schedule.at(unit, 1);
+      ASSERT_EQ(first.shard == second.shard, schedule.shape.shards == 1);
+      if (schedule.shape.shards == 1) continue;
+      ASSERT_EQ(first.column, second.column) << "they share the weights";
+      ASSERT_EQ(second.shard, (first.shard + schedule.step + schedule.ranks) % schedule.ranks);
+    }
   });
+}
+
+TEST(Schedule, TilesAcrossNeedPairsOfShardsOfOneRowOfTiles) {
+  const Shape across = shape_of(Form::k256Across);
+  EXPECT_TRUE(fits({8, 0, 128, 256}, across));
+  EXPECT_FALSE(fits({8, 0, 129, 256}, across));
+  EXPECT_FALSE(fits({7, 0, 128, 256}, across));
+  EXPECT_TRUE(fits({7, 0, 129, 256}, shape_of(Form::k256Below)));
+}
+
+TEST(Schedule, AClusterWaitsLastWhereItHasOneTileOfTheOwnShardAtMost) {
+  const auto may = [](int32_t columns, int32_t clusters, int32_t most_sharers) {
+    const Schedule schedule =
+        scatter_schedule({8, 3, 128, 256 * columns}, shape_of(Form::k256Across), 3);
+    return waits_last(schedule, split_of(schedule.num_units(), clusters, 672, most_sharers));
+  };
+  EXPECT_TRUE(may(48, 66, 80)) << "the stand's, m 1024";
+  EXPECT_TRUE(may(66, 66, 0));
+  EXPECT_FALSE(may(67, 66, 0)) << "a cluster has two";
+  EXPECT_FALSE(may(48, 40, 0));
+  EXPECT_FALSE(may(40, 66, 80)) << "behind its tile a cluster has a segment of one that is cut";
+  const Schedule below = scatter_schedule({8, 3, 128, 25600}, shape_of(Form::k256Below), 3);
+  EXPECT_TRUE(waits_last(below, split_of(below.num_units(), 7, 672, 0)));
 }
 
 TEST(Schedule, ShardsComeInTheOrderInWhichPushesArrive) {
@@ -86,7 +115,8 @@ TEST(Schedule, NothingForOthersComesBehindTheOwnShard) {
     bool is_own = false;
     std::vector<int32_t> first_of;
     for (int32_t unit = 0; unit < schedule.num_units(); ++unit) {
-      const int32_t shard = schedule.at(unit, 0).shard;
+      // Of a unit across, the second tile's is the later one.
+      const int32_t shard = schedule.at(unit, 1).shard;
       if (shard == rank) is_own = true;
       ASSERT_EQ(shard == rank, is_own) << c.ranks << " ranks, band " << c.band;
     }
@@ -116,7 +146,7 @@ TEST(Schedule, TheEndOfABandIsTheLastOfItsRows) {
     const auto place_of = [&](int32_t shard, int32_t row) {
       for (int32_t place = 0; place < schedule.ranks; ++place)
         if (schedule.shard_at(place) == shard)
-          return int64_t{place} * schedule.unit_rows +
+          return int64_t{place / schedule.shape.shards} * schedule.unit_rows +
                  row / (schedule.shape.tile_m * schedule.shape.cluster_m);
       return int64_t{-1};
     };
@@ -137,6 +167,7 @@ TEST(Schedule, TheEndOfABandIsTheLastOfItsRows) {
 TEST(Schedule, AllRanksNumberTheTilesOfAShardAlike) {
   for (const Case& c : kCases)
     for (const Form form : kAllForms) {
+      if (!fits({c.ranks, 0, c.shard_rows, c.columns}, shape_of(form))) continue;
       std::map<std::tuple<int32_t, int32_t, int32_t>, int32_t> index_of;
       for (int32_t rank = 0; rank < c.ranks; ++rank) {
         const Schedule schedule =
@@ -163,6 +194,14 @@ TEST(Schedule, TilesAreNumberedAsTheyAreMade) {
       before[static_cast<size_t>(tile.shard)] = tile.index;
     }
   }
+}
+
+TEST(Batches, MayBeOfSoManyTiles) {
+  const Schedule schedule = scatter_schedule({2, 0, 300, 700}, shape_of(Form::k128Beside), 2);
+  const BatchShape batches = batches_of(schedule, 1, 7);
+  EXPECT_EQ(batches.tiles, 7);
+  EXPECT_EQ(batches.per_shard, 3) << "of 18 tiles";
+  EXPECT_EQ(batches_of(schedule, 1, 100).per_shard, 1);
 }
 
 TEST(Batches, AreAllTiles) {

@@ -312,6 +312,7 @@ _OWN_FORMS = {
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
     "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
     "braid.overlap_block/1": _RANKS | {"blocks", "gpt", "faults"},
+    "braid.overlap_choices/1": frozenset({"dirty", "rows", "faults"}),
     "braid.overlap_streams/1": frozenset({"dirty", "rows"}),
     "braid.single_writes/1": frozenset({"dirty", "rows"}),
     "braid.strangers/1": frozenset({"dirty", "runs"}),

@@ -13,7 +13,7 @@ from braid.comm import Comm
 from braid.errors import InvalidArgument
 from braid.overlap import sequential
 from braid.overlap.shapes import Op, Shape, shape_of, why_sequential
-from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, choose
+from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
@@ -66,14 +66,48 @@ def way_of(op: str, x: Tensor, w: Tensor, comm: Comm, *, layout: str = "nk") -> 
 
 
 def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: str) -> Tensor:
-    shape = shape_of(op, x, w, bias, layout, comm.size)
-    x, w, bias = x.detach(), w.detach(), None if bias is None else bias.detach()
-    if why_sequential(shape, x, w, bias):
+    shape, has_kernel = _checked(op, x, w, comm.size, bias, layout)
+    x, w, bias = _plain(x), _plain(w), None if bias is None else _plain(bias)
+    if not has_kernel:
         return sequential.run(comm, op, x, w, bias, shape.is_kn)
     kernels = _KERNELS.get(comm)
     if kernels is None:
         kernels = _KERNELS[comm] = _Kernels(comm, x.device)
     return kernels.run(shape, x, w, bias)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach() if tensor.requires_grad else tensor
+
+
+_Key = tuple[object, ...]
+_CHECKED: dict[_Key, tuple[Shape, bool]] = {}
+_MOST_CHECKED = 4096
+
+
+def _key(tensor: Tensor | None) -> _Key | None:
+    """All of a tensor that checks look at."""
+    if tensor is None:
+        return None
+    is_dense, is_aligned = tensor.is_contiguous(), tensor.data_ptr() % 16 == 0
+    return tensor.shape, tensor.dtype, tensor.device, is_dense, is_aligned
+
+
+def _checked(
+    op: Op, x: Tensor, w: Tensor, size: int, bias: Tensor | None, layout: str
+) -> tuple[Shape, bool]:
+    """The call's shape, and whether kernels take it; looked up where such a call was checked
+    before: at few rows the GPU is done before the host has checked again.
+    """
+    key = (op, size, layout, _key(x), _key(w), _key(bias))
+    found = _CHECKED.get(key)
+    if found is None:
+        shape = shape_of(op, x, w, bias, layout, size)
+        found = shape, not why_sequential(shape, x, w, bias)
+        if len(_CHECKED) >= _MOST_CHECKED:
+            _CHECKED.clear()
+        _CHECKED[key] = found
+    return found
 
 
 class _Kernels:
@@ -83,6 +117,7 @@ class _Kernels:
         self._comm, self._device = comm, device
         self._launcher = _braid.OverlapKernels(device.index)
         self._workspace: Tensor | None = None
+        self._clusters = 0
         self.ways: dict[Shape, Way] = {}
 
     def run(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None) -> Tensor:
@@ -96,9 +131,18 @@ class _Kernels:
                     "overlap: the first call of a shape measures, which no graph can hold: make"
                     " one before the capture"
                 )
-            way, _ = choose(self._comm, shape, call)
+            way, _ = choose(self._comm, self.candidates(shape), call)
             self.ways[shape] = way
         return call(way)
+
+    def candidates(self, shape: Shape) -> list[Way]:
+        """Collective, the first time."""
+        if self._clusters == 0:
+            num_blocks = _braid.overlap_num_blocks(
+                self._comm._core, self._device.index, self._launcher
+            )
+            self._clusters = num_blocks // 2
+        return list(candidates(shape, self._clusters))
 
     def _call(self, shape: Shape, x: Tensor, w: Tensor, bias: Tensor | None, way: Way) -> Tensor:
         if way == SEQUENTIAL:
@@ -153,7 +197,7 @@ def _choice(way: Way) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[way.form], way.band, way.head
     choice.piece_rows, choice.by_engines = way.piece_rows, way.by_engines
-    choice.batches = way.batches
+    choice.batches, choice.batch_tiles = way.batches, way.batch_tiles
     return choice
 
 

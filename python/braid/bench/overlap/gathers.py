@@ -51,7 +51,7 @@ class Gathers:
         return ways
 
     def _tiles(self) -> list[Tiles]:
-        below, beside = "256 below", "256 beside"
+        below, beside, across = "256 below", "256 beside", "256 across"
         if self._case.rows >= 1024:
             found = [(below, 8, 4), (below, 4, 4)]
         elif self._case.rows >= 512:
@@ -59,7 +59,7 @@ class Gathers:
         elif self._case.rows >= 256:
             found = [(below, 2, 1), (below, 4, 1), (below, 7, 1)]
         else:
-            found = [(beside, 8, 2), (beside, 6, 2), (beside, 7, 1)]
+            found = [(across, 3, 1), (across, 2, 1), (beside, 8, 2)]
         return [Tiles(form, band, head) for form, band, head in found]
 
     def _gemm(self) -> None:
@@ -108,6 +108,7 @@ class Gathers:
         places = _braid.OverlapGathered()
         places.c, places.piece_rows = self._c.data_ptr(), self._case.rows
         places.arrived = self._flags.data_ptr() if waits else 0
+        places.sums = self._stand.sums
         self._stand.kernels.gather(
             self._stand.gemm(self._case, self._window, self._w), choice_of(tiles), places,
             self._epoch.data_ptr(), self._stand.bounds, current(),

@@ -1,18 +1,20 @@
 """Cases of the stand as jobs: every contestant checked, then all timed in turn."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
 from braid.bench.overlap.checked import WARM, series_of
 from braid.bench.overlap.gathers import Gathers
 from braid.bench.overlap.scatters import Scatters
-from braid.bench.overlap.stand import Call, Case, Plain, Stand
+from braid.bench.overlap.stand import PRESET, Call, Case, Plain, Stand
+from braid.overlap.tuner import fastest
 from braid.probe.effort import Effort
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series
 
+CHOICE = "; tuning's choice"
 _SLEEP_CYCLES = 3_000_000  # the host enqueues a whole call meanwhile, some 40 copies and launches
 
 STAND = (
@@ -26,6 +28,10 @@ STAND = (
     Case("as long as the GEMM, m 4096", "rs", 4096, 12288, 14336),
     Case("GPT-3 TP8, m 2048", "rs", 2048, 12288, 43008),
     Case("GPT-3 TP8, m 1024", "rs", 1024, 12288, 43008),
+    Case("Llama-70B TP8, m 512", "ag", 512, 25088, 8192),
+    Case("Llama-70B TP8, m 64", "ag", 64, 25088, 8192),
+    Case("Llama-70B TP8, m 512", "rs", 512, 8192, 25088),
+    Case("Llama-70B TP8, m 64", "rs", 64, 8192, 25088),
 )
 GEMMS = tuple(
     Case(name, "gemm", m, n, k, dtype)
@@ -58,6 +64,8 @@ def job_of(stand: Stand, case: Case) -> Job:
         field = _MAKERS[case.op](stand, case)
         ways = field.contestants()
         errors, absent = _check(field, ways)
+        chosen = _chosen({name: ways[name] for name in errors})
+        stand.check()
         times = _race(stand, {name: ways[name] for name in errors}, effort, tick)
         del field, ways
         torch.cuda.empty_cache()
@@ -65,15 +73,38 @@ def job_of(stand: Stand, case: Case) -> Job:
             Series(group_of(case), name, 0, None, None, verdict="unsupported", note=why)
             for name, why in absent.items()
         ]
+        moved, said = case.m * case.k * 2, {chosen: CHOICE}
         found = [
             series_of(
-                group_of(case), name, case.m * case.k * 2, case.flops, errors[name], times[name]
+                group_of(case),
+                name,
+                moved,
+                case.flops,
+                errors[name],
+                times[name],
+                said.get(name, ""),
             )
             for name in errors
         ]
         return found + missing
 
     return Job(f"{case.op} {case.name}", case.m * case.k * 2, run)
+
+
+def _candidates(names: Iterable[str]) -> list[str]:
+    """What tuning chooses among: the way in turn, and braid's. Empty for a GEMM."""
+    in_turn = [name for name in names if "then" in name]
+    ours = [name for name in names if name.startswith("braid") and name != PRESET]
+    return [*in_turn, *ours] if in_turn else []
+
+
+def _chosen(ways: dict[str, Call]) -> str:
+    """By the tuner of braid.overlap, before the race."""
+    names = _candidates(ways)
+    if not names:
+        return ""
+    number, _ = fastest(lambda us: us, _time_us, [ways[name] for name in names])
+    return names[number]
 
 
 def _check(field: _Field, ways: dict[str, Call]) -> tuple[dict[str, float], dict[str, str]]:
@@ -111,7 +142,7 @@ def _race(
     return times
 
 
-def _time_us(call: Call) -> float:
+def _time_us(call: Callable[[], object]) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     torch.cuda._sleep(_SLEEP_CYCLES)
@@ -124,18 +155,20 @@ def _time_us(call: Call) -> float:
 
 def figures_of(series: Sequence[Series]) -> dict[str, float]:
     """Of a stand: E_overlap = 1 - ECT / ECT of the sequential way, where ECT is what a way takes
-    beyond the GEMM alone; and its time by the GEMM's. Of a GEMM: the best of cuBLAS by ours.
+    beyond the GEMM alone; its time by the GEMM's; and what tuning chose before the race by the best
+    of what it chose among. Of a GEMM: the best of cuBLAS by ours.
     """
     figures: dict[str, float] = {}
     for group in dict.fromkeys(each.group for each in series):
         medians = {
             each.case: each.times.p50_us for each in series if each.group == group and each.times
         }
-        figures.update(_of_group(group, medians))
+        chosen = [each.case for each in series if each.group == group and CHOICE in each.note]
+        figures.update(_of_group(group, medians, chosen[0] if chosen else ""))
     return figures
 
 
-def _of_group(group: str, medians: dict[str, float]) -> dict[str, float]:
+def _of_group(group: str, medians: dict[str, float], chosen: str) -> dict[str, float]:
     ours = {name: us for name, us in medians.items() if name.startswith("braid")}
     if group.startswith("GEMM"):
         cublas = min(us for name, us in medians.items() if name.startswith("cuBLAS"))
@@ -150,6 +183,10 @@ def _of_group(group: str, medians: dict[str, float]) -> dict[str, float]:
     for name, us in [*rivals.items(), ("braid", min(fused.values()))]:
         if us != first:
             found[f"{group}: E_overlap of {name}"] = 1 - (us - alone) / (first - alone)
+    if chosen:
+        fixed = [medians[name] for name in _candidates(medians)]
+        found[f"{group}: tuning's choice by the best"] = medians[chosen] / min(fixed)
+        found[f"{group}: tuning's choice by in turn"] = medians[chosen] / first
     found[f"{group}: braid by GEMM alone"] = min(fused.values()) / alone
     found[f"{group}: sequential by braid"] = first / min(fused.values())
     found[f"{group}: best rival by braid"] = min(rivals.values()) / min(fused.values())

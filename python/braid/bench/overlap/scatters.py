@@ -49,7 +49,7 @@ class Scatters:
         self._told_host = torch.zeros(flags, dtype=torch.int64).pin_memory()
         self._epochs = torch.zeros(64, flags, dtype=torch.int64).pin_memory()
         self._epoch = torch.zeros(1, dtype=torch.int64, device="cuda")
-        counters = RANKS * max(tiles.batches for tiles in self._tiles())
+        counters = max(_braid.overlap_num_counters(gemm, choice) for choice in choices)
         self._finished = torch.zeros(counters, dtype=torch.int32, device="cuda")
 
     def contestants(self) -> dict[str, Call]:
@@ -66,17 +66,19 @@ class Scatters:
         return ways
 
     def _tiles(self) -> list[Tiles]:
-        """Bands have whole shards or divide them, so that batches are through one by one."""
-        below, beside = "256 below", "256 beside"
+        """Bands have whole shards or divide them, so that batches are through one by one; or all
+        others' shards, and a batch is what 66 clusters make of one in a round.
+        """
+        below, beside, across = "256 below", "256 beside", "256 across"
         if self._case.rows >= 1024:
-            found = [(below, 4, 2), (below, 8, 2), (below, 8, 4)]
-        elif self._case.rows >= 512:
-            found = [(below, 2, 1), (below, 2, 2), (below, 4, 4)]
-        elif self._case.rows >= 256:
-            found = [(below, 4, 4), (below, 2, 4)]
-        else:
-            found = [(beside, 7, 4), (beside, 7, 2), (beside, 7, 6)]
-        return [Tiles(form, band, batches=batches) for form, band, batches in found]
+            return [Tiles(below, band, batches=2) for band in (8, 4, 16)]
+        if self._case.rows >= 512:
+            return [Tiles(below, 2, batches=2), Tiles(below, 4, batches=4)]
+        if self._case.rows >= 256:
+            found = [Tiles(below, 7, batch_tiles=18), Tiles(below, 4, batches=4)]
+            return [*found, Tiles(below, 2, batches=4)]
+        found = [Tiles(across, 3, batch_tiles=22), Tiles(across, 2, batches=4)]
+        return [*found, Tiles(beside, 7, batches=4)]
 
     def _gemm(self) -> None:
         torch.matmul(self._a, self._w.t(), out=self._full)

@@ -23,7 +23,7 @@ _PAGE_BYTES = 128
 _MOST_EPOCHS = 1 << 16
 PRESET = "braid, flags preset"
 """Waits for nobody: a bound, no contestant."""
-FORMS = {"256 below": 0, "256 beside": 1, "128 beside": 2}
+FORMS = {"256 below": 0, "256 beside": 1, "128 beside": 2, "256 across": 3}
 
 Call = Callable[[], None]
 
@@ -60,11 +60,13 @@ class Tiles:
     band: int
     head: int = 0
     batches: int = 1
+    batch_tiles: int = 0
     splits: bool = True
 
     def __str__(self) -> str:
         ends = [f"head {self.head}"] if self.head else []
         ends += [f"batches {self.batches}"] if self.batches > 1 else []
+        ends += [f"batches of {self.batch_tiles} tiles"] if self.batch_tiles else []
         ends += [] if self.splits else ["no tile split"]
         return ", ".join([self.form, f"bands {self.band}", *ends])
 
@@ -127,7 +129,8 @@ class Stand:
 def choice_of(tiles: Tiles) -> _braid.OverlapChoice:
     choice = _braid.OverlapChoice()
     choice.form, choice.band, choice.head = FORMS[tiles.form], tiles.band, tiles.head
-    choice.batches, choice.splits = tiles.batches, tiles.splits
+    choice.batches, choice.batch_tiles = tiles.batches, tiles.batch_tiles
+    choice.splits = tiles.splits
     return choice
 
 
@@ -164,7 +167,7 @@ class Plain:
 
     def contestants(self) -> dict[str, Call]:
         ways: dict[str, Call] = {"cuBLAS": self._cublas, "cuBLAS again": self._cublas}
-        for form in FORMS:
+        for form in [form for form in FORMS if form != "256 across"]:  # there is one shard
             for band in (4, 8, 16):
                 tiles = Tiles(form, band)
                 ways[f"braid {tiles}"] = lambda tiles=tiles: self._ours(tiles)  # type: ignore[misc]
