@@ -1,5 +1,6 @@
-"""torch's send and recv over the backend's own sockets, beside the transfer engine doing the same:
-two processes of one host, in turn in one run. Writes records/torch_messages.json. For decision 22.
+"""torch's send and recv over the backend's own sockets, beside Gloo's and the transfer engine
+doing the same: two processes of one host, in turn in one run. Writes records/torch_messages.json,
+with every sample. For decision 22.
 
     .venv/bin/python scripts/torch_messages.py [SECONDS]     30
 
@@ -14,7 +15,6 @@ message over the engine can take. Up to 32 KiB the bytes go in the announcement.
 import json
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +26,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 INLINE = 32 << 10
-WAYS = ("sockets", "engine", "engine, registered once")
+WAYS = ("sockets", "gloo", "engine", "engine, registered once")
+KEEPS = WAYS[-1]
 
 
 class Messages:
@@ -84,34 +85,35 @@ def rank_of(rank: int, port: int, seconds: float, out: Any) -> None:
     store = dist.TCPStore("127.0.0.1", port, 2, rank == 0, timedelta(seconds=60))
     dist.init_process_group("braid", store=store, rank=rank, world_size=2)
     messages = Messages(rank, dist.PrefixStore("engine", store))
+    groups = {"sockets": None, "gloo": dist.new_group(backend="gloo")}
 
-    def sockets(array: Any, *, is_send: bool) -> None:
-        tensor = torch.from_numpy(array)
-        dist.send(tensor, 1 - rank) if is_send else dist.recv(tensor, 1 - rank)
+    def mover(way: str) -> Callable[..., None]:
+        if way not in groups:
+            messages.keeps = way == KEEPS
+            return lambda array, is_send: (messages.send if is_send else messages.recv)(array)
 
-    def engine(array: Any, *, is_send: bool) -> None:
-        messages.send(array) if is_send else messages.recv(array)
+        def move(array: Any, is_send: bool) -> None:
+            (dist.send if is_send else dist.recv)(torch.from_numpy(array), 1 - rank, groups[way])
+
+        return move
 
     for nbytes in SIZES:
         array = np.zeros(nbytes, np.uint8)
         times: dict[str, list[float]] = {way: [] for way in WAYS}
         sent = np.arange(nbytes, dtype=np.uint64).astype(np.uint8)
         for way in WAYS:  # every byte, before anything is timed
-            messages.keeps = way == WAYS[2]
-            move: Callable[..., None] = sockets if way == "sockets" else engine
             array[:] = sent if rank == 0 else 0
-            move(array, is_send=rank == 0)
+            mover(way)(array, rank == 0)
             assert np.array_equal(array, sent), way
         end = time.monotonic() + seconds / len(SIZES)
         is_over = torch.zeros(1)
         while not is_over:
             for way in WAYS:
-                messages.keeps = way == WAYS[2]
-                move = sockets if way == "sockets" else engine
+                move = mover(way)
                 for k in range(6):
                     began = time.perf_counter_ns()
-                    move(array, is_send=rank == 0)
-                    move(array, is_send=rank == 1)
+                    move(array, rank == 0)
+                    move(array, rank == 1)
                     if k:
                         times[way].append((time.perf_counter_ns() - began) / 2e3)
             is_over[0] = time.monotonic() > end
@@ -125,7 +127,10 @@ def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 30.0
     context = get_context("spawn")
     out = context.Queue()
+    from braid.bench import facts
     from braid.launch import free_port
+
+    commit, dirty = facts.commit()
 
     port = free_port()
     ranks = [context.Process(target=rank_of, args=(r, port, seconds, out)) for r in range(2)]
@@ -138,20 +143,18 @@ def main() -> int:
         runs.append({
             "bytes": nbytes,
             "p50_us": {way: round(us, 2) for way, us in p50.items()},
-            "samples": {way: len(found) for way, found in times.items()},
             "sockets_by": {way: round(p50["sockets"] / us, 3) for way, us in p50.items()},
+            "samples_us": {way: [round(us, 1) for us in found] for way, found in times.items()},
         })  # fmt: skip
-        print(json.dumps(runs[-1]), flush=True)
+        print(nbytes, runs[-1]["p50_us"], runs[-1]["sockets_by"], flush=True)
     for process in ranks:
         process.join(60)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
     record = {
         "schema": "braid.torch_messages/1",
         "command": ["scripts/torch_messages.py", f"{seconds:g}"],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
+        "dirty": dirty,
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
         "runs": runs,

@@ -76,7 +76,11 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   if (options.uses_local) sys::admit_peers();
   engine->watcher_ = std::make_unique<Watcher>(ground.gpu.get());
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  engine->worker_ = std::make_unique<Worker>(ground, std::move(listeners.fds), std::move(wake));
+  BRAID_ASSIGN_OR_RETURN(sys::Wake call, sys::Wake::create());
+  BRAID_ASSIGN_OR_RETURN(WakeSet wakes, WakeSet::create(wake.fd(), call.fd()));
+  ground.turn = std::make_shared<Turn>(std::move(call));
+  engine->worker_ =
+      std::make_unique<Worker>(ground, std::move(listeners.fds), std::move(wake), std::move(wakes));
   return engine;
 }
 
@@ -109,7 +113,7 @@ Result<std::shared_ptr<Region>> Engine::register_gpu_memory(uint64_t address, ui
 Status Engine::unregister(const Region& region, Deadline deadline) {
   TicketPtr ticket = ground_.regions.hidden(region.id);  // of a call whose wait was too short
   if (ticket == nullptr) {
-    ticket = std::make_shared<Ticket>(fmt::format("unregistering region {}", region.id));
+    ticket = ground_.ticket(fmt::format("unregistering region {}", region.id));
     BRAID_RETURN_IF_ERROR(ground_.regions.hide(region.id, ticket));
     const bool posted = worker_->post(
         [id = region.id, ticket](Worker& worker) { worker.remove_region(id, ticket); });
@@ -143,8 +147,8 @@ Result<Address> Engine::import_address(std::string_view address) const {
 
 Result<TicketPtr> Engine::expect(uint32_t immediate, uint64_t count, Callback callback,
                                  std::atomic<uint64_t>* flag) {
-  auto ticket = std::make_shared<Ticket>(
-      fmt::format("{} counts under immediate {}", count, immediate), 0, std::move(callback));
+  TicketPtr ticket = ground_.ticket(fmt::format("{} counts under immediate {}", count, immediate),
+                                    0, std::move(callback));
   BRAID_ASSIGN_OR_RETURN(Callback reached,
                          ground_.counters.expect(immediate, {count, ticket, flag}));
   ground_.run(std::move(reached));
@@ -164,10 +168,11 @@ void Engine::forget(uint32_t immediate) {
   const Status why = cancelled("immediate {}: nobody expects it any more", immediate);
   if (Callback callback = ground_.counters.forget(immediate, why))
     ground_.notifier.run([callback = std::move(callback), why] { callback(why); });
+  worker_->post([](Worker&) {});  // whoever waited for it may sleep on the sockets
 }
 
 std::vector<std::string> Engine::health(Deadline deadline) {
-  auto ticket = std::make_shared<Ticket>("health");
+  const TicketPtr ticket = ground_.ticket("health");
   auto lines = std::make_shared<std::vector<std::string>>();
   const bool posted = worker_->post([ticket, lines](Worker& worker) {
     *lines = worker.describe();

@@ -163,8 +163,8 @@ Status Gpu::fetch_list(PageJob& job) {
   if (job.list == 0 || is_short || job.count > kMostFetched) return {};
   const uint32_t blocks = (job.count + kFetchThreads - 1) / kFetchThreads;
   const sys::LaunchShape shape{std::min(blocks, kMostBlocks), kFetchThreads, 0};
-  BRAID_RETURN_IF_ERROR(sys::launch(cuda_, fetch_kernel_, shape, stream_.get(), fetched_.get(),
-                                    job.list, job.count));
+  BRAID_RETURN_IF_ERROR(
+      sys::launch(cuda_, fetch_kernel_, shape, stream_.get(), fetched_.get(), job.list, job.count));
   job.list = fetched_.get();
   return {};
 }

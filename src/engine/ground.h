@@ -15,6 +15,7 @@
 #include "engine/regions.h"
 #include "engine/secret.h"
 #include "engine/stage.h"
+#include "engine/turn.h"
 
 namespace braid::engine {
 
@@ -66,8 +67,12 @@ struct Ground {
   Mailbox messages, notifications;
   Stats stats;
   std::atomic<uint32_t> num_transfers = 0;  // under way
+  std::shared_ptr<Turn> turn;               // tickets hold it, too
   Notifier notifier;                        // last: callbacks may look at all of the above
 
+  TicketPtr ticket(std::string what, uint64_t id = 0, Callback callback = {}) const {
+    return std::make_shared<Ticket>(std::move(what), id, std::move(callback), turn);
+  }
   void finish(const TicketPtr& ticket, const Status& status) {
     if (Callback callback = ticket->finish(status))
       notifier.run([callback = std::move(callback), status] { callback(status); });

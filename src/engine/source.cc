@@ -325,6 +325,11 @@ bool Source::must_poll() const {
                      [](const Rail& r) { return r.num_flying() != 0; });
 }
 
+bool Source::needs_worker() const {
+  return state_ != State::kUp || !session_.is_attached() || session_.has_output() ||
+         !queue_.empty() || must_poll();
+}
+
 std::string Source::where(const Transfer& t) const {
   std::string rails;
   for (const Rail& rail : rails_)

@@ -55,6 +55,8 @@ class Source {
   bool is_idle() const { return transfers_.empty(); }
   /// Something flies on a rail, which moves only while it is polled.
   bool must_poll() const;
+  /// Something is to be done here before a socket says so, or a rail that is polled.
+  bool needs_worker() const;
   /// An answer is due that comes sooner than a sleep would end.
   bool is_hot(int64_t now) const { return is_local_ && !transfers_.empty() && now < hot_until_ns_; }
   int fd() const { return session_.is_attached() ? session_.fd() : dial_ ? dial_->fd() : -1; }

@@ -152,8 +152,7 @@ Result<std::unique_ptr<Transfer>> Engine::make(Transfer::Kind kind, std::string 
   if (local != nullptr && !ground_.regions.begin_use(local))
     return invalid_argument("{}: region {} was unregistered, or is another engine's", what,
                             local->id);
-  auto ticket =
-      std::make_shared<Ticket>(std::move(what), next_transfer_++, std::move(options.callback));
+  TicketPtr ticket = ground_.ticket(std::move(what), next_transfer_++, std::move(options.callback));
   auto transfer = std::make_unique<Transfer>(kind, std::move(ticket), std::move(local),
                                              std::move(remote), std::move(stretches));
   Delivery& d = transfer->delivery;

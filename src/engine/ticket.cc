@@ -12,6 +12,7 @@ Status Ticket::status() const {
 }
 
 Status Ticket::wait(Deadline deadline) const {
+  if (turn_ != nullptr) turn_->move_until([this] { return is_done(); }, deadline);
   for (const int64_t until = now_ns() + long_spin_ns(); !is_done() && now_ns() < until;)
     std::this_thread::yield();
   std::unique_lock lock(mutex_);

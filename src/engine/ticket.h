@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "engine/turn.h"
 
 namespace braid::engine {
 
@@ -21,8 +22,10 @@ using Callback = std::function<void(const Status&)>;
 
 class Ticket {
  public:
-  explicit Ticket(std::string what, uint64_t id = 0, Callback callback = {})
-      : what_(std::move(what)), id_(id), callback_(std::move(callback)) {}
+  /// Who waits takes `turn`; null: it only waits.
+  explicit Ticket(std::string what, uint64_t id = 0, Callback callback = {},
+                  std::shared_ptr<Turn> turn = {})
+      : what_(std::move(what)), id_(id), turn_(std::move(turn)), callback_(std::move(callback)) {}
 
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// How it ended; ok before that.
@@ -41,6 +44,7 @@ class Ticket {
  private:
   const std::string what_;
   const uint64_t id_;
+  const std::shared_ptr<Turn> turn_;
   mutable std::mutex mutex_;
   mutable std::condition_variable done_;
   std::atomic<bool> is_done_ = false;

@@ -1,9 +1,10 @@
 #include "engine/worker.h"
 
-#include <poll.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "base/log.h"
 #include "engine/spin.h"
@@ -15,12 +16,15 @@ constexpr int64_t kGuestNs = 5'000'000'000;
 constexpr int64_t kTickNs = 5'000'000;
 constexpr int kSleepMs = 50;  // beats and leases are looked at so often
 constexpr int64_t kRemovalNs = 1'000'000'000;
+constexpr int64_t kMomentNs = 20'000;
+constexpr int64_t kWorthNs = 50'000;  // to be woken takes about as long
 }  // namespace
 
-Worker::Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake)
+Worker::Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake, WakeSet wakes)
     : ground_(ground),
       listeners_(std::move(listeners)),
       wake_(std::move(wake)),
+      wakes_(std::move(wakes)),
       thread_([this] { serve(); }) {}
 
 void Worker::close() {
@@ -29,10 +33,14 @@ void Worker::close() {
     is_ending_ = true;
   }
   wake_.signal();
+  ground_.turn->call_.signal();
   if (thread_.joinable()) thread_.join();
 }
 
+// --- whose turn it is ---
+
 bool Worker::post(Call call) {
+  if (run_at_once(call)) return true;
   {
     const std::lock_guard lock(mutex_);
     if (is_ending_) return false;
@@ -42,24 +50,131 @@ bool Worker::post(Call call) {
   return true;
 }
 
+// What others have handed over before goes first.
+bool Worker::run_at_once(const Call& call) {
+  Turn& turn = *ground_.turn;
+  if (!turn.is_open()) return false;
+  bool is_worker_due = false;
+  {
+    const std::unique_lock mine(turn.mutex_, std::try_to_lock);
+    if (!mine.owns_lock() || is_ending_) return false;
+    // An answer may be here before the call has ended; the worker could not take the turn for it yet.
+    wakes_.mute();
+    (void)run_calls();
+    call(*this);
+    is_worker_due = leave_turn();
+  }
+  if (is_worker_due) turn.call_.signal();
+  return true;
+}
+
+bool Worker::stand_in(const std::function<bool()>& is_over, Deadline deadline) {
+  wakes_.mute();
+  ground_.turn->is_rested_ = false;  // what it left is ours
+  get_up();
+  moved_at_ns_ = now_ns();
+  while (!is_ending_) {
+    const int64_t now = now_ns();
+    const bool moved = round(now);
+    if (is_over() || now >= deadline.at_ns()) break;
+    if (!is_tired(moved, now, long_spin_ns()) || !lie_down()) continue;
+    const int64_t left_ms = (deadline.left_ns() + 999'999) / 1'000'000;
+    wakes_.sleep_in_turn(static_cast<int>(std::min<int64_t>(sleep_limit_ms(), left_ms)));
+    get_up();
+  }
+  return leave_turn();
+}
+
+// Of a thread that goes on with its own work: whatever is still to be done here is the worker's, and
+// sockets wake it from now on. True: it must be called.
+bool Worker::leave_turn() {
+  is_asleep_ = true;  // before calls are looked for: whoever posts one wakes the worker
+  const bool is_due = needs_worker();
+  wakes_.unmute();
+  return is_due;
+}
+
+// Whether the worker has something to do before a socket says so.
+bool Worker::needs_worker() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_ending_ || !calls_.empty()) return true;
+  }
+  if (!guests_.empty() || !removals_.empty() || must_poll()) return true;
+  const bool is_due = std::any_of(sources_.begin(), sources_.end(),
+                                  [](const auto& entry) { return entry.second->needs_worker(); });
+  const auto is_same = [](const pollfd& a, const pollfd& b) {
+    return a.fd == b.fd && a.events == b.events;
+  };
+  const std::vector<pollfd> now = sockets();
+  return is_due || !std::equal(now.begin(), now.end(), watched_.begin(), watched_.end(), is_same);
+}
+
 void Worker::serve() {
   if (ground_.gpu != nullptr) {
     if (const Status used = ground_.gpu->use(); !used.ok())
       log::error("engine", "'{}': {}", ground_.self.name, used.message());
   }
+  Turn& turn = *ground_.turn;
+  {
+    const std::lock_guard mine(turn.mutex_);
+    turn.worker_ = this;
+    // A GPU's context is of one thread: nobody else moves an engine that has one.
+    turn.is_open_ = ground_.gpu == nullptr;
+  }
+  bool goes_on = true;
+  while (goes_on) {
+    int limit_ms = kSleepMs;
+    if (const std::unique_lock mine(turn.mutex_, std::try_to_lock); !mine.owns_lock()) {
+      // What woke us would do so again and again until a call is through that has the turn.
+      std::this_thread::sleep_for(std::chrono::nanoseconds(kMomentNs));
+    } else {
+      get_up();
+      turn.is_rested_ = false;
+      wakes_.unmute();
+      goes_on = move_as_worker();
+      limit_ms = sleep_limit_ms();
+    }
+    if (goes_on) wakes_.sleep_as_worker(limit_ms);
+    turn.call_.drain();
+  }
+}
+
+// Until there is nothing to do, or a thread that waits would do it. False: the engine has ended.
+bool Worker::move_as_worker() {
+  Turn& turn = *ground_.turn;
   while (true) {
     const int64_t now = now_ns();
-    bool moved = run_calls();
-    moved |= progress(now);
-    moved |= converse(now);
-    if (now >= tick_at_ns_) tick(now);
-    {
+    const bool moved = round(now);
+    if (is_ending_) {
       const std::lock_guard lock(mutex_);
-      if (is_ending_ && calls_.empty()) break;
+      if (calls_.empty()) break;
+      continue;
     }
-    rest(moved, now);
+    if (turn.is_open_ && turn.is_wanted()) {
+      turn.is_rested_ = true;
+      if (turn.is_wanted()) {
+        is_asleep_ = true;
+        wakes_.mute();
+        return true;
+      }
+      turn.is_rested_ = false;
+    }
+    if (is_tired(moved, now, 0) && lie_down()) return true;
   }
   end();
+  turn.is_open_ = false;
+  turn.worker_ = nullptr;
+  return false;
+}
+
+bool Worker::round(int64_t now) {
+  bool moved = run_calls();
+  moved |= progress(now);
+  moved |= converse(now);
+  if (moved && !removals_.empty()) tick_removals(now);
+  if (now >= tick_at_ns_) tick(now);
+  return moved;
 }
 
 bool Worker::run_calls() {
@@ -236,52 +351,72 @@ bool Worker::is_hot(int64_t now) const {
                      [&](const auto& entry) { return entry.second->is_hot(now); });
 }
 
-void Worker::rest(bool moved, int64_t now) {
+bool Worker::is_pressed() const {
+  return !removals_.empty() || std::any_of(sources_.begin(), sources_.end(), [](const auto& entry) {
+    return !entry.second->is_idle();
+  });
+}
+
+// Whether nothing has come for so long that it is time to sleep. What came soon after all was quiet is
+// worth to be looked for the next time, too; what did not is not.
+bool Worker::is_tired(bool moved, int64_t now, int64_t least_spin_ns) {
   if (moved) {
+    if (was_idle_) spin_ns_ = now - moved_at_ns_ < kWorthNs ? kWorthNs : short_spin_ns();
+    was_idle_ = false;
     moved_at_ns_ = now;
-    return;
+    return false;
   }
-  if (now - moved_at_ns_ < short_spin_ns()) return;
-  if (must_poll() || is_hot(now)) {
-    // Peers may share the core, and it is they who have something to do. Not after every look: on
-    // a machine with other work each yield may last for a slice of all of it.
-    constexpr int64_t kYieldEveryNs = 100'000;
-    if (now - yielded_at_ns_ < kYieldEveryNs) return;
-    ::sched_yield();
-    yielded_at_ns_ = now_ns();
-    return;
-  }
-  sleep();
+  was_idle_ = true;
+  if (now - moved_at_ns_ < std::max(spin_ns_, least_spin_ns)) return false;
+  if (!must_poll() && !is_hot(now)) return true;
+  // Peers may share the core, and it is they who have something to do. Not after every look: on
+  // a machine with other work each yield may last for a slice of all of it.
+  constexpr int64_t kYieldEveryNs = 100'000;
+  if (now - yielded_at_ns_ < kYieldEveryNs) return false;
+  ::sched_yield();
+  yielded_at_ns_ = now_ns();
+  return false;
 }
 
 // Whoever posts a call signals if we say that we sleep; we say so before we look for calls the last
-// time.
-void Worker::sleep() {
+// time. False: there are some.
+bool Worker::lie_down() {
   is_asleep_ = true;
+  bool is_due = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!calls_.empty() || is_ending_) {
-      is_asleep_ = false;
-      return;
-    }
+    is_due = !calls_.empty() || is_ending_;
   }
-  std::vector<pollfd> fds = {{wake_.fd(), POLLIN, 0}};
-  for (const sys::Fd& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
-  for (const Guest& guest : guests_) fds.push_back({guest.socket.fd(), POLLIN, 0});
-  bool is_pressed = false;  // somebody waits for a deadline that is finer than our sleep
-  for (const auto& [incarnation, source] : sources_) {
-    if (source->fd() >= 0) fds.push_back({source->fd(), source->events(), 0});
-    is_pressed |= !source->is_idle();
+  if (is_due) {
+    get_up();
+    return false;
   }
-  for (const auto& [session, target] : targets_)
-    if (target->fd() >= 0) fds.push_back({target->fd(), target->events(), 0});
-  const int limit_ms =
-      is_pressed || !removals_.empty() ? static_cast<int>(kTickNs / 1'000'000) : kSleepMs;
-  (void)::poll(fds.data(), fds.size(), limit_ms);
+  watched_ = sockets();
+  wakes_.watch(watched_);
+  return true;
+}
+
+// Whatever woke us, more of it may follow at once.
+void Worker::get_up() {
+  if (!is_asleep_) return;
   is_asleep_ = false;
   wake_.drain();
   accept_at_ns_ = 0;
-  moved_at_ns_ = now_ns();  // whatever woke us, more of it may follow at once
+}
+
+int Worker::sleep_limit_ms() const {
+  return is_pressed() ? static_cast<int>(kTickNs / 1'000'000) : kSleepMs;
+}
+
+std::vector<pollfd> Worker::sockets() const {
+  std::vector<pollfd> out;
+  for (const sys::Fd& listener : listeners_) out.push_back({listener.get(), POLLIN, 0});
+  for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
+  for (const auto& [incarnation, source] : sources_)
+    if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});
+  for (const auto& [session, target] : targets_)
+    if (target->fd() >= 0) out.push_back({target->fd(), target->events(), 0});
+  return out;
 }
 
 void Worker::end() {

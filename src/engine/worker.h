@@ -1,9 +1,10 @@
-// The engine's thread: it alone has the sockets, the connections and the rails.
+// What moves an engine: the sockets, the connections and the rails, and a thread for them.
 //
-// Others hand it calls to run, and wake it. It spins while something moves or must be polled, and
-// sleeps in poll(2) on its sockets else.
+// All of it belongs to whoever has the turn (turn.h): this thread, or one that waits for something of
+// the engine, or, for the length of one call, one that has something to do while nobody moves it.
+// Who has the turn spins while something moves or must be polled, and sleeps on the sockets else.
 //
-// Threads: post() any; all else the worker's own.
+// Threads: post() any; stand_in() who has taken the turn; all else whoever has it.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 
 #include "engine/source.h"
 #include "engine/target.h"
+#include "engine/wake_set.h"
 #include "sys/net/wake.h"
 
 namespace braid::engine {
@@ -25,13 +27,17 @@ class Worker {
  public:
   using Call = std::function<void(Worker&)>;
 
-  Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake);
+  Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake, WakeSet wakes);
   ~Worker() { close(); }
   /// Leaves all peers, then ends the thread. Calls are refused from now on.
   void close();
 
-  /// Runs `call` on the worker's thread, soon. False: it is ending.
+  /// Runs `call`: here and now while nobody moves the engine, else by whoever does, soon. In the order
+  /// in which a thread hands them over. False: it is ending.
   bool post(Call call);
+  /// Moves the engine on the thread that has taken the turn, until is_over() or the deadline. True: the
+  /// worker has something to do now, and is to be called when the turn is free.
+  bool stand_in(const std::function<bool()>& is_over, Deadline deadline);
 
   // From within a call.
   Source& source_for(const Address& target);
@@ -57,6 +63,11 @@ class Worker {
   };
 
   void serve();
+  bool move_as_worker();
+  bool round(int64_t now);
+  bool run_at_once(const Call& call);
+  bool leave_turn();
+  bool needs_worker();
   bool run_calls();
   bool accept(int64_t now);
   bool greet(int64_t now);
@@ -67,29 +78,37 @@ class Worker {
   bool converse(int64_t now);
   void tick(int64_t now);
   void tick_removals(int64_t now);
-  void rest(bool moved, int64_t now);
+  bool is_tired(bool moved, int64_t now, int64_t least_spin_ns);
   bool must_poll() const;
   bool is_hot(int64_t now) const;
-  void sleep();
+  bool is_pressed() const;
+  bool lie_down();
+  void get_up();
+  int sleep_limit_ms() const;
+  std::vector<pollfd> sockets() const;
   void end();
 
   Ground& ground_;
   const std::vector<sys::Fd> listeners_;
-  const sys::Wake wake_;
+  const sys::Wake wake_;  // wakes whoever has the turn
+  WakeSet wakes_;
+  std::vector<pollfd> watched_;  // what wakes_ was told last
   std::mutex mutex_;
   std::vector<Call> calls_;
-  bool is_ending_ = false;
+  std::atomic<bool> is_ending_ = false;
   std::list<Guest> guests_;
   std::map<Incarnation, std::unique_ptr<Source>> sources_;
   std::map<SessionId, std::unique_ptr<Target>> targets_;
   std::vector<Removal> removals_;
   int64_t tick_at_ns_ = 0;
   int64_t moved_at_ns_ = 0;
+  int64_t spin_ns_ = 0;  // how long it is worth to look on for more, by what came last
+  bool was_idle_ = false;
   int64_t yielded_at_ns_ = 0;
   int64_t converse_at_ns_ = 0;
   int64_t accept_at_ns_ = 0;
-  std::atomic<bool> is_asleep_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::atomic<bool> is_asleep_ = false;  // whoever posts a call must wake somebody
+  std::thread thread_;                   // last: it uses all of the above
 };
 
 }  // namespace braid::engine

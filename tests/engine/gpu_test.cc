@@ -118,8 +118,8 @@ class GpuMemory : public testing::Test {
           is_ok(wait(a->write_pages(from.region, import_from(*a, to.descriptor), list, under(3)))));
       ASSERT_TRUE(is_ok(wait(arrived)));
       for (uint64_t i = 0; i < num_pages; ++i)
-        ASSERT_EQ(0, std::memcmp(from.memory() + i * page_bytes, to.memory() + places[i] * page_bytes,
-                                 page_bytes));
+        ASSERT_EQ(0, std::memcmp(from.memory() + i * page_bytes,
+                                 to.memory() + places[i] * page_bytes, page_bytes));
     }
     EXPECT_EQ(a->stats().pages_listed, 2 * num_pages);
     EXPECT_EQ(fetched, num_brought);
@@ -244,8 +244,8 @@ TEST_F(GpuMemory, MorePagesThanTheStageHas) {
     std::memset(memory, 0, kPage * kPages);
     ASSERT_TRUE(is_ok(wait(a->write_pages(on_host.region, remote, list, under(8)))));
     for (uint64_t i = 0; i < kPages; ++i)
-      ASSERT_EQ(0, std::memcmp(on_host.bytes.data() + ids[i] * kPage, memory + places[i] * kPage,
-                               kPage));
+      ASSERT_EQ(
+          0, std::memcmp(on_host.bytes.data() + ids[i] * kPage, memory + places[i] * kPage, kPage));
   }
   EXPECT_EQ(a->stats().bytes_staged, 2 * kPages * kPage);
 }
