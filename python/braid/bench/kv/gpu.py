@@ -53,10 +53,11 @@ class Field:
         if self.device == "cpu":
             pair: Any = engine.engine("local", self.nbytes)
         else:
-            from braid.bench.engine import gpu
+            from braid.bench.engine.gpu import engine as of_gpu
+            from braid.bench.engine.gpu_peer import GPU
 
-            pair = gpu.engine(self.nbytes, 1 << 20)
-            pair.choose(gpu.GPU, gpu.GPU)
+            pair = of_gpu(self.nbytes, 1 << 20)
+            pair.choose(GPU, GPU)
         pair.name = "the engine alone"
         found: Contestant = pair
         return found

@@ -36,7 +36,7 @@ class GpuPeer(peer.Peer):
 
     def begin_of_pages(self) -> int:
         """As peer.py."""
-        return self.words.data_ptr()
+        return int(self.words.data_ptr())
 
     def fill(self, word: dict[str, Any]) -> dict[str, Any]:
         """As peer.py."""
