@@ -1,80 +1,19 @@
-// What lies where in the workspace:
+// Enqueues a call of the three operations on what workspace.h says lies where.
 //
-//   epoch | finished | told | epochs | flags | sums | data
-//
-//   epoch     the calls that began (count.h)
-//   finished  a 32-bit counter for each batch of each shard (GemmArgs::finished)
-//   told      which sums are there, below (GemmArgs::summed)
-//   epochs    the epoch again and again: what copy engines take flags from
-//   flags     peers write here that something has arrived
-//   sums      of tiles that blocks share (GemmArgs::sums): all but kGemmArExchange
-//   data      kAgGemm: all rows of A. kGemmRs: parts, the outbox. kGemmAr: parts, the outbox, C.
-//             kGemmArExchange: parts
-//
-// Flags of one shape lie where another one's lay; since epochs only grow, what was left there is too
-// small for whoever waits. A call begins behind a barrier of all ranks, so nobody writes where
-// another still reads the call before, and its signature says whether all mean the same.
+// A call begins behind a barrier of all ranks, so nobody writes where another still reads the call
+// before, and its signature says whether all mean the same.
 #include "overlap/calls.h"
 
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "base/rounding.h"
+#include "overlap/workspace.h"
 
 namespace braid::overlap {
 namespace {
 
 constexpr int kChannel = 0;  // of barriers, as the collectives'
-constexpr uint64_t kFinishedAt = 256, kSummedAt = 4096, kEpochsAt = 8192, kPageBytes = 4096;
-constexpr int32_t kMostBatches = (kSummedAt - kFinishedAt) / 4 / kMostRanks;
-static_assert(kSummedAt + kSumFlagsBytes <= kEpochsAt);
-constexpr uint32_t kOneSlot = 1;
-
-Op op_of(Call call) {
-  switch (call) {
-    case Call::kAgGemm: return Op::kGather;
-    case Call::kGemmRs:
-    case Call::kGemmAr: return Op::kScatter;
-    case Call::kGemmArExchange: break;
-  }
-  return Op::kExchange;
-}
-
-int32_t piece_rows(const Gemm& gemm, const Choice& choice) {
-  return choice.piece_rows > 0 ? std::min(choice.piece_rows, gemm.shard_rows) : gemm.shard_rows;
-}
-
-uint64_t pages(uint64_t bytes) { return round_up(bytes, kPageBytes); }
-
-struct Layout {
-  uint64_t flags_of_one;  // bytes of one source's flags
-  uint64_t flags_at, sums_at, data_at, outbox_at, c_at, end;
-  uint64_t part_bytes;
-
-  Layout(Call call, const Gemm& gemm, const Choice& choice) {
-    const auto ranks = static_cast<uint64_t>(gemm.ranks);
-    const uint64_t elements =
-        static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.columns);
-    const bool gathers = call == Call::kAgGemm;
-    flags_of_one = gathers ? 8 * static_cast<uint64_t>(
-                                     divided_up(gemm.shard_rows, int64_t{piece_rows(gemm, choice)}))
-                           : flag_bytes(op_of(call), gemm, choice) / ranks;
-    flags_at = kEpochsAt + pages(flags_of_one);
-    sums_at = flags_at + pages(flags_of_one * ranks);
-    const bool has_outbox = call == Call::kGemmRs || call == Call::kGemmAr;
-    const bool has_sums = call != Call::kGemmArExchange && choice.splits;
-    const int64_t sums = has_sums ? sums_bytes(shape_of(choice.form)) : 0;
-    data_at = sums_at + pages(static_cast<uint64_t>(sums));
-    part_bytes =
-        gathers ? 2 * static_cast<uint64_t>(gemm.shard_rows) * static_cast<uint64_t>(gemm.depth)
-                : room_bytes(op_of(call), gemm, choice, kOneSlot) / ranks;
-    outbox_at = data_at + pages(part_bytes * ranks);
-    c_at = outbox_at + (has_outbox ? pages(part_bytes * ranks) : 0);
-    end = c_at + (call == Call::kGemmAr ? pages(2 * ranks * elements) : 0);
-  }
-};
-
 uint64_t mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15;
   return hash ^ (hash >> 29);
@@ -86,7 +25,8 @@ uint64_t signature_of(Call call, const Gemm& gemm, const Choice& choice,
   uint64_t hash = kOverlap;
   for (const int32_t value :
        {static_cast<int32_t>(call), static_cast<int32_t>(gemm.dtype), gemm.shard_rows, gemm.columns,
-        gemm.depth, static_cast<int32_t>(choice.form), choice.band, choice.piece_rows})
+        gemm.depth, static_cast<int32_t>(choice.form), choice.band, choice.piece_rows,
+        static_cast<int32_t>(choice.splits)})
     hash = mix(hash, static_cast<uint64_t>(value));
   hash = mix(hash, landing.number);
   return mix(hash, landing.offset_bytes);
@@ -264,7 +204,7 @@ class Enqueued {
   const Call call_;
   const Gemm gemm_;
   const Choice choice_;
-  const Layout layout_;
+  const WorkspaceLayout layout_;
   const sys::Stream stream_;
   std::array<sys::Stream, 2> pushes_{};
   size_t num_forked_ = 0;
@@ -274,7 +214,7 @@ class Enqueued {
 }  // namespace
 
 uint64_t workspace_bytes(Call call, const Gemm& gemm, const Choice& choice) {
-  return Layout(call, gemm, choice).end;
+  return WorkspaceLayout(call, gemm, choice).end;
 }
 
 int32_t num_blocks(const comm::Device& device, const Launcher& launcher) {
@@ -290,6 +230,10 @@ Status enqueue(Call call, comm::Device& device, Launcher& launcher, const Worksp
   BRAID_RETURN_IF_ERROR(check(mine));
   if (c == 0 || c % 16 != 0)
     return invalid_argument("overlap: an output at {:#x}; a multiple of 16", c);
+  const uint64_t flag_bytes = WorkspaceLayout(call, mine, choice).flags_of_one;
+  if (flag_bytes > kFlagRoom)
+    return invalid_argument("overlap: {} bytes of flags for one shard; {} at the most", flag_bytes,
+                            kFlagRoom);
   const uint64_t needed = workspace_bytes(call, mine, choice);
   if (needed > workspace.bytes)
     return invalid_argument("overlap: a workspace of {} bytes; this call needs {}", workspace.bytes,

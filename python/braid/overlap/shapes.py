@@ -8,6 +8,7 @@ import torch
 from braid.errors import InvalidArgument
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+_TILE, _MOST_TILES = 128, 65_536  # src/overlap/workspace.h
 _UNIT = 8  # columns and depth, so that rows begin at multiples of 16 bytes
 
 
@@ -77,6 +78,11 @@ def shape_of(
     return Shape(op, x.shape[0], columns, depth, layout == "kn", x.dtype, size)
 
 
+def _tiles(shape: Shape) -> int:
+    """Of the smallest form."""
+    return -(-shape.shard_rows // _TILE) * -(-shape.columns // _TILE)
+
+
 def why_sequential(shape: Shape, *tensors: torch.Tensor | None) -> str:
     """Why no kernel takes the call; empty when one does."""
     given = [tensor for tensor in tensors if tensor is not None]
@@ -94,4 +100,6 @@ def why_sequential(shape: Shape, *tensors: torch.Tensor | None) -> str:
         return "an address that is no multiple of 16"
     if not 1 < shape.size <= 8:
         return f"{shape.size} ranks"
+    if shape.op is not Op.AG_GEMM and _tiles(shape) > _MOST_TILES:
+        return f"{_tiles(shape)} tiles of a shard's result: flags have room for {_MOST_TILES}"
     return ""
