@@ -29,7 +29,7 @@ void Notifier::serve() {
   while (true) {
     wake_.wait(lock, [this] { return is_ending_ || !calls_.empty(); });
     if (calls_.empty()) return;
-    const std::function<void()> call = std::move(calls_.front());
+    std::function<void()> call = std::move(calls_.front());
     calls_.pop_front();
     lock.unlock();
     try {
@@ -37,6 +37,9 @@ void Notifier::serve() {
     } catch (const std::exception& thrown) {  // the user's own; the engine has none
       log::error("engine", "a callback threw: {}", thrown.what());
     }
+    // What the call holds is the user's, and may call the engine when it is destroyed, which may
+    // come back here for a callback of its own.
+    call = nullptr;
     lock.lock();
   }
 }

@@ -39,6 +39,7 @@ void Source::open() {
 
 void Source::submit(std::unique_ptr<Transfer> transfer) {
   Transfer& t = *transfer;
+  soonest_ns_ = std::min(soonest_ns_, t.deadline_ns);
   transfers_.emplace(t.id(), std::move(transfer));
   if (t.remote != nullptr && gone_.contains(t.remote->id))
     return finish(t, invalid_argument("{}: region {} of '{}' was unregistered", t.ticket->what(),
@@ -325,9 +326,11 @@ bool Source::must_poll() const {
                      [](const Rail& r) { return r.num_flying() != 0; });
 }
 
+// A worker that had nothing to do sleeps for so long, and does not know of what came since.
 bool Source::needs_worker() const {
+  constexpr int64_t kSleepNs = 50'000'000;
   return state_ != State::kUp || !session_.is_attached() || session_.has_output() ||
-         !queue_.empty() || must_poll();
+         !queue_.empty() || must_poll() || soonest_ns_ - now_ns() < kSleepNs;
 }
 
 std::string Source::where(const Transfer& t) const {

@@ -143,6 +143,7 @@ class Source {
   std::deque<Gathered> gathered_;     // slots that our kernel is filling, in order
   std::vector<uint64_t> listed_;      // transfers whose lists the target has, none of them answered
   int64_t hot_until_ns_ = 0;
+  int64_t soonest_ns_ = INT64_MAX;  // deadline of those under way, or an earlier one that is over
   std::unordered_set<uint64_t> gone_;  // regions of the target
   std::vector<uint64_t> gone_unseen_;  // of those, to be answered
   bool is_work_told_ = false;

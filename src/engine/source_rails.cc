@@ -207,7 +207,9 @@ void Source::tick(int64_t now) {
 
 void Source::tick_transfers(int64_t now) {
   std::vector<Transfer*> late, unanswered;
+  soonest_ns_ = INT64_MAX;
   for (const auto& [id, t] : transfers_) {
+    if (t->state != Transfer::State::kEnding) soonest_ns_ = std::min(soonest_ns_, t->deadline_ns);
     // Nothing of it is on a rail, and a target of this host looks at its word: where the target
     // says nothing at all, being stopped perhaps, the ticket can end without an answer. What was
     // stated to one of another host cannot: it would be counted when the target goes on.

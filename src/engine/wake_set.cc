@@ -36,6 +36,8 @@ Result<WakeSet> WakeSet::create(int wake, int call) {
 Status WakeSet::make_moving() {
   sys::Fd made(::epoll_create1(EPOLL_CLOEXEC));
   if (!made.is_open()) return exhausted("epoll_create1: error {}", errno);
+  // While it has a name: a process that was forked off keeps the set itself open, too.
+  if (moving_.is_open()) (void)::epoll_ctl(worker_.get(), EPOLL_CTL_DEL, moving_.get(), nullptr);
   moving_ = std::move(made);
   put(moving_, wake_, EPOLLIN, kSignal);
   put(worker_, moving_.get(), is_muted_ ? uint32_t{0} : uint32_t{EPOLLIN}, kSignal);

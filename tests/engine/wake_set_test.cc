@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "engines.h"
 #include "sys/net/wake.h"
@@ -84,13 +87,20 @@ TEST(WakeSet, AnotherSocketUnderTheSameNumber) {
 TEST(WakeSet, ASocketThatAnotherProcessKeepsOpen) {
   Bed bed;
   bed.watch();
-  const sys::Fd kept(::dup(bed.ours.get()));  // as a child's copy would be
+  const pid_t child = ::fork();  // has the sockets and both sets
+  if (child == 0) {
+    ::pause();
+    ::_exit(0);
+  }
+  ASSERT_EQ(::shutdown(bed.theirs.get(), SHUT_RDWR), 0);
   bed.ours.reset();
   bed.theirs.reset();  // the end of the stream is there for ever
   EXPECT_TRUE(bed.wakes_turn());
   bed.set.watch({});
   EXPECT_FALSE(bed.wakes_turn());
   EXPECT_FALSE(bed.wakes_worker());
+  ::kill(child, SIGKILL);
+  (void)::waitpid(child, nullptr, 0);
 }
 
 }  // namespace
