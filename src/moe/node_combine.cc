@@ -148,6 +148,8 @@ class NodeCombine {
       }
       const Status of_all = run_phase(now, next, phase, status);
       if (!of_all.ok()) {
+        // On one node nothing of `next` was sent yet, and its acks hang on its flags.
+        if (is_one_node() && next.phase != 0) b_.phases_->signal_failure(next.phase, next.call);
         if (next.phase != 0) b_.phases_->release(next.phase, false);
         return status.ok() ? of_all : status;
       }
@@ -168,8 +170,9 @@ class NodeCombine {
     bool has_rows = phase < num_rounds_ && status.ok();
     if (has_rows && !is_one_node() && phase > 0) has_rows = have_mates_come(now, status);
     if (has_rows) status = check_inside(now, phase);
-    if (has_rows && status.ok()) status = push(&now, next, phase + 1);
-    if (!(has_rows && status.ok()) && next.phase != 0)
+    if (has_rows && status.ok())
+      status = push(&now, next, phase + 1);
+    else if (next.phase != 0)
       b_.phases_->signal_failure(next.phase, next.call);
     if (has_rows && status.ok()) status = sum_partials(now, node_, nullptr, phase);
     if (!is_one_node() && phase > 0) {
@@ -183,18 +186,22 @@ class NodeCombine {
   }
 
   /// What `ticket` carries: the partials of the round before `round`, whose rows are in `inside`, and
-  /// the rows of `round`, where there is one.
+  /// the rows of `round`, where there is one. Whatever it finds, everybody gets one flag of it: a
+  /// second one, of a failure, could come to a rank that has taken the first.
   Status push(const Buffer::Ticket* inside, const Buffer::Ticket& ticket, int round) {
     if (ticket.phase == 0) return {};
+    Status status;
     for (int peer = 0; peer < b_.size_; ++peer) {
       if (nodes_.share_node(peer, b_.rank_)) continue;
-      if (inside != nullptr && nodes_.share_rail(peer, b_.rank_))
-        BRAID_RETURN_IF_ERROR(sum_partials(*inside, nodes_.node_of(peer), &ticket, round - 1));
-      else if (!b_.phases_->is_masked(peer))
+      const bool has_partials = inside != nullptr && nodes_.share_rail(peer, b_.rank_);
+      const Status own =
+          has_partials ? sum_partials(*inside, nodes_.node_of(peer), &ticket, round - 1) : Status();
+      if (status.ok()) status = own;
+      if ((!has_partials || !own.ok()) && !b_.phases_->is_masked(peer))
         b_.signal(ticket, peer, 0, 0, static_cast<uint32_t>(call_.num_tokens));
     }
     for_mates([&](int mate) { push_inside(ticket, mate, round); });
-    return {};
+    return status;
   }
 
   /// Rows of the round's tokens to the node mate on their owners' rail.

@@ -236,12 +236,14 @@ class ElasticBuffer:
             got, ids, _, _, inner, event = self._inner.dispatch(x, handle.inner, **style)
             weights = None
         else:
+            # As many rows as the handle's own dispatch gave: a combine wants those.
+            is_counted = bool(handle.num_recv_tokens_per_expert_list) if handle else waits
             per_rank, _, per_expert, is_in, _ = self._inner.get_dispatch_layout(
                 call.ids, call.num_experts, previous_event
             )
             got, ids, weights, counts, inner, event = self._inner.dispatch(
                 x, None, per_rank, None, is_in, per_expert, call.ids, topk_weights, call.alignment,
-                0 if waits else self.num_ranks * call.most_tokens, **style,
+                0 if is_counted else self.num_ranks * call.most_tokens, **style,
             )  # fmt: skip
         is_cached = handle is not None
         if handle is None:
@@ -262,6 +264,7 @@ class ElasticBuffer:
             got, weights = self._expand(handle, got, weights, do_zero_padding)
             ids, event = None, self.capture()
         if use_tma_aligned_col_major_sf:
+            event.current_stream_wait()
             got = (got[0], _by_columns(got[1]))
             event = self.capture()
         return got, None if is_cached else ids, weights, handle, event

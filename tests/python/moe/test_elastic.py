@@ -108,11 +108,20 @@ def one_layer(comm, buffer, lib, every, alignment):
     assert without_sync.num_recv_tokens_per_expert_list == []
     same(without_sync.recv_src_metadata[: len(rows), 0], handle.recv_src_metadata[:, 0])
 
+    # A handle is good for as many rows as its own dispatch gave, with weights, too.
+    cached, _, cached_weights, _, event = buffer.dispatch(
+        x, topk_weights=weights, handle=without_sync, **asked
+    )
+    event.current_stream_wait()
+    assert tuple(cached.shape) == (size * M, H)
+    same(cached[: len(rows)], got)
+
     # Every rank's rows as they came: a token comes back once for each rank, or for each choice.
     bias = lib.bf16(np.ones_like(own.x))
     for h, y, w, times in (
         (handle, got, got_weights, own.is_in.sum(1)),
         (without_sync, worst, None, own.is_in.sum(1)),
+        (without_sync, cached, cached_weights, own.is_in.sum(1)),
         (expanded, by_expert, flat_weights, (own.ids >= 0).sum(1)),
     ):
         out, out_weights, event = buffer.combine(y, h, w, (bias, bias), **asked)
