@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstdlib>
 #include <set>
 #include <thread>
@@ -60,6 +62,28 @@ TEST(Host, AThreadThatCannotBeIsExhausted) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
+}
+
+// What it waits for may come of what is done behind it, and not before.
+TEST(Host, ALimitedWaitEndsBeforeWorkThatHangs) {
+  std::atomic<bool> is_free{false}, is_done{false};
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const LimitedWait wait("a driver's call", 20'000'000, [&] {
+      while (!is_free) std::this_thread::yield();
+      is_done = true;
+    });
+    EXPECT_FALSE(is_done);
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
+    is_free = true;
+  }
+  EXPECT_TRUE(is_done);
+}
+
+TEST(Host, ALimitedWaitEndsWithItsWork) {
+  bool is_done = false;
+  const LimitedWait wait("a driver's call", 60'000'000'000, [&] { is_done = true; });
+  EXPECT_TRUE(is_done);
 }
 
 TEST(Host, IdMayBeOverridden) { EXPECT_EQ(host_id("node-a").value(), "node-a"); }

@@ -22,6 +22,7 @@
 #include "group/agree.h"
 #include "sys/cuda/owned.h"
 #include "sys/host/api.h"
+#include "sys/host/thread.h"
 #include "sys/net/api.h"
 #include "transport/nvlink/fatbins.h"
 
@@ -31,6 +32,7 @@ namespace {
 
 // All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
 constexpr int64_t kJoinTime = 15_s;
+constexpr int64_t kBreakingOff = 150_ms;  // more than it takes where the driver is free
 // For a rank that is late at a call: it may be writing a checkpoint, or never come.
 constexpr int64_t kRaceMeeting = 60_s;
 
@@ -420,10 +422,21 @@ void Seat::break_off_work() {
   const sys::RelaxedCapture relaxed(cuda_);
   const auto scope = sys::CurrentDevice::use(cuda_, device_);
   comm::Device* const device = comm_->state().device.get();
-  if (device != nullptr && across_) across_->break_off(*device);
-  if (device != nullptr && !across_) device->fail_kernels();
-  if (device != nullptr) device->faults().end_waits();
-  if (device == nullptr && across_) (void)across_->begin_abort();
+  if (device == nullptr) {
+    if (across_) (void)across_->begin_abort();
+    return;
+  }
+  // The program may be in a call of the driver's that ends with our kernels alone, and the driver may
+  // let nobody else in until then.
+  const sys::LimitedWait breaking("break off", kBreakingOff, [this, device] {
+    const sys::RelaxedCapture here(cuda_);
+    const auto on = sys::CurrentDevice::use(cuda_, device_);
+    if (across_)
+      across_->break_off(*device);
+    else
+      device->fail_kernels();
+  });
+  device->faults().end_waits();
 }
 
 // The comm first: it waits for a thread that is in a call, and lets none in any more. What calls over

@@ -30,7 +30,8 @@ void Call::open_sums() {
 
 void Call::queue_staged_moves() {
   const int me = state_.rank();
-  if (moves_.parts_are_operands) queue_staged_operands();
+  // Without memory for sums the call has failed and ends.
+  if (moves_.parts_are_operands && sums_) queue_staged_operands();
   if (moves_.mine.bytes == 0) return;
   SendRange own{PieceKind::kData, false, static_cast<uint16_t>(me), 0, 0, moves_.mine};
   queue_block(state_.node_peers, own);

@@ -3,17 +3,21 @@
 #include <sys/mman.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "comm/device/trouble.h"
+#include "sys/host/thread.h"
 
 namespace braid::comm {
 
 namespace {
 
 constexpr size_t kHostPageBytes = 4096;
+constexpr int64_t kPreparing = 150_ms;  // more than what is prepared takes where the driver is free
 
 }  // namespace
 
@@ -110,9 +114,11 @@ void FaultWatch::tell(const Status& found) {
   group_.report(found);
   {
     const std::lock_guard lock(preparing_);
-    if (prepare_) std::exchange(prepare_, nullptr)();
+    std::optional<sys::LimitedWait> preparing;
+    if (prepare_)
+      preparing.emplace("before waits end", kPreparing, std::exchange(prepare_, nullptr));
+    std::atomic_ref(page_->must_abort).store(1);  // which the driver's calls in there may wait for
   }
-  std::atomic_ref(page_->must_abort).store(1);
   log::error("comm", "gpu {}: {}", ordinal_, found.message());
 }
 

@@ -335,6 +335,61 @@ TEST(NcclRail, ACallThatWasRefusedIsTheLast) {
   });
 }
 
+/// A library whose exchange takes 3 ms, or for ever until it is aborted, and notes what was wrong.
+struct TakesLong {
+  explicit TakesLong(bool is_stuck) : is_stuck_(is_stuck) {
+    table.context = this;
+    table.make = [](void* context, const char*, int, int, void** comm) {
+      return *comm = context, 0;
+    };
+    table.exchange = [](void* context, void*, const braid_nccl_passage*, void*) {
+      return static_cast<TakesLong*>(context)->exchange();
+    };
+    table.abort = [](void* context, void*) {
+      auto& self = *static_cast<TakesLong*>(context);
+      self.was_inside = self.is_inside.load();
+      self.is_freed = true;
+      return 0;
+    };
+    table.error = table.destroy = [](void*, void*) { return 0; };
+  }
+  braid_nccl_rails table{};
+  std::atomic<bool> is_inside{false}, is_freed{false}, was_inside{false};
+
+ private:
+  int exchange() {
+    is_inside = true;
+    const Deadline end = Deadline::after_ns(is_stuck_ ? 10'000'000'000 : 3'000'000);
+    while (!end.passed() && !(is_stuck_ && is_freed)) std::this_thread::yield();
+    is_inside = false;
+    return 0;
+  }
+  const bool is_stuck_;
+};
+
+// An abort frees NCCL's communicator; another thread may be in a call with it, which the watch that
+// aborts knows nothing of. Only who is stuck in there gets it freed under his hands: that is how he
+// gets out.
+TEST(NcclRail, AnAbortWaitsForWhoIsInACallAndNotForWhoIsStuck) {
+  for (const bool is_stuck : {false, true}) {
+    TakesLong library(is_stuck);
+    sys::FakeCuda cuda(1);
+    test::define_team_kernels(cuda);
+    test::run_gpus(1, cuda, {}, [&](test::GpuRank& gpu) {
+      auto rail = NcclRail::make(library.table, std::string(kIdBytes, 'x'), {2, 1}, 0, gpu.device,
+                                 [] { return Status(); });
+      ASSERT_TRUE(rail.ok()) << rail.status().to_string();
+      std::thread caller([&] { (void)(*rail)->exchange(Passage{}, {}); });
+      while (!library.is_inside) std::this_thread::yield();
+      (*rail)->abort();
+      EXPECT_TRUE(library.is_freed);
+      EXPECT_EQ(library.was_inside, is_stuck);
+      caller.join();
+      EXPECT_FALSE((*rail)->exchange(Passage{}, {}).ok());
+    });
+  }
+}
+
 /// A send and a receive in one group, as rails do them.
 void exchange_of(programs::NcclOfThreads& library, int rank, NcclComm comm, std::string& memory,
                  sys::Stream stream) {

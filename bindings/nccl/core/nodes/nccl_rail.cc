@@ -17,6 +17,19 @@ namespace {
 
 constexpr int kInProgress = 7;  // ncclInProgress
 constexpr std::chrono::milliseconds kMakingNap{1};
+constexpr int64_t kCallersTime = 10_ms;  // less than who breaks a call off waits for the rail's end
+
+/// Counts who is in a call, from before it looks at the communicator until it is out of NCCL.
+class Calling {
+ public:
+  explicit Calling(std::atomic<int>& callers) : callers_(callers) { ++callers_; }
+  ~Calling() { --callers_; }
+  Calling(const Calling&) = delete;
+  Calling& operator=(const Calling&) = delete;
+
+ private:
+  std::atomic<int>& callers_;
+};
 
 /// NCCL's making of a communicator has neither a deadline nor an end that others can bring about; who
 /// asked for it has both. Who is last has the communicator: who asked, or the thread that makes it.
@@ -97,6 +110,7 @@ Status NcclRail::answered(const char* what, int result) {
 }
 
 Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream stream) {
+  const Calling calling(callers_);
   BRAID_ASSIGN_OR_RETURN(void* const comm, usable());
   const braid_nccl_passage asked{
       sys::pointer_to<const void>(passage.send), passage.send_bytes, passage.to,
@@ -107,6 +121,7 @@ Status NcclRail::exchange(const coll::nodes::Passage& passage, sys::Stream strea
 
 Status NcclRail::all_gather(sys::DevicePtr send, sys::DevicePtr recv, uint64_t bytes,
                             sys::Stream stream) {
+  const Calling calling(callers_);
   BRAID_ASSIGN_OR_RETURN(void* const comm, usable());
   return answered("an all_gather",
                   real_.all_gather(real_.context, comm, sys::pointer_to<const void>(send),
@@ -121,12 +136,18 @@ Status NcclRail::error() {
   return peer_lost("NCCL's communicator between nodes failed: it says {}", now);
 }
 
+// An abort frees the communicator. A caller counts itself before it looks whether there is one, and the
+// communicator is taken before callers are looked for, so whoever could use a freed one is seen here.
+// One who stays longer than most calls take is stuck in NCCL, which nothing but the abort ends.
 void NcclRail::abort() {
   void* comm = nullptr;
   {
     const std::lock_guard lock(mutex_);
     comm = comm_.exchange(nullptr);
   }
+  const Deadline patience = Deadline::after_ns(kCallersTime);
+  while (comm != nullptr && callers_ != 0 && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (comm != nullptr) (void)real_.abort(real_.context, comm);
 }
 

@@ -56,6 +56,7 @@ class NcclRail final : public coll::nodes::Rail {
   std::mutex mutex_;             // of the communicator's end
   std::atomic<void*> comm_;      // null: it has ended
   std::atomic<int> refused_{0};  // NCCL's answer to the call that it refused
+  std::atomic<int> callers_{0};  // who is inside NCCL with the communicator
 };
 
 }  // namespace braid::nccl
