@@ -1,8 +1,8 @@
 """Two checkouts beside each other on GPUs: what an eager call costs the host, what it takes on the
 GPU, and what packet and line kernels take on streams of one GPU.
 
-    scripts/gpu_beside.py --before OTHER --out records/gpu_beside_2.json [--ranks 2] [--runs 5]
-    scripts/gpu_beside.py --before OTHER --out records/gpu_beside_kernels.json --ranks 0
+    scripts/gpu_beside.py --before OTHER --out records/beside_2.json [--ranks 2] [--runs 5]
+    scripts/gpu_beside.py --before OTHER --out records/beside_kernels.json --ranks 0
                                                      the kernels alone, which one GPU is enough for
 
 Both were built by `scripts/gpu_test build`. Jobs of either run in turn, each beginning with the

@@ -31,7 +31,7 @@ def nodes(
     commit: options.Commit = "",
     quiet: options.Quiet = False,
 ) -> None:
-    """Collectives over several nodes, beside NCCL or Gloo.
+    """Collectives over several nodes, beside NCCL or Gloo; times in us.
 
     On GPUs NCCL whole beside braid in its place, on one communicator; between CPUs beside Gloo.
     Every byte is checked before anything is timed. Starts no ranks: srun, torchrun or mpirun does,
@@ -78,6 +78,6 @@ def _has_gpus() -> bool:
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Example: srun braid bench nodes --sizes 1MiB,64MiB --json nodes.json. Exit code 0 "
-        "fine, 1 wrong bytes, 2 bad input."
+        epilog="Example: braid bench nodes --sizes 1MiB,64MiB --json nodes.json, by srun or torchrun. "
+        "Exit code 0 fine, 1 wrong bytes, 2 bad input."
     )(nodes)
