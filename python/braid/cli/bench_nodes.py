@@ -78,6 +78,6 @@ def _has_gpus() -> bool:
 def register(app: typer.Typer) -> None:
     """Adds the command."""
     app.command(
-        epilog="Example: braid bench nodes --sizes 1MiB,64MiB --json nodes.json, by srun or torchrun. "
-        "Exit code 0 fine, 1 wrong bytes, 2 bad input."
+        epilog="Example: braid bench nodes --sizes 1MiB,64MiB --json nodes.json, by srun or "
+        "torchrun. Exit code 0 fine, 1 wrong bytes, 2 bad input."
     )(nodes)
