@@ -23,6 +23,7 @@ Call = Callable[[], torch.Tensor]
 
 ALONE = "GEMM alone"
 BRAID = "braid"
+NCCL = "NCCL and cuBLAS in turn"
 _CHECKED_ROWS, _CHECKED_COLUMNS = 32, 4096  # of each shard, of C
 
 
@@ -100,7 +101,7 @@ class Rivals:
         }[self._layer.op]
         ways: dict[str, Call] = {
             ALONE: self._gemm,
-            "NCCL and cuBLAS in turn": nccl,
+            NCCL: nccl,
             "braid and cuBLAS in turn": lambda: sequential.run(
                 self._comm, self._layer.op, self._x, self._w, None, False
             ),

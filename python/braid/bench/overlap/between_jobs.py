@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 import braid
-from braid.bench.overlap.between import ALONE, BRAID, Call, Layer, Rivals
-from braid.bench.overlap.checked import WARM, series_of
+from braid.bench.overlap.between import ALONE, BRAID, NCCL, Call, Layer, Rivals
+from braid.bench.overlap.checked import MOST_ERROR, WARM, most_error_of_a_ring, series_of
 from braid.probe.effort import LEAST_SAMPLES, Effort, calls_for
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series
@@ -32,8 +32,9 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
         moved = layer.m * layer.k * 2
         found = [
             series_of(
-                str(layer), name, moved, layer.flops, errors[name], times[name], said.get(name, "")
-            )
+                str(layer), name, moved, layer.flops, errors[name], times[name],
+                said.get(name, ""), _most_error(name, comm.size),
+            )  # fmt: skip
             for name in able
         ]
         del field, ways, able
@@ -44,6 +45,10 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
         ]
 
     return Job(str(layer), layer.m * layer.k * 2, run)
+
+
+def _most_error(name: str, ranks: int) -> float:
+    return most_error_of_a_ring(ranks) if name == NCCL else MOST_ERROR
 
 
 def _most(comm: braid.Comm, value: float) -> float:
