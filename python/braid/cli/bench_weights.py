@@ -32,7 +32,7 @@ def weights(
     device: Annotated[
         str,
         typer.Option(
-            help="cpu; gpu: tensors on GPUs, one for each process, trainers first; fewer are shared."
+            help="cpu; gpu: tensors on GPUs, one for each process, trainers first, or shared."
         ),
     ] = "cpu",
     samples: options.Samples = 10,

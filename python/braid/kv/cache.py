@@ -256,4 +256,3 @@ def unregister_all(regions: list[Region]) -> None:
     with ThreadPoolExecutor(min(32, len(taken))) as threads:
         for done in [threads.submit(region.unregister) for region in taken]:
             done.result()
-

@@ -25,11 +25,11 @@ import numpy as np
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
-from braid.kv.cache import PagedCache, PageIds, unregister_all
+from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
-from braid.kv.places import Move, moves, places_from
+from braid.kv.places import Move, PageIds, moves, places_from
 from braid.kv.post import Post
 
 _AGAIN_S = 0.5

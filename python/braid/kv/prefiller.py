@@ -32,11 +32,11 @@ import numpy as np
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer, Watch
 from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
-from braid.kv.cache import PagedCache, PageIds
+from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
 from braid.kv.layout import Layout, Slice, difference
-from braid.kv.places import places_from
+from braid.kv.places import PageIds, places_from
 from braid.kv.post import Post
 from braid.kv.progress import Part, Progress
 

@@ -86,7 +86,7 @@ def test_what_lies_together(layers, blocks):
               [[0, 0, 64], [0, -1, 64]], [[0, 0, 64], [0, 0, "64"]], [[0, 0, 64], 5]]
 )  # fmt: skip
 def test_places_of_a_peer_that_are_none(found):
-    with pytest.raises(braid.InvalidArgument, match="kv: |asked for"):
+    with pytest.raises(braid.InvalidArgument, match=r"kv: |asked for"):
         places_from(found, 2, 1)
 
 

@@ -1,5 +1,5 @@
-"""`braid bench weights --device gpu`, as far as it goes without one: what its ranks make and compare
-on torch's memory of the host, who has which GPU, and what is refused.
+"""`braid bench weights --device gpu`, as far as it goes without one: what its ranks make and
+compare on torch's memory of the host, who has which GPU, and what is refused.
 """
 
 import subprocess

@@ -52,8 +52,8 @@ def wrong_words(
 
 
 class GpuPeer(peer.Peer):
-    """The engine has a GPU, number `gpu` of what it is told. There is memory on "cuda" and on "cpu";
-    choose() says which is meant from then on.
+    """The engine has a GPU: number `gpu` of what it is told. There is memory on "cuda" and on
+    "cpu"; choose() says which is meant from then on.
     """
 
     def open(self, word: dict[str, Any]) -> dict[str, Any]:

@@ -109,7 +109,8 @@ class Peer(peer.Peer):
         count, size = word["count"], word["page_bytes"]
         wrong = pattern.wrong_bytes(
             self.pages_of(self.memory, count, size), self.pages_of(self.places, count, size),
-            word["number"], size, self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
+            word["number"], size,
+            self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
         )  # fmt: skip
         return {"wrong_bytes": wrong, "too_many": 0}
 

@@ -1,5 +1,5 @@
-"""As many bytes as a step moves, from the same GPUs to the same GPUs, by the driver's copies: what the
-links give to whoever asks for nothing else.
+"""As many bytes as a step moves, from the same GPUs to the same GPUs, by the driver's copies: what
+the links give to whoever asks for nothing else.
 """
 
 from time import perf_counter_ns
