@@ -1,6 +1,8 @@
-"""The transfer engine between two processes that share a GPU: every byte of every way is compared.
+"""The transfer engine between two processes that share a GPU, or have one each: every byte of every
+way is compared.
 
 python3 tests/gpu/engine.py            # needs one GPU and torch
+python3 tests/gpu/engine.py 0 1        # the source's GPU and the target's
 """
 
 import ctypes
@@ -27,8 +29,9 @@ def pattern(nbytes: int, salt: int) -> torch.Tensor:
     return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device="cuda", generator=generator)
 
 
-def target(to_source: "Queue[Any]", from_source: "Queue[Any]") -> None:
-    with braid.Engine(name="target", device=0, nics="none") as engine:
+def target(to_source: "Queue[Any]", from_source: "Queue[Any]", gpu: int) -> None:
+    torch.cuda.set_device(gpu)
+    with braid.Engine(name="target", device=gpu, nics="none") as engine:
         on_gpu = torch.zeros(TOTAL, dtype=torch.uint8, device="cuda")
         on_host = np.zeros(TOTAL, np.uint8)
         torch.cuda.synchronize()
@@ -145,23 +148,25 @@ def check_death(engine: braid.Engine, remote: dict[str, Any], process: Any) -> i
 
 
 def main() -> int:
+    ours, theirs = [int(word) for word in sys.argv[1:3]] or [0, 0]
+    torch.cuda.set_device(ours)
     context = mp.get_context("spawn")
     answers: Queue[Any] = context.Queue()
     orders: Queue[Any] = context.Queue()
-    process = context.Process(target=target, args=(answers, orders), daemon=True)
+    process = context.Process(target=target, args=(answers, orders, theirs), daemon=True)
     process.start()
 
     def ask(*order: Any) -> Any:
         orders.put(order)
         return answers.get(timeout=60)
 
-    with braid.Engine(name="source", device=0, nics="none") as engine:
+    with braid.Engine(name="source", device=ours, nics="none") as engine:
         remote = answers.get(timeout=120)
         wrong = check_writes(engine, remote, ask)
         wrong += check_reads(engine, remote, ask)
         wrong += check_watch(engine)
         wrong += check_death(engine, remote, process)
-    print(f"engine on one GPU: {wrong} wrong")
+    print(f"engine, GPU {ours} to GPU {theirs}: {wrong} wrong")
     return 1 if wrong else 0
 
 

@@ -1,7 +1,8 @@
-"""Weights of a trainer's GPU memory to a worker's, in two processes that share a GPU: however the
-trainer's parameters lie, in the worker's dtype too, every element is compared.
+"""Weights of a trainer's GPU memory to a worker's, in two processes that share a GPU or have one
+each: however the trainer's parameters lie, in the worker's dtype too, every element is compared.
 
 python3 tests/gpu/weights.py            # needs one GPU and torch
+python3 tests/gpu/weights.py 0 1        # the trainer's GPU and the worker's
 """
 
 import multiprocessing as mp
@@ -49,8 +50,9 @@ def to_dtype(_name: str, piece: torch.Tensor, dtype: str) -> torch.Tensor:
     return piece.to(DTYPES[dtype])
 
 
-def worker(pipe: Connection) -> None:
-    with braid.Engine(name="worker", device=0, nics="none") as engine:
+def worker(pipe: Connection, gpu: int) -> None:
+    torch.cuda.set_device(gpu)
+    with braid.Engine(name="worker", device=gpu, nics="none") as engine:
         for _, dtype, mode in CASES:
             shape = (ROWS - FIRST, COLUMNS)
             mine = torch.full(shape, -7, dtype=DTYPES[dtype], device="cuda")
@@ -86,15 +88,17 @@ def check(engine: braid.Engine, pipe: Any, case: tuple[str, str, str]) -> int:
 
 
 def main() -> int:
+    mine, other = [int(word) for word in sys.argv[1:3]] or [0, 0]
+    torch.cuda.set_device(mine)
     mp.set_start_method("spawn")
     ours, theirs = mp.Pipe()
-    process = mp.Process(target=worker, args=(theirs,), daemon=True)
+    process = mp.Process(target=worker, args=(theirs, other), daemon=True)
     process.start()
     theirs.close()
-    with braid.Engine(name="trainer", device=0, nics="none") as engine:
+    with braid.Engine(name="trainer", device=mine, nics="none") as engine:
         wrong = sum(check(engine, ours, case) for case in CASES)
     process.join(LIMIT_S)
-    print(f"weights: {len(CASES)} cases, {wrong} wrong")
+    print(f"weights, GPU {mine} to GPU {other}: {len(CASES)} cases, {wrong} wrong")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-"""A rank's pages, registered with its engine: one region for each layer."""
+"""A rank's pages, registered with its engine: one region for all layers that lie together."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from braid.arrays import Array
 from braid.engine import Engine, Region
 from braid.errors import InvalidArgument
 from braid.kv.layout import Layout
-
-PageIds = npt.NDArray[np.uint64]
+from braid.kv.places import PageIds, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,51 @@ def _check_inside(
         raise InvalidArgument(f"{what}: pages {strides[0]} bytes apart overlap")
 
 
+def blocks_of(memory: Sequence[LayerMemory], page_bytes: int) -> list[range]:
+    """Layers that lie together, with nothing of anybody else's between them: one behind the other,
+    or page by page.
+    """
+    out: list[range] = []
+    begin = 0
+    while begin < len(memory):
+        end = begin + 1
+        while end < len(memory) and _follows(memory[end - 1], memory[end]):
+            end += 1
+        if end == begin + 1:
+            many = memory[begin].page_stride // page_bytes
+            if _is_page_by_page(memory[begin : begin + many], many, page_bytes):
+                end = begin + many
+        out.append(range(begin, end))
+        begin = end
+    return out
+
+
+def _is_alike(one: LayerMemory, other: LayerMemory) -> bool:
+    return (one.pages, one.page_stride, one.device) == (
+        other.pages, other.page_stride, other.device,
+    )  # fmt: skip
+
+
+def _follows(one: LayerMemory, other: LayerMemory) -> bool:
+    return _is_alike(one, other) and other.address == one.address + one.pages * one.page_stride
+
+
+def _is_page_by_page(memory: Sequence[LayerMemory], layers: int, page_bytes: int) -> bool:
+    first = memory[0]
+    return (
+        len(memory) == layers > 1
+        and first.page_stride == layers * page_bytes
+        and all(
+            _is_alike(first, each) and each.address == first.address + number * page_bytes
+            for number, each in enumerate(memory)
+        )
+    )
+
+
 class PagedCache:
     """The pages of all layers of one rank, as peers reach them. A context manager.
 
+    places: where each layer here lies in `regions`.
     layers: for each layer here an array or tensor [pages, heads here, page_tokens, ...], or a
     LayerMemory; the cache keeps them alive. Registered until close().
     """
@@ -97,30 +137,51 @@ class PagedCache:
             for number, layer in enumerate(layers)
         ]
         self.pages = min(memory.pages for memory in self._memory)
+        self._blocks = blocks_of(self._memory, layout.page_bytes)
         self.regions: list[Region] = []
         try:
-            self.regions = self.register_layers()
+            self.regions = self._register_first()
+            self.places = self._places()
             self.tails = Tails(engine, layout.tail_bytes)
         except BaseException:
             self.close()
             raise
 
+    def _register_first(self) -> list[Region]:
+        try:
+            return self.register_layers()
+        except InvalidArgument:
+            if len(self._blocks) == len(self._memory):
+                raise
+        # Neighbours need not be of one allocation, and a region of a GPU's memory must be.
+        self._blocks = [range(layer, layer + 1) for layer in range(len(self._memory))]
+        return self.register_layers()
+
     def register_layers(self) -> list[Region]:
-        """Another region for each layer's memory: what one peer alone is told of can be taken away
-        from it alone.
+        """Other regions of all layers, as `places` says: what one peer alone is told of can be
+        taken away from it alone.
         """
         made: list[Region] = []
         try:
-            for memory in self._memory:
-                made.append(self._engine.register(_place(memory, self.layout.page_bytes)))
+            for block in self._blocks:
+                made.append(self._engine.register(self._extent(block)))
         except BaseException:
             unregister_all(made)
             raise
         return made
 
-    def stride(self, layer: int) -> int:
-        """Bytes from page to page of a layer, counted from 0 here."""
-        return self._memory[layer].page_stride
+    def _extent(self, block: range) -> tuple[int, ...]:
+        first, last = self._memory[block[0]], self._memory[block[-1]]
+        end = last.address + last.extent(self.layout.page_bytes)
+        where = (first.address, end - first.address)
+        return where if first.device is None else (*where, first.device)
+
+    def _places(self) -> list[Place]:
+        return [
+            Place(number, memory.address - self._memory[block[0]].address, memory.page_stride)
+            for number, block in enumerate(self._blocks)
+            for memory in (self._memory[layer] for layer in block)
+        ]
 
     def ids(self, pages: Sequence[int] | PageIds, what: str) -> PageIds:
         """Page numbers [n] that this cache has, each at most once; InvalidArgument names one that
@@ -195,8 +256,3 @@ def unregister_all(regions: list[Region]) -> None:
     with ThreadPoolExecutor(min(32, len(taken))) as threads:
         for done in [threads.submit(region.unregister) for region in taken]:
             done.result()
-
-
-def _place(memory: LayerMemory, page_bytes: int) -> tuple[int, ...]:
-    where = (memory.address, memory.extent(page_bytes))
-    return where if memory.device is None else (*where, memory.device)

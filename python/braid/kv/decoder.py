@@ -25,10 +25,11 @@ import numpy as np
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
-from braid.kv.cache import PagedCache, PageIds, unregister_all
+from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
+from braid.kv.places import Move, PageIds, moves, places_from
 from braid.kv.post import Post
 
 _AGAIN_S = 0.5
@@ -207,9 +208,9 @@ class Decoder(Post):
         source.offered = self.cache.register_layers()
         if self.cache.tails.region is not None:
             source.offered.append(self.cache.tails.register())
-        strides = [self.cache.stride(layer) for layer in range(self.cache.layout.layers_here)]
+        places = [place.as_json() for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
-        self._send(source.peer, {"kind": "offer", "strides": strides}, letters.pack(regions))
+        self._send(source.peer, {"kind": "offer", "places": places}, letters.pack(regions))
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -254,11 +255,8 @@ class Decoder(Post):
         names = (self.engine.name, source.name)
         if (found := difference(self.cache.layout, layout, names)) is not None:
             raise InvalidArgument(found)
-        source.strides = [int(stride) for stride in head.get("strides", [])]
         source.regions = [Descriptor(part) for part in letters.unpack(body)]
-        if not len(source.strides) == len(source.regions) == layout.layers_here:
-            raise InvalidArgument(f"'{source.name}': {layout.layers_here} layers and not as many "
-                                  "regions")  # fmt: skip
+        source.places = places_from(head.get("places"), layout.layers_here, len(source.regions))
         source.layout = layout
 
     def _look_after(self, prefill: Prefill) -> None:
@@ -394,30 +392,39 @@ class Decoder(Post):
             return
         for order in load.orders:
             for part in order.slices:
-                for layer in part.layers:
-                    if load.failure is None:
-                        self._read_layer(load, order.source, part, layer)
+                self._read_slice(load, order.source, part)
 
-    def _read_layer(self, load: Load, source: Source, part: Slice, layer: int) -> None:
+    def _read_slice(self, load: Load, source: Source, part: Slice) -> None:
         assert source.layout is not None
-        here, there = layer - self.cache.layout.first_layer, layer - source.layout.first_layer
+        assert load.remote_pages is not None
+        here, there = self.cache.layout.first_layer, source.layout.first_layer
+        places = [
+            (self.cache.places[layer - here], source.places[layer - there]) for layer in part.layers
+        ]
+        nbytes = part.heads * self.cache.layout.head_bytes
+        for move in moves(places, nbytes, load.pages, load.remote_pages):
+            if load.failure is None:
+                self._read_move(load, source, part, move)
+
+    def _read_move(self, load: Load, source: Source, part: Slice, move: Move) -> None:
         head_bytes = self.cache.layout.head_bytes
-        number = len(load.reads) + 1
+        number = load.num_reads = load.num_reads + 1
+        pages = move.ours.ids.size
         try:
             load.reads[number] = self.engine.read_pages(
-                self.cache.regions[here],
-                source.regions[there],
+                self.cache.regions[move.ours.region],
+                source.regions[move.theirs.region],
                 part.heads * head_bytes,
-                load.pages,
-                load.remote_pages,
-                dst_stride=self.cache.stride(here),
-                src_stride=source.strides[there],
-                dst_offset=part.target_head * head_bytes,
-                src_offset=part.source_head * head_bytes,
+                move.ours.ids,
+                move.theirs.ids,
+                dst_stride=move.ours.stride,
+                src_stride=move.theirs.stride,
+                dst_offset=move.ours.offset + part.target_head * head_bytes,
+                src_offset=move.theirs.offset + part.source_head * head_bytes,
                 callback=partial(self._on_read, load, number),
             )
-            self.counters.add("pages", len(load.pages))
-            self.counters.add("bytes", len(load.pages) * part.heads * head_bytes)
+            self.counters.add("pages", pages)
+            self.counters.add("bytes", pages * part.heads * head_bytes)
         except Error as error:
             self._fail(load, error)
 

@@ -8,15 +8,17 @@ consumers are: only then may its pages be used again.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 
 from braid.engine import Descriptor, Engine, Peer, Ticket
 from braid.errors import Error, Exhausted, InvalidArgument
-from braid.kv.cache import PagedCache, PageIds
+from braid.kv.cache import PagedCache
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending
 from braid.kv.layout import Layout, Slice
+from braid.kv.places import Move, PageIds, Place, moves
 
 
 @dataclass(slots=True)
@@ -28,8 +30,9 @@ class Link:
     layout: Layout
     heard_at: float
     regions: list[Descriptor] = field(default_factory=list)
-    """Of its layers, in order, and behind them of its tails if there are any: what it offered."""
-    strides: list[int] = field(default_factory=list)
+    """Of its layers, and behind them of its tails if there are any: what it offered."""
+    places: list[Place] = field(default_factory=list)
+    """Of its layers, in `regions`."""
 
 
 @dataclass(slots=True)
@@ -108,40 +111,58 @@ class Handover(Ending):
 
     def _pump_one(self, consumer: Consumer, write: "Write", layers: range | None) -> None:
         for part in consumer.slices:
-            for layer in part.layers:
-                if layers is not None and layer not in layers:
-                    continue
-                begin = consumer.sent.setdefault(layer, consumer.first_page)
-                end = min(self._computed[layer], len(self.pages))
+            here = [layer for layer in part.layers if layers is None or layer in layers]
+            for (begin, end), alike in groupby(here, partial(self._unsent, consumer)):
                 if end > begin:
-                    self._write_pages(consumer, write, part, layer, (begin, end))
-                    consumer.sent[layer] = end
-                    self.stamp("first page")
+                    self._write_pages(consumer, write, part, list(alike), (begin, end))
         if self._may_send_tail(consumer):
             self._write_tail(consumer, write)
             consumer.is_tail_sent = True
 
+    def _unsent(self, consumer: Consumer, layer: int) -> tuple[int, int]:
+        """Pages of a layer, by their numbers in the request, that may go and have not."""
+        begin = consumer.sent.get(layer, consumer.first_page)
+        return begin, min(self._computed[layer], len(self.pages))
+
     def _write_pages(
-        self, consumer: Consumer, write: "Write", part: Slice, layer: int, span: tuple[int, int]
+        self,
+        consumer: Consumer,
+        write: "Write",
+        part: Slice,
+        layers: list[int],
+        span: tuple[int, int],
     ) -> None:
+        """Of layers that follow each other, in as few calls as there can be."""
         begin, end = span
-        here = layer - self._cache.layout.first_layer
-        there = layer - consumer.link.layout.first_layer
+        here, there = self._cache.layout.first_layer, consumer.link.layout.first_layer
+        nbytes = part.heads * self._cache.layout.head_bytes
+        places = [
+            (self._cache.places[layer - here], consumer.link.places[layer - there])
+            for layer in layers
+        ]
+        theirs = consumer.pages[begin - consumer.first_page : end - consumer.first_page]
+        for move in moves(places, nbytes, self.pages[begin:end], theirs):
+            self._write_move(consumer, write, part, move)
+            for number in move.layers:
+                consumer.sent[layers[number]] = end
+            self.stamp("first page")
+
+    def _write_move(self, consumer: Consumer, write: "Write", part: Slice, move: Move) -> None:
         head_bytes = self._cache.layout.head_bytes
         write(
             consumer,
-            (end - begin, part.heads * head_bytes),
+            (move.ours.ids.size, part.heads * head_bytes),
             partial(
                 write.engine.write_pages,
-                self._cache.regions[here],
-                consumer.link.regions[there],
+                self._cache.regions[move.ours.region],
+                consumer.link.regions[move.theirs.region],
                 part.heads * head_bytes,
-                self.pages[begin:end],
-                consumer.pages[begin - consumer.first_page : end - consumer.first_page],
-                src_stride=self._cache.stride(here),
-                dst_stride=consumer.link.strides[there],
-                src_offset=part.source_head * head_bytes,
-                dst_offset=part.target_head * head_bytes,
+                move.ours.ids,
+                move.theirs.ids,
+                src_stride=move.ours.stride,
+                dst_stride=move.theirs.stride,
+                src_offset=move.ours.offset + part.source_head * head_bytes,
+                dst_offset=move.theirs.offset + part.target_head * head_bytes,
                 imm=consumer.tag,
             ),
         )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from braid.engine import Descriptor, Peer, Region, Ticket
 from braid.errors import Error
-from braid.kv.cache import PageIds
 from braid.kv.ending import Ending
 from braid.kv.layout import Layout, Slice
+from braid.kv.places import PageIds, Place
 
 
 @dataclass(slots=True)
@@ -19,7 +19,8 @@ class Source:
     name: str = ""
     layout: Layout | None = None
     regions: list[Descriptor] = field(default_factory=list)
-    strides: list[int] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    """Of its layers, in `regions`."""
     offered: list[Region] = field(default_factory=list)
     """Our layers (and tails), as it alone was told of them."""
     heard_at: float = 0.0
@@ -80,6 +81,7 @@ class Load(Ending):
         self.orders: list[Order] = []
         self.expected: Ticket | None = None
         self.reads: dict[int, Ticket] = {}
+        self.num_reads = 0
         self.tail_slot: int | None = None
         self.tail: bytes | None = None
         """What came behind the pages, once the load has ended well."""

@@ -15,6 +15,7 @@
     spared {request}                       -> no rank will ask this one for anything
     beat {requests}                        -> renews their leases
                                            <- beat
+    bye                                    -> writes nothing to it any more
 
 Whichever of `want` and begin() comes first waits for the other, for a lease at most. A request that
 is over is remembered: what comes for it later is answered `failed`, and moves nothing.
@@ -31,10 +32,11 @@ import numpy as np
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer, Watch
 from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
-from braid.kv.cache import PagedCache, PageIds
+from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
 from braid.kv.layout import Layout, Slice, difference
+from braid.kv.places import PageIds, places_from
 from braid.kv.post import Post
 from braid.kv.progress import Part, Progress
 
@@ -220,6 +222,8 @@ class Prefiller(Post):
         if head["kind"] == "hello":
             return self._on_hello(head, body, message)
         link = self._links.get(sender)
+        if link is None and head["kind"] == "bye":
+            return None  # it was greeted by another prefiller of this engine, which is closed
         if link is None:
             raise InvalidArgument(f"'{head['kind']}' before a hello")
         link.heard_at = time.monotonic()
@@ -245,11 +249,11 @@ class Prefiller(Post):
             return
         self._links[message.incarnation] = link
         regions = [region.descriptor.data for region in self.cache.regions]
-        strides = [self.cache.stride(layer) for layer in range(len(regions))]
+        places = [place.as_json() for place in self.cache.places]
         layout = self.cache.layout.as_json()
         self._send(
             peer,
-            {"kind": "welcome", "layout": layout, "strides": strides, "name": self.engine.name},
+            {"kind": "welcome", "layout": layout, "places": places, "name": self.engine.name},
             letters.pack(regions),
         )
 
@@ -269,13 +273,11 @@ class Prefiller(Post):
 
     def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         link = self._links[sender]
-        strides, parts = head.get("strides"), letters.unpack(body)
-        wanted = link.layout.layers_here + bool(link.layout.tail_bytes)
-        if not isinstance(strides, list) or len(strides) != link.layout.layers_here:
-            raise InvalidArgument(f"kv: strides of {link.layout.layers_here} layers: {strides!r}")
-        if len(parts) != wanted:
-            raise InvalidArgument(f"kv: asked for {wanted} regions, found {len(parts)}")
-        link.strides = [letters.whole({"stride": stride}, "stride") for stride in strides]
+        parts = letters.unpack(body)
+        of_layers = len(parts) - bool(link.layout.tail_bytes)
+        if of_layers < 1:
+            raise InvalidArgument(f"kv: asked for regions of layers, found {of_layers}")
+        link.places = places_from(head.get("places"), link.layout.layers_here, of_layers)
         link.regions = [Descriptor(part) for part in parts]
 
     def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:

@@ -34,18 +34,19 @@ def test_records_of_a_run(tmp_path, line, kind, figures):
     assert all(not series.get("wrong_bytes") for series in record["series"])
 
 
-def test_the_bench_of_one_gpu_tried_without_one(tmp_path):
+@pytest.mark.parametrize(("also", "words"), [([], ""), (["--apart"], ", layers apart")])
+def test_the_bench_of_one_gpu_tried_without_one(tmp_path, also, words):
     pytest.importorskip("torch")
     path = tmp_path / "record.json"
     done = subprocess.run(
         [sys.executable, "-m", "braid.bench.kv.gpu", "--device", "cpu", "--layers", "4", "--tokens",
-         "33", "--seconds", "2", "--json", path],
+         "33", "--seconds", "2", "--json", path, *also],
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads(path.read_text())
-    groups = {"33 tokens, keys and values together, 12 pages of 64 KiB",
-              "33 tokens, keys and values apart, 24 pages of 32 KiB"}  # fmt: skip
+    groups = {f"33 tokens, keys and values together, 12 pages of 64 KiB{words}",
+              f"33 tokens, keys and values apart, 24 pages of 32 KiB{words}"}  # fmt: skip
     assert {series["group"] for series in record["series"]} == groups
     assert len(record["series"]) == 6
     assert all(not series.get("wrong_bytes") for series in record["series"])

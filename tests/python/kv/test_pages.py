@@ -231,7 +231,7 @@ def test_tensors_are_as_good_as_arrays():
     with braid.Engine("t", nics="none") as engine:
         with kv.PagedCache(engine, list(memory), LAYOUT) as cache:
             assert cache.pages == 4
-            assert cache.stride(0) == LAYOUT.page_bytes
+            assert cache.places[0].stride == LAYOUT.page_bytes
         wrong = memory.transpose(2, 3)
         with pytest.raises(braid.InvalidArgument, match=r"layer 0: asked for \[pages, 4, 8, 16"):
             kv.PagedCache(engine, list(wrong), LAYOUT)

@@ -81,7 +81,7 @@ def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
         until = time.monotonic() + LIMIT_S
         while source.error is None and time.monotonic() < until:
             time.sleep(0.01)
-    words = "version 1 of the protocol at 'prefill', 7 at 'newer'"
+    words = f"version {letters.VERSION} of the protocol at 'prefill', 7 at 'newer'"
     assert words in str(source.error)
     assert words in caplog.text
     still_serves(prefill, decode, there)
@@ -281,7 +281,7 @@ def test_what_nobody_fetches_is_released_and_what_is_renewed_is_not():
             kept.wait(LIMIT_S)
 
 
-def frame(head, body=b"", version=1, part=0, parts=1):
+def frame(head, body=b"", version=letters.VERSION, part=0, parts=1):
     data = head if isinstance(head, bytes) else json.dumps(head).encode()
     return (
         struct.pack("<3sBHH", b"bkv", version, part, parts)
@@ -289,6 +289,21 @@ def frame(head, body=b"", version=1, part=0, parts=1):
         + data
         + body
     )
+
+
+def test_a_farewell_to_a_prefiller_that_was_closed_is_no_mistake(caplog):
+    """The next one of the same engine gets it, and knows nobody yet."""
+    caplog.set_level(logging.WARNING)
+    with Side(kv.Decoder, LAYOUT, "decode") as decode, Side(kv.Prefiller, LAYOUT, "prefill") as old:
+        decode.role.connect([old.engine.address], LIMIT_S)
+        old.role.close()
+        old.role = kv.Prefiller(old.engine, old.cache)
+        decode.role.close()
+        decode.role = kv.Decoder(decode.engine, decode.cache)
+        there = decode.role.connect([old.engine.address], LIMIT_S)
+        still_serves(old, decode, there)
+        assert old.role.counters["refused"] == 0
+    assert "before a hello" not in caplog.text
 
 
 BAD = [

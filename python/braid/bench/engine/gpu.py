@@ -1,6 +1,7 @@
 """Pages between two processes on one GPU, beside the best plain ways of the driver on the same GPU
 in the same run; and between a GPU and the host, beside PCIe's rate. `python -m
-braid.bench.engine.gpu --json FILE`.
+braid.bench.engine.gpu --json FILE`. With `--gpus 0,1` pages from one GPU to another one, beside one
+copy of as many bytes by the copy engine.
 
 The plain ways are calls of one process, which need no other one to be told anything: a kernel that
 copies pages (Triton), the driver's copies in one batch, and torch's index_select and index_copy_.
@@ -51,9 +52,9 @@ class Plain:
         """As Pair."""
         fill(self.source, number)
         self.target.zero_()
-        torch.cuda.synchronize()
+        self._settle()
         self.make(self, case)()
-        torch.cuda.synchronize()
+        self._settle()
         source_ids, target_ids = _ids(case)
         found = self.target[: case.count * case.page_bytes // 8]
         return 8 * wrong_words(found, number, case.page_bytes, source_ids, target_ids)
@@ -62,15 +63,20 @@ class Plain:
         """Each from the call to the end of the copies, as the host sees it."""
         call, calls = self.make(self, case), _calls(case)
         call()
-        torch.cuda.synchronize()
+        self._settle()
         found = []
         for _ in range(repeats):
             start = perf_counter_ns()
             for _ in range(calls):
                 call()
-            torch.cuda.synchronize()
+            self._settle()
             found.append((perf_counter_ns() - start) / 1e3 / calls)
         return found
+
+    def _settle(self) -> None:
+        """torch orders a copy between GPUs by the streams of either, so both are waited for."""
+        for gpu in {each.device for each in (self.source, self.target) if each.is_cuda}:
+            torch.cuda.synchronize(gpu)
 
     def close(self) -> None:
         """Nothing of it stays."""
@@ -108,14 +114,22 @@ def _ids(case: Case) -> tuple[pattern.Ids, pattern.Ids]:
     )
 
 
+def _ids_on(case: Case, *devices: torch.device) -> list[torch.Tensor]:
+    return [
+        torch.from_numpy(ids.astype("int64")).to(device)
+        for ids, device in zip(_ids(case), devices, strict=True)
+    ]
+
+
 def index_copy(plain: Plain, case: Case) -> Callable[[], None]:
     """torch's own: out of the source, into the target."""
     words = case.page_bytes // 8
-    source_ids, target_ids = (torch.from_numpy(ids.astype("int64")).cuda() for ids in _ids(case))
+    source_ids, target_ids = _ids_on(case, plain.source.device, plain.target.device)
     source, target = plain.source.view(-1, words), plain.target.view(-1, words)
 
     def call() -> None:
-        target.index_copy_(0, target_ids, source.index_select(0, source_ids))
+        gathered = source.index_select(0, source_ids).to(target.device, non_blocking=True)
+        target.index_copy_(0, target_ids, gathered)
 
     return call
 
@@ -125,7 +139,8 @@ def triton_pages(plain: Plain, case: Case) -> Callable[[], None]:
     from braid.bench.engine.page_kernel import BLOCK_WORDS, copy_pages
 
     words = case.page_bytes // 8
-    source_ids, target_ids = (torch.from_numpy(ids.astype("int64")).cuda() for ids in _ids(case))
+    on = plain.target.device
+    source_ids, target_ids = _ids_on(case, on, on)
     grid = (case.count, max(words // BLOCK_WORDS, 1))
 
     def call() -> None:
@@ -170,7 +185,9 @@ def batch(plain: Plain, case: Case) -> Callable[[], None]:
 
 
 def whole(plain: Plain, case: Case) -> Callable[[], None]:
-    """One copy of all of it: PCIe's rate where one side is pinned memory."""
+    """One copy of all of it: PCIe's rate where one side is pinned memory, the copy engine's between
+    two GPUs.
+    """
     words = case.count * case.page_bytes // 8
 
     def call() -> None:
@@ -187,13 +204,14 @@ class Straight(Plain):
         return super().check(Case("straight", case.page_bytes, case.count), number)
 
 
-def engine(nbytes: int, host_nbytes: int) -> Pair:
-    """braid, two processes of one GPU, each with memory there and on the host."""
+def engine(nbytes: int, host_nbytes: int, gpus: Sequence[int] = (0, 0)) -> Pair:
+    """braid, two processes, each with memory of a GPU and on the host; which GPU is whose."""
     command = [sys.executable, "-m", _MODULE]
     source, target = Player("source", command), Player("target", command)
     introduce(
-        source, target, nbytes=nbytes, host_nbytes=host_nbytes, token=secrets.token_hex(16), nics=[]
-    )
+        source, target, [{"gpu": gpu} for gpu in gpus], nbytes=nbytes, host_nbytes=host_nbytes,
+        token=secrets.token_hex(16), nics=[],
+    )  # fmt: skip
     return Ours("braid", source, target)
 
 
@@ -201,13 +219,28 @@ def _memory(nbytes: int, device: str) -> torch.Tensor:
     return torch.zeros(nbytes // 8, dtype=torch.int64, device=device, pin_memory=device == HOST)
 
 
+def _on(place: str, gpu: int) -> str:
+    return f"{GPU}:{gpu}" if place == GPU else place
+
+
 def _rivals(nbytes: int, source_on: str, target_on: str) -> list[Contestant]:
+    """The first is the fastest."""
     source, target = _memory(nbytes, source_on), _memory(nbytes, target_on)
     if source_on == target_on:
         return [
             Plain("Triton kernel", source, target, triton_pages),
             Plain("cuMemcpyBatchAsync", source, target, batch),
             Plain("torch index_copy_", source, target, index_copy),
+        ]
+    if HOST not in (source_on, target_on):
+        torch.cuda.set_device(target.device)  # whose kernels and streams are meant below
+        for a, b in ((target, source), (source, target)):
+            a[:1].copy_(b[:1])  # lets each GPU reach the other one's memory
+        return [
+            Straight("one copy", source, target, whole),
+            Plain("Triton kernel", source, target, triton_pages),
+            Plain("cuMemcpyBatchAsync", source, target, batch),
+            Plain("torch, gathered and copied", source, target, index_copy),
         ]
     return [
         Straight("one pinned copy", source, target, whole),
@@ -221,6 +254,7 @@ class _Field:
 
     nbytes: int
     host_nbytes: int
+    gpus: tuple[int, int] = (0, 0)
     ours: Pair | None = None
     way: tuple[str, str] = ("", "")
     rivals: list[Contestant] = field(default_factory=list)
@@ -229,10 +263,11 @@ class _Field:
         """Bytes of both sides, and who is measured."""
         nbytes = self.nbytes if source_on == target_on else self.host_nbytes
         if self.ours is None:
-            self.ours = engine(self.nbytes, self.host_nbytes)
+            self.ours = engine(self.nbytes, self.host_nbytes, self.gpus)
         if self.way != (source_on, target_on):
             self.way, self.rivals = (source_on, target_on), []
-            self.rivals = _rivals(nbytes, source_on, target_on)
+            places = (_on(place, gpu) for place, gpu in zip(self.way, self.gpus, strict=True))
+            self.rivals = _rivals(nbytes, *places)
             self.ours.choose(source_on, target_on)
         return nbytes, [self.ours, *self.rivals]
 
@@ -247,23 +282,29 @@ WAYS = {
     "host to GPU": (HOST, GPU),
     "GPU to host": (GPU, HOST),
 }
+BETWEEN = {"GPU to another GPU": (GPU, GPU)}
+"""The ways of two GPUs."""
 
 
 def _jobs(who: _Field) -> list[Job]:
     """One for each way and size, so that what was measured is kept when time runs out."""
     return [
         _job(kind, where, page_bytes, number, who)
-        for where in WAYS
+        for where in _ways(who.gpus)
         for kind in ("pages", "flow")
         for number, page_bytes in enumerate(_PAGES, start=1)
     ]
+
+
+def _ways(gpus: tuple[int, int]) -> dict[str, tuple[str, str]]:
+    return WAYS if gpus[0] == gpus[1] else BETWEEN
 
 
 def _job(kind: str, where: str, page_bytes: int, number: int, who: _Field) -> Job:
     what = where if kind == "pages" else f"{where}, {_AT_A_TIME} at a time"
 
     def run(effort: Effort, tick: Tick) -> list[Series]:
-        nbytes, present = who.enter(*WAYS[where])
+        nbytes, present = who.enter(*_ways(who.gpus)[where])
         if kind == "flow":  # what a plain program would do: the first, which is the fastest of them
             present = present[:2]
         case = Case(kind, page_bytes, min(nbytes // page_bytes, 1 << 17))
@@ -289,6 +330,14 @@ def _race(
     return race(group, case, able, wrong, effort, tick) + unable
 
 
+def gpus_of(text: str) -> tuple[int, int] | None:
+    """The source's and the target's; None for what is none."""
+    words = text.split(",")
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
+        return None
+    return int(words[0]), int(words[1])
+
+
 def main() -> int:
     """The exit code of the run."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -297,14 +346,19 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=512, help="of pages on the GPU")
     parser.add_argument("--host-mib", type=int, default=256, help="of pages on the host")
     parser.add_argument("--seconds", type=float, default=20.0, help="of measuring")
+    parser.add_argument("--gpus", default="0,0", help="the source's and the target's number")
     asked: Any = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no GPU here", file=sys.stderr)  # noqa: T201
+    gpus = gpus_of(asked.gpus)
+    if gpus is None:
+        print(f"--gpus: asked for two numbers, found {asked.gpus!r}", file=sys.stderr)  # noqa: T201
         return 2
-    who = _Field(asked.mib << 20, asked.host_mib << 20)
+    if torch.cuda.device_count() <= max(gpus):
+        print(f"no GPU {max(gpus)} here", file=sys.stderr)  # noqa: T201
+        return 2
+    who = _Field(asked.mib << 20, asked.host_mib << 20, gpus)
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)
-    settings = {"mib": str(asked.mib), "host_mib": str(asked.host_mib)}
-    name = torch.cuda.get_device_name(0)
+    settings = {"mib": str(asked.mib), "host_mib": str(asked.host_mib), "gpus": asked.gpus}
+    name = torch.cuda.get_device_name(gpus[0])
     try:
         return measure(
             Run("transfer-engine", name, _jobs(who), output, settings, figures=ratios_of)

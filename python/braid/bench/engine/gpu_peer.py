@@ -52,14 +52,14 @@ def wrong_words(
 
 
 class GpuPeer(peer.Peer):
-    """The engine has a GPU. There is memory on "cuda" and on "cpu"; choose() says which is meant
-    from then on.
+    """The engine has a GPU: number `gpu` of what it is told. There is memory on "cuda" and on
+    "cpu"; choose() says which is meant from then on.
     """
 
     def open(self, word: dict[str, Any]) -> dict[str, Any]:
         """Makes both."""
-        torch.cuda.set_device(0)
-        self.engine = peer.engine_of(word, device=0)
+        torch.cuda.set_device(word["gpu"])
+        self.engine = peer.engine_of(word, device=word["gpu"])
         self.memories = {
             where: torch.zeros(nbytes // 8, dtype=torch.int64, device=where)
             for where, nbytes in ((GPU, word["nbytes"]), (HOST, word["host_nbytes"]))

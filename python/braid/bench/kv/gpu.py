@@ -36,12 +36,13 @@ class Field:
     nbytes: int
     device: str
     layers: int
+    gap: int
     present: list[Contestant] = field(default_factory=list)
 
     def enter(self) -> list[Contestant]:
         """braid.kv's two, and the engine alone."""
         if not self.present:
-            also = (str(self.layers), self.device)
+            also = (str(self.layers), self.device, str(self.gap))
             for is_push in (True, False):
                 self.present.append(
                     Requests("local", self.nbytes, is_push=is_push, module="gpu_peer", also=also)
@@ -75,6 +76,8 @@ def job_of(what: str, page_bytes: int, tokens: int, number: int, who: Field) -> 
     if page_bytes == _HALF:
         case = Case("pages", page_bytes, 2 * count)
     group = f"{tokens} tokens, {what}, {case.count} pages of {format_size(page_bytes)}"
+    if who.gap:
+        group += ", layers apart"
 
     def run(effort: Effort, tick: Tick) -> list[Series]:
         present = who.enter()
@@ -92,6 +95,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", default="1024,4096", help="of a request, a list")
     parser.add_argument("--layers", type=int, default=_LAYERS)
     parser.add_argument("--seconds", type=float, default=20.0, help="of measuring")
+    parser.add_argument("--apart", action="store_true",
+                        help="layers as if each were an allocation of its own")  # fmt: skip
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu: a trial without a GPU")  # fmt: skip
     asked = parser.parse_args(arguments)
@@ -99,8 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
         print("no GPU here", file=sys.stderr)  # noqa: T201
         return 2
     tokens = [int(text) for text in asked.tokens.split(",")]
-    nbytes = asked.layers * -(-max(tokens) // _BLOCK) * 2 * _HALF
-    who = Field(nbytes, asked.device, asked.layers)
+    gap = int(asked.apart)
+    nbytes = asked.layers * (-(-max(tokens) // _BLOCK) + gap) * 2 * _HALF
+    who = Field(nbytes, asked.device, asked.layers, gap)
     jobs = [
         job_of(what, page_bytes, many, number, who)
         for number, (many, what, page_bytes) in enumerate(
@@ -108,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
     ]
     output = Output(20, asked.seconds, asked.json, commit=asked.commit)
-    settings = {"layers": str(asked.layers), "tokens": asked.tokens}
+    settings = {"layers": str(asked.layers), "tokens": asked.tokens, "apart": str(asked.apart)}
     name = torch.cuda.get_device_name(0) if asked.device == "cuda" else ""
     try:
         return measure(Run("kv-pages", name, jobs, output, settings, figures=ratios_of))

@@ -1,6 +1,6 @@
 """A prefiller's or a decoder's process whose pages are in GPU memory: speaks as peer.py does.
-`python -m braid.bench.kv.gpu_peer ROLE LAYERS DEVICE`; with the device "cpu" torch's memory of the
-host, which is a trial of all but the GPU.
+`python -m braid.bench.kv.gpu_peer ROLE LAYERS DEVICE GAP`; with the device "cpu" torch's memory of
+the host, which is a trial of all but the GPU.
 """
 
 import sys
@@ -18,8 +18,8 @@ from braid.bench.kv import peer
 class GpuPeer(peer.Peer):
     """One side."""
 
-    def __init__(self, role: str, layers: int, where: str) -> None:
-        super().__init__(role, layers)
+    def __init__(self, role: str, layers: int, where: str, gap: int) -> None:
+        super().__init__(role, layers, gap)
         self._where = where
         self.device = 0 if where == "cuda" else None
         self.words = torch.zeros(0, dtype=torch.int64)
@@ -51,7 +51,7 @@ class GpuPeer(peer.Peer):
         """As peer.py."""
         count, size = word["count"], word["page_bytes"]
         wrong = wrong_words(
-            self.words[: count * size // 8], word["number"], size,
+            self.pages_of(self.words, count, size), word["number"], size,
             self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
         )  # fmt: skip
         return {"wrong_bytes": 8 * wrong, "too_many": 0}
@@ -62,4 +62,4 @@ class GpuPeer(peer.Peer):
 
 
 if __name__ == "__main__":
-    engine_peer.main(GpuPeer(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    engine_peer.main(GpuPeer(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])))

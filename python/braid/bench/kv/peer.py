@@ -24,9 +24,10 @@ class Peer(peer.Peer):
     device: int | None = None
     """Where its pages lie; None: the host's memory."""
 
-    def __init__(self, role: str, layers: int = LAYERS) -> None:
+    def __init__(self, role: str, layers: int = LAYERS, gap: int = 0) -> None:
+        """gap: pages of nobody's between layers; with none they lie together."""
         super().__init__()
-        self._layers = layers
+        self._layers, self._gap = layers, gap
         self._is_decoder = role == "decode"
         self._side: Any = None
         self._cache: kv.PagedCache | None = None
@@ -56,7 +57,7 @@ class Peer(peer.Peer):
         size, each = word["page_bytes"], word["count"] // self._layers
         begin = self.begin_of_pages()
         layers = [
-            LayerMemory(begin + n * each * size, each, size, self.device)
+            LayerMemory(begin + n * (each + self._gap) * size, each, size, self.device)
             for n in range(self._layers)
         ]
         # Pages of one head and one token, which are as good as any of that size.
@@ -107,8 +108,9 @@ class Peer(peer.Peer):
     def check(self, word: dict[str, Any]) -> dict[str, Any]:
         count, size = word["count"], word["page_bytes"]
         wrong = pattern.wrong_bytes(
-            self.memory[: count * size // 8], self.places[: count * size // 8], word["number"],
-            size, self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
+            self.pages_of(self.memory, count, size), self.pages_of(self.places, count, size),
+            word["number"], size,
+            self.all_ids(count, pattern.SOURCE), self.all_ids(count, pattern.TARGET),
         )  # fmt: skip
         return {"wrong_bytes": wrong, "too_many": 0}
 
@@ -116,9 +118,13 @@ class Peer(peer.Peer):
         """Its address."""
         return int(self.memory.ctypes.data)
 
+    def pages_of(self, words: Any, count: int, size: int) -> Any:  # noqa: ANN401
+        """The part of a memory that has `count` pages of all layers, and what lies between."""
+        return words[: (count + self._layers * self._gap) * size // 8]
+
     def all_ids(self, count: int, seed: int) -> pattern.Ids:
         """The numbers of a request's pages over the whole memory, layer after layer."""
-        each, ids = count // self._layers, self._ids(count, seed)
+        each, ids = count // self._layers + self._gap, self._ids(count, seed)
         return np.concatenate([ids + np.uint64(n * each) for n in range(self._layers)])
 
     def _ids(self, count: int, seed: int) -> pattern.Ids:

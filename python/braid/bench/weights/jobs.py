@@ -1,5 +1,5 @@
 """A step of a job, and the same bytes as plain writes, in turn; on one host, or from one host to
-another one over three rails of given rates.
+another one over three rails of given rates; or between GPUs, and there beside the driver's copies.
 """
 
 import contextlib
@@ -19,6 +19,8 @@ from braid.sizes import format_size
 _START_S = 60.0
 _CALL_S = 150.0
 PLAIN, UPDATE, UNCHECKED = "plain writes", "update", "update, no checksums"
+COPIES = "plain copies"
+"""Of the driver's, between GPUs."""
 RAILS = "rails"
 """The way between two hosts."""
 
@@ -32,6 +34,13 @@ class Shape:
     tensors: int
     part: int | None = None
     """Bytes with a checksum of their own; None: as users have it."""
+    gpus: int = 0
+    """Ranks have one each, trainers first, in turn where there are fewer; 0: the host's memory."""
+
+    def place(self, side: str, rank: int) -> str | None:
+        """The GPU of a rank, as torch names it; None: it has none."""
+        number = rank if side == "trainer" else self.trainers + rank
+        return f"cuda:{number % self.gpus}" if self.gpus else None
 
 
 class Ranks:
@@ -43,7 +52,7 @@ class Ranks:
             self._hosts.__enter__()
         sides = [("trainer", n, shape.trainers) for n in range(shape.trainers)]
         sides += [("worker", n, shape.workers) for n in range(shape.workers)]
-        self._players = [self._player(side, n) for side, n, _ in sides]
+        self._players = [self._player(side, n, shape.place(side, n)) for side, n, _ in sides]
         self._trainers = self._players[: shape.trainers]
         self._workers = self._players[shape.trainers :]
         token = secrets.token_hex(16)
@@ -60,8 +69,10 @@ class Ranks:
             player.ask("join", _START_S, told=told, side=side, rank=rank)
         self._version = 0
 
-    def _player(self, side: str, rank: int) -> Player:
+    def _player(self, side: str, rank: int, place: str | None) -> Player:
         command = [sys.executable, "-m", "braid.bench.weights.peer"]
+        if place is not None:
+            command = [sys.executable, "-m", "braid.bench.weights.gpu_peer", place]
         if self._hosts is None:
             return Player(f"{side} {rank}", command)
         host = SOURCE if side == "trainer" else TARGET
@@ -134,6 +145,55 @@ def job(shape: Shape, way: str, nbytes: int) -> Job:
         return [_series(group, name, nbytes, found, bad[name]) for name, found in times.items()]
 
     return Job(f"weights {way} {words}", nbytes, run)
+
+
+def gpu_job(shape: Shape, nbytes: int) -> Job:
+    """Between GPUs. Nothing sums a GPU's memory, so an update is one without checksums."""
+    words = f"{shape.trainers} to {shape.workers}"
+    few = "" if shape.gpus >= shape.trainers + shape.workers else f" on {shape.gpus}"
+    group = f"{format_size(nbytes)}, {shape.tensors} tensors, {words}, GPUs{few}"
+
+    def run(effort: Effort, tick: Tick) -> list[Series]:
+        from braid.bench.weights.copies import Copies
+
+        ranks = Ranks(shape, "local", nbytes, checks=False)
+        try:
+            wrong = ranks.check()
+            copies = Copies(shape, nbytes)
+            times: dict[str, list[float]] = {COPIES: [], PLAIN: [], UNCHECKED: []}
+
+            def sample() -> float:
+                times[COPIES].append(copies.us())
+                times[PLAIN].append(ranks.plain_us())
+                times[UNCHECKED].append(ranks.update_us())
+                return 0.0
+
+            copies.us()
+            ranks.plain_us()
+            effort.repeat(sample, tick)
+        finally:
+            ranks.close()
+        bad = {COPIES: 0, PLAIN: 0, UNCHECKED: wrong}
+        return [_series(group, name, nbytes, found, bad[name]) for name, found in times.items()]
+
+    return Job(f"weights GPUs {words}", nbytes, run)
+
+
+def gpu_ratios_of(shape: Shape, series: Sequence[Series]) -> dict[str, float]:
+    """The time of the driver's copies by an update's and by plain writes': the share of the links'
+    rate that they have; and the GB/s that come into each worker's GPU.
+    """
+    p50 = {(one.group, one.case): one.times.p50_us for one in series if one.times}
+    rates = {
+        f"{one.group}, {one.case}, GB/s into each worker": round(one.gbps / shape.workers, 2)
+        for one in series
+        if one.gbps
+    }
+    return rates | {
+        f"{group}, {name} against {COPIES}": round(p50[group, COPIES] / us, 4)
+        for (group, name), us in p50.items()
+        if name != COPIES and (group, COPIES) in p50
+    }
 
 
 def _series(group: str, name: str, nbytes: int, samples: list[float], wrong: int) -> Series:

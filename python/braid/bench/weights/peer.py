@@ -2,6 +2,7 @@
 does.
 """
 
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
 
@@ -16,7 +17,9 @@ from braid.weights.holdings import as_bytes
 WIDTH = 8192
 """Of matrices, where there are bytes enough for 64 rows of that."""
 _LEAST_WIDTH = 64
-_WAIT_S = 120.0
+WAIT_S = 120.0
+ODD, STEP, SHIFT = 2654435761, 977, 7
+"""What a version makes of a place: the lower 16 bits of (place * ODD + version * STEP) >> SHIFT."""
 
 
 def shapes_of(nbytes: int, count: int) -> dict[str, tuple[int, int]]:
@@ -38,14 +41,14 @@ def cut_of(name: str, side: str) -> weights.Shard:
 
 
 def parameters_of(
-    word: dict[str, Any],
+    word: dict[str, Any], zeros: Callable[[Any, str], Any]
 ) -> tuple[dict[str, Any], list[weights.Parameter], dict[str, Any]]:
     """This rank's arrays, its parameters, and where they are in the whole."""
     arrays, boxes, out = {}, {}, []
     for name, shape in shapes_of(word["nbytes"], word["tensors"]).items():
         cut = cut_of(name, word["side"])
         ((start, size),) = weights.boxes(shape, (word["count"],), (word["rank"],), [cut])
-        arrays[name] = np.zeros(size, np.float16)
+        arrays[name] = zeros(size, "float16")
         boxes[name] = start, size
         out.append(weights.Parameter(name, arrays[name], shape, start=start))
     return arrays, out, boxes
@@ -64,24 +67,32 @@ class Peer(peer.Peer):
         self._table: Any = None
         self._told: list[bytes] = []
 
-    def open(self, word: dict[str, Any]) -> dict[str, Any]:
+    def engine_of(self, word: dict[str, Any]) -> braid.Engine:
+        """This rank's."""
         nics: Any = [f"{provider}:{where}" for provider, where in word["nics"]] or "none"
-        self.engine = braid.Engine(
+        return braid.Engine(
             f"{word['side']} {word['rank']}", nics=nics, token=word["token"],
-            local=not word["nics"], hosts=word["hosts"], lease=30, timeout=_WAIT_S,
+            local=not word["nics"], hosts=word["hosts"], lease=30, timeout=WAIT_S,
         )  # fmt: skip
-        self._arrays, parameters, self._boxes = parameters_of(word)
+
+    def zeros(self, size: Any, dtype: str) -> Any:  # noqa: ANN401
+        """An array, where this rank has its parameters."""
+        return np.zeros(size, dtype)
+
+    def open(self, word: dict[str, Any]) -> dict[str, Any]:
+        self.engine = self.engine_of(word)
+        self._arrays, parameters, self._boxes = parameters_of(word, self.zeros)
         if word["side"] == "trainer":
             self._side = weights.Sender(
                 self.engine, word["rank"], parameters, checks=word["checks"], **word["sender"]
             )
         else:
             self._side = weights.Receiver(
-                self.engine, word["rank"], parameters, mode="in place", patience=_WAIT_S
+                self.engine, word["rank"], parameters, mode="in place", patience=WAIT_S
             )
         # Of the whole model's size: each trainer's plain writes have a part of their own there.
         total = word["nbytes"]
-        self._memory = np.zeros(total, np.uint8)
+        self._memory = self.zeros(total, "uint8")
         self._plain = self.engine.register(self._memory)
         return {
             "holdings": self._side.describe().decode(),
@@ -114,7 +125,7 @@ class Peer(peer.Peer):
 
     def check(self, word: dict[str, Any]) -> dict[str, Any]:
         """How many bytes of this worker are not the version's."""
-        self._side.wait(word["number"], _WAIT_S)
+        self._side.wait(word["number"], WAIT_S)
         wrong = sum(
             2 * int((array.view(np.uint16) != self._wanted(name, word["number"])).sum())
             for name, array in self._arrays.items()
@@ -125,11 +136,12 @@ class Peer(peer.Peer):
         (row, column), (rows, columns) = self._boxes[name]
         places = np.arange(row, row + rows, dtype=np.uint32)[:, None] * np.uint32(WIDTH)
         places = places + np.arange(column, column + columns, dtype=np.uint32)[None]
-        return ((places * np.uint32(2654435761) + np.uint32(number * 977)) >> 7).astype(np.uint16)
+        mixed = places * np.uint32(ODD) + np.uint32(number * STEP)
+        return (mixed >> SHIFT).astype(np.uint16)
 
     def update(self, word: dict[str, Any]) -> dict[str, Any]:
         began = monotonic_ns()
-        self._side.update(word["version"], _WAIT_S)
+        self._side.update(word["version"], WAIT_S)
         return {"began_ns": began, "ended_ns": monotonic_ns()}
 
     def plain(self, word: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +158,7 @@ class Peer(peer.Peer):
             )
             at += nbytes
         for ticket in tickets:
-            ticket.wait(_WAIT_S)
+            ticket.wait(WAIT_S)
         return {"began_ns": began, "ended_ns": monotonic_ns()}
 
     def health(self, word: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,161 @@
+"""Layers that lie together go in one call, each page to where it belongs; others go one by one."""
+
+import random
+
+import numpy as np
+import pytest
+from kv_peers import LAYOUT, PAGES, Side, fill, is_right
+
+import braid
+from braid import kv
+from braid.kv.cache import LayerMemory, blocks_of
+from braid.kv.places import MOST_PAGES, Place, moves, places_from
+
+LIMIT_S = 30
+IDS = np.array([5, 0, 3], np.uint64)
+
+
+def expected(places, layers, ids):
+    return [places[n].offset + int(k) * places[n].stride for n in layers for k in ids]
+
+
+BEHIND = [Place(0, n * 10 * 64, 64) for n in range(4)]
+BY_PAGE = [Place(0, n * 64, 4 * 64) for n in range(4)]
+APART = [Place(n, 0, 64) for n in range(4)]
+ODD = [Place(0, n * 1000, 64) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "calls"),
+    [
+        (BEHIND, BEHIND, 1),
+        (BEHIND, BY_PAGE, 1),
+        (BY_PAGE, BEHIND, 1),
+        (BEHIND, APART, 4),
+        (APART, BY_PAGE, 4),
+        (BEHIND, ODD, 4),
+        (BEHIND, list(reversed(BEHIND)), 4),
+        (BEHIND, [BEHIND[0], BEHIND[1], BEHIND[3]], 2),
+        (BEHIND, [*BEHIND[:2], *APART[2:]], 3),
+    ],
+)
+def test_every_page_of_every_layer_is_moved_once(ours, theirs, calls):
+    pairs = list(zip(ours, theirs, strict=False))
+    found = list(moves(pairs, 64, IDS, IDS[::-1].copy()))
+    assert len(found) == calls
+    assert [n for move in found for n in move.layers] == list(range(len(pairs)))
+    for move in found:
+        for side, places, ids in ((move.ours, ours, IDS), (move.theirs, theirs, IDS[::-1])):
+            begins = [side.offset + int(n) * side.stride for n in side.ids]
+            assert begins == expected(places, move.layers, ids)
+            assert side.stride >= 64
+            assert {places[n].region for n in move.layers} == {side.region}
+
+
+def test_a_call_takes_only_so_many_pages():
+    many = np.arange(MOST_PAGES // 2, dtype=np.uint64)
+    places = [Place(0, n * MOST_PAGES * 8, 8) for n in range(5)]
+    found = list(moves(list(zip(places, places, strict=True)), 8, many, many))
+    assert [len(move.layers) for move in found] == [2, 2, 1]
+    assert max(move.ours.ids.size for move in found) <= MOST_PAGES
+
+
+def memory(*begins, stride=64, pages=10, device=None):
+    return [LayerMemory(begin, pages, stride, device) for begin in begins]
+
+
+@pytest.mark.parametrize(
+    ("layers", "blocks"),
+    [
+        (memory(0, 640, 1280), [range(3)]),
+        (memory(0, 640, 1281), [range(2), range(2, 3)]),
+        (memory(0, 64, 128, stride=192), [range(3)]),
+        (memory(0, 64, stride=192), [range(1), range(1, 2)]),  # another one's pages lie between
+        (memory(0, 64, 128, 5000, stride=192), [range(3), range(3, 4)]),
+        (memory(640, 0), [range(1), range(1, 2)]),
+        (memory(0) + memory(640, device=0), [range(1), range(1, 2)]),
+        (memory(0) + memory(640, pages=9), [range(1), range(1, 2)]),
+    ],
+)
+def test_what_lies_together(layers, blocks):
+    assert blocks_of(layers, 64) == blocks
+
+
+@pytest.mark.parametrize(
+    "found", [None, [], [[0, 0, 64]], [[0, 0, 64], [0, 0]], [[0, 0, 64], [1, 0, 64]],
+              [[0, 0, 64], [0, -1, 64]], [[0, 0, 64], [0, 0, "64"]], [[0, 0, 64], 5]]
+)  # fmt: skip
+def test_places_of_a_peer_that_are_none(found):
+    with pytest.raises(braid.InvalidArgument, match=r"kv: |asked for"):
+        places_from(found, 2, 1)
+
+
+def cut(shape_first):
+    """Layers of one array: the axis of layers first or second."""
+    page = (LAYOUT.heads, LAYOUT.page_tokens, LAYOUT.token_bytes)
+    if shape_first == "layers":
+        return list(np.zeros((LAYOUT.layers, PAGES, *page), np.uint8))
+    whole = np.zeros((PAGES, LAYOUT.layers, *page), np.uint8)
+    return [whole[:, layer] for layer in range(LAYOUT.layers)]
+
+
+@pytest.fixture
+def cut_sides(monkeypatch):
+    """make(role, which axis): its layers are of one array."""
+    made = []
+
+    def make(role, axis):
+        monkeypatch.setattr("kv_peers.memory", lambda *_: cut(axis))
+        made.append(Side(role, LAYOUT, role.__name__))
+        return made[-1]
+
+    yield make
+    for side in reversed(made):
+        side.close()
+
+
+@pytest.mark.parametrize("is_push", [True, False])
+@pytest.mark.parametrize("there", ["layers", "pages"])
+@pytest.mark.parametrize("here", ["layers", "pages"])
+def test_all_layers_of_a_request_are_one_transfer(cut_sides, there, here, is_push):
+    prefill, decode = cut_sides(kv.Prefiller, there), cut_sides(kv.Decoder, here)
+    assert len(prefill.cache.regions) == len(decode.cache.regions) == 1
+    prefill_from = decode.role.connect([prefill.engine.address], LIMIT_S)
+    theirs, ours = (random.Random(seed).sample(range(PAGES), 20) for seed in (1, 2))
+    for page in theirs:
+        fill(prefill.layers, LAYOUT, page)
+    mover = prefill.engine if is_push else decode.engine
+    begun = []
+    whole = mover.write_pages if is_push else mover.read_pages
+    name = "write_pages" if is_push else "read_pages"
+    setattr(mover, name, lambda *a, **k: begun.append(len(a[3])) or whole(*a, **k))
+    tokens = 20 * LAYOUT.page_tokens
+    handover = prefill.role.begin("r", theirs, tokens, is_computed=True)
+    if is_push:
+        load = decode.role.want("r", prefill_from, ours, tokens)
+    else:
+        load = decode.role.pull("r", prefill_from, theirs, ours)
+    load.wait(LIMIT_S)
+    handover.wait(LIMIT_S)
+    assert begun == [20 * LAYOUT.layers]
+    for page, source in zip(ours, theirs, strict=True):
+        assert is_right(decode.layers, LAYOUT, page, source)
+    rest = np.setdiff1d(np.arange(PAGES), ours)
+    assert not any(layer[rest].any() for layer in decode.layers)
+
+
+def test_neighbours_that_no_one_region_can_hold(monkeypatch):
+    """Two allocations of a GPU may be neighbours."""
+    layers = cut("layers")
+    with braid.Engine("e", nics="none") as engine:
+        whole = engine.register
+
+        def of_one_allocation(memory):
+            if memory[1] > layers[0].nbytes:
+                raise braid.InvalidArgument("reaches over the end of its allocation")
+            return whole(memory)
+
+        monkeypatch.setattr(engine, "register", of_one_allocation)
+        with kv.PagedCache(engine, layers, LAYOUT) as cache:
+            assert [place.region for place in cache.places] == list(range(LAYOUT.layers))
+            assert len(cache.regions) == LAYOUT.layers
