@@ -77,6 +77,11 @@ class GpuCalls:
     ) -> Place:
         return Place(self.device, self.stream, previous, is_async or on_comm_stream, inputs)
 
+    def wait(self, for_own_stream: bool) -> None:
+        """Until the buffer's own stream, or the current one, has done what it holds."""
+        stream = self.stream if for_own_stream else torch.cuda.current_stream(self.device)
+        stream.synchronize()
+
     def close(self) -> None:
         self.core.close()
 
