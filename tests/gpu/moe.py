@@ -173,7 +173,7 @@ def check_low_latency(checks, buffer, shape, seed):
 
 
 def check_by_rank(checks, buffer, shape, seed):
-    """partial="rank", by hooks, streams and with `out`; and a plain combine of the same dispatch."""
+    """partial="rank", by hooks, streams and with `out`; and a plain combine behind it."""
     size, rank = checks.comm.size, checks.comm.rank
     form = seed % 4 if shape.hidden % 512 == 0 else 0
     capacity = low_latency_capacity(shape, size)

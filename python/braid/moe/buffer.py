@@ -368,8 +368,8 @@ class Buffer:
 
         With partial="rank", alike on all ranks and after a dispatch that had topk_weights (the same
         ones), each rank adds up its own experts' rows of a token so and rounds, one row comes back
-        for each (token, rank), and those are added up in rank order and rounded again. On GPUs it is
-        not checked that weights are those of the dispatch: the dispatch's are taken.
+        for each (token, rank), and those are added up in rank order and rounded again. On GPUs
+        nobody checks that weights are those of the dispatch: those are taken.
         """
         checks = Checks("low_latency_combine", self.rank)
         asked = {

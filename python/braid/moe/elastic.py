@@ -339,7 +339,8 @@ class ElasticBuffer:
             ends = ends - padded + per_expert
         return EPHandle(
             do_expand, call.num_experts, unit, call.most_tokens, 0, call.ids, room,
-            sum(counts) if do_expand else 0, counts, by_rank, new.cast(ends, "int32"), new.cast(per_expert, "int32"), metadata, inner,
+            sum(counts) if do_expand else 0, counts, by_rank,
+            new.cast(ends, "int32"), new.cast(per_expert, "int32"), metadata, inner,
         )  # fmt: skip
 
     def _expand(

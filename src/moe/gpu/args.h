@@ -106,12 +106,12 @@ struct LlSendArgs {
   Slot slot;
   const std::byte* x;  // [T] rows of x_bytes
   const int64_t* ids;
-  const float* weights;  // [T, K], to travel with the rows; or null
   uint64_t x_bytes;
   uint64_t row_bytes;  // in the slot
   int32_t num_tokens, num_topk, num_experts;
   ScaleForm form;
   Ticket* ticket;
+  const float* weights;  // [T, K], to travel with the rows; or null
 };
 
 struct LlFanOutArgs {
@@ -129,9 +129,9 @@ struct LlFanOutArgs {
   int32_t* src_info;
   int32_t* slots;
   int64_t* layout_range;
-  CopyTable copies;  // of a dispatch with weights, else null
   int32_t* stats;    // [L], added to; or null
   int64_t* wait_ns;  // [N], added to; or null
+  CopyTable copies;  // of a dispatch with weights, else null
 };
 
 struct LlReturnArgs {

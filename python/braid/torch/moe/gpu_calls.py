@@ -234,9 +234,7 @@ class GpuCalls:
             sums_by_rank, *(_at(each) for each in copies), _at(handle.phase), _at(ticket),
             *self._launch(),
         )  # fmt: skip
-        return _Sent(
-            core, ticket, x, ids, weights, handle.phase, handle.slots, handle[1], *copies
-        )
+        return _Sent(core, ticket, x, ids, weights, handle.phase, handle.slots, handle[1], *copies)
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
         self.core.receive_combine(sent.core, _at(out), _at(waits), *self._launch())
