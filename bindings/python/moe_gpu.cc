@@ -152,14 +152,10 @@ void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales
                       uint64_t wait_ns, uint64_t copy_counts, uint64_t copy_tokens,
                       uint64_t copy_places, uint64_t copy_weights, uint64_t stream, int num_sms) {
   const moe::LowLatencyRows rows{
-      at<std::byte>(x),
-      at<std::byte>(scales),
-      at<int32_t>(count),
-      at<int32_t>(src_info),
-      at<int32_t>(slots),
-      at<int64_t>(layout_range),
-      at<int64_t>(wait_ns),
-      copies_at(copy_counts, copy_tokens, copy_places, copy_weights)};
+      at<std::byte>(x),     at<std::byte>(scales),
+      at<int32_t>(count),   at<int32_t>(src_info),
+      at<int32_t>(slots),   at<int64_t>(layout_range),
+      at<int64_t>(wait_ns), copies_at(copy_counts, copy_tokens, copy_places, copy_weights)};
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
                           launch_on(stream, num_sms));

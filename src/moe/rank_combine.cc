@@ -18,7 +18,8 @@ uint32_t Buffer::push_rank_sums(const Ticket& ticket, const LowLatencyCombine& c
   const auto m = static_cast<size_t>(call.max_tokens), k = static_cast<size_t>(call.num_topk);
   const auto rows = static_cast<int64_t>(call.num_experts) * call.max_tokens;
   const size_t first = static_cast<size_t>(owner) * m;
-  const auto copies = static_cast<size_t>(std::clamp(call.copies.counts[owner], 0, call.max_tokens));
+  const auto copies =
+      static_cast<size_t>(std::clamp(call.copies.counts[owner], 0, call.max_tokens));
   std::vector<float> sum(call.hidden);
   uint32_t sent = 0;
   for (size_t copy = first; copy < first + copies; ++copy) {

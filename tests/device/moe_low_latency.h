@@ -53,8 +53,9 @@ class LowLatencyRun {
         return_(kernels.find(c.sums_by_rank
                                  ? std::string("braid_moe_ll_rank_return_") + type_name(c.dtype)
                                  : "braid_moe_ll_return")),
-        sum_(kernels.find(std::string(c.sums_by_rank ? "braid_moe_ll_rank_sum_" : "braid_moe_ll_sum_") +
-                          type_name(c.dtype))) {
+        sum_(kernels.find(
+            std::string(c.sums_by_rank ? "braid_moe_ll_rank_sum_" : "braid_moe_ll_sum_") +
+            type_name(c.dtype))) {
     want_all();
     for (int r = 0; r < ranks.size(); ++r) open(r);
   }

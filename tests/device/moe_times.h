@@ -76,9 +76,12 @@ class Times {
           if (call > 0) us[half].push_back(took);
         }
     const double t = tokens_, copies = copies_to(0), rows = rows_at(0);
-    const double bytes[] = {t * kBf16Row + copies * kCopyRow, copies * kCopyRow + rows * kFp8Row,
-                            2 * rows * kBf16Row, (kTopk + 1) * t * kBf16Row,
-                            (rows + copies) * kBf16Row, (copies + t) * kBf16Row};
+    const double bytes[] = {t * kBf16Row + copies * kCopyRow,
+                            copies * kCopyRow + rows * kFp8Row,
+                            2 * rows * kBf16Row,
+                            (kTopk + 1) * t * kBf16Row,
+                            (rows + copies) * kBf16Row,
+                            (copies + t) * kBf16Row};
     const char* const names[] = {"cast and send", "fan out",     "return",
                                  "weighted sum",  "rank return", "rank sum"};
     for (int half = 0; half < kHalves; ++half) print(names[half], us[half], bytes[half], hbm_gbps);

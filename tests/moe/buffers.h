@@ -87,8 +87,7 @@ struct LowLatency {
     copy_tokens.resize(per_expert);
     copy_places.resize(per_expert * static_cast<size_t>(p.num_topk));
     copy_weights.resize(copy_places.size());
-    rows.copies = {copy_counts.data(), copy_tokens.data(), copy_places.data(),
-                   copy_weights.data()};
+    rows.copies = {copy_counts.data(), copy_tokens.data(), copy_places.data(), copy_weights.data()};
   }
 
   /// The received rows of all experts, one after the other.

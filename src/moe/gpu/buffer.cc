@@ -270,8 +270,8 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCo
   args.wait_ns = wait_ns;
   const Entry entry = call.sums_by_rank ? Entry::kRankSum : Entry::kSum;
   BRAID_RETURN_IF_ERROR(
-      in_rank(name, enqueue(device, find_entry(device.kernels(), entry, call.dtype), args,
-                            launch, product(call.num_tokens, call.num_topk, args.row_bytes))));
+      in_rank(name, enqueue(device, find_entry(device.kernels(), entry, call.dtype), args, launch,
+                            product(call.num_tokens, call.num_topk, args.row_bytes))));
   is_open_[number % kHalves] = false;
   return {};
 }

@@ -56,8 +56,7 @@ __device__ __forceinline__ CastVectors<kTimes> cast(const uint4 (&in)[kTimes][Ty
 #pragma unroll
   for (int far = 1; far < kLanesOfBlock; far *= 2)
 #pragma unroll
-    for (int t = 0; t < kTimes; ++t)
-      most[t] = max(most[t], __shfl_xor_sync(~0U, most[t], far));
+    for (int t = 0; t < kTimes; ++t) most[t] = max(most[t], __shfl_xor_sync(~0U, most[t], far));
   CastVectors<kTimes> made;
 #pragma unroll
   for (int t = 0; t < kTimes; ++t) {
@@ -74,9 +73,9 @@ __device__ __forceinline__ CastVectors<kTimes> cast(const uint4 (&in)[kTimes][Ty
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* const v = values[t] + 4 * i;
-      const uint32_t word =
-          e4m3_pair(__fmul_rn(v[0], multiplier), __fmul_rn(v[1], multiplier)) |
-          e4m3_pair(__fmul_rn(v[2], multiplier), __fmul_rn(v[3], multiplier)) << 16;
+      const uint32_t word = e4m3_pair(__fmul_rn(v[0], multiplier), __fmul_rn(v[1], multiplier)) |
+                            e4m3_pair(__fmul_rn(v[2], multiplier), __fmul_rn(v[3], multiplier))
+                                << 16;
       words[i] = is_finite ? word : kNans;
     }
     made.rows[t] = {words[0], words[1], words[2], words[3]};

@@ -84,16 +84,15 @@ class CastPiece {
   }
   __device__ __forceinline__ void load(const LlSendArgs& args, int token, int piece) {
     const int first = piece * kBlocks + lane_of_thread() / kLanesOfBlock;
-    const std::byte* const at = args.x + static_cast<uint64_t>(token) * args.x_bytes +
-                                channel_of(first) * Type::kBytes;
+    const std::byte* const at =
+        args.x + static_cast<uint64_t>(token) * args.x_bytes + channel_of(first) * Type::kBytes;
 #pragma unroll
     for (int t = 0; t < kTimes; ++t)
 #pragma unroll
       for (int v = 0; v < Type::kBytes; ++v)
-        in_[t][v] =
-            first + t * kAtOnce < blocks(args)
-                ? load_vector(at + t * kChannelsAtOnce * Type::kBytes + v * kVectorBytes)
-                : uint4{0, 0, 0, 0};
+        in_[t][v] = first + t * kAtOnce < blocks(args)
+                        ? load_vector(at + t * kChannelsAtOnce * Type::kBytes + v * kVectorBytes)
+                        : uint4{0, 0, 0, 0};
   }
   __device__ __forceinline__ void store(const Slots& slots, int i, int piece) const {
     const LlSendArgs& args = slots.args;
@@ -399,10 +398,10 @@ class FanOutPiece {
   __device__ __forceinline__ void load_weights() {
     const int k = lane_of_thread();
     token_ = seen(reinterpret_cast<const uint32_t*>(copy_.slot));
-    weight_ = k < args_.num_topk ? seen(reinterpret_cast<const float*>(
-                                            copy_.slot + Slot::weights(args_.num_topk)) +
-                                        k)
-                                 : 0;
+    weight_ =
+        k < args_.num_topk
+            ? seen(reinterpret_cast<const float*>(copy_.slot + Slot::weights(args_.num_topk)) + k)
+            : 0;
   }
   /// Which row came of the copy by its k-th choice, of lane k.
   __device__ __forceinline__ void note(int row) const {

@@ -240,9 +240,8 @@ TEST(MoeGpuBuffer, SumsByRankTakeTheWeightsAndTheTableOfTheDispatch) {
     EXPECT_EQ(send.weights, d.weights);
     EXPECT_EQ(send.slot.bytes, Slot(3, 512, 0, true).bytes);
     EXPECT_EQ(send.shape, shape_of(d));
-    EXPECT_THAT(
-        buffer.receive(rank.device, sent, d, rows_of(), nullptr, ticket, launch).message(),
-        HasSubstr("asked for room for copies"));
+    EXPECT_THAT(buffer.receive(rank.device, sent, d, rows_of(), nullptr, ticket, launch).message(),
+                HasSubstr("asked for room for copies"));
     ASSERT_TRUE(buffer.receive(rank.device, sent, d, rows, nullptr, ticket, launch).ok());
     const auto fan_out = last().as<LlFanOutArgs>();
     EXPECT_EQ(fan_out.copies.counts, copies.counts);
