@@ -142,14 +142,15 @@ std::unique_ptr<PySend> send_dispatch(PyMoeBuffer& self, nb::handle x, nb::handl
   return call;
 }
 
-/// copies: a triple, or none where the dispatch has no weights.
+/// copies: counts, tokens, places, weights; or none where the dispatch has no weights.
 moe::CopyTable copies_of(Lent& lent, nb::handle copies, int num_ranks, int max_tokens,
                          int num_topk) {
   if (copies.is_none()) return {};
   const uint64_t choices = times({num_ranks, max_tokens, num_topk});
-  return {lent.write<int32_t>(copies[0], "handle", times({num_ranks, max_tokens})),
-          lent.write<int32_t>(copies[1], "handle", choices),
-          lent.write<float>(copies[2], "handle", choices)};
+  return {lent.write<int32_t>(copies[0], "handle", static_cast<uint64_t>(num_ranks)),
+          lent.write<int32_t>(copies[1], "handle", times({num_ranks, max_tokens})),
+          lent.write<int32_t>(copies[2], "handle", choices),
+          lent.write<float>(copies[3], "handle", choices)};
 }
 
 void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle scales,
@@ -170,7 +171,7 @@ void receive_dispatch(PyMoeBuffer& self, PySend& call, nb::handle x, nb::handle 
   out.wait_ns =
       lent.write<int64_t>(wait_ns, "dispatch_wait_recv_cost_stats", static_cast<uint64_t>(n));
   out.copies = copies_of(lent, copies, n, d.max_tokens, d.num_topk);
-  if (d.has_weights && out.copies.tokens == nullptr)
+  if (d.has_weights && !out.copies.is_whole())
     raise_if_failed(
         invalid_argument("low_latency_dispatch: asked for room for copies, found none"));
   if (std::exchange(call.is_received, true))

@@ -108,6 +108,10 @@ Dtype dtype_of(const std::string& name) {
   return parsed.value();
 }
 
+moe::CopyTable copies_at(uint64_t counts, uint64_t tokens, uint64_t places, uint64_t weights) {
+  return {at<int32_t>(counts), at<int32_t>(tokens), at<int32_t>(places), at<float>(weights)};
+}
+
 void layout(PyGpuMoe& self, uint64_t ids, int num_tokens, int num_topk, int num_experts,
             uint64_t per_rank, uint64_t per_expert, uint64_t is_in_rank, uint64_t stream) {
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
@@ -117,16 +121,18 @@ void layout(PyGpuMoe& self, uint64_t ids, int num_tokens, int num_topk, int num_
   });
 }
 
-std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, int num_tokens,
-                                       int hidden, int num_topk, int max_tokens, int num_experts,
-                                       const std::string& dtype, int form, uint64_t ticket,
-                                       uint64_t stream, int num_sms) {
+std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids, uint64_t weights,
+                                       bool has_weights, int num_tokens, int hidden, int num_topk,
+                                       int max_tokens, int num_experts, const std::string& dtype,
+                                       int form, uint64_t ticket, uint64_t stream, int num_sms) {
   auto send = std::make_unique<GpuSend>();
   moe::LowLatencyDispatch& d = send->dispatch;
   d.x = at<std::byte>(x);
   d.dtype = dtype_of(dtype);
   d.hidden = static_cast<uint64_t>(hidden);
   d.ids = at<int64_t>(ids);
+  d.weights = at<float>(weights);
+  d.has_weights = has_weights;
   d.num_tokens = num_tokens;
   d.num_topk = num_topk;
   d.max_tokens = max_tokens;
@@ -143,10 +149,13 @@ std::unique_ptr<GpuSend> send_dispatch(PyGpuMoe& self, uint64_t x, uint64_t ids,
 
 void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales, uint64_t count,
                       uint64_t src_info, uint64_t slots, uint64_t layout_range, uint64_t stats,
-                      uint64_t wait_ns, uint64_t stream, int num_sms) {
+                      uint64_t wait_ns, uint64_t copy_counts, uint64_t copy_tokens,
+                      uint64_t copy_places, uint64_t copy_weights, uint64_t stream, int num_sms) {
   const moe::LowLatencyRows rows{
-      at<std::byte>(x),   at<std::byte>(scales),     at<int32_t>(count),   at<int32_t>(src_info),
-      at<int32_t>(slots), at<int64_t>(layout_range), at<int64_t>(wait_ns), {}};
+      at<std::byte>(x),     at<std::byte>(scales),
+      at<int32_t>(count),   at<int32_t>(src_info),
+      at<int32_t>(slots),   at<int64_t>(layout_range),
+      at<int64_t>(wait_ns), copies_at(copy_counts, copy_tokens, copy_places, copy_weights)};
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) {
     return buffer.receive(device, send.number, send.dispatch, rows, at<int32_t>(stats), send.ticket,
                           launch_on(stream, num_sms));
@@ -156,7 +165,9 @@ void receive_dispatch(PyGpuMoe& self, GpuSend& send, uint64_t x, uint64_t scales
 std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots,
                                       uint64_t layout_range, uint64_t ids, uint64_t weights,
                                       int num_tokens, int hidden, int num_topk, int max_tokens,
-                                      int num_experts, const std::string& dtype, uint64_t of,
+                                      int num_experts, const std::string& dtype, bool sums_by_rank,
+                                      uint64_t copy_counts, uint64_t copy_tokens,
+                                      uint64_t copy_places, uint64_t copy_weights, uint64_t of,
                                       uint64_t ticket, uint64_t stream, int num_sms) {
   auto send = std::make_unique<GpuSend>();
   moe::LowLatencyCombine& c = send->combine;
@@ -171,6 +182,8 @@ std::unique_ptr<GpuSend> send_combine(PyGpuMoe& self, uint64_t x, uint64_t slots
   c.num_topk = num_topk;
   c.max_tokens = max_tokens;
   c.num_experts = num_experts;
+  c.sums_by_rank = sums_by_rank;
+  c.copies = copies_at(copy_counts, copy_tokens, copy_places, copy_weights);
   send->of = at<moe::gpu::Ticket>(of);
   send->ticket = at<moe::gpu::Ticket>(ticket);
   self.enqueue([&](moe::gpu::Buffer& buffer, comm::Device& device) -> Status {

@@ -9,6 +9,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "moe/copy_table.h"
 #include "moe/formats.h"
 #include "moe/layout.h"
 
@@ -31,13 +32,6 @@ struct LowLatencyDispatch {
   uint64_t row_bytes() const {  // as it travels
     return form == ScaleForm::kNone ? hidden * dtype_bytes(dtype) : hidden;
   }
-};
-
-/// Which rows came of one token, of a dispatch with weights; M of every source, in the order of tokens.
-struct CopyTable {
-  int32_t* tokens = nullptr;  // [N, M], -1 behind the last
-  int32_t* places = nullptr;  // [N, M, K] rows of [L, M*N], -1 for choices elsewhere
-  float* weights = nullptr;   // [N, M, K]
 };
 
 /// Where its result goes, L experts with room for M * N rows each. Rows of an expert beyond its

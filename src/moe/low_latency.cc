@@ -42,12 +42,7 @@ class FanOut {
         num_local_(call.num_experts / num_ranks),
         counts_(static_cast<size_t>(num_local_ * num_ranks)),
         next_(counts_.size()) {
-    if (!call.has_weights) return;
-    const auto all = static_cast<size_t>(num_ranks) * static_cast<size_t>(call.max_tokens);
-    const size_t choices = all * static_cast<size_t>(call.num_topk);
-    std::fill_n(out.copies.tokens, all, -1);
-    std::fill_n(out.copies.places, choices, -1);
-    std::fill_n(out.copies.weights, choices, 0.0F);
+    if (call.has_weights) std::fill_n(out.copies.counts, num_ranks, 0);
   }
 
   void count(int source, const std::byte* region, uint32_t copies) {
@@ -59,12 +54,13 @@ class FanOut {
                {out_.count, static_cast<size_t>(num_local_)});
   }
   void copy(int source, const std::byte* region, uint32_t copies) {
+    if (call_.has_weights) note_copies(source, region, copies);
     for_rows(source, region, copies, [&](size_t range, const Head& head, int k, uint32_t copy) {
       const int expert = static_cast<int>(range) / num_ranks_;
       const uint64_t place =
           masked_place(expert, max_tokens(), num_ranks_, out_.layout_range[range], next_[range]++);
       copy_row(expert, place, head, k, region + copy * slot_.bytes);
-      if (call_.has_weights) note(source, copy, head, k, place);
+      if (call_.has_weights) note(source, copy, k, place);
     });
   }
 
@@ -84,13 +80,24 @@ class FanOut {
     }
   }
 
-  // Which row came of which copy, for sums by rank.
-  void note(int source, uint32_t copy, const Head& head, int k, uint64_t place) {
-    const uint64_t at = static_cast<uint64_t>(source) * max_tokens() + copy;
-    const uint64_t choice = at * static_cast<uint64_t>(call_.num_topk) + static_cast<uint64_t>(k);
-    out_.copies.tokens[at] = static_cast<int32_t>(head.token);
-    out_.copies.places[choice] = static_cast<int32_t>(place);
-    out_.copies.weights[choice] = head.weights[k];
+  // Which row came of which copy, for sums by rank: first that none did.
+  void note_copies(int source, const std::byte* region, uint32_t copies) {
+    const auto k = static_cast<size_t>(call_.num_topk);
+    out_.copies.counts[source] = static_cast<int32_t>(copies);
+    for (uint32_t i = 0; i < copies; ++i) {
+      const Head head = head_of(region + i * slot_.bytes, call_);
+      const size_t at = copy_at(source, i);
+      out_.copies.tokens[at] = static_cast<int32_t>(head.token);
+      std::fill_n(out_.copies.places + at * k, k, -1);
+      std::copy_n(head.weights, k, out_.copies.weights + at * k);
+    }
+  }
+  void note(int source, uint32_t copy, int k, uint64_t place) {
+    const size_t at = copy_at(source, copy) * static_cast<size_t>(call_.num_topk);
+    out_.copies.places[at + static_cast<size_t>(k)] = static_cast<int32_t>(place);
+  }
+  size_t copy_at(int source, uint32_t copy) const {
+    return static_cast<size_t>(source) * max_tokens() + copy;
   }
 
   void copy_row(int expert, uint64_t place, const Head& head, int k, const std::byte* slot) {

@@ -5,6 +5,8 @@
 //
 // The weights came with the dispatch; a table of its copies says which rows are of one token
 // (arguments.h). A partial goes to slot `token` of its rank's region at the owner.
+#include <algorithm>
+
 #include "moe/in_call.h"
 #include "moe/row_sum.h"
 
@@ -16,11 +18,13 @@ uint32_t Buffer::push_rank_sums(const Ticket& ticket, const LowLatencyCombine& c
   const auto m = static_cast<size_t>(call.max_tokens), k = static_cast<size_t>(call.num_topk);
   const auto rows = static_cast<int64_t>(call.num_experts) * call.max_tokens;
   const size_t first = static_cast<size_t>(owner) * m;
+  const auto copies =
+      static_cast<size_t>(std::clamp(call.copies.counts[owner], 0, call.max_tokens));
   std::vector<float> sum(call.hidden);
   uint32_t sent = 0;
-  for (size_t copy = first; copy < first + m; ++copy) {
+  for (size_t copy = first; copy < first + copies; ++copy) {
     const int32_t token = call.copies.tokens[copy];
-    if (token < 0 || token >= call.max_tokens) break;
+    if (token < 0 || token >= call.max_tokens) continue;
     std::fill(sum.begin(), sum.end(), 0.0F);
     for (size_t choice = copy * k; choice < (copy + 1) * k; ++choice) {
       const int32_t place = call.copies.places[choice];

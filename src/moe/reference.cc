@@ -171,15 +171,20 @@ Bytes combine_low_latency_by_rank(const Problem& p, int owner, Dtype dtype,
   for (int rank = 0; rank < p.num_ranks(); ++rank) {
     const std::vector<Row> rows = by_expert(p, rank);
     partials.emplace_back(out.size());
+    std::vector<int64_t> row_of_choice(static_cast<size_t>(own.count * p.num_topk), -1);
+    for (size_t index = 0; index < rows.size(); ++index)
+      if (rows[index].source == owner)
+        row_of_choice[static_cast<size_t>(rows[index].token * p.num_topk + rows[index].k)] =
+            static_cast<int64_t>(index);
     for (int t = 0; t < own.count; ++t) {
       std::vector<float> sum(p.row_bytes / dtype_bytes(dtype));
-      for (int k = 0; k < p.num_topk; ++k)
-        for (size_t index = 0; index < rows.size(); ++index) {
-          if (rows[index].source != owner || rows[index].token != t || rows[index].k != k) continue;
-          const auto x = row_of(p, dtype, y[static_cast<size_t>(rank)], index);
-          const float weight = weights[static_cast<size_t>(t * p.num_topk + k)];
-          for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * x[i];
-        }
+      for (int k = 0; k < p.num_topk; ++k) {
+        const auto choice = static_cast<size_t>(t * p.num_topk + k);
+        if (row_of_choice[choice] < 0) continue;
+        const auto x = row_of(p, dtype, y[static_cast<size_t>(rank)],
+                              static_cast<uint64_t>(row_of_choice[choice]));
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += weights[choice] * x[i];
+      }
       store(p, dtype, sum, t, partials.back());
     }
   }

@@ -6,6 +6,7 @@
 //
 //   moe_check FATBINS...           all of it
 //   moe_check --quick FATBINS...   without the times
+//   moe_check --times FATBINS...   the times alone
 //   moe_check --small N FATBINS... two shapes of each kind, of 1 to N ranks, without the times: under
 //                                  compute-sanitizer, where a kernel takes long and waits are longer
 #include <unistd.h>
@@ -60,6 +61,7 @@ LowLatencyCase random_low_latency(uint64_t seed, int num_ranks) {
     own.rows = random_rows(c.dtype, own.rows.size(), seed * 100 + static_cast<uint64_t>(r), true);
   }
   c.max_tokens = room_of(c.p);
+  c.sums_by_rank = seed % 2 == 1;
   return c;
 }
 
@@ -84,10 +86,11 @@ int random_blocks(const MoeRanks& ranks, uint64_t seed) {
 }
 
 uint64_t half_bytes_of(const LowLatencyCase& c) {
-  const moe::Slot slot(c.p.num_topk, c.row_bytes(), c.scale_bytes());
+  const moe::Slot slot(c.p.num_topk, c.row_bytes(), c.scale_bytes(), c.sums_by_rank);
   const auto m = static_cast<uint64_t>(c.max_tokens), n = static_cast<uint64_t>(c.p.num_ranks());
-  return std::max(n * round_up(m * slot.bytes, moe::kLineBytes),
-                  m * static_cast<uint64_t>(c.p.num_topk) * c.p.row_bytes);
+  const uint64_t back = c.sums_by_rank ? n * round_up(m * c.p.row_bytes, moe::kRowAlignment)
+                                       : m * static_cast<uint64_t>(c.p.num_topk) * c.p.row_bytes;
+  return std::max(n * round_up(m * slot.bytes, moe::kLineBytes), back);
 }
 
 void check_low_latency(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
@@ -129,6 +132,7 @@ void check_many(MoeRanks& ranks, const Kernels& kernels, uint64_t seed) {
     c.p.ranks.push_back(std::move(own));
   }
   c.max_tokens = room_of(c.p);
+  c.sums_by_rank = seed % 2 == 0;
   LowLatencyRun run(ranks, kernels, c, random_blocks(ranks, seed));
   bool right = half_bytes_of(c) <= ranks.layout().half_bytes;
   for (int call = 0; call < 3 && right; ++call) {
@@ -343,12 +347,13 @@ int main(int argc, char** argv) {
   setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   const bool is_quick = argc > 1 && std::string(argv[1]) == "--quick";
   const bool is_small = argc > 2 && std::string(argv[1]) == "--small";
-  const int first = is_small ? 3 : is_quick ? 2 : 1;
+  const bool is_timed = argc > 1 && std::string(argv[1]) == "--times";
+  const int first = is_small ? 3 : is_quick || is_timed ? 2 : 1;
   enable_peers();
   const Kernels kernels(argc - first, argv + first);
   for (int num_ranks = 1; is_small && num_ranks <= std::atoi(argv[2]); ++num_ranks)
     check_small(kernels, num_ranks);
-  for (int num_ranks = 1; !is_small && num_ranks <= kMostRanks; ++num_ranks)
+  for (int num_ranks = 1; !is_small && !is_timed && num_ranks <= kMostRanks; ++num_ranks)
     check_ranks(kernels, num_ranks, is_quick ? 6 : 12);
   std::printf("moe: %d passed, %d failed\n", passed, failed);
   std::fflush(stdout);

@@ -12,6 +12,7 @@ struct LowLatencyCase {
   Dtype dtype = Dtype::kBfloat16;
   moe::ScaleForm form = moe::ScaleForm::kNone;
   int max_tokens = 1;
+  bool sums_by_rank = false;  // weights travel with the rows, and a combine sums by rank
 
   uint64_t hidden() const { return p.row_bytes / dtype_bytes(dtype); }
   uint64_t row_bytes() const {  // as it travels
@@ -26,13 +27,14 @@ struct LowLatencyCase {
     return std::to_string(p.num_ranks()) + " ranks, " + std::to_string(p.num_experts) +
            " experts, top " + std::to_string(p.num_topk) + ", up to " + std::to_string(max_tokens) +
            " tokens of " + std::to_string(hidden()) + " " + dtype_name(dtype) + ", form " +
-           std::to_string(static_cast<int>(form));
+           std::to_string(static_cast<int>(form)) + (sums_by_rank ? ", sums by rank" : "");
   }
 };
 
 /// What one rank's kernels must leave.
 struct LowLatencyWanted {
   Bytes x, scales, count, src_info, slots, ranges, y, out;
+  Bytes copy_counts, copy_tokens, copy_places, copy_weights;  // poison where the table says nothing
 };
 
 template <typename T>
@@ -48,15 +50,24 @@ class LowLatencyRun {
         num_blocks_(static_cast<uint32_t>(num_blocks)),
         send_(kernels.find(send_name())),
         fan_out_(kernels.find("braid_moe_ll_fan_out")),
-        return_(kernels.find("braid_moe_ll_return")),
-        sum_(kernels.find(std::string("braid_moe_ll_sum_") + type_name(c.dtype))) {
+        return_(kernels.find(c.sums_by_rank
+                                 ? std::string("braid_moe_ll_rank_return_") + type_name(c.dtype)
+                                 : "braid_moe_ll_return")),
+        sum_(kernels.find(
+            std::string(c.sums_by_rank ? "braid_moe_ll_rank_sum_" : "braid_moe_ll_sum_") +
+            type_name(c.dtype))) {
     want_all();
     for (int r = 0; r < ranks.size(); ++r) open(r);
   }
 
   void send(int r) { enqueue(r, send_, send_args(r)); }
   void fan_out(int r) { enqueue(r, fan_out_, fan_out_args(r)); }
-  void give_back(int r) { enqueue(r, return_, return_args(r)); }
+  void give_back(int r) {
+    if (c_.sums_by_rank)
+      enqueue(r, return_, rank_return_args(r));
+    else
+      enqueue(r, return_, return_args(r));
+  }
   void sum(int r) { enqueue(r, sum_, sum_args(r)); }
   void all(int r) {
     send(r);
@@ -76,7 +87,8 @@ class LowLatencyRun {
   void poison() {
     for (Of& of : of_)
       for (Memory* each :
-           {&of.out_x, &of.out_scales, &of.count, &of.src_info, &of.slots, &of.ranges, &of.out})
+           {&of.out_x, &of.out_scales, &of.count, &of.src_info, &of.slots, &of.ranges, &of.out,
+            &of.copy_counts, &of.copy_tokens, &of.copy_places, &of.copy_weights})
         each->fill(kPoison);
     CHECK_CUDA(cudaDeviceSynchronize());
   }
@@ -93,6 +105,10 @@ class LowLatencyRun {
       right = same(r, "slots", want.slots, of.slots.get(), 4) && right;
       right = same(r, "recv_x", want.x, of.out_x.get(), c_.row_bytes()) && right;
       right = same(r, "scales", want.scales, of.out_scales.get(), 4) && right;
+      right = same(r, "copies", want.copy_counts, of.copy_counts.get(), 4) && right;
+      right = same(r, "copies' tokens", want.copy_tokens, of.copy_tokens.get(), 4) && right;
+      right = same(r, "copies' places", want.copy_places, of.copy_places.get(), 4) && right;
+      right = same(r, "copies' weights", want.copy_weights, of.copy_weights.get(), 4) && right;
       right = same(r, "out", want.out, of.out.get(), c_.p.row_bytes) && right;
     }
     return right;
@@ -107,6 +123,7 @@ class LowLatencyRun {
     args.slot = slot();
     args.x = of.x.as<std::byte>();
     args.ids = of.ids.as<int64_t>();
+    if (c_.sums_by_rank) args.weights = of.weights.as<float>();
     args.x_bytes = c_.p.row_bytes;
     args.row_bytes = c_.row_bytes();
     args.num_tokens = c_.p.ranks[static_cast<size_t>(r)].count;
@@ -120,7 +137,13 @@ class LowLatencyRun {
   struct Of {
     Memory x, ids, weights, tickets;
     Memory out_x, out_scales, count, src_info, slots, ranges, wait_ns, stats;
+    Memory copy_counts, copy_tokens, copy_places, copy_weights;
     Memory y, out;
+
+    moe::CopyTable copies() const {
+      return {copy_counts.as<int32_t>(), copy_tokens.as<int32_t>(), copy_places.as<int32_t>(),
+              copy_weights.as<float>()};
+    }
   };
 
   template <typename Args>
@@ -128,7 +151,9 @@ class LowLatencyRun {
     ranks_.use(r);
     launch(kernel, num_blocks_, moe::gpu::kThreads, args, ranks_[r].stream);
   }
-  moe::Slot slot() const { return {c_.p.num_topk, c_.row_bytes(), c_.scale_bytes()}; }
+  moe::Slot slot() const {
+    return {c_.p.num_topk, c_.row_bytes(), c_.scale_bytes(), c_.sums_by_rank};
+  }
   std::string send_name() const {
     const std::string name = "braid_moe_ll_send";
     return c_.form == moe::ScaleForm::kNone ? name : name + "_" + type_name(c_.dtype);
@@ -141,14 +166,15 @@ class LowLatencyRun {
             .max_tokens = static_cast<uint32_t>(c_.max_tokens),
             .row_bytes = static_cast<uint32_t>(c_.row_bytes()),
             .side_bytes = static_cast<uint32_t>(c_.scale_bytes()),
-            .options = static_cast<uint32_t>(c_.form),
+            .options = static_cast<uint32_t>(c_.form) + (c_.sums_by_rank ? 8 : 0),
             .of_phase = 0};
   }
   moe::CallShape combine_shape() const {
     moe::CallShape shape = dispatch_shape();
     shape.kind = moe::CallKind::kLowLatencyCombine;
     shape.row_bytes = static_cast<uint32_t>(c_.p.row_bytes);
-    shape.side_bytes = shape.options = 0;
+    shape.side_bytes = 0;
+    shape.options = c_.sums_by_rank ? 8 : 0;
     return shape;
   }
   moe::gpu::LlFanOutArgs fan_out_args(int r) const {
@@ -169,6 +195,7 @@ class LowLatencyRun {
     args.src_info = of.src_info.as<int32_t>();
     args.slots = of.slots.as<int32_t>();
     args.layout_range = of.ranges.as<int64_t>();
+    if (c_.sums_by_rank) args.copies = of.copies();
     args.stats = of.stats.as<int32_t>();
     args.wait_ns = of.wait_ns.as<int64_t>();
     return args;
@@ -186,6 +213,22 @@ class LowLatencyRun {
     args.max_tokens = c_.max_tokens;
     args.slots = of.slots.as<int32_t>();
     args.layout_range = of.ranges.as<int64_t>();
+    args.of = of.tickets.as<moe::gpu::Ticket>();
+    args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
+    return args;
+  }
+  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+    const Of& of = of_[static_cast<size_t>(r)];
+    moe::gpu::LlRankReturnArgs args{};
+    args.team = ranks_.team_of(r);
+    args.shape = combine_shape();
+    args.x = of.y.as<std::byte>();
+    args.row_bytes = c_.p.row_bytes;
+    args.num_tokens = c_.p.ranks[static_cast<size_t>(r)].count;
+    args.num_topk = c_.p.num_topk;
+    args.num_experts = c_.p.num_experts;
+    args.max_tokens = c_.max_tokens;
+    args.copies = of.copies();
     args.of = of.tickets.as<moe::gpu::Ticket>();
     args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
     return args;
@@ -224,6 +267,10 @@ class LowLatencyRun {
     of.src_info = Memory(want.src_info.size());
     of.slots = Memory(want.slots.size());
     of.ranges = Memory(want.ranges.size());
+    of.copy_counts = Memory(want.copy_counts.size());
+    of.copy_tokens = Memory(want.copy_tokens.size());
+    of.copy_places = Memory(want.copy_places.size());
+    of.copy_weights = Memory(want.copy_weights.size());
     of.wait_ns = Memory(8 * static_cast<uint64_t>(ranks_.size()));
     of.stats = Memory(4 * experts);
     of.y = Memory(want.y);
@@ -245,9 +292,48 @@ class LowLatencyRun {
         std::memcpy(placed.data() + places_[i] * c_.p.row_bytes,
                     y.back().data() + i * c_.p.row_bytes, c_.p.row_bytes);
     }
+    const auto combined = c_.sums_by_rank ? moe::reference::combine_low_latency_by_rank
+                                          : moe::reference::combine_low_latency;
     for (int r = 0; r < c_.p.num_ranks(); ++r)
-      want_[static_cast<size_t>(r)].out = moe::reference::combine_low_latency(
-          c_.p, r, c_.dtype, y, c_.p.ranks[static_cast<size_t>(r)].weights);
+      want_[static_cast<size_t>(r)].out =
+          combined(c_.p, r, c_.dtype, y, c_.p.ranks[static_cast<size_t>(r)].weights);
+  }
+
+  /// Of the rank whose rows are `rows` and lie at places_.
+  void want_copies(const std::vector<moe::reference::Row>& rows, LowLatencyWanted& want) const {
+    if (!c_.sums_by_rank) return;
+    const auto n = static_cast<size_t>(c_.p.num_ranks());
+    const auto m = static_cast<size_t>(c_.max_tokens), k = static_cast<size_t>(c_.p.num_topk);
+    want.copy_tokens.assign(4 * n * m, kPoison);
+    want.copy_places.assign(4 * n * m * k, kPoison);
+    want.copy_weights.assign(4 * n * m * k, kPoison);
+    std::vector<std::vector<int>> tokens(n);  // of each source, that came
+    for (const moe::reference::Row& row : rows)
+      tokens[static_cast<size_t>(row.source)].push_back(row.token);
+    for (size_t source = 0; source < n; ++source) {
+      std::vector<int>& own = tokens[source];
+      std::sort(own.begin(), own.end());
+      own.erase(std::unique(own.begin(), own.end()), own.end());
+      want.copy_counts.resize(4 * n);
+      put_at(want.copy_counts, source, static_cast<int32_t>(own.size()));
+      for (size_t copy = 0; copy < own.size(); ++copy) {
+        const size_t at = source * m + copy;
+        put_at(want.copy_tokens, at, int32_t{own[copy]});
+        for (size_t i = 0; i < k; ++i) {
+          put_at(want.copy_places, at * k + i, int32_t{-1});
+          put_at(want.copy_weights, at * k + i,
+                 c_.p.ranks[source].weights[static_cast<size_t>(own[copy]) * k + i]);
+        }
+      }
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const std::vector<int>& own = tokens[static_cast<size_t>(rows[i].source)];
+      const auto copy = static_cast<size_t>(
+          std::lower_bound(own.begin(), own.end(), rows[i].token) - own.begin());
+      put_at(want.copy_places,
+             (static_cast<size_t>(rows[i].source) * m + copy) * k + static_cast<size_t>(rows[i].k),
+             static_cast<int32_t>(places_[i]));
+    }
   }
 
   LowLatencyWanted wanted_rows(int rank) {
@@ -282,6 +368,7 @@ class LowLatencyRun {
         std::memcpy(want.scales.data() + 4 * ((expert * words + w) * of_expert + in_expert),
                     scales.data() + 4 * w, 4);
     }
+    want_copies(rows, want);
     want.count.resize(4 * of.size());
     want.ranges.resize(8 * counts.size());
     for (size_t e = 0; e < of.size(); ++e) {

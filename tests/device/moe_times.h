@@ -43,8 +43,10 @@ class Times {
           ++k;
         }
       }
+      const uint64_t copies = static_cast<uint64_t>(num_ranks) * static_cast<uint64_t>(num_tokens);
       of_.push_back({Memory::of(ids), Memory(4 * rows()), Memory(4 * rows()), Memory(4 * kExperts),
-                     Memory(8 * kExperts), Memory(64)});
+                     Memory(8 * kExperts), Memory(64), Memory(4 * copies),
+                     Memory(4 * copies * (1 + 2 * kTopk))});
       ids_.push_back(std::move(ids));
     }
     CHECK_CUDA(cudaEventCreate(&begin_));
@@ -57,19 +59,32 @@ class Times {
   }
 
   void low_latency(double hbm_gbps) {
-    std::vector<double> us[4];
+    constexpr int kHalves = 6;
+    std::vector<double> us[kHalves];
     const int calls = std::max(4, 16 / ranks_.size());
+    for (const bool is_send : {true, false})  // fills the tables that sums by rank read
+      for (int r = 0; r < ranks_.size(); ++r) {
+        if (is_send)
+          go("braid_moe_ll_send_bf16", send_args(r, true));
+        else
+          go("braid_moe_ll_fan_out", fan_out_args(r, true));
+      }
     for (int call = 0; call < calls; ++call)
-      for (int half = 0; half < 4; ++half)
+      for (int half = 0; half < kHalves; ++half)
         for (int r = 0; r < ranks_.size(); ++r) {
           const double took = timed([&] { launch_half(half, r); });
           if (call > 0) us[half].push_back(took);
         }
     const double t = tokens_, copies = copies_to(0), rows = rows_at(0);
-    const double bytes[] = {t * kBf16Row + copies * kCopyRow, copies * kCopyRow + rows * kFp8Row,
-                            2 * rows * kBf16Row, (kTopk + 1) * t * kBf16Row};
-    const char* const names[] = {"cast and send", "fan out", "return", "weighted sum"};
-    for (int half = 0; half < 4; ++half) print(names[half], us[half], bytes[half], hbm_gbps);
+    const double bytes[] = {t * kBf16Row + copies * kCopyRow,
+                            copies * kCopyRow + rows * kFp8Row,
+                            2 * rows * kBf16Row,
+                            (kTopk + 1) * t * kBf16Row,
+                            (rows + copies) * kBf16Row,
+                            (copies + t) * kBf16Row};
+    const char* const names[] = {"cast and send", "fan out",     "return",
+                                 "weighted sum",  "rank return", "rank sum"};
+    for (int half = 0; half < kHalves; ++half) print(names[half], us[half], bytes[half], hbm_gbps);
     if (ranks_.has_fault()) std::printf("     times are of no use\n");
   }
 
@@ -114,9 +129,10 @@ class Times {
   static constexpr uint64_t kFp8Row = kHidden + kScaleBytes;
   static constexpr moe::Slot kSlot{kTopk, kHidden, kScaleBytes};
   static constexpr uint64_t kCopyRow = kSlot.bytes;
+  static_assert(moe::Slot(kTopk, kHidden, kScaleBytes, true).bytes == kCopyRow);
 
   struct Of {
-    Memory ids, src_info, slots, count, ranges, tickets;
+    Memory ids, src_info, slots, count, ranges, tickets, copies, of_copies;
   };
 
   static uint64_t half_bytes(int num_ranks, int num_tokens) {
@@ -170,7 +186,9 @@ class Times {
       case 0: return go("braid_moe_ll_send_bf16", send_args(r));
       case 1: return go("braid_moe_ll_fan_out", fan_out_args(r));
       case 2: return go("braid_moe_ll_return", return_args(r));
-      default: return go("braid_moe_ll_sum_bf16", sum_args(r));
+      case 3: return go("braid_moe_ll_sum_bf16", sum_args(r));
+      case 4: return go("braid_moe_ll_rank_return_bf16", rank_return_args(r));
+      default: return go("braid_moe_ll_rank_sum_bf16", sum_args(r));
     }
   }
   template <typename Args>
@@ -187,7 +205,7 @@ class Times {
     made.row_bytes = static_cast<uint32_t>(row_bytes);
     return made;
   }
-  moe::gpu::LlSendArgs send_args(int r) const {
+  moe::gpu::LlSendArgs send_args(int r, bool has_weights = false) const {
     const Of& of = of_[static_cast<size_t>(r)];
     moe::gpu::LlSendArgs args{};
     args.team.rank = r;
@@ -195,6 +213,7 @@ class Times {
     args.slot = kSlot;
     args.x = x_.as<std::byte>();
     args.ids = of.ids.as<int64_t>();
+    if (has_weights) args.weights = weights_.as<float>();
     args.x_bytes = kBf16Row;
     args.row_bytes = kHidden;
     args.num_tokens = tokens_;
@@ -204,7 +223,7 @@ class Times {
     args.ticket = of.tickets.as<moe::gpu::Ticket>();
     return args;
   }
-  moe::gpu::LlFanOutArgs fan_out_args(int r) const {
+  moe::gpu::LlFanOutArgs fan_out_args(int r, bool has_weights = false) const {
     const Of& of = of_[static_cast<size_t>(r)];
     moe::gpu::LlFanOutArgs args{};
     args.team.rank = r;
@@ -222,6 +241,29 @@ class Times {
     args.src_info = of.src_info.as<int32_t>();
     args.slots = of.slots.as<int32_t>();
     args.layout_range = of.ranges.as<int64_t>();
+    if (has_weights) args.copies = copies_of(of);
+    return args;
+  }
+  moe::CopyTable copies_of(const Of& of) const {
+    const int64_t copies = int64_t{ranks_.size()} * tokens_;
+    auto* const words = of.of_copies.as<int32_t>();
+    return {of.copies.as<int32_t>(), words, words + copies,
+            reinterpret_cast<float*>(words + copies * (1 + kTopk))};
+  }
+  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+    const Of& of = of_[static_cast<size_t>(r)];
+    moe::gpu::LlRankReturnArgs args{};
+    args.team.rank = r;
+    args.shape = shape(moe::CallKind::kLowLatencyCombine, kBf16Row);
+    args.x = y_.as<std::byte>();
+    args.row_bytes = kBf16Row;
+    args.num_tokens = tokens_;
+    args.num_topk = kTopk;
+    args.num_experts = kExperts;
+    args.max_tokens = tokens_;
+    args.copies = copies_of(of);
+    args.of = of.tickets.as<moe::gpu::Ticket>();
+    args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
     return args;
   }
   moe::gpu::LlReturnArgs return_args(int r) const {

@@ -3,7 +3,8 @@ formats, hooks, events, cached handles, worst cases, graphs, bad input; and last
 
     braid run -n 2 tests/gpu/moe.py                 a rank per GPU
     braid run -n 3 tests/gpu/moe.py --share         all ranks on the first GPU
-    braid run -n 2 tests/gpu/moe.py --end shape     ends with: ids, shape, absent (default: nothing)
+    braid run -n 2 tests/gpu/moe.py --end shape     ends with: ids, shape, partial, absent (default:
+                                                    nothing)
 """
 
 import argparse
@@ -171,6 +172,47 @@ def check_low_latency(checks, buffer, shape, seed):
     checks.same(found, wanted, f"{name}: combined")
 
 
+def check_by_rank(checks, buffer, shape, seed):
+    """partial="rank", by hooks, streams and with `out`; and a plain combine behind it."""
+    size, rank = checks.comm.size, checks.comm.rank
+    form = seed % 4 if shape.hidden % 512 == 0 else 0
+    capacity = low_latency_capacity(shape, size)
+    here = tokens_of(shape, seed, rank, size)
+    there = here.cuda()
+    how = seed % 3
+    asked = [{}, {"return_recv_hook": True}, {"async_finish": True}][how]
+    twin = LowLatency(buffer, shape, here, form, capacity, topk_weights=here.weights)
+    gpu = LowLatency(buffer, shape, there, form, capacity, topk_weights=there.weights, **asked)
+    if how == 1:
+        gpu.hook()
+    gpu.event.current_stream_wait()
+    name = f"by rank {shape} seed {seed} form {form}"
+    checks.same(gpu.count, twin.count, f"{name}: count")
+    x, wanted = (gpu.got[0], twin.got[0]) if form else (gpu.got, twin.got)
+    pairs = zip(rows(x, twin.count), rows(wanted, twin.count), strict=True)
+    for e, (a, b) in enumerate(pairs):
+        checks.same(a, b, f"{name}: rows of expert {e}")
+    copies = [each.cpu() for each in gpu.handle.copies]
+    checks.same(copies[0], twin.handle.copies[0], f"{name}: copies")
+    for source, n in enumerate(twin.handle.copies[0].tolist()):
+        for what in (1, 2):
+            checks.same(
+                copies[what][source, :n], twin.handle.copies[what][source, :n],
+                f"{name}: table {what} of rank {source}",
+            )  # fmt: skip
+    y = made_rows(wanted, shape, seed)
+    wanted, _, _ = twin.back(y, partial="rank")
+    asked = [{"return_recv_hook": True}, {"async_finish": True}, {}][how]
+    if how == 2:
+        asked["out"] = torch.full_like(there.x, 7)
+    found, event, hook = gpu.back(y.cuda(), partial="rank", **asked)
+    if how == 0:
+        hook()
+    event.current_stream_wait()
+    checks.same(found, wanted, f"{name}: combined")
+    checks.same(gpu.back(y.cuda())[0], twin.back(y)[0], f"{name}: combined in full")
+
+
 def check_two_alive(checks, buffer, shape, seed):
     """Two dispatches under way, received in the other order; a third one is refused."""
     size, rank = checks.comm.size, checks.comm.rank
@@ -262,6 +304,10 @@ def check_elastic(checks, buffer, shape, seed):
             "topk_idx": t.ids, "topk_weights": t.weights, "num_experts": shape.experts * size,
             "expert_alignment": (1, 8)[seed % 2], "async_with_compute_stream": seed % 3 == 0,
         }  # fmt: skip
+        # What the caller's stream holds behind the event, an asynchronous call does not wait for.
+        given["previous_event"] = buffer.capture()
+        if t.x.is_cuda and seed % 3 == 0:
+            torch.cuda._sleep(2_000_000)
         x, ids, weights, compact, event = buffer.dispatch(t.x, **given)
         event.current_stream_wait()
         wide, _, flat, expanded, event = buffer.dispatch(
@@ -269,6 +315,9 @@ def check_elastic(checks, buffer, shape, seed):
         )
         event.current_stream_wait()
         again = buffer.dispatch(t.x, handle=compact)[0]
+        again_flat = buffer.dispatch(
+            t.x, topk_weights=t.weights, handle=expanded, do_expand=True, do_zero_padding=True
+        )[:3:2]
         worst = buffer.dispatch(t.x, **given, do_cpu_sync=False)
         made = made_rows(x.cpu(), shape, seed).to(x.device)
         bias = made_rows(t.x.cpu(), shape, seed + 1).to(x.device)
@@ -282,7 +331,7 @@ def check_elastic(checks, buffer, shape, seed):
         ]  # fmt: skip
         lists = [h.num_recv_tokens_per_expert_list for h in (compact, expanded, worst[3])]
         tensors = (
-            x, ids, weights, wide, flat, again, worst[1], *back[:2], *folded[:2],
+            x, ids, weights, wide, flat, again, *again_flat, worst[1], *back[:2], *folded[:2],
             *(each for of_handle in numbers for each in of_handle),
         )  # fmt: skip
         results.append((tensors, lists, worst[0][: len(x)]))
@@ -291,6 +340,34 @@ def check_elastic(checks, buffer, shape, seed):
         checks.same(a, b, f"{name}: result {i}")
     checks.same(gpu_worst, twin_worst, f"{name}: rows of the worst case")
     checks.same(gpu_lists, twin_lists, f"{name}: counts")
+
+
+def check_elastic_graph(checks, buffer, shape, seed):
+    """A cached dispatch, expanded, and its combine in a graph: nothing there waits for a size."""
+    size = checks.comm.size
+    t = tokens_of(shape, seed, checks.comm.rank, size).cuda()
+    given = {"do_expand": True, "do_zero_padding": True}
+    _, _, _, handle, _ = buffer.dispatch(
+        t.x, topk_idx=t.ids, topk_weights=t.weights, num_experts=shape.experts * size, **given
+    )
+
+    def layer():
+        rows, _, weights, _, _ = buffer.dispatch(
+            t.x, topk_weights=t.weights, handle=handle, **given
+        )
+        return rows, weights, *buffer.combine(rows, handle, weights)[:2]
+
+    layer()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = layer()
+    for replay in range(2):
+        t.x.mul_(-1), t.weights.mul_(0.5)
+        graph.replay()
+        torch.cuda.synchronize()
+        for i, (a, b) in enumerate(zip(found, layer(), strict=True)):
+            checks.same(a, b.cpu(), f"elastic graph {shape}, replay {replay}: result {i}")
 
 
 def check_graphs(checks, buffer, shape, seed):
@@ -309,8 +386,9 @@ def check_graphs(checks, buffer, shape, seed):
     def layers(t):
         low = LowLatency(buffer, shape, t, 0, capacity)
         first, _, _ = low.back(low.got)
-        low = LowLatency(buffer, shape, Tokens(first, t.ids, t.weights), 0, capacity)
-        second, _, _ = low.back(low.got)
+        asked = {"topk_weights": t.weights}
+        low = LowLatency(buffer, shape, Tokens(first, t.ids, t.weights), 0, capacity, **asked)
+        second, _, _ = low.back(low.got, partial="rank")
         per_rank, _, per_expert, is_in, _ = buffer.get_dispatch_layout(t.ids, experts)
         got, ids, _, _, handle, _ = buffer.dispatch(
             t.x, None, per_rank, None, is_in, per_expert, t.ids, t.weights, num_worst_tokens=most
@@ -369,6 +447,15 @@ def check_wrong(checks, buffer):
         ),
     }.items():  # fmt: skip
         checks.refused(InvalidArgument, words, call, words)
+    plain = LowLatency(buffer, shape, t, 0, M)
+    for words, partial in (("a dispatch with topk_weights", "rank"), ("None or 'rank'", "node")):
+        checks.refused(
+            InvalidArgument, words, lambda p=partial: plain.back(plain.got, partial=p), words
+        )
+    checks.refused(
+        InvalidArgument, "argument topk_weights: expected memory of GPU",
+        lambda: send(t.x, t.ids, M, experts, topk_weights=t.weights.cpu()), "weights elsewhere",
+    )  # fmt: skip
     other = Buffer(checks.comm, enable_shrink=True)
     checks.refused(
         Unsupported, "enable_shrink",
@@ -435,7 +522,12 @@ def check_end(checks, buffer, end):
         for call in range(200):
             if end == "absent" and rank == size - 1 and call == 3:
                 time.sleep(14)
-            buffer.low_latency_dispatch(t.x, t.ids, capacity, experts, use_fp8=False)
+            got, _, handle, _, _ = buffer.low_latency_dispatch(
+                t.x, t.ids, capacity, experts, use_fp8=False, topk_weights=t.weights
+            )
+            if end == "partial":
+                partial = "rank" if rank == 0 else None
+                buffer.low_latency_combine(got, t.ids, t.weights, handle, partial=partial)
             torch.cuda.synchronize()
             time.sleep(0.01)
         checks.expect(False, f"{end}: nobody heard of it")
@@ -444,6 +536,7 @@ def check_end(checks, buffer, end):
         words = {
             "ids": "topk_idx",
             "shape": "num_max_dispatch_tokens_per_rank",
+            "partial": "options",
             "absent": "in our window",
         }[end]
         checks.expect(words in str(error), f"{end}: said '{error}'")
@@ -454,7 +547,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--share", action="store_true")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--end", choices=("ids", "shape", "absent"))
+    parser.add_argument("--end", choices=("ids", "shape", "partial", "absent"))
     asked = parser.parse_args()
     torch.cuda.set_device(0 if asked.share else int(os.environ.get("LOCAL_RANK", "0")))
     begin = time.monotonic()
@@ -474,11 +567,13 @@ def main():
                 for seed in range(3 if asked.end else 4 if asked.quick else 12):
                     check_low_latency(checks, buffer, shape, 20 * i + seed)
                     check_normal(checks, buffer, shape, 20 * i + seed)
+                    check_by_rank(checks, buffer, shape, 20 * i + seed)
                 check_two_alive(checks, buffer, shape, 20 * i)
             with ElasticBuffer(comm, 2 << 20, num_max_tokens_per_rank=M) as elastic:
                 for i, shape in enumerate(shapes):
                     for seed in range(3):
                         check_elastic(checks, elastic, shape, 20 * i + seed)
+                    check_elastic_graph(checks, elastic, shape, 20 * i)
             check_graphs(checks, buffer, SHAPES[0], 5)
             check_graphs(checks, buffer, SHAPES[2], 6)
             check_wrong(checks, buffer)

@@ -83,10 +83,11 @@ struct LowLatency {
     rows = {x.data(),     scales.data(),       count.data(), src_info.data(),
             slots.data(), layout_range.data(), nullptr,      {}};
     if (!has_weights) return;
+    copy_counts.resize(n);
     copy_tokens.resize(per_expert);
     copy_places.resize(per_expert * static_cast<size_t>(p.num_topk));
     copy_weights.resize(copy_places.size());
-    rows.copies = {copy_tokens.data(), copy_places.data(), copy_weights.data()};
+    rows.copies = {copy_counts.data(), copy_tokens.data(), copy_places.data(), copy_weights.data()};
   }
 
   /// The received rows of all experts, one after the other.
@@ -132,7 +133,7 @@ struct LowLatency {
   Bytes x, scales;
   std::vector<int32_t> count, src_info, slots;
   std::vector<int64_t> layout_range;
-  std::vector<int32_t> copy_tokens, copy_places;
+  std::vector<int32_t> copy_counts, copy_tokens, copy_places;
   std::vector<float> copy_weights;
   LowLatencyRows rows;
 };

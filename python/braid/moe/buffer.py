@@ -332,7 +332,7 @@ class Buffer:
                 raise checks.unsupported(name, "NVFP4 is not made here")
         self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
-        with calls.place(None, async_finish, False, (x, topk_idx)) as place:
+        with calls.place(None, async_finish, False, (x, topk_idx, topk_weights)) as place:
             rows, count, handle, hook = low_latency.dispatch(self, calls, calls.state, call)
             if not return_recv_hook:
                 hook()
@@ -368,7 +368,8 @@ class Buffer:
 
         With partial="rank", alike on all ranks and after a dispatch that had topk_weights (the same
         ones), each rank adds up its own experts' rows of a token so and rounds, one row comes back
-        for each (token, rank), and those are added up in rank order and rounded again. Not on GPUs.
+        for each (token, rank), and those are added up in rank order and rounded again. On GPUs
+        nobody checks that weights are those of the dispatch: those are taken.
         """
         checks = Checks("low_latency_combine", self.rank)
         asked = {

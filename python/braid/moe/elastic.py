@@ -164,11 +164,15 @@ class ElasticBuffer:
 
     def barrier(
         self,
-        use_comm_stream: bool = True,  # noqa: ARG002
+        use_comm_stream: bool = True,
         with_cpu_sync: bool = False,  # noqa: ARG002
         sequential: bool = True,  # noqa: ARG002
     ) -> None:
-        """Of all ranks, on the host."""
+        """Of all ranks, on the host: behind what the buffer's own stream holds, or the current one,
+        where there were calls on a GPU.
+        """
+        if self._inner._gpu is not None:
+            self._inner._gpu.wait(use_comm_stream)
         self._inner._comm.barrier()
 
     # ---- dispatch ----
@@ -236,15 +240,21 @@ class ElasticBuffer:
             got, ids, _, _, inner, event = self._inner.dispatch(x, handle.inner, **style)
             weights = None
         else:
-            # As many rows as the handle's own dispatch gave: a combine wants those.
-            is_counted = bool(handle.num_recv_tokens_per_expert_list) if handle else waits
-            per_rank, _, per_expert, is_in, _ = self._inner.get_dispatch_layout(
-                call.ids, call.num_experts, previous_event
-            )
+            # As many rows as the handle's own dispatch gave: a combine wants those, and nobody
+            # waits for their number.
+            room = self.num_ranks * call.most_tokens if handle is None else handle.num_recv_tokens
+            per_rank, _, per_expert, is_in, laid_out = self._inner.get_dispatch_layout(
+                call.ids, call.num_experts, previous_event, async_with_compute_stream,
+                allocate_on_comm_stream,
+            )  # fmt: skip
+            style["previous_event"] = laid_out
             got, ids, weights, counts, inner, event = self._inner.dispatch(
                 x, None, per_rank, None, is_in, per_expert, call.ids, topk_weights, call.alignment,
-                0 if is_counted else self.num_ranks * call.most_tokens, **style,
+                0 if handle is None and waits else max(room, 1), **style,
             )  # fmt: skip
+            if handle is not None and room == 0:
+                weights = None if weights is None else weights[:0]
+                got = tuple(each[:0] for each in got) if isinstance(got, tuple) else got[:0]
         is_cached = handle is not None
         if handle is None:
             event.current_stream_wait()
@@ -308,7 +318,8 @@ class ElasticBuffer:
     ) -> EPHandle:
         new, unit = library_of(ids), call.alignment
         room, topk = shape_of(ids)
-        by_rank = inner[0][:, self.rank_idx]  # rows of sources 0 to i
+        by_rank = new.empty((self.num_ranks,), "int32")  # rows of sources 0 to i
+        by_rank[:] = inner[0][:, self.rank_idx]
         number = new.count_up(room)
         source = (number[:, None] >= by_rank[None, :]).sum(1)
         before = new.zeros((self.num_ranks + 1,), "int64")
@@ -328,31 +339,34 @@ class ElasticBuffer:
             ends = ends - padded + per_expert
         return EPHandle(
             do_expand, call.num_experts, unit, call.most_tokens, 0, call.ids, room,
-            sum(counts) if do_expand else 0, counts, new.cast(by_rank, "int32"),
+            sum(counts) if do_expand else 0, counts, by_rank,
             new.cast(ends, "int32"), new.cast(per_expert, "int32"), metadata, inner,
         )  # fmt: skip
 
     def _expand(
         self, handle: EPHandle, got: Any, weights: Array | None, with_zeros: bool
     ) -> tuple[Any, Array | None]:
+        # Choices elsewhere go to a row behind all, which nobody sees: how many there are would have
+        # to be waited for on a GPU.
+        count = handle.num_expanded_tokens
         slots = handle.recv_src_metadata[:, 2:]
-        here = slots >= 0
+        places = slots + (slots < 0) * (count + 1)
 
         def spread(rows: Array) -> Array:
-            new, shape = library_of(rows), (handle.num_expanded_tokens, *shape_of(rows)[1:])
+            new, shape = library_of(rows), (count + 1, *shape_of(rows)[1:])
             make = new.zeros if with_zeros else new.empty
             out = make(shape, dtype_name(rows))
             to, of = new.raw(out), new.raw(rows)  # no arithmetic: types that have none, too
-            for k in range(shape_of(slots)[1]):
-                to[slots[:, k][here[:, k]]] = of[here[:, k]]
-            return out
+            for k in range(shape_of(places)[1]):
+                to[places[:, k]] = of
+            return out[:count]
 
         spread_rows = tuple(map(spread, got)) if isinstance(got, tuple) else spread(got)
         if weights is None:
             return spread_rows, None
-        flat = library_of(weights).zeros((handle.num_expanded_tokens,), "float32")
-        flat[slots[here]] = weights[here]
-        return spread_rows, flat
+        flat = library_of(weights).zeros((count + 1,), "float32")
+        flat[places] = weights
+        return spread_rows, flat[:count]
 
     # ---- combine ----
 
@@ -402,14 +416,19 @@ class ElasticBuffer:
         x = checks.array("x", x, kinds, (rows, None))
         slots = handle.recv_src_metadata[:, 2:]
         here, new = slots >= 0, library_of(x)
+        places = slots * here  # any row for choices elsewhere: zeros take its place
         total = new.zeros((room, shape_of(x)[1]), "float32")
-        for k in range(shape_of(slots)[1]):
-            total[here[:, k]] += new.cast(x[slots[:, k][here[:, k]]], "float32")
+        for k in range(shape_of(slots)[1] if rows else 0):
+            own = new.cast(x[places[:, k]], "float32")
+            own[~here[:, k]] = 0
+            total += own  # zeros change nothing: no sum from +0 on is a -0
         weights = None
         if topk_weights is not None:
             given = checks.array("topk_weights", topk_weights, ("float32",), (rows,))
             weights = new.zeros(shape_of(slots), "float32")
-            weights[here] = given[slots[here]]
+            if rows:
+                weights = given[places]
+                weights[~here] = 0
         return new.cast(total, dtype_name(x)), weights
 
 

@@ -33,9 +33,10 @@ class LowLatencyHandle(tuple[Any, ...]):
     number: int
     """Of the dispatch, among the buffer's."""
     slots: Array
-    copies: tuple[Array, Array, Array] | None
-    """Of a dispatch with weights: tokens [N, M], rows of x [N, M, K] and weights [N, M, K] of the
-    copies that came, -1 where there is none."""
+    copies: tuple[Array, Array, Array, Array] | None
+    """Of a dispatch with weights: how many copies came of every rank [N], and of each its token
+    [N, M], rows of x [N, M, K], -1 for choices elsewhere, and weights [N, M, K]."""
     ids_hash: int
     weights_hash: int
+    """Of host memory only."""
     is_received: bool

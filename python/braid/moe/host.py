@@ -99,6 +99,10 @@ class HostCalls:
         head[~is_in] = -1
         return prefix, head
 
+    def channels(self, new: Library, num_ranks: int) -> tuple[Array, Array]:
+        """The handle's prefix matrices of channels, of which there is one: zeros."""
+        return new.zeros((num_ranks, 1), "int32"), new.zeros((num_ranks, 1), "int32")
+
     def mark_dispatch(self, handle: DispatchHandle, begun: HostBegun) -> None:
         """Sets what the combine of the dispatch needs to know."""
         handle.phase = begun.core.phase
@@ -138,7 +142,7 @@ class HostCalls:
         self,
         sent: Any,
         arrays: tuple[Array | None, ...],
-        copies: tuple[Array, Array, Array] | None,
+        copies: tuple[Array, Array, Array, Array] | None,
         stats: Array | None,
     ) -> None:
         """arrays: x, scales, count, src_info, slots, ranges, waits; copies: with weights."""

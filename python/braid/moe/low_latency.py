@@ -82,8 +82,6 @@ def dispatch(
     local = max(call.num_experts, 0) // n
     weights, stats, waits = call.topk_weights, call.stats, call.waits
     if weights is not None:
-        if calls.gpu is not None:
-            raise checks.unsupported("topk_weights", "sums by rank are made in host memory only")
         weights = checks.array("topk_weights", weights, ("float32",), (tokens, topk))
     if stats is not None:
         stats = checks.array("cumulative_local_expert_recv_stats", stats, ("int32",), (local,))
@@ -98,14 +96,15 @@ def dispatch(
         words = hidden // _BLOCK // (4 if call.form == _UE8M0 else 1)
         kind = "int32" if call.form == _UE8M0 else "float32"
         scales = new.empty((local, words, rows), kind)
-    count, src_info = new.zeros((local,), "int32"), new.empty((local, rows), "int32")
-    slots, ranges = new.empty((local, rows), "int32"), new.zeros((local, n), "int64")
+    count, src_info = new.empty((local,), "int32"), new.empty((local, rows), "int32")
+    slots, ranges = new.empty((local, rows), "int32"), new.empty((local, n), "int64")
     handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
     handle.slots, handle.is_received, handle.copies = slots, False, None
     if weights is not None:
         choices = (n, call.max_tokens, topk)
         handle.copies = (
+            new.empty((n,), "int32"),
             new.empty(choices[:2], "int32"),
             new.empty(choices, "int32"),
             new.empty(choices, "float32"),
@@ -147,8 +146,6 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
     handle = _alive(checks, buffer, calls, state, call.handle)
     if call.partial not in (None, "rank"):
         raise checks.refuse("partial", "None or 'rank'", repr(call.partial))
-    if call.partial is not None and calls.gpu is not None:
-        raise checks.unsupported("partial", "sums by rank are made in host memory only")
     if call.partial is not None and handle.copies is None:
         raise checks.refuse("partial", "None, or a dispatch with topk_weights", repr(call.partial))
     _, _, max_tokens, hidden, num_experts = handle

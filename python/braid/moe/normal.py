@@ -145,7 +145,7 @@ def _make_handle(
 ) -> DispatchHandle:
     n = buffer.group_size
     prefix, head = calls.matrices(begun, new, n, is_in)
-    sent, received = new.zeros((n, 1), "int32"), new.zeros((n, 1), "int32")
+    sent, received = calls.channels(new, n)
     handle = DispatchHandle((prefix, sent, received, src_idx, is_in, head))
     handle.buffer, handle.gpu = buffer, calls.gpu
     calls.mark_dispatch(handle, begun)

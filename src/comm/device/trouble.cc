@@ -32,7 +32,7 @@ const char* word_name(int32_t number) {
                                     "num_max_dispatch_tokens_per_rank",
                                     "bytes a row",
                                     "side bytes a row",
-                                    "options (weights, ids, scales)",
+                                    "options (weights, ids, scales, partial)",
                                     "handle of phase",
                                     "rows",
                                     "rows in all",

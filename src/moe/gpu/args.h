@@ -14,6 +14,8 @@
 //   braid_moe_ll_fan_out           LlFanOutArgs      copies to their experts' rows
 //   braid_moe_ll_return            LlReturnArgs      experts' rows to their owners' slots
 //   braid_moe_ll_sum_TYPE          LlSumArgs         a token's rows, added up
+//   braid_moe_ll_rank_return_TYPE  LlRankReturnArgs  a token's rows here, added up, to its owner's slot
+//   braid_moe_ll_rank_sum_TYPE     LlSumArgs         a token's sums by rank, added up
 //   braid_moe_dispatch_begin       DispatchArgs      round 0, announcement, what comes
 //   braid_moe_dispatch_finish      DispatchArgs      the other rounds, copies to their places
 //   braid_moe_combine_TYPE         CombineArgs       all rounds
@@ -25,6 +27,7 @@
 #include <cstdint>
 
 #include "device/fault.h"
+#include "moe/copy_table.h"
 #include "moe/flag_words.h"
 #include "moe/scale_form.h"
 #include "moe/slot.h"
@@ -108,6 +111,7 @@ struct LlSendArgs {
   int32_t num_tokens, num_topk, num_experts;
   ScaleForm form;
   Ticket* ticket;
+  const float* weights;  // [T, K], to travel with the rows; or null
 };
 
 struct LlFanOutArgs {
@@ -127,6 +131,7 @@ struct LlFanOutArgs {
   int64_t* layout_range;
   int32_t* stats;    // [L], added to; or null
   int64_t* wait_ns;  // [N], added to; or null
+  CopyTable copies;  // of a dispatch with weights, else null
 };
 
 struct LlReturnArgs {
@@ -141,13 +146,24 @@ struct LlReturnArgs {
   Ticket* ticket;
 };
 
+struct LlRankReturnArgs {
+  Team team;
+  CallShape shape;     // of_phase apart
+  const std::byte* x;  // [L, M*N] rows
+  uint64_t row_bytes;
+  int32_t num_tokens, num_topk, num_experts, max_tokens;
+  CopyTable copies;
+  const Ticket* of;  // of the dispatch
+  Ticket* ticket;
+};
+
 struct LlSumArgs {
   Team team;
   CallShape shape;
   uint64_t row_bytes;
   int32_t num_tokens, num_topk, num_experts;
   const int64_t* ids;
-  const float* weights;
+  const float* weights;  // not looked at in sums by rank
   const Ticket* of;
   const Ticket* ticket;
   std::byte* out;    // [T] rows

@@ -143,8 +143,6 @@ Status Buffer::count(comm::Device& device, const int64_t* ids, int num_tokens, i
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& call, Ticket* ticket,
                               const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
-  if (call.has_weights)
-    return in_rank(name, unsupported("argument topk_weights: sums by rank are made on hosts only"));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_shape(call, size())));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_words(call, size())));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
@@ -154,6 +152,7 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyDispatch& ca
   args.slot = slot_of(call);
   args.x = call.x;
   args.ids = call.ids;
+  args.weights = call.has_weights ? call.weights : nullptr;
   args.x_bytes = call.hidden * dtype_bytes(call.dtype);
   args.row_bytes = call.row_bytes();
   args.num_tokens = call.num_tokens;
@@ -174,6 +173,8 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   const char* const name = call_name(CallKind::kLowLatencyDispatch);
   BRAID_RETURN_IF_ERROR(in_rank(name, check_received(number)));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_place(rows.x, "recv_x")));
+  if (call.has_weights && !rows.copies.is_whole())
+    return in_rank(name, invalid_argument("asked for room for copies, found none"));
   LlFanOutArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -190,6 +191,7 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
   args.src_info = rows.src_info;
   args.slots = rows.slots;
   args.layout_range = rows.layout_range;
+  if (call.has_weights) args.copies = rows.copies;
   args.stats = stats;
   args.wait_ns = rows.wait_ns;
   BRAID_RETURN_IF_ERROR(
@@ -202,9 +204,16 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyDi
 Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
                               Ticket* ticket, const Launch& launch) {
   const char* const name = call_name(CallKind::kLowLatencyCombine);
-  if (call.sums_by_rank)
-    return in_rank(name, unsupported("argument partial: sums by rank are made on hosts only"));
   BRAID_RETURN_IF_ERROR(in_rank(name, check_send(call)));
+  BRAID_RETURN_IF_ERROR(in_rank(name, call.sums_by_rank
+                                          ? enqueue_rank_return(device, call, of, ticket, launch)
+                                          : enqueue_return(device, call, of, ticket, launch)));
+  is_open_[num_sent_ % kHalves] = true;
+  return num_sent_++;
+}
+
+Status Buffer::enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                              Ticket* ticket, const Launch& launch) {
   LlReturnArgs args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
@@ -218,11 +227,26 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& cal
   args.layout_range = call.layout_range;
   args.of = of;
   args.ticket = ticket;
-  BRAID_RETURN_IF_ERROR(
-      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args,
-                            launch, product(call.max_tokens, call.num_topk, args.row_bytes))));
-  is_open_[num_sent_ % kHalves] = true;
-  return num_sent_++;
+  return enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch,
+                 product(call.max_tokens, call.num_topk, args.row_bytes));
+}
+
+Status Buffer::enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call,
+                                   const Ticket* of, Ticket* ticket, const Launch& launch) {
+  LlRankReturnArgs args{};
+  args.team = memory_->team();
+  args.shape = shape_of(call);
+  args.x = call.x;
+  args.row_bytes = call.row_bytes();
+  args.num_tokens = call.num_tokens;
+  args.num_topk = call.num_topk;
+  args.num_experts = call.num_experts;
+  args.max_tokens = call.max_tokens;
+  args.copies = call.copies;
+  args.of = of;
+  args.ticket = ticket;
+  return enqueue(device, find_entry(device.kernels(), Entry::kRankReturn, call.dtype), args, launch,
+                 product(call.max_tokens, call.num_topk, args.row_bytes));
 }
 
 Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCombine& call,
@@ -244,9 +268,10 @@ Status Buffer::receive(comm::Device& device, uint64_t number, const LowLatencyCo
   args.ticket = ticket;
   args.out = out;
   args.wait_ns = wait_ns;
+  const Entry entry = call.sums_by_rank ? Entry::kRankSum : Entry::kSum;
   BRAID_RETURN_IF_ERROR(
-      in_rank(name, enqueue(device, find_entry(device.kernels(), Entry::kSum, call.dtype), args,
-                            launch, product(call.num_tokens, call.num_topk, args.row_bytes))));
+      in_rank(name, enqueue(device, find_entry(device.kernels(), entry, call.dtype), args, launch,
+                            product(call.num_tokens, call.num_topk, args.row_bytes))));
   is_open_[number % kHalves] = false;
   return {};
 }

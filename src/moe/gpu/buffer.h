@@ -90,6 +90,10 @@ class Buffer {
   Status in_rank(const char* call, const Status& status) const;
   DispatchArgs arguments(const Dispatch& call, const Ticket* of, Ticket* ticket,
                          int32_t* incoming) const;
+  Status enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                        Ticket* ticket, const Launch& launch);
+  Status enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                             Ticket* ticket, const Launch& launch);
   template <typename Args>
   Status enqueue(comm::Device& device, const Result<sys::Kernel>& kernel, const Args& args,
                  const Launch& launch, uint64_t bytes = kMuch);

@@ -27,42 +27,61 @@ __device__ __forceinline__ uint32_t e4m3_pair(float low, float high) {
 #endif
 }
 
-struct CastVector {
-  uint4 row;    // of this lane: 16 channels
-  float scale;  // as stored, of the lane's block; a power of two where asked for
+/// What a lane has of kTimes blocks.
+template <int kTimes>
+struct CastVectors {
+  uint4 rows[kTimes];    // 16 channels
+  float scales[kTimes];  // as stored, of the lane's block; a power of two where asked for
 };
 
-/// By the eight lanes of a block together: all 32 lanes call.
-template <typename Type>
-__device__ __forceinline__ CastVector cast(const uint4 (&in)[Type::kBytes], bool power_of_2) {
+/// kTimes blocks by the eight lanes of each together: all 32 lanes call. There is no branch that only some
+/// lanes would take, so what is done for one block goes on while that of another waits.
+template <typename Type, int kTimes>
+__device__ __forceinline__ CastVectors<kTimes> cast(const uint4 (&in)[kTimes][Type::kBytes],
+                                                    bool power_of_2) {
   constexpr uint32_t kInf = 0x7f800000, kLeastAmax = 0x38d1b717;  // 1e-4
-  float values[kCastChannels];
-#pragma unroll
-  for (int i = 0; i < Type::kBytes; ++i) Type::widen(in[i], values + i * kLanes<Type>);
+  constexpr uint32_t kNans = 0x7f7f7f7f, kTwiceBias = 254;
+  float values[kTimes][kCastChannels];
   // Magnitudes in the order of their bits, where Inf and NaN are the largest.
-  uint32_t most = kLeastAmax;
+  uint32_t most[kTimes];
 #pragma unroll
-  for (int i = 0; i < kCastChannels; ++i) most = max(most, __float_as_uint(values[i]) & 0x7fffffff);
+  for (int t = 0; t < kTimes; ++t) {
+#pragma unroll
+    for (int v = 0; v < Type::kBytes; ++v) Type::widen(in[t][v], values[t] + v * kLanes<Type>);
+    most[t] = kLeastAmax;
+#pragma unroll
+    for (int i = 0; i < kCastChannels; ++i)
+      most[t] = max(most[t], __float_as_uint(values[t][i]) & 0x7fffffff);
+  }
 #pragma unroll
   for (int far = 1; far < kLanesOfBlock; far *= 2)
-    most = max(most, __shfl_xor_sync(~0U, most, far));
-  if (most >= kInf) return {{0x7f7f7f7f, 0x7f7f7f7f, 0x7f7f7f7f, 0x7f7f7f7f}, 1.0F};
-  const float amax = __uint_as_float(most);
-  float stored = __fmul_rn(amax, 1.0F / 448.0F);
-  float multiplier = __fdiv_rn(448.0F, amax);
-  if (power_of_2) {
-    const uint32_t bits = __float_as_uint(stored);
-    stored = __uint_as_float(((bits >> 23) + ((bits & 0x7fffff) != 0 ? 1U : 0U)) << 23);
-    multiplier = __fdiv_rn(1.0F, stored);
-  }
-  uint32_t words[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float* const v = values + 4 * i;
-    words[i] = e4m3_pair(__fmul_rn(v[0], multiplier), __fmul_rn(v[1], multiplier)) |
-               e4m3_pair(__fmul_rn(v[2], multiplier), __fmul_rn(v[3], multiplier)) << 16;
+    for (int t = 0; t < kTimes; ++t) most[t] = max(most[t], __shfl_xor_sync(~0U, most[t], far));
+  CastVectors<kTimes> made;
+#pragma unroll
+  for (int t = 0; t < kTimes; ++t) {
+    const bool is_finite = most[t] < kInf;
+    const float amax = is_finite ? __uint_as_float(most[t]) : 1.0F;
+    float stored = __fmul_rn(amax, 1.0F / 448.0F);
+    float multiplier = __fdiv_rn(448.0F, amax);
+    const uint32_t bits = __float_as_uint(stored);
+    const uint32_t exponent = (bits >> 23) + ((bits & 0x7fffff) != 0 ? 1U : 0U);
+    stored = power_of_2 ? __uint_as_float(exponent << 23) : stored;
+    // The inverse of a power of two from 2^-22 to 2^120.
+    multiplier = power_of_2 ? __uint_as_float((kTwiceBias - exponent) << 23) : multiplier;
+    uint32_t words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* const v = values[t] + 4 * i;
+      const uint32_t word = e4m3_pair(__fmul_rn(v[0], multiplier), __fmul_rn(v[1], multiplier)) |
+                            e4m3_pair(__fmul_rn(v[2], multiplier), __fmul_rn(v[3], multiplier))
+                                << 16;
+      words[i] = is_finite ? word : kNans;
+    }
+    made.rows[t] = {words[0], words[1], words[2], words[3]};
+    made.scales[t] = is_finite ? stored : 1.0F;
   }
-  return {{words[0], words[1], words[2], words[3]}, stored};
+  return made;
 }
 
 }  // namespace braid::moe::gpu

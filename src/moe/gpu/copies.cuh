@@ -124,6 +124,34 @@ __device__ void number_batch(const MaskOf& mask_of, int begin, int count, int nu
   __syncthreads();
 }
 
+/// Copies of all sources behind each other, by warps: every lane knows of one source.
+class CopiesInOrder {
+ public:
+  struct At {
+    int source, number;
+  };
+  /// `own`: how many of source `lane`, 0 where there is none.
+  __device__ explicit CopiesInOrder(int own) : end_(own) {
+    const int lane = lane_of_thread();
+#pragma unroll
+    for (int far = 1; far < kMostRanks; far *= 2) {
+      const int other = __shfl_up_sync(~0U, end_, far);
+      if (lane >= far) end_ += other;
+    }
+    begin_ = end_ - own;
+    total_ = __shfl_sync(~0U, end_, kMostRanks - 1);
+  }
+  __device__ __forceinline__ int total() const { return total_; }
+  __device__ __forceinline__ At operator[](int copy) const {
+    const uint32_t over = __ballot_sync(~0U, lane_of_thread() < kMostRanks && end_ <= copy);
+    const int source = __popc(over);
+    return {source, copy - __shfl_sync(~0U, begin_, source)};
+  }
+
+ private:
+  int begin_, end_, total_;
+};
+
 /// The ranks of a mask.
 template <typename Each>
 __device__ __forceinline__ void each_rank(uint32_t mask, const Each& each) {

@@ -35,6 +35,9 @@ Found place_of(Entry entry, ScaleForm form) {
     case Entry::kReturn:
       return {kernels::low_latency_combine_fatbin(), "braid_moe_ll_return", false};
     case Entry::kSum: return {kernels::low_latency_combine_fatbin(), "braid_moe_ll_sum", true};
+    case Entry::kRankReturn:
+      return {kernels::rank_combine_fatbin(), "braid_moe_ll_rank_return", true};
+    case Entry::kRankSum: return {kernels::rank_combine_fatbin(), "braid_moe_ll_rank_sum", true};
     case Entry::kBegin:
       return {kernels::normal_dispatch_fatbin(), "braid_moe_dispatch_begin", false};
     case Entry::kFinish:
@@ -54,8 +57,9 @@ Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dt
 }
 
 Status preload(comm::KernelCache& kernels) {
-  for (const Entry entry : {Entry::kLayout, Entry::kSend, Entry::kFanOut, Entry::kReturn,
-                            Entry::kSum, Entry::kBegin, Entry::kFinish, Entry::kCombine})
+  for (const Entry entry :
+       {Entry::kLayout, Entry::kSend, Entry::kFanOut, Entry::kReturn, Entry::kSum,
+        Entry::kRankReturn, Entry::kRankSum, Entry::kBegin, Entry::kFinish, Entry::kCombine})
     for (const Dtype dtype : kSummable)
       for (const ScaleForm form : {ScaleForm::kNone, ScaleForm::kFloat})
         BRAID_RETURN_IF_ERROR(find_entry(kernels, entry, dtype, form).status());

@@ -8,9 +8,20 @@
 
 namespace braid::moe::gpu {
 
-enum class Entry { kLayout, kSend, kFanOut, kReturn, kSum, kBegin, kFinish, kCombine };
+enum class Entry {
+  kLayout,
+  kSend,
+  kFanOut,
+  kReturn,
+  kSum,
+  kRankReturn,
+  kRankSum,
+  kBegin,
+  kFinish,
+  kCombine
+};
 
-/// `dtype` matters to kSum, kCombine and, with a cast, kSend: bfloat16, float16 or float32.
+/// `dtype` matters to sums, kRankReturn, kCombine and, with a cast, kSend: bfloat16, float16 or float32.
 /// unavailable where this build has no kernels.
 Result<sys::Kernel> find_entry(comm::KernelCache& kernels, Entry entry, Dtype dtype,
                                ScaleForm form = ScaleForm::kNone);

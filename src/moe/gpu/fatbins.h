@@ -11,5 +11,6 @@ std::span<const std::byte> low_latency_dispatch_fatbin();
 std::span<const std::byte> low_latency_combine_fatbin();
 std::span<const std::byte> normal_dispatch_fatbin();
 std::span<const std::byte> normal_combine_fatbin();
+std::span<const std::byte> rank_combine_fatbin();
 
 }  // namespace braid::kernels

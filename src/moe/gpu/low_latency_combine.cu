@@ -6,7 +6,7 @@
 // Sum       a warp adds up one vector of every lane: the rows of all k are asked for before the first
 //           one is used, then added in the order of k, each product and each sum rounded.
 #include "moe/gpu/kernel.cuh"
-#include "moe/gpu/rows.cuh"
+#include "moe/gpu/row_sum.cuh"
 #include "moe/gpu/shapes.cuh"
 
 namespace braid::moe::gpu {
@@ -164,7 +164,6 @@ class Terms {
 /// `terms`: of the first unit of this warp.
 template <typename Type>
 __device__ void sum_vectors(const LlSumArgs& args, const Phase& phase, Terms terms, int pieces) {
-  constexpr int kChannels = kLanes<Type>;
   const auto vectors = static_cast<int>(args.row_bytes / kVectorBytes);
   const int k = args.num_topk, units = args.num_tokens * pieces;
   const auto step = static_cast<int>(gridDim.x) * kWarps;
@@ -177,7 +176,7 @@ __device__ void sum_vectors(const LlSumArgs& args, const Phase& phase, Terms ter
     const Terms now = terms;
     const std::byte* const rows =
         half + static_cast<uint64_t>(token) * static_cast<uint64_t>(k) * args.row_bytes + offset;
-    float sum[kChannels] = {};
+    WeightedSum<Type> sum;
     for (int first = 0; first < k; first += kRowsInFlight) {
       uint4 v[kRowsInFlight];
 #pragma unroll
@@ -189,17 +188,12 @@ __device__ void sum_vectors(const LlSumArgs& args, const Phase& phase, Terms ter
       for (int i = 0; i < kRowsInFlight; ++i) {
         if (first + i >= k) continue;
         const float weight = now.weight(first + i);
-        if ((present >> (first + i) & 1) == 0) continue;
-        float values[kChannels];
-        Type::widen(v[i], values);
-#pragma unroll
-        for (int c = 0; c < kChannels; ++c)
-          sum[c] = __fadd_rn(sum[c], __fmul_rn(weight, values[c]));
+        if ((present >> (first + i) & 1) != 0) sum.add(weight, v[i]);
       }
     }
     if (vector < vectors)
       store_vector(args.out + static_cast<uint64_t>(token) * args.row_bytes + offset,
-                   Type::narrow(sum));
+                   sum.rounded());
   }
 }
 

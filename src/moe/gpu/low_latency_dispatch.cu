@@ -36,14 +36,21 @@ struct Slots {
 __device__ void put_head(const Slots& slots, const SendCounter& numbering, int i, int token) {
   constexpr int kIdWords = Slot::kIds / 4, kSectorWords = 8;
   const int topk = slots.args.num_topk;
-  const int words = (kIdWords + topk + kSectorWords - 1) / kSectorWords * kSectorWords;
+  const float* const weights = slots.args.weights;
+  const int behind = kIdWords + (weights != nullptr ? 2 * topk : topk);
+  const int words = (behind + kSectorWords - 1) / kSectorWords * kSectorWords;
   for (int w = lane_of_thread(); w < words; w += 32) {
     const int k = w - kIdWords;
     const int id = k >= 0 && k < topk ? slots.numbers.ids[i * topk + k] : -1;
     const int rank_of_id = id < 0 ? -1 : numbering.rank_of(id);
     const int32_t word = id < 0 ? -1 : slots.numbers.words[i * topk + k];
+    const bool is_weight = weights != nullptr && k >= topk && w < behind;
+    const int32_t alike =  // of all ranks
+        w == 0      ? token
+        : is_weight ? __float_as_int(weights[static_cast<int64_t>(token) * topk + k - topk])
+                    : -1;
     slots.each(i, [&](int rank, std::byte* slot) {
-      reinterpret_cast<int32_t*>(slot)[w] = w == 0 ? token : rank_of_id == rank ? word : -1;
+      reinterpret_cast<int32_t*>(slot)[w] = rank_of_id == rank ? word : alike;
     });
   }
 }
@@ -77,47 +84,49 @@ class CastPiece {
   }
   __device__ __forceinline__ void load(const LlSendArgs& args, int token, int piece) {
     const int first = piece * kBlocks + lane_of_thread() / kLanesOfBlock;
-    const std::byte* const x = args.x + static_cast<uint64_t>(token) * args.x_bytes;
+    const std::byte* const at =
+        args.x + static_cast<uint64_t>(token) * args.x_bytes + channel_of(first) * Type::kBytes;
 #pragma unroll
-    for (int t = 0; t < kTimes; ++t) {
-      const int block = first + t * kAtOnce;
-      const std::byte* const at = x + channel_of(block) * Type::kBytes;
+    for (int t = 0; t < kTimes; ++t)
 #pragma unroll
       for (int v = 0; v < Type::kBytes; ++v)
-        in_[t][v] = block < blocks(args) ? load_vector(at + v * kVectorBytes) : uint4{0, 0, 0, 0};
-    }
+        in_[t][v] = first + t * kAtOnce < blocks(args)
+                        ? load_vector(at + t * kChannelsAtOnce * Type::kBytes + v * kVectorBytes)
+                        : uint4{0, 0, 0, 0};
   }
   __device__ __forceinline__ void store(const Slots& slots, int i, int piece) const {
     const LlSendArgs& args = slots.args;
     const int lane = lane_of_thread(), begin = piece * kBlocks;
-    const int first = begin + lane / kLanesOfBlock;
-    uint4 rows[kTimes];
+    const int left = blocks(args) - begin;  // of the row
+    const CastVectors<kTimes> made = cast<Type>(in_, args.form != ScaleForm::kFloat);
     uint32_t scale = 0;  // of block begin + lane
 #pragma unroll
     for (int t = 0; t < kTimes; ++t) {
-      const CastVector made = cast<Type>(in_[t], args.form != ScaleForm::kFloat);
-      rows[t] = made.row;
       const uint32_t bits =
-          __shfl_sync(~0U, __float_as_uint(made.scale), lane % kAtOnce * kLanesOfBlock);
+          __shfl_sync(~0U, __float_as_uint(made.scales[t]), lane % kAtOnce * kLanesOfBlock);
       scale = lane / kAtOnce == t ? bits : scale;
     }
-    const bool has_scale = lane < kBlocks && begin + lane < blocks(args);
+    const uint64_t row = args.slot.row + channel_of(begin + lane / kLanesOfBlock);
+    const bool has_scale = lane < kBlocks && lane < left;
+    const bool is_byte = args.form == ScaleForm::kUe8m0;
+    const uint64_t of_scale =
+        args.slot.scales + static_cast<uint64_t>(begin + lane) * (is_byte ? 1 : sizeof scale);
     slots.each(i, [&](int, std::byte* slot) {
 #pragma unroll
       for (int t = 0; t < kTimes; ++t)
-        if (first + t * kAtOnce < blocks(args))
-          store_vector(slot + args.slot.row + channel_of(first + t * kAtOnce), rows[t]);
+        if (lane / kLanesOfBlock + t * kAtOnce < left)
+          store_vector(slot + row + t * kChannelsAtOnce, made.rows[t]);
       if (!has_scale) return;
-      std::byte* const scales = slot + args.slot.scales;
-      if (args.form == ScaleForm::kUe8m0)
-        scales[begin + lane] = static_cast<std::byte>(scale >> 23);
+      if (is_byte)
+        slot[of_scale] = static_cast<std::byte>(scale >> 23);
       else
-        reinterpret_cast<uint32_t*>(scales)[begin + lane] = scale;
+        *reinterpret_cast<uint32_t*>(slot + of_scale) = scale;
     });
   }
 
  private:
   static constexpr int kAtOnce = 32 / kLanesOfBlock;  // blocks
+  static constexpr int kChannelsAtOnce = kAtOnce * kScaleBlock;
   static constexpr int kTimes = 4 / Type::kBytes;
   static constexpr int kBlocks = kTimes * kAtOnce;
 
@@ -130,6 +139,32 @@ class CastPiece {
   }
 
   uint4 in_[kTimes][Type::kBytes];
+};
+
+/// What a warp has of a batch, in turn: a token's piece, every kWarps-th of all.
+class Units {
+ public:
+  __device__ __forceinline__ explicit Units(int pieces)
+      : token(warp_of_thread() / pieces),
+        piece(warp_of_thread() % pieces),
+        pieces_(pieces),
+        tokens_further_(kWarps / pieces),
+        pieces_further_(kWarps % pieces) {}
+  __device__ __forceinline__ Units next() const {
+    Units units = *this;
+    units.token += tokens_further_;
+    units.piece += pieces_further_;
+    if (units.piece < pieces_) return units;
+    units.piece -= pieces_;
+    ++units.token;
+    return units;
+  }
+  __device__ __forceinline__ bool has_head() const { return piece == pieces_ - 1; }
+
+  int token, piece;
+
+ private:
+  int pieces_, tokens_further_, pieces_further_;
 };
 
 /// All threads: rows of every expert to its rank, and what flags say, of numbers that are those of all
@@ -155,10 +190,10 @@ __device__ void push(const LlSendArgs& args, StartFacts* known, SendMemory* numb
   const SendCounter::Before before = numbering.load_before(share.begin);
   bool is_first = true;
   for (int begin = share.begin; is_first || begin < share.end; begin += kBatch) {
-    const int count = min(kBatch, share.end - begin), units = count * pieces;
-    int unit = warp_of_thread();
+    const int count = min(kBatch, share.end - begin);
+    Units at(pieces);
     Row row;
-    if (unit < units) row.load(args, begin + unit / pieces, unit % pieces);
+    if (at.token < count) row.load(args, begin + at.token, at.piece);
     const SendCounter::Ids ids = numbering.load(begin, count);
     if (is_first)
       numbering.clear();
@@ -182,12 +217,14 @@ __device__ void push(const LlSendArgs& args, StartFacts* known, SendMemory* numb
       __syncthreads();
     }
     if (is_end && is_last) say_all(args, phase, *numbers);  // it has counted all
-    while (unit < units) {
-      const int i = unit / pieces, piece = unit % pieces;
-      if (piece == pieces - 1) put_head(slots, numbering, i, begin + i);
-      row.store(slots, i, piece);
-      unit += kWarps;
-      if (unit < units) row.load(args, begin + unit / pieces, unit % pieces);
+    while (at.token < count) {
+      const Units next = at.next();
+      Row row_of_next;  // on its way while this one is cast and stored
+      if (next.token < count) row_of_next.load(args, begin + next.token, next.piece);
+      if (at.has_head()) put_head(slots, numbering, at.token, begin + at.token);
+      row.store(slots, at.token, at.piece);
+      row = row_of_next;
+      at = next;
     }
     __syncthreads();
   }
@@ -211,7 +248,7 @@ __device__ void send(const LlSendArgs& args) {
 
 // ---- fan out ----
 
-/// Copies of all sources behind each other. Every lane knows of one source.
+/// Copies of all sources.
 class Incoming {
  public:
   struct Copy {
@@ -222,34 +259,25 @@ class Incoming {
   __device__ Incoming(const LlFanOutArgs& args, const Phase& phase, const Arrived& arrived)
       : regions_(phase.region_of(0)),
         region_bytes_(args.team.region_bytes),
-        slot_bytes_(args.slot.bytes) {
-    const int lane = lane_of_thread();
-    const int own = lane < args.team.layout.num_ranks ? static_cast<int>(arrived.rows[lane]) : 0;
-    end_ = own;
-#pragma unroll
-    for (int far = 1; far < kMostRanks; far *= 2) {
-      const int other = __shfl_up_sync(~0U, end_, far);
-      if (lane >= far) end_ += other;
-    }
-    begin_ = end_ - own;
-    total_ = __shfl_sync(~0U, end_, kMostRanks - 1);
-  }
-  __device__ __forceinline__ int total() const { return total_; }
+        slot_bytes_(args.slot.bytes),
+        order_(lane_of_thread() < args.team.layout.num_ranks
+                   ? static_cast<int>(arrived.rows[lane_of_thread()])
+                   : 0) {}
+  __device__ __forceinline__ int total() const { return order_.total(); }
   __device__ __forceinline__ const std::byte* slot(int source, int number) const {
     return regions_ + static_cast<uint64_t>(source) * region_bytes_ +
            static_cast<uint64_t>(number) * slot_bytes_;
   }
   /// By a warp.
   __device__ __forceinline__ Copy operator[](int copy) const {
-    const uint32_t over = __ballot_sync(~0U, lane_of_thread() < kMostRanks && end_ <= copy);
-    const int source = __popc(over), number = copy - __shfl_sync(~0U, begin_, source);
-    return {source, number, slot(source, number)};
+    const CopiesInOrder::At at = order_[copy];
+    return {at.source, at.number, slot(at.source, at.number)};
   }
 
  private:
   const std::byte* const regions_;
   const uint64_t region_bytes_, slot_bytes_;
-  int begin_, end_, total_;
+  const CopiesInOrder order_;
 };
 
 /// From so many copies on, scales go by columns, behind a meeting of all blocks: fewer are stored sooner
@@ -349,6 +377,7 @@ class FanOutPiece {
     const int of_scales = piece_number_ - row_.pieces;
     if (of_scales < 0) {
       piece_.load(copy_.slot + args_.slot.row, row_.begin(piece_number_), row_.end(piece_number_));
+      if (has_table() && piece_number_ == 0) load_weights();
     } else {
       token_ = seen(reinterpret_cast<const uint32_t*>(copy_.slot));
       piece_.load(copy_.slot + args_.slot.scales, scales_.begin(of_scales), scales_.end(of_scales));
@@ -359,11 +388,30 @@ class FanOutPiece {
     if (piece_number_ >= row_.pieces) return store_scales(row);
     // Where put_columns() finds it, and puts what belongs there.
     if (by_columns_ && piece_number_ == 0 && row >= 0) args_.slots[row] = copy_.number;
+    if (has_table() && piece_number_ == 0) note(row);
     for (uint32_t left = __ballot_sync(~0U, row >= 0); left != 0; left &= left - 1)
       piece_.store(args_.x + static_cast<uint64_t>(row_of(row, left)) * args_.row_bytes);
   }
 
  private:
+  __device__ __forceinline__ bool has_table() const { return args_.copies.counts != nullptr; }
+  __device__ __forceinline__ void load_weights() {
+    const int k = lane_of_thread();
+    token_ = seen(reinterpret_cast<const uint32_t*>(copy_.slot));
+    weight_ =
+        k < args_.num_topk
+            ? seen(reinterpret_cast<const float*>(copy_.slot + Slot::weights(args_.num_topk)) + k)
+            : 0;
+  }
+  /// Which row came of the copy by its k-th choice, of lane k.
+  __device__ __forceinline__ void note(int row) const {
+    const int k = lane_of_thread();
+    const int64_t at = static_cast<int64_t>(copy_.source) * args_.max_tokens + copy_.number;
+    if (k == 0) args_.copies.tokens[at] = static_cast<int32_t>(token_);
+    if (k >= args_.num_topk) return;
+    args_.copies.places[at * args_.num_topk + k] = row;
+    args_.copies.weights[at * args_.num_topk + k] = weight_;
+  }
   static __device__ __forceinline__ int row_of(int row, uint32_t left) {
     return __shfl_sync(~0U, row, __ffs(static_cast<int>(left)) - 1);
   }
@@ -406,6 +454,7 @@ class FanOutPiece {
   int piece_number_ = 0;
   int32_t word_ = -1;
   uint32_t token_ = 0;
+  float weight_ = 0;
 };
 
 /// By a warp, lane for lane: what is told of row `number` of an expert, and its scales, which so lie side
@@ -475,6 +524,9 @@ __device__ void fan_out(const LlFanOutArgs& args, const Phase& phase, const Inco
   int unit = warp_of_thread() * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   if (unit < units) piece.load(in, unit);
   counts.begin(memory);
+  const auto source = static_cast<int>(threadIdx.x);
+  if (args.copies.counts != nullptr && blockIdx.x == 0 && source < args.team.layout.num_ranks)
+    args.copies.counts[source] = static_cast<int32_t>(memory->arrived.rows[source]);
   __syncthreads();
   while (unit < units) {
     piece.store(memory->begins);

@@ -2,7 +2,7 @@
 // of ranks, then the biases, each sum rounded; the first row is not added to a zero.
 #include "moe/gpu/copies.cuh"
 #include "moe/gpu/kernel.cuh"
-#include "moe/gpu/rows.cuh"
+#include "moe/gpu/row_sum.cuh"
 #include "moe/gpu/shapes.cuh"
 
 namespace braid::moe::gpu {
@@ -90,24 +90,6 @@ __device__ void send_round(const CombineArgs& args, const Phase& phase, int roun
 
 inline constexpr int kRowsInFlight = 8;
 
-template <typename Type>
-class Sum {
- public:
-  __device__ __forceinline__ void add(const uint4& v) {
-    float values[kLanes<Type>];
-    Type::widen(v, values);
-#pragma unroll
-    for (int c = 0; c < kLanes<Type>; ++c)
-      sum_[c] = is_empty_ ? values[c] : __fadd_rn(sum_[c], values[c]);
-    is_empty_ = false;
-  }
-  __device__ __forceinline__ uint4 rounded() const { return Type::narrow(sum_); }
-
- private:
-  float sum_[kLanes<Type>] = {};
-  bool is_empty_ = true;
-};
-
 /// By a warp: one vector of every lane of a token.
 template <typename Type>
 __device__ void sum_vectors(const CombineArgs& args, const Phase& phase, const Batch& batch, int i,
@@ -116,7 +98,7 @@ __device__ void sum_vectors(const CombineArgs& args, const Phase& phase, const B
   const int n = args.team.layout.num_ranks;
   const uint32_t mask = batch.mask[i];
   const uint64_t own = static_cast<uint64_t>(token) * args.row_bytes + offset;
-  Sum<Type> sum;
+  RowSum<Type> sum;
   for (int first = 0; first < n; first += kRowsInFlight) {
     uint4 v[kRowsInFlight];
 #pragma unroll

@@ -59,32 +59,33 @@ class SendCounter {
     if (threadIdx.x < kBatch) numbers_->mask[threadIdx.x] = 0;
   }
 
-  /// All threads: adds tokens 0 to end, of which `before` is the first.
+  /// All threads: adds tokens 0 to end, of which `before` is the first. Ids are asked for before those that
+  /// came earlier are counted.
   __device__ void count(int end, const Before& before) const {
     const int lane = lane_of_thread(), k = args_.num_topk;
-    uint32_t mine = 0;  // copies to rank `lane`
-    for (int at = 32 * warp_of_thread(); at < end; at += kThreads) {
-      uint32_t mask = 0;
-      const int64_t* const own = args_.ids + static_cast<int64_t>(at + lane) * k;
-      for (int first = 0; first < k && at + lane < end; first += kIdsInFlight) {
-        int64_t id[kIdsInFlight];
-        if (at >= kThreads || first > 0) {
-          load_ids(own + first, k - first, id);
-        } else {
+    uint32_t mine = 0, mask = 0;  // copies to rank `lane`; ranks of a token
+    Before now = before;
+    for (int at = 32 * warp_of_thread(), first = 0; at < end;) {
+      const bool is_token_end = first + kIdsInFlight >= k;
+      const int next_at = is_token_end ? at + kThreads : at;
+      const int next_first = is_token_end ? 0 : first + kIdsInFlight;
+      Before next;
+      load_ids(args_.ids + static_cast<int64_t>(next_at + lane) * k + next_first,
+               next_at + lane < end ? k - next_first : 0, next.id);
 #pragma unroll
-          for (int i = 0; i < kIdsInFlight; ++i) id[i] = before.id[i];
-        }
-#pragma unroll
-        for (int i = 0; i < kIdsInFlight; ++i) {
-          if (!is_expert(id[i])) continue;
-          mask |= 1U << rank_of_(static_cast<uint32_t>(id[i]));
-          atomicAdd(&numbers_->rows[id[i]], 1);
-        }
+      for (int i = 0; i < kIdsInFlight; ++i) {
+        if (!is_expert(now.id[i])) continue;
+        mask |= 1U << rank_of_(static_cast<uint32_t>(now.id[i]));
+        atomicAdd(&numbers_->rows[now.id[i]], 1);
       }
-      for (int r = 0; r < args_.team.layout.num_ranks; ++r) {
+      for (int r = 0; is_token_end && r < args_.team.layout.num_ranks; ++r) {
         const auto copies = static_cast<uint32_t>(__popc(__ballot_sync(~0U, (mask >> r & 1) != 0)));
         mine += lane == r ? copies : 0;
       }
+      mask = is_token_end ? 0 : mask;
+      now = next;
+      at = next_at;
+      first = next_first;
     }
     if (mine != 0) atomicAdd(&numbers_->copies[lane], mine);
   }

@@ -51,6 +51,8 @@ class Launches {
     define<DispatchArgs>(cuda, "braid_moe_dispatch_finish");
     for (const char* type : {"_bf16", "_fp16", "_fp32"}) {
       define<LlSumArgs>(cuda, std::string("braid_moe_ll_sum") + type);
+      define<LlRankReturnArgs>(cuda, std::string("braid_moe_ll_rank_return") + type);
+      define<LlSumArgs>(cuda, std::string("braid_moe_ll_rank_sum") + type);
       define<CombineArgs>(cuda, std::string("braid_moe_combine") + type);
     }
     define<DispatchArgs>(cuda, "braid_moe_dispatch_begin", [this](const DispatchArgs& a) {
@@ -213,6 +215,87 @@ TEST(MoeGpuBuffer, SendsAndReceivesWithWindowsTicketsAndShapes) {
   });
   EXPECT_EQ(windows[0], windows[1]);
   EXPECT_NE(windows[0][0], windows[0][1]);
+}
+
+// Weights travel with the rows, and the table of copies goes from the one call to the other.
+TEST(MoeGpuBuffer, SumsByRankTakeTheWeightsAndTheTableOfTheDispatch) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    auto* const ticket = some<Ticket>(20);
+    auto* const back = some<Ticket>(21);
+    const CopyTable copies{some<int32_t>(30), some<int32_t>(31), some<int32_t>(32),
+                           some<float>(33)};
+    const auto last = [&] { return ranks.launches.last_of(rank.rank()); };
+    LowLatencyDispatch d = dispatch_of(5);
+    const uint64_t plain = buffer.send(rank.device, d, ticket, launch).value();
+    EXPECT_EQ(last().as<LlSendArgs>().weights, nullptr);
+    LowLatencyRows rows = rows_of();
+    rows.copies = copies;
+    ASSERT_TRUE(buffer.receive(rank.device, plain, d, rows, nullptr, ticket, launch).ok());
+    EXPECT_EQ(last().as<LlFanOutArgs>().copies.counts, nullptr);
+    d.weights = some<float>(9);
+    d.has_weights = true;
+    const uint64_t sent = buffer.send(rank.device, d, ticket, launch).value();
+    const auto send = last().as<LlSendArgs>();
+    EXPECT_EQ(send.weights, d.weights);
+    EXPECT_EQ(send.slot.bytes, Slot(3, 512, 0, true).bytes);
+    EXPECT_EQ(send.shape, shape_of(d));
+    EXPECT_THAT(buffer.receive(rank.device, sent, d, rows_of(), nullptr, ticket, launch).message(),
+                HasSubstr("asked for room for copies"));
+    ASSERT_TRUE(buffer.receive(rank.device, sent, d, rows, nullptr, ticket, launch).ok());
+    const auto fan_out = last().as<LlFanOutArgs>();
+    EXPECT_EQ(fan_out.copies.counts, copies.counts);
+    EXPECT_EQ(fan_out.copies.weights, copies.weights);
+    EXPECT_EQ(fan_out.slot.row, send.slot.row);
+
+    LowLatencyCombine c = combine_of(5);
+    c.dtype = Dtype::kFloat16;
+    c.sums_by_rank = true;
+    EXPECT_THAT(buffer.send(rank.device, c, ticket, back, launch).status().message(),
+                HasSubstr("argument partial: expected a dispatch that had topk_weights"));
+    c.copies = copies;
+    const uint64_t given = buffer.send(rank.device, c, ticket, back, launch).value();
+    EXPECT_EQ(last().name, "braid_moe_ll_rank_return_fp16");
+    const auto args = last().as<LlRankReturnArgs>();
+    EXPECT_EQ(args.copies.places, copies.places);
+    EXPECT_EQ(args.of, ticket);
+    EXPECT_EQ(args.ticket, back);
+    EXPECT_EQ(args.max_tokens, 8);
+    EXPECT_EQ(args.shape, shape_of(c));
+    ASSERT_TRUE(
+        buffer.receive(rank.device, given, c, some(12), nullptr, ticket, back, launch).ok());
+    EXPECT_EQ(last().name, "braid_moe_ll_rank_sum_fp16");
+    EXPECT_EQ(last().as<LlSumArgs>().shape, args.shape);
+    EXPECT_EQ(last().as<LlSumArgs>().num_experts, 4);
+    c.max_tokens = 1 << 20;
+    EXPECT_THAT(buffer.send(rank.device, c, ticket, back, launch).status().message(),
+                HasSubstr("the buffer is too small"));
+  });
+}
+
+// A rank's sums have its region at the owner to themselves, one slot for each token.
+TEST(MoeGpuBuffer, SumsByRankNeedRoomInARegion) {
+  Ranks ranks;
+  ranks.run([&](GpuRank& rank, Buffer& buffer, const Launch& launch) {
+    LowLatencyCombine c = combine_of(5);
+    c.sums_by_rank = true;
+    c.copies = {some<int32_t>(30), some<int32_t>(31), some<int32_t>(32), some<float>(33)};
+    const auto is_taken = [&](int max_tokens) {
+      c.max_tokens = max_tokens;
+      auto sent = buffer.send(rank.device, c, some<Ticket>(20), some<Ticket>(21), launch);
+      if (!sent.ok()) return false;
+      EXPECT_TRUE(buffer
+                      .receive(rank.device, *sent, c, some(12), nullptr, some<Ticket>(20),
+                               some<Ticket>(21), launch)
+                      .ok());
+      return true;
+    };
+    const auto most = static_cast<int>(kHalfBytes / 2 / c.row_bytes());
+    EXPECT_TRUE(is_taken(most));
+    EXPECT_FALSE(is_taken(most + 1));
+    c.sums_by_rank = false;
+    EXPECT_FALSE(is_taken(most));
+  });
 }
 
 TEST(MoeGpuBuffer, AThirdResultAndASecondHookAreRefused) {

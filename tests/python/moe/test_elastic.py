@@ -71,7 +71,9 @@ def one_layer(comm, buffer, lib, every, alignment):
     assert handle.num_recv_tokens_per_expert_list == padded.tolist()
     same(handle.psum_num_recv_tokens_per_expert, padded.cumsum())
     same(handle.num_unaligned_recv_tokens_per_expert, counts)
-    assert int(handle.psum_num_recv_tokens_per_scaleup_rank[-1]) == len(rows)
+    psum = handle.psum_num_recv_tokens_per_scaleup_rank
+    assert int(psum[-1]) == len(rows)
+    assert psum.is_contiguous() if lib.name == "torch" else psum.flags["C_CONTIGUOUS"]
     same(handle.recv_src_metadata[:, 0], [s * M + t for s, t in rows])
 
     by_expert, none, flat_weights, expanded, event = buffer.dispatch(**given, do_expand=True)
@@ -159,6 +161,65 @@ def test_fp8_rows_and_their_scales(ranks, library):
             flat = lib.numpy(row_scales)
             assert flat.strides[0] == 4
             assert flat.strides[1] % 16 == 0
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_layout_is_made_where_the_dispatch_waits_for_it(ranks, is_async, monkeypatch):
+    """On a GPU an asynchronous dispatch has a stream of its own: a layout on the caller's would be
+    read before it is made.
+    """
+
+    def body(comm):
+        own = make(4, comm.rank, 1, H)
+        with made(comm) as buffer:
+            inner, seen = buffer._inner, []
+            lay_out, dispatch = inner.get_dispatch_layout, inner.dispatch
+
+            def note_layout(ids, experts, previous, *how):
+                *laid, event = lay_out(ids, experts, previous, *how)
+                seen.append((previous, how, event))
+                return *laid, event
+
+            def note_dispatch(*given, **style):
+                seen.append(style)
+                return dispatch(*given, **style)
+
+            monkeypatch.setattr(inner, "get_dispatch_layout", note_layout)
+            monkeypatch.setattr(inner, "dispatch", note_dispatch)
+            previous = buffer.capture()
+            buffer.dispatch(
+                own.x, own.ids, own.weights, num_experts=L, previous_event=previous,
+                async_with_compute_stream=is_async, allocate_on_comm_stream=is_async,
+            )  # fmt: skip
+            (behind, how, event), style = seen
+            assert behind is previous
+            assert how == (is_async, is_async)
+            assert style["previous_event"] is event
+            assert (style["async_finish"], style["allocate_on_comm_stream"]) == how
+
+    ranks(1, body)
+
+
+@pytest.mark.parametrize("do_expand", [False, True])
+def test_a_rank_that_nothing_comes_to(ranks, do_expand):
+    """All tokens go to rank 0, by the handle with weights as well."""
+
+    def body(comm):
+        own = make(4, comm.rank, 2, H)
+        x, ids = own.x.astype(ml_dtypes.bfloat16), own.ids % L
+        with made(comm) as buffer:
+            given = {"do_expand": do_expand}
+            got, _, _, handle, _ = buffer.dispatch(x, ids, own.weights, num_experts=2 * L, **given)
+            again, _, weights, _, _ = buffer.dispatch(
+                x, topk_weights=own.weights, handle=handle, **given
+            )
+            assert (len(got) == 0) == (comm.rank == 1)
+            assert again.shape == got.shape
+            out, out_weights, _ = buffer.combine(again, handle, weights)
+            same(out, rounded(own.x * (K if do_expand else 1)))
+            same(out_weights, own.weights)
 
     ranks(2, body)
 

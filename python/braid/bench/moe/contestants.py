@@ -73,6 +73,19 @@ class LowLatency:
         return b.low_latency_combine(rows, c.ids, c.weights, handle)[0]
 
 
+class LowLatencyByRank(LowLatency):
+    """The same with sums by rank, of rows in bf16, added up once more here."""
+
+    name = "braid low latency by rank"
+
+    def run(self) -> Any:
+        b, c = self.buffer, self.case
+        rows, _, handle, _, _ = b.low_latency_dispatch(
+            c.x, c.ids, len(c.x), c.shape.num_experts, use_fp8=False, topk_weights=c.weights
+        )
+        return b.low_latency_combine(rows, c.ids, c.weights, handle, partial="rank")[0]
+
+
 class AllToAll:
     """torch's all_to_all_single over gloo or NCCL, one copy per token and rank, exact sizes; the
     sums are braid's: in rank order, in fp32, rounded once.

@@ -12,7 +12,15 @@ import numpy as np
 import torch
 
 import braid
-from braid.bench.moe.contestants import AllToAll, Case, Contestant, Gathers, LowLatency, Normal
+from braid.bench.moe.contestants import (
+    AllToAll,
+    Case,
+    Contestant,
+    Gathers,
+    LowLatency,
+    LowLatencyByRank,
+    Normal,
+)
 from braid.bench.moe.routings import Shape, copies_to, ids_of
 from braid.moe import Buffer, Config
 from braid.probe.effort import Effort
@@ -103,7 +111,7 @@ class _Bench:
         all_others = (self.size - 1) * self.tokens * self._row()
         braids: list[Contestant] = [Normal(self.buffer, self.case)]
         if self.shape.num_experts * self.tokens <= 1 << 19:  # bf16 rows of all experts: 60 GB
-            braids.append(LowLatency(self.buffer, self.case))
+            braids += [kind(self.buffer, self.case) for kind in (LowLatency, LowLatencyByRank)]
         found: list[tuple[Contestant, int]] = [(each, copies) for each in braids]
         if self.size > 1:
             found.append((Gathers(self.comm, self.case), all_others))
@@ -140,6 +148,12 @@ class _Bench:
             remote * self._row(),
             lambda: b.low_latency_combine(self.y, c.ids, c.weights, handle),
         )
+        (_, _), _, with_table, _, _ = self._low(topk_weights=c.weights)
+        yield self._graph(
+            "low latency combine by rank bf16, graph",
+            copies * self._row(),
+            lambda: b.low_latency_combine(self.y, c.ids, c.weights, with_table, partial="rank"),
+        )
 
     def _fp8_row(self) -> int:
         return self._row(1) + self.shape.hidden // 128 * 4
@@ -169,9 +183,19 @@ class _Bench:
         case = self.case
         per_rank = case.shape.num_experts // case.size
         ranks = case.ids // per_rank
-        times = torch.stack([(ranks == r).any(1) for r in range(case.size)]).sum(0)
+        choices = torch.stack([(ranks == r).sum(1) for r in range(case.size)])
+        times = (choices > 0).sum(0)
         by_rank = (case.x.float() * times[:, None]).to(torch.bfloat16)
-        wanted = {"braid low latency": case.x, Gathers.name: case.x * case.size}
+        # A rank adds the same number up, exactly, and rounds; sums of those are exact, too.
+        parts = [
+            (case.x.float() * (n / case.shape.num_topk)[:, None]).to(torch.bfloat16).float()
+            for n in choices
+        ]
+        wanted = {
+            LowLatency.name: case.x,
+            LowLatencyByRank.name: torch.stack(parts).sum(0).to(torch.bfloat16),
+            Gathers.name: case.x * case.size,
+        }
         found = {}
         for each in present:
             sums = each.run()
@@ -221,24 +245,49 @@ class _Bench:
         hooks: list[Any] = []
         handles: list[Any] = []
 
-        def send() -> None:
-            _, _, handle, _, hook = self._low(return_recv_hook=True)
+        def send(**asked: Any) -> None:
+            _, _, handle, _, hook = self._low(return_recv_hook=True, **asked)
             handles.append(handle)
             hooks.append(hook)
 
-        def give_back() -> None:
+        def give_back(**asked: Any) -> None:
             _, _, hook = b.low_latency_combine(
-                y, c.ids, c.weights, handles[-1], return_recv_hook=True
+                y, c.ids, c.weights, handles[-1], return_recv_hook=True, **asked
             )
             hooks.append(hook)
 
+        def receive() -> None:
+            hooks[-1]()
+
+        def send_weights() -> None:
+            send(topk_weights=c.weights)
+
         fp8, row = self._fp8_row(), self._row()
+        sent, fanned = t * (row + fp8), t * fp8 + t * k * fp8
         steps = [
-            Timed("kernel: cast and send, fp8", t * (row + fp8), send, True),
-            Timed("kernel: fan out, fp8", t * fp8 + t * k * fp8, lambda: hooks[-1](), True),
+            Timed("kernel: cast and send, fp8", sent, send, True),
+            Timed("kernel: fan out, fp8", fanned, receive, True),
             Timed("kernel: return, bf16", 2 * t * k * row, give_back, True),
-            Timed("kernel: weighted sum, bf16", (k + 1) * t * row, lambda: hooks[-1](), True),
+            Timed("kernel: weighted sum, bf16", (k + 1) * t * row, receive, True),
         ]
+        by_rank = [
+            Timed("kernel: cast and send with weights, fp8", sent, send_weights, True),
+            Timed("kernel: fan out with weights, fp8", fanned, receive, True),
+            Timed(
+                "kernel: return by rank, bf16", (k + 1) * t * row,
+                lambda: give_back(partial="rank"), True,
+            ),
+            Timed("kernel: sum by rank, bf16", 2 * t * row, receive, True),
+        ]  # fmt: skip
+        return [
+            self._series(step, took, 0)
+            for chain in (steps, by_rank)
+            for step, took in zip(chain, self._chain(chain, effort, hooks, handles), strict=True)
+        ]
+
+    def _chain(
+        self, steps: Sequence[Timed], effort: Effort, hooks: list[Any], handles: list[Any]
+    ) -> list[list[float]]:
         times: list[list[float]] = [[] for _ in steps]
         # One at a time behind a flush: the others of its pass go before or after it, untimed.
         for number in range(_WARM + effort.samples):
@@ -252,7 +301,7 @@ class _Bench:
                 handles.clear()
                 if number >= _WARM:
                     times[one].append(us)
-        return [self._series(step, took, 0) for step, took in zip(steps, times, strict=True)]
+        return times
 
     def _series(self, timed: Timed, samples: list[float], wrong: int) -> Series:
         times = times_of(samples)

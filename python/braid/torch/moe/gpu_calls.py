@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from braid.moe.buffer import Buffer
 
 _INT64_BYTES = 8
+_NO_COPIES = (None,) * 4
 
 
 def _at(tensor: torch.Tensor | None) -> int:
@@ -26,7 +27,7 @@ def _at(tensor: torch.Tensor | None) -> int:
 class _Sent:
     """A low-latency call between its halves: keeps what the second one reads."""
 
-    def __init__(self, core: Any, ticket: torch.Tensor, *inputs: torch.Tensor) -> None:
+    def __init__(self, core: Any, ticket: torch.Tensor, *inputs: torch.Tensor | None) -> None:
         self.core, self.ticket, self.inputs = core, ticket, inputs
 
 
@@ -68,11 +69,18 @@ class GpuCalls:
         self.stream = torch.cuda.Stream(self.device)
         self.num_sms = 0  # of the next launches; 0: all
         self._size = buffer.group_size
+        self._one_channel = torch.zeros((self._size, 1), dtype=torch.int32, device=self.device)
+        torch.cuda.current_stream(self.device).synchronize()
 
     def place(
         self, previous: Any, is_async: bool, on_comm_stream: bool = False, inputs: Any = ()
     ) -> Place:
         return Place(self.device, self.stream, previous, is_async or on_comm_stream, inputs)
+
+    def wait(self, for_own_stream: bool) -> None:
+        """Until the buffer's own stream, or the current one, has done what it holds."""
+        stream = self.stream if for_own_stream else torch.cuda.current_stream(self.device)
+        stream.synchronize()
 
     def close(self) -> None:
         self.core.close()
@@ -146,6 +154,14 @@ class GpuCalls:
         first = _braid.moe.incoming_head_words + num_ranks
         return begun.incoming[first : first + num_ranks**2].view(num_ranks, num_ranks), None
 
+    def channels(
+        self,
+        new: Any,  # noqa: ARG002
+        num_ranks: int,  # noqa: ARG002
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same zeros for every handle: to make them would be two kernels of every dispatch."""
+        return self._one_channel, self._one_channel
+
     def mark_dispatch(self, handle: DispatchHandle, begun: _Begun) -> None:
         handle.phase, handle.incoming = begun.ticket, begun.incoming
 
@@ -169,34 +185,36 @@ class GpuCalls:
         self,
         x: torch.Tensor,
         ids: torch.Tensor,
-        weights: None,  # noqa: ARG002  refused before
+        weights: torch.Tensor | None,
         sizes: tuple[int, int, int, int, int],
         kind: tuple[str, int],
     ) -> _Sent:
         ticket = self._ticket()
         core = self.core.send_dispatch(
-            _at(x), _at(ids), *sizes, *kind, _at(ticket), *self._launch()
-        )
-        return _Sent(core, ticket, x, ids)
+            _at(x), _at(ids), _at(weights), weights is not None, *sizes, *kind, _at(ticket),
+            *self._launch(),
+        )  # fmt: skip
+        return _Sent(core, ticket, x, ids, weights)
 
     def receive_dispatch(
         self,
         sent: _Sent,
         arrays: tuple[torch.Tensor | None, ...],
-        copies: None,  # noqa: ARG002
+        copies: tuple[torch.Tensor, ...] | None,
         stats: torch.Tensor | None,
     ) -> None:
         *results, waits = arrays
         self.core.receive_dispatch(
-            sent.core, *(_at(each) for each in results), _at(stats), _at(waits), *self._launch()
-        )
+            sent.core, *(_at(each) for each in results), _at(stats), _at(waits),
+            *(_at(each) for each in copies or _NO_COPIES), *self._launch(),
+        )  # fmt: skip
 
     def mark(
         self,
         handle: LowLatencyHandle,
         sent: _Sent,
         ids: torch.Tensor,  # noqa: ARG002
-        weights: None,  # noqa: ARG002
+        weights: torch.Tensor | None,  # noqa: ARG002
     ) -> None:
         handle.phase = sent.ticket
 
@@ -206,15 +224,17 @@ class GpuCalls:
         arrays: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         sizes: tuple[int, int, int, int, int],
         dtype: str,
-        sums_by_rank: bool,  # noqa: ARG002  refused before
+        sums_by_rank: bool,
     ) -> _Sent:
         ticket = self._ticket()
         x, ids, weights = arrays
+        copies = handle.copies if sums_by_rank and handle.copies else _NO_COPIES
         core = self.core.send_combine(
             _at(x), _at(handle.slots), _at(handle[1]), _at(ids), _at(weights), *sizes, dtype,
-            _at(handle.phase), _at(ticket), *self._launch(),
+            sums_by_rank, *(_at(each) for each in copies), _at(handle.phase), _at(ticket),
+            *self._launch(),
         )  # fmt: skip
-        return _Sent(core, ticket, x, ids, weights, handle.phase, handle.slots, handle[1])
+        return _Sent(core, ticket, x, ids, weights, handle.phase, handle.slots, handle[1], *copies)
 
     def receive_combine(self, sent: _Sent, out: torch.Tensor, waits: torch.Tensor | None) -> None:
         self.core.receive_combine(sent.core, _at(out), _at(waits), *self._launch())

@@ -26,7 +26,8 @@ def _tensors(things: Iterable[Any]) -> Iterable[torch.Tensor]:
     """Those among `things`, in tuples too, and what handles have besides."""
     for thing in things:
         if hasattr(thing, "phase"):
-            yield from _tensors((thing.phase, getattr(thing, "slots", None)))
+            more = ("phase", "slots", "copies")
+            yield from _tensors(getattr(thing, each, None) for each in more)
         if isinstance(thing, torch.Tensor):
             yield thing
         elif isinstance(thing, tuple | list):
