@@ -73,6 +73,7 @@ class _Bench:
         )
         self.case = Case(shape, self._ids(self.rank), size, self.rank, "cuda")
         self.flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.begun = torch.zeros(4, device="cuda")
         local = shape.num_experts // size
         self.y = torch.zeros(
             (local, self.tokens * size, shape.hidden), dtype=torch.bfloat16, device="cuda"
@@ -220,12 +221,16 @@ class _Bench:
         return times
 
     def _time_us(self, calls: Sequence[Callable[[], Any]]) -> list[float]:
-        """Of each call. All ranks begin together, with other memory in the L2."""
+        """Of each call. All ranks begin together, with other memory in the L2: a small sum on the
+        GPUs comes first, since hosts leave a barrier some 20 us apart, which the earliest rank
+        would wait for within its own call.
+        """
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
         torch.cuda.synchronize()
         self.comm.barrier()
         self.flush.fill_(1)
         torch.cuda._sleep(_SLEEP_CYCLES)
+        self.comm.all_reduce(self.begun, out=self.begun)
         marks[0].record()
         for call, mark in zip(calls, marks[1:], strict=True):
             call()
