@@ -41,6 +41,13 @@ class Ticket:
         """Whether it has ended, well or not."""
         return self._core.is_done()
 
+    def then(self, callback: Callback) -> bool:
+        """Calls callback(error or None) once it has ended, as Callback says. False when it has
+        ended already: the callback is not called then.
+        """
+        self._refuse_fork()
+        return self._core.then(callback)
+
     def cancel(self) -> None:
         """Takes it back, and does not wait: it ends as Cancelled when nothing of it can land any
         more, or as it would have when that is too late.

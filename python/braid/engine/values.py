@@ -58,6 +58,8 @@ def ids(value: Ids, what: str) -> npt.NDArray[np.uint64]:
     except Exception as error:  # another library's tensor may raise anything
         found = f"{type(value).__name__}: {error}"
         raise InvalidArgument(f"{what}: asked for page numbers, found {found}") from error
+    if array.ndim == 1 and array.dtype == np.uint64:
+        return np.ascontiguousarray(array)
     if array.ndim != 1:
         raise InvalidArgument(f"{what}: asked for one axis, found the shape {array.shape}")
     if array.size == 0:

@@ -208,7 +208,7 @@ class Decoder(Post):
         source.offered = self.cache.register_layers()
         if self.cache.tails.region is not None:
             source.offered.append(self.cache.tails.register())
-        places = [place.as_json() for place in self.cache.places]
+        places = [list(place) for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
         self._send(source.peer, {"kind": "offer", "places": places}, letters.pack(regions))
 
@@ -388,11 +388,12 @@ class Decoder(Post):
             }
             self._send(order.source.peer, head)
         if not load.pages.size:
-            self._on_read(load, 0, None)
+            self._look_at_reads(load)
             return
         for order in load.orders:
             for part in order.slices:
                 self._read_slice(load, order.source, part)
+        self._look_at_reads(load)
 
     def _read_slice(self, load: Load, source: Source, part: Slice) -> None:
         assert source.layout is not None
@@ -408,10 +409,9 @@ class Decoder(Post):
 
     def _read_move(self, load: Load, source: Source, part: Slice, move: Move) -> None:
         head_bytes = self.cache.layout.head_bytes
-        number = load.num_reads = load.num_reads + 1
         pages = move.ours.ids.size
         try:
-            load.reads[number] = self.engine.read_pages(
+            ticket = self.engine.read_pages(
                 self.cache.regions[move.ours.region],
                 source.regions[move.theirs.region],
                 part.heads * head_bytes,
@@ -421,27 +421,33 @@ class Decoder(Post):
                 src_stride=move.theirs.stride,
                 dst_offset=move.ours.offset + part.target_head * head_bytes,
                 src_offset=move.theirs.offset + part.source_head * head_bytes,
-                callback=partial(self._on_read, load, number),
             )
+            load.reads.add(ticket)
             self.counters.add("pages", pages)
             self.counters.add("bytes", pages * part.heads * head_bytes)
         except Error as error:
             self._fail(load, error)
 
-    def _on_read(self, load: Load, number: int, error: Error | None) -> None:
+    def _on_landed(self, load: Load) -> None:
+        """A read has ended: on the engine's thread of callbacks."""
         with self._lock:
-            load.reads.pop(number, None)
             load.stamp("first page")
-            if error is not None and load.failure is None:
-                self._fail(load, error)
-            elif not load.reads and load.failure is None:
-                load.stamp("last page")
-                for order in load.orders:
-                    head = {"kind": "took", "request": load.request, "tag": load.tag}
-                    self._send(order.source.peer, head)
-            elif not load.reads:
-                self._settle(load)
+            load.reads.landed()
+            self._look_at_reads(load)
         self._run_later()
+
+    def _look_at_reads(self, load: Load) -> None:
+        """Whether all have ended, and how; else it looks again when another one has."""
+        load.reads.watch(partial(self._on_landed, load))
+        if load.reads.error is not None and load.failure is None:
+            self._fail(load, load.reads.error)
+        elif not load.reads and load.failure is None:
+            load.stamp("last page")
+            for order in load.orders:
+                head = {"kind": "took", "request": load.request, "tag": load.tag}
+                self._send(order.source.peer, head)
+        elif not load.reads:
+            self._settle(load)
 
     def _on_word(self, load: Load, source: Source, head: dict[str, Any]) -> None:
         """failed, cancelled or held: the source is through with this load."""
@@ -474,7 +480,7 @@ class Decoder(Post):
         load.failure = error
         if load in load.prefill.waiting:
             load.prefill.waiting.remove(load)
-        for ticket in list(load.reads.values()):
+        for ticket in load.reads:
             ticket.cancel()
         for order in load.orders:
             if not order.is_settled and not order.source.is_gone:

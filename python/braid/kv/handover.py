@@ -17,6 +17,7 @@ from braid.errors import Error, Exhausted, InvalidArgument
 from braid.kv.cache import PagedCache
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending
+from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
 from braid.kv.places import Move, PageIds, Place, moves
 
@@ -49,13 +50,12 @@ class Consumer:
     tail_slot: int | None
     sent: dict[int, int] = field(default_factory=dict)
     """By layer: how many pages of the request are on their way or there."""
-    flying: dict[int, Ticket] = field(default_factory=dict)
+    flying: Flying = field(default_factory=Flying)
     is_tail_sent: bool = False
     is_pulling: bool = False
     is_cancelled: bool = False
     is_over: bool = False
     error: Error | None = None
-    number: int = 0
 
 
 class Handover(Ending):
@@ -225,25 +225,16 @@ class Handover(Ending):
 
 
 class Write:
-    """Begins one write and remembers it until it has ended."""
+    """Begins one write and remembers it."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        counters: Counters,
-        ended: Callable[[Consumer, int, Error | None], None],
-    ) -> None:
+    def __init__(self, engine: Engine, counters: Counters) -> None:
         self.engine = engine
         self._counters = counters
-        self._ended = ended
 
     def __call__(
-        self, consumer: Consumer, amount: tuple[int, int], begin: Callable[..., Ticket]
+        self, consumer: Consumer, amount: tuple[int, int], begin: Callable[[], Ticket]
     ) -> None:
         """`amount` is how many pages, and of how many bytes each."""
-        consumer.number += 1
-        number = consumer.number
-        # The caller holds the lock that `ended` takes: it cannot come before the ticket is kept.
-        consumer.flying[number] = begin(callback=partial(self._ended, consumer, number))
+        consumer.flying.add(begin())
         self._counters.add("pages", amount[0])
         self._counters.add("bytes", amount[0] * amount[1])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from braid.engine import Descriptor, Peer, Region, Ticket
 from braid.errors import Error
 from braid.kv.ending import Ending
+from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
 from braid.kv.places import PageIds, Place
 
@@ -80,8 +81,7 @@ class Load(Ending):
         """Where its pages lie at the prefiller; None: it writes them here."""
         self.orders: list[Order] = []
         self.expected: Ticket | None = None
-        self.reads: dict[int, Ticket] = {}
-        self.num_reads = 0
+        self.reads = Flying()
         self.tail_slot: int | None = None
         self.tail: bytes | None = None
         """What came behind the pages, once the load has ended well."""

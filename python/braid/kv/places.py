@@ -6,9 +6,8 @@ pages of one list, numbered in steps that fit both the distance and the stride.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,16 +20,12 @@ MOST_PAGES = 1 << 16
 """Of a call: some more find room on the engine's board (src/engine/board.h) beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Of a layer: its page k begins at offset + k * stride of region number `region`."""
 
     region: int
     offset: int
     stride: int
-
-    def as_json(self) -> list[int]:
-        return [self.region, self.offset, self.stride]
 
 
 def places_from(found: object, layers: int, regions: int) -> list[Place]:
@@ -50,8 +45,7 @@ def _place_from(found: Any, regions: int) -> Place:  # noqa: ANN401
     return place
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(NamedTuple):
     """One end of a call, as Engine.write_pages() takes it."""
 
     region: int
@@ -60,8 +54,7 @@ class Side:
     ids: PageIds
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(NamedTuple):
     """One call: pages of these layers, by their numbers among those that were asked for."""
 
     layers: range
@@ -75,37 +68,49 @@ def moves(
     """The calls that move `page_bytes` of the pages our_ids[i] and their_ids[i] of all layers."""
     begin, most = 0, max(1, MOST_PAGES // max(1, our_ids.size))
     while begin < len(layers):
-        end = begin + 1
-        while (
-            end < len(layers)
-            and end - begin < most
-            and all(_goes_on([pair[n] for pair in layers[begin : end + 1]], page_bytes)
-                    for n in range(2))
-        ):  # fmt: skip
-            end += 1
-        ours, theirs = zip(*layers[begin:end], strict=True)
-        yield Move(range(begin, end), _side(ours, our_ids), _side(theirs, their_ids))
-        begin = end
+        steps = _steps(layers[begin], layers[begin + 1 : begin + 2], page_bytes)
+        count = 1 if steps is None else _count(layers[begin : begin + most], *steps)
+        our_step, their_step = steps or (0, 0)
+        yield Move(
+            range(begin, begin + count),
+            _side(layers[begin][0], our_step, count, our_ids),
+            _side(layers[begin][1], their_step, count, their_ids),
+        )
+        begin += count
 
 
-def _goes_on(places: Sequence[Place], page_bytes: int) -> bool:
-    """Whether the last one lies as far behind the one before it as the second behind the first."""
-    first, second, last = places[0], places[1], places[-1]
+def _count(layers: Sequence[tuple[Place, Place]], our_step: int, their_step: int) -> int:
+    """How many from the first on lie at these distances."""
+    (our, our_begin, our_stride), (their, their_begin, their_stride) = layers[0]
+    for count, (ours, theirs) in enumerate(layers):
+        if ours != (our, our_begin + count * our_step, our_stride):
+            return count
+        if theirs != (their, their_begin + count * their_step, their_stride):
+            return count
+    return len(layers)
+
+
+def _steps(
+    first: tuple[Place, Place], second: Sequence[tuple[Place, Place]], page_bytes: int
+) -> tuple[int, int] | None:
+    """From layer to layer on both sides; None where pages of several cannot be numbered."""
+    if not second:
+        return None
+    ours, theirs = map(_step, first, second[0], (page_bytes, page_bytes))
+    return (ours, theirs) if ours and theirs else None
+
+
+def _step(first: Place, second: Place, page_bytes: int) -> int:
+    """0: they have none."""
     step = second.offset - first.offset
-    return (
-        (last.region, last.stride) == (first.region, first.stride)
-        and step > 0
-        and last.offset == first.offset + step * (len(places) - 1)
-        and gcd(step, first.stride) >= page_bytes
-    )
+    is_step = second.region == first.region and second.stride == first.stride and step > 0
+    return step if is_step and gcd(step, first.stride) >= page_bytes else 0
 
 
-def _side(places: Sequence[Place], ids: PageIds) -> Side:
-    first = places[0]
-    if len(places) == 1:
+def _side(first: Place, step: int, count: int, ids: PageIds) -> Side:
+    if count == 1:
         return Side(first.region, first.offset, first.stride, ids)
-    step = places[1].offset - first.offset
     unit = gcd(step, first.stride)
-    begins = np.arange(len(places), dtype=np.uint64) * np.uint64(step // unit)
+    begins = np.arange(count, dtype=np.uint64) * np.uint64(step // unit)
     numbers = begins[:, None] + ids * np.uint64(first.stride // unit)
     return Side(first.region, first.offset, unit, numbers.reshape(-1))

@@ -25,6 +25,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Prefiller(Post):
             "cancel": self._on_cancel,
             "spared": self._on_spared,
         }
-        self._write = Write(engine, self.counters, self._on_written)
+        self._write = Write(engine, self.counters)
         self._progress = Progress(engine, cache.layout.layers_here, self._on_computed)
         self._start()
 
@@ -249,7 +250,7 @@ class Prefiller(Post):
             return
         self._links[message.incarnation] = link
         regions = [region.descriptor.data for region in self.cache.regions]
-        places = [place.as_json() for place in self.cache.places]
+        places = [list(place) for place in self.cache.places]
         layout = self.cache.layout.as_json()
         self._send(
             peer,
@@ -472,24 +473,29 @@ class Prefiller(Post):
                 self.cache.tails.put(handover.tail_slot, handover.tail)
         handover.pump(self._write, layers)
         for consumer in handover.consumers.values():
-            if consumer.error is not None and not consumer.is_over:
-                self._stop_consumer(handover, consumer, consumer.error)
+            self._look_at(handover, consumer)
         self._settle(handover)
 
-    def _on_written(self, consumer: Consumer, number: int, error: Error | None) -> None:
-        """A ticket has ended: on the engine's thread of callbacks."""
+    def _look_at(self, handover: Handover, consumer: Consumer) -> None:
+        """Whether anything went wrong, now and when another one of its writes has ended."""
+        consumer.flying.watch(partial(self._on_landed, consumer))
+        error = consumer.error or consumer.flying.error
+        if error is not None and not consumer.is_over:
+            self._stop_consumer(handover, consumer, error)
+
+    def _on_landed(self, consumer: Consumer) -> None:
+        """A write has ended: on the engine's thread of callbacks."""
         with self._lock:
-            consumer.flying.pop(number, None)
+            consumer.flying.landed()
             if (handover := self._requests.get(consumer.request)) is not None:
-                if error is not None and consumer.error is None:
-                    self._stop_consumer(handover, consumer, error)
+                self._look_at(handover, consumer)
                 self._settle(handover)
         self._run_later()
 
     def _stop_consumer(self, handover: Handover, consumer: Consumer, error: Error) -> None:
         """Begins nothing more for it; it is over when what is under way has ended."""
         consumer.error = consumer.error or error
-        for ticket in list(consumer.flying.values()):
+        for ticket in consumer.flying:
             ticket.cancel()
         self._settle(handover)
 
