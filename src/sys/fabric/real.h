@@ -96,6 +96,8 @@ struct LibfabricQuirks {
   bool names_own_failures = false;
   // See HalfOpen.
   bool forgets_half_open = false;
+  // See EndHandle.
+  bool follows_unread_arrivals = false;
 };
 LibfabricQuirks libfabric_quirks(const fi_info& info);
 std::string numeric_address(const fi_info& info);
@@ -148,17 +150,30 @@ class HalfOpen {
 };
 
 /// An endpoint of libfabric; closed with the last who holds it.
+///
+/// verbs;ofi_rxm gives the receive back that an immediate has used when the arrival is read; what nobody
+/// has read is read by fi_close() itself, when the connection that the receive goes to is freed already
+/// (rxm_close_conn() of 1.17.0 to 2.4: fi_close(msg_ep), then rxm_flush_msg_cq(), and only then msg_ep =
+/// NULL, which rxm_free_rx_buf() asks for; issue 11828 of libfabric, mended on its main in 2026 by #12674).
+/// So we read all that is there just before. What comes in between that and the end of the queue pair
+/// goes with the queue pair where a driver takes its completions out of the queue (those of NICs do).
+/// Soft-RoCE leaves them, so there a peer that writes immediates without a pause while we close still is
+/// our end; that a rank's last acknowledgements lie unread, which happens each time, is not.
 struct EndHandle {
   std::shared_ptr<DomainHandle> domain;
   fid_av* av = nullptr;
   fid_cq* cq = nullptr;
   fid_ep* endpoint = nullptr;
   std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
+  bool follows_unread_arrivals = false;
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;
   EndHandle& operator=(const EndHandle&) = delete;
   ~EndHandle();
+
+ private:
+  void read_what_is_left();
 };
 
 /// On shm, endpoints of one process use each other's mappings, which go when their owner closes: the

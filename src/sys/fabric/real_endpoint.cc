@@ -53,6 +53,7 @@ Status RealEndpoint::read_name() {
     return domain_.failed("fi_getname", rc);
   name_.resize(bytes);
   if (domain_.quirks().forgets_half_open) handle_->listens_at = name_;
+  handle_->follows_unread_arrivals = domain_.quirks().follows_unread_arrivals;
   return {};
 }
 
@@ -276,9 +277,22 @@ RealEndpoint::~RealEndpoint() {
   if (neighbours_ != nullptr) Neighbours::leave(name_);
 }
 
+// A peer may go on writing for ever.
+void EndHandle::read_what_is_left() {
+  constexpr int kMostReads = 4096;
+  for (int i = 0; i < kMostReads; ++i) {
+    std::array<fi_cq_data_entry, 32> entries;
+    const ssize_t n = fi_cq_read(cq, entries.data(), entries.size());
+    if (n >= 0) continue;
+    fi_cq_err_entry error{};
+    if (n != -FI_EAVAIL || fi_cq_readerr(cq, &error, 0) < 0) return;
+  }
+}
+
 // The endpoint first, so that nothing can land while the rest goes.
 EndHandle::~EndHandle() {
   const KeptSignals keep;
+  if (follows_unread_arrivals && endpoint != nullptr) read_what_is_left();
   std::optional<HalfOpen> half_open;
   if (!listens_at.empty()) half_open.emplace(listens_at);
   if (endpoint != nullptr) fi_close(&endpoint->fid);

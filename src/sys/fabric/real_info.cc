@@ -120,6 +120,7 @@ LibfabricQuirks libfabric_quirks(const fi_info& info) {
   quirks.confirms_empty_writes = provider != "shm";
   quirks.shares_mappings = provider == "shm";
   quirks.forgets_half_open = provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
+  quirks.follows_unread_arrivals = provider == "verbs;ofi_rxm";
   quirks.splits_immediates = provider == "tcp;ofi_rxm";
   quirks.names_own_failures = provider == "tcp;ofi_rxm" || provider == "tcp" || provider == "net" ||
                               provider == "verbs;ofi_rxm";
