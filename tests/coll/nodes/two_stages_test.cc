@@ -1,10 +1,16 @@
 // Collectives in two stages among ranks of one machine that pretend to be on several: what comes
 // out, bit for bit, whatever the links, shares and cells; what crosses between "nodes"; links lost.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
+#include <fstream>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -397,6 +403,61 @@ TEST(TwoStages, AMismatchIsAnErrorOnAllRanks) {
     EXPECT_TRUE(
         coll::all_reduce(comm, buf.data(), buf.data(), 64, Dtype::kFloat32, RedOp::kSum).ok());
     EXPECT_EQ(buf, std::vector<float>(64, 4));
+  });
+}
+
+/// Address space that is there and costs nothing: nobody looks at it.
+struct Vast {
+  explicit Vast(uint64_t size)
+      : bytes(size),
+        data(::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
+  ~Vast() { ::munmap(data, bytes); }
+  const uint64_t bytes;
+  void* const data;
+};
+
+/// This process may have so many bytes more, until the end of this object.
+class FewMoreBytes {
+ public:
+  explicit FewMoreBytes(uint64_t bytes) {
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    ::getrlimit(RLIMIT_AS, &before_);
+    rlimit now = before_;
+    now.rlim_cur = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + bytes;
+    ::setrlimit(RLIMIT_AS, &now);
+  }
+  ~FewMoreBytes() { ::setrlimit(RLIMIT_AS, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// The partials of other nodes are kept here, as much as the call's result is long.
+TEST(TwoStages, NoMemoryForSumsIsAnErrorOfAll) {
+  if (kIsSanitized) GTEST_SKIP() << "a sanitizer ends the process where memory runs out";
+  const Shape shape{2, 2};
+  constexpr uint64_t kBytes = 1 << 30;
+  const Vast send(kBytes * 4), recv(kBytes);
+  std::barrier all(shape.size());
+  std::optional<FewMoreBytes> limit;
+  run_nodes(shape, kAllLinks, [&](comm::Comm& comm) {
+    std::vector<float> from(64, 1), to(16);
+    EXPECT_TRUE(
+        coll::reduce_scatter(comm, from.data(), to.data(), 16, Dtype::kFloat32, RedOp::kSum).ok());
+    all.arrive_and_wait();
+    if (comm.rank() == 0) limit.emplace(kBytes / 4);
+    all.arrive_and_wait();
+    const Status status = coll::reduce_scatter(comm, send.data, recv.data, kBytes / sizeof(float),
+                                               Dtype::kFloat32, RedOp::kSum);
+    EXPECT_EQ(status.code(), Code::kExhausted) << status.to_string();
+    EXPECT_NE(status.message().find("no memory for 1073741824 bytes of other nodes' partials"),
+              std::string::npos)
+        << status.to_string();
+    all.arrive_and_wait();
+    if (comm.rank() == 0) limit.reset();
+    all.arrive_and_wait();
   });
 }
 
