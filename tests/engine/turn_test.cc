@@ -57,25 +57,77 @@ TEST_P(Turns, ThreadsThatWaitAndThreadsThatDoNot) {
   EXPECT_EQ(from.bytes, to.bytes);
 }
 
-// The one that moved it leaves in the midst: the worker goes on at once.
+int64_t taken_ns(const std::function<bool()>& is_over) {
+  const int64_t began = now_ns();
+  while (!is_over() && now_ns() - began < 10 * kSecond)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return now_ns() - began;
+}
+
+// The one that moved it leaves in the midst: the worker goes on at once. It sleeps since all was quiet, and
+// of those 50 ms more than 30 are left when the thread goes; a busy machine makes some of the rounds long.
+// Between hosts: on one host nothing is left here but to hear of the target, which a socket tells.
 TEST_P(Turns, AWaitThatEndsEarlyLeavesTheRestToTheWorker) {
-  constexpr size_t kBytes = 8 << 20;
+  constexpr size_t kBytes = 64 << 10;
+  constexpr int kRounds = 9, kGood = 3;
   Memory from(*a, kBytes, 1), to(*b, kBytes, 2);
   const RemoteRegion remote = import(*a, to);
   ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {remote, 0}, 8))));
-  int64_t longest = 0;
-  for (int round = 0; round < 20; ++round) {
+  int num_at_once = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    auto first = a->write({from.region, 0}, {remote, 0}, 8);
+    ASSERT_TRUE(is_ok(first));
+    taken_ns([&] { return (*first)->is_done(); });
+    auto never = a->expect(1, 1);
+    ASSERT_TRUE(is_ok(never));
+    std::thread mover([&] { (void)(*never)->wait(in_seconds(20)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));  // it has the turn
     auto ticket = a->write({from.region, 0}, {remote, 0}, kBytes);
+    a->forget(1);
+    mover.join();
     ASSERT_TRUE(is_ok(ticket));
-    (void)(*ticket)->wait(Deadline::after_ns(50'000 * round));
-    const int64_t began = now_ns();
-    while (!(*ticket)->is_done() && now_ns() - began < 10 * kSecond)
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    num_at_once += taken_ns([&] { return (*ticket)->is_done(); }) < 15'000'000;
     ASSERT_TRUE((*ticket)->is_done());
     ASSERT_TRUE(is_ok((*ticket)->status()));
-    longest = std::max(longest, now_ns() - began);
   }
-  EXPECT_LT(longest, kSecond);
+  EXPECT_GE(num_at_once, kGood);
+}
+
+/// Zeros, which cost no memory before somebody writes them.
+struct Large {
+  Large(Engine& engine, size_t size) : bytes(new std::byte[size]()) {
+    auto made = engine.register_memory(bytes.get(), size);
+    EXPECT_TRUE(is_ok(made));
+    region = std::move(made).value();
+    descriptor = engine.descriptor(*region);
+  }
+  std::unique_ptr<std::byte[]> bytes;
+  std::shared_ptr<Region> region;
+  std::string descriptor;
+};
+
+// The worker has just gone to sleep, for 50 ms, and a target of this host that copies says nothing.
+TEST(Turn, ADeadlineThatNobodyWaitsForIsToldInTime) {
+  constexpr size_t kBytes = 768 << 20;
+  constexpr int kRounds = 9, kGood = 3;
+  constexpr int64_t kTimeoutNs = 2'000'000, kLate = 25'000'000;
+  Engines engines(Way{"local", true, "", 0, {}});
+  auto a = engines.make("a"), b = engines.make("b");
+  Large from(*a, kBytes), to(*b, kBytes);
+  const RemoteRegion remote = a->import(to.descriptor).value();
+  int num_in_time = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    auto first = a->write({from.region, 0}, {remote, 0}, 8);
+    ASSERT_TRUE(is_ok(first));
+    taken_ns([&] { return (*first)->is_done(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    auto ticket = a->write({from.region, 0}, {remote, 0}, kBytes, under(1, kTimeoutNs));
+    ASSERT_TRUE(is_ok(ticket));
+    const int64_t taken = taken_ns([&] { return (*ticket)->is_done(); });
+    ASSERT_TRUE(failed((*ticket)->status(), Code::kTimeout, "the deadline has passed"));
+    num_in_time += taken < kTimeoutNs + kLate;
+  }
+  EXPECT_GE(num_in_time, kGood);
 }
 
 // A thread that waits for what does not come moves the engine for all others, and its end is seen.
