@@ -32,7 +32,6 @@ namespace {
 
 // All ranks are here already: they take milliseconds. Whoever ends in between is not seen before.
 constexpr int64_t kJoinTime = 15_s;
-constexpr int64_t kBreakingOff = 150_ms;  // more than it takes where the driver is free
 // For a rank that is late at a call: it may be writing a checkpoint, or never come.
 constexpr int64_t kRaceMeeting = 60_s;
 
@@ -428,7 +427,7 @@ void Seat::break_off_work() {
   }
   // The program may be in a call of the driver's that ends with our kernels alone, and the driver may
   // let nobody else in until then.
-  const sys::LimitedWait breaking("break off", kBreakingOff, [this, device] {
+  const sys::LimitedWait breaking("break off", comm::kFreeDriver, [this, device] {
     const sys::RelaxedCapture here(cuda_);
     const auto on = sys::CurrentDevice::use(cuda_, device_);
     if (across_)

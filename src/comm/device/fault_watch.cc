@@ -8,7 +8,6 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/units.h"
 #include "comm/device/trouble.h"
 #include "sys/host/thread.h"
 
@@ -17,7 +16,6 @@ namespace braid::comm {
 namespace {
 
 constexpr size_t kHostPageBytes = 4096;
-constexpr int64_t kPreparing = 150_ms;  // more than what is prepared takes where the driver is free
 
 }  // namespace
 
@@ -116,7 +114,7 @@ void FaultWatch::tell(const Status& found) {
     const std::lock_guard lock(preparing_);
     std::optional<sys::LimitedWait> preparing;
     if (prepare_)
-      preparing.emplace("before waits end", kPreparing, std::exchange(prepare_, nullptr));
+      preparing.emplace("before waits end", kFreeDriver, std::exchange(prepare_, nullptr));
     std::atomic_ref(page_->must_abort).store(1);  // which the driver's calls in there may wait for
   }
   log::error("comm", "gpu {}: {}", ordinal_, found.message());

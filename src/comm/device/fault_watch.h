@@ -22,11 +22,16 @@
 #include <thread>
 
 #include "base/status.h"
+#include "base/units.h"
 #include "group/group.h"
 #include "sys/cuda/api.h"
 #include "transport/nvlink/team.h"
 
 namespace braid::comm {
+
+/// How long calls into the driver are waited for that may stand behind our kernels, before the word that
+/// ends those is given (sys::LimitedWait): more than they take in a driver that lets them in.
+inline constexpr int64_t kFreeDriver = 150_ms;
 
 class FaultWatch {
  public:
