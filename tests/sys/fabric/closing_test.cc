@@ -369,9 +369,10 @@ class UnreadArrivals : public ClosingFabric {
     EXPECT_TRUE(post_until_taken({&out.source, &out.target}, [&] {
                   return out.source.endpoint->write(out.word, &op);
                 }).ok());
-    EXPECT_TRUE(poll_until({&out.source, &out.target}, [&] { return !out.target.arrived.empty(); }));
-    EXPECT_TRUE(poll_until({&out.source, &out.target},
-                           [&] { return out.source.completed.contains(&op); }));
+    EXPECT_TRUE(
+        poll_until({&out.source, &out.target}, [&] { return !out.target.arrived.empty(); }));
+    EXPECT_TRUE(
+        poll_until({&out.source, &out.target}, [&] { return out.source.completed.contains(&op); }));
     return out;
   }
 };
@@ -381,11 +382,12 @@ TEST_P(UnreadArrivals, AreForgottenWhenTheirEndpointCloses) {
   Acquainted two = make_acquainted();
   FabricOp ops[16];
   for (FabricOp& op : ops)
-    EXPECT_TRUE(
-        post_until_taken({&two.source}, [&] { return two.source.endpoint->write(two.word, &op); })
-            .ok());
+    EXPECT_TRUE(post_until_taken({&two.source}, [&] {
+                  return two.source.endpoint->write(two.word, &op);
+                }).ok());
   // Providers whose target must poll for them do not complete them now.
-  poll_until({&two.source}, [&] { return two.source.completed.size() > std::size(ops); }, 300'000'000);
+  poll_until(
+      {&two.source}, [&] { return two.source.completed.size() > std::size(ops); }, 300'000'000);
   two.target.endpoint.reset();
   poll_until({&two.source}, [] { return false; }, 20'000'000);
   two.source.close();
