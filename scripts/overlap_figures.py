@@ -10,7 +10,7 @@ from record_notes import load
 from braid.record.probe import ProbeRecord, from_json
 
 STAND, GEMM = "overlap_stand_1.json", "overlap_gemm_1.json"
-BETWEEN = "overlap_tp2.json"
+BETWEEN = ("overlap_tp2.json", "overlap_tp4.json", "overlap_tp8.json")
 _CHOICE = "tuning's choice by the best"
 _RIVALS = ("chunked cuBLAS", "Triton, same flags")
 
@@ -96,16 +96,19 @@ _WAYS = (
 
 
 def between_gpus() -> str:
-    """Layers of two ranks over NVLink: what each way took, and which way braid's tuning chose."""
-    record = _record(BETWEEN)
+    """Layers of 2, 4 and 8 ranks over NVLink: what each way took, and which braid's tuning chose."""
+    return "\n\n".join(_between(_record(name)) for name in BETWEEN)
+
+
+def _between(record: ProbeRecord) -> str:
     lines = [
         f"{record.ranks} x {record.device}, NCCL {record.settings['nccl']}, torch"
         f" {record.versions['torch']}; medians in us of {_samples(record)} samples in turn, the"
-        " slower rank's, every product compared with float64 first.",
+        " slowest rank's, every product compared with float64 first.",
         "",
         "| layer (M x N x K) | GEMM | NCCL, cuBLAS | braid, cuBLAS | torch, fused | braid |"
-        " best other by braid | braid's way |",
-        "|---|--:|--:|--:|--:|--:|--:|---|",
+        " best other by braid | E of torch, braid | braid's way |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for group in dict.fromkeys(one.group for one in record.series):
         cases = {one.case: one for one in record.series if one.group == group}
@@ -116,5 +119,8 @@ def between_gpus() -> str:
         chosen = cases["braid"].note.split("; ")[1]
         best = record.figures[f"{group}: best other by braid"]
         name = group.split(", ", 1)[1]
-        lines.append(f"| {name} | {' | '.join(took)} | {best:.2f} | {chosen} |")
+        hidden = [_figure(record, group, f"E_overlap of {who}") for who in ("torch, fused", "braid")]
+        lines.append(
+            f"| {name} | {' | '.join(took)} | {best:.2f} | {', '.join(hidden)} | {chosen} |"
+        )
     return "\n".join(lines)
