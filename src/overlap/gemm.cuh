@@ -517,7 +517,11 @@ __device__ void compute(const GemmArgs& args, const Room<K>& room, const Block& 
   const uint64_t epoch =
       K::kOp == Op::kGather ? 0 : *const_cast<const volatile uint64_t*>(args.epoch);
   each_segment(args, block, [&](const Tile& tile, const Segment& segment) {
-    multiply_all<K>(sum, room, turn, segment.end - segment.begin, half);
+    // Where a segment ends comes out of a division, which the compiler takes for each thread's own. It
+    // would keep stages and operands in each thread's registers then: a quarter more instructions in
+    // the loop of products.
+    const int32_t num_k = __shfl_sync(~0U, segment.end - segment.begin, 0);
+    multiply_all<K>(sum, room, turn, num_k, half);
     if constexpr (K::kOp != Op::kExchange) {
       if (!segment.is_last) {
         put_sum<K>(sum, args, block, half);

@@ -75,8 +75,8 @@ uint64_t line_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
 
 // As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
 // among two. Among more, direct kernels are faster from 8 MiB on (an all-gather's from 32; 4 H200,
-// docs/decisions/0005). Among eight they are from less for an all-reduce, and from more for an
-// all-gather (us of a call in a graph, 8 H200, lines and direct kernels: all_reduce of 4 MiB 36.6
+// docs/decisions/0005). Among eight they are beyond 4 MiB for an all-reduce, and beyond 4 MiB
+// a rank for an all-gather (5 to 7 and 9 to 16 are taken to be like eight; us of a call in a graph, 8 H200, lines and direct kernels: all_reduce of 4 MiB 36.6
 // and 35.5, of 8 MiB 65.6 and 57.4; all_gather of 4 MiB a rank 105.6 and 114.9, of 8 MiB 204 and
 // 201).
 uint64_t line_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept {

@@ -10,6 +10,7 @@ import torch
 import braid
 from braid.bench.overlap.between import ALONE, BRAID, NCCL, Call, Layer, Rivals
 from braid.bench.overlap.checked import MOST_ERROR, WARM, most_error_of_a_ring, series_of
+from braid.overlap.shapes import Op
 from braid.probe.effort import LEAST_SAMPLES, Effort, calls_for
 from braid.probe.job import Job, Tick
 from braid.record.probe import Series
@@ -33,7 +34,7 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
         found = [
             series_of(
                 str(layer), name, moved, layer.flops, errors[name], times[name],
-                said.get(name, ""), _most_error(name, comm.size),
+                said.get(name, ""), _most_error(name, layer),
             )  # fmt: skip
             for name in able
         ]
@@ -47,8 +48,9 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
     return Job(str(layer), layer.m * layer.k * 2, run)
 
 
-def _most_error(name: str, ranks: int) -> float:
-    return most_error_of_a_ring(ranks) if name == NCCL else MOST_ERROR
+def _most_error(name: str, layer: Layer) -> float:
+    is_ring_sum = name == NCCL and layer.op != Op.AG_GEMM
+    return most_error_of_a_ring(layer.size) if is_ring_sum else MOST_ERROR
 
 
 def _most(comm: braid.Comm, value: float) -> float:
