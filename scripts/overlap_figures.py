@@ -96,7 +96,7 @@ _WAYS = (
 
 
 def between_gpus() -> str:
-    """Layers of 2, 4 and 8 ranks over NVLink: what each way took, and which braid's tuning chose."""
+    """Layers of 2, 4 and 8 ranks over NVLink: what each way took, and what braid chose."""
     return "\n\n".join(_between(_record(name)) for name in BETWEEN)
 
 
@@ -119,7 +119,9 @@ def _between(record: ProbeRecord) -> str:
         chosen = cases["braid"].note.split("; ")[1]
         best = record.figures[f"{group}: best other by braid"]
         name = group.split(", ", 1)[1]
-        hidden = [_figure(record, group, f"E_overlap of {who}") for who in ("torch, fused", "braid")]
+        hidden = [
+            _figure(record, group, f"E_overlap of {who}") for who in ("torch, fused", "braid")
+        ]
         lines.append(
             f"| {name} | {' | '.join(took)} | {best:.2f} | {', '.join(hidden)} | {chosen} |"
         )

@@ -33,8 +33,14 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
         moved = layer.m * layer.k * 2
         found = [
             series_of(
-                str(layer), name, moved, layer.flops, errors[name], times[name],
-                said.get(name, ""), _most_error(name, layer),
+                str(layer),
+                name,
+                moved,
+                layer.flops,
+                errors[name],
+                times[name],
+                said.get(name, ""),
+                _most_error(name, layer),
             )  # fmt: skip
             for name in able
         ]
