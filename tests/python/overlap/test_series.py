@@ -1,4 +1,4 @@
-"""What the bench of overlap calls wrong: ours beyond the contract, NCCL's sums beyond what their roundings explain."""
+"""What the bench of overlap calls wrong."""
 
 import math
 

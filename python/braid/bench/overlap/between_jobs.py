@@ -41,7 +41,7 @@ def job_of(comm: braid.Comm, layer: Layer, has_graphs: bool) -> Job:
                 times[name],
                 said.get(name, ""),
                 _most_error(name, layer),
-            )  # fmt: skip
+            )
             for name in able
         ]
         del field, ways, able
