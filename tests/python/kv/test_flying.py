@@ -78,6 +78,18 @@ def test_one_that_ended_before_it_could_be_watched():
     assert not holder.flying
 
 
+def test_an_error_is_seen_before_what_is_watched_has_ended():
+    holder = Holder(3)
+    why = braid.PeerLost("gone")
+    holder.tickets[2].end(why)
+    holder.flying.take_away()
+    assert holder.flying.error is why
+    assert holder.flying
+    for ticket in holder.tickets[:2]:
+        ticket.end()
+    assert not holder.flying
+
+
 def test_the_first_error_is_kept():
     holder = Holder(3)
     why = braid.PeerLost("gone")
