@@ -93,9 +93,11 @@ def test_the_version_before_is_refused_by_name(ends, monkeypatch):
     prefill, decode, there = ends
     monkeypatch.setattr("braid.kv.decoder.VERSION", VERSION - 1)
     words = f"version {VERSION} of the protocol at 'prefill', {VERSION - 1} at 'older'"
-    with Side(kv.Decoder, LAYOUT, "older") as older:
-        with pytest.raises(braid.InvalidArgument, match=words):
-            older.role.connect([prefill.engine.address], LIMIT_S)
+    with (
+        Side(kv.Decoder, LAYOUT, "older") as older,
+        pytest.raises(braid.InvalidArgument, match=words),
+    ):
+        older.role.connect([prefill.engine.address], LIMIT_S)
     still_serves(prefill, decode, there)
 
 
