@@ -15,7 +15,7 @@ from typing import Any
 
 from braid.errors import InvalidArgument
 
-VERSION = 2
+VERSION = 1
 _FRAME = struct.Struct("<3sBHH")
 _MAGIC = b"bkv"
 _MOST_FRAME = 60_000

@@ -82,11 +82,11 @@ def blocks_of(memory: Sequence[LayerMemory], page_bytes: int) -> list[range]:
     begin = 0
     while begin < len(memory):
         end = begin + 1
-        while end < len(memory) and _follows(memory[end - 1], memory[end]):
+        while end < len(memory) and _follows(memory[end - 1], memory[end], page_bytes):
             end += 1
         if end == begin + 1:
             many = memory[begin].page_stride // page_bytes
-            if _is_page_by_page(memory[begin : begin + many], many, page_bytes):
+            if many > 1 and _is_page_by_page(memory[begin : begin + many], many, page_bytes):
                 end = begin + many
         out.append(range(begin, end))
         begin = end
@@ -99,14 +99,18 @@ def _is_alike(one: LayerMemory, other: LayerMemory) -> bool:
     )  # fmt: skip
 
 
-def _follows(one: LayerMemory, other: LayerMemory) -> bool:
-    return _is_alike(one, other) and other.address == one.address + one.pages * one.page_stride
+def _follows(one: LayerMemory, other: LayerMemory, page_bytes: int) -> bool:
+    return (
+        _is_alike(one, other)
+        and one.page_stride == page_bytes
+        and other.address == one.address + one.pages * page_bytes
+    )
 
 
 def _is_page_by_page(memory: Sequence[LayerMemory], layers: int, page_bytes: int) -> bool:
     first = memory[0]
     return (
-        len(memory) == layers > 1
+        len(memory) == layers
         and first.page_stride == layers * page_bytes
         and all(
             _is_alike(first, each) and each.address == first.address + number * page_bytes
@@ -136,26 +140,39 @@ class PagedCache:
             else memory_of(layer, layout, f"cache: layer {layout.first_layer + number}")
             for number, layer in enumerate(layers)
         ]
+        for number, each in enumerate(self._memory):
+            if each.pages > 1 and each.page_stride < layout.page_bytes:
+                raise InvalidArgument(
+                    f"cache: layer {layout.first_layer + number}: pages of {layout.page_bytes} "
+                    f"bytes {each.page_stride} bytes apart overlap"
+                )
         self.pages = min(memory.pages for memory in self._memory)
         self._blocks = blocks_of(self._memory, layout.page_bytes)
         self.regions: list[Region] = []
         try:
-            self.regions = self._register_first()
+            self._register_first()
             self.places = self._places()
             self.tails = Tails(engine, layout.tail_bytes)
         except BaseException:
             self.close()
             raise
 
-    def _register_first(self) -> list[Region]:
-        try:
-            return self.register_layers()
-        except InvalidArgument:
-            if len(self._blocks) == len(self._memory):
-                raise
-        # Neighbours need not be of one allocation, and a region of a GPU's memory must be.
-        self._blocks = [range(layer, layer + 1) for layer in range(len(self._memory))]
-        return self.register_layers()
+    def _register_first(self) -> None:
+        """Neighbours need not be of one allocation, and a region of a GPU's memory must be: those
+        that one region cannot hold have one each.
+        """
+        blocks, self._blocks = self._blocks, []
+        for block in blocks:
+            try:
+                self.regions.append(self._engine.register(self._extent(block)))
+                self._blocks.append(block)
+            except InvalidArgument:
+                if len(block) == 1:
+                    raise
+                alone = [range(layer, layer + 1) for layer in block]
+                for each in alone:
+                    self.regions.append(self._engine.register(self._extent(each)))
+                self._blocks += alone
 
     def register_layers(self) -> list[Region]:
         """Other regions of all layers, as `places` says: what one peer alone is told of can be

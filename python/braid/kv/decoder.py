@@ -29,8 +29,8 @@ from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
-from braid.kv.places import Move, PageIds, moves, places_from
-from braid.kv.post import Post
+from braid.kv.places import Move, PageIds, check_pages, moves, places_from
+from braid.kv.post import VERSION, Post
 
 _AGAIN_S = 0.5
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
@@ -197,7 +197,7 @@ class Decoder(Post):
             source = Source(peer, heard_at=time.monotonic())
             self._sources[peer.data] = source
             layout = self.cache.layout.as_json()
-            head = {"kind": "hello", "version": letters.VERSION, "layout": layout}
+            head = {"kind": "hello", "version": VERSION, "layout": layout}
             self._send(peer, head, letters.pack([self.engine.address.data]))
         return source
 
@@ -210,7 +210,8 @@ class Decoder(Post):
             source.offered.append(self.cache.tails.register())
         places = [list(place) for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
-        self._send(source.peer, {"kind": "offer", "places": places}, letters.pack(regions))
+        head = {"kind": "offer", "places": places, "pages": self.cache.pages}
+        self._send(source.peer, head, letters.pack(regions))
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -256,6 +257,7 @@ class Decoder(Post):
         if (found := difference(self.cache.layout, layout, names)) is not None:
             raise InvalidArgument(found)
         source.regions = [Descriptor(part) for part in letters.unpack(body)]
+        source.pages = letters.whole(head, "pages")
         source.places = places_from(head.get("places"), layout.layers_here, len(source.regions))
         source.layout = layout
 
@@ -403,6 +405,10 @@ class Decoder(Post):
             (self.cache.places[layer - here], source.places[layer - there]) for layer in part.layers
         ]
         nbytes = part.heads * self.cache.layout.head_bytes
+        try:
+            check_pages(load.remote_pages, source.pages, f"{load.what}: at '{source.name}'")
+        except InvalidArgument as error:
+            self._fail(load, error)
         for move in moves(places, nbytes, load.pages, load.remote_pages):
             if load.failure is None:
                 self._read_move(load, source, part, move)
@@ -514,6 +520,9 @@ class Decoder(Post):
             self._beaten_at = now
             self._beat_all()
         for load in list(self._loads.values()):
+            load.reads.take_away()
+            if load.reads.error is not None:
+                self._fail(load, load.reads.error)
             if load.deadline is not None and now > load.deadline:
                 load.deadline = None
                 self._fail(load, Timeout(f"{load.what}: not here within its deadline"))

@@ -36,20 +36,21 @@ class Flying:
 
         The oldest is watched first, so that the first end is seen soon, and then the latest.
         """
-        self._take_away()
+        self.take_away()
         while self._tickets and not self._is_watched:
             watched = self._tickets[-1 if self._has_begun else 0]
             if watched.then(lambda _: ended()):
                 self._is_watched = self._has_begun = True
             else:
-                self._take_away()
+                self.take_away()
 
     def landed(self) -> None:
         """What was watched has ended."""
         self._is_watched = False
-        self._take_away()
+        self.take_away()
 
-    def _take_away(self) -> None:
+    def take_away(self) -> None:
+        """What has ended, and notes how."""
         for ticket in self:
             if ticket.done():
                 self._tickets.remove(ticket)

@@ -34,6 +34,7 @@ class Link:
     """Of its layers, and behind them of its tails if there are any: what it offered."""
     places: list[Place] = field(default_factory=list)
     """Of its layers, in `regions`."""
+    pages: int = 0
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ class Source:
     regions: list[Descriptor] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     """Of its layers, in `regions`."""
+    pages: int = 0
     offered: list[Region] = field(default_factory=list)
     """Our layers (and tails), as it alone was told of them."""
     heard_at: float = 0.0

@@ -45,6 +45,15 @@ def _place_from(found: Any, regions: int) -> Place:  # noqa: ANN401
     return place
 
 
+def check_pages(ids: PageIds, pages: int, what: str) -> None:
+    """Behind a layer's last page there may be another layer, which the engine lets anybody reach
+    who may reach this one. InvalidArgument names the first page that is none.
+    """
+    wrong = ids[ids >= pages]
+    if wrong.size:
+        raise InvalidArgument(f"{what}: page {wrong[0]}: the cache has {pages} pages")
+
+
 class Side(NamedTuple):
     """One end of a call, as Engine.write_pages() takes it."""
 

@@ -14,6 +14,8 @@ from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
+VERSION = 2
+"""Of what prefillers and decoders say to each other; letters have one of their own."""
 _TICK_S = 0.05
 
 

@@ -37,8 +37,8 @@ from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
 from braid.kv.layout import Layout, Slice, difference
-from braid.kv.places import PageIds, places_from
-from braid.kv.post import Post
+from braid.kv.places import PageIds, check_pages, places_from
+from braid.kv.post import VERSION, Post
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
@@ -246,7 +246,7 @@ class Prefiller(Post):
         except Error as error:
             self.counters.add("refused")
             log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
-            self._send(peer, {"kind": "refused", "why": str(error), "version": letters.VERSION})
+            self._send(peer, {"kind": "refused", "why": str(error), "version": VERSION})
             return
         self._links[message.incarnation] = link
         regions = [region.descriptor.data for region in self.cache.regions]
@@ -254,16 +254,22 @@ class Prefiller(Post):
         layout = self.cache.layout.as_json()
         self._send(
             peer,
-            {"kind": "welcome", "layout": layout, "places": places, "name": self.engine.name},
+            {
+                "kind": "welcome",
+                "layout": layout,
+                "places": places,
+                "pages": self.cache.pages,
+                "name": self.engine.name,
+            },
             letters.pack(regions),
         )
 
     def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
         if len(parts) != 1:
             raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
-        if head.get("version", letters.VERSION) != letters.VERSION:
+        if head.get("version", VERSION) != VERSION:
             raise letters.OtherVersion(
-                f"version {letters.VERSION} of the protocol at '{self.engine.name}', "
+                f"version {VERSION} of the protocol at '{self.engine.name}', "
                 f"{head['version']} at '{message.sender}'"
             )
         layout = Layout.from_json(head.get("layout"))
@@ -278,6 +284,7 @@ class Prefiller(Post):
         of_layers = len(parts) - bool(link.layout.tail_bytes)
         if of_layers < 1:
             raise InvalidArgument(f"kv: asked for regions of layers, found {of_layers}")
+        link.pages = letters.whole(head, "pages")
         link.places = places_from(head.get("places"), link.layout.layers_here, of_layers)
         link.regions = [Descriptor(part) for part in parts]
 
@@ -325,6 +332,7 @@ class Prefiller(Post):
             )
         if len(pages) != wanted:
             raise InvalidArgument(f"{handover.what}: {wanted} pages, found {len(pages)} numbers")
+        check_pages(pages, link.pages, f"{handover.what}: at '{link.name}'")
         slot = head.get("tail_slot")
         slices = [self._slice(numbers, link) for numbers in head.get("slices", [])]
         return Consumer(

@@ -1,8 +1,10 @@
 """Transfers under way: one is watched at a time, and none that ended is forgotten."""
 
 import pytest
+from kv_peers import LAYOUT, Side
 
 import braid
+from braid import kv
 from braid.kv.flying import Flying
 
 
@@ -20,6 +22,10 @@ class FakeTicket:
         if not self.is_done:
             self.callbacks.append(callback)
         return not self.is_done
+
+    def cancel(self):
+        if not self.is_done:
+            self.end(braid.Cancelled("taken back"))
 
     def end(self, error=None):
         self.is_done, self.what = True, error
@@ -78,6 +84,18 @@ def test_one_that_ended_before_it_could_be_watched():
     assert not holder.flying
 
 
+def test_an_error_is_seen_before_what_is_watched_has_ended():
+    holder = Holder(3)
+    why = braid.PeerLost("gone")
+    holder.tickets[2].end(why)
+    holder.flying.take_away()
+    assert holder.flying.error is why
+    assert holder.flying
+    for ticket in holder.tickets[:2]:
+        ticket.end()
+    assert not holder.flying
+
+
 def test_the_first_error_is_kept():
     holder = Holder(3)
     why = braid.PeerLost("gone")
@@ -88,3 +106,21 @@ def test_the_first_error_is_kept():
     assert holder.flying
     holder.tickets[0].end()
     assert not holder.flying
+
+
+def test_a_read_that_fails_ends_a_load_whose_first_read_takes_long(monkeypatch):
+    with Side(kv.Prefiller, LAYOUT, "prefill") as prefill, Side(kv.Decoder, LAYOUT, "d") as decode:
+        there = decode.role.connect([prefill.engine.address], 30)
+        prefill.role.begin("r", [0], 8, is_computed=True)
+        begun = []
+        monkeypatch.setattr(
+            decode.engine, "read_pages", lambda *_, **__: begun.append(FakeTicket()) or begun[-1]
+        )
+        places = [kv.places.Place(0, 0, 1 << 20 | n) for n in range(LAYOUT.layers)]
+        monkeypatch.setattr(decode.cache, "places", places)  # a call for each layer
+        load = decode.role.pull("r", there, [0], [0])
+        assert len(begun) == LAYOUT.layers
+        begun[1].end(braid.PeerLost("gone"))
+        with pytest.raises(braid.PeerLost):
+            load.wait(5)
+        assert all(ticket.is_done for ticket in begun)

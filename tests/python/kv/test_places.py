@@ -72,6 +72,8 @@ def memory(*begins, stride=64, pages=10, device=None):
         (memory(0, 64, 128, stride=192), [range(3)]),
         (memory(0, 64, stride=192), [range(1), range(1, 2)]),  # another one's pages lie between
         (memory(0, 64, 128, 5000, stride=192), [range(3), range(3, 4)]),
+        (memory(0, 800, stride=80), [range(1), range(1, 2)]),  # what pads pages is not ours
+        (memory(0, stride=32, pages=1), [range(1)]),
         (memory(640, 0), [range(1), range(1, 2)]),
         (memory(0) + memory(640, device=0), [range(1), range(1, 2)]),
         (memory(0) + memory(640, pages=9), [range(1), range(1, 2)]),
@@ -142,6 +144,42 @@ def test_all_layers_of_a_request_are_one_transfer(cut_sides, there, here, is_pus
         assert is_right(decode.layers, LAYOUT, page, source)
     rest = np.setdiff1d(np.arange(PAGES), ours)
     assert not any(layer[rest].any() for layer in decode.layers)
+
+
+@pytest.mark.parametrize("page", [PAGES, 2 * PAGES - 1, 10**6])
+def test_a_page_that_there_is_not_is_no_page_of_the_next_layer(cut_sides, page):
+    prefill, decode = cut_sides(kv.Prefiller, "layers"), cut_sides(kv.Decoder, "layers")
+    there = decode.role.connect([prefill.engine.address], LIMIT_S)
+    prefill.role.begin("r", [0], 8, is_computed=True)
+    for layer in prefill.layers:
+        layer[...] = 7
+    load = decode.role.pull("r", there, [page], [3])
+    with pytest.raises(braid.InvalidArgument, match=f"page {page}: the cache has {PAGES} pages"):
+        load.wait(LIMIT_S)
+    assert not any(layer.any() for layer in decode.layers)
+
+
+def test_one_that_is_told_of_pages_that_it_has_not(cut_sides):
+    """As a decoder that lies would say: nothing is written."""
+    prefill, decode = cut_sides(kv.Prefiller, "layers"), cut_sides(kv.Decoder, "layers")
+    there = decode.role.connect([prefill.engine.address], LIMIT_S)
+    prefill.role.begin("r", [0], 8, is_computed=True)
+    decode.cache.ids = lambda pages, _: np.asarray(pages, np.uint64)
+    with pytest.raises(braid.Cancelled, match=f"page {PAGES}: the cache has {PAGES} pages"):
+        decode.role.want("r", there, [PAGES], 8).wait(LIMIT_S)
+    assert not any(layer.any() for layer in decode.layers)
+
+
+def test_pages_that_overlap_are_named():
+    page = LAYOUT.page_bytes
+    layers = [LayerMemory(0, 4, page // 2)] * LAYOUT.layers
+    with (
+        braid.Engine("e", nics="none") as engine,
+        pytest.raises(
+            braid.InvalidArgument, match=f"layer 0: pages of {page} bytes {page // 2} bytes apart"
+        ),
+    ):
+        kv.PagedCache(engine, layers, LAYOUT)
 
 
 def test_neighbours_that_no_one_region_can_hold(monkeypatch):

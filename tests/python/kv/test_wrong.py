@@ -12,6 +12,7 @@ from kv_peers import LAYOUT, PAGES, Side, fill, is_right
 
 import braid
 from braid import kv, letters
+from braid.kv.post import VERSION
 
 LIMIT_S = 30
 _numbers = itertools.count()
@@ -81,9 +82,22 @@ def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
         until = time.monotonic() + LIMIT_S
         while source.error is None and time.monotonic() < until:
             time.sleep(0.01)
-    words = f"version {letters.VERSION} of the protocol at 'prefill', 7 at 'newer'"
+    words = f"version {VERSION} of the protocol at 'prefill', 7 at 'newer'"
     assert words in str(source.error)
     assert words in caplog.text
+    still_serves(prefill, decode, there)
+
+
+def test_the_version_before_is_refused_by_name(ends, monkeypatch):
+    """Its letters are as ours; what its offer says of regions is not."""
+    prefill, decode, there = ends
+    monkeypatch.setattr("braid.kv.decoder.VERSION", VERSION - 1)
+    words = f"version {VERSION} of the protocol at 'prefill', {VERSION - 1} at 'older'"
+    with (
+        Side(kv.Decoder, LAYOUT, "older") as older,
+        pytest.raises(braid.InvalidArgument, match=words),
+    ):
+        older.role.connect([prefill.engine.address], LIMIT_S)
     still_serves(prefill, decode, there)
 
 
@@ -111,7 +125,7 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     prefill, decode, there = ends
     handover = prefill.role.begin("r", [0], 8, is_computed=True)
     load = decode.role.pull("r", there, [PAGES + 3], [1])
-    with pytest.raises(braid.InvalidArgument, match="peer's region"):
+    with pytest.raises(braid.InvalidArgument, match=rf"page {PAGES + 3}: the cache has {PAGES}"):
         load.wait(LIMIT_S)
     with pytest.raises(braid.Cancelled, match="'decode' took it back"):
         handover.wait(LIMIT_S)
