@@ -73,6 +73,8 @@ def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
     whole = letters.frames
 
     def of_version_7(head, body=b""):
+        if head["kind"] != "hello":  # the prefiller's, of this process, too, may answer by now
+            return whole(head, body)
         return [frame[:3] + bytes([7]) + frame[4:] for frame in whole(head, body)]
 
     with Side(kv.Decoder, LAYOUT, "newer") as newer:
