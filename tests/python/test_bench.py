@@ -311,6 +311,8 @@ _OWN_FORMS = {
     "braid.nodes_cpu/1": frozenset({"dirty", "rows"}),
     "braid.nodes_gpu/1": frozenset({"dirty", "ranks"}),
     "braid.nodes_gpu_costs/1": frozenset({"dirty", "rows"}),
+    "braid.nodes_handed_on/1": frozenset({"dirty", "rows"}),
+    "braid.nodes_rails/1": frozenset({"dirty", "rows"}),
     "braid.nodes_refused/1": frozenset({"dirty", "runs"}),
     "braid.nodes_programs/1": frozenset({"dirty", "programs"}),
     "braid.nodes_roll/1": frozenset({"dirty", "runs"}),
