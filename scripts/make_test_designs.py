@@ -1,12 +1,12 @@
 """What compiling for `make test` costs in several designs: the same files, one compiler at a time.
 
-    nice .venv/bin/python scripts/make_test_designs.py [--samples 2] [--only NAME..] [--cached]
+    nice .venv/bin/python scripts/make_test_designs.py [--samples 2] [--only NAME..]
 
 Copies what git has of this tree, changes a line of it for each design, builds TARGETS without a
 compiler cache, and adds up user and system time of all processes. Designs take turns, so that a
-load of the machine's other programs meets all of them. With --cached instead: what steps take with
-an empty compiler cache, and again with what they left there. Adds a run to
-records/make_test_designs.json.
+load of the machine's other programs meets all of them. Adds a run to
+records/make_test_designs.json, whose runs with a compiler cache are of a version that let the cache
+know kernels (decision 36).
 """
 
 import argparse
@@ -96,16 +96,6 @@ DESIGNS = (
 )
 
 
-KERNELS = ("coll/reduce/reduce_whole", "coll/reduce/reduce_rest", "coll/packets/copies")
-"""Of build/release, for sm_90a: 25 of the 387 seconds that all its kernels took with two compilers
-at once, after Ninja's log."""
-STEPS = {
-    "check_kernels": ["scripts/check_kernels"],
-    "try_install": ["scripts/try_install"],
-    "three kernels": [],
-}
-
-
 def put(tree: Path, changes: dict[str, tuple[str, str]]) -> None:
     for file, (old, new) in changes.items():
         text = (tree / file).read_text(encoding="utf-8")
@@ -141,40 +131,6 @@ def spent(what: str, command: list[str], env: dict[str, str] | None = None) -> d
     }
 
 
-def kernels() -> list[str]:
-    """Their compilers' commands, one after the other."""
-    targets = [f"kernels/{one}.fatbin" for one in KERNELS]
-    said = subprocess.run(
-        ["ninja", "-C", "build/release", "-t", "commands", *targets],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    ours = [line for line in said if any(f"{target}.d" in line for target in targets)]
-    assert len(ours) == len(targets)
-    return ["bash", "-c", "; ".join(f"({line})" for line in ours)]
-
-
-def with_a_cache(
-    rows: list[dict[str, Any]], wanted: dict[str, list[str]], num_samples: int, folder: Path
-) -> Iterator[None]:
-    env = os.environ | {
-        "CCACHE_NOHASHDIR": "1",
-        "CCACHE_DEPEND": "1",
-        "CCACHE_BASEDIR": os.getcwd(),
-    }
-    for number in range(num_samples):
-        for step, command in wanted.items():
-            env["CCACHE_DIR"] = str(folder / f"{step} {number}")
-            for what in ("nothing in the cache", "all in the cache"):
-                row = next((r for r in rows if (r["build"], r["design"]) == (step, what)), None)
-                if row is None:
-                    rows.append(row := {"build": step, "design": what, "samples": []})
-                row["samples"].append(spent(step, command or kernels(), env))
-                print(step, what, row["samples"][-1], flush=True)
-                yield
-
-
 def without_one(
     rows: list[dict[str, Any]], wanted: list[Design], num_samples: int, folder: Path
 ) -> Iterator[None]:
@@ -198,19 +154,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--cached", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("records/make_test_designs.json"))
     args = parser.parse_args()
     from braid.bench import facts
 
     commit, dirty = facts.commit()
     wanted = [one for one in DESIGNS if not args.only or one.name in args.only]
-    steps_wanted = {k: v for k, v in STEPS.items() if not args.only or k in args.only}
     ours = [Path("src") / name for name in FOLDERS], [Path("tests/group")]
     run: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
+        "asked": sys.argv[1:],
         "targets": TARGETS,
         "lines": {
             "src": [lines_of(ours[0], "*.cc"), lines_of([Path("src")], "*.cc")],
@@ -230,12 +185,7 @@ def main() -> int:
     }
     with TemporaryDirectory() as made:
         folder, rows = Path(made), run["designs"]
-        steps = (
-            with_a_cache(rows, steps_wanted, args.samples, folder)
-            if args.cached
-            else without_one(rows, wanted, args.samples, folder)
-        )
-        for _ in steps:
+        for _ in without_one(rows, wanted, args.samples, folder):
             args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 
