@@ -124,6 +124,8 @@ class Shim {
   NcclResult forward_all_to_all(const Call& call);
   NcclResult end_of(NcclComm comm, NcclResult now);
   static int run_real(void* racer, const braid_nccl_call* call);
+  NcclResult give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
+                      CudaStream stream);
   NcclResult exchange(NcclComm rail, const braid_nccl_passage& passage, CudaStream stream);
   const braid_nccl_rails* rails();
 

@@ -3,7 +3,9 @@
 // program's communicator, and calls them at the place of the program's calls, so their order is the
 // program's own.
 #include <climits>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "base/log.h"
 #include "bindings/nccl/comm_config.h"
@@ -46,6 +48,22 @@ NcclResult Shim::exchange(NcclComm rail, const braid_nccl_passage& passage, Cuda
   return is_good(result) ? ended : result;
 }
 
+NcclResult Shim::give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
+                          CudaStream stream) {
+  int num_ranks = 0;
+  NcclResult result = real_.count(rail, &num_ranks);
+  if (is_good(result)) result = real_.group_start();
+  if (!is_good(result)) return result;
+  for (int peer = 0; peer < num_ranks && is_good(result); ++peer) {
+    result = real_.send(send, bytes, kBytes, peer, rail, stream);
+    if (is_good(result))
+      result = real_.recv(static_cast<char*>(recv) + static_cast<uint64_t>(peer) * bytes, bytes,
+                          kBytes, peer, rail, stream);
+  }
+  const NcclResult ended = real_.group_end();
+  return is_good(result) ? ended : result;
+}
+
 const braid_nccl_rails* Shim::rails() {
   std::call_once(rails_once_, [this] {
     rails_.context = this;
@@ -76,6 +94,9 @@ const braid_nccl_rails* Shim::rails() {
                            void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
       const Inside inside;
+      const char* const how = std::getenv("BRAID_RAILS_GATHER");  // measurement only
+      if (how != nullptr && std::string_view(how) == "exchange")
+        return static_cast<int>(shim.end_of(comm, shim.give_all(comm, send, recv, bytes, stream)));
       return static_cast<int>(
           shim.end_of(comm, shim.real_.all_gather(send, recv, bytes, kBytes, comm, stream)));
     };

@@ -4,10 +4,11 @@
 
     handed    host time of a call that is handed on to NCCL: the same communicator's calls in turn
               through the drop-in and straight into the real library
-    first     the first all_gather: seconds, and the GPU memory that it took of all ranks; one node
-              of two ranks has no rails, and is what others are compared with. Then what NCCL alone
-              takes for communicators among the ranks of each rail: made, after a send and a
-              receive, after an all_gather
+    first     an all_reduce, which is NCCL's: what the GPU takes when a process runs NCCL's kernels
+              for the first time. Then the first all_gather: seconds, and the GPU memory that it
+              took of all ranks; one node of two ranks has no rails, and is what others are compared
+              with. Then what NCCL alone takes for communicators among the ranks of each rail: made,
+              after a send and a receive, after an all_gather
 
 One rank of NODES_PER_NODE * n; COSTS_OF says which of the two. Rank 0 adds a line of JSON to
 COSTS_LINES. To NCCL every rank is a host of its own, to braid NODES_PER_NODE ranks are.
@@ -31,7 +32,8 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
 FLOAT32, SUM, COUNT = 7, 0, 1024
-BURST, BURSTS = 20, 25  # ranks of one GPU take turns: a call takes some 10 ms
+# Ranks of one GPU take turns, so that a call takes some 10 ms: bursts end by the clock.
+BURST, BURSTS, GROUP, EMPTY, HANDED_SECONDS = 10, 40, 30, 100, 7.0
 
 
 class UniqueId(ctypes.Structure):
@@ -106,43 +108,88 @@ def nccl_alone(store: Any, memory: Memory) -> dict[str, int]:
 
 
 def handed(store: Any) -> dict[str, Any]:
-    """Nanoseconds of each call on the host, in bursts that the stream has room for."""
+    """Nanoseconds of calls on the host, each through the drop-in and straight into NCCL in turn.
+
+    alone    in bursts that the stream has room for
+    grouped  the same inside of one group: what a call adds to a plan that is launched as one
+    empty    of no elements, at which NCCL looks and goes back: the drop-in's part with little else
+    """
     through = ctypes.CDLL("libnccl.so.2")
     real = real_library()
     comm = made(store, through, "id", SIZE, RANK)
     send = torch.ones(COUNT, device="cuda")
-    recv = torch.zeros(COUNT, device="cuda")
+    recv = torch.zeros(SIZE * COUNT, device="cuda")
     stream = torch.cuda.Stream()
-    arguments = (
-        ctypes.c_void_p(send.data_ptr()),
-        ctypes.c_void_p(recv.data_ptr()),
-        ctypes.c_size_t(COUNT),
-        ctypes.c_int(FLOAT32),
-        ctypes.c_int(SUM),
-        comm,
-        ctypes.c_void_p(stream.cuda_stream),
-    )
+    at = ctypes.c_void_p(send.data_ptr()), ctypes.c_void_p(recv.data_ptr())
+    behind = comm, ctypes.c_void_p(stream.cuda_stream)
+    dtype = ctypes.c_int(FLOAT32)
+    # What is decided at the first call that could be taken over: with one rank a node, for NCCL.
+    decided = (*at, ctypes.c_size_t(COUNT), dtype, *behind)
+    assert through.ncclAllGather(*decided) == 0
+    stream.synchronize()
     calls = {"braid": through.ncclAllReduce, "nccl": real.ncclAllReduce}
     assert ctypes.cast(calls["braid"], ctypes.c_void_p).value != (
         ctypes.cast(calls["nccl"], ctypes.c_void_p).value
     ), "both are one function"
-    times: dict[str, list[int]] = {who: [] for who in calls}
-    wrong = 0
-    for burst in range(-2, BURSTS):
-        meet(store, f"burst {burst}")
-        for n in range(BURST):
+    counts = {"alone": COUNT, "grouped": COUNT, "empty": 0}
+    arguments = {
+        how: (*at, ctypes.c_size_t(count), dtype, ctypes.c_int(SUM), *behind)
+        for how, count in counts.items()
+    }
+    times: dict[str, dict[str, list[int]]] = {how: {who: [] for who in calls} for how in counts}
+
+    def pairs(how: str, number: int, is_kept: bool) -> None:
+        for n in range(number):
             for who in list(calls) if n % 2 == 0 else list(reversed(calls)):
                 begin = time.perf_counter_ns()
-                answer = calls[who](*arguments)
+                answer = calls[who](*arguments[how])
                 ns = time.perf_counter_ns() - begin
                 assert answer == 0
-                if burst >= 0:
-                    times[who].append(ns)
+                if is_kept:
+                    times[how][who].append(ns)
+
+    wrong, burst, begin = 0, -2, time.monotonic()
+    while True:
+        if RANK == 0:
+            is_over = burst >= BURSTS or time.monotonic() - begin > HANDED_SECONDS
+            store.set(f"burst {burst}", "" if is_over else "go")
+        store.wait([f"burst {burst}"], timedelta(seconds=20))
+        if store.get(f"burst {burst}") != b"go":
+            break
+        pairs("empty", EMPTY, burst >= 0)
+        pairs("alone", BURST, burst >= 0)
         stream.synchronize()
-        wrong += int((recv != SIZE).sum())
+        wrong += int((recv[:COUNT] != SIZE).sum())
+        assert through.ncclGroupStart() == 0
+        pairs("grouped", GROUP, burst >= 0)
+        assert through.ncclGroupEnd() == 0
+        stream.synchronize()
+        wrong += int((recv[:COUNT] != SIZE).sum())
+        burst += 1
+    if os.environ.get("COSTS_CAPTURED"):
+        counts["captured"] = COUNT
+        arguments["captured"] = arguments["alone"]
+        times["captured"] = {who: [] for who in calls}
+        for capture in range(4):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                pairs("captured", EMPTY, capture > 0)
+            del graph
+            meet(store, f"captured {capture}")
     counted = (ctypes.c_uint64 * 7)(), (ctypes.c_uint64 * 7)()
     through.braid_nccl_counts(*counted, ctypes.c_size_t(7))
-    return {"ns": times, "wrong": wrong, "taken": counted[0][0], "handed_on": counted[1][0]}
+    return {
+        "ns": times,
+        "bursts": burst,
+        "wrong": wrong,
+        "taken": list(counted[0]),
+        "handed_on": list(counted[1]),
+    }
+
+
+def more_ns(ns: dict[str, list[int]]) -> dict[str, int]:
+    middle = {who: sorted(all_of)[len(all_of) // 2] for who, all_of in ns.items()}
+    return {**middle, "more": middle["braid"] - middle["nccl"]}
 
 
 def first(store: Any) -> dict[str, Any]:
@@ -150,6 +197,8 @@ def first(store: Any) -> dict[str, Any]:
     recv = torch.zeros(SIZE * COUNT, device="cuda")
     wanted = torch.arange(SIZE, device="cuda").repeat_interleave(COUNT).float()
     memory = Memory(store)
+    dist.all_reduce(send.clone())
+    first_kernel = memory.taken()
     begin = time.monotonic()
     dist.all_gather_into_tensor(recv, send)
     torch.cuda.synchronize()
@@ -161,6 +210,7 @@ def first(store: Any) -> dict[str, Any]:
     found = {
         "first_s": seconds,
         "second_s": time.monotonic() - begin,
+        "first_kernel_bytes_of_all_ranks": first_kernel,
         "bytes_of_all_ranks": first_bytes,
         "wrong": int((recv != wanted).sum()),
     }
@@ -199,9 +249,11 @@ def main() -> int:
                 flush=True,
             )
         else:
-            for rank, one in enumerate(ranks):
-                middle = {who: sorted(ns)[len(ns) // 2] for who, ns in one["ns"].items()}
-                print(f"rank {rank}: median ns {middle}", flush=True)
+            for how in ranks[0]["ns"]:
+                more = [more_ns(one["ns"][how]) for one in ranks]
+                print(
+                    f"handed on, {how}: median ns {more}, bursts {ranks[0]['bursts']}", flush=True
+                )
     return 1 if own["wrong"] else 0
 
 

@@ -18,7 +18,6 @@ namespace {
 using sys::DevicePtr;
 using sys::Stream;
 
-constexpr uint64_t kMostPieceBytes = 8 << 20;
 constexpr uint64_t kPieceUnit = 512;  // keeps pieces aligned for every type
 // All ranks' blocks of an all_gather that is one of the rail's and a few kernels.
 constexpr uint64_t kSmallBytes = 1 << 20;
@@ -49,6 +48,10 @@ void repeat_minus_zero(std::span<std::byte> pattern, uint64_t value_bytes) {
     std::memcpy(pattern.data() + done, pattern.data(), std::min(done, pattern.size() - done));
 }
 
+uint64_t in_units(uint64_t bytes, uint64_t most) {
+  return std::max(std::min(bytes, most) / kPieceUnit, uint64_t{1}) * kPieceUnit;
+}
+
 // The default streams by their names: neither is ever captured.
 bool is_default(Stream stream) { return reinterpret_cast<uintptr_t>(stream.handle) <= 1; }
 
@@ -58,10 +61,6 @@ RedOp partial_op(RedOp op) { return op == RedOp::kAvg ? RedOp::kSum : op; }
 }  // namespace
 
 bool Stages::has_average(const fabric::NodeMap& map) { return map.size() <= kMostReduceArrays; }
-
-uint64_t Stages::num_pieces() const {
-  return nothing_piece() + (has_average(map_) ? kNumNothings : 0);
-}
 
 Result<std::unique_ptr<Stages>> Stages::make(comm::Device& device, Rail& rail,
                                              const fabric::NodeMap& map, int node,
@@ -77,9 +76,11 @@ Result<std::unique_ptr<Stages>> Stages::make(comm::Device& device, Rail& rail,
 
 Status Stages::take_memory() {
   sys::Cuda& cuda = device_.cuda();
-  const uint64_t room = terms_.most_scratch_bytes / num_pieces() / kPieceUnit * kPieceUnit;
-  piece_bytes_ = std::clamp(room, kPieceUnit, kMostPieceBytes);
-  scratch_bytes_ = piece_bytes_ * num_pieces();
+  const uint64_t most = terms_.most_scratch_bytes, nothings = has_average(map_) ? kNumNothings : 0;
+  nothing_bytes_ = in_units(most / (num_pieces() + nothings), terms_.most_nothing_bytes);
+  const uint64_t beside = nothings * nothing_bytes_;
+  piece_bytes_ = in_units((most - std::min(most, beside)) / num_pieces(), terms_.most_piece_bytes);
+  scratch_bytes_ = piece_bytes_ * num_pieces() + beside;
   BRAID_ASSIGN_OR_RETURN(scratch_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(scratch_bytes_)));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kHigh)));
@@ -93,12 +94,11 @@ Status Stages::take_memory() {
 
 // From memory of the host that is not pinned, so it is there when the call returns.
 Status Stages::write_nothing() {
-  std::vector<std::byte> pattern(piece_bytes_);
+  std::vector<std::byte> pattern(nothing_bytes_);
   for (uint64_t kind = 0; kind < kNumNothings; ++kind) {
     if (kind > 0) repeat_minus_zero(pattern, nothing_bytes(kind));
-    BRAID_RETURN_IF_ERROR(cuda_.copy(scratch_at(nothing_piece() + kind),
-                                     reinterpret_cast<DevicePtr>(pattern.data()), piece_bytes_,
-                                     stream_.get()));
+    BRAID_RETURN_IF_ERROR(cuda_.copy(nothing_at(kind), reinterpret_cast<DevicePtr>(pattern.data()),
+                                     nothing_bytes_, stream_.get()));
     BRAID_RETURN_IF_ERROR(cuda_.synchronize(stream_.get()));
   }
   return {};
@@ -303,22 +303,34 @@ Status Stages::add_partials(const Sum& call, const Piece& piece) {
   BRAID_RETURN_IF_ERROR(reduce_inside(call, piece, node_, scratch_at(own_piece())));
   if (!terms_.is_on_one_stream)
     BRAID_RETURN_IF_ERROR(cuda_.wait_event(call.stream, from_rail_[piece.half].get()));
-  std::array<DevicePtr, nvlink::kMostRanks> sources{};
-  static_assert(sources.size() >= kMostReduceArrays);
-  int num = 0;
-  for (int node = 0; node < map_.num_nodes; ++node)
-    sources[static_cast<size_t>(num++)] =
-        node == node_ ? scratch_at(own_piece()) : in_at(piece.half, node);
-  const DevicePtr nothing = scratch_at(nothing_piece() + nothing_of(call.wire));
-  while (call.op == RedOp::kAvg && num < map_.size()) sources[static_cast<size_t>(num++)] = nothing;
   const DevicePtr result = call.recv + piece.begin * dtype_bytes(call.dtype);
   const DevicePtr to = call.is_wide() ? scratch_at(own_piece()) : result;  // a source of its own
-  BRAID_RETURN_IF_ERROR(device::sum(device_, call.stream,
-                                    device::one_destination(sources, num, to, piece.count),
-                                    {call.wire, call.op, device::last_sum_blocks(device_)}));
+  BRAID_RETURN_IF_ERROR(add(call, piece, to));
   if (!call.is_wide()) return {};
   const device::ArrayCast last{to, result};
   return device::narrow(device_, call.stream, {&last, 1}, piece.count, call.dtype);
+}
+
+/// The partials of all nodes. An average goes by as much as there is of what it adds beside them.
+Status Stages::add(const Sum& call, const Piece& piece, DevicePtr to) {
+  const bool has_nothings = call.op == RedOp::kAvg && map_.num_nodes < map_.size();
+  const uint64_t step = has_nothings ? nothing_bytes_ / dtype_bytes(call.wire) : piece.count;
+  for (uint64_t at = 0; at < piece.count; at += step) {
+    std::array<DevicePtr, nvlink::kMostRanks> sources{};
+    static_assert(sources.size() >= kMostReduceArrays);
+    int num = 0;
+    for (int node = 0; node < map_.num_nodes; ++node)
+      sources[static_cast<size_t>(num++)] =
+          (node == node_ ? scratch_at(own_piece()) : in_at(piece.half, node)) + call.wire_bytes(at);
+    while (has_nothings && num < map_.size())
+      sources[static_cast<size_t>(num++)] = nothing_at(nothing_of(call.wire));
+    const uint64_t count = std::min(step, piece.count - at);
+    BRAID_RETURN_IF_ERROR(device::sum(
+        device_, call.stream,
+        device::one_destination(sources, num, to + call.wire_bytes(at), count),
+        {call.wire, call.op, device::last_sum_blocks(device_)}));
+  }
+  return {};
 }
 
 // ---- the rest ----

@@ -10,7 +10,7 @@
 //
 // The two go on side by side, on the caller's stream and on one of our own, joined by events. Long
 // blocks go piece by piece, so that neither side waits for a whole block of the other, and what is
-// kept beside the caller's buffers is bounded (kMostScratchBytes). A piece of a block is not where
+// kept beside the caller's buffers is bounded (StageTerms). A piece of a block is not where
 // the inside collectives want it: it is gathered into scratch and copied out of it, or copied into
 // it and summed there.
 //
@@ -41,6 +41,10 @@ namespace braid::coll::nodes {
 
 struct StageTerms {
   uint64_t most_scratch_bytes = 128 << 20;
+  /// Of a block: longer pieces are faster between nodes, and there are num_pieces() of them.
+  uint64_t most_piece_bytes = 8 << 20;
+  /// Of what an average adds, for each of its five patterns: it is added by as much at a time.
+  uint64_t most_nothing_bytes = 1 << 20;
   /// The rail's calls on the caller's stream, too: where streams share a queue of the GPU
   /// (CUDA_DEVICE_MAX_CONNECTIONS=1), one could stand behind what waits for it.
   bool is_on_one_stream = false;
@@ -133,14 +137,17 @@ class Stages {
   Status reduce_inside(const Sum& call, const Piece& piece, int node, sys::DevicePtr to);
   Status send_partials(const Sum& call, const Piece& piece);
   Status add_partials(const Sum& call, const Piece& piece);
+  Status add(const Sum& call, const Piece& piece, sys::DevicePtr to);
 
   // The scratch, in pieces: per_node for what goes through it, the own node's partial, and two
-  // halves, in turn, of partials for and from the other nodes; last what an average adds.
+  // halves, in turn, of partials for and from the other nodes; behind them what an average adds.
   sys::DevicePtr scratch_at(uint64_t piece) const { return scratch_.get() + piece * piece_bytes_; }
   uint64_t num_others() const { return static_cast<uint64_t>(map_.num_nodes - 1); }
   uint64_t own_piece() const { return static_cast<uint64_t>(map_.per_node); }
-  uint64_t nothing_piece() const { return own_piece() + 1 + 4 * num_others(); }
-  uint64_t num_pieces() const;
+  uint64_t num_pieces() const { return own_piece() + 1 + 4 * num_others(); }
+  sys::DevicePtr nothing_at(uint64_t kind) const {
+    return scratch_at(num_pieces()) + kind * nothing_bytes_;
+  }
   sys::DevicePtr out_at(size_t half, int node) const;
   sys::DevicePtr in_at(size_t half, int node) const;
   Status write_nothing();
@@ -151,7 +158,7 @@ class Stages {
   const fabric::NodeMap map_;
   const int node_;
   const StageTerms terms_;
-  uint64_t piece_bytes_ = 0, scratch_bytes_ = 0;
+  uint64_t piece_bytes_ = 0, nothing_bytes_ = 0, scratch_bytes_ = 0;
   sys::DeviceMemory scratch_;
   sys::OwnedStream stream_;
   sys::OwnedEvent done_;                      // of the last call
