@@ -1,0 +1,191 @@
+"""What compiling for `make test` costs in several designs: the same files, one compiler at a time.
+
+    nice .venv/bin/python scripts/make_test_designs.py [--samples 2] [--only NAME..]
+
+Copies what git has of this tree, changes a line of it for each design, builds TARGETS without a
+compiler cache, and adds up user and system time of all processes. Designs take turns, so that a
+load of the machine's other programs meets all of them. Writes records/make_test_designs.json.
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+TARGETS = ("test_group", "test_transport")
+FOLDERS = ("base", "sys", "group", "fabric", "transport")
+"""Of src/, which these programs link; of tests/ they have group and transport."""
+
+STD = "<algorithm> <array> <atomic> <cstdint> <functional> <memory> <span> <string> <vector>"
+HEADERS = {
+    "CMakeLists.txt": (
+        "  add_library(braid_${name} STATIC ${sources})\n",
+        "  add_library(braid_${name} STATIC ${sources})\n"
+        f"  target_precompile_headers(braid_${{name}} PRIVATE {STD})\n",
+    ),
+    "tests/CMakeLists.txt": (
+        "  add_executable(test_${name} ${sources})\n",
+        "  add_executable(test_${name} ${sources})\n"
+        f"  target_precompile_headers(test_${{name}} PRIVATE <gtest/gtest.h> {STD})\n",
+    ),
+}
+ONE_HEADER = {
+    "CMakeLists.txt": (
+        HEADERS["CMakeLists.txt"][0],
+        HEADERS["CMakeLists.txt"][0] + "  if(name STREQUAL sys)\n"
+        f"    target_precompile_headers(braid_sys PRIVATE {STD})\n"
+        "  elseif(NOT name STREQUAL base)\n"
+        "    target_precompile_headers(braid_${name} REUSE_FROM braid_sys)\n  endif()\n",
+    ),
+    "tests/CMakeLists.txt": (
+        HEADERS["tests/CMakeLists.txt"][0],
+        HEADERS["tests/CMakeLists.txt"][0] + "  if(name STREQUAL group)\n"
+        f"    target_precompile_headers(test_group PRIVATE <gtest/gtest.h> {STD})\n"
+        "  elseif(name STREQUAL transport)\n"
+        "    target_precompile_headers(test_transport REUSE_FROM test_group)\n  endif()\n",
+    ),
+}
+LARGER = {
+    "CMakeLists.txt": ("braid_unity(braid_${name} 24)", "braid_unity(braid_${name} 48)"),
+    "tests/CMakeLists.txt": ("braid_unity(test_${name} 18)", "braid_unity(test_${name} 36)"),
+}
+NO_UNITS = {
+    "CMakeLists.txt": ("  if(BRAID_UNITY)\n", "  if(FALSE)\n"),
+    "tests/CMakeLists.txt": ("  braid_unity(test_${name} 18)\n", ""),
+}
+
+
+def tests_at(flags: str) -> dict[str, tuple[str, str]]:
+    return {"tests/CMakeLists.txt": ("set(test_flags -Og)", f"set(test_flags {flags})")}
+
+
+def all_at(flags: str) -> dict[str, tuple[str, str]]:
+    return {"CMakeLists.txt": ("${sanitized_flags} -g1 -fsanitize", f"{flags} -fsanitize")}
+
+
+RELEASE = ("-DCMAKE_BUILD_TYPE=Release",)
+ADDRESS = ("-DCMAKE_BUILD_TYPE=Debug", "-DBRAID_SANITIZE=address,undefined")
+THREAD = ("-DCMAKE_BUILD_TYPE=Debug", "-DBRAID_SANITIZE=thread")
+
+
+@dataclass(frozen=True)
+class Design:
+    build: str
+    what: str
+    options: tuple[str, ...]
+    changes: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.build}: {self.what}"
+
+
+DESIGNS = (
+    Design("release", "as it is", RELEASE),
+    Design("release", "each file by itself", RELEASE, NO_UNITS),
+    Design("release", "units twice as large", RELEASE, LARGER),
+    Design("release", "a precompiled header for each target", RELEASE, HEADERS),
+    Design("release", "one precompiled header for all", RELEASE, ONE_HEADER),
+    Design("release", "tests at -O0", RELEASE, tests_at("-O0")),
+    Design("release", "tests at -O1", RELEASE, tests_at("-O1")),
+    Design("debug", "as it is", ADDRESS),
+    Design("debug", "units twice as large", ADDRESS, LARGER),
+    Design("debug", "one precompiled header for all", ADDRESS, ONE_HEADER),
+    Design("debug", "no lines for backtraces", ADDRESS, all_at("-O0 -g0")),
+    Design("debug", "at -O1", ADDRESS, all_at("-O1 -g1")),
+    Design("debug", "gcc at -Og", (*ADDRESS, "-DCMAKE_CXX_COMPILER=g++")),
+    Design("debug", "without undefined", (ADDRESS[0], "-DBRAID_SANITIZE=address")),
+    Design("tsan", "as it is", THREAD),
+    Design("tsan", "units twice as large", THREAD, LARGER),
+    Design("tsan", "one precompiled header for all", THREAD, ONE_HEADER),
+)
+
+
+def put(tree: Path, changes: dict[str, tuple[str, str]]) -> None:
+    for file, (old, new) in changes.items():
+        text = (tree / file).read_text(encoding="utf-8")
+        if text.count(old) != 1:
+            raise SystemExit(f"make_test_designs: {file}: {old!r} is there {text.count(old)} times")
+        (tree / file).write_text(text.replace(old, new), encoding="utf-8")
+
+
+def measured(design: Design, archive: Path, folder: Path) -> dict[str, float]:
+    tree = folder / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    tree.mkdir()
+    subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
+    put(tree, design.changes)
+    options = ("-DBRAID_BUILD_PYTHON=OFF", "-DBRAID_CUDA=OFF", "-DBRAID_WERROR=OFF")
+    quiet: dict[str, Any] = {"check": True, "stdout": subprocess.DEVNULL}
+    subprocess.run(
+        ["cmake", "-S", tree, "-B", tree / "made", "-G", "Ninja", *options, *design.options],
+        **quiet,
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    built = subprocess.run(
+        ["ninja", "-C", tree / "made", "-j1", *TARGETS], capture_output=True, text=True, check=False
+    )
+    if built.returncode != 0:
+        raise SystemExit(f"make_test_designs: {design.name}: {built.stdout[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "user": round(after.ru_utime - before.ru_utime, 2),
+        "sys": round(after.ru_stime - before.ru_stime, 2),
+    }
+
+
+def lines_of(folders: list[Path], pattern: str) -> int:
+    files = [file for folder in folders for file in folder.rglob(pattern)]
+    return sum(len(file.read_bytes().splitlines()) for file in files)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=Path("records/make_test_designs.json"))
+    args = parser.parse_args()
+    from braid.bench import facts
+
+    commit, dirty = facts.commit()
+    os.environ["CCACHE_DISABLE"] = "1"
+    wanted = [one for one in DESIGNS if not args.only or one.name in args.only]
+    samples: dict[str, list[dict[str, float]]] = {one.name: [] for one in wanted}
+    ours = [Path("src") / name for name in FOLDERS], [Path("tests/group"), Path("tests/transport")]
+    record = {
+        "schema": "braid.make_test_designs/1",
+        "command": "nice scripts/make_test_designs.py",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit,
+        "dirty": dirty,
+        "machine": f"{os.cpu_count()} cores",
+        "targets": TARGETS,
+        "lines": {
+            "src": [lines_of(ours[0], "*.cc"), lines_of([Path("src")], "*.cc")],
+            "tests": [lines_of(ours[1], "*_test.cc"), lines_of([Path("tests")], "*_test.cc")],
+        },
+        "designs": [
+            {"build": one.build, "design": one.what, "samples": samples[one.name]} for one in wanted
+        ],
+    }
+    with TemporaryDirectory() as made:
+        archive = Path(made) / "tree.tar"
+        subprocess.run(["git", "archive", "-o", archive, "HEAD"], check=True)
+        for _ in range(args.samples):
+            for design in wanted:
+                samples[design.name].append(measured(design, archive, Path(made)))
+                print(design.name, samples[design.name][-1], flush=True)
+                args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
