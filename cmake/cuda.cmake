@@ -57,11 +57,19 @@ function(braid_compile_fatbin path fatbin)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     list(APPEND flags -ccbin ${CMAKE_CXX_COMPILER})
   endif()
+  # ccache takes for linking what has no -c. An environment's nvcc is as old as the environment, so it goes by what is
+  # in the file; and the target, which it cannot tell from a flag, is named alike in every copy of the tree.
+  set(cached "")
+  if(BRAID_CCACHE)
+    set(cached ${CMAKE_COMMAND} -E env CCACHE_COMPILERCHECK=content ${BRAID_CCACHE})
+    list(APPEND flags -c)
+  endif()
+  cmake_path(RELATIVE_PATH fatbin BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} OUTPUT_VARIABLE target)
   get_filename_component(folder ${fatbin} DIRECTORY)
   file(MAKE_DIRECTORY ${folder})
   add_custom_command(
     OUTPUT ${fatbin}
-    COMMAND ${BRAID_NVCC} ${flags} -MD -MT ${fatbin} -MF ${fatbin}.d -o ${fatbin} ${CMAKE_SOURCE_DIR}/src/${path}
+    COMMAND ${cached} ${BRAID_NVCC} ${flags} -MD -MT ${target} -MF ${fatbin}.d -o ${fatbin} ${CMAKE_SOURCE_DIR}/src/${path}
     DEPENDS ${CMAKE_SOURCE_DIR}/src/${path} ${BRAID_NVCC}
     DEPFILE ${fatbin}.d
     COMMENT "Compiling kernels of ${path}"
