@@ -60,6 +60,20 @@ RedOp partial_op(RedOp op) { return op == RedOp::kAvg ? RedOp::kSum : op; }
 
 }  // namespace
 
+StageScratch scratch_of(const fabric::NodeMap& map, const StageTerms& terms) {
+  const auto nodes = static_cast<uint64_t>(map.num_nodes),
+             local = static_cast<uint64_t>(map.per_node);
+  const uint64_t most = terms.most_scratch_bytes;
+  const uint64_t nothings = Stages::has_average(map) ? kNumNothings : 0;
+  StageScratch sizes{local + 1 + 4 * (nodes - 1), 0, 0, 0};
+  sizes.nothing_bytes = in_units(most / (sizes.num_pieces + nothings), terms.most_nothing_bytes);
+  const uint64_t beside = nothings * sizes.nothing_bytes;
+  sizes.piece_bytes =
+      in_units((most - std::min(most, beside)) / sizes.num_pieces, terms.most_piece_bytes);
+  sizes.bytes = sizes.num_pieces * sizes.piece_bytes + beside;
+  return sizes;
+}
+
 bool Stages::has_average(const fabric::NodeMap& map) { return map.size() <= kMostReduceArrays; }
 
 Result<std::unique_ptr<Stages>> Stages::make(comm::Device& device, Rail& rail,
@@ -76,12 +90,7 @@ Result<std::unique_ptr<Stages>> Stages::make(comm::Device& device, Rail& rail,
 
 Status Stages::take_memory() {
   sys::Cuda& cuda = device_.cuda();
-  const uint64_t most = terms_.most_scratch_bytes, nothings = has_average(map_) ? kNumNothings : 0;
-  nothing_bytes_ = in_units(most / (num_pieces() + nothings), terms_.most_nothing_bytes);
-  const uint64_t beside = nothings * nothing_bytes_;
-  piece_bytes_ = in_units((most - std::min(most, beside)) / num_pieces(), terms_.most_piece_bytes);
-  scratch_bytes_ = piece_bytes_ * num_pieces() + beside;
-  BRAID_ASSIGN_OR_RETURN(scratch_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(scratch_bytes_)));
+  BRAID_ASSIGN_OR_RETURN(scratch_, sys::own<sys::DeviceMemory>(cuda, cuda.alloc(sizes_.bytes)));
   BRAID_ASSIGN_OR_RETURN(
       stream_, sys::own<sys::OwnedStream>(cuda, cuda.create_stream(sys::StreamPriority::kHigh)));
   for (sys::OwnedEvent* const event :
@@ -94,11 +103,11 @@ Status Stages::take_memory() {
 
 // From memory of the host that is not pinned, so it is there when the call returns.
 Status Stages::write_nothing() {
-  std::vector<std::byte> pattern(nothing_bytes_);
+  std::vector<std::byte> pattern(sizes_.nothing_bytes);
   for (uint64_t kind = 0; kind < kNumNothings; ++kind) {
     if (kind > 0) repeat_minus_zero(pattern, nothing_bytes(kind));
     BRAID_RETURN_IF_ERROR(cuda_.copy(nothing_at(kind), reinterpret_cast<DevicePtr>(pattern.data()),
-                                     nothing_bytes_, stream_.get()));
+                                     sizes_.nothing_bytes, stream_.get()));
     BRAID_RETURN_IF_ERROR(cuda_.synchronize(stream_.get()));
   }
   return {};
@@ -111,7 +120,7 @@ DevicePtr Stages::out_at(size_t half, int node) const {
 }
 
 DevicePtr Stages::in_at(size_t half, int node) const {
-  return out_at(half, node) + num_others() * piece_bytes_;
+  return out_at(half, node) + num_others() * piece_bytes();
 }
 
 // ---- order ----
@@ -160,7 +169,7 @@ Status Stages::all_gather(DevicePtr send, DevicePtr recv, uint64_t count, Dtype 
   BRAID_RETURN_IF_ERROR(begin(stream));
   const uint64_t all = call.block_bytes * static_cast<uint64_t>(map_.size());
   const uint64_t on_rail = call.block_bytes * static_cast<uint64_t>(map_.num_nodes);
-  const bool is_small = all <= kSmallBytes && on_rail <= own_piece() * piece_bytes_;
+  const bool is_small = all <= kSmallBytes && on_rail <= own_piece() * piece_bytes();
   return end(stream, is_small ? gather_small(call) : gather_long(call));
 }
 
@@ -188,8 +197,8 @@ Status Stages::gather_long(const Gather& call) {
     const int to = map_.node_of(rail_to(map_, me(), step));
     const int source = rail_from(map_, me(), step);
     const DevicePtr place = call.recv + static_cast<uint64_t>(source) * call.block_bytes;
-    for (uint64_t at = 0; at < call.block_bytes; at += piece_bytes_) {
-      const uint64_t bytes = std::min(piece_bytes_, call.block_bytes - at);
+    for (uint64_t at = 0; at < call.block_bytes; at += piece_bytes()) {
+      const uint64_t bytes = std::min(piece_bytes(), call.block_bytes - at);
       const int from = map_.node_of(source);
       BRAID_RETURN_IF_ERROR(
           rail_.exchange({call.send + at, bytes, to, place + at, bytes, from}, rail));
@@ -239,7 +248,7 @@ Status Stages::reduce_scatter(DevicePtr send, DevicePtr recv, uint64_t count, Dt
 }
 
 Status Stages::sum_by_pieces(const Sum& call) {
-  const uint64_t per_piece = piece_bytes_ / dtype_bytes(call.wire);
+  const uint64_t per_piece = piece_bytes() / dtype_bytes(call.wire);
   const uint64_t pieces = (call.count + per_piece - 1) / per_piece;
   for (uint64_t number = 0; number < pieces; ++number) {
     BRAID_RETURN_IF_ERROR(send_partials(call, piece_of(call, number)));
@@ -249,7 +258,7 @@ Status Stages::sum_by_pieces(const Sum& call) {
 }
 
 Stages::Piece Stages::piece_of(const Sum& call, uint64_t number) const {
-  const uint64_t per_piece = piece_bytes_ / dtype_bytes(call.wire);
+  const uint64_t per_piece = piece_bytes() / dtype_bytes(call.wire);
   const uint64_t begin = number * per_piece;
   return {begin, std::min(per_piece, call.count - begin), number % 2};
 }
@@ -314,7 +323,7 @@ Status Stages::add_partials(const Sum& call, const Piece& piece) {
 /// The partials of all nodes. An average goes by as much as there is of what it adds beside them.
 Status Stages::add(const Sum& call, const Piece& piece, DevicePtr to) {
   const bool has_nothings = call.op == RedOp::kAvg && map_.num_nodes < map_.size();
-  const uint64_t step = has_nothings ? nothing_bytes_ / dtype_bytes(call.wire) : piece.count;
+  const uint64_t step = has_nothings ? sizes_.nothing_bytes / dtype_bytes(call.wire) : piece.count;
   for (uint64_t at = 0; at < piece.count; at += step) {
     std::array<DevicePtr, nvlink::kMostRanks> sources{};
     static_assert(sources.size() >= kMostReduceArrays);
@@ -325,10 +334,10 @@ Status Stages::add(const Sum& call, const Piece& piece, DevicePtr to) {
     while (has_nothings && num < map_.size())
       sources[static_cast<size_t>(num++)] = nothing_at(nothing_of(call.wire));
     const uint64_t count = std::min(step, piece.count - at);
-    BRAID_RETURN_IF_ERROR(device::sum(
-        device_, call.stream,
-        device::one_destination(sources, num, to + call.wire_bytes(at), count),
-        {call.wire, call.op, device::last_sum_blocks(device_)}));
+    BRAID_RETURN_IF_ERROR(
+        device::sum(device_, call.stream,
+                    device::one_destination(sources, num, to + call.wire_bytes(at), count),
+                    {call.wire, call.op, device::last_sum_blocks(device_)}));
   }
   return {};
 }

@@ -40,17 +40,23 @@
 namespace braid::coll::nodes {
 
 struct StageTerms {
-  uint64_t most_scratch_bytes = 128 << 20;
-  /// Of a block: longer pieces are faster between nodes, and there are num_pieces() of them.
-  uint64_t most_piece_bytes = 8 << 20;
-  /// Of what an average adds, for each of its five patterns: it is added by as much at a time.
-  uint64_t most_nothing_bytes = 1 << 20;
+  uint64_t most_scratch_bytes = 96 << 20;
   /// The rail's calls on the caller's stream, too: where streams share a queue of the GPU
   /// (CUDA_DEVICE_MAX_CONNECTIONS=1), one could stand behind what waits for it.
   bool is_on_one_stream = false;
   /// Partials of smaller floats in fp32.
   bool is_exact = false;
+  /// Of a block: longer pieces are faster between nodes, and there are many of them.
+  uint64_t most_piece_bytes = 8 << 20;
+  /// Of what an average adds, for each of its patterns: it is added by as much at a time.
+  uint64_t most_nothing_bytes = 1 << 20;
 };
+
+/// The memory of Stages: pieces, and behind them what an average adds.
+struct StageScratch {
+  uint64_t num_pieces, piece_bytes, nothing_bytes, bytes;
+};
+StageScratch scratch_of(const fabric::NodeMap& map, const StageTerms& terms);
 
 class Stages {
  public:
@@ -81,14 +87,20 @@ class Stages {
   /// may be replayed. Also when the device is gone.
   bool is_finished();
   const fabric::NodeMap& map() const { return map_; }
-  uint64_t scratch_bytes() const { return scratch_bytes_; }
+  uint64_t scratch_bytes() const { return sizes_.bytes; }
   /// The longest piece of a block.
-  uint64_t piece_bytes() const { return piece_bytes_; }
+  uint64_t piece_bytes() const { return sizes_.piece_bytes; }
 
  private:
   Stages(comm::Device& device, Rail& rail, const fabric::NodeMap& map, int node,
          const StageTerms& terms)
-      : device_(device), cuda_(device.cuda()), rail_(rail), map_(map), node_(node), terms_(terms) {}
+      : device_(device),
+        cuda_(device.cuda()),
+        rail_(rail),
+        map_(map),
+        node_(node),
+        terms_(terms),
+        sizes_(scratch_of(map, terms)) {}
   Status take_memory();
   int me() const { return map_.rank_at(node_, device_.rank()); }
   /// The blocks of a node's ranks, of `block_bytes` each, in a buffer of all.
@@ -141,12 +153,11 @@ class Stages {
 
   // The scratch, in pieces: per_node for what goes through it, the own node's partial, and two
   // halves, in turn, of partials for and from the other nodes; behind them what an average adds.
-  sys::DevicePtr scratch_at(uint64_t piece) const { return scratch_.get() + piece * piece_bytes_; }
+  sys::DevicePtr scratch_at(uint64_t piece) const { return scratch_.get() + piece * piece_bytes(); }
   uint64_t num_others() const { return static_cast<uint64_t>(map_.num_nodes - 1); }
   uint64_t own_piece() const { return static_cast<uint64_t>(map_.per_node); }
-  uint64_t num_pieces() const { return own_piece() + 1 + 4 * num_others(); }
   sys::DevicePtr nothing_at(uint64_t kind) const {
-    return scratch_at(num_pieces()) + kind * nothing_bytes_;
+    return scratch_at(sizes_.num_pieces) + kind * sizes_.nothing_bytes;
   }
   sys::DevicePtr out_at(size_t half, int node) const;
   sys::DevicePtr in_at(size_t half, int node) const;
@@ -158,7 +169,7 @@ class Stages {
   const fabric::NodeMap map_;
   const int node_;
   const StageTerms terms_;
-  uint64_t piece_bytes_ = 0, nothing_bytes_ = 0, scratch_bytes_ = 0;
+  const StageScratch sizes_;
   sys::DeviceMemory scratch_;
   sys::OwnedStream stream_;
   sys::OwnedEvent done_;                      // of the last call

@@ -231,6 +231,38 @@ TEST(Stages, LongSumsGoPieceByPiece) {
     });
 }
 
+// Steps end between pieces, within them and at their ends; in place a step's result lies on its operand.
+TEST(Stages, AnAverageGoesByWhatItAdds) {
+  for (const bool is_exact : {false, true}) {
+    StageTerms terms{256_KiB, false};
+    terms.is_exact = is_exact;
+    terms.most_nothing_bytes = 1_KiB;
+    run_stages({{2, 2}, terms, 9}, [&](StageRank& rank) {
+      uint64_t call = 600;
+      const uint64_t piece = rank.stages.piece_bytes();
+      for (const Dtype dtype : kAllDtypes)
+        for (const uint64_t count : {uint64_t{333}, uint64_t{1024}, piece / 8 + 129})
+          check_reduce_scatter(rank, ++call, count, dtype, RedOp::kAvg, count == 1024,
+                               is_exact ? exact_sum_of : sum_of);
+    });
+  }
+}
+
+// What is left of 128 MiB is NCCL's, for its part of the rail.
+TEST(Stages, WhatTheyTakeIsBounded) {
+  for (int nodes = 2; nodes <= 16; ++nodes)
+    for (int local = 2; local <= 8; ++local) {
+      const StageScratch sizes = scratch_of({nodes, local}, {});
+      EXPECT_LE(sizes.bytes, 96_MiB) << nodes << " x " << local;
+      EXPECT_GE(sizes.piece_bytes, 1_MiB) << nodes << " x " << local;
+      EXPECT_EQ(sizes.piece_bytes % 512, 0U);
+    }
+  EXPECT_EQ(scratch_of({2, 2}, {}).piece_bytes, 8_MiB);
+  EXPECT_EQ(scratch_of({2, 2}, {}).bytes, 7 * 8_MiB + 5_MiB);
+  const StageScratch many = scratch_of({4, 8}, {});
+  EXPECT_EQ(many.bytes, many.piece_bytes * 21) << "no average, and nothing that it adds";
+}
+
 StageTerms exact_terms(uint64_t scratch_bytes, bool is_on_one_stream = false) {
   StageTerms terms;
   terms.most_scratch_bytes = scratch_bytes;
