@@ -1,10 +1,12 @@
 """What compiling for `make test` costs in several designs: the same files, one compiler at a time.
 
-    nice .venv/bin/python scripts/make_test_designs.py [--samples 2] [--only NAME..]
+    nice .venv/bin/python scripts/make_test_designs.py [--samples 2] [--only NAME..] [--cached]
 
 Copies what git has of this tree, changes a line of it for each design, builds TARGETS without a
 compiler cache, and adds up user and system time of all processes. Designs take turns, so that a
-load of the machine's other programs meets all of them. Writes records/make_test_designs.json.
+load of the machine's other programs meets all of them. With --cached instead: what steps take with
+an empty compiler cache, and again with what they left there. Adds a run to
+records/make_test_designs.json.
 """
 
 import argparse
@@ -14,6 +16,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +86,7 @@ DESIGNS = (
     Design("release", "one precompiled header for all", RELEASE, ONE_HEADER),
     Design("release", "tests at -O0", RELEASE, tests_at("-O0")),
     Design("debug", "as it is", ADDRESS),
+    Design("debug", "units twice as large", ADDRESS, LARGER),
     Design("debug", "one precompiled header for all", ADDRESS, ONE_HEADER),
     Design("debug", "no lines for backtraces", ADDRESS, all_at("-O0 -g0")),
     Design("debug", "at -O1", ADDRESS, all_at("-O1 -g1")),
@@ -90,6 +94,16 @@ DESIGNS = (
     Design("tsan", "as it is", THREAD),
     Design("tsan", "one precompiled header for all", THREAD, ONE_HEADER),
 )
+
+
+KERNELS = ("coll/reduce/reduce_whole", "coll/reduce/reduce_rest", "coll/packets/copies")
+"""Of build/release, for sm_90a: 25 of the 387 seconds that all its kernels took with two compilers
+at once, after Ninja's log."""
+STEPS = {
+    "check_kernels": ["scripts/check_kernels"],
+    "try_install": ["scripts/try_install"],
+    "three kernels": [],
+}
 
 
 def put(tree: Path, changes: dict[str, tuple[str, str]]) -> None:
@@ -112,17 +126,65 @@ def measured(design: Design, archive: Path, folder: Path) -> dict[str, float]:
         ["cmake", "-S", tree, "-B", tree / "made", "-G", "Ninja", *options, *design.options],
         **quiet,
     )
+    return spent(design.name, ["ninja", "-C", str(tree / "made"), "-j1", *TARGETS])
+
+
+def spent(what: str, command: list[str], env: dict[str, str] | None = None) -> dict[str, float]:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    built = subprocess.run(
-        ["ninja", "-C", tree / "made", "-j1", *TARGETS], capture_output=True, text=True, check=False
-    )
-    if built.returncode != 0:
-        raise SystemExit(f"make_test_designs: {design.name}: {built.stdout[-2000:]}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if done.returncode != 0:
+        raise SystemExit(f"make_test_designs: {what}: {(done.stdout + done.stderr)[-2000:]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "user": round(after.ru_utime - before.ru_utime, 2),
         "sys": round(after.ru_stime - before.ru_stime, 2),
     }
+
+
+def kernels() -> list[str]:
+    """Their compilers' commands, one after the other."""
+    targets = [f"kernels/{one}.fatbin" for one in KERNELS]
+    said = subprocess.run(
+        ["ninja", "-C", "build/release", "-t", "commands", *targets],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    ours = [line for line in said if any(f"{target}.d" in line for target in targets)]
+    assert len(ours) == len(targets)
+    return ["bash", "-c", "; ".join(f"({line})" for line in ours)]
+
+
+def with_a_cache(rows: list[dict[str, Any]], num_samples: int, folder: Path) -> Iterator[None]:
+    env = os.environ | {
+        "CCACHE_NOHASHDIR": "1",
+        "CCACHE_DEPEND": "1",
+        "CCACHE_BASEDIR": os.getcwd(),
+    }
+    for number in range(num_samples):
+        for step, command in STEPS.items():
+            env["CCACHE_DIR"] = str(folder / f"{step} {number}")
+            for what in ("nothing in the cache", "all in the cache"):
+                row = next((r for r in rows if (r["build"], r["design"]) == (step, what)), None)
+                if row is None:
+                    rows.append(row := {"build": step, "design": what, "samples": []})
+                row["samples"].append(spent(step, command or kernels(), env))
+                print(step, what, row["samples"][-1], flush=True)
+                yield
+
+
+def without_one(
+    rows: list[dict[str, Any]], wanted: list[Design], num_samples: int, folder: Path
+) -> Iterator[None]:
+    os.environ["CCACHE_DISABLE"] = "1"
+    archive = folder / "tree.tar"
+    subprocess.run(["git", "archive", "-o", archive, "HEAD"], check=True)
+    rows.extend({"build": one.build, "design": one.what, "samples": []} for one in wanted)
+    for _ in range(num_samples):
+        for design, row in zip(wanted, rows, strict=True):
+            row["samples"].append(measured(design, archive, folder))
+            print(design.name, row["samples"][-1], flush=True)
+            yield
 
 
 def lines_of(folders: list[Path], pattern: str) -> int:
@@ -134,39 +196,44 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--cached", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("records/make_test_designs.json"))
     args = parser.parse_args()
     from braid.bench import facts
 
     commit, dirty = facts.commit()
-    os.environ["CCACHE_DISABLE"] = "1"
     wanted = [one for one in DESIGNS if not args.only or one.name in args.only]
-    samples: dict[str, list[dict[str, float]]] = {one.name: [] for one in wanted}
     ours = [Path("src") / name for name in FOLDERS], [Path("tests/group")]
-    record = {
-        "schema": "braid.make_test_designs/1",
-        "command": "nice scripts/make_test_designs.py",
+    run: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "dirty": dirty,
-        "machine": f"{os.cpu_count()} cores",
         "targets": TARGETS,
         "lines": {
             "src": [lines_of(ours[0], "*.cc"), lines_of([Path("src")], "*.cc")],
             "tests": [lines_of(ours[1], "*_test.cc"), lines_of([Path("tests")], "*_test.cc")],
         },
-        "designs": [
-            {"build": one.build, "design": one.what, "samples": samples[one.name]} for one in wanted
-        ],
+        "designs": [],
+    }
+    runs = json.loads(args.out.read_text(encoding="utf-8"))["runs"] if args.out.exists() else []
+    record = {
+        "schema": "braid.make_test_designs/1",
+        "command": "nice scripts/make_test_designs.py",
+        "date": run["date"],
+        "commit": commit,
+        "dirty": dirty,
+        "machine": f"{os.cpu_count()} cores",
+        "runs": [*runs, run],
     }
     with TemporaryDirectory() as made:
-        archive = Path(made) / "tree.tar"
-        subprocess.run(["git", "archive", "-o", archive, "HEAD"], check=True)
-        for _ in range(args.samples):
-            for design in wanted:
-                samples[design.name].append(measured(design, archive, Path(made)))
-                print(design.name, samples[design.name][-1], flush=True)
-                args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        folder, rows = Path(made), run["designs"]
+        steps = (
+            with_a_cache(rows, args.samples, folder)
+            if args.cached
+            else without_one(rows, wanted, args.samples, folder)
+        )
+        for _ in steps:
+            args.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -304,6 +304,7 @@ _OWN_FORMS = {
     "braid.kills/1": frozenset({"dirty", "runs"}),
     "braid.kv_kills/1": _RUNS,
     "braid.make_test/1": frozenset({"dirty", "runs"}),
+    "braid.make_test_designs/1": frozenset({"dirty", "runs"}),
     "braid.moe_calls/1": _RUNS,
     "braid.moe_two_hosts/1": _RUNS,
     "braid.nccl_tests/1": _RANKS,
