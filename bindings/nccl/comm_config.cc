@@ -1,8 +1,9 @@
 #include "bindings/nccl/comm_config.h"
 
+#include <algorithm>
+#include <bit>
 #include <climits>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 namespace braid::nccl {
@@ -49,10 +50,11 @@ uint64_t speed_of_config(const void* config) {
   return hash;
 }
 
-RailConfig config_of_rails() {
+RailConfig config_of_rails(int num_nodes) {
   constexpr uint32_t kVersion = 21800;
-  const char* const asked = std::getenv("BRAID_RAILS_CTAS");  // measurement only
-  const int most_blocks = asked != nullptr ? std::atoi(asked) : 8;
+  constexpr int kFewestBlocks = 2, kMostBlocks = 8;
+  const auto for_all = static_cast<int>(std::bit_ceil(static_cast<unsigned>((num_nodes + 1) / 2)));
+  const int most_blocks = std::clamp(for_all, kFewestBlocks, kMostBlocks);
   return {sizeof(RailConfig), kMagic,      kVersion, 1,         kUndefined,
           kUndefined,         most_blocks, nullptr,  kUndefined};
 }

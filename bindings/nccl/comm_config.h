@@ -19,8 +19,10 @@ struct RailConfig {
   const char* net_name;
   int split_share;
 };
-/// Of communicators between nodes: blocking, and of few blocks, for one GPU's share of the network
-/// needs no more.
-RailConfig config_of_rails();
+/// Of communicators between nodes: blocking, and of no more blocks, each of which has buffers of its
+/// own, than NCCL needs to give one peer two of them, which it wants for one NIC: among `num_nodes`
+/// it gives two where there is a block for every two of them, and less to each where there is not
+/// (ncclTopoGetNchannels, 2.28).
+RailConfig config_of_rails(int num_nodes);
 
 }  // namespace braid::nccl

@@ -3,9 +3,7 @@
 // program's communicator, and calls them at the place of the program's calls, so their order is the
 // program's own.
 #include <climits>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 
 #include "base/log.h"
 #include "bindings/nccl/comm_config.h"
@@ -48,6 +46,8 @@ NcclResult Shim::exchange(NcclComm rail, const braid_nccl_passage& passage, Cuda
   return is_good(result) ? ended : result;
 }
 
+/// An all_gather by sends and receives, as every other call of a rail is one: NCCL's own would connect
+/// the communicator once more, with buffers of 9 MiB each way for each block.
 NcclResult Shim::give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
                           CudaStream stream) {
   int num_ranks = 0;
@@ -77,7 +77,7 @@ const braid_nccl_rails* Shim::rails() {
       Shim& shim = *static_cast<Shim*>(context);
       UniqueId of_rail;
       std::memcpy(of_rail.bytes, id, sizeof of_rail.bytes);
-      RailConfig config = config_of_rails();
+      RailConfig config = config_of_rails(num_ranks);
       const Inside inside;
       NcclResult made = shim.real_.init_rank_config(comm, num_ranks, of_rail, rank, &config);
       if (made == NcclResult::kInvalidUsage)  // a library before 2.14
@@ -94,11 +94,7 @@ const braid_nccl_rails* Shim::rails() {
                            void* stream) {
       Shim& shim = *static_cast<Shim*>(context);
       const Inside inside;
-      const char* const how = std::getenv("BRAID_RAILS_GATHER");  // measurement only
-      if (how != nullptr && std::string_view(how) == "exchange")
-        return static_cast<int>(shim.end_of(comm, shim.give_all(comm, send, recv, bytes, stream)));
-      return static_cast<int>(
-          shim.end_of(comm, shim.real_.all_gather(send, recv, bytes, kBytes, comm, stream)));
+      return static_cast<int>(shim.end_of(comm, shim.give_all(comm, send, recv, bytes, stream)));
     };
     rails_.error = [](void* context, void* comm) {
       NcclResult error = NcclResult::kSuccess;

@@ -166,16 +166,6 @@ def handed(store: Any) -> dict[str, Any]:
         stream.synchronize()
         wrong += int((recv[:COUNT] != SIZE).sum())
         burst += 1
-    if os.environ.get("COSTS_CAPTURED"):
-        counts["captured"] = COUNT
-        arguments["captured"] = arguments["alone"]
-        times["captured"] = {who: [] for who in calls}
-        for capture in range(4):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-                pairs("captured", EMPTY, capture > 0)
-            del graph
-            meet(store, f"captured {capture}")
     counted = (ctypes.c_uint64 * 7)(), (ctypes.c_uint64 * 7)()
     through.braid_nccl_counts(*counted, ctypes.c_size_t(7))
     return {

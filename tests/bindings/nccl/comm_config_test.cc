@@ -5,6 +5,7 @@
 #include <climits>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -66,6 +67,17 @@ TEST(CommConfig, WhatIsNoneSaysNothing) {
   EXPECT_EQ(speed_of_config(other.data()), 0U);
   EXPECT_EQ(speed_of_config(with(kMax, 4, 3).data()), 0U);
   EXPECT_EQ(speed_of_config(with(kMax, 4, SIZE_MAX).data()), 0U);
+}
+
+// One block for every two nodes, as a power of two: fewer would slow NCCL down, each takes memory.
+TEST(CommConfig, ARailHasFewBlocks) {
+  const std::map<int, int> blocks{{2, 2}, {3, 2}, {4, 2}, {5, 4}, {8, 4}, {9, 8}, {16, 8}, {64, 8}};
+  for (const auto& [nodes, most] : blocks) {
+    const RailConfig config = config_of_rails(nodes);
+    EXPECT_EQ(config.max_ctas, most) << nodes << " nodes";
+    EXPECT_EQ(config.min_ctas, INT_MIN);
+    EXPECT_EQ(config.blocking, 1);
+  }
 }
 
 }  // namespace

@@ -96,6 +96,21 @@ const braid_nccl_rails* rails_of(Shim& shim, int node, int num_nodes, const Uniq
   return the_rails;
 }
 
+/// The library's calls that connect more than sends and receives do.
+std::atomic<int> num_collectives{0};
+thread_local int node_of_program = 0;
+
+Real real_that_counts(int node) {
+  node_of_program = node;
+  Real real = programs::real_of(node);
+  real.all_gather = [](const void* send, void* recv, size_t count, int dtype, NcclComm comm,
+                       CudaStream stream) {
+    ++num_collectives;
+    return programs::real_of(node_of_program).all_gather(send, recv, count, dtype, comm, stream);
+  };
+  return real;
+}
+
 void on_nccl(int num_nodes, const Body& body) {
   std::vector<std::unique_ptr<test::GraphCuda>> machines;
   std::vector<programs::NcclOfThreads::Gpu> gpus;
@@ -112,7 +127,7 @@ void on_nccl(int num_nodes, const Body& body) {
   on_threads(num_nodes, [&](int node) {
     Settings settings;
     settings.nodes = Nodes::kOn;
-    Shim shim(programs::real_of(node), settings, core_that_keeps_rails);
+    Shim shim(real_that_counts(node), settings, core_that_keeps_rails);
     const braid_nccl_rails* const rails = rails_of(shim, node, num_nodes, program);
     ASSERT_NE(rails, nullptr);
     sys::FakeCuda& cuda = *machines[static_cast<size_t>(node)];
@@ -243,6 +258,22 @@ TEST_P(Rails, GatherInTheOrderOfNodes) {
         }
       }
     });
+}
+
+// NCCL's all_gather would connect the communicator a second time, with buffers of its own.
+TEST(RailOfNccl, GathersBySendsAndReceives) {
+  constexpr int kNodes = 3;
+  num_collectives = 0;
+  on_nccl(kNodes, [](Rail& rail, int node) {
+    const std::vector<std::byte> own(64, static_cast<std::byte>(node + 1));
+    std::vector<std::byte> all(64 * kNodes);
+    const auto from = reinterpret_cast<sys::DevicePtr>(own.data());
+    const auto to = reinterpret_cast<sys::DevicePtr>(all.data());
+    ASSERT_TRUE(rail.all_gather(from, to, 64, {}).ok());
+    for (size_t at = 0; at < all.size(); ++at)
+      ASSERT_EQ(all[at], static_cast<std::byte>(at / 64 + 1)) << at;
+  });
+  EXPECT_EQ(num_collectives, kNodes) << "the programs' own, at which the core got its rails";
 }
 
 // What matches a send is the receive of the same call, however late a node comes to it.

@@ -183,10 +183,6 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
   coll::nodes::StageTerms terms;
   terms.is_on_one_stream = shares_one_queue();
   terms.is_exact = is_exact_;
-  if (const char* const bytes = std::getenv("BRAID_RAILS_PIECE"))  // measurement only
-    terms.most_piece_bytes = std::strtoull(bytes, nullptr, 10);
-  if (const char* const bytes = std::getenv("BRAID_RAILS_NOTHING"))
-    terms.most_nothing_bytes = std::strtoull(bytes, nullptr, 10);
   BRAID_ASSIGN_OR_RETURN(stages_, coll::nodes::Stages::make(device, *made, map_, node, terms));
   device.faults().before_waits_end([this, &device] {
     const sys::RelaxedCapture relaxed(device.cuda());
