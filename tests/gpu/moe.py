@@ -452,6 +452,17 @@ def check_wrong(checks, buffer):
         checks.refused(
             InvalidArgument, words, lambda p=partial: plain.back(plain.got, partial=p), words
         )
+    by_rank = LowLatency(buffer, shape, t, 0, M, topk_weights=t.weights)
+    for given, partial in ((plain, None), (by_rank, "rank")):
+        for narrow in (t.ids[:, 1:].contiguous(), t.ids[1:]):
+            weights = torch.ones(narrow.shape, device="cuda")
+            checks.refused(
+                InvalidArgument, "as of the dispatch",
+                lambda g=given, p=partial, n=narrow, w=weights: (
+                    buffer.low_latency_combine(g.got, n, w, g.handle, partial=p)
+                ),
+                f"ids of another shape, partial {partial}",
+            )  # fmt: skip
     checks.refused(
         InvalidArgument, "argument topk_weights: expected memory of GPU",
         lambda: send(t.x, t.ids, M, experts, topk_weights=t.weights.cpu()), "weights elsewhere",
@@ -509,8 +520,24 @@ def check_masks(checks, buffer, shape, t):
     checks.expect(status.tolist() == [0] * size, f"masks: {status.tolist()} after cleaning")
 
 
+def soil_memory():
+    """What is not initialised next holds numbers that no address may be made of."""
+    dirty = [torch.full((1 << n,), 0x5A5A5A5A, dtype=torch.int32, device="cuda")
+             for n in range(3, 15) for _ in range(16)]  # fmt: skip
+    del dirty
+
+
+def last_rows(got, count):
+    """As a grouped product reads them: where a count says, by the GPU alone."""
+    experts, rows, _ = got.shape
+    place = torch.arange(experts, device="cuda") * rows + (count - 1).clamp(min=0)
+    return got.flatten(0, 1)[place]
+
+
 def check_end(checks, buffer, end):
-    """What only GPUs can see: an error on every rank within the deadline, and no hang."""
+    """What only GPUs can see: an error on every rank within the deadline, and no hang. What was
+    enqueued behind a dispatch before anybody heard that it failed finds no row there.
+    """
     shape, rank, size = SHAPES[0], checks.comm.rank, checks.comm.size
     t = tokens_of(shape, 1, rank + 1, size).cuda()
     experts = shape.experts * size
@@ -522,13 +549,25 @@ def check_end(checks, buffer, end):
         for call in range(200):
             if end == "absent" and rank == size - 1 and call == 3:
                 time.sleep(14)
-            got, _, handle, _, _ = buffer.low_latency_dispatch(
-                t.x, t.ids, capacity, experts, use_fp8=False, topk_weights=t.weights
-            )
-            if end == "partial":
-                partial = "rank" if rank == 0 else None
-                buffer.low_latency_combine(got, t.ids, t.weights, handle, partial=partial)
+            soil_memory()
+            got, count, handle, _, hook = buffer.low_latency_dispatch(
+                t.x, t.ids, capacity, experts, use_fp8=False, topk_weights=t.weights,
+                return_recv_hook=True,
+            )  # fmt: skip
+            hook()
+            last_rows(got, count)
+            is_by_rank = rank == 0 if end == "partial" else call % 2 == 0
+            *_, hook = buffer.low_latency_combine(
+                got, t.ids, t.weights, handle, partial="rank" if is_by_rank else None,
+                return_recv_hook=True,
+            )  # fmt: skip
+            hook()
             torch.cuda.synchronize()
+            ranges, copies = handle[1].cpu() & 0xFFFFFFFF, handle.copies[0].tolist()
+            checks.expect(
+                ranges.sum(1).tolist() == count.tolist() and 0 <= min(copies) <= max(copies) <= M,
+                f"{end}: {count.tolist()} rows in all, of {ranges.tolist()} and {copies} copies",
+            )
             time.sleep(0.01)
         checks.expect(False, f"{end}: nobody heard of it")
     except Error as error:
@@ -540,6 +579,7 @@ def check_end(checks, buffer, end):
             "absent": "in our window",
         }[end]
         checks.expect(words in str(error), f"{end}: said '{error}'")
+    torch.cuda.synchronize()
     checks.expect(torch.ones(4, device="cuda").sum().item() == 4, f"{end}: the GPU is unusable")
 
 

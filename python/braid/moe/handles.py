@@ -32,6 +32,8 @@ class LowLatencyHandle(tuple[Any, ...]):
     """On GPUs its ticket, device memory."""
     number: int
     """Of the dispatch, among the buffer's."""
+    shape_of_ids: tuple[int, int]
+    """T and K."""
     slots: Array
     copies: tuple[Array, Array, Array, Array] | None
     """Of a dispatch with weights: how many copies came of every rank [N], and of each its token

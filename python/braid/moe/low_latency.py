@@ -96,15 +96,18 @@ def dispatch(
         words = hidden // _BLOCK // (4 if call.form == _UE8M0 else 1)
         kind = "int32" if call.form == _UE8M0 else "float32"
         scales = new.empty((local, words, rows), kind)
-    count, src_info = new.empty((local,), "int32"), new.empty((local, rows), "int32")
-    slots, ranges = new.empty((local, rows), "int32"), new.empty((local, n), "int64")
+    # What a GPU has enqueued behind the hook makes addresses of these, whether rows have come or
+    # not: a dispatch that failed leaves them as they are made here.
+    count, ranges = new.zeros((local,), "int32"), new.zeros((local, n), "int64")
+    src_info, slots = new.empty((local, rows), "int32"), new.empty((local, rows), "int32")
     handle = LowLatencyHandle((src_info, ranges, call.max_tokens, hidden, call.num_experts))
     handle.buffer, handle.gpu, handle.number = buffer, calls.gpu, state.num_dispatches
     handle.slots, handle.is_received, handle.copies = slots, False, None
+    handle.shape_of_ids = (tokens, topk)
     if weights is not None:
         choices = (n, call.max_tokens, topk)
         handle.copies = (
-            new.empty((n,), "int32"),
+            new.zeros((n,), "int32"),
             new.empty(choices[:2], "int32"),
             new.empty(choices, "int32"),
             new.empty(choices, "float32"),
@@ -159,6 +162,9 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
         x = state.combine_buffer
     ids = checks.array("topk_idx", call.topk_idx, ("int64",), (None, None))
     tokens, topk = shape_of(ids)
+    if (tokens, topk) != handle.shape_of_ids:
+        wanted = list(handle.shape_of_ids)
+        raise checks.refuse("topk_idx", f"{wanted}, as of the dispatch", [tokens, topk])
     weights = checks.array("topk_weights", call.topk_weights, ("float32",), (tokens, topk))
     waits = call.waits
     if waits is not None:

@@ -93,6 +93,10 @@ def test_what_one_rank_sees_alone(ranks):
                 lambda: back(rows, ids[::-1].copy(), weights, ll_handle),
             )
             refused(
+                f"{where}topk_idx: expected {list(ids.shape)}, as of the dispatch, got",
+                lambda: back(rows, ids[:, 1:].copy(), weights[:, 1:].copy(), ll_handle),
+            )
+            refused(
                 f"{where}topk_weights", lambda: back(rows, ids, weights.astype("f8"), ll_handle)
             )
             refused(

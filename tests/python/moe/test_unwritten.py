@@ -1,0 +1,106 @@
+"""Low-latency calls whose rows nobody moves, as on a GPU whose dispatch has failed: what was
+enqueued behind it reads what was made here.
+"""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from moe_data import Library, libraries, make, same
+
+import braid
+from braid.moe import library, low_latency
+
+H, M, SIZE, EXPERTS = 256, 24, 2, 8
+POISON = 0x5A
+
+
+class StandingCalls:
+    """Takes halves, and moves nothing."""
+
+    gpu = None
+
+    def __init__(self):
+        self.sent = []
+
+    def send_dispatch(self, *given):
+        self.sent.append(("dispatch", given))
+
+    def receive_dispatch(self, *given): ...
+
+    def mark(self, *given): ...
+
+    def send_combine(self, *given, **options):
+        self.sent.append(("combine", given, options))
+
+
+def spoil(kind):
+    """Memory that is not initialised holds anything; here, what addresses must not be made of."""
+    empty = kind.empty
+
+    def dirty(self, shape, dtype):
+        made = empty(self, shape, dtype)
+        self.raw(made)[...] = POISON
+        return made
+
+    kind.empty = dirty
+
+
+def dispatched(lib, calls, state, with_weights):
+    own = make(4, 0, SIZE, H)
+    buffer = SimpleNamespace(rank=0, group_size=SIZE, low_latency_mode=True)
+    weights = lib.of(own.weights)
+    call = low_latency.DispatchCall(
+        lib.bf16(own.x), lib.of(own.ids), weights if with_weights else None, M, EXPERTS, None,
+        None, 0,
+    )  # fmt: skip
+    return buffer, own, low_latency.dispatch(buffer, calls, state, call)
+
+
+@pytest.mark.parametrize("name", libraries())
+def test_what_a_failed_dispatch_leaves_names_no_row(ranks, name):
+    def body(_):
+        lib = Library(name)
+        spoil(library.NumPy if name == "numpy" else library.torch_side().Torch)
+        made = dispatched(lib, StandingCalls(), low_latency.State(), True)
+        _, _, (x, count, handle, hook) = made
+        hook()
+        assert (lib.numpy(handle[0]) != 0).all()  # memory is dirty
+        assert tuple(x.shape) == (EXPERTS // SIZE, SIZE * M, H)
+        same(count, np.zeros(EXPERTS // SIZE))
+        same(handle[1], np.zeros((EXPERTS // SIZE, SIZE)))
+        same(handle.copies[0], np.zeros(SIZE))
+
+    ranks(1, body)
+
+
+@pytest.mark.parametrize("partial", [None, "rank"])
+@pytest.mark.parametrize("name", libraries())
+def test_a_combine_of_another_shape_of_ids_reads_no_table(ranks, name, partial):
+    """On a GPU nobody compares ids: those of another K would be looked up outside of the table."""
+
+    def body(_):
+        lib, calls, state = Library(name), StandingCalls(), low_latency.State()
+        buffer, own, (x, _, handle, hook) = dispatched(lib, calls, state, True)
+        hook()
+        tokens, topk = own.ids.shape
+
+        def combine(ids, weights):
+            call = low_latency.CombineCall(
+                x, lib.of(ids), lib.of(weights), handle, False, None, None, partial
+            )
+            return low_latency.combine(buffer, calls, state, call)
+
+        for wrong in ((tokens, 2 * topk), (tokens, topk - 1), (tokens - 1, topk)):
+            words = (
+                f"argument topk_idx: expected [{tokens}, {topk}], as of the dispatch,"
+                f" got {list(wrong)}"
+            )
+            with pytest.raises(braid.InvalidArgument, match=re.escape(words)):
+                combine(np.zeros(wrong, np.int64), np.zeros(wrong, np.float32))
+        assert [kind for kind, *_ in calls.sent] == ["dispatch"]
+        combine(own.ids, own.weights)
+        assert [kind for kind, *_ in calls.sent] == ["dispatch", "combine"]
+
+    ranks(1, body)
