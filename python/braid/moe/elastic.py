@@ -205,8 +205,9 @@ class ElasticBuffer:
         elsewhere. With do_expand they come by (expert, source, token), each expert's rounded up to
         expert_alignment, ids are None and weights [rows]. Without do_cpu_sync there are as many
         rows as can come at most, N * num_max_tokens_per_rank, ids of the rest -1; not with
-        do_expand, whose calls are never captured in a graph. With a handle its layout is used
-        again, and the answer has no ids.
+        do_expand. With a handle its layout is used again, and the answer has no ids. On a GPU the
+        host waits for sizes without a handle, unless do_cpu_sync is False. With a handle, with
+        do_expand or not, it waits for nothing, and the call may be captured in a graph.
         """
         rows = x[0] if isinstance(x, tuple) else x
         checks = Checks("dispatch", self.rank_idx, _gpu_of(rows))
@@ -346,11 +347,11 @@ class ElasticBuffer:
     def _expand(
         self, handle: EPHandle, got: Any, weights: Array | None, with_zeros: bool
     ) -> tuple[Any, Array | None]:
-        # Choices elsewhere go to a row behind all, which nobody sees: how many there are would have
-        # to be waited for on a GPU.
         count = handle.num_expanded_tokens
         slots = handle.recv_src_metadata[:, 2:]
-        places = slots + (slots < 0) * (count + 1)
+        places, here = slots, slots >= 0
+        if _counts_late(slots):  # choices elsewhere go to a row behind all, which nobody sees
+            places, here = slots + (slots < 0) * (count + 1), None
 
         def spread(rows: Array) -> Array:
             new, shape = library_of(rows), (count + 1, *shape_of(rows)[1:])
@@ -358,14 +359,14 @@ class ElasticBuffer:
             out = make(shape, dtype_name(rows))
             to, of = new.raw(out), new.raw(rows)  # no arithmetic: types that have none, too
             for k in range(shape_of(places)[1]):
-                to[places[:, k]] = of
+                _put(to, places[:, k], None if here is None else here[:, k], of)
             return out[:count]
 
         spread_rows = tuple(map(spread, got)) if isinstance(got, tuple) else spread(got)
         if weights is None:
             return spread_rows, None
         flat = library_of(weights).zeros((count + 1,), "float32")
-        flat[places] = weights
+        _put(flat, places, here, weights)
         return spread_rows, flat[:count]
 
     # ---- combine ----
@@ -416,12 +417,17 @@ class ElasticBuffer:
         x = checks.array("x", x, kinds, (rows, None))
         slots = handle.recv_src_metadata[:, 2:]
         here, new = slots >= 0, library_of(x)
+        is_whole = _counts_late(slots)
         places = slots * here  # any row for choices elsewhere: zeros take its place
         total = new.zeros((room, shape_of(x)[1]), "float32")
         for k in range(shape_of(slots)[1] if rows else 0):
-            own = new.cast(x[places[:, k]], "float32")
-            own[~here[:, k]] = 0
-            total += own  # zeros change nothing: no sum from +0 on is a -0
+            of, place = here[:, k], places[:, k]
+            if is_whole:
+                own = new.cast(x[place], "float32")
+                own[~of] = 0
+                total += own  # zeros change nothing: no sum from +0 on is a -0
+            else:
+                total[of] += new.cast(x[place[of]], "float32")
         weights = None
         if topk_weights is not None:
             given = checks.array("topk_weights", topk_weights, ("float32",), (rows,))
@@ -447,6 +453,21 @@ def _size_of(group: Any) -> tuple[int, int]:
 
 def _gpu_of(array: Any) -> int | None:
     return int(array.device.index) if getattr(array, "is_cuda", False) else None
+
+
+def _counts_late(array: Array) -> bool:
+    """On a GPU how many a mask names would have to be waited for: there all are moved, also what
+    nobody wants. In host memory that would be work for nothing.
+    """
+    return _gpu_of(array) is not None
+
+
+def _put(to: Array, places: Array, here: Array | None, of: Array) -> None:
+    """to[places[i]] = of[i], for all i or for those that `here` names."""
+    if here is None:
+        to[places] = of
+    else:
+        to[places[here]] = of[here]
 
 
 def _no_epilogue(checks: Checks, event: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from moe_data import Library, libraries, make, rows_by_expert, rows_by_source, same
 
 import braid
-from braid.moe import ElasticBuffer
+from braid.moe import ElasticBuffer, elastic, library
 
 H, M, K, L = 256, 24, 4, 4
 
@@ -36,6 +36,53 @@ def test_calls_in_the_order_of_deepeps_test(ranks, size, library, alignment):
                 one_layer(comm, buffer, lib, every, alignment)
 
     ranks(size, body)
+
+
+@pytest.mark.parametrize("library", libraries())
+def test_the_way_of_gpus_gives_the_same(ranks, library, monkeypatch):
+    """There every row is moved, since how many are here would have to be waited for."""
+    monkeypatch.setattr(elastic, "_counts_late", lambda _: True)
+
+    def body(comm):
+        with made(comm) as buffer:
+            for seed in range(4):
+                every = [make(seed, r, 2, H) for r in range(2)]
+                one_layer(comm, buffer, Library(library), every, 8)
+
+    ranks(2, body)
+
+
+def test_in_host_memory_no_row_is_moved_for_a_choice_elsewhere(ranks, monkeypatch):
+    class Counted(np.ndarray):
+        def __setitem__(self, place, rows):
+            spread.append(len(rows))
+            super().__setitem__(place, rows)
+
+    spread, summed = [], []
+    raw, cast = library.NumPy.raw, library.NumPy.cast
+
+    def note_raw(self, array):
+        return raw(self, array).view(Counted)
+
+    def note_cast(self, array, dtype):
+        summed.append(len(array))
+        return cast(self, array, dtype)
+
+    def body(comm):
+        own = make(4, comm.rank, 1, H)
+        x, ids = own.x.astype(ml_dtypes.bfloat16), own.ids.copy()
+        ids[::2, 1:] = -1
+        with made(comm) as buffer:
+            got, _, _, handle, _ = buffer.dispatch(x, ids, num_experts=L, do_expand=True)
+            monkeypatch.setattr(library.NumPy, "raw", note_raw)
+            buffer.dispatch(x, handle=handle, do_expand=True)
+            monkeypatch.setattr(library.NumPy, "cast", note_cast)
+            buffer.combine(got, handle)
+        assert 0 < sum(spread) == (ids >= 0).sum()
+        assert summed[-1] == len(x)  # what goes back
+        assert sum(summed[:-1]) == (ids >= 0).sum()
+
+    ranks(1, body)
 
 
 def one_layer(comm, buffer, lib, every, alignment):
