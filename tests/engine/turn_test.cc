@@ -99,8 +99,7 @@ struct Large {
   Large(Engine& engine, size_t size)
       : num_bytes(size),
         bytes(static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                                              0))) {
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
     EXPECT_NE(static_cast<void*>(bytes), MAP_FAILED);
     auto made = engine.register_memory(bytes, size);
     EXPECT_TRUE(is_ok(made));
