@@ -2,6 +2,7 @@
 #include "engine/turn.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -95,13 +96,24 @@ TEST_P(Turns, AWaitThatEndsEarlyLeavesTheRestToTheWorker) {
 
 /// Zeros, which cost no memory before somebody writes them.
 struct Large {
-  Large(Engine& engine, size_t size) : bytes(new std::byte[size]()) {
-    auto made = engine.register_memory(bytes.get(), size);
+  Large(Engine& engine, size_t size)
+      : num_bytes(size),
+        bytes(static_cast<std::byte*>(::mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
+    EXPECT_NE(static_cast<void*>(bytes), MAP_FAILED);
+    auto made = engine.register_memory(bytes, size);
     EXPECT_TRUE(is_ok(made));
     region = std::move(made).value();
     descriptor = engine.descriptor(*region);
   }
-  std::unique_ptr<std::byte[]> bytes;
+  ~Large() {
+    region.reset();
+    ::munmap(bytes, num_bytes);
+  }
+  Large(const Large&) = delete;
+  Large& operator=(const Large&) = delete;
+  const size_t num_bytes;
+  std::byte* const bytes;
   std::shared_ptr<Region> region;
   std::string descriptor;
 };

@@ -36,15 +36,20 @@ Proxy::Proxy(std::unique_ptr<transport::Lane> lane, const WindowLayout& layout,
       thread_([this] { run(); }) {}
 
 Proxy::~Proxy() {
-  const fabric::NodeMap& nodes = neighbours_.nodes;
-  for (int peer = 0; peer < layout_.num_ranks && nodes.has_stages(); ++peer) {
-    if (nodes.share_node(peer, rank_) || !nodes.share_rail(peer, rank_)) continue;
+  for (int peer = 0; peer < layout_.num_ranks; ++peer) {
+    if (!is_reached(peer)) continue;
     open_[static_cast<size_t>(peer)].parcel.ending = Ending::kFarewell;
     send(peer);
   }
   is_ending_.store(true, std::memory_order_relaxed);
   has_work_.notify_one();
   thread_.join();
+}
+
+bool Proxy::is_reached(int peer) const {
+  const fabric::NodeMap& nodes = neighbours_.nodes;
+  if (nodes.has_stages()) return !nodes.share_node(peer, rank_) && nodes.share_rail(peer, rank_);
+  return peer != rank_ && neighbours_.windows[static_cast<size_t>(peer)] == nullptr;
 }
 
 int Proxy::way_to(int peer) const {
@@ -177,16 +182,16 @@ bool Proxy::has_parcels() {
   });
 }
 
-// What others still send through this rank is for ranks that may wait for it.
+// What others still send through this rank is for ranks that may wait for it; and some lanes should not
+// be closed while anything comes in.
 bool Proxy::is_finished(int64_t& ends_ns) {
-  const fabric::NodeMap& nodes = neighbours_.nodes;
-  const bool hands_on = nodes.has_stages();
+  const bool hands_on = neighbours_.nodes.has_stages();
   if (ends_ns == 0) ends_ns = now_ns() + (hands_on ? kLongestFarewellNs : kFarewellNs);
   if (now_ns() > ends_ns) return true;
   if (has_parcels()) return false;
-  if (!hands_on || neighbours_.are_over()) return true;
+  if (neighbours_.are_over()) return true;
   for (int peer = 0; peer < layout_.num_ranks; ++peer) {
-    if (nodes.share_node(peer, rank_) || !nodes.share_rail(peer, rank_) || is_cut(peer)) continue;
+    if (!is_reached(peer) || is_cut(peer)) continue;
     if ((farewells_ >> peer & 1) == 0 && lane_->health(peer).ok()) return false;
   }
   return true;

@@ -7,9 +7,10 @@
 //
 // Several ranks on each node: a lane is used along rails only. What is for a rank of another node
 // goes to the rank there that is on this rank's rail, and its thread lands it in the window that it is
-// for, which the node's ranks have mapped; so what several of them get crosses the link once. Who
-// ends its buffer goes on landing until all ranks of its rail on other nodes have said that they put
-// nothing more, for a while.
+// for, which the node's ranks have mapped; so what several of them get crosses the link once.
+//
+// Who ends its buffer goes on landing until all ranks that its lane speaks with have said that they put
+// nothing more: for five seconds where it lands for node mates, else for one.
 //
 // Where a piece may land is checked there: rows in the halves, a signal in a line that is its
 // source's. A rank that was cut lands nothing.
@@ -105,6 +106,8 @@ class Proxy {
   std::byte* add_record(int way, std::span<const Windows::Place> places, uint64_t bytes);
   void send(int way);
   void run();
+  /// Whether `peer` is one that this rank's lane speaks with.
+  bool is_reached(int peer) const;
   bool is_finished(int64_t& ends_ns);
   bool put_some(int peer);
   bool put_acks(int peer);

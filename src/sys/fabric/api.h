@@ -59,6 +59,9 @@ struct FabricLimits {
   // stranger cannot send one. Not so where an endpoint listens.
   bool has_trusted_immediates = false;
   bool can_read = false;
+  // What comes in while an endpoint closes can end this process: who closes one should wait first, for
+  // a while, for what its peers still owe it.
+  bool fears_late_arrivals = false;
 };
 
 /// What a region may be used for: by our own writes, reads and messages, or by writes and reads of

@@ -116,6 +116,7 @@ FakeDomain::FakeDomain(FakeFabric& fabric, FakeFabric::Site& site)
   limits_.is_truthful = fabric.rules_.is_truthful;
   limits_.has_trusted_immediates = fabric.rules_.has_trusted_immediates;
   limits_.can_read = fabric.rules_.can_read;
+  limits_.fears_late_arrivals = fabric.rules_.fears_late_arrivals;
 }
 
 FakeDomain::~FakeDomain() {

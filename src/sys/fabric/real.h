@@ -153,12 +153,14 @@ class HalfOpen {
 ///
 /// verbs;ofi_rxm gives the receive back that an immediate has used when the arrival is read; what nobody
 /// has read is read by fi_close() itself, when the connection that the receive goes to is freed already
-/// (rxm_close_conn() of 1.17.0 to 2.4: fi_close(msg_ep), then rxm_flush_msg_cq(), and only then msg_ep =
+/// (rxm_close_conn() of 1.17.0 up to 2.6.0: fi_close(msg_ep), then rxm_flush_msg_cq(), and only then msg_ep =
 /// NULL, which rxm_free_rx_buf() asks for; issue 11828 of libfabric, mended on its main in 2026 by #12674).
 /// So we read all that is there just before. What comes in between that and the end of the queue pair
 /// goes with the queue pair where a driver takes its completions out of the queue (those of NICs do).
-/// Soft-RoCE leaves them, so there a peer that writes immediates without a pause while we close still is
-/// our end; that a rank's last acknowledgements lie unread, which happens each time, is not.
+/// Soft-RoCE leaves them, so there a peer that writes immediates while we close still is our end:
+/// FabricLimits::fears_late_arrivals says so, and lanes wait for what their peers owe them before.
+/// The same can happen inside libfabric while nothing of ours closes: it closes the connection of a peer
+/// that has gone when we poll, and goes the same way. That we cannot mend.
 struct EndHandle {
   std::shared_ptr<DomainHandle> domain;
   fid_av* av = nullptr;
@@ -166,6 +168,7 @@ struct EndHandle {
   fid_ep* endpoint = nullptr;
   std::string listens_at;  // where connections may be half open when it ends; empty: nowhere
   bool follows_unread_arrivals = false;
+  uint64_t num_peers = 0;  // that it may speak with
 
   EndHandle() = default;
   EndHandle(const EndHandle&) = delete;

@@ -103,6 +103,7 @@ FabricLimits libfabric_limits(const fi_info& info) {
   limits.is_truthful = is_shm || provider == "tcp;ofi_rxm" || provider == "tcp" ||
                        provider == "net" || provider == "verbs;ofi_rxm" || provider == "efa";
   limits.has_trusted_immediates = false;
+  limits.fears_late_arrivals = provider == "verbs;ofi_rxm";  // see EndHandle
   limits.can_read = !is_shm && (info.caps & FI_READ) != 0 && (info.caps & FI_REMOTE_READ) != 0;
   return limits;
 }

@@ -20,6 +20,9 @@ constexpr int64_t kBusyNs = 200'000;
 constexpr int64_t kIdlePollNs = 50'000;
 // Closing waits this long for the last acks to leave. The peers' deadlines cover what does not.
 constexpr int64_t kLingerNs = 100'000'000;
+// ... and where acks that come while it closes can end the process, so long for those of the peers. They
+// were up to 60 ms late where four ranks had half a core each.
+constexpr int64_t kLastAcksNs = 500'000'000;
 }  // namespace
 
 RdmaLane::RdmaLane(const RdmaLaneOptions& options, int self, int size)
@@ -171,10 +174,15 @@ Status RdmaLane::health(int peer) const { return peer == self_ ? Status() : at_p
 // Acks that were released but not told, and writes that the library has not sent, would be lost
 // with the endpoint.
 void RdmaLane::linger() {
-  const Deadline deadline = Deadline::after_ns(kLingerNs);
+  const bool awaits_acks = domain_->limits().fears_late_arrivals;
+  const Deadline deadline = Deadline::after_ns(awaits_acks ? kLastAcksNs : kLingerNs);
+  const auto is_owed = [&](const auto& p) {
+    return p && p->state == State::kUp && awaits_acks && p->out.acked() < p->out.posted();
+  };
   const auto is_owing = [&](const auto& p) { return p && p->state == State::kUp && p->is_ack_due; };
   while (!deadline.passed()) {
-    const bool owes = std::any_of(peers_.begin(), peers_.end(), is_owing);
+    const bool owes = std::any_of(peers_.begin(), peers_.end(), is_owing) ||
+                      std::any_of(peers_.begin(), peers_.end(), is_owed);
     const bool has_broken =
         std::any_of(peers_.begin(), peers_.end(), [](const auto& p) { return p && !p->why.ok(); });
     if (!owes && (num_flying_ == 0 || has_broken)) return;

@@ -3,6 +3,9 @@
 // again) the whole story.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "sys/fabric/fake.h"
 #include "transport/rdma/rdma_ranks.h"
 
@@ -199,6 +202,46 @@ TEST(RdmaFaults, SlowReceiverIsNotTakenForALostPiece) {
   EXPECT_EQ(lanes[1]->available(0), 3u);
   EXPECT_EQ(lanes[0]->life(1), 0u);
   EXPECT_TRUE(lanes[0]->health(1).ok());
+}
+
+// Where an ack that comes while a lane closes can end the process, the lane waits for it; elsewhere not.
+TEST(RdmaFaults, AFearfulEndWaitsForTheLastAcks) {
+  for (const bool is_fearful : {false, true}) {
+    sys::FakeFabric fabric({.fears_late_arrivals = is_fearful});
+    auto lanes = connect_all(fabric, 2);
+    for (auto& lane : lanes)
+      for (const Deadline end = Deadline::after_ns(10_ms); !end.passed();) lane->progress();
+    const std::byte payload[1] = {};
+    ASSERT_EQ(lanes[0]->try_put(PeerSet::only(1), {}, payload), PutResult::kAccepted);
+    const Deadline limit = Deadline::after_ns(10_s);
+    while (lanes[1]->available(0) == 0 && !limit.passed())
+      for (auto& lane : lanes) lane->progress();
+    ASSERT_EQ(lanes[1]->available(0), 1u);
+    std::atomic<bool> is_closed{false};
+    std::thread closing([&] {
+      lanes[0].reset();
+      is_closed = true;
+    });
+    for (const Deadline end = Deadline::after_ns(50_ms); !end.passed();) lanes[1]->progress();
+    while (!is_fearful && !is_closed && !limit.passed()) lanes[1]->progress();
+    EXPECT_EQ(is_closed, !is_fearful);
+    const int64_t began_ns = now_ns();
+    lanes[1]->release(0, 1);
+    while (!is_closed && !limit.passed()) lanes[1]->progress();
+    closing.join();
+    EXPECT_LT(now_ns() - began_ns, 300'000'000) << "it waited on";
+  }
+}
+
+// ... but not for ever.
+TEST(RdmaFaults, AFearfulEndLeavesAPeerThatNeverAcks) {
+  sys::FakeFabric fabric({.fears_late_arrivals = true});
+  auto lanes = connect_all(fabric, 2);
+  const std::byte payload[1] = {};
+  ASSERT_EQ(lanes[0]->try_put(PeerSet::only(1), {}, payload), PutResult::kAccepted);
+  const int64_t began_ns = now_ns();
+  lanes[0].reset();
+  EXPECT_LT(now_ns() - began_ns, 5'000'000'000);
 }
 
 TEST(RdmaFaults, EveryRankLearnsWhichRankCouldNotOpenAndWhy) {
