@@ -75,13 +75,13 @@ uint64_t line_call_bytes(plan::Op op, uint64_t bytes, int num_ranks) noexcept {
 
 // As with packets, the limit is on what arrives at a rank, as twice the bytes of an all-gather
 // among two. Among more, direct kernels are faster from 8 MiB on (an all-gather's from 32; 4 H200,
-// docs/decisions/0005). Among eight they are beyond 4 MiB for an all-reduce, and beyond 4 MiB
-// a rank for an all-gather (5 to 7 and 9 to 16 are taken to be like eight; us of a call in a graph, 8 H200, lines and direct kernels: all_reduce of 4 MiB 36.6
-// and 35.5, of 8 MiB 65.6 and 57.4; all_gather of 4 MiB a rank 105.6 and 114.9, of 8 MiB 204 and
-// 201).
+// docs/decisions/0005). Among eight, and so taken for more, they are beyond 4 MiB for an all-reduce
+// and beyond 4 MiB a rank for an all-gather (us of a call in a graph, 8 H200, lines and direct
+// kernels: all_reduce of 4 MiB 36.6 and 35.5, of 8 MiB 65.6 and 57.4; all_gather of 4 MiB a rank
+// 105.6 and 114.9, of 8 MiB 204 and 201).
 uint64_t line_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noexcept {
   if (num_ranks == 2) return plan::is_one_buffer(op) ? limit_bytes / 2 : limit_bytes;
-  const bool are_many = num_ranks > 4;
+  const bool are_many = num_ranks >= 8;
   if (op == plan::Op::kAllGather) return are_many ? limit_bytes : limit_bytes / 2;
   return op == plan::Op::kAllReduce && are_many ? limit_bytes / 8 : limit_bytes / 4;
 }

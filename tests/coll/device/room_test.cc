@@ -156,7 +156,7 @@ TEST(Room, SmallMessagesGoTheSameWayWithoutIt) {
 }
 
 // The figure: of a GPU's memory, by default, whatever the number of ranks.
-TEST(Room, ACommThatHasNoneTakesAtMost165MiB) {
+TEST(Room, ACommThatHasNoneTakesAtMost167MiB) {
   const Config plain;
   for (int size = 2; size <= 16; ++size) {
     const uint64_t direct = direct_area_bytes(kSmallBytes, size);
@@ -164,7 +164,7 @@ TEST(Room, ACommThatHasNoneTakesAtMost165MiB) {
         comm::kArenaScratchAt, {16_MiB,
                                 {packet_area(plain, size), line_area(plain, size), relay_area(size),
                                  direct_area_of(kSmallBytes, size)}});
-    EXPECT_LE(layout.bytes(), 165_MiB) << size << " ranks";
+    EXPECT_LE(layout.bytes(), 167_MiB) << size << " ranks";
     for (const plan::Op op : plan::kAllOps) {
       EXPECT_GE(direct_most_bytes(op, kSmallBytes, size), kSmallBytes);
       const auto ranks = static_cast<uint64_t>(size);
