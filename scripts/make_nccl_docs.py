@@ -96,6 +96,7 @@ def _of_nccl_tests(ranks: int) -> Iterator[Slower]:
         for one in load(name)["ratios"]:
             op = names.get(one["program"], one["program"])
             place = ", in place" if "in place" in one["place"] else ""
+            place += ", in a graph" if one["is_graph"] else ""
             if one["ratio"] < WORSE and not is_left_to_nccl(op, one["bytes"], ranks):
                 yield Slower(ranks, op, one["bytes"], how + place, one["ratio"], name)
 
