@@ -1,11 +1,20 @@
 """Memory that peers reach, and what names it and its owner elsewhere."""
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from braid import _braid
+
+# An address as src/engine/descriptor.cc writes it: magic, version and job; the name; the
+# incarnation; the host; process, NICs and count of endpoints; the endpoints; the signature.
+_HEAD_BYTES = 14
+_INCARNATION_BYTES = 16
+_LENGTH = struct.Struct("<I")
+_NUMBERS = struct.Struct("<iHI")
+_MOST_ENDPOINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +25,30 @@ class Peer:
 
     def __repr__(self) -> str:
         return f"Peer({len(self.data)} bytes)"
+
+    def where(self) -> str:
+        """Its engine's name and addresses, for messages: "'decode' at 10.0.0.1:4242". Believes the
+        bytes; what they are is checked where they are used.
+        """
+        try:
+            name, at = _text(self.data, _HEAD_BYTES)
+            _, at = _text(self.data, at + _INCARNATION_BYTES)
+            _, _, count = _NUMBERS.unpack_from(self.data, at)
+            at += _NUMBERS.size
+            endpoints = []
+            for _ in range(min(count, _MOST_ENDPOINTS)):
+                endpoint, at = _text(self.data, at)
+                endpoints.append(endpoint)
+        except struct.error:
+            return f"a peer whose address, of {len(self.data)} bytes, is none"
+        return f"'{name}' at {' or '.join(endpoints) or 'no address'}"
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    """Words behind their length, and where they end."""
+    (length,) = _LENGTH.unpack_from(data, at)
+    begin = at + _LENGTH.size
+    return data[begin : begin + length].decode(errors="replace"), begin + length
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import numpy as np
 from braid.arrays import Array
 from braid.engine import Engine, Region
 from braid.errors import InvalidArgument
+from braid.kv.asked import page_numbers
 from braid.kv.layout import Layout
-from braid.kv.places import PageIds, Place
+from braid.kv.places import PageIds, Place, check_pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +202,15 @@ class PagedCache:
         ]
 
     def ids(self, pages: Sequence[int] | PageIds, what: str) -> PageIds:
-        """Page numbers [n] that this cache has, each at most once; InvalidArgument names one that
-        it has not.
+        """Page numbers [n] that this cache has, each at most once; InvalidArgument names what is no
+        page number, and a page that it has not.
         """
-        found = np.asarray(pages, dtype=np.int64).reshape(-1)
-        wrong = found[(found < 0) | (found >= self.pages)]
-        if wrong.size:
-            raise InvalidArgument(f"{what}: page {wrong[0]}: the cache has {self.pages} pages")
+        found = page_numbers(pages, what)
+        check_pages(found, self.pages, what)
         if np.unique(found).size != found.size:
             twice = next(int(page) for page in found if (found == page).sum() > 1)
             raise InvalidArgument(f"{what}: page {twice} is named twice")
-        return found.astype(np.uint64)
+        return found
 
     def close(self) -> None:
         """When it returns nothing can land in the pages any more, and they may be freed."""

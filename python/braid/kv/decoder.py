@@ -16,15 +16,14 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
+from braid.kv.asked import page_numbers, request_name, seconds, whole
 from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
@@ -81,13 +80,15 @@ class Decoder(Post):
 
         InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
         """
-        if not all(isinstance(peer, Peer) for peer in peers) or not peers:
+        seconds(timeout, "connect")
+        is_list = isinstance(peers, Iterable)
+        if not is_list or not peers or not all(isinstance(peer, Peer) for peer in peers):
             raise InvalidArgument(
                 f"kv: asked for the addresses of a prefiller's engines, found {peers!r:.80}"
             )
         with self._lock:
             sources = [self._source(peer) for peer in peers]
-            prefill = Prefill(sources)
+            prefill = Prefill(sources, self)
             self._prefills.append(prefill)
             self._look_after(prefill)
         self._run_later()
@@ -96,7 +97,8 @@ class Decoder(Post):
             if (error := prefill.error()) is not None:
                 raise error
             if time.monotonic() > until:
-                raise Timeout(f"connect: a prefiller has not answered within {timeout} s")
+                silent = [s.peer.where() for s in prefill.sources if s.layout is None]
+                raise Timeout(f"connect: {', '.join(silent)}: no answer within {timeout} s")
             time.sleep(0.002)
         return prefill
 
@@ -116,7 +118,8 @@ class Decoder(Post):
         pages       for each of its pages from `first_page` on, where it shall go; those before are
                     here already
         timeout     seconds for all of it
-        InvalidArgument: a page out of range or named twice, or another number of them.
+        InvalidArgument: a page out of range or named twice, or another number of them; tokens that
+        are no whole number, a timeout that is no time, a prefill that this decoder did not make.
         """
         load = self._new(request, prefill, pages, tokens, first_page, timeout)
         if self.cache.layout.tail_bytes:
@@ -137,12 +140,11 @@ class Decoder(Post):
         """Reads a request's pages that the prefiller holds: remote_pages[i] into pages[i]. With no
         pages it only says that nothing is wanted, so that the prefiller releases them.
         """
-        ours = self.cache.ids(pages, f"request '{request}'")
-        theirs = np.asarray(remote_pages, dtype=np.uint64).reshape(-1)
+        what = f"request '{request_name(request, 'pull')}'"
+        ours = self.cache.ids(pages, what)
+        theirs = page_numbers(remote_pages, f"{what}: remote_pages")
         if theirs.size != ours.size:
-            raise InvalidArgument(
-                f"request '{request}': {theirs.size} pages there, {ours.size} here"
-            )
+            raise InvalidArgument(f"{what}: {theirs.size} pages there, {ours.size} here")
         tokens = ours.size * self.cache.layout.page_tokens
         load = self._new(request, prefill, ours, tokens, 0, timeout)
         load.remote_pages = theirs
@@ -150,11 +152,13 @@ class Decoder(Post):
 
     def renew(self, request: str, prefill: Prefill) -> None:
         """Keeps a request's lease at the prefiller until it is wanted, pulled or let go of."""
+        self._check_prefill(prefill, f"request '{request_name(request, 'renew')}'")
         with self._lock:
             self._renewed[request] = prefill
 
     def let_go(self, request: str, prefill: Prefill) -> None:
         """Tells the prefiller that nobody will ask for the request."""
+        self._check_prefill(prefill, f"request '{request_name(request, 'let_go')}'")
         with self._lock:
             self._renewed.pop(request, None)
             for source in prefill.sources:
@@ -168,7 +172,8 @@ class Decoder(Post):
     def close(self) -> None:
         """Takes all loads back, waits until nothing of them can land any more, and stops."""
         for load in self.loads():
-            self._cancel(load, Cancelled(f"{load.what}: the decoder closed"))
+            closed = Cancelled(f"{load.what}: the decoder closed")
+            self._apart(load.what, partial(self._cancel, load, closed))
         for load in self.loads():
             try:
                 load.wait(2 * self._silence)
@@ -286,11 +291,16 @@ class Decoder(Post):
         first_page: int,
         timeout: float | None,
     ) -> Load:
-        ids = self.cache.ids(pages, f"request '{request}'")
+        what = f"request '{request_name(request, 'want')}'"
+        self._check_prefill(prefill, what)
+        seconds(timeout, what)
+        ids = self.cache.ids(pages, what)
+        tokens = whole(tokens, f"{what}: tokens")
+        first_page = whole(first_page, f"{what}: first_page")
         total = self.cache.layout.pages_of(tokens)
-        if not 0 <= first_page <= total or ids.size != total - first_page:
+        if first_page > total or ids.size != total - first_page:
             raise InvalidArgument(
-                f"request '{request}': {tokens} tokens take {total} pages; found {ids.size} from "
+                f"{what}: {tokens} tokens take {total} pages; found {ids.size} from "
                 f"page {first_page} on"
             )
         with self._lock:
@@ -301,6 +311,13 @@ class Decoder(Post):
         load.first_page, load.total_pages = first_page, total
         load.deadline = None if timeout is None else time.monotonic() + timeout
         return load
+
+    def _check_prefill(self, prefill: Prefill, what: str) -> None:
+        if not isinstance(prefill, Prefill) or prefill.decoder is not self:
+            raise InvalidArgument(
+                f"{what}: prefill: asked for what connect() of this decoder gave, found "
+                f"{prefill!r:.80}"
+            )
 
     def _begin(self, load: Load) -> Load:
         with self._lock:
@@ -491,7 +508,7 @@ class Decoder(Post):
         for order in load.orders:
             if not order.is_settled and not order.source.is_gone:
                 head = {"kind": "cancel", "request": load.request, "tag": load.tag}
-                self._send(order.source.peer, head)
+                self._apart(load.what, partial(self._send, order.source.peer, head))
         self._settle(load)
 
     def _settle(self, load: Load) -> None:
@@ -518,20 +535,30 @@ class Decoder(Post):
     def _tick(self, now: float) -> None:
         if now - self._beaten_at >= self._beat:
             self._beaten_at = now
-            self._beat_all()
+            self._apart("beats", self._beat_all)
         for load in list(self._loads.values()):
-            load.reads.take_away()
-            if load.reads.error is not None:
-                self._fail(load, load.reads.error)
-            if load.deadline is not None and now > load.deadline:
-                load.deadline = None
-                self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
+            look = partial(self._look_at_deadline, load, now)
+            self._apart(load.what, look, partial(self._fail, load))
         for source in list(self._sources.values()):
-            if source.error is None and now - source.heard_at > self._silence:
-                if self._is_wanted(source):
-                    self._lose(source)
-                else:
-                    source.heard_at = now
+            what = f"'{source.name}'"
+            self._apart(what, partial(self._look_at_silence, source, now))
+
+    def _look_at_deadline(self, load: Load, now: float) -> None:
+        load.reads.take_away()
+        if load.reads.error is not None:
+            self._fail(load, load.reads.error)
+        if load.deadline is not None and now > load.deadline:
+            load.deadline = None
+            self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
+        if load.failure is not None:
+            self._settle(load)
+
+    def _look_at_silence(self, source: Source, now: float) -> None:
+        if source.error is None and now - source.heard_at > self._silence:
+            if self._is_wanted(source):
+                self._lose(source)
+            else:
+                source.heard_at = now
 
     def _beat_all(self) -> None:
         wanted: dict[bytes, list[str]] = {}
@@ -544,7 +571,8 @@ class Decoder(Post):
         for data, requests in wanted.items():
             source_ = self._sources.get(data)
             if source_ is not None and source_.layout is not None and source_.error is None:
-                self._send(source_.peer, {"kind": "beat", "requests": requests})
+                head = {"kind": "beat", "requests": requests}
+                self._apart(f"'{source_.name}'", partial(self._send, source_.peer, head))
 
     def _is_wanted(self, source: Source) -> bool:
         return any(source in load.prefill.sources for load in self._loads.values()) or any(
@@ -553,8 +581,8 @@ class Decoder(Post):
 
     def _lose(self, source: Source) -> None:
         self.counters.add("peers_lost")
-        name = source.name or "a prefiller"
-        source.error = PeerLost(f"'{name}' has said nothing for {self._silence} s")
+        name = f"'{source.name}'" if source.name else source.peer.where()
+        source.error = PeerLost(f"{name} has said nothing for {self._silence} s")
         source.is_gone = not source.offered  # it knows no page of ours
         if source.offered:
             threading.Thread(target=self._revoke, args=(source,), daemon=True).start()
@@ -580,7 +608,7 @@ class Decoder(Post):
         with self._lock:
             source.is_gone = True
             for load in list(self._loads.values()):
-                self._settle(load)
+                self._apart(load.what, partial(self._settle, load))
         self._run_later()
 
 

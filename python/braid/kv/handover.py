@@ -220,9 +220,10 @@ class Handover(Ending):
 
     def grow(self, pages: PageIds) -> None:
         """More pages at the end: a cache is often given out chunk by chunk."""
-        self.pages = np.concatenate([self.pages, pages])
-        if np.unique(self.pages).size != self.pages.size:
+        together = np.concatenate([self.pages, pages])
+        if np.unique(together).size != together.size:
             raise InvalidArgument(f"{self.what}: a page is named twice")
+        self.pages = together
 
 
 class Write:

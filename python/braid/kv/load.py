@@ -44,8 +44,9 @@ class Order:
 class Prefill:
     """All ranks of a prefiller, as one decoder's rank reaches them. Decoder.connect() makes it."""
 
-    def __init__(self, sources: list[Source]) -> None:
+    def __init__(self, sources: list[Source], decoder: object) -> None:
         self.sources = sources
+        self.decoder = decoder
         self.waiting: list[Load] = []
         """Loads that begin when all ranks have answered."""
 

@@ -6,11 +6,12 @@ The engine's mailbox (send and recv) belongs to it alone; notifications stay the
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from braid import letters
 from braid.engine import Engine, Message, Peer
-from braid.errors import Cancelled, Error, InvalidArgument, Timeout
+from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
@@ -102,6 +103,21 @@ class Post(ABC):
         except Error as error:
             self.counters.add("refused")
             log.warning("'%s': from '%s': %s", self.engine.name, message.sender, error)
+
+    def _apart(
+        self, what: str, look: Callable[[], object], fail: Callable[[Error], object] | None = None
+    ) -> None:
+        """Looks at one thing of several: what goes wrong with it ends it, and no other."""
+        try:
+            look()
+        except Exception as error:
+            log.exception("'%s': %s", self.engine.name, what)
+            if fail is None:
+                return
+            try:
+                fail(InternalError(f"{what}: {type(error).__name__}: {error}"))
+            except Exception:
+                log.exception("'%s': %s: its end", self.engine.name, what)
 
     def _stop(self) -> None:
         self._closing.set()

@@ -33,6 +33,7 @@ import numpy as np
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer, Watch
 from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
+from braid.kv.asked import given_seconds, request_name, whole
 from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
@@ -104,9 +105,13 @@ class Prefiller(Post):
 
         pages: as many as there are by now; grow() adds more. They must not be used for anything
         else before the handover has ended. is_computed: all is in them already.
-        InvalidArgument: a page out of range or named twice, a request that is here already or over.
+        InvalidArgument: a page out of range or named twice, more tokens than the cache (or, where
+        all is computed, than `pages`) can hold, a request that is here already or over.
         """
-        ids = self.cache.ids(pages, f"request '{request}'")
+        what = f"request '{request_name(request, 'begin')}'"
+        ids = self.cache.ids(pages, what)
+        room = (ids.size if is_computed else self.cache.pages) * self.cache.layout.page_tokens
+        tokens = whole(tokens, f"{what}: tokens", room)
         with self._lock:
             if request in self._requests or request in self._over:
                 how = "is under way" if request in self._requests else self._over[request]
@@ -137,12 +142,12 @@ class Prefiller(Post):
         may be used for something else at once. grow() gives it others, in which all is computed
         again; what has gone stays gone. Raises Timeout.
         """
+        until = time.monotonic() + given_seconds(timeout, f"request '{request}'")
         with self._lock:
             handover = self._requests.get(request)
             if handover is None:
                 return
             handover.take_pages()
-        until = time.monotonic() + timeout
         while any(consumer.flying for consumer in handover.consumers.values()):
             if time.monotonic() > until:
                 raise Timeout(f"{handover.what}: writes are under way after {timeout} s")
@@ -156,6 +161,7 @@ class Prefiller(Post):
         for part in parts:
             if not self.knows(part.request):
                 raise InvalidArgument(f"request '{part.request}': declared, and never begun here")
+            whole(part.tokens, f"request '{part.request}': tokens")
         self._progress.declare(list(parts))
 
     def knows(self, request: str) -> bool:
@@ -164,13 +170,17 @@ class Prefiller(Post):
             return request in self._requests or request in self._over
 
     def layer_done(self, layers: int = 1) -> None:
-        """Bumps the word from the host: so many more layers of the declared pass are computed."""
-        self._progress.bump(layers)
+        """Bumps the word from the host: so many more layers of the declared passes are computed.
+        InvalidArgument, and nothing moves: more than are left of what was declared.
+        """
+        self._progress.bump(whole(layers, "layer_done: layers"))
 
     def computed(self, request: str, tokens: int | None = None) -> None:
         """All layers of the request's first `tokens` tokens (None: of all) are in its pages: says
         so without the word.
         """
+        if tokens is not None:
+            whole(tokens, f"request '{request}': tokens")
         with self._lock:
             if (handover := self._requests.get(request)) is not None:
                 self._mark_computed(handover, tokens)
@@ -558,23 +568,37 @@ class Prefiller(Post):
 
     def _tick(self, now: float) -> None:
         for handover in list(self._requests.values()):
-            self._pump(handover)
-            if now > handover.lease_until and handover.why is None:
-                self.counters.add("expired")
-                self._give_up(
-                    handover,
-                    Timeout(f"{handover.what}: nobody has renewed its lease of {self._lease} s"),
-                )
+            look = partial(self._look_at_lease, handover, now)
+            self._apart(handover.what, look, partial(self._give_up, handover))
         for sender, link in list(self._links.items()):
-            if now - link.heard_at > self._silence and self._serves(sender):
-                self.counters.add("peers_lost")
-                words = f"'{link.name}' has said nothing for {self._silence} s"
-                self._lose(sender, PeerLost(words))
+            look = partial(self._look_at_silence, sender, link, now)
+            self._apart(f"'{link.name}'", look, partial(self._lose, sender))
         for key, early in list(self._early.items()):
             if now > early.until:
-                del self._early[key]
-                words = f"it has not begun within {self._lease} s"
-                self._failed(key[1], key[0], int(early.letters[0][0].get("tag", 0)), words)
+                self._apart(f"request '{key[0]}'", partial(self._forget_early, key))
+
+    def _look_at_lease(self, handover: Handover, now: float) -> None:
+        if handover.why is not None:
+            return self._settle(handover)
+        self._pump(handover)
+        if now > handover.lease_until and handover.why is None:
+            self.counters.add("expired")
+            words = f"{handover.what}: nobody has renewed its lease of {self._lease} s"
+            self._give_up(handover, Timeout(words))
+        return None
+
+    def _look_at_silence(self, sender: bytes, link: Link, now: float) -> None:
+        if now - link.heard_at > self._silence and self._serves(sender):
+            self.counters.add("peers_lost")
+            words = f"'{link.name}' has said nothing for {self._silence} s"
+            self._lose(sender, PeerLost(words))
+
+    def _forget_early(self, key: tuple[str, bytes]) -> None:
+        """A request that nobody began: its decoder is told."""
+        request, sender = key
+        early = self._early.pop(key)
+        tag = int(early.letters[0][0].get("tag", 0))
+        self._failed(sender, request, tag, f"it has not begun within {self._lease} s")
 
     def _serves(self, sender: bytes) -> bool:
         return any(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from braid.engine import Engine, Watch
+from braid.errors import InvalidArgument
 from braid.kv.ending import log
 
 
@@ -47,8 +48,18 @@ class Progress:
             self._passes.append(parts)
 
     def bump(self, layers: int = 1) -> None:
-        """From the host, by one thread at a time."""
-        self.word.value = self.word.value + layers
+        """From the host, by one thread at a time. InvalidArgument, and the word stays: more layers
+        than were declared.
+        """
+        with self._mutex:
+            declared = (self._begun + len(self._passes)) * self._layers
+            left = max(0, declared - self.word.value)
+            if layers > left:
+                raise InvalidArgument(
+                    f"layer_done: layers: asked for at most the {left} that are left of declared "
+                    f"passes, found {layers}"
+                )
+            self.word.value = self.word.value + layers
 
     def _on_word(self, before: int, now: int) -> None:
         while before < now:

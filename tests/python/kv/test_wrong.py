@@ -3,12 +3,14 @@
 import itertools
 import json
 import logging
+import re
 import struct
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from kv_peers import LAYOUT, PAGES, Side, fill, is_right
+from kv_peers import LAYOUT, PAGES, Side, fill, is_right, memory
 
 import braid
 from braid import kv, letters
@@ -107,7 +109,7 @@ def test_the_version_before_is_refused_by_name(ends, monkeypatch):
     ("pages", "words"),
     [
         ([0, PAGES], f"request 'r': page {PAGES}: the cache has {PAGES} pages"),
-        ([-1, 0], "request 'r': page -1: the cache has"),
+        ([-1, 0], "request 'r': asked for whole numbers from 0 on, found -1 at place 0"),
         ([5, 5], "request 'r': page 5 is named twice"),
         ([1], "request 'r': 16 tokens take 2 pages; found 1 from page 0 on"),
     ],
@@ -353,3 +355,249 @@ def test_messages_of_nonsense_harm_nobody(ends, number):
     decode.engine.send(prefill.engine.address, BAD[number]).wait(LIMIT_S)  # of a known peer
     still_serves(prefill, decode, there)
     assert prefill.role.counters["refused"] >= 1
+
+
+NO_TOKENS = [None, "8", True, np.True_, 8.0, -1, 2**63, 2**64]
+NO_NAMES = [None, 3, b"r", ["r"], "r\ud800"]
+NO_TIMES = ["1", True, -1, float("nan"), [1]]
+
+
+def is_idle(prefill, decode):
+    """Whether nothing was entered on either side."""
+    return not (prefill.role._requests or decode.role.loads() or prefill.role.counters["requests"])
+
+
+@pytest.mark.parametrize("tokens", NO_TOKENS)
+def test_tokens_that_are_no_number_are_refused_and_nothing_is_entered(ends, tokens, caplog):
+    prefill, decode, there = ends
+    words = "request 'r': (tokens: asked for|.* tokens take .* pages; found 1)"
+    for is_computed in (False, True):
+        with pytest.raises(braid.InvalidArgument, match=words):
+            prefill.role.begin("r", [1], tokens, is_computed=is_computed)
+    with pytest.raises(braid.InvalidArgument, match=words):
+        decode.role.want("r", there, [1], tokens)
+    assert is_idle(prefill, decode)
+    handover = prefill.role.begin("r", [1], 8)
+    with pytest.raises(braid.InvalidArgument, match="request 'r': tokens: asked for"):
+        prefill.role.declare([kv.Part("r", tokens)])
+    if tokens is not None:
+        with pytest.raises(braid.InvalidArgument, match="request 'r': tokens: asked for"):
+            prefill.role.computed("r", tokens)
+    assert not handover.is_computed()
+    still_serves(prefill, decode, there)
+    assert "the clock" not in caplog.text
+
+
+def test_a_prompt_that_cannot_be_in_the_pages_is_refused(ends):
+    prefill, decode, there = ends
+    with pytest.raises(braid.InvalidArgument, match="tokens: asked for 0 to 8, found 9"):
+        prefill.role.begin("r", [1], 9, is_computed=True)
+    with pytest.raises(braid.InvalidArgument, match=f"asked for 0 to {8 * PAGES}, found"):
+        prefill.role.begin("r", [1], 8 * PAGES + 1)
+    for first_page in (-1, True, None, 1.0, 2):
+        with pytest.raises(braid.InvalidArgument, match=r"request 'r': .*page"):
+            decode.role.want("r", there, [1], 8, first_page=first_page)
+    assert is_idle(prefill, decode)
+    still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("prefill_given", [None, "there", [], "another's"])
+def test_what_is_no_prefill_of_this_decoder_is_refused(ends, prefill_given):
+    prefill, decode, there = ends
+    with Side(kv.Decoder, LAYOUT, "other") as other:
+        if prefill_given == "another's":
+            prefill_given = other.role.connect([prefill.engine.address], LIMIT_S)
+        for call in (
+            lambda: decode.role.want("r", prefill_given, [1], 8),
+            lambda: decode.role.pull("r", prefill_given, [1], [1]),
+            lambda: decode.role.renew("r", prefill_given),
+            lambda: decode.role.let_go("r", prefill_given),
+        ):
+            with pytest.raises(braid.InvalidArgument, match=r"request 'r': prefill: asked for"):
+                call()
+        assert is_idle(prefill, decode)
+        still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("name", NO_NAMES)
+def test_what_is_no_name_of_a_request_is_refused(ends, name):
+    prefill, decode, there = ends
+    for call in (
+        lambda: prefill.role.begin(name, [1], 8),
+        lambda: decode.role.want(name, there, [1], 8),
+        lambda: decode.role.pull(name, there, [1], [1]),
+        lambda: decode.role.renew(name, there),
+        lambda: decode.role.let_go(name, there),
+    ):
+        with pytest.raises(braid.InvalidArgument, match=r"request: asked for .*, found "):
+            call()
+    assert is_idle(prefill, decode)
+    still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("timeout", NO_TIMES)
+def test_what_is_no_timeout_is_refused(ends, timeout):
+    prefill, decode, there = ends
+    for call in (
+        lambda: decode.role.want("r", there, [1], 8, timeout=timeout),
+        lambda: decode.role.pull("r", there, [1], [1], timeout=timeout),
+        lambda: decode.role.connect([prefill.engine.address], timeout),
+        lambda: prefill.role.pause("r", timeout),
+    ):
+        with pytest.raises(braid.InvalidArgument, match=r"timeout: asked for .*, found "):
+            call()
+    assert is_idle(prefill, decode)
+    still_serves(prefill, decode, there)
+
+
+def broken(*_):
+    raise TypeError("a broken one")
+
+
+def test_one_broken_request_stops_no_other_ones_lease(caplog):
+    with Side(kv.Prefiller, LAYOUT, "p", lease=0.5) as p, Side(kv.Decoder, LAYOUT, "d") as d:
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        bad = p.role.begin("bad", [1], 8)
+        other = p.role.begin("other", [2], 8)
+        bad.is_computed = broken
+        with pytest.raises(braid.InternalError, match="request 'bad': TypeError: a broken one"):
+            bad.wait(LIMIT_S)
+        with pytest.raises(braid.Timeout, match="nobody has renewed its lease"):
+            other.wait(LIMIT_S)
+        assert "'p': request 'bad'" in caplog.text
+        still_serves(p, d, there)
+
+
+def test_one_broken_load_stops_no_other_ones_deadline(ends, caplog):
+    prefill, decode, there = ends
+    bad = decode.role.want("bad", there, [1], 8)
+    until = time.monotonic() + LIMIT_S
+    while not bad.orders and time.monotonic() < until:
+        time.sleep(0.002)
+    other = decode.role.want("other", there, [2], 8, timeout=0.3)
+    bad.reads.take_away = broken
+    with pytest.raises(braid.InternalError, match="request 'bad': TypeError: a broken one"):
+        bad.wait(LIMIT_S)
+    with pytest.raises(braid.Timeout, match="not here within its deadline"):
+        other.wait(LIMIT_S)
+    assert "'decode': request 'bad'" in caplog.text
+    still_serves(prefill, decode, there)
+
+
+def test_a_decoder_with_a_broken_load_closes_and_releases():
+    with Side(kv.Prefiller, LAYOUT, "p") as p, Side(kv.Decoder, LAYOUT, "d", silence=0.5) as d:
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        bad = d.role.want("bad", there, [1], 8)
+        source = there.sources[0]
+        until = time.monotonic() + LIMIT_S
+        while not source.offered and time.monotonic() < until:
+            time.sleep(0.002)
+        bad.prefill = None
+        d.role.close()
+        assert not source.offered
+
+
+NO_PAGES = [
+    ([1.5], "found 1.5"),
+    (["1"], "found '1'"),
+    ([True], "found True"),
+    ([0, True], "found True"),
+    ([0, np.True_], "found np.True_"),
+    ([0, "1"], "found '1'"),
+    ([[1]], r"found \[1\]"),
+    ([None], "found None"),
+    ([-1], "found -1 at place 0"),
+    ([0, -(2**64)], f"found -{2**64} at place 1"),
+    ([2**64], f"asked for 0 to {2**64 - 1}, found {2**64}"),
+    (np.array([True]), "found elements of bool"),
+    (np.array([[1]]), r"found the shape \(1, 1\)"),
+    (np.array([-1]), "found -1 at place 0"),
+    (5, r"found the shape \(\)"),
+    ({1}, r"found the shape \(\)"),
+    ("ab", r"found the shape \(\)"),
+    (None, r"found the shape \(\)"),
+]
+
+
+@pytest.mark.parametrize(("pages", "words"), NO_PAGES)
+def test_what_is_no_page_number_is_refused_as_it_was_given(ends, pages, words):
+    prefill, decode, there = ends
+    for call in (
+        lambda: prefill.role.begin("r", pages, 8),
+        lambda: prefill.role.grow("r", pages),
+        lambda: decode.role.want("r", there, pages, 8),
+        lambda: decode.role.pull("r", there, [1], pages),
+        lambda: decode.role.pull("r", there, pages, [1]),
+    ):
+        with pytest.raises(braid.InvalidArgument, match=f"request 'r': .*{words}"):
+            call()
+    assert is_idle(prefill, decode)
+    still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("pages", [[2**63], np.array([2**63], np.uint64)])
+def test_a_page_of_63_bits_is_told_as_it_was_given(ends, pages):
+    prefill, decode, there = ends
+    words = rf"page {2**63}: the cache has {PAGES} pages"
+    with pytest.raises(braid.InvalidArgument, match=words):
+        decode.role.want("r", there, pages, 8)
+    prefill.role.begin("r", [0], 8, is_computed=True)
+    with pytest.raises(braid.InvalidArgument, match=words):
+        decode.role.pull("r", there, pages, [1]).wait(LIMIT_S)
+    still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("pages", [[1], (1,), range(1, 2), [np.int32(1)], np.array([1], np.uint64)])
+def test_page_numbers_of_all_kinds_are_copied(ends, pages):
+    _, decode, _ = ends
+    found = decode.cache.ids(pages, "r")
+    assert found.dtype == np.uint64
+    assert found.tolist() == [1]
+    assert found is not pages
+    assert not np.shares_memory(found, np.asarray(pages))
+
+
+def test_a_page_that_grow_refuses_is_not_entered(ends):
+    prefill, decode, there = ends
+    handover = prefill.role.begin("r", [1], 16)
+    with pytest.raises(braid.InvalidArgument, match="request 'r': a page is named twice"):
+        prefill.role.grow("r", [1])
+    assert handover.pages.tolist() == [1]
+    still_serves(prefill, decode, there)
+
+
+@pytest.mark.parametrize("layers", [2, 1, -5, 2**63, 2**64, True, None, 1.0])
+def test_layers_that_no_pass_has_move_nothing(ends, layers):
+    prefill, decode, there = ends
+    fill(prefill.layers, LAYOUT, 0)
+    with pytest.raises(braid.InvalidArgument, match=r"layer_done: layers: asked for .*, found"):
+        prefill.role.layer_done(layers)
+    prefill.role.begin("r", [0], 8)
+    prefill.role.declare([kv.Part("r", 8)])
+    load = decode.role.want("r", there, [1], 8)
+    with pytest.raises(braid.InvalidArgument, match=r"asked for at most the 3 .*, found 4"):
+        prefill.role.layer_done(LAYOUT.layers + 1)
+    prefill.role.layer_done(LAYOUT.layers - 1)
+    time.sleep(0.1)
+    assert not load.done()
+    prefill.role.layer_done()
+    load.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 1, 0)
+    still_serves(prefill, decode, there)
+
+
+def test_who_does_not_answer_a_greeting_is_named():
+    options = {"nics": "none", "hosts": "127.0.0.1"}
+    with braid.Engine("decode", **options) as engine:
+        with braid.Engine("deaf", **options) as deaf:  # there, and no prefiller
+            address = deaf.address
+            at = re.escape(str(re.search(rb"127\.0\.0\.1:\d+", address.data)[0], "ascii"))
+            words = f"connect: 'deaf' at {at}: no answer within 0.2 s"
+            with (
+                kv.PagedCache(engine, memory(LAYOUT), LAYOUT) as cache,
+                kv.Decoder(engine, cache) as role,
+                pytest.raises(braid.Timeout, match=words),
+            ):
+                role.connect([address], 0.2)
+        for length in range(len(address.data)):
+            assert braid.engine.Peer(address.data[:length]).where()  # whatever it is
