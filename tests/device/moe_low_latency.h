@@ -200,9 +200,10 @@ class LowLatencyRun {
     args.wait_ns = of.wait_ns.as<int64_t>();
     return args;
   }
-  moe::gpu::LlReturnArgs return_args(int r) const {
+  template <typename Args>
+  Args any_return_args(int r) const {
     const Of& of = of_[static_cast<size_t>(r)];
-    moe::gpu::LlReturnArgs args{};
+    Args args{};
     args.team = ranks_.team_of(r);
     args.shape = combine_shape();
     args.x = of.y.as<std::byte>();
@@ -211,26 +212,20 @@ class LowLatencyRun {
     args.num_topk = c_.p.num_topk;
     args.num_experts = c_.p.num_experts;
     args.max_tokens = c_.max_tokens;
-    args.slots = of.slots.as<int32_t>();
-    args.layout_range = of.ranges.as<int64_t>();
     args.of = of.tickets.as<moe::gpu::Ticket>();
     args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
     return args;
   }
-  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+  moe::gpu::LlReturnArgs return_args(int r) const {
     const Of& of = of_[static_cast<size_t>(r)];
-    moe::gpu::LlRankReturnArgs args{};
-    args.team = ranks_.team_of(r);
-    args.shape = combine_shape();
-    args.x = of.y.as<std::byte>();
-    args.row_bytes = c_.p.row_bytes;
-    args.num_tokens = c_.p.ranks[static_cast<size_t>(r)].count;
-    args.num_topk = c_.p.num_topk;
-    args.num_experts = c_.p.num_experts;
-    args.max_tokens = c_.max_tokens;
-    args.copies = of.copies();
-    args.of = of.tickets.as<moe::gpu::Ticket>();
-    args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
+    auto args = any_return_args<moe::gpu::LlReturnArgs>(r);
+    args.slots = of.slots.as<int32_t>();
+    args.layout_range = of.ranges.as<int64_t>();
+    return args;
+  }
+  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+    auto args = any_return_args<moe::gpu::LlRankReturnArgs>(r);
+    args.copies = of_[static_cast<size_t>(r)].copies();
     return args;
   }
   moe::gpu::LlSumArgs sum_args(int r) const {

@@ -250,9 +250,10 @@ class Times {
     return {of.copies.as<int32_t>(), words, words + copies,
             reinterpret_cast<float*>(words + copies * (1 + kTopk))};
   }
-  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+  template <typename Args>
+  Args any_return_args(int r) const {
     const Of& of = of_[static_cast<size_t>(r)];
-    moe::gpu::LlRankReturnArgs args{};
+    Args args{};
     args.team.rank = r;
     args.shape = shape(moe::CallKind::kLowLatencyCombine, kBf16Row);
     args.x = y_.as<std::byte>();
@@ -261,26 +262,20 @@ class Times {
     args.num_topk = kTopk;
     args.num_experts = kExperts;
     args.max_tokens = tokens_;
-    args.copies = copies_of(of);
     args.of = of.tickets.as<moe::gpu::Ticket>();
     args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
     return args;
   }
+  moe::gpu::LlRankReturnArgs rank_return_args(int r) const {
+    auto args = any_return_args<moe::gpu::LlRankReturnArgs>(r);
+    args.copies = copies_of(of_[static_cast<size_t>(r)]);
+    return args;
+  }
   moe::gpu::LlReturnArgs return_args(int r) const {
     const Of& of = of_[static_cast<size_t>(r)];
-    moe::gpu::LlReturnArgs args{};
-    args.team.rank = r;
-    args.shape = shape(moe::CallKind::kLowLatencyCombine, kBf16Row);
-    args.x = y_.as<std::byte>();
-    args.row_bytes = kBf16Row;
-    args.num_tokens = tokens_;
-    args.num_topk = kTopk;
-    args.num_experts = kExperts;
-    args.max_tokens = tokens_;
+    auto args = any_return_args<moe::gpu::LlReturnArgs>(r);
     args.slots = of.slots.as<int32_t>();
     args.layout_range = of.ranges.as<int64_t>();
-    args.of = of.tickets.as<moe::gpu::Ticket>();
-    args.ticket = of.tickets.as<moe::gpu::Ticket>() + 1;
     return args;
   }
   moe::gpu::LlSumArgs sum_args(int r) const {

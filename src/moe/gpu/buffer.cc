@@ -212,9 +212,9 @@ Result<uint64_t> Buffer::send(comm::Device& device, const LowLatencyCombine& cal
   return num_sent_++;
 }
 
-Status Buffer::enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
-                              Ticket* ticket, const Launch& launch) {
-  LlReturnArgs args{};
+template <typename Args>
+Args Buffer::return_args(const LowLatencyCombine& call, const Ticket* of, Ticket* ticket) const {
+  Args args{};
   args.team = memory_->team();
   args.shape = shape_of(call);
   args.x = call.x;
@@ -223,28 +223,24 @@ Status Buffer::enqueue_return(comm::Device& device, const LowLatencyCombine& cal
   args.num_topk = call.num_topk;
   args.num_experts = call.num_experts;
   args.max_tokens = call.max_tokens;
-  args.slots = call.slots;
-  args.layout_range = call.layout_range;
   args.of = of;
   args.ticket = ticket;
+  return args;
+}
+
+Status Buffer::enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
+                              Ticket* ticket, const Launch& launch) {
+  auto args = return_args<LlReturnArgs>(call, of, ticket);
+  args.slots = call.slots;
+  args.layout_range = call.layout_range;
   return enqueue(device, find_entry(device.kernels(), Entry::kReturn, call.dtype), args, launch,
                  product(call.max_tokens, call.num_topk, args.row_bytes));
 }
 
 Status Buffer::enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call,
                                    const Ticket* of, Ticket* ticket, const Launch& launch) {
-  LlRankReturnArgs args{};
-  args.team = memory_->team();
-  args.shape = shape_of(call);
-  args.x = call.x;
-  args.row_bytes = call.row_bytes();
-  args.num_tokens = call.num_tokens;
-  args.num_topk = call.num_topk;
-  args.num_experts = call.num_experts;
-  args.max_tokens = call.max_tokens;
+  auto args = return_args<LlRankReturnArgs>(call, of, ticket);
   args.copies = call.copies;
-  args.of = of;
-  args.ticket = ticket;
   return enqueue(device, find_entry(device.kernels(), Entry::kRankReturn, call.dtype), args, launch,
                  product(call.max_tokens, call.num_topk, args.row_bytes));
 }

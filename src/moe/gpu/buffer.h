@@ -90,6 +90,9 @@ class Buffer {
   Status in_rank(const char* call, const Status& status) const;
   DispatchArgs arguments(const Dispatch& call, const Ticket* of, Ticket* ticket,
                          int32_t* incoming) const;
+  /// What both ways of a return are told: LlReturnArgs, or LlRankReturnArgs.
+  template <typename Args>
+  Args return_args(const LowLatencyCombine& call, const Ticket* of, Ticket* ticket) const;
   Status enqueue_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
                         Ticket* ticket, const Launch& launch);
   Status enqueue_rank_return(comm::Device& device, const LowLatencyCombine& call, const Ticket* of,
