@@ -42,6 +42,10 @@ Id nccl_id(const char* address = "127.0.0.1") {
 
 std::string key_of(const Id& id) { return {reinterpret_cast<const char*>(id.data()), id.size()}; }
 
+/// Where patience is not what is tested: under a sanitizer 130 threads on two loaded cores wait
+/// seconds for their turns.
+constexpr int64_t kFar = kIsSanitized ? 100_s : 10_s;
+
 Coming coming(int rank, int num_ranks, int64_t patience_ns, const std::string& words) {
   Coming made;
   made.rank = static_cast<uint32_t>(rank);
@@ -57,7 +61,7 @@ std::span<const std::byte> as_bytes(const std::string& text) {
 
 std::unique_ptr<RollGuest> signed_up(const Id& id, const std::string& token = "t") {
   const std::string key = key_of(id);
-  auto guest = RollGuest::sign(*read_mark(key), key, token, Deadline::after_ns(10_s));
+  auto guest = RollGuest::sign(*read_mark(key), key, token, Deadline::after_ns(kFar));
   EXPECT_TRUE(guest.ok()) << guest.status().to_string();
   return guest.ok() ? std::move(guest).value() : nullptr;
 }
@@ -156,7 +160,7 @@ std::vector<Result<Met>> all_meet(std::vector<std::unique_ptr<RollGuest>>& guest
   for (size_t i = 0; i < guests.size(); ++i)
     threads.emplace_back([&, i] {
       told[i] = guests[i]->meet(
-          topic, coming(static_cast<int>(i), num_ranks, 10_s, std::to_string(i)), never_aborted);
+          topic, coming(static_cast<int>(i), num_ranks, kFar, std::to_string(i)), never_aborted);
     });
   for (std::thread& thread : threads) thread.join();
   return told;
@@ -185,7 +189,7 @@ TEST(NodesRoll, FewerThanAllAreNotWaitedFor) {
     ASSERT_TRUE(met.ok());
     EXPECT_FALSE(met.value().all_came());
   }
-  EXPECT_LT(now_ns() - began_ns, 5_s);
+  EXPECT_LT(now_ns() - began_ns, kFar / 2);
 }
 
 TEST(NodesRoll, OneThatEndsEndsTheMeetingForAll) {
@@ -208,7 +212,7 @@ TEST(NodesRoll, PatienceEndsForAllAlikeAlsoForWhoComesLater) {
   auto early = signed_up(id), late = signed_up(id);
   const auto first = early->meet("m", coming(0, 2, 200_ms, ""), never_aborted);
   EXPECT_FALSE(first.value().all_came());
-  const auto second = late->meet("m", coming(1, 2, 10_s, ""), never_aborted);
+  const auto second = late->meet("m", coming(1, 2, kFar, ""), never_aborted);
   EXPECT_EQ(second.value().why_not, first.value().why_not);
 }
 
@@ -223,7 +227,7 @@ TEST(NodesRoll, NoOutcomeIsMixed) {
     bool of_b = false;
     std::thread other([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(80 + 4 * round));
-      of_b = b->meet("m", coming(1, 2, 10_s, ""), never_aborted).value().all_came();
+      of_b = b->meet("m", coming(1, 2, kFar, ""), never_aborted).value().all_came();
     });
     const bool of_a = a->meet("m", coming(0, 2, 100_ms, ""), never_aborted).value().all_came();
     other.join();
@@ -238,9 +242,9 @@ TEST(NodesRoll, RanksThatDisagreeAboutWhoTheyAre) {
   ASSERT_TRUE(mark_id(id, "t").ok());
   auto a = signed_up(id), b = signed_up(id);
   std::thread other([&] {
-    EXPECT_FALSE(b->meet("m", coming(0, 2, 10_s, ""), never_aborted).value().all_came());
+    EXPECT_FALSE(b->meet("m", coming(0, 2, kFar, ""), never_aborted).value().all_came());
   });
-  EXPECT_FALSE(a->meet("m", coming(0, 2, 10_s, ""), never_aborted).value().all_came());
+  EXPECT_FALSE(a->meet("m", coming(0, 2, kFar, ""), never_aborted).value().all_came());
   other.join();
 }
 
@@ -249,9 +253,9 @@ TEST(NodesRoll, AnotherTokenOrIdIsRefused) {
   ASSERT_TRUE(mark_id(id, "t").ok() && mark_id(other, "t").ok());
   const std::string key = key_of(id);
   Mark mark = *read_mark(key);
-  EXPECT_FALSE(RollGuest::sign(mark, key, "another", Deadline::after_ns(5_s)).ok());
+  EXPECT_FALSE(RollGuest::sign(mark, key, "another", Deadline::after_ns(kFar / 2)).ok());
   mark.secret[0] ^= std::byte{1};
-  EXPECT_FALSE(RollGuest::sign(mark, key, "t", Deadline::after_ns(5_s)).ok());
+  EXPECT_FALSE(RollGuest::sign(mark, key, "t", Deadline::after_ns(kFar / 2)).ok());
   EXPECT_NE(signed_up(other), nullptr);
 }
 
@@ -298,12 +302,12 @@ TEST(NodesRoll, TheGroupOfAllRanksIsServedByTheRoll) {
       auto guest = signed_up(id);
       ++num_signed;
       while (num_signed < 4) std::this_thread::yield();  // as NCCL's init
-      const auto met = guest->meet(kGroupTopic, coming(rank, 4, 10_s, ""), never_aborted);
+      const auto met = guest->meet(kGroupTopic, coming(rank, 4, kFar, ""), never_aborted);
       ASSERT_TRUE(met.ok() && met.value().all_came());
-      auto group = guest->join(met.value(), rank, 4, Deadline::after_ns(10_s), {});
+      auto group = guest->join(met.value(), rank, 4, Deadline::after_ns(kFar), {});
       ASSERT_TRUE(group.ok()) << group.status().to_string();
       const auto all =
-          (*group)->exchange("x", std::to_string(rank * rank), Deadline::after_ns(10_s));
+          (*group)->exchange("x", std::to_string(rank * rank), Deadline::after_ns(kFar));
       ASSERT_TRUE(all.ok()) << all.status().to_string();
       EXPECT_EQ(all.value(), (std::vector<std::string>{"0", "1", "4", "9"}));
       (*group)->leave();
@@ -330,12 +334,12 @@ TEST(NodesRoll, SixteenNodesOfEightTenMillisecondsAway) {
   std::vector<Status> strangers(2);
   std::vector<std::thread> knocking;
   for (int i = 0; i < 20; ++i)
-    if (auto fd = sys::connect_to(mark.at, Deadline::after_ns(5_s)); fd.ok()) {
+    if (auto fd = sys::connect_to(mark.at, Deadline::after_ns(kFar / 2)); fd.ok()) {
       if (i % 2 == 0) (void)sys::send_some(fd->get(), as_bytes(std::string(300, 'j')));
       silent.push_back(std::move(fd).value());
     }
   const auto knock = [&](size_t i, const Mark& with, const std::string& token) {
-    strangers[i] = RollGuest::sign(with, key, token, Deadline::after_ns(5_s)).status();
+    strangers[i] = RollGuest::sign(with, key, token, Deadline::after_ns(kFar / 2)).status();
   };
   const int64_t began_ns = now_ns();
   knocking.emplace_back([&] { knock(0, mark, "another"); });
@@ -346,24 +350,24 @@ TEST(NodesRoll, SixteenNodesOfEightTenMillisecondsAway) {
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < kRanks; ++rank)
     threads.emplace_back([&, rank] {
-      auto guest = RollGuest::sign(mark, key, "t", Deadline::after_ns(10_s));
+      auto guest = RollGuest::sign(mark, key, "t", Deadline::after_ns(kFar));
       EXPECT_TRUE(guest.ok()) << guest.status().to_string();
       if (guest.ok()) guests[rank] = std::move(guest).value();
     });
   for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : knocking) thread.join();
   const int64_t signed_ns = now_ns() - began_ns;
   ASSERT_EQ(std::count(guests.begin(), guests.end(), nullptr), 0);
   for (const char* const topic : {"first", "second"})
     for (const auto& met : all_meet(guests, topic, kRanks))
       EXPECT_EQ(met.value().words.size(), static_cast<size_t>(kRanks));
   const int64_t met_ns = now_ns() - began_ns - signed_ns;
-  for (std::thread& thread : knocking) thread.join();
   EXPECT_FALSE(strangers[0].ok()) << "another token";
   EXPECT_FALSE(strangers[1].ok()) << "another id";
   std::printf("roll: {\"ranks\": %d, \"sign_ms\": %.1f, \"two_meetings_ms\": %.1f}\n", kRanks,
               static_cast<double>(signed_ns) * 1e-6, static_cast<double>(met_ns) * 1e-6);
   // Asked: a second beside NCCL's init. Where others compute, it takes its turns.
-  EXPECT_LT(signed_ns + met_ns, kIsSanitized ? 20_s : 10_s);
+  EXPECT_LT(signed_ns + met_ns, kFar);
 }
 
 }  // namespace
