@@ -139,6 +139,8 @@ void Target::on_open(Open open) {
   log::debug("engine", "'{}': '{}' connected, {}", ground_.self.name, name_,
              is_local_ ? "on this host" : fmt::format("{} rails", rails_.size()));
   session_.send(FrameType::kAccept, encode(accept));
+  // Before RAIL_READY, without which nothing is written.
+  for (const uint64_t region : gone_) session_.send(FrameType::kGone, encode(RegionNote{region}));
 }
 
 Result<RailReady> Target::answer(const RailCall& call) {
@@ -183,8 +185,9 @@ void Target::fence_rails() {
 }
 
 void Target::tell_gone(uint64_t region) {
-  if (!is_open_ || is_lost_) return;
+  if (is_lost_) return;
   gone_.insert(region);
+  if (!is_open_) return;  // on_open() tells it
   session_.send(FrameType::kGone, encode(RegionNote{region}));
   (void)session_.flush();
 }

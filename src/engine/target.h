@@ -34,7 +34,8 @@ class Target {
   bool progress();
   bool converse();
   void tick(int64_t now);
-  /// Tells the source that a region is gone; is_clear_of() says when nothing of it can land.
+  /// Tells the source that a region is gone, behind ACCEPT if it has not come to that; is_clear_of()
+  /// says when nothing of it can land.
   void tell_gone(uint64_t region);
   bool is_clear_of(uint64_t region) const { return !gone_.contains(region); }
   /// Nothing that this source has written by rails lands from now on. It will call for new ones.

@@ -267,7 +267,10 @@ std::optional<uint64_t> Worker::recall(const Introduction& asked) {
     if (is_old) entry.second->fence_rails();
     return is_old;
   });
-  targets_.emplace(asked.session, std::make_unique<Target>(ground_, asked.peer));
+  Target& target =
+      *targets_.emplace(asked.session, std::make_unique<Target>(ground_, asked.peer)).first->second;
+  // It may have an old descriptor of what waits for others to be let go.
+  for (const Removal& removal : removals_) target.tell_gone(removal.region);
   return 0;
 }
 

@@ -158,6 +158,24 @@ TEST_P(Processes, UnregisterMayBeCalledAgainAfterATimeout) {
                      "there is no region"));
 }
 
+// It has a descriptor from before, and one that is stopped keeps the region from being let go.
+TEST_P(Processes, WhoConnectsWhileARegionIsTakenBackWritesNothingThere) {
+  Child child(options("child"), kMemoryBytes, true);  // forked before there are threads
+  auto b = Engines::make(options("b")), c = Engines::make(options("c"));
+  Memory to(*b, kMemoryBytes, 1), from(*c, kMemoryBytes, 2);
+  const RemoteRegion remote = import(*c, to);
+  child.aim(to.descriptor);
+  ASSERT_TRUE(is_ok(wait(b->expect(1, 3))));
+  child.stop();
+  ASSERT_EQ(b->unregister(*to.region, Deadline::after_ns(kSecond / 5)).code(), Code::kTimeout);
+  std::fill(to.bytes.begin(), to.bytes.end(), std::byte{0x44});
+  EXPECT_TRUE(failed(wait(c->write({from.region, 0}, {remote, 0}, kMemoryBytes)),
+                     Code::kInvalidArgument, "was unregistered"));
+  EXPECT_TRUE(is_ok(b->unregister(*to.region, in_seconds(10))));
+  EXPECT_TRUE(std::all_of(to.bytes.begin(), to.bytes.end(),
+                          [](std::byte x) { return x == std::byte{0x44}; }));
+}
+
 TEST_P(Processes, AKilledSourceHarmsNobody) {
   std::vector<std::unique_ptr<Child>> children;  // forked before there are threads
   for (int i = 0; i < 5; ++i)
