@@ -443,6 +443,13 @@ braid_code braid_engine_forget(braid_engine* self, uint32_t immediate) {
   });
 }
 
+braid_code braid_engine_discard(braid_engine* self, uint32_t immediate) {
+  return on_engine(self, __func__, {}, [&](engine::Engine& e) -> Status {
+    e.discard(immediate);
+    return {};
+  });
+}
+
 braid_code braid_engine_count(braid_engine* self, uint32_t immediate, uint64_t* count) {
   return on_engine(self, __func__, {{"count", count}}, [&](engine::Engine& e) -> Status {
     *count = e.count(immediate);

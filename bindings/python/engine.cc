@@ -366,8 +366,14 @@ std::optional<nb::tuple> take(const PyEngine& self, int64_t timeout_ns, Take&& t
 
 void register_arrivals(nb::class_<PyEngine>& type) {
   type.def("expect", &expect, nb::arg(), nb::arg(), nb::arg().none(), nb::arg().none());
-  type.def("forget", [](const PyEngine& self, uint32_t imm) {
-    ask(self, [&](engine::Engine& e) { e.forget(imm); });
+  type.def(
+      "forget",
+      [](const PyEngine& self, uint32_t imm, const TicketPtr& only) {
+        ask(self, [&](engine::Engine& e) { e.forget(imm, only.get()); });
+      },
+      nb::arg(), nb::arg().none() = nb::none());
+  type.def("discard", [](const PyEngine& self, uint32_t imm) {
+    ask(self, [&](engine::Engine& e) { e.discard(imm); });
   });
   type.def("count", [](const PyEngine& self, uint32_t imm) {
     return ask(self, [&](engine::Engine& e) { return e.count(imm); });

@@ -169,6 +169,8 @@ BRAID_API braid_code braid_engine_expect(braid_engine* engine, uint32_t immediat
                                          void* context, braid_ticket** ticket);
 /* The expectation ends as BRAID_CANCELLED; what has arrived stays counted. */
 BRAID_API braid_code braid_engine_forget(braid_engine* engine, uint32_t immediate);
+/* The same, and what has arrived is not counted any more: for an immediate that is not used again. */
+BRAID_API braid_code braid_engine_discard(braid_engine* engine, uint32_t immediate);
 BRAID_API braid_code braid_engine_count(braid_engine* engine, uint32_t immediate, uint64_t* count);
 /* The next message or notification. `out` holds BRAID_ENGINE_MOST_MESSAGE_BYTES; *bytes gets how
  * many came. BRAID_TIMEOUT: none came; a timeout below 0 waits for as long as it takes. */

@@ -34,13 +34,23 @@ Result<Callback> Counters::expect(uint32_t immediate, Expectation expectation) {
   return settle(at);
 }
 
-Callback Counters::forget(uint32_t immediate, Status why) {
+Callback Counters::forget(uint32_t immediate, Status why, const Ticket* only) {
   const std::lock_guard lock(mutex_);
   const auto found = counters_.find(immediate);
   if (found == counters_.end() || found->second.expected.ticket == nullptr) return {};
+  if (only != nullptr && found->second.expected.ticket.get() != only) return {};
   const Expectation ended = std::exchange(found->second.expected, {});
   drop_if_empty(found);
   return ended.ticket->finish(std::move(why));
+}
+
+Callback Counters::discard(uint32_t immediate, Status why) {
+  const std::lock_guard lock(mutex_);
+  const auto found = counters_.find(immediate);
+  if (found == counters_.end()) return {};
+  const TicketPtr ticket = found->second.expected.ticket;
+  counters_.erase(found);
+  return ticket == nullptr ? Callback() : ticket->finish(std::move(why));
 }
 
 std::vector<Callback> Counters::forget_all(const Status& why) {

@@ -33,8 +33,11 @@ class Counters {
   /// invalid_argument when somebody expects this immediate already. The callback is to be run by
   /// the caller when the count was there.
   Result<Callback> expect(uint32_t immediate, Expectation expectation);
-  /// Ends the expectation of `immediate` with `why`; nothing happens when there is none.
-  Callback forget(uint32_t immediate, Status why);
+  /// Ends the expectation of `immediate` with `why`; nothing happens when there is none, or it is not
+  /// that of `only` (null: whoever's).
+  Callback forget(uint32_t immediate, Status why, const Ticket* only = nullptr);
+  /// The same, and what has arrived is not counted any more.
+  Callback discard(uint32_t immediate, Status why);
   /// Ends all of them.
   std::vector<Callback> forget_all(const Status& why);
   /// What has arrived and nobody has taken.

@@ -164,9 +164,18 @@ Result<std::unique_ptr<Watch>> Engine::watch(WatchCallback callback) {
   return watcher_->watch(std::move(callback));
 }
 
-void Engine::forget(uint32_t immediate) {
+void Engine::forget(uint32_t immediate, const Ticket* only) {
   const Status why = cancelled("immediate {}: nobody expects it any more", immediate);
-  if (Callback callback = ground_.counters.forget(immediate, why))
+  end_expectation(ground_.counters.forget(immediate, why, only), why);
+}
+
+void Engine::discard(uint32_t immediate) {
+  const Status why = cancelled("immediate {}: nobody expects it any more", immediate);
+  end_expectation(ground_.counters.discard(immediate, why), why);
+}
+
+void Engine::end_expectation(Callback callback, const Status& why) {
+  if (callback)
     ground_.notifier.run([callback = std::move(callback), why] { callback(why); });
   worker_->post([](Worker&) {});  // whoever waited for it may sleep on the sockets
 }

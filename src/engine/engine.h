@@ -144,8 +144,11 @@ class Engine {
   /// invalid_argument when it is expected already. `flag`, where given, becomes 1 just before.
   Result<TicketPtr> expect(uint32_t immediate, uint64_t count, Callback callback = {},
                            std::atomic<uint64_t>* flag = nullptr);
-  /// The expectation ends as `cancelled`; what has arrived stays counted.
-  void forget(uint32_t immediate);
+  /// The expectation ends as `cancelled`, if it is that of `only` (null: whoever's); what has arrived
+  /// stays counted.
+  void forget(uint32_t immediate, const Ticket* only = nullptr);
+  /// The same, and what has arrived is not counted any more: of an immediate that is not used again.
+  void discard(uint32_t immediate);
   uint64_t count(uint32_t immediate) const { return ground_.counters.count(immediate); }
   std::optional<Message> receive(Deadline deadline) { return ground_.messages.take(deadline); }
   std::optional<Message> take_notification(Deadline deadline) {
@@ -173,6 +176,7 @@ class Engine {
  private:
   Engine(const EngineOptions& options, const std::string& token);
   bool tell(Mailbox& mailbox, Callback callback);
+  void end_expectation(Callback callback, const Status& why);
   Result<TicketPtr> submit(const Address& target, std::unique_ptr<Transfer> transfer);
   /// All of them, or, when it fails, none.
   Result<std::vector<TicketPtr>> submit_all(std::span<const Address* const> targets,

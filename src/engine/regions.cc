@@ -147,6 +147,13 @@ TicketPtr Regions::hidden(uint64_t id) const {
   return found == hidden_.end() ? nullptr : found->second.clear;
 }
 
+std::vector<uint64_t> Regions::all_hidden() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, hidden] : hidden_) ids.push_back(id);
+  return ids;
+}
+
 void Regions::let_go(uint64_t id) {
   const std::lock_guard lock(nics_mutex_);
   std::shared_ptr<Region> region;

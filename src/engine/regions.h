@@ -69,6 +69,8 @@ class Regions {
   Status hide(uint64_t id, TicketPtr clear);
   /// The ticket of one that was hidden and not let go; null: there is none.
   TicketPtr hidden(uint64_t id) const;
+  /// Those that were hidden and not let go.
+  std::vector<uint64_t> all_hidden() const;
   /// Takes back the registrations of one that was hidden, once.
   void let_go(uint64_t id);
   void release_all();

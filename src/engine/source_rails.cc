@@ -207,6 +207,7 @@ void Source::tick(int64_t now) {
 
 void Source::tick_transfers(int64_t now) {
   std::vector<Transfer*> late, unanswered;
+  bool must_fence = false;
   soonest_ns_ = INT64_MAX;
   for (const auto& [id, t] : transfers_) {
     if (t->state != Transfer::State::kEnding) soonest_ns_ = std::min(soonest_ns_, t->deadline_ns);
@@ -217,16 +218,16 @@ void Source::tick_transfers(int64_t now) {
     if (is_local_ && t->state == Transfer::State::kEnding && t->num_flying == 0 && is_silent)
       unanswered.push_back(t.get());
     if (t->state != Transfer::State::kEnding && now >= t->deadline_ns) late.push_back(t.get());
-    if (t->state != Transfer::State::kEnding || t->num_flying == 0 || now < t->fence_at_ns)
-      continue;
     // It is to end, and something of it still flies: nothing but a fence is sure.
-    for (size_t i = 0; i < rails_.size(); ++i)
-      if (rails_[i].num_flying() != 0)
-        rail_failed(i, cancelled("a transfer that is taken back still had pieces on it"), now);
-    break;
+    must_fence |=
+        t->state == Transfer::State::kEnding && t->num_flying != 0 && now >= t->fence_at_ns;
   }
   for (Transfer* t : unanswered) finish(*t, t->ending);
   for (Transfer* t : late) take_back(*t, timeout("{}: the deadline has passed", where(*t)), now);
+  if (!must_fence) return;
+  for (size_t i = 0; i < rails_.size(); ++i)
+    if (rails_[i].num_flying() != 0)
+      rail_failed(i, cancelled("a transfer that is taken back still had pieces on it"), now);
 }
 
 void Source::tick_rails(int64_t now) {

@@ -215,9 +215,13 @@ bool Worker::accept(int64_t now) {
   if (now < accept_at_ns_) return false;
   accept_at_ns_ = now + kEveryNs;
   bool moved = false;
+  if (now < listen_at_ns_) return false;
   for (const sys::Fd& listener : listeners_) {
     Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
-    if (!fd.ok()) continue;
+    if (!fd.ok()) {
+      if (fd.status().code() == Code::kExhausted) rest_listeners(now, fd.status());
+      continue;
+    }
     if (guests_.size() >= kMostGuests) guests_.pop_front();
     guests_.push_back({ControlSocket(std::move(fd).value()),
                        TargetHandshake(ground_.secret, ground_.self.incarnation),
@@ -225,6 +229,15 @@ bool Worker::accept(int64_t now) {
     moved = true;
   }
   return moved;
+}
+
+// Who waits there would wake us again at once, and for nothing.
+void Worker::rest_listeners(int64_t now, const Status& why) {
+  constexpr int64_t kRestNs = 100'000'000, kWarnEveryNs = 60'000'000'000;
+  const bool is_new = now - listen_at_ns_ > kWarnEveryNs;
+  listen_at_ns_ = now + kRestNs;
+  if (is_new)
+    log::warn("engine", "'{}': cannot take connections: {}", ground_.self.name, why.message());
 }
 
 bool Worker::greet(int64_t now) {
@@ -269,8 +282,8 @@ std::optional<uint64_t> Worker::recall(const Introduction& asked) {
   });
   Target& target =
       *targets_.emplace(asked.session, std::make_unique<Target>(ground_, asked.peer)).first->second;
-  // It may have an old descriptor of what waits for others to be let go.
-  for (const Removal& removal : removals_) target.tell_gone(removal.region);
+  // It may have an old descriptor of what is still registered.
+  for (const uint64_t region : ground_.regions.all_hidden()) target.tell_gone(region);
   return 0;
 }
 
@@ -413,7 +426,8 @@ int Worker::sleep_limit_ms() const {
 
 std::vector<pollfd> Worker::sockets() const {
   std::vector<pollfd> out;
-  for (const sys::Fd& listener : listeners_) out.push_back({listener.get(), POLLIN, 0});
+  for (const sys::Fd& listener : listeners_)
+    if (now_ns() >= listen_at_ns_) out.push_back({listener.get(), POLLIN, 0});
   for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
   for (const auto& [incarnation, source] : sources_)
     if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});

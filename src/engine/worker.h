@@ -70,6 +70,7 @@ class Worker {
   bool needs_worker();
   bool run_calls();
   bool accept(int64_t now);
+  void rest_listeners(int64_t now, const Status& why);
   bool greet(int64_t now);
   /// False: the guest is to go.
   bool greet(Guest& guest, int64_t now);
@@ -107,6 +108,7 @@ class Worker {
   int64_t yielded_at_ns_ = 0;
   int64_t converse_at_ns_ = 0;
   int64_t accept_at_ns_ = 0;
+  int64_t listen_at_ns_ = INT64_MIN / 2;  // before it nobody looks at the listeners
   std::atomic<bool> is_asleep_ = false;  // whoever posts a call must wake somebody
   std::thread thread_;                   // last: it uses all of the above
 };

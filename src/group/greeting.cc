@@ -16,7 +16,7 @@ namespace {
 // A host that drops packets must not hold up the other candidates. On this host, only a queue that
 // somebody floods is slow, and a new attempt finds a place in it sooner than TCP's own next one.
 constexpr int64_t kConnectTime = 2_s, kLoopbackConnectTime = 250_ms;
-// Our store speaks first, at once; what stays silent is foreign.
+// Our store speaks first, at once; what stays silent is foreign, or its machine is overloaded.
 constexpr int64_t kChallengeTime = 1_s;
 constexpr int64_t kAnswerTime = 5_s;  // for the store's answer to our hello
 
@@ -35,7 +35,10 @@ Greeting nobody(const Status& why) {
 // A store that is flooded, or about to close, ends connections: it is asked again as soon as one
 // that is not there.
 Greeting no_word(const Status& why) {
-  return why.code() == Code::kPeerLost ? nobody(why) : foreign(why.message());
+  if (why.code() == Code::kPeerLost) return nobody(why);
+  if (why.code() == Code::kTimeout)
+    return {Greeting::Outcome::kSilent, why.message(), Channel{sys::Fd()}};
+  return foreign(why.message());
 }
 
 /// One rank's words with one store. Steps answer with a Greeting that ends it, or with nothing.

@@ -15,7 +15,8 @@ struct Greeting {
   enum class Outcome {
     kWelcome,   // our store: `channel` is a member's
     kNobody,    // no connection, or one that ended before a word was said: it may come yet
-    kForeign,   // a service that does not speak our protocol, or not in time
+    kForeign,   // a service that does not speak our protocol
+    kSilent,    // it took the connection and said nothing in time: foreign, or too busy
     kStranger,  // a braid store with another token: another job's, or ours is wrong
     kOtherJob,  // a braid store that says so
     kRunning,   // a store of our job whose group is complete: it ends, or ours is at another

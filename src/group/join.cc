@@ -104,6 +104,7 @@ std::optional<Result<Channel>> Search::try_one(Candidate& candidate) {
                                               greeting.text));
     case Greeting::Outcome::kStranger: meet_stranger(candidate, "token refused"); break;
     case Greeting::Outcome::kOtherJob: meet_stranger(candidate, "refused"); break;
+    case Greeting::Outcome::kSilent:
     case Greeting::Outcome::kForeign: candidate.not_before_ns = now_ns() + kStrangerPause; break;
     case Greeting::Outcome::kRunning:
     case Greeting::Outcome::kOwn:

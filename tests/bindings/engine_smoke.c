@@ -198,6 +198,7 @@ static void make_mistakes(struct end* e) {
   CHECK_FAILS(braid_ticket_wait(ticket, 1000), BRAID_TIMEOUT, "immediate 1");
   CHECK(braid_ticket_done(ticket) == 0);
   CHECK_OK(braid_engine_forget(e->engine, 1));
+  CHECK_OK(braid_engine_discard(e->engine, 1));
   CHECK_FAILS(braid_ticket_wait(ticket, kLimitNs), BRAID_CANCELLED, "nobody expects it");
   braid_ticket_free(ticket);
   CHECK_OK(braid_engine_defaults(&options, sizeof options));

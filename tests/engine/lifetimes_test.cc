@@ -1,5 +1,11 @@
 // What ends while something of it is still asked for.
+#include <sys/resource.h>
+#include <sys/socket.h>
+
 #include <atomic>
+#include <chrono>
+#include <ctime>
+#include <thread>
 
 #include "engine/counters.h"
 #include "engine/engine.h"
@@ -54,6 +60,60 @@ TEST(Lifetimes, CountsThatWereTakenLeaveNothingBehind) {
   EXPECT_EQ(counters.num_kept(), 0u);
   (void)counters.add(1, 2);
   EXPECT_EQ(counters.count(1), 2u);
+}
+
+TEST(Lifetimes, AnExpectationThatHasEndedEndsNoOther) {
+  Engines engines(on_host());
+  auto a = engines.make("a");
+  const auto first = a->expect(7, 1);
+  a->forget(7);
+  const auto second = a->expect(7, 1);
+  ASSERT_TRUE(is_ok(first) && is_ok(second));
+  a->forget(7, first->get());
+  EXPECT_FALSE((*second)->is_done());
+  a->forget(7, second->get());
+  EXPECT_EQ((*second)->wait(in_seconds(5)).code(), Code::kCancelled);
+}
+
+TEST(Lifetimes, WhatIsDiscardedIsNotCountedAnyMore) {
+  Counters counters;
+  auto ticket = std::make_shared<Ticket>("counts");
+  (void)counters.add(1, 2);
+  (void)counters.add(2, 1);
+  ASSERT_TRUE(is_ok(counters.expect(2, {3, ticket, nullptr})));
+  (void)counters.discard(1, cancelled("nobody wants it"));
+  (void)counters.discard(2, cancelled("nobody wants it"));
+  (void)counters.discard(3, cancelled("nobody wants it"));
+  EXPECT_EQ(ticket->status().code(), Code::kCancelled);
+  EXPECT_EQ(counters.num_kept(), 0u);
+}
+
+double processor_seconds() {
+  timespec now{};
+  (void)::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// A listener with a connection that nobody can take is ready all the time.
+TEST(Lifetimes, WithoutDescriptorsAnEngineSleepsAllTheSame) {
+  Engines engines(on_host());
+  auto a = engines.make("a"), b = engines.make("b");
+  const std::string text = address_of(*a, *a).endpoints.front();
+  const size_t colon = text.rfind(':');
+  const auto port = static_cast<uint16_t>(std::stoul(text.substr(colon + 1)));
+  const sys::Endpoint at = sys::resolve(text.substr(0, colon), port).value().front();
+  const sys::Fd caller(::socket(at.family(), SOCK_STREAM, 0));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none{3, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_EQ(::connect(caller.get(), at.address(), at.length()), 0);
+  const double began = processor_seconds();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double took = processor_seconds() - began;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_LT(took, 0.2);
+  EXPECT_TRUE(is_ok(wait(b->connect(address_of(*b, *a)))));
 }
 
 TEST(Lifetimes, ScatterAndSignalBeginAllOrNothing) {

@@ -124,6 +124,35 @@ TEST_P(Processes, ACountThatAStoppedTargetMayStillTakeIsNotOver) {
       << ended.to_string();
 }
 
+// Of one that is taken back pieces are out, and the target does not answer the fence: its ticket ends
+// with the lease, and no other one's.
+TEST_P(Processes, DeadlinesPassWhileOneWaitsForAFence) {
+  if (GetParam().is_local) GTEST_SKIP() << "there are no rails";
+  constexpr size_t kLarge = 32 << 20;
+  constexpr int kNumWrites = 40;
+  Child child(options("child"), kLarge);
+  EngineOptions of_a = options("a");
+  of_a.lease_ns = 60 * kSecond;
+  auto a = Engines::make(of_a);
+  Memory from(*a, kLarge, 1);
+  const auto remote = a->import(child.descriptor);
+  ASSERT_TRUE(is_ok(remote));
+  ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {*remote, 0}, kLarge))));
+  child.stop();
+  std::vector<TicketPtr> tickets;
+  for (int i = 0; i < kNumWrites; ++i) {
+    TransferOptions soon;
+    soon.timeout_ns = kSecond + i * kSecond / 20;
+    tickets.push_back(a->write({from.region, 0}, {*remote, 0}, kLarge, soon).value());
+  }
+  int num_waiting = 0;
+  const Deadline deadline = in_seconds(10);
+  for (const TicketPtr& ticket : tickets)
+    num_waiting += ticket->wait(deadline).code() == Code::kTimeout && ticket->is_done() ? 0 : 1;
+  EXPECT_LE(num_waiting, 2) << "as many as have pieces out";
+  child.go_on();
+}
+
 // The source was stopped in the midst of a write, and given up: its pages are free here, whatever
 // it does when it goes on.
 TEST_P(Processes, AStoppedSourceWritesNothingIntoPagesThatWereTakenBack) {
@@ -170,6 +199,12 @@ TEST_P(Processes, WhoConnectsWhileARegionIsTakenBackWritesNothingThere) {
   ASSERT_EQ(b->unregister(*to.region, Deadline::after_ns(kSecond / 5)).code(), Code::kTimeout);
   std::fill(to.bytes.begin(), to.bytes.end(), std::byte{0x44});
   EXPECT_TRUE(failed(wait(c->write({from.region, 0}, {remote, 0}, kMemoryBytes)),
+                     Code::kInvalidArgument, "was unregistered"));
+  // Nobody is waited for any more, and it is registered still.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  auto d = Engines::make(options("d"));
+  Memory from_d(*d, kMemoryBytes, 2);
+  EXPECT_TRUE(failed(wait(d->write({from_d.region, 0}, {import(*d, to), 0}, kMemoryBytes)),
                      Code::kInvalidArgument, "was unregistered"));
   EXPECT_TRUE(is_ok(b->unregister(*to.region, in_seconds(10))));
   EXPECT_TRUE(std::all_of(to.bytes.begin(), to.bytes.end(),

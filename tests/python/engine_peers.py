@@ -73,6 +73,9 @@ class Host:
     def write_to(self, descriptor: Any, imm: int) -> None:
         self.engine.write(self.region, descriptor, imm=imm).wait(_LIMIT_S)
 
+    def barrier(self, peers: Any, imm: int) -> None:
+        self.engine.barrier(peers, imm, timeout=_LIMIT_S)
+
     def barriers(self, peers: Any, imm: int, rounds: int) -> list[list[int]]:
         """After each barrier what the others have said before it."""
         heard = []

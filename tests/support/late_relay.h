@@ -27,9 +27,11 @@ namespace braid::test {
 
 class LateRelay {
  public:
-  LateRelay(const sys::Endpoint& target, int64_t delay_ns)
+  /// The first `num_mute` that connect hear nothing, ever.
+  LateRelay(const sys::Endpoint& target, int64_t delay_ns, size_t num_mute = 0)
       : target_(target),
         delay_ns_(delay_ns),
+        num_mute_(num_mute),
         listener_(std::move(sys::listen_on(sys::resolve("127.0.0.1", 0)->front(), 4096)).value()),
         at_(sys::local_endpoint(listener_.get()).value()),
         thread_([this] { run(); }) {}
@@ -75,6 +77,10 @@ class LateRelay {
   bool accept() {
     auto from = sys::accept_on(listener_.get(), Deadline::after_ns(0));
     if (!from.ok()) return false;
+    if (mute_.size() < num_mute_) {
+      mute_.push_back(std::move(from).value());
+      return true;
+    }
     auto to = sys::connect_to(target_, Deadline::after_ns(5_s));
     if (!to.ok()) return true;
     pairs_.emplace_back();
@@ -102,6 +108,8 @@ class LateRelay {
 
   const sys::Endpoint target_;
   const int64_t delay_ns_;
+  const size_t num_mute_;
+  std::vector<sys::Fd> mute_;
   const sys::Fd listener_;
   const sys::Endpoint at_;
   std::list<Pair> pairs_;

@@ -161,15 +161,19 @@ class Engine(Transfers):
 
         Arrivals before the call count. InvalidArgument when `imm` is expected already. flag: 8
         bytes of writable host memory (a NumPy array [1] of uint64; pinned, a GPU may poll it) that
-        become 1 just before. cancel() is forget(imm).
+        become 1 just before. cancel() ends this expectation alone, as forget(imm) does.
         """
         number = values.whole(imm, "expect: imm", 2**32 - 1)
         core = self._live().expect(number, values.whole(count, "expect: count"), callback, flag)
-        return Ticket(core, lambda: self.forget(number))
+        return Ticket(core, lambda: self._live().forget(number, core))
 
     def forget(self, imm: int) -> None:
         """The expectation ends as Cancelled; what has arrived stays counted."""
         self._live().forget(values.whole(imm, "forget: imm", 2**32 - 1))
+
+    def discard(self, imm: int) -> None:
+        """forget(), and what has arrived is not counted any more: of one that is not used again."""
+        self._live().discard(values.whole(imm, "discard: imm", 2**32 - 1))
 
     def count(self, imm: int) -> int:
         """How many have arrived under `imm` that no expectation has taken."""
@@ -220,17 +224,23 @@ class Engine(Transfers):
         """Returns when all of `peers` have come to it, too: each names all others, or all.
 
         A signal to each and an expectation of as many. It says nothing of transfers: wait for
-        yours before. PeerLost, Timeout (also for a peer that dies after it signalled).
+        yours before. PeerLost, Timeout (also for a peer that dies after it signalled). After an
+        error some have this round's signals and some have not: `imm` is of no use for barriers any
+        more (InvalidArgument), on no peer; take another one.
         """
         group = list(peers)
+        number = values.whole(imm, "barrier: imm", 2**32 - 1)
+        if number in self._broken_barriers:
+            raise InvalidArgument(f"barrier: one under immediate {imm} has failed: take another")
         until = time.monotonic() + (self._timeout if timeout is None else timeout)
-        sent = self.signal(group, imm, timeout=timeout)
-        arrived = self.expect(imm, len(group))
+        # First: who expects it already has signalled nobody.
+        arrived = self.expect(number, len(group))
         try:
-            for ticket in [*sent, arrived]:
+            for ticket in [*self.signal(group, number, timeout=timeout), arrived]:
                 ticket.wait(max(0.0, until - time.monotonic()))
         except BaseException as error:
-            self.forget(imm)
+            self._broken_barriers.add(number)
+            arrived.cancel()
             if isinstance(error, Timeout):
                 found = f"{self.count(imm)} of {len(group)} signals have arrived"
                 raise Timeout(f"barrier under immediate {imm}: {found}: {error}") from error

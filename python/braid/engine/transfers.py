@@ -34,6 +34,7 @@ class Transfers:
         self._process = os.getpid()
         self._timeout = timeout
         self._regions: dict[int, _braid.engine.Region] = {}
+        self._broken_barriers: set[int] = set()
         self._remotes: dict[bytes, _braid.engine.Remote] = {}
         self._addresses: dict[bytes, _braid.engine.Peer] = {}
 

@@ -272,6 +272,17 @@ TEST(NodesRoll, ARollThatCannotBeReachedIsGivenUp) {
   EXPECT_LT(now_ns() - began_ns, 4_s);
 }
 
+// Its machine is overloaded: the ranks of a large job have come all at once.
+TEST(NodesRoll, ARollThatHasNoTimeIsKnockedAtAgain) {
+  Id id = nccl_id();
+  ASSERT_TRUE(mark_id(id, "t").ok());
+  Mark mark = *read_mark(key_of(id));
+  const test::LateRelay busy(mark.at, 0, 1);
+  mark.at = busy.at();
+  const auto guest = RollGuest::sign(mark, key_of(id), "t", Deadline::after_ns(kFar));
+  EXPECT_TRUE(guest.ok()) << guest.status().to_string();
+}
+
 // Connections that send junk, half a greeting or nothing, beside ranks.
 TEST(NodesRoll, StrangersDoNotDisturb) {
   Id id = nccl_id();

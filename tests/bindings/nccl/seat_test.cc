@@ -4,9 +4,11 @@
 #include "bindings/nccl/core/seat.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/sanitizer.h"
 #include "base/units.h"
 
 namespace braid::nccl {
@@ -27,8 +30,32 @@ std::string fresh_seat_key() {
   return "seat test " + std::to_string(getpid()) + " " + std::to_string(number++);
 }
 
+/// Well below the 15 s that a group waits for a rank to join.
+constexpr int64_t kSoon = kIsSanitized ? 12_s : 5_s;
+
+/// What processes of one test share: how often one of them came to all_are_here().
+struct Here {
+  std::atomic<int> num_times{0};
+  int num_ranks = 0;
+};
+Here* here = nullptr;
+
+/// Waits until every process has called it as often as this one: in place of naps, in which a loaded
+/// machine starts no process. The others' alarms end it where one has failed.
+void all_are_here() {
+  static int round = 0;  // each process begins with its parent's, which never calls this
+  here->num_times.fetch_add(1);
+  for (++round; here->num_times.load() < round * here->num_ranks;)
+    std::this_thread::sleep_for(1ms);
+}
+
 /// Whether `body(rank)` was true in a process for every rank.
 bool true_in_processes(int num_ranks, const std::function<bool(int)>& body) {
+  void* const shared = ::mmap(nullptr, sizeof(Here), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return false;
+  here = new (shared) Here;
+  here->num_ranks = num_ranks;
   std::vector<pid_t> children;
   for (int rank = 0; rank < num_ranks; ++rank) {
     const pid_t child = fork();
@@ -44,14 +71,15 @@ bool true_in_processes(int num_ranks, const std::function<bool(int)>& body) {
     int code = -1;
     all = waitpid(child, &code, 0) == child && code == 0 && all;
   }
+  ::munmap(shared, sizeof(Here));
   return all;
 }
 
-/// Signs, waits until all must have signed as NCCL's init does, and opens.
+/// Signs, waits until all have signed as NCCL's init does, and opens.
 Status sign_and_open(const std::string& key, int rank, int num_ranks) {
   auto seat = Seat::sign(key);
   if (!seat.ok()) return seat.status();
-  std::this_thread::sleep_for(500ms);
+  all_are_here();
   return (*seat)->open(rank, num_ranks, 0);
 }
 
@@ -80,7 +108,7 @@ TEST(Seat, AnIncompleteRollIsLeftWithoutWaiting) {
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     const int64_t began_ns = now_ns();
     const Status status = sign_and_open(key, rank, 3);
-    return status.code() == Code::kUnsupported && now_ns() - began_ns < 5_s;
+    return status.code() == Code::kUnsupported && now_ns() - began_ns < kSoon;
   }));
 }
 
@@ -89,9 +117,9 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
-    std::this_thread::sleep_for(500ms);
+    all_are_here();
     if (rank == 1) {  // never comes to a call, and stays
-      std::this_thread::sleep_for(2s);
+      all_are_here();
       return true;
     }
     std::thread aborter([&] {
@@ -101,7 +129,8 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank, 2, 0);
     aborter.join();
-    return status.code() == Code::kUnavailable && now_ns() - began_ns < 5_s;
+    all_are_here();
+    return status.code() == Code::kUnavailable && now_ns() - began_ns < kSoon;
   }));
 }
 
@@ -113,19 +142,21 @@ TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
     EXPECT_TRUE(true_in_processes(3, [&](int rank) {
       auto seat = Seat::sign(key);
       if (!seat.ok()) return false;
-      std::this_thread::sleep_for(500ms);
+      all_are_here();
       if (rank == 1) {
         if (at_exit)
           (*seat)->leave();
         else
           seat->reset();
-        std::this_thread::sleep_for(1s);
+        all_are_here();
         return true;
       }
       if (rank == 2) std::this_thread::sleep_for(500ms);  // later than the one who gives up
       const int64_t began_ns = now_ns();
       const Status status = (*seat)->open(rank, 3, 0);
-      return status.code() == Code::kUnavailable && now_ns() - began_ns < 5_s;
+      const int64_t took_ns = now_ns() - began_ns;
+      all_are_here();
+      return status.code() == Code::kUnavailable && took_ns < kSoon;
     }));
   }
 }
@@ -137,12 +168,12 @@ TEST(Seat, ARankWithoutANumberIsNotWaitedFor) {
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
-    std::this_thread::sleep_for(500ms);
+    all_are_here();
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank == 1 ? -1 : rank, 2, 0);
-    if (rank == 1) std::this_thread::sleep_for(1s);  // it is there, and says nothing more
-    return status.code() == (rank == 1 ? Code::kInternal : Code::kUnavailable) &&
-           now_ns() - began_ns < 5_s;
+    const int64_t took_ns = now_ns() - began_ns;
+    all_are_here();  // it is there, and says nothing more
+    return status.code() == (rank == 1 ? Code::kInternal : Code::kUnavailable) && took_ns < kSoon;
   }));
 }
 
@@ -152,7 +183,7 @@ TEST(Seat, ARankThatEndsWithoutAWordIsNotWaitedFor) {
     EXPECT_TRUE(true_in_processes(3, [&](int rank) {
       auto seat = Seat::sign(key);
       if (!seat.ok()) return false;
-      std::this_thread::sleep_for(500ms);
+      all_are_here();
       if (rank == 1) {
         if (leaves_a_fork && fork() == 0) std::this_thread::sleep_for(5s);
         if (!leaves_a_fork) std::this_thread::sleep_for(300ms);
@@ -160,7 +191,7 @@ TEST(Seat, ARankThatEndsWithoutAWordIsNotWaitedFor) {
       }
       const int64_t began_ns = now_ns();
       const Status status = (*seat)->open(rank, 3, 0);
-      return status.code() == Code::kUnavailable && now_ns() - began_ns < 4_s;
+      return status.code() == Code::kUnavailable && now_ns() - began_ns < kSoon;
     }));
   }
 }
@@ -171,14 +202,16 @@ TEST(Seat, AMeetingHasADeadlineOfItsOwn) {
     setenv("BRAID_NCCL_MEET", "300ms", 1);  // NOLINT(concurrency-mt-unsafe): one thread
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
-    std::this_thread::sleep_for(500ms);
+    all_are_here();
     if (rank == 1) {  // never comes to a call, and stays
-      std::this_thread::sleep_for(3s);
+      all_are_here();
       return true;
     }
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank, 2, 0);
-    return status.code() == Code::kUnavailable && now_ns() - began_ns < 2_s;
+    const int64_t took_ns = now_ns() - began_ns;
+    all_are_here();
+    return status.code() == Code::kUnavailable && took_ns < kSoon;
   }));
 }
 
@@ -187,7 +220,7 @@ bool stall_while_set_up(const std::string& key) {
   auto seat = Seat::sign(key);  // for a signature that fits
   auto roll = Roll::open(key);
   if (!seat.ok() || !roll.ok()) return false;
-  std::this_thread::sleep_for(500ms);
+  all_are_here();
   const auto is_aborted = [] { return false; };
   const Deadline deadline = Deadline::after_ns(10_s);
   if (!roll->arrive(2, deadline, is_aborted).ok()) return false;
@@ -201,7 +234,7 @@ bool stall_while_set_up(const std::string& key) {
   identity.job_id = roll->name();
   const auto group = group::Group::join(identity, Config(), deadline);
   if (!group.ok()) return false;
-  std::this_thread::sleep_for(4s);
+  all_are_here();
   return true;
 }
 
@@ -212,10 +245,12 @@ TEST(Seat, ARankThatStallsWhileItIsSetUpIsNotWaitedForLongerThanForItsComing) {
     if (rank == 1) return stall_while_set_up(key);
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
-    std::this_thread::sleep_for(500ms);
+    all_are_here();
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank, 2, 0);
-    return status.code() == Code::kUnavailable && now_ns() - began_ns < 3_s &&
+    const int64_t took_ns = now_ns() - began_ns;
+    all_are_here();
+    return status.code() == Code::kUnavailable && took_ns < kSoon &&
            status.message().find("in time") != std::string::npos;
   }));
 }
@@ -232,7 +267,7 @@ TEST(Seat, RanksOfOneProcessMeetOnThreads) {
         if (!seat.ok()) return false;
         seats.push_back(std::move(seat).value());
       }
-      std::this_thread::sleep_for(500ms);
+      all_are_here();
       std::vector<Status> answers(2);
       std::vector<std::thread> threads;
       for (size_t i = 0; i < 2; ++i)
@@ -262,7 +297,7 @@ TEST(Seat, AForkDoesNotGiveItsParentsSeatUp) {
     }
     int code = -1;
     if (waitpid(child, &code, 0) != child || code != 0) return false;
-    std::this_thread::sleep_for(500ms);
+    all_are_here();
     return came_to_the_gpu((*seat)->open(rank, 2, 0));
   }));
 }

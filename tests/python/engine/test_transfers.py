@@ -167,6 +167,45 @@ def test_a_barrier_that_one_misses_ends(engine, other):
     engine.expect(6, 1)  # it is not expected any more
 
 
+def test_a_barrier_that_failed_is_not_held_again_under_its_immediate(engine, other):
+    with pytest.raises(braid.Timeout):
+        engine.barrier([other.address], 6, timeout=0.5)
+    # The other comes late, finds our signal and passes; its own would let us through alone.
+    other("barrier", [engine.address], 6)
+    with pytest.raises(braid.InvalidArgument, match="under immediate 6 has failed"):
+        engine.barrier([other.address], 6)
+    with pytest.raises(braid.Timeout):
+        engine.barrier([other.address], 7, timeout=0.5)
+
+
+def test_who_expects_it_already_signals_nobody(engine, other):
+    engine.expect(6, 1)
+    with pytest.raises(braid.InvalidArgument, match="expected already"):
+        engine.barrier([other.address], 6)
+    assert other("count", 6) == 0
+
+
+def test_an_expectation_that_has_ended_cancels_no_other(engine):
+    region, target = engine.register(pattern(64, 1)), engine.register(pattern(64, 2))
+    first = engine.expect(7, 1)
+    engine.write(region, target.descriptor, 10, imm=7).wait(LIMIT_S)
+    first.wait(LIMIT_S)
+    second = engine.expect(7, 1)
+    first.cancel()
+    engine.write(region, target.descriptor, 10, imm=7).wait(LIMIT_S)
+    second.wait(LIMIT_S)
+
+
+def test_what_is_discarded_is_not_counted_any_more(engine):
+    region, target = engine.register(pattern(64, 1)), engine.register(pattern(64, 2))
+    engine.write(region, target.descriptor, 10, imm=7).wait(LIMIT_S)
+    ticket = engine.expect(7, 2)
+    engine.discard(7)
+    with pytest.raises(braid.Cancelled):
+        ticket.wait(LIMIT_S)
+    assert engine.count(7) == 0
+
+
 def test_callbacks_hear_once_and_may_begin_more(engine, other):
     region = engine.register(pattern(BYTES, 1))
     ends: queue.Queue = queue.Queue()

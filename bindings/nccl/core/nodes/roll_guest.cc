@@ -22,7 +22,8 @@ constexpr int64_t kAbortLook = 5_ms;  // for an abort
 constexpr int64_t kGrace = 15_s;
 constexpr std::chrono::milliseconds kBetweenKnocks{20};
 
-/// A door that is flooded is knocked at again.
+/// A door that is flooded is knocked at again, and one behind which nobody has found the time to
+/// answer: the mark says that there is a roll.
 Result<group::Channel> let_in(const sys::Endpoint& at, const group::Identity& identity,
                               Deadline deadline, const group::Interrupt& interrupt) {
   while (true) {
@@ -30,7 +31,9 @@ Result<group::Channel> let_in(const sys::Endpoint& at, const group::Identity& id
                            group::greet_store(at, identity, identity.job_token,
                                               group::Purpose::kJoin, deadline, interrupt));
     if (greeting.outcome == group::Greeting::Outcome::kWelcome) return std::move(greeting.channel);
-    if (greeting.outcome != group::Greeting::Outcome::kNobody || deadline.passed())
+    const bool may_come = greeting.outcome == group::Greeting::Outcome::kNobody ||
+                          greeting.outcome == group::Greeting::Outcome::kSilent;
+    if (!may_come || deadline.passed())
       return unavailable("the roll at {}: {}", at.text(), greeting.text);
     std::this_thread::sleep_for(kBetweenKnocks);
   }
