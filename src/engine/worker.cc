@@ -170,6 +170,7 @@ bool Worker::move_as_worker() {
 
 bool Worker::round(int64_t now) {
   bool moved = run_calls();
+  if (now >= look_at_ns_) look_at_memory(now);
   moved |= progress(now);
   moved |= converse(now);
   if (moved && !removals_.empty()) tick_removals(now);
@@ -192,6 +193,19 @@ bool Worker::progress(int64_t now) {
   for (const auto& [incarnation, source] : sources_) moved |= source->progress(now);
   for (const auto& [session, target] : targets_) moved |= target->progress();
   return moved;
+}
+
+// Before the rails of targets are polled: a provider in software moves bytes into memory then, and would
+// end this process where there is none. A hundredth of the time at most.
+void Worker::look_at_memory(int64_t now) {
+  constexpr int64_t kEveryNs = 1'000'000;
+  constexpr int64_t kTimesAsLong = 100;
+  const bool has_rails = std::any_of(targets_.begin(), targets_.end(),
+                                     [](const auto& entry) { return entry.second->has_rails(); });
+  if (has_rails && ground_.regions.note_freed())
+    for (const auto& [session, target] : targets_) target->fence_rails();
+  const int64_t then = now_ns();
+  look_at_ns_ = then + std::max(kEveryNs, kTimesAsLong * (then - now));
 }
 
 // Every socket is tried, without asking first which one is ready: a few calls that find nothing
