@@ -1,4 +1,4 @@
-"""docs/engine.md's tables of the engine beside a plain program and NIXL, and of two hosts, from records.
+"""docs/engine.md's figures of the engine beside a plain program and NIXL, and of two hosts.
 
 Used by make_figures.py.
 """
@@ -45,7 +45,7 @@ def beside() -> Iterator[str]:
     ways = [way for way in _WAYS if any(one.group.endswith(f" {way}") for one in record.series)]
     samples = [len(one.times.samples_us) for one in record.series if one.times]
     yield (
-        f"{link(CPU, '../records')}: {record.host['cores']} cores ({record.host['cpu']}), commit"
+        f"{link(CPU, '../records')}: {record.host.cores} cores ({record.host.cpu}), commit"
         f" {record.commit[:8]}, {min(samples)} to {max(samples)} samples of each in turn,"
         f" {_where(record)}. `plain` and NIXL: braid's rate by theirs."
     )
@@ -75,7 +75,7 @@ def hosts() -> Iterator[str]:
     found = record.figures
     rates = re.sub("/", ", ", str(record.settings["rates_mbit"]))
     yield (
-        f"Two hosts (network namespaces of a machine of {record.host['cores']} cores, commit"
+        f"Two hosts (network namespaces of a machine of {record.host.cores} cores, commit"
         f" {record.commit[:8]}), rails of {rates} Mbit/s, pages of 64 KiB, every page compared:"
         f" {found['steady, part of the sum']:.2f} of the rails' sum; with the first one cut"
         f" {found['cut, part of the sum']:.2f} of what the others have, the time until that is"

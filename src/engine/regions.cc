@@ -138,11 +138,22 @@ bool Regions::is_freed(Region& region) {
   return true;
 }
 
-bool Regions::note_freed() {
+size_t Regions::count() const {
   const std::lock_guard lock(mutex_);
-  bool found = false;
-  for (const auto& [id, region] : regions_) found |= !region->is_freed && is_freed(*region);
-  return found;
+  return regions_.size();
+}
+
+void Regions::note_freed() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, region] : regions_) (void)is_freed(*region);
+}
+
+std::vector<uint64_t> Regions::take_freed() {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, region] : regions_)
+    if (is_freed(*region) && !std::exchange(region->is_told, true)) ids.push_back(id);
+  return ids;
 }
 
 Status Regions::hide(uint64_t id, TicketPtr clear) {
@@ -169,6 +180,8 @@ std::vector<uint64_t> Regions::all_hidden() const {
   const std::lock_guard lock(mutex_);
   std::vector<uint64_t> ids;
   for (const auto& [id, hidden] : hidden_) ids.push_back(id);
+  for (const auto& [id, region] : regions_)
+    if (region->is_freed) ids.push_back(id);
   return ids;
 }
 

@@ -50,6 +50,7 @@ struct Region {
   std::atomic<uint32_t> num_uses = 0;  // transfers of ours under way that read or fill it
   // Its memory was found unmapped, though it was not unregistered: nobody may touch it any more.
   std::atomic<bool> is_freed = false;
+  bool is_told = false;  // take_freed() has given it
 };
 
 class Regions {
@@ -66,9 +67,12 @@ class Regions {
   /// A transfer of ours begins to use it, until ~Transfer. False: it is no region of this engine (any
   /// more), and hide() may have let its registrations go, or its memory is not mapped any more.
   bool begin_use(const std::shared_ptr<Region>& region);
+  size_t count() const;
   /// Looks whether the memory of all regions is still mapped, a system call each: providers in software
-  /// would end this process if a peer wrote into what is not. True: some was freed since the last look.
-  bool note_freed();
+  /// would end this process if a peer wrote into what is not.
+  void note_freed();
+  /// The same; those of which it has not told before.
+  std::vector<uint64_t> take_freed();
   /// From now on find() does not know it; its registrations stay until let_go(), which may follow
   /// when `clear` has ended. invalid_argument while transfers of ours use it.
   Status hide(uint64_t id, TicketPtr clear);

@@ -166,11 +166,10 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
 // What took a rail down may have been that there is nothing to read: it would take down every one.
 bool Source::end_if_freed(Transfer& t, int64_t now) {
   if (t.local == nullptr || t.state != Transfer::State::kPosting) return false;
-  (void)ground_.regions.note_freed();
+  ground_.regions.note_freed();
   if (!t.local->is_freed) return false;
   take_back(t,
-            invalid_argument("{}: our {}", t.ticket->what(),
-                             ground_.regions.why_gone(t.local->id)),
+            invalid_argument("{}: our {}", t.ticket->what(), ground_.regions.why_gone(t.local->id)),
             now);
   return true;
 }

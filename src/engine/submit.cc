@@ -32,9 +32,7 @@ struct Named {
 };
 
 Named name(const Region& region) { return {region.id, region.bytes, nullptr}; }
-Named name(const RegionDescriptor& region) {
-  return {region.id, region.bytes, &region.owner.name};
-}
+Named name(const RegionDescriptor& region) { return {region.id, region.bytes, &region.owner.name}; }
 
 Status check_spot(const char* what, const Named& region, uint64_t offset, uint64_t bytes) {
   if (is_within(offset, bytes, region.bytes)) return {};
@@ -161,11 +159,11 @@ Result<std::unique_ptr<Transfer>> Engine::make(Transfer::Kind kind, std::string 
   if (kind == Transfer::Kind::kRead && options.immediate)
     return invalid_argument("{}: a read has no immediate; a notification tells of its end", what);
   if (local != nullptr && !ground_.regions.begin_use(local))
-    return invalid_argument("{}: {}", what,
-                            local->is_freed
-                                ? "our " + ground_.regions.why_gone(local->id)
-                                : fmt::format("our region {} was unregistered, or is another engine's",
-                                              local->id));
+    return invalid_argument(
+        "{}: {}", what,
+        local->is_freed
+            ? "our " + ground_.regions.why_gone(local->id)
+            : fmt::format("our region {} was unregistered, or is another engine's", local->id));
   TicketPtr ticket = ground_.ticket(std::move(what), next_transfer_++, std::move(options.callback));
   auto transfer = std::make_unique<Transfer>(kind, std::move(ticket), std::move(local),
                                              std::move(remote), std::move(stretches));
@@ -332,8 +330,7 @@ Result<std::vector<TicketPtr>> Engine::scatter(const std::shared_ptr<Region>& so
                                                const TransferOptions& options) {
   for (const ScatterPart& part : parts) {
     BRAID_RETURN_IF_ERROR(check_ends("scatter", source, part.target.region));
-    BRAID_RETURN_IF_ERROR(
-        check_spot("scatter", name(*source), part.source_offset, part.bytes));
+    BRAID_RETURN_IF_ERROR(check_spot("scatter", name(*source), part.source_offset, part.bytes));
     BRAID_RETURN_IF_ERROR(
         check_spot("scatter", name(*part.target.region), part.target.offset, part.bytes));
   }

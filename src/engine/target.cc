@@ -175,7 +175,7 @@ void Target::on_fence(Fence fence) {
   if (fence.rail < rails_.size()) rails_[fence.rail].endpoint.reset();
   // A write to memory that was unregistered, or freed, looks like a broken rail: the source is told
   // which.
-  (void)ground_.regions.note_freed();
+  ground_.regions.note_freed();
   std::erase_if(fence.regions,
                 [this](uint64_t region) { return ground_.regions.find(region) != nullptr; });
   session_.send(FrameType::kFenced, encode(fence));

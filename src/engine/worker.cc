@@ -196,16 +196,20 @@ bool Worker::progress(int64_t now) {
 }
 
 // Before the rails of targets are polled: a provider in software moves bytes into memory then, and would
-// end this process where there is none. A hundredth of the time at most.
+// end this process where there is none. A look at a region takes 0.2 us: a hundredth of the time.
 void Worker::look_at_memory(int64_t now) {
   constexpr int64_t kEveryNs = 1'000'000;
-  constexpr int64_t kTimesAsLong = 100;
+  constexpr int64_t kEachNs = 20'000;
   const bool has_rails = std::any_of(targets_.begin(), targets_.end(),
                                      [](const auto& entry) { return entry.second->has_rails(); });
-  if (has_rails && ground_.regions.note_freed())
-    for (const auto& [session, target] : targets_) target->fence_rails();
-  const int64_t then = now_ns();
-  look_at_ns_ = then + std::max(kEveryNs, kTimesAsLong * (then - now));
+  const std::vector<uint64_t> freed =
+      has_rails ? ground_.regions.take_freed() : std::vector<uint64_t>();
+  for (const auto& [session, target] : targets_) {
+    if (!freed.empty()) target->fence_rails();
+    for (const uint64_t region : freed) target->tell_gone(region);
+  }
+  const auto count = static_cast<int64_t>(ground_.regions.count());
+  look_at_ns_ = now + std::max(kEveryNs, kEachNs * count);
 }
 
 // Every socket is tried, without asking first which one is ready: a few calls that find nothing

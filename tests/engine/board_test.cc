@@ -226,15 +226,15 @@ TEST_P(Freed, MemoryThatIsStillRegisteredIsAnError) {
   ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {bad, 0}, 1 << 20))));
   gone.free();
   let_rest();
-  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad, 0}, 1 << 20, under(1))),
-                     Code::kInvalidArgument, "region 2"));
-  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad, 0}, 64, under(1))), Code::kInvalidArgument,
-                     "freed"));
+  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad, 0}, 1 << 20, under(1))), Code::kInvalidArgument,
+                     "region 2"));
+  EXPECT_TRUE(
+      failed(wait(a->write({ours, 0}, {bad, 0}, 64, under(1))), Code::kInvalidArgument, "freed"));
   ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {good, 0}, 1 << 20, under(1)))));
   small.free();
   let_rest();
-  EXPECT_TRUE(failed(wait(a->write({ours, 0}, {bad_too, 0}, 64, under(1))),
-                     Code::kInvalidArgument, "'b'"));
+  EXPECT_TRUE(
+      failed(wait(a->write({ours, 0}, {bad_too, 0}, 64, under(1))), Code::kInvalidArgument, "'b'"));
   ASSERT_TRUE(is_ok(b->unregister(*lost, in_seconds(20))));
   EXPECT_EQ(b->count(1), 1);
 }

@@ -65,9 +65,9 @@ TEST(Lifetimes, CountsThatWereTakenLeaveNothingBehind) {
 TEST(Lifetimes, AnExpectationThatHasEndedEndsNoOther) {
   Engines engines(on_host());
   auto a = engines.make("a");
-  const auto first = a->expect(7, 1);
+  auto first = a->expect(7, 1);
   a->forget(7);
-  const auto second = a->expect(7, 1);
+  auto second = a->expect(7, 1);
   ASSERT_TRUE(is_ok(first) && is_ok(second));
   a->forget(7, first->get());
   EXPECT_FALSE((*second)->is_done());

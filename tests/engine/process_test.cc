@@ -135,7 +135,7 @@ TEST_P(Processes, DeadlinesPassWhileOneWaitsForAFence) {
   of_a.lease_ns = 60 * kSecond;
   auto a = Engines::make(of_a);
   Memory from(*a, kLarge, 1);
-  const auto remote = a->import(child.descriptor);
+  auto remote = a->import(child.descriptor);
   ASSERT_TRUE(is_ok(remote));
   ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {*remote, 0}, kLarge))));
   child.stop();

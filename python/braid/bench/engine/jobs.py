@@ -64,7 +64,7 @@ class Field(Opened):
 
     rivals: Rivals
     nbytes: int
-    seats: contestants.Seats = contestants.Seats()
+    seats: contestants.Seats = field(default_factory=contestants.Seats)
 
     def enter(self, way: str) -> Sequence[Contestant]:
         """Those who can, braid first."""
@@ -79,7 +79,9 @@ class Field(Opened):
             transports = "tcp,sm" if provider == "shm" else "tcp"
             if (python := self.rivals.nixl_python) is not None:
                 name = f"NIXL, UCX {transports}"
-                self.open(name, lambda: contestants.nixl(python, transports, self.nbytes, self.seats))
+                self.open(
+                    name, lambda: contestants.nixl(python, transports, self.nbytes, self.seats)
+                )
                 if (plugin := self.rivals.nixl_plugin) is not None:
                     self.open(
                         contestants.PLUGIN,
