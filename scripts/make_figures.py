@@ -1,5 +1,5 @@
-"""Writes the tables of figures in README.md, docs/results.md and docs/overlap.md from the records,
-and the plot that README.md shows; --check says whether the tables are current.
+"""Writes the tables of figures in README.md, docs/results.md, docs/overlap.md and docs/engine.md
+from the records, and the plot that README.md shows; --check says whether the tables are current.
 
 .venv/bin/python scripts/make_figures.py [--check]
 """
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import app_figures
+import engine_figures
 import gpu_figures
 import gpu_tables
 import overlap_figures
@@ -19,7 +20,7 @@ from braid.bench.figure import Row as GpuRow
 from braid.ratio import interval, ratio_words, verdict
 
 README, RESULTS = ROOT / "README.md", ROOT / "docs/results.md"
-OVERLAP = ROOT / "docs/overlap.md"
+OVERLAP, ENGINE = ROOT / "docs/overlap.md", ROOT / "docs/engine.md"
 BEGIN = "<!-- {}: written by scripts/make_figures.py from records/ -->"
 END = "<!-- end of {} -->"
 FIRST = "gpu figures"
@@ -257,10 +258,12 @@ def pages() -> list[tuple[str, str, str]]:
         wanted = between(wanted, what, write(page))
     overlap, layers = OVERLAP.read_text(encoding="utf-8"), overlap_figures.between_gpus()
     tables = between(overlap, "stand figures", overlap_figures.tables())
+    engine = ENGINE.read_text(encoding="utf-8")
     return [
         ("README.md", text, first),
         ("docs/results.md", page, wanted),
         ("docs/overlap.md", overlap, between(tables, "figures between GPUs", layers)),
+        ("docs/engine.md", engine, between(engine, "engine figures", engine_figures.tables())),
     ]
 
 

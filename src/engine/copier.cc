@@ -123,6 +123,9 @@ Result<bool> Copier::copy_on_host(CopyOrder& order, const Region& region) {
   const std::span<const sys::PeerCopy> all(copies.data(), count);
   const Status moved =
       order.is_fetch ? sys::write_peer_memory(process_, all) : sys::read_peer_memory(process_, all);
+  if (!moved.ok()) ground_.regions.note_freed();
+  if (!moved.ok() && region.is_freed)
+    return invalid_argument("'{}': {}", ground_.self.name, ground_.regions.why_gone(region.id));
   BRAID_RETURN_IF_ERROR(moved.with_context(fmt::format("'{}'", ground_.self.name)));
   take(order, parts);
   return true;

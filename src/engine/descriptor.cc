@@ -42,6 +42,19 @@ void read(Reader& in, Address& a) {
     a.endpoints.emplace_back(in.text());
 }
 
+/// Whose it says it is, for messages about bytes that nobody has vouched for; empty where that cannot
+/// be read.
+std::string claim(std::string_view bytes, uint32_t magic) {
+  Reader in(bytes.substr(kHeadBytes));
+  Address owner;
+  read(in, owner);
+  const uint64_t region = magic == kRegionMagic ? in.number<uint64_t>() : 0;
+  constexpr size_t kMostName = 128;
+  if (!in.is_good() || owner.name.size() > kMostName) return "";
+  return magic == kRegionMagic ? fmt::format(" (it says: region {} of '{}')", region, owner.name)
+                               : fmt::format(" (it says: '{}')", owner.name);
+}
+
 /// What lies between head and signature, when both are right.
 Result<std::string_view> open(std::string_view bytes, uint32_t magic, const char* what,
                               const Secret& secret) {
@@ -54,13 +67,14 @@ Result<std::string_view> open(std::string_view bytes, uint32_t magic, const char
     return invalid_argument("{}: made by version {} of the format, this build reads {}", what,
                             version, kFormatVersion);
   if (in.raw(sizeof(JobMark)) != view(secret.job()))
-    return invalid_argument("{}: made by another job (its token is not ours)", what);
+    return invalid_argument("{}{}: made by another job (its token is not ours)", what,
+                            claim(bytes, magic));
   const std::string_view signed_bytes = bytes.substr(0, bytes.size() - kSignatureBytes);
   const group::Digest digest = group::hmac(secret.descriptor_key(), signed_bytes);
   const std::string_view found = bytes.substr(signed_bytes.size());
   if (!group::is_equal(std::as_bytes(std::span(found)), std::span(digest).first(kSignatureBytes)))
-    return invalid_argument("{}: {} bytes whose signature does not fit: cut or altered", what,
-                            bytes.size());
+    return invalid_argument("{}{}: {} bytes whose signature does not fit: cut or altered", what,
+                            claim(bytes, magic), bytes.size());
   return signed_bytes.substr(kHeadBytes);
 }
 

@@ -61,6 +61,7 @@ std::vector<Rail::Flight> Rail::close(State next, int64_t retry_at_ns) {
   probe_to_post_ = nullptr;
   num_flying_ = 0;
   flying_bytes_ = 0;
+  busy_since_ns_ = 0;
   meter_ = {};
   state_ = next;
   retry_at_ns_ = retry_at_ns;
@@ -109,8 +110,10 @@ Result<bool> Rail::post(const Flight& flight, bool has_more, int64_t now) {
       t.kind == Transfer::Kind::kRead ? endpoint_->read(out, op) : endpoint_->write(out, op);
   if (!posted.ok() || !*posted) {
     free_.push_back(op);
+    if (busy_since_ns_ == 0) busy_since_ns_ = now;
     return posted;
   }
+  busy_since_ns_ = 0;
   op->flight = flight;
   op->posted_ns = now;
   op->is_flying = true;
@@ -155,8 +158,10 @@ Status Rail::poll(std::vector<Flight>& done, int64_t now) {
   }
 }
 
-int64_t Rail::oldest_ns() const {
+// An endpoint whose other end was closed while nothing flew may say for ever that it is busy.
+int64_t Rail::waits_since_ns() const {
   int64_t oldest = std::numeric_limits<int64_t>::max();
+  if (num_flying_ == 0 && busy_since_ns_ != 0) oldest = busy_since_ns_;
   for (const Op& op : ops_)
     if (op.is_flying) oldest = std::min(oldest, op.posted_ns);
   return oldest;

@@ -57,8 +57,11 @@ class Rail {
 
   uint64_t flying_bytes() const { return flying_bytes_; }
   size_t num_flying() const { return num_flying_; }
-  /// Since when the oldest flight has been out; INT64_MAX when there is none.
-  int64_t oldest_ns() const;
+  /// Since when the oldest flight has been out, or, while none is, the endpoint has taken nothing that
+  /// was posted; INT64_MAX when neither is so.
+  int64_t waits_since_ns() const;
+  /// Nobody wants to post any more.
+  void rest() { busy_since_ns_ = 0; }
   double rate() const { return meter_.rate(); }
   int64_t retry_at_ns() const { return retry_at_ns_; }
   const std::string& why_down() const { return why_down_; }
@@ -90,6 +93,7 @@ class Rail {
   NicKey probe_target_;
   size_t num_flying_ = 0;
   uint64_t flying_bytes_ = 0;
+  int64_t busy_since_ns_ = 0;  // 0: it took what was posted last
   RateMeter meter_;
   int64_t retry_at_ns_ = 0;
   int64_t pause_ns_ = 0;

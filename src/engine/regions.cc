@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "sys/host/api.h"
 #include "sys/verbs/api.h"
 
 namespace braid::engine {
@@ -116,15 +118,42 @@ Result<std::shared_ptr<Region>> Regions::add_own(sys::DevicePtr address, uint64_
 std::shared_ptr<Region> Regions::find(uint64_t id) const {
   const std::lock_guard lock(mutex_);
   const auto found = regions_.find(id);
-  return found == regions_.end() ? nullptr : found->second;
+  return found == regions_.end() || found->second->is_freed ? nullptr : found->second;
 }
 
 bool Regions::begin_use(const std::shared_ptr<Region>& region) {
   const std::lock_guard lock(mutex_);
   const auto found = regions_.find(region->id);
-  if (found == regions_.end() || found->second != region) return false;
+  if (found == regions_.end() || found->second != region || is_freed(*region)) return false;
   ++region->num_uses;
   return true;
+}
+
+// Only what is unmapped can be told: what went back to an allocator that keeps it looks as before.
+bool Regions::is_freed(Region& region) {
+  if (region.device >= 0 || region.is_freed) return region.is_freed;
+  if (sys::is_mapped(region.base, region.bytes)) return false;
+  region.is_freed = true;
+  log::error("engine", "{}", text_of_freed(region));
+  return true;
+}
+
+size_t Regions::count() const {
+  const std::lock_guard lock(mutex_);
+  return regions_.size();
+}
+
+void Regions::note_freed() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, region] : regions_) (void)is_freed(*region);
+}
+
+std::vector<uint64_t> Regions::take_freed() {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint64_t> ids;
+  for (const auto& [id, region] : regions_)
+    if (is_freed(*region) && !std::exchange(region->is_told, true)) ids.push_back(id);
+  return ids;
 }
 
 Status Regions::hide(uint64_t id, TicketPtr clear) {
@@ -151,6 +180,8 @@ std::vector<uint64_t> Regions::all_hidden() const {
   const std::lock_guard lock(mutex_);
   std::vector<uint64_t> ids;
   for (const auto& [id, hidden] : hidden_) ids.push_back(id);
+  for (const auto& [id, region] : regions_)
+    if (region->is_freed) ids.push_back(id);
   return ids;
 }
 
@@ -182,8 +213,15 @@ void Regions::release_all() {
   hidden_.clear();
 }
 
+std::string Regions::text_of_freed(const Region& region) {
+  return fmt::format("region {}: its memory, {} bytes at {}, was freed while it was registered",
+                     region.id, region.bytes, static_cast<void*>(region.base));
+}
+
 std::string Regions::why_gone(uint64_t id) const {
   const std::lock_guard lock(mutex_);
+  if (const auto freed = regions_.find(id); freed != regions_.end())
+    return text_of_freed(*freed->second);
   const auto found =
       std::find_if(gone_.begin(), gone_.end(), [&](const Gone& gone) { return gone.id == id; });
   if (found == gone_.end()) return fmt::format("there is no region {}", id);

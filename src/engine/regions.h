@@ -48,6 +48,9 @@ struct Region {
   uint64_t ipc_offset = 0;
   std::vector<const sys::FabricRegion*> handles;  // by NIC; null: it does not reach a GPU
   std::atomic<uint32_t> num_uses = 0;  // transfers of ours under way that read or fill it
+  // Its memory was found unmapped, though it was not unregistered: nobody may touch it any more.
+  std::atomic<bool> is_freed = false;
+  bool is_told = false;  // take_freed() has given it
 };
 
 class Regions {
@@ -59,11 +62,17 @@ class Regions {
   /// The engine's own memory on its GPU, which is lent but never found: no peer can name it as a
   /// place to write to. Nothing is to be taken back.
   Result<std::shared_ptr<Region>> add_own(sys::DevicePtr address, uint64_t bytes);
-  /// Null when it is not there (any more).
+  /// Null when it is not there (any more), or its memory is not.
   std::shared_ptr<Region> find(uint64_t id) const;
   /// A transfer of ours begins to use it, until ~Transfer. False: it is no region of this engine (any
-  /// more), and hide() may have let its registrations go.
+  /// more), and hide() may have let its registrations go, or its memory is not mapped any more.
   bool begin_use(const std::shared_ptr<Region>& region);
+  size_t count() const;
+  /// Looks whether the memory of all regions is still mapped, a system call each: providers in software
+  /// would end this process if a peer wrote into what is not.
+  void note_freed();
+  /// The same; those of which it has not told before.
+  std::vector<uint64_t> take_freed();
   /// From now on find() does not know it; its registrations stay until let_go(), which may follow
   /// when `clear` has ended. invalid_argument while transfers of ours use it.
   Status hide(uint64_t id, TicketPtr clear);
@@ -88,6 +97,8 @@ class Regions {
     TicketPtr clear;
   };
   static constexpr size_t kMostGone = 4096;
+  static bool is_freed(Region& region);
+  static std::string text_of_freed(const Region& region);
   void release(const Region& region);
   Status register_on_nics(Region& region);
   Status describe_gpu_memory(Region& region);

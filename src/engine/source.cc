@@ -42,8 +42,8 @@ void Source::submit(std::unique_ptr<Transfer> transfer) {
   soonest_ns_ = std::min(soonest_ns_, t.deadline_ns);
   transfers_.emplace(t.id(), std::move(transfer));
   if (t.remote != nullptr && gone_.contains(t.remote->id))
-    return finish(t, invalid_argument("{}: region {} of '{}' was unregistered", t.ticket->what(),
-                                      t.remote->id, target_.name));
+    return finish(t, invalid_argument("{}: region {} of '{}' was unregistered, or its memory freed",
+                                      t.ticket->what(), t.remote->id, target_.name));
   if (state_ == State::kLost) return finish(t, peer_lost("'{}' is lost", target_.name));
   if (t.listing != nullptr && t.listing->board() != board_.get())
     return finish(t, peer_lost("{}: the connection to '{}' that it was made for has ended",
@@ -237,7 +237,7 @@ void Source::on_gone(uint64_t region) {
       concerned.push_back(t.get());
   for (Transfer* t : concerned)
     take_back(*t,
-              invalid_argument("{}: region {} of '{}' was unregistered meanwhile",
+              invalid_argument("{}: region {} of '{}' was unregistered, or its memory freed",
                                t->ticket->what(), region, target_.name),
               now_ns());
   tick_regions();

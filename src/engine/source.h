@@ -111,6 +111,7 @@ class Source {
   void landed(const Rail::Flight& flight);
   void settle(Transfer& transfer);
   void call(size_t rail, int64_t now);
+  bool end_if_freed(Transfer& t, int64_t now);
   void rail_failed(size_t rail, const Status& why, int64_t now);
   void take_back(Transfer& transfer, Status why, int64_t now);
   void finish(Transfer& transfer, Status status);  // by value: it may lie in the transfer

@@ -106,7 +106,9 @@ bool Source::post(Rail& rail, int64_t now) {
     Result<bool> done = rail.post({&t, piece}, has_more, now);
     if (!done.ok() || !*done) {
       t.give_back(piece);
-      if (!done.ok()) rail_failed(static_cast<size_t>(&rail - rails_.data()), done.status(), now);
+      if (done.ok()) break;
+      rail_failed(static_cast<size_t>(&rail - rails_.data()), done.status(), now);
+      end_if_freed(t, now);
       break;
     }
     ++t.num_flying;
@@ -161,6 +163,17 @@ void Source::rail_failed(size_t index, const Status& why, int64_t now) {
   session_.send(FrameType::kFence, encode(fence));
 }
 
+// What took a rail down may have been that there is nothing to read: it would take down every one.
+bool Source::end_if_freed(Transfer& t, int64_t now) {
+  if (t.local == nullptr || t.state != Transfer::State::kPosting) return false;
+  ground_.regions.note_freed();
+  if (!t.local->is_freed) return false;
+  take_back(t,
+            invalid_argument("{}: our {}", t.ticket->what(), ground_.regions.why_gone(t.local->id)),
+            now);
+  return true;
+}
+
 void Source::on_fenced(const Fence& fenced) {
   const size_t index = fenced.rail;
   if (index >= rails_.size() || rails_[index].state() != Rail::State::kFencing) return;
@@ -179,6 +192,7 @@ void Source::on_fenced(const Fence& fenced) {
       concerned.push_back(transfer);
   }
   for (Transfer* t : concerned) {
+    if (end_if_freed(*t, now_ns())) continue;
     if (t->state == Transfer::State::kPosting && ++t->num_again > kMostAgain)
       take_back(*t, t->last_trouble.with_context(where(*t)), now_ns());
     else if (t->state == Transfer::State::kPosting)
@@ -233,12 +247,15 @@ void Source::tick_transfers(int64_t now) {
 void Source::tick_rails(int64_t now) {
   for (size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
+    if (queue_.empty()) rail.rest();
+    const int64_t silent_ns = now - rail.waits_since_ns();
     if (rail.state() == Rail::State::kDown && session_.is_attached() && now >= rail.retry_at_ns())
       call(i, now);
-    else if (rail.num_flying() != 0 && now - rail.oldest_ns() > ground_.options.rail_silence_ns)
+    else if (silent_ns > ground_.options.rail_silence_ns)
       rail_failed(i,
-                  timeout("a write has not completed for {:.1f} s",
-                          static_cast<double>(now - rail.oldest_ns()) / 1e9),
+                  timeout("a write has not {} for {:.1f} s",
+                          rail.num_flying() != 0 ? "completed" : "been taken",
+                          static_cast<double>(silent_ns) / 1e9),
                   now);
   }
 }

@@ -21,23 +21,34 @@ Status check_ends(const char* what, const std::shared_ptr<Region>& local,
   return {};
 }
 
-Status check_spot(const char* what, const char* whose, uint64_t region, uint64_t offset,
-                  uint64_t bytes, uint64_t whole) {
-  if (is_within(offset, bytes, whole)) return {};
-  return invalid_argument("{}: {} bytes at offset {} of {} region {}, which has {} bytes", what,
-                          bytes, offset, whose, region, whole);
+/// A region as messages name it.
+struct Named {
+  uint64_t id = 0, bytes = 0;
+  const std::string* owner = nullptr;  // null: ours
+  std::string text() const {
+    return owner == nullptr ? fmt::format("our region {}", id)
+                            : fmt::format("region {} of '{}'", id, *owner);
+  }
+};
+
+Named name(const Region& region) { return {region.id, region.bytes, nullptr}; }
+Named name(const RegionDescriptor& region) { return {region.id, region.bytes, &region.owner.name}; }
+
+Status check_spot(const char* what, const Named& region, uint64_t offset, uint64_t bytes) {
+  if (is_within(offset, bytes, region.bytes)) return {};
+  return invalid_argument("{}: {} bytes at offset {} of {}, which has {} bytes", what, bytes,
+                          offset, region.text(), region.bytes);
 }
 
-Status check_page(const char* what, const char* whose, uint64_t index, uint64_t id, uint64_t offset,
-                  uint64_t stride, uint64_t bytes, uint64_t region, uint64_t whole) {
+Status check_page(const char* what, const Named& region, uint64_t index, uint64_t id,
+                  uint64_t offset, uint64_t stride, uint64_t bytes) {
   const bool overflows =
       stride != 0 && id > (std::numeric_limits<uint64_t>::max() - offset) / stride;
-  if (!overflows && is_within(offset + id * stride, bytes, whole)) return {};
+  if (!overflows && is_within(offset + id * stride, bytes, region.bytes)) return {};
   return invalid_argument(
-      "{}: page {} of the list, number {}, lies outside of {} region {} ({} bytes a page, stride "
-      "{}, "
-      "offset {}, the region has {} bytes)",
-      what, index, id, whose, region, bytes, stride, offset, whole);
+      "{}: page {} of the list, number {}, lies outside of {} ({} bytes a page, stride {}, offset "
+      "{}, the region has {} bytes)",
+      what, index, id, region.text(), bytes, stride, offset, region.bytes);
 }
 
 // Neighbours on both sides travel as one.
@@ -57,8 +68,7 @@ void append(std::vector<Stretch>& out, const Stretch& next) {
 struct PageSide {
   std::span<const uint64_t> ids;
   uint64_t offset = 0, stride = 0, page_bytes = 0;
-  uint64_t region = 0, whole = 0;
-  const char* whose = "";
+  Named region;
   uint64_t at(size_t i) const { return offset + ids[i] * stride; }
 
   /// Whether all lie inside; the bits that their numbers have.
@@ -67,11 +77,11 @@ struct PageSide {
   Result<uint64_t> check(const char* what) const {
     uint64_t bits = 0;
     for (const uint64_t id : ids) bits |= id;
+    const uint64_t whole = region.bytes;
     const bool has_page = offset <= whole && page_bytes <= whole - offset;
     if (has_page && stride != 0 && bits <= (whole - offset - page_bytes) / stride) return bits;
     for (size_t i = 0; i < ids.size(); ++i)
-      BRAID_RETURN_IF_ERROR(
-          check_page(what, whose, i, ids[i], offset, stride, page_bytes, region, whole));
+      BRAID_RETURN_IF_ERROR(check_page(what, region, i, ids[i], offset, stride, page_bytes));
     return bits;
   }
 };
@@ -103,17 +113,15 @@ struct PageSides {
 
 PageSides sides_of(Transfer::Kind kind, const Region& local, const RegionDescriptor& remote,
                    const PageList& list) {
-  PageSide source{
-      list.source_ids, list.source_offset, list.source_stride, list.page_bytes, 0, 0, ""};
-  PageSide target{
-      list.target_ids, list.target_offset, list.target_stride, list.page_bytes, 0, 0, ""};
+  PageSide source{list.source_ids, list.source_offset, list.source_stride, list.page_bytes, {}};
+  PageSide target{list.target_ids, list.target_offset, list.target_stride, list.page_bytes, {}};
   for (PageSide* side : {&source, &target})
     if (side->stride == 0) side->stride = list.page_bytes;
   const bool is_read = kind == Transfer::Kind::kRead;
   PageSides out{is_read ? target : source, is_read ? source : target,
                 reinterpret_cast<uint64_t>(local.base)};
-  out.ours.region = local.id, out.ours.whole = local.bytes, out.ours.whose = "our";
-  out.theirs.region = remote.id, out.theirs.whole = remote.bytes, out.theirs.whose = "the peer's";
+  out.ours.region = name(local);
+  out.theirs.region = name(remote);
   return out;
 }
 
@@ -122,7 +130,7 @@ const char* name_of(Transfer::Kind kind, bool has_pages) {
   return has_pages ? "write_pages" : "write";
 }
 
-Status check_list(const char* what, const PageList& list) {
+Status check_list(const char* what, const RegionDescriptor& remote, const PageList& list) {
   if (list.source_ids.size() != list.target_ids.size())
     return invalid_argument("{}: {} pages of the source, {} of the target", what,
                             list.source_ids.size(), list.target_ids.size());
@@ -133,8 +141,9 @@ Status check_list(const char* what, const PageList& list) {
   const bool overlaps = (list.target_stride != 0 && list.target_stride < list.page_bytes) ||
                         (list.source_stride != 0 && list.source_stride < list.page_bytes);
   if (overlaps)
-    return invalid_argument("{}: pages of {} bytes overlap with strides of {} and {}", what,
-                            list.page_bytes, list.source_stride, list.target_stride);
+    return invalid_argument(
+        "{}, {}: pages of {} bytes overlap with strides of {} (source) and {} (target)", what,
+        name(remote).text(), list.page_bytes, list.source_stride, list.target_stride);
   return {};
 }
 
@@ -150,8 +159,11 @@ Result<std::unique_ptr<Transfer>> Engine::make(Transfer::Kind kind, std::string 
   if (kind == Transfer::Kind::kRead && options.immediate)
     return invalid_argument("{}: a read has no immediate; a notification tells of its end", what);
   if (local != nullptr && !ground_.regions.begin_use(local))
-    return invalid_argument("{}: region {} was unregistered, or is another engine's", what,
-                            local->id);
+    return invalid_argument(
+        "{}: {}", what,
+        local->is_freed
+            ? "our " + ground_.regions.why_gone(local->id)
+            : fmt::format("our region {} was unregistered, or is another engine's", local->id));
   TicketPtr ticket = ground_.ticket(std::move(what), next_transfer_++, std::move(options.callback));
   auto transfer = std::make_unique<Transfer>(kind, std::move(ticket), std::move(local),
                                              std::move(remote), std::move(stretches));
@@ -210,9 +222,8 @@ Result<std::unique_ptr<Transfer>> Engine::make_write(const LocalSpot& source,
   BRAID_RETURN_IF_ERROR(check_ends("write", source.region, target.region));
   const Region& local = *source.region;
   const RegionDescriptor& remote = *target.region;
-  BRAID_RETURN_IF_ERROR(check_spot("write", "our", local.id, source.offset, bytes, local.bytes));
-  BRAID_RETURN_IF_ERROR(
-      check_spot("write", "the peer's", remote.id, target.offset, bytes, remote.bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("write", name(local), source.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("write", name(remote), target.offset, bytes));
   std::vector<Stretch> stretches;
   if (bytes != 0)
     stretches.push_back(
@@ -233,9 +244,8 @@ Result<TicketPtr> Engine::read(const LocalSpot& target, const RemoteSpot& source
   BRAID_RETURN_IF_ERROR(check_ends("read", target.region, source.region));
   const Region& local = *target.region;
   const RegionDescriptor& remote = *source.region;
-  BRAID_RETURN_IF_ERROR(check_spot("read", "our", local.id, target.offset, bytes, local.bytes));
-  BRAID_RETURN_IF_ERROR(
-      check_spot("read", "the peer's", remote.id, source.offset, bytes, remote.bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("read", name(local), target.offset, bytes));
+  BRAID_RETURN_IF_ERROR(check_spot("read", name(remote), source.offset, bytes));
   std::vector<Stretch> stretches;
   if (bytes != 0)
     stretches.push_back(
@@ -252,7 +262,7 @@ Result<TicketPtr> Engine::pages(Transfer::Kind kind, const std::shared_ptr<Regio
                                 TransferOptions options) {
   const char* what = name_of(kind, true);
   BRAID_RETURN_IF_ERROR(check_ends(what, local, remote));
-  BRAID_RETURN_IF_ERROR(check_list(what, list));
+  BRAID_RETURN_IF_ERROR(check_list(what, *remote, list));
   const PageSides sides = sides_of(kind, *local, *remote, list);
   BRAID_ASSIGN_OR_RETURN(const uint64_t our_bits, sides.ours.check(what));
   BRAID_ASSIGN_OR_RETURN(const uint64_t their_bits, sides.theirs.check(what));
@@ -302,8 +312,8 @@ Result<TicketPtr> Engine::move_ranges(Transfer::Kind kind, const std::shared_ptr
   std::vector<Stretch> stretches;
   stretches.reserve(ranges.size());
   for (const auto& [ours, theirs, bytes] : ranges) {
-    BRAID_RETURN_IF_ERROR(check_spot(what, "our", local->id, ours, bytes, local->bytes));
-    BRAID_RETURN_IF_ERROR(check_spot(what, "the peer's", remote->id, theirs, bytes, remote->bytes));
+    BRAID_RETURN_IF_ERROR(check_spot(what, name(*local), ours, bytes));
+    BRAID_RETURN_IF_ERROR(check_spot(what, name(*remote), theirs, bytes));
     if (bytes != 0) append(stretches, {base + ours, theirs, bytes});
   }
   BRAID_ASSIGN_OR_RETURN(
@@ -320,10 +330,9 @@ Result<std::vector<TicketPtr>> Engine::scatter(const std::shared_ptr<Region>& so
                                                const TransferOptions& options) {
   for (const ScatterPart& part : parts) {
     BRAID_RETURN_IF_ERROR(check_ends("scatter", source, part.target.region));
+    BRAID_RETURN_IF_ERROR(check_spot("scatter", name(*source), part.source_offset, part.bytes));
     BRAID_RETURN_IF_ERROR(
-        check_spot("scatter", "our", source->id, part.source_offset, part.bytes, source->bytes));
-    BRAID_RETURN_IF_ERROR(check_spot("scatter", "the peer's", part.target.region->id,
-                                     part.target.offset, part.bytes, part.target.region->bytes));
+        check_spot("scatter", name(*part.target.region), part.target.offset, part.bytes));
   }
   std::vector<std::unique_ptr<Transfer>> transfers;
   std::vector<const Address*> targets;

@@ -179,7 +179,9 @@ void Target::on_rail(const RailCall& call) {
 
 void Target::on_fence(Fence fence) {
   if (fence.rail < rails_.size()) rails_[fence.rail].endpoint.reset();
-  // A write to memory that was unregistered looks like a broken rail: the source is told which.
+  // A write to memory that was unregistered, or freed, looks like a broken rail: the source is told
+  // which.
+  ground_.regions.note_freed();
   std::erase_if(fence.regions,
                 [this](uint64_t region) { return ground_.regions.find(region) != nullptr; });
   session_.send(FrameType::kFenced, encode(fence));

@@ -44,6 +44,7 @@ class Target {
   void leave();
 
   bool is_lost() const { return is_lost_; }
+  bool has_rails() const { return !rails_.empty(); }
   /// The source writes by rails that move only while they are polled, or there is something to copy.
   bool must_poll() const {
     return (is_work_under_way_ && !rails_.empty()) || !queue_.empty() || !endings_.empty();

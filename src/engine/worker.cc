@@ -176,6 +176,7 @@ bool Worker::move_as_worker() {
 
 bool Worker::round(int64_t now) {
   bool moved = run_calls();
+  if (now >= look_at_ns_) look_at_memory(now);
   moved |= progress(now);
   moved |= converse(now);
   if (moved && !removals_.empty()) tick_removals(now);
@@ -198,6 +199,23 @@ bool Worker::progress(int64_t now) {
   for (const auto& [incarnation, source] : sources_) moved |= source->progress(now);
   for (const auto& [session, target] : targets_) moved |= target->progress();
   return moved;
+}
+
+// Before the rails of targets are polled: a provider in software moves bytes into memory then, and would
+// end this process where there is none. A look at a region takes 0.2 us: a hundredth of the time.
+void Worker::look_at_memory(int64_t now) {
+  constexpr int64_t kEveryNs = 1'000'000;
+  constexpr int64_t kEachNs = 20'000;
+  const bool has_rails = std::any_of(targets_.begin(), targets_.end(),
+                                     [](const auto& entry) { return entry.second->has_rails(); });
+  const std::vector<uint64_t> freed =
+      has_rails ? ground_.regions.take_freed() : std::vector<uint64_t>();
+  for (const auto& [session, target] : targets_) {
+    if (!freed.empty()) target->fence_rails();
+    for (const uint64_t region : freed) target->tell_gone(region);
+  }
+  const auto count = static_cast<int64_t>(ground_.regions.count());
+  look_at_ns_ = now + std::max(kEveryNs, kEachNs * count);
 }
 
 // Every socket is tried, without asking first which one is ready: a few calls that find nothing

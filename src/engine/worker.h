@@ -81,6 +81,7 @@ class Worker {
   bool greet(Guest& guest, int64_t now);
   std::optional<uint64_t> recall(const Introduction& asked);
   bool progress(int64_t now);
+  void look_at_memory(int64_t now);
   bool converse(int64_t now);
   void tick(int64_t now);
   void tick_removals(int64_t now);
@@ -107,6 +108,7 @@ class Worker {
   std::map<SessionId, std::unique_ptr<Target>> targets_;
   std::vector<Removal> removals_;
   int64_t tick_at_ns_ = 0;
+  int64_t look_at_ns_ = 0;
   int64_t moved_at_ns_ = 0;
   int64_t spin_ns_ = 0;  // how long it is worth to look on for more, by what came last
   bool was_idle_ = false;

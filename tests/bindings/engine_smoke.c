@@ -172,7 +172,7 @@ static void make_mistakes(struct end* e) {
   CHECK_FAILS(braid_engine_write(e->engine, NULL, 0, e->remote, 0, 1, NULL, NULL),
               BRAID_INVALID_ARGUMENT, "source is NULL");
   CHECK_FAILS(braid_engine_write(e->engine, e->region, 0, e->remote, 1, kBytes, NULL, NULL),
-              BRAID_INVALID_ARGUMENT, "100000 bytes at offset 1 of the peer's region");
+              BRAID_INVALID_ARGUMENT, "100000 bytes at offset 1 of region");
   CHECK_FAILS(braid_engine_write_pages(e->engine, e->region, e->remote, NULL, NULL, NULL),
               BRAID_INVALID_ARGUMENT, "pages is NULL");
   braid_page_list pages = {0};

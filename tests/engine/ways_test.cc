@@ -177,7 +177,7 @@ TEST_P(Ways, RangesAreRefusedBeforeAnythingMoves) {
   const std::vector<std::byte> before = to.bytes;
   const RemoteRegion remote = import(*a, to);
   EXPECT_TRUE(failed(a->write({from.region, 0}, {remote, 1001}, 1000).status(),
-                     Code::kInvalidArgument, "1000 bytes at offset 1001 of the peer's region"));
+                     Code::kInvalidArgument, "1000 bytes at offset 1001 of region 1 of 'b'"));
   EXPECT_TRUE(failed(a->write({from.region, 1}, {remote, 0}, 1000).status(), Code::kInvalidArgument,
                      "of our region"));
   EXPECT_TRUE(failed(a->write({from.region, UINT64_MAX}, {remote, 0}, 2).status(),
@@ -197,7 +197,7 @@ TEST_P(Ways, RangesAreRefusedBeforeAnythingMoves) {
   list.target_ids = good;
   list.target_stride = 99;
   EXPECT_TRUE(failed(a->write_pages(from.region, remote, list).status(), Code::kInvalidArgument,
-                     "overlap"));
+                     "write_pages, region 1 of 'b': pages of 100 bytes overlap"));
   EXPECT_TRUE(failed(a->write({nullptr, 0}, {remote, 0}, 1).status(), Code::kInvalidArgument,
                      "no region of ours"));
   EXPECT_TRUE(failed(a->register_memory(nullptr, 10).status(), Code::kInvalidArgument, "10 bytes"));

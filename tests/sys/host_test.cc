@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -119,6 +120,20 @@ TEST(Host, RandomWordsAreHexAndDiffer) {
   EXPECT_EQ(word.find_first_not_of("0123456789abcdef"), std::string::npos);
   EXPECT_NE(word, random_hex(16).value());
   EXPECT_EQ(random_hex(0).value(), "");
+}
+
+TEST(Host, KnowsWhatIsMapped) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const at = ::mmap(nullptr, 4 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  auto* const memory = static_cast<std::byte*>(at);
+  EXPECT_TRUE(is_mapped(memory, 4 * page));
+  ASSERT_EQ(::munmap(memory + page, page), 0);
+  EXPECT_FALSE(is_mapped(memory, 4 * page));
+  EXPECT_FALSE(is_mapped(memory + page - 1, 2));
+  EXPECT_TRUE(is_mapped(memory + page - 1, 1));
+  EXPECT_TRUE(is_mapped(memory + 2 * page, 2 * page));
+  ::munmap(memory, 4 * page);
 }
 
 TEST(Host, KnowsItsNames) {

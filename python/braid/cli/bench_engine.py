@@ -1,5 +1,6 @@
 """`braid bench engine`: the transfer engine, its baselines, and two hosts in network namespaces."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from braid.cli import probe_options as options
 from braid.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from braid.bench.engine.contestants import Seats
     from braid.bench.engine.jobs import Rivals
     from braid.probe.publish import Output
 
@@ -36,6 +38,9 @@ def engine(
     nixl_plugin: Annotated[
         Path | None, typer.Option(help="libplugin_BRAID.so: NIXL over braid, too.")
     ] = None,
+    cores: Annotated[
+        str, typer.Option(help="The source's core and the target's, as 0,1; left out: any.")
+    ] = "",
     hosts: Annotated[
         bool, typer.Option("--hosts", help="Two hosts, three rails, one cut. Needs root.")
     ] = False,
@@ -66,10 +71,10 @@ def engine(
     from braid.bench.engine import jobs
     from braid.probe.publish import Run, measure
 
-    found = jobs.Field(rivals, nbytes)
+    found = jobs.Field(rivals, nbytes, _seats(cores))
     run = Run(
         "transfer-engine", "", jobs.jobs(kinds, page_sizes, chosen, found), output,
-        {"total": str(nbytes)}, ranks=0, figures=jobs.ratios_of,
+        {"total": str(nbytes), "cores": cores or "any"}, ranks=0, figures=jobs.ratios_of,
     )  # fmt: skip
     try:
         code = measure(run)
@@ -89,6 +94,18 @@ def _rivals(plain: Path | None, nixl_python: Path | None, plugin: Path | None) -
     if plugin and not (nixl_python and plugin.is_file()):
         raise options.fail(f"engine: --nixl-plugin: {plugin} needs to be there, and --nixl-python")
     return Rivals(plain.resolve() if plain else None, nixl_python, plugin)
+
+
+def _seats(cores: str) -> "Seats":
+    from braid.bench.engine.contestants import Seats
+
+    if not cores:
+        return Seats()
+    here = sorted(os.sched_getaffinity(0))
+    found = [int(each) for each in cores.split(",") if each.isdecimal()]
+    if len(found) != 2 or not set(found) <= set(here):
+        raise options.fail(f"engine: --cores: asked for two of {here}, found '{cores}'")
+    return Seats((found[0], found[1]))
 
 
 def _between_hosts(provider: str, output: "Output") -> int:

@@ -134,6 +134,7 @@ class Engine(Transfers):
         bytearray) or DLPack (torch on CPU or on this engine's GPU), which is kept alive; or
         (pointer, nbytes) or (pointer, nbytes, device), which the caller keeps alive until
         unregister() or close(). Overlapping regions are fine. Pins pages: about 1 ms for a GiB.
+        Memory that is unmapped before that is InvalidArgument for whoever uses the region.
 
         Unsupported: memory of another GPU, or that the driver shares with no other process.
         Transfers do not wait for streams: synchronise what wrote GPU memory before they begin.

@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <pwd.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -100,6 +101,14 @@ Result<std::string> random_hex(size_t num_bytes) {
   std::string text;
   for (const std::byte b : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(b));
   return text;
+}
+
+// MS_ASYNC does nothing to mapped memory since Linux 2.6.19.
+bool is_mapped(const std::byte* base, uint64_t bytes) {
+  static const auto kPage = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  const uint64_t before = reinterpret_cast<uint64_t>(base) % kPage;
+  auto* const page = const_cast<std::byte*>(base - before);
+  return ::msync(page, bytes + before, MS_ASYNC) == 0 || errno != ENOMEM;
 }
 
 std::string home_directory() {

@@ -39,7 +39,7 @@ def ends(engine, other):
 
 
 RANGES = [
-    ({"nbytes": 1000, "dst_offset": 1001}, r"1000 bytes at offset 1001 of the peer's region"),
+    ({"nbytes": 1000, "dst_offset": 1001}, "1000 bytes at offset 1001 of region 1 of 'b'"),
     ({"nbytes": 1001}, "1001 bytes at offset 0 of our region"),
     ({"nbytes": 2**33}, "8589934592 bytes"),
     ({"nbytes": -1}, "write: nbytes: asked for 0 to"),
@@ -72,9 +72,9 @@ PAGES = [
     ((["a"], [0]), {}, "src_ids: asked for page numbers, found elements of <U1"),
     (([2**64], [0]), {}, "src_ids: asked for page numbers"),
     (([True], [0]), {}, "found elements of bool"),
-    (([0], [20]), {}, r"page 0 of the list"),
+    (([0], [20]), {}, "page 0 of the list, number 20, lies outside of region 1 of 'b'"),
     (([2**63], [0]), {}, r"page 0 of the list"),
-    (([0, 1], [0, 1]), {"dst_stride": 99}, "pages of 100 bytes overlap"),
+    (([0, 1], [0, 1]), {"dst_stride": 99}, r"region 1 of 'b': .* 99 \(target\)"),
     (([0, 1], [0, 1]), {"src_stride": 0}, "src_stride: pages of 100 bytes overlap with 0"),
 ]
 
@@ -116,7 +116,7 @@ def test_a_descriptor_of_another_job_is_refused(ends):
     _, descriptor = ends
     with braid.Engine(**options("local", "stranger", token="another token")) as stranger:
         region = stranger.register(pattern(BYTES, 3))
-        with pytest.raises(braid.InvalidArgument, match="job"):
+        with pytest.raises(braid.InvalidArgument, match=r"region 1 of 'b'.*another job"):
             stranger.write(region, descriptor)
 
 

@@ -113,24 +113,46 @@ def acquaint(source: Player, target: Player) -> None:
         player.ask("meet", _START_S, address=other["address"], descriptor=other["descriptor"])
 
 
-def engine(way: str, nbytes: int) -> Pair:
+@dataclass(frozen=True)
+class Seats:
+    """Where the processes run: `cores` are the source's and the target's; none: anywhere.
+
+    The scheduler of a host with other work may leave both on one core for a whole sample.
+    """
+
+    cores: tuple[int, int] | None = None
+
+    def source(self) -> list[str]:
+        """What its command line begins with."""
+        return self._on(0)
+
+    def target(self) -> list[str]:
+        """The same."""
+        return self._on(1)
+
+    def _on(self, which: int) -> list[str]:
+        return ["taskset", "-c", str(self.cores[which])] if self.cores else []
+
+
+def engine(way: str, nbytes: int, seats: Seats) -> Pair:
     """braid. "local": copies on this host; else a provider of libfabric, over loopback."""
-    source, target = Player("source"), Player("target")
+    source = Player("source", prefix=seats.source())
+    target = Player("target", prefix=seats.target())
     address = "" if way == "shm" else "127.0.0.1"
     nics = [] if way == "local" else [[way, address]]
     introduce(source, target, nbytes=nbytes, token=secrets.token_hex(16), nics=nics)
     return Pair("braid", source, target)
 
 
-def nixl(python: Path, transports: str, nbytes: int) -> Pair:
+def nixl(python: Path, transports: str, nbytes: int, seats: Seats) -> Pair:
     """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback."""
     command = [str(python), str(_FOLDER / "nixl_peer.py")]
     # NIXL refuses a list without CUDA's where there is a GPU; host memory does not use it.
     gpu = ",cuda_copy" if Path("/dev/nvidiactl").exists() else ""
     environment = {"UCX_TLS": transports + gpu, "UCX_NET_DEVICES": "lo", "UCX_LOG_LEVEL": "fatal",
                    "NIXL_LOG_LEVEL": "ERROR"}  # fmt: skip
-    source = Player("nixl-source", command, environment=environment)
-    target = Player("nixl-target", command, environment=environment)
+    source = Player("nixl-source", command, seats.source(), environment)
+    target = Player("nixl-target", command, seats.target(), environment)
     introduce(source, target, nbytes=nbytes, backend="UCX", settings={})
     return Pair(f"NIXL, UCX {transports}", source, target)
 
@@ -138,7 +160,7 @@ def nixl(python: Path, transports: str, nbytes: int) -> Pair:
 PLUGIN = "NIXL, braid"
 
 
-def nixl_over_braid(python: Path, plugin: Path, way: str, nbytes: int) -> Pair:
+def nixl_over_braid(python: Path, plugin: Path, way: str, nbytes: int, seats: Seats) -> Pair:
     """The same calls of NIXL, with libplugin_BRAID.so for its backend."""
     command = [str(python), str(_FOLDER / "nixl_peer.py")]
     settings = {"nics": "none", "local": "yes"}
@@ -149,8 +171,8 @@ def nixl_over_braid(python: Path, plugin: Path, way: str, nbytes: int) -> Pair:
         environment = {"NIXL_PLUGIN_DIR": folder, "NIXL_LOG_LEVEL": "ERROR",
                        "BRAID_JOB_TOKEN": secrets.token_hex(16)}  # fmt: skip
         settings["hosts"] = "127.0.0.1"
-        source = Player("braid-source", command, environment=environment)
-        target = Player("braid-target", command, environment=environment)
+        source = Player("braid-source", command, seats.source(), environment)
+        target = Player("braid-target", command, seats.target(), environment)
         introduce(source, target, nbytes=nbytes, backend="BRAID", settings=settings)
     return Pair(PLUGIN, source, target)
 
@@ -158,12 +180,13 @@ def nixl_over_braid(python: Path, plugin: Path, way: str, nbytes: int) -> Pair:
 class Plain:
     """tests/engine/plain_write.c, which speaks in plain lines."""
 
-    def __init__(self, program: Path, provider: str, nbytes: int) -> None:
+    def __init__(self, program: Path, provider: str, nbytes: int, seats: Seats) -> None:
         self.name = f"plain {provider}"
         address = "-" if provider == "shm" else "127.0.0.1"
         words = [provider, address, str(nbytes)]
-        self._source = Player("plain-source", [str(program), "source", *words])
-        self._target = Player("plain-target", [str(program), "target", *words])
+        source, target = ([str(program), role, *words] for role in ("source", "target"))
+        self._source = Player("plain-source", source, seats.source())
+        self._target = Player("plain-target", target, seats.target())
         self._case: Case | None = None
         ours, theirs = (each.say("name") for each in (self._source, self._target))
         for player, other in ((self._source, theirs), (self._target, ours)):

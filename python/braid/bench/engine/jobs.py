@@ -64,25 +64,30 @@ class Field(Opened):
 
     rivals: Rivals
     nbytes: int
+    seats: contestants.Seats = field(default_factory=contestants.Seats)
 
     def enter(self, way: str) -> Sequence[Contestant]:
         """Those who can, braid first."""
         if way != self.way:
             self.close()
             self.way = way
-            self.open("braid", lambda: contestants.engine(way, self.nbytes))
+            self.open("braid", lambda: contestants.engine(way, self.nbytes, self.seats))
             provider = "shm" if way == "local" else way
             if (plain := self.rivals.plain) is not None:
                 name = f"plain {provider}"
-                self.open(name, lambda: contestants.Plain(plain, provider, self.nbytes))
+                self.open(name, lambda: contestants.Plain(plain, provider, self.nbytes, self.seats))
             transports = "tcp,sm" if provider == "shm" else "tcp"
             if (python := self.rivals.nixl_python) is not None:
                 name = f"NIXL, UCX {transports}"
-                self.open(name, lambda: contestants.nixl(python, transports, self.nbytes))
+                self.open(
+                    name, lambda: contestants.nixl(python, transports, self.nbytes, self.seats)
+                )
                 if (plugin := self.rivals.nixl_plugin) is not None:
                     self.open(
                         contestants.PLUGIN,
-                        lambda: contestants.nixl_over_braid(python, plugin, way, self.nbytes),
+                        lambda: contestants.nixl_over_braid(
+                            python, plugin, way, self.nbytes, self.seats
+                        ),
                     )
         return self.present
 
