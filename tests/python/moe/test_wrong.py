@@ -262,7 +262,7 @@ def test_a_mask_of_one_side_is_told_to_the_other_and_ruins_nothing(ranks, shrink
 def test_more_memory_than_there_is_is_refused_untouched_on_all_ranks(ranks):
     def body(comm):
         start = time.monotonic()
-        with pytest.raises(braid.Exhausted, match="rank 0: .* asked, .* available"):
+        with pytest.raises(braid.Exhausted, match=r"rank 0: .* asked, .* available"):
             Buffer(comm, num_rdma_bytes=2**40, low_latency_mode=True)
         assert time.monotonic() - start < 5
         with made(comm) as buffer:
