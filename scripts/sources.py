@@ -19,7 +19,6 @@ CONFIGURED = Path("build/alone")
 """Holds compile_commands.json with every file by itself."""
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 _FOREIGN = re.compile(r"^\s*#\s*include\s+<([^>]+)>", re.MULTILINE)
-_FIRST = re.compile(r"^\s*#\s*include\s+(\S)", re.MULTILINE)
 
 
 @cache
@@ -36,13 +35,6 @@ def includes(path: Path) -> tuple[Path, ...]:
 def foreign_includes(path: Path) -> tuple[str, ...]:
     """The headers of others that the file names, in its order."""
     return tuple(_FOREIGN.findall(path.read_text()))
-
-
-def first_include(path: Path) -> Path | None:
-    """The header of ours that the file includes before everything else, if it does."""
-    first = _FIRST.search(path.read_text())
-    found = includes(path)
-    return found[0] if first and first[1] == '"' and found else None
 
 
 @cache

@@ -1,6 +1,7 @@
 #include "buffer.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <utility>
@@ -108,9 +109,11 @@ int cuda_device_of(nb::handle object, const Argument& argument) {
   if (!nb::hasattr(object, "__dlpack_device__")) return -1;
   const nb::object answer =
       ask(object, argument, [&] { return object.attr("__dlpack_device__")(); });
-  const auto device = nb::cast<nb::tuple>(answer);
-  const int kind = nb::cast<int>(nb::int_(device[0]));
-  const int number = nb::cast<int>(nb::int_(device[1]));
+  std::pair<int, int> device;
+  if (!nb::try_cast(answer, device))
+    refuse(argument, "its {} names no device of DLPack's: {}", type_of(object),
+           nb::cast<std::string>(nb::repr(answer)));
+  const auto [kind, number] = device;
   if (kind == kDlpackCpu) return -1;
   if (kind == kDlpackCuda) return number;
   raise_if_failed(unsupported(

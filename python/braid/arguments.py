@@ -27,6 +27,19 @@ def checked_op(function: str, op: object) -> str:
     )
 
 
+def checked_number(function: str, argument: str, value: SupportsIndex, most: int) -> int:
+    """From 0 to `most`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= most:
+        raise InvalidArgument(
+            f"{function}: argument {argument}: asked for 0 to {most}, found {value!r:.80}"
+        )
+    return number
+
+
 def checked_rank(function: str, argument: str, rank: SupportsIndex, size: int) -> int:
     """A rank of a comm of `size`."""
     try:

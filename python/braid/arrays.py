@@ -95,4 +95,10 @@ def stream_of(array: Array, stream: Stream) -> int:
     for name in ("cuda_stream", "ptr"):
         if hasattr(stream, name):
             return int(getattr(stream, name))
-    return int(stream)
+    try:
+        return int(stream)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            "argument stream: asked for a handle, or an object with .cuda_stream or .ptr, found"
+            f" {stream!r:.80} ({type(stream).__name__})"
+        ) from None

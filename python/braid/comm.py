@@ -3,7 +3,6 @@ collectives.py, messages.py and objects.py; the bytes are moved by braid._braid.
 """
 
 import json
-import operator
 import os
 import pickle
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from braid import _braid
-from braid.arguments import Operation
+from braid.arguments import Operation, checked_number
 from braid.arrays import Array
 from braid.errors import InvalidArgument
 from braid.objects import Objects
@@ -67,8 +66,7 @@ class Identity:
         numbers = {"rank": self.rank, "size": self.size, "local_rank": self.local_rank}
         for name, value in {**numbers, "store_port": self.store_port}.items():
             most = 65535 if name == "store_port" else 2**31 - 1
-            if not 0 <= operator.index(value) <= most:
-                raise InvalidArgument(f"identity: {name}: asked for 0 to {most}, found {value}")
+            checked_number("identity", name, value, most)
 
 
 @dataclass(frozen=True)
@@ -187,12 +185,11 @@ class Comm(Objects):
         for the others. A reduce goes by the plan of all_reduce, gather by that of all_gather,
         scatter and messages by that of all_to_all.
         """
-        if on not in ("cpu", "gpu"):
+        if not isinstance(on, str) or on not in ("cpu", "gpu"):
             raise InvalidArgument(f"explain: argument on: asked for 'cpu' or 'gpu', found {on!r}")
-        if not 0 <= nbytes < 2**63:
-            raise InvalidArgument(
-                f"explain: argument nbytes: asked for 0 to 2^63 - 1, found {nbytes}"
-            )
+        if not isinstance(op, str):
+            raise InvalidArgument(f"explain: argument op: asked for a name, found {op!r:.80}")
+        nbytes = checked_number("explain", "nbytes", nbytes, 2**63 - 1)
         if on == "gpu":
             words, plan = _braid.explain_gpu(self._core, op, nbytes)
             return Explanation(words, json.loads(plan))
@@ -361,5 +358,10 @@ def _texts(options: Mapping[str, object]) -> dict[str, str]:
         elif name == "tune" and isinstance(value, bool):
             value = "auto" if value else "off"
         if value is not None:
-            texts[f"BRAID_{name.upper()}"] = _text(value)
+            text = texts[f"BRAID_{name.upper()}"] = _text(value)
+            try:
+                text.encode()
+            except UnicodeEncodeError:
+                found = f"{text!r:.80}"
+                raise InvalidArgument(f"option {name}: asked for Unicode, found {found}") from None
     return texts

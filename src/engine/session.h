@@ -50,7 +50,6 @@ class Session {
   /// The last sequence that came.
   uint64_t received() const { return received_; }
   int64_t heard_at_ns() const { return heard_at_ns_; }
-  size_t num_unacknowledged() const { return kept_.size(); }
   bool has_output() const { return socket_ && socket_->has_output(); }
 
  private:

@@ -342,11 +342,6 @@ Source& Worker::source_for(const Address& target) {
   return *source;
 }
 
-Source* Worker::find_source(const Incarnation& target) {
-  const auto found = sources_.find(target);
-  return found == sources_.end() ? nullptr : found->second.get();
-}
-
 void Worker::cancel(uint64_t transfer, const Status& why) {
   for (const auto& [incarnation, source] : sources_) source->cancel(transfer, why);
 }

@@ -44,7 +44,6 @@ class Worker {
 
   // From within a call.
   Source& source_for(const Address& target);
-  Source* find_source(const Incarnation& target);
   void cancel(uint64_t transfer, const Status& why);
   void disconnect(const Incarnation& peer);
   /// `ticket` ends when nothing of any source can land in the region any more.

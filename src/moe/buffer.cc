@@ -21,12 +21,15 @@ constexpr int64_t kLongestSleepNs = 1'000'000;  // so that a broken group is see
 constexpr int kTopkOfHint = 16;
 
 /// One field in which two ranks differ, in the words of the API.
-Status difference(int a, const FlagWords& of_a, int b, const FlagWords& of_b) {
+Status difference(int a, const FlagWords& of_a, int b, const FlagWords& of_b, int reader) {
   const CallShape &x = of_a.shape, &y = of_b.shape;
   const auto differ = [&](const char* what, uint32_t in_a, uint32_t in_b) {
     return invalid_argument("ranks disagree: rank {} has {} {}, rank {} has {}", a, what, in_a, b,
                             in_b);
   };
+  if (Phases::is_of_mask(of_a) || Phases::is_of_mask(of_b))
+    return unavailable("rank {} sends nothing: it has masked rank {}",
+                       Phases::is_of_mask(of_a) ? a : b, reader);
   if (x.kind == CallKind::kNone || y.kind == CallKind::kNone)
     return unavailable("rank {} could not take part in its call {}",
                        x.kind == CallKind::kNone ? a : b,
@@ -78,7 +81,9 @@ Result<std::unique_ptr<Buffer>> Buffer::create(comm::Comm& comm, const BufferOpt
   comm::Comm::State& state = guard.state();
   constexpr uint64_t kMostHalfBytes = uint64_t{1} << 40;
   if (options.half_bytes > kMostHalfBytes)
-    return invalid_argument("moe buffer on rank {}: {} bytes", state.rank(), options.half_bytes);
+    return invalid_argument(
+        "moe buffer on rank {}: expected at most {} for calls of a kind, got {}", state.rank(),
+        format_bytes(2 * kMostHalfBytes), format_bytes(2 * options.half_bytes));
   std::unique_ptr<Buffer> buffer(new Buffer(state, options));
   const uint64_t parts = options.can_shrink ? static_cast<uint64_t>(state.size()) : 1;
   buffer->layout_ = WindowLayout::with_halves(state.size(), options.half_bytes * parts);
@@ -178,7 +183,10 @@ Result<Buffer::Ticket> Buffer::begin_phase(const CallShape& shape, uint32_t call
         "two results are alive: the receive half (hook) of an earlier call was not called yet");
   Ticket ticket{phases_->begin(), call, shape, 0};
   const Status status = wait_for_acks(ticket);
-  if (status.ok()) return ticket;
+  if (status.ok()) {
+    phases_->signal_masked(ticket.phase, call);
+    return ticket;
+  }
   phases_->signal_failure(ticket.phase, call);
   phases_->release(ticket.phase, false);
   return status;
@@ -241,13 +249,13 @@ Status Buffer::agree(const Ticket& ticket) {
   for (int source = 0; source < size_; ++source) {
     if (phases_->is_masked(source)) continue;
     const FlagWords words = phases_->words_of(ticket.phase, source);
-    latest = std::max(latest, words.call);
+    if (!Phases::is_of_mask(words)) latest = std::max(latest, words.call);
     if (first < 0) first = source;
     const FlagWords of_first = phases_->words_of(ticket.phase, first);
     if (!status.ok() || (words.shape == of_first.shape && words.call == of_first.call &&
                          words.shape.kind != CallKind::kNone))
       continue;
-    status = difference(first, of_first, source, words);
+    status = difference(first, of_first, source, words, rank_);
   }
   if (!status.ok()) calls_ = latest;
   return status;
@@ -256,7 +264,8 @@ Status Buffer::agree(const Ticket& ticket) {
 Status Buffer::set_masked(int rank, bool is_masked) {
   if (rank == rank_ || rank < 0 || rank >= size_)
     return invalid_argument(
-        "low_latency_update_mask_buffer on rank {}: argument rank: expected another rank of {}, "
+        "low_latency_update_mask_buffer on rank {}: argument rank_to_mask: expected another rank "
+        "of {}, "
         "got {}",
         rank_, size_, rank);
   const uint64_t bit = uint64_t{1} << rank;

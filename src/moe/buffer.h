@@ -69,7 +69,10 @@ class Buffer {
   uint32_t begun_phase() const { return begun_ ? begun_->incoming.phase : 0; }
   Status combine(const Combine& call);
 
-  /// Ranks that are not sent to nor waited for, as bits; this rank's own is refused.
+  /// Ranks that are not sent to nor waited for, as bits; this rank's own is refused. Of one's own
+  /// accord and for this rank alone: calls of a rank that this one masks are unavailable, naming this
+  /// one, until it is not masked any more; then it calls until its numbers are those of the others. It
+  /// may still send: have `can_shrink`, or mask between calls that nobody is in.
   uint64_t mask() const { return phases_->mask(); }
   Status set_masked(int rank, bool is_masked);
   Status clear_mask();

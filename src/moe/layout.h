@@ -124,9 +124,6 @@ constexpr uint64_t masked_place(int expert, uint64_t max_tokens, int num_ranks, 
   return static_cast<uint64_t>(expert) * max_tokens * static_cast<uint64_t>(num_ranks) +
          static_cast<uint64_t>(range_begin(range) + index);
 }
-constexpr uint64_t rank_major_place(int source, uint64_t max_tokens, int32_t slot) {
-  return static_cast<uint64_t>(source) * max_tokens + static_cast<uint64_t>(slot);
-}
 
 /// On the way back of a low-latency call: the owner's slot of row (token, k).
 constexpr uint32_t owner_slot(uint32_t token, int num_topk, int k) {
@@ -141,20 +138,6 @@ constexpr uint64_t most_copies(int num_ranks, uint64_t max_tokens) {
 constexpr uint64_t most_rows(const Experts& experts, uint64_t max_tokens) {
   const int most = experts.num_topk < experts.per_rank() ? experts.num_topk : experts.per_rank();
   return most_copies(experts.num_ranks, max_tokens) * static_cast<uint64_t>(most);
-}
-
-/// What a token sends over links when it chooses K different experts, all equally often: the copies
-/// to other ranks, N (1 - C(E - L, K) / C(E, K)) (N - 1) / N.
-constexpr double mean_remote_copies(const Experts& experts) {
-  double none = 1;
-  for (int i = 0; i < experts.num_topk; ++i)
-    none *= static_cast<double>(experts.num_experts - experts.per_rank() - i) /
-            static_cast<double>(experts.num_experts - i);
-  return (experts.num_ranks - 1) * (1 - (none < 0 ? 0 : none));
-}
-/// The same with a copy for every expert: K (N - 1) / N.
-constexpr double mean_remote_rows(const Experts& experts) {
-  return static_cast<double>(experts.num_topk) * (experts.num_ranks - 1) / experts.num_ranks;
 }
 
 }  // namespace braid::moe

@@ -13,6 +13,8 @@ struct Said {
 };
 static_assert(sizeof(Said) <= kNumberOffset);
 
+constexpr uint32_t kOfMask = 1;  // in the options of no call
+
 }  // namespace
 
 const char* call_name(CallKind kind) {
@@ -51,9 +53,37 @@ bool Phases::has_acked(uint64_t phase, int peer) const {
 }
 
 void Phases::signal_failure(uint64_t phase, uint32_t call) {
+  FlagWords words;
+  words.call = call;
   for (int peer = 0; peer < size(); ++peer)
-    if (!is_masked(peer)) owed_.push_back({phase, peer, call});
+    if (!is_masked(peer)) owe(phase, peer, words);
+  signal_masked(phase, call);
   settle();
+}
+
+void Phases::signal_masked(uint64_t phase, uint32_t call) {
+  if (mask_ == given_up_) return;
+  FlagWords words;
+  words.shape.options = kOfMask;
+  words.call = call;
+  for (int peer = 0; peer < size(); ++peer)
+    if (is_masked(peer) && !is_given_up(peer)) owe(phase, peer, words);
+  settle();
+}
+
+bool Phases::is_of_mask(const FlagWords& words) {
+  return words.shape.kind == CallKind::kNone && words.shape.options == kOfMask;
+}
+
+// At most one for each half of a peer: it may be gone, and never ack anything.
+void Phases::owe(uint64_t phase, int peer, const FlagWords& words) {
+  for (Owed& owed : owed_) {
+    if (owed.peer != peer || owed.phase % kHalves != phase % kHalves) continue;
+    owed.phase = phase;
+    owed.words = words;
+    return;
+  }
+  owed_.push_back({phase, phase, peer, words});
 }
 
 std::byte* Phases::room_in_region(uint64_t phase, int peer, uint64_t offset, uint64_t bytes) {
@@ -65,6 +95,14 @@ std::byte* Phases::room_in_half(uint64_t phase, int peer, uint64_t offset, uint6
 }
 
 void Phases::signal(uint64_t phase, int peer, const FlagWords& words, uint32_t remark) {
+  // Its number stands for what is owed in the half before.
+  std::erase_if(owed_, [&](const Owed& owed) {
+    return owed.peer == peer && owed.phase % kHalves == phase % kHalves;
+  });
+  send(phase, peer, words, remark);
+}
+
+void Phases::send(uint64_t phase, int peer, const FlagWords& words, uint32_t remark) {
   const Said said{words, remark};
   windows_.signal(peer, layout_.flag_line(phase % kHalves, rank_),
                   std::as_bytes(std::span(&said, 1)), phase);
@@ -122,11 +160,9 @@ void Phases::release(uint64_t phase, bool all_arrived) {
 
 void Phases::settle() {
   std::erase_if(owed_, [this](const Owed& owed) {
-    if (is_masked(owed.peer)) return true;
-    if (!has_acked(owed.phase, owed.peer)) return false;
-    FlagWords words;
-    words.call = owed.call;
-    signal(owed.phase, owed.peer, words);
+    if (is_given_up(owed.peer)) return true;
+    if (!has_acked(owed.first, owed.peer)) return false;
+    send(owed.phase, owed.peer, owed.words, 0);
     return true;
   });
   for (uint64_t& phase : unsettled_) {

@@ -32,6 +32,10 @@
 // A rank that is given up (mask): it is not sent to nor waited for. It may write on, into the
 // regions of halves that are its own; where rows of several sources share an area, callers give
 // each source a part of its own (`can_shrink`).
+//
+// A rank that the caller masks may be alive and wait: it gets flags all the same, which say that it is
+// masked and that nothing was pushed, as failure flags are sent. So its call ends as an error, it acks,
+// and numbers are in step once it is not masked any more.
 #pragma once
 
 #include <array>
@@ -78,6 +82,10 @@ class Phases {
   void signal(uint64_t phase, int peer, const FlagWords& words, uint32_t remark = 0);
   /// In place of all signals of the phase.
   void signal_failure(uint64_t phase, uint32_t call);
+  /// In place of signals to ranks that the caller has masked.
+  void signal_masked(uint64_t phase, uint32_t call);
+  /// Whether the source of these words has masked their reader.
+  static bool is_of_mask(const FlagWords& words);
 
   bool has_arrived(uint64_t phase, int source) const;
   bool has_arrived(uint64_t phase) const;
@@ -111,11 +119,15 @@ class Phases {
   std::vector<int> missing_acks(uint64_t phase) const;
 
  private:
+  /// Flags of every second phase from `first` to `phase`, of which the last one stands for all.
   struct Owed {
-    uint64_t phase;
+    uint64_t first, phase;
     int peer;
-    uint32_t call;
+    FlagWords words;
   };
+  void owe(uint64_t phase, int peer, const FlagWords& words);
+  void send(uint64_t phase, int peer, const FlagWords& words, uint32_t remark);
+  bool is_given_up(int peer) const { return (given_up_ >> peer & 1) != 0; }
   bool has_acked(uint64_t phase, int peer) const;
   void ack(uint64_t phase);
   void tell();

@@ -102,10 +102,6 @@ uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_
   return num_slots * static_cast<uint64_t>(gemm.ranks) * of_one;
 }
 
-uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice) {
-  return room_bytes(Op::kScatter, gemm, choice, 1);
-}
-
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice) {
   const auto tiles = static_cast<uint64_t>(schedule_for(op, gemm, choice).tiles_per_shard());
   return static_cast<uint64_t>(gemm.ranks) * 2 * tiles * sizeof(uint64_t);

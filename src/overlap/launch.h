@@ -47,7 +47,7 @@ struct Parted {
   int32_t num_c = 1;
   bool is_whole = false;
   uint32_t num_slots = 2;     // room_bytes() is for so many; 1 where a barrier parts the calls
-  sys::DevicePtr outbox = 0;  // of kScatter: outbox_bytes() of this GPU's memory
+  sys::DevicePtr outbox = 0;  // of kScatter: room_bytes(.., 1) of this GPU's memory
   // Of kScatter: 32-bit counters by shard and batch, 0 before the call. Given, the kernel pushes
   // nothing: who waits for them (Cuda::wait_value) does, as pushes_of() says.
   sys::DevicePtr finished = 0;
@@ -65,7 +65,6 @@ Status check(const Gemm& gemm);
 Schedule schedule_for(Op op, const Gemm& gemm, const Choice& choice);
 /// Of the parts that one rank holds for others to fill, and of its flags.
 uint64_t room_bytes(Op op, const Gemm& gemm, const Choice& choice, uint32_t num_slots = 2);
-uint64_t outbox_bytes(const Gemm& gemm, const Choice& choice);
 uint64_t flag_bytes(Op op, const Gemm& gemm, const Choice& choice);
 /// Of kScatter: all batches for other ranks, as they are through.
 std::vector<Push> pushes_of(const Schedule& schedule, const BatchShape& batches, int32_t rank);

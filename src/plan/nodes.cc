@@ -1,7 +1,5 @@
 #include "plan/nodes.h"
 
-#include <algorithm>
-
 namespace braid::plan {
 
 namespace {
@@ -30,27 +28,6 @@ NodeTraffic staged_traffic(const Request& request, const NodeShape& shape) noexc
   if (!p.are_several) return {};
   // Inside, a rank passes the blocks of its rail on to the others of its node.
   return {p.bytes * (p.nodes - 1) / p.nodes, p.bytes * (p.per_node - 1) / p.per_node};
-}
-
-NodeTraffic flat_traffic(const Request& request, const NodeShape& shape) noexcept {
-  const NodeParts p = node_parts_of(request, shape);
-  if (!p.are_several) return {};
-  // A node's part goes to every rank of every other node.
-  return {p.bytes * p.per_node * (p.nodes - 1) / p.nodes, p.bytes * (p.per_node - 1) / p.ranks};
-}
-
-NodeTraffic ring_traffic(const Request& request, const NodeShape& shape) noexcept {
-  const NodeParts p = node_parts_of(request, shape);
-  if (!p.are_several) return {};
-  const double around = p.bytes * (p.ranks - 1) / p.ranks;
-  return {around, p.per_node > 1 ? around : 0};
-}
-
-NodeTime time_of(const NodeTraffic& traffic, const NodeRates& rates) noexcept {
-  const auto ns = [](double bytes, double gbps) { return gbps > 0 ? bytes / gbps : 0; };
-  const double cable = ns(traffic.cable_bytes, rates.cable_gbps);
-  const double inside = ns(traffic.inside_bytes, rates.inside_gbps);
-  return {std::max(cable, inside), cable >= inside};
 }
 
 }  // namespace braid::plan

@@ -74,17 +74,6 @@ def sweep(sock: socket.socket, kinds: tuple[int, ...], ranks: int, end_s: float)
 # ---- what can be seen of a job ----
 
 
-def children_of(pid: int) -> list[int]:
-    """The processes that `pid` started."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError, ValueError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if entry.name.isdigit() and int(fields[1]) == pid:
-                found.append(int(entry.name))
-    return found
-
-
 def _sockets_of(pids: list[int]) -> set[str]:
     found = set()
     for pid in pids:

@@ -1,6 +1,8 @@
 """Of which tree a record is: git says it, and nobody can say otherwise."""
 
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,3 +92,19 @@ def test_another_commit_than_gits_is_refused_before_anything_is_measured():
     with pytest.raises(InvalidArgument, match="abc1234 was said"):
         measure(Run("lanes", "", jobs(ran), output))
     assert not ran
+
+
+@pytest.mark.parametrize(
+    ("module", "typed"),
+    [
+        (None, "braid"),  # the installed program
+        ("braid.cli.__main__", "braid"),
+        ("braid.bench.kv.gpu", "python -m braid.bench.kv.gpu"),
+        ("pytest.__main__", "braid"),
+    ],
+)
+def test_a_command_is_the_one_that_was_typed(monkeypatch, module, typed):
+    spec = None if module is None else SimpleNamespace(name=module)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    monkeypatch.setattr(sys, "argv", ["/somewhere/file.py", "--json", "a.json"])
+    assert facts.command() == f"{typed} --json a.json"

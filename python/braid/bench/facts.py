@@ -103,8 +103,11 @@ def _is_changed(top: str) -> bool:
 
 
 def command() -> str:
-    """The command line, with the program's own path shortened."""
-    return " ".join(["braid", *sys.argv[1:]])
+    """The command line as it was typed, with the program's own path shortened."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    module = spec.name.removesuffix(".__main__") if spec is not None else ""
+    named = module.startswith("braid.") and module != "braid.cli"
+    return " ".join([*(["python", "-m", module] if named else ["braid"]), *sys.argv[1:]])
 
 
 def fabric(comm: braid.Comm) -> list[FabricLink]:

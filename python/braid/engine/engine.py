@@ -229,7 +229,7 @@ class Engine(Transfers):
         error some have this round's signals and some have not: `imm` is of no use for barriers any
         more (InvalidArgument), on no peer; take another one.
         """
-        group = list(peers)
+        group = values.several(peers, "barrier: peers")
         number = values.whole(imm, "barrier: imm", 2**32 - 1)
         if number in self._broken_barriers:
             raise InvalidArgument(f"barrier: one under immediate {imm} has failed: take another")
@@ -295,7 +295,7 @@ def _positive_ns(seconds: float, what: str) -> int:
 def _hosts(hosts: str | Sequence[str] | None, *, has_token: bool) -> list[str]:
     if hosts is None:
         return _braid.engine.choose_hosts(has_token)
-    places = [hosts] if isinstance(hosts, str) else list(hosts)
+    places = [hosts] if isinstance(hosts, str) else values.several(hosts, "engine: hosts")
     if not places:
         raise InvalidArgument("engine: hosts: asked for one at least, found none")
     return places
@@ -308,7 +308,10 @@ def _nics(nics: str | Sequence[str], hosts: list[str], local: bool) -> list[tupl
         return _braid.engine.choose_nics(hosts, local)
     if isinstance(nics, str):
         raise InvalidArgument(f"engine: nics: asked for 'auto', 'none' or a list, found '{nics}'")
-    return [_braid.engine.parse_nic(nic) for nic in nics]
+    return [
+        _braid.engine.parse_nic(values.of_kind(nic, str, "engine: nics"))
+        for nic in values.several(nics, "engine: nics")
+    ]
 
 
 def _place(place: tuple[Any, ...]) -> tuple[int, int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from braid.engine import values
 from braid.engine.region import Peer
 from braid.engine.ticket import Ticket
 
@@ -18,7 +19,7 @@ class PeerGroup:
 
     def __init__(self, engine: "Engine", peers: Iterable[Peer]) -> None:
         self._engine = engine
-        self._peers = tuple(peers)
+        self._peers = tuple(values.several(peers, "peer_group: peers"))
 
     def __len__(self) -> int:
         return len(self._peers)

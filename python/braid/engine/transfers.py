@@ -179,9 +179,10 @@ class Transfers:
         """One source, many targets: a write and a ticket for each part, in order. All parts are
         checked before the first begins.
         """
+        each = enumerate(values.several(parts, "scatter: parts"))
         cores = self._live().scatter(
             self._mine(src, "scatter: src"),
-            [self._part(part, f"scatter: part {i}") for i, part in enumerate(parts)],
+            [self._part(part, f"scatter: part {i}") for i, part in each],
             values.immediate(imm, "scatter"),
             values.octets(notify, "scatter: notify"),
             values.nanoseconds(timeout, "scatter", 0),
@@ -194,7 +195,8 @@ class Transfers:
         """Adds 1 to the count of `imm` at every peer; no bytes move. A ticket each, in order."""
         number = values.whole(imm, "signal: imm", 2**32 - 1)
         limit = values.nanoseconds(timeout, "signal", 0)
-        cores = self._live().signal([self._peer(peer) for peer in peers], number, limit)
+        everyone = values.several(peers, "signal: peers")
+        cores = self._live().signal([self._peer(peer) for peer in everyone], number, limit)
         return [self._ticket(core) for core in cores]
 
     def send(
@@ -231,7 +233,7 @@ class Transfers:
 
     def cancel(self, ticket: Ticket) -> None:
         """As Ticket.cancel()."""
-        ticket.cancel()
+        values.of_kind(ticket, Ticket, "cancel: ticket").cancel()
 
     def disconnect(self, peer: Peer) -> None:
         """Ends the connection to the peer; our transfers to it become Cancelled."""

@@ -2,8 +2,8 @@
 
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any, SupportsIndex, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ from braid.errors import InvalidArgument
 
 Ids: TypeAlias = Sequence[int] | npt.NDArray[Any] | Any
 """Page numbers: whatever NumPy turns into one axis of whole numbers."""
+
+Kind = TypeVar("Kind")
+Item = TypeVar("Item")
 
 FOREVER_NS = 2**62
 _MOST_BYTES = 2**64 - 1
@@ -43,6 +46,22 @@ def nanoseconds(seconds: float | None, what: str, default_ns: int) -> int:
     if seconds < 0:
         raise InvalidArgument(f"{what}: timeout: asked for 0 s or more, found {seconds}")
     return FOREVER_NS if seconds > FOREVER_NS / 1e9 else max(1, round(seconds * 1e9))
+
+
+def of_kind(value: object, kind: type[Kind], what: str) -> Kind:
+    if not isinstance(value, kind):
+        found = f"{value!r:.80} ({type(value).__name__})"
+        raise InvalidArgument(f"{what}: asked for a {kind.__name__}, found {found}")
+    return value
+
+
+def several(value: Iterable[Item], what: str) -> list[Item]:
+    """What can be gone through, once."""
+    try:
+        return list(value)
+    except TypeError:
+        found = f"{value!r:.80} ({type(value).__name__})"
+        raise InvalidArgument(f"{what}: asked for several, found {found}") from None
 
 
 def octets(value: bytes | bytearray | memoryview, what: str) -> bytes:

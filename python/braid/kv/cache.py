@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from braid.arrays import Array
-from braid.engine import Engine, Region
+from braid.engine import Engine, Region, values
 from braid.errors import InvalidArgument
 from braid.kv.asked import page_numbers
 from braid.kv.layout import Layout
@@ -129,6 +129,9 @@ class PagedCache:
     """
 
     def __init__(self, engine: Engine, layers: Sequence[Any], layout: Layout) -> None:
+        values.of_kind(engine, Engine, "cache: engine")
+        values.of_kind(layout, Layout, "cache: layout")
+        layers = values.several(layers, "cache: layers")
         if len(layers) != layout.layers_here:
             raise InvalidArgument(
                 f"cache: asked for {layout.layers_here} layers, found {len(layers)}"

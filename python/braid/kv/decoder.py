@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer
+from braid.engine import Descriptor, Engine, Message, Peer, values
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
-from braid.kv.asked import page_numbers, request_name, seconds, whole
+from braid.kv.asked import given_seconds, page_numbers, request_name, seconds, whole
 from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
 from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
@@ -59,9 +59,13 @@ class Decoder(Post):
         beat: float = 1.0,
     ) -> None:
         super().__init__(engine)
-        self.cache = cache
-        self._group = list(group or whole_group(cache.layout))
-        self._silence, self._beat = silence, beat
+        self.cache = values.of_kind(cache, PagedCache, "decoder: cache")
+        self._group = [
+            values.of_kind(layout, Layout, "decoder: group")
+            for layout in values.several(group or whole_group(cache.layout), "decoder: group")
+        ]
+        self._silence = given_seconds(silence, "decoder: silence")
+        self._beat = given_seconds(beat, "decoder: beat")
         self._sources: dict[bytes, Source] = {}
         """By the address of the peer."""
         self._by_sender: dict[bytes, Source] = {}

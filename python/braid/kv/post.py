@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from braid import letters
-from braid.engine import Engine, Message, Peer
+from braid.engine import Engine, Message, Peer, values
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
@@ -26,7 +26,7 @@ class Post(ABC):
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+        self.engine = values.of_kind(engine, Engine, "kv: engine")
         self.counters = Counters(engine.name)
         self._lock = threading.RLock()
         self._sending = threading.Lock()

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer, Watch
+from braid.engine import Descriptor, Engine, Message, Peer, Watch, values
 from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
 from braid.kv.asked import given_seconds, request_name, whole
 from braid.kv.cache import PagedCache
@@ -68,8 +68,9 @@ class Prefiller(Post):
         self, engine: Engine, cache: PagedCache, *, lease: float = 30.0, silence: float = 10.0
     ) -> None:
         super().__init__(engine)
-        self.cache = cache
-        self._lease, self._silence = lease, silence
+        self.cache = values.of_kind(cache, PagedCache, "prefiller: cache")
+        self._lease = given_seconds(lease, "prefiller: lease")
+        self._silence = given_seconds(silence, "prefiller: silence")
         self._links: dict[bytes, Link] = {}
         self._requests: dict[str, Handover] = {}
         self._early: dict[tuple[str, bytes], _Early] = {}

@@ -18,6 +18,7 @@ from braid.moe.library import Checks, is_torch, library_of, shape_of, torch_side
 from braid.moe.meeting import meet
 
 _MOST_NORMAL_BYTES = 64 << 20  # rounds make any number of tokens fit into less
+_MOST_BYTES = 1 << 41
 _LEAST_HALF_BYTES = 64 << 10  # per rank
 _BF16 = 2
 
@@ -61,12 +62,12 @@ class Buffer:
         use_fabric: bool | None = None,  # noqa: ARG002
         may_gather: bool = False,
     ) -> None:
-        for name, value in {
-            "num_nvl_bytes": num_nvl_bytes,
-            "num_rdma_bytes": num_rdma_bytes,
-        }.items():
-            if value < 0:
-                raise InvalidArgument(f"Buffer: argument {name}: expected 0 or more, got {value}")
+        checks = Checks("Buffer", None)
+        num_nvl_bytes = checks.whole("num_nvl_bytes", num_nvl_bytes, 0, _MOST_BYTES)
+        num_rdma_bytes = checks.whole("num_rdma_bytes", num_rdma_bytes, 0, _MOST_BYTES)
+        low_latency_mode = checks.flag("low_latency_mode", low_latency_mode)
+        enable_shrink = checks.flag("enable_shrink", enable_shrink)
+        may_gather = checks.flag("may_gather", may_gather)
         self._owns_comm = not isinstance(group, Comm)
         self._comm = _comm_of(group, comm)
         self.group = group
@@ -112,11 +113,10 @@ class Buffer:
     @staticmethod
     def set_num_sms(new_num_sms: int) -> None:
         """How many multiprocessors calls may use; an even number."""
+        checks = Checks("set_num_sms", None)
+        new_num_sms = checks.whole("new_num_sms", new_num_sms)
         if new_num_sms < 2 or new_num_sms % 2 != 0:
-            raise InvalidArgument(
-                f"set_num_sms: argument new_num_sms: expected an even number of 2 or more, got"
-                f" {new_num_sms}"
-            )
+            raise checks.refuse("new_num_sms", "an even number of 2 or more", new_num_sms)
         Buffer.num_sms, Buffer._are_sms_set = new_num_sms, True
 
     @staticmethod
@@ -131,6 +131,14 @@ class Buffer:
         num_max_dispatch_tokens_per_rank: int, hidden: int, num_ranks: int, num_experts: int
     ) -> int:
         """Bytes that low-latency calls of this shape need, up to 16 experts a token."""
+        checks = Checks("get_low_latency_rdma_size_hint", None)
+        for name, value in {
+            "num_max_dispatch_tokens_per_rank": num_max_dispatch_tokens_per_rank,
+            "hidden": hidden,
+            "num_ranks": num_ranks,
+            "num_experts": num_experts,
+        }.items():
+            checks.whole(name, value)
         half = _braid.moe.low_latency_half_bytes(
             num_max_dispatch_tokens_per_rank, _BF16 * hidden, num_ranks, num_experts
         )
@@ -200,14 +208,14 @@ class Buffer:
     ) -> tuple[Array, Array | None, Array, Array, EventOverlap]:
         """Tokens per rank [N], None, rows per expert [E], which token goes where [T, N], event."""
         calls = self._calls(topk_idx)
-        ids = Checks("get_dispatch_layout", self.rank, calls.gpu).array(
-            "topk_idx", topk_idx, ("int64",), (None, None)
-        )
+        checks = Checks("get_dispatch_layout", self.rank, calls.gpu)
+        ids = checks.array("topk_idx", topk_idx, ("int64",), (None, None))
+        num_experts = checks.whole("num_experts", num_experts)
         tokens, topk = shape_of(ids)
         new, n = library_of(ids), self.group_size
         with calls.place(previous_event, async_finish, allocate_on_comm_stream, (ids,)) as place:
             per_rank, is_in = new.empty((n,), "int32"), new.empty((tokens, n), "bool")
-            per_expert = new.empty((max(num_experts, 0),), "int32")
+            per_expert = new.empty((num_experts,), "int32")
             calls.layout(ids, (tokens, topk, n, num_experts), per_rank, per_expert, is_in)
             event = place.over(async_finish, (per_rank, per_expert, is_in))
         return per_rank, None, per_expert, is_in, event
@@ -259,7 +267,13 @@ class Buffer:
         return (*results, event)
 
     def _sms(self, config: Config | None) -> int:
-        return Buffer.num_sms if config is None else config.num_sms
+        if config is None:
+            return Buffer.num_sms
+        if not hasattr(config, "num_sms"):
+            raise Checks("Buffer", self.rank).refuse(
+                "config", "None or a Config", type(config).__name__
+            )
+        return config.num_sms
 
     def combine(
         self,
@@ -328,7 +342,7 @@ class Buffer:
             "use_nvfp4": use_nvfp4,
             "x_global_scale": x_global_scale is not None,
         }.items():
-            if value:
+            if checks.flag(name, value):
                 raise checks.unsupported(name, "NVFP4 is not made here")
         self._one_way(checks, async_finish, return_recv_hook)
         calls = self._calls(x, self._low_latency_sms())
@@ -343,7 +357,8 @@ class Buffer:
         return Buffer.num_sms if Buffer._are_sms_set else 0
 
     def _one_way(self, checks: Checks, async_finish: bool, return_recv_hook: bool) -> None:
-        if async_finish and return_recv_hook:
+        is_async = checks.flag("async_finish", async_finish)
+        if checks.flag("return_recv_hook", return_recv_hook) and is_async:
             raise checks.refuse("async_finish", "False beside return_recv_hook", True)
 
     def low_latency_combine(
@@ -378,7 +393,7 @@ class Buffer:
             "src_signals": src_signals is not None,
         }
         for name, value in asked.items():
-            if value:
+            if checks.flag(name, value):
                 raise checks.unsupported(name, "not done here")
         call = low_latency.CombineCall(
             x,
@@ -422,10 +437,15 @@ class Buffer:
     # ---- ranks that are given up ----
 
     def low_latency_update_mask_buffer(self, rank_to_mask: int, mask: bool = False) -> None:
-        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again. Calls on
-        GPU memory are refused while somebody is masked.
+        """From the next call on `rank_to_mask` is not sent to nor waited for, or is again; of this
+        rank alone: the other ones are not told. If the masked one lives and calls, its calls raise
+        Unavailable at once, naming this rank. Once it is not masked any more, calls of both may
+        raise until they have made as many; then they go through. Without enable_shrink mask nobody
+        who is in a call. Calls on GPU memory are refused while somebody is masked.
         """
-        self.runtime.set_masked(rank_to_mask, mask)
+        checks = Checks("low_latency_update_mask_buffer", self.rank)
+        rank_to_mask = checks.whole("rank_to_mask", rank_to_mask)
+        self.runtime.set_masked(rank_to_mask, checks.flag("mask", mask))
 
     def low_latency_query_mask_buffer(self, mask_status: Array) -> None:
         """1 in mask_status [N], int32, in host or GPU memory, for every rank that is masked."""

@@ -12,6 +12,7 @@ from braid.moe.config import Config
 from braid.moe.events import EventOverlap
 from braid.moe.library import Checks, dtype_name, library_of, shape_of
 
+_MOST_BYTES = 1 << 40  # calls of more take rounds
 _ALIGNMENT = 2 << 20  # of sizes, as DeepEP's hints have it
 _CPU_TIMEOUT_S, _GPU_TIMEOUT_S, _SERVICE_LEVEL = 300, 100, 3  # defaults there
 _COLUMN_UNIT = 4  # scales of a column are padded to 16 bytes
@@ -85,13 +86,17 @@ class ElasticBuffer:
     ) -> None:
         size, rank = _size_of(group)
         checks = Checks("ElasticBuffer", rank)
-        for name, is_default, why in (
-            ("num_cpu_bytes", num_cpu_bytes == 0, "there is no storage for Engram"),
-            ("sl_idx", sl_idx == _SERVICE_LEVEL, "service levels are not set"),
-            ("num_cpu_timeout_secs", num_cpu_timeout_secs == _CPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
-            ("num_gpu_timeout_secs", num_gpu_timeout_secs == _GPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
+        num_max_tokens_per_rank = checks.whole("num_max_tokens_per_rank", num_max_tokens_per_rank)
+        if num_bytes is not None:
+            num_bytes = checks.whole("num_bytes", num_bytes, 0, 2**62)
+        num_allocated_qps = checks.whole("num_allocated_qps", num_allocated_qps)
+        for name, given, default, why in (
+            ("num_cpu_bytes", num_cpu_bytes, 0, "there is no storage for Engram"),
+            ("sl_idx", sl_idx, _SERVICE_LEVEL, "service levels are not set"),
+            ("num_cpu_timeout_secs", num_cpu_timeout_secs, _CPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
+            ("num_gpu_timeout_secs", num_gpu_timeout_secs, _GPU_TIMEOUT_S, "see BRAID_TIMEOUT"),
         ):
-            if not is_default:
+            if not isinstance(given, int | float) or given != default:
                 raise checks.unsupported(name, why)
         if num_bytes is None:
             num_bytes = ElasticBuffer.get_buffer_size_hint(
@@ -106,7 +111,7 @@ class ElasticBuffer:
         self.num_allocated_qps = max(num_allocated_qps, 1)
         self.explicitly_destroy = explicitly_destroy
         self.group = group
-        self._inner = Buffer(group, num_bytes)
+        self._inner = Buffer(group, min(num_bytes, _MOST_BYTES))
         self.rank_idx, self.num_ranks = self._inner.rank, size
         self.runtime = self._inner.runtime
         self.num_rdma_ranks, self.num_nvlink_ranks = self.get_physical_domain_size()
@@ -135,6 +140,9 @@ class ElasticBuffer:
     ) -> int:
         """Bytes for calls on rows of `hidden` channels, a multiple of 2 MiB."""
         size, _ = _size_of(group)
+        checks = Checks("get_buffer_size_hint", None)
+        checks.whole("num_max_tokens_per_rank", num_max_tokens_per_rank)
+        checks.whole("hidden", hidden)
         one = Config().get_nvl_buffer_size_hint(2 * hidden, size)  # of rounds of its own
         wanted = one * max(num_max_tokens_per_rank, 1) // 128
         return -(-min(one, max(wanted, _ALIGNMENT)) // _ALIGNMENT) * _ALIGNMENT
@@ -209,8 +217,18 @@ class ElasticBuffer:
         host waits for sizes without a handle, unless do_cpu_sync is False. With a handle, with
         do_expand or not, it waits for nothing, and the call may be captured in a graph.
         """
-        rows = x[0] if isinstance(x, tuple) else x
+        rows = x[0] if isinstance(x, tuple) and x else x
         checks = Checks("dispatch", self.rank_idx, _gpu_of(rows))
+        rows = checks.array("x", rows, (), (None, None))
+        num_sms = checks.whole("num_sms", num_sms)
+        do_handle_copy = checks.flag("do_handle_copy", do_handle_copy)
+        do_expand = checks.flag("do_expand", do_expand)
+        do_zero_padding = checks.flag("do_zero_padding", do_zero_padding)
+        use_tma_aligned_col_major_sf = checks.flag(
+            "use_tma_aligned_col_major_sf", use_tma_aligned_col_major_sf
+        )
+        if do_cpu_sync is not None:
+            do_cpu_sync = checks.flag("do_cpu_sync", do_cpu_sync)
         _no_epilogue(checks, previous_event_before_epilogue)
         if do_zero_padding and not do_expand:
             raise checks.refuse("do_zero_padding", "False without do_expand", True)
@@ -309,7 +327,10 @@ class ElasticBuffer:
             raise checks.refuse("topk_idx", "an array, or a handle", "None")
         if num_experts is None:
             raise checks.refuse("num_experts", "a number, or a handle", "None")
-        most = self.num_max_tokens_per_rank if most_tokens is None else most_tokens
+        num_experts = checks.whole("num_experts", num_experts)
+        most = self.num_max_tokens_per_rank
+        if most_tokens is not None:
+            most = checks.whole("num_max_tokens_per_rank", most_tokens)
         if most < 1:
             raise checks.refuse("num_max_tokens_per_rank", "1 or more, here or of the buffer", most)
         return _Shape(topk_idx, num_experts, most, 1 if alignment is None else alignment)
@@ -402,7 +423,7 @@ class ElasticBuffer:
             if previous_event is not None:
                 previous_event.current_stream_wait()
             x, topk_weights = self._fold(checks, handle, x, topk_weights)
-        sms = num_sms or handle.num_sms
+        sms = checks.whole("num_sms", num_sms) or handle.num_sms
         return self._inner.combine(
             x, handle.inner, topk_weights, bias, Config(sms) if sms else None,
             None if handle.do_expand else previous_event,
@@ -447,6 +468,10 @@ class _Shape:
 
 
 def _size_of(group: Any) -> tuple[int, int]:
+    if not hasattr(group, "size") or not hasattr(group, "rank"):
+        raise Checks("ElasticBuffer", None).refuse(
+            "group", "a braid.Comm or a group of torch.distributed", type(group).__name__
+        )
     size, rank = group.size, group.rank
     return int(size() if callable(size) else size), int(rank() if callable(rank) else rank)
 

@@ -5,6 +5,8 @@ has happened when it is made; what a caller does with it is the same as on a GPU
 from types import TracebackType
 from typing import Any
 
+from braid.errors import InvalidArgument
+
 
 class EventHandle:
     """What EventOverlap holds."""
@@ -36,3 +38,11 @@ class EventOverlap:
         trace: TracebackType | None,
     ) -> None:
         self.current_stream_wait()
+
+
+def checked_event(event: Any) -> EventOverlap:
+    if isinstance(event, EventOverlap):
+        return event
+    raise InvalidArgument(
+        f"argument previous_event: expected None or an EventOverlap, got {type(event).__name__}"
+    )

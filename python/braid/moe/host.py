@@ -8,7 +8,7 @@ from typing import Any
 from braid import _braid
 from braid.arrays import Array
 from braid.moe import low_latency
-from braid.moe.events import EventHandle, EventOverlap
+from braid.moe.events import EventHandle, EventOverlap, checked_event
 from braid.moe.handles import DispatchHandle, LowLatencyHandle
 from braid.moe.library import Library, shape_of
 
@@ -18,7 +18,7 @@ class HostPlace:
 
     def __init__(self, previous: EventOverlap | None) -> None:
         if previous is not None:
-            previous.current_stream_wait()
+            checked_event(previous).current_stream_wait()
 
     def __enter__(self) -> "HostPlace":
         return self
@@ -46,6 +46,8 @@ class HostBegun:
 
 class HostCalls:
     gpu: int | None = None
+    fails_late = False
+    """Whether results are already in the caller's hands when a call fails."""
 
     def __init__(self, core: Any) -> None:
         self.core = core

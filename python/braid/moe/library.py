@@ -1,6 +1,7 @@
 """Arrays of the caller's library: what they are called, and new ones of the same kind."""
 
 import importlib
+import operator
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -11,6 +12,7 @@ from braid.errors import InvalidArgument, Unsupported
 topk_idx_t = np.int64
 """The type of ids in topk_idx, as NumPy calls it; deep_ep's is torch's of the same name."""
 
+_MOST_COUNT = 2**31 - 1  # of tokens, experts and ranks, as the core counts them
 _CPU, _CUDA = 1, 2  # DLPack's kDLCPU and kDLCUDA
 
 
@@ -108,8 +110,8 @@ def shape_of(array: Array) -> tuple[int, ...]:
 class Checks:
     """Says what is wrong with an argument, and where: rank, argument, expected, got."""
 
-    def __init__(self, call: str, rank: int, gpu: int | None = None) -> None:
-        self._where = f"{call} on rank {rank}"
+    def __init__(self, call: str, rank: int | None, gpu: int | None = None) -> None:
+        self._where = call if rank is None else f"{call} on rank {rank}"
         self._gpu = gpu  # whose memory is expected; None: the host's
 
     def refuse(self, argument: str, expected: str, got: object) -> InvalidArgument:
@@ -119,6 +121,25 @@ class Checks:
 
     def unsupported(self, argument: str, why: str) -> Unsupported:
         return Unsupported(f"{self._where}: argument {argument}: {why}")
+
+    def whole(self, argument: str, value: Any, least: int = 0, most: int = _MOST_COUNT) -> int:
+        """An integer from `least` to `most`."""
+        try:
+            number = operator.index(value)
+        except Exception:  # whatever an object says that is no number
+            raise self.refuse(argument, "a whole number", _found(value)) from None
+        if number < least:
+            raise self.refuse(argument, f"{least} or more", number)
+        if number > most:
+            raise self.refuse(argument, f"at most {most}", number)
+        return number
+
+    def flag(self, argument: str, value: Any) -> bool:
+        """What is true or false; an array of several is neither."""
+        try:
+            return bool(value)
+        except Exception:
+            raise self.refuse(argument, "True or False", _found(value)) from None
 
     def array(
         self,
@@ -130,10 +151,14 @@ class Checks:
         """`array` of one of `dtypes` (none named: any) and of `shape`, None is any length."""
         if not hasattr(array, "shape") or not hasattr(array, "dtype"):
             raise self.refuse(argument, "an array", type(array).__name__)
-        self._place(argument, array)
+        try:
+            found = shape_of(array)
+            kind, number = _device_of(array)
+        except Exception:  # it has these, and they are something else
+            raise self.refuse(argument, "an array", type(array).__name__) from None
+        self._place(argument, kind, number)
         if dtypes and dtype_name(array) not in dtypes:
             raise self.refuse(argument, " or ".join(dtypes), dtype_name(array))
-        found = shape_of(array)
         fits = len(found) == len(shape) and all(
             n is None or n == m for n, m in zip(shape, found, strict=True)
         )
@@ -144,17 +169,27 @@ class Checks:
             raise self.refuse(argument, "a contiguous array", "one with gaps or in another order")
         return library_of(array).plain(array)
 
-    def _place(self, argument: str, array: Array) -> None:
-        device = array.__dlpack_device__() if hasattr(array, "__dlpack_device__") else (_CPU, 0)
-        kind, number = int(device[0]), int(device[1])
+    def _place(self, argument: str, kind: int, number: int) -> None:
         if self._gpu is not None:
             if (kind, number) != (_CUDA, self._gpu):
                 found = "host memory" if kind == _CPU else f"DLPack device ({kind}, {number})"
                 raise self.refuse(argument, f"memory of GPU {self._gpu}", found)
         elif kind != _CPU:
             raise self.unsupported(
-                argument, f"expected host memory, got a device's (DLPack type {int(device[0])})"
+                argument, f"expected host memory, got a device's (DLPack type {kind})"
             )
+
+
+def _device_of(array: Array) -> tuple[int, int]:
+    """DLPack's kind and number; the host's where an array does not say."""
+    if not hasattr(array, "__dlpack_device__"):
+        return _CPU, 0
+    kind, number = array.__dlpack_device__()
+    return int(kind), int(number)
+
+
+def _found(value: object) -> str:
+    return f"{value!r:.80} ({type(value).__name__})"
 
 
 def _is_contiguous(array: Array) -> bool:

@@ -56,12 +56,13 @@ class CombineCall:
 
 
 def scale_form(rank: int, use_fp8: bool, round_scale: bool, use_ue8m0: bool) -> int:
-    if not use_fp8:
+    checks = Checks("low_latency_dispatch", rank)
+    if not checks.flag("use_fp8", use_fp8):
         return _NONE
+    round_scale = checks.flag("round_scale", round_scale)
+    use_ue8m0 = checks.flag("use_ue8m0", use_ue8m0)
     if use_ue8m0 and not round_scale:
-        raise Checks("low_latency_dispatch", rank).refuse(
-            "round_scale", "True beside use_ue8m0", round_scale
-        )
+        raise checks.refuse("round_scale", "True beside use_ue8m0", round_scale)
     return _UE8M0 if use_ue8m0 else _POWER_OF_2 if round_scale else _FLOAT
 
 
@@ -78,8 +79,10 @@ def dispatch(
     x = checks.array("x", call.x, _SUMMABLE if call.form else (), (None, None))
     tokens, hidden = shape_of(x)
     ids = checks.array("topk_idx", call.topk_idx, ("int64",), (tokens, None))
+    call.max_tokens = checks.whole("num_max_dispatch_tokens_per_rank", call.max_tokens)
+    call.num_experts = checks.whole("num_experts", call.num_experts)
     topk, n = shape_of(ids)[1], buffer.group_size
-    local = max(call.num_experts, 0) // n
+    local = call.num_experts // n
     weights, stats, waits = call.topk_weights, call.stats, call.waits
     if weights is not None:
         weights = checks.array("topk_weights", weights, ("float32",), (tokens, topk))
@@ -147,14 +150,14 @@ def combine(buffer: "Buffer", calls: Calls, state: State, call: CombineCall) -> 
     checks = Checks("low_latency_combine", buffer.rank, calls.gpu)
     _check_mode(checks, buffer)
     handle = _alive(checks, buffer, calls, state, call.handle)
-    if call.partial not in (None, "rank"):
+    if call.partial is not None and not (isinstance(call.partial, str) and call.partial == "rank"):
         raise checks.refuse("partial", "None or 'rank'", repr(call.partial))
     if call.partial is not None and handle.copies is None:
         raise checks.refuse("partial", "None, or a dispatch with topk_weights", repr(call.partial))
     _, _, max_tokens, hidden, num_experts = handle
     shape = (num_experts // buffer.group_size, max_tokens * buffer.group_size, hidden)
     x = checks.array("x", call.x, _SUMMABLE, shape)
-    if call.zero_copy:
+    if checks.flag("zero_copy", call.zero_copy):
         if state.combine_buffer is None or shape_of(state.combine_buffer) != shape:
             raise checks.refuse(
                 "zero_copy", "rows in get_next_low_latency_combine_buffer()", "no such buffer"

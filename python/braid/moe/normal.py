@@ -53,10 +53,8 @@ def dispatch(
 ) -> tuple[Any, Array | None, Array | None, list[int] | None, DispatchHandle]:
     checks = Checks("dispatch", buffer.rank, calls.gpu)
     rows = _rows(checks, call.x)
-    if call.expert_alignment < 1:
-        raise checks.refuse("expert_alignment", "1 or more", call.expert_alignment)
-    if call.num_worst_tokens < 0:
-        raise checks.refuse("num_worst_tokens", "0 or more", call.num_worst_tokens)
+    call.expert_alignment = checks.whole("expert_alignment", call.expert_alignment, 1)
+    call.num_worst_tokens = checks.whole("num_worst_tokens", call.num_worst_tokens)
     tokens, n = shape_of(rows.x)[0], buffer.group_size
     known = None if call.handle is None else _own_handle(checks, buffer, calls, call.handle)
     if known is not None and (call.topk_idx is not None or call.topk_weights is not None):
@@ -74,8 +72,15 @@ def dispatch(
         calls.abandon()
         raise checks.refuse("num_worst_tokens", f"{begun.num_rows} or more", room)
     new = library_of(rows.x)
-    out = _Outputs(new, rows, room, topk, weights is not None, ids is not None)
-    calls.finish(begun, (out.x, out.scales, out.ids, out.weights, out.src_idx), room)
+    try:
+        out = _Outputs(new, rows, room, topk, weights is not None, ids is not None)
+        if calls.fails_late and out.ids is not None:
+            # What is enqueued behind this makes addresses of ids, whether rows have come or not.
+            out.ids[:] = -1
+        calls.finish(begun, (out.x, out.scales, out.ids, out.weights, out.src_idx), room)
+    except BaseException:  # no memory, or Ctrl-C: calls go on
+        calls.abandon()
+        raise
     handle = known or _make_handle(buffer, calls, new, begun, out.src_idx, is_in)
     recv_x = out.x if rows.scales is None else (out.x, out.scales)
     if known is not None:
@@ -156,7 +161,7 @@ def _make_handle(
 def _biases(
     checks: Checks, given: Any, dtype: str, shape: tuple[int, ...]
 ) -> tuple[Array | None, Array | None]:
-    listed = list(given) if isinstance(given, tuple | list) else [given]
+    listed = list(given) or [None] if isinstance(given, tuple | list) else [given]
     if len(listed) > 2:
         raise checks.refuse("bias", "at most two", len(listed))
     checked = [
@@ -175,7 +180,7 @@ def combine(
     partial: str | None = None,
 ) -> tuple[Array, Array | None]:
     checks = Checks("combine", buffer.rank, calls.gpu)
-    if partial not in (None, "node"):
+    if partial is not None and not (isinstance(partial, str) and partial == "node"):
         raise checks.refuse("partial", "None or 'node'", repr(partial))
     if partial is not None and calls.gpu is not None:
         raise checks.unsupported("partial", "the GPUs of a buffer are of one node")

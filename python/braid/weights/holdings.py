@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from braid.arrays import Array
-from braid.engine import Descriptor, Engine, Peer, Region
+from braid.engine import Descriptor, Engine, Peer, Region, values
 from braid.errors import InvalidArgument
 from braid.weights.pieces import Piece, Shape, check
 
@@ -143,7 +143,8 @@ class Buffers:
         """One region for each array, however many parameters lie in it."""
         made, known = cls(), dict[tuple[tuple[int, int, int | None], str], int]()
         try:
-            for parameter in parameters:
+            for parameter in values.several(parameters, "parameters"):
+                values.of_kind(parameter, Parameter, "parameters")
                 place = extent(parameter.array)
                 key = place, dtype_of(parameter.array)
                 if key not in known and place[1]:

@@ -157,6 +157,8 @@ def _by_name(ranks: Sequence[Sequence[Piece]], side: str) -> dict[str, Held]:
     out: dict[str, Held] = defaultdict(list)
     for rank, pieces in enumerate(ranks):
         for number, piece in enumerate(pieces):
+            if not isinstance(piece, Piece):
+                raise InvalidArgument(f"plan: {side} {rank}: asked for Pieces, found {piece!r:.80}")
             first = out[piece.name][0][2] if out[piece.name] else piece
             if first.shape != piece.shape:
                 raise InvalidArgument(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, Self
 
 from braid.arrays import Array
-from braid.engine import Engine
+from braid.engine import Engine, values
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import Buffers, Holdings, Parameter, as_bytes, host_bytes
 from braid.weights.plan import Route, Table, itemsize
@@ -55,7 +55,10 @@ class Receiver(Station):
         super().__init__(engine, "worker", rank)
         if mode not in ("two buffers", "in place"):
             raise InvalidArgument(f"receiver: mode: two buffers or in place, found {mode!r}")
-        self._parameters = list(parameters)
+        self._parameters = [
+            values.of_kind(each, Parameter, "receiver: parameters")
+            for each in values.several(parameters, "receiver: parameters")
+        ]
         self._is_in_place = mode == "in place"
         self._on_pause, self._on_resume, self._on_failure = on_pause, on_resume, on_failure
         self._patience = patience

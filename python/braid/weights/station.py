@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braid import letters
-from braid.engine import Engine, Message, Peer, Ticket
+from braid.engine import Engine, Message, Peer, Ticket, values
 from braid.errors import Error, InvalidArgument, PeerLost, Timeout
 from braid.weights.holdings import Holdings, sides_of
 from braid.weights.plan import Table, plan
@@ -18,7 +18,7 @@ class Station:
     """One rank of a job. The engine's messages (send, recv) and notifications belong to it."""
 
     def __init__(self, engine: Engine, side: str, rank: int) -> None:
-        self.engine = engine
+        self.engine = values.of_kind(engine, Engine, f"{side}: engine")
         self.side, self.rank = side, rank
         self.table: Table | None = None
         self.trainers: list[Holdings] = []

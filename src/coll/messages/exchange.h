@@ -87,7 +87,6 @@ class Exchange {
 
   // exchange.cc: what this rank does by itself.
   void move();
-  void begin_next(int peer);
   void announce(int peer, Open& open);
   void put_announcement(int link, int peer, const Open& open);
   void agree(int peer, Open& open, const comm::Announcement& theirs);

@@ -7,10 +7,17 @@
 
 namespace braid::comm {
 
+namespace {
+
+constexpr size_t kReservedCalls = size_t{1} << 20;
+
+}  // namespace
+
 Journal::Journal(CommFacts facts, size_t most_kept)
     : most_kept_(std::max<size_t>(most_kept, 1)), facts_(std::move(facts)) {
   tally_.links.resize(facts_.links.size());
-  ring_.reserve(most_kept_);  // addresses alone: pages come with the notes
+  // Addresses alone: pages come with the notes. Beyond these it grows.
+  ring_.reserve(std::min(most_kept_, kReservedCalls));
 }
 
 CommFacts Journal::facts() const {

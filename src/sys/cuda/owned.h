@@ -43,7 +43,6 @@ class Owned {
 };
 
 using DeviceMemory = Owned<DevicePtr, &Cuda::free>;
-using IpcMemory = Owned<DevicePtr, &Cuda::close_ipc>;
 using RegisteredHost = Owned<void*, &Cuda::unregister_host>;
 using OwnedAllocation = Owned<Allocation, &Cuda::release_allocation>;
 using OwnedStream = Owned<Stream, &Cuda::destroy_stream>;

@@ -3,7 +3,9 @@
 // is gone, so is the memory, however that process died.
 //
 // Memory is reserved when a segment is created. Without that, a machine that runs full would answer
-// a store into the mapping with SIGBUS, which no Status can express.
+// a store into the mapping with SIGBUS, which no Status can express. What is more than the machine or
+// a cgroup has left is refused before its memory is touched: a machine that runs full meanwhile ends a
+// process.
 //
 // Threads: a SharedMemory may be used by any number of threads; a Segment belongs to one.
 #pragma once

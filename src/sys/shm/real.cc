@@ -2,11 +2,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string>
 
 #include "base/units.h"
 #include "sys/error_text.h"
+#include "sys/host/memory.h"
 #include "sys/shm/api.h"
 
 namespace braid::sys {
@@ -53,6 +55,9 @@ Status open_failed(int pid, int fd, int error) {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2_MiB;
+// Memory is taken in steps, each after a look at what is left: several ranks ask at once, and what
+// one has looked at another may have taken.
+constexpr uint64_t kStepBytes = 16_MiB;
 
 Result<std::byte*> map(int fd, uint64_t bytes) {
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -60,15 +65,13 @@ Result<std::byte*> map(int fd, uint64_t bytes) {
   return static_cast<std::byte*>(at);
 }
 
-// Huge pages are only given to pages that are first touched through an advised mapping, so this
-// comes before fallocate. Both calls are advice: a kernel that knows neither (madvise before 5.14)
-// loses speed, nothing else.
-void advise_huge(std::byte* data, uint64_t bytes) {
+// Advice: a kernel that does not know it loses speed, nothing else. Pages are huge only where they
+// are first touched through an advised mapping.
+void populate(std::byte* data, uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
-  if (bytes >= kHugePageBytes && ::madvise(data, bytes, MADV_HUGEPAGE) == 0)
-    (void)::madvise(data, bytes, MADV_POPULATE_WRITE);
+  (void)::madvise(data, bytes, MADV_POPULATE_WRITE);
 #else
-  (void)::madvise(data, bytes, MADV_HUGEPAGE);
+  (void)data, (void)bytes;
 #endif
 }
 
@@ -83,8 +86,15 @@ class RealSharedMemory : public SharedMemory {
     auto data = map(fd.get(), bytes);
     if (!data.ok()) return data.status().with_context(fmt::format("shared memory {}", name));
     Segment segment(std::move(fd), *data, bytes);
-    advise_huge(segment.data(), bytes);
-    BRAID_RETURN_IF_ERROR(reserve(name, segment));
+    const bool is_huge =
+        bytes >= kHugePageBytes && ::madvise(segment.data(), bytes, MADV_HUGEPAGE) == 0;
+    for (uint64_t at = 0; at < bytes; at += kStepBytes) {
+      BRAID_RETURN_IF_ERROR(expect_memory(fmt::format("shared memory {}", name), bytes, at));
+      const uint64_t step = std::min(bytes - at, kStepBytes);
+      if (is_huge) populate(segment.data() + at, step);
+      BRAID_RETURN_IF_ERROR(reserve(name, segment, at, step));
+    }
+    BRAID_RETURN_IF_ERROR(seal(name, segment));
     return segment;
   }
 
@@ -110,14 +120,18 @@ class RealSharedMemory : public SharedMemory {
   }
 
  private:
-  // Reserves every page, then seals the size: nobody, not even a peer that writes into the segment,
-  // can shrink it under a running copy.
-  static Status reserve(std::string_view name, const Segment& segment) {
+  static Status reserve(std::string_view name, const Segment& segment, uint64_t at,
+                        uint64_t bytes) {
     int rc = 0;
     do {
-      rc = ::fallocate(segment.fd(), 0, 0, static_cast<off_t>(segment.bytes()));
+      rc = ::fallocate(segment.fd(), 0, static_cast<off_t>(at), static_cast<off_t>(bytes));
     } while (rc != 0 && errno == EINTR);
     if (rc != 0) return create_failed(name, segment.bytes(), "fallocate", errno);
+    return {};
+  }
+
+  // Nobody, not even a peer that writes into the segment, can shrink it under a running copy.
+  static Status seal(std::string_view name, const Segment& segment) {
     if (::fcntl(segment.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
       return create_failed(name, segment.bytes(), "fcntl(F_ADD_SEALS)", errno);
     return {};

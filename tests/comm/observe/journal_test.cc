@@ -37,6 +37,12 @@ TEST(Journal, KeepsTheLastCallsInOrder) {
   EXPECT_EQ(journal.num_notes(), 4u);
 }
 
+TEST(Journal, ANumberThatNoMemoryHoldsIsNoError) {
+  Journal journal(facts_of("c"), size_t{1} << 60);
+  complete(journal, host_note(Op::kAllReduce, 1));
+  EXPECT_EQ(journal.notes().size(), 1u);
+}
+
 TEST(Journal, ACallUnderWayHasNoEnd) {
   Journal journal(facts_of("c"), 2);
   (void)journal.begin(host_note(Op::kBroadcast, 3));

@@ -18,6 +18,7 @@ from braid.moe import Buffer
 
 H, M = 256, 24
 SIZE = 3
+DEADLINE_S = 3  # what a rank that lives may take on a machine that does much else
 
 
 def rounds(comm, shrinks, until, ready):
@@ -46,6 +47,14 @@ def rounds(comm, shrinks, until, ready):
     return "done", number, first_mask
 
 
+def wait_for(what, is_so, processes=()):
+    """Until it is so, or one of the processes has ended: its answer says why."""
+    end = time.monotonic() + 60
+    while not is_so() and all(process.exitcode is None for process in processes):
+        assert time.monotonic() < end, f"not within a minute: {what}"
+        time.sleep(0.002)
+
+
 # More of them by hand: BRAID_TEST_FAULT_POINTS=25 makes a hundred.
 @pytest.mark.parametrize("seed", range(int(os.environ.get("BRAID_TEST_FAULT_POINTS", "1"))))
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -53,44 +62,55 @@ def rounds(comm, shrinks, until, ready):
 def test_a_rank_ends_at_a_random_point(ranks, seed, how, shrinks, tmp_path):
     lost = seed % SIZE
 
+    def everyone(what):
+        return len(list(tmp_path.glob(f"{what}?"))) == SIZE
+
     def body():
+        # Ranks meet before the deadline counts: a loaded machine may start them seconds apart.
+        rank = int(os.environ["RANK"])
+        (tmp_path / f"up{rank}").touch()
+        wait_for("all ranks are up", lambda: everyone("up"))
         comm = braid.init()
-        if comm.rank == lost:
+        if rank == lost:
             (tmp_path / "pid").write_text(str(os.getpid()))
 
         def ready(number):
             if number == 3:
-                (tmp_path / f"ready{comm.rank}").touch()
+                (tmp_path / f"ready{rank}").touch()
 
         def until(number, buffer):
-            return bool(buffer.runtime.mask) and number > 5 and (tmp_path / "over").exists()
+            if not buffer.runtime.mask:
+                return False
+            (tmp_path / f"missed{rank}").touch()
+            return number > 5 and (tmp_path / "over").exists()
 
         return rounds(comm, shrinks, until, ready)
 
-    started = ranks.start(SIZE, body, {"BRAID_TIMEOUT": "400ms"})
-    end = time.monotonic() + 30
-    while len(list(tmp_path.glob("ready*"))) < SIZE and time.monotonic() < end:
-        time.sleep(0.002)
+    started = ranks.start(SIZE, body, {"BRAID_TIMEOUT": f"{DEADLINE_S}s"})
+    processes = [process for process, _ in started]
+    survivors = [r for r in range(SIZE) if r != lost]
+    wait_for("three rounds", lambda: everyone("ready"), processes)
+    for process, pipe in started:
+        assert process.exitcode is None, f"ended early: {pipe.poll(0) and pipe.recv()}"
     time.sleep(random.Random(seed).random() * 0.02)
     pid = int((tmp_path / "pid").read_text())
     os.kill(pid, how)
-    time.sleep(1.2)  # deadlines pass
-    (tmp_path / "over").touch()
-    answers = [
-        pipe.recv() if r != lost and pipe.poll(20) else None for r, (_, pipe) in enumerate(started)
-    ]
+    if shrinks:
+        left = [processes[r] for r in survivors]
+        missed = [tmp_path / f"missed{r}" for r in survivors]
+        wait_for("the lost one is missed", lambda: all(m.exists() for m in missed), left)
+        (tmp_path / "over").touch()
+    answers = {r: started[r][1].recv() if started[r][1].poll(60) else None for r in survivors}
     if how == signal.SIGSTOP:
         os.kill(pid, signal.SIGCONT)
-        assert started[lost][1].poll(20)
+        assert started[lost][1].poll(60)
         ok, late = started[lost][1].recv()
         assert ok, late
         assert late[0] in ("PeerLost", "Timeout", "Unavailable", "InvalidArgument"), late
-    for process, _ in started:
-        process.join(20)
+    for process in processes:
+        process.join(60)
         assert process.exitcode is not None, "a rank hangs"
-    for rank, answer in enumerate(answers):
-        if rank == lost:
-            continue
+    for rank, answer in answers.items():
         assert answer is not None, f"rank {rank} hangs"
         ok, (name, *rest) = answer
         assert ok
@@ -100,4 +120,4 @@ def test_a_rank_ends_at_a_random_point(ranks, seed, how, shrinks, tmp_path):
         message, took_s = rest
         assert name in ("PeerLost", "Timeout", "Unavailable")
         assert re.search(rf"rank(s)? .*{lost}", message), message
-        assert took_s < 5
+        assert took_s < DEADLINE_S + 5

@@ -1,4 +1,4 @@
-"""Low-latency calls whose rows nobody moves, as on a GPU whose dispatch has failed: what was
+"""Calls whose rows nobody moves, as on a GPU whose dispatch has failed: what was
 enqueued behind it reads what was made here.
 """
 
@@ -10,7 +10,7 @@ import pytest
 from moe_data import Library, libraries, make, same
 
 import braid
-from braid.moe import library, low_latency
+from braid.moe import ElasticBuffer, library, low_latency
 
 H, M, SIZE, EXPERTS = 256, 24, 2, 8
 POISON = 0x5A
@@ -102,5 +102,29 @@ def test_a_combine_of_another_shape_of_ids_reads_no_table(ranks, name, partial):
         assert [kind for kind, *_ in calls.sent] == ["dispatch"]
         combine(own.ids, own.weights)
         assert [kind for kind, *_ in calls.sent] == ["dispatch", "combine"]
+
+    ranks(1, body)
+
+
+@pytest.mark.parametrize("expands", [False, True])
+@pytest.mark.parametrize("name", libraries())
+def test_a_dispatch_that_fails_when_its_sizes_are_known_leaves_ids_of_nobody(ranks, name, expands):
+    def body(comm):
+        lib = Library(name)
+        spoil(library.NumPy if name == "numpy" else library.torch_side().Torch)
+        own = make(4, 0, 1, H)
+        with ElasticBuffer(comm, num_max_tokens_per_rank=M, hidden=H) as buffer:
+            calls = buffer._inner._host
+            calls.fails_late, calls.finish = True, lambda *_: calls.abandon()
+            _, ids, _, handle, _ = buffer.dispatch(
+                lib.bf16(own.x), lib.of(own.ids), lib.of(own.weights), num_experts=4,
+                do_expand=expands,
+            )  # fmt: skip
+            rows = int(own.is_in.sum())
+            assert handle.num_recv_tokens == rows > 0
+            if not expands:
+                same(ids, np.full((rows, own.ids.shape[1]), -1))
+            same(handle.num_unaligned_recv_tokens_per_expert, np.zeros(4))
+            same(handle.recv_src_metadata[:, 2:], np.full((rows, own.ids.shape[1]), -1))
 
     ranks(1, body)

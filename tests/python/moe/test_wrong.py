@@ -105,7 +105,7 @@ def test_what_one_rank_sees_alone(ranks):
                 braid.Unsupported,
             )
             refused(
-                "argument rank: expected another rank",
+                "argument rank_to_mask: expected another rank",
                 lambda: buffer.low_latency_update_mask_buffer(comm.rank, True),
             )
             refused("expected an even number", lambda: Buffer.set_num_sms(7))
@@ -226,6 +226,47 @@ def test_masks(ranks):
             buffer.low_latency_clean_mask_buffer()
             buffer.low_latency_query_mask_buffer(status)
             assert status.tolist() == [0, 0]
+
+    ranks(2, body)
+
+
+@pytest.mark.parametrize("shrinks", [False, True])
+def test_a_mask_of_one_side_is_told_to_the_other_and_ruins_nothing(ranks, shrinks):
+    def body(comm):
+        with made(comm, enable_shrink=shrinks) as buffer:
+            c = Calls(buffer)
+            c.good(2)
+            if comm.rank == 0:
+                buffer.low_latency_update_mask_buffer(1, True)
+                for _ in range(5):
+                    rows, _, handle, _, _ = c.low_latency()  # alone
+                    buffer.low_latency_combine(rows, c.own.ids, c.own.weights, handle)
+                buffer.low_latency_update_mask_buffer(1, False)
+            else:
+                words = "rank 0 sends nothing: it has masked rank 1"
+                for _ in range(2):
+                    refused(words, c.low_latency, braid.Unavailable)
+            tries = 0
+            while tries < 50:  # until numbers are in step
+                try:
+                    c.good(2)
+                    break
+                except (braid.Unavailable, braid.InvalidArgument):
+                    tries += 1
+            assert tries < 20
+            c.good(2)
+
+    ranks(2, body, {"BRAID_TIMEOUT": "10s"})
+
+
+def test_more_memory_than_there_is_is_refused_untouched_on_all_ranks(ranks):
+    def body(comm):
+        start = time.monotonic()
+        with pytest.raises(braid.Exhausted, match=r"rank 0: .* asked, .* available"):
+            Buffer(comm, num_rdma_bytes=2**40, low_latency_mode=True)
+        assert time.monotonic() - start < 5
+        with made(comm) as buffer:
+            Calls(buffer).good(2)
 
     ranks(2, body)
 

@@ -51,6 +51,8 @@ class _Begun:
 class GpuCalls:
     """Collective to make, at the first call of a buffer with a tensor of a GPU."""
 
+    fails_late = True
+
     def __init__(self, buffer: "Buffer", gpu: int, half_bytes: int, is_small: bool) -> None:
         where = f"Buffer on rank {buffer.rank}"
         if buffer.enable_shrink:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from braid.moe.events import EventHandle, EventOverlap
+from braid.moe.events import EventHandle, EventOverlap, checked_event
 
 
 class CudaEvent(EventHandle):
@@ -50,7 +50,7 @@ class Place:
     ) -> None:
         self._caller = torch.cuda.current_stream(device)
         self._own = own if is_beside else None
-        event = None if previous is None else previous.event
+        event = None if previous is None else checked_event(previous).event
         if self._own is None:
             if event is not None:
                 event.current_stream_wait()
