@@ -33,7 +33,11 @@ class Field(Opened):
             self.open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
-                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
+                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes, engine.Seats()))
+                self.open(
+                    "NIXL, read",
+                    lambda: engine.nixl(python, transports, self.nbytes, engine.Seats(), is_read=True),
+                )
         return self.present
 
 
