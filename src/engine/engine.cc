@@ -175,8 +175,7 @@ void Engine::discard(uint32_t immediate) {
 }
 
 void Engine::end_expectation(Callback callback, const Status& why) {
-  if (callback)
-    ground_.notifier.run([callback = std::move(callback), why] { callback(why); });
+  if (callback) ground_.notifier.run([callback = std::move(callback), why] { callback(why); });
   worker_->post([](Worker&) {});  // whoever waited for it may sleep on the sockets
 }
 

@@ -426,8 +426,8 @@ int Worker::sleep_limit_ms() const {
 
 std::vector<pollfd> Worker::sockets() const {
   std::vector<pollfd> out;
-  for (const sys::Fd& listener : listeners_)
-    if (now_ns() >= listen_at_ns_) out.push_back({listener.get(), POLLIN, 0});
+  const short of_listeners = now_ns() >= listen_at_ns_ ? POLLIN : 0;
+  for (const sys::Fd& listener : listeners_) out.push_back({listener.get(), of_listeners, 0});
   for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
   for (const auto& [incarnation, source] : sources_)
     if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});

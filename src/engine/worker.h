@@ -109,8 +109,8 @@ class Worker {
   int64_t converse_at_ns_ = 0;
   int64_t accept_at_ns_ = 0;
   int64_t listen_at_ns_ = INT64_MIN / 2;  // before it nobody looks at the listeners
-  std::atomic<bool> is_asleep_ = false;  // whoever posts a call must wake somebody
-  std::thread thread_;                   // last: it uses all of the above
+  std::atomic<bool> is_asleep_ = false;   // whoever posts a call must wake somebody
+  std::thread thread_;                    // last: it uses all of the above
 };
 
 }  // namespace braid::engine

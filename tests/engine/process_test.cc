@@ -135,7 +135,7 @@ TEST_P(Processes, DeadlinesPassWhileOneWaitsForAFence) {
   of_a.lease_ns = 60 * kSecond;
   auto a = Engines::make(of_a);
   Memory from(*a, kLarge, 1);
-  const auto remote = a->import(child.descriptor);
+  auto remote = a->import(child.descriptor);
   ASSERT_TRUE(is_ok(remote));
   ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {*remote, 0}, kLarge))));
   child.stop();
@@ -149,7 +149,7 @@ TEST_P(Processes, DeadlinesPassWhileOneWaitsForAFence) {
   const Deadline deadline = in_seconds(10);
   for (const TicketPtr& ticket : tickets)
     num_waiting += ticket->wait(deadline).code() == Code::kTimeout && ticket->is_done() ? 0 : 1;
-  EXPECT_LE(num_waiting, 2) << "as many as have pieces out";
+  EXPECT_LE(num_waiting, kNumWrites / 4) << "as many as have pieces out";
   child.go_on();
 }
 
