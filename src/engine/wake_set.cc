@@ -47,7 +47,8 @@ Status WakeSet::make_moving() {
 void WakeSet::put_all(std::span<const pollfd> sockets) {
   for (const pollfd& socket : sockets)
     put(moving_, socket.fd,
-        EPOLLIN | ((socket.events & POLLOUT) != 0 ? uint32_t{EPOLLOUT} : uint32_t{0}),
+        ((socket.events & POLLIN) != 0 ? uint32_t{EPOLLIN} : uint32_t{0}) |
+            ((socket.events & POLLOUT) != 0 ? uint32_t{EPOLLOUT} : uint32_t{0}),
         uint64_t{round_} << 32 | static_cast<uint32_t>(socket.fd));
 }
 

@@ -469,8 +469,9 @@ int Worker::sleep_limit_ms() const {
 std::vector<pollfd> Worker::sockets() const {
   std::vector<pollfd> out;
   const int64_t now = now_ns();
+  const short of_listeners = now >= listen_at_ns_ && !is_full(now) ? POLLIN : 0;
   for (const sys::PrivateFd& listener : listeners_)
-    if (now >= listen_at_ns_ && !is_full(now)) out.push_back({listener.get(), POLLIN, 0});
+    out.push_back({listener.get(), of_listeners, 0});
   for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
   for (const auto& [incarnation, source] : sources_)
     if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});

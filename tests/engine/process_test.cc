@@ -149,7 +149,7 @@ TEST_P(Processes, DeadlinesPassWhileOneWaitsForAFence) {
   const Deadline deadline = in_seconds(10);
   for (const TicketPtr& ticket : tickets)
     num_waiting += ticket->wait(deadline).code() == Code::kTimeout && ticket->is_done() ? 0 : 1;
-  EXPECT_LE(num_waiting, 2) << "as many as have pieces out";
+  EXPECT_LE(num_waiting, kNumWrites / 4) << "as many as have pieces out";
   child.go_on();
 }
 

@@ -45,14 +45,13 @@ Here* here = nullptr;
 void all_are_here() {
   static int round = 0;  // each process begins with its parent's, which never calls this
   here->num_times.fetch_add(1);
-  for (++round; here->num_times.load() < round * here->num_ranks;)
-    std::this_thread::sleep_for(1ms);
+  for (++round; here->num_times.load() < round * here->num_ranks;) std::this_thread::sleep_for(1ms);
 }
 
 /// Whether `body(rank)` was true in a process for every rank.
 bool true_in_processes(int num_ranks, const std::function<bool(int)>& body) {
-  void* const shared = ::mmap(nullptr, sizeof(Here), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      ::mmap(nullptr, sizeof(Here), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return false;
   here = new (shared) Here;
   here->num_ranks = num_ranks;
