@@ -78,7 +78,9 @@ Result<Met> AcrossNodes::meet(const std::string& topic, std::string words, int64
   coming.num_ranks = static_cast<uint32_t>(num_ranks_);
   coming.patience_ns = patience_ns;
   coming.words = std::move(words);
-  auto met = guest_->meet(topic, coming, is_aborted);
+  const std::lock_guard at_the_roll(guest_mutex_);
+  auto met = guest_ ? guest_->meet(topic, coming, is_aborted)
+                    : Result<Met>(unavailable("this rank's part of the communicator has ended"));
   if (!met.ok()) lose(met.status());
   return met;
 }
@@ -260,6 +262,7 @@ void AcrossNodes::end(bool is_in_peace) {
   }
   stages_.reset();
   (void)put_rail(nullptr);
+  const std::lock_guard nobody_meets(guest_mutex_);
   guest_.reset();
 }
 
