@@ -211,8 +211,13 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   identity.store_port = rendezvous.port;
   identity.job_token = rendezvous.token;
   identity.job_id = roll_.name();
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
-                         group::Group::join(identity, config_, Deadline::after_ns(kJoinTime)));
+  const group::Interrupt interrupt = [this] {
+    return is_aborted_ ? unavailable("aborted") : Status();
+  };
+  BRAID_ASSIGN_OR_RETURN(
+      std::shared_ptr<group::Group> group,
+      group::Group::join(identity, config_, Deadline::after_ns(kJoinTime), interrupt));
+  group->set_interrupt({});
   BRAID_RETURN_IF_ERROR(use_group(group));
   const Impatience impatience(*group, deadline);
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
@@ -293,15 +298,20 @@ Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl
   if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
   if (is_lost()) return across_->lost();
   if (is_aborted_) return unavailable("aborted");
+  const Status raced = race_with_others(static_cast<braid_nccl_op>(op), is_large, real, choice);
+  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
+  return raced;
+}
+
+Status Seat::race_with_others(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+                              braid_nccl_choice& choice) {
   BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, is_large));
   if (!all_came) return is_aborted_ ? unavailable("aborted") : Status();
   if (is_over_nodes_) {
     BRAID_ASSIGN_OR_RETURN(const bool is_connected, connect_nodes());
     if (!is_connected) return {};
   }
-  const Status raced = race_here(static_cast<braid_nccl_op>(op), is_large, real, choice);
-  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
-  return raced;
+  return race_here(op, is_large, real, choice);
 }
 
 /// Rails are made at the first call that needs them. False, on all ranks: it stays NCCL's.

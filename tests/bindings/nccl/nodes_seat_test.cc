@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 
 #include <atomic>
+#include <barrier>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -398,6 +399,26 @@ TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
     });
     close(true);
   }
+}
+
+// One that fails before it comes to the others' exchange let them wait for it, and its next call came to
+// rails that were never made.
+TEST_F(SeatsOverNodes, ARankThatFailsOnItsWayToTheRailsTellsTheOthers) {
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  const int64_t began_ns = now_ns();
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    all_here.arrive_and_wait();
+    if (rank == 0) machine(kRanks - 1).fail("use_device", 0, driver_error("out of order"));
+    all_here.arrive_and_wait();
+    braid_nccl_choice choice{};
+    EXPECT_FALSE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    EXPECT_FALSE(call(rank, 0, 8, true).ok());
+  });
+  EXPECT_LT(now_ns() - began_ns, 40_s) << "a race's patience is longer";
+  close(false);
 }
 
 // NCCL's making of a communicator never ends where a rank has died meanwhile. Who aborts is not held

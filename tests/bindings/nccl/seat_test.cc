@@ -45,14 +45,13 @@ Here* here = nullptr;
 void all_are_here() {
   static int round = 0;  // each process begins with its parent's, which never calls this
   here->num_times.fetch_add(1);
-  for (++round; here->num_times.load() < round * here->num_ranks;)
-    std::this_thread::sleep_for(1ms);
+  for (++round; here->num_times.load() < round * here->num_ranks;) std::this_thread::sleep_for(1ms);
 }
 
 /// Whether `body(rank)` was true in a process for every rank.
 bool true_in_processes(int num_ranks, const std::function<bool(int)>& body) {
-  void* const shared = ::mmap(nullptr, sizeof(Here), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const shared =
+      ::mmap(nullptr, sizeof(Here), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) return false;
   here = new (shared) Here;
   here->num_ranks = num_ranks;
@@ -209,6 +208,37 @@ TEST(Seat, AMeetingHasADeadlineOfItsOwn) {
     }
     const int64_t began_ns = now_ns();
     const Status status = (*seat)->open(rank, 2, 0);
+    const int64_t took_ns = now_ns() - began_ns;
+    all_are_here();
+    return status.code() == Code::kUnavailable && took_ns < kSoon;
+  }));
+}
+
+// An abort waited for the 15 s that ranks have to join their group.
+TEST(Seat, AnAbortEndsTheWaitForOneThatDoesNotJoin) {
+  const std::string key = fresh_seat_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    all_are_here();
+    if (rank == 1) {
+      auto roll = Roll::open(key);
+      const auto is_aborted = [] { return false; };
+      const Deadline deadline = Deadline::after_ns(10_s);
+      const bool has_come = roll.ok() && roll->arrive(2, deadline, is_aborted).ok() &&
+                            roll->find_rendezvous(deadline, is_aborted).ok();
+      all_are_here();
+      all_are_here();
+      return has_come;
+    }
+    int64_t began_ns = 0;
+    std::thread aborter([&] {
+      all_are_here();  // this rank serves the group by now
+      began_ns = now_ns();
+      (*seat)->close(false);
+    });
+    const Status status = (*seat)->open(rank, 2, 0);
+    aborter.join();
     const int64_t took_ns = now_ns() - began_ns;
     all_are_here();
     return status.code() == Code::kUnavailable && took_ns < kSoon;

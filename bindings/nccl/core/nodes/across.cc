@@ -208,6 +208,7 @@ Status AcrossNodes::warm_up(const NcclRail::GivesUp& gives_up) {
 }
 
 Status AcrossNodes::run(const braid_nccl_call& call) {
+  if (!stages_) return unavailable("the ranks have no rails");
   const auto dtype = static_cast<Dtype>(call.dtype);
   const sys::DevicePtr send = address_of(call.send), recv = address_of(call.recv);
   const sys::Stream stream{call.stream};
