@@ -84,9 +84,21 @@ class Entry {
   }
 
   /// The program has broken it off: a call that waited meanwhile is not NCCL's to have, for which
-  /// the communicator may be gone.
-  void give_up() { is_given_up_.store(true, std::memory_order_release); }
+  /// the communicator may be gone. Waits for who is in unless_given_up().
+  void give_up() {
+    const std::lock_guard nobody_asks(asking_);
+    is_given_up_.store(true, std::memory_order_release);
+  }
   bool is_given_up() const { return is_given_up_.load(std::memory_order_acquire); }
+  /// Calls ask(), a short question to the real communicator, which is there until ask() is through.
+  /// False: it was given up before, and was not asked.
+  template <typename Ask>
+  bool unless_given_up(const Ask& ask) {
+    const std::lock_guard lock(asking_);
+    if (is_given_up()) return false;
+    ask();
+    return true;
+  }
 
   /// The key of the next child by a call `kind` with the argument `which`. All ranks of the child
   /// have made the same calls with that argument before, whatever else they did: no two children
@@ -104,6 +116,7 @@ class Entry {
   const uint64_t config_;
   braid_nccl_seat* const seat_;
   std::atomic<State> state_;
+  std::mutex asking_;
   std::atomic<bool> is_given_up_{false};
   int num_ranks_ = 0, rank_ = -1, device_ = -1;
   std::map<std::string, int> num_children_;  // by kind

@@ -84,6 +84,8 @@ bool Shim::learn(Entry& entry, NcclComm comm) {
 
 bool Shim::may_take(Entry& entry, const Call& call) {
   if (entry.state() == Entry::State::kHandedOn) return false;
+  // Revoked, or shrunk from, before anything was decided: NCCL has it, and words for such a call.
+  if (entry.state() == Entry::State::kUndecided && entry.is_given_up()) return false;
   if (!learn(entry, call.comm)) return false;
   if (entry.is_over_nodes() && !goes_over_nodes(settings_, call, entry.num_ranks())) return false;
   if (is_exchange(call)) return settings_.is_grouped_exchange && this_group().depth > 0;

@@ -122,7 +122,8 @@ class Shim {
   NcclResult refuse(const Call& call);
   NcclResult forward(const Call& call);
   NcclResult forward_all_to_all(const Call& call);
-  NcclResult end_of(NcclComm comm, NcclResult now);
+  NcclResult end_of(NcclComm rail, NcclResult now);
+  NcclResult end_of(Entry& entry, NcclComm comm, NcclResult now);
   static int run_real(void* racer, const braid_nccl_call* call);
   NcclResult give_all(NcclComm rail, const void* send, void* recv, uint64_t bytes,
                       CudaStream stream);

@@ -25,8 +25,23 @@ constexpr int64_t kPatience = 60_s;  // for a call that the library makes in the
 
 struct Racer {
   Shim* shim;
+  Entry* entry;
   NcclComm comm;
 };
+
+/// What becomes of a call that answered `now`, when the library is through with it, as far as the
+/// host goes: it may do things in the background. ask(&now) answers an NcclResult.
+template <typename Ask>
+NcclResult wait_for_end(NcclResult now, const Ask& ask) {
+  const Deadline patience = Deadline::after_ns(kPatience);
+  const Inside inside;
+  while (now == NcclResult::kInProgress && !patience.passed()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    const NcclResult asked = ask(&now);
+    if (asked != NcclResult::kSuccess) return asked;
+  }
+  return now;
+}
 
 }  // namespace
 
@@ -59,12 +74,12 @@ bool Shim::is_ours(const Entry& entry, const Call& call) const {
 }
 
 void Shim::race(Entry& entry, NcclComm comm, const Race& race) {
-  Racer racer{this, comm};
+  Racer racer{this, &entry, comm};
   braid_nccl_real behind{&racer, 0, entry.config(), run_real};
   if (real_.version(&behind.version) != NcclResult::kSuccess) behind.version = 0;
   const bool is_raced = settings_.chosen_by == ChosenBy::kRace &&
                         !(entry.is_over_nodes() && settings_.nodes == Nodes::kOn);
-  (void)end_of(comm, NcclResult::kInProgress);  // of what a group has just handed on
+  (void)end_of(entry, comm, NcclResult::kInProgress);  // of what a group has just handed on
   braid_nccl_choice choice{};
   Why why;
   const int code = entry.core().race(entry.seat(), static_cast<int>(race.op), race.is_large ? 1 : 0,
@@ -99,20 +114,22 @@ int Shim::run_real(void* racer, const braid_nccl_call* call) {
                    call->root,
                    to.comm,
                    call->stream};
-  return static_cast<int>(to.shim->end_of(to.comm, to.shim->forward(asked)));
+  return static_cast<int>(to.shim->end_of(*to.entry, to.comm, to.shim->forward(asked)));
 }
 
-/// What becomes of a call that answered `now`, when the library is through with it, as far as the
-/// host goes: it may do things in the background.
-NcclResult Shim::end_of(NcclComm comm, NcclResult now) {
-  const Deadline patience = Deadline::after_ns(kPatience);
-  const Inside inside;
-  while (now == NcclResult::kInProgress && !patience.passed()) {
-    std::this_thread::sleep_for(std::chrono::microseconds(100));
-    const NcclResult asked = real_.get_async_error(comm, &now);
-    if (asked != NcclResult::kSuccess) return asked;
-  }
-  return now;
+/// Of a call on a rail, which is ours to end (core/nodes/nccl_rail.h).
+NcclResult Shim::end_of(NcclComm rail, NcclResult now) {
+  return wait_for_end(now, [&](NcclResult* next) { return real_.get_async_error(rail, next); });
+}
+
+/// Of a call on the program's communicator, which another thread of the program's may abort
+/// meanwhile: then it is freed, and asked nothing more.
+NcclResult Shim::end_of(Entry& entry, NcclComm comm, NcclResult now) {
+  return wait_for_end(now, [&](NcclResult* next) {
+    NcclResult asked = NcclResult::kRemoteError;
+    (void)entry.unless_given_up([&] { asked = real_.get_async_error(comm, next); });
+    return asked;
+  });
 }
 
 }  // namespace braid::nccl

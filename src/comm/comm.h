@@ -44,8 +44,8 @@ class Observer;  // comm/observe/observer.h
 class Comm {
  public:
   /// Joins the group, discovers the links that all ranks have (BRAID_LINKS), connects a lane on
-  /// each, reads the tuning cache. Collective. Errors as Group::join, plus unavailable when the
-  /// ranks share no link.
+  /// each, reads the tuning cache. Collective. Errors as Group::join, plus unavailable or
+  /// exhausted (connect.h) when the ranks share no link.
   /// `interrupt` as set_interrupt() has it, which need not be called then.
   static Result<std::unique_ptr<Comm>> create(const group::Identity& identity, const Config& config,
                                               const group::Interrupt& interrupt = {});

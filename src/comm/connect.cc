@@ -142,6 +142,7 @@ Status connect_links(Comm::State& state, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(
       state.doorbell,
       transport::Doorbell::connect(*state.group, deadline, state.config.text("BRAID_HOST_ID")));
+  std::vector<Status> not_opened;
   for (const LinkSpec& spec : specs.links) {
     const bool is_nodes_own = is_of_node(state, spec);
     auto lane =
@@ -151,6 +152,7 @@ Status connect_links(Comm::State& state, Deadline deadline) {
       if (specs.are_named || lane.status().code() == Code::kTimeout || state.group->broken())
         return why;
       log::info("comm", "{}", why.to_string());
+      not_opened.push_back(why);
       continue;
     }
     LinkState link;
@@ -162,9 +164,17 @@ Status connect_links(Comm::State& state, Deadline deadline) {
     state.links.push_back(std::move(link));
   }
   state.fabric.links = state.link_facts;
-  if (state.link_facts.empty())
-    return unavailable("the {} ranks share no link that can be opened", state.size());
-  return {};
+  return state.link_facts.empty() ? no_link(state.size(), not_opened) : Status();
+}
+
+Status no_link(int num_ranks, const std::vector<Status>& why) {
+  Code code = Code::kUnavailable;
+  std::string words = fmt::format("the {} ranks share no link that can be opened", num_ranks);
+  for (const Status& one : why) {
+    if (one.code() == Code::kExhausted) code = Code::kExhausted;
+    words += fmt::format("; {}", one.message());
+  }
+  return {code, words};
 }
 
 }  // namespace braid::comm

@@ -2,6 +2,8 @@
 // each.
 #pragma once
 
+#include <vector>
+
 #include "base/clock.h"
 #include "base/status.h"
 #include "comm/state.h"
@@ -13,5 +15,8 @@ Status discover_fabric(Comm::State& state, Deadline deadline);
 /// Opens the lanes that BRAID_LINKS names, or those that the fabric offers; collective, all ranks
 /// open the same.
 Status connect_links(Comm::State& state, Deadline deadline);
+/// What is said where no link could be opened, by what each of them met: exhausted where one lacked
+/// something that the operator may give, else unavailable.
+Status no_link(int num_ranks, const std::vector<Status>& why);
 
 }  // namespace braid::comm

@@ -54,7 +54,7 @@ class Conversation {
 
   Greeting with(const sys::Endpoint& endpoint);
   /// Not ok when the conversation was broken off, whatever it came to.
-  const Status& interrupted() const { return interrupted_; }
+  const Status& broken_off() const { return broken_off_; }
 
  private:
   bool await(int fd, short events, Deadline deadline);
@@ -70,7 +70,7 @@ class Conversation {
   const Purpose purpose_;
   const Deadline deadline_;
   const Interrupt& interrupt_;
-  Status interrupted_;
+  Status broken_off_;
   Session session_;
   Channel channel_{sys::Fd()};
 };
@@ -79,8 +79,8 @@ class Conversation {
 bool Conversation::await(int fd, short events, Deadline deadline) {
   while (true) {
     if (sys::poll_one(fd, events, sooner(deadline, kInterruptNap))) return true;
-    if (interrupt_) interrupted_ = interrupt_();
-    if (deadline.passed() || !interrupted_.ok()) return false;
+    if (interrupt_) broken_off_ = interrupt_();
+    if (deadline.passed() || !broken_off_.ok()) return false;
   }
 }
 
@@ -157,7 +157,13 @@ Greeting Conversation::hear_answer() {
 }
 
 Greeting Conversation::with(const sys::Endpoint& endpoint) {
-  if (const Status there = connect(endpoint); !there.ok()) return nobody(there);
+  if (const Status there = connect(endpoint); !there.ok()) {
+    // Of this process, and no word about the other side.
+    if (there.code() == Code::kExhausted)
+      broken_off_ = exhausted("group: rank {}: no connection to {}: {}; ulimit -n bounds them",
+                              identity_.rank, endpoint.text(), there.message());
+    return nobody(there);
+  }
   if (const Status heard = hear_challenge(); !heard.ok()) return no_word(heard);
   if (const Status said = say_hello(); !said.ok()) return no_word(said);
   return hear_answer();
@@ -170,7 +176,7 @@ Result<Greeting> greet_store(const sys::Endpoint& endpoint, const Identity& iden
                              const Interrupt& interrupt) {
   Conversation conversation(identity, token, purpose, deadline, interrupt);
   Greeting greeting = conversation.with(endpoint);
-  BRAID_RETURN_IF_ERROR(conversation.interrupted());
+  BRAID_RETURN_IF_ERROR(conversation.broken_off());
   return greeting;
 }
 

@@ -29,7 +29,7 @@ struct Greeting {
   Channel channel{sys::Fd()};
 };
 
-/// A Status only when `interrupt` said so.
+/// A Status only when `interrupt` said so, or exhausted: this process can open no connection.
 Result<Greeting> greet_store(const sys::Endpoint& endpoint, const Identity& identity,
                              const std::string& token, Purpose purpose, Deadline deadline,
                              const Interrupt& interrupt);

@@ -7,7 +7,8 @@
 // process at once, so a death is known in milliseconds; a stopped process keeps its connection, and
 // only deadlines find it.
 //
-// Threads: exchange() and barrier() by one thread at a time; broken(), fate() and report() by any.
+// Threads: exchange() and barrier() by one thread at a time; broken(), fate(), report() and
+// leave() by any.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,9 @@ class Group {
 
   /// Meets the other ranks at the store. unavailable (no store within the deadline; the message
   /// says what was tried), invalid_argument (rank or size disagree, token refused, rank taken
-  /// twice, two jobs that nothing tells apart), timeout (names who is missing), or what `interrupt`
-  /// answered, which goes on being asked in every exchange().
+  /// twice, two jobs that nothing tells apart), timeout (names who is missing), exhausted (this
+  /// process may open no connection more), or what `interrupt` answered, which goes on being asked
+  /// in every exchange().
   static Result<std::unique_ptr<Group>> join(const Identity& identity, const Config& config,
                                              Deadline deadline, const Interrupt& interrupt = {});
 
@@ -84,7 +86,7 @@ class Group {
   /// relaxed load.
   virtual bool has_left(int /*rank*/) const noexcept { return false; }
   /// Orderly goodbye: after it, closing the connection is not a death. Called by the destructor
-  /// too.
+  /// too. Who comes to it second waits for the first.
   virtual void leave() = 0;
 };
 

@@ -125,6 +125,7 @@ class MonitoredMember final : public Member {
   bool is_shut_ = false;             // the monitor thread's
   Interrupt interrupt_;              // the caller's
   const int owner_ = sys::process_id();
+  std::mutex ending_;  // who leaves: guards thread_ and store_
   std::unique_ptr<std::thread> thread_;
 };
 
@@ -255,6 +256,7 @@ void MonitoredMember::leave() {
     is_leaving_ = true;
     wake_.signal();
   }
+  const std::lock_guard one_at_a_time(ending_);
   if (thread_) thread_->join();
   thread_.reset();
   if (store_) store_->close(Deadline::after_ns(kStoreCloseTime));

@@ -6,8 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <latch>
+#include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "support/ranks.h"
 
@@ -251,6 +256,38 @@ TEST(LoneGroup, NeedsNoStore) {
   (*group)->report(driver_error("broken"));
   EXPECT_TRUE((*group)->broken());
   EXPECT_EQ((*group)->barrier("any", soon()).code(), Code::kDriver);
+}
+
+/// A group that several threads leave at once; it outlives those that never come back.
+struct Leaving {
+  explicit Leaving(std::unique_ptr<Group> joined) : group(std::move(joined)) {}
+  std::unique_ptr<Group> group;
+  std::latch all_here{2};
+  std::atomic<int> num_through{0};
+};
+
+// At the end of a failed job the main thread says goodbye while a watchdog aborts. One thread was
+// joined by both, and one of them waited for ever.
+TEST(Group, TwoThreadsMayLeaveAtOnce) {
+  for (int round = 0; round < 10; ++round) {
+    const Identity job = test::draw_job(2);
+    test::run_threads(2, [&](int rank) {
+      auto joined = Group::join(test::as_rank(job, rank), Config(), soon());
+      ASSERT_TRUE(joined.ok()) << joined.status().to_string();
+      const auto leaving = std::make_shared<Leaving>(std::move(joined).value());
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 2; ++i)
+        threads.emplace_back([leaving] {
+          leaving->all_here.arrive_and_wait();
+          leaving->group->leave();
+          ++leaving->num_through;
+        });
+      const bool are_through = comes_true([&] { return leaving->num_through == 2; });
+      EXPECT_TRUE(are_through) << "rank " << rank;
+      for (std::thread& thread : threads) are_through ? thread.join() : thread.detach();
+    });
+    if (testing::Test::HasFailure()) return;
+  }
 }
 
 }  // namespace

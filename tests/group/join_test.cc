@@ -2,6 +2,9 @@
 // services, duplicates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -201,6 +204,25 @@ TEST(Join, NoStoreSaysWhatWasTried) {
                                       HasSubstr(fmt::format("127.0.0.1:{}", job.store_port + 7)),
                                       HasSubstr("refused")));
   EXPECT_LT(now_ns() - start_ns, 5_s);
+}
+
+// It asked whether rank 0 was running, after the whole deadline, rank 0 too.
+TEST(Join, WithoutDescriptorsIsSaidAtOnce) {
+  for (const int rank : {0, 1}) {
+    const Identity job = draw_job(2);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const rlimit none{0, 0};
+      ::setrlimit(RLIMIT_NOFILE, &none);
+      const Status status = join_status(as_rank(job, rank), 2_s);
+      const bool is_said = status.message().find("ulimit -n") != std::string::npos;
+      if (!is_said) fmt::print(stderr, "rank {}: {}\n", rank, status.to_string());
+      ::_exit(status.code() == Code::kExhausted && is_said ? 0 : 1);
+    }
+    int code = 0;
+    ASSERT_EQ(::waitpid(child, &code, 0), child);
+    EXPECT_EQ(code, 0) << "rank " << rank;
+  }
 }
 
 TEST(Join, ARankThatNeverComesIsNamed) {

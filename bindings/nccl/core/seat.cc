@@ -109,6 +109,8 @@ Status Seat::open(const braid_nccl_place& place) {
 // Whether all ranks have signed on this host looks the same on all of them, and over nodes they
 // signed before NCCL's init, too.
 Status Seat::open_with_others(const braid_nccl_place& place) {
+  is_later_ = false;
+  if (is_aborted_) return unavailable("aborted");
   const Status here = roll_.check(place.num_ranks, config_.flag("BRAID_NCCL_SHARED"));
   if (here.ok() || !across_) {
     across_.reset();
@@ -209,8 +211,13 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   identity.store_port = rendezvous.port;
   identity.job_token = rendezvous.token;
   identity.job_id = roll_.name();
-  BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
-                         group::Group::join(identity, config_, Deadline::after_ns(kJoinTime)));
+  const group::Interrupt interrupt = [this] {
+    return is_aborted_ ? unavailable("aborted") : Status();
+  };
+  BRAID_ASSIGN_OR_RETURN(
+      std::shared_ptr<group::Group> group,
+      group::Group::join(identity, config_, Deadline::after_ns(kJoinTime), interrupt));
+  group->set_interrupt({});
   BRAID_RETURN_IF_ERROR(use_group(group));
   BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group, deadline));
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
@@ -290,15 +297,21 @@ Deadline Seat::race_deadline() const {
 Status Seat::race(int op, bool is_large, const braid_nccl_real* real, braid_nccl_choice& choice) {
   if (op < 0 || op >= BRAID_NCCL_NUM_OPS) return internal_error("nccl operation {} is unknown", op);
   if (is_lost()) return across_->lost();
+  if (is_aborted_) return unavailable("aborted");
+  const Status raced = race_with_others(static_cast<braid_nccl_op>(op), is_large, real, choice);
+  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
+  return raced;
+}
+
+Status Seat::race_with_others(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+                              braid_nccl_choice& choice) {
   BRAID_ASSIGN_OR_RETURN(const bool all_came, all_come_to(op, is_large));
   if (!all_came) return is_aborted_ ? unavailable("aborted") : Status();
   if (is_over_nodes_) {
     BRAID_ASSIGN_OR_RETURN(const bool is_connected, connect_nodes());
     if (!is_connected) return {};
   }
-  const Status raced = race_here(static_cast<braid_nccl_op>(op), is_large, real, choice);
-  if (!raced.ok()) group_->report(raced);  // who still waits for this rank waits in vain
-  return raced;
+  return race_here(op, is_large, real, choice);
 }
 
 /// Rails are made at the first call that needs them. False, on all ranks: it stays NCCL's.
@@ -368,6 +381,7 @@ Result<bool> Seat::make_room(comm::Device& device) {
 
 // Unlike a call, what fails here leaves the comm as it is: results land in scratch as before.
 Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
+  if (!comm_) return internal_error("the communicator was not set up");
   comm::CallGuard guard(*comm_);
   BRAID_RETURN_IF_ERROR(guard.status());
   const sys::RelaxedCapture relaxed(cuda_);
@@ -376,12 +390,13 @@ Status Seat::with_device(const std::function<Status(comm::Device&)>& body) {
 }
 
 Status Seat::add_window(const void* memory, uint64_t bytes) {
+  if (is_lost()) return across_->lost();
   return with_device(
       [&](comm::Device& device) { return device.registrations().add(address_of(memory), bytes); });
 }
 
 Status Seat::drop_window(const void* memory) {
-  if (comm_->is_closed()) return {};  // and all windows with it
+  if (!comm_ || comm_->is_closed()) return {};  // and all windows with it
   return with_device(
       [&](comm::Device& device) { return device.registrations().forget(address_of(memory)); });
 }

@@ -94,6 +94,8 @@ class Seat {
   Status use_group(std::shared_ptr<group::Group> group);
   Status note_opened(const Status& verdict);
   Result<bool> connect_nodes();
+  Status race_with_others(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
+                          braid_nccl_choice& choice);
   Status race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
                    braid_nccl_choice& choice);
   AcrossNodes::IsAborted is_aborted() const {

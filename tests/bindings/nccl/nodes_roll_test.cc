@@ -303,6 +303,27 @@ TEST(NodesRoll, StrangersDoNotDisturb) {
   for (const auto& met : all_meet(guests, "first", 4)) EXPECT_TRUE(met.value().all_came());
 }
 
+// Ranks that found no place knocked for three seconds, one and all, and heard of no reason.
+TEST(NodesRoll, AFullRollSaysSo) {
+  Id id = nccl_id();
+  auto host = RollHost::serve(sys::resolve("127.0.0.1", 0)->front(), 2);
+  ASSERT_TRUE(host.ok()) << host.status().to_string();
+  const auto mark = (*host)->add_id("t");
+  ASSERT_TRUE(mark.ok());
+  write_mark(id, mark.value());
+  const std::string key = key_of(id);
+  const auto sign = [&](const std::string& child) {
+    return RollGuest::sign(mark.value(), key + child, "t", Deadline::after_ns(kFar));
+  };
+  auto first = sign("/a"), second = sign("/b");
+  ASSERT_TRUE(first.ok() && second.ok());
+  const auto third = sign("/c");
+  ASSERT_FALSE(third.ok());
+  EXPECT_NE(third.status().message().find("full"), std::string::npos) << third.status().message();
+  first.value().reset();
+  EXPECT_TRUE(sign("/c").ok()) << "there is a place again";
+}
+
 TEST(NodesRoll, TheGroupOfAllRanksIsServedByTheRoll) {
   Id id = nccl_id();
   ASSERT_TRUE(mark_id(id, "t").ok());

@@ -6,14 +6,17 @@
 #include <netinet/in.h>
 
 #include <atomic>
+#include <barrier>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/sanitizer.h"
@@ -140,8 +143,8 @@ class SeatsOverNodes : public testing::Test {
     names_.push_back(name);
   }
 
-  /// Signed one after the other: the environment is one for all threads.
-  void sign(int num_signing = kRanks) {
+  /// As NCCL makes it, of a bootstrap on loopback.
+  static std::array<std::byte, kIdBytes> fresh_id() {
     std::array<std::byte, kIdBytes> id{};
     sockaddr_in at{};
     at.sin_family = AF_INET;
@@ -149,8 +152,17 @@ class SeatsOverNodes : public testing::Test {
     std::memcpy(id.data() + 8, &at, sizeof at);
     std::random_device device;
     for (size_t i = 0; i < 8; ++i) id[i] = static_cast<std::byte>(device());
-    ASSERT_TRUE(mark_id(id, "").ok());
-    const std::string key(reinterpret_cast<const char*>(id.data()), id.size());
+    return id;
+  }
+  static std::string marked_key() {
+    std::array<std::byte, kIdBytes> id = fresh_id();
+    EXPECT_TRUE(mark_id(id, "").ok());
+    return {reinterpret_cast<const char*>(id.data()), id.size()};
+  }
+
+  void sign(int num_signing = kRanks) { sign_by(marked_key(), num_signing); }
+  /// Signed one after the other: the environment is one for all threads.
+  void sign_by(const std::string& key, int num_signing = kRanks) {
     for (int rank = 0; rank < num_signing; ++rank) {
       set("BRAID_HOST_ID", "seats-node-" + std::to_string(rank / kPerNode));
       auto seat = Seat::sign(key, 0, machine(rank));
@@ -283,6 +295,95 @@ TEST_F(SeatsOverNodes, WithoutOneRankItIsNcclsOnAll) {
   close(false);
 }
 
+// ncclCommRevoke closes a seat and leaves the communicator to the program, whose next call came to a
+// null pointer. The others hear that the rank has ended.
+TEST_F(SeatsOverNodes, ACallOnASeatThatWasClosedIsAnError) {
+  RailLibrary library(0);
+  sign();
+  seats_[3]->interrupt();
+  seats_[3]->close(false);
+  on_ranks([&](int rank) {
+    EXPECT_FALSE(open(rank, library).ok());
+    EXPECT_FALSE(seats_[static_cast<size_t>(rank)]->is_lost());
+  });
+  close(false);
+}
+
+TEST_F(SeatsOverNodes, ARaceOnASeatThatWasClosedIsAnError) {
+  RailLibrary library(0);
+  sign();
+  on_ranks([&](int rank) {
+    ASSERT_TRUE(open(rank, library).ok());
+    braid_nccl_choice choice{};
+    ASSERT_TRUE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+  });
+  on_ranks([&](int rank) { seats_[static_cast<size_t>(rank)]->close(false); });
+  on_ranks([&](int rank) {
+    braid_nccl_choice choice{};
+    EXPECT_FALSE(race(rank, BRAID_NCCL_REDUCE_SCATTER, choice).ok());
+    EXPECT_FALSE(call(rank, 0, 8, true).ok());
+  });
+  close(false);
+}
+
+// A race's meeting is in no call of the comm's, for which a close waits: the connection to the roll
+// was freed under it.
+TEST_F(SeatsOverNodes, TheEndWaitsForWhoIsAtAMeeting) {
+  const std::string key = marked_key();
+  Config config;
+  ASSERT_TRUE(config.set("BRAID_NCCL_NODES", "on").ok());
+  std::vector<std::unique_ptr<AcrossNodes>> all;
+  for (int rank = 0; rank < 2; ++rank) {
+    auto across = AcrossNodes::sign(key, config, 1, 0);
+    ASSERT_TRUE(across.ok()) << across.status().to_string();
+    all.push_back(std::move(across).value());
+  }
+  const auto never = [] { return false; };
+  std::thread other([&] { (void)all[1]->come(1, 2, 0, never); });
+  (void)all[0]->come(0, 2, 0, never);
+  other.join();
+  std::latch is_at_it(1);
+  std::atomic<bool> has_ended{false};
+  std::atomic<int> num_late{0};
+  std::thread meeting([&] {
+    bool is_first = true;
+    const auto met = all[0]->meet(0, 300_ms, [&] {
+      if (std::exchange(is_first, false)) is_at_it.count_down();
+      if (has_ended) ++num_late;
+      return false;
+    });
+    EXPECT_TRUE(met.ok() && !met.value()) << "the other one does not come";
+  });
+  is_at_it.wait();
+  all[0]->end(false);
+  has_ended = true;
+  meeting.join();
+  EXPECT_EQ(num_late, 0);
+}
+
+// Windows of a communicator whose verdict was lost came to a comm that was never made.
+TEST_F(SeatsOverNodes, AWindowOfALostCommunicatorIsAnError) {
+  RailLibrary library(0);
+  std::array<std::byte, kIdBytes> id = fresh_id();
+  const auto hosts = sys::resolve("127.0.0.1", 0);
+  auto host = RollHost::serve(hosts->front());
+  ASSERT_TRUE(host.ok()) << host.status().to_string();
+  const auto mark = (*host)->add_id("");
+  ASSERT_TRUE(mark.ok());
+  write_mark(id, mark.value());
+  sign_by({reinterpret_cast<const char*>(id.data()), id.size()});
+  host->reset();
+  on_ranks([&](int rank) {
+    Seat& seat = *seats_[static_cast<size_t>(rank)];
+    EXPECT_FALSE(open(rank, library).ok());
+    EXPECT_TRUE(seat.is_lost());
+    std::byte memory[64];
+    EXPECT_FALSE(seat.add_window(memory, sizeof memory).ok());
+    EXPECT_TRUE(seat.drop_window(memory).ok()) << "nothing of it is mapped";
+  });
+  close(false);
+}
+
 // Whatever fails while rails are made, no rank has any, and all leave it to NCCL.
 TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
   for (const int failing : {-1, 0, 1}) {
@@ -298,6 +399,26 @@ TEST_F(SeatsOverNodes, RailsAreAllRanksOrNobodys) {
     });
     close(true);
   }
+}
+
+// One that fails before it comes to the others' exchange let them wait for it, and its next call came to
+// rails that were never made.
+TEST_F(SeatsOverNodes, ARankThatFailsOnItsWayToTheRailsTellsTheOthers) {
+  RailLibrary library(0);
+  sign();
+  std::barrier all_here(kRanks);
+  const int64_t began_ns = now_ns();
+  on_ranks([&](int rank) {
+    EXPECT_TRUE(open(rank, library).ok());
+    all_here.arrive_and_wait();
+    if (rank == 0) machine(kRanks - 1).fail("use_device", 0, driver_error("out of order"));
+    all_here.arrive_and_wait();
+    braid_nccl_choice choice{};
+    EXPECT_FALSE(race(rank, BRAID_NCCL_ALL_GATHER, choice).ok());
+    EXPECT_FALSE(call(rank, 0, 8, true).ok());
+  });
+  EXPECT_LT(now_ns() - began_ns, 40_s) << "a race's patience is longer";
+  close(false);
 }
 
 // NCCL's making of a communicator never ends where a rank has died meanwhile. Who aborts is not held

@@ -214,6 +214,37 @@ TEST(Seat, AMeetingHasADeadlineOfItsOwn) {
   }));
 }
 
+// An abort waited for the 15 s that ranks have to join their group.
+TEST(Seat, AnAbortEndsTheWaitForOneThatDoesNotJoin) {
+  const std::string key = fresh_seat_key();
+  EXPECT_TRUE(true_in_processes(2, [&](int rank) {
+    auto seat = Seat::sign(key);
+    if (!seat.ok()) return false;
+    all_are_here();
+    if (rank == 1) {
+      auto roll = Roll::open(key);
+      const auto is_aborted = [] { return false; };
+      const Deadline deadline = Deadline::after_ns(10_s);
+      const bool has_come = roll.ok() && roll->arrive(2, deadline, is_aborted).ok() &&
+                            roll->find_rendezvous(deadline, is_aborted).ok();
+      all_are_here();
+      all_are_here();
+      return has_come;
+    }
+    int64_t began_ns = 0;
+    std::thread aborter([&] {
+      all_are_here();  // this rank serves the group by now
+      began_ns = now_ns();
+      (*seat)->close(false);
+    });
+    const Status status = (*seat)->open(rank, 2, 0);
+    aborter.join();
+    const int64_t took_ns = now_ns() - began_ns;
+    all_are_here();
+    return status.code() == Code::kUnavailable && took_ns < kSoon;
+  }));
+}
+
 /// Comes to the meeting, joins the group, and then does nothing more.
 bool stall_while_set_up(const std::string& key) {
   auto seat = Seat::sign(key);  // for a signature that fits

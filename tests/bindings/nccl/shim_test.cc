@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <map>
 #include <mutex>
 #include <set>
@@ -52,7 +53,7 @@ struct World {
   std::map<braid_nccl_seat*, std::string> keys;
   int num_seats = 0;
   uint64_t settings = 0;
-  std::function<void()> on_open, on_interrupt, on_close;
+  std::function<void()> on_open, on_interrupt, on_close, on_ask;
 
   void add(const std::string& line) {
     const std::lock_guard lock(mutex);
@@ -103,6 +104,7 @@ Real fake_real() {
     return world->note("no window", " " + number(window));
   };
   real.get_async_error = [](NcclComm, NcclResult* error) {
+    if (world->on_ask) world->on_ask();
     *error = world->async;
     return NcclResult::kSuccess;
   };
@@ -800,6 +802,27 @@ TEST_F(ShimTest, ACallThatWaitsWhileItsCommunicatorIsAbortedIsNotHandedOn) {
   }
 }
 
+// It is still there, and NCCL has the words for such a call. The seat has none: it is closed.
+TEST_F(ShimTest, CallsOnARevokedCommunicatorAreNcclsToRefuse) {
+  for (const bool is_shrunk : {false, true}) {
+    const NcclComm comm = make(1, "k");
+    NcclComm child = nullptr;
+    int gone = 1;
+    world->next_comm = handle(2);
+    if (is_shrunk)
+      shim_.shrink(comm, &gone, 1, &child, nullptr, kShrinkAbort);
+    else
+      shim_.revoke(comm, 0);
+    log();
+    submit(call_on(comm, 8));
+    EXPECT_THAT(log(), ElementsAre("real all_reduce 8 on 1"));
+    shim_.group_start();
+    submit(call_on(comm, 9));
+    shim_.group_end();
+    EXPECT_THAT(log(), ElementsAre("real start", "real all_reduce 9 on 1", "real end"));
+  }
+}
+
 // What one has enqueued may lie behind what another has: neither ends before both are broken off.
 TEST_F(ShimTest, CommunicatorsAbortedInAGroupAreBrokenOffTogether) {
   const NcclComm a = make(1, "a"), b = make(2, "b");
@@ -1200,6 +1223,45 @@ TEST_F(RaceOfShimTest, AnAbortInARaceIsNotHandedOn) {
   world->on_race = [&](const braid_nccl_real&) { raced_.abort(comm); };
   EXPECT_EQ(raced_.submit(call_on(comm, 8)), NcclResult::kRemoteError);
   EXPECT_THAT(log(), Not(Contains("real all_reduce 8 on 1")));
+}
+
+// It asked for up to a minute, where a call is made in the background: of freed memory, when a
+// watchdog had aborted the communicator meanwhile.
+TEST_F(RaceOfShimTest, AnAbortEndsTheRacesQuestions) {
+  for (const bool in_the_race : {false, true}) {
+    const NcclComm comm = make_raced(1, "k");
+    std::latch is_asking(1);
+    std::atomic<bool> is_given_up{false};
+    int num_asked = 0, num_late = 0;  // by the race's thread
+    const auto begin = [&] {
+      world->async = NcclResult::kInProgress;
+      world->on_ask = [&] {
+        if (++num_asked == 1) is_asking.count_down();
+        if (is_given_up && ++num_late == 3) world->async = NcclResult::kSuccess;
+      };
+    };
+    world->race_code = 3;
+    world->answers["all_reduce"] = NcclResult::kInProgress;
+    world->on_interrupt = [&] { is_given_up = true; };
+    if (!in_the_race) world->on_open = begin;
+    world->on_race = [&](const braid_nccl_real& real) {
+      if (!in_the_race) return;
+      begin();
+      const braid_nccl_call call{};
+      EXPECT_EQ(real.run(real.context, &call), static_cast<int>(NcclResult::kRemoteError));
+    };
+    std::thread watchdog([&] {
+      is_asking.wait();
+      raced_.abort(comm);
+    });
+    EXPECT_EQ(raced_.submit(call_on(comm, 8)), NcclResult::kRemoteError);
+    watchdog.join();
+    EXPECT_EQ(num_late, 0);
+    world->on_ask = world->on_open = world->on_interrupt = nullptr;
+    world->on_race = nullptr;
+    world->async = NcclResult::kSuccess;
+    world->answers.clear();
+  }
 }
 
 TEST_F(RaceOfShimTest, InAGroupTheRaceIsBehindTheRealEnd) {

@@ -83,7 +83,9 @@ Result<Met> AcrossNodes::meet(const std::string& topic, std::string words, int64
   coming.num_ranks = static_cast<uint32_t>(num_ranks_);
   coming.patience_ns = patience_ns;
   coming.words = std::move(words);
-  auto met = guest_->meet(topic, coming, is_aborted);
+  const std::lock_guard at_the_roll(guest_mutex_);
+  auto met = guest_ ? guest_->meet(topic, coming, is_aborted)
+                    : Result<Met>(unavailable("this rank's part of the communicator has ended"));
   if (!met.ok()) lose(met.status());
   return met;
 }
@@ -212,6 +214,7 @@ Status AcrossNodes::warm_up(const NcclRail::GivesUp& gives_up) {
 }
 
 Status AcrossNodes::run(const braid_nccl_call& call) {
+  if (!stages_) return unavailable("the ranks have no rails");
   const auto dtype = static_cast<Dtype>(call.dtype);
   const sys::DevicePtr send = address_of(call.send), recv = address_of(call.recv);
   const sys::Stream stream{call.stream};
@@ -266,6 +269,7 @@ void AcrossNodes::end(bool is_in_peace) {
   }
   stages_.reset();
   (void)put_rail(nullptr);
+  const std::lock_guard nobody_meets(guest_mutex_);
   guest_.reset();
 }
 

@@ -82,7 +82,8 @@ class AcrossNodes {
   /// Ends what the rail has enqueued, beside the caller: NCCL waits for it, and it may stand behind
   /// work of the program's own communicator. False: there is no rail.
   bool begin_abort();
-  /// This rank's part is over. In peace it waits for its work, in the device's context.
+  /// This rank's part is over: later meetings are lost ones. In peace it waits for its work, in the
+  /// device's context; and for whoever is at a meeting, which `is_aborted` ends.
   void end(bool is_in_peace);
 
  private:
@@ -111,7 +112,8 @@ class AcrossNodes {
   const bool may_share_;
   const bool is_exact_;
   const int64_t patience_ns_;
-  std::unique_ptr<RollGuest> guest_;
+  std::mutex guest_mutex_;  // held by who is at a meeting: a race's is in no call of the comm's
+  std::unique_ptr<RollGuest> guest_;  // under guest_mutex_; null after end()
   int rank_ = -1, num_ranks_ = 0;
   fabric::NodeMap map_;
   Met served_;  // of the group

@@ -39,9 +39,10 @@ constexpr int64_t kGreetingTime = 5_s;
 constexpr int64_t kTick = 100_ms;     // while a meeting is open
 constexpr size_t kMostMeetings = 64;  // of one roll
 constexpr size_t kMostQueuedBytes = 16 << 20;
+constexpr size_t kFewestGreetings = 8;
 
-/// Of connections: the program needs descriptors, too. Who is turned away has not signed.
-size_t most_peers() {
+/// Ranks that are let in: the program needs descriptors, too. Who is turned away has not signed.
+size_t most_by_descriptors() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 256;
   return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur, 1 << 16)) / 4;
@@ -69,9 +70,10 @@ struct CommRoll {
 
 class ThreadedRollHost final : public RollHost {
  public:
-  ThreadedRollHost(sys::Fd listener, sys::Endpoint at, sys::Wake wake)
+  ThreadedRollHost(sys::Fd listener, sys::Endpoint at, sys::Wake wake, size_t most_ranks)
       : listener_(std::move(listener)),
         at_(at),
+        most_ranks_(most_ranks),
         wake_(std::move(wake)),
         door_("roll " + at_.text(), false, kGreetingTime) {}
   Status start() {
@@ -104,6 +106,8 @@ class ThreadedRollHost final : public RollHost {
   void accept_all();
   void pump(Peer& peer);
   void greet(Peer& peer, const Frame& frame);
+  bool is_full() const;
+  size_t most_ranks() const { return most_ranks_ != 0 ? most_ranks_ : most_by_descriptors(); }
   void refuse(Peer& peer, group::RefusalKind kind, std::string text);
   void hear(Peer& peer, const Frame& frame);
   void come(Peer& peer, const std::string& topic, const Coming& coming);
@@ -117,6 +121,7 @@ class ThreadedRollHost final : public RollHost {
 
   sys::PrivateFd listener_;
   const sys::Endpoint at_;
+  const size_t most_ranks_;  // 0: by the limit of descriptors
   sys::Wake wake_;
   group::Door door_;
   std::vector<std::unique_ptr<Peer>> peers_;
@@ -162,7 +167,8 @@ void ThreadedRollHost::accept_all() {
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       return;
     }
-    if (peers_.size() >= most_peers()) continue;
+    // Beside the ranks that are let in, who has yet to say that it is one, and hears when it is full.
+    if (peers_.size() >= most_ranks() + most_ranks() / 2 + kFewestGreetings) continue;
     if (auto peer = door_.admit(std::move(fd).value(), peers_)) peers_.push_back(std::move(peer));
   }
 }
@@ -206,11 +212,24 @@ void ThreadedRollHost::greet(Peer& peer, const Frame& frame) {
   if (!group::is_equal(hello->proof, group::prove_rank(token, session)))
     return refuse(peer, group::RefusalKind::kToken,
                   "another id or job token; set BRAID_JOB_TOKEN alike on all ranks");
+  // Of a kind that nobody knocks at again for: those inside stay as long as their communicators.
+  if (is_full())
+    return refuse(
+        peer, group::RefusalKind::kOtherJob,
+        fmt::format("the roll over nodes is full: its process lets {} ranks in, a quarter of "
+                    "the descriptors that it may have (ulimit -n)",
+                    most_ranks()));
   peer.channel.queue(group::encode(group::Welcome{group::prove_store(token, session)}));
   peer.channel.seal(group::key_to_rank(token, session), group::key_to_store(token, session));
   peer.state = Peer::State::kMember;
   rolls_[session.job_id].let_in.insert(&peer);
   if (!peer.channel.flush().ok()) drop(peer);
+}
+
+bool ThreadedRollHost::is_full() const {
+  const auto is_inside = [](const auto& peer) { return peer->state == Peer::State::kMember; };
+  return static_cast<size_t>(std::count_if(peers_.begin(), peers_.end(), is_inside)) >=
+         most_ranks();
 }
 
 void ThreadedRollHost::refuse(Peer& peer, group::RefusalKind kind, std::string text) {
@@ -350,12 +369,13 @@ class Hosts {
 
 }  // namespace
 
-Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at) {
+Result<std::unique_ptr<RollHost>> RollHost::serve(sys::Endpoint at, size_t most_ranks) {
   at.set_port(0);
   BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(at, kRollBacklog));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint found, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  auto host = std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(wake));
+  auto host =
+      std::make_unique<ThreadedRollHost>(std::move(listener), found, std::move(wake), most_ranks);
   BRAID_RETURN_IF_ERROR(host->start());
   return std::unique_ptr<RollHost>(std::move(host));
 }

@@ -22,6 +22,7 @@
 // Threads: any may add ids; all else belongs to the roll's thread.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -37,8 +38,9 @@ inline constexpr const char* kGroupTopic = "group";
 
 class RollHost {
  public:
-  /// Listens on `at`, whatever its port.
-  static Result<std::unique_ptr<RollHost>> serve(sys::Endpoint at);
+  /// Listens on `at`, whatever its port. `most_ranks` may be let in at a time, of all its rolls; 0: a
+  /// quarter of the descriptors that the process may have open.
+  static Result<std::unique_ptr<RollHost>> serve(sys::Endpoint at, size_t most_ranks = 0);
   virtual ~RollHost() = default;
 
   /// A mark for one id more. `job_token` may be empty: then who has the id may sign.
