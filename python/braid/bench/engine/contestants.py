@@ -134,7 +134,10 @@ class Seats:
         return ["taskset", "-c", str(self.cores[which])] if self.cores else []
 
 
-def engine(way: str, nbytes: int, seats: Seats) -> Pair:
+ANYWHERE = Seats()
+
+
+def engine(way: str, nbytes: int, seats: Seats = ANYWHERE) -> Pair:
     """braid. "local": copies on this host; else a provider of libfabric, over loopback."""
     source = Player("source", prefix=seats.source())
     target = Player("target", prefix=seats.target())
@@ -144,7 +147,7 @@ def engine(way: str, nbytes: int, seats: Seats) -> Pair:
     return Pair("braid", source, target)
 
 
-def nixl(python: Path, transports: str, nbytes: int, seats: Seats) -> Pair:
+def nixl(python: Path, transports: str, nbytes: int, seats: Seats = ANYWHERE) -> Pair:
     """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback."""
     command = [str(python), str(_FOLDER / "nixl_peer.py")]
     # NIXL refuses a list without CUDA's where there is a GPU; host memory does not use it.
