@@ -31,7 +31,10 @@ def braid(monkeypatch, capsys):
         ),
         (f"{PLAN} 1MiB -n x --hw h200", "braid: Invalid value for '--ranks' / '-n': "),
         (f"{PLAN} 1MiB -n 8", "braid: Missing option '--hw'; see braid plan collective --help"),
-        ("bench engine --ways local --cores 0,99999", "braid: engine: --cores: asked for two of "),
+        (
+            "bench engine --ways local --cores 0,99999",
+            "braid: bench engine: --cores: asked for two of ",
+        ),
         ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
         ("plan timeline --compute-ms 1 --comm-ms -2", "braid: --comm-ms: asked for -2, "),
         (

@@ -148,7 +148,10 @@ class Seats:
         return ["taskset", "-c", str(self.cores[which])] if self.cores else []
 
 
-def engine(way: str, nbytes: int, seats: Seats) -> Pair:
+ANYWHERE = Seats()
+
+
+def engine(way: str, nbytes: int, seats: Seats = ANYWHERE) -> Pair:
     """braid. "local": copies on this host; else a provider of libfabric, over loopback."""
     source = Player("source", prefix=seats.source())
     target = Player("target", prefix=seats.target())
@@ -159,7 +162,12 @@ def engine(way: str, nbytes: int, seats: Seats) -> Pair:
 
 
 def nixl(
-    python: Path, transports: str, nbytes: int, seats: Seats, *, is_read: bool = False
+    python: Path,
+    transports: str,
+    nbytes: int,
+    seats: Seats = ANYWHERE,
+    *,
+    is_read: bool = False,
 ) -> Pair:
     """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback; is_read: its
     pages are read, as vLLM's NixlConnector does.

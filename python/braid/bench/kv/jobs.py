@@ -30,19 +30,13 @@ class Field(Opened):
             self.way = way
             self.open("push", lambda: Requests(way, self.nbytes, is_push=True))
             self.open("pull", lambda: Requests(way, self.nbytes, is_push=False))
-            self.open(
-                "the engine alone", lambda: _named(engine.engine(way, self.nbytes, engine.Seats()))
-            )
+            self.open("the engine alone", lambda: _named(engine.engine(way, self.nbytes)))
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
-                self.open(
-                    "NIXL", lambda: engine.nixl(python, transports, self.nbytes, engine.Seats())
-                )
+                self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
                 self.open(
                     "NIXL, read",
-                    lambda: engine.nixl(
-                        python, transports, self.nbytes, engine.Seats(), is_read=True
-                    ),
+                    lambda: engine.nixl(python, transports, self.nbytes, is_read=True),
                 )
         return self.present
 
