@@ -398,6 +398,8 @@ class Decoder(Post):
         self._run_later()
 
     def _read(self, load: Load, counts: list[int]) -> None:
+        assert load.remote_pages is not None
+        body = load.remote_pages.astype("<u8").tobytes()
         for order in load.orders:
             head = {
                 "kind": "pull",
@@ -405,7 +407,7 @@ class Decoder(Post):
                 "tag": load.tag,
                 "consumers": counts[load.prefill.sources.index(order.source)],
             }
-            self._send(order.source.peer, head)
+            self._send(order.source.peer, head, body)
         if not load.pages.size:
             self._look_at_reads(load)
             return

@@ -19,7 +19,7 @@ from braid.kv.counters import Counters
 from braid.kv.ending import Ending
 from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
-from braid.kv.places import Move, PageIds, Place, moves
+from braid.kv.places import Move, PageIds, Place, moves, named
 
 
 @dataclass(slots=True)
@@ -90,6 +90,17 @@ class Handover(Ending):
 
     def is_computed(self) -> bool:
         return all(pages >= self.total_pages for pages in self._computed.values())
+
+    def why_not_pulled(self, pages: PageIds, names: tuple[str, str]) -> str | None:
+        """What is wrong about a pull of `pages` by names[1] here, at names[0]; None: nothing. Of a
+        page of another request, and of one that is still computed, it would get anything.
+        """
+        asked = f"{self.what}: '{names[1]}' asked for pages {named(pages)}"
+        if not np.isin(pages, self.pages).all():
+            return f"{asked}, '{names[0]}' has {named(self.pages)} of it"
+        computed = self.pages[: min(self._computed.values())]
+        rest = pages[~np.isin(pages, computed)]
+        return f"{asked}, of which {named(rest)} are not computed" if rest.size else None
 
     def computed(self, layer: int, tokens: int) -> None:
         """Of `layer` all before token number `tokens` is in the pages. A page that is not full

@@ -54,6 +54,15 @@ def check_pages(ids: PageIds, pages: int, what: str) -> None:
         raise InvalidArgument(f"{what}: page {wrong[0]}: the cache has {pages} pages")
 
 
+_MOST_NAMED = 16
+
+
+def named(ids: PageIds) -> str:
+    """Page numbers in words: the first ones of many, and how many there are."""
+    first = ", ".join(map(str, ids[:_MOST_NAMED].tolist()))
+    return f"[{first}]" if ids.size <= _MOST_NAMED else f"[{first}, ...: {ids.size} pages]"
+
+
 class Side(NamedTuple):
     """One end of a call, as Engine.write_pages() takes it."""
 

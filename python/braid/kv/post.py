@@ -15,7 +15,7 @@ from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeo
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
-VERSION = 2
+VERSION = 3
 """Of what prefillers and decoders say to each other; letters have one of their own."""
 _TICK_S = 0.05
 

@@ -9,7 +9,8 @@
     cancel {request, tag}                  -> begins nothing more, waits for what is under way
                                            <- cancelled {request, tag}: nothing can land any more
                                            <- failed {request, tag, why}: the same, unasked
-    pull {request}                         -> keeps the pages for as long as the lease holds
+    pull {request, pages}                  -> keeps the pages for as long as the lease holds; of
+                                              pages that the request has not: failed
     took {request}                         -> were they kept to here?
                                            <- held {request, is_held}
     spared {request}                       -> no rank will ask this one for anything
@@ -319,6 +320,8 @@ class Prefiller(Post):
         try:
             consumer = self._consumer(handover, head, body, sender)
         except Error as error:
+            self.counters.add("refused")
+            log.warning("'%s': refused a want: %s", self.engine.name, error)
             self._failed(sender, request, tag, str(error))
             return
         handover.stamp("wanted")
@@ -332,7 +335,7 @@ class Prefiller(Post):
         link = self._links[sender]
         if not link.regions:
             raise InvalidArgument(f"{handover.what}: wanted before anything was offered")
-        pages = np.frombuffer(body, "<u4").astype(np.uint64)
+        pages = _pages_of(head, body, "<u4")
         first = letters.whole(head, "first_page")
         wanted = max(0, letters.whole(head, "tokens_pages") - first)
         if letters.whole(head, "tokens_pages") != handover.total_pages:
@@ -373,12 +376,16 @@ class Prefiller(Post):
         handover = self._found(request, head, body, sender)
         if handover is None or sender in handover.consumers:
             return
-        none = np.empty(0, np.uint64)
+        pages, none = _pages_of(head, body, "<u8"), np.empty(0, np.uint64)
         link = self._links[sender]
         consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
         handover.expected = letters.whole(head, "consumers", 65536)
+        why = handover.why_not_pulled(pages, (self.engine.name, link.name))
+        if why is not None:
+            self.counters.add("refused")
+            self._stop_consumer(handover, consumer, InvalidArgument(why))
 
     def _on_took(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         """The decoder has read all it wanted: was that before anybody gave the pages back?"""
@@ -605,3 +612,10 @@ class Prefiller(Post):
             sender in handover.consumers and not handover.consumers[sender].is_over
             for handover in self._requests.values()
         )
+
+
+def _pages_of(head: dict[str, Any], body: bytes, number: str) -> PageIds:
+    """The page numbers behind a head; InvalidArgument: the last one is cut off."""
+    if len(body) % np.dtype(number).itemsize:
+        raise InvalidArgument(f"kv: '{head['kind']}' with {len(body)} bytes of page numbers")
+    return np.frombuffer(body, number).astype(np.uint64)

@@ -131,7 +131,7 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     load = decode.role.pull("r", there, [PAGES + 3], [1])
     with pytest.raises(braid.InvalidArgument, match=rf"page {PAGES + 3}: the cache has {PAGES}"):
         load.wait(LIMIT_S)
-    with pytest.raises(braid.Cancelled, match="'decode' took it back"):
+    with pytest.raises(braid.InvalidArgument, match=rf"for pages \[{PAGES + 3}\], 'prefill' has \[0"):
         handover.wait(LIMIT_S)
     handover = prefill.role.begin("lie", [0], 8, is_computed=True)
     decode.cache.pages = 2 * PAGES
@@ -144,12 +144,69 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     still_serves(prefill, decode, there)
 
 
-def test_another_length_of_the_prompt_is_told_on_both_sides(ends):
+def test_a_pull_of_pages_of_another_request_ends_both_sides(ends):
+    """A router's mistake: the pages are there, and hold what somebody else asked."""
+    prefill, decode, there = ends
+    fill(prefill.layers, LAYOUT, 7)
+    other = prefill.role.begin("other", [7], 8, is_computed=True)
+    handover = prefill.role.begin("r", [2, 4], 16, is_computed=True)
+    words = re.escape("request 'r': 'decode' asked for pages [4, 7, 9], 'prefill' has [2, 4] of it")
+    load = decode.role.pull("r", there, [4, 7, 9], [0, 1, 2])
+    with pytest.raises(braid.Cancelled, match=words):
+        load.wait(LIMIT_S)
+    with pytest.raises(braid.InvalidArgument, match=words):
+        handover.wait(LIMIT_S)
+    decode.role.pull("other", there, [7], [8]).wait(LIMIT_S)
+    other.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 8, 7)
+    still_serves(prefill, decode, there)
+
+
+def test_a_pull_of_some_of_a_requests_pages_goes_well(ends):
+    """The decoder has the others already; in any order."""
+    prefill, decode, there = ends
+    for page in (5, 6, 7):
+        fill(prefill.layers, LAYOUT, page)
+    handover = prefill.role.begin("r", [5, 6, 7], 24, is_computed=True)
+    decode.role.pull("r", there, [7, 6], [1, 2]).wait(LIMIT_S)
+    handover.wait(LIMIT_S)
+    assert is_right(decode.layers, LAYOUT, 1, 7)
+    assert is_right(decode.layers, LAYOUT, 2, 6)
+
+
+def test_a_pull_of_the_wrong_pages_that_came_before_its_request(ends):
+    prefill, decode, there = ends
+    load = decode.role.pull("r", there, [3], [1])
+    until = time.monotonic() + LIMIT_S
+    while not prefill.role._early and time.monotonic() < until:
+        time.sleep(0.002)
+    handover = prefill.role.begin("r", [2], 8, is_computed=True)
+    for ending in (load, handover):
+        with pytest.raises(braid.Error, match=r"asked for pages \[3\], 'prefill' has \[2\]"):
+            ending.wait(LIMIT_S)
+    still_serves(prefill, decode, there)
+
+
+def test_a_pull_of_pages_that_are_not_computed_ends_both_sides(ends):
+    prefill, decode, there = ends
+    handover = prefill.role.begin("r", [2, 4], 16)
+    prefill.role.computed("r", 8)
+    words = re.escape("request 'r': 'decode' asked for pages [2, 4], of which [4] are not computed")
+    load = decode.role.pull("r", there, [2, 4], [1, 2])
+    for ending in (load, handover):
+        with pytest.raises(braid.Error, match=words):
+            ending.wait(LIMIT_S)
+    still_serves(prefill, decode, there)
+
+
+def test_another_length_of_the_prompt_is_told_on_both_sides(ends, caplog):
     prefill, decode, there = ends
     handover = prefill.role.begin("r", [0, 1], 16, is_computed=True)
     load = decode.role.want("r", there, [0], 8)
     with pytest.raises(braid.Cancelled, match="2 pages at 'prefill', 1 at 'decode'"):
         load.wait(LIMIT_S)
+    assert "'prefill': refused a want: request 'r': 2 pages at 'prefill', 1 at" in caplog.text
+    assert prefill.role.counters["refused"] == 1
     decode.role.want("r", there, [3, 4], 16).wait(LIMIT_S)  # the right one may still come
     handover.wait(LIMIT_S)
     still_serves(prefill, decode, there)
@@ -355,6 +412,23 @@ def test_messages_of_nonsense_harm_nobody(ends, number):
     decode.engine.send(prefill.engine.address, BAD[number]).wait(LIMIT_S)  # of a known peer
     still_serves(prefill, decode, there)
     assert prefill.role.counters["refused"] >= 1
+
+
+@pytest.mark.parametrize("kind", ["want", "pull"])
+def test_page_numbers_that_are_cut_off_are_refused(ends, kind, caplog):
+    prefill, decode, there = ends
+    prefill.role.begin("r", [0], 8, is_computed=True)
+    decode.role.want("before", there, [9], 8)  # so that its regions are offered
+    head = {"kind": kind, "request": "r", "tag": 1, "consumers": 1, "first_page": 0}
+    odd = frame({**head, "tokens_pages": 1, "slices": []}, b"123")
+    decode.engine.send(prefill.engine.address, odd).wait(LIMIT_S)
+    words, until = f"'{kind}' with 3 bytes of page numbers", time.monotonic() + LIMIT_S
+    while words not in caplog.text and time.monotonic() < until:
+        time.sleep(0.002)
+    assert words in caplog.text
+    assert prefill.role.counters["refused"] == 1
+    assert "a message or the clock" not in caplog.text  # no mistake of ours
+    still_serves(prefill, decode, there)
 
 
 NO_TOKENS = [None, "8", True, np.True_, 8.0, -1, 2**63, 2**64]
