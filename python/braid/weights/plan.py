@@ -110,8 +110,8 @@ def plan(
 
     nodes: for each host (trainers there, workers there): among equals a trainer of the worker's
     host is taken.
-    InvalidArgument names a parameter that a worker has and no trainer, one whose shape differs, and
-    elements that nobody has or that two trainers hold in different boxes.
+    InvalidArgument names a parameter that one side has and the other lacks, one whose shape
+    differs, and elements that nobody has or that two trainers hold in different boxes.
     """
     held = _by_name(trainers, "trainer")
     table = Table([list(p) for p in trainers], [list(p) for p in workers])
@@ -125,6 +125,9 @@ def plan(
             rank = wanted[name][0][0]
             raise InvalidArgument(f"parameter '{name}' of worker {rank}: no trainer has it")
         _route(table, held[name], wanted[name], loads, near, most)
+    if unwanted := held.keys() - wanted.keys():
+        name = min(unwanted, key=group_key)
+        raise InvalidArgument(f"parameter '{name}' of trainer {held[name][0][0]}: no worker has it")
     return table
 
 
@@ -165,7 +168,7 @@ def _by_name(ranks: Sequence[Sequence[Piece]], side: str) -> dict[str, Held]:
                 )
             if piece.elements():
                 out[piece.name].append((rank, number, piece))
-    return dict(out)
+    return {name: held for name, held in out.items() if held}
 
 
 def _bytes_of(piece: Piece) -> int:

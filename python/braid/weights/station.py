@@ -34,12 +34,12 @@ class Station:
         return f"{self.side} {self.rank}"
 
     def _plan(self, told: Sequence[bytes]) -> Table:
-        """From what all ranks have told: the same on each."""
-        self.trainers, self.workers = sides_of(told)
+        """From what all ranks have told: the same on each. After an error the old plan holds."""
+        trainers, workers = sides_of(told)
         self.table = plan(
-            [holdings.pieces for holdings in self.trainers],
-            [holdings.pieces for holdings in self.workers],
+            [holdings.pieces for holdings in trainers], [holdings.pieces for holdings in workers]
         )
+        self.trainers, self.workers = trainers, workers
         everybody = b"".join(h.address.data for h in (*self.trainers, *self.workers))
         self._plan_hash = hash_of(everybody)
         return self.table

@@ -136,12 +136,15 @@ def test_what_lacks_is_named():
     half = piece_of("a", "float32", (4, 4), (0, 0), (2, 4), 0)
     odd = piece_of("a", "float32", (4, 4), (1, 0), (3, 4), 0)
     b = piece_of("b", "float32", (4, 4), (0, 0), (4, 4), 0)
+    none = piece_of("a", "float32", (4, 4), (4, 0), (0, 4), 0)
     for trainers, workers, words in [
         ([[b]], [[b], [a]], "parameter 'a' of worker 1: no trainer has it"),
         ([[half]], [[a]], "parameter 'a' of worker 0: 16 elements .*nobody has 8 of them"),
         ([[half], [odd]], [[a]], "several trainers have 4 of them"),
         ([[a]], [[piece_of("a", "float32", (4, 5), (0, 0), (4, 5), 0)]],
          r"parameter 'a': \(4, 4\) at trainer 0, \(4, 5\) at worker 0"),
+        ([[a], [a, b]], [[a]], "parameter 'b' of trainer 1: no worker has it"),
+        ([[none]], [[a]], "parameter 'a' of worker 0: no trainer has it"),
     ]:  # fmt: skip
         with pytest.raises(braid.InvalidArgument, match=words):
             plan(trainers, workers)

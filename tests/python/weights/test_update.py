@@ -1,5 +1,6 @@
 """Versions from trainers to workers: whole on all workers, or on none."""
 
+import json
 import threading
 import time
 import zlib
@@ -371,6 +372,38 @@ def test_holdings_that_lack_or_differ_are_refused():
         job.join()
         job.train(1)
         assert job.update(1) == [None]
+
+
+def without(told, name):
+    """The same holdings but for a parameter."""
+    holdings = json.loads(told)
+    holdings["pieces"] = [piece for piece in holdings["pieces"] if piece[0] != name]
+    return json.dumps(holdings).encode()
+
+
+def test_a_rank_that_refuses_what_it_is_told_goes_on_by_its_old_plan():
+    """On each side: a parameter that one of them lacks, an unknown dtype, another version."""
+    with Job(1, 2) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+        trainer, *workers = job.told
+        other = {
+            "parameter 'norm' of worker 0: no trainer has it":
+                [without(trainer, "norm"), *workers],
+            "parameter 'norm' of trainer 0: no worker has it":
+                [trainer, *(without(told, "norm") for told in workers)],
+            "weights: no size is known for elements of type 'float3'":
+                [trainer, *(told.replace(b'"float32"', b'"float3"') for told in workers)],
+            "asked for version 2 of holdings, found 3":
+                [trainer, *(told.replace(b'"version": 2', b'"version": 3') for told in workers)],
+        }  # fmt: skip
+        for version, (words, told) in enumerate(other.items(), start=2):
+            for side in (*job.senders, *job.receivers):
+                with pytest.raises(braid.InvalidArgument, match=words):
+                    side.join(told)
+            job.train(version)
+            assert job.update(version) == [None]
+            assert job.is_served(version)
 
 
 def test_a_word_of_the_next_version_may_overtake_the_leaders_of_this_one():
