@@ -1,7 +1,8 @@
-"""Prefillers that are killed or stopped at random moments while six requests are pushed from them:
-no wrong page, no hang, and no byte in a page that was given back. Writes records/kv_kills.json.
+"""Prefillers and decoders that are killed or stopped at random moments while six requests go from
+one to the other: no wrong page, no hang, and no byte in a page that was given back. Writes
+records/kv_kills.json.
 
-    .venv/bin/python scripts/kv_kills.py [MOMENTS]        50, half of them over tcp
+    .venv/bin/python scripts/kv_kills.py [MOMENTS]        50: half of them over tcp, half of each side
 """
 
 import json
@@ -18,18 +19,22 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests/python"), str(ROOT / "tests/python/kv")]
 
 
-def moment(way: str, seed: int) -> dict[str, Any]:
-    """One of them, with a decoder of its own: what it gave, and how long it took."""
+def moment(way: str, side: str, seed: int) -> dict[str, Any]:
+    """One of them, with the other side of its own: what it gave, and how long it took."""
     from braid import kv
 
     kv_peers, failures = import_module("kv_peers"), import_module("test_failures")
 
     began = time.monotonic()
-    settings = {"silence": failures.SILENCE_S, "beat": 0.2, "engine_lease": failures.SILENCE_S}
-    found: dict[str, Any] = {"way": way, "seed": seed, "wrong": ""}
-    with kv_peers.Side(kv.Decoder, kv_peers.LAYOUT, "decode", way, **settings) as decode:
+    settings = {"silence": failures.SILENCE_S, "engine_lease": failures.SILENCE_S}
+    found: dict[str, Any] = {"way": way, "side": side, "seed": seed, "wrong": ""}
+    if side == "prefiller":
+        role, strike, own = kv.Decoder, failures.kill_or_stop_once, {"beat": 0.2}
+    else:
+        role, strike, own = kv.Prefiller, failures.kill_or_stop_a_decoder_once, {"lease": 3}
+    with kv_peers.Side(role, kv_peers.LAYOUT, "other", way, **settings, **own) as other:
         try:
-            found["arrived"] = failures.kill_or_stop_once(decode, way, seed)
+            found["arrived"] = strike(other, way, seed)
         except AssertionError as error:
             found["wrong"] = f"{error}"[:200] or "a page is wrong, or changed after its end"
     found["seconds"] = round(time.monotonic() - began, 2)
@@ -40,7 +45,8 @@ def main() -> int:
     moments = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     runs = []
     for seed in range(moments):
-        runs.append(moment(("local", "tcp")[seed % 2], 100 + seed))
+        side = ("prefiller", "decoder")[seed // 2 % 2]
+        runs.append(moment(("local", "tcp")[seed % 2], side, 100 + seed))
         print(json.dumps(runs[-1]), flush=True)
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True

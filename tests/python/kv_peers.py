@@ -141,6 +141,33 @@ class RemoteDecoder:
             return f"{type(error).__name__}: {error}"
         return "well"
 
+    def fetch(self, orders: list[tuple[str, list[int], list[int], bool]]) -> None:
+        """Begins all of them: (request, its pages there, ours, whether it is pulled)."""
+        role, page_tokens = self.side.role, self.side.layout.page_tokens
+        self.fetched = []
+        for request, theirs, ours, is_pull in orders:
+            tokens = page_tokens * len(ours)
+            load = (
+                role.pull(request, self.there, theirs, ours)
+                if is_pull
+                else role.want(request, self.there, ours, tokens)
+            )
+            self.fetched.append((load, theirs, ours))
+
+    def fetched_ended(self, salts: list[int]) -> list[str]:
+        """How each of them ended: "well" only where every page is right."""
+        out = []
+        for (load, theirs, ours), salt in zip(self.fetched, salts, strict=True):
+            try:
+                load.wait(60)
+            except braid.Error as error:
+                out.append(f"{type(error).__name__}: {error}")
+                continue
+            pages = zip(ours, theirs, strict=True)
+            right = all(is_right(self.side.layers, LAYOUT, o, t, salt) for o, t in pages)
+            out.append("well" if right else f"{load.what}: ended well, and its pages are wrong")
+        return out
+
     def close(self) -> None:
         self.side.close()
 

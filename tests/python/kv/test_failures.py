@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from kv_peers import LAYOUT, PAGES, Process, Side, is_right
+from kv_peers import LAYOUT, PAGES, Process, Side, fill, is_right
 
 import braid
 from braid import kv
@@ -153,3 +153,58 @@ def kill_or_stop_once(decode, way, seed):
 @pytest.mark.parametrize("seed", [1])
 def test_killed_or_stopped_at_a_random_moment(decode, way, seed):
     kill_or_stop_once(decode, way, seed)
+
+
+def kill_or_stop_a_decoder_once(prefill, way, seed):
+    """One decoder that is killed or stopped while six requests go to it, half of them pulled.
+
+    How many went well by the prefiller. Each ends in time; its pages are somebody else's at once,
+    and a decoder that wakes up says of none of them that it came well unless it is right.
+    """
+    rng = random.Random(seed)
+    prefiller, salts = prefill.role, [seed * 100 + number for number in range(6)]
+    shuffled = rng.sample(range(PAGES), PAGES)
+    orders = [
+        (str(salts[n]), shuffled[n * 8 : n * 8 + 8], list(range(n * 8, n * 8 + 8)), n % 2 == 1)
+        for n in range(6)
+    ]
+    settings = {"prefiller": prefill.engine.address, "engine_lease": SILENCE_S}
+    with Process(way=way, silence=SILENCE_S, beat=0.2, **settings) as decode:
+        handovers = []
+        for (request, theirs, ours, is_pull), salt in zip(orders, salts, strict=True):
+            for page in theirs:
+                fill(prefill.layers, LAYOUT, page, salt)
+            tokens = 8 * len(ours)
+            handovers.append(prefiller.begin(request, theirs, tokens, is_computed=is_pull))
+            if not is_pull:
+                prefiller.declare([kv.Part(request, tokens)])
+        decode("fetch", orders)
+        layers = rng.randrange(3 * LAYOUT.layers + 1)
+        for _ in range(layers):
+            time.sleep(0.003)
+            prefiller.layer_done()
+        is_kill = rng.random() < 0.5
+        decode.kill() if is_kill else decode.stop()
+        for _ in range(3 * LAYOUT.layers - layers):
+            prefiller.layer_done()
+        good = 0
+        for handover, (_, theirs, _, _) in zip(handovers, orders, strict=True):
+            try:
+                handover.wait(LIMIT_S)
+                good += 1
+            except (braid.PeerLost, braid.Cancelled, braid.Timeout):
+                pass
+            for layer in prefill.layers:
+                layer[theirs] = 0x33  # they are somebody else's now
+        if not is_kill:
+            decode.resume()
+            assert not [e for e in decode("fetched_ended", salts) if "pages are wrong" in e]
+        return good
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_decoder_is_killed_or_stopped_at_a_random_moment(way, seed):
+    with Side(
+        kv.Prefiller, LAYOUT, "p", way, silence=SILENCE_S, engine_lease=SILENCE_S, lease=3
+    ) as prefill:
+        kill_or_stop_a_decoder_once(prefill, way, seed)
