@@ -2,7 +2,7 @@
 one to the other: no wrong page, no hang, and no byte in a page that was given back. Writes
 records/kv_kills.json.
 
-    .venv/bin/python scripts/kv_kills.py [MOMENTS]        50: half of them over tcp, half of each side
+    .venv/bin/python scripts/kv_kills.py [MOMENTS]      50, half of them over tcp, half of each side
 """
 
 import json
@@ -28,10 +28,11 @@ def moment(way: str, side: str, seed: int) -> dict[str, Any]:
     began = time.monotonic()
     settings = {"silence": failures.SILENCE_S, "engine_lease": failures.SILENCE_S}
     found: dict[str, Any] = {"way": way, "side": side, "seed": seed, "wrong": ""}
+    role: type = kv.Decoder if side == "prefiller" else kv.Prefiller
     if side == "prefiller":
-        role, strike, own = kv.Decoder, failures.kill_or_stop_once, {"beat": 0.2}
+        strike, own = failures.kill_or_stop_once, {"beat": 0.2}
     else:
-        role, strike, own = kv.Prefiller, failures.kill_or_stop_a_decoder_once, {"lease": 3}
+        strike, own = failures.kill_or_stop_a_decoder_once, {"lease": 3}
     with kv_peers.Side(role, kv_peers.LAYOUT, "other", way, **settings, **own) as other:
         try:
             found["arrived"] = strike(other, way, seed)
@@ -41,6 +42,12 @@ def moment(way: str, side: str, seed: int) -> dict[str, Any]:
     return found
 
 
+def git(*words: str) -> str:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
 def main() -> int:
     moments = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     runs = []
@@ -48,14 +55,12 @@ def main() -> int:
         side = ("prefiller", "decoder")[seed // 2 % 2]
         runs.append(moment(("local", "tcp")[seed % 2], side, 100 + seed))
         print(json.dumps(runs[-1]), flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
     record = {
         "schema": "braid.kv_kills/1",
         "command": ["scripts/kv_kills.py", str(moments)],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
+        "commit": git("rev-parse", "HEAD"),
+        "dirty": bool(git("status", "--porcelain")),
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
         "requests_each": 6,

@@ -302,7 +302,7 @@ _OWN_FORMS = {
     "braid.gpu_beside/1": _RANKS,
     "braid.gpu_tuning/1": _RANKS,
     "braid.kills/1": frozenset({"dirty", "runs"}),
-    "braid.kv_kills/1": _RUNS,
+    "braid.kv_kills/1": _RUNS | {"dirty"},
     "braid.make_test/1": frozenset({"dirty", "runs"}),
     "braid.make_test_designs/1": frozenset({"dirty", "runs"}),
     "braid.moe_calls/1": _RUNS,

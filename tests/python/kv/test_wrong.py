@@ -131,7 +131,9 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     load = decode.role.pull("r", there, [PAGES + 3], [1])
     with pytest.raises(braid.InvalidArgument, match=rf"page {PAGES + 3}: the cache has {PAGES}"):
         load.wait(LIMIT_S)
-    with pytest.raises(braid.InvalidArgument, match=rf"for pages \[{PAGES + 3}\], 'prefill' has \[0"):
+    with pytest.raises(
+        braid.InvalidArgument, match=rf"for pages \[{PAGES + 3}\], 'prefill' has \[0"
+    ):
         handover.wait(LIMIT_S)
     handover = prefill.role.begin("lie", [0], 8, is_computed=True)
     decode.cache.pages = 2 * PAGES

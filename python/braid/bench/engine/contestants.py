@@ -96,6 +96,20 @@ class Pair:
             self._target.ask("rest")
 
 
+class Reads(Pair):
+    """The same processes, where the target fetches: what is timed is its reads."""
+
+    def _run(self, case: Case, repeats: int, imm: int | None) -> Answer:
+        del imm  # a read counts nothing
+        self._source.ask("work")
+        try:
+            return self._target.ask(
+                "read", _CALL_S, page_bytes=case.page_bytes, count=case.count, repeats=repeats
+            )
+        finally:
+            self._source.ask("rest")
+
+
 def introduce(
     source: Player, target: Player, each: Sequence[Mapping[str, object]] = ({}, {}),
     **words: object,
@@ -122,8 +136,10 @@ def engine(way: str, nbytes: int) -> Pair:
     return Pair("braid", source, target)
 
 
-def nixl(python: Path, transports: str, nbytes: int) -> Pair:
-    """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback."""
+def nixl(python: Path, transports: str, nbytes: int, *, is_read: bool = False) -> Pair:
+    """NIXL over UCX, held to these transports ("tcp", "tcp,sm") and to loopback; is_read: its
+    pages are read, as vLLM's NixlConnector does.
+    """
     command = [str(python), str(_FOLDER / "nixl_peer.py")]
     # NIXL refuses a list without CUDA's where there is a GPU; host memory does not use it.
     gpu = ",cuda_copy" if Path("/dev/nvidiactl").exists() else ""
@@ -132,6 +148,8 @@ def nixl(python: Path, transports: str, nbytes: int) -> Pair:
     source = Player("nixl-source", command, environment=environment)
     target = Player("nixl-target", command, environment=environment)
     introduce(source, target, nbytes=nbytes, backend="UCX", settings={})
+    if is_read:
+        return Reads(f"NIXL, UCX {transports}, read", source, target)
     return Pair(f"NIXL, UCX {transports}", source, target)
 
 

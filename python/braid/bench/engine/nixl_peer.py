@@ -100,11 +100,17 @@ class Peer:
         rows[:, 1] = page_bytes
         return self.agent.prep_xfer_dlist(agent, self.agent.get_xfer_descs(rows, "DRAM"))
 
-    def _transfer(self, page_bytes: int, source_ids: Any, target_ids: Any) -> float:  # noqa: ANN401
+    def _transfer(
+        self,
+        page_bytes: int,
+        our_ids: Any,  # noqa: ANN401
+        their_ids: Any,  # noqa: ANN401
+        operation: str = "WRITE",
+    ) -> float:
         """us, from page numbers to the end, as a caller has it who has other pages each time."""
         ours, theirs = self._prepared(page_bytes)
         start = perf_counter_ns()
-        handle = self.agent.make_prepped_xfer("WRITE", ours, source_ids, theirs, target_ids)
+        handle = self.agent.make_prepped_xfer(operation, ours, our_ids, theirs, their_ids)
         state = self.agent.transfer(handle)
         while state == "PROC":
             state = self.agent.check_xfer_state(handle)
@@ -120,6 +126,14 @@ class Peer:
         source_ids = pattern.shuffled(count, pattern.SOURCE).astype(np.int32)
         target_ids = pattern.shuffled(count, pattern.TARGET).astype(np.int32)
         return {"samples_us": [self._transfer(word["page_bytes"], source_ids, target_ids)
+                               for _ in range(word["repeats"])]}  # fmt: skip
+
+    def read(self, word: dict[str, Any]) -> dict[str, Any]:
+        """pages() the other way round: the target's process fetches them."""
+        count = word["count"]
+        source_ids = pattern.shuffled(count, pattern.SOURCE).astype(np.int32)
+        target_ids = pattern.shuffled(count, pattern.TARGET).astype(np.int32)
+        return {"samples_us": [self._transfer(word["page_bytes"], target_ids, source_ids, "READ")
                                for _ in range(word["repeats"])]}  # fmt: skip
 
     def write(self, word: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class Field(Opened):
             if (python := self.nixl_python) is not None:
                 transports = "tcp,sm" if way == "local" else "tcp"
                 self.open("NIXL", lambda: engine.nixl(python, transports, self.nbytes))
+                self.open(
+                    "NIXL, read",
+                    lambda: engine.nixl(python, transports, self.nbytes, is_read=True),
+                )
         return self.present
 
 
