@@ -192,8 +192,8 @@ def kill_or_stop_a_decoder_once(prefill, way, seed):
             try:
                 handover.wait(LIMIT_S)
                 good += 1
-            except (braid.PeerLost, braid.Cancelled, braid.Timeout):
-                pass
+            except (braid.PeerLost, braid.Cancelled, braid.Timeout) as error:
+                assert "not over after a wait" not in str(error)
             for layer in prefill.layers:
                 layer[theirs] = 0x33  # they are somebody else's now
         if not is_kill:
