@@ -14,6 +14,8 @@ constexpr double kWorthNs = 20e6;
 constexpr uint64_t kLeastRoomBytes = 1 << 20;
 constexpr uint64_t kMostRoomBytes = 8 << 20;
 constexpr uint64_t kFirstRoomBytes = 2 << 20;  // before a rate is known
+constexpr int64_t kNudgeNs = 200'000;          // nothing of a read has completed for so long
+constexpr size_t kMostNudges = 32;
 }  // namespace
 
 Result<std::string> Rail::call() {
@@ -37,8 +39,7 @@ Status Rail::connect(const RailReady& ready, int64_t now) {
   return {};
 }
 
-// A provider that must connect first is busy until it has, and moves only while it is polled.
-Status Rail::post_probe() {
+Result<bool> Rail::write_probe(Op* op) {
   sys::FabricTransfer probe;
   probe.peer = peer_;
   probe.local_region = nic_->probe_region;
@@ -46,9 +47,35 @@ Status Rail::post_probe() {
   probe.bytes = sizeof(uint64_t);
   probe.remote_address = probe_target_.address;
   probe.remote_key = probe_target_.key;
-  BRAID_ASSIGN_OR_RETURN(const bool is_posted, endpoint_->write(probe, probe_to_post_));
+  return endpoint_->write(probe, op);
+}
+
+// A provider that must connect first is busy until it has, and moves only while it is polled.
+Status Rail::post_probe() {
+  BRAID_ASSIGN_OR_RETURN(const bool is_posted, write_probe(probe_to_post_));
   if (is_posted) probe_to_post_ = nullptr;
   return {};
+}
+
+// Who reads over TCP asks and waits, so its kernel keeps acknowledgements back for up to 40 ms: it
+// expects to send something that carries them. A target whose congestion control is BBR has a few
+// segments out, on loopback, and then waits for one. What we send carries it; 8 bytes that say nothing
+// do. Pulls of 64 MiB: docs/decisions/0042-reads-that-nudge.md.
+Status Rail::nudge(int64_t now) {
+  if (num_reads_ == 0 || now - heard_ns_ < kNudgeNs || num_nudges_ == kMostNudges ||
+      !nic_->domain->limits().delays_acknowledgements)
+    return {};
+  Op* op = take_op();
+  op->is_nudge = true;
+  Result<bool> posted = write_probe(op);
+  if (posted.ok() && *posted) {
+    ++num_nudges_;
+    heard_ns_ = now;
+    return {};
+  }
+  op->is_nudge = false;
+  free_.push_back(op);
+  return posted.ok() ? Status() : posted.status();
 }
 
 std::vector<Rail::Flight> Rail::close(State next, int64_t retry_at_ns) {
@@ -59,7 +86,7 @@ std::vector<Rail::Flight> Rail::close(State next, int64_t retry_at_ns) {
   ops_.clear();
   free_.clear();
   probe_to_post_ = nullptr;
-  num_flying_ = 0;
+  num_flying_ = num_reads_ = num_nudges_ = 0;
   flying_bytes_ = 0;
   meter_ = {};
   state_ = next;
@@ -116,11 +143,19 @@ Result<bool> Rail::post(const Flight& flight, bool has_more, int64_t now) {
   op->is_flying = true;
   op->is_probe = false;
   if (num_flying_++ == 0) meter_.begin(now);
+  if (t.kind == Transfer::Kind::kRead && num_reads_++ == 0) heard_ns_ = now;
   flying_bytes_ += flight.piece.bytes;
   return true;
 }
 
 void Rail::completed(Op& op, std::vector<Flight>& done, int64_t now) {
+  heard_ns_ = now;
+  if (op.is_nudge) {
+    op.is_nudge = false;
+    --num_nudges_;
+    free_.push_back(&op);
+    return;
+  }
   op.is_flying = false;
   --num_flying_;
   if (op.is_probe) {
@@ -130,6 +165,7 @@ void Rail::completed(Op& op, std::vector<Flight>& done, int64_t now) {
     why_down_.clear();
   } else {
     flying_bytes_ -= op.flight.piece.bytes;
+    if (op.flight.transfer->kind == Transfer::Kind::kRead) --num_reads_;
     meter_.completed(op.flight.piece.bytes, now);
     if (num_flying_ == 0) meter_.end(now);
     done.push_back(op.flight);
@@ -149,9 +185,9 @@ Status Rail::poll(std::vector<Flight>& done, int64_t now) {
         return driver_error("{}: {}", nic_->domain->description(), endpoint_->why(event));
       if (event.kind != sys::FabricEvent::Kind::kCompleted || event.op == nullptr) continue;
       Op& op = *static_cast<Op*>(event.op);
-      if (op.is_flying) completed(op, done, now);  // some providers tell of one twice
+      if (op.is_flying || op.is_nudge) completed(op, done, now);  // some tell of one twice
     }
-    if (count < events.size()) return {};
+    if (count < events.size()) return nudge(now);
   }
 }
 

@@ -72,11 +72,14 @@ class Rail {
     int64_t posted_ns = 0;
     bool is_flying = false;
     bool is_probe = false;
+    bool is_nudge = false;
   };
   static constexpr size_t kMostFlights = 256;
 
   Op* take_op();
+  Result<bool> write_probe(Op* op);
   Status post_probe();
+  Status nudge(int64_t now);
   void completed(Op& op, std::vector<Flight>& done, int64_t now);
 
   const Nic* nic_;
@@ -89,6 +92,9 @@ class Rail {
   Op* probe_to_post_ = nullptr;
   NicKey probe_target_;
   size_t num_flying_ = 0;
+  size_t num_reads_ = 0;  // of those that fly
+  size_t num_nudges_ = 0;
+  int64_t heard_ns_ = 0;  // when something has completed, or a nudge was sent
   uint64_t flying_bytes_ = 0;
   RateMeter meter_;
   int64_t retry_at_ns_ = 0;

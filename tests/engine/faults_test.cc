@@ -132,6 +132,25 @@ TEST(Rails, EachCarriesWhatItsRateAllows) {
   EXPECT_GT(gbps, 0.7 * 0.8);  // of the sum; the figure itself is `braid bench engine`'s
 }
 
+TEST(Rails, AReadThatHearsNothingNudgesWhereAcknowledgementsComeLate) {
+  for (const bool is_late : {false, true}) {
+    sys::FakeRules rules;
+    rules.delays_acknowledgements = is_late;
+    Pair pair(rails(1, rules), 2 * kSecond);
+    constexpr size_t kBytes = 1 << 20;
+    Memory from(*pair.b, kBytes, 1), to(*pair.a, kBytes, 2);
+    const RemoteRegion remote = import(*pair.a, from);
+    ASSERT_TRUE(is_ok(wait(pair.a->read({to.region, 0}, {remote, 0}, 8))));
+    const uint64_t before = pair.engines.fabric().num_landed();
+    pair.engines.fabric().set_rate("b0", 0.02);  // so the read takes 50 ms
+    ASSERT_TRUE(is_ok(wait(pair.a->read({to.region, 0}, {remote, 0}, kBytes))));
+    EXPECT_EQ(to.bytes, from.bytes);
+    const uint64_t nudges = pair.engines.fabric().num_landed() - before;
+    EXPECT_EQ(nudges > 3, is_late) << nudges;
+    EXPECT_EQ(nudges == 0, !is_late) << nudges;
+  }
+}
+
 TEST(Rails, WhenAllAreSilentTheDeadlineEndsItAndNothingLandsLater) {
   Pair pair(rails(2), 5 * kSecond);
   constexpr size_t kBytes = 1 << 20;

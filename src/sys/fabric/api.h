@@ -62,6 +62,8 @@ struct FabricLimits {
   // What comes in while an endpoint closes can end this process: who closes one should wait first, for
   // a while, for what its peers still owe it.
   bool fears_late_arrivals = false;
+  // What comes is acknowledged late where nothing is sent the other way: the kernel's TCP.
+  bool delays_acknowledgements = false;
 };
 
 /// What a region may be used for: by our own writes, reads and messages, or by writes and reads of

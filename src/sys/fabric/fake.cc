@@ -117,6 +117,7 @@ FakeDomain::FakeDomain(FakeFabric& fabric, FakeFabric::Site& site)
   limits_.has_trusted_immediates = fabric.rules_.has_trusted_immediates;
   limits_.can_read = fabric.rules_.can_read;
   limits_.fears_late_arrivals = fabric.rules_.fears_late_arrivals;
+  limits_.delays_acknowledgements = fabric.rules_.delays_acknowledgements;
 }
 
 FakeDomain::~FakeDomain() {

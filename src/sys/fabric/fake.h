@@ -40,7 +40,8 @@ struct FakeRules {
   bool lost_fails = true;       // where truthful: what is dropped or refused fails; else silence
   bool has_trusted_immediates = false;  // endpoints refuse peers that they have not added
   bool can_read = true;
-  bool fears_late_arrivals = false;  // as its domains say; nothing happens
+  bool fears_late_arrivals = false;      // as its domains say; nothing happens
+  bool delays_acknowledgements = false;  // the same
   uint64_t max_write_bytes = UINT64_MAX;
   int64_t (*now_ns)() = &braid::now_ns;  // for rates
 };

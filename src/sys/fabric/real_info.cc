@@ -104,6 +104,8 @@ FabricLimits libfabric_limits(const fi_info& info) {
                        provider == "net" || provider == "verbs;ofi_rxm" || provider == "efa";
   limits.has_trusted_immediates = false;
   limits.fears_late_arrivals = provider == "verbs;ofi_rxm";  // see EndHandle
+  limits.delays_acknowledgements =
+      provider == "net" || provider == "tcp" || provider == "tcp;ofi_rxm";
   limits.can_read = !is_shm && (info.caps & FI_READ) != 0 && (info.caps & FI_REMOTE_READ) != 0;
   return limits;
 }
