@@ -47,7 +47,11 @@ class _Unfinished:
 
 
 class Joiner:
-    """Puts frames together again. InvalidArgument for what no frames() has made."""
+    """Puts frames together again. InvalidArgument for what no frames() has made.
+
+    A letter whose sender could not send all of it is followed by another one: its begin is
+    forgotten.
+    """
 
     def __init__(self) -> None:
         self._unfinished: dict[bytes, _Unfinished] = {}
@@ -60,6 +64,8 @@ class Joiner:
         if len(self._unfinished) >= _MOST_UNFINISHED:  # of peers that went in mid-message
             self._unfinished.clear()
         unfinished = self._unfinished.pop(sender, _Unfinished(parts, []))
+        if part == 0:
+            unfinished = _Unfinished(parts, [])
         if part != len(unfinished.data) or parts != unfinished.parts or part >= parts:
             raise InvalidArgument(
                 f"letter: part {part} of {parts} does not follow what came before"

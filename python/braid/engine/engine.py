@@ -7,6 +7,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -81,6 +82,8 @@ class Engine(Transfers):
             ),
             timeout,
         )
+        self._closing = threading.Lock()
+        self._ended = threading.Event()
         self._messages = Arrivals(lambda call: self._live().tell(False, call))
         self._notifications = Arrivals(lambda call: self._live().tell(True, call))
         _open.add(self)
@@ -104,12 +107,23 @@ class Engine(Transfers):
         """Leaves its peers and ends: what is under way becomes Cancelled, and memory may be freed.
         Again: does nothing. InvalidArgument in a callback, which would wait for itself.
         """
-        if self.closed:
+        if self.closed or not self._closing.acquire(blocking=False):
             return
-        self._core.close()
+        try:
+            self._core.close()
+            self._ended.set()
+        finally:
+            self._closing.release()
         _open.discard(self)
         self._messages.wake_all()
         self._notifications.wake_all()
+
+    def wait_closed(self, timeout: float | None = None) -> None:
+        """Returns when close() is through: until then bytes may land, though `closed` is true from
+        its begin on. At once in a fork, where nothing of ours lands. Timeout.
+        """
+        if self._process == os.getpid() and not self._ended.wait(timeout):
+            raise Timeout(f"engine: '{self._name}' is not closed after a wait of {timeout} s")
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ When does a load end, and its pages may be used again?
 A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when
 it wakes up. So each source is told of regions of its own, over the same memory: they are
 unregistered, which ends when nothing can land through them any more, and no other source notices.
+The same happens to one of which nothing is wanted, after a longer time: peers come and go.
 """
 
 import secrets
@@ -17,12 +18,21 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
 from braid import letters
 from braid.engine import Descriptor, Engine, Message, Peer
-from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
+from braid.errors import (
+    Cancelled,
+    Error,
+    Exhausted,
+    InternalError,
+    InvalidArgument,
+    PeerLost,
+    Timeout,
+)
 from braid.kv.asked import page_numbers, request_name, seconds, whole
 from braid.kv.cache import PagedCache, unregister_all
 from braid.kv.ending import log
@@ -32,6 +42,9 @@ from braid.kv.places import Move, PageIds, check_pages, moves, places_from
 from braid.kv.post import VERSION, Post
 
 _AGAIN_S = 0.5
+# Of an idle source, in times of `silence`.
+_ASKED_AFTER = 3
+_LOST_AFTER = 10
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
 
 
@@ -43,7 +56,8 @@ class Decoder(Post):
     cache    the pages
     group    the layouts of all ranks of this decoder; left out: cache.layout with every rank of its
              tensor parallelism
-    silence  seconds after which a prefiller that says nothing is lost
+    silence  seconds after which a prefiller that says nothing is lost; ten times that, where
+             nothing is wanted of it
     beat     seconds between words to prefillers of which something is wanted
 
     Every call takes any thread.
@@ -63,8 +77,10 @@ class Decoder(Post):
         self._group = list(group or whole_group(cache.layout))
         self._silence, self._beat = silence, beat
         self._sources: dict[bytes, Source] = {}
-        """By the address of the peer."""
+        """By the address of the peer; without those that are lost."""
         self._by_sender: dict[bytes, Source] = {}
+        self._lost: list[Source] = []
+        """Those that may write still."""
         self._prefills: list[Prefill] = []
         self._loads: dict[int, Load] = {}
         self._renewed: dict[str, Prefill] = {}
@@ -76,7 +92,8 @@ class Decoder(Post):
 
     def connect(self, peers: Sequence[Peer], timeout: float | None = None) -> Prefill:
         """The ranks of a prefiller, by their engines' addresses. Waits for their answers for
-        `timeout` seconds (None: not at all, and what is wanted meanwhile waits).
+        `timeout` seconds (None: not at all, and what is wanted meanwhile waits). Of the same
+        ranks it gives the same Prefill, until one of them is lost.
 
         InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
         """
@@ -87,9 +104,7 @@ class Decoder(Post):
                 f"kv: asked for the addresses of a prefiller's engines, found {peers!r:.80}"
             )
         with self._lock:
-            sources = [self._source(peer) for peer in peers]
-            prefill = Prefill(sources, self)
-            self._prefills.append(prefill)
+            prefill = self._prefill([self._source(peer) for peer in peers])
             self._look_after(prefill)
         self._run_later()
         until = time.monotonic() + (timeout or 0)
@@ -120,6 +135,8 @@ class Decoder(Post):
         timeout     seconds for all of it
         InvalidArgument: a page out of range or named twice, or another number of them; tokens that
         are no whole number, a timeout that is no time, a prefill that this decoder did not make.
+        Whatever goes wrong behind that ends the load: once a prefiller knows of the pages they must
+        not be used before.
         """
         load = self._new(request, prefill, pages, tokens, first_page, timeout)
         if self.cache.layout.tail_bytes:
@@ -154,7 +171,8 @@ class Decoder(Post):
         """Keeps a request's lease at the prefiller until it is wanted, pulled or let go of."""
         self._check_prefill(prefill, f"request '{request_name(request, 'renew')}'")
         with self._lock:
-            self._renewed[request] = prefill
+            if prefill.error() is None:
+                self._renewed[request] = prefill
 
     def let_go(self, request: str, prefill: Prefill) -> None:
         """Tells the prefiller that nobody will ask for the request."""
@@ -170,22 +188,29 @@ class Decoder(Post):
             return list(self._loads.values())
 
     def close(self) -> None:
-        """Takes all loads back, waits until nothing of them can land any more, and stops."""
+        """Takes all loads back, waits until nothing of them can land any more, and stops. After an
+        error, which is of a region that could not be unregistered, it may be called again.
+        """
         for load in self.loads():
             closed = Cancelled(f"{load.what}: the decoder closed")
             self._apart(load.what, partial(self._cancel, load, closed))
+        until = time.monotonic() + 2 * self._silence
         for load in self.loads():
             try:
-                load.wait(2 * self._silence)
+                load.wait(max(0.0, until - time.monotonic()))
             except Error as error:
                 log.debug("close: %s", error)
         with self._lock:
-            sources = [s for s in self._sources.values() if s.layout is not None and not s.is_gone]
-            for source in sources:
-                self._send(source.peer, {"kind": "bye"})
+            for source in self._sources.values():
+                if source.layout is not None:
+                    bye = partial(self._send, source.peer, {"kind": "bye"})
+                    self._apart(f"'{source.name}'", bye)
         self._stop()
-        for source in self._sources.values():
-            unregister_all(source.offered)
+        self._revoke_all()
+        for ticket in [ticket for load in self.loads() for ticket in load.reads]:
+            with suppress(Error):
+                ticket.wait()  # it has its own deadline
+        self._end_all()
 
     def __enter__(self) -> "Decoder":
         return self
@@ -195,10 +220,19 @@ class Decoder(Post):
 
     # --- prefillers ---
 
+    def _prefill(self, sources: list[Source]) -> Prefill:
+        """The one of these sources."""
+        for known in self._prefills:
+            if known.sources == sources:
+                return known
+        prefill = Prefill(sources, self)
+        self._prefills.append(prefill)
+        return prefill
+
     def _source(self, peer: Peer) -> Source:
         """A known one, or a new one that is greeted. One that was lost is greeted anew."""
         source = self._sources.get(peer.data)
-        if source is None or source.error is not None:
+        if source is None:
             source = Source(peer, heard_at=time.monotonic())
             self._sources[peer.data] = source
             layout = self.cache.layout.as_json()
@@ -208,15 +242,15 @@ class Decoder(Post):
 
     def _offer(self, source: Source) -> None:
         """Tells a source where it may write, before the first thing that it is to write."""
-        if source.offered:
+        if source.has_offer:
             return
-        source.offered = self.cache.register_layers()
-        if self.cache.tails.region is not None:
-            source.offered.append(self.cache.tails.register())
+        if not source.offered:
+            source.offered = self.cache.register_layers()
         places = [list(place) for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
         head = {"kind": "offer", "places": places, "pages": self.cache.pages}
         self._send(source.peer, head, letters.pack(regions))
+        source.has_offer = True
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -228,6 +262,8 @@ class Decoder(Post):
         source.heard_at = time.monotonic()
         if kind == "beat":
             return None
+        if kind == "ask":
+            return self._send(source.peer, {"kind": "beat", "requests": []})
         if kind not in ("failed", "cancelled", "held"):
             raise InvalidArgument(f"kv: asked for a message of a prefiller, found {kind!r}")
         load = self._loads.get(letters.whole(head, "tag", 2**32 - 1))
@@ -250,7 +286,9 @@ class Decoder(Post):
             self._accept(source, head, body)
         except Error as error:
             self.counters.add("refused")
-            source.error, source.is_gone = error, True
+            source.error = error
+            self._leave_out(source)
+            self._gone(source)
         for prefill in list(self._prefills):
             self._look_after(prefill)
 
@@ -273,10 +311,10 @@ class Decoder(Post):
             return
         waiting, prefill.waiting = prefill.waiting, []
         for load in waiting:
-            if error is not None:
-                self._fail(load, error)
-            else:
-                self._place(load)
+            begin = (
+                partial(self._place, load) if error is None else partial(self._fail, load, error)
+            )
+            self._apart(load.what, begin, partial(self._fail, load))
         if error is not None and prefill in self._prefills:
             self._prefills.remove(prefill)
 
@@ -325,7 +363,10 @@ class Decoder(Post):
             self._renewed.pop(load.request, None)
             self.counters.add("requests")
             load.prefill.waiting.append(load)
-            self._look_after(load.prefill)
+            if self._is_over:
+                self._fail(load, self._closed(load.what))
+            else:
+                self._look_after(load.prefill)
         self._run_later()
         return load
 
@@ -356,6 +397,10 @@ class Decoder(Post):
         count = sum(len(part.layers) * pages for order in load.orders for part in order.slices)
         count += load.tail_slot is not None
         body = load.pages.astype("<u4").tobytes()
+        if count:  # before anybody knows of the pages: what fails now has moved nothing
+            load.expected = self.engine.expect(
+                load.tag, count, callback=partial(self._on_count, load)
+            )
         for order in load.orders:
             self._offer(order.source)
             has_tail = order is load.orders[0] and load.tail_slot is not None
@@ -374,9 +419,6 @@ class Decoder(Post):
             }
             self._send(order.source.peer, head, body)
         if count:
-            load.expected = self.engine.expect(
-                load.tag, count, callback=partial(self._on_count, load)
-            )
             self.counters.add("pages", count)
             self.counters.add("bytes", len(load.pages) * self._bytes_of_page(load))
         else:  # all is here already
@@ -458,7 +500,8 @@ class Decoder(Post):
         with self._lock:
             load.stamp("first page")
             load.reads.landed()
-            self._look_at_reads(load)
+            look = partial(self._look_at_reads, load)
+            self._apart(load.what, look, partial(self._fail, load))
         self._run_later()
 
     def _look_at_reads(self, load: Load) -> None:
@@ -507,11 +550,20 @@ class Decoder(Post):
             load.prefill.waiting.remove(load)
         for ticket in load.reads:
             ticket.cancel()
-        for order in load.orders:
-            if not order.is_settled and not order.source.is_gone:
-                head = {"kind": "cancel", "request": load.request, "tag": load.tag}
-                self._apart(load.what, partial(self._send, order.source.peer, head))
+        self._tell_to_stop(load)
         self._settle(load)
+
+    def _tell_to_stop(self, load: Load) -> None:
+        """All who write. Where too much is under way the next tick tells them."""
+        head = {"kind": "cancel", "request": load.request, "tag": load.tag}
+        for order in load.orders:
+            if order.is_told_to_stop or order.is_settled or order.source.is_gone:
+                continue
+            try:
+                self._send(order.source.peer, head)
+            except Exhausted:
+                return
+            order.is_told_to_stop = True
 
     def _settle(self, load: Load) -> None:
         for order in load.orders:
@@ -519,18 +571,30 @@ class Decoder(Post):
         if load.tag in self._loads and load.is_settled():
             if load.failure is not None:
                 self._finish(load, load.failure)
-            elif load.remote_pages is not None:
+            elif load.remote_pages is not None and load.orders:  # else it waits for its ranks
                 self._finish(load, None)
 
     def _finish(self, load: Load, error: Error | None) -> None:
         del self._loads[load.tag]
         if error is not None and load.expected is not None:
-            self.engine.forget(load.tag)
+            with suppress(InvalidArgument):  # a closed engine has forgotten it
+                self._forget(load.tag)
         if load.tail_slot is not None:
             load.tail = None if error is not None else self.cache.tails.get(load.tail_slot)
             self.cache.tails.give_back(load.tail_slot)
         self.counters.add("done" if error is None else "failed")
         self._end_later(load, error)
+
+    def _forget(self, tag: int) -> None:
+        """The tag does not come again: the engine need not keep what has arrived under it."""
+        self.engine.forget(tag)
+        if arrived := self.engine.count(tag):
+            self.engine.expect(tag, arrived)
+
+    def _end_each(self) -> None:
+        for load in list(self._loads.values()):
+            error = load.failure or self._closed(load.what)
+            self._apart(load.what, partial(self._finish, load, error))
 
     # --- time ---
 
@@ -541,9 +605,7 @@ class Decoder(Post):
         for load in list(self._loads.values()):
             look = partial(self._look_at_deadline, load, now)
             self._apart(load.what, look, partial(self._fail, load))
-        for source in list(self._sources.values()):
-            what = f"'{source.name}'"
-            self._apart(what, partial(self._look_at_silence, source, now))
+        self._apart("sources", partial(self._look_at_sources, now))
 
     def _look_at_deadline(self, load: Load, now: float) -> None:
         load.reads.take_away()
@@ -553,14 +615,32 @@ class Decoder(Post):
             load.deadline = None
             self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
         if load.failure is not None:
+            self._tell_to_stop(load)
             self._settle(load)
 
-    def _look_at_silence(self, source: Source, now: float) -> None:
-        if source.error is None and now - source.heard_at > self._silence:
-            if self._is_wanted(source):
-                self._lose(source)
+    def _look_at_sources(self, now: float) -> None:
+        wanted = self._wanted()
+        for source in list(self._sources.values()):
+            if source in wanted:
+                look = partial(self._look_at_silence, source, now)
             else:
-                source.heard_at = now
+                look = partial(self._look_at_idle, source, now)
+            self._apart(f"'{source.name}'", look)
+        for source in list(self._lost):
+            self._apart(f"'{source.name}'", partial(self._begin_revoking, source))
+
+    def _look_at_silence(self, source: Source, now: float) -> None:
+        if now - max(source.heard_at, source.unwanted_at) > self._silence:
+            self._lose(source, self._silence)
+
+    def _look_at_idle(self, source: Source, now: float) -> None:
+        source.unwanted_at = now
+        if now - source.heard_at > _LOST_AFTER * self._silence:
+            self._lose(source, _LOST_AFTER * self._silence)
+        elif now - max(source.heard_at, source.asked_at) > _ASKED_AFTER * self._silence:
+            source.asked_at = now
+            if source.layout is not None:  # else it owes an answer already
+                self._send(source.peer, {"kind": "beat", "requests": []})
 
     def _beat_all(self) -> None:
         wanted: dict[bytes, list[str]] = {}
@@ -572,46 +652,77 @@ class Decoder(Post):
                 wanted.setdefault(source.peer.data, []).append(request)
         for data, requests in wanted.items():
             source_ = self._sources.get(data)
-            if source_ is not None and source_.layout is not None and source_.error is None:
+            if source_ is not None and source_.layout is not None:
                 head = {"kind": "beat", "requests": requests}
                 self._apart(f"'{source_.name}'", partial(self._send, source_.peer, head))
 
-    def _is_wanted(self, source: Source) -> bool:
-        return any(source in load.prefill.sources for load in self._loads.values()) or any(
-            source in prefill.sources for prefill in self._renewed.values()
-        )
+    def _wanted(self) -> set[Source]:
+        prefills = {load.prefill for load in self._loads.values()}
+        prefills.update(self._renewed.values())
+        return {source for prefill in prefills for source in prefill.sources}
 
-    def _lose(self, source: Source) -> None:
+    def _lose(self, source: Source, silent_s: float) -> None:
         self.counters.add("peers_lost")
         name = f"'{source.name}'" if source.name else source.peer.where()
-        source.error = PeerLost(f"{name} has said nothing for {self._silence} s")
-        source.is_gone = not source.offered  # it knows no page of ours
-        if source.offered:
-            threading.Thread(target=self._revoke, args=(source,), daemon=True).start()
+        source.error = error = PeerLost(f"{name} has said nothing for {silent_s} s")
+        self._leave_out(source)
         for load in list(self._loads.values()):
             if source in load.prefill.sources:
-                self._fail(load, source.error)
-                self._settle(load)  # it may have failed before, and have waited for this source
+                self._apart(load.what, partial(self._fail, load, error))
+        if source.offered:
+            self._lost.append(source)  # the clock begins to revoke it
+        else:
+            self._gone(source)  # it knows no page of ours
         for prefill in [p for p in self._prefills if source in p.sources]:
             self._look_after(prefill)
+        lost = [request for request, prefill in self._renewed.items() if source in prefill.sources]
+        for request in lost:
+            del self._renewed[request]
+
+    def _leave_out(self, source: Source) -> None:
+        """The next connect() greets its peer anew."""
+        if self._sources.get(source.peer.data) is source:
+            del self._sources[source.peer.data]
+
+    def _gone(self, source: Source) -> None:
+        """Nothing of it can land any more, whatever it says."""
+        source.is_gone = True
+        if source.incarnation and self._by_sender.get(source.incarnation) is source:
+            del self._by_sender[source.incarnation]
+        for load in list(self._loads.values()):
+            self._apart(load.what, partial(self._settle, load))
+
+    def _begin_revoking(self, source: Source) -> None:
+        """On a thread of its own, which the next tick begins where there is none."""
+        if source.revoking is None or not source.revoking.is_alive():
+            source.revoking = threading.Thread(target=self._revoke, args=(source,), daemon=True)
+            source.revoking.start()
 
     def _revoke(self, source: Source) -> None:
         """Takes away from a source what it was told of: when the engine has done so nothing of it
         can land any more, now or when it wakes up. Nobody else was told of these regions.
         """
-        while source.offered and not self.engine.closed:
-            regions = list(source.offered)
+        while source.offered:
             try:
-                unregister_all(regions)
-                source.offered = []
-            except Error as error:
+                unregister_all(self.engine, source.offered)
+            except Exception as error:
                 log.warning("'%s': '%s' is lost: %s", self.engine.name, source.name, error)
-                time.sleep(_AGAIN_S)
+                if self._closing.wait(_AGAIN_S):
+                    return  # close() goes on with it
         with self._lock:
-            source.is_gone = True
-            for load in list(self._loads.values()):
-                self._apart(load.what, partial(self._settle, load))
+            if source in self._lost:
+                self._lost.remove(source)
+                self._gone(source)
         self._run_later()
+
+    def _revoke_all(self) -> None:
+        """Of all sources, when no message comes any more. One that fails stops no other one."""
+        for source in list(self._lost):
+            if source.revoking is not None and source.revoking.is_alive():
+                source.revoking.join()
+        with ExitStack() as each:
+            for source in [*self._sources.values(), *self._lost]:
+                each.callback(unregister_all, self.engine, source.offered)
 
 
 def _is_of(peer: Peer, incarnation: bytes) -> bool:

@@ -32,6 +32,8 @@ class Post(ABC):
         self._sending = threading.Lock()
         self._joiner = letters.Joiner()
         self._closing = threading.Event()
+        self._is_over = False
+        """What begins now ends at once."""
         self._later: list[tuple[Ending, Error | None]] = []
         self._thread = threading.Thread(
             target=self._serve, name=f"braid.kv of {engine.name}", daemon=True
@@ -47,6 +49,10 @@ class Post(ABC):
     @abstractmethod
     def _tick(self, now: float) -> None:
         """Beats and leases, with the lock held, some times a second."""
+
+    @abstractmethod
+    def _end_each(self) -> None:
+        """Ends all that is under way, with the lock held: nothing of it can land any more."""
 
     def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
         """Begins it and waits for nothing: who does not answer is found by the clock."""
@@ -72,10 +78,8 @@ class Post(ABC):
 
     def _serve(self) -> None:
         ticked = 0.0
-        while not self._closing.is_set():
+        while not self._closing.is_set() and not self.engine.closed:
             message = self._next()
-            if message is None and self.engine.closed:
-                return
             try:
                 with self._lock:
                     if message is not None:
@@ -86,6 +90,19 @@ class Post(ABC):
                 self._run_later()
             except Exception:
                 log.exception("'%s': a message or the clock", self.engine.name)
+        if self.engine.closed:  # by its owner, under us: no answer comes, and no clock goes on
+            self.engine.wait_closed()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Nothing can land any more: what is under way ends, and what begins later does at once."""
+        with self._lock:
+            self._is_over = True
+            self._end_each()
+        self._run_later()
+
+    def _closed(self, what: str) -> Cancelled:
+        return Cancelled(f"{what}: '{self.engine.name}' is closed")
 
     def _next(self) -> Message | None:
         try:
@@ -110,12 +127,17 @@ class Post(ABC):
         """Looks at one thing of several: what goes wrong with it ends it, and no other."""
         try:
             look()
-        except Exception as error:
-            log.exception("'%s': %s", self.engine.name, what)
+        except Exception as raised:
+            if isinstance(raised, Error):
+                log.warning("'%s': %s: %s", self.engine.name, what, raised)
+                error: Error = raised
+            else:
+                log.exception("'%s': %s", self.engine.name, what)
+                error = InternalError(f"{what}: {type(raised).__name__}: {raised}")
             if fail is None:
                 return
             try:
-                fail(InternalError(f"{what}: {type(error).__name__}: {error}"))
+                fail(error)
             except Exception:
                 log.exception("'%s': %s: its end", self.engine.name, what)
 

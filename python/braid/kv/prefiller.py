@@ -14,8 +14,9 @@
     took {request}                         -> were they kept to here?
                                            <- held {request, is_held}
     spared {request}                       -> no rank will ask this one for anything
-    beat {requests}                        -> renews their leases
+    beat {requests}                        -> renews their leases; of none: are you there?
                                            <- beat
+                                           <- ask: are you there? beat {} is the answer
     bye                                    -> writes nothing to it any more
 
 Whichever of `want` and begin() comes first waits for the other, for a lease at most. A request that
@@ -25,6 +26,7 @@ is over is remembered: what comes for it later is answered `failed`, and moves n
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,6 +46,9 @@ from braid.kv.post import VERSION, Post
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
+# Of a decoder that gets nothing, in times of `silence`.
+_ASKED_AFTER = 3
+_LOST_AFTER = 10
 
 
 @dataclass(slots=True)
@@ -60,7 +65,8 @@ class Prefiller(Post):
     engine   its messages (send, recv) belong to the prefiller from now on
     cache    the pages
     lease    seconds for which a request's pages are kept for a decoder that says nothing
-    silence  seconds after which a decoder that says nothing while it gets pages is lost
+    silence  seconds after which a decoder that says nothing while it gets pages is lost; ten times
+             that, while it gets none
 
     Every call takes any thread.
     """
@@ -127,6 +133,8 @@ class Prefiller(Post):
                 for head, body in self._early.pop(key).letters:
                     self._on_early(head, body, key[1])
             self._settle(handover)
+            if self._is_over:
+                self._give_up(handover, self._closed(handover.what))
         self._run_later()
         return handover
 
@@ -137,11 +145,13 @@ class Prefiller(Post):
             if (handover := self._requests.get(request)) is not None:
                 handover.grow(ids)
                 self._pump(handover)
+        self._run_later()
 
     def pause(self, request: str, timeout: float) -> None:
         """Takes a request's pages away from it, and returns when nothing reads them any more: they
         may be used for something else at once. grow() gives it others, in which all is computed
-        again; what has gone stays gone. Raises Timeout.
+        again; what has gone stays gone. One who pulls them reads them until it says that it is
+        through. Raises Timeout.
         """
         until = time.monotonic() + given_seconds(timeout, f"request '{request}'")
         with self._lock:
@@ -149,10 +159,14 @@ class Prefiller(Post):
             if handover is None:
                 return
             handover.take_pages()
-        while any(consumer.flying for consumer in handover.consumers.values()):
+        while self._is_read(handover):
             if time.monotonic() > until:
-                raise Timeout(f"{handover.what}: writes are under way after {timeout} s")
+                raise Timeout(f"{handover.what}: its pages are read still after {timeout} s")
             time.sleep(0.001)
+
+    def _is_read(self, handover: Handover) -> bool:
+        with self._lock:
+            return handover.is_read()
 
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
@@ -211,15 +225,26 @@ class Prefiller(Post):
 
     def close(self) -> None:
         """Takes all requests back, waits until they are over, and stops."""
-        for request in list(self._requests):
-            self.cancel(request, Cancelled(f"request '{request}': the prefiller closed"))
-        for handover in list(self._requests.values()):
+        for request in self._under_way():
+            closed = Cancelled(f"request '{request}': the prefiller closed")
+            self._apart(f"request '{request}'", partial(self.cancel, request, closed))
+        until = time.monotonic() + self._silence
+        for handover in self._under_way().values():
             try:
-                handover.wait(self._silence)
+                handover.wait(max(0.0, until - time.monotonic()))
             except Error as error:
                 log.debug("close: %s", error)
         self._progress.close()
         self._stop()
+        left = [c for handover in self._under_way().values() for c in handover.consumers.values()]
+        for ticket in [ticket for consumer in left for ticket in consumer.flying]:
+            with suppress(Error):
+                ticket.wait()  # it has its own deadline
+        self._end_all()
+
+    def _under_way(self) -> dict[str, Handover]:
+        with self._lock:
+            return dict(self._requests)
 
     def __enter__(self) -> "Prefiller":
         return self
@@ -564,6 +589,11 @@ class Prefiller(Post):
                 self._stop_consumer(handover, consumer, why)
         self._settle(handover)
 
+    def _end_each(self) -> None:
+        for handover in list(self._requests.values()):
+            handover.why = handover.why or self._closed(handover.what)
+            self._apart(handover.what, partial(self._finish, handover))
+
     def _lose(self, sender: bytes, why: Error) -> None:
         """A decoder's rank is gone: nothing is written to it any more."""
         self._links.pop(sender, None)
@@ -595,10 +625,16 @@ class Prefiller(Post):
         return None
 
     def _look_at_silence(self, sender: bytes, link: Link, now: float) -> None:
-        if now - link.heard_at > self._silence and self._serves(sender):
+        silent_s = now - link.heard_at
+        if silent_s <= self._silence:
+            return
+        most_s = self._silence if self._serves(sender) else _LOST_AFTER * self._silence
+        if silent_s > most_s:
             self.counters.add("peers_lost")
-            words = f"'{link.name}' has said nothing for {self._silence} s"
-            self._lose(sender, PeerLost(words))
+            self._lose(sender, PeerLost(f"'{link.name}' has said nothing for {most_s} s"))
+        elif now - max(link.heard_at, link.asked_at) > _ASKED_AFTER * self._silence:
+            link.asked_at = now
+            self._send(link.peer, {"kind": "ask"})
 
     def _forget_early(self, key: tuple[str, bytes]) -> None:
         """A request that nobody began: its decoder is told."""
