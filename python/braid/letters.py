@@ -61,8 +61,6 @@ class Joiner:
         if len(frame) < _FRAME.size or frame[:3] != _MAGIC:
             raise InvalidArgument(f"letter: a message of {len(frame)} bytes that is none of ours")
         _, version, part, parts = _FRAME.unpack_from(frame)
-        if len(self._unfinished) >= _MOST_UNFINISHED:  # of peers that went in mid-message
-            self._unfinished.clear()
         unfinished = self._unfinished.pop(sender, _Unfinished(parts, []))
         if part == 0:
             unfinished = _Unfinished(parts, [])
@@ -72,6 +70,8 @@ class Joiner:
             )
         unfinished.data.append(frame[_FRAME.size :])
         if part + 1 < parts:
+            if len(self._unfinished) >= _MOST_UNFINISHED:  # the oldest: of a peer that went
+                del self._unfinished[next(iter(self._unfinished))]
             self._unfinished[sender] = unfinished
             return None
         head, body = _parsed(b"".join(unfinished.data))

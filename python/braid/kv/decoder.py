@@ -13,11 +13,13 @@ unregistered, which ends when nothing can land through them any more, and no oth
 The same happens to one of which nothing is wanted, after a longer time: peers come and go.
 """
 
+import heapq
 import secrets
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
@@ -83,6 +85,12 @@ class Decoder(Post):
         """Those that may write still."""
         self._prefills: list[Prefill] = []
         self._loads: dict[int, Load] = {}
+        self._failing: dict[int, Load] = {}
+        """Those of them that will end badly, as soon as nothing of them can land."""
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap, with the loads' tags; also of loads that are over."""
+        self._wants: Counter[Prefill] = Counter()
+        """How many loads of each."""
         self._renewed: dict[str, Prefill] = {}
         self._next_tag = _TAGS_FROM + secrets.randbelow(1 << 30)
         self._beaten_at = 0.0
@@ -135,14 +143,16 @@ class Decoder(Post):
         timeout     seconds for all of it
         InvalidArgument: a page out of range or named twice, or another number of them; tokens that
         are no whole number, a timeout that is no time, a prefill that this decoder did not make.
+        Exhausted: the layout has tails, and so many loads are under way as have room for theirs.
         Whatever goes wrong behind that ends the load: once a prefiller knows of the pages they must
         not be used before.
         """
         load = self._new(request, prefill, pages, tokens, first_page, timeout)
         if self.cache.layout.tail_bytes:
-            load.tail_slot = self.cache.tails.take()
+            with self._lock:
+                load.tail_slot = self.cache.tails.take()
             if load.tail_slot is None:
-                raise InvalidArgument(f"{load.what}: all {self.cache.tails.SLOTS} tails are taken")
+                raise Exhausted(f"{load.what}: all {self.cache.tails.SLOTS} tails are taken")
         return self._begin(load)
 
     def pull(
@@ -309,8 +319,8 @@ class Decoder(Post):
         error = prefill.error()
         if error is None and not prefill.is_ready():
             return
-        waiting, prefill.waiting = prefill.waiting, []
-        for load in waiting:
+        waiting, prefill.waiting = prefill.waiting, {}
+        for load in waiting.values():
             begin = (
                 partial(self._place, load) if error is None else partial(self._fail, load, error)
             )
@@ -360,9 +370,12 @@ class Decoder(Post):
     def _begin(self, load: Load) -> Load:
         with self._lock:
             self._loads[load.tag] = load
+            self._wants[load.prefill] += 1
+            if load.deadline is not None:
+                heapq.heappush(self._deadlines, (load.deadline, load.tag))
             self._renewed.pop(load.request, None)
             self.counters.add("requests")
-            load.prefill.waiting.append(load)
+            load.prefill.waiting[load.tag] = load
             if self._is_over:
                 self._fail(load, self._closed(load.what))
             else:
@@ -546,8 +559,8 @@ class Decoder(Post):
         if load.failure is not None:
             return
         load.failure = error
-        if load in load.prefill.waiting:
-            load.prefill.waiting.remove(load)
+        self._failing[load.tag] = load
+        load.prefill.waiting.pop(load.tag, None)
         for ticket in load.reads:
             ticket.cancel()
         self._tell_to_stop(load)
@@ -576,6 +589,10 @@ class Decoder(Post):
 
     def _finish(self, load: Load, error: Error | None) -> None:
         del self._loads[load.tag]
+        self._failing.pop(load.tag, None)
+        self._wants[load.prefill] -= 1
+        if not self._wants[load.prefill]:
+            del self._wants[load.prefill]
         if error is not None and load.expected is not None:
             with suppress(InvalidArgument):  # a closed engine has forgotten it
                 self._forget(load.tag)
@@ -602,21 +619,23 @@ class Decoder(Post):
         if now - self._beaten_at >= self._beat:
             self._beaten_at = now
             self._apart("beats", self._beat_all)
-        for load in list(self._loads.values()):
-            look = partial(self._look_at_deadline, load, now)
-            self._apart(load.what, look, partial(self._fail, load))
+        for load in self._due(now):
+            late = Timeout(f"{load.what}: not here within its deadline")
+            self._apart(load.what, partial(self._fail, load, late))
+        for load in list(self._failing.values()):
+            self._apart(load.what, partial(self._go_on_failing, load))
         self._apart("sources", partial(self._look_at_sources, now))
 
-    def _look_at_deadline(self, load: Load, now: float) -> None:
+    def _due(self, now: float) -> Iterator[Load]:
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, tag = heapq.heappop(self._deadlines)
+            if (load := self._loads.get(tag)) is not None:
+                yield load
+
+    def _go_on_failing(self, load: Load) -> None:
         load.reads.take_away()
-        if load.reads.error is not None:
-            self._fail(load, load.reads.error)
-        if load.deadline is not None and now > load.deadline:
-            load.deadline = None
-            self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
-        if load.failure is not None:
-            self._tell_to_stop(load)
-            self._settle(load)
+        self._tell_to_stop(load)
+        self._settle(load)
 
     def _look_at_sources(self, now: float) -> None:
         wanted = self._wanted()
@@ -631,40 +650,44 @@ class Decoder(Post):
 
     def _look_at_silence(self, source: Source, now: float) -> None:
         if now - max(source.heard_at, source.unwanted_at) > self._silence:
-            self._lose(source, self._silence)
+            self._lose(source, f"has said nothing for {self._silence} s")
 
     def _look_at_idle(self, source: Source, now: float) -> None:
         source.unwanted_at = now
         if now - source.heard_at > _LOST_AFTER * self._silence:
-            self._lose(source, _LOST_AFTER * self._silence)
+            self._lose(source, f"has said nothing for {_LOST_AFTER * self._silence} s")
         elif now - max(source.heard_at, source.asked_at) > _ASKED_AFTER * self._silence:
             source.asked_at = now
             if source.layout is not None:  # else it owes an answer already
                 self._send(source.peer, {"kind": "beat", "requests": []})
 
     def _beat_all(self) -> None:
-        wanted: dict[bytes, list[str]] = {}
-        for load in self._loads.values():
-            for source in load.prefill.sources:
-                wanted.setdefault(source.peer.data, []).append(load.request)
-        for request, prefill in self._renewed.items():
+        """A source knows itself whom it gives which request; the names are of those that it was
+        not asked for yet.
+        """
+        names: dict[Source, list[str]] = {source: [] for source in self._wanted()}
+        unasked = [(load.request, p) for p in self._wants for load in p.waiting.values()]
+        for request, prefill in [*unasked, *self._renewed.items()]:
             for source in prefill.sources:
-                wanted.setdefault(source.peer.data, []).append(request)
-        for data, requests in wanted.items():
-            source_ = self._sources.get(data)
-            if source_ is not None and source_.layout is not None:
+                names[source].append(request)
+        for source, requests in names.items():
+            if source.layout is not None and source.error is None:
                 head = {"kind": "beat", "requests": requests}
-                self._apart(f"'{source_.name}'", partial(self._send, source_.peer, head))
+                self._apart(f"'{source.name}'", partial(self._send, source.peer, head))
 
     def _wanted(self) -> set[Source]:
-        prefills = {load.prefill for load in self._loads.values()}
-        prefills.update(self._renewed.values())
+        prefills = {*self._wants, *self._renewed.values()}
         return {source for prefill in prefills for source in prefill.sources}
 
-    def _lose(self, source: Source, silent_s: float) -> None:
+    def _unheard(self, address: bytes, error: Error) -> None:
+        source = self._sources.get(address)
+        if source is not None:
+            self._lose(source, f"is lost: {error}")
+
+    def _lose(self, source: Source, how: str) -> None:
         self.counters.add("peers_lost")
         name = f"'{source.name}'" if source.name else source.peer.where()
-        source.error = error = PeerLost(f"{name} has said nothing for {silent_s} s")
+        source.error = error = PeerLost(f"{name} {how}")
         self._leave_out(source)
         for load in list(self._loads.values()):
             if source in load.prefill.sources:

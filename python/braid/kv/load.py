@@ -57,8 +57,8 @@ class Prefill:
     def __init__(self, sources: list[Source], decoder: object) -> None:
         self.sources = sources
         self.decoder = decoder
-        self.waiting: list[Load] = []
-        """Loads that begin when all ranks have answered."""
+        self.waiting: dict[int, Load] = {}
+        """Loads that begin when all ranks have answered, by their tags."""
 
     def is_ready(self) -> bool:
         return all(source.layout is not None for source in self.sources)

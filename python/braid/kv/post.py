@@ -6,11 +6,13 @@ The engine's mailbox (send and recv) belongs to it alone; notifications stay the
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from braid import letters
-from braid.engine import Engine, Message, Peer
+from braid.engine import Engine, Message, Peer, Ticket
 from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
@@ -30,6 +32,8 @@ class Post(ABC):
         self.counters = Counters(engine.name)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
+        self._letters: dict[bytes, deque[Ticket]] = {}
+        """On their way, by the address of the peer."""
         self._joiner = letters.Joiner()
         self._closing = threading.Event()
         self._is_over = False
@@ -54,15 +58,33 @@ class Post(ABC):
     def _end_each(self) -> None:
         """Ends all that is under way, with the lock held: nothing of it can land any more."""
 
+    @abstractmethod
+    def _unheard(self, address: bytes, error: Error) -> None:
+        """A letter to that peer was lost, and with it what it was for. With the lock held."""
+
     def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
-        """Begins it and waits for nothing: who does not answer is found by the clock."""
+        """Begins it and waits for nothing: the clock finds who is gone, and who does not answer."""
         with self._sending:
             try:
                 for frame in letters.frames(head, body):
-                    self.engine.send(peer, frame)
+                    ticket = self.engine.send(peer, frame)
+                self._letters.setdefault(peer.data, deque()).append(ticket)
             except (Cancelled, InvalidArgument):
                 if not self.engine.closed:
                     raise
+
+    def _look_at_letters(self) -> None:
+        """The engine knows at once that a process is gone. Letters to one peer end in order."""
+        lost: list[tuple[bytes, Error]] = []
+        with self._sending:
+            for address, tickets in list(self._letters.items()):
+                while tickets and tickets[0].done():
+                    if (error := tickets.popleft().error()) is not None:
+                        lost.append((address, error))
+                if not tickets:
+                    del self._letters[address]
+        for address, error in lost:
+            self._apart("a letter", partial(self._unheard, address, error))
 
     def _end_later(self, ending: Ending, error: Error | None) -> None:
         """Ends it when the lock has been given back, for callbacks of users run then."""
@@ -86,6 +108,7 @@ class Post(ABC):
                         self._on_frame(message)
                     if (now := time.monotonic()) - ticked >= _TICK_S:
                         ticked = now
+                        self._look_at_letters()
                         self._tick(now)
                 self._run_later()
             except Exception:

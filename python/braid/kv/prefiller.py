@@ -14,7 +14,8 @@
     took {request}                         -> were they kept to here?
                                            <- held {request, is_held}
     spared {request}                       -> no rank will ask this one for anything
-    beat {requests}                        -> renews their leases; of none: are you there?
+    beat {requests}                        -> renews their leases, and those of all that the decoder
+                                              gets; also: are you there?
                                            <- beat
                                            <- ask: are you there? beat {} is the answer
     bye                                    -> writes nothing to it any more
@@ -46,9 +47,10 @@ from braid.kv.post import VERSION, Post
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
-# Of a decoder that gets nothing, in times of `silence`.
-_ASKED_AFTER = 3
+# In times of `silence`, of a decoder that gets nothing and (asked) of one that gets pages.
 _LOST_AFTER = 10
+_ASKED_AFTER = 3
+_SOON_ASKED_AFTER = 0.25
 
 
 @dataclass(slots=True)
@@ -265,7 +267,7 @@ class Prefiller(Post):
             raise InvalidArgument(f"'{head['kind']}' before a hello")
         link.heard_at = time.monotonic()
         if head["kind"] == "beat":
-            self._on_beat(head, link)
+            self._on_beat(head, link, sender)
         elif head["kind"] == "bye":
             self._lose(sender, Cancelled(f"'{link.name}' has left"))
         elif (handler := self._handlers.get(head["kind"])) is not None:
@@ -349,9 +351,9 @@ class Prefiller(Post):
             log.warning("'%s': refused a want: %s", self.engine.name, error)
             self._failed(sender, request, tag, str(error))
             return
+        handover.expected = letters.whole(head, "consumers", 65536)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = letters.whole(head, "consumers", 65536)
         self._pump(handover)
 
     def _consumer(
@@ -372,12 +374,13 @@ class Prefiller(Post):
             raise InvalidArgument(f"{handover.what}: {wanted} pages, found {len(pages)} numbers")
         check_pages(pages, link.pages, f"{handover.what}: at '{link.name}'")
         slot = head.get("tail_slot")
-        slices = [self._slice(numbers, link) for numbers in head.get("slices", [])]
+        if not isinstance(slices := head.get("slices"), list):
+            raise InvalidArgument(f"kv: want: asked for slices, found {slices!r:.60}")
         return Consumer(
             link,
             handover.request,
             letters.whole(head, "tag", 2**32 - 1),
-            slices,
+            [self._slice(numbers, link) for numbers in slices],
             pages,
             first,
             letters.whole(head, "tail_slot") if slot is not None else None,
@@ -404,9 +407,9 @@ class Prefiller(Post):
         pages, none = _pages_of(head, body, "<u8"), np.empty(0, np.uint64)
         link = self._links[sender]
         consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
+        handover.expected = letters.whole(head, "consumers", 65536)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = letters.whole(head, "consumers", 65536)
         why = handover.why_not_pulled(pages, (self.engine.name, link.name))
         if why is not None:
             self.counters.add("refused")
@@ -453,13 +456,17 @@ class Prefiller(Post):
             handover.expected = 0
             self._settle(handover)
 
-    def _on_beat(self, head: dict[str, Any], link: Link) -> None:
+    def _on_beat(self, head: dict[str, Any], link: Link, sender: bytes) -> None:
         requests = head.get("requests")
         if not isinstance(requests, list):
             raise InvalidArgument(f"kv: beat: asked for requests, found {requests!r:.60}")
         until = time.monotonic() + self._lease
         for request in requests:
             if (handover := self._requests.get(request)) is not None:
+                handover.lease_until = until
+        for handover in self._requests.values():
+            consumer = handover.consumers.get(sender)
+            if consumer is not None and not consumer.is_over:
                 handover.lease_until = until
         self._send(link.peer, {"kind": "beat"})
 
@@ -625,16 +632,23 @@ class Prefiller(Post):
         return None
 
     def _look_at_silence(self, sender: bytes, link: Link, now: float) -> None:
-        silent_s = now - link.heard_at
-        if silent_s <= self._silence:
+        if now - max(link.heard_at, link.asked_at) <= _SOON_ASKED_AFTER * self._silence:
             return
-        most_s = self._silence if self._serves(sender) else _LOST_AFTER * self._silence
-        if silent_s > most_s:
+        is_served = self._serves(sender)
+        lost_s = (1 if is_served else _LOST_AFTER) * self._silence
+        asked_s = (_SOON_ASKED_AFTER if is_served else _ASKED_AFTER) * self._silence
+        if now - link.heard_at > lost_s:
             self.counters.add("peers_lost")
-            self._lose(sender, PeerLost(f"'{link.name}' has said nothing for {most_s} s"))
-        elif now - max(link.heard_at, link.asked_at) > _ASKED_AFTER * self._silence:
+            self._lose(sender, PeerLost(f"'{link.name}' has said nothing for {lost_s} s"))
+        elif now - max(link.heard_at, link.asked_at) > asked_s:
             link.asked_at = now
             self._send(link.peer, {"kind": "ask"})
+
+    def _unheard(self, address: bytes, error: Error) -> None:
+        for sender, link in list(self._links.items()):
+            if link.peer.data == address:
+                self.counters.add("peers_lost")
+                self._lose(sender, PeerLost(f"'{link.name}' is lost: {error}"))
 
     def _forget_early(self, key: tuple[str, bytes]) -> None:
         """A request that nobody began: its decoder is told."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import engine_peers
 import pytest
-from kv_peers import LAYOUT, Side, fill, is_right, memory
+from kv_peers import LAYOUT, Process, Side, fill, is_right, memory
 
 import braid
 from braid import kv, letters
@@ -232,6 +232,93 @@ def test_a_pull_that_waits_for_its_ranks_is_not_over_when_another_one_is_lost():
             lost.wait(LIMIT_S)
         assert not waits.done()
         waits.cancel()
+
+
+def test_a_prefiller_that_died_is_lost_as_soon_as_the_engine_knows_it():
+    with Side(kv.Decoder, LAYOUT, "d", silence=600, beat=0.1) as d, Process(way="local") as p:
+        there = d.role.connect([p.address], LIMIT_S)
+        p("begin", "well", [1], 8)
+        d.role.want("well", there, [1], 8).wait(LIMIT_S)
+        p.kill()
+        with pytest.raises(braid.PeerLost, match="'prefill' is lost"):
+            d.role.want("r", there, [2], 8).wait(LIMIT_S)
+
+
+def test_a_decoder_that_died_is_lost_as_soon_as_the_engine_knows_it():
+    """Nothing is computed yet, so nothing is written to it."""
+    with Side(kv.Prefiller, LAYOUT, "p", silence=4, lease=600) as p:
+        p.role._silence = 600
+        handover = p.role.begin("r", [0], 8)
+        with Process(way="local", prefiller=p.engine.address) as d:
+            d.begin("want", "r", [3], 8)
+            until(lambda: "wanted" in handover.times)
+            d.kill()
+            (link,) = p.role._links.values()
+            link.heard_at -= 200  # it is asked whether it is there
+            with pytest.raises(braid.PeerLost, match="'decode' is lost"):
+                handover.wait(LIMIT_S)
+
+
+def test_a_tick_does_not_look_at_every_load():
+    """Thousands wait for prefillers that are slow, and each tick holds up all others."""
+    with (
+        Side(kv.Decoder, LAYOUT, "d") as d,
+        braid.Engine(**engine_peers.options("local", "p")) as p,
+    ):
+        there = d.role.connect([p.address])
+        loads = [d.role.want(str(n), there, [n % 64], 8, timeout=LIMIT_S) for n in range(1000)]
+        with d.role._lock:
+            looked, d.role._loads = d.role._loads, _Counting(d.role._loads)
+            d.role._beaten_at = time.monotonic() + 1000
+            d.role._tick(time.monotonic())
+            assert d.role._loads.looked == 0
+            d.role._loads = looked
+        for load in loads:
+            load.cancel()
+
+
+class _Counting(dict):
+    looked = 0
+
+    def values(self):
+        self.looked += 1
+        return super().values()
+
+
+def test_a_beat_renews_what_the_decoder_gets_without_its_name(monkeypatch):
+    said = []
+    with (
+        Side(kv.Prefiller, LAYOUT, "p", lease=1.0) as p,
+        Side(kv.Decoder, LAYOUT, "d", beat=0.1) as d,
+    ):
+        there, send = d.role.connect([p.engine.address], LIMIT_S), d.role._send
+        monkeypatch.setattr(d.role, "_send", lambda *a: (said.append(a[1]), send(*a)))
+        handover = p.role.begin("r", [1], 8)
+        load = d.role.want("r", there, [1], 8)
+        time.sleep(1.5)
+        assert not handover.done()
+        assert not load.done()
+        assert {str(head["requests"]) for head in said if head["kind"] == "beat"} == {"[]"}
+        load.cancel()
+
+
+@pytest.mark.parametrize("slices", [None, 3, {}])
+def test_a_want_without_slices_is_refused(slices):
+    with ends() as (p, d, there):
+        p.role.begin("r", [1], 8, is_computed=True)
+        d.role.want("before", there, [9], 8)
+        head = {"kind": "want", "request": "r", "tag": 1, "consumers": 1, "first_page": 0}
+        body = (3).to_bytes(4, "little")
+        d.role._send(p.engine.address, {**head, "tokens_pages": 1, "slices": slices}, body)
+        until(lambda: p.role.counters["refused"])
+        d.role.want("r", there, [1], 8).wait(LIMIT_S)
+
+
+def test_tails_that_are_all_taken_are_waited_for():
+    with ends(TAILED) as (_, d, there):
+        d.cache.tails._free.clear()
+        with pytest.raises(braid.Exhausted, match="all 256 tails are taken"):
+            d.role.want("r", there, [1], 8)
 
 
 # --- regions that are not taken away at once ---
