@@ -85,8 +85,8 @@ class Decoder(Post):
         """Those that may write still."""
         self._prefills: list[Prefill] = []
         self._loads: dict[int, Load] = {}
-        self._failing: dict[int, Load] = {}
-        """Those of them that will end badly, as soon as nothing of them can land."""
+        self._moving: dict[int, Load] = {}
+        """Those of them at which each tick looks: they read, or will end badly."""
         self._deadlines: list[tuple[float, int]] = []
         """A heap, with the loads' tags; also of loads that are over."""
         self._wants: Counter[Prefill] = Counter()
@@ -466,6 +466,7 @@ class Decoder(Post):
         if not load.pages.size:
             self._look_at_reads(load)
             return
+        self._moving[load.tag] = load
         for order in load.orders:
             for part in order.slices:
                 self._read_slice(load, order.source, part)
@@ -523,6 +524,7 @@ class Decoder(Post):
         if load.reads.error is not None and load.failure is None:
             self._fail(load, load.reads.error)
         elif not load.reads and load.failure is None:
+            self._moving.pop(load.tag, None)
             load.stamp("last page")
             for order in load.orders:
                 head = {"kind": "took", "request": load.request, "tag": load.tag}
@@ -559,7 +561,7 @@ class Decoder(Post):
         if load.failure is not None:
             return
         load.failure = error
-        self._failing[load.tag] = load
+        self._moving[load.tag] = load
         load.prefill.waiting.pop(load.tag, None)
         for ticket in load.reads:
             ticket.cancel()
@@ -589,7 +591,7 @@ class Decoder(Post):
 
     def _finish(self, load: Load, error: Error | None) -> None:
         del self._loads[load.tag]
-        self._failing.pop(load.tag, None)
+        self._moving.pop(load.tag, None)
         self._wants[load.prefill] -= 1
         if not self._wants[load.prefill]:
             del self._wants[load.prefill]
@@ -622,8 +624,9 @@ class Decoder(Post):
         for load in self._due(now):
             late = Timeout(f"{load.what}: not here within its deadline")
             self._apart(load.what, partial(self._fail, load, late))
-        for load in list(self._failing.values()):
-            self._apart(load.what, partial(self._go_on_failing, load))
+        for load in list(self._moving.values()):
+            look = partial(self._look_at_moving, load)
+            self._apart(load.what, look, partial(self._fail, load))
         self._apart("sources", partial(self._look_at_sources, now))
 
     def _due(self, now: float) -> Iterator[Load]:
@@ -632,10 +635,13 @@ class Decoder(Post):
             if (load := self._loads.get(tag)) is not None:
                 yield load
 
-    def _go_on_failing(self, load: Load) -> None:
-        load.reads.take_away()
-        self._tell_to_stop(load)
-        self._settle(load)
+    def _look_at_moving(self, load: Load) -> None:
+        load.reads.take_away()  # one that failed while an earlier one is watched
+        if load.reads.error is not None:
+            self._fail(load, load.reads.error)
+        if load.failure is not None:
+            self._tell_to_stop(load)
+            self._settle(load)
 
     def _look_at_sources(self, now: float) -> None:
         wanted = self._wanted()
