@@ -91,6 +91,14 @@ def test_what_fails_before_anybody_knows_of_the_pages_moves_nothing(monkeypatch)
         assert len(d.cache.tails._free) == d.cache.tails.SLOTS
 
 
+def test_a_greeting_that_cannot_leave_is_said_again(monkeypatch):
+    with Side(kv.Prefiller, LAYOUT, "p") as p, Side(kv.Decoder, LAYOUT, "d") as d:
+        refuse(monkeypatch, d.engine, "hello")
+        with pytest.raises(braid.Exhausted):
+            d.role.connect([p.engine.address], LIMIT_S)
+        assert d.role.connect([p.engine.address], LIMIT_S).is_ready()
+
+
 def test_an_offer_that_cannot_leave_is_made_again(monkeypatch):
     with ends() as (p, d, there):
         refuse(monkeypatch, d.engine, "offer")

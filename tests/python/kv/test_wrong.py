@@ -95,7 +95,7 @@ def test_another_version_is_refused_on_both_sides(ends, caplog, monkeypatch):
 def test_the_version_before_is_refused_by_name(ends, monkeypatch):
     """Its letters are as ours; what its offer says of regions is not."""
     prefill, decode, there = ends
-    monkeypatch.setattr("braid.kv.decoder.VERSION", VERSION - 1)
+    monkeypatch.setattr("braid.kv.sources.VERSION", VERSION - 1)
     words = f"version {VERSION} of the protocol at 'prefill', {VERSION - 1} at 'older'"
     with (
         Side(kv.Decoder, LAYOUT, "older") as older,
