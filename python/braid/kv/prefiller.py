@@ -35,22 +35,18 @@ from typing import Any
 import numpy as np
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer, Watch
-from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
+from braid.engine import Engine, Message, Watch
+from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, request_name, whole
 from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
-from braid.kv.layout import Layout, Slice, difference
-from braid.kv.places import PageIds, check_pages, places_from
-from braid.kv.post import VERSION, Post
+from braid.kv.layout import Slice
+from braid.kv.links import Links
+from braid.kv.places import PageIds, check_pages
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
-# In times of `silence`, of a decoder that gets nothing and (asked) of one that gets pages.
-_LOST_AFTER = 10
-_ASKED_AFTER = 3
-_SOON_ASKED_AFTER = 0.25
 
 
 @dataclass(slots=True)
@@ -61,7 +57,7 @@ class _Early:
     letters: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
 
 
-class Prefiller(Post):
+class Prefiller(Links):
     """Gives the pages of requests away as they are computed. One for each rank. A context manager.
 
     engine   its messages (send, recv) belong to the prefiller from now on
@@ -76,10 +72,8 @@ class Prefiller(Post):
     def __init__(
         self, engine: Engine, cache: PagedCache, *, lease: float = 30.0, silence: float = 10.0
     ) -> None:
-        super().__init__(engine)
-        self.cache = cache
-        self._lease, self._silence = lease, silence
-        self._links: dict[bytes, Link] = {}
+        super().__init__(engine, cache, silence)
+        self._lease = lease
         self._requests: dict[str, Handover] = {}
         self._early: dict[tuple[str, bytes], _Early] = {}
         self._over: OrderedDict[str, str] = OrderedDict()
@@ -275,56 +269,6 @@ class Prefiller(Post):
         else:
             raise InvalidArgument(f"kv: asked for a message of a decoder, found {head['kind']!r}")
         return None
-
-    def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        parts = letters.unpack(body)
-        peer = Peer(parts[0] if parts else b"")
-        try:
-            link = self._introduced(head, parts, message)
-        except Error as error:
-            self.counters.add("refused")
-            log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
-            self._send(peer, {"kind": "refused", "why": str(error), "version": VERSION})
-            return
-        self._links[message.incarnation] = link
-        regions = [region.descriptor.data for region in self.cache.regions]
-        places = [list(place) for place in self.cache.places]
-        layout = self.cache.layout.as_json()
-        self._send(
-            peer,
-            {
-                "kind": "welcome",
-                "layout": layout,
-                "places": places,
-                "pages": self.cache.pages,
-                "name": self.engine.name,
-            },
-            letters.pack(regions),
-        )
-
-    def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
-        if len(parts) != 1:
-            raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
-        if head.get("version", VERSION) != VERSION:
-            raise letters.OtherVersion(
-                f"version {VERSION} of the protocol at '{self.engine.name}', "
-                f"{head['version']} at '{message.sender}'"
-            )
-        layout = Layout.from_json(head.get("layout"))
-        names = (self.engine.name, message.sender)
-        if (found := difference(self.cache.layout, layout, names)) is not None:
-            raise InvalidArgument(found)
-        return Link(Peer(parts[0]), message.sender, layout, time.monotonic())
-
-    def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        link = self._links[sender]
-        parts = letters.unpack(body)
-        of_layers = len(parts) - bool(link.layout.tail_bytes)
-        if of_layers < 1:
-            raise InvalidArgument(f"kv: asked for regions of layers, found {of_layers}")
-        link.pages = letters.whole(head, "pages")
-        link.places = places_from(head.get("places"), link.layout.layers_here, of_layers)
-        link.regions = [Descriptor(part) for part in parts]
 
     def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         link = self._links.get(sender)
@@ -614,9 +558,7 @@ class Prefiller(Post):
         for handover in list(self._requests.values()):
             look = partial(self._look_at_lease, handover, now)
             self._apart(handover.what, look, partial(self._give_up, handover))
-        for sender, link in list(self._links.items()):
-            look = partial(self._look_at_silence, sender, link, now)
-            self._apart(f"'{link.name}'", look, partial(self._lose, sender))
+        self._apart("links", partial(self._look_at_links, now))
         for key, early in list(self._early.items()):
             if now > early.until:
                 self._apart(f"request '{key[0]}'", partial(self._forget_early, key))
@@ -630,25 +572,6 @@ class Prefiller(Post):
             words = f"{handover.what}: nobody has renewed its lease of {self._lease} s"
             self._give_up(handover, Timeout(words))
         return None
-
-    def _look_at_silence(self, sender: bytes, link: Link, now: float) -> None:
-        if now - max(link.heard_at, link.asked_at) <= _SOON_ASKED_AFTER * self._silence:
-            return
-        is_served = self._serves(sender)
-        lost_s = (1 if is_served else _LOST_AFTER) * self._silence
-        asked_s = (_SOON_ASKED_AFTER if is_served else _ASKED_AFTER) * self._silence
-        if now - link.heard_at > lost_s:
-            self.counters.add("peers_lost")
-            self._lose(sender, PeerLost(f"'{link.name}' has said nothing for {lost_s} s"))
-        elif now - max(link.heard_at, link.asked_at) > asked_s:
-            link.asked_at = now
-            self._send(link.peer, {"kind": "ask"})
-
-    def _unheard(self, address: bytes, error: Error) -> None:
-        for sender, link in list(self._links.items()):
-            if link.peer.data == address:
-                self.counters.add("peers_lost")
-                self._lose(sender, PeerLost(f"'{link.name}' is lost: {error}"))
 
     def _forget_early(self, key: tuple[str, bytes]) -> None:
         """A request that nobody began: its decoder is told."""
