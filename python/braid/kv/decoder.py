@@ -451,20 +451,11 @@ class Decoder(Sources):
         load.prefill.waiting.pop(load.tag, None)
         for ticket in load.reads:
             ticket.cancel()
-        self._tell_to_stop(load)
-        self._settle(load)
-
-    def _tell_to_stop(self, load: Load) -> None:
-        """All who write. Where too much is under way the next tick tells them."""
-        head = {"kind": "cancel", "request": load.request, "tag": load.tag}
         for order in load.orders:
-            if order.is_told_to_stop or order.is_settled or order.source.is_gone:
-                continue
-            try:
-                self._send(order.source.peer, head)
-            except Exhausted:
-                return
-            order.is_told_to_stop = True
+            if not order.is_settled and not order.source.is_gone:
+                head = {"kind": "cancel", "request": load.request, "tag": load.tag}
+                self._apart(load.what, partial(self._send, order.source.peer, head))
+        self._settle(load)
 
     def _settle(self, load: Load) -> None:
         for order in load.orders:
@@ -526,7 +517,6 @@ class Decoder(Sources):
         if load.reads.error is not None:
             self._fail(load, load.reads.error)
         if load.failure is not None:
-            self._tell_to_stop(load)
             self._settle(load)
 
     def _beat_all(self) -> None:

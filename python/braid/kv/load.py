@@ -25,9 +25,7 @@ class Source:
     """Of its layers, in `regions`."""
     pages: int = 0
     offered: list[Region] = field(default_factory=list)
-    """Our layers (and tails), as it alone is told of them."""
-    has_offer: bool = False
-    """Whether it was told of them."""
+    """Our layers (and tails), as it alone was told of them."""
     heard_at: float = 0.0
     asked_at: float = 0.0
     """When it was asked last, while nothing was wanted of it, whether it is there."""
@@ -47,7 +45,6 @@ class Order:
 
     source: Source
     slices: list[Slice]
-    is_told_to_stop: bool = False
     is_settled: bool = False
 
 

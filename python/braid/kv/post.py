@@ -13,7 +13,7 @@ from typing import Any
 
 from braid import letters
 from braid.engine import Engine, Message, Peer, Ticket
-from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeout
+from braid.errors import Cancelled, Error, Exhausted, InternalError, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
@@ -32,8 +32,10 @@ class Post(ABC):
         self.counters = Counters(engine.name)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
+        self._outbox: dict[bytes, tuple[Peer, deque[bytes]]] = {}
+        """Letters' frames for which the engine has no room, by the address of the peer."""
         self._letters: dict[bytes, deque[Ticket]] = {}
-        """On their way, by the address of the peer."""
+        """Frames on their way, likewise."""
         self._joiner = letters.Joiner()
         self._closing = threading.Event()
         self._is_over = False
@@ -63,20 +65,42 @@ class Post(ABC):
         """A letter to that peer was lost, and with it what it was for. With the lock held."""
 
     def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
-        """Begins it and waits for nothing: the clock finds who is gone, and who does not answer."""
+        """Begins it, or lets it wait for room behind those that wait: so none is lost or comes in
+        parts. Waits for nothing: the clock finds who is gone, and who does not answer.
+        """
+        frames = letters.frames(head, body)
         with self._sending:
-            try:
-                for frame in letters.frames(head, body):
-                    ticket = self.engine.send(peer, frame)
-                self._letters.setdefault(peer.data, deque()).append(ticket)
-            except (Cancelled, InvalidArgument):
-                if not self.engine.closed:
-                    raise
+            self._outbox.setdefault(peer.data, (peer, deque()))[1].extend(frames)
+            self._post(peer.data)
+
+    def _post(self, address: bytes) -> None:
+        """As much of the outbox as there is room for, with `_sending` held."""
+        peer, frames = self._outbox[address]
+        try:
+            while frames:
+                ticket = self.engine.send(peer, frames[0])
+                frames.popleft()
+                self._letters.setdefault(address, deque()).append(ticket)
+        except Exhausted:
+            return
+        except (Cancelled, InvalidArgument):
+            frames.clear()
+            if not self.engine.closed:
+                raise
+        if not frames:
+            del self._outbox[address]
+
+    def _drop_letters(self, peer: Peer) -> None:
+        """Those that wait: it is gone."""
+        with self._sending:
+            self._outbox.pop(peer.data, None)
 
     def _look_at_letters(self) -> None:
         """The engine knows at once that a process is gone. Letters to one peer end in order."""
         lost: list[tuple[bytes, Error]] = []
         with self._sending:
+            for address in list(self._outbox):
+                self._post(address)
             for address, tickets in list(self._letters.items()):
                 while tickets and tickets[0].done():
                     if (error := tickets.popleft().error()) is not None:
@@ -108,7 +132,7 @@ class Post(ABC):
                         self._on_frame(message)
                     if (now := time.monotonic()) - ticked >= _TICK_S:
                         ticked = now
-                        self._look_at_letters()
+                        self._apart("letters", self._look_at_letters)
                         self._tick(now)
                 self._run_later()
             except Exception:

@@ -547,7 +547,8 @@ class Prefiller(Links):
 
     def _lose(self, sender: bytes, why: Error) -> None:
         """A decoder's rank is gone: nothing is written to it any more."""
-        self._links.pop(sender, None)
+        if (link := self._links.pop(sender, None)) is not None:
+            self._drop_letters(link.peer)
         for handover in list(self._requests.values()):
             consumer = handover.consumers.get(sender)
             if consumer is not None and not consumer.is_over:

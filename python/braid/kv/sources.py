@@ -146,15 +146,13 @@ class Sources(Post):
 
     def _offer(self, source: Source) -> None:
         """Tells a source where it may write, before the first thing that it is to write."""
-        if source.has_offer:
+        if source.offered:
             return
-        if not source.offered:
-            source.offered = self.cache.register_layers()
+        source.offered = self.cache.register_layers()
         places = [list(place) for place in self.cache.places]
         regions = [region.descriptor.data for region in source.offered]
         head = {"kind": "offer", "places": places, "pages": self.cache.pages}
         self._send(source.peer, head, letters.pack(regions))
-        source.has_offer = True
 
     # --- those who do not ---
 
@@ -193,16 +191,17 @@ class Sources(Post):
         name = f"'{source.name}'" if source.name else source.peer.where()
         source.error = error = PeerLost(f"{name} {how}")
         self._leave_out(source)
-        self._on_lost(source, error)
         if source.offered:
             self._lost.append(source)  # the clock begins to revoke it
-        else:
+        self._on_lost(source, error)
+        if not source.offered:
             self._gone(source)  # it knows no page of ours
         for prefill in [p for p in self._prefills if source in p.sources]:
             self._look_after(prefill)
 
     def _leave_out(self, source: Source) -> None:
         """The next connect() greets its peer anew."""
+        self._drop_letters(source.peer)
         if self._sources.get(source.peer.data) is source:
             del self._sources[source.peer.data]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import engine_peers
 import pytest
-from kv_peers import LAYOUT, Process, Side, fill, is_right, memory
+from kv_peers import LAYOUT, Process, Side, fill, memory
 
 import braid
 from braid import kv, letters
@@ -52,23 +52,61 @@ def refuse(monkeypatch, engine, kind, times=1):
 # --- what cannot be begun ---
 
 
-def test_a_letter_that_cannot_leave_ends_its_load_and_no_other_one(monkeypatch):
+def test_letters_that_find_no_room_wait_and_no_load_is_lost(monkeypatch):
     with braid.Engine(**engine_peers.options("local", "p")) as engine:
         cache = kv.PagedCache(engine, memory(LAYOUT), LAYOUT)
         with Side(kv.Decoder, LAYOUT, "d") as d:
+            refused = [refuse(monkeypatch, d.engine, kind) for kind in ("hello", "offer", "want")]
             there = d.role.connect([engine.address])
             loads = [d.role.want(f"r{n}", there, [n], 8) for n in range(3)]
-            refuse(monkeypatch, d.engine, "want")
-            refused = refuse(monkeypatch, d.engine, "cancel", 3)
+            refused += [refuse(monkeypatch, d.engine, kind, 3) for kind in ("took", "cancel")]
             with kv.Prefiller(engine, cache) as prefiller:
-                for n in range(3):
+                for n in range(4):
                     prefiller.begin(f"r{n}", [n], 8, is_computed=True)
-                with pytest.raises(braid.Exhausted, match="as many are under way"):
-                    loads[0].wait(LIMIT_S)
-                for load in loads[1:]:
+                for load in [*loads, d.role.pull("r3", there, [3], [3])]:
                     load.wait(LIMIT_S)
-                assert refused == [0]
+                taken_back = d.role.want("never", there, [5], 8)
+                taken_back.cancel()
+                with pytest.raises(braid.Cancelled):
+                    taken_back.wait(LIMIT_S)
+                assert refused == [[0]] * 5
+                assert not d.role._outbox
         cache.close()
+
+
+@pytest.mark.parametrize("kind", ["welcome", "cancelled", "failed", "held"])
+def test_an_answer_that_finds_no_room_waits(monkeypatch, kind):
+    with Side(kv.Prefiller, LAYOUT, "p") as p, Side(kv.Decoder, LAYOUT, "d") as d:
+        refused = refuse(monkeypatch, p.engine, kind, 3)
+        there = d.role.connect([p.engine.address], LIMIT_S)
+        p.role.begin("r", [1], 8, is_computed=True)
+        d.role.pull("r", there, [1], [1]).wait(LIMIT_S)
+        late = d.role.pull("r", there, [1], [1])  # it is over
+        never = d.role.want("never", there, [2], 8)
+        never.cancel()
+        for load in (late, never):
+            with pytest.raises(braid.Error):
+                load.wait(LIMIT_S)
+            assert not isinstance(load.error(), braid.Exhausted)
+        assert refused == [0]
+
+
+def test_a_letter_whose_begin_has_left_is_no_end_of_it(monkeypatch):
+    """The engine has room for one frame of it, and then for none."""
+    with ends() as (p, d, there):
+        real, sent = d.engine.send, []
+
+        def send(peer, data, **more):
+            sent.append(data)
+            if len(sent) in (2, 3, 4):
+                raise braid.Exhausted("send: as many are under way as may be")
+            return real(peer, data, **more)
+
+        monkeypatch.setattr(d.engine, "send", send)
+        d.role._send(p.engine.address, {"kind": "beat", "requests": []}, bytes(100_000))
+        p.role.begin("r", [1], 8, is_computed=True)
+        d.role.want("r", there, [1], 8).wait(LIMIT_S)
+        assert p.role.counters["refused"] == 0
 
 
 def test_what_fails_before_anybody_knows_of_the_pages_moves_nothing(monkeypatch):
@@ -89,37 +127,6 @@ def test_what_fails_before_anybody_knows_of_the_pages_moves_nothing(monkeypatch)
             handover.wait(LIMIT_S)
         assert not any(layer[20].any() for layer in d.layers)
         assert len(d.cache.tails._free) == d.cache.tails.SLOTS
-
-
-def test_a_greeting_that_cannot_leave_is_said_again(monkeypatch):
-    with Side(kv.Prefiller, LAYOUT, "p") as p, Side(kv.Decoder, LAYOUT, "d") as d:
-        refuse(monkeypatch, d.engine, "hello")
-        with pytest.raises(braid.Exhausted):
-            d.role.connect([p.engine.address], LIMIT_S)
-        assert d.role.connect([p.engine.address], LIMIT_S).is_ready()
-
-
-def test_an_offer_that_cannot_leave_is_made_again(monkeypatch):
-    with ends() as (p, d, there):
-        refuse(monkeypatch, d.engine, "offer")
-        with pytest.raises(braid.Exhausted):
-            d.role.want("r", there, [1], 8).wait(LIMIT_S)
-        regions = len(d.engine._regions)
-        fill(p.layers, LAYOUT, 2)
-        p.role.begin("again", [2], 8, is_computed=True)
-        d.role.want("again", there, [1], 8).wait(LIMIT_S)
-        assert is_right(d.layers, LAYOUT, 1, 2)
-        assert len(d.engine._regions) == regions
-
-
-def test_a_pull_whose_last_letter_cannot_leave_ends(monkeypatch):
-    with ends() as (p, d, there):
-        refuse(monkeypatch, d.engine, "took")
-        handover = p.role.begin("r", [1], 8, is_computed=True)
-        with pytest.raises(braid.Exhausted):
-            d.role.pull("r", there, [1], [1]).wait(LIMIT_S)
-        with pytest.raises(braid.Cancelled):
-            handover.wait(LIMIT_S)
 
 
 def test_a_letter_of_which_a_part_has_left_is_forgotten():
