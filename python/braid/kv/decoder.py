@@ -473,19 +473,13 @@ class Decoder(Sources):
         if not self._wants[load.prefill]:
             del self._wants[load.prefill]
         if error is not None and load.expected is not None:
-            with suppress(InvalidArgument):  # a closed engine has forgotten it
-                self._forget(load.tag)
+            with suppress(InvalidArgument):  # a closed engine counts nothing
+                self.engine.discard(load.tag)  # which does not come again
         if load.tail_slot is not None:
             load.tail = None if error is not None else self.cache.tails.get(load.tail_slot)
             self.cache.tails.give_back(load.tail_slot)
         self.counters.add("done" if error is None else "failed")
         self._end_later(load, error)
-
-    def _forget(self, tag: int) -> None:
-        """The tag does not come again: the engine need not keep what has arrived under it."""
-        self.engine.forget(tag)
-        if arrived := self.engine.count(tag):
-            self.engine.expect(tag, arrived)
 
     def _end_each(self) -> None:
         for load in list(self._loads.values()):
