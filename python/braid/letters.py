@@ -47,7 +47,11 @@ class _Unfinished:
 
 
 class Joiner:
-    """Puts frames together again. InvalidArgument for what no frames() has made."""
+    """Puts frames together again. InvalidArgument for what no frames() has made.
+
+    A letter whose sender could not send all of it is followed by another one: its begin is
+    forgotten.
+    """
 
     def __init__(self) -> None:
         self._unfinished: dict[bytes, _Unfinished] = {}
@@ -57,15 +61,17 @@ class Joiner:
         if len(frame) < _FRAME.size or frame[:3] != _MAGIC:
             raise InvalidArgument(f"letter: a message of {len(frame)} bytes that is none of ours")
         _, version, part, parts = _FRAME.unpack_from(frame)
-        if len(self._unfinished) >= _MOST_UNFINISHED:  # of peers that went in mid-message
-            self._unfinished.clear()
         unfinished = self._unfinished.pop(sender, _Unfinished(parts, []))
+        if part == 0:
+            unfinished = _Unfinished(parts, [])
         if part != len(unfinished.data) or parts != unfinished.parts or part >= parts:
             raise InvalidArgument(
                 f"letter: part {part} of {parts} does not follow what came before"
             )
         unfinished.data.append(frame[_FRAME.size :])
         if part + 1 < parts:
+            if len(self._unfinished) >= _MOST_UNFINISHED:  # the oldest: of a peer that went
+                del self._unfinished[next(iter(self._unfinished))]
             self._unfinished[sender] = unfinished
             return None
         head, body = _parsed(b"".join(unfinished.data))

@@ -7,6 +7,7 @@ import asyncio
 import atexit
 import contextlib
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -81,6 +82,7 @@ class Engine(Transfers):
             ),
             timeout,
         )
+        self._ended = threading.Event()
         self._messages = Arrivals(lambda call: self._live().tell(False, call))
         self._notifications = Arrivals(lambda call: self._live().tell(True, call))
         _open.add(self)
@@ -107,9 +109,17 @@ class Engine(Transfers):
         if self._process != os.getpid():
             return
         self._core.close()
+        self._ended.set()
         _open.discard(self)
         self._messages.wake_all()
         self._notifications.wake_all()
+
+    def wait_closed(self, timeout: float | None = None) -> None:
+        """Returns when close() is through: until then bytes may land, though `closed` is true from
+        its begin on. At once in a fork, where nothing of ours lands. Timeout.
+        """
+        if self._process == os.getpid() and not self._ended.wait(timeout):
+            raise Timeout(f"engine: '{self._name}' is not closed after a wait of {timeout} s")
 
     def __enter__(self) -> Self:
         return self

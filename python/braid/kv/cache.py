@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -179,15 +181,17 @@ class PagedCache:
                 self._blocks += alone
 
     def register_layers(self) -> list[Region]:
-        """Other regions of all layers, as `places` says: what one peer alone is told of can be
-        taken away from it alone.
+        """Other regions of all layers, as `places` says, and behind them of the tails if there are
+        any: what one peer alone is told of can be taken away from it alone.
         """
         made: list[Region] = []
         try:
             for block in self._blocks:
                 made.append(self._engine.register(self._extent(block)))
+            if self.tails.region is not None:
+                made.append(self.tails.register())
         except BaseException:
-            unregister_all(made)
+            unregister_all(self._engine, made)
             raise
         return made
 
@@ -216,10 +220,13 @@ class PagedCache:
         return found
 
     def close(self) -> None:
-        """When it returns nothing can land in the pages any more, and they may be freed."""
-        unregister_all(self.regions)
-        if hasattr(self, "tails"):
-            self.tails.close()
+        """When it returns nothing can land in the pages any more, and they may be freed. After an
+        error it may be called again.
+        """
+        with ExitStack() as both:
+            if hasattr(self, "tails"):
+                both.callback(self.tails.close)
+            both.callback(unregister_all, self._engine, self.regions)
 
     def __enter__(self) -> "PagedCache":
         return self
@@ -260,18 +267,31 @@ class Tails:
 
     def close(self) -> None:
         if self.region is not None:
-            self.region.unregister()
+            unregister_all(self._engine, [self.region])
             self.region = None
 
 
-def unregister_all(regions: list[Region]) -> None:
+def unregister_all(engine: Engine, regions: list[Region]) -> None:
     """Empties the list, and returns when nothing can land in any of them any more.
 
-    Each on a thread of its own: a peer that does not answer is waited for for a second.
+    Each on a thread of its own: a peer that does not answer is waited for for a second. What goes
+    wrong with one is raised when all others have been tried; those that are registered still stay
+    in the list.
     """
-    taken, regions[:] = list(regions), []
-    if not taken:
+    if not regions:
         return
-    with ThreadPoolExecutor(min(32, len(taken))) as threads:
-        for done in [threads.submit(region.unregister) for region in taken]:
-            done.result()
+    with ThreadPoolExecutor(min(32, len(regions))) as threads:
+        take_away = partial(_unregister, engine, regions)
+        tried = [threads.submit(take_away, region) for region in list(regions)]
+    for each in tried:
+        each.result()
+
+
+def _unregister(engine: Engine, regions: list[Region], region: Region) -> None:
+    try:
+        region.unregister()
+    except InvalidArgument:
+        if not engine.closed:
+            raise
+        engine.wait_closed()  # it takes all its regions with it
+    regions.remove(region)

@@ -7,35 +7,34 @@ When does a load end, and its pages may be used again?
     badly       what went wrong is known, and of every source one of these: it has said that it is
                 through (failed, cancelled), or what it was told of is unregistered
 
-A prefiller that says nothing is given up after `silence` seconds. It may be alive, and write when
-it wakes up. So each source is told of regions of its own, over the same memory: they are
-unregistered, which ends when nothing can land through them any more, and no other source notices.
+Who the prefillers are, and whether one is gone, is in braid.kv.sources; loads are here.
 """
 
+import heapq
 import secrets
-import threading
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer, values
-from braid.errors import Cancelled, Error, InternalError, InvalidArgument, PeerLost, Timeout
+from braid.engine import Engine, Message, values
+from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, page_numbers, request_name, seconds, whole
-from braid.kv.cache import PagedCache, unregister_all
+from braid.kv.cache import PagedCache
 from braid.kv.ending import log
-from braid.kv.layout import Layout, Slice, consumers, cover, difference, whole_group
+from braid.kv.layout import Layout, Slice, consumers, cover, whole_group
 from braid.kv.load import Load, Order, Prefill, Source
-from braid.kv.places import Move, PageIds, check_pages, moves, places_from
-from braid.kv.post import VERSION, Post
+from braid.kv.places import Move, PageIds, check_pages, moves
+from braid.kv.sources import Sources
 
-_AGAIN_S = 0.5
 _TAGS_FROM = 1 << 31  # the lower half of the immediates is the user's
 
 
-class Decoder(Post):
+class Decoder(Sources):
     """Gets the pages of requests from prefillers. One for each rank. A context manager.
 
     engine   its messages (send, recv) belong to the decoder from now on, and of its immediates the
@@ -43,7 +42,8 @@ class Decoder(Post):
     cache    the pages
     group    the layouts of all ranks of this decoder; left out: cache.layout with every rank of its
              tensor parallelism
-    silence  seconds after which a prefiller that says nothing is lost
+    silence  seconds after which a prefiller that says nothing is lost; ten times that, where
+             nothing is wanted of it
     beat     seconds between words to prefillers of which something is wanted
 
     Every call takes any thread.
@@ -58,53 +58,29 @@ class Decoder(Post):
         silence: float = 10.0,
         beat: float = 1.0,
     ) -> None:
-        super().__init__(engine)
-        self.cache = values.of_kind(cache, PagedCache, "decoder: cache")
+        super().__init__(
+            engine,
+            values.of_kind(cache, PagedCache, "decoder: cache"),
+            given_seconds(silence, "decoder: silence"),
+        )
         self._group = [
             values.of_kind(layout, Layout, "decoder: group")
             for layout in values.several(group or whole_group(cache.layout), "decoder: group")
         ]
-        self._silence = given_seconds(silence, "decoder: silence")
         self._beat = given_seconds(beat, "decoder: beat")
-        self._sources: dict[bytes, Source] = {}
-        """By the address of the peer."""
-        self._by_sender: dict[bytes, Source] = {}
-        self._prefills: list[Prefill] = []
         self._loads: dict[int, Load] = {}
+        self._moving: dict[int, Load] = {}
+        """Those of them at which each tick looks: they read, or will end badly."""
+        self._deadlines: list[tuple[float, int]] = []
+        """A heap, with the loads' tags; also of loads that are over."""
+        self._wants: Counter[Prefill] = Counter()
+        """How many loads of each."""
         self._renewed: dict[str, Prefill] = {}
         self._next_tag = _TAGS_FROM + secrets.randbelow(1 << 30)
         self._beaten_at = 0.0
         self._start()
 
     # --- what the user calls ---
-
-    def connect(self, peers: Sequence[Peer], timeout: float | None = None) -> Prefill:
-        """The ranks of a prefiller, by their engines' addresses. Waits for their answers for
-        `timeout` seconds (None: not at all, and what is wanted meanwhile waits).
-
-        InvalidArgument: another model, layout, dtype or version; Timeout, PeerLost.
-        """
-        seconds(timeout, "connect")
-        is_list = isinstance(peers, Iterable)
-        if not is_list or not peers or not all(isinstance(peer, Peer) for peer in peers):
-            raise InvalidArgument(
-                f"kv: asked for the addresses of a prefiller's engines, found {peers!r:.80}"
-            )
-        with self._lock:
-            sources = [self._source(peer) for peer in peers]
-            prefill = Prefill(sources, self)
-            self._prefills.append(prefill)
-            self._look_after(prefill)
-        self._run_later()
-        until = time.monotonic() + (timeout or 0)
-        while timeout is not None and not prefill.is_ready():
-            if (error := prefill.error()) is not None:
-                raise error
-            if time.monotonic() > until:
-                silent = [s.peer.where() for s in prefill.sources if s.layout is None]
-                raise Timeout(f"connect: {', '.join(silent)}: no answer within {timeout} s")
-            time.sleep(0.002)
-        return prefill
 
     def want(
         self,
@@ -124,12 +100,16 @@ class Decoder(Post):
         timeout     seconds for all of it
         InvalidArgument: a page out of range or named twice, or another number of them; tokens that
         are no whole number, a timeout that is no time, a prefill that this decoder did not make.
+        Exhausted: the layout has tails, and so many loads are under way as have room for theirs.
+        Whatever goes wrong behind that ends the load: once a prefiller knows of the pages they must
+        not be used before.
         """
         load = self._new(request, prefill, pages, tokens, first_page, timeout)
         if self.cache.layout.tail_bytes:
-            load.tail_slot = self.cache.tails.take()
+            with self._lock:
+                load.tail_slot = self.cache.tails.take()
             if load.tail_slot is None:
-                raise InvalidArgument(f"{load.what}: all {self.cache.tails.SLOTS} tails are taken")
+                raise Exhausted(f"{load.what}: all {self.cache.tails.SLOTS} tails are taken")
         return self._begin(load)
 
     def pull(
@@ -158,7 +138,8 @@ class Decoder(Post):
         """Keeps a request's lease at the prefiller until it is wanted, pulled or let go of."""
         self._check_prefill(prefill, f"request '{request_name(request, 'renew')}'")
         with self._lock:
-            self._renewed[request] = prefill
+            if prefill.error() is None:
+                self._renewed[request] = prefill
 
     def let_go(self, request: str, prefill: Prefill) -> None:
         """Tells the prefiller that nobody will ask for the request."""
@@ -174,22 +155,29 @@ class Decoder(Post):
             return list(self._loads.values())
 
     def close(self) -> None:
-        """Takes all loads back, waits until nothing of them can land any more, and stops."""
+        """Takes all loads back, waits until nothing of them can land any more, and stops. After an
+        error, which is of a region that could not be unregistered, it may be called again.
+        """
         for load in self.loads():
             closed = Cancelled(f"{load.what}: the decoder closed")
             self._apart(load.what, partial(self._cancel, load, closed))
+        until = time.monotonic() + 2 * self._silence
         for load in self.loads():
             try:
-                load.wait(2 * self._silence)
+                load.wait(max(0.0, until - time.monotonic()))
             except Error as error:
                 log.debug("close: %s", error)
         with self._lock:
-            sources = [s for s in self._sources.values() if s.layout is not None and not s.is_gone]
-            for source in sources:
-                self._send(source.peer, {"kind": "bye"})
+            for source in self._sources.values():
+                if source.layout is not None:
+                    bye = partial(self._send, source.peer, {"kind": "bye"})
+                    self._apart(f"'{source.name}'", bye)
         self._stop()
-        for source in self._sources.values():
-            unregister_all(source.offered)
+        self._revoke_all()
+        for ticket in [ticket for load in self.loads() for ticket in load.reads]:
+            with suppress(Error):
+                ticket.wait()  # it has its own deadline
+        self._end_all()
 
     def __enter__(self) -> "Decoder":
         return self
@@ -197,30 +185,7 @@ class Decoder(Post):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- prefillers ---
-
-    def _source(self, peer: Peer) -> Source:
-        """A known one, or a new one that is greeted. One that was lost is greeted anew."""
-        source = self._sources.get(peer.data)
-        if source is None or source.error is not None:
-            source = Source(peer, heard_at=time.monotonic())
-            self._sources[peer.data] = source
-            layout = self.cache.layout.as_json()
-            head = {"kind": "hello", "version": VERSION, "layout": layout}
-            self._send(peer, head, letters.pack([self.engine.address.data]))
-        return source
-
-    def _offer(self, source: Source) -> None:
-        """Tells a source where it may write, before the first thing that it is to write."""
-        if source.offered:
-            return
-        source.offered = self.cache.register_layers()
-        if self.cache.tails.region is not None:
-            source.offered.append(self.cache.tails.register())
-        places = [list(place) for place in self.cache.places]
-        regions = [region.descriptor.data for region in source.offered]
-        head = {"kind": "offer", "places": places, "pages": self.cache.pages}
-        self._send(source.peer, head, letters.pack(regions))
+    # --- sources ---
 
     def _handle(self, head: dict[str, Any], body: bytes, message: Message) -> None:
         kind = head["kind"]
@@ -232,6 +197,8 @@ class Decoder(Post):
         source.heard_at = time.monotonic()
         if kind == "beat":
             return None
+        if kind == "ask":
+            return self._send(source.peer, {"kind": "beat", "requests": []})
         if kind not in ("failed", "cancelled", "held"):
             raise InvalidArgument(f"kv: asked for a message of a prefiller, found {kind!r}")
         load = self._loads.get(letters.whole(head, "tag", 2**32 - 1))
@@ -240,47 +207,17 @@ class Decoder(Post):
             return None
         return self._on_word(load, source, head)
 
-    def _on_answer(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        """To a hello: of whom? The address that has the sender's incarnation in it."""
-        source = next(
-            (s for s in self._sources.values() if _is_of(s.peer, message.incarnation)), None
-        )
-        if source is None:
-            raise InvalidArgument(f"kv: '{message.sender}' answers what it was not asked")
-        source.heard_at = time.monotonic()
-        source.incarnation, source.name = message.incarnation, message.sender
-        self._by_sender[message.incarnation] = source
-        try:
-            self._accept(source, head, body)
-        except Error as error:
-            self.counters.add("refused")
-            source.error, source.is_gone = error, True
-        for prefill in list(self._prefills):
-            self._look_after(prefill)
-
-    def _accept(self, source: Source, head: dict[str, Any], body: bytes) -> None:
-        if head["kind"] == "refused":
-            raise InvalidArgument(f"'{source.name}' refused: {head.get('why')}")
-        layout = Layout.from_json(head.get("layout"))
-        names = (self.engine.name, source.name)
-        if (found := difference(self.cache.layout, layout, names)) is not None:
-            raise InvalidArgument(found)
-        source.regions = [Descriptor(part) for part in letters.unpack(body)]
-        source.pages = letters.whole(head, "pages")
-        source.places = places_from(head.get("places"), layout.layers_here, len(source.regions))
-        source.layout = layout
-
     def _look_after(self, prefill: Prefill) -> None:
         """Begins, or ends, what waits for its ranks' answers."""
         error = prefill.error()
         if error is None and not prefill.is_ready():
             return
-        waiting, prefill.waiting = prefill.waiting, []
-        for load in waiting:
-            if error is not None:
-                self._fail(load, error)
-            else:
-                self._place(load)
+        waiting, prefill.waiting = prefill.waiting, {}
+        for load in waiting.values():
+            begin = (
+                partial(self._place, load) if error is None else partial(self._fail, load, error)
+            )
+            self._apart(load.what, begin, partial(self._fail, load))
         if error is not None and prefill in self._prefills:
             self._prefills.remove(prefill)
 
@@ -326,10 +263,16 @@ class Decoder(Post):
     def _begin(self, load: Load) -> Load:
         with self._lock:
             self._loads[load.tag] = load
+            self._wants[load.prefill] += 1
+            if load.deadline is not None:
+                heapq.heappush(self._deadlines, (load.deadline, load.tag))
             self._renewed.pop(load.request, None)
             self.counters.add("requests")
-            load.prefill.waiting.append(load)
-            self._look_after(load.prefill)
+            load.prefill.waiting[load.tag] = load
+            if self._is_over:
+                self._fail(load, self._closed(load.what))
+            else:
+                self._look_after(load.prefill)
         self._run_later()
         return load
 
@@ -360,6 +303,10 @@ class Decoder(Post):
         count = sum(len(part.layers) * pages for order in load.orders for part in order.slices)
         count += load.tail_slot is not None
         body = load.pages.astype("<u4").tobytes()
+        if count:  # before anybody knows of the pages: what fails now has moved nothing
+            load.expected = self.engine.expect(
+                load.tag, count, callback=partial(self._on_count, load)
+            )
         for order in load.orders:
             self._offer(order.source)
             has_tail = order is load.orders[0] and load.tail_slot is not None
@@ -378,9 +325,6 @@ class Decoder(Post):
             }
             self._send(order.source.peer, head, body)
         if count:
-            load.expected = self.engine.expect(
-                load.tag, count, callback=partial(self._on_count, load)
-            )
             self.counters.add("pages", count)
             self.counters.add("bytes", len(load.pages) * self._bytes_of_page(load))
         else:  # all is here already
@@ -415,6 +359,7 @@ class Decoder(Post):
         if not load.pages.size:
             self._look_at_reads(load)
             return
+        self._moving[load.tag] = load
         for order in load.orders:
             for part in order.slices:
                 self._read_slice(load, order.source, part)
@@ -462,7 +407,8 @@ class Decoder(Post):
         with self._lock:
             load.stamp("first page")
             load.reads.landed()
-            self._look_at_reads(load)
+            look = partial(self._look_at_reads, load)
+            self._apart(load.what, look, partial(self._fail, load))
         self._run_later()
 
     def _look_at_reads(self, load: Load) -> None:
@@ -471,6 +417,7 @@ class Decoder(Post):
         if load.reads.error is not None and load.failure is None:
             self._fail(load, load.reads.error)
         elif not load.reads and load.failure is None:
+            self._moving.pop(load.tag, None)
             load.stamp("last page")
             for order in load.orders:
                 head = {"kind": "took", "request": load.request, "tag": load.tag}
@@ -507,8 +454,8 @@ class Decoder(Post):
         if load.failure is not None:
             return
         load.failure = error
-        if load in load.prefill.waiting:
-            load.prefill.waiting.remove(load)
+        self._moving[load.tag] = load
+        load.prefill.waiting.pop(load.tag, None)
         for ticket in load.reads:
             ticket.cancel()
         for order in load.orders:
@@ -523,18 +470,28 @@ class Decoder(Post):
         if load.tag in self._loads and load.is_settled():
             if load.failure is not None:
                 self._finish(load, load.failure)
-            elif load.remote_pages is not None:
+            elif load.remote_pages is not None and load.orders:  # else it waits for its ranks
                 self._finish(load, None)
 
     def _finish(self, load: Load, error: Error | None) -> None:
         del self._loads[load.tag]
+        self._moving.pop(load.tag, None)
+        self._wants[load.prefill] -= 1
+        if not self._wants[load.prefill]:
+            del self._wants[load.prefill]
         if error is not None and load.expected is not None:
-            self.engine.forget(load.tag)
+            with suppress(InvalidArgument):  # a closed engine counts nothing
+                self.engine.discard(load.tag)  # which does not come again
         if load.tail_slot is not None:
             load.tail = None if error is not None else self.cache.tails.get(load.tail_slot)
             self.cache.tails.give_back(load.tail_slot)
         self.counters.add("done" if error is None else "failed")
         self._end_later(load, error)
+
+    def _end_each(self) -> None:
+        for load in list(self._loads.values()):
+            error = load.failure or self._closed(load.what)
+            self._apart(load.what, partial(self._finish, load, error))
 
     # --- time ---
 
@@ -542,84 +499,53 @@ class Decoder(Post):
         if now - self._beaten_at >= self._beat:
             self._beaten_at = now
             self._apart("beats", self._beat_all)
-        for load in list(self._loads.values()):
-            look = partial(self._look_at_deadline, load, now)
+        for load in self._due(now):
+            late = Timeout(f"{load.what}: not here within its deadline")
+            self._apart(load.what, partial(self._fail, load, late))
+        for load in list(self._moving.values()):
+            look = partial(self._look_at_moving, load)
             self._apart(load.what, look, partial(self._fail, load))
-        for source in list(self._sources.values()):
-            what = f"'{source.name}'"
-            self._apart(what, partial(self._look_at_silence, source, now))
+        self._apart("sources", partial(self._look_at_sources, now))
 
-    def _look_at_deadline(self, load: Load, now: float) -> None:
-        load.reads.take_away()
+    def _due(self, now: float) -> Iterator[Load]:
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, tag = heapq.heappop(self._deadlines)
+            if (load := self._loads.get(tag)) is not None:
+                yield load
+
+    def _look_at_moving(self, load: Load) -> None:
+        load.reads.take_away()  # one that failed while an earlier one is watched
         if load.reads.error is not None:
             self._fail(load, load.reads.error)
-        if load.deadline is not None and now > load.deadline:
-            load.deadline = None
-            self._fail(load, Timeout(f"{load.what}: not here within its deadline"))
         if load.failure is not None:
             self._settle(load)
 
-    def _look_at_silence(self, source: Source, now: float) -> None:
-        if source.error is None and now - source.heard_at > self._silence:
-            if self._is_wanted(source):
-                self._lose(source)
-            else:
-                source.heard_at = now
-
     def _beat_all(self) -> None:
-        wanted: dict[bytes, list[str]] = {}
-        for load in self._loads.values():
-            for source in load.prefill.sources:
-                wanted.setdefault(source.peer.data, []).append(load.request)
-        for request, prefill in self._renewed.items():
+        """A source knows itself whom it gives which request; the names are of those that it was
+        not asked for yet.
+        """
+        names: dict[Source, list[str]] = {source: [] for source in self._wanted()}
+        unasked = [(load.request, p) for p in self._wants for load in p.waiting.values()]
+        for request, prefill in [*unasked, *self._renewed.items()]:
             for source in prefill.sources:
-                wanted.setdefault(source.peer.data, []).append(request)
-        for data, requests in wanted.items():
-            source_ = self._sources.get(data)
-            if source_ is not None and source_.layout is not None and source_.error is None:
+                names[source].append(request)
+        for source, requests in names.items():
+            if source.layout is not None and source.error is None:
                 head = {"kind": "beat", "requests": requests}
-                self._apart(f"'{source_.name}'", partial(self._send, source_.peer, head))
+                self._apart(f"'{source.name}'", partial(self._send, source.peer, head))
 
-    def _is_wanted(self, source: Source) -> bool:
-        return any(source in load.prefill.sources for load in self._loads.values()) or any(
-            source in prefill.sources for prefill in self._renewed.values()
-        )
-
-    def _lose(self, source: Source) -> None:
-        self.counters.add("peers_lost")
-        name = f"'{source.name}'" if source.name else source.peer.where()
-        source.error = PeerLost(f"{name} has said nothing for {self._silence} s")
-        source.is_gone = not source.offered  # it knows no page of ours
-        if source.offered:
-            threading.Thread(target=self._revoke, args=(source,), daemon=True).start()
+    def _on_lost(self, source: Source, error: Error) -> None:
         for load in list(self._loads.values()):
             if source in load.prefill.sources:
-                self._fail(load, source.error)
-                self._settle(load)  # it may have failed before, and have waited for this source
-        for prefill in [p for p in self._prefills if source in p.sources]:
-            self._look_after(prefill)
+                self._apart(load.what, partial(self._fail, load, error))
+        lost = [request for request, prefill in self._renewed.items() if source in prefill.sources]
+        for request in lost:
+            del self._renewed[request]
 
-    def _revoke(self, source: Source) -> None:
-        """Takes away from a source what it was told of: when the engine has done so nothing of it
-        can land any more, now or when it wakes up. Nobody else was told of these regions.
-        """
-        while source.offered and not self.engine.closed:
-            regions = list(source.offered)
-            try:
-                unregister_all(regions)
-                source.offered = []
-            except Error as error:
-                log.warning("'%s': '%s' is lost: %s", self.engine.name, source.name, error)
-                time.sleep(_AGAIN_S)
-        with self._lock:
-            source.is_gone = True
-            for load in list(self._loads.values()):
-                self._apart(load.what, partial(self._settle, load))
-        self._run_later()
+    def _on_gone(self) -> None:
+        for load in list(self._loads.values()):
+            self._apart(load.what, partial(self._settle, load))
 
-
-def _is_of(peer: Peer, incarnation: bytes) -> bool:
-    """An address has its engine's incarnation in it."""
-    if len(incarnation) != 16:
-        raise InternalError(f"kv: an incarnation of {len(incarnation)} bytes")
-    return incarnation in peer.data
+    def _wanted(self) -> set[Source]:
+        prefills = {*self._wants, *self._renewed.values()}
+        return {source for prefill in prefills for source in prefill.sources}

@@ -19,6 +19,7 @@ _LENGTH = struct.Struct("<I")
 _MOST_BYTES = 16 << 20
 _VERSION = 1
 _TIMEOUT_S = 5.0
+_AGAIN_S = 0.1
 
 
 class Door:
@@ -46,13 +47,19 @@ class Door:
         self._thread.start()
 
     def _serve(self) -> None:
+        said = ""
         while not self._closing.is_set():
             try:
                 guest, _ = self._socket.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
+            except OSError as error:  # no descriptor is left for it, or it went: others will come
+                if str(error) != said:
+                    log.warning("door: port %d: %s", self.port, error)
+                said = str(error)
+                self._closing.wait(_AGAIN_S)
+                continue
+            said = ""
             with guest:
                 guest.settimeout(_TIMEOUT_S)
                 try:

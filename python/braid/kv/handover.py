@@ -30,6 +30,8 @@ class Link:
     name: str
     layout: Layout
     heard_at: float
+    asked_at: float = 0.0
+    """When it was asked last, while it got nothing, whether it is there."""
     regions: list[Descriptor] = field(default_factory=list)
     """Of its layers, and behind them of its tails if there are any: what it offered."""
     places: list[Place] = field(default_factory=list)
@@ -210,6 +212,13 @@ class Handover(Ending):
             consumer.sent.get(layer, consumer.first_page) >= self.total_pages
             for part in consumer.slices
             for layer in part.layers
+        )
+
+    def is_read(self) -> bool:
+        """Whether anybody reads the pages: a write of ours, or one who pulls them."""
+        return any(
+            consumer.flying or (consumer.is_pulling and not consumer.is_over)
+            for consumer in self.consumers.values()
         )
 
     def is_over(self) -> bool:

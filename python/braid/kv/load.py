@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import Thread
 
 from braid.engine import Descriptor, Peer, Region, Ticket
 from braid.errors import Error
@@ -11,7 +12,7 @@ from braid.kv.layout import Layout, Slice
 from braid.kv.places import PageIds, Place
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Source:
     """A prefiller's rank, as the decoder knows it."""
 
@@ -26,10 +27,16 @@ class Source:
     offered: list[Region] = field(default_factory=list)
     """Our layers (and tails), as it alone was told of them."""
     heard_at: float = 0.0
+    asked_at: float = 0.0
+    """When it was asked last, while nothing was wanted of it, whether it is there."""
+    unwanted_at: float = 0.0
+    """The last time at which nothing was wanted of it: it owes no word before that."""
     error: Error | None = None
     """Why it cannot be used: it refused, or was lost."""
     is_gone: bool = False
     """Nothing that it has begun can land any more."""
+    revoking: Thread | None = None
+    """Takes away what it was told of, once it is lost."""
 
 
 @dataclass(slots=True)
@@ -47,8 +54,8 @@ class Prefill:
     def __init__(self, sources: list[Source], decoder: object) -> None:
         self.sources = sources
         self.decoder = decoder
-        self.waiting: list[Load] = []
-        """Loads that begin when all ranks have answered."""
+        self.waiting: dict[int, Load] = {}
+        """Loads that begin when all ranks have answered, by their tags."""
 
     def is_ready(self) -> bool:
         return all(source.layout is not None for source in self.sources)

@@ -6,12 +6,14 @@ The engine's mailbox (send and recv) belongs to it alone; notifications stay the
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from braid import letters
-from braid.engine import Engine, Message, Peer, values
-from braid.errors import Cancelled, Error, InternalError, InvalidArgument, Timeout
+from braid.engine import Engine, Message, Peer, Ticket, values
+from braid.errors import Cancelled, Error, Exhausted, InternalError, InvalidArgument, Timeout
 from braid.kv.counters import Counters
 from braid.kv.ending import Ending, log
 
@@ -30,8 +32,14 @@ class Post(ABC):
         self.counters = Counters(engine.name)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
+        self._outbox: dict[bytes, tuple[Peer, deque[bytes]]] = {}
+        """Letters' frames for which the engine has no room, by the address of the peer."""
+        self._letters: dict[bytes, deque[Ticket]] = {}
+        """Frames on their way, likewise."""
         self._joiner = letters.Joiner()
         self._closing = threading.Event()
+        self._is_over = False
+        """What begins now ends at once."""
         self._later: list[tuple[Ending, Error | None]] = []
         self._thread = threading.Thread(
             target=self._serve, name=f"braid.kv of {engine.name}", daemon=True
@@ -48,15 +56,59 @@ class Post(ABC):
     def _tick(self, now: float) -> None:
         """Beats and leases, with the lock held, some times a second."""
 
+    @abstractmethod
+    def _end_each(self) -> None:
+        """Ends all that is under way, with the lock held: nothing of it can land any more."""
+
+    @abstractmethod
+    def _unheard(self, address: bytes, error: Error) -> None:
+        """A letter to that peer was lost, and with it what it was for. With the lock held."""
+
     def _send(self, peer: Peer, head: dict[str, Any], body: bytes = b"") -> None:
-        """Begins it and waits for nothing: who does not answer is found by the clock."""
+        """Begins it, or lets it wait for room behind those that wait: so none is lost or comes in
+        parts. Waits for nothing: the clock finds who is gone, and who does not answer.
+        """
+        frames = letters.frames(head, body)
         with self._sending:
-            try:
-                for frame in letters.frames(head, body):
-                    self.engine.send(peer, frame)
-            except (Cancelled, InvalidArgument):
-                if not self.engine.closed:
-                    raise
+            self._outbox.setdefault(peer.data, (peer, deque()))[1].extend(frames)
+            self._post(peer.data)
+
+    def _post(self, address: bytes) -> None:
+        """As much of the outbox as there is room for, with `_sending` held."""
+        peer, frames = self._outbox[address]
+        try:
+            while frames:
+                ticket = self.engine.send(peer, frames[0])
+                frames.popleft()
+                self._letters.setdefault(address, deque()).append(ticket)
+        except Exhausted:
+            return
+        except (Cancelled, InvalidArgument):
+            frames.clear()
+            if not self.engine.closed:
+                raise
+        if not frames:
+            del self._outbox[address]
+
+    def _drop_letters(self, peer: Peer) -> None:
+        """Those that wait: it is gone."""
+        with self._sending:
+            self._outbox.pop(peer.data, None)
+
+    def _look_at_letters(self) -> None:
+        """The engine knows at once that a process is gone. Letters to one peer end in order."""
+        lost: list[tuple[bytes, Error]] = []
+        with self._sending:
+            for address in list(self._outbox):
+                self._post(address)
+            for address, tickets in list(self._letters.items()):
+                while tickets and tickets[0].done():
+                    if (error := tickets.popleft().error()) is not None:
+                        lost.append((address, error))
+                if not tickets:
+                    del self._letters[address]
+        for address, error in lost:
+            self._apart("a letter", partial(self._unheard, address, error))
 
     def _end_later(self, ending: Ending, error: Error | None) -> None:
         """Ends it when the lock has been given back, for callbacks of users run then."""
@@ -72,20 +124,32 @@ class Post(ABC):
 
     def _serve(self) -> None:
         ticked = 0.0
-        while not self._closing.is_set():
+        while not self._closing.is_set() and not self.engine.closed:
             message = self._next()
-            if message is None and self.engine.closed:
-                return
             try:
                 with self._lock:
                     if message is not None:
                         self._on_frame(message)
                     if (now := time.monotonic()) - ticked >= _TICK_S:
                         ticked = now
+                        self._apart("letters", self._look_at_letters)
                         self._tick(now)
                 self._run_later()
             except Exception:
                 log.exception("'%s': a message or the clock", self.engine.name)
+        if self.engine.closed:  # by its owner, under us: no answer comes, and no clock goes on
+            self.engine.wait_closed()
+            self._end_all()
+
+    def _end_all(self) -> None:
+        """Nothing can land any more: what is under way ends, and what begins later does at once."""
+        with self._lock:
+            self._is_over = True
+            self._end_each()
+        self._run_later()
+
+    def _closed(self, what: str) -> Cancelled:
+        return Cancelled(f"{what}: '{self.engine.name}' is closed")
 
     def _next(self) -> Message | None:
         try:
@@ -110,12 +174,17 @@ class Post(ABC):
         """Looks at one thing of several: what goes wrong with it ends it, and no other."""
         try:
             look()
-        except Exception as error:
-            log.exception("'%s': %s", self.engine.name, what)
+        except Exception as raised:
+            if isinstance(raised, Error):
+                log.warning("'%s': %s: %s", self.engine.name, what, raised)
+                error: Error = raised
+            else:
+                log.exception("'%s': %s", self.engine.name, what)
+                error = InternalError(f"{what}: {type(raised).__name__}: {raised}")
             if fail is None:
                 return
             try:
-                fail(InternalError(f"{what}: {type(error).__name__}: {error}"))
+                fail(error)
             except Exception:
                 log.exception("'%s': %s: its end", self.engine.name, what)
 

@@ -14,8 +14,10 @@
     took {request}                         -> were they kept to here?
                                            <- held {request, is_held}
     spared {request}                       -> no rank will ask this one for anything
-    beat {requests}                        -> renews their leases
+    beat {requests}                        -> renews their leases, and those of all that the decoder
+                                              gets; also: are you there?
                                            <- beat
+                                           <- ask: are you there? beat {} is the answer
     bye                                    -> writes nothing to it any more
 
 Whichever of `want` and begin() comes first waits for the other, for a lease at most. A request that
@@ -25,6 +27,7 @@ is over is remembered: what comes for it later is answered `failed`, and moves n
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -32,15 +35,15 @@ from typing import Any
 import numpy as np
 
 from braid import letters
-from braid.engine import Descriptor, Engine, Message, Peer, Watch, values
-from braid.errors import Cancelled, Error, InvalidArgument, PeerLost, Timeout
+from braid.engine import Engine, Message, Watch, values
+from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.kv.asked import given_seconds, request_name, whole
 from braid.kv.cache import PagedCache
 from braid.kv.ending import log
 from braid.kv.handover import Consumer, Handover, Link, Write
-from braid.kv.layout import Layout, Slice, difference
-from braid.kv.places import PageIds, check_pages, places_from
-from braid.kv.post import VERSION, Post
+from braid.kv.layout import Slice
+from braid.kv.links import Links
+from braid.kv.places import PageIds, check_pages
 from braid.kv.progress import Part, Progress
 
 _MOST_REMEMBERED = 65536
@@ -54,13 +57,14 @@ class _Early:
     letters: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
 
 
-class Prefiller(Post):
+class Prefiller(Links):
     """Gives the pages of requests away as they are computed. One for each rank. A context manager.
 
     engine   its messages (send, recv) belong to the prefiller from now on
     cache    the pages
     lease    seconds for which a request's pages are kept for a decoder that says nothing
-    silence  seconds after which a decoder that says nothing while it gets pages is lost
+    silence  seconds after which a decoder that says nothing while it gets pages is lost; ten times
+             that, while it gets none
 
     Every call takes any thread.
     """
@@ -68,11 +72,12 @@ class Prefiller(Post):
     def __init__(
         self, engine: Engine, cache: PagedCache, *, lease: float = 30.0, silence: float = 10.0
     ) -> None:
-        super().__init__(engine)
-        self.cache = values.of_kind(cache, PagedCache, "prefiller: cache")
+        super().__init__(
+            engine,
+            values.of_kind(cache, PagedCache, "prefiller: cache"),
+            given_seconds(silence, "prefiller: silence"),
+        )
         self._lease = given_seconds(lease, "prefiller: lease")
-        self._silence = given_seconds(silence, "prefiller: silence")
-        self._links: dict[bytes, Link] = {}
         self._requests: dict[str, Handover] = {}
         self._early: dict[tuple[str, bytes], _Early] = {}
         self._over: OrderedDict[str, str] = OrderedDict()
@@ -128,6 +133,8 @@ class Prefiller(Post):
                 for head, body in self._early.pop(key).letters:
                     self._on_early(head, body, key[1])
             self._settle(handover)
+            if self._is_over:
+                self._give_up(handover, self._closed(handover.what))
         self._run_later()
         return handover
 
@@ -138,11 +145,13 @@ class Prefiller(Post):
             if (handover := self._requests.get(request)) is not None:
                 handover.grow(ids)
                 self._pump(handover)
+        self._run_later()
 
     def pause(self, request: str, timeout: float) -> None:
         """Takes a request's pages away from it, and returns when nothing reads them any more: they
         may be used for something else at once. grow() gives it others, in which all is computed
-        again; what has gone stays gone. Raises Timeout.
+        again; what has gone stays gone. One who pulls them reads them until it says that it is
+        through. Raises Timeout.
         """
         until = time.monotonic() + given_seconds(timeout, f"request '{request}'")
         with self._lock:
@@ -150,10 +159,14 @@ class Prefiller(Post):
             if handover is None:
                 return
             handover.take_pages()
-        while any(consumer.flying for consumer in handover.consumers.values()):
+        while self._is_read(handover):
             if time.monotonic() > until:
-                raise Timeout(f"{handover.what}: writes are under way after {timeout} s")
+                raise Timeout(f"{handover.what}: its pages are read still after {timeout} s")
             time.sleep(0.001)
+
+    def _is_read(self, handover: Handover) -> bool:
+        with self._lock:
+            return handover.is_read()
 
     def declare(self, parts: Sequence[Part]) -> None:
         """The next forward pass: it will bump the word once for each layer, in order. Chunks of a
@@ -212,15 +225,26 @@ class Prefiller(Post):
 
     def close(self) -> None:
         """Takes all requests back, waits until they are over, and stops."""
-        for request in list(self._requests):
-            self.cancel(request, Cancelled(f"request '{request}': the prefiller closed"))
-        for handover in list(self._requests.values()):
+        for request in self._under_way():
+            closed = Cancelled(f"request '{request}': the prefiller closed")
+            self._apart(f"request '{request}'", partial(self.cancel, request, closed))
+        until = time.monotonic() + self._silence
+        for handover in self._under_way().values():
             try:
-                handover.wait(self._silence)
+                handover.wait(max(0.0, until - time.monotonic()))
             except Error as error:
                 log.debug("close: %s", error)
         self._progress.close()
         self._stop()
+        left = [c for handover in self._under_way().values() for c in handover.consumers.values()]
+        for ticket in [ticket for consumer in left for ticket in consumer.flying]:
+            with suppress(Error):
+                ticket.wait()  # it has its own deadline
+        self._end_all()
+
+    def _under_way(self) -> dict[str, Handover]:
+        with self._lock:
+            return dict(self._requests)
 
     def __enter__(self) -> "Prefiller":
         return self
@@ -241,7 +265,7 @@ class Prefiller(Post):
             raise InvalidArgument(f"'{head['kind']}' before a hello")
         link.heard_at = time.monotonic()
         if head["kind"] == "beat":
-            self._on_beat(head, link)
+            self._on_beat(head, link, sender)
         elif head["kind"] == "bye":
             self._lose(sender, Cancelled(f"'{link.name}' has left"))
         elif (handler := self._handlers.get(head["kind"])) is not None:
@@ -249,56 +273,6 @@ class Prefiller(Post):
         else:
             raise InvalidArgument(f"kv: asked for a message of a decoder, found {head['kind']!r}")
         return None
-
-    def _on_hello(self, head: dict[str, Any], body: bytes, message: Message) -> None:
-        parts = letters.unpack(body)
-        peer = Peer(parts[0] if parts else b"")
-        try:
-            link = self._introduced(head, parts, message)
-        except Error as error:
-            self.counters.add("refused")
-            log.warning("'%s': refused '%s': %s", self.engine.name, message.sender, error)
-            self._send(peer, {"kind": "refused", "why": str(error), "version": VERSION})
-            return
-        self._links[message.incarnation] = link
-        regions = [region.descriptor.data for region in self.cache.regions]
-        places = [list(place) for place in self.cache.places]
-        layout = self.cache.layout.as_json()
-        self._send(
-            peer,
-            {
-                "kind": "welcome",
-                "layout": layout,
-                "places": places,
-                "pages": self.cache.pages,
-                "name": self.engine.name,
-            },
-            letters.pack(regions),
-        )
-
-    def _introduced(self, head: dict[str, Any], parts: list[bytes], message: Message) -> Link:
-        if len(parts) != 1:
-            raise InvalidArgument(f"kv: hello: asked for an address, found {len(parts)} parts")
-        if head.get("version", VERSION) != VERSION:
-            raise letters.OtherVersion(
-                f"version {VERSION} of the protocol at '{self.engine.name}', "
-                f"{head['version']} at '{message.sender}'"
-            )
-        layout = Layout.from_json(head.get("layout"))
-        names = (self.engine.name, message.sender)
-        if (found := difference(self.cache.layout, layout, names)) is not None:
-            raise InvalidArgument(found)
-        return Link(Peer(parts[0]), message.sender, layout, time.monotonic())
-
-    def _on_offer(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
-        link = self._links[sender]
-        parts = letters.unpack(body)
-        of_layers = len(parts) - bool(link.layout.tail_bytes)
-        if of_layers < 1:
-            raise InvalidArgument(f"kv: asked for regions of layers, found {of_layers}")
-        link.pages = letters.whole(head, "pages")
-        link.places = places_from(head.get("places"), link.layout.layers_here, of_layers)
-        link.regions = [Descriptor(part) for part in parts]
 
     def _on_early(self, head: dict[str, Any], body: bytes, sender: bytes) -> None:
         link = self._links.get(sender)
@@ -325,9 +299,9 @@ class Prefiller(Post):
             log.warning("'%s': refused a want: %s", self.engine.name, error)
             self._failed(sender, request, tag, str(error))
             return
+        handover.expected = letters.whole(head, "consumers", 65536)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = letters.whole(head, "consumers", 65536)
         self._pump(handover)
 
     def _consumer(
@@ -348,12 +322,13 @@ class Prefiller(Post):
             raise InvalidArgument(f"{handover.what}: {wanted} pages, found {len(pages)} numbers")
         check_pages(pages, link.pages, f"{handover.what}: at '{link.name}'")
         slot = head.get("tail_slot")
-        slices = [self._slice(numbers, link) for numbers in head.get("slices", [])]
+        if not isinstance(slices := head.get("slices"), list):
+            raise InvalidArgument(f"kv: want: asked for slices, found {slices!r:.60}")
         return Consumer(
             link,
             handover.request,
             letters.whole(head, "tag", 2**32 - 1),
-            slices,
+            [self._slice(numbers, link) for numbers in slices],
             pages,
             first,
             letters.whole(head, "tail_slot") if slot is not None else None,
@@ -380,9 +355,9 @@ class Prefiller(Post):
         pages, none = _pages_of(head, body, "<u8"), np.empty(0, np.uint64)
         link = self._links[sender]
         consumer = Consumer(link, request, tag, [], none, 0, None, is_pulling=True)
+        handover.expected = letters.whole(head, "consumers", 65536)
         handover.stamp("wanted")
         handover.consumers[sender] = consumer
-        handover.expected = letters.whole(head, "consumers", 65536)
         why = handover.why_not_pulled(pages, (self.engine.name, link.name))
         if why is not None:
             self.counters.add("refused")
@@ -429,13 +404,17 @@ class Prefiller(Post):
             handover.expected = 0
             self._settle(handover)
 
-    def _on_beat(self, head: dict[str, Any], link: Link) -> None:
+    def _on_beat(self, head: dict[str, Any], link: Link, sender: bytes) -> None:
         requests = head.get("requests")
         if not isinstance(requests, list):
             raise InvalidArgument(f"kv: beat: asked for requests, found {requests!r:.60}")
         until = time.monotonic() + self._lease
         for request in requests:
             if (handover := self._requests.get(request)) is not None:
+                handover.lease_until = until
+        for handover in self._requests.values():
+            consumer = handover.consumers.get(sender)
+            if consumer is not None and not consumer.is_over:
                 handover.lease_until = until
         self._send(link.peer, {"kind": "beat"})
 
@@ -565,9 +544,15 @@ class Prefiller(Post):
                 self._stop_consumer(handover, consumer, why)
         self._settle(handover)
 
+    def _end_each(self) -> None:
+        for handover in list(self._requests.values()):
+            handover.why = handover.why or self._closed(handover.what)
+            self._apart(handover.what, partial(self._finish, handover))
+
     def _lose(self, sender: bytes, why: Error) -> None:
         """A decoder's rank is gone: nothing is written to it any more."""
-        self._links.pop(sender, None)
+        if (link := self._links.pop(sender, None)) is not None:
+            self._drop_letters(link.peer)
         for handover in list(self._requests.values()):
             consumer = handover.consumers.get(sender)
             if consumer is not None and not consumer.is_over:
@@ -578,9 +563,7 @@ class Prefiller(Post):
         for handover in list(self._requests.values()):
             look = partial(self._look_at_lease, handover, now)
             self._apart(handover.what, look, partial(self._give_up, handover))
-        for sender, link in list(self._links.items()):
-            look = partial(self._look_at_silence, sender, link, now)
-            self._apart(f"'{link.name}'", look, partial(self._lose, sender))
+        self._apart("links", partial(self._look_at_links, now))
         for key, early in list(self._early.items()):
             if now > early.until:
                 self._apart(f"request '{key[0]}'", partial(self._forget_early, key))
@@ -594,12 +577,6 @@ class Prefiller(Post):
             words = f"{handover.what}: nobody has renewed its lease of {self._lease} s"
             self._give_up(handover, Timeout(words))
         return None
-
-    def _look_at_silence(self, sender: bytes, link: Link, now: float) -> None:
-        if now - link.heard_at > self._silence and self._serves(sender):
-            self.counters.add("peers_lost")
-            words = f"'{link.name}' has said nothing for {self._silence} s"
-            self._lose(sender, PeerLost(words))
 
     def _forget_early(self, key: tuple[str, bytes]) -> None:
         """A request that nobody began: its decoder is told."""

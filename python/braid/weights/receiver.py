@@ -198,7 +198,8 @@ class Receiver(Station):
         self._say(self.trainers[0], {"kind": "have", "version": version})
         self._await_commit(version, until)
         self._apply(version)
-        self._say(self.trainers[0], {"kind": "applied", "version": version})
+        with contextlib.suppress(Error):  # it is served: that it was not said is the leader's error
+            self._say(self.trainers[0], {"kind": "applied", "version": version})
 
     def _await_commit(self, version: int, until: float) -> None:
         """Without an answer nobody here knows whether others serve the version: nothing is served
@@ -261,12 +262,12 @@ class Receiver(Station):
 
     def _apply(self, version: int) -> None:
         if not self._is_in_place:
-            for parameter in self._parameters:
-                landed = self._landing[id(parameter.array)]
-                if hasattr(landed, "data_ptr"):
-                    parameter.array.copy_(landed)
-                else:
-                    as_bytes(parameter.array)[:] = as_bytes(landed)
+            try:
+                self._copy()
+            except BaseException:
+                with self._changed:
+                    self._is_torn = True
+                raise
         with self._changed:
             self._version, self._is_torn, self._why = version, False, ""
             self._changed.notify_all()
@@ -274,6 +275,14 @@ class Receiver(Station):
             self._on_resume(version)
         except Exception as error:  # the version is whole, and all others serve it
             self._note(f"version {version} is served; on_resume raised {error!r}")
+
+    def _copy(self) -> None:
+        for parameter in self._parameters:
+            landed = self._landing[id(parameter.array)]
+            if hasattr(landed, "data_ptr"):
+                parameter.array.copy_(landed)
+            else:
+                as_bytes(parameter.array)[:] = as_bytes(landed)
 
     def _fail(self, version: Any, error: Exception) -> None:  # noqa: ANN401
         """Nothing of the version is served, here or elsewhere."""

@@ -10,14 +10,16 @@
     <-------------------------------------------------------    have {version}, or bad {why}
     commit {version} ------------>-------------------------->   serves it
     <-------------------------------------------------------    applied {version}
+    served {version} ------------>
 
 Both sides read a part while it is still in a cache: the trainer just before it is copied, the
 worker just behind. So only some parts are on their way at a time.
 
-Until `commit` a worker with two buffers serves the old version. When anything fails, the leader
-says `abort {version, why}` to all: then no worker has the new version. A leader that is lost is
-found by everybody's own deadline; a worker that had said `have` then serves nothing until the next
-version, since it cannot know what others do.
+Until `commit` a worker with two buffers serves the old version. When anything fails before it, the
+leader says `abort {version, why}` to all: then no worker has the new version. Once one worker was
+told `commit` there is no way back: all others are told, too, and who does not say `applied` is
+named. A leader that is lost is found by everybody's own deadline; a worker that had said `have`
+then serves nothing until the next version, since it cannot know what others do.
 """
 
 import time
@@ -29,7 +31,7 @@ import numpy as np
 
 from braid.arrays import Array
 from braid.engine import Engine, Region, Ticket
-from braid.errors import Cancelled, Error, InvalidArgument, Timeout
+from braid.errors import Cancelled, Error, Exhausted, InvalidArgument, Timeout
 from braid.weights.holdings import (
     Buffers,
     Holdings,
@@ -49,6 +51,7 @@ _SUMMED_UNDER_WAY = 4
 """Parts: enough that none waits for us, and so few that they are in a cache."""
 _MOST_UNDER_WAY = 256
 _UNBOUNDED = 1 << 62
+_AGAIN_S = 0.01
 _MOST_VERSION = 2**63 - 1
 
 Cast = Callable[[str, Array, str], Array]
@@ -97,6 +100,8 @@ class Sender(Station):
         self._routes: list[_Numbered] = []
         self._targets: list[int] = []
         self._last = -1
+        self.committed: int | None = None
+        """The last version that workers were told to serve, as far as this rank knows."""
         self.kept: list[tuple[dict[str, Any], bytes]] = []
         """Letters of versions that are not sent yet."""
         self.bytes_sent = 0
@@ -127,7 +132,9 @@ class Sender(Station):
         """Sends a version; every trainer's rank calls it. Returns when all workers serve it.
 
         Timeout names who waits for whom; PeerLost a rank that is gone; Cancelled what another rank
-        has found. Then no worker serves the version, and those of two buffers still the old one.
+        has found. Then no worker serves the version, and those of two buffers still the old one:
+        unless `committed` is this version, and the words say so. Then workers serve it, or will as
+        soon as their on_resume comes back, but for those that are named.
         """
         if self.table is None:
             raise InvalidArgument(f"{self.what}: asked for an update before join()")
@@ -146,7 +153,10 @@ class Sender(Station):
         try:
             round_.run(self._targets, self._send_all)
         except BaseException as error:  # a cast's, too, and whoever is interrupted tells the others
-            (round_.abort if self.rank == 0 else round_.complain)(words_of(error))
+            if self.rank == 0:
+                round_.abort(words_of(error))
+            elif self.committed != version:
+                round_.complain(words_of(error))
             raise
 
     def _send_all(self, version: int, until: float) -> None:
@@ -306,25 +316,26 @@ class _Round:
         self._version = version
         self._until = until
         self._heard: dict[str, set[int]] = {"ready": set(), "have": set(), "applied": set()}
-        self._is_committed = False
+        self._is_served = False
 
     def run(self, targets: list[int], send_all: Callable[[int, float], None]) -> None:
         everybody = range(len(self._sender.workers))
         if self._sender.rank == 0:
-            self._tell_workers("go")
+            self._go()
         self._await("ready", set(targets))
         send_all(self._version, self._until)
         if self._sender.rank == 0:
             self._await("have", set(everybody))
-            self._tell_workers("commit")
+            self._commit()
             self._await("applied", set(everybody))
-            self._tell_trainers("commit", "")
+            self._tell_trainers("served")
         else:
-            self._await_commit()
+            self._await_leader()
 
     def abort(self, why: str) -> None:
-        """The leader's word that the version is off."""
-        for holdings in [*self._sender.workers, *self._sender.trainers[1:]]:
+        """The leader's word that the version is off; to trainers alone where workers serve it."""
+        workers = [] if self._sender.committed == self._version else self._sender.workers
+        for holdings in [*workers, *self._sender.trainers[1:]]:
             self._try(holdings, {"kind": "abort", "version": self._version, "why": why})
 
     def complain(self, why: str) -> None:
@@ -337,26 +348,48 @@ class _Round:
         except Error:
             return
 
-    def _tell_workers(self, kind: str) -> None:
+    def _go(self) -> None:
+        sums = NAME if self._sender._checks else ""
+        head = {"kind": "go", "version": self._version, "sums": sums}
         for rank, worker in enumerate(self._sender.workers):
-            head = {"kind": kind, "version": self._version}
-            if kind == "go":
-                head["sums"] = NAME if self._sender._checks else ""
-            ticket = self._sender._say(worker, head)
-            if kind == "go":
-                self._sender._wait(rank, ticket, self._until)
+            self._sender._wait(rank, self._sender._say(worker, head), self._until)
 
-    def _tell_trainers(self, kind: str, why: str) -> None:
+    def _commit(self) -> None:
+        """Once one worker was told, all are that can be: who was not will not say `applied`."""
+        for worker in self._sender.workers:
+            try:
+                self._say_in_time(worker, {"kind": "commit", "version": self._version})
+            except Error:
+                if self._sender.committed != self._version:
+                    raise
+                continue
+            if self._sender.committed != self._version:
+                self._sender.committed = self._version
+                self._tell_trainers("commit")
+
+    def _say_in_time(self, to: Holdings, head: dict[str, Any]) -> None:
+        """As soon as there is room for one more transfer."""
+        while True:
+            try:
+                self._sender._say(to, head)
+                return
+            except Exhausted:
+                if time.monotonic() > self._until:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def _tell_trainers(self, kind: str) -> None:
         for trainer in self._sender.trainers[1:]:
-            self._try(trainer, {"kind": kind, "version": self._version, "why": why})
+            self._try(trainer, {"kind": kind, "version": self._version})
 
     def _await(self, kind: str, ranks: set[int]) -> None:
         while not ranks <= self._heard[kind]:
             self._take(f"'{kind}' of workers {sorted(ranks - self._heard[kind])}")
 
-    def _await_commit(self) -> None:
-        while not self._is_committed:
-            self._take("'commit' of trainer 0")
+    def _await_leader(self) -> None:
+        while not self._is_served:
+            is_committed = self._sender.committed == self._version
+            self._take(f"'{'served' if is_committed else 'commit'}' of trainer 0")
 
     def _next(self) -> tuple[dict[str, Any], bytes] | None:
         """The next letter of this version. Those of later ones are kept: a worker may be ready for
@@ -377,15 +410,17 @@ class _Round:
 
     def _take(self, wanted: str) -> None:
         found = self._next()
+        is_committed = self._sender.committed == self._version
+        what = f"version {self._version}{' is committed' if is_committed else ''}"
         if found is None:
-            raise Timeout(
-                f"version {self._version}: {self._sender.what} has waited in vain for {wanted}"
-            )
+            raise Timeout(f"{what}: {self._sender.what} has waited in vain for {wanted}")
         head, _ = found
         if head["kind"] in ("bad", "abort"):
-            raise Cancelled(f"version {self._version}: {head.get('why')}")
+            raise Cancelled(f"{what}: {head.get('why')}")
         if head["kind"] == "commit":
-            self._is_committed = True
+            self._sender.committed = self._version
+        elif head["kind"] == "served":
+            self._is_served = True
         elif head["kind"] in self._heard:
             self._heard[head["kind"]].add(int(head.get("rank", -1)))
 

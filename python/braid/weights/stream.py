@@ -6,16 +6,21 @@ bucket is filled while the other is unpacked, so nobody needs memory for more th
     worker                               trainer
     join {bucket, sums}            ->
                                    <-    writes a half of the bucket; when it has landed:
-                                   <-    bucket {version, half, tensors, checksum, is_last}
+                                   <-    bucket {version, number, half, tensors, checksum, is_last}
     unpacks; taken {version, half} ->    may fill that half again
 
 `sums` names the checksum that the worker compares (sums.NAME); the trainer refuses any other. What
 went wrong on either side is said to the other one (`bad`), which raises it.
+
+A worker answers every `bucket`, also one of a version that is off: `taken`, or `bad` with the half
+that it was reading. Until then the half is its own, whatever became of the version: the trainer
+waits, or for the worker to join anew, with other memory.
 """
 
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
@@ -23,9 +28,10 @@ import numpy.typing as npt
 
 from braid import _braid, letters
 from braid.arrays import Array
-from braid.engine import Descriptor, Engine, Peer
+from braid.engine import Descriptor, Engine, Peer, Ticket
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.holdings import as_bytes, dtype_of, extent
+from braid.weights.station import words_of
 from braid.weights.sums import NAME
 
 Bytes = npt.NDArray[np.uint8]
@@ -71,6 +77,8 @@ class StreamSender:
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
         self._workers: dict[int, tuple[Peer, Descriptor]] = {}
+        self._untaken: tuple[dict[int, int], dict[int, int]] = {}, {}
+        """By half: the workers that may read theirs, and of which version, one that failed too."""
 
     @property
     def address(self) -> bytes:
@@ -99,56 +107,60 @@ class StreamSender:
             why = f"worker {rank} compares checksums {head.get('sums')!r}, the trainer has '{NAME}'"
             self._mail.say(peer, {"kind": "bad", "why": why})
             raise InvalidArgument(why)
-        self._workers[rank] = peer, Descriptor(descriptor)
+        worker = peer, Descriptor(descriptor)
+        if self._workers.get(rank) != worker:  # other memory, which nobody reads yet
+            for untaken in self._untaken:
+                untaken.pop(rank, None)
+        self._workers[rank] = worker
         return {rank}
 
     def send(
         self, tensors: Iterable[tuple[str, Array]], version: int, timeout: float = 300.0
     ) -> None:
-        """All tensors to all workers. Returns when the last one was taken by all."""
+        """All tensors to all workers. Returns when the last one was taken by all.
+
+        A worker that has not taken what an earlier version brought it, one that failed too, is
+        waited for, until it joins anew at the latest.
+        """
         until = time.monotonic() + timeout
         try:
-            free: list[set[int]] = [set(), set()]
-            half, packer = 0, _Packer(self._half)
+            number, packer = 0, _Packer(self._half)
             for part in _parts(tensors, self._half):
                 if not packer.fits(part[1]):
-                    self._ship(half, packer, version, free, until, is_last=False)
-                    half, packer = 1 - half, _Packer(self._half)
-                self._await_free(free[half], version, until)
-                packer.put(self._memory[half * self._half :], *part)
-            self._await_free(free[half], version, until)
-            self._ship(half, packer, version, free, until, is_last=True)
-            for waiting in free:
-                self._await_free(waiting, version, until, free)
-        except Error as error:
+                    self._ship(number, packer, version, until, is_last=False)
+                    number, packer = number + 1, _Packer(self._half)
+                self._await_taken(number % 2, version, until)
+                packer.put(self._memory[number % 2 * self._half :], *part)
+            self._await_taken(number % 2, version, until)
+            self._ship(number, packer, version, until, is_last=True)
+            for half in range(2):
+                self._await_taken(half, version, until)
+        except BaseException as error:  # what yields the tensors may raise anything
+            head = {"kind": "bad", "version": version, "why": words_of(error)}
             for peer, _ in self._workers.values():
-                self._mail.say(peer, {"kind": "bad", "version": version, "why": str(error)})
+                with suppress(Error):
+                    self._mail.say(peer, head)
             raise
 
     def _ship(
-        self,
-        half: int,
-        packer: "_Packer",
-        version: int,
-        free: list[set[int]],
-        until: float,
-        *,
-        is_last: bool,
+        self, number: int, packer: "_Packer", version: int, until: float, *, is_last: bool
     ) -> None:
+        half = number % 2
         begin = half * self._half
-        self._others = free
-        tickets = [
-            self._engine.write(
-                self._region, descriptor, packer.used, src_offset=begin, dst_offset=begin,
-                timeout=max(0.01, until - time.monotonic()),
-            )
-            for _, descriptor in self._workers.values()
-        ]  # fmt: skip
-        for ticket in tickets:
-            ticket.wait()
+        tickets: list[Ticket] = []
+        try:
+            for _, descriptor in self._workers.values():
+                ticket = self._engine.write(
+                    self._region, descriptor, packer.used, src_offset=begin, dst_offset=begin,
+                    timeout=max(0.01, until - time.monotonic()),
+                )  # fmt: skip
+                tickets.append(ticket)
+        finally:
+            _land(tickets)
         head = {
             "kind": "bucket",
             "version": version,
+            "number": number,
             "half": half,
             "tensors": packer.tensors,
             "used": packer.used,
@@ -156,24 +168,26 @@ class StreamSender:
             "is_last": is_last,
         }
         for rank, (peer, _) in self._workers.items():
-            free[half].add(rank)
             self._mail.say(peer, head)
+            self._untaken[half][rank] = version
 
-    def _await_free(
-        self, waiting: set[int], version: int, until: float, free: list[set[int]] | None = None
-    ) -> None:
-        """Until all workers have taken what is in that half; `waiting` are those who have not."""
-        while waiting:
+    def _await_taken(self, half: int, version: int, until: float) -> None:
+        """Until no worker reads its half any more."""
+        while waiting := self._untaken[half]:
             head, body = self._mail.next(until, f"workers {sorted(waiting)} to take a bucket")
             if head["kind"] == "join":
                 self._joined(head, body)
-            if head.get("version") != version:
-                continue
-            if head["kind"] == "bad":
+            elif head["kind"] in ("taken", "bad"):
+                self._note_taken(head)
+            if head["kind"] == "bad" and head.get("version") == version:
                 raise Cancelled(f"worker {head.get('rank')}: {head.get('why')}")
-            if head["kind"] == "taken":
-                halves = free or self._others
-                halves[letters.whole(head, "half", 1)].discard(letters.whole(head, "rank"))
+
+    def _note_taken(self, head: dict[str, Any]) -> None:
+        if head.get("half") is None:  # of a `bad`: it was reading nothing
+            return
+        untaken, rank = self._untaken[letters.whole(head, "half", 1)], letters.whole(head, "rank")
+        if untaken.get(rank) == head.get("version"):
+            del untaken[rank]
 
     def close(self) -> None:
         self._region.unregister()
@@ -196,6 +210,8 @@ class StreamReceiver:
         self._memory = np.zeros(2 * self._half, np.uint8)
         self._region = engine.register(self._memory)
         self._trainer: Peer | None = None
+        self._reading: int | None = None
+        """The half of a bucket that is not answered yet."""
 
     def join(self, address: bytes) -> None:
         """Tells the trainer of this worker."""
@@ -216,19 +232,25 @@ class StreamReceiver:
         until = time.monotonic() + timeout
         try:
             yield from self._tensors(version, until)
-        except (Error, GeneratorExit) as error:
-            why = str(error) or "did not take all of it"
-            self._mail.say(
-                self._trainer, {"kind": "bad", "version": version, "rank": self._rank, "why": why}
-            )
+        except BaseException as error:
+            is_left = isinstance(error, GeneratorExit)
+            why = "did not take all of it" if is_left else words_of(error)
+            half, self._reading = self._reading, None
+            head = {"kind": "bad", "version": version, "rank": self._rank, "why": why, "half": half}
+            with suppress(Error):
+                self._mail.say(self._trainer, head)
             raise
 
     def _tensors(self, version: int, until: float) -> Iterator[tuple[str, str, Any, Bytes]]:
         pending: Bytes | None = None
-        is_last = False
+        number, is_last = 0, False
         while not is_last:
             head = self._bucket(version, until)
-            half = letters.whole(head, "half", 1)
+            self._reading = half = letters.whole(head, "half", 1)
+            if letters.whole(head, "number") != number:
+                raise InvalidArgument(
+                    f"version {version}: bucket {head['number']} has come, and no bucket {number}"
+                )
             memory = self._memory[half * self._half : (half + 1) * self._half]
             used = letters.whole(head, "used", self._half)
             if _braid.crc64(memory[:used]) != head.get("checksum"):
@@ -242,20 +264,25 @@ class StreamReceiver:
                 if at + length == nbytes:
                     whole, pending = pending, None
                     yield str(name), str(dtype), tuple(shape), whole
-            is_last = head["is_last"] is True
-            assert self._trainer is not None
-            self._mail.say(
-                self._trainer,
-                {"kind": "taken", "version": version, "half": half, "rank": self._rank},
-            )
+            number, is_last = number + 1, head["is_last"] is True
+            self._reading = None
+            self._say_taken(version, half)
+
+    def _say_taken(self, version: Any, half: Any) -> None:  # noqa: ANN401
+        assert self._trainer is not None
+        head = {"kind": "taken", "version": version, "half": half, "rank": self._rank}
+        self._mail.say(self._trainer, head)
 
     def _bucket(self, version: int, until: float) -> dict[str, Any]:
+        """The next one of the version. Those of others are let go of: nobody reads them."""
         while True:
             head, _ = self._mail.next(until, f"version {version}")
             if head["kind"] == "bad" and head.get("version", version) == version:
                 raise Cancelled(f"version {version}: the trainer says: {head.get('why')}")
             if head["kind"] == "bucket" and head.get("version") == version:
                 return head
+            if head["kind"] == "bucket":
+                self._say_taken(head.get("version"), head.get("half"))
 
     def close(self) -> None:
         self._region.unregister()
@@ -265,6 +292,18 @@ class StreamReceiver:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _land(tickets: list[Ticket]) -> None:
+    """Raises the first error when all have ended: until then they read our memory."""
+    errors = []
+    for ticket in tickets:
+        try:
+            ticket.wait()
+        except Error as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 class _Packer:

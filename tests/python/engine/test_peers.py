@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 
 import engine_peers
@@ -150,3 +151,19 @@ def test_peers_of_two_jobs_do_not_meet(engine):
         pytest.raises(braid.InvalidArgument, match="job"),
     ):
         engine.send(stranger.address, b"hello")
+
+
+def test_close_is_through_when_nothing_can_land_any_more():
+    """`closed` is true from its begin on; a callback that takes long holds its end up."""
+    engine = braid.Engine(**options("local", "e"))
+    is_in, goes_on = threading.Event(), threading.Event()
+    engine.expect(1, 1, callback=lambda _: (is_in.set(), goes_on.wait(30)))
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    assert is_in.wait(30)
+    assert engine.closed
+    with pytest.raises(braid.Timeout, match="'e' is not closed"):
+        engine.wait_closed(0.05)
+    goes_on.set()
+    engine.wait_closed(30)
+    closing.join(30)

@@ -1,6 +1,7 @@
 """Peers that die and stop: an error in time, no wrong page, none used again too early."""
 
 import random
+import re
 import time
 
 import numpy as np
@@ -37,7 +38,7 @@ def test_a_killed_prefiller_ends_its_loads_and_its_heir_serves(decode, way):
         pulled = decode.role.want("also", there, [4], 8)
         prefill.kill()
         for ending in (load, pulled):
-            with pytest.raises((braid.PeerLost, braid.Cancelled), match="said nothing"):
+            with pytest.raises((braid.PeerLost, braid.Cancelled), match=r"said nothing|is lost"):
                 ending.wait(LIMIT_S)
         with pytest.raises(braid.PeerLost):
             decode.role.want("later", there, [5], 8).wait(LIMIT_S)
@@ -97,11 +98,11 @@ def test_a_lost_decoder_frees_the_prefillers_pages(way, is_kill):
             while "wanted" not in handover.times and time.monotonic() < until:
                 time.sleep(0.002)
             decode.kill() if is_kill else decode.stop()
-            with pytest.raises(braid.PeerLost, match="'decode' has said nothing"):
+            with pytest.raises(braid.PeerLost, match=r"'decode' (has said nothing|is lost)"):
                 handover.wait(LIMIT_S)
             if not is_kill:  # it wakes up, and is told in time that nothing will come
                 decode.resume()
-                assert "said nothing" in decode.answer()
+                assert re.search("said nothing|is lost", decode.answer())
         with Process(way=way, prefiller=prefill.engine.address) as heir:
             again = prefill.role.begin("again", [0], 8, is_computed=True)
             assert heir("want", "again", [1], 8) == "well"

@@ -1,10 +1,14 @@
 """BraidConnector as vLLM calls it: the tokens of one engine, whoever prefills; no lost block."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import vllm_stand_in as stand_in
+from kv_peers import LAYOUT, memory
 from vllm_stand_in import BLOCK, LAYERS, Vllm
+
+import braid
 
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
@@ -179,3 +183,27 @@ def test_words_of_routers_that_name_no_prefiller_are_computed_for(made):
     requests = [engine.add(str(n), [1, 2, 3], 2, params) for n, params in enumerate(odd)]
     engine.run_until(lambda: all(r.state == "over" for r in requests))
     assert [r.tokens for r in requests] == expected * len(odd)
+
+
+def test_a_door_that_nobody_opens_is_not_asked_for_every_request(monkeypatch):
+    """And a request that is over is not remembered for having been cancelled."""
+    stand_in.install(monkeypatch)
+    from braid.kv.vllm import worker
+
+    asked = []
+
+    def ask(host, port):
+        asked.append((host, port))
+        raise braid.Unavailable("nobody answers")
+
+    monkeypatch.setattr(worker, "ask", ask)
+    settings = {"engine": {"nics": "none", "hosts": "127.0.0.1"}}
+    side = worker.WorkerSide("w", settings, memory(LAYOUT), LAYOUT)
+    remote = SimpleNamespace(host="gone", port=1, request="r")
+    for _ in range(3):
+        with pytest.raises(braid.Unavailable, match="nobody answers"):
+            side._prefill(remote)
+    assert asked == [("gone", 1)]
+    side._cancel("r")
+    assert not side._cancelled
+    side.close()

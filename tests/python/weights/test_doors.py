@@ -109,6 +109,104 @@ def test_a_worker_that_goes_no_further_is_told_of(ends):
             other.result(LIMIT_S)
 
 
+def of(value, count=8):
+    """So small that all of them are one bucket, the last."""
+    return [(f"x{number}", np.full(100, value, np.uint8)) for number in range(count)]
+
+
+def test_a_half_that_is_read_still_is_not_written_by_the_next_version(ends):
+    """One worker says nothing, so that the version fails, and the other one is slow."""
+    sender, (silent, slow) = ends
+    got = slow.receive(1, LIMIT_S)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(next, got)
+        with pytest.raises(braid.Timeout, match=r"workers \[0, 1\] to take a bucket"):
+            sender.send(of(1), 1, 0.3)
+        first.result(LIMIT_S)
+        with pytest.raises(braid.Timeout, match=r"workers \[0, 1\] to take a bucket"):
+            sender.send(of(2), 2, 0.3)
+        assert all((data == 1).all() for *_, data in got)
+        # Both go on; what is left of the two versions in the silent one's mail is let go of.
+        sent = threads.submit(sender.send, of(3), 3, LIMIT_S)
+        for receiver in (silent, slow):
+            assert all((data == 3).all() for *_, data in receiver.receive(3, LIMIT_S))
+        sent.result(LIMIT_S)
+
+
+def test_a_worker_that_joins_anew_is_not_waited_for(ends):
+    sender, (silent, other) = ends
+    with ThreadPoolExecutor(1) as threads:
+        sent = threads.submit(sender.send, of(1), 1, 0.5)
+        assert len(list(other.receive(1, LIMIT_S))) == 8
+        with pytest.raises(braid.Timeout, match=r"workers \[0\] to take a bucket"):
+            sent.result(LIMIT_S)
+    with (
+        braid.Engine(**options("local", "heir")) as engine,
+        StreamReceiver(engine, 0, BUCKET) as heir,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        heir.join(sender.address)
+        sent = threads.submit(sender.send, of(2), 2, LIMIT_S)
+        for receiver in (heir, other):
+            assert all((data == 2).all() for *_, data in receiver.receive(2, LIMIT_S))
+        sent.result(LIMIT_S)
+    del silent
+
+
+def test_a_worker_that_comes_in_the_midst_of_a_version_does_not_end_well(ends):
+    sender, (silent, other) = ends
+    with ThreadPoolExecutor(2) as threads:
+        got = threads.submit(lambda: list(other.receive(1, LIMIT_S)))
+        sent = threads.submit(sender.send, of(1, 100), 1, LIMIT_S)
+        next(silent.receive(1, LIMIT_S))  # its generator goes at once: the version is off
+        with pytest.raises(braid.Cancelled, match="worker 0: did not take all of it"):
+            sent.result(LIMIT_S)
+        with pytest.raises(braid.Cancelled):
+            got.result(LIMIT_S)
+        sender._mail.say(
+            braid.engine.Peer(other._engine.address.data),
+            {"kind": "bucket", "version": 2, "number": 3, "half": 1},
+        )
+        with pytest.raises(braid.InvalidArgument, match="bucket 3 has come, and no bucket 0"):
+            list(other.receive(2, LIMIT_S))
+
+
+def test_whatever_the_tensors_raise_is_said(ends):
+    sender, receivers = ends
+
+    def broken():
+        yield from of(1)
+        raise ValueError("no more of them")
+
+    with ThreadPoolExecutor(3) as threads:
+        got = [threads.submit(lambda r=r: list(r.receive(1, LIMIT_S))) for r in receivers]
+        with pytest.raises(ValueError, match="no more of them"):
+            sender.send(broken(), 1, LIMIT_S)
+        for one in got:
+            with pytest.raises(braid.Cancelled, match="no more of them"):
+                one.result(LIMIT_S)
+
+
+def test_a_write_that_fails_is_raised_when_all_others_have_ended(ends, monkeypatch):
+    sender, _ = ends
+    begun, write = [], sender._engine.write
+
+    def failing(*args, **more):
+        begun.append(write(*args, **more))
+        if len(begun) == 1:
+            begun[0].cancel()
+            monkeypatch.setattr(
+                begun[0], "wait", lambda: (_ for _ in ()).throw(braid.PeerLost("it"))
+            )
+        return begun[-1]
+
+    monkeypatch.setattr(sender._engine, "write", failing)
+    with pytest.raises(braid.PeerLost):
+        sender.send(of(1), 1, LIMIT_S)
+    assert len(begun) == 2
+    assert begun[1].done()
+
+
 def test_another_checksum_is_refused_by_name(ends, monkeypatch):
     sender, receivers = ends
     monkeypatch.setattr(stream, "NAME", "crc32")
@@ -236,6 +334,27 @@ def test_vllms_weight_engine(monkeypatch, torch):
     assert "2" in calls
     for side in (trainer, *workers):
         side.shutdown()
+
+
+def test_vllms_other_side_is_not_waited_for_behind_an_error(monkeypatch, torch):
+    names = ("TrainerInitInfo", "TrainerWeightTransferEngine", "WeightTransferEngine",
+             "WeightTransferInitInfo", "WeightTransferUpdateInfo")  # fmt: skip
+    classes = {name: type(name, (), {}) for name in names}
+    classes["TrainerInitInfo"] = _trainer_info()
+    module(monkeypatch, "vllm.distributed.weight_transfer.base", **classes)
+    monkeypatch.delitem(sys.modules, "braid.weights.doors.vllm", raising=False)
+    from braid.weights.doors import vllm as door
+
+    monkeypatch.setattr(door, "_QUICK_S", 0.05)
+    comes_back = threading.Event()
+
+    def ours():
+        raise braid.Timeout("a worker did not join")
+
+    with pytest.raises(braid.Timeout, match="did not join"):
+        door._beside(lambda: comes_back.wait(LIMIT_S), ours)
+    comes_back.set()
+    del torch
 
 
 def _trainer_info():

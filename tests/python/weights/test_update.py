@@ -448,3 +448,70 @@ def test_letters_of_another_plan_are_not_listened_to():
         assert job.update(1) == [None]
         assert job.is_served(1)
     assert threading.active_count() < 50
+
+
+def test_a_version_that_is_committed_is_not_said_to_be_off():
+    """Workers come back from on_resume too late for the trainers."""
+    goes_on = threading.Event()
+    with Job(2, 2, on_resume=lambda _: goes_on.wait(LIMIT_S)) as job:
+        job.train(1)
+        errors = job.update(1, 1.0)
+        assert all(isinstance(error, (braid.Timeout, braid.Cancelled)) for error in errors)
+        assert all("version 1 is committed" in str(error) for error in errors)
+        assert "'applied' of workers [0, 1]" in str(errors[0])
+        assert [sender.committed for sender in job.senders] == [1, 1]
+        assert job.is_served(1)
+        goes_on.set()
+        job.train(2)
+        assert job.update(2) == [None, None]
+        assert job.is_served(2)
+        assert not any(receiver.trouble for receiver in job.receivers)
+
+
+def refusing(sender, kind, rank, times):
+    """Of the letters of a kind to one worker so many find no room under way."""
+    real, left = sender._say, [times]
+
+    def say(to, head, body=b""):
+        if head["kind"] == kind and to.rank == rank and to.side == "worker" and left[0]:
+            left[0] -= 1
+            raise braid.Exhausted("as many are under way as may be")
+        return real(to, head, body)
+
+    sender._say = say
+
+
+def test_a_commit_that_finds_no_room_is_said_again():
+    with Job(2, 2) as job:
+        refusing(job.senders[0], "commit", 1, 5)
+        job.train(1)
+        assert job.update(1) == [None, None]
+        assert job.is_served(1)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_commit_that_cannot_be_said_is_told_apart(rank):
+    """To the first worker: the version is off. To a later one: it is served by the others."""
+    with Job(2, 2, patience=3) as job:
+        refusing(job.senders[0], "commit", rank, 10**9)
+        job.train(1)
+        errors = job.update(1, 1.0)
+        assert all(("is committed" in str(error)) == (rank == 1) for error in errors)
+        assert job.senders[0].committed == (1 if rank == 1 else None)
+        assert [receiver.version for receiver in job.receivers] == [1 if rank == 1 else None, None]
+
+
+def test_a_copy_that_breaks_off_leaves_nothing_served():
+    with Job(1, 2) as job:
+        job.train(1)
+        assert job.update(1) == [None]
+
+        def broken():
+            raise RuntimeError("out of order")
+
+        job.receivers[1]._copy = broken
+        job.train(2)
+        (error,) = job.update(2)
+        assert "version 2 is committed: worker 1: RuntimeError('out of order')" in str(error)
+        assert job.receivers[1].version is None
+        job.receivers[0].wait(2, LIMIT_S)

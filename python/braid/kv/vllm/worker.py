@@ -7,17 +7,21 @@ for writes out of blocks that vLLM is about to take away.
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import braid
 from braid import kv
+from braid.engine import Peer
 from braid.errors import Error
 from braid.kv.cache import LayerMemory, memory_of
 from braid.kv.door import ask
 from braid.kv.ending import log
 from braid.kv.vllm.words import Fetch, Give, Remote, StepOrders
+
+_SHUT_S = 2.0
 
 
 class WorkerSide:
@@ -55,8 +59,15 @@ class WorkerSide:
         self._received: set[str] = set()
         self._bad_pages: set[int] = set()
         self._loads: dict[str, kv.Load] = {}
+        self._coming: set[str] = set()
+        """Requests that are fetched, from the order on."""
         self._cancelled: set[str] = set()
+        """Of those."""
         self._prefills: dict[tuple[str, int], kv.Prefill] = {}
+        self._shut: dict[tuple[str, int], tuple[float, Error]] = {}
+        """Doors that nobody opened, and until when they are not asked again: errands wait for one
+        another, and a host that is gone takes seconds for each.
+        """
         self._bumps_left = 0
         self._errands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._errand_boy = threading.Thread(target=self._run_errands, daemon=True)
@@ -111,6 +122,8 @@ class WorkerSide:
                 self.prefiller.cancel(self._names[name])
             else:  # it never came to a pass
                 self._gone(name, None)
+        with self._mutex:
+            self._coming |= orders.fetches.keys()
         for name, fetch in orders.fetches.items():
             self._errands.put(partial(self._fetch, name, fetch))
         for remote in orders.renews.values():
@@ -189,6 +202,7 @@ class WorkerSide:
         with self._mutex:
             if name in self._cancelled:
                 self._cancelled.discard(name)
+                self._coming.discard(name)
                 self._received.add(name)
                 return
         try:
@@ -223,6 +237,7 @@ class WorkerSide:
             log.warning("request '%s' was not loaded: %s", name, error)
         with self._mutex:
             self._loads.pop(name, None)
+            self._coming.discard(name)
             self._cancelled.discard(name)
             if error is not None:
                 self._bad_pages |= set(fetch.pages)
@@ -231,7 +246,8 @@ class WorkerSide:
     def _cancel(self, name: str) -> None:
         with self._mutex:
             load = self._loads.get(name)
-            self._cancelled.add(name)
+            if name in self._coming:
+                self._cancelled.add(name)
         if load is not None:
             load.cancel()
 
@@ -240,9 +256,20 @@ class WorkerSide:
         place = remote.host, remote.port
         prefill = self._prefills.get(place)
         if prefill is None or prefill.error() is not None:
-            _, peers = ask(*place)
-            prefill = self._prefills[place] = self.decoder.connect(peers)
+            prefill = self._prefills[place] = self.decoder.connect(self._ask(place))
         return prefill
+
+    def _ask(self, place: tuple[str, int]) -> list[Peer]:
+        until, error = self._shut.get(place, (0.0, None))
+        if error is not None and time.monotonic() < until:
+            raise error
+        try:
+            _, peers = ask(*place)
+        except Error as error:
+            self._shut[place] = time.monotonic() + _SHUT_S, error
+            raise
+        self._shut.pop(place, None)
+        return peers
 
     def _renew(self, remote: Remote, prefill: kv.Prefill) -> None:
         self.decoder.renew(remote.request, prefill)

@@ -35,6 +35,7 @@ import zmq
 
 from braid.errors import Cancelled, Error, InvalidArgument, Timeout
 from braid.weights.doors.tensors import tensor_of
+from braid.weights.station import words_of
 from braid.weights.stream import StreamReceiver
 
 _ALIGN = 256
@@ -79,8 +80,8 @@ class Dialogue:
             for _ in range(2):
                 talk.say(None)
                 talk.await_answer()
-        except Error as error:
-            talk.end(str(error))
+        except BaseException as error:  # the worker's side waits without a deadline
+            talk.end(words_of(error))
             raise
         finally:
             socket.close()
@@ -89,7 +90,7 @@ class Dialogue:
         tensors = self._receiver.receive(version, timeout)
         try:
             self._load_each(tensors, talk)
-        except Error as error:
+        except BaseException as error:
             tensors.throw(error)  # so that the trainer is told
 
     def _load_each(self, tensors: Iterator[tuple[str, str, Any, Any]], talk: "_Talk") -> None:

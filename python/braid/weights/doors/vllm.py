@@ -29,6 +29,8 @@ from braid.weights.doors.tensors import tensor_of
 from braid.weights.stream import StreamReceiver, StreamSender
 
 BUCKET = 1 << 28
+_QUICK_S = 5.0
+"""For the other side, when ours has failed: it may wait for what does not come any more."""
 
 
 @dataclass
@@ -143,7 +145,9 @@ class BraidTrainerEngine(TrainerWeightTransferEngine):
 
 
 def _beside(theirs: Any, ours: Any) -> None:
-    """Both at once: `theirs` waits for what `ours` does. The first error is raised."""
+    """Both at once: `theirs` waits for what `ours` does. The first error is raised, and `theirs`
+    may go on then.
+    """
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -158,7 +162,7 @@ def _beside(theirs: Any, ours: Any) -> None:
         ours()
     except BaseException as error:
         errors.insert(0, error)
-    thread.join()
+    thread.join(_QUICK_S if errors else None)
     if errors:
         raise errors[0]
 
