@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/units.h"
+#include "sys/host/thread.h"
 #include "sys/net/api.h"
 
 namespace braid::comm {
@@ -36,21 +37,16 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::start(uint16_t port,
   BRAID_ASSIGN_OR_RETURN(sys::Fd listener, sys::listen_on(here.front(), 128));
   BRAID_ASSIGN_OR_RETURN(const sys::Endpoint at, sys::local_endpoint(listener.get()));
   BRAID_ASSIGN_OR_RETURN(sys::Wake wake, sys::Wake::create());
-  return std::unique_ptr<MetricsServer>(
+  std::unique_ptr<MetricsServer> server(
       new MetricsServer(std::move(listener), std::move(wake), at.port(), std::move(page)));
+  BRAID_ASSIGN_OR_RETURN(
+      server->thread_, sys::start_thread("metrics server", [raw = server.get()] { raw->loop(); }));
+  return server;
 }
-
-MetricsServer::MetricsServer(sys::Fd listener, sys::Wake wake, uint16_t port,
-                             std::function<std::string()> page)
-    : listener_(std::move(listener)),
-      wake_(std::move(wake)),
-      port_(port),
-      page_(std::move(page)),
-      thread_([this] { loop(); }) {}
 
 MetricsServer::~MetricsServer() {
   wake_.signal();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void MetricsServer::loop() {
@@ -83,7 +79,8 @@ bool MetricsServer::welcome(std::vector<Visitor>& visitors) const {
     auto socket = sys::accept_on(listener_.get(), Deadline::after_ns(0));
     if (!socket.ok()) return socket.status().code() == Code::kTimeout;  // nobody waits
     if (visitors.size() == kMostVisitors) visitors.erase(visitors.begin());
-    visitors.push_back({std::move(socket).value(), Deadline::after_ns(kPatienceNs), "", "", 0});
+    visitors.push_back(
+        {sys::PrivateFd(std::move(socket).value()), Deadline::after_ns(kPatienceNs), "", "", 0});
   }
   return true;
 }

@@ -12,11 +12,13 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "sys/fd.h"
+#include "sys/net/private_fd.h"
 #include "sys/net/wake.h"
 
 namespace braid::comm {
@@ -24,7 +26,7 @@ namespace braid::comm {
 class MetricsServer {
  public:
   /// `page` is called in the server's thread. Port 0: the kernel chooses. exhausted when the port
-  /// is taken.
+  /// is taken, or there is no thread to be had.
   static Result<std::unique_ptr<MetricsServer>> start(uint16_t port,
                                                       std::function<std::string()> page);
   ~MetricsServer();
@@ -34,10 +36,14 @@ class MetricsServer {
   uint16_t port() const { return port_; }
 
  private:
-  MetricsServer(sys::Fd listener, sys::Wake wake, uint16_t port, std::function<std::string()> page);
+  MetricsServer(sys::Fd listener, sys::Wake wake, uint16_t port, std::function<std::string()> page)
+      : listener_(std::move(listener)),
+        wake_(std::move(wake)),
+        port_(port),
+        page_(std::move(page)) {}
   /// One who asks: its request until that is whole, then what is left of the answer.
   struct Visitor {
-    sys::Fd socket;
+    sys::PrivateFd socket;
     Deadline deadline;
     std::string request;
     std::string reply;
@@ -53,7 +59,8 @@ class MetricsServer {
   bool attend(Visitor& visitor) const;
   std::string answer(const std::string& request) const;
 
-  const sys::Fd listener_;
+  // A child of a fork, which serves nothing, must not hold the port.
+  const sys::PrivateFd listener_;
   const sys::Wake wake_;
   const uint16_t port_;
   const std::function<std::string()> page_;

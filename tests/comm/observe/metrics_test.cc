@@ -4,14 +4,20 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
 #include <ctime>
 #include <set>
 #include <sstream>
 #include <thread>
 
 #include "comm/observe/metrics_server.h"
+#include "comm/observe/observer.h"
+#include "support/alone.h"
 #include "support/observed.h"
 #include "sys/net/api.h"
 
@@ -174,6 +180,65 @@ TEST(MetricsServer, ManyWhoSayNothingDoNotHoldItUp) {
     }
   }
   EXPECT_LT(now_ns() - start_ns, 20'000'000'000) << "one after the other they would take 100 s";
+}
+
+/// A child that lives as long as this, and does nothing.
+class Child {
+ public:
+  void fork() {
+    pid_ = ::fork();
+    if (pid_ == 0) ::alarm(60);  // should this die without a word
+    while (pid_ == 0) ::pause();
+  }
+  ~Child() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+// Workers of Python's data loaders outlive comms: they must not keep the port.
+TEST(MetricsServer, AForkDoesNotKeepThePort) {
+  Child child;
+  auto server = MetricsServer::start(0, [] { return std::string(); });
+  ASSERT_TRUE(server.ok());
+  const uint16_t port = server.value()->port();
+  child.fork();
+  server.value().reset();
+  const auto again = MetricsServer::start(port, [] { return std::string(); });
+  EXPECT_TRUE(again.ok()) << again.status().to_string();
+}
+
+// Who asks sees the end of the answer, also when somebody has forked in the middle of it.
+TEST(MetricsServer, AForkDoesNotKeepWhoAsks) {
+  Child child;
+  const auto server = MetricsServer::start(0, [&child] {
+    child.fork();
+    return std::string("page\n");
+  });
+  ASSERT_TRUE(server.ok());
+  const int64_t start_ns = now_ns();
+  EXPECT_THAT(ask(server.value()->port(), "GET /metrics HTTP/1.1\r\n\r\n"),
+              testing::EndsWith("page\n"));
+  EXPECT_LT(now_ns() - start_ns, 4'000'000'000) << "the connection was still open";
+}
+
+// It is no reason for a call, or the making of a comm, to fail.
+TEST(MetricsServer, DISABLED_WithoutThreads) {
+  test::forbid_threads();
+  const auto server = MetricsServer::start(0, [] { return std::string(); });
+  EXPECT_EQ(server.status().code(), Code::kExhausted) << server.status().to_string();
+  const auto config = Config::from_pairs({{"BRAID_METRICS_PORT", "29471"}});
+  ASSERT_TRUE(config.ok());
+  EXPECT_NE(Observer::create(config.value(), 0, 1, {}), nullptr);
+  test::end_alone();
+}
+
+TEST(MetricsServer, SaysThatThereIsNoThread) {
+  test::run_alone("MetricsServer.DISABLED_WithoutThreads");
 }
 
 int64_t cpu_ns() {
