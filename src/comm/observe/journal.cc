@@ -10,7 +10,6 @@ namespace braid::comm {
 Journal::Journal(CommFacts facts, size_t most_kept)
     : most_kept_(std::max<size_t>(most_kept, 1)), facts_(std::move(facts)) {
   tally_.links.resize(facts_.links.size());
-  ring_.reserve(most_kept_);  // addresses alone: pages come with the notes
 }
 
 CommFacts Journal::facts() const {
@@ -24,8 +23,9 @@ void Journal::rename(const std::string& name) {
 }
 
 const CallNote* Journal::find(uint64_t number) const {
-  const size_t at = (number - 1) % most_kept_;
-  return number > 0 && at < ring_.size() && ring_[at].number == number ? &ring_[at] : nullptr;
+  if (number == 0 || number > num_calls_) return nullptr;
+  const CallNote& note = at((number - 1) % most_kept_);
+  return note.number == number ? &note : nullptr;
 }
 
 CallNote* Journal::find(uint64_t number) {
@@ -34,14 +34,13 @@ CallNote* Journal::find(uint64_t number) {
 
 uint64_t Journal::begin(CallNote note) {
   const std::lock_guard lock(mutex_);
+  const size_t place = num_calls_ % most_kept_;
+  if (place / kNotesPerBlock == blocks_.size()) blocks_.push_back(std::make_unique<Block>());
   const uint64_t number = ++num_calls_;
   note.number = number;
   note.begin_ns = now_ns();
   tally_.add_call(note);
-  if (ring_.size() < most_kept_)
-    ring_.push_back(std::move(note));
-  else
-    ring_[(number - 1) % most_kept_] = std::move(note);
+  at(place) = std::move(note);
   return number;
 }
 
@@ -99,7 +98,12 @@ uint64_t Journal::num_calls() const {
 
 uint64_t Journal::num_notes() const {
   const std::lock_guard lock(mutex_);
-  return ring_.size();
+  return std::min<uint64_t>(num_calls_, most_kept_);
+}
+
+uint64_t Journal::memory_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return blocks_.size() * sizeof(Block);
 }
 
 Tally Journal::tally() const {

@@ -1,5 +1,6 @@
 #include "comm/observe/observer.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -19,11 +20,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kTracedCalls = 65'536, kRecordedCalls = 2'000, kCountedCalls = 1'024;
+constexpr int64_t kMostCalls = 1 << 22;  // a gigabyte of notes, which a call is not to run out of
 
 /// Calls that are kept; 0: none is asked for.
 size_t calls_to_keep(const Config& config) {
   const int64_t wanted = config.integer("BRAID_TRACE_CALLS");
-  if (wanted > 0) return static_cast<size_t>(wanted);
+  if (wanted > kMostCalls)
+    log::warn("comm", "BRAID_TRACE_CALLS: asked for {}, the most is {}", wanted, kMostCalls);
+  if (wanted > 0) return static_cast<size_t>(std::min(wanted, kMostCalls));
   if (!config.text("BRAID_TRACE").empty()) return kTracedCalls;
   return config.text("BRAID_FLIGHT_RECORD").empty() ? 0 : kRecordedCalls;
 }

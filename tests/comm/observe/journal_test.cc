@@ -121,6 +121,41 @@ TEST(Journal, SharesAreThoseOfTheLastCallInThatMemory) {
   EXPECT_EQ(parts, (std::vector<uint32_t>{0, plan::kWhole, 60'000, 5'536, 0}));
 }
 
+// Closed comms stay on a shelf: one of a hundred calls must not hold what 65536 would take.
+TEST(Journal, HasTheMemoryOfItsNotes) {
+  Journal journal(facts_of("c"), 65'536);
+  EXPECT_EQ(journal.memory_bytes(), 0u);
+  for (uint64_t i = 1; i <= 100; ++i) complete(journal, host_note(Op::kAllReduce, i));
+  EXPECT_GE(journal.memory_bytes(), 100 * sizeof(CallNote));
+  EXPECT_LE(journal.memory_bytes(), 200 * sizeof(CallNote));
+  EXPECT_EQ(journal.notes().size(), 100u);
+}
+
+// The ring's end need not be that of what it is made of.
+TEST(Journal, KeepsAnyNumberOfCalls) {
+  for (const uint64_t most : std::initializer_list<uint64_t>{1, 63, 64, 65, 130, 200}) {
+    Journal journal(facts_of("c"), most);
+    for (uint64_t i = 1; i <= 3 * most + 1; ++i) complete(journal, host_note(Op::kAllReduce, i));
+    const auto notes = journal.notes();
+    ASSERT_EQ(notes.size(), most);
+    EXPECT_EQ(journal.num_notes(), most);
+    EXPECT_LT(journal.memory_bytes(), (most + 64) * sizeof(CallNote));
+    for (uint64_t i = 0; i < most; ++i) {
+      EXPECT_EQ(notes[i].number, 2 * most + 2 + i);
+      EXPECT_EQ(notes[i].shape.count, notes[i].number);
+    }
+  }
+}
+
+// A failure is noted, and times come, for calls that may not be there.
+TEST(Journal, WhatNeverBeganIsNobodysNote) {
+  Journal journal(facts_of("c"), 100);
+  journal.note_failure(Code::kTimeout);
+  journal.time_on_gpu(1, 5, 6);
+  journal.end(70, CallState::kCompleted, Code::kOk, "lanes", {});
+  EXPECT_TRUE(journal.notes().empty());
+}
+
 TEST(Journal, IsRenamed) {
   Journal journal(facts_of("c"), 2);
   journal.rename("tensor:cuda");

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/file_name.h"
+#include "base/log.h"
 #include "base/sanitizer.h"
 #include "support/observed.h"
 #include "sys/nvtx/fake.h"
@@ -64,6 +65,19 @@ TEST_F(ObserverTest, KeepsCallsForTracesAndRecords) {
   const Json record = Json::parse(observer->flight_record());
   EXPECT_EQ(record["entries"].size(), 2u);
   EXPECT_EQ(record["entries"][1]["collective_seq_id"], 3);
+}
+
+// A slip of the keyboard is no reason to fail, or to run out of memory.
+TEST_F(ObserverTest, CallsToKeepHaveABound) {
+  log::configure("warn");  // whatever the tests before this one left
+  for (const char* const many : {"4194305", "1000000000000", "1000000000000000000"}) {
+    testing::internal::CaptureStderr();
+    const auto observer = observer_with({{"BRAID_TRACE_CALLS", many}});
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("the most is 4194304"), std::string::npos) << said;
+    call(*observer);
+    EXPECT_EQ(observer->journal().num_notes(), 1u);
+  }
 }
 
 TEST_F(ObserverTest, KnowsTheMembersRanksInTheJob) {
