@@ -3,11 +3,14 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/status.h"
 #include "group/group.h"
+#include "sys/host/thread.h"
 
 namespace braid::nccl {
 
@@ -16,14 +19,17 @@ namespace braid::nccl {
 /// the group anyway.
 class Impatience {
  public:
-  Impatience(group::Group& group, Deadline deadline)
-      : watch_([this, &group, deadline] {
-          std::unique_lock lock(mutex_);
-          const auto left = std::chrono::nanoseconds(deadline.left_ns());
-          if (!is_over_.wait_for(lock, left, [this] { return must_stop_; }))
-            group.report(unavailable("the ranks did not set the communicator up in time"));
-        }) {}
+  /// exhausted: the system has no thread left.
+  static Result<std::unique_ptr<Impatience>> begin(group::Group& group, Deadline deadline) {
+    std::unique_ptr<Impatience> made(new Impatience);
+    BRAID_ASSIGN_OR_RETURN(
+        made->watch_, sys::start_thread("deadline of ranks", [raw = made.get(), &group, deadline] {
+          raw->watch(group, deadline);
+        }));
+    return made;
+  }
   ~Impatience() {
+    if (!watch_.joinable()) return;
     {
       const std::lock_guard lock(mutex_);
       must_stop_ = true;
@@ -35,6 +41,14 @@ class Impatience {
   Impatience& operator=(const Impatience&) = delete;
 
  private:
+  Impatience() = default;
+  void watch(group::Group& group, Deadline deadline) {
+    std::unique_lock lock(mutex_);
+    const auto left = std::chrono::nanoseconds(deadline.left_ns());
+    if (!is_over_.wait_for(lock, left, [this] { return must_stop_; }))
+      group.report(unavailable("the ranks did not set the communicator up in time"));
+  }
+
   std::mutex mutex_;
   std::condition_variable is_over_;
   bool must_stop_ = false;

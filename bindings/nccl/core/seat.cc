@@ -191,7 +191,7 @@ Status Seat::set_up_over_nodes(Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
                          across_->join(Deadline::after_ns(kJoinTime), is_aborted()));
   BRAID_RETURN_IF_ERROR(use_group(group));
-  const Impatience impatience(*group, deadline);
+  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group, deadline));
   Config config = config_;
   BRAID_RETURN_IF_ERROR(config.set("BRAID_GPU_RDMA", "off"));  // the NICs are the rails'
   BRAID_ASSIGN_OR_RETURN(
@@ -212,7 +212,7 @@ Status Seat::set_up(int rank, int num_ranks, int device, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(std::shared_ptr<group::Group> group,
                          group::Group::join(identity, config_, Deadline::after_ns(kJoinTime)));
   BRAID_RETURN_IF_ERROR(use_group(group));
-  const Impatience impatience(*group, deadline);
+  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group, deadline));
   BRAID_ASSIGN_OR_RETURN(comm_, comm::Comm::create(std::make_unique<SharedGroup>(group), config_));
   comm_->call_it("nccl " + roll_.name());
   BRAID_RETURN_IF_ERROR(coll::device::on_device(
@@ -320,7 +320,7 @@ Result<bool> Seat::connect_nodes() {
 Status Seat::race_here(braid_nccl_op op, bool is_large, const braid_nccl_real* real,
                        braid_nccl_choice& choice) {
   const comm::Unobserved racing(comm_->state().observer.get());
-  const Impatience impatience(*group_, race_deadline());
+  BRAID_ASSIGN_OR_RETURN(const auto impatience, Impatience::begin(*group_, race_deadline()));
   return with_device([&](comm::Device& device) -> Status {
     choice = all_of(SizeRange::of(is_large));
     if (real != nullptr) {

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "comm/device/links/nvlinks.h"
 #include "sys/cuda/owned.h"
+#include "sys/host/thread.h"
 
 namespace braid::comm {
 
@@ -145,17 +146,19 @@ bool Device::detach(bool in_peace) {
 }
 
 // Nothing tells when a replay ends: all of the GPU's work is waited for. Where ours was broken off
-// other work may be stuck, and is not waited for long.
+// other work may be stuck, and is not waited for long; without a thread for it, not at all.
 bool Device::are_graphs_through(bool in_peace) {
   if (in_peace) return cuda_.synchronize_device().ok();
   constexpr auto kPatience = std::chrono::seconds(2);
   auto through = std::make_shared<std::promise<bool>>();
   std::future<bool> answer = through->get_future();
-  std::thread([&cuda = cuda_, ordinal = ordinal_, through] {
+  auto waiting = sys::start_thread("wait for graphs", [&cuda = cuda_, ordinal = ordinal_, through] {
     const sys::RelaxedCapture relaxed(cuda);
     const auto scope = sys::CurrentDevice::use(cuda, ordinal);
     through->set_value(cuda.synchronize_device().ok());
-  }).detach();
+  });
+  if (!waiting.ok()) return false;
+  waiting->detach();
   return answer.wait_for(kPatience) == std::future_status::ready && answer.get();
 }
 

@@ -23,6 +23,8 @@ Result<std::unique_ptr<FaultWatch>> FaultWatch::create(group::Group& group, sys:
                                                        int ordinal) {
   std::unique_ptr<FaultWatch> watch(new FaultWatch(group, cuda, ordinal));
   BRAID_RETURN_IF_ERROR(watch->make_page());
+  BRAID_ASSIGN_OR_RETURN(watch->thread_, sys::start_thread("watch of a gpu's faults",
+                                                           [raw = watch.get()] { raw->run(); }));
   return watch;
 }
 
@@ -48,7 +50,7 @@ void FaultWatch::give_page_to(nvlink::Team& team) const {
 
 void FaultWatch::start(std::function<Status()> links) {
   links_ = std::move(links);
-  thread_ = std::thread([this] { run(); });
+  may_look_ = true;
 }
 
 void FaultWatch::stop() {
@@ -125,6 +127,7 @@ void FaultWatch::run() {
   constexpr auto kLookEvery = std::chrono::milliseconds(1);
   log::set_rank(group_.rank());
   for (; !must_stop_; std::this_thread::sleep_for(kLookEvery)) {
+    if (!may_look_) continue;
     const Status found = look();
     if (!found.ok()) return tell(found);
   }

@@ -35,7 +35,8 @@ inline constexpr int64_t kFreeDriver = 150_ms;
 
 class FaultWatch {
  public:
-  /// In the context of the GPU `ordinal`, as the destructor.
+  /// In the context of the GPU `ordinal`, as the destructor. exhausted: the system has no thread
+  /// left, which is begun here, where ranks still tell each other whether they can go on.
   static Result<std::unique_ptr<FaultWatch>> create(group::Group& group, sys::Cuda& cuda,
                                                     int ordinal);
   ~FaultWatch();
@@ -80,6 +81,7 @@ class FaultWatch {
   Page* page_ = nullptr;
   sys::DevicePtr page_on_device_ = 0;
   std::function<Status()> links_;
+  std::atomic<bool> may_look_{false};        // links_ is there
   std::atomic<int64_t> link_failed_ns_ = 0;  // 0: not yet
   mutable std::mutex mutex_;                 // of the next
   Status fault_;

@@ -8,7 +8,9 @@
 #include <thread>
 #include <utility>
 
+#include "base/log.h"
 #include "sys/cuda/owned.h"
+#include "sys/host/thread.h"
 
 namespace braid::nvlink {
 
@@ -46,8 +48,8 @@ void free_now(sys::Cuda& cuda, int device, sys::DevicePtr memory) {
   (void)cuda.free(memory);
 }
 
-/// The thread that frees what peers let go of last, made for the first of it. Never destroyed, for
-/// the same reason as the book.
+/// The thread that frees what peers let go of last, made for the first of it. Where there is none to
+/// be had, that is kept for the next who comes. Never destroyed, for the same reason as the book.
 class Freeing {
  public:
   static Freeing& one() {
@@ -56,16 +58,25 @@ class Freeing {
   }
   void add(std::function<void()> free) {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     waiting_.push_back(std::move(free));
+    begin();
     changed_.notify_all();
   }
   void await_all() {
     std::unique_lock lock(mutex_);
+    if (!waiting_.empty()) begin();
     changed_.wait(lock, [this] { return waiting_.empty() && !is_busy_; });
   }
 
  private:
+  void begin() {  // under mutex_
+    if (thread_.joinable()) return;
+    auto thread = sys::start_thread("what peers let go of", [this] { run(); });
+    if (thread.ok())
+      thread_ = std::move(thread).value();
+    else
+      log::warn("transport", "memory of a gpu is not freed yet: {}", thread.status().message());
+  }
   void run() {
     std::unique_lock lock(mutex_);
     for (;;) {

@@ -5,6 +5,7 @@
 #include <semaphore>
 #include <thread>
 
+#include "support/alone.h"
 #include "sys/cuda/fake.h"
 
 namespace braid::nvlink {
@@ -78,6 +79,25 @@ TEST_F(LentMemory, IsFreedByAnyThread) {
   Hold hold = lend(cuda_, 1, alloc(1));
   std::thread([&] { hold.reset(); }).join();
   EXPECT_EQ(num_alive(), 0U);
+}
+
+// Who lets go is perhaps in a destructor, and cannot do anything about it.
+TEST_F(LentMemory, DISABLED_WithoutThreads) {
+  const sys::DevicePtr memory = alloc(1);
+  Hold owner = lend(cuda_, 1, memory);
+  Hold peer = borrow(memory);
+  test::forbid_threads();
+  owner.reset();
+  peer.reset();
+  EXPECT_EQ(num_alive(), 1U);
+  test::allow_threads();
+  await_frees();
+  EXPECT_EQ(num_alive(), 0U);
+  test::end_alone();
+}
+
+TEST_F(LentMemory, IsKeptWhileThereIsNoThread) {
+  test::run_alone("LentMemory.DISABLED_WithoutThreads");
 }
 
 }  // namespace

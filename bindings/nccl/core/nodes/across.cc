@@ -29,16 +29,21 @@ constexpr std::chrono::milliseconds kRailLook{1};
 /// ever. The program sees nothing of that, as no call of its own is under way.
 class RailWatch {
  public:
-  RailWatch(std::shared_ptr<NcclRail> rail, NcclRail::GivesUp gives_up)
-      : watch_([this, rail = std::move(rail), gives_up = std::move(gives_up)] {
-          while (!must_stop_) {
-            if (!gives_up().ok() || !rail->error().ok()) return rail->abort();
-            std::this_thread::sleep_for(kRailLook);
-          }
-        }) {}
+  RailWatch() = default;
+  /// Once. exhausted: the system has no thread left.
+  Status begin(std::shared_ptr<NcclRail> rail, NcclRail::GivesUp gives_up) {
+    const auto look = [this, rail = std::move(rail), gives_up = std::move(gives_up)] {
+      while (!must_stop_) {
+        if (!gives_up().ok() || !rail->error().ok()) return rail->abort();
+        std::this_thread::sleep_for(kRailLook);
+      }
+    };
+    BRAID_ASSIGN_OR_RETURN(watch_, sys::start_thread("watch of a rail", look));
+    return {};
+  }
   ~RailWatch() {
     must_stop_ = true;
-    watch_.join();
+    if (watch_.joinable()) watch_.join();
   }
   RailWatch(const RailWatch&) = delete;
   RailWatch& operator=(const RailWatch&) = delete;
@@ -194,7 +199,8 @@ Status AcrossNodes::connect_own(const braid_nccl_rails& real, const std::string&
 
 Status AcrossNodes::warm_up(const NcclRail::GivesUp& gives_up) {
   const std::shared_ptr<NcclRail> made = rail();
-  const RailWatch watch(made, gives_up);
+  RailWatch watch;
+  BRAID_RETURN_IF_ERROR(watch.begin(made, gives_up));
   BRAID_RETURN_IF_ERROR(stages_->warm_up());
   while (true) {
     BRAID_ASSIGN_OR_RETURN(const bool is_idle, stages_->is_idle());

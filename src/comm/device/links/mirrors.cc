@@ -97,13 +97,15 @@ Status MirrorLink::open(Deadline deadline) {
   how_ = how_in_words(nic_, reaches_gpus(*library.value(), nic_));
   unit_bytes_ =
       std::lcm(uint64_t{ring_.slot_bytes} * static_cast<uint64_t>(ring_.num_lanes), kCutUnit);
-  const Status pinned = pin(*mirrors);
+  Status ready = pin(*mirrors);
+  auto proxy = std::make_unique<Proxy>(std::move(mirrors));
+  if (ready.ok()) ready = proxy->begin();
   {
     const std::lock_guard lock(proxy_mutex_);
-    proxy_ = std::make_unique<Proxy>(std::move(mirrors));
+    proxy_ = std::move(proxy);
   }
   // All ranks or none: whoever could not pin says so before anyone uses the ring.
-  return group::agree(*ground_.state.group, "gpu rdma pinned", pinned, "", deadline).status();
+  return group::agree(*ground_.state.group, "gpu rdma pinned", ready, "", deadline).status();
 }
 
 Status MirrorLink::pin(const Mirrors& mirrors) {

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "sys/host/thread.h"
 
 namespace braid::comm {
 
@@ -14,8 +15,10 @@ constexpr auto kProxyPause = std::chrono::microseconds(50);
 
 }  // namespace
 
-Proxy::Proxy(std::unique_ptr<transport::rdma::Mirrors> mirrors)
-    : mirrors_(std::move(mirrors)), thread_([this] { run(); }) {}
+Status Proxy::begin() {
+  BRAID_ASSIGN_OR_RETURN(thread_, sys::start_thread("proxy of a gpu's NIC", [this] { run(); }));
+  return {};
+}
 
 void Proxy::run() {
   int64_t last_moved_ns = now_ns();

@@ -20,7 +20,10 @@ class ProxyPair : public testing::Test {
     auto mirrors = transport::rdma::connect_all_mirrors(fabric_, 2);
     segment_ = mirrors[0]->segment(0);
     mirror_ = mirrors[1]->segment(0);
-    for (auto& each : mirrors) proxies_.push_back(std::make_unique<Proxy>(std::move(each)));
+    for (auto& each : mirrors) {
+      proxies_.push_back(std::make_unique<Proxy>(std::move(each)));
+      ASSERT_TRUE(proxies_.back()->begin().ok());
+    }
   }
   static uint64_t& full(std::byte* segment) {
     return reinterpret_cast<pcie::RingHead*>(segment)->counters[1][0].full.value;
