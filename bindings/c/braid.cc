@@ -4,7 +4,9 @@
 #include "braid/braid.h"
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,6 +47,12 @@ braid_code answer(const Status& status) {
 
 void forget_last_error() noexcept { last_error.clear(); }
 
+Status take(braid_comm& comm, const char* function) {
+  if (!comm.is_used.exchange(true, std::memory_order_acquire)) return {};
+  return invalid_argument(
+      "{}: another thread is in a call on this comm; a comm takes one thread at a time", function);
+}
+
 Status check_counts(const char* function, const size_t* send_counts, const size_t* recv_counts,
                     int size) {
   if (send_counts != nullptr && recv_counts != nullptr) return {};
@@ -60,7 +68,9 @@ using braid::Code;
 using braid::Status;
 using braid::c::counts_of;
 using braid::c::guarded;
+using braid::c::on_any_thread;
 using braid::c::on_comm;
+using braid::c::Texts;
 using braid::c::to_dtype;
 using braid::c::to_op;
 
@@ -121,13 +131,38 @@ Status join(braid_comm** out, int rank, int size, const char* address, int port,
   return create(out, identity, config);
 }
 
-Status explain(braid_comm& comm, const char* op, uint64_t bytes) {
+Status close(braid_comm* comm) {
+  if (comm == nullptr) return {};
+  BRAID_RETURN_IF_ERROR(braid::c::take(*comm, "braid_close"));
+  const std::unique_ptr<braid_comm> owned(comm);
+  return owned->comm->close();
+}
+
+/// What another thread is given leaves these alone.
+Texts& own_texts(braid_comm& comm) {
+  const std::lock_guard lock(comm.mutex);
+  return comm.texts[std::this_thread::get_id()];
+}
+
+braid::Result<std::string> explain(const braid::comm::Comm& comm, const char* op, uint64_t bytes) {
   if (op == nullptr) return braid::invalid_argument("braid_explain: op is NULL");
   BRAID_ASSIGN_OR_RETURN(const braid::plan::Op parsed, braid::plan::parse_op(op));
-  BRAID_ASSIGN_OR_RETURN(
-      comm.explain,
-      comm.comm->explain_json({.op = parsed, .bytes = bytes, .num_ranks = comm.comm->size()}));
-  return {};
+  return comm.explain_json({.op = parsed, .bytes = bytes, .num_ranks = comm.size()});
+}
+
+/// `make` answers what is kept as `text` until this thread asks again; NULL when it cannot.
+template <typename Make>
+const char* text_of(braid_comm* comm, const char* function, std::string Texts::* text,
+                    Make&& make) {
+  const char* given = nullptr;
+  (void)on_any_thread(comm, function, [&](auto& c) -> Status {
+    BRAID_ASSIGN_OR_RETURN(std::string made, make(c));
+    std::string& place = own_texts(*comm).*text;
+    place = std::move(made);
+    given = place.c_str();
+    return {};
+  });
+  return given;
 }
 
 }  // namespace
@@ -144,11 +179,7 @@ braid_code braid_join(braid_comm** comm, int rank, int size, const char* address
 }
 
 braid_code braid_close(braid_comm* comm) {
-  return guarded([&]() -> Status {
-    if (comm == nullptr) return {};
-    const std::unique_ptr<braid_comm> owned(comm);
-    return owned->comm->close();
-  });
+  return guarded([&] { return close(comm); });
 }
 
 int braid_rank(const braid_comm* comm) { return comm ? comm->comm->rank() : -1; }
@@ -203,25 +234,18 @@ braid_code braid_barrier(braid_comm* comm) {
 }
 
 const char* braid_health(braid_comm* comm) {
-  const braid_code code = on_comm(comm, "braid_health", [&](auto& c) -> Status {
-    comm->health = c.health_json();
-    return {};
-  });
-  return code == BRAID_OK ? comm->health.c_str() : nullptr;
+  return text_of(comm, "braid_health", &Texts::health,
+                 [](auto& c) { return braid::Result<std::string>(c.health_json()); });
 }
 
 const char* braid_links(braid_comm* comm, int on_gpu) {
-  const braid_code code = on_comm(comm, "braid_links", [&](auto& c) -> Status {
-    comm->links = c.links_json(on_gpu != 0);
-    return {};
-  });
-  return code == BRAID_OK ? comm->links.c_str() : nullptr;
+  return text_of(comm, "braid_links", &Texts::links,
+                 [&](auto& c) { return braid::Result<std::string>(c.links_json(on_gpu != 0)); });
 }
 
 const char* braid_explain(braid_comm* comm, const char* op, uint64_t bytes) {
-  const braid_code code =
-      on_comm(comm, "braid_explain", [&](auto&) { return explain(*comm, op, bytes); });
-  return code == BRAID_OK ? comm->explain.c_str() : nullptr;
+  return text_of(comm, "braid_explain", &Texts::explain,
+                 [&](auto& c) { return explain(c, op, bytes); });
 }
 
 const char* braid_code_name(braid_code code) { return braid::code_name(static_cast<Code>(code)); }

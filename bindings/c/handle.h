@@ -3,15 +3,20 @@
 //
 // No exception leaves a function of the C interface: every body runs inside guarded(), because a C
 // caller cannot unwind one. The library throws none itself; what guarded() catches is the
-// allocator's and the standard library's. Threads: messages are per thread; a braid_comm takes one
-// thread at a time, and the comm's own guard refuses a second one.
+// allocator's and the standard library's. Threads: messages and texts are per thread. All else on a
+// braid_comm takes one thread at a time: a second one is refused as long as the first is in the
+// function, not only as long as the comm is in its call, so that it cannot close the comm meanwhile.
 #pragma once
 
+#include <atomic>
 #include <exception>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <span>
 #include <string>
+#include <thread>
 #include <type_traits>
 
 #include "base/dtype.h"
@@ -19,14 +24,42 @@
 #include "braid/braid.h"
 #include "comm/comm.h"
 
+namespace braid::c {
+
+/// What the functions of these names last returned to one thread.
+struct Texts {
+  std::string health, links, explain;
+};
+
+}  // namespace braid::c
+
 struct braid_comm {
   std::unique_ptr<braid::comm::Comm> comm;
-  std::string health;   // what braid_health() last returned
-  std::string links;    // braid_links()
-  std::string explain;  // what braid_explain() last returned
+  std::atomic<bool> is_used{false};  // a thread is in a function that takes one at a time
+  std::mutex mutex;                  // of the next
+  std::map<std::thread::id, braid::c::Texts> texts;
 };
 
 namespace braid::c {
+
+/// The comm is this thread's, until is_used is false again, or not: another one is in a call on it.
+Status take(braid_comm& comm, const char* function);
+
+/// Held by the thread that is in a function of one thread at a time.
+class OneThread {
+ public:
+  OneThread(braid_comm& comm, const char* function) : comm_(comm), status_(take(comm, function)) {}
+  ~OneThread() {
+    if (status_.ok()) comm_.is_used.store(false, std::memory_order_release);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+  const Status& status() const { return status_; }
+
+ private:
+  braid_comm& comm_;
+  const Status status_;
+};
 
 /// The code of a Status, whose message braid_last_error() has from now on.
 braid_code answer(const Status& status);
@@ -52,12 +85,22 @@ braid_code guarded(Body&& body) noexcept {
   }
 }
 
-/// The same for a call on a comm, which must not be NULL.
+/// The same for what any thread may ask a comm, which must not be NULL.
 template <typename Body>
-braid_code on_comm(braid_comm* comm, const char* function, Body&& body) noexcept {
+braid_code on_any_thread(braid_comm* comm, const char* function, Body&& body) noexcept {
   return guarded([&]() -> Status {
     if (comm == nullptr) return invalid_argument("{}: comm is NULL", function);
     return body(*comm->comm);
+  });
+}
+
+/// The same for a call, by one thread at a time.
+template <typename Body>
+braid_code on_comm(braid_comm* comm, const char* function, Body&& body) noexcept {
+  return on_any_thread(comm, function, [&](comm::Comm& c) -> Status {
+    const OneThread alone(*comm, function);
+    BRAID_RETURN_IF_ERROR(alone.status());
+    return body(c);
   });
 }
 

@@ -1,10 +1,13 @@
 /* braid: collectives over every link of the machine at once. The C interface.
  *
  * Functions that return a braid_code return BRAID_OK or why not; braid_last_error() then has the
- * message of this thread's last failure. A braid_comm may be used by one thread at a time: a second
- * one gets BRAID_INVALID_ARGUMENT and changes nothing. Calls that move data are collective, as are
- * braid_init(), braid_barrier() and registering, but not messages: every rank makes the same calls in the same order
- * with the same counts, dtype, op and root; a disagreement is detected and returned on all ranks as
+ * message of this thread's last failure. A braid_comm may be used by one thread at a time: while it
+ * is in a function, a second one gets BRAID_INVALID_ARGUMENT and changes nothing, braid_close()
+ * included. Any thread may ask at any time braid_rank(), braid_size(), braid_health(),
+ * braid_links() and braid_explain(). Nobody may use a comm that braid_close() was given and did not
+ * refuse. Calls that move data are collective, as are braid_init(), braid_barrier() and
+ * registering, but not messages: every rank makes the same calls in the same order with the same
+ * counts, dtype, op and root; a disagreement is detected and returned on all ranks as
  * BRAID_INVALID_ARGUMENT, receive buffers untouched. Every wait has a deadline (BRAID_TIMEOUT,
  * default 30 s). Counts are elements of `dtype`. Buffers are host memory; the functions whose names
  * end in _on are for GPU memory.
@@ -80,8 +83,9 @@ BRAID_API braid_code braid_init(braid_comm** comm);
  * the secret that the ranks share. */
 BRAID_API braid_code braid_join(braid_comm** comm, int rank, int size, const char* address,
                                 int port, int64_t deadline_ms);
-/* Leaves. NULL is fine. Collective in spirit: ranks that still call on the comm get
- * BRAID_PEER_LOST. */
+/* Leaves, and frees the handle, whatever the code is, but for BRAID_INVALID_ARGUMENT: another thread
+ * is in a call on the comm, which stays as it is. No function breaks a call off; its deadline ends it.
+ * NULL is fine. Collective in spirit: ranks that still call on the comm get BRAID_PEER_LOST. */
 BRAID_API braid_code braid_close(braid_comm* comm);
 
 /* Of this process, and how many there are. -1: NULL is no comm. Any thread; costs nothing. */
@@ -200,19 +204,20 @@ BRAID_API braid_code braid_register(braid_comm*, void* memory, size_t bytes);
 /* Takes that back. Collective; waits for the comm's GPU work. */
 BRAID_API braid_code braid_unregister(braid_comm*, void* memory);
 
-/* JSON texts, valid until the next call of the same function on this comm; NULL when that failed
- * (braid_last_error() says why), as for an op that is none. What holds now; it waits for
- * nobody: {ok, rank, size, why, links [{name, state, paced, down_count, resent_pieces,
- * why}], events}, and "gpu" once a call on GPU memory was made. */
+/* JSON texts, valid until this thread's next call of the same function on this comm, or
+ * braid_close(); NULL when that failed (braid_last_error() says why), as for an op that is none.
+ * What holds now; it waits for nobody: {ok, rank, size, why, links [{name, state, paced,
+ * down_count, resent_pieces, why}], events}, and "gpu" once a call on GPU memory was made. */
 BRAID_API const char* braid_health(braid_comm*);
 /* What bytes can travel over: of host memory (on_gpu 0), in order of preference, or of this rank's GPU,
  * once a call on GPU memory was made: [{name, kind, rate_gbps, latency_ns, source, can_multicast}],
  * of a GPU with state ("up", "off") and how. */
 BRAID_API const char* braid_links(braid_comm*, int on_gpu);
-/* The plan of the next such call on host memory: {op, bytes, num_ranks,
- * size_class, cell_bytes, predicted_ns, why, links [{name, kind, share, fraction, bytes, rate_gbps,
- * latency_ns, can_multicast, source, shares_with}]}, shares of 65536. bytes as nccl-tests
- * counts them: the buffer for all_reduce and broadcast, the sum over ranks for the others. */
+/* The plan of the next such call on host memory, once a call that is under way has ended: {op,
+ * bytes, num_ranks, size_class, cell_bytes, predicted_ns, why, links [{name, kind, share, fraction,
+ * bytes, rate_gbps, latency_ns, can_multicast, source, shares_with}]}, shares of 65536. bytes as
+ * nccl-tests counts them: the buffer for all_reduce and broadcast, the sum over ranks for the
+ * others. */
 BRAID_API const char* braid_explain(braid_comm*, const char* op, uint64_t bytes);
 
 /* "peer_lost" for a code; the message of this thread's last failed call, "" before any. Never NULL.
