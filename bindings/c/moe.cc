@@ -14,6 +14,7 @@ struct braid_moe {
 
 struct braid_moe_sent {
   braid::moe::Buffer* buffer = nullptr;
+  bool is_combine = false;
   braid::moe::Buffer::Ticket ticket;
   braid::moe::LowLatencyDispatch dispatch;
   braid::moe::LowLatencyCombine combine;
@@ -183,6 +184,8 @@ braid_code braid_moe_receive_dispatch(braid_moe_sent* sent, const braid_moe_rows
   const char* const name = "braid_moe_receive_dispatch";
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers(name, {sent, rows}));
+    if (sent->is_combine)
+      return braid::invalid_argument("{}: expected what a dispatch sent, got a combine's", name);
     BRAID_RETURN_IF_ERROR(check_pointers(
         name, {rows->x, rows->count, rows->src_info, rows->slots, rows->layout_range}));
     if (sent->dispatch.form != moe::ScaleForm::kNone)
@@ -216,6 +219,7 @@ braid_code braid_moe_send_combine(braid_moe* handle, const braid_moe_tokens* tok
     if (tokens->num_tokens > 0) BRAID_RETURN_IF_ERROR(check_pointers(name, {weights}));
     auto made = std::make_unique<braid_moe_sent>();
     made->buffer = &buffer;
+    made->is_combine = true;
     moe::LowLatencyCombine& call = made->combine;
     call.x = static_cast<const std::byte*>(x);
     call.dtype = to_dtype(dtype);
@@ -240,6 +244,8 @@ braid_code braid_moe_receive_combine(braid_moe_sent* sent, void* out, int64_t* w
   const char* const name = "braid_moe_receive_combine";
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check_pointers(name, {sent}));
+    if (!sent->is_combine)
+      return braid::invalid_argument("{}: expected what a combine sent, got a dispatch's", name);
     if (sent->combine.num_tokens > 0) BRAID_RETURN_IF_ERROR(check_pointers(name, {out}));
     const std::unique_ptr<braid_moe_sent> ended(sent);
     return ended->buffer->receive(ended->ticket, ended->combine, static_cast<std::byte*>(out),

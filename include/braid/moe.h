@@ -70,7 +70,8 @@ typedef struct braid_moe_rows {
   int64_t* wait_ns;      /* [N], added to, or NULL */
 } braid_moe_rows;
 
-/* The two halves; the second one ends `sent`, well or not. Two results may be alive. */
+/* The two halves; the second one ends `sent`, well or not, unless it is refused at once, for a NULL
+ * that it needs or a `sent` of the other call: that one may be made again. Two results may be alive. */
 BRAID_API braid_code braid_moe_send_dispatch(braid_moe*, const braid_moe_tokens*,
                                              braid_moe_sent** sent);
 BRAID_API braid_code braid_moe_receive_dispatch(braid_moe_sent*, const braid_moe_rows*);

@@ -34,6 +34,10 @@ static int exchange(braid_moe* moe, int rank) {
   braid_moe_sent* sent = NULL;
   CHECK(braid_moe_send_dispatch(moe, &tokens, &sent) == BRAID_OK);
   const uint64_t phase = braid_moe_phase(sent);
+  /* What is refused at once leaves the call as it is. */
+  CHECK(braid_moe_receive_dispatch(sent, NULL) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_receive_combine(sent, out, NULL) == BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "got a dispatch's") != NULL);
   CHECK(braid_moe_receive_dispatch(sent, &to) == BRAID_OK);
   CHECK(count[0] == 2 && count[1] == (rank == 0 ? 2 : 3));
   for (int e = 0; e < L; ++e)
@@ -41,6 +45,9 @@ static int exchange(braid_moe* moe, int rank) {
       for (int h = 0; h < H; ++h) rows[e][i][h] *= (float)(rank * L + e + 1);
   CHECK(braid_moe_send_combine(moe, &tokens, rows, BRAID_FLOAT32, &slots[0][0], &layout_range[0][0],
                                kWeights[rank], phase, &sent) == BRAID_OK);
+  CHECK(braid_moe_receive_combine(sent, NULL, NULL) == BRAID_INVALID_ARGUMENT);
+  CHECK(braid_moe_receive_dispatch(sent, &to) == BRAID_INVALID_ARGUMENT);
+  CHECK(strstr(braid_last_error(), "got a combine's") != NULL);
   CHECK(braid_moe_receive_combine(sent, out, NULL) == BRAID_OK);
   for (int t = 0; t < 3; ++t)
     for (int h = 0; h < H; ++h) CHECK(out[t][h] == kFactors[rank][t] * x[t][h]);
