@@ -139,7 +139,9 @@ Status connect_links(Comm::State& state, Deadline deadline) {
                       : state.nodes.has_stages()        ? Hosts::kStages
                                                         : Hosts::kSeveral;
   BRAID_ASSIGN_OR_RETURN(const LinkSpecs specs, link_specs(state.config, hosts));
-  BRAID_ASSIGN_OR_RETURN(state.doorbell, transport::Doorbell::connect(*state.group, deadline));
+  BRAID_ASSIGN_OR_RETURN(
+      state.doorbell,
+      transport::Doorbell::connect(*state.group, deadline, state.config.text("BRAID_HOST_ID")));
   for (const LinkSpec& spec : specs.links) {
     const bool is_nodes_own = is_of_node(state, spec);
     auto lane =

@@ -141,7 +141,7 @@ class RingReader {
   Arrival at(uint32_t i) const { return arrivals_[(released_ + i) % depth_]; }
   uint64_t released() const { return released_; }
 
-  /// Looks for new pieces; `seen` says how many there are now. Internal when a header lies.
+  /// Looks for new pieces, which available() then counts. Internal when a header lies.
   Status poll();
   /// Gives back the oldest `count` <= available() pieces.
   void release(uint32_t count);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <sstream>
 
@@ -30,8 +31,9 @@ std::string refusal_text(const Status& status) {
 
 std::string offer_text(const Offer& offer) {
   if (!offer.refusal.ok()) return refusal_text(offer.refusal);
-  return fmt::format("ok {} {} {} {} {} {}", offer.host, offer.pid, offer.fd, offer.bytes,
-                     offer.shape, offer.nonce);
+  // The host last: it may have spaces (BRAID_HOST_ID).
+  return fmt::format("ok {} {} {} {} {} {}", offer.pid, offer.fd, offer.bytes, offer.shape,
+                     offer.nonce, offer.host);
 }
 
 // A code outside the enum comes from a peer of another build; its message still helps.
@@ -52,9 +54,11 @@ Offer parse_offer(const std::string& text) {
   Offer offer;
   if (verdict != "ok") {
     offer.refusal = refusal_of(words);
-  } else if (!(words >> offer.host >> offer.pid >> offer.fd >> offer.bytes >> offer.shape >>
-               offer.nonce)) {
+  } else if (!(words >> offer.pid >> offer.fd >> offer.bytes >> offer.shape >> offer.nonce) ||
+             words.get() != ' ') {
     offer.refusal = internal_error("offer of shared memory is not readable: {}", text);
+  } else {
+    offer.host.assign(std::istreambuf_iterator<char>(words), {});
   }
   return offer;
 }

@@ -3,7 +3,7 @@
 // the same answer.
 //
 //   1. create my segment, touch every page of it
-//      exchange: host, pid, fd, bytes, shape, nonce; or why not
+//      exchange: pid, fd, bytes, shape, nonce, host; or why not
 //   2. open the peers' segments, touch, check nonces
 //      exchange: ok, or why not
 //

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <barrier>
 #include <chrono>
 #include <condition_variable>
 #include <fstream>
@@ -32,6 +33,7 @@
 #include "comm/state.h"
 #include "plan/nodes.h"
 #include "support/tensors.h"
+#include "transport/host/doorbell.h"
 #include "transport/paced.h"
 
 namespace braid::two_stages {
@@ -499,6 +501,22 @@ TEST(TwoStages, OptionsOfNodesAreChecked) {
       EXPECT_NE(comm.status().message().find("steep"), std::string::npos);
     });
   for (std::thread& thread : threads) thread.join();
+}
+
+// Their bells are in memory that hosts do not share: who is told of another host has none.
+TEST(TwoStages, RanksOfTwoHostsShareNoBell) {
+  std::barrier<> both(2);
+  run_nodes({2, 1}, {{"BRAID_LINKS", "rdma"}}, [&](comm::Comm& comm) {
+    transport::Doorbell& doorbell = *comm.state().doorbell;
+    doorbell.arm();
+    both.arrive_and_wait();
+    doorbell.ring(1 - comm.rank());
+    both.arrive_and_wait();
+    const int64_t begin_ns = now_ns();
+    doorbell.sleep(begin_ns + 5'000'000);
+    EXPECT_GE(now_ns() - begin_ns, 4'900'000) << "rung by a rank of another host";
+    both.arrive_and_wait();
+  });
 }
 
 }  // namespace

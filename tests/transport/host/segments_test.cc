@@ -55,6 +55,23 @@ TEST(SegmentsTest, EveryRankSeesEveryOthersBytes) {
   });
 }
 
+// BRAID_HOST_ID is any text.
+TEST(SegmentsTest, AHostMayHaveSpaces) {
+  const auto on_hosts = [](const std::vector<std::string>& hosts) {
+    return share_on(static_cast<int>(hosts.size()), [hosts](int rank) {
+      SegmentRequest made = request();
+      made.host_id = hosts[static_cast<size_t>(rank)];
+      return made;
+    });
+  };
+  for (const Status& outcome : on_hosts({"node a", "node a", "node a"}))
+    EXPECT_TRUE(outcome.ok()) << outcome.to_string();
+  for (const Status& outcome : on_hosts({" a\nnode 7 ", " a\nnode 7 "}))
+    EXPECT_TRUE(outcome.ok()) << outcome.to_string();
+  expect_all(on_hosts({"node a", "node a", "node b"}), Code::kUnavailable,
+             "rank 0 is on node a and rank 2 on node b");
+}
+
 TEST(SegmentsTest, OneRankWithoutMemoryIsNamedOnAll) {
   sys::FakeSharedMemory full;
   full.fail_create_at(1, ENOSPC);
