@@ -29,7 +29,8 @@ constexpr Option kOptions[] = {
     {"BRAID_BIND", OptionType::kString, "",
      "Address on which rank 0's store listens (empty: MASTER_ADDR)."},
     {"BRAID_CACHE_DIR", OptionType::kString, "",
-     "Folder of the tuning cache; empty means $XDG_CACHE_HOME/braid or ~/.cache/braid."},
+     "Folder of the tuning cache; empty means $XDG_CACHE_HOME/braid or ~/.cache/braid, and for a "
+     "user without a home that nothing is kept."},
     {"BRAID_CELL", OptionType::kBytes, "0",
      "Size of the cells that a block is cut into; 0 lets the plan choose.", kTuning},
     {"BRAID_DEPTH", OptionType::kInteger, "16",
@@ -174,8 +175,8 @@ constexpr Option kOptions[] = {
      "File that gets a timeline of the calls for Perfetto when a comm is closed; a job's rank is "
      "put in front of .json where it has no %r."},
     {"BRAID_TRACE_CALLS", OptionType::kInteger, "0",
-     "Calls of a comm that are kept in memory for traces and flight records; 0: 65536 with "
-     "BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none.",
+     "Calls of a comm that are kept in memory for traces and flight records, 4194304 at most; 0: "
+     "65536 with BRAID_TRACE, 2000 with BRAID_FLIGHT_RECORD, else none.",
      kTuning},
     {"BRAID_TUNE", OptionType::kString, "auto",
      "Tuning at start, and under NCCL's name the race with it: auto (measure unless cached), off "

@@ -16,7 +16,11 @@ std::string tuning_path(const Config& config, const std::string& fabric_hash) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): braid never changes the environment
   const char* xdg = secure_getenv("XDG_CACHE_HOME");
   if (folder.empty() && xdg != nullptr && *xdg != '\0') folder = fs::path(xdg) / "braid";
-  if (folder.empty()) folder = fs::path(sys::home_directory()) / ".cache" / "braid";
+  if (folder.empty()) {
+    const std::string home = sys::home_directory();
+    if (home.empty()) return {};
+    folder = fs::path(home) / ".cache" / "braid";
+  }
   return (folder / ("tuning-" + fabric_hash + ".json")).string();
 }
 
@@ -29,7 +33,7 @@ Result<std::string> read_tuning(const std::string& path) {
 
 std::string find_tuning(const Config& config, int rank, const std::string& path,
                         const std::function<Status(const std::string& text)>& check) {
-  if (rank != 0 || config.text("BRAID_TUNE") == "force") return {};
+  if (rank != 0 || path.empty() || config.text("BRAID_TUNE") == "force") return {};
   Result<std::string> text = read_tuning(path);
   if (!text.ok()) return {};
   const Status holds = check(text.value());
@@ -43,6 +47,11 @@ Status write_tuning(const std::string& path, const std::string& text) {
 }
 
 void keep_tuning(const std::string& path, const std::string& text, const char* what) {
+  if (path.empty()) {
+    log::info("coll", "{} will be measured again next time: no home directory, no BRAID_CACHE_DIR",
+              what);
+    return;
+  }
   const Status kept = write_tuning(path, text);
   if (!kept.ok())
     log::warn("coll", "{}; {} will be measured again next time", kept.message(), what);

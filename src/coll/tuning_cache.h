@@ -14,7 +14,8 @@
 namespace braid::coll {
 
 /// Where the tuning of this fabric lies: BRAID_CACHE_DIR, else $XDG_CACHE_HOME/braid, else
-/// ~/.cache/braid.
+/// ~/.cache/braid. Empty where there is none of these: nothing is read then, and nothing kept, for
+/// what lies in the working directory may be anybody's.
 std::string tuning_path(const Config& config, const std::string& fabric_hash);
 /// The file's text; unavailable when there is none or it cannot be read (at most 1 MiB is).
 Result<std::string> read_tuning(const std::string& path);
@@ -24,7 +25,7 @@ std::string find_tuning(const Config& config, int rank, const std::string& path,
                         const std::function<Status(const std::string& text)>& check);
 /// Writes beside and renames, so that a reader never sees half a file; makes the folder.
 Status write_tuning(const std::string& path, const std::string& text);
-/// The same; a failure is a warning that `what` will be measured again.
+/// The same; a failure is a warning that `what` will be measured again, and no path a line at info.
 void keep_tuning(const std::string& path, const std::string& text, const char* what);
 
 }  // namespace braid::coll

@@ -1,0 +1,58 @@
+#include "coll/tuning_cache.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "coll/ranks.h"
+#include "support/alone.h"
+#include "sys/host/api.h"
+
+namespace braid::coll {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Makes this process one of a user whom nobody knows, as in a container that runs as any number.
+void become_nobody_known() {
+  constexpr uid_t kUnknown = 1'234'567;
+  ::unsetenv("HOME");            // NOLINT(concurrency-mt-unsafe): no other thread here
+  ::unsetenv("XDG_CACHE_HOME");  // NOLINT(concurrency-mt-unsafe)
+  if (::setresuid(kUnknown, kUnknown, kUnknown) != 0 || !sys::home_directory().empty())
+    _exit(test::kSkipExit);
+}
+
+// Not the working directory: what lies there may be anybody's.
+TEST(TuningCache, DISABLED_WithoutAHome) {
+  become_nobody_known();
+  const Config config = test::make_config({{"BRAID_TUNE", "auto"}});
+  EXPECT_EQ(tuning_path(config, "abc"), "");
+  EXPECT_EQ(tuning_path(test::make_config({{"BRAID_CACHE_DIR", "/x"}}), "abc"),
+            "/x/tuning-abc.json");
+  test::end_alone();
+}
+
+TEST(TuningCache, IsNowhereWithoutAHome) { test::run_alone("TuningCache.DISABLED_WithoutAHome"); }
+
+TEST(TuningCache, ThatIsNowhereIsNeitherReadNorKept) {
+  const test::ScratchDirectory scratch;
+  const fs::path before = fs::current_path();
+  fs::current_path(scratch.path());
+  bool is_asked = false;
+  const auto check = [&](const std::string&) {
+    is_asked = true;
+    return Status();
+  };
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(find_tuning(test::make_config({{"BRAID_TUNE", "auto"}}), 0, "", check), "");
+  keep_tuning("", "text", "this fabric");
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("warn"), std::string::npos);
+  EXPECT_FALSE(is_asked);
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+  fs::current_path(before);
+}
+
+}  // namespace
+}  // namespace braid::coll
