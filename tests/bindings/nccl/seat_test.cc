@@ -137,7 +137,7 @@ TEST(Seat, AnAbortEndsTheWaitForTheOthers) {
 // to keep its seat by.
 TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
   for (const bool at_exit : {false, true}) {
-    const std::string key = fresh_key();
+    const std::string key = fresh_seat_key();
     EXPECT_TRUE(true_in_processes(3, [&](int rank) {
       auto seat = Seat::sign(key);
       if (!seat.ok()) return false;
@@ -163,7 +163,7 @@ TEST(Seat, ASeatThatIsGivenUpEndsTheWaitOfTheOthers) {
 // Killed while the others are at their first call already. A fork that lives on is not the rank.
 // NCCL failed when it was asked for it. The others waited 15 s for that rank to join their group.
 TEST(Seat, ARankWithoutANumberIsNotWaitedFor) {
-  const std::string key = fresh_key();
+  const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
@@ -316,7 +316,7 @@ TEST(Seat, RanksOfOneProcessMeetOnThreads) {
 
 TEST(Seat, AForkDoesNotGiveItsParentsSeatUp) {
   if (check_machine().ok()) GTEST_SKIP() << "this machine has a GPU";
-  const std::string key = fresh_key();
+  const std::string key = fresh_seat_key();
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
