@@ -1,5 +1,7 @@
 #include "engine/session.h"
 
+#include "base/check.h"
+
 namespace braid::engine {
 
 void Session::attach(ControlSocket socket, uint64_t peer_received) {
@@ -10,6 +12,9 @@ void Session::attach(ControlSocket socket, uint64_t peer_received) {
 }
 
 void Session::send(FrameType type, std::string body) {
+  // The other side would refuse it, on each socket anew.
+  BRAID_CHECK(body.size() <= kMostBodyBytes, "a frame of type {} with {} bytes",
+              static_cast<int>(type), body.size());
   kept_.push_back({++sent_, type, std::move(body)});
   if (socket_) socket_->queue(type, sent_, received_, kept_.back().body);
 }

@@ -37,7 +37,7 @@ class Session {
   bool is_attached() const { return socket_.has_value(); }
   int fd() const { return socket_ ? socket_->fd() : -1; }
 
-  /// Queues a frame; it leaves at the next pump().
+  /// Queues a frame, of kMostBodyBytes at most; it leaves at the next pump().
   void send(FrameType type, std::string body);
   /// Sends and receives what can be without waiting, and gives each new frame to `handle`. Not ok:
   /// the socket has broken (and is detached; a session goes on without), or what `handle` said.

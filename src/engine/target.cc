@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/log.h"
 #include "sys/peer_memory/api.h"
 
 namespace braid::engine {
+namespace {
+constexpr size_t kMostUnderWay = 8;    // orders, the first of the queue
+constexpr size_t kMostDone = 1 << 16;  // of one frame
+}  // namespace
+
 Target::Target(Ground& ground, const Incarnation& source)
     : ground_(ground), source_(source), lease_ns_(ground.options.lease_ns), copier_(ground) {}
 
@@ -198,6 +204,8 @@ void Target::lose(const char* why) {
   fence_rails();
   for (CopyOrder& order : queue_) Copier::drop(order);
   queue_.clear();
+  queued_.clear();
+  num_dropped_ = 0;
   session_.detach();
   log::debug("engine", "'{}': '{}' {}", ground_.self.name, name_, why);
 }
@@ -236,11 +244,19 @@ bool Target::progress() {
   }
   moved |= serve();
   if (!done_.empty()) {
-    session_.send(FrameType::kDone, encode(Done{std::exchange(done_, {})}));
+    tell_done();
     (void)session_.flush();
     moved = true;
   }
   return moved;
+}
+
+void Target::tell_done() {
+  for (size_t at = 0; at < done_.size(); at += kMostDone) {
+    const auto part = std::span(done_).subspan(at, std::min(kMostDone, done_.size() - at));
+    session_.send(FrameType::kDone, encode(Done{{part.begin(), part.end()}}));
+  }
+  done_.clear();
 }
 
 Status Target::take_order(bool is_fetch, Pull pull) {
@@ -248,6 +264,10 @@ Status Target::take_order(bool is_fetch, Pull pull) {
     if (pull.is_last) refused_.erase(pull.transfer);
     return {};
   }
+  Queued& queued = queued_[pull.transfer];
+  ++queued.num_orders;
+  queued.is_whole |= pull.is_last;
+  if (queued.is_dropped) ++num_dropped_;
   CopyOrder order;
   order.is_fetch = is_fetch;
   order.pull = std::move(pull);
@@ -259,7 +279,6 @@ Status Target::take_order(bool is_fetch, Pull pull) {
 // copies for one order a round. True: another round may do more at once.
 bool Target::serve() {
   bool moved = end_cancelled();
-  constexpr size_t kMostUnderWay = 8;
   for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
     CopyOrder& order = queue_[i];
     Result<bool> advanced = copier_.advance(order);
@@ -295,15 +314,14 @@ bool Target::finish_first() {
     copier_.answer(order.pull);
     done_.push_back(order.pull.transfer);
   }
-  queue_.pop_front();
+  erase_order(0);
+  skip_dropped();
   return true;
 }
 
 void Target::fail(uint64_t transfer, const Status& why) {
-  const bool is_whole = std::any_of(queue_.begin(), queue_.end(), [&](const CopyOrder& order) {
-    return order.pull.transfer == transfer && order.pull.is_last;
-  });
-  if (!is_whole) refused_.insert(transfer);
+  const auto queued = queued_.find(transfer);
+  if (queued == queued_.end() || !queued->second.is_whole) refused_.insert(transfer);
   endings_.push_back({transfer, drop_orders(transfer), why});
 }
 
@@ -331,22 +349,45 @@ void Target::refuse(uint64_t transfer, const Status& why) {
   (void)session_.flush();
 }
 
+// Many transfers may be taken back at once, of a long queue: those behind the first orders, of which
+// nothing was begun, are left where they are until it is their turn.
 uint64_t Target::drop_orders(uint64_t transfer) {
+  const auto queued = queued_.find(transfer);
+  if (queued == queued_.end() || queued->second.is_dropped) return 0;
+  queued->second.is_dropped = true;
+  num_dropped_ += queued->second.num_orders;
   uint64_t mark = 0;
-  std::erase_if(queue_, [&](CopyOrder& order) {
-    if (order.pull.transfer != transfer) return false;
-    mark = std::max(mark, order.mark);
-    Copier::drop(order);
-    return true;
-  });
+  for (size_t i = 0; i < queue_.size() && i < kMostUnderWay; ++i) {
+    if (queue_[i].pull.transfer != transfer) continue;
+    mark = std::max(mark, queue_[i].mark);
+    Copier::drop(queue_[i]);
+  }
+  skip_dropped();
   return mark;
+}
+
+void Target::skip_dropped() {
+  for (size_t i = 0; num_dropped_ != 0 && i < queue_.size() && i < kMostUnderWay;) {
+    if (!queued_[queue_[i].pull.transfer].is_dropped) {
+      ++i;
+      continue;
+    }
+    erase_order(i);
+    --num_dropped_;
+  }
+}
+
+void Target::erase_order(size_t number) {
+  const auto queued = queued_.find(queue_[number].pull.transfer);
+  if (--queued->second.num_orders == 0) queued_.erase(queued);
+  queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(number));
 }
 
 // What was delivered is told by DONE before this answer; of what is left nothing will land any
 // more. A transfer that is not known (any more) is answered, too: somebody waits for it. No frame of
 // it comes behind CANCEL.
 void Target::on_cancel(uint64_t transfer) {
-  if (!done_.empty()) session_.send(FrameType::kDone, encode(Done{std::exchange(done_, {})}));
+  tell_done();
   const uint64_t mark = drop_orders(transfer);
   refused_.erase(transfer);
   endings_.push_back({transfer, mark, {}});
@@ -375,7 +416,8 @@ bool Target::end_cancelled() {
 
 std::string Target::describe() const {
   return fmt::format("from '{}': {}, {} rails, {} orders waiting", name_,
-                     is_local_ ? "on this host" : "by rails", rails_.size(), queue_.size());
+                     is_local_ ? "on this host" : "by rails", rails_.size(),
+                     queue_.size() - num_dropped_);
 }
 
 }  // namespace braid::engine

@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/copier.h"
@@ -65,6 +66,13 @@ class Target {
     Status why;  // not ok: it was refused
   };
 
+  /// The orders of one transfer that are in the queue.
+  struct Queued {
+    size_t num_orders = 0;
+    bool is_whole = false;    // the last one is among them
+    bool is_dropped = false;  // nothing of it is begun any more
+  };
+
   Status on_frame(const Frame& frame);
   void on_open(Open open);
   std::string why_not_local(const Open& open) const;
@@ -81,6 +89,11 @@ class Target {
   void refuse(uint64_t transfer, const Status& why);
   /// The mark behind the last copy of it.
   uint64_t drop_orders(uint64_t transfer);
+  /// Takes orders that were dropped out of the first ones, which are looked at.
+  void skip_dropped();
+  void erase_order(size_t number);
+  /// DONE for those of this round.
+  void tell_done();
   void lose(const char* why);
 
   Ground& ground_;
@@ -95,7 +108,9 @@ class Target {
   bool is_work_under_way_ = false;
   std::vector<Rail> rails_;
   Copier copier_;
-  std::deque<CopyOrder> queue_;  // a statement is an order without stretches
+  std::deque<CopyOrder> queue_;                  // a statement is an order without stretches
+  std::unordered_map<uint64_t, Queued> queued_;  // by transfer
+  size_t num_dropped_ = 0;                       // orders of the queue
   std::deque<Ending> endings_;
   std::set<uint64_t> refused_;  // transfers whose further frames are dropped
   std::vector<uint64_t> done_;  // of this round, told in one frame
