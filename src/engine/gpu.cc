@@ -200,16 +200,36 @@ Gpu::Slot* Gpu::free_slot() {
   return nullptr;
 }
 
-sys::DevicePtr Gpu::map_host(std::byte* base, uint64_t bytes) const {
+sys::DevicePtr Gpu::map_host(std::byte* base, uint64_t bytes) {
+  {
+    const std::lock_guard lock(pins_mutex_);
+    for (Pin& pin : pins_) {
+      if (!pin.holds(base) || !pin.holds(base + bytes - 1)) continue;
+      ++pin.num_uses;
+      return pin.address + static_cast<uint64_t>(base - pin.base);
+    }
+  }
   Result<sys::CurrentDevice> current = sys::CurrentDevice::use(cuda_, device_);
   if (!current.ok()) return 0;
   Result<sys::DevicePtr> mapped = cuda_.register_host(base, bytes);
-  return mapped.ok() ? *mapped : 0;
+  if (!mapped.ok()) return 0;
+  const std::lock_guard lock(pins_mutex_);
+  pins_.push_back({base, bytes, *mapped, 1});
+  return *mapped;
 }
 
-void Gpu::unmap_host(std::byte* base) const {
+void Gpu::unmap_host(const std::byte* base) {
+  std::byte* pinned = nullptr;
+  {
+    const std::lock_guard lock(pins_mutex_);
+    const auto pin =
+        std::find_if(pins_.begin(), pins_.end(), [&](const Pin& each) { return each.holds(base); });
+    if (pin == pins_.end() || --pin->num_uses != 0) return;
+    pinned = pin->base;
+    pins_.erase(pin);
+  }
   Result<sys::CurrentDevice> current = sys::CurrentDevice::use(cuda_, device_);
-  if (current.ok()) (void)cuda_.unregister_host(base);
+  if (current.ok()) (void)cuda_.unregister_host(pinned);
 }
 
 }  // namespace braid::engine

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -55,9 +56,11 @@ class Gpu {
   /// Null when all are in use.
   Slot* free_slot();
 
-  /// Memory of the host as the GPU sees it; 0 where the driver cannot pin it.
-  sys::DevicePtr map_host(std::byte* base, uint64_t bytes) const;
-  void unmap_host(std::byte* base) const;
+  /// Memory of the host as the GPU sees it; 0 where the driver cannot pin it. What lies within memory
+  /// that was mapped before shares its pin, which stays until all of them are unmapped. The driver
+  /// takes no other overlap: 0.
+  sys::DevicePtr map_host(std::byte* base, uint64_t bytes);
+  void unmap_host(const std::byte* base);
 
  private:
   static constexpr size_t kLists = 4, kListCopies = 8192, kSlots = 4, kFlights = 16;
@@ -77,6 +80,14 @@ class Gpu {
     List* list = nullptr;         // that it reads
     uint32_t* trouble = nullptr;  // pinned; set by the kernel
     sys::DevicePtr trouble_address = 0;
+  };
+  /// Memory of the host that the driver has pinned for us. No two overlap.
+  struct Pin {
+    std::byte* base = nullptr;
+    uint64_t bytes = 0;
+    sys::DevicePtr address = 0;
+    size_t num_uses = 0;
+    bool holds(const std::byte* at) const { return at >= base && at < base + bytes; }
   };
   Gpu(sys::Cuda& cuda, int device) : cuda_(cuda), device_(device) {}
   Status set_up();
@@ -103,6 +114,8 @@ class Gpu {
   std::vector<uint64_t> troubled_;  // marks, the latest
   std::array<Slot, kSlots> slots_;
   uint64_t begun_ = 0, done_ = 0;
+  std::mutex pins_mutex_;  // not held while the driver pins, which takes seconds for much memory
+  std::vector<Pin> pins_;
 };
 
 }  // namespace braid::engine

@@ -303,6 +303,40 @@ TEST_F(GpuMemory, AFetchThatNobodyWaitsForIsNotWritten) {
   Copier::drop(order);
 }
 
+// As a cache of the host that is registered whole, and then by layers: the driver pins no page twice.
+TEST_F(GpuMemory, HostMemoryWithinARegionSharesItsPin) {
+  ByHand hand(cuda);
+  Regions& regions = hand.ground.regions;
+  std::vector<std::byte> memory(100);
+  const auto add = [&](size_t from, size_t bytes) {
+    return regions.add(memory.data() + from, bytes, -1).value();
+  };
+  const auto remove = [&](const std::shared_ptr<Region>& region) {
+    EXPECT_TRUE(is_ok(regions.hide(region->id, nullptr)));
+    regions.let_go(region->id);
+  };
+  const auto is_pinned = [&] {
+    const sys::CurrentDevice current = sys::CurrentDevice::use(cuda, 0).value();
+    const bool was_pinned = cuda.unregister_host(memory.data()).ok();
+    if (was_pinned) {
+      EXPECT_TRUE(is_ok(cuda.register_host(memory.data(), memory.size())));
+    }
+    return was_pinned;
+  };
+  const auto whole = add(0, 100), layer = add(40, 60), end = add(90, 10);
+  ASSERT_NE(whole->address, 0u);
+  EXPECT_EQ(layer->address, whole->address + 40);
+  EXPECT_EQ(end->address, whole->address + 90);
+  remove(whole);
+  EXPECT_TRUE(is_pinned()) << "its layers are in use";
+  remove(end);
+  EXPECT_TRUE(is_pinned()) << "its layers are in use";
+  remove(layer);
+  EXPECT_FALSE(is_pinned());
+  const auto again = add(0, 100);
+  EXPECT_NE(again->address, 0u);
+}
+
 TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {
   ByHand hand(cuda);
   const uint64_t probe = 99;
