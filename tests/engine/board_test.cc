@@ -1,6 +1,7 @@
 // Lists of pages in shared memory: room for them, and what a target makes of lists that lie.
 #include "engine/board.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -101,6 +102,19 @@ TEST(Lists, AreCopiedAsTheyAreWritten) {
   EXPECT_TRUE(lists.advance().value());
   EXPECT_TRUE(lists.copier.is_done(lists.order).value());
   EXPECT_EQ(lists.from, lists.to);
+}
+
+// Its owner could make it shorter while it is read here, which would end this process.
+TEST(Lists, ABoardWhoseSizeIsNotSealedIsRefused) {
+  Ground ground(EngineOptions{}, "a token of tests");
+  Copier copier(ground);
+  copier.set_source(::getpid());
+  const sys::Fd fd(::memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(fd.get(), Lists::kPages * 4096), 0);
+  const BoardOffer offer{fd.get(), Lists::kPages * 4096};
+  EXPECT_TRUE(failed(copier.open_board(offer), Code::kInvalidArgument, "is not sealed"));
+  ASSERT_EQ(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK), 0);
+  EXPECT_TRUE(is_ok(copier.open_board(offer)));
 }
 
 TEST(Lists, APageOutsideIsRefusedWhenItIsRead) {

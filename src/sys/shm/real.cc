@@ -92,6 +92,10 @@ class RealSharedMemory : public SharedMemory {
     const std::string path = fmt::format("/proc/{}/fd/{}", pid, fd);
     Fd opened(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     if (!opened.is_open()) return open_failed(pid, fd, errno);
+    // Whoever could shrink it could end us: to touch what is not there any more is SIGBUS.
+    if (const int seals = ::fcntl(opened.get(), F_GET_SEALS); seals < 0 || !(seals & F_SEAL_SHRINK))
+      return invalid_argument("shared memory of process {}: descriptor {}: its size is not sealed",
+                              pid, fd);
     struct stat found{};
     if (::fstat(opened.get(), &found) != 0) return open_failed(pid, fd, errno);
     if (!S_ISREG(found.st_mode) || bytes == 0 || static_cast<uint64_t>(found.st_size) < bytes)
