@@ -83,10 +83,16 @@ PyEngine::~PyEngine() {
 }
 
 void PyEngine::close() {
-  if (is_in_callback)
+  if (is_in_callback) {
+    if (is_closing_) return;  // whoever closes it waits for us
     raise_if_failed(
         invalid_argument("engine: a callback may not close it; it would wait for itself"));
-  if (engine_ == nullptr || is_closing_.exchange(true)) return;
+  }
+  if (is_closing_.exchange(true)) {  // by another thread: peers may write until it is through
+    const nb::gil_scoped_release released;
+    while (!is_ended_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return;
+  }
   end_watches();
   {
     const nb::gil_scoped_release released;
@@ -98,12 +104,14 @@ void PyEngine::close() {
     engine_.reset();
   }
   buffers_.clear();
+  is_ended_ = true;
 }
 
 void PyEngine::leave_to_parent() {
   is_closing_ = true;
   for (const WatchPtr& watch : watches_) (void)watch->release();
   (void)engine_.release();
+  is_ended_ = true;
 }
 
 void PyEngine::hold(WatchPtr watch) {

@@ -37,8 +37,8 @@ class PyEngine {
   PyEngine(const PyEngine&) = delete;
   PyEngine& operator=(const PyEngine&) = delete;
 
-  /// Waits for calls that are under way, which end soon, and for callbacks. InvalidArgument when a
-  /// callback calls it: it would wait for itself.
+  /// Waits for calls that are under way, which end soon, and for callbacks. Again: waits until the
+  /// first one is done. InvalidArgument when a callback calls it: it would wait for itself.
   void close();
   bool is_closed() const { return is_closing_; }
   /// In a forked child, where the engine's threads are not: it is never ended there, since that
@@ -73,6 +73,7 @@ class PyEngine {
 
   std::unique_ptr<engine::Engine> engine_;
   std::atomic<bool> is_closing_ = false;
+  std::atomic<bool> is_ended_ = false;
   mutable std::atomic<int> num_calls_ = 0;
   std::map<uint64_t, Buffer> buffers_;
   std::list<WatchPtr> watches_;

@@ -102,9 +102,9 @@ class Engine(Transfers):
 
     def close(self) -> None:
         """Leaves its peers and ends: what is under way becomes Cancelled, and memory may be freed.
-        Again: does nothing. InvalidArgument in a callback, which would wait for itself.
+        Again: waits until it has ended. InvalidArgument in a callback, which would wait for itself.
         """
-        if self.closed:
+        if self._process != os.getpid():
             return
         self._core.close()
         _open.discard(self)

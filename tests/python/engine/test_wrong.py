@@ -271,6 +271,29 @@ def test_a_callback_may_not_close_its_engine(engine, ends):
     assert "a callback may not close it" in raised[0]
 
 
+def test_who_closes_it_again_waits_until_it_has_ended(engine):
+    is_called, may_end = threading.Event(), threading.Event()
+
+    def linger(_):
+        is_called.set()
+        may_end.wait(60)
+
+    engine.expect(1, 1, callback=linger)
+    engine.signal([engine.address], 1)[0].wait(60)
+    assert is_called.wait(60)
+    first, second = (threading.Thread(target=engine.close) for _ in range(2))
+    first.start()
+    while not engine.closed:
+        time.sleep(0.001)
+    second.start()
+    second.join(0.3)
+    assert second.is_alive(), "it returned while peers could still write"
+    may_end.set()
+    second.join(60)
+    assert not second.is_alive()
+    first.join(60)
+
+
 def test_callbacks_hear_what_went_wrong(engine, other):
     region, target = engine.register(pattern(BYTES, 1)), other.register(pattern(BYTES, 2))
     target.unregister()
@@ -351,6 +374,7 @@ def test_a_fork_ends_without_its_parents_engine():
         ({"timeout": 0}, braid.InvalidArgument, "timeout: asked for more than 0 s"),
         ({"device": -1}, braid.InvalidArgument, "device: asked for 0 to"),
         ({"hosts": "0.0.0.0", "token": ""}, braid.Unavailable, "BRAID_JOB_TOKEN"),
+        ({"name": "n" * 257}, braid.InvalidArgument, "a name or host_id of 257 bytes"),
     ],
 )
 def test_settings_that_cannot_be(wrong, error, words):
