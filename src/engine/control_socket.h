@@ -1,4 +1,5 @@
-// One TCP connection between two engines: frames in, frames out, never blocking.
+// One TCP connection between two engines: frames in, frames out, never blocking. A forked child does
+// not get it: it would keep the connection open when we are dead.
 //
 // Threads: one.
 #pragma once
@@ -10,13 +11,14 @@
 #include "base/status.h"
 #include "engine/frame.h"
 #include "group/keyed_hash.h"
-#include "sys/fd.h"
+#include "sys/net/private_fd.h"
 
 namespace braid::engine {
 
 class ControlSocket {
  public:
   explicit ControlSocket(sys::Fd fd) : fd_(std::move(fd)) {}
+  explicit ControlSocket(sys::PrivateFd fd) : fd_(std::move(fd)) {}
 
   int fd() const { return fd_.get(); }
   /// From now on frames are sealed, in both directions.
@@ -43,7 +45,7 @@ class ControlSocket {
   };
   group::Digest seal_of(Direction& direction, std::string_view frame);
 
-  sys::Fd fd_;
+  sys::PrivateFd fd_;
   std::optional<Direction> send_, receive_;
   std::vector<char> in_;
   size_t in_at_ = 0, in_end_ = 0;

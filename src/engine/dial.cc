@@ -59,7 +59,7 @@ Dial::Outcome Dial::begin(int64_t now, uint64_t received) {
   attempt_ends_ns_ = now + kAttemptNs;
   Result<sys::Fd> fd = sys::begin_connect(endpoints_[at_]);
   if (!fd.ok()) return failed(now, fd.status());
-  connecting_ = std::move(fd).value();
+  connecting_ = sys::PrivateFd(std::move(fd).value());
   handshake_.emplace(secret_, self_, target_, session_, received);
   return Outcome::kUnderWay;
 }

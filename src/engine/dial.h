@@ -10,6 +10,7 @@
 
 #include "engine/handshake.h"
 #include "sys/net/api.h"
+#include "sys/net/private_fd.h"
 
 namespace braid::engine {
 
@@ -56,7 +57,7 @@ class Dial {
   int64_t attempt_ends_ns_ = 0;
   int64_t next_attempt_ns_ = 0;
   bool is_connected_ = false;
-  sys::Fd connecting_;
+  sys::PrivateFd connecting_;
   std::optional<ControlSocket> socket_;
   std::optional<SourceHandshake> handshake_;
   Status why_;

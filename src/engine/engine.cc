@@ -7,13 +7,14 @@
 #include "group/token.h"
 #include "sys/host/api.h"
 #include "sys/net/api.h"
+#include "sys/net/private_fd.h"
 #include "sys/peer_memory/api.h"
 
 namespace braid::engine {
 namespace {
 
 struct Listeners {
-  std::vector<sys::Fd> fds;
+  std::vector<sys::PrivateFd> fds;
   std::vector<std::string> endpoints;  // as peers name them
   bool are_loopback = true;
 };
@@ -44,7 +45,7 @@ Result<Listeners> listen(const EngineOptions& options) {
     BRAID_ASSIGN_OR_RETURN(const sys::Endpoint bound, sys::local_endpoint(fd.get()));
     BRAID_RETURN_IF_ERROR(add_endpoints(bound, out));
     out.are_loopback &= bound.is_loopback();
-    out.fds.push_back(std::move(fd));
+    out.fds.emplace_back(std::move(fd));
   }
   return out;
 }
@@ -52,6 +53,11 @@ Result<Listeners> listen(const EngineOptions& options) {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
+  constexpr size_t kMostNameBytes = 256;  // peers are told, and their messages have it
+  for (const std::string& name : {options.name, options.host_id})
+    if (name.size() > kMostNameBytes)
+      return invalid_argument("engine: a name or host_id of {} bytes; {} are the limit",
+                              name.size(), kMostNameBytes);
   BRAID_ASSIGN_OR_RETURN(Listeners listeners, listen(options));
   BRAID_ASSIGN_OR_RETURN(
       const std::string token,
@@ -79,8 +85,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
   BRAID_ASSIGN_OR_RETURN(sys::Wake call, sys::Wake::create());
   BRAID_ASSIGN_OR_RETURN(WakeSet wakes, WakeSet::create(wake.fd(), call.fd()));
   ground.turn = std::make_shared<Turn>(std::move(call));
+  BRAID_RETURN_IF_ERROR(ground.notifier.begin());
   engine->worker_ =
       std::make_unique<Worker>(ground, std::move(listeners.fds), std::move(wake), std::move(wakes));
+  BRAID_RETURN_IF_ERROR(engine->worker_->begin());
   return engine;
 }
 

@@ -78,7 +78,9 @@ struct ScatterPart {
 
 class Engine {
  public:
-  /// unavailable: no token, a host or NIC that is not there; exhausted: the port is taken.
+  /// unavailable: no token, a host or NIC that is not there; exhausted: the port is taken,
+  /// or there are no more threads;
+  /// invalid_argument: a name or a host_id of more than 256 bytes.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   /// Leaves its peers and ends: transfers under way become `cancelled`.
   ~Engine();
@@ -90,7 +92,9 @@ class Engine {
   // --- memory ---
 
   /// Registers host memory with every NIC. The memory stays the caller's and must outlive the
-  /// registration. Overlapping regions are fine. Pins pages, so it costs about a ms a GiB.
+  /// registration. Overlapping regions are fine (with a GPU, its kernels reach one that lies
+  /// within one that was there before, and none that overlaps otherwise). Pins pages, so it costs about
+  /// a ms a GiB.
   Result<std::shared_ptr<Region>> register_memory(std::byte* base, uint64_t bytes);
   /// The same for memory of the engine's GPU (of cudaMalloc). unsupported for another GPU's, and for
   /// memory that the driver shares with no other process (of cuMemCreate, of cudaMallocAsync).
@@ -163,7 +167,7 @@ class Engine {
   }
 
   /// A word of 64 bits that a kernel, a graph or a thread bumps, and a callback (watch.h). It must
-  /// end before the engine. exhausted: 512 are watched.
+  /// end before the engine. exhausted: 512 are watched, or there is no thread to look at them.
   Result<std::unique_ptr<Watch>> watch(WatchCallback callback);
 
   // --- sight ---

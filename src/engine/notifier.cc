@@ -3,8 +3,14 @@
 #include <exception>
 
 #include "base/log.h"
+#include "sys/host/thread.h"
 
 namespace braid::engine {
+
+Status Notifier::begin() {
+  BRAID_ASSIGN_OR_RETURN(thread_, sys::start_thread("callbacks of an engine", [this] { serve(); }));
+  return {};
+}
 
 void Notifier::close() {
   {

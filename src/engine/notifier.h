@@ -10,12 +10,15 @@
 #include <mutex>
 #include <thread>
 
+#include "base/status.h"
+
 namespace braid::engine {
 
 class Notifier {
  public:
-  Notifier() : thread_([this] { serve(); }) {}
   ~Notifier() { close(); }
+  /// Once; until then what is to run waits. exhausted: there is no thread to be had.
+  Status begin();
   /// Runs what is queued, then ends.
   void close();
 
@@ -28,7 +31,7 @@ class Notifier {
   std::condition_variable wake_;
   std::deque<std::function<void()>> calls_;
   bool is_ending_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  std::thread thread_;
 };
 
 }  // namespace braid::engine

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/spin.h"
+#include "sys/host/thread.h"
 
 namespace braid::engine {
 namespace {
@@ -61,6 +62,9 @@ Watcher::~Watcher() {
 Result<std::unique_ptr<Watch>> Watcher::watch(WatchCallback callback) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   if (is_ending_) return cancelled("watch: the engine is being closed");
+  if (!thread_.joinable()) {
+    BRAID_ASSIGN_OR_RETURN(thread_, sys::start_thread("watch", [this] { serve(); }));
+  }
   size_t index = kNobody;
   for (size_t i = 0; i < entries_.size() && index == kNobody; ++i)
     if (entries_[i] == nullptr) index = i;
@@ -72,7 +76,6 @@ Result<std::unique_ptr<Watch>> Watcher::watch(WatchCallback callback) {
   }
   words_[index].value.store(0, std::memory_order_relaxed);
   entries_[index] = std::make_unique<Entry>(Entry{std::move(callback), 0});
-  if (!thread_.joinable()) thread_ = std::thread([this] { serve(); });
   return std::make_unique<Watch>(*this, index);
 }
 

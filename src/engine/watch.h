@@ -59,7 +59,8 @@ class Watcher {
 
   /// Ends the thread: no callback runs any more.
   void close();
-  /// A word that is 0 now. exhausted: kMostWords are in use. cancelled: it was closed.
+  /// A word that is 0 now. exhausted: kMostWords are in use, or there is no thread
+  /// to look at them. cancelled: it was closed.
   Result<std::unique_ptr<Watch>> watch(WatchCallback callback);
 
  private:

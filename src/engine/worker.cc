@@ -8,11 +8,13 @@
 
 #include "base/log.h"
 #include "engine/spin.h"
+#include "sys/host/thread.h"
 
 namespace braid::engine {
 namespace {
 constexpr size_t kMostGuests = 64;
 constexpr int64_t kGuestNs = 5'000'000'000;
+constexpr int64_t kLeastGuestNs = 200'000'000;  // a handshake of an honest one takes less
 constexpr int64_t kTickNs = 5'000'000;
 constexpr int kSleepMs = 50;  // beats and leases are looked at so often
 constexpr int64_t kRemovalNs = 1'000'000'000;
@@ -20,12 +22,16 @@ constexpr int64_t kMomentNs = 20'000;
 constexpr int64_t kWorthNs = 50'000;  // to be woken takes about as long
 }  // namespace
 
-Worker::Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake, WakeSet wakes)
+Worker::Worker(Ground& ground, std::vector<sys::PrivateFd> listeners, sys::Wake wake, WakeSet wakes)
     : ground_(ground),
       listeners_(std::move(listeners)),
       wake_(std::move(wake)),
-      wakes_(std::move(wakes)),
-      thread_([this] { serve(); }) {}
+      wakes_(std::move(wakes)) {}
+
+Status Worker::begin() {
+  BRAID_ASSIGN_OR_RETURN(thread_, sys::start_thread("worker of an engine", [this] { serve(); }));
+  return {};
+}
 
 void Worker::close() {
   {
@@ -215,20 +221,41 @@ bool Worker::accept(int64_t now) {
   if (now < accept_at_ns_) return false;
   accept_at_ns_ = now + kEveryNs;
   bool moved = false;
-  if (now < listen_at_ns_) return false;
-  for (const sys::Fd& listener : listeners_) {
+  if (now < listen_at_ns_ || is_full(now)) return false;
+  for (const sys::PrivateFd& listener : listeners_) {
     Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
     if (!fd.ok()) {
       if (fd.status().code() == Code::kExhausted) rest_listeners(now, fd.status());
       continue;
     }
-    if (guests_.size() >= kMostGuests) guests_.pop_front();
+    if (guests_.size() >= kMostGuests) {
+      send_away(guests_.front(), "others wait, and it has not said who it is", now);
+      guests_.pop_front();
+    }
     guests_.push_back({ControlSocket(std::move(fd).value()),
-                       TargetHandshake(ground_.secret, ground_.self.incarnation),
-                       now_ns() + kGuestNs});
+                       TargetHandshake(ground_.secret, ground_.self.incarnation), now});
     moved = true;
+    if (is_full(now)) break;
   }
   return moved;
+}
+
+// Whoever only connects, again and again, must not turn out those who are about to say who they are:
+// they keep their places for a while, and who comes meanwhile waits in the kernel's queue.
+bool Worker::is_full(int64_t now) const {
+  return guests_.size() >= kMostGuests && now < guests_.front().came_at_ns + kLeastGuestNs;
+}
+
+void Worker::send_away(const Guest& guest, std::string_view why, int64_t now) {
+  constexpr int64_t kSayEveryNs = 1'000'000'000;
+  ++ground_.stats.handshakes_refused;
+  if (now < say_refused_at_ns_) return (void)++num_unsaid_;
+  say_refused_at_ns_ = now + kSayEveryNs;
+  const Result<sys::Endpoint> from = sys::remote_endpoint(guest.socket.fd());
+  log::info("engine", "'{}': refused a connection of {}: {}{}", ground_.self.name,
+            from.ok() ? from->text() : "?", why,
+            num_unsaid_ != 0 ? fmt::format(" (and {} others before)", num_unsaid_) : "");
+  num_unsaid_ = 0;
 }
 
 // Who waits there would wake us again at once, and for nothing.
@@ -256,8 +283,7 @@ bool Worker::greet(Guest& guest, int64_t now) {
             : frame.status();
     if (!heard.ok()) {
       (void)guest.socket.flush();  // the answer that says why
-      ++ground_.stats.handshakes_refused;
-      log::info("engine", "'{}': refused a connection: {}", ground_.self.name, heard.message());
+      send_away(guest, heard.message(), now);
       return false;
     }
   }
@@ -266,7 +292,10 @@ bool Worker::greet(Guest& guest, int64_t now) {
     targets_[told.session]->attach(std::move(guest.socket), told.peer_received);
     return false;
   }
-  return filled.ok() && guest.socket.flush().ok() && now < guest.leaves_at_ns;
+  if (!filled.ok() || !guest.socket.flush().ok()) return false;
+  if (now < guest.came_at_ns + kGuestNs) return true;
+  send_away(guest, "it has not said who it is", now);
+  return false;
 }
 
 // A source that comes with a new session has given its old one up: what that could still let in
@@ -426,8 +455,10 @@ int Worker::sleep_limit_ms() const {
 
 std::vector<pollfd> Worker::sockets() const {
   std::vector<pollfd> out;
-  const short of_listeners = now_ns() >= listen_at_ns_ ? POLLIN : 0;
-  for (const sys::Fd& listener : listeners_) out.push_back({listener.get(), of_listeners, 0});
+  const int64_t now = now_ns();
+  const short of_listeners = now >= listen_at_ns_ && !is_full(now) ? POLLIN : 0;
+  for (const sys::PrivateFd& listener : listeners_)
+    out.push_back({listener.get(), of_listeners, 0});
   for (const Guest& guest : guests_) out.push_back({guest.socket.fd(), POLLIN, 0});
   for (const auto& [incarnation, source] : sources_)
     if (source->fd() >= 0) out.push_back({source->fd(), source->events(), 0});

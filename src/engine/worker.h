@@ -19,6 +19,7 @@
 #include "engine/source.h"
 #include "engine/target.h"
 #include "engine/wake_set.h"
+#include "sys/net/private_fd.h"
 #include "sys/net/wake.h"
 
 namespace braid::engine {
@@ -27,8 +28,10 @@ class Worker {
  public:
   using Call = std::function<void(Worker&)>;
 
-  Worker(Ground& ground, std::vector<sys::Fd> listeners, sys::Wake wake, WakeSet wakes);
+  Worker(Ground& ground, std::vector<sys::PrivateFd> listeners, sys::Wake wake, WakeSet wakes);
   ~Worker() { close(); }
+  /// Once. exhausted: there is no thread to be had.
+  Status begin();
   /// Leaves all peers, then ends the thread. Calls are refused from now on.
   void close();
 
@@ -53,7 +56,7 @@ class Worker {
   struct Guest {
     ControlSocket socket;
     TargetHandshake handshake;
-    int64_t leaves_at_ns = 0;
+    int64_t came_at_ns = 0;
   };
   struct Removal {
     uint64_t region = 0;
@@ -70,6 +73,8 @@ class Worker {
   bool needs_worker();
   bool run_calls();
   bool accept(int64_t now);
+  bool is_full(int64_t now) const;
+  void send_away(const Guest& guest, std::string_view why, int64_t now);
   void rest_listeners(int64_t now, const Status& why);
   bool greet(int64_t now);
   /// False: the guest is to go.
@@ -90,7 +95,7 @@ class Worker {
   void end();
 
   Ground& ground_;
-  const std::vector<sys::Fd> listeners_;
+  const std::vector<sys::PrivateFd> listeners_;
   const sys::Wake wake_;  // wakes whoever has the turn
   WakeSet wakes_;
   std::vector<pollfd> watched_;  // what wakes_ was told last
@@ -108,9 +113,11 @@ class Worker {
   int64_t yielded_at_ns_ = 0;
   int64_t converse_at_ns_ = 0;
   int64_t accept_at_ns_ = 0;
-  int64_t listen_at_ns_ = INT64_MIN / 2;  // before it nobody looks at the listeners
-  std::atomic<bool> is_asleep_ = false;   // whoever posts a call must wake somebody
-  std::thread thread_;                    // last: it uses all of the above
+  int64_t listen_at_ns_ = INT64_MIN / 2;       // before it nobody looks at the listeners
+  int64_t say_refused_at_ns_ = INT64_MIN / 2;  // before it nobody says who was sent away
+  uint64_t num_unsaid_ = 0;
+  std::atomic<bool> is_asleep_ = false;  // whoever posts a call must wake somebody
+  std::thread thread_;
 };
 
 }  // namespace braid::engine

@@ -1,6 +1,8 @@
 // What ends while something of it is still asked for.
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -119,6 +121,36 @@ TEST(Lifetimes, WithoutDescriptorsAnEngineSleepsAllTheSame) {
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_LT(others, own / 8);
   EXPECT_TRUE(is_ok(wait(b->connect(address_of(*b, *a)))));
+}
+
+// In a process that may have no thread more; root may have any number.
+template <typename Body>
+bool is_true_without_threads(Body body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    const rlimit none{0, 0};
+    (void)::setrlimit(RLIMIT_NPROC, &none);
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(2);
+    ::_exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Lifetimes, WithoutThreadsThereIsNoEngineAndNoWatch) {
+  Engines engines(on_host());
+  EXPECT_TRUE(is_true_without_threads(
+      [&] { return Engine::create(engines.options("a")).status().code() == Code::kExhausted; }));
+  EXPECT_TRUE(is_true_without_threads([] {
+    Watcher watcher(nullptr);
+    const auto never = [](uint64_t, uint64_t) { return false; };
+    bool is_exhausted = true;
+    for (size_t i = 0; i < Watcher::kMostWords + 1; ++i)
+      is_exhausted &=
+          watcher.watch(never).status().message().find("no thread") != std::string::npos;
+    return is_exhausted;
+  }));
 }
 
 TEST(Lifetimes, ScatterAndSignalBeginAllOrNothing) {

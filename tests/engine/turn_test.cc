@@ -222,11 +222,12 @@ TEST(Turn, AWorkerSleepsThroughACall) {
   auto wakes = WakeSet::create(wake->fd(), call->fd());
   ASSERT_TRUE(is_ok(wakes));
   ground.turn = std::make_shared<Turn>(std::move(call).value());
-  std::vector<sys::Fd> listeners;
-  listeners.push_back(sys::listen_on(sys::resolve("127.0.0.1", 0)->front(), 8).value());
+  std::vector<sys::PrivateFd> listeners;
+  listeners.emplace_back(sys::listen_on(sys::resolve("127.0.0.1", 0)->front(), 8).value());
   auto where = sys::local_endpoint(listeners.front().get());
   ASSERT_TRUE(is_ok(where));
   Worker worker(ground, std::move(listeners), std::move(wake).value(), std::move(wakes).value());
+  ASSERT_TRUE(is_ok(worker.begin()));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));  // it has gone to sleep
   const std::thread::id mine = std::this_thread::get_id();
   bool was_at_once = false;

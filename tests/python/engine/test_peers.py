@@ -1,6 +1,8 @@
 """Peers that die, stop, close and come again: an error within its deadline, and nothing hangs."""
 
 import contextlib
+import os
+import signal
 import time
 
 import engine_peers
@@ -55,6 +57,21 @@ def test_a_killed_peer_is_lost(engine, other, pause_ms):
     tickets.append(engine.write(region, other.descriptor))
     assert lost_within(tickets, 60) < 20
     region.unregister()  # no transfer has it any more
+
+
+# As data loaders do: nothing of the engine may live on in them.
+def test_a_killed_peer_that_has_forked_is_lost_at_once(way):
+    with Process(options(way, "b"), BYTES, salt=2) as other, braid.Engine(**options(way, "a")) as a:
+        a.send(other.address, b"x").wait(60)
+        child = other("fork")
+        try:
+            other.kill()
+            assert lost_within([a.send(other.address, b"y")], 60) < 10  # the lease is 20 s
+            port = int(other.address.where().rpartition(":")[2])
+            with braid.Engine(**options(way, "heir", port=port)) as heir:
+                heir.send(a.address, b"z").wait(60)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_stopped_peer_is_lost_after_its_lease(engine, other):
