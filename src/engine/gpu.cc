@@ -203,7 +203,7 @@ Gpu::Slot* Gpu::free_slot() {
 sys::DevicePtr Gpu::map_host(std::byte* base, uint64_t bytes) {
   {
     const std::lock_guard lock(pins_mutex_);
-    for (Pin& pin : pins_) {
+    for (PinnedMemory& pin : pins_) {
       if (!pin.holds(base) || !pin.holds(base + bytes - 1)) continue;
       ++pin.num_uses;
       return pin.address + static_cast<uint64_t>(base - pin.base);
@@ -222,8 +222,8 @@ void Gpu::unmap_host(const std::byte* base) {
   std::byte* pinned = nullptr;
   {
     const std::lock_guard lock(pins_mutex_);
-    const auto pin =
-        std::find_if(pins_.begin(), pins_.end(), [&](const Pin& each) { return each.holds(base); });
+    const auto pin = std::find_if(pins_.begin(), pins_.end(),
+                                  [&](const PinnedMemory& each) { return each.holds(base); });
     if (pin == pins_.end() || --pin->num_uses != 0) return;
     pinned = pin->base;
     pins_.erase(pin);

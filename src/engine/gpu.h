@@ -82,7 +82,7 @@ class Gpu {
     sys::DevicePtr trouble_address = 0;
   };
   /// Memory of the host that the driver has pinned for us. No two overlap.
-  struct Pin {
+  struct PinnedMemory {
     std::byte* base = nullptr;
     uint64_t bytes = 0;
     sys::DevicePtr address = 0;
@@ -115,7 +115,7 @@ class Gpu {
   std::array<Slot, kSlots> slots_;
   uint64_t begun_ = 0, done_ = 0;
   std::mutex pins_mutex_;  // not held while the driver pins, which takes seconds for much memory
-  std::vector<Pin> pins_;
+  std::vector<PinnedMemory> pins_;
 };
 
 }  // namespace braid::engine

@@ -27,7 +27,7 @@
 #include "engine/dial.h"
 #include "engine/ground.h"
 #include "engine/rail.h"
-#include "engine/region_numbers.h"
+#include "engine/region_set.h"
 #include "engine/session.h"
 #include "engine/stage.h"
 
@@ -145,7 +145,7 @@ class Source {
   std::vector<uint64_t> listed_;      // transfers whose lists the target has, none of them answered
   int64_t hot_until_ns_ = 0;
   int64_t soonest_ns_ = INT64_MAX;  // deadline of those under way, or an earlier one that is over
-  RegionNumbers gone_;              // regions of the target
+  RegionSet gone_;                  // regions of the target
   std::vector<uint64_t> gone_unseen_;  // of those, to be answered
   bool is_work_told_ = false;
   int64_t worked_at_ns_ = 0;

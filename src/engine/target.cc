@@ -264,7 +264,7 @@ Status Target::take_order(bool is_fetch, Pull pull) {
     if (pull.is_last) refused_.erase(pull.transfer);
     return {};
   }
-  Queued& queued = queued_[pull.transfer];
+  OrderCount& queued = queued_[pull.transfer];
   ++queued.num_orders;
   queued.is_whole |= pull.is_last;
   if (queued.is_dropped) ++num_dropped_;

@@ -67,7 +67,7 @@ class Target {
   };
 
   /// The orders of one transfer that are in the queue.
-  struct Queued {
+  struct OrderCount {
     size_t num_orders = 0;
     bool is_whole = false;    // the last one is among them
     bool is_dropped = false;  // nothing of it is begun any more
@@ -108,9 +108,9 @@ class Target {
   bool is_work_under_way_ = false;
   std::vector<Rail> rails_;
   Copier copier_;
-  std::deque<CopyOrder> queue_;                  // a statement is an order without stretches
-  std::unordered_map<uint64_t, Queued> queued_;  // by transfer
-  size_t num_dropped_ = 0;                       // orders of the queue
+  std::deque<CopyOrder> queue_;                      // a statement is an order without stretches
+  std::unordered_map<uint64_t, OrderCount> queued_;  // by transfer
+  size_t num_dropped_ = 0;                           // orders of the queue
   std::deque<Ending> endings_;
   std::set<uint64_t> refused_;  // transfers whose further frames are dropped
   std::vector<uint64_t> done_;  // of this round, told in one frame

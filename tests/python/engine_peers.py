@@ -89,7 +89,7 @@ class Host:
         return heard
 
     def fork(self) -> int:
-        """A child that has all descriptors of ours for a minute, but for those that tell of our end."""
+        """A child that has our descriptors for a minute, but for those that tell of our end."""
         child = os.fork()
         if child == 0:
             for fd in os.listdir("/proc/self/fd"):

@@ -11,7 +11,7 @@
 
 namespace braid::engine {
 
-class RegionNumbers {
+class RegionSet {
  public:
   void insert(uint64_t number) {
     if (contains(number)) return;

@@ -1,5 +1,5 @@
 // What a source keeps of the regions that its target has unregistered.
-#include "engine/region_numbers.h"
+#include "engine/region_set.h"
 
 #include <gtest/gtest.h>
 
@@ -12,13 +12,13 @@
 namespace braid::engine::test {
 namespace {
 
-TEST(RegionNumbers, AreThoseThatWereInsertedInAnyOrder) {
+TEST(RegionSet, AreThoseThatWereInsertedInAnyOrder) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {
     std::vector<uint64_t> all(64);
     std::iota(all.begin(), all.end(), 1);
     std::shuffle(all.begin(), all.end(), random);
-    RegionNumbers numbers;
+    RegionSet numbers;
     std::set<uint64_t> expected;
     for (const uint64_t number : all) {
       numbers.insert(number);
@@ -31,8 +31,8 @@ TEST(RegionNumbers, AreThoseThatWereInsertedInAnyOrder) {
 }
 
 // A target that lives long, and has a few regions all the time.
-TEST(RegionNumbers, TakeNoMoreRoomThanThereAreRegionsLeft) {
-  RegionNumbers numbers;
+TEST(RegionSet, TakeNoMoreRoomThanThereAreRegionsLeft) {
+  RegionSet numbers;
   std::mt19937 random(1);
   std::vector<uint64_t> alive = {1, 2, 3, 4};
   for (uint64_t next = 5; next < 100'000; ++next) {
