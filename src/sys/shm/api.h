@@ -54,7 +54,7 @@ class SharedMemory {
 
   /// Maps segment `fd` of process `pid` (this process included). Both must run as one user in one
   /// pid namespace. unavailable (no such process or descriptor, or no permission), invalid_argument
-  /// (segment is smaller than `bytes`).
+  /// (segment is smaller than `bytes`, or its size is not sealed).
   virtual Result<Segment> open_peer(int pid, int fd, uint64_t bytes) = 0;
 };
 
