@@ -241,27 +241,43 @@ bool Worker::accept(int64_t now) {
   bool moved = false;
   if (now < listen_at_ns_ || is_full(now)) return false;
   for (const sys::PrivateFd& listener : listeners_) {
-    Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
-    if (!fd.ok()) {
-      if (fd.status().code() == Code::kExhausted) rest_listeners(now, fd.status());
-      continue;
+    // All that wait: whom the kernel's queue has no room for tries again only a second later.
+    for (size_t i = 0; i < kMostGuests && !is_full(now); ++i) {
+      Result<sys::Fd> fd = sys::accept_on(listener.get(), Deadline::at_ns(0));
+      if (!fd.ok()) {
+        if (fd.status().code() == Code::kExhausted) rest_listeners(now, fd.status());
+        break;
+      }
+      make_room(now);
+      guests_.push_back({ControlSocket(std::move(fd).value()),
+                         TargetHandshake(ground_.secret, ground_.self.incarnation), now});
+      moved = true;
+      if (!greet(guests_.back(), now)) guests_.pop_back();  // what it says first may be here
     }
-    if (guests_.size() >= kMostGuests) {
-      send_away(guests_.front(), "others wait, and it has not said who it is", now);
-      guests_.pop_front();
-    }
-    guests_.push_back({ControlSocket(std::move(fd).value()),
-                       TargetHandshake(ground_.secret, ground_.self.incarnation), now});
-    moved = true;
-    if (is_full(now)) break;
   }
   return moved;
 }
 
-// Whoever only connects, again and again, must not turn out those who are about to say who they are:
-// they keep their places for a while, and who comes meanwhile waits in the kernel's queue.
+// Whoever only connects, again and again, must not turn out those who say who they are: these keep
+// their places for a while, and who comes meanwhile waits in the kernel's queue.
 bool Worker::is_full(int64_t now) const {
-  return guests_.size() >= kMostGuests && now < guests_.front().came_at_ns + kLeastGuestNs;
+  return guests_.size() >= kMostGuests && now < guests_.front().came_at_ns + kLeastGuestNs &&
+         std::none_of(
+             guests_.begin(), guests_.end(), [](const Guest& guest) { return !guest.has_spoken; });
+}
+
+// One that has said nothing yet; any of these, since a flood that always turned out the oldest would
+// turn out all who are about to.
+void Worker::make_room(int64_t now) {
+  if (guests_.size() < kMostGuests) return;
+  std::vector<std::list<Guest>::iterator> silent;
+  for (auto guest = guests_.begin(); guest != guests_.end(); ++guest)
+    if (!guest->has_spoken) silent.push_back(guest);
+  // The clock is as good as any dice here.
+  const auto one =
+      silent.empty() ? guests_.begin() : silent[static_cast<uint64_t>(now_ns()) % silent.size()];
+  send_away(*one, "others wait, and it has not said who it is", now);
+  guests_.erase(one);
 }
 
 void Worker::send_away(const Guest& guest, std::string_view why, int64_t now) {
@@ -294,6 +310,7 @@ bool Worker::greet(Guest& guest, int64_t now) {
   while (!guest.handshake.is_done()) {
     Result<std::optional<Frame>> frame = guest.socket.next();
     if (frame.ok() && !frame->has_value()) break;
+    guest.has_spoken = true;
     const Status heard =
         frame.ok()
             ? guest.handshake.on_frame(guest.socket, **frame,

@@ -56,6 +56,7 @@ class Worker {
     ControlSocket socket;
     TargetHandshake handshake;
     int64_t came_at_ns = 0;
+    bool has_spoken = false;
   };
   struct Removal {
     uint64_t region = 0;
@@ -73,6 +74,7 @@ class Worker {
   bool run_calls();
   bool accept(int64_t now);
   bool is_full(int64_t now) const;
+  void make_room(int64_t now);
   void send_away(const Guest& guest, std::string_view why, int64_t now);
   void rest_listeners(int64_t now, const Status& why);
   bool greet(int64_t now);
