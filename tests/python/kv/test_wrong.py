@@ -141,7 +141,7 @@ def test_pages_out_of_the_peers_range_end_both_sides(ends):
     decode.cache.pages = PAGES
     with pytest.raises(braid.Cancelled, match=r"request 'lie' at 'prefill': .*outside of region"):
         load.wait(LIMIT_S)
-    with pytest.raises(braid.InvalidArgument, match="outside of region .* of 'decode'"):
+    with pytest.raises(braid.InvalidArgument, match=r"outside of region .* of 'decode'"):
         handover.wait(LIMIT_S)
     still_serves(prefill, decode, there)
 
