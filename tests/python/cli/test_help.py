@@ -43,7 +43,7 @@ def test_the_list_of_commands_cuts_no_summary(monkeypatch):
 
 
 WORDS = {
-    "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--device",
+    "--against", "--algorithm", "--baselines", "--by", "--cases", "--commit", "--cores", "--device",
     "--dispatch", "--dtype", "--first", "--for", "--from", "--gpu", "--html", "--hw", "--json",
     "--links", "--mode", "--model", "--mscclpp", "--network", "--nic-per", "--nixl-plugin",
     "--nixl-python", "--op", "--ops", "--out", "--path", "--plain", "--provider", "--record",
