@@ -185,10 +185,20 @@ TEST(MetricsServer, ManyWhoSayNothingDoNotHoldItUp) {
 /// A child that lives as long as this, and does nothing.
 class Child {
  public:
+  /// Returns when it runs: what a child gives up of its parent's, it gives up before.
   void fork() {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
     pid_ = ::fork();
-    if (pid_ == 0) ::alarm(60);  // should this die without a word
+    char word = 0;
+    if (pid_ == 0) {
+      ::alarm(60);  // should this die without a word
+      (void)!::write(ends[1], &word, 1);
+    }
     while (pid_ == 0) ::pause();
+    EXPECT_EQ(::read(ends[0], &word, 1), 1);
+    ::close(ends[0]);
+    ::close(ends[1]);
   }
   ~Child() {
     if (pid_ <= 0) return;
