@@ -16,9 +16,7 @@ _MOST_PAGE = 2**64 - 1
 
 def request_name(request: str, what: str) -> str:
     """Words that can go over in a letter."""
-    if not isinstance(request, str):
-        found = f"{request!r:.80} ({type(request).__name__})"
-        raise InvalidArgument(f"{what}: request: asked for a str, found {found}")
+    values.of_kind(request, str, f"{what}: request")
     try:
         request.encode()
     except UnicodeEncodeError as error:
