@@ -433,6 +433,7 @@ void register_engine(nb::module_& module) {
   type.def(nb::new_(&create));
   type.def("close", &PyEngine::close);
   type.def_prop_ro("is_closed", &PyEngine::is_closed);
+  type.def_prop_ro("is_ended", &PyEngine::is_ended);
   type.def("leave_to_parent", &PyEngine::leave_to_parent);
   type.def("address", [](const PyEngine& self) {
     const PyEngine::Call call(self);

@@ -41,6 +41,8 @@ class PyEngine {
   /// first one is done. InvalidArgument when a callback calls it: it would wait for itself.
   void close();
   bool is_closed() const { return is_closing_; }
+  /// close() is through: nothing can land any more.
+  bool is_ended() const { return is_ended_; }
   /// In a forked child, where the engine's threads are not: it is never ended there, since that
   /// would wait for them.
   void leave_to_parent();

@@ -109,7 +109,8 @@ class Engine(Transfers):
         if self._process != os.getpid():
             return
         self._core.close()
-        self._ended.set()
+        if self._core.is_ended:  # not from a callback beside another thread's close()
+            self._ended.set()
         _open.discard(self)
         self._messages.wake_all()
         self._notifications.wake_all()

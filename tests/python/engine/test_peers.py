@@ -167,3 +167,28 @@ def test_close_is_through_when_nothing_can_land_any_more():
     goes_on.set()
     engine.wait_closed(30)
     closing.join(30)
+
+
+def test_a_callback_beside_close_does_not_say_that_it_is_through():
+    """Its own close() returns at once, for it would wait for itself."""
+    engine = braid.Engine(**options("local", "e"))
+    is_in, closes, has_closed, goes_on = (threading.Event() for _ in range(4))
+
+    def called(_):
+        is_in.set()
+        closes.wait(30)
+        engine.close()
+        has_closed.set()
+        goes_on.wait(30)
+
+    engine.expect(1, 1, callback=called)
+    closing = threading.Thread(target=engine.close)
+    closing.start()
+    assert is_in.wait(30)
+    closes.set()
+    assert has_closed.wait(30)
+    with pytest.raises(braid.Timeout, match="'e' is not closed"):
+        engine.wait_closed(0.05)
+    goes_on.set()
+    engine.wait_closed(30)
+    closing.join(30)
