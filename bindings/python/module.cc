@@ -6,6 +6,10 @@
 #include "moe.h"
 
 NB_MODULE(_braid, module) {
+#ifdef NDEBUG
+  // Threads of an engine that nobody closed hold it while the interpreter ends, and the process takes it all back.
+  nanobind::set_leak_warnings(false);
+#endif
   module.doc() = "braid's C++ core; use the package braid, which wraps it";
   braid::python::register_options(module);
   braid::python::register_comm(module);

@@ -40,14 +40,15 @@ TEST(Lifetimes, ARegionIsFreeWhenItsPeersHaveAnswered) {
   Engines engines(on_host());
   auto a = engines.make("a"), b = engines.make("b");
   ASSERT_TRUE(is_ok(wait(a->connect(address_of(*a, *b)))));
+  constexpr int64_t kAtOnceNs = 3'000'000;
   int64_t shortest_ns = kSecond;
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < 1000 && shortest_ns >= kAtOnceNs; ++i) {  // beside other programs most are long
     Memory to(*b, 100, 1);
     const int64_t began = now_ns();
     ASSERT_TRUE(is_ok(b->unregister(*to.region, in_seconds(5))));
     if (i != 0) shortest_ns = std::min(shortest_ns, now_ns() - began);
   }
-  EXPECT_LT(shortest_ns, 3'000'000);
+  EXPECT_LT(shortest_ns, kAtOnceNs);
 }
 
 TEST(Lifetimes, CountsThatWereTakenLeaveNothingBehind) {

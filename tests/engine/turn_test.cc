@@ -65,17 +65,20 @@ int64_t taken_ns(const std::function<bool()>& is_over) {
   return now_ns() - began;
 }
 
+// Beside other programs, and under sanitizers, most rounds are long whatever the engine does: one goes on until
+// kGood were short. Without what is tested none ever is.
+constexpr int kMostRounds = 100, kGood = 3;
+
 // The one that moved it leaves in the midst: the worker goes on at once. It sleeps since all was quiet, and
-// of those 50 ms more than 30 are left when the thread goes; a busy machine makes some of the rounds long.
+// of those 50 ms more than 30 are left when the thread goes.
 // Between hosts: on one host nothing is left here but to hear of the target, which a socket tells.
 TEST_P(Turns, AWaitThatEndsEarlyLeavesTheRestToTheWorker) {
   constexpr size_t kBytes = 64 << 10;
-  constexpr int kRounds = 9, kGood = 3;
   Memory from(*a, kBytes, 1), to(*b, kBytes, 2);
   const RemoteRegion remote = import(*a, to);
   ASSERT_TRUE(is_ok(wait(a->write({from.region, 0}, {remote, 0}, 8))));
   int num_at_once = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kMostRounds && num_at_once < kGood; ++round) {
     auto first = a->write({from.region, 0}, {remote, 0}, 8);
     ASSERT_TRUE(is_ok(first));
     taken_ns([&] { return (*first)->is_done(); });
@@ -121,14 +124,13 @@ struct Large {
 // The worker has just gone to sleep, for 50 ms, and a target of this host that copies says nothing.
 TEST(Turn, ADeadlineThatNobodyWaitsForIsToldInTime) {
   constexpr size_t kBytes = 768 << 20;
-  constexpr int kRounds = 9, kGood = 3;
   constexpr int64_t kTimeoutNs = 2'000'000, kLate = 25'000'000;
   Engines engines(Way{"local", true, "", 0, {}});
   auto a = engines.make("a"), b = engines.make("b");
   Large from(*a, kBytes), to(*b, kBytes);
   const RemoteRegion remote = a->import(to.descriptor).value();
   int num_in_time = 0;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kMostRounds && num_in_time < kGood; ++round) {
     auto first = a->write({from.region, 0}, {remote, 0}, 8);
     ASSERT_TRUE(is_ok(first));
     taken_ns([&] { return (*first)->is_done(); });
@@ -164,9 +166,8 @@ TEST_P(Turns, AnEngineIsClosedUnderThoseWhoWait) {
 
 // What ends a wait comes from another thread, and through no socket.
 TEST_P(Turns, AWaitThatIsForgottenEndsAtOnce) {
-  constexpr int kRounds = 20;
-  int64_t shortest = 10 * kSecond;  // a busy machine makes any of them long
-  for (int i = 0; i < kRounds; ++i) {
+  int num_at_once = 0;
+  for (int round = 0; round < kMostRounds && num_at_once < kGood; ++round) {
     auto never = a->expect(1, 1);
     ASSERT_TRUE(is_ok(never));
     std::thread waiter([&] {
@@ -176,9 +177,9 @@ TEST_P(Turns, AWaitThatIsForgottenEndsAtOnce) {
     const int64_t began = now_ns();
     a->forget(1);
     waiter.join();
-    shortest = std::min(shortest, now_ns() - began);
+    num_at_once += now_ns() - began < 15'000'000;  // of a sleep 40 ms are left
   }
-  EXPECT_LT(shortest, 15'000'000);  // of a sleep 40 ms are left
+  EXPECT_GE(num_at_once, kGood);
 }
 
 // Its sockets are its parent's: it must not read from them, nor write.

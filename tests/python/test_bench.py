@@ -414,3 +414,8 @@ class Spread:
 def test_a_record_says_on_how_many_hosts_its_ranks_were(ranks, hosts):
     assert facts.num_hosts(Spread(ranks, hosts)) == hosts
     assert facts.host(hosts).num_hosts == hosts
+
+
+def test_a_record_says_what_paces_tcp():
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text()
+    assert facts.host().tcp == control.strip() != ""

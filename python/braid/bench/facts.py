@@ -26,7 +26,14 @@ def host(num_hosts: int = 1) -> Host:
     """This machine, of so many that ranks run on."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     cores = len(os.sched_getaffinity(0))
-    return Host(_cpu_model(), cores, round(memory, 1), platform.release(), num_hosts)
+    kernel = platform.release()
+    return Host(_cpu_model(), cores, round(memory, 1), kernel, num_hosts, _tcp())
+
+
+def _tcp() -> str:
+    """Of this network namespace, which may have another than the machine."""
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+    return control.read_text(encoding="ascii").strip() if control.exists() else ""
 
 
 def num_hosts(comm: braid.Comm) -> int:

@@ -13,6 +13,8 @@ class Host:
     memory_gib: float
     kernel: str
     num_hosts: int = 1
+    tcp: str = ""
+    """Its congestion control: what paces small writes over TCP (BBR: half of CUBIC's rate)."""
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,10 @@ class Peer:
         del word
         return {"lines": self.engine.health(), "stats": self.engine.stats()}
 
+    def close(self) -> None:
+        if self.engine is not None:
+            self.engine.close()
+
 
 def engine_of(word: dict[str, Any], device: int = -1) -> _braid.engine.Engine:
     """An engine as "open" asks for it."""
@@ -154,8 +158,7 @@ def main(peer: Peer) -> None:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answer["now_ns"] = monotonic_ns()
         print(json.dumps(answer), flush=True)  # noqa: T201
-    if peer.engine is not None:
-        peer.engine.close()
+    peer.close()
 
 
 if __name__ == "__main__":

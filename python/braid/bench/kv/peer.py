@@ -51,9 +51,7 @@ class Peer(peer.Peer):
 
     def case(self, word: dict[str, Any]) -> dict[str, Any]:
         """Takes pages of a size: `count` over all layers. Prefillers first."""
-        if self._cache is not None:
-            self._side.close()
-            self._cache.close()
+        self._end_case()
         size, each = word["page_bytes"], word["count"] // self._layers
         begin = self.begin_of_pages()
         layers = [
@@ -134,6 +132,15 @@ class Peer(peer.Peer):
     def health(self, word: dict[str, Any]) -> dict[str, Any]:
         del word
         return {"lines": self.engine.health(), "stats": self._side.counters.as_dict()}
+
+    def _end_case(self) -> None:
+        if self._cache is not None:
+            self._side.close()
+            self._cache.close()
+
+    def close(self) -> None:
+        self._end_case()
+        super().close()
 
 
 if __name__ == "__main__":
