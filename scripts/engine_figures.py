@@ -11,7 +11,9 @@ from record_notes import link, load
 from braid.record.probe import ProbeRecord, from_json
 from braid.sizes import format_size
 
-CPU, HOSTS = "engine_cpu.json", "engine_two_hosts.json"
+RACES = ("engine_cpu.json", "engine_cpu_bbr.json")
+"""TCP with the congestion control that Linux has by default, then with one that paces."""
+HOSTS = "engine_two_hosts.json"
 _WAYS = {"local": "shm", "shm": "shm", "tcp": "tcp", "net": "net"}
 """Each way's provider of the plain program; UCX is held to tcp,sm beside shm, and else to tcp."""
 _KINDS = {"pages": "pages of", "write": "single writes of"}
@@ -39,15 +41,15 @@ def _rate(record: ProbeRecord, group: str) -> str:
     return "-"
 
 
-def beside() -> Iterator[str]:
+def beside(name: str) -> Iterator[str]:
     """Rows of the race on one host, pages first."""
-    record = _record(CPU)
+    record = _record(name)
     ways = [way for way in _WAYS if any(one.group.endswith(f" {way}") for one in record.series)]
     samples = [len(one.times.samples_us) for one in record.series if one.times]
     yield (
-        f"{link(CPU, '../records')}: {record.host.cores} cores ({record.host.cpu}), commit"
+        f"{link(name, '../records')}: {record.host.cores} cores ({record.host.cpu}), commit"
         f" {record.commit[:8]}, {min(samples)} to {max(samples)} samples of each in turn,"
-        f" {_where(record)}. `plain` and NIXL: braid's rate by theirs."
+        f" {_where(record)}, TCP with {record.host.tcp.upper()}. `plain` and NIXL: braid's rate by theirs."
     )
     yield ""
     yield "| | " + " | ".join(f"{way}: rate, GB/s | plain | NIXL" for way in ways) + " |"
@@ -88,5 +90,6 @@ def hosts() -> Iterator[str]:
 
 
 def tables() -> str:
-    """Both."""
-    return "\n".join([*beside(), "", *hosts()])
+    """All of them."""
+    races = [line for name in RACES for line in (*beside(name), "")]
+    return "\n".join([*races, *hosts()])
