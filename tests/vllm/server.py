@@ -5,6 +5,8 @@ on stepping, as a server does.
     {"tokens": [[ids]], "params": [kv_transfer_params or null]}
     {"corrupt": page}                   turns the sign of all that this page holds
     {"corrupt": page}
+    {"held": 1}                         how many pages are not free
+    {"held": pages}
 """
 
 import json
@@ -39,6 +41,12 @@ def corrupt(page: int) -> None:
         layer.keep[page] *= -1
 
 
+def held(llm: Any) -> int:
+    """Pages that a request has, or that a decoder may still read."""
+    pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    return int(pool.num_gpu_blocks - 1 - pool.get_num_free_blocks())  # one is nobody's
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")  # vLLM prints to 1
@@ -64,6 +72,9 @@ def main() -> None:
         if "corrupt" in order:
             corrupt(order["corrupt"])
             print(json.dumps(order), file=out, flush=True)
+            continue
+        if "held" in order:
+            print(json.dumps({"held": held(llm)}), file=out, flush=True)
             continue
         sampling = [
             SamplingParams(
