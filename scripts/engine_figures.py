@@ -49,7 +49,8 @@ def beside(name: str) -> Iterator[str]:
     yield (
         f"{link(name, '../records')}: {record.host.cores} cores ({record.host.cpu}), commit"
         f" {record.commit[:8]}, {min(samples)} to {max(samples)} samples of each in turn,"
-        f" {_where(record)}, TCP with {record.host.tcp.upper()}. `plain` and NIXL: braid's rate by theirs."
+        f" {_where(record)}, TCP with {record.host.tcp.upper()}."
+        " `plain` and NIXL: braid's rate by theirs."
     )
     yield ""
     yield "| | " + " | ".join(f"{way}: rate, GB/s | plain | NIXL" for way in ways) + " |"

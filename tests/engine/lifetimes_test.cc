@@ -42,7 +42,8 @@ TEST(Lifetimes, ARegionIsFreeWhenItsPeersHaveAnswered) {
   ASSERT_TRUE(is_ok(wait(a->connect(address_of(*a, *b)))));
   constexpr int64_t kAtOnceNs = 3'000'000;
   int64_t shortest_ns = kSecond;
-  for (int i = 0; i < 1000 && shortest_ns >= kAtOnceNs; ++i) {  // beside other programs most are long
+  // Beside other programs most are long.
+  for (int i = 0; i < 1000 && shortest_ns >= kAtOnceNs; ++i) {
     Memory to(*b, 100, 1);
     const int64_t began = now_ns();
     ASSERT_TRUE(is_ok(b->unregister(*to.region, in_seconds(5))));

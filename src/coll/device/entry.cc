@@ -18,8 +18,9 @@ namespace braid::coll::device {
 
 namespace {
 
-// The least that a comm may have: of a message that is not large nothing lies in it.
-constexpr uint64_t kSmallScratchBytes = 16 << 20;
+// Of a message that is not large nothing lies in it. A large one goes in smaller pieces for as long as
+// there is no room for more.
+constexpr uint64_t kSmallScratchBytes = 8 << 20;
 
 comm::ArenaRequest all_memory(const Config& config, int num_ranks) {
   return {config.bytes("BRAID_GPU_SCRATCH"),

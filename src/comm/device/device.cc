@@ -72,7 +72,7 @@ Status Device::prepare_arena(ArenaRequest request) {
   const uint64_t whole_bytes = asked_bytes / kLargePageBytes * kLargePageBytes;
   request.scratch_bytes =
       request.scratch_bytes == 0 ? whole_bytes : std::min(whole_bytes, request.scratch_bytes);
-  if (request.scratch_bytes < 8 * kLargePageBytes)
+  if (whole_bytes < 8 * kLargePageBytes)
     return invalid_argument("BRAID_GPU_SCRATCH: asked for at least 16 MiB, found {} bytes",
                             asked_bytes);
   BRAID_RETURN_IF_ERROR(arena_->allocate(request, *order_));
