@@ -332,8 +332,8 @@ def _nics(nics: str | Sequence[str], hosts: list[str], local: bool) -> list[tupl
 
 
 def _cores(cores: str) -> str:
-    if cores not in ("auto", "off"):
-        raise InvalidArgument(f"engine: cores: asked for 'auto' or 'off', found {cores!r:.80}")
+    if values.of_kind(cores, str, "engine: cores") not in ("auto", "off"):
+        raise InvalidArgument(f"engine: cores: asked for 'auto' or 'off', found '{cores:.80}'")
     return cores
 
 
