@@ -51,8 +51,8 @@ typedef struct braid_engine_options {
   int64_t lease_ns;   /* a peer that says nothing for so long is lost */
   int64_t timeout_ns; /* of a transfer that names none */
   uint32_t most_transfers; /* under way at once; one more is BRAID_EXHAUSTED */
-  const char* cores; /* of the worker thread: "auto", those near its NICs, else its GPU, that the
-                             caller may use; "off": all of these; NULL: "auto" */
+  const char* cores; /* of the worker thread: "auto", those near its NICs, else its GPU, out of what
+                       the calling thread may use; "off": all of these; NULL: "auto" */
 } braid_engine_options;
 
 /* Called once, on the engine's thread of callbacks: it may begin transfers, must not wait for any.

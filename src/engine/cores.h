@@ -31,8 +31,8 @@ struct CoreChoice {
 };
 
 /// Of the usable cores those near any of the NICs; with a GPU that is near one of them, only those near
-/// the GPU, too. Near the GPU where no NIC has cores: bonds, VLANs, loopback and the host's own copies
-/// have none. Empty when that is all of the usable ones, as on a machine of one node, or none.
+/// the GPU, too. Near the GPU where no NIC has cores: bonds, VLANs, virtio, loopback and the host's own
+/// copies have none. Empty when there are none, or when they are all usable ones, as on one node.
 CoreChoice choose_cores(const CoreFacts& facts);
 
 /// Sets the calling thread, which is to be a worker, by its engine's options; ground.worker_cores says
