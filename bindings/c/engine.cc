@@ -118,6 +118,7 @@ Result<engine::EngineOptions> options_of(const braid_engine_options& given) {
   engine::EngineOptions out;
   if (given.name != nullptr) out.name = given.name;
   out.port = given.port;
+  if (given.cores != nullptr) out.cores = given.cores;
   out.host_id = environment("BRAID_HOST_ID");
   out.token = given.token != nullptr ? given.token : environment("BRAID_JOB_TOKEN");
   out.device = given.device;

@@ -47,8 +47,8 @@ Result<std::vector<engine::NicRequest>> nics_of(const std::string& text,
 }  // namespace
 
 Settings default_settings() {
-  return {{"hosts", ""},    {"port", "0"},   {"nics", "auto"},  {"device", "-1"},
-          {"local", "yes"}, {"lease", "5s"}, {"timeout", "30s"}};
+  return {{"hosts", ""},    {"port", "0"},   {"nics", "auto"},   {"device", "-1"},
+          {"local", "yes"}, {"lease", "5s"}, {"timeout", "30s"}, {"cores", "auto"}};
 }
 
 Result<engine::EngineOptions> options_of(const std::string& agent, const Settings& given) {
@@ -57,12 +57,16 @@ Result<engine::EngineOptions> options_of(const std::string& agent, const Setting
     const auto found = all.find(name);
     if (found == all.end())
       return invalid_argument(
-          "setting '{}': asked for hosts, port, nics, device, local, lease or timeout",
+          "setting '{}': asked for hosts, port, nics, device, local, lease, timeout or cores",
           printable(name));
     if (!text.empty()) found->second = text;
   }
   engine::EngineOptions out;
   out.name = agent;
+  out.cores = all["cores"];
+  if (out.cores != "auto" && out.cores != "off")
+    return invalid_argument("setting cores: asked for auto or off, found '{}'",
+                            printable(out.cores));
   out.host_id = environment("BRAID_HOST_ID");
   out.token = environment("BRAID_JOB_TOKEN");
   BRAID_ASSIGN_OR_RETURN(const int port, number_of("port", all["port"], 0, 65535));

@@ -78,7 +78,8 @@ std::unique_ptr<PyEngine> create(const std::string& name, const std::vector<std:
                                  uint16_t port, const std::string& token,
                                  const std::vector<std::pair<std::string, std::string>>& nics,
                                  int device, bool uses_local, int64_t lease_ns, int64_t timeout_ns,
-                                 uint32_t most_transfers, const std::string& host_id) {
+                                 uint32_t most_transfers, const std::string& host_id,
+                                 const std::string& cores) {
   engine::EngineOptions options;
   options.name = name;
   options.hosts = hosts;
@@ -91,6 +92,7 @@ std::unique_ptr<PyEngine> create(const std::string& name, const std::vector<std:
   options.timeout_ns = timeout_ns;
   options.most_transfers = most_transfers;
   options.host_id = host_id;
+  options.cores = cores;
   return std::make_unique<PyEngine>(options);
 }
 

@@ -51,6 +51,8 @@ typedef struct braid_engine_options {
   int64_t lease_ns;   /* a peer that says nothing for so long is lost */
   int64_t timeout_ns; /* of a transfer that names none */
   uint32_t most_transfers; /* under way at once; one more is BRAID_EXHAUSTED */
+  const char* cores; /* of the worker thread: "auto", those near its NICs, else its GPU, out of what
+                       the calling thread may use; "off": all of these; NULL: "auto" */
 } braid_engine_options;
 
 /* Called once, on the engine's thread of callbacks: it may begin transfers, must not wait for any.
@@ -194,7 +196,8 @@ BRAID_API void braid_ticket_free(braid_ticket* ticket);
 
 /* --- sight --- */
 
-/* A line for every connection, as text with a final zero, which *bytes counts too. */
+/* Where the worker runs, then a line for every connection, as text with a final zero, which *bytes
+ * counts too. */
 BRAID_API braid_code braid_engine_health(braid_engine* engine, char* out, size_t* bytes);
 
 #ifdef __cplusplus

@@ -174,6 +174,7 @@ class engine:  # noqa: N801 - a module of the compiled one
             timeout_ns: int,
             most_transfers: int,
             host_id: str,
+            cores: str,
             /,
         ) -> None: ...
         @property

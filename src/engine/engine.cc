@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "engine/worker.h"
 #include "group/token.h"
 #include "sys/host/api.h"
@@ -58,6 +59,8 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
     if (name.size() > kMostNameBytes)
       return invalid_argument("engine: a name or host_id of {} bytes; {} are the limit",
                               name.size(), kMostNameBytes);
+  if (options.cores != "auto" && options.cores != "off")
+    return invalid_argument("engine: cores '{}': asked for auto or off", printable(options.cores));
   BRAID_ASSIGN_OR_RETURN(Listeners listeners, listen(options));
   BRAID_ASSIGN_OR_RETURN(
       const std::string token,

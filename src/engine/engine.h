@@ -80,7 +80,7 @@ class Engine {
  public:
   /// unavailable: no token, a host or NIC that is not there; exhausted: the port is taken,
   /// or there are no more threads;
-  /// invalid_argument: a name or a host_id of more than 256 bytes.
+  /// invalid_argument: a name or a host_id of more than 256 bytes, cores that are not "auto" or "off".
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   /// Leaves its peers and ends: transfers under way become `cancelled`.
   ~Engine();
@@ -172,7 +172,8 @@ class Engine {
 
   // --- sight ---
 
-  /// A line for every connection: state, rails, rates, troubles.
+  /// Where the worker runs ("worker: cores 24-47: near eth0 (node 1)"), then a line for every connection:
+  /// state, rails, rates, troubles.
   std::vector<std::string> health(Deadline deadline);
   const Stats& stats() const { return ground_.stats; }
   const EngineOptions& options() const { return ground_.options; }

@@ -16,6 +16,8 @@
 #include "engine/secret.h"
 #include "engine/stage.h"
 #include "engine/turn.h"
+#include "sys/host/cores.h"
+#include "sys/sysfs/api.h"
 
 namespace braid::engine {
 
@@ -29,6 +31,9 @@ struct EngineOptions {
   int device = -1;                          // the GPU whose memory may be registered; -1: none
   sys::Cuda* cuda = nullptr;                // null: the real one
   bool uses_local = true;                   // copies between processes of one host without a NIC
+  std::string cores = "auto";               // of the worker: near its NICs; "off": as its maker's
+  const sys::Sysfs* sysfs = nullptr;        // null: this machine's
+  sys::Cores* affinity = nullptr;           // null: the kernel's
   int64_t lease_ns = 5'000'000'000;         // a peer that says nothing for so long is lost
   int64_t timeout_ns = 30'000'000'000;      // of a transfer that names none
   int64_t rail_silence_ns = 1'000'000'000;  // a rail whose write does not complete is given up
@@ -68,6 +73,7 @@ struct Ground {
   Stats stats;
   std::atomic<uint32_t> num_transfers = 0;  // under way
   std::shared_ptr<Turn> turn;               // tickets hold it, too
+  std::string worker_cores;                 // in words; of who has the turn
   Notifier notifier;                        // last: callbacks may look at all of the above
 
   TicketPtr ticket(std::string what, uint64_t id = 0, Callback callback = {}) const {

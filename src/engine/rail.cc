@@ -4,6 +4,8 @@
 #include <array>
 #include <limits>
 
+#include "engine/cores.h"
+
 namespace braid::engine {
 namespace {
 constexpr int64_t kFirstPauseNs = 100'000'000;
@@ -21,6 +23,7 @@ constexpr size_t kMostNudges = 32;
 Result<std::string> Rail::call() {
   sys::EndpointRequest request;
   request.queue_depth = kMostFlights + 64;
+  const WideCores wide;
   BRAID_ASSIGN_OR_RETURN(endpoint_, nic_->domain->open_endpoint(request));
   state_ = State::kCalled;
   return endpoint_->name();

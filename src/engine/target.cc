@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/log.h"
+#include "engine/cores.h"
 #include "sys/peer_memory/api.h"
 
 namespace braid::engine {
@@ -153,6 +154,7 @@ Result<RailReady> Target::answer(const RailCall& call) {
   Rail& rail = rails_[call.rail];
   const Nic& nic = ground_.nics[rail.pair.target_nic];
   rail.endpoint.reset();  // the old one first: what it would still let in must not land
+  const WideCores wide;
   BRAID_ASSIGN_OR_RETURN(rail.endpoint, nic.domain->open_endpoint({}));
   BRAID_RETURN_IF_ERROR(rail.endpoint->add_peer(call.endpoint).status());
   RailReady ready;

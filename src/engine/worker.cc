@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "engine/cores.h"
 #include "engine/spin.h"
 #include "sys/host/thread.h"
 
@@ -121,6 +122,7 @@ void Worker::serve() {
     if (const Status used = ground_.gpu->use(); !used.ok())
       log::error("engine", "'{}': {}", ground_.self.name, used.message());
   }
+  settle_worker(ground_);
   Turn& turn = *ground_.turn;
   {
     const std::lock_guard mine(turn.mutex_);
@@ -378,7 +380,7 @@ void Worker::remove_region(uint64_t region, const TicketPtr& ticket) {
 }
 
 std::vector<std::string> Worker::describe() const {
-  std::vector<std::string> out;
+  std::vector<std::string> out = {"worker: " + ground_.worker_cores};
   for (const auto& [incarnation, source] : sources_) out.push_back(source->describe());
   for (const auto& [session, target] : targets_) out.push_back(target->describe());
   return out;

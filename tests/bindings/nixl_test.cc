@@ -268,7 +268,8 @@ TEST(NixlSettings, NameWhatTheyCannotRead) {
                                            {"port", "x"},
                                            {"local", "true"},
                                            {"lease", "often"},
-                                           {"device", "gpu"}}) {
+                                           {"device", "gpu"},
+                                           {"cores", "3"}}) {
     const Status status = options_of("a", {{name, text}}).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << name;
     EXPECT_NE(status.message().find(name == "lease" ? text : name), std::string::npos);
@@ -277,10 +278,12 @@ TEST(NixlSettings, NameWhatTheyCannotRead) {
                                 {"local", "no"},
                                 {"nics", "tcp:127.0.0.2"},
                                 {"hosts", "127.0.0.1, 127.0.0.3"},
+                                {"cores", "off"},
                                 {"port", ""}});
   ASSERT_TRUE(found.ok()) << found.status().to_string();
   EXPECT_EQ(found->lease_ns, 250'000'000);
   EXPECT_FALSE(found->uses_local);
+  EXPECT_EQ(found->cores, "off");
   EXPECT_EQ(found->hosts, (std::vector<std::string>{"127.0.0.1", "127.0.0.3"}));
   ASSERT_EQ(found->nics.size(), 1U);
   EXPECT_EQ(found->nics[0].address, "127.0.0.2");

@@ -12,6 +12,8 @@
 #include "engine/target.h"
 #include "engines.h"
 #include "sys/cuda/fake.h"
+#include "sys/host/fake.h"
+#include "sys/sysfs/fake.h"
 
 namespace braid::engine::test {
 namespace {
@@ -363,6 +365,21 @@ TEST_F(GpuMemory, ATargetThatIsReplacedGivesItsSlotsBack) {
     ASSERT_NE(hand.ground.gpu->free_slot(), nullptr) << "after " << i << " of them";
     (void)target.progress();
   }
+}
+
+// It has no NIC that could say where.
+TEST_F(GpuMemory, ItsWorkerRunsNearTheGpu) {
+  sys::FakeSysfs sysfs;
+  sys::FakeCores affinity({0, 1, 2, 3});
+  const std::string gpu = cuda.device(0).value().pci_address;
+  sysfs.write("/sys/bus/pci/devices/" + gpu + "/local_cpulist", "2-3");
+  EngineOptions options = Engines(Way{"local", true, "", 0, {}}).options("c");
+  options.cuda = &cuda;
+  options.device = 0;
+  options.sysfs = &sysfs;
+  options.affinity = &affinity;
+  const auto engine = Engines::make(options);
+  EXPECT_EQ(engine->health(in_seconds(5)).front(), "worker: cores 2-3: near GPU " + gpu);
 }
 
 TEST_F(GpuMemory, NothingIsLeftBehind) {

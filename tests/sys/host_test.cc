@@ -15,6 +15,7 @@
 #include <set>
 #include <thread>
 
+#include "sys/host/cores.h"
 #include "sys/host/thread.h"
 
 namespace braid::sys {
@@ -101,6 +102,31 @@ TEST(Host, CoresAreThoseWeMayUse) {
   })
       .join();
   EXPECT_EQ(usable_cores(), cores);
+}
+
+TEST(Host, CoresAreWrittenAsInSysfs) {
+  EXPECT_EQ(parse_cores("0-2,8, 10-11").value(), (CoreSet{0, 1, 2, 8, 10, 11}));
+  EXPECT_EQ(text_of({0, 1, 2, 8, 10, 11}), "0-2,8,10-11");
+  EXPECT_EQ(parse_cores("").value(), CoreSet());  // a node without cores
+  EXPECT_EQ(text_of({}), "");
+  for (const char* text : {"a", "-1", "1-", "3-2", "0,,1", "0-1x", "0-99999999", "0-3:1/2"})
+    EXPECT_EQ(parse_cores(text).status().code(), Code::kInvalidArgument) << text;
+}
+
+TEST(Host, AThreadIsSetToSomeCoresAndBack) {
+  std::thread([] {
+    Cores& cores = real_cores();
+    const CoreSet all = cores.usable();
+    const CoreSet last = {*all.rbegin()};
+    ASSERT_TRUE(cores.use(last).ok());
+    EXPECT_EQ(cores.usable(), last);
+    EXPECT_EQ(::sched_getcpu(), *all.rbegin());
+    for (const CoreSet& none : {CoreSet(), CoreSet{(1 << 20) - 1}})
+      EXPECT_EQ(cores.use(none).code(), Code::kDriver) << text_of(none);
+    EXPECT_EQ(cores.usable(), last) << "a refusal changes nothing";
+    ASSERT_TRUE(cores.use(all).ok());
+    EXPECT_EQ(cores.usable(), all);
+  }).join();
 }
 
 TEST(Host, RandomBytesDiffer) {

@@ -44,6 +44,8 @@ class Engine(Transfers):
     lease       seconds after which a peer that says nothing is lost
     timeout     seconds for each transfer that names none
     most_transfers  under way at once; one more is Exhausted
+    cores       of the thread that moves the engine: "auto", those near its NICs, else near its GPU,
+                that the calling thread may use; "off": all that this one may use
 
     Unavailable: no token, a host or a NIC that is not there. Exhausted: the port is taken.
     After a fork the child has no engine: each call there raises InvalidArgument.
@@ -62,6 +64,7 @@ class Engine(Transfers):
         lease: float = 5.0,
         timeout: float = 30.0,
         most_transfers: int = 16384,
+        cores: Literal["auto", "off"] = "auto",
     ) -> None:
         secret = os.environ.get("BRAID_JOB_TOKEN", "") if token is None else token
         places = _hosts(hosts, has_token=bool(secret))
@@ -79,6 +82,7 @@ class Engine(Transfers):
                 _positive_ns(timeout, "engine: timeout"),
                 values.whole(most_transfers, "engine: most_transfers", 2**31),
                 os.environ.get("BRAID_HOST_ID", ""),
+                _cores(cores),
             ),
             timeout,
         )
@@ -259,7 +263,9 @@ class Engine(Transfers):
             raise
 
     def health(self) -> list[str]:
-        """A line for every connection: its state, rails, rates and troubles."""
+        """Where the worker runs and why, "worker: cores 24-47: near eth0 (node 1)"; then a line for
+        every connection: its state, rails, rates and troubles.
+        """
         return self._live().health()
 
     def stats(self) -> dict[str, int]:
@@ -323,6 +329,12 @@ def _nics(nics: str | Sequence[str], hosts: list[str], local: bool) -> list[tupl
         _braid.engine.parse_nic(values.of_kind(nic, str, "engine: nics"))
         for nic in values.several(nics, "engine: nics")
     ]
+
+
+def _cores(cores: str) -> str:
+    if values.of_kind(cores, str, "engine: cores") not in ("auto", "off"):
+        raise InvalidArgument(f"engine: cores: asked for 'auto' or 'off', found '{cores:.80}'")
+    return cores
 
 
 def _place(place: tuple[Any, ...]) -> tuple[int, int, int]:

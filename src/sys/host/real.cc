@@ -1,6 +1,5 @@
 #include <fcntl.h>
 #include <pwd.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -54,20 +53,6 @@ std::string host_name() {
   char name[256] = "";
   if (::gethostname(name, sizeof name - 1) != 0) return "unknown";
   return name;
-}
-
-int usable_cores() {
-  // A fixed cpu_set_t holds 1024 cores; larger machines answer EINVAL until the mask is large
-  // enough.
-  for (int cpus = 1024; cpus <= 1 << 20; cpus *= 4) {
-    std::vector<unsigned long> mask(CPU_ALLOC_SIZE(cpus) / sizeof(unsigned long));
-    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
-    const size_t bytes = mask.size() * sizeof(unsigned long);
-    if (::sched_getaffinity(0, bytes, set) == 0)
-      return CPU_COUNT_S(bytes, set) > 0 ? CPU_COUNT_S(bytes, set) : 1;
-    if (errno != EINVAL) break;
-  }
-  return 1;
 }
 
 int process_id() { return ::getpid(); }

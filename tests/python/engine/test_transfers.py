@@ -1,8 +1,10 @@
 """All forms of transfers between processes, by each way."""
 
+import os
 import pickle
 import queue
 import threading
+from pathlib import Path
 
 import engine_peers
 import numpy as np
@@ -273,7 +275,36 @@ def test_threads_share_an_engine(engine, other):
     other("expect", 1, PAGES)
     np.testing.assert_array_equal(other("bytes"), memory)
     assert engine.stats()["bytes_written"] == BYTES
-    assert any("b" in line for line in engine.health())
+    assert any("'b'" in line for line in engine.health())
+
+
+def first_line(**more):
+    """Of the health of an engine whose one NIC is loopback, and the cores of this thread."""
+    with braid.Engine(**options("local", "a"), **more) as engine:
+        allowed = Path("/proc/thread-self/status").read_text().partition("Cpus_allowed_list:")[2]
+        return engine.health()[0], allowed.split()[0]
+
+
+def test_health_begins_with_where_the_worker_runs():
+    line, cores = first_line()
+    assert line == f"worker: any of cores {cores}: no NIC and no GPU of it has cores near it"
+    line, cores = first_line(cores="off")
+    assert line == f"worker: any of cores {cores}: near ones are switched off"
+
+
+def test_the_worker_of_who_is_bound_is_bound_too():
+    found = []
+
+    def run():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # this thread alone
+        found.append(first_line())
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(LIMIT_S)
+    [(line, core)] = found
+    assert int(core) == min(os.sched_getaffinity(0))
+    assert line.startswith(f"worker: any of cores {core}: ")
 
 
 @pytest.mark.parametrize("seed", range(2))

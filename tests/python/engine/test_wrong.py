@@ -364,6 +364,8 @@ def test_a_fork_ends_without_its_parents_engine():
     ("wrong", "error", "words"),
     [
         ({"nics": "fast"}, braid.InvalidArgument, "asked for 'auto', 'none' or a list"),
+        ({"cores": "0-3"}, braid.InvalidArgument, "cores: asked for 'auto' or 'off', found '0-3'"),
+        ({"cores": 3}, braid.InvalidArgument, r"cores: asked for a str, found 3 \(int\)"),
         ({"nics": [":1"]}, braid.InvalidArgument, "NIC ':1': asked for PROVIDER"),
         ({"nics": ["nonesuch:1"]}, braid.Unavailable, "nonesuch"),
         ({"nics": ["tcp:192.0.2.1"]}, braid.Unavailable, "192.0.2.1"),

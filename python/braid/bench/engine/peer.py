@@ -139,6 +139,7 @@ def engine_of(word: dict[str, Any], device: int = -1) -> _braid.engine.Engine:
     return _braid.engine.Engine(
         word["name"], word.get("hosts", []), 0, word["token"], nics, device, not nics,
         int(word.get("lease_s", 20) * _NS), 60 * _NS, 16384, word.get("host_id", ""),
+        "auto",
     )  # fmt: skip
 
 
