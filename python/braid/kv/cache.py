@@ -214,7 +214,8 @@ class PagedCache:
         """
         found = page_numbers(pages, what)
         check_pages(found, self.pages, what)
-        if np.unique(found).size != found.size:
+        ordered = np.sort(found)
+        if (ordered[1:] == ordered[:-1]).any():
             twice = next(int(page) for page in found if (found == page).sum() > 1)
             raise InvalidArgument(f"{what}: page {twice} is named twice")
         return found
