@@ -97,12 +97,14 @@ class Handover(Ending):
         """What is wrong about a pull of `pages` by names[1] here, at names[0]; None: nothing. Of a
         page of another request, and of one that is still computed, it would get anything.
         """
+        computed = self.pages[: min(self._computed.values())]
+        rest = pages[~np.isin(pages, computed)]
+        if not rest.size:
+            return None
         asked = f"{self.what}: '{names[1]}' asked for pages {named(pages)}"
         if not np.isin(pages, self.pages).all():
             return f"{asked}, '{names[0]}' has {named(self.pages)} of it"
-        computed = self.pages[: min(self._computed.values())]
-        rest = pages[~np.isin(pages, computed)]
-        return f"{asked}, of which {named(rest)} are not computed" if rest.size else None
+        return f"{asked}, of which {named(rest)} are not computed"
 
     def computed(self, layer: int, tokens: int) -> None:
         """Of `layer` all before token number `tokens` is in the pages. A page that is not full
@@ -241,7 +243,8 @@ class Handover(Ending):
     def grow(self, pages: PageIds) -> None:
         """More pages at the end: a cache is often given out chunk by chunk."""
         together = np.concatenate([self.pages, pages])
-        if np.unique(together).size != together.size:
+        ordered = np.sort(together)
+        if (ordered[1:] == ordered[:-1]).any():
             raise InvalidArgument(f"{self.what}: a page is named twice")
         self.pages = together
 
