@@ -6,24 +6,27 @@ void Counters::drop_if_empty(Counts::iterator at) {
   if (at->second.count == 0 && at->second.expected.ticket == nullptr) counters_.erase(at);
 }
 
-Callback Counters::settle(Counts::iterator at) {
+// A flag in memory of the host is a store. One in a GPU's is a call of the driver, which may take long:
+// that is left to the caller, who holds no lock.
+Reached Counters::settle(Counts::iterator at) {
   Counter& counter = at->second;
   if (counter.expected.ticket == nullptr || counter.count < counter.expected.count) return {};
   const Expectation reached = std::exchange(counter.expected, {});
   counter.count -= reached.count;
   drop_if_empty(at);
-  if (reached.flag != nullptr) reached.flag->store(1, std::memory_order_release);
-  return reached.ticket->finish({});
+  if (reached.flag.on_gpu != 0) return {{}, reached.ticket, reached.flag.on_gpu};
+  if (reached.flag.on_host != nullptr) reached.flag.on_host->store(1, std::memory_order_release);
+  return {reached.ticket->finish({}), nullptr, 0};
 }
 
-Callback Counters::add(uint32_t immediate, uint64_t count) {
+Reached Counters::add(uint32_t immediate, uint64_t count) {
   const std::lock_guard lock(mutex_);
   const auto at = counters_.try_emplace(immediate).first;
   at->second.count += count;
   return settle(at);
 }
 
-Result<Callback> Counters::expect(uint32_t immediate, Expectation expectation) {
+Result<Reached> Counters::expect(uint32_t immediate, Expectation expectation) {
   const std::lock_guard lock(mutex_);
   const auto at = counters_.try_emplace(immediate).first;
   Counter& counter = at->second;

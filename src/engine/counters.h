@@ -14,25 +14,36 @@
 #include <vector>
 
 #include "engine/ticket.h"
+#include "sys/cuda/types.h"
 
 namespace braid::engine {
 
-/// An expectation that a count was reached for: its ticket, and a word that was asked for.
+/// 8 bytes that become 1 when a count is reached, before its ticket ends. One of both, or none.
+struct Flag {
+  std::atomic<uint64_t>* on_host = nullptr;  // a GPU may have mapped it
+  sys::DevicePtr on_gpu = 0;
+};
+
+/// That a count is reached: so many, the ticket that ends then, and a flag that was asked for.
 struct Expectation {
   uint64_t count = 0;
   TicketPtr ticket;
-  // Set to 1 when the count is reached, before the ticket ends; null: nowhere. Memory that a GPU
-  // has mapped will do.
-  std::atomic<uint64_t>* flag = nullptr;
+  Flag flag;
+};
+
+/// What whoever made a count be reached has to do then, without a lock.
+struct Reached {
+  Callback callback;          // of a ticket that has ended: to be run
+  TicketPtr ticket;           // of another one, which ends when its flag is written; null: none
+  sys::DevicePtr on_gpu = 0;  // that flag
 };
 
 class Counters {
  public:
-  /// The callback of the expectation that this fulfils, to be run by the caller; else empty.
-  Callback add(uint32_t immediate, uint64_t count);
-  /// invalid_argument when somebody expects this immediate already. The callback is to be run by
-  /// the caller when the count was there.
-  Result<Callback> expect(uint32_t immediate, Expectation expectation);
+  /// Of the expectation that this fulfils; else nothing is to be done.
+  Reached add(uint32_t immediate, uint64_t count);
+  /// invalid_argument when somebody expects this immediate already. As above when the count was there.
+  Result<Reached> expect(uint32_t immediate, Expectation expectation);
   /// Ends the expectation of `immediate` with `why`; nothing happens when there is none, or it is not
   /// that of `only` (null: whoever's).
   Callback forget(uint32_t immediate, Status why, const Ticket* only = nullptr);
@@ -51,7 +62,7 @@ class Counters {
     Expectation expected;  // no ticket: nobody expects anything
   };
   using Counts = std::unordered_map<uint32_t, Counter>;
-  Callback settle(Counts::iterator at);
+  Reached settle(Counts::iterator at);
   void drop_if_empty(Counts::iterator at);
 
   mutable std::mutex mutex_;

@@ -104,6 +104,7 @@ Engine::~Engine() {
   const Status why = cancelled("the engine '{}' was closed", ground_.self.name);
   for (Callback& callback : ground_.counters.forget_all(why))
     if (callback) ground_.notifier.run([callback = std::move(callback), why] { callback(why); });
+  ground_.flags.close();
   ground_.messages.close();
   ground_.notifications.close();
   ground_.notifier.close();
@@ -158,11 +159,12 @@ Result<Address> Engine::import_address(std::string_view address) const {
 
 Result<TicketPtr> Engine::expect(uint32_t immediate, uint64_t count, Callback callback,
                                  std::atomic<uint64_t>* flag) {
+  BRAID_ASSIGN_OR_RETURN(const Flag found, ground_.flags.find(flag));
   TicketPtr ticket = ground_.ticket(fmt::format("{} counts under immediate {}", count, immediate),
                                     0, std::move(callback));
-  BRAID_ASSIGN_OR_RETURN(Callback reached,
-                         ground_.counters.expect(immediate, {count, ticket, flag}));
-  ground_.run(std::move(reached));
+  BRAID_ASSIGN_OR_RETURN(Reached reached,
+                         ground_.counters.expect(immediate, {count, ticket, found}));
+  ground_.settle(std::move(reached));
   return ticket;
 }
 

@@ -145,7 +145,9 @@ class Engine {
   // --- what arrives ---
 
   /// Ends when `count` more have arrived under the immediate, and takes them off its count.
-  /// invalid_argument when it is expected already. `flag`, where given, becomes 1 just before.
+  /// invalid_argument when it is expected already. `flag`, where given, is 8 aligned bytes of the host's
+  /// memory or of the engine's GPU's (flags.h), which become 1 just before; they must stay until the
+  /// ticket has ended. invalid_argument: a flag that is neither.
   Result<TicketPtr> expect(uint32_t immediate, uint64_t count, Callback callback = {},
                            std::atomic<uint64_t>* flag = nullptr);
   /// The expectation ends as `cancelled`, if it is that of `only` (null: whoever's); what has arrived

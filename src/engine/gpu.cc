@@ -43,7 +43,12 @@ Status Gpu::set_up() {
   return share_out(base, address);
 }
 
-// One pinned block: lists first, then slots, whole pages each, then the words of trouble.
+Status Gpu::use() const {
+  BRAID_RETURN_IF_ERROR(cuda_.use_device(device_));
+  return cuda_.exchange_capture_mode(sys::CaptureMode::kRelaxed).status();
+}
+
+// One pinned block: lists first, then slots, whole pages each, then the words of trouble and the 1.
 Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
   uint64_t at = 0;
   for (List& list : lists_) {
@@ -63,6 +68,9 @@ Status Gpu::share_out(std::byte* base, sys::DevicePtr address) {
     BRAID_ASSIGN_OR_RETURN(
         flight.event, sys::own<sys::OwnedEvent>(cuda_, cuda_.create_event(sys::EventTiming::kOff)));
   }
+  static_assert(kFlights * sizeof(uint32_t) % sizeof(uint64_t) == 0);
+  *reinterpret_cast<uint64_t*>(base + at) = 1;
+  one_ = address + at;
   return {};
 }
 

@@ -26,8 +26,11 @@ class Gpu {
 
   int device() const { return device_; }
   sys::Cuda& cuda() const { return cuda_; }
-  /// Makes the device the calling thread's.
-  Status use() const { return cuda_.use_device(device_); }
+  /// Makes the device the calling thread's, which is one of ours: from now on it may look whether copies
+  /// are through while other threads capture streams.
+  Status use() const;
+  /// 8 bytes of pinned memory that hold 1.
+  sys::DevicePtr one() const { return one_; }
 
   /// Begins copies, as many as there is room for: `begun` of them. The mark by which done() tells
   /// that they are; 0 when there is no room now.
@@ -66,7 +69,7 @@ class Gpu {
   static constexpr size_t kLists = 4, kListCopies = 8192, kSlots = 4, kFlights = 16;
   static constexpr uint64_t kListBytes = kListCopies * sizeof(PageCopy);
   static constexpr uint64_t kPinnedBytes =
-      kLists * kListBytes + kSlots * kSlotBytes + kFlights * sizeof(uint32_t);
+      kLists * kListBytes + kSlots * kSlotBytes + kFlights * sizeof(uint32_t) + sizeof(uint64_t);
   struct List {
     PageCopy* copies = nullptr;
     sys::DevicePtr address = 0;
@@ -113,6 +116,7 @@ class Gpu {
   std::array<List, kLists> lists_;
   std::vector<uint64_t> troubled_;  // marks, the latest
   std::array<Slot, kSlots> slots_;
+  sys::DevicePtr one_ = 0;
   uint64_t begun_ = 0, done_ = 0;
   std::mutex pins_mutex_;  // not held while the driver pins, which takes seconds for much memory
   std::vector<PinnedMemory> pins_;

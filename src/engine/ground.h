@@ -10,6 +10,7 @@
 
 #include "engine/board.h"
 #include "engine/counters.h"
+#include "engine/flags.h"
 #include "engine/mailbox.h"
 #include "engine/notifier.h"
 #include "engine/regions.h"
@@ -74,7 +75,8 @@ struct Ground {
   std::atomic<uint32_t> num_transfers = 0;  // under way
   std::shared_ptr<Turn> turn;               // tickets hold it, too
   std::string worker_cores;                 // in words; of who has the turn
-  Notifier notifier;                        // last: callbacks may look at all of the above
+  Notifier notifier;                        // callbacks may look at all of the above
+  Flags flags{*this};                       // last: its thread hands callbacks over
 
   TicketPtr ticket(std::string what, uint64_t id = 0, Callback callback = {}) const {
     return std::make_shared<Ticket>(std::move(what), id, std::move(callback), turn);
@@ -85,6 +87,10 @@ struct Ground {
   }
   void run(Callback callback) {
     if (callback) notifier.run([callback = std::move(callback)] { callback(Status()); });
+  }
+  void settle(Reached reached) {
+    run(std::move(reached.callback));
+    if (reached.ticket != nullptr) flags.write(reached.on_gpu, reached.ticket);
   }
 };
 

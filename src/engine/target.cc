@@ -341,7 +341,7 @@ bool Target::deliver(uint64_t transfer, const Delivery& d) {
   }
   if (d.has_immediate && d.count != 0) {
     ground_.stats.counts_arrived += d.count;
-    ground_.run(ground_.counters.add(d.immediate, d.count));
+    ground_.settle(ground_.counters.add(d.immediate, d.count));
   }
   return true;
 }

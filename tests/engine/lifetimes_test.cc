@@ -57,9 +57,9 @@ TEST(Lifetimes, CountsThatWereTakenLeaveNothingBehind) {
   for (uint32_t i = 0; i < 100; ++i) {
     auto ticket = std::make_shared<Ticket>("counts");
     (void)counters.add(2 * i, 3);
-    ASSERT_TRUE(is_ok(counters.expect(2 * i, {3, ticket, nullptr})));
+    ASSERT_TRUE(is_ok(counters.expect(2 * i, {3, ticket, {}})));
     ASSERT_TRUE(ticket->is_done());
-    ASSERT_TRUE(is_ok(counters.expect(2 * i + 1, {1, std::make_shared<Ticket>("one"), nullptr})));
+    ASSERT_TRUE(is_ok(counters.expect(2 * i + 1, {1, std::make_shared<Ticket>("one"), {}})));
     (void)counters.forget(2 * i + 1, cancelled("nobody wants it"));
   }
   EXPECT_EQ(counters.num_kept(), 0u);
@@ -85,7 +85,7 @@ TEST(Lifetimes, WhatIsDiscardedIsNotCountedAnyMore) {
   auto ticket = std::make_shared<Ticket>("counts");
   (void)counters.add(1, 2);
   (void)counters.add(2, 1);
-  ASSERT_TRUE(is_ok(counters.expect(2, {3, ticket, nullptr})));
+  ASSERT_TRUE(is_ok(counters.expect(2, {3, ticket, {}})));
   (void)counters.discard(1, cancelled("nobody wants it"));
   (void)counters.discard(2, cancelled("nobody wants it"));
   (void)counters.discard(3, cancelled("nobody wants it"));

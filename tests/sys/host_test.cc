@@ -162,6 +162,18 @@ TEST(Host, KnowsWhatIsMapped) {
   ::munmap(memory, 4 * page);
 }
 
+TEST(Host, KnowsWhatMayBeRead) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const at = ::mmap(nullptr, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(at, MAP_FAILED);
+  EXPECT_TRUE(is_readable(at));
+  ASSERT_EQ(::mprotect(at, page, PROT_NONE), 0);
+  EXPECT_TRUE(is_mapped(static_cast<std::byte*>(at), page));
+  EXPECT_FALSE(is_readable(at));
+  ::munmap(at, page);
+  EXPECT_FALSE(is_readable(at));
+}
+
 TEST(Host, KnowsItsNames) {
   EXPECT_EQ(process_id(), ::getpid());
   EXPECT_FALSE(host_name().empty());

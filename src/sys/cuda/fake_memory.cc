@@ -122,7 +122,12 @@ Status FakeCuda::move(const char* name, DevicePtr to, DevicePtr from, uint64_t b
     BRAID_RETURN_IF_ERROR(check_range(name, to, bytes));
     BRAID_RETURN_IF_ERROR(check_range(name, from, bytes));
   }
-  if (bytes > 0) std::memmove(pointer_to<void>(to), pointer_to<void>(from), bytes);
+  // A flag is written at once, as by a GPU, and others may be looking at it.
+  if (bytes == sizeof(uint64_t) && to % sizeof(uint64_t) == 0 && from % sizeof(uint64_t) == 0)
+    std::atomic_ref(*pointer_to<uint64_t>(to))
+        .store(*pointer_to<uint64_t>(from), std::memory_order_release);
+  else if (bytes > 0)
+    std::memmove(pointer_to<void>(to), pointer_to<void>(from), bytes);
   return {};
 }
 

@@ -32,6 +32,9 @@ Result<std::string> random_hex(size_t num_bytes);
 /// Whether all pages of these bytes are mapped, readable or not. One system call, which looks at the list
 /// of mappings and at no page: 0.2 us.
 bool is_mapped(const std::byte* base, uint64_t bytes);
+/// Whether the processor may read these 8 bytes: an address of a GPU's memory is mapped, and nobody may.
+/// One system call, which touches the page.
+bool is_readable(const void* word);
 /// The user's home directory: $HOME, else the password database; empty when neither knows.
 std::string home_directory();
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,6 +95,14 @@ bool is_mapped(const std::byte* base, uint64_t bytes) {
   const uint64_t before = reinterpret_cast<uint64_t>(base) % kPage;
   auto* const page = const_cast<std::byte*>(base - before);
   return ::msync(page, bytes + before, MS_ASYNC) == 0 || errno != ENOMEM;
+}
+
+// The kernel reads a new mask of 8 bytes before it finds that there is no such change of one. Memory
+// that a driver has mapped, pinned memory of CUDA among it, is read like any other.
+bool is_readable(const void* word) {
+  constexpr int kNoChange = -1;
+  return ::syscall(SYS_rt_sigprocmask, kNoChange, word, nullptr, sizeof(uint64_t)) == 0 ||
+         errno != EFAULT;
 }
 
 std::string home_directory() {
