@@ -425,8 +425,6 @@ braid_code braid_engine_expect(braid_engine* self, uint32_t immediate, uint64_t 
                                uint64_t* flag, braid_engine_callback callback, void* context,
                                braid_ticket** ticket) {
   const auto run = [&](engine::Engine& e) -> Status {
-    if (reinterpret_cast<uint64_t>(flag) % sizeof(uint64_t) != 0)
-      return braid::invalid_argument("braid_engine_expect: flag is not aligned to 8 bytes");
     static_assert(sizeof(std::atomic<uint64_t>) == sizeof(uint64_t));
     auto out = std::make_unique<braid_ticket>();
     BRAID_ASSIGN_OR_RETURN(out->ticket, e.expect(immediate, count, callback_of(callback, context),

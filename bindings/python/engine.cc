@@ -318,13 +318,13 @@ void register_fans(nb::class_<PyEngine>& type) {
       });
 }
 
-/// A word that an expectation sets: 8 bytes of the host that its owner keeps until then.
+/// A word that an expectation sets: 8 bytes of the host or of the engine's GPU, which are kept until then.
 struct Flag {
   std::shared_ptr<Buffer> buffer;
   std::atomic<uint64_t>* word = nullptr;
 };
 
-Flag flag_of(const nb::object& object) {
+Flag flag_of(const PyEngine& self, const nb::object& object) {
   if (object.is_none()) return {};
   auto* buffer = new Buffer(Buffer::borrow(object, {"expect", "flag"}, Access::kWrite));
   Flag flag{{buffer, [](Buffer* held) {
@@ -332,11 +332,13 @@ Flag flag_of(const nb::object& object) {
                const nb::gil_scoped_acquire locked;
                delete held;
              }}};
-  if (buffer->on_gpu())
-    raise_if_failed(
-        unsupported("expect: argument flag: asked for host memory (a GPU reads pinned "
-                    "host memory), found memory of GPU {}",
-                    buffer->gpu()));
+  if (buffer->on_gpu()) {
+    const int ours = PyEngine::Call(self)->options().device;
+    if (buffer->gpu() != ours)
+      raise_if_failed(invalid_argument(
+          "expect: argument flag: memory of GPU {}: this engine is of {}", buffer->gpu(),
+          ours < 0 ? "no GPU (device=None)" : fmt::format("GPU {}", ours)));
+  }
   const auto address = reinterpret_cast<uint64_t>(buffer->data());
   if (buffer->bytes() != sizeof(uint64_t) || address % sizeof(uint64_t) != 0)
     raise_if_failed(invalid_argument(
@@ -349,7 +351,7 @@ Flag flag_of(const nb::object& object) {
 TicketPtr expect(const PyEngine& self, uint32_t imm, uint64_t count, const nb::object& callback,
                  const nb::object& flag_object) {
   Callback call = callback_of(callback);
-  const Flag flag = flag_of(flag_object);
+  const Flag flag = flag_of(self, flag_object);
   if (flag.buffer != nullptr)
     call = [call = std::move(call), held = flag.buffer](const Status& ended) {
       if (call) call(ended);

@@ -165,7 +165,11 @@ BRAID_API braid_code braid_engine_disconnect(braid_engine* engine, const braid_p
 
 /* Ends when `count` more have arrived under the immediate, early ones too, and takes them off its
  * count. BRAID_INVALID_ARGUMENT when it is expected already. `flag`, where given, is 8 aligned bytes
- * that become 1 just before; it must stay until the ticket has ended. */
+ * that become 1 just before, of the host's memory or of the engine's GPU's (as cudaMalloc gives them;
+ * BRAID_INVALID_ARGUMENT: another GPU's, or nobody's); they must stay until the ticket has ended, forgotten
+ * or not. One in a GPU's memory is written by the driver: where that fails the ticket ends with
+ * BRAID_DRIVER. A kernel that waits for it loads it with acquire at system scope, or is enqueued behind
+ * cuStreamWaitValue64. */
 BRAID_API braid_code braid_engine_expect(braid_engine* engine, uint32_t immediate, uint64_t count,
                                          uint64_t* flag, braid_engine_callback callback,
                                          void* context, braid_ticket** ticket);

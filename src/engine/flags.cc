@@ -64,27 +64,27 @@ Status Flags::open() {
 }
 
 void Flags::write(sys::DevicePtr flag, const TicketPtr& ticket) {
-  const Write write{flag, ticket};
-  if (const Status begun = begin(write); !begun.ok()) finish(write, begun);
+  const Pending copy{flag, ticket};
+  if (const Status begun = begin(copy); !begun.ok()) finish(copy, begun);
 }
 
-Status Flags::begin(const Write& write) {
+Status Flags::begin(const Pending& copy) {
   const std::lock_guard lock(mutex_);
   if (is_ending_) return cancelled("the engine '{}' was closed", ground_.self.name);
   sys::Cuda& cuda = ground_.gpu->cuda();
   const sys::RelaxedCapture relaxed(cuda);  // the caller of expect() may capture a stream
   BRAID_ASSIGN_OR_RETURN(const auto current, sys::CurrentDevice::use(cuda, ground_.gpu->device()));
-  BRAID_RETURN_IF_ERROR(cuda.copy(write.flag, ground_.gpu->one(), sizeof(uint64_t), stream_.get()));
-  begun_.push_back(write);
+  BRAID_RETURN_IF_ERROR(cuda.copy(copy.flag, ground_.gpu->one(), sizeof(uint64_t), stream_.get()));
+  begun_.push_back(copy);
   wake_.notify_one();
   return {};
 }
 
-void Flags::finish(const Write& write, const Status& status) {
-  if (status.ok()) return ground_.finish(write.ticket, status);
-  const std::string what = fmt::format("{}: its flag at {:#x} of GPU {}", write.ticket->what(),
-                                       write.flag, ground_.gpu->device());
-  ground_.finish(write.ticket, status.with_context(what));
+void Flags::finish(const Pending& copy, const Status& status) {
+  if (status.ok()) return ground_.finish(copy.ticket, status);
+  const std::string what = fmt::format("{}: its flag at {:#x} of GPU {}", copy.ticket->what(),
+                                       copy.flag, ground_.gpu->device());
+  ground_.finish(copy.ticket, status.with_context(what));
 }
 
 void Flags::serve() {
@@ -93,10 +93,10 @@ void Flags::serve() {
   while (true) {
     wake_.wait(lock, [this] { return is_ending_ || !begun_.empty(); });
     if (begun_.empty()) return;
-    const std::vector<Write> writes = std::exchange(begun_, {});
+    const std::vector<Pending> copies = std::exchange(begun_, {});
     lock.unlock();
     const Status through = usable.ok() ? wait_until_through() : usable;
-    for (const Write& write : writes) finish(write, through);
+    for (const Pending& copy : copies) finish(copy, through);
     lock.lock();
   }
 }

@@ -56,22 +56,22 @@ class Flags {
   void close();
 
  private:
-  struct Write {
+  struct Pending {
     sys::DevicePtr flag = 0;
     TicketPtr ticket;
   };
   Status check_on_gpu(sys::DevicePtr flag, int device) const;
   Status open();
-  Status begin(const Write& write);
+  Status begin(const Pending& copy);
   void serve();
   Status wait_until_through() const;
-  void finish(const Write& write, const Status& status);
+  void finish(const Pending& copy, const Status& status);
 
   Ground& ground_;
   // Held while a copy is handed to the driver, so that none is behind close(); never with another lock.
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Write> begun_;  // the thread takes them
+  std::vector<Pending> begun_;  // the thread takes them
   bool is_ending_ = false;
   std::atomic<int64_t> give_up_at_ns_ = INT64_MAX;
   sys::OwnedStream stream_;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -192,6 +193,16 @@ static void make_mistakes(struct end* e) {
   size = 10;
   CHECK_FAILS(braid_engine_recv(e->engine, 0, text, &size), BRAID_INVALID_ARGUMENT,
               "room for 10 bytes");
+  uint64_t flags[2] = {0, 0};
+  uint64_t* const aslant = (uint64_t*)((char*)flags + 4);
+  CHECK_FAILS(braid_engine_expect(e->engine, 1, 1, aslant, NULL, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "it is not aligned to 8 bytes");
+  /* As a GPU's memory is to the processor; the engine has none. */
+  uint64_t* const closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(closed != MAP_FAILED);
+  CHECK_FAILS(braid_engine_expect(e->engine, 1, 1, closed, NULL, NULL, NULL),
+              BRAID_INVALID_ARGUMENT, "neither memory of the host nor of this engine's GPU");
+  munmap(closed, 4096);
   CHECK_OK(braid_engine_expect(e->engine, 1, 1, NULL, NULL, NULL, &ticket));
   CHECK_FAILS(braid_engine_expect(e->engine, 1, 1, NULL, NULL, NULL, NULL), BRAID_INVALID_ARGUMENT,
               "expected already");

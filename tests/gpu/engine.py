@@ -1,7 +1,7 @@
 """The transfer engine between two processes that share a GPU, or have one each: every byte of every
 way is compared.
 
-python3 tests/gpu/engine.py            # needs one GPU and torch
+python3 tests/gpu/engine.py            # needs one GPU, torch and Triton
 python3 tests/gpu/engine.py 0 1        # the source's GPU and the target's
 """
 
@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 
 import braid
 
@@ -131,6 +133,62 @@ def check_watch(engine: braid.Engine) -> int:
     return not is_right
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def wait_and_compare(flag, found, expected, wrong, words, looks, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def] # noqa: N803
+    """One block looks until the flag is 1, then at once at every word. wrong: how many, or -1."""
+    one = tl.full((), 1, tl.int64)
+    seen = tl.atomic_cas(flag, one, one, sem="acquire", scope="sys")
+    while (seen != 1) & (looks > 0):
+        seen = tl.atomic_cas(flag, one, one, sem="acquire", scope="sys")
+        looks -= 1
+    if seen != 1:
+        tl.store(wrong, -1)
+    else:
+        count = tl.zeros([BLOCK], dtype=tl.int64)
+        for at in range(0, words, BLOCK):
+            place = at + tl.arange(0, BLOCK)
+            inside = place < words
+            here = tl.load(found + place, mask=inside, other=0)
+            there = tl.load(expected + place, mask=inside, other=0)
+            count += (here != there).to(tl.int64)
+        tl.store(wrong, tl.sum(count))
+
+
+def check_flag(engine: braid.Engine, gpu: int) -> int:
+    """A kernel waits for a flag in the GPU's memory, alone, and compares the bytes."""
+    words, rounds, looks, salts = 1 << 17, 200, 1 << 22, (11, 12)  # looks: some seconds
+    patterns = [pattern(8 * words, salt).view(torch.int64) for salt in salts]
+    memory, wrong = torch.zeros_like(patterns[0]), torch.zeros(1, dtype=torch.int64, device="cuda")
+    flag = torch.ones(1, dtype=torch.int64, device="cuda")
+    waits = torch.cuda.Stream()
+    # The flag is 1: compiled and loaded before anything waits.
+    wait_and_compare[(1,)](flag, memory, memory, wrong, words, looks, BLOCK=1024)
+    torch.cuda.synchronize()
+    total = 0
+    with braid.Engine(name="here", device=gpu, nics="none") as here:
+        remote = here.register(memory).descriptor
+        sources = [engine.register(each) for each in patterns]
+        for number in range(rounds):
+            memory.zero_()
+            flag.zero_()
+            wrong.fill_(-2)
+            torch.cuda.synchronize()
+            ticket = here.expect(number, 1, flag)
+            with torch.cuda.stream(waits):
+                expected = patterns[number % 2]
+                wait_and_compare[(1,)](flag, memory, expected, wrong, words, looks, BLOCK=1024)
+            engine.write(sources[number % 2], remote, imm=number).wait(30)
+            waits.synchronize()  # by the flag alone
+            ticket.wait(30)
+            total += int(wrong.item() != 0 or flag.item() != 1)
+            if wrong.item() != 0:
+                print(f"flag: round {number}: {wrong.item()} words of {words} (-1: never seen)")
+        for source in sources:
+            source.unregister()
+    print(f"flag: {rounds} kernels waited: {'right' if total == 0 else f'WRONG in {total}'}")
+    return total
+
+
 def check_death(engine: braid.Engine, remote: dict[str, Any], process: Any) -> int:
     region = engine.register(pattern(TOTAL, 3))
     os.kill(process.pid, signal.SIGKILL)
@@ -165,6 +223,7 @@ def main() -> int:
         wrong = check_writes(engine, remote, ask)
         wrong += check_reads(engine, remote, ask)
         wrong += check_watch(engine)
+        wrong += check_flag(engine, ours)
         wrong += check_death(engine, remote, process)
     print(f"engine, GPU {ours} to GPU {theirs}: {wrong} wrong")
     return 1 if wrong else 0

@@ -175,9 +175,14 @@ class Engine(Transfers):
     ) -> Ticket:
         """Ends when `count` more have arrived under `imm`, and takes them off its count.
 
-        Arrivals before the call count. InvalidArgument when `imm` is expected already. flag: 8
-        bytes of writable host memory (a NumPy array [1] of uint64; pinned, a GPU may poll it) that
-        become 1 just before. cancel() ends this expectation alone, as forget(imm) does.
+        Arrivals before the call count. InvalidArgument when `imm` is expected already.
+        cancel() ends this expectation alone, as forget(imm) does.
+
+        flag: 8 aligned bytes that become 1 just before, kept alive until then: writable memory of
+        the host (a NumPy array [1] of uint64; pinned, a GPU may poll it), or of this engine's GPU
+        (a torch tensor [1] of int64), there by a copy on a stream of its own: DriverError of the
+        ticket where that fails. Set it to 0 and synchronise before. A kernel that waits for it
+        loads it with acquire at system scope, or is enqueued behind cuStreamWaitValue64.
         """
         number = values.whole(imm, "expect: imm", 2**32 - 1)
         core = self._live().expect(number, values.whole(count, "expect: count"), callback, flag)

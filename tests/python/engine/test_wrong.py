@@ -206,6 +206,30 @@ def test_flags_that_cannot_be_set_are_refused(engine):
         engine.expect(1, 1, unaligned)
 
 
+class OnGpu:
+    """Says that it is memory of a GPU, as a tensor there does."""
+
+    def __init__(self):
+        self.array = np.zeros(1, np.uint64)
+
+    def __dlpack_device__(self):
+        return (2, 3)
+
+    def __dlpack__(self, stream=None):
+        return self.array.__dlpack__()
+
+
+def test_a_flag_of_another_gpu_is_refused(engine):
+    flag = OnGpu()
+    with pytest.raises(
+        braid.InvalidArgument, match=r"flag: memory of GPU 3: this engine is of no GPU"
+    ):
+        engine.expect(1, 1, flag)
+    engine.signal([engine.address], 1)
+    engine.expect(1, 1).wait(60)  # it was not expected
+    assert flag.array[0] == 0
+
+
 def test_a_wait_that_ends_early_ends_nothing(engine):
     ticket = engine.expect(1, 1)
     began = time.monotonic()
