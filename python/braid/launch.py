@@ -5,8 +5,9 @@ them. Its rules:
   - the first rank that fails decides the exit code; the others get `grace_s` to notice and leave
     by themselves, then
     SIGTERM, then, after KILL_AFTER_S more, SIGKILL;
-  - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts; one that comes
-    while ranks are being started ends that first; one that was ignored already (nohup) stays so;
+  - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts; one that
+    comes while ranks are being started ends that first; one that was ignored already (nohup) stays
+    so;
   - every rank is the leader of a process group of its own, so that a Ctrl-C reaches it once,
     through us; what goes to a rank goes to all of its group, and what is left of the groups of a
     job that failed or was interrupted is ended with it;
@@ -46,7 +47,7 @@ has set. Slurm's variables stay: they tell of the job as well, and RANK goes bef
 """
 
 
-class CannotStart(OSError):
+class StartError(OSError):
     """A rank could not be started."""
 
 
@@ -102,7 +103,7 @@ class Job:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self, command: Sequence[str], ranks: int) -> None:
-        """All ranks, or those before an interruption. CannotStart leaves none."""
+        """All ranks, or those before an interruption. StartError leaves none."""
         try:
             job = _job_environment()
             for rank in range(ranks):
@@ -112,7 +113,7 @@ class Job:
         except BaseException as error:
             self._signal_all(signal.SIGKILL)
             if isinstance(error, OSError):
-                raise CannotStart(error.errno, error.strerror) from error
+                raise StartError(error.errno, error.strerror) from error
             raise
         self._is_starting = False
         self._pass_on()
@@ -262,7 +263,7 @@ def launch(
     """Runs `command` as `ranks` processes and returns the exit code of the whole. What they print
     goes to `output`, or where this process prints.
 
-    CannotStart when a rank cannot be started.
+    StartError when a rank cannot be started.
     """
     job = Job(grace_s, output)
     with _forwarding(job) as seen:

@@ -25,7 +25,7 @@ from braid.cli.checks import (
     sizes_of,
     words,
 )
-from braid.launch import LOST_READER, CannotStart, command_for, launch
+from braid.launch import LOST_READER, StartError, command_for, launch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -74,7 +74,7 @@ def run(
         fail(f"run: there is no file {target[0]}")
     try:
         code = launch(command_for(target, module=module), ranks, grace_s=grace)
-    except CannotStart as error:
+    except StartError as error:
         fail(f"run: {target[0]} cannot be started: {error.strerror}")
     raise typer.Exit(code)
 
