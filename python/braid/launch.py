@@ -5,15 +5,21 @@ them. Its rules:
   - the first rank that fails decides the exit code; the others get `grace_s` to notice and leave
     by themselves, then
     SIGTERM, then, after KILL_AFTER_S more, SIGKILL;
-  - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts;
+  - SIGINT, SIGTERM and SIGHUP are passed on to every rank, and the same clock starts; one that
+    comes while ranks are being started ends that first; one that was ignored already (nohup) stays
+    so;
   - every rank is the leader of a process group of its own, so that a Ctrl-C reaches it once,
     through us; what goes to a rank goes to all of its group, and what is left of the groups of a
     job that failed or was interrupted is ended with it;
-  - when the launcher itself is killed the kernel sends SIGTERM to the ranks.
+  - when the launcher itself is killed the kernel sends SIGTERM to the ranks, and to nothing that
+    they have started: what is then left of their groups goes on (docs/launch.md);
+  - what a launcher around this one said to its rank is not passed on: ours are ranks of a job of
+    their own.
 """
 
 import ctypes
 import os
+import re
 import secrets
 import signal
 import socket
@@ -22,6 +28,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import TextIO
 
@@ -31,6 +38,17 @@ LOST_READER = 128 + signal.SIGPIPE
 _POLL_S = 0.02
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+_OF_AN_OUTER_RANK = re.compile(
+    r"TORCHELASTIC_|(GROUP|ROLE)_(RANK|WORLD_SIZE)$"
+    r"|OMPI_COMM_WORLD_|OMPI_MCA_ess_base_|PMI2?_|PMIX_(?!MCA_)"
+)
+"""What torchrun, mpirun and other launchers of MPI tell a rank about itself, and not what its user
+has set. Slurm's variables stay: they tell of the job as well, and RANK goes before them.
+"""
+
+
+class StartError(OSError):
+    """A rank could not be started."""
 
 
 def free_port() -> int:
@@ -50,7 +68,8 @@ def command_for(target: Sequence[str], *, module: bool) -> list[str]:
 
 
 def _rank_environment(rank: int, ranks: int, job: Mapping[str, str]) -> dict[str, str]:
-    environment = {**os.environ, **job}
+    ours = {n: text for n, text in os.environ.items() if not _OF_AN_OUTER_RANK.match(n)}
+    environment = {**ours, **job}
     environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     environment |= {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     if ranks > 1:  # as torchrun does: ranks would otherwise start a thread per core each
@@ -66,27 +85,38 @@ def _job_environment() -> dict[str, str]:
 _libc = ctypes.CDLL(None)  # loaded before any fork
 
 
-def _die_with_launcher() -> None:
+def _die_with_launcher(launcher: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != launcher:  # it has gone already, so no signal will come
+        os._exit(1)
 
 
 class Job:
     """The processes of one launch."""
 
-    def __init__(
-        self, command: Sequence[str], ranks: int, grace_s: float, output: TextIO | None
-    ) -> None:
+    def __init__(self, grace_s: float, output: TextIO | None) -> None:
         self._grace_s, self._output = grace_s, output
         self._end_at: float | None = None  # when patience with the remaining ranks ends
         self._was_terminated = False
+        self._is_starting = True
+        self._kept: list[int] = []  # signals to be passed on
         self._processes: list[subprocess.Popen[bytes]] = []
-        job = _job_environment()
+
+    def start(self, command: Sequence[str], ranks: int) -> None:
+        """All ranks, or those before an interruption. StartError leaves none."""
         try:
+            job = _job_environment()
             for rank in range(ranks):
+                if self._kept:
+                    break
                 self._processes.append(self._start(command, _rank_environment(rank, ranks, job)))
-        except BaseException:
+        except BaseException as error:
             self._signal_all(signal.SIGKILL)
+            if isinstance(error, OSError):
+                raise StartError(error.errno, error.strerror) from error
             raise
+        self._is_starting = False
+        self._pass_on()
 
     def _start(
         self, command: Sequence[str], environment: Mapping[str, str]
@@ -97,7 +127,7 @@ class Job:
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             process_group=0,
-            preexec_fn=_die_with_launcher,
+            preexec_fn=partial(_die_with_launcher, os.getpid()),
         )
 
     def _signal_all(self, number: int) -> None:
@@ -109,9 +139,17 @@ class Job:
                 os.killpg(process.pid, number)
 
     def interrupt(self, number: int) -> None:
-        """Passes a signal on and starts the clock."""
-        self._signal_all(number)
-        self._start_clock()
+        """Passes a signal on and starts the clock. While a rank is being started nobody knows its
+        number yet: the signal is kept until it can reach that one, too.
+        """
+        self._kept.append(number)
+        if not self._is_starting:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._kept:
+            self._signal_all(self._kept.pop(0))
+            self._start_clock()
 
     def _start_clock(self) -> None:
         if self._end_at is None:
@@ -179,16 +217,24 @@ def _exit_code(pid: int) -> int | None:
 
 
 def _report(rank: int, code: int, others: int) -> None:
-    how = f"exited with code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
+    how = f"exited with code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
     more = f"; ending the other {others}" if others else ""
-    print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(OSError):  # nobody reads it: the ranks go on for as long as they would have
+        print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # of the real-time signals Python names the first and the last
+        return f"signal {number}"
 
 
 @contextmanager
 def _forwarding(job: Job) -> Iterator[list[int]]:
-    """While inside, signals to the launcher go to the ranks.
+    """While inside, signals to the launcher go to the ranks, and ranks that end can be waited for.
 
-    Yields the list of those that came.
+    Yields the list of signals that came.
     """
     seen: list[int] = []
 
@@ -196,12 +242,19 @@ def _forwarding(job: Job) -> Iterator[list[int]]:
         seen.append(number)
         job.interrupt(number)
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    heeded = [number for number in _FORWARDED if not _is_ignored(number)]
+    before = {number: signal.signal(number, forward) for number in heeded}
+    if _is_ignored(signal.SIGCHLD):  # inherited: the kernel would collect the ranks
+        before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         yield seen
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 def launch(
@@ -210,9 +263,10 @@ def launch(
     """Runs `command` as `ranks` processes and returns the exit code of the whole. What they print
     goes to `output`, or where this process prints.
 
-    OSError when it cannot start.
+    StartError when a rank cannot be started.
     """
-    job = Job(command, ranks, grace_s, output)
+    job = Job(grace_s, output)
     with _forwarding(job) as seen:
+        job.start(command, ranks)
         code = job.wait()
     return 128 + seen[0] if seen else code

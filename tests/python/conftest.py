@@ -29,6 +29,11 @@ _ENVIRONMENT = {"BRAID_TUNE": "off", "BRAID_TIMEOUT": "20s", "BRAID_LOG": "error
 # what they start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Ignored where a script has the tests in the background; so it would be in what they start and stop
+# by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _make_command = typer.main.get_command
 
 

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from braid import launch
 from braid.cli import main
 
 BRAID = [sys.executable, "-m", "braid.cli"]
@@ -18,7 +19,7 @@ BRAID = [sys.executable, "-m", "braid.cli"]
 def braid_run(*arguments, **options):
     """Runs the command to its end."""
     return subprocess.run(
-        [*BRAID, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+        [*BRAID, *arguments], capture_output=True, text=True, timeout=120, check=False, **options
     )
 
 
@@ -53,11 +54,112 @@ def test_environment_and_arguments(script):
     assert len(rows[0][6]) >= 32
 
 
+OUTER_RANK = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "MASTER_PORT": "1",
+    "GROUP_RANK": "1",
+    "ROLE_WORLD_SIZE": "8",
+    "TORCHELASTIC_RUN_ID": "outer",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_MCA_ess_base_jobid": "1",
+    "PMI_RANK": "5",
+    "PMI2_JOBID": "1",
+    "PMIX_NAMESPACE": "outer",
+}
+OWN = {"RANK", "WORLD_SIZE", "MASTER_PORT"}
+SETTINGS = {"ROLE_NAME", "GROUP_ID", "OMPI_MCA_btl", "PMIX_MCA_gds", "SLURM_JOB_ID", "SLURM_PROCID"}
+
+
+def test_ranks_hear_nothing_of_a_launcher_around_their_own(script):
+    """Whose rank the launcher itself is. What its user has set, and Slurm's job, stay."""
+    path = script("os.write(1, (' '.join(os.environ) + '\\n').encode())")
+    around = {**os.environ, **OUTER_RANK, **dict.fromkeys(SETTINGS, "7")}
+    done = braid_run("run", "-n", "2", path, env=around)
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        assert set(line.split()) & ({*OUTER_RANK} | SETTINGS) == OWN | SETTINGS
+
+
+def test_ranks_meet_inside_a_rank_of_mpirun(script):
+    path = script(
+        "import braid\n"
+        "with braid.init() as comm:\n"
+        "    comm.barrier()\n"
+        "    assert (comm.rank, comm.size) == (int(os.environ['RANK']), 2)\n"
+    )
+    outer = {name: text for name, text in OUTER_RANK.items() if name.startswith(("OMPI_", "PMI"))}
+    done = braid_run("run", "-n", "2", path, env={**os.environ, **outer, "BRAID_TUNE": "off"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_torch_meets_inside_a_rank_of_torchrun(script):
+    """Where torchrun keeps torch's store, ranks of another launcher would look for it in vain."""
+    pytest.importorskip("torch")
+    path = script(
+        "from datetime import timedelta\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', timeout=timedelta(seconds=40))\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    outer = {name: text for name, text in OUTER_RANK.items() if name.startswith("TORCHELASTIC_")}
+    done = braid_run("run", "-n", "2", path, env={**os.environ, **outer})
+    assert done.returncode == 0, done.stderr
+
+
 def test_modules_and_programs():
     done = braid_run("run", "-n", "2", "-m", "platform")
     assert done.returncode == 0
     assert len(done.stdout.splitlines()) == 2
     assert braid_run("run", "-n", "2", "--", "/bin/sh", "-c", "exit 7").returncode == 7
+
+
+def test_a_signal_without_a_name(script):
+    path = script("os.kill(os.getpid(), 35) if os.environ['RANK'] == '1' else time.sleep(60)")
+    done = braid_run("run", "-n", "2", "--grace", "0.2", path)
+    assert done.returncode == 128 + 35
+    assert done.stderr == "braid run: rank 1 was killed by signal 35; ending the other 1\n"
+
+
+def test_a_parent_that_collects_no_children(script):
+    """Ignored SIGCHLD is inherited, and what ends is then gone without a word."""
+    path = script("sys.exit(3 * (os.environ['RANK'] == '1'))")
+    done = braid_run("run", "-n", "2", path, preexec_fn=ignoring(signal.SIGCHLD))
+    assert "rank 1 exited with code 3" in done.stderr
+    assert done.returncode == 3
+
+
+def ignoring(number):
+    """For a process that is to start with a signal ignored."""
+    return lambda: signal.signal(number, signal.SIG_IGN)
+
+
+def test_a_failure_nobody_can_hear_of_leaves_the_others_their_grace(script, tmp_path):
+    path = script(
+        "if os.environ['RANK'] == '1': sys.exit(7)\n"
+        "time.sleep(1)\n"
+        "open(sys.argv[1] + '/finished', 'w').close()\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*BRAID, "run", "-n", "2", "--grace", "60", path, str(tmp_path)]
+    done = subprocess.run(command, stderr=writer, timeout=60, check=False)
+    os.close(writer)
+    assert (tmp_path / "finished").exists()
+    assert done.returncode == 7
+
+
+def test_what_fails_later_is_not_called_a_start(monkeypatch):
+    def wait(_job):
+        raise OSError("of waiting")
+
+    monkeypatch.setattr(launch.Job, "wait", wait)
+    monkeypatch.setattr(sys, "argv", ["braid", "run", "--", "/bin/true"])
+    with pytest.raises(OSError, match="of waiting"):
+        main()
 
 
 def test_first_failure_ends_the_others(script):
@@ -96,10 +198,19 @@ def grandchildren(folder):
     raise AssertionError("no grandchildren")
 
 
+def heed_signals():
+    """In a process that is about to start: though the tests were started with some ignored (nohup,
+    or in the background of a script).
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_grandchildren(script, tmp_path, number):
     path = script(GRANDCHILD + "time.sleep(60)")
-    with subprocess.Popen([*BRAID, "run", "-n", "2", path, str(tmp_path / "pid")]) as job:
+    command = [*BRAID, "run", "-n", "2", path, str(tmp_path / "pid")]
+    with subprocess.Popen(command, preexec_fn=heed_signals) as job:
         pids = grandchildren(tmp_path)
         job.send_signal(number)
         assert job.wait(timeout=20) == 128 + number
@@ -134,7 +245,8 @@ def test_signals_reach_every_rank(script, tmp_path, number):
         "open(f'{sys.argv[1]}/ready{os.environ[\"RANK\"]}', 'w').close()\n"
         "time.sleep(60)"
     )
-    with subprocess.Popen([*BRAID, "run", "-n", "2", path, str(tmp_path)]) as launcher:
+    command = [*BRAID, "run", "-n", "2", path, str(tmp_path)]
+    with subprocess.Popen(command, preexec_fn=heed_signals) as launcher:
         end = time.monotonic() + 30
         while not all((tmp_path / f"ready{r}").exists() for r in range(2)):
             assert time.monotonic() < end, "ranks do not start"
@@ -143,6 +255,71 @@ def test_signals_reach_every_rank(script, tmp_path, number):
         assert launcher.wait(30) == 128 + number
     assert (tmp_path / "stopped0").exists()
     assert (tmp_path / "stopped1").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_an_ignored_signal_stays_ignored(script, tmp_path, number):
+    """As nohup has it, and what a script starts in the background."""
+    path = script(
+        "folder = sys.argv[1]\n"
+        "open(f'{folder}/ready', 'w').close()\n"
+        "end = time.monotonic() + 60\n"
+        "while not os.path.exists(f'{folder}/go'):\n"
+        "    assert time.monotonic() < end\n"
+        "    time.sleep(0.02)\n"
+    )
+    command = [*BRAID, "run", "-n", "1", path, str(tmp_path)]
+    with subprocess.Popen(command, preexec_fn=ignoring(number)) as launcher:
+        until((tmp_path / "ready").exists, "the rank does not start")
+        launcher.send_signal(number)
+        (tmp_path / "go").touch()
+        assert launcher.wait(30) == 0
+
+
+def until(holds, otherwise):
+    """Waits, not for ever."""
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, otherwise
+        time.sleep(0.02)
+
+
+STOPPED_WHILE_STARTING = """
+import os, sys, time
+from braid import launch
+
+folder, number = sys.argv[1], int(sys.argv[2])
+die_with_launcher = launch._die_with_launcher
+
+def stop_the_launcher_first(*launcher):
+    with open(f"{folder}/{os.getpid()}", "w"):
+        parent = os.getppid()
+    if len(os.listdir(folder)) == 2:
+        os.kill(parent, number)
+        end = time.monotonic() + 1
+        while os.getppid() == parent and time.monotonic() < end:
+            time.sleep(0.01)
+    die_with_launcher(*launcher)
+
+launch._die_with_launcher = stop_the_launcher_first
+sys.exit(launch.launch(["sleep", "300"], 4))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_launcher_stopped_while_it_starts_ranks_leaves_none(tmp_path, number):
+    """The second is a process by then, and has not yet asked to end with the launcher."""
+    command = [sys.executable, "-c", STOPPED_WHILE_STARTING, str(tmp_path), str(int(number))]
+    with subprocess.Popen(command, preexec_fn=heed_signals) as launcher:
+        code = launcher.wait(60)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    try:
+        until(lambda: not any(lives(pid) for pid in pids), "a rank outlives its launcher")
+    finally:
+        for pid in filter(lives, pids):
+            os.kill(pid, signal.SIGKILL)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert len(pids) == 2  # no more were started
 
 
 def test_ranks_end_with_their_launcher(script, tmp_path):
@@ -155,18 +332,7 @@ def test_ranks_end_with_their_launcher(script, tmp_path):
             time.sleep(0.02)
         launcher.kill()
     pid = int(pid_file.read_text())
-    while _is_alive(pid):
-        assert time.monotonic() < end, "the rank outlives its launcher"
-        time.sleep(0.05)
-
-
-def _is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as stat:
-        return stat.read().rpartition(")")[2].split()[0] != "Z"  # nobody may be there to collect it
+    until(lambda: not lives(pid), "the rank outlives its launcher")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from braid.cli.checks import (
     sizes_of,
     words,
 )
-from braid.launch import LOST_READER, command_for, launch
+from braid.launch import LOST_READER, StartError, command_for, launch
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -68,11 +68,13 @@ def run(
 ) -> None:
     """Start a program's ranks: braid run -n 4 script.py ARGS."""
     check_ranks(ranks)
+    if not grace >= 0:  # NaN, too
+        fail(f"run: --grace: asked for {grace:g} s, it must be 0 or more")
     if target[0].endswith(".py") and not module and not Path(target[0]).is_file():
         fail(f"run: there is no file {target[0]}")
     try:
         code = launch(command_for(target, module=module), ranks, grace_s=grace)
-    except OSError as error:
+    except StartError as error:
         fail(f"run: {target[0]} cannot be started: {error.strerror}")
     raise typer.Exit(code)
 

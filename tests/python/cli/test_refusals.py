@@ -35,6 +35,8 @@ def braid(monkeypatch, capsys):
             "bench engine --ways local --cores 0,99999",
             "braid: bench engine: --cores: asked for two of ",
         ),
+        ("run --grace -3 x", "braid: run: --grace: asked for -3 s, "),
+        ("run --grace nan x", "braid: run: --grace: asked for nan s, "),
         ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
         ("plan timeline --compute-ms 1 --comm-ms -2", "braid: --comm-ms: asked for -2, "),
         (
