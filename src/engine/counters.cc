@@ -28,6 +28,7 @@ Reached Counters::add(uint32_t immediate, uint64_t count) {
 
 Result<Reached> Counters::expect(uint32_t immediate, Expectation expectation) {
   const std::lock_guard lock(mutex_);
+  BRAID_RETURN_IF_ERROR(ended_);
   const auto at = counters_.try_emplace(immediate).first;
   Counter& counter = at->second;
   if (counter.expected.ticket != nullptr)
@@ -58,6 +59,7 @@ Callback Counters::discard(uint32_t immediate, Status why) {
 
 std::vector<Callback> Counters::forget_all(const Status& why) {
   const std::lock_guard lock(mutex_);
+  ended_ = why;
   std::vector<Callback> out;
   for (auto& [immediate, counter] : counters_)
     if (counter.expected.ticket != nullptr)

@@ -49,7 +49,8 @@ class Counters {
   Callback forget(uint32_t immediate, Status why, const Ticket* only = nullptr);
   /// The same, and what has arrived is not counted any more.
   Callback discard(uint32_t immediate, Status why);
-  /// Ends all of them.
+  /// Ends all of them, and with the same words each that comes later: a callback may expect anew what
+  /// was cancelled, and nobody would end that.
   std::vector<Callback> forget_all(const Status& why);
   /// What has arrived and nobody has taken.
   uint64_t count(uint32_t immediate) const;
@@ -68,6 +69,7 @@ class Counters {
   mutable std::mutex mutex_;
   Counts
       counters_;  // of those that have a count or are expected: users take new immediates for ever
+  Status ended_;  // ok: nobody has forgotten all
 };
 
 }  // namespace braid::engine

@@ -208,5 +208,17 @@ TEST(Lifetimes, CallbacksMayCallAnEngineThatIsBeingClosed) {
   EXPECT_EQ(num_called, 20);
 }
 
+// What is expected anew by then would be ended by nobody.
+TEST(Lifetimes, WhatACallbackExpectsOfAnEngineThatEndsIsRefused) {
+  Engines engines(on_host());
+  auto a = engines.make("a");
+  Status again;
+  auto expected = a->expect(
+      1, 1, [&, engine = a.get()](const Status&) { again = engine->expect(1, 1).status(); });
+  ASSERT_TRUE(is_ok(expected));
+  a.reset();
+  EXPECT_TRUE(failed(again, Code::kCancelled, "was closed"));
+}
+
 }  // namespace
 }  // namespace braid::engine::test
