@@ -173,6 +173,29 @@ def test_a_receiver_learns_that_the_sender_left(torch_ranks):
     assert torch_ranks(2, body) == [None, True]
 
 
+@pytest.mark.parametrize("has_comm", [True, False])
+def test_a_receiver_from_any_rank_learns_that_all_others_left(torch_ranks, has_comm):
+    """What it sends to itself still comes."""
+
+    def body():
+        group, rank, got = dist.group.WORLD, dist.get_rank(), torch.empty(2)
+        if has_comm:
+            dist.barrier()
+        if rank != 0:
+            dist.send(torch.full((2,), float(rank)), 0)
+            return None
+        assert {dist.recv(got) for _ in range(2)} == {1, 2}
+        posted = dist.irecv(torch.empty(2), tag=4)
+        for _ in range(2):  # one that waits already, and one that comes later
+            with pytest.raises(braid.PeerLost, match="every other rank has left"):
+                group.recv_anysource([got], 0).wait()
+        group.send([torch.ones(2)], 0, 4)  # dist.send() to oneself is refused
+        posted.wait()
+        return posted.result()[0].tolist()
+
+    assert torch_ranks(3, body, timeout_s=60)[0] == [1, 1]
+
+
 def test_a_stranger_is_not_heard(torch_ranks):
     """Who does not know the group's secret is cut off, and nobody notices."""
 
