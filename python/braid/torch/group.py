@@ -26,7 +26,7 @@ from braid.torch.checks import (
     check_rank,
     split_elements,
 )
-from braid.torch.comms import Body, Comms
+from braid.torch.comms import Body, Comms, check_options
 from braid.torch.errors import InvalidArgument
 from braid.torch.forms import Asked, also_named, asked, flat
 from braid.torch.meeting import Meeting
@@ -420,6 +420,7 @@ def make_group(options: Any, backend_options: Any) -> BraidGroup:
             "init_process_group: argument pg_options: asked for a mapping of options of braid.init"
             f" or None, found {type(backend_options).__name__}"
         )
+    check_options(backend_options or {})
     meeting = Meeting(
         options.store,
         options.group_id,
