@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -282,3 +283,50 @@ def test_from_any_rank_when_all_others_have_left():
     mine_alone.work.get_future()
     alone.end_late(None)
     assert not mine_alone.work.is_completed()
+
+
+def test_who_asks_while_another_thread_delivers_waits_for_it():
+    began, go_on, order = threading.Event(), threading.Event(), []
+
+    def deliver():
+        began.set()
+        go_on.wait(10)
+        order.append("delivered")
+
+    work = RecvWork("recv", 60, deliver, None)
+    assert not work.is_completed()
+    work.finish()
+    first = threading.Thread(target=work.is_completed)
+    first.start()
+    assert began.wait(10)
+
+    def ask():
+        assert work.wait()
+        order.append("waited")
+
+    second = threading.Thread(target=ask)
+    second.start()
+    second.join(0.2)
+    assert order == []
+    go_on.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert order == ["delivered", "waited"]
+
+
+def test_what_failed_is_not_delivered():
+    work = RecvWork("recv", 60, lambda: pytest.fail("delivered"), None)
+    work.finish(braid.PeerLost("gone"))
+    assert work.is_completed()
+    assert not work.is_success()
+
+
+def test_a_receive_on_a_gpu_is_delivered_on_the_stream_of_who_waits():
+    delivered = []
+    work = RecvWork("recv", 60, lambda: delivered.append(1), None, is_on_host=False)
+    work.finish()
+    assert work.is_completed()
+    assert delivered == []
+    work.wait()
+    work.wait()
+    assert delivered == [1]

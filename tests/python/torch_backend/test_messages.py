@@ -106,6 +106,30 @@ def test_batches_strides_and_oneself(ranks_until_all_are_done):
     ranks_until_all_are_done(3, body)
 
 
+@pytest.mark.parametrize("ask", ["is_completed", "is_success"])
+def test_a_receive_that_is_done_is_in_its_tensor(ranks_until_all_are_done, ask):
+    """Also where the tensor's strides need a copy; told by one thread, it is so for all."""
+
+    def body():
+        rank, want = dist.get_rank(), numbers(6, torch.float32, 0).view(3, 2)
+        if rank == 0:
+            dist.send(want, 1)
+            return
+        out = torch.zeros(2, 3).t()
+        work = dist.irecv(out, 0)
+        end = time.monotonic() + 20
+        while not getattr(work, ask)():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        same(out.contiguous(), want)
+        out.zero_()  # the user's from now on
+        work.wait()
+        assert work.is_completed()
+        assert not out.any()
+
+    ranks_until_all_are_done(2, body)
+
+
 def test_a_default_device_elsewhere(ranks_until_all_are_done):
     """What braid makes for itself on the CPU is there."""
 
