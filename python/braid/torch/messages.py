@@ -43,8 +43,8 @@ def _to_host(data: torch.Tensor) -> Callable[[], Any]:
 
 
 def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> HostWork:
-    """Fills `tensor` with a message from `source`, or from any rank. It is there after wait(), and on
-    the CPU once is_completed().
+    """Fills `tensor` with a message from `source`, or from any rank. It is there after wait(), and
+    on the CPU once is_completed().
     """
     device = device_of("recv", [tensor])
     plain = tensor.detach()
