@@ -63,7 +63,8 @@ class BraidGroup(Answers):
     # ---- how a call is run ----
     #
     # Calls that programs make many of ask for the short way first (plain_calls.py), which is there
-    # once a call on a GPU was made.
+    # once a call on a GPU was made. Their arguments have torch's own names: also_named() would be
+    # one more Python call in each.
 
     def _short(self, work: GpuWork) -> GpuWork:
         """Of a call that went the short way."""
@@ -115,12 +116,20 @@ class BraidGroup(Answers):
 
     # ---- reductions ----
 
-    @also_named(tensor="tensors", op="opts")
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def allreduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: Any = None,
+        op: Any = None,
+    ) -> Any:
         short = self._comms.plain
         if short is not None and (work := short.all_reduce(tensors, opts)) is not None:
             return self._short(work)
-        each, said = _listed(tensors), asked("all_reduce", opts, timeout, takes="op")
+        each = _listed(tensors if tensor is None else tensor)
+        said = asked("all_reduce", opts, op, timeout, takes="op")
         how = self._how("all_reduce", said, each[0])
         return self._run("all_reduce", each, each, lambda c: coll.all_reduce(c, each, how), said)
 
@@ -167,12 +176,18 @@ class BraidGroup(Answers):
             said,
         )
 
-    @also_named(outputTensor="output", inputTensor="tensor")
-    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def _reduce_scatter_base(
+        self,
+        outputTensor: Tensor,  # noqa: N803
+        inputTensor: Tensor,  # noqa: N803
+        opts: Any = None,
+    ) -> Any:
         short = self._comms.plain
-        if short is not None and (work := short.reduce_scatter(output, tensor, opts)) is not None:
-            return self._short(work)
-        output, tensor = plain(output), plain(tensor)
+        if short is not None:
+            work = short.reduce_scatter(outputTensor, inputTensor, opts)
+            if work is not None:
+                return self._short(work)
+        output, tensor = plain(outputTensor), plain(inputTensor)
         said = asked("reduce_scatter", opts, takes="op")
         how = self._how("reduce_scatter", said, output)
         check_dtype("reduce_scatter", [output, tensor])
@@ -194,12 +209,20 @@ class BraidGroup(Answers):
 
     # ---- moves ----
 
-    @also_named(tensor="tensors", root="opts")
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def broadcast(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: Any = None,
+        root: int | None = None,
+    ) -> Any:
         short = self._comms.plain
         if short is not None and (work := short.broadcast(tensors, opts)) is not None:
             return self._short(work)
-        each, said = _listed(tensors), asked("broadcast", opts, timeout, takes="root")
+        each = _listed(tensors if tensor is None else tensor)
+        said = asked("broadcast", opts, root, timeout, takes="root")
         root = said.root
         self._check_rank("broadcast", "root", root)
         return self._run("broadcast", each, each, lambda c: coll.broadcast(c, each, root), said)
@@ -219,12 +242,16 @@ class BraidGroup(Answers):
             said,
         )
 
-    @also_named(input="tensor")
-    def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def _allgather_base(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        opts: Any = None,
+    ) -> Any:
         short = self._comms.plain
-        if short is not None and (work := short.all_gather(output, tensor, opts)) is not None:
+        if short is not None and (work := short.all_gather(output, input, opts)) is not None:
             return self._short(work)
-        output, tensor = plain(output), plain(tensor)
+        output, tensor = plain(output), plain(input)
         check_dtype("all_gather", [output, tensor])
         check_count("all_gather", "output", output.numel(), tensor.numel() * self.size())
         return self._run(
@@ -288,27 +315,20 @@ class BraidGroup(Answers):
             "scatter", [out, *blocks], [out], lambda c: coll.scatter(c, out, blocks, root), said
         )
 
-    @also_named(
-        input="tensor",
-        output_tensor="output",
-        input_tensor="tensor",
-        output_split_sizes="output_splits",
-        input_split_sizes="input_splits",
-        timeout="opts",
-    )
     def alltoall_base(
         self,
         output: Tensor,
-        tensor: Tensor,
-        output_splits: Sequence[int],
-        input_splits: Sequence[int],
+        input: Tensor,  # noqa: A002
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
         opts: Any = None,
+        timeout: timedelta | None = None,
     ) -> Any:
-        received, sent = list(output_splits or ()), list(input_splits or ())
+        received, sent = list(output_split_sizes or ()), list(input_split_sizes or ())
         short = self._comms.plain if not received and not sent else None
-        if short is not None and (work := short.all_to_all(output, tensor, opts)) is not None:
+        if short is not None and (work := short.all_to_all(output, input, opts)) is not None:
             return self._short(work)
-        output, tensor = plain(output), plain(tensor)
+        output, tensor = plain(output), plain(input)
 
         if not received and not sent:
             check_count("all_to_all", "output", output.numel(), tensor.numel())
@@ -319,7 +339,7 @@ class BraidGroup(Answers):
             body = partial(
                 coll.all_to_all_rows, out=output, tensor=tensor, received=from_each, counts=to_each
             )
-        said = asked("all_to_all", opts)
+        said = asked("all_to_all", opts, timeout)
         return self._run("all_to_all", [output, tensor], [output], body, said)
 
     @also_named(

@@ -213,7 +213,7 @@ def test_what_a_call_does_not_take(torch_ranks):
             with pytest.raises(braid.InvalidArgument, match="asked for tensors, then torch's opt"):
                 wrong()
         with pytest.raises(TypeError, match="two forms"):
-            group.broadcast([t], opts=None, root=1)
+            group.reduce([t], opts=None, root=1)
         dist.barrier()
 
     torch_ranks(2, body)
