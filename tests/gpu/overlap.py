@@ -132,6 +132,26 @@ def check_tuned_and_captured(checks, case):
         pass
 
 
+def places(tensor):
+    """Equal elements that begin at no multiple of 16 bytes, and with gaps between rows."""
+    behind = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device="cuda")[1:]
+    gap = torch.empty(*tensor.shape[:-1], tensor.shape[-1] + 3, dtype=tensor.dtype, device="cuda")
+    for place in (behind.view(tensor.shape), gap[..., : tensor.shape[-1]]):
+        yield place.copy_(tensor)
+
+
+def check_places(checks, case):
+    """Elements that lie badly on one rank alone: all ranks go one way still, to the same bits."""
+    first = case.call()
+    for name in ("x", "w", "b"):
+        lies_well = getattr(case, name)
+        for place in places(lies_well):
+            if case.comm.rank == case.comm.size - 1:
+                setattr(case, name, place)
+            checks.expect(torch.equal(case.call(), first), f"{case.op.name}: {name} lies badly")
+            setattr(case, name, lies_well)
+
+
 def check_layers(checks, comm, rows, width):
     """Two linear layers and what lies between, against float64."""
     n, r, dtype = comm.size, comm.rank, torch.bfloat16
@@ -196,6 +216,7 @@ def main():
                 case = Case(comm, op, rows, columns, depth, dtype, layout, seed)
                 check_ways(checks, case, asked.calls)
             check_tuned_and_captured(checks, case)
+            check_places(checks, case)
         check_layers(checks, comm, 64, 256)
         if comm.size > 1:
             check_disagreement(checks, comm)

@@ -17,6 +17,7 @@ from braid.overlap.tuner import FORMS, SEQUENTIAL, Way, candidates, choose
 
 _EXCHANGE = 3  # overlap::Call::kGemmArExchange
 _PAGE = 2 << 20
+_ALIGNED = 16  # bytes that a kernel's copies take at once
 
 
 def ag_gemm(
@@ -26,7 +27,8 @@ def ag_gemm(
 
     x_shard [m, K], alike on all ranks; w [N, K], or [K, N] with layout "kn", each rank's own; bias
     [N]. Collective. The first call of a shape measures its ways, which takes a second; later ones
-    only enqueue on the current stream. Enqueued, x_shard may be written to when the stream has come
+    only enqueue on the current stream; what is not contiguous, or begins at no multiple of 16
+    bytes, is copied there first. Enqueued, x_shard may be written to when the stream has come
     so far. Raises InvalidArgument for what does not fit; a lost peer is an error of a later call.
     """
     return _run(Op.AG_GEMM, x_shard, w, comm, bias, layout)
@@ -73,11 +75,19 @@ def _run(op: Op, x: Tensor, w: Tensor, comm: Comm, bias: Tensor | None, layout: 
     kernels = _KERNELS.get(comm)
     if kernels is None:
         kernels = _KERNELS[comm] = _Kernels(comm, x.device)
-    return kernels.run(shape, x, w, bias)
+    return kernels.run(shape, _fit(x), _fit(w), None if bias is None else _fit(bias))
 
 
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach() if tensor.requires_grad else tensor
+
+
+def _fit(tensor: Tensor) -> Tensor:
+    """The tensor as kernels read it, dense and at a multiple of 16 bytes: a copy on the current
+    stream where it is not. Other ranks do not know, so it must not change the way.
+    """
+    dense = tensor.contiguous()
+    return dense.clone() if dense.data_ptr() % _ALIGNED else dense
 
 
 _Key = tuple[object, ...]
@@ -87,10 +97,7 @@ _MOST_CHECKED = 4096
 
 def _key(tensor: Tensor | None) -> _Key | None:
     """All of a tensor that checks look at."""
-    if tensor is None:
-        return None
-    is_dense, is_aligned = tensor.is_contiguous(), tensor.data_ptr() % 16 == 0
-    return tensor.shape, tensor.dtype, tensor.device, is_dense, is_aligned
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
 def _checked(

@@ -84,7 +84,9 @@ def _tiles(shape: Shape) -> int:
 
 
 def why_sequential(shape: Shape, *tensors: torch.Tensor | None) -> str:
-    """Why no kernel takes the call; empty when one does."""
+    """Why no kernel takes the call; empty when one does. Alike on all ranks, or they would take
+    different ways: so nothing of where this rank's elements lie is a reason.
+    """
     given = [tensor for tensor in tensors if tensor is not None]
     if not all(tensor.is_cuda for tensor in given):
         return "not on a GPU"
@@ -94,10 +96,6 @@ def why_sequential(shape: Shape, *tensors: torch.Tensor | None) -> str:
         return f"{shape.dtype}"
     if shape.columns % _UNIT or shape.depth % _UNIT:
         return f"{shape.columns} columns, depth {shape.depth}: no multiples of {_UNIT}"
-    if not all(tensor.is_contiguous() for tensor in given):
-        return "a tensor that is not contiguous"
-    if any(tensor.data_ptr() % 16 for tensor in given):
-        return "an address that is no multiple of 16"
     if not 1 < shape.size <= 8:
         return f"{shape.size} ranks"
     if shape.op is not Op.AG_GEMM and _tiles(shape) > _MOST_TILES:

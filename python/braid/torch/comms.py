@@ -19,7 +19,7 @@ import torch
 from torch.distributed.distributed_c10d import default_pg_timeout
 
 import braid
-from braid.comm import Comm
+from braid.comm import Comm, Identity
 from braid.errors import Error
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
@@ -35,9 +35,27 @@ from braid.torch.work import GpuWork, HostWork
 Body = Callable[[Call], None]
 Tensors = Sequence[torch.Tensor]
 
+_UNSEEN = {"trace": "", "flight_record": "", "metrics_port": 0}  # of a comm that only checks
 _END_S = 5.0  # for a call to notice that its comm was aborted, and for callbacks to end
 
 _living: "weakref.WeakSet[Comms]" = weakref.WeakSet()
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Names and values of a group's pg_options, before anybody waits for its ranks: a comm of one
+    rank looks at them as the group's comms will.
+    """
+    if options.get("job_token") is not None:
+        raise InvalidArgument(
+            "pg_options: asked for a job_token, which groups make of the job's own: set"
+            " BRAID_JOB_TOKEN to the same text for all ranks"
+        )
+    for name in options:
+        if not isinstance(name, str):
+            raise InvalidArgument(f"pg_options: asked for names of options, found {name!r:.80}")
+    if options:
+        with torch_errors():
+            braid.join(Identity(0, 1), **{**options, **_UNSEEN}).close()
 
 
 class Comms:

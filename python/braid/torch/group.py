@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 from torch._C._distributed_c10d import Backend
-from torch.distributed import ReduceOp, distributed_c10d
+from torch.distributed import distributed_c10d
 
 from braid.torch import collectives as coll
 from braid.torch.answers import Answers
@@ -26,8 +26,9 @@ from braid.torch.checks import (
     check_rank,
     split_elements,
 )
-from braid.torch.comms import Body, Comms
+from braid.torch.comms import Body, Comms, check_options
 from braid.torch.errors import InvalidArgument
+from braid.torch.forms import Asked, also_named, asked, flat
 from braid.torch.meeting import Meeting
 from braid.torch.messages import receive, send
 from braid.torch.profiles import shown
@@ -43,17 +44,6 @@ _OTHERS_S = 30.0  # of monitored_barrier, when nobody says
 def _listed(tensors: Any) -> list[Tensor]:
     """torch has every call for one tensor and for a list."""
     return [plain(t) for t in ([tensors] if isinstance(tensors, Tensor) else tensors)]
-
-
-def _op(options: Any) -> Any:
-    """The operator: of the options, or the options themselves."""
-    if options is None:
-        return ReduceOp(ReduceOp.SUM)
-    return getattr(options, "reduceOp", options)
-
-
-def _root(options: Any) -> int:
-    return int(options if isinstance(options, int) else getattr(options, "rootRank", 0))
 
 
 class BraidGroup(Answers):
@@ -73,7 +63,8 @@ class BraidGroup(Answers):
     # ---- how a call is run ----
     #
     # Calls that programs make many of ask for the short way first (plain_calls.py), which is there
-    # once a call on a GPU was made.
+    # once a call on a GPU was made. Their arguments have torch's own names: also_named() would be
+    # one more Python call in each.
 
     def _short(self, work: GpuWork) -> GpuWork:
         """Of a call that went the short way."""
@@ -86,11 +77,10 @@ class BraidGroup(Answers):
         tensors: Tensors,
         outputs: Tensors,
         body: Body,
-        options: Any = None,
-        timeout: timedelta | None = None,
+        said: Asked,
     ) -> Any:
         check_dtype(name, tensors)
-        return self._submit(name, tensors, outputs, body, options, timeout)
+        return self._submit(name, tensors, outputs, body, said)
 
     def _submit(
         self,
@@ -98,13 +88,10 @@ class BraidGroup(Answers):
         tensors: Tensors,
         outputs: Tensors,
         body: Body,
-        options: Any = None,
-        timeout: timedelta | None = None,
+        said: Asked,
     ) -> Any:
         self._count_call()
-        limit = timeout if timeout is not None else getattr(options, "timeout", None)
-        is_async = bool(getattr(options, "asyncOp", True))
-        limit_s = seconds_of(limit)
+        is_async, limit_s = said.is_async, seconds_of(said.timeout)
         with shown(name):
             work = self._comms.run(name, tensors, outputs, body, is_async=is_async, limit_s=limit_s)
         return self._noted(work)
@@ -124,57 +111,85 @@ class BraidGroup(Answers):
                 stacklevel=4,
             )
 
-    def _how(self, name: str, options: Any, tensor: Tensor) -> Reduction:
-        return reduction_of(name, _op(options), tensor.dtype)
+    def _how(self, name: str, said: Asked, tensor: Tensor) -> Reduction:
+        return reduction_of(name, said.op, tensor.dtype)
 
     # ---- reductions ----
 
-    def allreduce(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def allreduce(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: Any = None,
+        op: Any = None,
+    ) -> Any:
         short = self._comms.plain
         if short is not None and (work := short.all_reduce(tensors, opts)) is not None:
             return self._short(work)
-        each = _listed(tensors)
-        how = self._how("all_reduce", opts, each[0])
-        return self._run(
-            "all_reduce", each, each, lambda c: coll.all_reduce(c, each, how), opts, timeout
-        )
+        each = _listed(tensors if tensor is None else tensor)
+        said = asked("all_reduce", opts, op, timeout, takes="op")
+        how = self._how("all_reduce", said, each[0])
+        return self._run("all_reduce", each, each, lambda c: coll.all_reduce(c, each, how), said)
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        each = _listed(tensors)
-        hows = {t.dtype: self._how("all_reduce", opts, t) for t in each}
+        each, said = _listed(tensors), asked("all_reduce", opts, takes="op")
+        hows = {t.dtype: self._how("all_reduce", said, t) for t in each}
 
         def body(call: coll.Call) -> None:
             coll.all_reduce_coalesced(call, each, hows.__getitem__)
 
-        return self._submit("all_reduce", each, each, body, opts)
+        return self._submit("all_reduce", each, each, body, said)
 
-    def reduce(self, tensors: Any, opts: Any = None) -> Any:
-        (tensor,) = _listed(tensors)
-        how, root = self._how("reduce", opts, tensor), _root(opts)
+    @also_named(tensor="tensors", root="opts")
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        (tensor,), said = _listed(tensors), asked("reduce", opts, op, timeout, takes="root op")
+        how, root = self._how("reduce", said, tensor), said.root
         self._check_rank("reduce", "root", root)
         return self._run(
-            "reduce", [tensor], [tensor], lambda c: coll.reduce(c, tensor, root, how), opts
+            "reduce", [tensor], [tensor], lambda c: coll.reduce(c, tensor, root, how), said
         )
 
-    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        (out,) = _listed(outputs)
-        blocks = _listed(inputs if isinstance(inputs[0], Tensor) else inputs[0])
-        how = self._how("reduce_scatter", opts, out)
+    @also_named(
+        output_tensors="outputs",
+        output="outputs",
+        input_tensors="inputs",
+        input_tensor="inputs",
+        input="inputs",
+        op="opts",
+    )
+    def reduce_scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        (out,), blocks = _listed(outputs), _listed(flat(inputs))
+        said = asked("reduce_scatter", opts, timeout, takes="op")
+        how = self._how("reduce_scatter", said, out)
         check_one("reduce_scatter", "input", blocks, self.size(), self.rank(), out.numel())
         return self._run(
             "reduce_scatter",
             [out, *blocks],
             [out],
             lambda c: coll.reduce_scatter_list(c, out, blocks, how),
-            opts,
+            said,
         )
 
-    def _reduce_scatter_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def _reduce_scatter_base(
+        self,
+        outputTensor: Tensor,  # noqa: N803
+        inputTensor: Tensor,  # noqa: N803
+        opts: Any = None,
+    ) -> Any:
         short = self._comms.plain
-        if short is not None and (work := short.reduce_scatter(output, tensor, opts)) is not None:
-            return self._short(work)
-        output, tensor = plain(output), plain(tensor)
-        how = self._how("reduce_scatter", opts, output)
+        if short is not None:
+            work = short.reduce_scatter(outputTensor, inputTensor, opts)
+            if work is not None:
+                return self._short(work)
+        output, tensor = plain(outputTensor), plain(inputTensor)
+        said = asked("reduce_scatter", opts, takes="op")
+        how = self._how("reduce_scatter", said, output)
         check_dtype("reduce_scatter", [output, tensor])
         check_count("reduce_scatter", "input", tensor.numel(), output.numel() * self.size())
         return self._run(
@@ -182,9 +197,10 @@ class BraidGroup(Answers):
             [output, tensor],
             [output],
             lambda c: coll.reduce_scatter(c, output, row(tensor), how),
-            opts,
+            said,
         )
 
+    @also_named(outputTensors="outputs", inputTensors="inputs")
     def reduce_scatter_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
@@ -193,33 +209,49 @@ class BraidGroup(Answers):
 
     # ---- moves ----
 
-    def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Any:
+    def broadcast(
+        self,
+        tensors: Any = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        tensor: Any = None,
+        root: int | None = None,
+    ) -> Any:
         short = self._comms.plain
         if short is not None and (work := short.broadcast(tensors, opts)) is not None:
             return self._short(work)
-        each, root = _listed(tensors), _root(opts)
+        each = _listed(tensors if tensor is None else tensor)
+        said = asked("broadcast", opts, root, timeout, takes="root")
+        root = said.root
         self._check_rank("broadcast", "root", root)
-        return self._run(
-            "broadcast", each, each, lambda c: coll.broadcast(c, each, root), opts, timeout
-        )
+        return self._run("broadcast", each, each, lambda c: coll.broadcast(c, each, root), said)
 
+    @also_named(
+        output_tensors="outputs", input_tensors="inputs", input_tensor="inputs", timeout="opts"
+    )
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        (tensor,) = _listed(inputs)
-        parts = _listed(outputs if isinstance(outputs[0], Tensor) else outputs[0])
+        (tensor,), parts = _listed(inputs), _listed(flat(outputs))
+        said = asked("all_gather", opts)
         check_one("all_gather", "output", parts, self.size(), self.rank(), tensor.numel())
         return self._run(
             "all_gather",
             [tensor, *parts],
             parts,
             lambda c: coll.all_gather_list(c, parts, tensor),
-            opts,
+            said,
         )
 
-    def _allgather_base(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+    def _allgather_base(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        opts: Any = None,
+    ) -> Any:
         short = self._comms.plain
-        if short is not None and (work := short.all_gather(output, tensor, opts)) is not None:
+        if short is not None and (work := short.all_gather(output, input, opts)) is not None:
             return self._short(work)
-        output, tensor = plain(output), plain(tensor)
+        output, tensor = plain(output), plain(input)
         check_dtype("all_gather", [output, tensor])
         check_count("all_gather", "output", output.numel(), tensor.numel() * self.size())
         return self._run(
@@ -227,9 +259,10 @@ class BraidGroup(Answers):
             [output, tensor],
             [output],
             lambda c: coll.all_gather(c, output, tensor),
-            opts,
+            asked("all_gather", opts),
         )
 
+    @also_named(output_lists="outputs", input_list="inputs")
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
     ) -> Any:
@@ -239,16 +272,23 @@ class BraidGroup(Answers):
         pairs = zip(each, inputs, strict=True)
         return SeveralWorks([self.allgather([list(outs)], [t], opts) for outs, t in pairs])
 
+    @also_named(output_lists="outputs", input_list="inputs")
     def allgather_into_tensor_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         return SeveralWorks([self._allgather_base(out, t, opts) for out, t in pairs])
 
-    def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        (tensor,), root = _listed(inputs), _root(opts)
+    @also_named(
+        output_tensors="outputs", input_tensors="inputs", input_tensor="inputs", root="opts"
+    )
+    def gather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        (tensor,), said = _listed(inputs), asked("gather", opts, timeout, takes="root")
+        root = said.root
         self._check_rank("gather", "root", root)
-        parts = _listed(outputs[0]) if self.rank() == root and outputs else []
+        parts = _listed(flat(outputs)) if self.rank() == root else []
         if self.rank() == root:
             check_each("gather", "output", parts, self.size(), tensor.numel())
         return self._run(
@@ -256,32 +296,39 @@ class BraidGroup(Answers):
             [tensor, *parts],
             parts,
             lambda c: coll.gather(c, parts, tensor, root),
-            opts,
+            said,
         )
 
-    def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        (out,), root = _listed(outputs), _root(opts)
+    @also_named(
+        output_tensors="outputs", output_tensor="outputs", input_tensors="inputs", root="opts"
+    )
+    def scatter(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Any:
+        (out,), said = _listed(outputs), asked("scatter", opts, timeout, takes="root")
+        root = said.root
         self._check_rank("scatter", "root", root)
-        blocks = _listed(inputs[0]) if self.rank() == root and inputs else []
+        blocks = _listed(flat(inputs)) if self.rank() == root else []
         if self.rank() == root:
             check_each("scatter", "input", blocks, self.size(), out.numel())
         return self._run(
-            "scatter", [out, *blocks], [out], lambda c: coll.scatter(c, out, blocks, root), opts
+            "scatter", [out, *blocks], [out], lambda c: coll.scatter(c, out, blocks, root), said
         )
 
     def alltoall_base(
         self,
         output: Tensor,
-        tensor: Tensor,
-        output_splits: Sequence[int],
-        input_splits: Sequence[int],
+        input: Tensor,  # noqa: A002
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
         opts: Any = None,
+        timeout: timedelta | None = None,
     ) -> Any:
-        received, sent = list(output_splits or ()), list(input_splits or ())
+        received, sent = list(output_split_sizes or ()), list(input_split_sizes or ())
         short = self._comms.plain if not received and not sent else None
-        if short is not None and (work := short.all_to_all(output, tensor, opts)) is not None:
+        if short is not None and (work := short.all_to_all(output, input, opts)) is not None:
             return self._short(work)
-        output, tensor = plain(output), plain(tensor)
+        output, tensor = plain(output), plain(input)
 
         if not received and not sent:
             check_count("all_to_all", "output", output.numel(), tensor.numel())
@@ -292,15 +339,25 @@ class BraidGroup(Answers):
             body = partial(
                 coll.all_to_all_rows, out=output, tensor=tensor, received=from_each, counts=to_each
             )
-        return self._run("all_to_all", [output, tensor], [output], body, opts)
+        said = asked("all_to_all", opts, timeout)
+        return self._run("all_to_all", [output, tensor], [output], body, said)
 
+    @also_named(
+        output_tensors="outputs",
+        output_tensor="outputs",
+        output="outputs",
+        input_tensors="inputs",
+        input_tensor="inputs",
+        input="inputs",
+        timeout="opts",
+    )
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        outs, ins = _listed(outputs), _listed(inputs)
+        outs, ins, said = _listed(outputs), _listed(inputs), asked("all_to_all", opts)
         check_list("all_to_all", "output list", len(outs), self.size())
         own = outs[self.rank()].numel()
         check_one("all_to_all", "input", ins, self.size(), self.rank(), own)
         return self._run(
-            "all_to_all", [*ins, *outs], outs, lambda c: coll.all_to_all_list(c, outs, ins), opts
+            "all_to_all", [*ins, *outs], outs, lambda c: coll.all_to_all_list(c, outs, ins), said
         )
 
     # torch after 2.11 calls the calls on one tensor by these names.
@@ -310,12 +367,14 @@ class BraidGroup(Answers):
 
     # ---- messages ----
 
+    @also_named(dstRank="dst")
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Any:
         (tensor,) = _listed(tensors)
         self._check_rank("send", "destination", dst)
         with shown("send"):
             return self._noted(send(self._comms.post, tensor, dst, tag))
 
+    @also_named(srcRank="src")
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Any:
         self._check_rank("recv", "source", src)
         return self._receive(tensors, src, tag)
@@ -330,12 +389,13 @@ class BraidGroup(Answers):
 
     # ---- barriers ----
 
+    @also_named(timeout="opts")
     def barrier(self, opts: Any = None) -> Any:
+        said = asked("barrier", opts)
         self._calls += 1
-        limit_s = seconds_of(getattr(opts, "timeout", None))
-        is_async = bool(getattr(opts, "asyncOp", True))
+        limit_s = seconds_of(said.timeout)
         with shown("barrier"):
-            return self._noted(self._comms.barrier(is_async=is_async, limit_s=limit_s))
+            return self._noted(self._comms.barrier(is_async=said.is_async, limit_s=limit_s))
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -380,6 +440,7 @@ def make_group(options: Any, backend_options: Any) -> BraidGroup:
             "init_process_group: argument pg_options: asked for a mapping of options of braid.init"
             f" or None, found {type(backend_options).__name__}"
         )
+    check_options(backend_options or {})
     meeting = Meeting(
         options.store,
         options.group_id,

@@ -4,13 +4,17 @@ What nobody asked for yet is kept, up to KEPT_BYTES of each sender. A message fo
 room is left on the wire, and so its sender waits, until somebody asks for it, or takes others. Only
 where a request waits that this sender could fill with a later message are more messages kept: what
 it waits for may be behind them. So no order of receives waits for itself.
+
+A receive from any rank ends when all others have left and somebody waits for it: who has not begun
+to wait may still send to himself.
 """
 
+import math
 import threading
 import time
 from collections import Counter
 
-from braid.torch.errors import InvalidArgument, Timeout
+from braid.torch.errors import InvalidArgument, PeerLost, Timeout
 from braid.torch.receive import Request
 
 KEPT_BYTES = 256 << 20
@@ -21,7 +25,9 @@ Message = tuple[int, int, bytes | bytearray]  # source, tag, bytes
 class Mailbox:
     """Any thread; each source's messages come from one."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_others: int) -> None:
+        """`num_others`: how many ranks can send besides this one."""
+        self._num_others = num_others
         self._changed = threading.Condition(threading.Lock())
         self._arrived: list[Message] = []
         self._kept_bytes: Counter[int] = Counter()  # of what arrived, by source
@@ -115,14 +121,26 @@ class Mailbox:
             return self._ended is None
 
     def end_late(self, why: BaseException | None) -> None:
-        """Ends the requests whose time is over; all of them with `why` when that is given."""
-        now = time.monotonic()
+        """Ends the requests whose time is over, and those that no rank is left to fill; all of them
+        with `why` when that is given.
+        """
         with self._changed:
             waiting = self._wanted + self._filled
-            late = [r for r in waiting if why is not None or r.work.ends_at < now]
-            self._wanted = [r for r in self._wanted if r not in late]
-        for request in late:
-            request.end(why if why is not None else _timeout(request))
+            ended = [(r, end) for r in waiting if (end := why or self._why_over(r)) is not None]
+            over = [request for request, _ in ended]
+            self._wanted = [r for r in self._wanted if r not in over]
+        for request, end in ended:
+            request.end(end)
+
+    def _why_over(self, request: Request) -> BaseException | None:
+        ends_at = request.work.ends_at
+        if ends_at < time.monotonic():
+            return _timeout(request)
+        is_any = request.source is None and ends_at < math.inf
+        if is_any and 0 < self._num_others == len(self._lost):
+            last = list(self._lost.values())[-1]
+            return PeerLost(f"{request.work.name}: every other rank has left, at last this: {last}")
+        return None
 
 
 def _timeout(request: Request) -> Timeout:

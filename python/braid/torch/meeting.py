@@ -31,6 +31,7 @@ from torch.distributed import DistError
 
 from braid._braid import user_secret
 from braid.comm import Identity
+from braid.errors import Error
 from braid.torch.errors import PeerLost, Timeout, Unavailable, torch_errors
 from braid.torch.lobby import Card, Lobby, Party
 
@@ -112,6 +113,8 @@ class Meeting:
             late = self._wait(keys, limit_s, check)
             if not late:
                 return [self._store.get(key).decode() for key in keys]
+        except Error:  # what check() says is a DistError, too
+            raise
         except DistError as error:
             raise self._no_store(f"{missing} {', '.join(keys)}", error) from error
         raise self._too_late(missing, limit_s, [key.split("/")[-1] for key in late])
@@ -147,6 +150,8 @@ class Meeting:
         try:
             party = self._meet(check)
             late = [] if party is not None else self._lobby.missing()
+        except Error:
+            raise
         except DistError as error:
             raise self._no_store("ranks of the group to be made on", error) from error
         if party is None:

@@ -43,7 +43,9 @@ def _to_host(data: torch.Tensor) -> Callable[[], Any]:
 
 
 def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> HostWork:
-    """Fills `tensor` with a message from `source`, or from any rank. It is there after wait()."""
+    """Fills `tensor` with a message from `source`, or from any rank. It is there after wait(), and
+    on the CPU once is_completed().
+    """
     device = device_of("recv", [tensor])
     plain = tensor.detach()
     is_direct = device.type == "cpu" and plain.is_contiguous()
@@ -61,7 +63,8 @@ def receive(post: Post, tensor: torch.Tensor, source: int | None, tag: int) -> H
 
     who = "any rank" if source is None else f"rank {source}"
     name = f"recv from {who} with tag {tag}"
-    work = RecvWork(name, post.limit_s, deliver, post.callbacks)
+    is_on_host = device.type == "cpu"
+    work = RecvWork(name, post.limit_s, deliver, post.callbacks, is_on_host=is_on_host)
     work.result().append(tensor)
     post.receive(Request(source, tag, arrived.numpy(), work))
     return work

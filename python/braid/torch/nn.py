@@ -7,8 +7,9 @@ With sequence_parallel the activations outside of such a block are cut along the
 column-parallel layer gathers them, a row-parallel one scatters its sum, forwards and backwards.
 Without, they are whole on every rank, and the sum is an all-reduce.
 
-Inputs are [..., features], contiguous; their leading axes are taken together as rows. All ranks
-call the same layers in the same order, forwards and backwards.
+Inputs are [rows, ..., features]; their leading axes are taken together as rows. All ranks call the
+same layers in the same order, forwards and backwards. Under torch.autocast they compute in its
+type, as torch's own linear layer does, and gradients have the types of what was given.
 """
 
 from typing import Any
@@ -74,6 +75,14 @@ def _part(features: int, comm: Comm, name: str) -> int:
     return features // comm.size
 
 
+def _autocast(tensor: Tensor) -> Tensor:
+    """In autocast's type where that is on, which leaves float64 alone. Differentiable."""
+    device = tensor.device.type
+    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(device))
+
+
 class _Parallel(torch.nn.Module):
     function: Any
 
@@ -94,10 +103,28 @@ class _Parallel(torch.nn.Module):
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
-        y = self.function.apply(rows, self.weight, self.bias, self.comm, self.sequence_parallel)
-        first = y.shape[0] * x.shape[0] // rows.shape[0]
-        return y.reshape(first, *x.shape[1:-1], y.shape[-1])
+        self._check(x)
+        rows = _autocast(x).reshape(-1, x.shape[-1]).contiguous()
+        weight = _autocast(self.weight)
+        bias = None if self.bias is None else _autocast(self.bias)
+        y = self.function.apply(rows, weight, bias, self.comm, self.sequence_parallel)
+        return y.reshape(self._first(x.shape[0]), *x.shape[1:-1], y.shape[-1])
+
+    def _first(self, first: int) -> int:
+        """Of the result, the length of the first axis, which x has as `first`."""
+        return first
+
+    def _check(self, x: Tensor) -> None:
+        """What this rank can see, before anything is sent."""
+        name, shape, features = type(self).__name__, tuple(x.shape), self.weight.shape[1]
+        if x.dim() < 2:
+            raise InvalidArgument(f"{name}: x of shape {shape}; [rows, ..., features]")
+        if shape[-1] != features:
+            raise InvalidArgument(f"{name}: x of shape {shape}; {features} on the last axis")
+        if 0 in shape:
+            raise InvalidArgument(
+                f"{name}: x of shape {shape}: axis {shape.index(0)} is empty, so nothing to do"
+            )
 
 
 class ColumnParallelLinear(_Parallel):
@@ -109,6 +136,9 @@ class ColumnParallelLinear(_Parallel):
     """
 
     function = _ColumnParallel
+
+    def _first(self, first: int) -> int:
+        return first * self.comm.size if self.sequence_parallel else first
 
     def __init__(
         self,
@@ -136,6 +166,17 @@ class RowParallelLinear(_Parallel):
     """
 
     function = _RowParallel
+
+    def _first(self, first: int) -> int:
+        return first // self.comm.size if self.sequence_parallel else first
+
+    def _check(self, x: Tensor) -> None:
+        super()._check(x)
+        if self.sequence_parallel and x.shape[0] % self.comm.size:
+            raise InvalidArgument(
+                f"{type(self).__name__}: x of shape {tuple(x.shape)}: {x.shape[0]} on the first"
+                f" axis do not divide among {self.comm.size} ranks"
+            )
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class Post:
         self.callbacks = callbacks
         self._meeting = meeting
         self._look = look
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox(meeting.size - 1)
         self._lock = threading.Lock()
         self._senders: dict[int, HostCalls] = {}
         self._listener: socket.socket | None = None
@@ -303,7 +303,7 @@ class Post:
         return request.work.finish(None, source)
 
     def _watch(self) -> None:
-        """Ends receives that are late, or that wait in a group that has failed."""
+        """Ends receives that are late, that nobody is left for, or that wait in a failed group."""
         while self._mailbox.wait_for_requests():
             time.sleep(LOOK_S)
             self._mailbox.end_late(self._failure())

@@ -15,7 +15,8 @@ from braid.torch.work import HostWork, seconds_of
 
 
 class RecvWork(HostWork):
-    """A receive. `deliver` moves what arrived to the user's tensor, in the thread that waits.
+    """A receive. `deliver` moves what arrived to the user's tensor, in the thread that waits; with
+    `is_on_host` also in one that asks whether it is done, and finds so only when the tensor has it.
 
     The group's time runs from when somebody waits for it, or asks for its future: a receive may be
     posted long before. When that time is over, so is the receive. A time that wait() is given ends
@@ -23,25 +24,46 @@ class RecvWork(HostWork):
     """
 
     def __init__(
-        self, name: str, limit_s: float, deliver: Callable[[], None], callbacks: Callbacks
+        self,
+        name: str,
+        limit_s: float,
+        deliver: Callable[[], None],
+        callbacks: Callbacks,
+        *,
+        is_on_host: bool = True,
     ) -> None:
         super().__init__(name, callbacks=callbacks)
         self.name, self.limit_s = name, limit_s
         self.ends_at = math.inf
         self._deliver: Callable[[], None] | None = deliver
+        self._delivering = threading.Lock()
+        self._is_on_host = is_on_host
 
     def _begin_time(self) -> None:
-        if not self.is_completed():
+        if not self._done.is_set():
             self.ends_at = time.monotonic() + self.limit_s
+
+    def _deliver_once(self) -> None:
+        """Another thread that does so is waited for."""
+        with self._delivering:
+            deliver, self._deliver = self._deliver, None
+            if deliver is not None:
+                deliver()
+
+    def is_completed(self) -> bool:
+        is_done = self._done.is_set()
+        if is_done and self._is_on_host and self._error is None:
+            self._deliver_once()
+        return is_done
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._error is None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if seconds_of(timeout) is None:
             self._begin_time()
         super().wait(timeout)
-        with self._lock:
-            deliver, self._deliver = self._deliver, None
-        if deliver is not None:
-            deliver()
+        self._deliver_once()
         return True
 
     def get_future(self) -> Future[Any]:

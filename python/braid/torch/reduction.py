@@ -86,7 +86,8 @@ def reduction_of(function: str, op: Any, dtype: torch.dtype) -> Reduction:
     elif dtype in REDUCIBLE:
         if name in PLAIN_OPS:
             return Reduction(PLAIN_OPS[name])
-        if name == "PREMUL_SUM" and dtype.is_floating_point:
+        # torch has no product of float8.
+        if name == "PREMUL_SUM" and dtype.is_floating_point and dtype.itemsize > 1:
             return Reduction("sum", factor)
         if name in _BITWISE and not dtype.is_floating_point:
             return Reduction("", combine=_BITWISE[name])

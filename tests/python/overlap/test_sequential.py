@@ -123,6 +123,94 @@ def test_bad_input_is_named(ranks):
     ranks(2, body)
 
 
+@pytest.mark.parametrize("is_cut", [True, False])
+@pytest.mark.parametrize("x_dtype", ["float32", "bfloat16"])
+def test_layers_under_autocast(ranks, is_cut, x_dtype):
+    """In autocast's type, as torch's own layer; gradients in the types of what was given."""
+
+    def body(comm):
+        import torch
+
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        n, r, dtype = comm.size, comm.rank, getattr(torch, x_dtype)
+        whole = _whole(1, 6, 2, K).to(dtype)
+        for kind in (ColumnParallelLinear, RowParallelLinear):
+            is_column = kind is ColumnParallelLinear
+            layer = kind(K, 2 * K, comm, sequence_parallel=is_cut)
+            weight, bias = _whole(2, 2 * K, K).float(), _whole(3, 2 * K).float()
+            leaves = [t.clone().requires_grad_() for t in (whole, weight, bias)]
+            weigh = _whole(4, 6, 2, 2 * K).bfloat16()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                wanted = torch.nn.functional.linear(*leaves)
+            (wanted * weigh).sum().backward()
+
+            def cut(t, axis):
+                return t.chunk(n, axis)[r].contiguous()
+
+            with torch.no_grad():
+                layer.weight.copy_(cut(weight, 0 if is_column else 1))
+                layer.bias.copy_(cut(bias, 0) if is_column else bias)
+            x = whole if is_column else cut(whole, 2)
+            x = (cut(x, 0) if is_cut and is_column else x.clone()).requires_grad_()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = layer(x)
+            part = cut(weigh, 2) if is_column else cut(weigh, 0) if is_cut else weigh
+            (y * part).sum().backward()
+            assert y.dtype == wanted.dtype == torch.bfloat16
+            found = cut(wanted, 2) if is_column else cut(wanted, 0) if is_cut else wanted
+            assert torch.equal(y, found)
+            assert (x.grad.dtype, layer.weight.grad.dtype) == (dtype, torch.float32)
+            assert layer.bias.grad.dtype == torch.float32
+            grads = [leaf.grad for leaf in leaves]
+            mine = grads[0] if is_column else cut(grads[0], 2)
+            mine = cut(mine, 0) if is_cut and is_column else mine
+            near = {"rtol": 0.02, "atol": 2.0}  # bfloat16 sums of sums, summed in another order
+            assert torch.allclose(x.grad, mine, **near)
+            axis = 0 if is_column else 1
+            assert torch.allclose(layer.weight.grad, cut(grads[1], axis), **near)
+            bias_grad = cut(grads[2], 0) if is_column else grads[2]
+            assert torch.allclose(layer.bias.grad, bias_grad, **near)
+            with torch.autocast("cpu", dtype=torch.bfloat16):  # which leaves float64 alone
+                assert layer.double()(x.detach().double()).dtype == torch.float64
+
+    ranks(2, body)
+
+
+def test_layers_name_the_axis_that_does_not_fit(ranks):
+    """Before anything is sent: the next call is in order."""
+
+    def body(comm):
+        import torch
+
+        from braid.errors import InvalidArgument
+        from braid.torch.nn import ColumnParallelLinear, RowParallelLinear
+
+        for is_cut in (True, False):
+            column = ColumnParallelLinear(8, 6, comm, sequence_parallel=is_cut)
+            row = RowParallelLinear(16, 6, comm, sequence_parallel=is_cut)
+            for layer in (column, row):
+                wrong = {
+                    "axis 0 is empty": (0, 2, 8),
+                    "axis 1 is empty": (2, 0, 8),
+                    "[rows, ..., features]": (8,),
+                    "8 on the last axis": (4, 7),
+                }
+                if is_cut and layer is row:
+                    wrong["3 on the first axis do not divide among 2 ranks"] = (3, 2, 8)
+                    wrong["1 on the first axis do not divide among 2 ranks"] = (1, 4, 8)
+                for words, shape in wrong.items():
+                    if comm.rank == 0:
+                        with pytest.raises(InvalidArgument) as error:
+                            layer(torch.ones(shape))
+                        assert words in str(error.value), str(error.value)
+                        assert type(layer).__name__ in str(error.value)
+            assert column(torch.ones(3, 1, 8)).shape == (6 if is_cut else 3, 1, 3)
+            assert row(torch.ones(4, 3, 8)).shape == (2 if is_cut else 4, 3, 6)
+
+    ranks(2, body)
+
+
 def test_ranks_that_mean_other_rows_get_an_error(ranks):
     def body(comm):
         import torch

@@ -154,6 +154,28 @@ def test_abort_ends_calls_that_wait_here_and_elsewhere(torch_ranks):
     assert max(waits) < 10
 
 
+def test_abort_ends_the_first_call_with_its_reason(torch_ranks):
+    """What waits for rank 0 in the store is a first call; the store is there."""
+
+    def body():
+        store = dist.group.WORLD.get_group_store()
+        if dist.get_rank() == 0:
+            store.wait(["said"], timedelta(seconds=40))
+            return None
+        works = [dist.all_reduce(mine(4), async_op=True), dist.isend(mine(4), 0)]
+        time.sleep(0.3)
+        dist.group.WORLD.abort()
+        said = [str(work.exception()) for work in works if not work.is_success()]
+        store.set("said", "")
+        return said
+
+    every = torch_ranks(2, body, timeout_s=60)[1]
+    assert len(every) == 2
+    for said in every:
+        assert "rank 1 aborted the group" in said
+        assert "store has gone" not in said
+
+
 def test_calls_after_the_end(torch_ranks):
     def body():
         group = dist.new_group()

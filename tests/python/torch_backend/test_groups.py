@@ -16,6 +16,7 @@ from torch_backend_data import mine, same
 import braid
 from braid import _braid
 from braid.torch import lobby
+from braid.torch.group import make_group
 
 
 def summed(group) -> float:
@@ -198,6 +199,40 @@ def test_options_for_one_group(torch_ranks):
         return total
 
     assert torch_ranks(2, body) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"job_token": "ours"}, "BRAID_JOB_TOKEN"),
+        ({"linkz": ["shm"]}, "BRAID_LINKZ is no option.*BRAID_LINKS"),
+        ({"links": "nothing"}, "'nothing' is not a link"),
+        ({"timeout": timedelta(seconds=3)}, "BRAID_TIMEOUT.*not a duration"),
+        ({1: 2}, "names of options, found 1"),
+    ],
+)
+def test_wrong_options_are_told_when_the_group_is_made(torch_ranks, options, said):
+    """By every rank alone, before it waits for the others."""
+
+    def body():
+        if dist.get_rank() == 1:
+            with pytest.raises(braid.InvalidArgument, match=said) as error:
+                make_group(None, options)
+            assert isinstance(error.value, dist.DistBackendError)
+        dist.barrier()
+
+    torch_ranks(2, body)
+
+
+def test_options_are_checked_unseen(torch_ranks, tmp_path):
+    """No trace is written by what checks them."""
+
+    def body():
+        dist.new_group(pg_options={"cell": "64KiB", "trace": str(tmp_path / "given")})
+        dist.barrier()
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    assert torch_ranks(2, body, options={"BRAID_TRACE": str(tmp_path / "all")}) == [[], []]
 
 
 def test_what_torch_asks_about_a_group(torch_ranks):

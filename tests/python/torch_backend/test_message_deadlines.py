@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 from datetime import timedelta
 
@@ -227,7 +228,7 @@ def request(source, tag, count=1):
 
 
 def test_a_mailbox_in_one_process():
-    box, first = Mailbox(), request(1, 5)
+    box, first = Mailbox(2), request(1, 5)
     box.ask(first)
     assert box.claim(1, 5, 1) is first
     first.work.get_future()
@@ -248,3 +249,84 @@ def test_a_mailbox_in_one_process():
     assert isinstance(any_.work.exception(), braid.PeerLost)
     with pytest.raises(ConnectionError):
         box.claim(1, 5, 1)
+
+
+def test_from_any_rank_when_all_others_have_left():
+    """Once somebody waits for it; before that, this rank may still send to itself."""
+    box, waited, own, other = Mailbox(2), request(None, 5), request(None, 6), request(2, 5)
+    for each in (waited, own):
+        each.work.limit_s = 60
+        box.ask(each)
+    future = waited.work.get_future()
+    box.lose(1, braid.PeerLost("rank 1 has left"))
+    box.end_late(None)
+    assert not waited.work.is_completed()  # rank 2 can send
+    box.lose(2, braid.PeerLost("rank 2 has left"))
+    box.end_late(None)
+    with pytest.raises(braid.PeerLost, match=r"every other rank.*rank 2 has left"):
+        waited.work.wait()
+    assert future.done()
+    box.ask(other)
+    assert isinstance(other.work.exception(), braid.PeerLost)
+    box.put(0, 6, b"x")
+    assert own.work.is_success()
+    late = request(None, 5)  # asked for when they had gone
+    late.work.limit_s = 60
+    box.ask(late)
+    assert not late.work.is_completed()
+    late.work.get_future()
+    box.end_late(None)
+    assert isinstance(late.work.exception(), braid.PeerLost)
+    alone = Mailbox(0)
+    alone.ask(mine_alone := request(None, 5))
+    mine_alone.work.limit_s = 60
+    mine_alone.work.get_future()
+    alone.end_late(None)
+    assert not mine_alone.work.is_completed()
+
+
+def test_who_asks_while_another_thread_delivers_waits_for_it():
+    began, go_on, order = threading.Event(), threading.Event(), []
+
+    def deliver():
+        began.set()
+        go_on.wait(10)
+        order.append("delivered")
+
+    work = RecvWork("recv", 60, deliver, None)
+    assert not work.is_completed()
+    work.finish()
+    first = threading.Thread(target=work.is_completed)
+    first.start()
+    assert began.wait(10)
+
+    def ask():
+        assert work.wait()
+        order.append("waited")
+
+    second = threading.Thread(target=ask)
+    second.start()
+    second.join(0.2)
+    assert order == []
+    go_on.set()
+    for thread in (first, second):
+        thread.join(10)
+    assert order == ["delivered", "waited"]
+
+
+def test_what_failed_is_not_delivered():
+    work = RecvWork("recv", 60, lambda: pytest.fail("delivered"), None)
+    work.finish(braid.PeerLost("gone"))
+    assert work.is_completed()
+    assert not work.is_success()
+
+
+def test_a_receive_on_a_gpu_is_delivered_on_the_stream_of_who_waits():
+    delivered = []
+    work = RecvWork("recv", 60, lambda: delivered.append(1), None, is_on_host=False)
+    work.finish()
+    assert work.is_completed()
+    assert delivered == []
+    work.wait()
+    work.wait()
+    assert delivered == [1]

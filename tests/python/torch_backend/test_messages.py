@@ -106,6 +106,30 @@ def test_batches_strides_and_oneself(ranks_until_all_are_done):
     ranks_until_all_are_done(3, body)
 
 
+@pytest.mark.parametrize("ask", ["is_completed", "is_success"])
+def test_a_receive_that_is_done_is_in_its_tensor(ranks_until_all_are_done, ask):
+    """Also where the tensor's strides need a copy; told by one thread, it is so for all."""
+
+    def body():
+        rank, want = dist.get_rank(), numbers(6, torch.float32, 0).view(3, 2)
+        if rank == 0:
+            dist.send(want, 1)
+            return
+        out = torch.zeros(2, 3).t()
+        work = dist.irecv(out, 0)
+        end = time.monotonic() + 20
+        while not getattr(work, ask)():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        same(out.contiguous(), want)
+        out.zero_()  # the user's from now on
+        work.wait()
+        assert work.is_completed()
+        assert not out.any()
+
+    ranks_until_all_are_done(2, body)
+
+
 def test_a_default_device_elsewhere(ranks_until_all_are_done):
     """What braid makes for itself on the CPU is there."""
 
@@ -171,6 +195,29 @@ def test_a_receiver_learns_that_the_sender_left(torch_ranks):
         return time.monotonic() - began < 5
 
     assert torch_ranks(2, body) == [None, True]
+
+
+@pytest.mark.parametrize("has_comm", [True, False])
+def test_a_receiver_from_any_rank_learns_that_all_others_left(torch_ranks, has_comm):
+    """What it sends to itself still comes."""
+
+    def body():
+        group, rank, got = dist.group.WORLD, dist.get_rank(), torch.empty(2)
+        if has_comm:
+            dist.barrier()
+        if rank != 0:
+            dist.send(torch.full((2,), float(rank)), 0)
+            return None
+        assert {dist.recv(got) for _ in range(2)} == {1, 2}
+        posted = dist.irecv(torch.empty(2), tag=4)
+        for _ in range(2):  # one that waits already, and one that comes later
+            with pytest.raises(braid.PeerLost, match="every other rank has left"):
+                group.recv_anysource([got], 0).wait()
+        group.send([torch.ones(2)], 0, 4)  # dist.send() to oneself is refused
+        posted.wait()
+        return posted.result()[0].tolist()
+
+    assert torch_ranks(3, body, timeout_s=60)[0] == [1, 1]
 
 
 def test_a_stranger_is_not_heard(torch_ranks):

@@ -126,6 +126,20 @@ def test_what_cannot_be_reduced(op, dtype):
         reduction_of("all_reduce", getattr(dist.ReduceOp, op), dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.int32])
+def test_what_cannot_be_scaled(torch_ranks, dtype):
+    """The next call is in order."""
+
+    def body():
+        op = dist._make_nccl_premul_sum(0.5)
+        if dist.get_rank() == 0:
+            with pytest.raises(braid.Unsupported, match="PREMUL_SUM"):
+                dist.all_reduce(mine(4).to(dtype), op)
+        dist.barrier()
+
+    torch_ranks(2, body)
+
+
 def test_refused_before_anything_is_sent(torch_ranks):
     def body():
         with pytest.raises(braid.Unsupported, match=r"all_reduce.*AVG"):
