@@ -74,8 +74,8 @@ constexpr Option kOptions[] = {
      "or auto, which is bulk where that can be.",
      kTuning},
     {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
-     "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
-     "can carry; 0 leaves shares as tuning found them.",
+     "Of the GPU calls that use the PCIe link, one in this many is timed, so that its share "
+     "follows what it can carry; 0 leaves shares as tuning found them.",
      kTuning},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which operands of large sums land, and large results that are not "

@@ -28,7 +28,7 @@ class Request:
 
     @property
     def all_ranks(self) -> int:
-        """Of all nodes."""
+        """The number of ranks on all nodes together."""
         return self.ranks * self.nodes
 
 
