@@ -74,8 +74,8 @@ constexpr Option kOptions[] = {
      "or auto, which is bulk where that can be.",
      kTuning},
     {"BRAID_GPU_SAMPLE", OptionType::kInteger, "4",
-     "One in so many GPU calls that use the PCIe link is timed, so that its share follows what it "
-     "can carry; 0 leaves shares as tuning found them.",
+     "Of the GPU calls that use the PCIe link, one in this many is timed, so that its share "
+     "follows what it can carry; 0 leaves shares as tuning found them.",
      kTuning},
     {"BRAID_GPU_SCRATCH", OptionType::kBytes, "512MiB",
      "Device memory per comm in which operands of large sums land, and large results that are not "
@@ -227,6 +227,15 @@ Status check_value(OptionType type, std::string_view value) {
   return internal_error("option type {} is outside the enum", static_cast<int>(type));
 }
 
+// No call and no meeting of ranks can be done in no time at all.
+Status check_deadline(const Option& option, std::string_view value) {
+  if (option.name != std::string_view("BRAID_TIMEOUT")) return {};
+  BRAID_ASSIGN_OR_RETURN(const int64_t timeout_ns, parse_duration_ns(value));
+  if (timeout_ns > 0) return {};
+  return invalid_argument("{}: asked for '{}', a deadline is above 0", option.name,
+                          printable(value));
+}
+
 std::string unknown_name(std::string_view name) {
   return fmt::format("{} is no option of braid; the nearest name is {}", printable(name),
                      nearest_option(name).name);
@@ -269,9 +278,10 @@ Result<Config> Config::from_pairs(const std::map<std::string, std::string>& pair
   Config config;
   for (const auto& [name, value] : pairs) {
     if (!name.starts_with("BRAID_")) continue;
-    if (find_option(name))
+    const bool is_known = find_option(name) != nullptr;
+    if (is_known && !value.empty())
       BRAID_RETURN_IF_ERROR(config.set(name, value));
-    else if (warnings)
+    else if (!is_known && warnings)
       warnings->push_back(unknown_name(name));
   }
   return config;
@@ -281,6 +291,7 @@ Status Config::set(std::string_view name, std::string_view value) {
   const Option* option = find_option(name);
   if (!option) return invalid_argument("{}", unknown_name(name));
   BRAID_RETURN_IF_ERROR(check_value(option->type, value).with_context(name));
+  BRAID_RETURN_IF_ERROR(check_deadline(*option, value));
   values_.insert_or_assign(std::string(name), std::string(value));
   return {};
 }

@@ -38,8 +38,8 @@ std::span<const Option> all_options();
 
 class Config {
  public:
-  /// Reads every known option from `environ`. A malformed value is invalid_argument naming
-  /// variable, text and the expected form. `warnings` (may be null) receives one line per unknown
+  /// Reads every known option from `environ`; an empty one counts as not set. A malformed value is
+  /// invalid_argument naming variable, text and the expected form. `warnings` (may be null) receives one line per unknown
   /// BRAID_ variable, with the nearest name.
   static Result<Config> from_environment(std::vector<std::string>* warnings = nullptr);
   /// The same from name/value pairs, for tests and fuzzers.

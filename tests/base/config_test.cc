@@ -98,6 +98,29 @@ TEST(Config, AMalformedValueNamesTheVariableTheTextAndTheForm) {
   }
 }
 
+TEST(Config, AnEmptyVariableIsNotSet) {
+  for (const char* name :
+       {"BRAID_TIMEOUT", "BRAID_TUNE", "BRAID_LINKS", "BRAID_DEPTH", "BRAID_LOG_FILE"}) {
+    const Result<Config> config = Config::from_pairs({{name, ""}});
+    ASSERT_TRUE(config.ok()) << name << ": " << config.status().message();
+    EXPECT_FALSE(config.value().is_set(name));
+  }
+  std::vector<std::string> warnings;
+  EXPECT_TRUE(Config::from_pairs({{"BRAID_TIMEOUTS", ""}}, &warnings).ok());
+  EXPECT_EQ(warnings.size(), 1u);
+}
+
+TEST(Config, ADeadlineOfNoTimeIsRefusedByName) {
+  for (const char* none : {"0", "0s", "0ns"}) {
+    const Status status = Config::from_pairs({{"BRAID_TIMEOUT", none}}).status();
+    EXPECT_EQ(status.code(), Code::kInvalidArgument) << none;
+    EXPECT_THAT(status.message(),
+                HasSubstr("BRAID_TIMEOUT: asked for '" + std::string(none) + "'"));
+  }
+  EXPECT_TRUE(Config::from_pairs({{"BRAID_TIMEOUT", "1ns"}}).ok());
+  EXPECT_TRUE(Config::from_pairs({{"BRAID_TUNE_TIME", "0s"}}).ok());
+}
+
 TEST(Config, AFailedSetKeepsTheOldValue) {
   Config config;
   ASSERT_TRUE(config.set("BRAID_DEPTH", "4").ok());

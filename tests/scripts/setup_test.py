@@ -15,3 +15,11 @@ def test_pip_is_told_by_options_that_debians_has(name):
     text = (ROOT / name).read_text()
     assert "--config-settings" in text
     assert not re.search(r"(^|\s)-C\s*\"?(build-dir|cmake\.define)", text)
+
+
+def test_install_md_names_every_header_that_is_installed():
+    installed = re.findall(r"include/braid/(\w+\.h)", (ROOT / "cmake/install.cmake").read_text())
+    (line,) = re.findall(
+        r"^include/braid/(.+)$", (ROOT / "docs/install.md").read_text(), re.MULTILINE
+    )
+    assert line.split(", ") == installed == ["braid.h", "engine.h", "moe.h"]

@@ -25,7 +25,8 @@ uint64_t fingerprint_of_settings(uint64_t of_caller) {
   for (const Option& option : all_options()) {
     if (!must_agree(option.name)) continue;
     const char* value = secure_getenv(option.name);  // NOLINT(concurrency-mt-unsafe)
-    for (const char* c = value ? value : option.default_value; *c != '\0'; ++c)
+    const bool is_set = value && *value != '\0';
+    for (const char* c = is_set ? value : option.default_value; *c != '\0'; ++c)
       hash = (hash ^ static_cast<unsigned char>(*c)) * 0x100000001b3;
     hash = (hash ^ 0xff) * 0x100000001b3;  // between two values
   }

@@ -25,7 +25,7 @@ class GpuPlan:
 
 
 def plan_of(comm: braid.Comm, case: GpuCase) -> GpuPlan:
-    """By explain()."""
+    """The plan that explain() gives for this case."""
     plan = comm.explain(cast("braid.Operation", case.op), case.total_bytes, on="gpu").json
     shares = {link["name"]: float(link["share"]) for link in plan["links"]}
     return GpuPlan(str(plan["path"]), shares["pcie"], shares.get("rdma", 0.0))

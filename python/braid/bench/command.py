@@ -60,7 +60,7 @@ class Asked:
     """Of a CUDA graph in a sample; 0: no graphs; None: as the mode has it."""
     root: int | None = None
     against: str = ""
-    """Between CPUs alone, as the next two."""
+    """Used only between CPUs, as are warm_up_calls and checks."""
     warm_up_calls: int = 2
     checks: int = 1
     gpu_only: tuple[str, ...] = ()

@@ -83,7 +83,7 @@ class Library:
 
     @property
     def version(self) -> str:
-        """As it tells it: 900 is 0.9.0."""
+        """The number that ncclGetVersion gives: 900 is 0.9.0."""
         number = ctypes.c_int()
         self.call("ncclGetVersion", ctypes.byref(number))
         return str(number.value)

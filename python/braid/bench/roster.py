@@ -47,7 +47,7 @@ class Roster:
         self._alone = alone
 
     def open(self, groups: set[str], timeout_s: float, mscclpp_path: str = "") -> None:
-        """Adds who is asked for. Collective."""
+        """Adds the contestants of these groups. All ranks must call it."""
         has_nccl = bool(groups & set(BASELINES)) and self._works(
             "nccl", lambda: nccl.join(self._crew, timeout_s)
         )

@@ -90,7 +90,7 @@ def demo(
     ranks: Annotated[
         int, typer.Option("--ranks", "-n", help="Processes: 4, or one for every GPU.")
     ] = 0,
-    size: Annotated[str, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = "",
+    size: Annotated[str | None, typer.Option(help="Bytes: 64MiB, on GPUs 256MiB.")] = None,
     time_budget: Annotated[float, typer.Option(help="Seconds for measuring, roughly.")] = 35.0,
     device: Annotated[str, typer.Option(help="auto: GPUs if there are two; gpu, cpu.")] = "auto",
 ) -> None:
@@ -103,11 +103,11 @@ def demo(
 
     check_ranks(ranks or 4)
     check_device(device, "demo: --device")
-    if size:
+    if size is not None:
         sizes_of(size, "demo: --size")
     json_file.make_folder(out, "--out")
     json_file.check(out / "demo.json", "--out")
-    raise typer.Exit(story.run(out, ranks, size, time_budget, device))
+    raise typer.Exit(story.run(out, ranks, size or "", time_budget, device))
 
 
 @app.command(

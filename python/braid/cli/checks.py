@@ -95,11 +95,14 @@ def check_budget(seconds: float) -> None:
 
 
 def sizes_of(text: str, asked: str) -> list[int]:
-    """A list or a range of sizes."""
+    """A list or a range of sizes, none of them 0: that would be run as a longer one."""
     try:
-        return sizes.parse_sizes(text)
+        found = sizes.parse_sizes(text)
     except ValueError as error:
         fail(f"{asked}: {error}")
+    if found[0] < 1:
+        fail(f"{asked}: asked for {found[0]} B, at least 1 B is needed")
+    return found
 
 
 def check_options(options: Mapping[str, str]) -> None:

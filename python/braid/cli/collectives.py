@@ -158,6 +158,8 @@ def bench(
     check_device(device, "bench: --device")
     redop = word(redop, "op", "bench: --op")
     _check_calls(calls, launches)
+    if not sizes_text and _typed(ctx, "sizes_text"):
+        fail("bench: --sizes: '' is no size; without --sizes the usual ones are measured")
     sizes_text = _sizes_text(sizes_text, begin, end, factor, step)
     asked = Asked(
         device=device,

@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import braid
 
@@ -66,11 +66,17 @@ def told(comm: braid.Comm, op: str, nbytes: int) -> braid.Explanation:
 
 def with_cache(plan: braid.Explanation, cache: Cache | None) -> braid.Explanation:
     """The same with a line more; in JSON tuning_file and tuning_age_s, null where the plan goes by
-    facts, or nothing could be kept.
+    facts, or nothing could be kept, and a link's alone_source.
     """
     document = {
         **plan.json,
+        "links": [_with_source(link) for link in plan.json["links"]],
         "tuning_file": str(cache.file) if cache else None,
         "tuning_age_s": round(cache.age_s, 1) if cache else None,
     }
     return braid.Explanation(plan.text + (cache.words() if cache else ""), document)
+
+
+def _with_source(link: dict[str, Any]) -> dict[str, Any]:
+    """Its `source` is that of rate_gbps and latency_ns; alone_ns, where there is one, was timed."""
+    return {**link, "alone_source": "measured" if link.get("alone_ns") else None}

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from braid.plan.amounts import amount
 from braid.plan.basis import Basis, Quantity
-from braid.plan.chart import time_text
 from braid.plan.formulas import collectives
 from braid.plan.wrong import PlanError, a_count, above_zero
 
@@ -29,7 +28,7 @@ class Request:
 
     @property
     def all_ranks(self) -> int:
-        """Of all nodes."""
+        """The number of ranks on all nodes together."""
         return self.ranks * self.nodes
 
 
@@ -73,7 +72,7 @@ class Prediction:
         return [
             f"{self.request.op} of {size}: NCCL takes NVLS here; NCCL_NVLS_ENABLE=0 leaves the"
             f" {'ring' if way == 'hierarchical' else way},"
-            f" {time_text(self.plain.time_us.value / 1e6)} at {self.plain.busbw_gbps:,.4g} GB/s"
+            f" {amount(self.plain.time_us)} at {self.plain.busbw_gbps:,.4g} GB/s"
         ]
 
     @property

@@ -25,6 +25,8 @@ SWITCH = "NVSwitch"
 """The far end of a GPU's links to switches: their number is not told by every source."""
 CPU = "CPU"
 """The far end of a GPU's C2C links."""
+LINKS_NOT_TOLD = "links between GPUs are not all told"
+"""How a gap begins after which no link is not the same as none."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A View is built once and answers from dictionaries; the facts stay plain lists.
 from collections.abc import Iterator
 from functools import cached_property
 
-from braid.topo.facts import CPU, SWITCH, Gpu, GpuLink, Machine, PathKind, PciDevice
+from braid.topo.facts import CPU, LINKS_NOT_TOLD, SWITCH, Gpu, GpuLink, Machine, PathKind, PciDevice
 
 
 class View:
@@ -24,6 +24,11 @@ class View:
     def gpus(self) -> dict[str, Gpu]:
         """GPUs by name."""
         return {gpu.name: gpu for gpu in self.machine.gpus}
+
+    @cached_property
+    def misses_links(self) -> bool:
+        """Whether the source left out links, so that no link is not the same as none."""
+        return any(gap.startswith(LINKS_NOT_TOLD) for gap in self.machine.source.gaps)
 
     @cached_property
     def _paths(self) -> dict[frozenset[str], PathKind]:

@@ -70,7 +70,7 @@ Status make_ready(comm::Device& device, comm::Comm::State& state, Deadline deadl
 Result<comm::Device*> attached(comm::Comm::State& state, int ordinal, Memory memory,
                                sys::Cuda& cuda) {
   if (!state.device) {
-    // Not ok without a driver: create() then says so, to all ranks.
+    // Fails without a driver; Device::create() then reports that to all ranks.
     const auto scope = sys::CurrentDevice::use(cuda, ordinal);
     BRAID_RETURN_IF_ERROR(attach(state, cuda, ordinal, memory));
   }

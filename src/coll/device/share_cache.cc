@@ -105,7 +105,7 @@ Result<bool> measure_and_save(comm::Device& device, comm::DeviceLink& link,
   }
   for (const plan::Op op : plan::kAllOps)
     shares.of_op[static_cast<size_t>(op)] = link.shares().tuned(op);
-  // Who forced it may have had all of it before.
+  // Forced tuning that ran out of time does not replace a file that may be complete.
   const bool is_worth =
       end == TuneEnd::kDone || (end == TuneEnd::kTimeOver && !is_forced(state.config));
   if (is_worth && state.rank() == 0) keep_tuning(path, shares_to_json(key, shares), "these GPUs");

@@ -17,7 +17,7 @@ class TunePace {
  public:
   TunePace(int64_t time_ns, int num_parts) : time_ns_(time_ns), parts_left_(num_parts) {}
 
-  /// So long all of it has taken by now.
+  /// Tells it the time since tuning began.
   void saw(int64_t elapsed_ns) { elapsed_ns_ = std::max(elapsed_ns_, elapsed_ns); }
   int64_t elapsed_ns() const { return elapsed_ns_; }
 

@@ -105,7 +105,7 @@ uint64_t direct_most_bytes(plan::Op op, uint64_t limit_bytes, int num_ranks) noe
 /// registered faster than copy engines, which land it in scratch first; 0: none do. For messages
 /// beyond direct_most_bytes(); `area_bytes` has room for each of the calls.
 uint64_t direct_pieces(plan::Op op, uint64_t bytes, uint64_t area_bytes, int num_ranks) noexcept;
-/// Of so many: the bytes of each but the last, which has no more.
+/// The bytes of each of `num_pieces` such parts; the last one may be shorter.
 uint64_t direct_piece_bytes(uint64_t bytes, uint64_t num_pieces) noexcept;
 
 /// What a call needs of a rank's area; and an area for every call up to direct_most_bytes().

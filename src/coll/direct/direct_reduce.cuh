@@ -50,7 +50,7 @@ __device__ __forceinline__ bool await_operands(const DirectCall& call, uint64_t 
   return all_agree(!looks_for_operand(call) || wait_for_chunk(call, 0, from, chunk));
 }
 
-/// The same as a question.
+/// Whether they have arrived; does not wait.
 __device__ __forceinline__ bool are_operands_here(const DirectCall& call, uint64_t chunk) {
   const int from = static_cast<int>(threadIdx.x);
   return all_agree(!looks_for_operand(call) || has_arrived(call, 0, from, chunk));

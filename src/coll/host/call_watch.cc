@@ -1,4 +1,4 @@
-// What a call that does not get on says, and when it ends.
+// Warnings about a call that makes no progress, and its end at the deadline.
 #include <algorithm>
 #include <cstddef>
 

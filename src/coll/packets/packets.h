@@ -28,7 +28,7 @@ inline constexpr uint64_t kPacketDataBytes = 8;
 /// replaced by a measured crossing of one shot and two.
 inline constexpr uint64_t kTripBytes = uint64_t{600} << 10;
 
-/// Of a block, and at most so many blocks.
+/// Threads in a thread block, and the most thread blocks of one kernel.
 inline constexpr uint32_t kPacketThreads = 256;
 inline constexpr uint32_t kMostPacketBlocks = 32;
 

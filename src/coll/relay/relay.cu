@@ -9,7 +9,7 @@
 // holds up all behind it. Measured: docs/decisions/0011-broadcast-by-relay.md.
 //
 //   root     sends units to their owners
-//   others   send own units, as they land, to the other others
+//   others   send each unit they own, as it lands, to every other rank but the root
 //
 // Units    Blocks take them as they have room for one (told_units.cuh): the root's those of all
 //          rows, the others' their own. They are counted row by row, so that they are taken in the

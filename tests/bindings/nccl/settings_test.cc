@@ -16,6 +16,8 @@ TEST(SettingsOfRanks, WhatDecidesMustBeAlike) {
        {"BRAID_TUNE", "BRAID_TUNE_TIME", "BRAID_NCCL_MEET", "BRAID_GPU_DIRECT"}) {
     setenv(name, "17", 1);
     EXPECT_NE(fingerprint_of_settings(0), plain) << name;
+    setenv(name, "", 1);  // counts as not set
+    EXPECT_EQ(fingerprint_of_settings(0), plain) << name;
     unsetenv(name);
   }
   for (const char* name : {"BRAID_CACHE_DIR", "BRAID_LOG", "BRAID_NCCL_REAL"}) {

@@ -50,6 +50,7 @@ def test_file_and_age_are_told(told, tmp_path, age_s, words):
     assert str(found) == f"{TEXT}  tuned {words}, {file}; BRAID_TUNE=force measures again\n"
     assert found.json["tuning_file"] == str(file)
     assert found.json["tuning_age_s"] == pytest.approx(age_s, abs=5)
+    assert [each.pop("alone_source") for each in found.json["links"]] == ["measured", None]
     assert found.json["links"] == PLAN["links"]
 
 

@@ -37,6 +37,12 @@ def braid(monkeypatch, capsys):
         ),
         ("run --grace -3 x", "braid: run: --grace: asked for -3 s, "),
         ("run --grace nan x", "braid: run: --grace: asked for nan s, "),
+        ("bench --sizes 0", "braid: bench: --sizes: asked for 0 B, at least 1 B is needed"),
+        ("bench --sizes 0,64", "braid: bench: --sizes: asked for 0 B, at least 1 B is needed"),
+        ("bench --sizes=", "braid: bench: --sizes: '' is no size; without --sizes "),
+        ("demo --size 0", "braid: demo: --size: asked for 0 B, at least 1 B is needed"),
+        ("demo --size=", "braid: demo: --size: '' is no size"),
+        ("explain all_reduce 0", "braid: explain: SIZE: asked for 0 B, at least 1 B is needed"),
         ("plan timeline --compute-ms -1", "braid: --compute-ms: asked for -1, "),
         ("plan timeline --compute-ms 1 --comm-ms -2", "braid: --comm-ms: asked for -2, "),
         (

@@ -23,7 +23,7 @@ ALSO = {  # tested by the sums of test_families.py, or another name of a family 
     "qwen3_vl_text", "qwen3_vl_moe_text", "olmo3", "granitemoeshared", "granitemoehybrid", "bamba",
     "glm", "glm4", "glm4v_text", "glm4v_moe_text", "glm4_moe_lite", "ernie4_5", "arcee", "apertus",
     "helium", "hunyuan_v1_dense", "minimax_m1", "dots1", "qwen3_5_text", "qwen3_5_moe_text",
-    "minimax", "xlm-roberta",
+    "minimax", "xlm-roberta", "vaultgemma",
     "camembert", "RefinedWeb", "RefinedWebModel", "mllama_text_model",
 }  # fmt: skip
 

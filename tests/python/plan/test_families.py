@@ -65,6 +65,12 @@ def test_a_config_without_a_family_is_assumed_too():
         ("block_configs", [{}]), ("index_topk", 2048), ("conv_L_cache", 3), ("lru_width", 8),
         ("speech_lora", {"r": 320}), ("relative_attention", True),
         ("num_key_value_heads_per_layer", [4, 4]), ("global_attn_every_n_layers", 3),
+        ("keep_window_size", 2048), ("moe_config", {"moe_num_experts": 32}), ("kv_channels", 128),
+        ("residual_moe", True), ("parallel_attn_mlp_res", True), ("share_q_dim", 2048),
+        ("moe_layers_enum", "4,5"), ("num_attention_groups", 1), ("num_layers_per_stack", 16),
+        ("per_layer_config", {"5": {"head_dim": 512}}), ("dim_ff", 10240), ("v_head_dim", 4),
+        ("ff_intermediate_size", 96), ("intermediate_multiple_size", 4),
+        ("shared_input_output_embedding", True), ("moe_latent_size", 16),
     ],
 )  # fmt: skip
 def test_an_unknown_family_with_other_layers_is_refused_by_the_field_s_name(field, value):
@@ -72,7 +78,89 @@ def test_an_unknown_family_with_other_layers_is_refused_by_the_field_s_name(fiel
         model("newcomer", **{field: value})
 
 
-@pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "electra", "xlnet"])
+def test_a_mixture_that_an_unknown_family_turns_off_is_refused():
+    """Doge's files have a number of experts that none of its layers has."""
+    with pytest.raises(PlanError, match="'newcomer' has is_moe, and braid has no rule"):
+        model("newcomer", is_moe=False, num_experts=16384, num_experts_per_tok=64)
+
+
+@pytest.mark.parametrize("kind", ["git", "beam", "yuan", "rwkv6", "mamba3"])
+def test_a_family_known_to_be_another_is_refused_by_its_name(kind):
+    with pytest.raises(PlanError, match=f"model_type '{kind}': braid has no rule for its layers"):
+        model(kind)
+
+
+def test_a_gated_mlp_s_width_is_not_guessed():
+    """Phi-3-small's was taken for four times the hidden size; only older families have that."""
+    config = {k: v for k, v in SMALL.items() if k != "intermediate_size"}
+    with pytest.raises(PlanError, match="has no intermediate_size"):
+        from_config({"model_type": "newcomer", **config}, "m", "")
+    found = from_config({"model_type": "gptx", **config}, "m", "")
+    assert found.parameters == model("gptx", intermediate_size=256).parameters
+
+
+def test_only_experts_need_no_other_width():
+    config = {k: v for k, v in SMALL.items() if k != "intermediate_size"}
+    config |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    found = from_config({"model_type": "newcomer", **config}, "m", "")
+    assert found.expert_parameters == 3 * 64 * 24
+
+
+@pytest.mark.parametrize("name", [
+    "LlamaForSequenceClassification", "LlamaModel", "LlamaForTokenClassification",
+    "LlamaForRewardModel",
+])  # fmt: skip
+@pytest.mark.parametrize("kind", ["llama", "newcomer"])
+def test_a_class_without_an_output_matrix_has_none(kind, name):
+    found = model(kind, architectures=[name])
+    assert model(kind).parameters - found.parameters == 64 * 1000
+    assert f"{name} has no matrix for the output; its task's head is not counted" in found.notes
+    assert model(kind, tie_word_embeddings=True).parameters == found.parameters
+
+
+@pytest.mark.parametrize("names", [
+    ["LlamaForCausalLM"], ["GPT2LMHeadModel"], ["QWenLMHeadModel"], ["ChatGLMModel"], [], None,
+])  # fmt: skip
+def test_other_classes_have_theirs(names):
+    found = model("llama", architectures=names)
+    assert (found.parameters, found.notes) == (model("llama").parameters, ())
+
+
+def test_no_output_leaves_no_bias_of_it():
+    whole, half = model("gptj"), model("gptj", architectures=["GPTJModel"])
+    assert whole.parameters - half.parameters == 64 * 1000 + 1000
+
+
+@pytest.mark.parametrize(("name", "matrices"), [
+    ("InternVLChatModel", 2), ("XForConditionalGeneration", 2), ("XForSequenceClassification", 1),
+])  # fmt: skip
+def test_the_class_outside_tells_a_task_alone(name, matrices):
+    """What also sees is often named so that its decoder's output is not told."""
+    text = {"model_type": "llama", **SMALL}
+    found = from_config({"llm_config": text, "architectures": [name]}, "m", "")
+    assert found.end_parameters == matrices * 64 * 1000 + 64
+
+
+def test_layers_that_draft_are_refused():
+    with pytest.raises(PlanError, match=r"architectures is \['LlamaForCausalLMEagle3'\]"):
+        model("llama", architectures=["LlamaForCausalLMEagle3"])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert"])
+def test_layers_that_look_at_an_encoder_are_refused_in_every_family(kind):
+    changes = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128, "type_vocab_size": 2,
+               "max_position_embeddings": 128}  # fmt: skip
+    assert model(kind, **changes, add_cross_attention=False).parameters
+    with pytest.raises(PlanError, match="add_cross_attention is True"):
+        model(kind, **changes, add_cross_attention=True)
+
+
+def test_other_heads_of_gpt2_s_older_form_are_refused():
+    with pytest.raises(PlanError, match="attention_head_type is 'warped'"):
+        model("gpt2", n_embd=64, n_layer=2, n_head=4, attention_head_type="warped")
+
+
+@pytest.mark.parametrize("kind", ["deberta-v2", "modernbert", "electra", "xlnet", "esm"])
 def test_an_encoder_without_a_rule_has_no_guessed_cache(kind):
     with pytest.raises(PlanError, match="braid has no rule for this encoder"):
         model(kind)

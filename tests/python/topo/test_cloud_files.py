@@ -12,6 +12,7 @@ from braid.topo.pci_ids import gpu_name
 from braid.topo.rates import rates
 from braid.topo.read import load, read_text
 from braid.topo.tables import model_known, pcie_of_model
+from braid.topo.verdicts import verdicts
 
 
 def system(body, version="1", numa=(0,), hosts=("",)):
@@ -244,7 +245,68 @@ def test_devices_without_class_are_told_by_what_is_below():
     bridge = '<pci busid="0000:04:00.0"><pci busid="0000:05:00.0">{}</pci></pci>'
     machine = read_text(system(bridge.format(gpu(0)) + pci("06", gpu(1))))
     assert [device.kind for device in machine.pci] == ["switch", "gpu", "gpu"]
-    assert machine.source.gaps == []
+    assert "links between GPUs are not all told: a partial NCCL_TOPO_FILE" in said(machine)
+    assert len(machine.source.gaps) == 1
+
+
+FAR_APART = [pci("01", gpu(0)), pci("02", gpu(1)), pci("03", gpu(2))]
+
+
+def codes(machine):
+    return {verdict.code: verdict.text for verdict in verdicts(machine)}
+
+
+def test_gpu_elements_without_links_and_numbers_tell_of_no_links():
+    """AWS's file for eight H100 has both: they were said to meet in the CPU alone."""
+    machine = read_text(system("".join(FAR_APART)))
+    assert "links between GPUs are not all told" in said(machine)
+    assert "pcie-trees" not in codes(machine)
+    dumped = read_text(system("".join(each.replace('device=""', 'device="0x2330"')
+                                      for each in FAR_APART)))  # fmt: skip
+    assert dumped.source.gaps == []
+    assert "pcie-trees" in codes(dumped)
+
+
+@pytest.mark.parametrize("count", ["abc", "-3", "9" * 20, "", "1.5"])
+def test_a_number_of_links_that_is_none_is_said(count):
+    """They were left out silently, and then GPUs were said to have none."""
+    link = f'<nvlink target="0000:05:00.0" count="{count}" tclass="0x068000"/>'
+    body = "".join(pci(f"0{i}", gpu(i, link), device="0x2330") for i in range(3))
+    machine = read_text(system(body))
+    assert f"GPU0: nvlink count='{count}' is no number of links and 2 more" in said(machine)
+    assert "pcie-trees" not in codes(machine)
+
+
+def test_links_left_out_of_one_gpu_are_no_uneven_links():
+    link = '<nvlink target="0000:05:00.0" count="{}" tclass="0x068000"/>'
+    counts = ("18", "18", "many")
+    body = "".join(
+        pci(f"0{i}", gpu(i, link.format(n)), device="0x2330") for i, n in enumerate(counts)
+    )
+    found = codes(read_text(system(body)))
+    assert "not all told" in found["gap"]
+    assert not {"nvlink-uneven", "nvlink-partial", "nvlink-missing"} & set(found)
+
+
+def test_a_nic_beyond_the_cpu_without_numa_nodes():
+    """It was nowhere to be seen, though it stands in the tree."""
+    nic = pci("02", net("mlx5_0", guid="0x1234567", port=1, gdr=1), "0x020700", "0x15b3")
+    first = pci("10", pci("01", gpu(0), device="0x2330") + nic, "0x060400")
+    second = pci("20", pci("21", gpu(1), device="0x2330"), "0x060400")
+    found = codes(read_text(system(first + second, numa=(-1,))))["nic-far"]
+    assert found == "GPU1: the nearest backend NIC is beyond the CPU; the source tells no NUMA node"
+
+
+def test_gpus_on_no_pci_device():
+    with pytest.raises(BadTopology, match="gpu elements outside a pci element"):
+        read_text(f'<system version="1">{gpu(0)}</system>')
+    machine = read_text(system(pci("01", gpu(0), device="0x2330") + gpu(1)))
+    assert machine.source.gaps == ["1 gpu element outside a pci element: left out"]
+
+
+def test_one_of_a_kind_has_no_plural():
+    body = pci("01", device="0x2330") + pci("02", "", "0x020700", "0x15b3")
+    assert "1 GPU and 1 NIC are told by their PCI class alone" in said(read_text(system(body)))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from braid import sizes
+from braid.cli.checks import our_op
 from braid.cli.plan import options
 from braid.plan import catalogue, collective, models, transfer, work
 from braid.plan.basis import Basis, Quantity
@@ -97,6 +98,7 @@ def one_collective(
     --network ib-ndr-8x400
     """
     machine = options.machine(hw, record, who)
+    op = our_op(op)
     request = Request(op, options.parse_bytes(size, "size"), ranks, nodes)
     request.check()
     _check_ranks(ranks, machine)

@@ -13,6 +13,12 @@ NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size
 def model(fields: Fields, traits: Traits, origin: str) -> Model:
     """PlanError names what is missing, and what is not what it must be."""
     fields.need((*NEEDED[:3], *traits.needs, *NEEDED[3:]))
+    if ends.is_draft(fields):
+        raise fields.unknown("architectures", "braid has no rule for layers that draft")
+    if fields.get("add_cross_attention"):
+        raise fields.unknown(
+            "add_cross_attention", "braid has no rule for what looks at an encoder"
+        )
     stack = _stack(fields, traits)
     heads, kv_heads = attention.heads_of(fields)
     is_latent = fields.get("kv_lora_rank") is not None
@@ -92,4 +98,6 @@ def _notes(fields: Fields, traits: Traits) -> list[str]:
         notes.append(f"{more} more layer(s) that predict further tokens are not counted")
     if traits.is_encoder:
         notes.append("an encoder keeps no KV cache; its task's head is not counted")
+    elif name := ends.headless(fields):
+        notes.append(f"{name:.60} has no matrix for the output; its task's head is not counted")
     return notes

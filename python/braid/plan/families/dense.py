@@ -91,6 +91,9 @@ FAMILIES = {
         inner={"hidden_size": 2304, "num_hidden_layers": 26, "num_attention_heads": 8,
                "num_key_value_heads": 4, "intermediate_size": 9216, "vocab_size": 256000},
     ),
+    "vaultgemma": Traits(
+        **{**_GEMMA, "defaults": {"head_dim": 256, "sliding_window": 4096}}, full_every=2,
+    ),
     "gemma3_text": Traits(
         **{**_GEMMA, "defaults": {"head_dim": 256, "sliding_window": 4096}},
         norms=4, head_norm=True, full_every=6,
@@ -131,6 +134,7 @@ FAMILIES = {
     "exaone": Traits(names={"num_layers": "num_hidden_layers"}),
     "exaone4": Traits(head_norm=True),
     "arcee": Traits(gated=False, qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias=Says("mlp_bias")),
+    "bitnet": Traits(norms=3, mlp_norm=True, qkv_bias=_BIAS, out_bias=_BIAS),
     "apertus": Traits(
         gated=False, head_norm=True, more=2, qkv_bias=_BIAS, out_bias=_BIAS,
     ),

@@ -88,7 +88,8 @@ FAMILIES = {
     "dots1": Traits(qkv_bias=_BIAS, out_bias=_BIAS, head_norm=True, correction=True),
     "ernie4_5_moe": Traits(
         tied=True, qkv_bias=Says("use_bias"), out_bias=Says("use_bias"), derive=_ernie,
-        mlp_bias=Says("use_bias"), correction=True, output_bias=Says("use_bias"),
+        mlp_bias=Says("use_bias"), expert_bias=Says("use_bias"), correction=True,
+        output_bias=Says("use_bias"),
     ),
     "dbrx": Traits(
         names={"d_model": "hidden_size", "n_layers": "num_hidden_layers",

@@ -1,13 +1,12 @@
 """Parameters of what follows attention: a dense MLP, or a router, experts and shared experts."""
 
-from dataclasses import replace
 from typing import Any
 
 from braid.plan.families.fields import Fields
 from braid.plan.families.traits import Traits
 from braid.plan.model import Experts
 
-_COUNT = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+COUNT = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
 _PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
 _WIDTH = ("moe_intermediate_size", "expert_ffn_hidden_size")
 _SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
@@ -23,35 +22,48 @@ def mlp(fields: Fields, traits: Traits, layer: int) -> tuple[int, Experts | None
     if has_experts(fields) and is_sparse(fields, layer):
         return sparse(fields, traits)
     name = "intermediate_size_mlp" if fields.get("intermediate_size_mlp") else "intermediate_size"
-    return dense(fields, traits, fields.whole(name)), None
+    width = fields.whole(name)
+    return dense(fields, traits, width) + width * traits.mlp_norm, None
 
 
 def dense(fields: Fields, traits: Traits, width: int) -> int:
     """Parameters of one MLP of this width."""
-    hidden, ways = fields.whole("hidden_size"), 2 if traits.gated else 1
-    biases = ways * width + hidden if fields.on(traits.mlp_bias) else 0
-    return (ways + 1) * hidden * width + biases
+    return _between(fields.whole("hidden_size"), traits, width, fields.on(traits.mlp_bias))
+
+
+def _between(hidden: int, traits: Traits, width: int, has_bias: bool) -> int:
+    """Of the matrices from vectors of `hidden` elements to `width` and back."""
+    ways = 2 if traits.gated else 1
+    return (ways + 1) * hidden * width + (ways * width + hidden) * has_bias
 
 
 def has_experts(fields: Fields) -> bool:
     """Whether any layer may have some."""
-    return any(fields.get(field) for field in _COUNT)
+    return any(fields.get(field) for field in COUNT)
 
 
 def sparse(fields: Fields, traits: Traits) -> tuple[int, Experts]:
     """What every token passes, and the mixture."""
     hidden = fields.whole("hidden_size")
-    count = _first(fields, _COUNT)
+    count = _first(fields, COUNT)
     per_token_field = _field(fields, _PER_TOKEN)
     per_token = fields.whole(per_token_field)
     if per_token > count:
         raise fields.wrong(per_token_field, f"at most {count} experts", per_token)
     own = _field(fields, _WIDTH)
     width = fields.whole(own if fields.get(own) is not None else "intermediate_size")
-    one = dense(fields, replace(traits, mlp_bias=traits.expert_bias), width)
-    rest = hidden * count + _shared(fields, traits, width)
+    latent = fields.whole("moe_latent_size", 0, least=0)
+    one = _between(latent or hidden, traits, width, fields.on(traits.expert_bias))
+    rest = hidden * count + _shared(fields, traits, width) + _latent(fields, traits, latent)
     rest += count * traits.router_bias + count * fields.on(traits.correction)
     return rest, Experts(count, per_token, one)
+
+
+def _latent(fields: Fields, traits: Traits, latent: int) -> int:
+    """Of what takes tokens to the narrower vectors that experts see, and back."""
+    hidden = fields.whole("hidden_size")
+    biases = latent + hidden if latent and fields.on(traits.mlp_bias) else 0
+    return 2 * hidden * latent + biases
 
 
 def _shared(fields: Fields, traits: Traits, width: int) -> int:

@@ -23,6 +23,15 @@ def four_times(fields: Fields) -> dict[str, Any]:
     return {}
 
 
+def _gpt2(fields: Fields) -> Mapping[str, Any]:
+    """SantaCoder's form has one head of keys for all queries."""
+    kind = fields.get("attention_head_type")
+    if kind not in (None, "multihead", "multiquery"):
+        raise fields.unknown("attention_head_type", "braid knows multihead and multiquery")
+    alone = {"num_key_value_heads": 1} if kind == "multiquery" else {}
+    return {**four_times(fields), **alone}
+
+
 def _bigcode(fields: Fields) -> Mapping[str, Any]:
     alone = {"num_key_value_heads": 1} if fields.on(Says("multi_query", True)) else {}
     return {**four_times(fields), **alone}
@@ -79,7 +88,7 @@ _BERT = Traits(
 )  # fmt: skip
 
 FAMILIES = {
-    "gpt2": Traits(**_BIASED, names=_GPT2, derive=four_times, needs=(), tied=True, positions=0),
+    "gpt2": Traits(**_BIASED, names=_GPT2, derive=_gpt2, needs=(), tied=True, positions=0),
     "gpt_bigcode": Traits(
         **_BIASED, names=_GPT2, derive=_bigcode, needs=(), tied=True, positions=0,
     ),
@@ -103,6 +112,7 @@ FAMILIES = {
         mlp_bias=Says("enable_bias", True), norm_vectors=2, gated=False,
         final_norm=Says("has_final_norm", True),
     ),
+    "biogpt": Traits(**_BIASED, tied=True, positions=2),
     "bloom": Traits(
         **_BIASED,
         names={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads",

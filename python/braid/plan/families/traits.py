@@ -60,6 +60,8 @@ class Traits:
 
     gated: bool = True
     mlp_bias: Switch = False
+    mlp_norm: bool = False
+    """Whether a dense MLP norms what its last matrix takes."""
     norms: int = 2
     """Of the hidden size, per layer."""
     norm_vectors: int = 1
@@ -74,7 +76,7 @@ class Traits:
     router_bias: bool = False
     correction: Switch = False
     """Whether a router has a bias that balances its experts."""
-    expert_bias: bool = False
+    expert_bias: Switch = False
     shared: int = 0
     """Shared experts where the config does not say."""
     shared_gate: bool = False

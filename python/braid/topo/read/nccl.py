@@ -13,7 +13,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from braid.topo.errors import BadTopology
-from braid.topo.facts import Cpu, Machine, Numa, PciDevice, PcieLink, PciKind, Source
+from braid.topo.facts import (
+    LINKS_NOT_TOLD,
+    Cpu,
+    Machine,
+    Numa,
+    PciDevice,
+    PcieLink,
+    PciKind,
+    Source,
+)
 from braid.topo.numbers import address, cpulist_of_mask, node, number, whole
 from braid.topo.paths import with_paths
 from braid.topo.pci_class import kind_of, may_be_accelerator
@@ -59,12 +68,15 @@ def read(text: str) -> Machine:
     for cpu in cpus:
         _read_cpu(found, cpu)
     if not found.pci:
+        if _num_loose_gpus(root):
+            raise BadTopology("gpu elements outside a pci element, which NCCL's files have them in")
         raise BadTopology("0 GPUs: the NCCL topology has none")
     gpus = found.gpus.named()
     names = {at: gpu.name for at, gpu in gpus.items()}
     told = [(names[at], element) for at, element in found.gpus.links]
+    gaps = (*_hosts_left_out(num_hosts), *found.gaps, *_parts_left_out(found, root))
     machine = Machine(
-        Source("nccl", gaps=[*_hosts_left_out(num_hosts), *found.gaps, *_parts_left_out(found)]),
+        Source("nccl", gaps=[*gaps, *nccl_links.gaps(told)]),
         cpu=_processor(cpus),
         numa=[found.numa[index] for index in sorted(found.numa)],
         pci=list(found.pci.values()),
@@ -97,22 +109,46 @@ def _hosts_left_out(num_hosts: int) -> Iterable[str]:
         yield f"the NCCL topology is of {num_hosts} hosts; this is the one of rank 0"
 
 
-def _parts_left_out(found: _Found) -> Iterable[str]:
+def _num_loose_gpus(element: Element) -> int:
+    """GPUs that are on no PCI device: where they are nobody knows."""
+    here = sum(child.tag == "gpu" for child in element if element.tag != "pci")
+    return here + sum(map(_num_loose_gpus, element))
+
+
+def _parts_left_out(found: _Found, root: Element) -> Iterable[str]:
     what = "a partial NCCL_TOPO_FILE"
     if found.num_gpus_by_class or found.num_nics_by_class:
         yield (
-            f"{what}: {found.num_gpus_by_class} GPUs and {found.num_nics_by_class} NICs are told by"
-            " their PCI class alone; NCCL finds their names, rates and links on the machine"
+            f"{what}: {_counted(found.num_gpus_by_class, 'GPU')} and"
+            f" {_counted(found.num_nics_by_class, 'NIC')} are told by their PCI class alone; NCCL"
+            " finds their names, rates and links on the machine"
         )
     if found.num_unclear:
         yield (
-            f"{what}: {found.num_unclear} PCI devices without a class;"
+            f"{what}: {_counted(found.num_unclear, 'PCI device')} without a class;"
             " NCCL finds out on the machine which of them are GPUs and NICs"
         )
     if not found.gpus.by_address and not found.num_unclear:
         yield f"{what}: it has no GPU; NCCL finds them on the machine"
     if turned := {at for at, link in found.gpus.links if address(link.get("target")) == at}:
-        yield f"links of {len(turned)} GPUs end at the GPU itself and are left out"
+        yield f"links of {_counted(len(turned), 'GPU')} end at the GPU itself and are left out"
+    if loose := _num_loose_gpus(root):
+        yield f"{_counted(loose, 'gpu element')} outside a pci element: left out"
+    if _tells_no_links(found):
+        yield f"{LINKS_NOT_TOLD}: {what} without any; NCCL finds them on the machine"
+
+
+def _tells_no_links(found: _Found) -> bool:
+    """Whether a file with gpu elements may be a cloud's: what NCCL itself wrote has the GPUs'
+    numbers on PCI, too.
+    """
+    gpus = found.gpus
+    has_numbers = all(found.pci[at].device for at in gpus.by_address)
+    return len(gpus.by_address) > 1 and gpus.are_told and not gpus.links and not has_numbers
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _processor(cpus: list[Element]) -> Cpu:

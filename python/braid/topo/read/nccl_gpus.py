@@ -26,6 +26,8 @@ class Gpus:
     """Named by their number on the machine, or not yet."""
     links: list[tuple[str, Element]] = field(default_factory=list)
     """A GPU's address, and an element of it: targets may come later in the file."""
+    are_told: bool = False
+    """Whether there are gpu elements, which links stand in."""
 
     def add_device(self, device: PciDevice, numa: int | None, cpus: str) -> None:
         """A GPU of which only the PCI device is told."""
@@ -39,6 +41,7 @@ class Gpus:
         at, dev = device.address, whole(gpu.get("dev", "-1"))
         if dev is None or ("dev" in gpu.attributes and dev < 0):
             raise BadTopology(f"the GPU at {at} has the number '{gpu.get('dev'):.20}'")
+        self.are_told = True
         if at in self.by_address:
             return
         self.add_device(device, numa, cpus)

@@ -1,9 +1,9 @@
 """Links of GPUs in NCCL's topology: nvlink, xgmi and c2c elements below each GPU."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from braid.topo.facts import CPU, SWITCH, GpuLink, GpuLinkKind
+from braid.topo.facts import CPU, LINKS_NOT_TOLD, SWITCH, GpuLink, GpuLinkKind
 from braid.topo.numbers import address, number, whole
 from braid.topo.read.xml import Element
 
@@ -25,13 +25,31 @@ def links(told: Sequence[tuple[str, Element]], names: dict[str, str]) -> list[Gp
         if far is None or far == gpu:
             continue
         key = (gpu, far, kind)
-        counts[key] += max(whole(element.get("count")) or 0, 0)
+        counts[key] += _count(element) or 0
         each[key] = (number(element.get("bw")) or 0.0) / 1000 or None if kind == "c2c" else None
     return [
         GpuLink(a, b, kind, count, each[a, b, kind])
         for (a, b, kind), count in counts.items()
         if count and not (counts.get((b, a, kind)) and b < a)
     ]
+
+
+def gaps(told: Sequence[tuple[str, Element]]) -> Iterator[str]:
+    """What is wrong with numbers of links: those links are left out."""
+    wrong = [(gpu, element) for gpu, element in told if _count(element) is None]
+    if wrong:
+        gpu, element = wrong[0]
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        text = element.get("count")
+        yield (
+            f"{LINKS_NOT_TOLD}: {gpu}: {element.tag} count='{text:.20}' is no number of links{more}"
+        )
+
+
+def _count(link: Element) -> int | None:
+    """None when it is no number."""
+    count = whole(link.get("count"))
+    return count if count is not None and count >= 0 else None
 
 
 def _far_end(link: Element, names: dict[str, str]) -> str | None:

@@ -34,7 +34,7 @@ def links_missing(view: View) -> Iterator[Verdict]:
     for gpu in view.machine.gpus:
         spec, found = model_known(gpu.model), view.num_links(gpu.name)
         expected = spec.links if spec and spec.name.startswith("NVLink") else 0
-        if 0 < found < expected and not _is_bridged(view, gpu):
+        if 0 < found < expected and not (_is_bridged(view, gpu) or view.misses_links):
             text = f"{gpu.name}: {found} NVLinks; {gpu.model} has {expected}"
             yield Verdict(
                 "nvlink-missing", "warning", text, [gpu.name], "look for links that are down"
@@ -49,7 +49,7 @@ def _is_bridged(view: View, gpu: Gpu) -> bool:
 def links_uneven(view: View) -> Iterator[Verdict]:
     """GPUs with fewer links than the others."""
     counts = {gpu.name: view.num_links(gpu.name) for gpu in view.machine.gpus}
-    if len(set(counts.values())) <= 1:
+    if len(set(counts.values())) <= 1 or view.misses_links:
         return
     usual = Counter(counts.values()).most_common(1)[0][0]
     usual = usual or max(counts.values())
@@ -71,7 +71,7 @@ def mesh_partial(view: View) -> Iterator[Verdict]:
     gpus = [gpu.name for gpu in view.machine.gpus]
     pairs = list(combinations(gpus, 2))
     bare = [pair for pair in pairs if not view.links_between(*pair)]
-    if not bare or len(bare) == len(pairs):
+    if not bare or len(bare) == len(pairs) or view.misses_links:
         return
     a, b = bare[0]
     what = kind_name(view, gpus)

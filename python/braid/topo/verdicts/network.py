@@ -65,7 +65,9 @@ def far_nics(view: View) -> Iterator[Verdict]:
     far = [gpu for gpu in view.machine.gpus if _is_far(view, gpu, backend, someone_is_near)]
     if far:
         nearest = min((view.path(far[0].name, nic.name) for nic in backend), key=distance)
-        where = f"{NVIDIA_LEGEND[nearest]} ({nearest})" if nearest else "nowhere to be seen"
+        where = (
+            f"{NVIDIA_LEGEND[nearest]} ({nearest})" if nearest else _beyond(view, far[0], backend)
+        )
         yield Verdict(
             "nic-far",
             "warning",
@@ -76,8 +78,16 @@ def far_nics(view: View) -> Iterator[Verdict]:
 
 
 def _is_far(view: View, gpu: Gpu, backend: list[Nic], someone_is_near: bool) -> bool:
-    nearest = min(distance(view.path(gpu.name, nic.name)) for nic in backend)
-    return nearest > distance("PXB") if someone_is_near else nearest >= distance("SYS")
+    paths = [view.path(gpu.name, nic.name) for nic in backend]
+    if someone_is_near:
+        return min(map(distance, paths)) > distance("PXB")
+    return None not in paths and min(map(distance, paths)) >= distance("SYS")
+
+
+def _beyond(view: View, gpu: Gpu, backend: list[Nic]) -> str:
+    """Of a GPU from which no path is told. Below one switch it would be."""
+    are_on_pci = gpu.pci in view.pci and any(nic.pci in view.pci for nic in backend)
+    return "beyond the CPU; the source tells no NUMA node" if are_on_pci else "nowhere to be seen"
 
 
 def _names(nics: list[Nic]) -> list[str]:

@@ -22,7 +22,7 @@ def _tells_links(view: View) -> bool:
     """
     machine = view.machine
     is_told = machine.source.format in ("nvidia-smi", "rocm-smi")
-    return is_told or all(gpu.arch for gpu in machine.gpus)
+    return not view.misses_links and (is_told or all(gpu.arch for gpu in machine.gpus))
 
 
 def _are_apart(view: View) -> bool:

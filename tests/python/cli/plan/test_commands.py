@@ -86,6 +86,20 @@ def test_the_published_case_for_people(braid):
         assert text in out
 
 
+def test_operations_by_their_other_names(braid):
+    asked = "1TiB -n 8 --hw h200-nvlink4"
+    code, out, _ = ours = braid(f"collective all_reduce {asked}")
+    assert (code, bool(out)) == (0, True)
+    for name in ("allreduce", "all_reduce_perf", "all-reduce"):
+        assert braid(f"collective {name} {asked}") == ours
+
+
+def test_a_note_has_its_time_in_the_table_s_unit(braid):
+    _, out, _ = braid("collective all_reduce 1TiB -n 8 --hw h200-nvlink4")
+    time = re.search(r"the\s+ring,\s+(\S+ ms)", out)[1]
+    assert out.count(time) == 2
+
+
 def test_a_measured_step_of_one_s_own(braid):
     step = "--step-ms 878.57 --step-tokens 4379 --step-path nvlink"
     _, given, _ = braid(f"{TP} {step} --json")
