@@ -1,5 +1,6 @@
 """Handles of asynchronous calls: what async_op=True, isend() and irecv() return."""
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -51,7 +52,8 @@ class HostWork(Work[T]):
     """A call that a comm's thread makes (calls.py)."""
 
     def __init__(self, name: str, result: T) -> None:
-        self._name = name
+        self.name = name
+        self._process_id = os.getpid()
         self._result = result
         self._error: BaseException | None = None
         self._is_over = threading.Event()
@@ -60,8 +62,13 @@ class HostWork(Work[T]):
         return self._is_over.is_set()
 
     def wait(self, deadline: float | None = None) -> T:
+        if not self.done() and os.getpid() != self._process_id:
+            raise InvalidArgument(
+                f"{self.name}: started by process {self._process_id}, cannot be waited for in its"
+                f" fork {os.getpid()}"
+            )
         if not self._is_over.wait(checked_deadline(deadline)):
-            raise Timeout(f"{self._name}: not over within {deadline} s; the call goes on")
+            raise Timeout(f"{self.name}: not over within {deadline} s; the call goes on")
         if self._error is not None:
             raise self._error
         return self._result
@@ -72,7 +79,7 @@ class HostWork(Work[T]):
         self._is_over.set()
 
     def __repr__(self) -> str:
-        return f"<braid.Work {self._name}{' done' if self.done() else ''}>"
+        return f"<braid.Work {self.name}{' done' if self.done() else ''}>"
 
 
 class GpuWork(Work[T]):
