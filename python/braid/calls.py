@@ -21,8 +21,8 @@ that waits has a thread: one is started before it is appended, and that leaves o
 and says so in the same hold of the lock. A call for which no thread can be had was never started.
 Where there is no thread (`_thread` is None), nothing is under way, and the lock need not be asked.
 
-A fork has neither the thread nor the peers, and the lock may be held there by nobody: in a fork all
-is decided by the process's number, without the lock.
+A fork has neither the thread nor the peers, and a lock that was held when it was made stays so: all
+is decided by the process's number there, without the lock.
 """
 
 import os

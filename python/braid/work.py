@@ -5,6 +5,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from typing import Generic, TypeVar
 
 from braid import _braid
@@ -42,10 +43,16 @@ class Work(ABC, Generic[T]):
 
 
 def checked_deadline(deadline: float | None) -> float | None:
-    """InvalidArgument unless it is a number of seconds, 0 or more, or None."""
-    if deadline is not None and not deadline >= 0:
-        raise InvalidArgument(f"wait: deadline: asked for 0 seconds or more, found {deadline!r}")
-    return deadline
+    """InvalidArgument unless it is a number of seconds, 0 or more, or None; None too where it is
+    more than a wait can be told.
+    """
+    if deadline is None:
+        return None
+    if not isinstance(deadline, Real) or not deadline >= 0:
+        raise InvalidArgument(
+            f"wait: deadline: asked for 0 seconds or more, found {deadline!r:.80}"
+        )
+    return None if deadline >= threading.TIMEOUT_MAX else float(deadline)
 
 
 class HostWork(Work[T]):

@@ -15,7 +15,7 @@ from elements import same
 
 import braid
 from braid import _braid
-from braid.work import GpuWork
+from braid.work import GpuWork, HostWork
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -361,3 +361,21 @@ def test_a_handle_of_a_gpu_call():
 
     with pytest.raises(braid.PeerLost):
         GpuWork("barrier", None, mark, fail).wait()
+
+
+def test_a_deadline_is_a_number_of_seconds():
+    """Of any size: what is more than a system's wait takes, is as None."""
+
+    def started():
+        mark, on_host = Mark(), HostWork("barrier", "result")
+        yield on_host, lambda: on_host.finish(None)
+        yield GpuWork("barrier", "result", mark, lambda: None), lambda: setattr(mark, "is_over", 1)
+
+    for deadline in (float("inf"), 1e12, 10**400, threading.TIMEOUT_MAX, 30, np.float32(30)):
+        for work, end in started():
+            threading.Timer(0.01, end).start()
+            assert work.wait(deadline) == "result"
+    for wrong in ("5", b"5", [5], float("nan"), -1e-9, -float("inf"), 1j, np.ones(2)):
+        for work, _ in started():
+            with pytest.raises(braid.InvalidArgument, match="deadline: asked for 0 seconds or"):
+                work.wait(wrong)
