@@ -1,8 +1,11 @@
 """Who is in which part of a group that is split, and where each part meets."""
 
 import operator
+import os
 import secrets
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -56,6 +59,28 @@ def own_address(store_address: str) -> str:
         probe.connect(to)  # sends nothing
         found = str(probe.getsockname()[0])
     return store_address if ip_address(found).is_loopback else found
+
+
+def bound_here(options: Mapping[str, Any], store_address: str) -> dict[str, Any]:
+    """Options of a group whose rank 0 may be on another host than the job's. One BRAID_BIND for
+    all of a job is an address of the job's rank 0: where this host does not have it, a store here
+    listens at `store_address`.
+    """
+    given = [value for name, value in options.items() if name.upper() == "BIND"]
+    bind = str(given[-1]) if given and given[-1] is not None else os.environ.get("BRAID_BIND", "")
+    if not bind or _is_of_this_host(bind):
+        return dict(options)
+    return {**options, "bind": store_address}
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Whether something can listen there; so it can at the address of all."""
+    with suppress(OSError):
+        for family, kind, _, _, at in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(at)
+                return True
+    return False
 
 
 def _free_port() -> int:
