@@ -62,15 +62,23 @@ def own_address(store_address: str) -> str:
 
 
 def bound_here(options: Mapping[str, Any], store_address: str) -> dict[str, Any]:
-    """Options of a group whose rank 0 may be on another host than the job's. One BRAID_BIND for
-    all of a job is an address of the job's rank 0: where this host does not have it, a store here
-    listens at `store_address`.
+    """Options of a group that meets at an address which braid has found out, maybe on another host
+    than the job's rank 0, whose BRAID_BIND is. Its store listens where the others look for it; at
+    BRAID_BIND where they look for a name, which may mean loopback here, and this host has it.
     """
     given = [value for name, value in options.items() if name.upper() == "BIND"]
     bind = str(given[-1]) if given and given[-1] is not None else os.environ.get("BRAID_BIND", "")
-    if not bind or _is_of_this_host(bind):
+    if not bind or (_is_name(store_address) and _is_of_this_host(bind)):
         return dict(options)
     return {**options, "bind": store_address}
+
+
+def _is_name(address: str) -> bool:
+    try:
+        ip_address(address)
+    except ValueError:
+        return True
+    return False
 
 
 def _is_of_this_host(address: str) -> bool:

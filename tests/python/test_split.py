@@ -10,7 +10,7 @@ import pytest
 import braid
 from braid.split import Choice, bound_here, fields_of, own_address, part_of
 
-ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host has it
+ELSEWHERE = "203.0.113.77"  # kept for documentation, RFC 5737: no host has it
 
 
 def test_parts_work_at_the_same_time(ranks):
@@ -115,15 +115,16 @@ def test_one_bind_for_the_whole_job(ranks):
         assert found == [([0], [0]), ([1, 2], [2, 1]), ([1, 2], [2, 1])]
 
 
-def test_a_bind_that_this_host_has_stays(monkeypatch):
+def test_where_the_store_of_a_part_listens(monkeypatch):
     assert bound_here({"timeout": 1}, "10.0.0.1") == {"timeout": 1}
-    for here in ("127.0.0.1", "0.0.0.0", "localhost"):
-        assert bound_here({"bind": here}, "10.0.0.1") == {"bind": here}
-        monkeypatch.setenv("BRAID_BIND", here)
-        assert bound_here({"bind": None}, "10.0.0.1") == {"bind": None}
-    monkeypatch.setenv("BRAID_BIND", ELSEWHERE)
-    assert bound_here({"timeout": 1}, "10.0.0.1") == {"timeout": 1, "bind": "10.0.0.1"}
-    assert bound_here({"bind": "127.0.0.1"}, "10.0.0.1") == {"bind": "127.0.0.1"}
+    for bind in ("127.0.0.1", "0.0.0.0", "localhost", ELSEWHERE):
+        here = bind != ELSEWHERE
+        assert bound_here({"bind": bind}, "10.0.0.1") == {"bind": "10.0.0.1"}
+        assert bound_here({"bind": bind}, "node0") == {"bind": bind if here else "node0"}
+        monkeypatch.setenv("BRAID_BIND", bind)
+        assert bound_here({"bind": None}, "node0") == {"bind": None if here else "node0"}
+        assert bound_here({"timeout": 1}, "::1") == {"timeout": 1, "bind": "::1"}
+    assert bound_here({"bind": "127.0.0.1"}, "node0") == {"bind": "127.0.0.1"}
 
 
 def test_where_parts_meet():
