@@ -86,7 +86,7 @@ IMPORTS: dict[str, list[str]] = {
     "timeline": ["errors"],
     "arguments": ["errors"],
     "work": ["_braid", "errors"],
-    "calls": ["_braid", "work"],
+    "calls": ["_braid", "errors", "work"],
     "collectives": ["_braid", "errors", "arrays", "arguments", "calls", "work"],
     "messages": ["_braid", "errors", "arrays", "arguments", "collectives", "work"],
     "objects": ["errors", "arguments", "messages"],
@@ -101,7 +101,7 @@ IMPORTS: dict[str, list[str]] = {
     "weights.doors": ["errors", "engine", "weights", "braid"],
     "moe": ["_braid", "errors", "arrays", "split", "comm"],
     "overlap": ["_braid", "errors", "comm"],
-    "torch": ["_braid", "errors", "comm", "braid", "overlap"],
+    "torch": ["_braid", "errors", "split", "comm", "braid", "overlap"],
     "torch.moe": ["_braid", "errors", "comm", "moe"],
     "stand_ins": ["moe", "torch.moe"],  # on the path of programs; nothing imports them
     "plan.shipped": [],

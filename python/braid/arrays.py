@@ -92,13 +92,14 @@ def stream_of(array: Array, stream: Stream) -> int:
         if not getattr(array, "is_cuda", False):
             return 0
         return int(sys.modules["torch"].cuda.current_stream(array.device).cuda_stream)
-    for name in ("cuda_stream", "ptr"):
-        if hasattr(stream, name):
-            return int(getattr(stream, name))
+    asked = next((getattr(stream, k) for k in ("cuda_stream", "ptr") if hasattr(stream, k)), stream)
     try:
-        return int(stream)
+        handle = int(asked)
     except (TypeError, ValueError, OverflowError):
+        handle = -1
+    if not 0 <= handle < 2**64:
         raise InvalidArgument(
-            "argument stream: asked for a handle, or an object with .cuda_stream or .ptr, found"
-            f" {stream!r:.80} ({type(stream).__name__})"
-        ) from None
+            "argument stream: asked for a handle (0 to 2^64 - 1), or an object with .cuda_stream or"
+            f" .ptr, found {stream!r:.80} ({type(stream).__name__})"
+        )
+    return handle

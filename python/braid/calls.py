@@ -7,8 +7,25 @@ collective between them are under way together: so isend() and irecv() of two ra
 meet. One that is started while others wait joins them.
 
 Threads: start() and run() by one at a time, as the comm's calls; everything else by any.
+
+Whose the core is, which takes one thread at a time; all of it is written under one lock:
+  A call waits from when its caller has appended it, is taken when the comm's thread has counted it,
+  and is over when that thread has taken it from the count and finished its handle.
+  Messages are taken together, by an exchange. The thread makes it with the first of them and closes
+  it after the last: it has the core for a moment longer than they last.
+  While a call waits or is taken, the core is the thread's; so it is while there is an exchange. It
+  is the caller's else.
+Nobody waits for ever. Who finds an exchange and no call under way, waits until it is closed: its
+thread steps no exchange without an open message, and needs nothing but the lock to close it. A call
+that waits has a thread: one is started before it is appended, and that leaves only when none waits,
+and says so in the same hold of the lock. A call for which no thread can be had was never started.
+Where there is no thread (`_thread` is None), nothing is under way, and the lock need not be asked.
+
+A fork has neither the thread nor the peers, and a lock that was held when it was made stays so: all
+is decided by the process's number there, without the lock.
 """
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,6 +33,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from braid import _braid
+from braid.errors import Exhausted, InvalidArgument
 from braid.work import HostWork
 
 T = TypeVar("T")
@@ -44,23 +62,31 @@ class Calls:
 
     def __init__(self, core: "_braid.Comm") -> None:
         self._core = core
+        self._process_id = os.getpid()
         self._changed = threading.Condition()
         self._waiting: deque[_Call] = deque()
-        self._num_open = 0  # waiting, or under way
-        self._has_thread = False
+        self._num_taken = 0
+        self._thread: threading.Thread | None = None  # who takes what waits
         self._exchange: _braid.Exchange | None = None
 
     @property
     def are_under_way(self) -> bool:
-        """Whether a call was started and is not over."""
-        return self._num_open > 0
+        """Whether a call was started and is not over. When not, the core is the caller's: waits for
+        the moment until an exchange is closed.
+        """
+        if self._thread is None or self._is_forked:  # as most calls find it, and cheap
+            return False
+        with self._changed:
+            while self._exchange is not None and not self._are_open:
+                self._changed.wait()
+            return self._are_open
 
     def run(self, name: str, body: Callable[[], None]) -> None:
-        """Makes a call and waits for it."""
-        if self._num_open == 0:
-            body()
-        else:
+        """Makes a call and waits for it. In a fork the core refuses it."""
+        if self.are_under_way:
             self.start(name, body, None).wait()
+        else:
+            body()
 
     def start(self, name: str, body: Callable[[], None], result: T) -> HostWork[T]:
         """Makes a call by the comm's thread; `result` is what its handle gives."""
@@ -72,35 +98,68 @@ class Calls:
 
     def await_all(self) -> None:
         """Returns when no call is under way. What they met is told to those who wait for them."""
+        if self._thread is None or self._is_forked:
+            return
         with self._changed:
-            self._changed.wait_for(lambda: self._num_open == 0)
+            self._changed.wait_for(lambda: self._exchange is None and not self._are_open)
+
+    @property
+    def _is_forked(self) -> bool:
+        return os.getpid() != self._process_id
+
+    @property
+    def _are_open(self) -> bool:
+        return self._num_taken > 0 or bool(self._waiting)
 
     def _add(self, work: HostWork[T], body: Callable[[], None] | _Message) -> HostWork[T]:
+        if self._is_forked:
+            raise InvalidArgument(
+                f"{work.name}: comm of rank {self._core.rank} was made by process"
+                f" {self._process_id} and cannot be used in its fork {os.getpid()}"
+            )
         with self._changed:
+            if self._thread is None:
+                self._thread = self._started_thread(work.name)
             self._waiting.append(_Call(work, body))
-            self._num_open += 1
             if self._exchange is not None:
                 self._exchange.poke()
-            if not self._has_thread:
-                # No daemon: an interpreter that ends waits for calls that were started, which end
-                # by their deadline.
-                threading.Thread(target=self._work, name="braid calls").start()
-                self._has_thread = True
             self._changed.notify_all()
         return work
 
+    def _started_thread(self, name: str) -> threading.Thread:
+        """One that waits for the lock. When start() is interrupted (Ctrl-C) there may be one all
+        the same; it finds that it is not ours, and ends.
+        """
+        # No daemon: an interpreter that ends waits for calls that were started, which end by their
+        # deadline.
+        thread = threading.Thread(target=self._work, name="braid calls")
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise Exhausted(
+                f"{name}: no thread: {error}; ulimit -u and the pids limit of a container bound"
+                " them"
+            ) from None
+        return thread
+
     def _finish(self, work: HostWork[Any], error: BaseException | None) -> None:
         with self._changed:
-            self._num_open -= 1
+            self._num_taken -= 1
+            work.finish(error)
             self._changed.notify_all()
-        work.finish(error)
 
     def _next(self) -> _Call | None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._waiting, _LINGER_S):
-                self._has_thread = False
+            if self._thread is not threading.current_thread():
                 return None
-            return self._waiting.popleft()
+            if not self._changed.wait_for(lambda: self._waiting, _LINGER_S):
+                self._thread = None
+                return None
+            return self._take()
+
+    def _take(self) -> _Call:
+        self._num_taken += 1
+        return self._waiting.popleft()
 
     def _work(self) -> None:
         while (call := self._next()) is not None:
@@ -136,6 +195,7 @@ class Calls:
             with self._changed:  # nobody pokes what is closed
                 self._exchange = None
                 exchange.close()
+                self._changed.notify_all()
 
     def _post(
         self, exchange: "_braid.Exchange", call: _Call, open_works: dict[int, HostWork[Any]]
@@ -154,7 +214,7 @@ class Calls:
         with self._changed:
             if not self._waiting or not isinstance(self._waiting[0].body, _Message):
                 return None
-            return self._waiting.popleft()
+            return self._take()
 
 
 def _error_of(body: Callable[[], None]) -> BaseException | None:

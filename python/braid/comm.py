@@ -19,7 +19,7 @@ from braid.arrays import Array
 from braid.errors import InvalidArgument
 from braid.objects import Objects
 from braid.progress import Progress, choose
-from braid.split import choose_part, fields_of, own_address, part_of
+from braid.split import bound_here, choose_part, fields_of, own_address, part_of
 
 T = TypeVar("T")
 
@@ -146,7 +146,8 @@ class Comm(Objects):
         if color is None:
             return None
         fields = fields_of(part_of(choices, self.rank), self.rank, self._num_splits)
-        return join(Identity(local_rank=self.local_rank, **fields), **self._options)
+        options = bound_here(self._options, fields["store_address"])
+        return join(Identity(local_rank=self.local_rank, **fields), **options)
 
     def register(self, buf: T) -> T:
         """Shares a GPU buffer with all ranks: results of later calls that lie in it, at the same

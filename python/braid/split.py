@@ -1,8 +1,11 @@
 """Who is in which part of a group that is split, and where each part meets."""
 
 import operator
+import os
 import secrets
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
@@ -56,6 +59,36 @@ def own_address(store_address: str) -> str:
         probe.connect(to)  # sends nothing
         found = str(probe.getsockname()[0])
     return store_address if ip_address(found).is_loopback else found
+
+
+def bound_here(options: Mapping[str, Any], store_address: str) -> dict[str, Any]:
+    """Options of a group that meets at an address which braid has found out, maybe on another host
+    than the job's rank 0, whose BRAID_BIND is. Its store listens where the others look for it; at
+    BRAID_BIND where they look for a name, which may mean loopback here, and this host has it.
+    """
+    given = [value for name, value in options.items() if name.upper() == "BIND"]
+    bind = str(given[-1]) if given and given[-1] is not None else os.environ.get("BRAID_BIND", "")
+    if not bind or (_is_name(store_address) and _is_of_this_host(bind)):
+        return dict(options)
+    return {**options, "bind": store_address}
+
+
+def _is_name(address: str) -> bool:
+    try:
+        ip_address(address)
+    except ValueError:
+        return True
+    return False
+
+
+def _is_of_this_host(address: str) -> bool:
+    """Whether something can listen there; so it can at the address of all."""
+    with suppress(OSError):
+        for family, kind, _, _, at in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind(at)
+                return True
+    return False
 
 
 def _free_port() -> int:

@@ -7,7 +7,7 @@ another are moved by what the wall clocks of the two say, which is as exact as t
 import json
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,13 +33,80 @@ def read(path: Path) -> Timeline:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidArgument(f"trace: {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"trace: {path}: no JSON: {error}") from error
     about = document.get("otherData") if isinstance(document, dict) else None
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(about, dict) or not isinstance(events, list) or not set(CLOCKS) <= set(about):
         raise InvalidArgument(f"trace: {path}: asked for a timeline that braid wrote")
+    if wrong := _wrong(about, _CLOCK_FIELDS):
+        raise InvalidArgument(f"trace: {path}: otherData: {wrong}")
+    for number, event in enumerate(events):
+        if wrong := _wrong_in_event(event):
+            raise InvalidArgument(f"trace: {path}: event {number}: {wrong}")
     return Timeline(path, about, events)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: object) -> bool:
+    """What is shown as it is."""
+    return isinstance(value, str) and value.isascii() and value.isprintable()
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and _is_whole(value) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and abs(value) < 2**63)
+
+
+_Fields = dict[str, Callable[[object], bool]]
+
+_CLOCK_FIELDS: _Fields = {
+    "host": _is_text, "rank": _is_size, "monotonic_ns": _is_whole, "realtime_ns": _is_whole,
+}  # fmt: skip
+_CALL_FIELDS: _Fields = {"name": _is_name, "dur": _is_number}
+_ARGUMENT_FIELDS: _Fields = {
+    "dtype": _is_name, "bytes": _is_size, "path": _is_name, "state": _is_text,
+}  # fmt: skip
+_CALLS = ("host", "enqueue", "gpu")  # the categories of slices that are calls
+
+
+def _wrong(found: dict[str, Any], fields: _Fields) -> str:
+    """Which field is missing or of another kind than braid writes; empty: none."""
+    for name, is_right in fields.items():
+        if name not in found:
+            return f"asked for a field {name}"
+        if not is_right(found[name]):
+            return f"field {name}: asked for what braid writes, found {found[name]!r:.80}"
+    return ""
+
+
+def _wrong_in_event(event: object) -> str:
+    """The same of an event: of what is read here alone, for others may add what they like."""
+    if not isinstance(event, dict):
+        return f"asked for an object, found {event!r:.80}"
+    if "ts" in event and (wrong := _wrong(event, {"ts": _is_number})):
+        return wrong
+    if not _is_call(event):
+        return ""
+    arguments = event.get("args")
+    if not isinstance(arguments, dict):
+        return "asked for a field args"
+    speed: _Fields = {"busbw_gbps": _is_number} if "busbw_gbps" in arguments else {}
+    return _wrong(event, _CALL_FIELDS) or _wrong(arguments, {**_ARGUMENT_FIELDS, **speed})
+
+
+def _is_call(event: Event) -> bool:
+    return event.get("ph") == "X" and event.get("cat") in _CALLS
 
 
 def _ahead_ns(about: dict[str, Any]) -> int:
@@ -109,9 +176,9 @@ def summary(timelines: Sequence[Timeline]) -> list[Row]:
     times: dict[Kind, list[float]] = {}
     speeds: dict[Kind, list[float]] = {}
     for event in (event for timeline in timelines for event in timeline.events):
-        category = event.get("cat")
-        if event.get("ph") != "X" or category not in ("host", "enqueue", "gpu"):
+        if not _is_call(event):
             continue
+        category = event["cat"]
         kind = _kind_of(event, "host" if category == "host" else "gpu")
         if category != "gpu":
             calls[kind] += 1

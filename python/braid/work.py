@@ -1,9 +1,11 @@
 """Handles of asynchronous calls: what async_op=True, isend() and irecv() return."""
 
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from numbers import Real
 from typing import Generic, TypeVar
 
 from braid import _braid
@@ -41,17 +43,24 @@ class Work(ABC, Generic[T]):
 
 
 def checked_deadline(deadline: float | None) -> float | None:
-    """InvalidArgument unless it is a number of seconds, 0 or more, or None."""
-    if deadline is not None and not deadline >= 0:
-        raise InvalidArgument(f"wait: deadline: asked for 0 seconds or more, found {deadline!r}")
-    return deadline
+    """InvalidArgument unless it is a number of seconds, 0 or more, or None; None too where it is
+    more than a wait can be told.
+    """
+    if deadline is None:
+        return None
+    if not isinstance(deadline, Real) or not deadline >= 0:
+        raise InvalidArgument(
+            f"wait: deadline: asked for 0 seconds or more, found {deadline!r:.80}"
+        )
+    return None if deadline >= threading.TIMEOUT_MAX else float(deadline)
 
 
 class HostWork(Work[T]):
     """A call that a comm's thread makes (calls.py)."""
 
     def __init__(self, name: str, result: T) -> None:
-        self._name = name
+        self.name = name
+        self._process_id = os.getpid()
         self._result = result
         self._error: BaseException | None = None
         self._is_over = threading.Event()
@@ -60,8 +69,13 @@ class HostWork(Work[T]):
         return self._is_over.is_set()
 
     def wait(self, deadline: float | None = None) -> T:
+        if not self.done() and os.getpid() != self._process_id:
+            raise InvalidArgument(
+                f"{self.name}: started by process {self._process_id}, cannot be waited for in its"
+                f" fork {os.getpid()}"
+            )
         if not self._is_over.wait(checked_deadline(deadline)):
-            raise Timeout(f"{self._name}: not over within {deadline} s; the call goes on")
+            raise Timeout(f"{self.name}: not over within {deadline} s; the call goes on")
         if self._error is not None:
             raise self._error
         return self._result
@@ -72,7 +86,7 @@ class HostWork(Work[T]):
         self._is_over.set()
 
     def __repr__(self) -> str:
-        return f"<braid.Work {self._name}{' done' if self.done() else ''}>"
+        return f"<braid.Work {self.name}{' done' if self.done() else ''}>"
 
 
 class GpuWork(Work[T]):

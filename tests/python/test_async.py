@@ -1,18 +1,21 @@
 """Asynchronous calls: their order, their handles, and what happens when something goes wrong."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from elements import same
 
 import braid
-from braid.work import GpuWork
+from braid import _braid
+from braid.work import GpuWork, HostWork
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
@@ -181,6 +184,152 @@ def test_a_rank_that_leaves_with_an_error_tells_the_others(ranks):
     assert ranks.collect(ranks.start(2, body)) == ["RuntimeError", "PeerLost"]
 
 
+class SlowlyClosed:
+    """An exchange that takes its time over its end."""
+
+    def __init__(self, core):
+        self._exchange = Exchange(core)
+
+    def __getattr__(self, name):
+        return getattr(self._exchange, name)
+
+    def close(self):
+        time.sleep(0.1)
+        self._exchange.close()
+
+
+Exchange = _braid.Exchange
+
+
+def test_the_comm_is_the_callers_once_it_has_waited(ranks, monkeypatch):
+    """Also while the comm's thread, which has told of the last message, still closes its exchange:
+    calls were refused as another thread's.
+    """
+    monkeypatch.setattr(_braid, "Exchange", SlowlyClosed)
+
+    def body(comm):
+        peer, got = 1 - comm.rank, np.empty(1)
+        first, second = (comm.send, comm.recv) if comm.rank == 0 else (comm.recv, comm.send)
+        for call in (
+            comm.barrier,
+            lambda: first(np.ones(1), peer),
+            lambda: second(np.ones(1), peer),
+            lambda: comm.barrier(async_op=True).wait(),
+        ):
+            sent = comm.isend(np.full(1, float(comm.rank)), peer)
+            comm.irecv(got, peer).wait()
+            sent.wait()
+            call()
+            assert got == peer
+        comm.isend(np.ones(1), peer)
+        comm.irecv(got, peer).wait()
+        comm.close()
+
+    ranks(2, body)
+
+
+def no_thread(_):
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_call_without_a_thread_was_never_made(ranks):
+    def body(comm):
+        mine = np.full(2, comm.rank + 1.0)
+        if comm.rank == 1:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(threading.Thread, "start", no_thread)
+                for call in (comm.all_reduce, lambda buf, **_: comm.isend(buf, 0)):
+                    with pytest.raises(braid.Exhausted, match="no thread: can't start new thread"):
+                        call(mine, async_op=True)
+            comm._calls.await_all()
+        found = comm.all_reduce(mine, async_op=True).wait(10).tolist()
+        comm.barrier()
+        return found
+
+    assert ranks(2, body) == [[3, 3], [3, 3]]
+
+
+def test_a_start_that_is_interrupted_leaves_one_thread(ranks):
+    """Ctrl-C while a thread is started that comes all the same: only one makes the calls."""
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    def body(comm):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(threading.Thread, "start", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                comm.barrier(async_op=True)
+        works = [comm.all_reduce(np.full(1, n), async_op=True) for n in range(20)]
+        return [int(work.wait()[0]) for work in works]
+
+    assert ranks(2, body) == [[2 * n for n in range(20)]] * 2
+
+
+def of_fork(function, limit_s=10):
+    """What `function` says in a fork of this process; None: it hangs."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = function()
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    has_said = select.select([read], [], [], limit_s)[0]
+    said = os.read(read, 10_000).decode() if has_said else None
+    os.close(read)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.parametrize("when", ["over", "under way", "the lock is held"])
+def test_a_fork_waits_for_nothing(ranks, tmp_path, when):
+    """The comm's thread is not there, and the lock that was held when it was made, stays so."""
+
+    def leave(comm, work):
+        calls = [
+            comm.barrier,
+            lambda: comm.barrier(async_op=True),
+            lambda: comm.send(np.ones(1), 1),
+            lambda: comm.isend(np.ones(1), 1),
+        ]
+        for call in calls + ([] if when == "over" else [work.wait]):
+            with pytest.raises(braid.InvalidArgument, match=r"process .* in its fork"):
+                call()
+        with pytest.raises(OSError, match="mine"), comm:
+            raise OSError("mine")
+        with comm:
+            comm.close()
+        return "left"
+
+    def body(comm):
+        tried = tmp_path / "tried"
+        if comm.rank == 1:
+            end = time.monotonic() + 15
+            while when != "over" and not tried.exists() and time.monotonic() < end:
+                time.sleep(0.01)
+            return comm.all_reduce(np.ones(1)).tolist()
+        work = comm.all_reduce(np.ones(1), async_op=True)
+        if when == "over":
+            work.wait()
+        said = []
+        thread = threading.Thread(target=lambda: said.append(of_fork(lambda: leave(comm, work))))
+        with comm._calls._changed if when == "the lock is held" else nullcontext():
+            thread.start()  # the lock is this thread's
+            thread.join()
+        tried.touch()
+        assert said == ["left"]
+        return work.wait().tolist()
+
+    assert ranks(2, body) == [[2], [2]]
+
+
 class Mark:
     """A point in a stream that comes when the test says so."""
 
@@ -212,3 +361,21 @@ def test_a_handle_of_a_gpu_call():
 
     with pytest.raises(braid.PeerLost):
         GpuWork("barrier", None, mark, fail).wait()
+
+
+def test_a_deadline_is_a_number_of_seconds():
+    """Of any size: what is more than a system's wait takes, is as None."""
+
+    def started():
+        mark, on_host = Mark(), HostWork("barrier", "result")
+        yield on_host, lambda: on_host.finish(None)
+        yield GpuWork("barrier", "result", mark, lambda: None), lambda: setattr(mark, "is_over", 1)
+
+    for deadline in (float("inf"), 1e12, 10**400, threading.TIMEOUT_MAX, 30, np.float32(30)):
+        for work, end in started():
+            threading.Timer(0.01, end).start()
+            assert work.wait(deadline) == "result"
+    for wrong in ("5", b"5", [5], float("nan"), -1e-9, -float("inf"), 1j, np.ones(2)):
+        for work, _ in started():
+            with pytest.raises(braid.InvalidArgument, match="deadline: asked for 0 seconds or"):
+                work.wait(wrong)

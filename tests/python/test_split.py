@@ -1,12 +1,16 @@
 """Parts of a comm."""
 
+import os
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 
 import braid
-from braid.split import Choice, fields_of, own_address, part_of
+from braid.split import Choice, bound_here, fields_of, own_address, part_of
+
+ELSEWHERE = "203.0.113.77"  # kept for documentation, RFC 5737: no host has it
 
 
 def test_parts_work_at_the_same_time(ranks):
@@ -89,6 +93,38 @@ def test_wrong_arguments(ranks):
         return threading.active_count()
 
     ranks(2, body)
+
+
+def test_one_bind_for_the_whole_job(ranks):
+    """It is an address of rank 0's host; parts that begin on another one listen where they are."""
+
+    def body(options):
+        rank = int(os.environ["RANK"])
+        bind = "127.0.0.1" if rank == 0 else ELSEWHERE  # as if ranks 1 and 2 were on another host
+        if not options:
+            os.environ["BRAID_BIND"] = bind
+        with (
+            braid.init(progress=False, timeout=10.0, **dict.fromkeys(options, bind)) as comm,
+            comm.split(int(rank > 0)) as part,
+            part.split(0, key=-rank) as turned,
+        ):
+            return part.all_gather_object(rank), turned.all_gather_object(rank)
+
+    for options in ([], ["bind"], ["BIND"]):
+        found = ranks.collect(ranks.start(3, partial(body, options)))
+        assert found == [([0], [0]), ([1, 2], [2, 1]), ([1, 2], [2, 1])]
+
+
+def test_where_the_store_of_a_part_listens(monkeypatch):
+    assert bound_here({"timeout": 1}, "10.0.0.1") == {"timeout": 1}
+    for bind in ("127.0.0.1", "0.0.0.0", "localhost", ELSEWHERE):
+        here = bind != ELSEWHERE
+        assert bound_here({"bind": bind}, "10.0.0.1") == {"bind": "10.0.0.1"}
+        assert bound_here({"bind": bind}, "node0") == {"bind": bind if here else "node0"}
+        monkeypatch.setenv("BRAID_BIND", bind)
+        assert bound_here({"bind": None}, "node0") == {"bind": None if here else "node0"}
+        assert bound_here({"timeout": 1}, "::1") == {"timeout": 1, "bind": "::1"}
+    assert bound_here({"bind": "127.0.0.1"}, "node0") == {"bind": "127.0.0.1"}
 
 
 def test_where_parts_meet():

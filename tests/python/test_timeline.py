@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from braid import timeline
 from braid.cli import app
 from braid.errors import InvalidArgument
+from braid.sizes import format_size
 
 runner = CliRunner()
 app.load_groups(["trace"])
@@ -72,6 +73,51 @@ def test_a_file_that_is_no_timeline_is_named(tmp_path):
             timeline.read(path)
     with pytest.raises(InvalidArgument, match="none"):
         timeline.merge([])
+
+
+WRONG = [None, True, -1, 10**400, 1.5, float("nan"), float("inf"), "x", "\ud800", "\n", [], [1], {}]
+
+
+def spoiled(document):
+    """Every field of a document in turn is missing, or something else."""
+    inner = [(document, key) for key in document]
+    for place in (document["otherData"], *document["traceEvents"]):
+        inner += [(place, key) for key in place]
+        inner += [(place["args"], key) for key in place.get("args", {})]
+    inner += [(document["traceEvents"], 0)]
+    for place, key in inner:
+        good = place[key]
+        for wrong in WRONG:
+            place[key] = wrong
+            yield json.dumps(document)
+        if isinstance(place, dict):
+            del place[key]
+            yield json.dumps(document)
+        place[key] = good
+
+
+def test_a_damaged_timeline_is_told_in_one_line(tmp_path):
+    """It was a traceback, and exit code 1."""
+    events = [call("all_reduce", "host", 0.0, 30.0, busbw_gbps=3.0), call("x", "gpu", 0.0, 1.0)]
+    good, *_ = saved(tmp_path, good=document(0, events, "b", 1, 10**18))
+    path = tmp_path / "bad.json"
+    refused = 0
+    for text in spoiled(document(1, events, "a", 2, 3)):
+        path.write_text(text)
+        try:
+            both = [timeline.read(path), timeline.read(good)]
+        except InvalidArgument as error:
+            assert "bad.json" in str(error)  # noqa: PT017 - the others are right
+            refused += 1
+            continue
+        json.dumps(timeline.merge(both))
+        for row in timeline.summary(both):
+            f"{row.op:15}{row.dtype:15}{format_size(row.bytes)}{row.path:14}".encode()
+    assert refused > 100
+    path.write_text("[" * 100_000)
+    for words in (["summary", str(path)], ["merge", str(path), "-o", str(tmp_path / "out.json")]):
+        done = runner.invoke(app.app, ["trace", *words])
+        assert isinstance(done.exception, InvalidArgument), done.exception
 
 
 def test_merge_command(tmp_path):

@@ -127,6 +127,30 @@ def of_engines():
         spoiled(kind, {"engine": one, "rank": 0, "parameters": []}, skip=["rank"])
 
 
+class Stream:
+    """As torch has them."""
+
+    def __init__(self, handle):
+        self.cuda_stream = handle
+
+
+def test_a_stream_that_is_no_handle(ranks):
+    def body(comm):
+        x = np.ones(2)
+        for wrong in (-1, 2**64, 2**70, float("nan"), float("inf"), "x", Stream(-1), Stream("x")):
+            for call in (
+                comm.all_gather,
+                comm.all_reduce,
+                lambda x, **a: comm.isend(x, 1 - comm.rank, **a),
+            ):
+                with pytest.raises(braid.InvalidArgument, match="argument stream: asked for a han"):
+                    call(x, stream=wrong)
+        for fine in (0, 1, 2**64 - 1, Stream(7)):  # nobody looks at it: this is host memory
+            comm.all_reduce(x, stream=fine)
+
+    ranks(2, body)
+
+
 @pytest.mark.parametrize("calls", [of_comm, of_moe, of_engines])
 def test_nothing_but_an_error_comes_of_a_wrong_argument(calls):
     child = subprocess.run(

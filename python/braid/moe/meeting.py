@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from braid.comm import Comm, Identity, join
-from braid.split import own_address
+from braid.split import bound_here, own_address
 
 _LAST_PORT = 65_500
 _ELSEWHERE = "192.0.2.1"  # kept for documentation, RFC 5737: no host, but a route leads there
@@ -59,4 +59,5 @@ def meet(
         store_port=cards[0]["port"],
         job_id=cards[0]["job"],
     )
-    return join(identity, job_token=cards[0]["token"], tune="off", **options)
+    options = bound_here({"tune": "off", **options}, identity.store_address)
+    return join(identity, job_token=cards[0]["token"], **options)

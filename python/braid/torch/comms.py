@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import default_pg_timeout
 import braid
 from braid.comm import Comm, Identity
 from braid.errors import Error
+from braid.split import bound_here
 from braid.torch.callbacks import Callbacks
 from braid.torch.collectives import Call
 from braid.torch.errors import InvalidArgument, PeerLost, Unsupported, torch_errors
@@ -174,6 +175,7 @@ class Comms:
             )
         identity = self.meeting.identity(kind, self._check)
         options = {"timeout": self._timeout(), **self._options}
+        options = bound_here(options, identity.store_address)
         if identity.size > 1:
             options["job_token"] = self.meeting.secret(kind)
         comm = braid.join(identity, **options)

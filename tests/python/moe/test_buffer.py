@@ -2,12 +2,15 @@
 shapes. Bits, orders and faults in depth are tests/moe's business.
 """
 
+import os
+
 import ml_dtypes
 import numpy as np
 import pytest
 from moe_data import Library, libraries, make, rows_by_expert, rows_by_source, same
 
 from braid.moe import Buffer
+from braid.moe.meeting import meet
 
 H = 256
 M = 24
@@ -234,3 +237,15 @@ def test_two_results_are_alive_and_hooks_keep_their_rules(ranks):
                 late[4]()
 
     ranks(2, body)
+
+
+@pytest.mark.parametrize("bind", ["203.0.113.77", "127.0.0.2"])  # no host has the first
+def test_ranks_of_another_librarys_group_meet_whatever_braid_bind_says(ranks, bind):
+    """It is where the job's rank 0 listens; they meet elsewhere."""
+
+    def body(comm):
+        os.environ["BRAID_BIND"] = bind
+        with meet(comm.rank, comm.size, comm.all_gather_object, timeout=10) as met:
+            return met.all_gather_object(comm.rank)
+
+    assert ranks(2, body) == [[0, 1], [0, 1]]

@@ -44,6 +44,18 @@ def test_subgroups_are_made_by_their_members_alone(torch_ranks):
     ]
 
 
+def test_one_bind_for_the_whole_job(torch_ranks):
+    """It is an address of rank 0's host: groups that begin on another one listen where they are."""
+
+    def body():
+        here = dist.get_rank() == 0
+        os.environ["BRAID_BIND"] = "127.0.0.1" if here else "203.0.113.77"  # no host has it
+        group = dist.new_group([1, 2])
+        return [summed(None), None if here else summed(group)]
+
+    assert torch_ranks(3, body) == [[3, None], [3, 3], [3, 3]]
+
+
 def test_two_groups_of_the_same_ranks_at_once(torch_ranks):
     """The ranks use them in different order; each group has an order of its own."""
 
