@@ -36,6 +36,7 @@ struct braid_peer {
 };
 struct braid_ticket {
   engine::TicketPtr ticket;
+  std::optional<uint32_t> expected;  // of an expectation: its immediate
 };
 
 namespace {
@@ -248,6 +249,7 @@ braid_code braid_engine_defaults(braid_engine_options* options, size_t size) {
 braid_code braid_engine_create(const braid_engine_options* options, braid_engine** out) {
   return guarded([&]() -> Status {
     BRAID_RETURN_IF_ERROR(check("braid_engine_create", "engine", out));
+    *out = nullptr;
     braid_engine_options all = default_options();
     BRAID_RETURN_IF_ERROR(adopt("braid_engine_create", options, all));
     BRAID_ASSIGN_OR_RETURN(const engine::EngineOptions known, options_of(all));
@@ -286,6 +288,9 @@ void braid_peer_free(braid_peer* peer) { delete peer; }
 braid_code braid_engine_register(braid_engine* self, void* base, size_t bytes, int device,
                                  braid_region** region) {
   const auto run = [&](engine::Engine& e) -> Status {
+    if (device < -1)
+      return braid::invalid_argument("braid_engine_register: device {}: asked for a GPU, or -1",
+                                     device);
     if (device >= 0 && device != e.options().device)
       return braid::unsupported("braid_engine_register: memory of GPU {}: this engine is of {}",
                                 device, e.options().device);
@@ -309,8 +314,9 @@ void braid_region_free(braid_region* region) { delete region; }
 
 braid_code braid_engine_descriptor(braid_engine* self, const braid_region* region, void* out,
                                    size_t* bytes) {
-  const auto run = [&](engine::Engine& e) {
-    return hand_out("braid_engine_descriptor", e.descriptor(*region->region), out, bytes);
+  const auto run = [&](engine::Engine& e) -> Status {
+    BRAID_ASSIGN_OR_RETURN(const std::string text, e.descriptor(*region->region));
+    return hand_out("braid_engine_descriptor", text, out, bytes);
   };
   return on_engine(self, __func__, {{"region", region}, {"bytes", bytes}}, run);
 }
@@ -429,6 +435,7 @@ braid_code braid_engine_expect(braid_engine* self, uint32_t immediate, uint64_t 
     auto out = std::make_unique<braid_ticket>();
     BRAID_ASSIGN_OR_RETURN(out->ticket, e.expect(immediate, count, callback_of(callback, context),
                                                  reinterpret_cast<std::atomic<uint64_t>*>(flag)));
+    out->expected = immediate;
     if (ticket != nullptr) *ticket = out.release();
     return {};
   };
@@ -484,7 +491,10 @@ int braid_ticket_done(const braid_ticket* self) {
 
 braid_code braid_engine_cancel(braid_engine* self, const braid_ticket* ticket) {
   return on_engine(self, __func__, {{"ticket", ticket}}, [&](engine::Engine& e) -> Status {
-    e.cancel(ticket->ticket);
+    if (ticket->expected)
+      e.forget(*ticket->expected, ticket->ticket.get());
+    else
+      e.cancel(ticket->ticket);
     return {};
   });
 }

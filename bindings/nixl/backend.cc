@@ -102,8 +102,9 @@ Answer BraidBackend::unload_md(Memory* memory) {
 
 Answer BraidBackend::get_public_data(const Memory* memory, std::string& out) const {
   const auto* own = static_cast<const OwnMemory*>(memory);
-  out = own->engine->descriptor(*own->region);
-  return Answer::kDone;
+  auto descriptor = own->engine->descriptor(*own->region);
+  if (descriptor.ok()) out = std::move(descriptor).value();
+  return answer(descriptor.status(), "memory of its own");
 }
 
 Answer BraidBackend::load_remote_md(const PlaceWithText& place, const MemoryKind& kind,
@@ -128,9 +129,13 @@ Answer BraidBackend::load_remote_md(const PlaceWithText& place, const MemoryKind
 
 Answer BraidBackend::load_local_md(Memory* memory, Memory*& out) {
   const auto* own = static_cast<const OwnMemory*>(memory);
-  auto region = own->engine->import(own->engine->descriptor(*own->region));
-  if (region.ok()) out = new PeerMemory(std::move(region).value());
-  return answer(region.status(), "memory of its own");
+  const auto run = [&]() -> Status {
+    BRAID_ASSIGN_OR_RETURN(const std::string text, own->engine->descriptor(*own->region));
+    BRAID_ASSIGN_OR_RETURN(engine::RemoteRegion region, own->engine->import(text));
+    out = new PeerMemory(std::move(region));
+    return {};
+  };
+  return answer(run(), "memory of its own");
 }
 
 // --- peers ---

@@ -123,6 +123,16 @@ int cuda_device_of(nb::handle object, const Argument& argument) {
   return -1;
 }
 
+/// Torch negates lazily, as in z.conj().imag, and its DLPack gives the bytes as they lie (a lazy
+/// conjugate it refuses by itself).
+void refuse_if_negated(nb::handle object, const Argument& argument) {
+  if (!nb::hasattr(object, "is_neg")) return;
+  const nb::object answer = ask(object, argument, [&] { return object.attr("is_neg")(); });
+  if (answer.ptr() == Py_True)
+    refuse(argument, "its {} is a lazily negated view: call resolve_neg() on it first",
+           type_of(object));
+}
+
 /// The object's DLPack capsule; older libraries do not know max_version. Stream -1 asks a GPU's
 /// library not to order its own streams after another: the call's stream is the caller's business.
 nb::object capsule_of(nb::handle object, const Argument& argument, bool on_gpu) {
@@ -223,6 +233,7 @@ Buffer Buffer::from_extension_type(nb::handle object, const Argument& argument, 
 }
 
 Buffer Buffer::from_dlpack(nb::handle object, const Argument& argument, Access access) {
+  refuse_if_negated(object, argument);
   const int gpu = cuda_device_of(object, argument);
   const nb::object capsule = capsule_of(object, argument, gpu >= 0);
   if (access == Access::kWrite && !is_writable(capsule))

@@ -164,6 +164,7 @@ void register_memory(PyComm& self, nb::handle object) {
 
 void unregister_memory(PyComm& self, nb::handle object) {
   const Buffer buf = Buffer::borrow(object, {"unregister", "buf"}, Access::kWrite);
+  if (!buf.on_gpu()) raise_if_failed(invalid_argument("unregister: asked for GPU memory"));
   run_unlocked([&] {
     return coll::device::on_device(self.get(), buf.gpu(), [&](comm::Device& device) {
       return device.registrations().remove(address_of(buf));

@@ -47,16 +47,21 @@ group::Identity identity_of(const nb::object& given, const Config& config) {
   return identity;
 }
 
-/// The callback runs inside ensure_tuned, without the GIL. What it raises is printed, not passed
-/// on: half a tuning on one rank would leave the others waiting.
+/// The callback runs inside ensure_tuned, without the GIL. An error of it is printed, not passed on:
+/// half a tuning on one rank would leave the others waiting. What is to end the program (Ctrl-C,
+/// sys.exit()) stays set in this thread, look_for_signals() sees it, and nothing is called any more.
 coll::TuneProgress progress_of(const nb::object& callback) {
   if (callback.is_none()) return nullptr;
   return [callback](double done, const std::string& what) {
     const nb::gil_scoped_acquire gil;
+    if (PyErr_Occurred() != nullptr) return;
     try {
       callback(done, what);
     } catch (nb::python_error& error) {
-      error.discard_as_unraisable("braid.init(progress=...)");
+      if (error.matches(PyExc_Exception))
+        error.discard_as_unraisable("braid.init(progress=...)");
+      else
+        error.restore();
     }
   };
 }
@@ -70,7 +75,7 @@ Status look_for_signals() {
   if (now_ns() < next_ns) return {};
   next_ns = now_ns() + kEveryNs;
   const nb::gil_scoped_acquire gil;
-  if (PyErr_CheckSignals() == 0) return {};
+  if (PyErr_Occurred() == nullptr && PyErr_CheckSignals() == 0) return {};
   return unavailable("interrupted by a signal");
 }
 
@@ -135,7 +140,19 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
       status = coll::ensure_tuned(*comm_, callback);
     }
   }
+  // The last callback may have left what ends the program, and no look at signals came after it.
+  if (PyErr_Occurred() != nullptr) status = unavailable("interrupted by a signal");
+  if (!status.ok()) let_go();
   raise_if_failed(status);
+}
+
+PyComm::~PyComm() { let_go(); }
+
+// A farewell may wait for others, which may be threads of this process.
+void PyComm::let_go() {
+  if (comm_ == nullptr) return;
+  const nb::gil_scoped_release released;
+  comm_.reset();
 }
 
 void PyComm::close(bool say_farewell) {

@@ -18,11 +18,17 @@ class PyComm {
   /// while the links are measured, or is None.
   PyComm(const nanobind::dict& options, const nanobind::object& progress,
          const nanobind::object& identity);
+  /// Closes it where nobody has; other threads of Python run meanwhile.
+  ~PyComm();
+  PyComm(const PyComm&) = delete;
+  PyComm& operator=(const PyComm&) = delete;
 
   comm::Comm& get() { return *comm_; }
   void close(bool say_farewell = true);
 
  private:
+  void let_go();
+
   std::unique_ptr<comm::Comm> comm_;
 };
 

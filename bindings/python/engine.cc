@@ -448,7 +448,7 @@ void register_engine(nb::module_& module) {
   type.def("unregister", &unregister);
   type.def("descriptor", [](const PyEngine& self, const PyRegion& region) {
     const PyEngine::Call call(self);
-    return bytes_of(call->descriptor(*region.region));
+    return bytes_of(value_or_raise(call->descriptor(*region.region)));
   });
   type.def("import_region", [](const PyEngine& self, const nb::bytes& bytes) {
     const PyEngine::Call call(self);

@@ -89,7 +89,7 @@ typedef struct braid_page_list {
 
 BRAID_API braid_code braid_engine_defaults(braid_engine_options* options, size_t size);
 /* options NULL: the defaults. BRAID_UNAVAILABLE: no token, a host or a NIC that is not there;
- * BRAID_EXHAUSTED: the port is taken. */
+ * BRAID_EXHAUSTED: the port is taken. *engine is NULL then. */
 BRAID_API braid_code braid_engine_create(const braid_engine_options* options,
                                          braid_engine** engine);
 /* Leaves its peers; what is under way ends as BRAID_CANCELLED. NULL is fine. Not in a callback. */
@@ -108,12 +108,14 @@ BRAID_API void braid_peer_free(braid_peer* peer);
 BRAID_API braid_code braid_engine_register(braid_engine* engine, void* base, size_t bytes,
                                            int device, braid_region** region);
 /* When it returns BRAID_OK no byte can land there any more, and the memory may be freed.
- * BRAID_INVALID_ARGUMENT while transfers of this engine use it. The handle stays to be freed. */
+ * BRAID_INVALID_ARGUMENT while transfers of this engine use it, and of another engine's region. The
+ * handle stays to be freed. */
 BRAID_API braid_code braid_engine_unregister(braid_engine* engine, braid_region* region,
                                              int64_t timeout_ns);
 /* Frees the handle alone: memory that was not unregistered stays registered. */
 BRAID_API void braid_region_free(braid_region* region);
-/* The region for peers; `out` and `bytes` as in braid_engine_address(). */
+/* The region for peers; `out` and `bytes` as in braid_engine_address(). BRAID_INVALID_ARGUMENT: it
+ * was unregistered, or is another engine's. */
 BRAID_API braid_code braid_engine_descriptor(braid_engine* engine, const braid_region* region,
                                              void* out, size_t* bytes);
 /* BRAID_INVALID_ARGUMENT: cut, altered, another version, or of another job. */

@@ -13,6 +13,7 @@
 #include "comm/connect.h"
 #include "comm/device/device.h"
 #include "comm/device/health.h"
+#include "comm/device/options.h"
 #include "comm/keeper.h"
 #include "comm/link_spec.h"
 #include "comm/state.h"
@@ -33,6 +34,13 @@ std::string dump(const Json& json) {
 Status check_size(int size) {
   if (size <= transport::kMaxRanks) return {};
   return unsupported("{} ranks: a comm has at most {}", size, transport::kMaxRanks);
+}
+
+/// A wrong word is wrong for one rank too, and without a GPU: commands ask a group of one.
+Status check_words(const Config& config) {
+  BRAID_RETURN_IF_ERROR(link_specs(config, Hosts::kOne).status());
+  BRAID_RETURN_IF_ERROR(check_lane_options(config));
+  return check_gpu_options(config);
 }
 
 /// A barrier, in which the ranks also tell who they are in the job.
@@ -110,8 +118,7 @@ Result<std::unique_ptr<Comm>> Comm::create(std::unique_ptr<group::Group> group,
               config.text("BRAID_LOG"));
   if (config.is_set("BRAID_LOG_FILE")) log::set_file(config.text("BRAID_LOG_FILE"));
   log::set_rank(state->rank());
-  BRAID_RETURN_IF_ERROR(
-      link_specs(config, Hosts::kOne).status());  // a wrong word is wrong for one rank too
+  BRAID_RETURN_IF_ERROR(check_words(config));
   std::vector<int> job_ranks;
   if (state->size() > 1) {
     BRAID_RETURN_IF_ERROR(discover_fabric(*state, deadline));

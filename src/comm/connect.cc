@@ -66,21 +66,6 @@ bool is_of_node(const Comm::State& state, const LinkSpec& spec) {
   return state.nodes.has_stages() && spec.kind != fabric::LinkKind::kRdma;
 }
 
-Status check_lane_options(const Config& config) {
-  const uint64_t slot = config.bytes("BRAID_SLOT");
-  const int64_t depth = config.integer("BRAID_DEPTH");
-  if (slot < 4_KiB || slot > 16_MiB)
-    return invalid_argument("BRAID_SLOT is {}, expected 4 KiB to 16 MiB", format_bytes(slot));
-  if (slot % 64 != 0)
-    return invalid_argument("BRAID_SLOT is {} bytes, expected a multiple of 64", slot);
-  const std::string& nodes = config.text("BRAID_NODES");
-  if (nodes != "auto" && nodes != "flat" && nodes != "exact")
-    return invalid_argument("BRAID_NODES is '{}', expected auto, flat or exact", nodes);
-  if (depth < 2 || depth > kMaxDepthPieces)
-    return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
-  return {};
-}
-
 // All ranks must have been started with the same wishes, or they would open different links and
 // wait for each other.
 Status check_same_wishes(Comm::State& state, Deadline deadline) {
@@ -104,6 +89,21 @@ Status check_same_wishes(Comm::State& state, Deadline deadline) {
 }
 
 }  // namespace
+
+Status check_lane_options(const Config& config) {
+  const uint64_t slot = config.bytes("BRAID_SLOT");
+  const int64_t depth = config.integer("BRAID_DEPTH");
+  if (slot < 4_KiB || slot > 16_MiB)
+    return invalid_argument("BRAID_SLOT is {}, expected 4 KiB to 16 MiB", format_bytes(slot));
+  if (slot % 64 != 0)
+    return invalid_argument("BRAID_SLOT is {} bytes, expected a multiple of 64", slot);
+  const std::string& nodes = config.text("BRAID_NODES");
+  if (nodes != "auto" && nodes != "flat" && nodes != "exact")
+    return invalid_argument("BRAID_NODES is '{}', expected auto, flat or exact", nodes);
+  if (depth < 2 || depth > kMaxDepthPieces)
+    return invalid_argument("BRAID_DEPTH is {}, expected 2 to {}", depth, kMaxDepthPieces);
+  return {};
+}
 
 Status discover_fabric(Comm::State& state, Deadline deadline) {
   BRAID_ASSIGN_OR_RETURN(const fabric::Discovery here,
@@ -133,7 +133,6 @@ Status discover_fabric(Comm::State& state, Deadline deadline) {
 }
 
 Status connect_links(Comm::State& state, Deadline deadline) {
-  BRAID_RETURN_IF_ERROR(check_lane_options(state.config));
   BRAID_RETURN_IF_ERROR(check_same_wishes(state, deadline));
   const Hosts hosts = fabric::is_one_host(state.fabric) ? Hosts::kOne
                       : state.nodes.has_stages()        ? Hosts::kStages

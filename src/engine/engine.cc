@@ -61,6 +61,10 @@ Result<std::unique_ptr<Engine>> Engine::create(const EngineOptions& options) {
                               name.size(), kMostNameBytes);
   if (options.cores != "auto" && options.cores != "off")
     return invalid_argument("engine: cores '{}': asked for auto or off", printable(options.cores));
+  if (options.device < -1)
+    return invalid_argument("engine: device {}: asked for a GPU, or -1 for none", options.device);
+  if (options.most_transfers == 0)
+    return invalid_argument("engine: most_transfers is 0: asked for at least 1");
   BRAID_ASSIGN_OR_RETURN(Listeners listeners, listen(options));
   BRAID_ASSIGN_OR_RETURN(
       const std::string token,
@@ -123,10 +127,10 @@ Result<std::shared_ptr<Region>> Engine::register_gpu_memory(uint64_t address, ui
 }
 
 Status Engine::unregister(const Region& region, Deadline deadline) {
-  TicketPtr ticket = ground_.regions.hidden(region.id);  // of a call whose wait was too short
+  TicketPtr ticket = ground_.regions.hidden(region);  // of a call whose wait was too short
   if (ticket == nullptr) {
     ticket = ground_.ticket(fmt::format("unregistering region {}", region.id));
-    BRAID_RETURN_IF_ERROR(ground_.regions.hide(region.id, ticket));
+    BRAID_RETURN_IF_ERROR(ground_.regions.hide(region, ticket));
     const bool posted = worker_->post(
         [id = region.id, ticket](Worker& worker) { worker.remove_region(id, ticket); });
     if (!posted) (void)ticket->finish({});
@@ -136,7 +140,8 @@ Status Engine::unregister(const Region& region, Deadline deadline) {
   return {};
 }
 
-std::string Engine::descriptor(const Region& region) const {
+Result<std::string> Engine::descriptor(const Region& region) const {
+  BRAID_RETURN_IF_ERROR(ground_.regions.check_own(region));
   RegionDescriptor out;
   out.owner = ground_.self;
   out.id = region.id;

@@ -3,7 +3,7 @@
 //
 //   auto engine = Engine::create(options);                       // one per GPU, or per process
 //   auto region = (*engine)->register_memory(pages, bytes);      // once
-//   ship((*engine)->descriptor(**region));                       // opaque bytes, by any means
+//   ship(*(*engine)->descriptor(**region));                      // opaque bytes, by any means
 //   auto remote = (*engine)->import(bytes_of_a_peer);
 //   auto ticket = (*engine)->write({region, 0}, {remote, 4096}, 65536, {.immediate = 7});
 //   ... and there: auto arrived = engine->expect(7, 1); (*arrived)->wait(deadline);
@@ -80,7 +80,8 @@ class Engine {
  public:
   /// unavailable: no token, a host or NIC that is not there; exhausted: the port is taken,
   /// or there are no more threads;
-  /// invalid_argument: a name or a host_id of more than 256 bytes, cores that are not "auto" or "off".
+  /// invalid_argument: a name or a host_id of more than 256 bytes, cores that are not "auto" or "off",
+  /// a device below -1, no transfers at once.
   static Result<std::unique_ptr<Engine>> create(const EngineOptions& options);
   /// Leaves its peers and ends: transfers under way become `cancelled`.
   ~Engine();
@@ -100,10 +101,11 @@ class Engine {
   /// memory that the driver shares with no other process (of cuMemCreate, of cudaMallocAsync).
   Result<std::shared_ptr<Region>> register_gpu_memory(uint64_t address, uint64_t bytes);
   /// Peers are told, and when it returns no byte can land there any more: the memory may be freed.
-  /// invalid_argument while transfers of this engine use it. timeout: not yet; call it again.
+  /// invalid_argument while transfers of this engine use it, and of a region that is not its own (any
+  /// more). timeout: not yet; call it again.
   Status unregister(const Region& region, Deadline deadline);
-  /// The region for peers.
-  std::string descriptor(const Region& region) const;
+  /// The region for peers. invalid_argument: it is not this engine's (any more).
+  Result<std::string> descriptor(const Region& region) const;
   Result<RemoteRegion> import(std::string_view descriptor) const;
   Result<Address> import_address(std::string_view address) const;
 

@@ -9,6 +9,15 @@
 
 namespace braid::engine {
 
+namespace {
+
+Status no_region(uint64_t id) {
+  return invalid_argument("there is no region {} here: it was unregistered, or is another engine's",
+                          id);
+}
+
+}  // namespace
+
 Result<Nic> open_nic(const NicRequest& request) {
   sys::FabricLibrary* library = request.library;
   if (library == nullptr) {
@@ -156,24 +165,36 @@ std::vector<uint64_t> Regions::take_freed() {
   return ids;
 }
 
-Status Regions::hide(uint64_t id, TicketPtr clear) {
+// Engines number their regions alike, so the number alone does not tell.
+bool Regions::is_own(const Region& region) const {
+  const auto found = regions_.find(region.id);
+  return found != regions_.end() && found->second.get() == &region;
+}
+
+Status Regions::check_own(const Region& region) const {
   const std::lock_guard lock(mutex_);
-  const auto found = regions_.find(id);
-  if (found == regions_.end()) return invalid_argument("there is no region {}", id);
-  if (const uint32_t uses = found->second->num_uses; uses != 0)
+  return is_own(region) ? Status() : no_region(region.id);
+}
+
+Status Regions::hide(const Region& region, TicketPtr clear) {
+  const std::lock_guard lock(mutex_);
+  if (!is_own(region)) return no_region(region.id);
+  const auto found = regions_.find(region.id);
+  if (const uint32_t uses = region.num_uses; uses != 0)
     return invalid_argument("region {}: {} transfers of ours use it; wait for them or cancel them",
-                            id, uses);
-  hidden_[id] = {found->second, std::move(clear)};
+                            region.id, uses);
+  hidden_[region.id] = {found->second, std::move(clear)};
+  gone_.push_back({region.id, now_ns()});
   regions_.erase(found);
-  gone_.push_back({id, now_ns()});
   if (gone_.size() > kMostGone) gone_.pop_front();
   return {};
 }
 
-TicketPtr Regions::hidden(uint64_t id) const {
+TicketPtr Regions::hidden(const Region& region) const {
   const std::lock_guard lock(mutex_);
-  const auto found = hidden_.find(id);
-  return found == hidden_.end() ? nullptr : found->second.clear;
+  const auto found = hidden_.find(region.id);
+  return found == hidden_.end() || found->second.region.get() != &region ? nullptr
+                                                                         : found->second.clear;
 }
 
 std::vector<uint64_t> Regions::all_hidden() const {

@@ -67,6 +67,8 @@ class Regions {
   /// A transfer of ours begins to use it, until ~Transfer. False: it is no region of this engine (any
   /// more), and hide() may have let its registrations go, or its memory is not mapped any more.
   bool begin_use(const std::shared_ptr<Region>& region);
+  /// That it is a region of this engine still; invalid_argument.
+  Status check_own(const Region& region) const;
   size_t count() const;
   /// Looks whether the memory of all regions is still mapped, a system call each: providers in software
   /// would end this process if a peer wrote into what is not.
@@ -74,10 +76,10 @@ class Regions {
   /// The same; those of which it has not told before.
   std::vector<uint64_t> take_freed();
   /// From now on find() does not know it; its registrations stay until let_go(), which may follow
-  /// when `clear` has ended. invalid_argument while transfers of ours use it.
-  Status hide(uint64_t id, TicketPtr clear);
-  /// The ticket of one that was hidden and not let go; null: there is none.
-  TicketPtr hidden(uint64_t id) const;
+  /// when `clear` has ended. invalid_argument while transfers of ours use it, and as check_own().
+  Status hide(const Region& region, TicketPtr clear);
+  /// The ticket of one that was hidden and not let go; null: it is none of those.
+  TicketPtr hidden(const Region& region) const;
   /// Those that were hidden and not let go.
   std::vector<uint64_t> all_hidden() const;
   /// Takes back the registrations of one that was hidden, once.
@@ -98,6 +100,7 @@ class Regions {
   };
   static constexpr size_t kMostGone = 4096;
   static bool is_freed(Region& region);
+  bool is_own(const Region& region) const;
   static std::string text_of_freed(const Region& region);
   void release(const Region& region);
   Status register_on_nics(Region& region);

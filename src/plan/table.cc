@@ -150,6 +150,7 @@ std::string TuningTable::to_json() const {
   json["version"] = kVersion;
   json["fabric_hash"] = fabric_hash_;
   json["links"] = links_;
+  if (cut_off_ns_ != 0) json["cut_off_ns"] = cut_off_ns_;
   json["entries"] = nlohmann::ordered_json::array();
   for (const auto& [key, entry] : entries_) json["entries"].push_back(entry_json(entry));
   json["rates"] = nlohmann::ordered_json::array();
@@ -167,6 +168,8 @@ Result<TuningTable> TuningTable::parse(std::string_view text,
   if (!root.ok()) return root.status();
   const size_t num_links = links.size();
   TuningTable table(std::string(expected_fabric_hash), std::move(links));
+  if (root.has("cut_off_ns"))
+    table.cut_off_ns_ = root.child("cut_off_ns").signed_integer(0, INT64_MAX);
   const JsonReader entries = root.child("entries");
   const size_t num_entries = entries.size(kMaxEntries);
   for (size_t i = 0; i < num_entries && root.ok(); ++i) {

@@ -57,6 +57,10 @@ class TuningTable {
   RateTable& rates() { return rates_; }
   const RateTable& rates() const { return rates_; }
 
+  /// The budget that ended the measurement before it was complete; 0: it is complete.
+  int64_t cut_off_ns() const { return cut_off_ns_; }
+  void set_cut_off_ns(int64_t budget_ns) { cut_off_ns_ = budget_ns; }
+
   /// JSON, one version, stable order: equal tables give equal text.
   std::string to_json() const;
   /// Reads to_json()'s text. invalid_argument says what is wrong and where: not JSON, another
@@ -70,6 +74,7 @@ class TuningTable {
   std::vector<std::string> links_;
   std::map<Key, TuningEntry> entries_;
   RateTable rates_;
+  int64_t cut_off_ns_ = 0;
 };
 
 }  // namespace braid::plan

@@ -212,13 +212,59 @@ static void make_mistakes(struct end* e) {
   CHECK_OK(braid_engine_discard(e->engine, 1));
   CHECK_FAILS(braid_ticket_wait(ticket, kLimitNs), BRAID_CANCELLED, "nobody expects it");
   braid_ticket_free(ticket);
+  CHECK_OK(braid_engine_expect(e->engine, 1, 1, NULL, NULL, NULL, &ticket));
+  CHECK_OK(braid_engine_cancel(e->engine, ticket));
+  CHECK_FAILS(braid_ticket_wait(ticket, kLimitNs), BRAID_CANCELLED, "nobody expects it");
+  braid_ticket* again = NULL;
+  CHECK_OK(braid_engine_expect(e->engine, 1, 1, NULL, NULL, NULL, &again));
+  CHECK_OK(braid_engine_cancel(e->engine, ticket)); /* of the old one: the new one stays */
+  CHECK_FAILS(braid_ticket_wait(again, 1000), BRAID_TIMEOUT, "immediate 1");
+  CHECK_OK(braid_engine_cancel(e->engine, again));
+  braid_ticket_free(ticket);
+  braid_ticket_free(again);
+  CHECK_FAILS(braid_engine_register(e->engine, text, 10, -9, &region), BRAID_INVALID_ARGUMENT,
+              "device -9");
   CHECK_OK(braid_engine_defaults(&options, sizeof options));
   options.nics = "nonesuch:1";
+  engine = e->engine;
   CHECK_FAILS(braid_engine_create(&options, &engine), BRAID_UNAVAILABLE, "nonesuch");
+  CHECK(engine == NULL);
+  options.nics = "none";
+  options.device = -7;
+  CHECK_FAILS(braid_engine_create(&options, &engine), BRAID_INVALID_ARGUMENT, "device -7");
+  options.device = -1;
+  options.most_transfers = 0;
+  CHECK_FAILS(braid_engine_create(&options, &engine), BRAID_INVALID_ARGUMENT, "most_transfers");
   CHECK_FAILS(braid_engine_defaults(&options, 100000), BRAID_INVALID_ARGUMENT, "100000 bytes");
   CHECK_FAILS(braid_ticket_wait(NULL, 0), BRAID_INVALID_ARGUMENT, "ticket is NULL");
   CHECK_OK(braid_engine_close(NULL));
   braid_ticket_free(NULL);
+}
+
+/* Engines number their regions alike: that of another is told from ours by more than its number. */
+static void mix_up_regions(struct end* e) {
+  static uint8_t memory[kPage];
+  char text[kText];
+  size_t size = kText;
+  braid_engine* other = NULL;
+  braid_region* region = NULL;
+  braid_engine_options options;
+  CHECK_OK(braid_engine_defaults(&options, sizeof options));
+  options.token = "a token of tests";
+  options.nics = "none";
+  CHECK_OK(braid_engine_create(&options, &other));
+  CHECK_OK(braid_engine_register(other, memory, kPage, -1, &region));
+  CHECK_FAILS(braid_engine_descriptor(e->engine, region, text, &size), BRAID_INVALID_ARGUMENT,
+              "is another engine's");
+  CHECK_FAILS(braid_engine_unregister(e->engine, region, kLimitNs), BRAID_INVALID_ARGUMENT,
+              "is another engine's");
+  CHECK_OK(braid_engine_descriptor(e->engine, e->region, text, &size));
+  CHECK_OK(braid_engine_unregister(other, region, kLimitNs));
+  size = kText;
+  CHECK_FAILS(braid_engine_descriptor(other, region, text, &size), BRAID_INVALID_ARGUMENT,
+              "was unregistered");
+  braid_region_free(region);
+  CHECK_OK(braid_engine_close(other));
 }
 
 static void lose_the_region(struct end* e, int is_parent) {
@@ -247,6 +293,7 @@ static void run(struct end* e, int is_parent) {
   CHECK_OK(braid_engine_health(e->engine, lines, &size));
   CHECK(size == strlen(lines) + 1);
   make_mistakes(e);
+  mix_up_regions(e);
   meet(e);
   lose_the_region(e, is_parent);
   CHECK_OK(braid_engine_close(e->engine));

@@ -7,8 +7,10 @@
 #include <filesystem>
 
 #include "coll/ranks.h"
+#include "coll/tune/tune.h"
 #include "support/alone.h"
 #include "sys/host/api.h"
+#include "sys/host/file.h"
 
 namespace braid::coll {
 namespace {
@@ -52,6 +54,43 @@ TEST(TuningCache, ThatIsNowhereIsNeitherReadNorKept) {
   EXPECT_FALSE(is_asked);
   EXPECT_TRUE(fs::is_empty(scratch.path()));
   fs::current_path(before);
+}
+
+/// Whether two ranks over `links` took their tuning from the cache in `folder`.
+bool is_read(const fs::path& folder, const std::string& links, const std::string& budget) {
+  bool is_read = false;
+  const test::Options options = {{"BRAID_TUNE", "auto"},
+                                 {"BRAID_LINKS", links},
+                                 {"BRAID_TUNE_TIME", budget},
+                                 {"BRAID_CACHE_DIR", folder}};
+  test::run_comms(2, options, [&](comm::Comm& comm) {
+    ASSERT_TRUE(ensure_tuned(comm, {}).ok());
+    if (comm.rank() != 0) return;
+    for (const std::string& line : comm.balance_log())
+      is_read |= line == "tuning read from the cache";
+  });
+  return is_read;
+}
+
+// One that was cut off serves those who would not measure for longer.
+TEST(TuningCache, ThatWasCutOffIsMadeAnewWithMoreTime) {
+  const test::ScratchDirectory scratch;
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms"));
+  EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "2ms"));
+  EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
+}
+
+// The fabric's hash counts links, so such a file was damaged or put there.
+TEST(TuningCache, OfOtherLinksIsMadeAnew) {
+  const test::ScratchDirectory scratch;
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms"));
+  const fs::path path = fs::directory_iterator(scratch.path())->path();
+  std::string text = sys::read_file(path, 1 << 20).value();
+  text.replace(text.find("\"staged\""), 8, "\"others\"");
+  ASSERT_TRUE(sys::write_file(path, text).ok());
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms"));
+  EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
 }
 
 }  // namespace

@@ -193,7 +193,7 @@ TEST(Offsets, OverFourGiBArriveWhereTheySay) {
   Sparse from(9 * kGiB), to(9 * kGiB);
   auto ours = a->register_memory(from.memory, from.bytes).value();
   auto theirs = b->register_memory(to.memory, to.bytes).value();
-  const RemoteRegion remote = a->import(b->descriptor(*theirs)).value();
+  const RemoteRegion remote = a->import(b->descriptor(*theirs).value()).value();
   const auto bytes = pattern(100'000, 1);
   std::copy(bytes.begin(), bytes.end(), from.memory + 5 * kGiB + 1);
   // Both engines are of this process, and the board is mapped twice: that the worker's copy came
@@ -234,9 +234,9 @@ TEST_P(Freed, MemoryThatIsStillRegisteredIsAnError) {
   auto theirs = b->register_memory(to.memory, to.bytes).value();
   auto lost = b->register_memory(gone.memory, gone.bytes).value();
   auto lost_too = b->register_memory(small.memory, small.bytes).value();
-  const RemoteRegion good = a->import(b->descriptor(*theirs)).value();
-  const RemoteRegion bad = a->import(b->descriptor(*lost)).value();
-  const RemoteRegion bad_too = a->import(b->descriptor(*lost_too)).value();
+  const RemoteRegion good = a->import(b->descriptor(*theirs).value()).value();
+  const RemoteRegion bad = a->import(b->descriptor(*lost).value()).value();
+  const RemoteRegion bad_too = a->import(b->descriptor(*lost_too).value()).value();
   ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {bad, 0}, 1 << 20))));
   gone.free();
   let_rest();
@@ -259,7 +259,7 @@ TEST_P(Freed, NorIsItReadOrFilledHere) {
   Sparse from(1 << 20), to(1 << 20);
   auto ours = a->register_memory(from.memory, from.bytes).value();
   auto theirs = b->register_memory(to.memory, to.bytes).value();
-  const RemoteRegion remote = a->import(b->descriptor(*theirs)).value();
+  const RemoteRegion remote = a->import(b->descriptor(*theirs).value()).value();
   ASSERT_TRUE(is_ok(wait(a->write({ours, 0}, {remote, 0}, 1 << 20, under(1)))));
   from.free();
   EXPECT_TRUE(failed(a->write({ours, 0}, {remote, 0}, 1 << 20, under(1)).status(),

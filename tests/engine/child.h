@@ -76,7 +76,7 @@ class Child {
     if (!engine.ok()) return;
     std::vector<std::byte> memory = pattern(bytes, 1);
     auto region = (*engine)->register_memory(memory.data(), bytes);
-    send(out, (*engine)->descriptor(**region));
+    send(out, (*engine)->descriptor(**region).value());
     if (in < 0) {
       while (true) ::pause();
     }

@@ -83,7 +83,7 @@ struct Memory {
     auto made = engine.register_memory(bytes.data(), bytes.size());
     EXPECT_TRUE(made.ok()) << made.status().to_string();
     region = std::move(made).value();
-    descriptor = engine.descriptor(*region);
+    descriptor = engine.descriptor(*region).value();
   }
   std::vector<std::byte> bytes;
   std::shared_ptr<Region> region;

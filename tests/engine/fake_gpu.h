@@ -70,7 +70,7 @@ struct OnGpu {
     auto made = engine.register_gpu_memory(address, size);
     EXPECT_TRUE(is_ok(made));
     region = made.value();
-    descriptor = engine.descriptor(*region);
+    descriptor = engine.descriptor(*region).value();
   }
   std::byte* memory() const { return reinterpret_cast<std::byte*>(address); }
   std::vector<std::byte> content() const { return {memory(), memory() + bytes}; }

@@ -146,7 +146,7 @@ TEST_F(GpuMemory, MorePagesThanTheStageHas) {
   const auto memory = reinterpret_cast<std::byte*>(cuda.alloc(kPage * kPages).value());
   auto region = b->register_gpu_memory(reinterpret_cast<uint64_t>(memory), kPage * kPages);
   ASSERT_TRUE(is_ok(region));
-  const RemoteRegion remote = import_from(*a, b->descriptor(**region));
+  const RemoteRegion remote = import_from(*a, b->descriptor(**region).value());
   std::vector<uint64_t> ids(kPages), places(kPages);
   std::iota(places.rbegin(), places.rend(), 0);
   for (uint64_t i = 0; i < kPages; ++i) ids[i] = i % 3;
@@ -226,7 +226,7 @@ TEST_F(GpuMemory, HostMemoryWithinARegionSharesItsPin) {
     return regions.add(memory.data() + from, bytes, -1).value();
   };
   const auto remove = [&](const std::shared_ptr<Region>& region) {
-    EXPECT_TRUE(is_ok(regions.hide(region->id, nullptr)));
+    EXPECT_TRUE(is_ok(regions.hide(*region, nullptr)));
     regions.let_go(region->id);
   };
   const auto is_pinned = [&] {

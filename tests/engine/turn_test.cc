@@ -107,7 +107,7 @@ struct Large {
     auto made = engine.register_memory(bytes, size);
     EXPECT_TRUE(is_ok(made));
     region = std::move(made).value();
-    descriptor = engine.descriptor(*region);
+    descriptor = engine.descriptor(*region).value();
   }
   ~Large() {
     region.reset();

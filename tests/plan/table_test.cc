@@ -89,6 +89,13 @@ TEST(TuningTableJson, RoundTripsExactly) {
   EXPECT_EQ(read.value().rates().curve(Op::kAllGather, 4, 1)->points()[1].ns, 0.1 + 0.2);
 }
 
+TEST(TuningTableJson, TellsWhatCutItOff) {
+  TuningTable table = sample_table();
+  EXPECT_EQ(TuningTable::parse(table.to_json(), "abc123").value().cut_off_ns(), 0);
+  table.set_cut_off_ns(250);
+  EXPECT_EQ(TuningTable::parse(table.to_json(), "abc123").value().cut_off_ns(), 250);
+}
+
 TEST(TuningTableJson, AnEmptyTableIsFine) {
   const Result<TuningTable> read = TuningTable::parse(TuningTable("x", {"shm"}).to_json(), "x");
   ASSERT_TRUE(read.ok());

@@ -81,6 +81,69 @@ def test_two_threads_in_one_comm(ranks):
     assert ranks(2, body) == [[2, 2], [2, 2]]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_an_interrupted_progress_ends_init(ranks, last):
+    """Ctrl-C while the callback runs: the rank raises it, the callback is not called again, and the
+    other rank does not wait for it.
+    """
+
+    def body():
+        calls = []
+
+        def progress(done, what):
+            calls.append(what)
+            if not last or done == 1.0:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)  # Python handles it here
+
+        options = {"tune": "force", "tune_time": "200ms", "timeout": 5, "links": "shm,staged"}
+        if os.environ["RANK"] == "0":
+            with pytest.raises(KeyboardInterrupt):
+                braid.init(progress=progress, **options)
+            return last or len(calls) == 1
+        try:
+            braid.init(progress=False, **options).close()
+        except (braid.PeerLost, braid.Unavailable):
+            return True
+        return last
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRAID_CACHE_DIR", os.devnull)  # nothing is kept
+        assert ranks.collect(ranks.start(2, body)) == [True, True]
+
+
+def test_a_dropped_comm_lets_other_threads_run(ranks):
+    """Without close(), and the other rank does not leave yet: who dropped it waits alone."""
+
+    def body():
+        comm = braid.init(progress=False)
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(1.5)
+            comm.close()
+            return 0
+        pauses = [0.0]
+        stop = threading.Event()
+
+        def tick():
+            last = time.monotonic()
+            while not stop.wait(0.01):
+                now = time.monotonic()
+                pauses.append(now - last)
+                last = now
+
+        ticker = threading.Thread(target=tick)
+        ticker.start()
+        time.sleep(0.1)
+        del comm
+        time.sleep(0.1)
+        stop.set()
+        ticker.join()
+        return max(pauses)
+
+    assert max(ranks.collect(ranks.start(2, body))) < 0.7
+
+
 def test_killed_rank(ranks):
     def body():
         comm = braid.init(progress=False)

@@ -78,6 +78,11 @@ def test_refused_tensors(ranks):
             comm.all_reduce(torch.ones(3, requires_grad=True))
         with pytest.raises(braid.InvalidArgument, match="meta"):
             comm.all_reduce(torch.ones(3, device="meta"))
+        negated = torch.tensor(1 + 2j).conj().imag  # -2, and the bytes are those of 2
+        for call in (comm.all_gather, comm.all_reduce, lambda t: comm.broadcast(t, 0)):
+            with pytest.raises(braid.InvalidArgument, match=r"resolve_neg\(\)"):
+                call(negated)
+        assert comm.all_reduce(negated.resolve_neg()).item() == -2
         with pytest.raises(braid.InvalidArgument, match="float64 like send, found float32"):
             comm.all_gather(torch.ones(3, dtype=torch.float64), np.ones(3, np.float32))
         mixed = comm.all_gather(torch.ones(3), np.zeros(3, np.float32))

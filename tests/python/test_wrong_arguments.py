@@ -151,6 +151,24 @@ def test_a_stream_that_is_no_handle(ranks):
     ranks(2, body)
 
 
+def test_host_memory_is_never_registered(ranks):
+    def body(comm):
+        for call in (comm.register, comm.unregister):
+            with pytest.raises(braid.InvalidArgument, match="asked for GPU memory"):
+                call(np.ones(3))
+        return comm.all_reduce(np.ones(1)).tolist()  # it goes on
+
+    assert ranks(2, body, {"BRAID_TIMEOUT": "3s"}) == [[2.0], [2.0]]
+
+
+def test_one_rank_refuses_what_many_would():
+    for name, wrong in (
+        ("nodes", "both"), ("depth", 0), ("slot", 1), ("gpu_rdma", "perhaps"), ("gpu_ring", "x")
+    ):  # fmt: skip
+        with pytest.raises(braid.InvalidArgument, match=f"BRAID_{name.upper()}"):
+            braid.init(progress=False, **{name: wrong}).close()
+
+
 @pytest.mark.parametrize("calls", [of_comm, of_moe, of_engines])
 def test_nothing_but_an_error_comes_of_a_wrong_argument(calls):
     child = subprocess.run(

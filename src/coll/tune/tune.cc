@@ -1,5 +1,7 @@
 #include "coll/tune/tune.h"
 
+#include <fmt/ranges.h>
+
 #include "base/clock.h"
 #include "base/units.h"
 #include "coll/tune/tuner.h"
@@ -16,11 +18,28 @@ namespace {
 // worth keeping.
 constexpr int kScheduleRevision = 2;
 
+// Whether nothing better would come of measuring these links anew.
+Status check_cached(const comm::Comm& comm, const plan::TuningTable& table) {
+  std::vector<std::string> names;
+  for (const fabric::Link& link : comm.links()) names.push_back(link.name);
+  if (table.links() != names)
+    return invalid_argument("is of the links {}, these are {}", fmt::join(table.links(), " "),
+                            fmt::join(names, " "));
+  const int64_t budget_ns = comm.config().duration_ns("BRAID_TUNE_TIME");
+  if (table.cut_off_ns() != 0 && table.cut_off_ns() < budget_ns)
+    return unavailable("is of a measurement that was cut off after {}, BRAID_TUNE_TIME is {}",
+                       format_ns(table.cut_off_ns()), format_ns(budget_ns));
+  return {};
+}
+
 // The tuning text that rank 0 found for this fabric; empty when there is none that holds.
 std::string cached_text(comm::Comm& comm, const std::string& hash) {
-  return find_tuning(
-      comm.config(), comm.rank(), tuning_path(comm.config(), hash),
-      [&](const std::string& text) { return plan::TuningTable::parse(text, hash).status(); });
+  return find_tuning(comm.config(), comm.rank(), tuning_path(comm.config(), hash),
+                     [&](const std::string& text) -> Status {
+                       BRAID_ASSIGN_OR_RETURN(const auto table,
+                                              plan::TuningTable::parse(text, hash));
+                       return check_cached(comm, table);
+                     });
 }
 
 void install(comm::Comm& comm, plan::TuningTable table, std::vector<std::string> lines) {

@@ -14,7 +14,8 @@ namespace braid::coll {
 using TuneProgress = std::function<void(double done, const std::string& what)>;
 
 /// Loads this fabric's tuning from the cache on disk, or measures it (at most BRAID_TUNE_TIME,
-/// default 8 s) and saves it. BRAID_TUNE=off keeps the cost model's shares; =force measures anew.
+/// default 8 s) and saves it. What is of other links, or was cut off by a smaller budget than this one,
+/// is measured anew. BRAID_TUNE=off keeps the cost model's shares; =force measures anew.
 /// Collective; all ranks end with the same table.
 Status ensure_tuned(comm::Comm& comm, const TuneProgress& progress);
 

@@ -135,7 +135,10 @@ Status Tuner::refine(plan::Op op, uint64_t bytes) {
                    in_percent(start.shares)));
   ++steps_done_;
   const int repeats = repeats_for(start.predicted_ns);
-  if (!is_affordable(start.predicted_ns * 1.2, 2 * repeats)) return {};
+  if (!is_affordable(start.predicted_ns * 1.2, 2 * repeats)) {
+    table_.set_cut_off_ns(budget_ns_);
+    return {};
+  }
   BRAID_ASSIGN_OR_RETURN(const Single single, best_alone(op, bytes));
   plan::StepSearch search(start.shares, names_);
   // A round that starts from one link alone has nothing to move: the closed form says that more
@@ -171,6 +174,7 @@ Result<plan::TuningTable> Tuner::run() {
   for (const uint64_t wanted : kRefinedSizes)
     for (const plan::Op op : plan::kAllOps)
       if (!is_late()) BRAID_RETURN_IF_ERROR(refine(op, affordable_bytes(op, wanted)));
+  if (is_late()) table_.set_cut_off_ns(budget_ns_);
   steps_done_ = kSteps;
   show(fmt::format("done in {}", format_ns(elapsed_ns_)));
   return table_;

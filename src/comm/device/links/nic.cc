@@ -78,11 +78,16 @@ NicChoice named_by(const Config& config) {
 
 }  // namespace
 
+Status check_nic_wish(const Config& config) {
+  const std::string& wish = config.text("BRAID_GPU_RDMA");
+  if (wish == "off" || wish == "auto" || wish == "on") return {};
+  return invalid_argument("BRAID_GPU_RDMA: asked for off, auto or on, found '{}'", wish);
+}
+
 Result<NicChoice> choose_nic(const Config& config, const fabric::Fabric& fabric, int rank,
                              const std::string& gpu_pci) {
+  BRAID_RETURN_IF_ERROR(check_nic_wish(config));
   const std::string& wish = config.text("BRAID_GPU_RDMA");
-  if (wish != "off" && wish != "auto" && wish != "on")
-    return invalid_argument("BRAID_GPU_RDMA: asked for off, auto or on, found '{}'", wish);
   NicChoice choice;
   choice.why_off = "BRAID_GPU_RDMA is off";
   if (wish == "off") return choice;

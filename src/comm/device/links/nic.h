@@ -18,6 +18,9 @@ struct NicChoice {
   bool is_real = false;  // false: sockets, which are there for tests
 };
 
+/// Whether BRAID_GPU_RDMA is one of its words; invalid_argument.
+Status check_nic_wish(const Config& config);
+
 /// By BRAID_GPU_RDMA: off; auto: on where every rank's node has a NIC that is up, sockets not
 /// counted; on: that, else BRAID_RDMA_PROVIDER at the first of BRAID_RDMA_ADDRS. A provider that
 /// was set is taken in any case. Of several NICs the nearest to the GPU at `gpu_pci` counts, and

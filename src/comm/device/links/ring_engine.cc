@@ -51,10 +51,15 @@ uint32_t RingEngine::open_tiles_of(const pcie::HostRing& ring, const pcie::Flows
   return static_cast<uint32_t>(std::clamp<uint64_t>(std::min(tiles, most), 1, kMostOpenTiles));
 }
 
-Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu) {
+Status check_ring_wish(const Config& config) {
   const std::string& wanted = config.text("BRAID_GPU_RING");
-  if (wanted != "auto" && wanted != "threads" && wanted != "bulk")
-    return invalid_argument("BRAID_GPU_RING: asked for auto, threads or bulk, found '{}'", wanted);
+  if (wanted == "auto" || wanted == "threads" || wanted == "bulk") return {};
+  return invalid_argument("BRAID_GPU_RING: asked for auto, threads or bulk, found '{}'", wanted);
+}
+
+Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu) {
+  BRAID_RETURN_IF_ERROR(check_ring_wish(config));
+  const std::string& wanted = config.text("BRAID_GPU_RING");
   if (wanted == "bulk" && !has_bulk_copies(gpu))
     return invalid_argument("BRAID_GPU_RING: bulk copies need compute capability 9.0, found {}.{}",
                             gpu.compute_major, gpu.compute_minor);

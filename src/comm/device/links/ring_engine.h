@@ -31,6 +31,9 @@ struct RingEngine {
   uint32_t open_tiles_of(const pcie::HostRing& ring, const pcie::Flows& flows) const;
 };
 
+/// Whether BRAID_GPU_RING is one of its words; invalid_argument.
+Status check_ring_wish(const Config& config);
+
 /// Errors: invalid_argument (BRAID_GPU_LANES out of range; BRAID_GPU_RING=bulk where it cannot be).
 Result<RingEngine> choose_ring_engine(const Config& config, const sys::DeviceFacts& gpu);
 
