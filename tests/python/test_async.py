@@ -143,14 +143,18 @@ def test_a_program_that_waits_for_nothing_ends(tmp_path):
     assert time.monotonic() - start < 30
 
 
-def test_killed_rank_during_a_call(ranks):
+def test_killed_rank_during_a_call(ranks, tmp_path):
     def body():
         comm = braid.init(progress=False)
         comm.barrier()
         if comm.rank == 1:
             comm.all_reduce(np.ones(100), async_op=True).wait()
+            end = time.monotonic() + 15  # its death ends also what the others are not through with
+            while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < end:
+                time.sleep(0.001)
             os.kill(os.getpid(), signal.SIGKILL)
         comm.all_reduce(np.ones(100))
+        (tmp_path / str(comm.rank)).touch()
         works = [comm.all_reduce(np.ones(1_000_000), async_op=True) for _ in range(3)]
         start = time.monotonic()
         for work in works:
