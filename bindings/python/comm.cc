@@ -142,6 +142,10 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
   }
   // The last callback may have left what ends the program, and no look at signals came after it.
   if (PyErr_Occurred() != nullptr) status = unavailable("interrupted by a signal");
+  if (!status.ok() && comm_ != nullptr) {
+    const nb::gil_scoped_release released;
+    (void)comm_->close(/*say_farewell=*/false);  // a farewell would wait for ranks that go on
+  }
   if (!status.ok()) let_go();
   raise_if_failed(status);
 }

@@ -148,7 +148,9 @@ class Job:
 
     def _pass_on(self) -> None:
         while self._kept:
-            self._signal_all(self._kept.pop(0))
+            kept, self._kept = self._kept, []  # a handler may be in here in the midst of it
+            for number in kept:
+                self._signal_all(number)
             self._start_clock()
 
     def _start_clock(self) -> None:

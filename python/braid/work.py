@@ -74,7 +74,9 @@ class HostWork(Work[T]):
                 f"{self.name}: started by process {self._process_id}, cannot be waited for in its"
                 f" fork {os.getpid()}"
             )
-        if not self._is_over.wait(checked_deadline(deadline)):
+        limit = checked_deadline(deadline)
+        # Not asked once it is over: in a fork the event's own lock may have been held, and stays so.
+        if not self.done() and not self._is_over.wait(limit):
             raise Timeout(f"{self.name}: not over within {deadline} s; the call goes on")
         if self._error is not None:
             raise self._error

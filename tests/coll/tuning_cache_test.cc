@@ -75,6 +75,7 @@ bool is_read(const fs::path& folder, const std::string& links, const std::string
 // One that was cut off serves those who would not measure for longer.
 TEST(TuningCache, ThatWasCutOffIsMadeAnewWithMoreTime) {
   const test::ScratchDirectory scratch;
+  EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "0s"));
   EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "1ms"));
   EXPECT_TRUE(is_read(scratch.path(), "shm,staged", "1ms"));
   EXPECT_FALSE(is_read(scratch.path(), "shm,staged", "2ms"));

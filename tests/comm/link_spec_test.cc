@@ -90,7 +90,7 @@ TEST(LinkSpecs, PaceByNameAndForAllRails) {
 TEST(LinkSpecs, WrongWordsAreNamed) {
   const std::pair<Pairs, const char*> cases[] = {
       {{{"BRAID_LINKS", "shm,warp"}}, "warp"},      {{{"BRAID_LINKS", "shm,shm"}}, "twice"},
-      {{{"BRAID_LINKS", ""}}, "no link"},           {{{"BRAID_PACE", "shm"}}, "no '='"},
+      {{{"BRAID_LINKS", ","}}, "'' is not"},        {{{"BRAID_PACE", "shm"}}, "no '='"},
       {{{"BRAID_PACE", "nvlink=1"}}, "nvlink"},     {{{"BRAID_PACE", "shm=fast"}}, "fast"},
       {{{"BRAID_PACE", "shm=1GB/s@soon"}}, "soon"},
   };

@@ -88,7 +88,7 @@ def real_version(path: Path) -> tuple[str, bool]:
 
 def _several_gpus() -> str:
     """What becomes of communicators of which one process has more than one GPU."""
-    text = os.environ.get("BRAID_NCCL_SHARED", "on").lower()
+    text = (os.environ.get("BRAID_NCCL_SHARED") or "on").lower()
     if text in ("on", "1", "true", "yes"):
         return "of one process: taken over (BRAID_NCCL_SHARED=on)"
     return "of one process: left to NCCL (BRAID_NCCL_SHARED=off); one process per GPU is taken over"

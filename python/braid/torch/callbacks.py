@@ -72,10 +72,10 @@ class _Turns:
     def _ensure_thread(self) -> None:
         """One waits for its turn whenever a future does."""
         if self._queue and self._num_free == 0:
-            self._num_free += 1
             thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._num_free += 1
+            self._threads.append(thread)
 
     def _work(self) -> None:
         _here.depth = self._depth

@@ -46,7 +46,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Names and values of a group's pg_options, before anybody waits for its ranks: a comm of one
     rank looks at them as the group's comms will.
     """
-    if options.get("job_token") is not None:
+    tokens = [v for n, v in options.items() if isinstance(n, str) and n.lower() == "job_token"]
+    if any(token is not None for token in tokens):
         raise InvalidArgument(
             "pg_options: asked for a job_token, which groups make of the job's own: set"
             " BRAID_JOB_TOKEN to the same text for all ranks"
@@ -185,7 +186,7 @@ class Comms:
     def _timeout(self) -> float | None:
         """The group's deadline; BRAID_TIMEOUT's (None) where torch was given none."""
         is_default = self.meeting.timeout_s == default_pg_timeout.total_seconds()
-        return None if is_default and "BRAID_TIMEOUT" in os.environ else self.meeting.timeout_s
+        return None if is_default and os.environ.get("BRAID_TIMEOUT") else self.meeting.timeout_s
 
     # ---- health ----
 

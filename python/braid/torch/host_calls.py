@@ -63,8 +63,8 @@ class HostCalls:
             if is_now:
                 self._is_busy = True
             else:
-                self._queue.append((work, body))
                 self._start()
+                self._queue.append((work, body))
                 self._wake.notify()
         if is_now:
             try:
@@ -75,8 +75,9 @@ class HostCalls:
 
     def _start(self) -> None:
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._worker.start()
+            worker = threading.Thread(target=self._work, name=self._name, daemon=True)
+            worker.start()
+            self._worker = worker
 
     def _hand_over(self) -> None:
         with self._mutex:

@@ -78,7 +78,9 @@ def _part(features: int, comm: Comm, name: str) -> int:
 def _autocast(tensor: Tensor) -> Tensor:
     """In autocast's type where that is on, which leaves float64 alone. Differentiable."""
     device = tensor.device.type
-    if not torch.is_autocast_enabled(device) or tensor.dtype == torch.float64:
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return tensor
+    if tensor.dtype == torch.float64:
         return tensor
     return tensor.to(torch.get_autocast_dtype(device))
 

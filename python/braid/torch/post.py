@@ -91,10 +91,10 @@ class Post:
         self._open()
         self._mailbox.ask(request)
         with self._lock:
-            if self._is_watched or self._ended is not None or request.work.is_completed():
+            if self._is_watched or self._ended is not None or request.work.is_over:
                 return
-            self._is_watched = True
             self._start(self._watch)
+            self._is_watched = True
 
     def close(self, why: BaseException, *, is_orderly: bool) -> None:
         """Ends every thread and connection; who waits gets `why`. What was submitted is sent first

@@ -11,6 +11,7 @@ from typing import Any
 from torch.futures import Future
 
 from braid.torch.callbacks import Callbacks
+from braid.torch.errors import as_torch
 from braid.torch.work import HostWork, seconds_of
 
 
@@ -43,12 +44,21 @@ class RecvWork(HostWork):
         if not self._done.is_set():
             self.ends_at = time.monotonic() + self.limit_s
 
+    @property
+    def is_over(self) -> bool:
+        """As is_completed(), and moves nothing."""
+        return self._done.is_set()
+
     def _deliver_once(self) -> None:
         """Another thread that does so is waited for."""
         with self._delivering:
             deliver, self._deliver = self._deliver, None
-            if deliver is not None:
+            if deliver is None:
+                return
+            try:
                 deliver()
+            except Exception as error:  # whoever asks or waits next must not find it well
+                self._error = as_torch(error)
 
     def is_completed(self) -> bool:
         is_done = self._done.is_set()
@@ -64,7 +74,7 @@ class RecvWork(HostWork):
             self._begin_time()
         super().wait(timeout)
         self._deliver_once()
-        return True
+        return super().wait()
 
     def get_future(self) -> Future[Any]:
         self._begin_time()

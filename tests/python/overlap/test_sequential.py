@@ -123,6 +123,20 @@ def test_bad_input_is_named(ranks):
     ranks(2, body)
 
 
+def test_layers_where_there_is_no_autocast(ranks):
+    """On the meta device, where models are tried for their shapes."""
+
+    def body(comm):
+        import torch
+
+        from braid.torch.nn import ColumnParallelLinear
+
+        layer = ColumnParallelLinear(8, 16, comm, sequence_parallel=False).to("meta")
+        assert layer(torch.empty(3, 8, device="meta")).shape == (3, 16 // comm.size)
+
+    ranks(2, body)
+
+
 @pytest.mark.parametrize("is_cut", [True, False])
 @pytest.mark.parametrize("x_dtype", ["float32", "bfloat16"])
 def test_layers_under_autocast(ranks, is_cut, x_dtype):

@@ -217,6 +217,7 @@ def test_options_for_one_group(torch_ranks):
     ("options", "said"),
     [
         ({"job_token": "ours"}, "BRAID_JOB_TOKEN"),
+        ({"JOB_TOKEN": "ours"}, "BRAID_JOB_TOKEN"),
         ({"linkz": ["shm"]}, "BRAID_LINKZ is no option.*BRAID_LINKS"),
         ({"links": "nothing"}, "'nothing' is not a link"),
         ({"timeout": timedelta(seconds=3)}, "BRAID_TIMEOUT.*not a duration"),

@@ -130,6 +130,26 @@ def test_a_receive_that_is_done_is_in_its_tensor(ranks_until_all_are_done, ask):
     ranks_until_all_are_done(2, body)
 
 
+def test_a_receive_that_its_tensor_cannot_take_is_no_success(ranks_until_all_are_done):
+    """Its elements are one place in memory. A look at it is told, and so is everybody behind it."""
+
+    def body():
+        if dist.get_rank() == 0:
+            dist.send(numbers(4, torch.float32, 0), 1)
+            return
+        work = dist.irecv(torch.zeros(1).expand(4), 0)
+        end = time.monotonic() + 20
+        while not work.is_completed():
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert not work.is_success()
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="single memory location"):
+                work.wait()
+
+    ranks_until_all_are_done(2, body)
+
+
 def test_a_default_device_elsewhere(ranks_until_all_are_done):
     """What braid makes for itself on the CPU is there."""
 
