@@ -75,7 +75,7 @@ class HostWork(Work[T]):
                 f" fork {os.getpid()}"
             )
         limit = checked_deadline(deadline)
-        # Not asked once it is over: in a fork the event's own lock may have been held, and stays so.
+        # Not asked once it is over: in a fork the lock of the event may be held for ever.
         if not self.done() and not self._is_over.wait(limit):
             raise Timeout(f"{self.name}: not over within {deadline} s; the call goes on")
         if self._error is not None:
