@@ -220,9 +220,10 @@ TEST(Seat, AnAbortEndsTheWaitForOneThatDoesNotJoin) {
   EXPECT_TRUE(true_in_processes(2, [&](int rank) {
     auto seat = Seat::sign(key);
     if (!seat.ok()) return false;
+    // Before the other one can seal it, behind which the name is another roll's.
+    auto roll = rank == 1 ? Roll::open(key) : Result<Roll>(unavailable("rank 0 has its seat"));
     all_are_here();
     if (rank == 1) {
-      auto roll = Roll::open(key);
       const auto is_aborted = [] { return false; };
       const Deadline deadline = Deadline::after_ns(10_s);
       const bool has_come = roll.ok() && roll->arrive(2, deadline, is_aborted).ok() &&
