@@ -221,8 +221,12 @@ def _exit_code(pid: int) -> int | None:
 def _report(rank: int, code: int, others: int) -> None:
     how = f"exited with code {code}" if code > 0 else f"was killed by {_signal_name(-code)}"
     more = f"; ending the other {others}" if others else ""
-    with suppress(OSError):  # nobody reads it: the ranks go on for as long as they would have
+    try:
         print(f"braid run: rank {rank} {how}{more}", file=sys.stderr, flush=True)  # noqa: T201
+    except OSError:  # nobody reads it: the ranks go on for as long as they would have
+        # What the buffer has left would fail again at the end: Python makes exit code 120 of it.
+        with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def _signal_name(number: int) -> str:
