@@ -145,15 +145,13 @@ PyComm::PyComm(const nb::dict& options, const nb::object& progress,
   if (!status.ok() && comm_ != nullptr) {
     const nb::gil_scoped_release released;
     (void)comm_->close(/*say_farewell=*/false);  // a farewell would wait for ranks that go on
+    comm_.reset();
   }
-  if (!status.ok()) let_go();
   raise_if_failed(status);
 }
 
-PyComm::~PyComm() { let_go(); }
-
 // A farewell may wait for others, which may be threads of this process.
-void PyComm::let_go() {
+PyComm::~PyComm() {
   if (comm_ == nullptr) return;
   const nb::gil_scoped_release released;
   comm_.reset();

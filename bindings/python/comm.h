@@ -27,8 +27,6 @@ class PyComm {
   void close(bool say_farewell = true);
 
  private:
-  void let_go();
-
   std::unique_ptr<comm::Comm> comm_;
 };
 

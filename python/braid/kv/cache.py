@@ -14,7 +14,7 @@ from braid.engine import Engine, Region, values
 from braid.errors import InvalidArgument
 from braid.kv.asked import page_numbers
 from braid.kv.layout import Layout
-from braid.kv.places import PageIds, Place, check_pages
+from braid.kv.places import PageIds, Place, check_pages, is_any_twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,7 @@ class PagedCache:
         """
         found = page_numbers(pages, what)
         check_pages(found, self.pages, what)
-        ordered = np.sort(found)
-        if (ordered[1:] == ordered[:-1]).any():
+        if is_any_twice(found):
             twice = next(int(page) for page in found if (found == page).sum() > 1)
             raise InvalidArgument(f"{what}: page {twice} is named twice")
         return found

@@ -19,7 +19,7 @@ from braid.kv.counters import Counters
 from braid.kv.ending import Ending
 from braid.kv.flying import Flying
 from braid.kv.layout import Layout, Slice
-from braid.kv.places import Move, PageIds, Place, moves, named
+from braid.kv.places import Move, PageIds, Place, is_any_twice, moves, named
 
 
 @dataclass(slots=True)
@@ -243,8 +243,7 @@ class Handover(Ending):
     def grow(self, pages: PageIds) -> None:
         """More pages at the end: a cache is often given out chunk by chunk."""
         together = np.concatenate([self.pages, pages])
-        ordered = np.sort(together)
-        if (ordered[1:] == ordered[:-1]).any():
+        if is_any_twice(together):
             raise InvalidArgument(f"{self.what}: a page is named twice")
         self.pages = together
 

@@ -136,7 +136,7 @@ Status Tuner::refine(plan::Op op, uint64_t bytes) {
   ++steps_done_;
   const int repeats = repeats_for(start.predicted_ns);
   if (!is_affordable(start.predicted_ns * 1.2, 2 * repeats)) {
-    table_.set_cut_off_ns(std::max<int64_t>(budget_ns_, 1));
+    note_cut_off();
     return {};
   }
   BRAID_ASSIGN_OR_RETURN(const Single single, best_alone(op, bytes));
@@ -174,7 +174,7 @@ Result<plan::TuningTable> Tuner::run() {
   for (const uint64_t wanted : kRefinedSizes)
     for (const plan::Op op : plan::kAllOps)
       if (!is_late()) BRAID_RETURN_IF_ERROR(refine(op, affordable_bytes(op, wanted)));
-  if (is_late()) table_.set_cut_off_ns(std::max<int64_t>(budget_ns_, 1));
+  if (is_late()) note_cut_off();
   steps_done_ = kSteps;
   show(fmt::format("done in {}", format_ns(elapsed_ns_)));
   return table_;

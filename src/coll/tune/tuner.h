@@ -10,6 +10,7 @@
 // the slowest rank's clock that counts.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,6 +41,8 @@ class Tuner {
   Result<Single> best_alone(plan::Op op, uint64_t bytes);
   void show(const std::string& what);
   bool is_late() const { return elapsed_ns_ >= budget_ns_; }
+  /// A budget of 0 cuts off, too, and 0 in the table means that nothing did.
+  void note_cut_off() { table_.set_cut_off_ns(std::max<int64_t>(budget_ns_, 1)); }
   bool is_affordable(double call_ns, int calls) const;
   uint64_t affordable_bytes(plan::Op op, uint64_t wanted_bytes) const;
 
