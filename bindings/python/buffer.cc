@@ -8,6 +8,8 @@
 
 #include "base/status.h"
 #include "errors.h"
+#include "sys/cuda/api.h"
+#include "sys/cuda/owned.h"
 
 namespace nb = nanobind;
 
@@ -135,10 +137,15 @@ void refuse_if_negated(nb::handle object, const Argument& argument) {
 
 /// The object's DLPack capsule; older libraries do not know max_version. Stream -1 asks a GPU's
 /// library not to order its own streams after another: the call's stream is the caller's business.
-nb::object capsule_of(nb::handle object, const Argument& argument, bool on_gpu) {
+nb::object capsule_of(nb::handle object, const Argument& argument, int gpu) {
   return ask(object, argument, [&]() -> nb::object {
     const nb::object method = object.attr("__dlpack__");
-    if (on_gpu) return method(nb::arg("stream") = -1);
+    if (gpu >= 0) {
+      // Torch exports nothing of a device that is not current, and in the thread of messages
+      // another one is. Where it cannot be made current, torch has the better words.
+      const auto current = sys::CurrentDevice::use(sys::real_cuda(), gpu);
+      return method(nb::arg("stream") = -1);
+    }
     try {
       return method(nb::arg("max_version") = nb::make_tuple(1, 1));
     } catch (nb::python_error& error) {
@@ -235,7 +242,7 @@ Buffer Buffer::from_extension_type(nb::handle object, const Argument& argument, 
 Buffer Buffer::from_dlpack(nb::handle object, const Argument& argument, Access access) {
   refuse_if_negated(object, argument);
   const int gpu = cuda_device_of(object, argument);
-  const nb::object capsule = capsule_of(object, argument, gpu >= 0);
+  const nb::object capsule = capsule_of(object, argument, gpu);
   if (access == Access::kWrite && !is_writable(capsule))
     refuse(argument, "asked for writable memory, found a read-only {}", type_of(object));
   auto array = std::make_shared<nb::ndarray<nb::ro>>();
