@@ -74,8 +74,8 @@ inline void allow_shared_bytes(cudaKernel_t kernel, uint32_t bytes) {
                                   static_cast<int>(bytes)));
 }
 
-/// splitmix64: another number for every (seed, index).
-inline uint64_t random_bits(uint64_t seed, uint64_t index) {
+/// splitmix64: another number for every (seed, index). For kernels too.
+constexpr uint64_t random_bits(uint64_t seed, uint64_t index) {
   uint64_t z = (seed + 1) * 0x9e3779b97f4a7c15 + index * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
   z = (z ^ (z >> 27)) * 0x94d049bb133111eb;

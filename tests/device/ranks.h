@@ -1,10 +1,11 @@
-// Ranks for packets_check: each a stream with buffers, an area and a state, on a GPU of its own
-// where there are enough, else several on one. One host thread launches for all of them, call by
-// call.
+// Ranks for packets_check and collectives_check: each a stream with buffers, an area and a state, on a
+// GPU of its own where there are enough, else several on one. One host thread launches for all of
+// them, call by call.
 #pragma once
 
 #include <algorithm>
 
+#include "coll/direct/direct.h"
 #include "coll/packets/packets.h"
 #include "device/gpu.h"
 
@@ -30,15 +31,19 @@ struct Rank {
   uint32_t* must_abort;
   std::byte* area;
   coll::PacketState* state;
+  coll::DirectState* direct_state;
 };
 
 class Ranks {
  public:
-  /// Buffers hold every block of block_bytes, at an offset, and guards.
-  Ranks(int num_ranks, uint64_t block_bytes) : ranks_(static_cast<size_t>(num_ranks)) {
+  /// Buffers hold every block of block_bytes, at an offset, and guards. An area of `area_bytes`, a
+  /// multiple of 256, or of what packets need for all those blocks.
+  Ranks(int num_ranks, uint64_t block_bytes, uint64_t area_bytes = 0)
+      : ranks_(static_cast<size_t>(num_ranks)) {
     const uint64_t blocks = static_cast<uint64_t>(num_ranks);
     buffer_bytes_ = blocks * block_bytes + 64 + kGuardBytes;
-    capacity_bytes_ = 2 * 16 * (blocks * (block_bytes / 8 + 1) + 2 * blocks);
+    capacity_bytes_ = area_bytes;
+    if (area_bytes == 0) capacity_bytes_ = 2 * 16 * (blocks * (block_bytes / 8 + 1) + 2 * blocks);
     int devices = 0;
     CHECK_CUDA(cudaGetDeviceCount(&devices));
     for (int r = 0; r < num_ranks; ++r) open(ranks_[static_cast<size_t>(r)], r % devices);
@@ -51,7 +56,8 @@ class Ranks {
       CHECK_CUDA(cudaStreamDestroy(rank.stream));
       for (void* p : {static_cast<void*>(rank.send), static_cast<void*>(rank.recv),
                       static_cast<void*>(rank.want), static_cast<void*>(rank.differences),
-                      static_cast<void*>(rank.area), static_cast<void*>(rank.state)})
+                      static_cast<void*>(rank.area), static_cast<void*>(rank.state),
+                      static_cast<void*>(rank.direct_state)})
         CHECK_CUDA(cudaFree(p));
       CHECK_CUDA(cudaFreeHost(rank.trouble));
       CHECK_CUDA(cudaFreeHost(rank.must_abort));
@@ -64,13 +70,24 @@ class Ranks {
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   int64_t timeout_ns = 10'000'000'000;
 
+  nvlink::Team team_of(int r) const {
+    const Rank& rank = ranks_[static_cast<size_t>(r)];
+    return {r, size(), timeout_ns, rank.trouble, rank.must_abort, &rank.state->unused};
+  }
   coll::PacketArgs args_of(int r) const {
     coll::PacketArgs args{};
-    const Rank& rank = ranks_[static_cast<size_t>(r)];
-    args.team = {r, size(), timeout_ns, rank.trouble, rank.must_abort, &rank.state->unused};
+    args.team = team_of(r);
     for (size_t k = 0; k < ranks_.size(); ++k) args.packets.area[k] = ranks_[k].area;
-    args.packets.state = rank.state;
+    args.packets.state = ranks_[static_cast<size_t>(r)].state;
     args.packets.capacity_bytes = capacity_bytes_;
+    return args;
+  }
+  coll::DirectArgs direct_args_of(int r) const {
+    coll::DirectArgs args{};
+    args.team = team_of(r);
+    for (size_t k = 0; k < ranks_.size(); ++k) args.direct.area[k] = ranks_[k].area;
+    args.direct.state = ranks_[static_cast<size_t>(r)].direct_state;
+    args.direct.half_bytes = coll::direct_half_bytes(capacity_bytes_);
     return args;
   }
 
@@ -88,6 +105,7 @@ class Ranks {
       CHECK_CUDA(cudaSetDevice(rank.device));
       CHECK_CUDA(cudaMemset(rank.area, 0, capacity_bytes_));
       CHECK_CUDA(cudaMemset(rank.state, 0, sizeof(*rank.state)));
+      CHECK_CUDA(cudaMemset(rank.direct_state, 0, sizeof(*rank.direct_state)));
       CHECK_CUDA(cudaMemset(rank.differences, 0, sizeof(unsigned)));
       CHECK_CUDA(cudaDeviceSynchronize());
       *rank.trouble = {};
@@ -133,6 +151,8 @@ class Ranks {
     CHECK_CUDA(cudaMemset(rank.area, 0, capacity_bytes_));
     CHECK_CUDA(cudaMalloc(&rank.state, sizeof(*rank.state)));
     CHECK_CUDA(cudaMemset(rank.state, 0, sizeof(*rank.state)));
+    CHECK_CUDA(cudaMalloc(&rank.direct_state, sizeof(*rank.direct_state)));
+    CHECK_CUDA(cudaMemset(rank.direct_state, 0, sizeof(*rank.direct_state)));
     CHECK_CUDA(cudaHostAlloc(&rank.trouble, sizeof(*rank.trouble), cudaHostAllocPortable));
     CHECK_CUDA(cudaHostAlloc(&rank.must_abort, sizeof(uint32_t), cudaHostAllocPortable));
     *rank.trouble = {};

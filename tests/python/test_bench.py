@@ -301,6 +301,7 @@ _OWN_FORMS = {
     "braid.engine_soak/1": _RUNS,
     "braid.gpu_beside/1": _RANKS,
     "braid.gpu_tuning/1": _RANKS,
+    "braid.kernels_beside/1": frozenset({"dirty", "rows"}),
     "braid.kills/1": frozenset({"dirty", "runs"}),
     "braid.kv_kills/1": _RUNS | {"dirty"},
     "braid.make_test/1": frozenset({"dirty", "runs"}),
