@@ -38,7 +38,7 @@ class ShmFiles {
   static std::map<std::string, ino_t> all() {
     std::map<std::string, ino_t> out;
     for (const auto& entry : std::filesystem::directory_iterator(kDirectory)) {
-      struct stat file {};
+      struct stat file{};
       if (stat(entry.path().c_str(), &file) == 0) out[entry.path().string()] = file.st_ino;
     }
     return out;

@@ -275,7 +275,7 @@ uint64_t num_entries(const std::string& folder, const std::string& prefix = {}) 
 /// What the kernel holds for this process: descriptors, threads, files of shared memory.
 std::vector<uint64_t> kernel_objects() {
   return {num_entries("/proc/self/fd"), num_entries("/proc/self/task"),
-          num_entries("/dev/shm", std::to_string(getpid()))};
+          num_entries("/dev/shm", std::to_string(getpid()) + ":")};
 }
 
 uint64_t resident_bytes() {
