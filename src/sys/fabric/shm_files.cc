@@ -48,6 +48,7 @@ bool is_unused(int fd) {
 // The process is going, and its memory and files may be there still. One that waits for its parent (a
 // zombie) has none any more, once its last thread has gone.
 bool is_being_taken_apart(pid_t pid) {
+  if (pid <= 0 || pid == getpid()) return false;
   std::string line;
   std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), line);
   // "pid (name) state ppid pgrp session tty tpgid flags" and ten more before the threads; a name may
@@ -87,10 +88,11 @@ void remove_dead_shm_files(std::span<const std::string> names) {
   const Deadline deadline = Deadline::after_ns(100_ms);
   for (const std::string& name : names) {
     const auto pid = static_cast<pid_t>(std::strtol(shm_file_of(name).c_str(), nullptr, 10));
-    while (true) {
-      const bool may_change = pid > 0 && is_being_taken_apart(pid);  // asked before it is tried
-      if (remove_unused_shm_file(name) || !may_change || deadline.passed()) break;
-      usleep(200);
+    bool is_going = true;
+    while (is_going) {
+      is_going = is_being_taken_apart(pid) && !deadline.passed();  // asked before it is tried
+      if (remove_unused_shm_file(name)) break;
+      if (is_going) usleep(200);
     }
   }
 }

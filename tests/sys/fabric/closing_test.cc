@@ -301,7 +301,8 @@ TEST_P(ClosingFabric, LeavesNothingBehindAThousandTimes) {
   const uint64_t bytes_before = resident_bytes();
   open_and_close(kIsSanitized ? 200 : 1000);
   EXPECT_EQ(kernel_objects(), before) << "descriptors, threads, files in /dev/shm";
-  EXPECT_LT(resident_bytes(), bytes_before + (64 << 20));
+  // The address sanitizer keeps up to 256 MiB of what was freed, as much as other tests have left room for.
+  EXPECT_LT(resident_bytes(), bytes_before + ((kIsSanitized ? 320 : 64) << 20));
 }
 
 // Whoever reaches the port can connect and say nothing, and a peer that is stopped while it connects
